@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import timedelta
 from itertools import combinations
 
 import nbformat
@@ -9,14 +10,15 @@ import pytest
 from grading_samples import code, settings, without_sandbox
 from grading_samples import entry as row_of
 
-from dlsys import assignments, cli, exam, notebook_reader, start_page, worksheets
+from dlsys import assignments, cli, exam, notebook_reader, review, start_page, worksheets
+from dlsys.check_stub import CheckStub
 from dlsys.grading import pages, reports
 from dlsys.grading.judge import Judge
 from dlsys.grading.sandbox import SandboxRefused, Zygote
 from dlsys.grading.submitted_notebook import parse
-from dlsys_checks.exam import faults, laws, mending, mends, numbers, sheet
+from dlsys_checks.exam import faults, laws, ledger, mending, mends, numbers, sheet
 from dlsys_checks.exam.faults import FAULTS
-from dlsys_helpers import paths, progress
+from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.checking import BadCall, CheckFailed
 from dlsys_helpers.verdicts import Verdict
 from tools import exam as record
@@ -138,7 +140,7 @@ def test_no_case_of_form_b_is_the_partner_of_the_same_case_of_form_a():
 def test_draws_ask_for_every_fault():
     asked = {fault.id for draw in range(sheet.DRAWS)
              for case in sheet.drawn(sheet.number_of("A", draw)) for fault in case}
-    assert asked == set(FAULTS) - {"12.1"}
+    assert asked == set(FAULTS) - {one.id for one in faults.WORKED}
 
 
 @pytest.mark.parametrize("number", [20, 33, 49, 50, 79])
@@ -221,7 +223,7 @@ BLANKS = ("def scaled(images):\n", "\n\n\ndef scaled(images):  # mended\n")
     (1, {"evidence": ["the loss is high"]}, "Write (probe, number, value)"),
     (2, {"mend": [("no such line", "")]}, "does not stand there exactly once"),
     (2, {"mend": [("", "x = 1")]}, "does not stand there exactly once"),
-    (2, {"mend": [("import copy\n", "")], "paid": [f"read {FIRST.part}"]},
+    (2, {"mend": [("import copy\n", "")], "paid": ["read ranks"]},
      "does not stand there exactly once"),
     (2, {"paid": []}, "paid: got nothing, expected the line that receipt() prints"),
     (2, {"mend": "x = 1"}, "type of the mend: got str, expected list"),
@@ -237,7 +239,7 @@ BLANKS = ("def scaled(images):\n", "\n\n\ndef scaled(images):  # mended\n")
     (3, {"paid": []}, "paid: got nothing, expected the line that receipt() prints"),
     (3, {"mend": []}, "the price counts for a whole answer"),
     (3, {"faults": [OTHER]}, "expected what is planted here"),
-    (3, {"paid": EVERYTHING}, "price: got 29, expected 10 or less"),
+    (3, {"paid": EVERYTHING}, "price: got 35, expected 10 or less"),
     (3, {"paid": [word for word in EVERYTHING if not word.startswith("read")]},
      "one of the parts that you read")])
 def test_a_wrong_answer_is_told_what_is_wrong(row, other, says):
@@ -424,7 +426,8 @@ def test_each_row_has_a_check_in_a_cell_of_its_own():
 
 
 @pytest.mark.parametrize(("number", "place"), [
-    (str(SHEET), 1), (float(SHEET), 1), (SHEET, True), (SHEET, 2.0), (SHEET, "1"), (SHEET, 6)])
+    (str(SHEET), 1), (float(SHEET), 1), (SHEET, True), (SHEET, 2.0), (SHEET, "1"), (SHEET, 6),
+    (SHEET, -2)])
 def test_what_the_ledger_could_not_note_is_refused(number, place):
     with pytest.raises(exam.ExamError, match=r"expected (a|the) whole number"):
         exam.sit(number).case(place)
@@ -456,6 +459,95 @@ def test_a_look_is_paid_before_it_is_seen(kept, monkeypatch):
     assert case.paid() == ["read data"]
 
 
+def test_a_silent_case_shows_in_one_number_alone():
+    for found in shown("06.7"):
+        assert numbers.ailing(found) == [("evaluation", "test pictures that train has seen", 1.0)]
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_worked_case_is_solved_as_it_says(place):
+    """Its answer stands in the notebook: it names, shows and mends what is planted there."""
+    written = [text for text in (cell["source"] for cell in exam.notebook(SHEET)["cells"])
+               if text.startswith("def case_") and '"faults": ["' in text]
+    space = {}
+    exec(written[-place], space)
+    (mine,) = [made() for name, made in space.items() if name.startswith("case_")]
+    planted = sheet.case(SHEET, place)
+    laws.law_price(mine, planted)
+    source, refused = mending.mended(mine, faults.parts(sheet.source(planted)), 1)
+    assert refused is None
+    assert source == faults.healthy()
+
+
+def test_ranks_have_faults_of_their_own():
+    assert [id for id, fault in FAULTS.items() if fault.part == "ranks"] == ["09.11", "09.12"]
+
+
+# ---- the debrief
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Probes that show the middle of a fault's range: each case takes seconds to train."""
+    def look(number, case, probe):
+        return {name: (low + high) / 2 for fault in sheet.case(number, case)
+                for where, name, low, high in fault.shows if where == probe}
+    monkeypatch.setattr(laws, "look", look)
+
+
+def test_the_debrief_tells_each_case_its_number_and_its_trap(kept, quick, capsys):
+    progress.record(f"{SHEET}.1", "pass")
+    (kept / "23_exam_a.ipynb").write_text("{}")
+    assert cli.main(["exam", "a", "--debrief"]) == 0
+    said = capsys.readouterr().out
+    assert "Case 1: named, 2 of 8 points" in said
+    assert "Case 2: not named, 0 of 8 points" in said
+    for place in range(1, 6):
+        assert f"the lines to change: dlsys answer {SHEET}.{4 * place - 3}" in said
+        for fault in sheet.case(SHEET, place):
+            probe, name, low, high = fault.shows[0]
+            assert f"{fault.id} {fault.name}, in the part {fault.part}" in said
+            assert f"{probe} shows it: {name} {(low + high) / 2:.4g}, healthy" in said
+            assert f"read trap {fault.id}, {catalog.trap(fault.id).name}\n" in said
+
+
+def test_what_was_not_named_comes_back_in_review_once(kept, quick):
+    progress.record(f"{SHEET}.1", "pass")
+    exam.sit(SHEET).debrief()
+    exam.sit(SHEET).debrief()
+    missed = {fault.id for place in range(2, 6) for fault in sheet.case(SHEET, place)}
+    later = review.now() + timedelta(days=review.INTERVALS[0])
+    assert review.due(review.now()) == []
+    assert {item.trap.id for item in review.due(later)} == missed
+    assert {item.state.mistakes for item in review.due(later)} == {1}
+
+
+def test_after_the_debrief_the_mended_lines_are_told(kept, quick, capsys):
+    assert cli.main(["answer", f"{SHEET}.5"]) == 2
+    exam.sit(SHEET).debrief()
+    assert cli.main(["answer", f"{SHEET}.5"]) == 0
+    (fault,) = sheet.case(SHEET, 2)
+    assert f"{fault.id} {fault.name}" in capsys.readouterr().out.split("\n\n")[-1]
+
+
+def test_a_debrief_costs_no_look_and_waits_for_a_sheet(kept, quick, capsys):
+    exam.sit(SHEET).case(1).read("data")
+    exam.sit(SHEET).debrief()
+    assert exam.sit(SHEET).case(1).paid() == ["read data"]
+    assert cli.main(["exam", "b", "--debrief"]) == 2
+    assert "no sheet of form B" in capsys.readouterr().err
+
+
+def test_a_notebook_that_is_run_for_its_answers_is_not_ended(kept, quick, monkeypatch, capsys):
+    monkeypatch.setattr("dlsys_helpers.check", CheckStub())
+    exam.sit(SHEET).debrief()
+    assert capsys.readouterr().out == ""
+    assert not ledger.is_told(SHEET, 1)
+
+
+def test_the_debrief_of_a_sheet_is_its_last_cell_and_does_not_run_by_itself():
+    assert exam.notebook(SHEET)["cells"][-1]["source"] == "# exam.debrief()"
+
+
 def test_progress_and_the_start_page_show_the_sheets_that_were_begun(kept, capsys, monkeypatch):
     assert start_page.exams() == []
     assert "dlsys exam a" in start_page.map_html()
@@ -471,7 +563,7 @@ def test_progress_and_the_start_page_show_the_sheets_that_were_begun(kept, capsy
     assert cli.main(["progress"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert {"23 Exam, form A, draw 3 8/40", "Case 1 ● solved 8/8",
-            "Case 2 ◐ tried 0/8 03.1 softmax before the loss"} <= {*lines}
+            "Case 2 ◐ tried 0/8", "03.1 softmax before the loss"} <= {*lines}
     text = start_page.map_html()
     assert text.count("<small>Exam · ") == 2
     assert "Case 1 · 8 of 8 points" in text

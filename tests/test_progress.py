@@ -249,6 +249,15 @@ def test_the_start_button_says_what_went_wrong(folder, tmp_path):
     assert "cannot write" in start_page._started_html(1)
 
 
+@pytest.mark.parametrize(("text", "shown"), [
+    ("the mask is missing", "The mask is missing"),
+    ("fine-tuning: forgotten", "Fine-tuning: forgotten"),
+    ("channels_last: moved", "channels_last: moved"), ("view(-1, 10) mixes", "view(-1, 10) mixes"),
+    ("nn.Linear first", "nn.Linear first"), ("GPU is idle", "GPU is idle"), ("", "")])
+def test_a_name_of_code_keeps_its_small_letter(text, shown):
+    assert catalog.sentence_case(text) == shown
+
+
 def test_the_catalog_says_what_it_knows():
     assert catalog.trap("01.2").points == 2
     assert catalog.traps(2) == []

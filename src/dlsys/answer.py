@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dlsys import assignments, worksheets
 from dlsys.grading.text import visible
+from dlsys_checks.exam import ledger
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
@@ -53,10 +54,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _exam(row: Trap) -> int:
-    """What was planted in a case of the exam, once all is solved but, perhaps, the price."""
+    """What was planted in a case of the exam, once all but the price is solved, or it was told."""
     sheet = assignments.traps(int(row.id[:2]))
     *rows, _price = [one.id for one in sheet if one.function == row.function]
-    if not progress.solved().issuperset(rows):
+    told = ledger.is_told(int(row.id[:2]), int(row.function[-1]))
+    if not told and not progress.solved().issuperset(rows):
         case = row.function.replace("_", " ")
         raise NoAnswer(f"{case} is not solved yet; what was planted comes after "
                        f"{', '.join(rows)}.")

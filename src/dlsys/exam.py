@@ -18,7 +18,8 @@ from dlsys.check_stub import CheckStub
 from dlsys_helpers import limits, paths, progress
 from dlsys_helpers.errors import UserError
 
-PROBES = ("loss_curve", "look_at_batch", "one_batch", "gradient_report", "trace", "evaluation")
+PROBES = ("loss_curve", "look_at_batch", "one_batch", "gradient_report", "trace", "evaluation",
+          "two_ranks")
 BREAK = ",\n" + " " * len('"paid": [')  # between the lines of a long receipt
 
 
@@ -48,11 +49,14 @@ class Case:
     """One faulty script: each probe prints numbers and costs its price once."""
 
     def __init__(self, number: int, place: int) -> None:
-        """Raises ExamError for a number that is not whole, and for a place beyond 0 to 5."""
+        """Raises ExamError for a number that is not whole, and for a place beyond 0 to 5.
+
+        Place -1 is the second worked case.
+        """
         if type(number) is not int:
             raise ExamError(f"sit: got {str(number)[:20]!r}, expected the whole number of a sheet, "
                             "as the first code cell has it.")
-        if type(place) is not int or place not in range(6):
+        if type(place) is not int or place not in range(-1, 6):
             raise ExamError(f"case: got {place!r:.20}, expected a whole number, 0 to 5.")
         self.number, self.place = number, place
 
@@ -80,16 +84,20 @@ class Case:
         """What happens while the model is tested."""
         self._look("evaluation")
 
+    def two_ranks(self) -> None:
+        """What two ranks do that train copies of one model side by side."""
+        self._look("two_ranks")
+
     def read(self, part: str) -> None:
-        """The source of a part: data, model, optimizer, train or evaluate."""
+        """The source of a part: data, model, optimizer, train, evaluate or ranks."""
         def shown() -> str:
             from dlsys_checks.exam import faults, sheet
             if part not in faults.PARTS:
                 raise ExamError(f"read: got {str(part)[:40]!r}, expected one of "
                                 f"{', '.join(faults.PARTS)}.")
             planted = sheet.case(self.number, self.place)
-            if self.place == 0 and part != planted[0].part:
-                raise ExamError(f"read: got {part!r}, expected {planted[0].part!r}: of the free "
+            if self.place < 1 and part != planted[0].part:
+                raise ExamError(f"read: got {part!r}, expected {planted[0].part!r}: of a free "
                                 "case the other parts are those of the plain script.")
             return faults.part_of(sheet.source(planted), part)
         self._pay(f"read {part}", shown)
@@ -121,7 +129,7 @@ class Case:
         budget = numbers.BUDGETS[1 + (self.place == sheet.CASES)]
         paid = self.paid()
         lines = [", ".join(map(json.dumps, paid[k:k + 4])) for k in range(0, len(paid), 4)]
-        note = "  This case is free." if self.place == 0 else ""
+        note = "  This case is free." if self.place < 1 else ""
         if ledger.STORE.path() is None:
             note += "  Known in this session alone: DLSYS_PROGRESS is off."
         return (f"Paid {numbers.price(paid)} of {budget}.{note}\n"
@@ -140,8 +148,19 @@ class Exam:
         self.number = number
 
     def case(self, place: int) -> Case:
-        """Case 1 to 5, or 0, the worked one. Raises ExamError for another."""
+        """Case 1 to 5, or a worked one, 0 or -1. Raises ExamError for another."""
         return Case(self.number, place)
+
+    def debrief(self) -> None:
+        """End the exam: of each case the fault, the number that shows it, the trap to read.
+
+        A notebook that is run for its answers alone does not end it.
+        """
+        if isinstance(dlsys_helpers.check, CheckStub):
+            return
+        with _probes_here("debrief"):
+            from dlsys_checks.exam import debrief
+            print(debrief.told(self.number))
 
 
 def sit(number: int) -> Exam:
@@ -210,6 +229,8 @@ def add_parser(commands) -> None:
     parser.add_argument("--draw", type=_draw_number, metavar="N",
                         help=f"0 to {sheet.DRAWS - 1}, to give all the same (default: that of your "
                              "other form, else by chance)")
+    parser.add_argument("--debrief", action="store_true",
+                        help="end the exam: the faults, the numbers that show them, what to read")
     parser.set_defaults(run=run)
 
 
@@ -227,6 +248,8 @@ def run(args: argparse.Namespace) -> int:
     from dlsys import locations, work_folder
     from dlsys_checks.exam import sheet
 
+    if args.debrief:
+        return _debrief(args.form.upper(), args.draw)
     draw = _draw(args.form.upper()) if args.draw is None else args.draw
     number = sheet.number_of(args.form.upper(), draw)
     other = sheet.number_of("AB".replace(args.form.upper(), ""), draw)
@@ -240,22 +263,37 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _debrief(form: str, draw: int | None) -> int:
+    """End the exam on the learner's last sheet of a form, or on one draw's. Raises ExamError."""
+    from dlsys_checks.exam import debrief, sheet
+    draw = _last(form) if draw is None else draw
+    if draw is None:
+        raise ExamError(f"exam: no sheet of form {form} in {paths.MY_WORK.name}. Make one with: "
+                        f"dlsys exam {form.lower()}")
+    print(debrief.told(sheet.number_of(form, draw)))
+    return 0
+
+
 def _draw(form: str) -> int:
     """The draw of the learner's last sheet of the other form; by chance where there is none."""
     from dlsys_checks.exam import sheet
-    other = "AB".replace(form, "")
-    made = {paths.MY_WORK / f"{sheet.stage(sheet.number_of(other, draw)).stem}.ipynb": draw
+    last = _last("AB".replace(form, ""))
+    return secrets.randbelow(sheet.DRAWS) if last is None else last
+
+
+def _last(form: str) -> int | None:
+    """The draw of the learner's last sheet of a form; None where there is none."""
+    from dlsys_checks.exam import sheet
+    made = {paths.MY_WORK / f"{sheet.stage(sheet.number_of(form, draw)).stem}.ipynb": draw
             for draw in range(sheet.DRAWS)}
     there = [path for path in made if path.exists()]
-    if not there:
-        return secrets.randbelow(sheet.DRAWS)
-    return made[max(there, key=lambda path: path.stat().st_mtime)]
+    return made[max(there, key=lambda path: path.stat().st_mtime)] if there else None
 
 
 # ---- the notebook
 
 def notebook(number: int) -> dict[str, Any]:
-    """The sheet as a notebook: how it goes, a worked case, five cases with answer and check."""
+    """The sheet as a notebook: how it goes, worked cases, five cases with answer and check."""
     from dlsys_checks.exam import faults, mending, numbers, sheet
     names = "\n".join(f"| `{one.id}` | {one.name} |" for one in sorted(
         faults.FAULTS.values(), key=lambda one: [int(n) for n in one.id.split(".")]))
@@ -274,6 +312,7 @@ def notebook(number: int) -> dict[str, Any]:
                    f"each probe, such as `exam.case({place}).loss_curve()`."),
                   ("code", f"exam.case({place}).receipt()"),
                   ("code", ANSWER.format(place=place)), *checks]
+    cells += AFTER
     return {"cells": [_cell(k, *cell) for k, cell in enumerate(cells)], "nbformat": 4,
             "nbformat_minor": 5, "metadata": {
                 "dlsys": {"stage": number, "view": "exercise"},
@@ -293,7 +332,7 @@ Five training scripts read digits and come from one plain script. Cases 1 to 4 h
 fault each, case 5 has two. For each case you name the fault, show a number as evidence, and mend
 the script. You do not see the script: you look at it with probes, and each probe costs.
 
-The plain script has five parts:
+The plain script has six parts:
 
 - `data`: 1,000 pictures of 8 x 8 bytes, split in three; `brighten` augments, `scaled` makes inputs;
 - `model`: a linear layer and attention over the rows of a picture, batch norm, two layers with
@@ -301,7 +340,8 @@ The plain script has five parts:
 - `optimizer`: AdamW with weight decay for the matrices alone, and one cycle of its rate;
 - `train`: sets a new head, trains 6 epochs of 10 batches in two halves each, clips the gradients,
   and keeps a copy of the state that reads best;
-- `evaluate`: the share of test pictures read right; and `smaller`, a copy rounded to 8 bits.
+- `evaluate`: the share of test pictures read right; and `smaller`, a copy rounded to 8 bits;
+- `ranks`: `side_by_side` trains two copies of a model as DDP does, with both ranks in one process.
 
 | what you buy | price |
 |---|---|
@@ -347,7 +387,7 @@ ANSWER = '''def case_{place}():
     }}'''
 
 WORKED = (
-    ("markdown", """## Case 0, worked: how to look
+    ("markdown", """## Worked case 1: how to look
 
 This case is free. Begin with the cheapest probe: it says how bad it is, and seldom why."""),
     ("code", "exam.case(0).loss_curve()"),
@@ -377,6 +417,37 @@ small number would end the NaN and leave each picture on a scale of its own.""")
                   "return (images.float() - 80) / 90")],
         "paid": ["loss_curve", "look_at_batch", "read data"],
     }'''),
-    ("markdown", "The price would have been 6 of 10. Reading all five parts would have cost 15, "
+    ("markdown", "The price would have been 6 of 10. Reading all six parts would have cost 18, "
      "with no number as evidence."),
+    ("markdown", """## Worked case 2: nothing looks wrong
+
+This one is free, too. The loss falls, the accuracy is high."""),
+    ("code", "exam.case(-1).loss_curve()"),
+    ("markdown", """No number is marked. That rules out what breaks the training; what is left
+leaves the training as it is: a schedule or a decay that is a little wrong, bytes that wrap, a kept
+state, the test itself. Ask where a wrong number would still look good. The accuracy is one: it is
+as good as the pictures that it is measured on. `evaluation` looks at the test, for 3."""),
+    ("code", "exam.case(-1).evaluation()"),
+    ("markdown", """One mark: all test pictures stand among those that `train` has seen. The
+accuracy is that of pictures known by heart, and nothing in it says so. Which picture goes where is
+settled in `split`, in the part `data`."""),
+    ("code", 'exam.case(-1).read("data")'),
+    ("markdown", """The third range begins before the second has ended. The list has that one:
+`06.7`. Compare the mend: the test gets pictures of its own, and as many as before."""),
+    ("code", '''def case_silent():
+    return {
+        "faults": ["06.7"],
+        "evidence": [("evaluation", "test pictures that train has seen", 1.0)],
+        "mend": [("(400, 700)]", "(700, 1000)]")],
+        "paid": ["loss_curve", "evaluation", "read data"],
+    }'''),
+    ("markdown", "The price would have been 7 of 10."),
+)
+AFTER = (
+    ("markdown", """## Afterwards
+
+The debrief ends the exam. It says of each case what was planted, the number that shows it, and
+which trap to read. What you have not named comes back in `dlsys review`. In a class, hand in first.
+Then take the `#` away."""),
+    ("code", "# exam.debrief()"),
 )

@@ -17,6 +17,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
 from dlsys_checks import questions
+from dlsys_checks.exam import ledger
 from dlsys_checks.questions import AnswerError, Question
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
@@ -113,11 +114,11 @@ NEW = State()
 
 @dataclass
 class Facts:
-    """What progress and guesses say of a trap; times oldest first."""
+    """What progress, guesses and exams say of a trap; times oldest first."""
 
     mistakes: list[datetime] = field(default_factory=list)
     solved: list[datetime] = field(default_factory=list)
-    rank: int = 2  # 0: was sure of a wrong guess, 1: made a mistake with a name, 2: the rest
+    rank: int = 2  # 0: sure of a wrong guess, 1: a named mistake or a missed fault, 2: the rest
 
 
 def _facts(now: datetime) -> dict[str, Facts]:
@@ -128,6 +129,10 @@ def _facts(now: datetime) -> dict[str, Facts]:
             fact = found.setdefault(guess["id"], Facts())
             fact.mistakes.append(min(_time(guess, now), now))
             fact.rank = min(fact.rank, 0 if guess["sure"] else 2)
+    for fault in ledger.missed():
+        fact = found.setdefault(fault["id"], Facts())
+        fact.mistakes.append(min(_time(fault, now), now))
+        fact.rank = min(fact.rank, 1)
     for verdict in progress.entries():
         fact, when = found.setdefault(verdict["id"], Facts()), min(_time(verdict, now), now)
         if verdict["status"] == "pass":

@@ -46,8 +46,9 @@ class Trap:
 
 
 def sentence_case(text: str) -> str:
-    """A text with a large first letter; the rest stays as it is."""
-    return text[:1].upper() + text[1:]
+    """A text with a large first letter, unless it begins with a name of code, as `view(-1)`."""
+    first = text.partition(" ")[0].rstrip(".,:;")
+    return text if set(first) & set("_.()=") else text[:1].upper() + text[1:]
 
 
 def path(stage: int) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-PARTS = ("data", "model", "optimizer", "train", "evaluate")
+PARTS = ("data", "model", "optimizer", "train", "evaluate", "ranks")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ HEAD = "    model.head = nn.Linear(64, int(labels.max()) + 1)\n"
 MADE = "    optimizer, schedule = make_optimizer(model, epochs * len(images) // size)\n"
 INPUT = "logits = model(scaled(images[rows]))"
 STATE = "{n: t.clone() for n, t in model.state_dict().items()}"
-ORDER = "torch.randperm(len(images))"
+ORDER = "torch.randperm(len(images)).split(size):\n            optimizer"
+CLIP_RANK = "            nn.utils.clip_grad_norm_(one.parameters(), 0.25)\n"
 
 # A draw couples those whose probes cost nearly the same: one in form A, the other in form B.
 DRAWN = (
@@ -156,11 +157,24 @@ DRAWN = (
     Fault("11.1", "a grid of too few bits", "evaluate",
           (("bits=8", "bits=2"),),
           (("evaluation", "different weights in a row of the small copy", 2, 4),)),
+    Fault("09.11", "gradients that no other rank is told", "ranks",
+          (("        average(copies)\n", ""),),
+          (("two_ranks", "largest difference of the ranks' weights", 1e-3, 1.0),)),
+    Fault("09.12", "each rank clips what is its own", "ranks",
+          (("        average(copies)\n        for one, sgd in zip(copies, optimizers):\n",
+            "        for one in copies:\n"),
+           (CLIP_RANK, f"{CLIP_RANK}        average(copies)\n"
+                       "        for sgd in optimizers:\n")),
+          (("two_ranks", "smallest norm at a rank's step", 0.1, 0.244),)),
 )
-# The worked first case: in no draw.
+# The worked cases, a loud one and a silent one: in no draw.
 FIRST = Fault("12.1", "a blank page divided by its spread", "data",
               (("return (images.float() - 80) / 90",
                 "x = images.float()\n    return (x - x.mean((1, 2), keepdim=True)) / "
                 "x.std((1, 2), keepdim=True)"),),
               (("look_at_batch", "not a number", 1e-4, 0.1),))
-FAULTS = {fault.id: fault for fault in (*DRAWN, FIRST)}
+SILENT = Fault("06.7", "a test on pictures that were learned from", "data",
+               (("(700, 1000)]", "(400, 700)]"),),
+               (("evaluation", "test pictures that train has seen", 0.1, 1.0),))
+WORKED = (FIRST, SILENT)
+FAULTS = {fault.id: fault for fault in (*DRAWN, *WORKED)}

@@ -15,8 +15,11 @@ RIGHT = (
     ("09.1", [(CLIP, f"            for p in model.parameters():\n                p.grad /= 1024\n"
                      f"{CLIP}")]),
     ("02.1", [(TOTAL, f"{TOTAL}            model.zero_grad()\n")]),
-    ("06.4", [("score, model.state_dict()", "score, copy.deepcopy(model.state_dict())")]))
+    ("06.4", [("score, model.state_dict()", "score, copy.deepcopy(model.state_dict())")]),
+    ("06.7", [("(400, 700)]", "(700, 950)]")]))
 HALF = (
+    ("06.7", [("(400, 700)]", "(500, 800)]")]),
+    ("09.12", [("(one.parameters(), 0.25)", "(one.parameters(), 9)")]),
     ("03.3", [(CLIP, ""), (STEP, STEP + CLIP)]),
     ("03.3", [(CLIP, "")]),
     ("06.4", [("score, model.state_dict()", "score, dict(model.state_dict())")]),

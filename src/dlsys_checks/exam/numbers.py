@@ -4,8 +4,9 @@ The ranges hold for the script on any seed, with room for other processors and o
 """
 
 PRICES = {"loss_curve": 1, "look_at_batch": 2, "one_batch": 2, "gradient_report": 3, "trace": 3,
-          "evaluation": 3, "read data": 3, "read model": 3, "read optimizer": 3, "read train": 3,
-          "read evaluate": 3, "wrong name": 3, "wrong evidence": 3}
+          "evaluation": 3, "two_ranks": 3, "read data": 3, "read model": 3, "read optimizer": 3,
+          "read train": 3, "read evaluate": 3, "read ranks": 3, "wrong name": 3,
+          "wrong evidence": 3}
 # For a case with one fault, and with two: the loss, a dear probe and a part for each, and one more
 # look or wrong name. Not all that there is, so that each look has to be chosen.
 BUDGETS = {1: 10, 2: 16}
@@ -37,11 +38,16 @@ HEALTHY = {
         "tensors that are not kept": (0, 0)},
     "evaluation": {
         "accuracy": (0.8, 1), "accuracy of the small copy": (0.8, 1),
+        "test pictures that train has seen": (0, 0),
         "different weights in a row of the small copy": (88, 128),
         "modules in train mode": (0, 0), "mean of the inputs": (-0.1, -0.06),
         "difference of the inputs in two calls": (0, 0),
         "difference of the logits in two calls": (0, 1e-5),
         "difference of the logits alone and in company": (0, 1e-4)},
+    "two_ranks": {
+        "rows that both ranks read": (0, 0),
+        "largest difference of the ranks' weights": (0, 1e-6),
+        "smallest norm at a rank's step": (0.249, 0.251)},
 }
 
 

@@ -15,7 +15,8 @@ from torch.optim.optimizer import (
 
 
 def look(source, images, labels, seed, probes=("loss_curve", "look_at_batch", "one_batch",
-                                               "gradient_report", "trace", "evaluation")):
+                                               "gradient_report", "trace", "evaluation",
+                                               "two_ranks")):
     """The numbers of these probes: {probe: {name: float}}; of loss_curve the curve, too.
 
     On one thread: the tensors are so small that a second one would only wait. What the script
@@ -254,7 +255,10 @@ def evaluation(run):
     hook.remove()
     (x, first), (y, second), (_, alone) = calls
     small = run.space["smaller"](run.model)
+    seen = {tuple(p.flatten().tolist()) for part in run.parts[:2] for p in part[0]}
     return {"accuracy": evaluate(run.model, images, labels),
+            "test pictures that train has seen": sum(
+                tuple(p.flatten().tolist()) in seen for p in images) / len(images),
             "accuracy of the small copy": evaluate(small, images, labels),
             "different weights in a row of the small copy": float(max(
                 len(row.unique()) for row in small.layers[0].weight)),
@@ -263,3 +267,20 @@ def evaluation(run):
             "difference of the logits in two calls": float((first - second).abs().mean()),
             "difference of the logits alone and in company":
                 float((alone[:1] - second[:1]).abs().mean())}
+
+
+def two_ranks(run):
+    """A fresh model that two ranks train side by side."""
+    norms = []
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: norms.append(norm(
+        p for group in optimizer.param_groups for p in group["params"])))
+    images, labels = run.parts[0]
+    try:
+        copies, read = run.space["side_by_side"](run.space["Reader"](10), images, labels)
+    finally:
+        hook.remove()
+    first, second = (list(one.parameters()) for one in copies)
+    return {"rows that both ranks read": float(len(set(read[0]) & set(read[1]))),
+            "largest difference of the ranks' weights": max(
+                float((a - b).detach().abs().max()) for a, b in zip(first, second)),
+            "smallest norm at a rank's step": min(norms)}

@@ -119,3 +119,34 @@ def smaller(model, bits=8):
             step = p.detach().abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
             p.data = (p.detach() / step).round() * step
     return small
+
+
+# part: ranks
+def side_by_side(model, images, labels, ranks=2, size=50):
+    """Train a copy of the model on each rank, as DDP does: own rows, one mean gradient for all.
+
+    Returns the copies, and the rows that each rank read.
+    """
+    copies = [copy.deepcopy(model).train() for _ in range(ranks)]
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in copies]
+    read = [[] for _ in copies]
+    for batch in torch.randperm(len(images)).split(size):
+        for rank, one in enumerate(copies):
+            rows = batch[rank::ranks]
+            read[rank] += rows.tolist()
+            one.zero_grad()
+            F.cross_entropy(one(scaled(images[rows])), labels[rows]).backward()
+        average(copies)
+        for one, sgd in zip(copies, optimizers):
+            nn.utils.clip_grad_norm_(one.parameters(), 0.25)
+            sgd.step()
+    return copies, read
+
+
+def average(copies):
+    """Give each copy the mean of all gradients: the all-reduce, with the ranks in one process."""
+    for same in zip(*(one.parameters() for one in copies)):
+        if same[0].grad is not None:
+            mean = torch.stack([p.grad for p in same]).mean(0)
+            for p in same:
+                p.grad = mean.clone()
