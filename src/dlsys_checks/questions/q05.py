@@ -86,8 +86,8 @@ def norms_on_the_stream(rng):
 def norms_of_pre_norm(rng):
     layers = rng.randint(3, 40)
     return whole(
-        f"A pre-norm encoder of {layers} layers with two branches each, built as it should be. How "
-        "many norms does it hold?", 2 * layers + 1,
+        f"A pre-norm encoder of {layers} layers with two branches each, closed by the usual norm "
+        "in front of its head. How many norms does it hold?", 2 * layers + 1,
         "One for each branch, and one at the end for the stream.", 2 * layers, layers)
 
 
