@@ -6,7 +6,8 @@
 # and a score on held-out images tells you whether it helped.
 #
 # Eight times below the three lines run, and the score or the pixels are not what you
-# take them for. A guess first, then the measurement, then the line that mends it.
+# take them for. The code first, then your guess, the measurement, and the line that
+# mends it.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -23,9 +24,9 @@ from torch.nn import functional as F
 from torchvision.transforms import v2
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, cost, datasheet, digits, fit,
-    gpu_result, gpu_table, guess, measured, new_axes, plot_lines,
-    seconds, show,
+    accuracy, begin, check, claim, cost, datasheet, digits, draw_blocks,
+    draw_grids, fit, gpu_result, gpu_table, guess, measured, new_axes,
+    plot_bars, plot_columns, plot_lines, seconds, show,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -52,9 +53,17 @@ def places(moved):
     """How many different places the dots of a batch have."""
     return len(set(moved.flatten(1).argmax(1).tolist()))
 
-at_once = places(crop(dots))
-one_by_one = places(torch.stack([crop(dot) for dot in dots]))
-print(f"places of 64 dots: as a batch {at_once}, one by one {one_by_one}")
+batch, each = crop(dots), torch.stack([crop(dot) for dot in dots])
+at_once, one_by_one = places(batch), places(each)
+
+# %% role="concept"
+draw_grids({"as a batch": batch[:, 0].mean(0),
+            "one by one": each[:, 0].mean(0) / each[:, 0].mean(0).max()},
+           captions={"as a batch": "one draw for all",
+                     "one by one": "a draw for each"},
+           title="Where 64 dots go, moved by up to a pixel",
+           alt="Two grids of 8 by 8 pixels. As a batch all dots lie in one "
+               "cell; one by one they fill a square of nine.")
 
 # %% role="concept"
 claim("places of 64 dots, moved as a batch", at_once, expected=1)
@@ -72,14 +81,12 @@ from dlsys_helpers.explorers.mix import mix
 
 mix
 
-# %% [markdown] trap="06.1" role="situation" core=true symptom="augmentation raises validation accuracy a lot, but the deployed model is worse; validation loss differs every time I run it"
-# ## One pipeline for both sets
+# %% [markdown] trap="06.1" role="situation" core=true fault="the model is scored on augmented images" symptom="augmentation raises validation accuracy a lot, but the deployed model is worse; validation loss differs every time I run it"
+# ## Shifts that pay
 #
-# You train a small network twice, with and without random shifts by one pixel. Both
-# are scored by the same function, on the same test digits, and that function sends
-# its images through the shifting pipeline: it was already there. With shifts the
-# network reads more than seven of ten; without, fewer than six of ten. You ship
-# the first.
+# You train a small network twice, with and without random shifts by one pixel, and
+# score both on the same test digits. With shifts the network reads more than seven of
+# ten; without, fewer than six of ten. You ship the first.
 
 # %% trap="06.1" role="break"
 x_train, y_train, x_test, y_test = digits()     # (1300, 64), (497, 64)
@@ -94,14 +101,6 @@ def drawn(nine, rows, shift):
     """Those rows, each at a place of its own; or all in the middle."""
     place = torch.randint(9, (len(rows),)) if shift else 4
     return nine[place, rows]
-
-# %% trap="06.1" role="break"
-corners = views(x_train[:1])[[0, 4, 8], 0, 0]        # three places of nine
-ax = new_axes("One digit, cut at three of nine places", "pixel", "pixel")
-ax.imshow(torch.cat(list(F.pad(corners, (1, 1), value=0.4)), 1),
-          cmap="gray", vmin=0, vmax=1)
-show(ax.figure, "One digit three times: moved down to the right by a "
-     "pixel, in place, and moved up to the left; strokes leave the edge.")
 
 # %% trap="06.1" role="break"
 def reader():
@@ -127,42 +126,49 @@ shared = {name: accuracy(m, drawn(test_views, all_rows, True), y_test)
           for name, m in models.items()}
 
 # %% trap="06.1" role="guess"
-guess("06.1", "On the digits as they are, which of the two reads more?",
-      choices=["the one trained with shifts, by far",
-               "the one trained with shifts, by a little",
-               "the one trained without"])
+guess("06.1", "In use nobody shifts the digits. Which of the two then "
+      "reads more of them?",
+      choices=["the one trained with shifts", "the one trained without",
+               "neither: they are within `0.01`"])
 
 # %% trap="06.1" role="look"
-print({name: f"{right:.2f}" for name, right in shared.items()})
-
-# %% trap="06.1" role="look"
-claim("scored through the shifts: share right, trained with them",
-      shared["with shifts"], above=0.7)
-claim("scored through the shifts: share right, trained without",
-      shared["without"], below=0.6)
-
-# %% [markdown] trap="06.1" role="why"
-# The score asked both networks about shifted digits, and only one had ever seen
-# some. It measured which network fits the *augmentation*. In use nobody shifts the
-# digits. Score on what will come in use: a second pipeline, without the random part.
-
-# %% trap="06.1" role="repair"
 fixed = {name: accuracy(m, drawn(test_views, all_rows, False), y_test)
          for name, m in models.items()}
-print({name: f"{right:.2f}" for name, right in fixed.items()})
 
-# %% trap="06.1" role="repair"
+# %% trap="06.1" role="look"
+measured("06.1", 1)
+
+# %% trap="06.1" role="look"
+plot_bars({f"{name}: {how}": share
+           for how, score in (("as scored", shared), ("in use", fixed))
+           for name, share in score.items()},
+          xlabel="share of the test digits read",
+          title="In use the order of the two turns round",
+          alt="Four bars. As scored, the network with shifts is far ahead; "
+              "on the digits as they are, the one without is ahead.")
+
+# %% trap="06.1" role="look"
 claim("as they are: share right, trained without minus trained with",
       fixed["without"] - fixed["with shifts"], above=0.01)
 
-# %% trap="06.1" role="repair"
-measured("06.1", 2)
+# %% [markdown] trap="06.1" role="why"
+# The last argument of `drawn` was `True`. The score asked both networks about shifted
+# digits, and only one had ever seen some. It measured which network fits the
+# *augmentation*.
+
+# %% trap="06.1" role="why"
+corners = views(x_train[:1])[[0, 4, 8], 0, 0]        # three places of nine
+ax = new_axes("What the score showed: three places of nine", "pixel",
+              "pixel")
+ax.imshow(torch.cat(list(F.pad(corners, (1, 1), value=0.4)), 1),
+          cmap="gray", vmin=0, vmax=1)
+show(ax.figure, "One digit three times: moved down to the right by a "
+     "pixel, in place, and moved up to the left; strokes leave the edge.")
 
 # %% [markdown] trap="06.1" role="repair"
-# After these 400 steps the shifts cost accuracy: the task is harder, and the network
-# has not finished learning it. With more steps, or on your images, shifts may help, and
-# only a score without them can say so. That score also stands still. Ask for the test
-# loss thirty times each: unshifted, shifted image by image, and shifted as a batch:
+# Score on what will come in use: by a second pipeline, without the random part. Its
+# number also stands still. Ask for the test loss thirty times each: unshifted, shifted
+# image by image, and shifted as a batch.
 
 # %% trap="06.1" role="repair"
 @torch.no_grad()
@@ -176,11 +182,28 @@ asked = {"fixed": losses(lambda: drawn(test_views, all_rows, False)),
          "each image": losses(lambda: drawn(test_views, all_rows, True)),
          "whole batch": losses(lambda: crop(test_views[4]))}
 spread = {name: (v.max() - v.min()).item() for name, v in asked.items()}
-print({name: f"{v:.3f}" for name, v in spread.items()})
+
+# %% trap="06.1" role="repair"
+plot_lines(range(1, 31), {name: v.tolist() for name, v in asked.items()},
+           xlabel="call", ylabel="test loss (nats)",
+           title="Only the fixed pipeline repeats itself",
+           alt="The loss of the fixed pipeline is a level line, the "
+               "lowest. With a draw for each image it jitters above that "
+               "line, with one draw a batch it jumps far up and down.")
 
 # %% trap="06.1" role="repair"
 claim("fixed pipeline: largest minus smallest of thirty test losses",
       spread["fixed"], expected=0)
+
+# %% [markdown] trap="06.1" role="more" topics="the shares in numbers · do shifts help at all · how far the draws spread"
+# Whether shifts help depends on the steps and on the digits: after 400 steps the harder
+# task is not learned to its end. A score without them decides that, too.
+
+# %% trap="06.1" role="more"
+claim("scored through the shifts: share right, trained with them",
+      shared["with shifts"], above=0.7)
+claim("scored through the shifts: share right, trained without",
+      shared["without"], below=0.6)
 claim("a draw for each image: largest minus smallest of thirty",
       spread["each image"], above=0.01)
 claim("a draw for the whole batch: largest minus smallest",
@@ -189,9 +212,10 @@ claim("a draw for the whole batch: largest minus smallest",
 # %% [markdown] trap="06.1" role="folklore"
 # **Told:** with the training pipeline the validation loss is noisy, and a fixed seed
 # mends that. **Measured:** a fixed seed makes the number stand still, and it remains
-# the number for shifted digits. It is wrong twice: it spreads from draw to draw, the less
-# the more digits are tested, and its mean lies too high, however many they are. On all
-# test digits, with a draw for each image, the second error is the larger one:
+# the number for shifted digits. There are two errors. One is the spread from draw to draw,
+# which more test digits make smaller. The other is that the mean lies too high, and more
+# digits do not change that. On all test digits, with a draw for each image, the second is
+# the larger one:
 
 # %% trap="06.1" role="folklore"
 off = (asked["each image"].mean() - asked["fixed"].mean()).item()
@@ -242,14 +266,13 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # [keras-unet#26](https://github.com/karolzak/keras-unet/issues/26) (validation
 # augmented by a slip, says its author).
 
-# %% [markdown] trap="06.2" role="situation" symptom="cross entropy with MixUp or CutMix: target shape error, so I take argmax of the soft labels"
-# ## A mixed image, and one class for it
+# %% [markdown] trap="06.2" role="situation" fault="argmax of the soft labels of Mixup" symptom="cross entropy with MixUp or CutMix: target shape error, so I take argmax of the soft labels"
+# ## Half of each
 #
 # Mixup blends two images and their labels with the same weight. `v2.MixUp` draws one
 # weight a batch, with `alpha=1.0` evenly between 0 and 1, and hands you images (N, 1,
-# 8, 8) and *soft* labels (N, 10) that add up to 1. Your loss used to get class numbers,
-# so you write `soft.argmax(1)`, and the run goes through: 600 steps, no warning, a
-# network that reads nine of ten digits.
+# 8, 8) and *soft* labels (N, 10) that add up to 1. Your loss used to get class numbers.
+# The run goes through: 600 steps, no warning, a network that reads nine of ten digits.
 #
 # Then you blend two test digits of different classes, half and half, and ask the
 # network. It was trained on blends.
@@ -274,9 +297,8 @@ def mixed_run(target, steps=600):
 hard_model, hard_losses = mixed_run(lambda soft: soft.argmax(1))
 
 # %% trap="06.2" role="guess"
-guess("06.2",
-      "Which probability does it give its first choice, on average?",
-      unit="%")
+guess("06.2", "Half of one digit, half of another: which probability does "
+      "the network give its first choice, on average?", unit="%")
 
 # %% trap="06.2" role="look"
 other = torch.randperm(len(x_test))
@@ -293,26 +315,59 @@ print(f"argmax of soft labels {sure(hard_model):.2f}, "
       f"never saw a blend {sure(plain):.2f}")
 
 # %% trap="06.2" role="look"
-claim("argmax: share of test digits right",
-      accuracy(hard_model, x_test, y_test), above=0.9)
-claim("argmax: mean probability of the first choice for even blends",
-      sure(hard_model), above=0.6)
-claim("the same, beside a network that never saw a blend: distance",
-      sure(hard_model) - sure(plain), expected=0, within=0.08)
-
-# %% trap="06.2" role="look"
 measured("06.2", 100 * sure(hard_model), right=(60, 80))
 
+# %% trap="06.2" role="look"
+claim("argmax: mean probability of the first choice for even blends",
+      sure(hard_model), above=0.6)
+
 # %% [markdown] trap="06.2" role="why"
-# `argmax` throws the blend's second half away. After these 600 steps the network is
-# about as sure of a blend as one that never saw any. Nothing forced the `argmax`:
-# `F.cross_entropy` takes float labels (N, K), and without class weights they give
-# exactly the loss of the two labels, each with its share.
+# `argmax` throws the second half of each blend's label away. The network is never told
+# that two digits are in the picture, and is about as sure of a blend as one that never
+# saw any.
+
+# %% trap="06.2" role="why"
+one, two_digits = x_train[0].view(8, 8), x_train[1].view(8, 8)
+names = y_train[0].item(), y_train[1].item()
+draw_grids({"0.6 of this": one, "0.4 of that": two_digits,
+            "the blend": 0.6 * one + 0.4 * two_digits},
+           captions={"0.6 of this": f"label {names[0]}",
+                     "0.4 of that": f"label {names[1]}",
+                     "the blend": f"soft: 0.6 of {names[0]} and 0.4 of "
+                                  f"{names[1]}; argmax: {names[0]}"},
+           title="The label of a blend has two parts",
+           alt="Two digits as grids of grey cells, and their blend, in "
+               "which both are seen. Its soft label names both, argmax the "
+               "first.")
+
+# %% [markdown] trap="06.2" role="repair"
+# Nothing forced the `argmax`. `F.cross_entropy` takes float labels (N, K), and without
+# class weights they give exactly the loss of the two labels, each with its share.
 
 # %% trap="06.2" role="repair"
 soft_model, soft_losses = mixed_run(lambda soft: soft)
-print(f"soft labels: {sure(soft_model):.2f}")
 
+# %% trap="06.2" role="repair"
+plot_columns({"never saw a blend": sure(plain), "argmax": sure(hard_model),
+              "soft labels": sure(soft_model)}, form=".2f",
+             xlabel="trained on",
+             ylabel="mean probability of the first choice",
+             reference=(0.5, "half and half"), marks=["argmax"],
+             title="Soft labels teach that there are two",
+             alt="Three columns. Without blends and with argmax the "
+                 "network gives its first choice about 0.7; with soft "
+                 "labels little more than a half.")
+
+# %% trap="06.2" role="repair"
+claim("soft labels: mean probability of the first choice for even blends",
+      sure(soft_model), below=0.6)
+
+# %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss refuses, and what it takes"
+# Float labels and two weighted terms are the same loss. It refuses whole numbers (N, K),
+# as `F.one_hot` gives them. Two wrong kinds of label it takes in silence: `argmax`, and
+# rows that add up to 2.
+
+# %% trap="06.2" role="more"
 z, y, lam = torch.randn(6, 10), torch.arange(6), 0.7
 order = torch.randperm(6)
 one = F.one_hot(y, 10).float()
@@ -320,17 +375,7 @@ soft = lam * one + (1 - lam) * one[order]
 two_terms = (lam * F.cross_entropy(z, y)
              + (1 - lam) * F.cross_entropy(z, y[order]))
 
-# %% trap="06.2" role="repair"
-claim("soft labels: mean probability of the first choice for even blends",
-      sure(soft_model), below=0.6)
-claim("loss with soft labels minus the weighted loss of two labels",
-      F.cross_entropy(z, soft) - two_terms, expected=0, within=1e-5)
-
-# %% [markdown] trap="06.2" role="repair"
-# What does the loss refuse? Labels (N, K) of whole numbers, as `F.one_hot` gives them.
-# Two wrong kinds of label it takes in silence: `argmax`, and rows that add up to 2.
-
-# %% trap="06.2" role="repair"
+# %% trap="06.2" role="more"
 try:
     F.cross_entropy(z, F.one_hot(y, 10))
     refused = False
@@ -341,7 +386,13 @@ hardened = F.cross_entropy(z, soft.argmax(1))
 doubled = F.cross_entropy(z, 2 * soft)          # rows add up to 2
 print(f"{two_terms:.3f}; argmax {hardened:.3f}, rows of 2 {doubled:.3f}")
 
-# %% trap="06.2" role="repair"
+# %% trap="06.2" role="more"
+claim("argmax: share of test digits right",
+      accuracy(hard_model, x_test, y_test), above=0.9)
+claim("the same, beside a network that never saw a blend: distance",
+      sure(hard_model) - sure(plain), expected=0, within=0.08)
+claim("loss with soft labels minus the weighted loss of two labels",
+      F.cross_entropy(z, soft) - two_terms, expected=0, within=1e-5)
 claim("whole numbers (N, K) are refused", refused, expected=True)
 claim("labels that add up to 2 are taken: loss over the right one",
       doubled / two_terms, expected=2, within=1e-4)
@@ -360,7 +411,16 @@ share = torch.linspace(0.0005, 0.9995, 1000)
 entropy = -(share * share.log() + (1 - share) * (1 - share).log()).mean()
 late, hard_late = (sum(losses[-200:]) / 200
                    for losses in (soft_losses, hard_losses))
-print(f"training loss at the end: soft {late:.2f}, argmax {hard_late:.2f}")
+
+# %% trap="06.2" role="folklore"
+plot_lines(range(10, 601, 20),
+           {name: torch.tensor(found).view(30, 20).mean(1).tolist()
+            for name, found in (("soft labels", soft_losses),
+                                ("argmax", hard_losses))},
+           xlabel="step", ylabel="training loss, mean of 20 steps (nats)",
+           title="The wrong run has the lower loss",
+           alt="Both curves fall; that of soft labels stays well above a "
+               "half, that of argmax ends far below it.")
 
 # %% trap="06.2" role="folklore"
 claim("mean entropy of a blend of two classes, every weight alike", entropy,
@@ -406,14 +466,13 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # [theseus#26](https://github.com/kaylode/theseus/issues/26): the mixing collator
 # hands out soft labels now and then, to losses that want class numbers.
 
-# %% [markdown] trap="06.3" role="situation" core=true symptom="early stopping never triggers although the validation loss has been rising for a long time"
-# ## Patience with the loss at hand
+# %% [markdown] trap="06.3" role="situation" core=true fault="early stopping watches the training loss" symptom="early stopping never triggers although the validation loss has been rising for a long time"
+# ## Patience
 #
 # You have 150 digits, and somebody labelled them in a hurry: three of ten labels are
-# drawn at random. You train for 200 epochs, each of one step on all 150 digits at once,
-# and print the training loss. So that training ends in time you add early stopping with
-# a patience of ten: stop when ten epochs in a row bring no new lowest loss. The stop
-# watches the loss that you print.
+# drawn at random. You train for 200 epochs, each of one step on all 150 digits at once.
+# So that training ends in time you add early stopping with a patience of ten: stop when
+# ten epochs in a row bring no new lowest loss.
 
 # %% trap="06.3" role="break"
 rows = torch.randperm(len(x_train))
@@ -452,29 +511,28 @@ def stops_at(losses, patience=10):
 def wide():
     return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
 
+# %% trap="06.3" role="break"
 model = wide()
 parts, val = zip(*epochs(model))
 train = [sum(p) / len(p) for p in parts]
+by_train = stops_at(train)
 
 # %% trap="06.3" role="guess"
 guess("06.3", "At which of the 200 epochs does it stop?",
-      choices=["before epoch 50", "between 50 and 150", "not at all"])
+      choices=["not at all", "between 50 and 150", "before epoch 50"])
 
 # %% trap="06.3" role="look"
-by_train = stops_at(train)
 lowest = min(val)
 print(f"watching the training loss it stops at {by_train}; validation "
       f"loss {lowest:.2f} at epoch {val.index(lowest)}, "
       f"{val[-1]:.2f} at the end")
 
 # %% trap="06.3" role="look"
-claim("epoch of the stop, watching the training loss", by_train,
-      expected=200)
-claim("validation loss, last epoch over the lowest", val[-1] / lowest,
-      above=1.2)
+measured("06.3", 0)
 
 # %% trap="06.3" role="look"
-measured("06.3", 2)
+claim("epoch of the stop, watching the training loss", by_train,
+      expected=200)
 
 # %% trap="06.3" role="look"
 plot_lines(range(200), {"training loss": train, "validation loss": val},
@@ -486,35 +544,35 @@ plot_lines(range(200), {"training loss": train, "validation loss": val},
 # %% [markdown] trap="06.3" role="why"
 # Adam fits the wrong labels, too, and that lowers the training loss. Nothing in that
 # curve says when learning ends and remembering begins. The validation loss says it.
-# (Its labels are clean, so at first it may lie below the training loss.) Watched with
-# the same patience, the validation loss ends the run ten epochs after a lowest point.
-# Those ten epochs cost something; the next trap is about bringing the best weights
-# back.
 
 # %% trap="06.3" role="repair"
 by_val = stops_at(val)
-wrong = y_few != y_train[few]
-given_back = accuracy(model, x_few[wrong], y_few[wrong])
-print(f"wrong labels given back after 200 epochs {given_back:.0%}; "
-      f"watching the validation loss it stops at {by_val}")
+print(f"watching the validation loss it stops at {by_val}")
 
 # %% trap="06.3" role="repair"
-claim("share of the wrong labels that the network gives back", given_back,
-      above=0.9)
 claim("epoch of the stop, watching the validation loss", by_val, below=150)
-claim("validation loss at that stop, over the last epoch's",
-      val[by_val] / val[-1], below=0.95)
 
 # %% [markdown] trap="06.3" role="repair"
-# Two things more belong to such a stop. The first is `min_delta`: a loss counts as
-# progress when it lies more than that below the *reference*, the loss at the last
-# progress. Take losses `3., 2., 2.5, 1.9, 2.1`, a patience of `2` and a `min_delta` of
-# `0.5`: `2.` is progress and becomes the reference, `2.5` is none, `1.9` is lower but
-# by too little, so training stops there. The weights to restore are those of `1.9` all
-# the same.
+# The run ends ten epochs after the lowest point, and those ten cost something: trap 06.4
+# brings the best weights back.
 #
-# The second is NaN. Each of `<`, `>` and `==` with NaN is false, so the way you ask
-# decides what a loss of NaN does.
+# Two things more belong to a stop. The first is `min_delta`: a loss counts as progress
+# when it lies more than that below the *reference*, the loss at the last progress. Take
+# losses `3., 2., 2.5, 1.9, 2.1`, a patience of `2` and a `min_delta` of `0.5`:
+
+# %% trap="06.3" role="repair"
+plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
+             xlabel="epoch", ylabel="validation loss", form=".1f",
+             reference=(2.0 - 0.5, "progress begins here"),
+             title="Lower than the reference, by too little",
+             alt="Columns 3, 2, 2.5, 1.9 and 2.1. After the 2 a loss "
+                 "counts as progress from 1.5 down, a dashed line, which "
+                 "neither 2.5 nor 1.9 reaches; training stops at 1.9.")
+
+# %% [markdown] trap="06.3" role="repair"
+# Training stops at `1.9`, since two epochs in a row bring no progress. The weights to
+# restore are those of `1.9` all the same. The second thing is NaN: each of `<`, `>` and
+# `==` with NaN is false, so the way you ask decides what a loss of NaN does.
 #
 # The explorer shows the curves of another run. What does a patience of `1` lose on its
 # test set, beside one of `20`? Guess, then move patience and `min_delta`, and switch
@@ -525,11 +583,27 @@ from dlsys_helpers.explorers.early_stopping import early_stopping
 
 early_stopping
 
+# %% [markdown] trap="06.3" role="more" topics="the wrong labels are learned by heart · the losses at the stop"
+# After 200 epochs the network gives back the wrong labels that it was taught. (The
+# validation labels are clean, so at first that loss may lie below the training loss.)
+
+# %% trap="06.3" role="more"
+wrong = y_few != y_train[few]
+given_back = accuracy(model, x_few[wrong], y_few[wrong])
+
+# %% trap="06.3" role="more"
+claim("share of the wrong labels that the network gives back", given_back,
+      above=0.9)
+claim("validation loss, last epoch over the lowest", val[-1] / lowest,
+      above=1.2)
+claim("validation loss at that stop, over the last epoch's",
+      val[by_val] / val[-1], below=0.95)
+
 # %% [markdown] trap="06.3" role="folklore"
 # **Told:** the training loss always falls, so a stop that watches it never comes.
 # **Measured:** so it was above, with one number an epoch and nothing random in it. Noise
 # ends that; dropout can do it. Watch single mini-batches of 30, as a progress bar does,
-# and the curve jumps up and down: a patience of ten, now counted in batches, stops early,
+# and the curve jumps up and down. A patience of ten, now counted in batches, stops early,
 # at a moment that chance chooses.
 
 # %% trap="06.3" role="folklore"
@@ -586,13 +660,12 @@ def stop_and_best(losses: list[float], patience: int,
 # [cito#38](https://github.com/citoverse/cito/issues/38): the stop read the list of
 # training losses where it should have read the validation losses.
 
-# %% [markdown] trap="06.4" role="situation" core=true symptom="best model state restored after training gives the same accuracy as the last epoch"
+# %% [markdown] trap="06.4" role="situation" core=true fault="the best state_dict is kept without a copy" symptom="best model state restored after training gives the same accuracy as the last epoch"
 # ## The best weights, kept for later
 #
 # You train a new network in the same way, and want the weights of its best epoch back.
-# Whenever the validation loss is the lowest so far, you keep `best =
-# model.state_dict()`. After the last epoch you call `model.load_state_dict(best)`, and
-# it answers `<All keys matched successfully>`.
+# Whenever the validation loss is the lowest so far, you keep the state. After the last
+# epoch you load it, and torch answers `<All keys matched successfully>`.
 
 # %% trap="06.4" role="break"
 def best_of_run(keep):
@@ -616,18 +689,30 @@ guess("06.4", "Which epoch's validation loss does the model have now?",
 print(f"lowest {lowest:.3f}, last {last:.3f}, restored {restored:.3f}")
 
 # %% trap="06.4" role="look"
-claim("validation loss after loading minus that of the last epoch",
-      restored - last, expected=0, within=1e-6)
-claim("validation loss after loading, over the lowest",
-      restored / lowest, above=1.2)
+measured("06.4", 1)
 
 # %% trap="06.4" role="look"
-measured("06.4", 1)
+claim("validation loss after loading minus that of the last epoch",
+      restored - last, expected=0, within=1e-6)
 
 # %% [markdown] trap="06.4" role="why"
 # `state_dict()` hands out the tensors that the model trains, not copies. The optimizer
-# writes into them in place, and `best` changes along. A shallow copy of the dict holds
-# the same tensors. Ask where the memory is:
+# writes into them in place, and `best` changes along.
+
+# %% trap="06.4" role="why"
+draw_blocks({"state_dict()": [("model", "best"), "one tensor"],
+             "deepcopy(state_dict())": [("model", "best"),
+                                        ("its tensor", "a copy")]},
+            marks={"state_dict()": ["one tensor"]},
+            captions={"state_dict()": "each step changes both",
+                      "deepcopy(state_dict())": "each step changes the "
+                                                "model alone"},
+            title="Two names for one tensor, or a copy",
+            alt="Left, model and best both point to one tensor. Right, "
+                "each points to a tensor of its own.")
+
+# %% [markdown] trap="06.4" role="repair"
+# A shallow copy of the dict holds the same tensors. Ask each way where the memory is:
 
 # %% trap="06.4" role="repair"
 model = wide()
@@ -649,14 +734,24 @@ claim("ways above that keep the model's own tensors", sum(shares.values()),
       expected=4)
 
 # %% trap="06.4" role="repair"
-lowest, last, restored = best_of_run(ways["deepcopy"])
-print(f"lowest {lowest:.3f}, last {last:.3f}, restored {restored:.3f}")
+copied = dict(zip(("lowest", "last epoch", "restored"),
+                  best_of_run(ways["deepcopy"])))
+
+# %% trap="06.4" role="repair"
+plot_bars({"state_dict(): lowest": lowest,
+           "state_dict(): restored": restored,
+           "deepcopy: lowest": copied["lowest"],
+           "deepcopy: restored": copied["restored"]},
+          xlabel="validation loss (nats)",
+          title="Only a copy brings the best epoch back",
+          alt="Four bars. Without a copy the restored loss is far above "
+              "the lowest; with a copy the two are equal.")
 
 # %% trap="06.4" role="repair"
 claim("deepcopy: validation loss after loading minus the lowest",
-      restored - lowest, expected=0, within=1e-6)
+      copied["restored"] - copied["lowest"], expected=0, within=1e-6)
 
-# %% [markdown] trap="06.4" role="repair"
+# %% [markdown] trap="06.4" role="more" topics="right on a GPU and wrong on a CPU · buffers"
 # `t.cpu()` copies a tensor that sits on a GPU and hands back the same one that sits on
 # the CPU: the line is right in production on a GPU and wrong in a test on a CPU.
 # Writing to a file with `torch.save` copies in both. A norm's running statistics, the
@@ -664,12 +759,14 @@ claim("deepcopy: validation loss after loading minus the lowest",
 # the parameters alone lacks them. (A buffer registered with `persistent=False` is in
 # neither.)
 
-# %% trap="06.4" role="repair"
+# %% trap="06.4" role="more"
 norm = nn.BatchNorm1d(3)
 buffers = set(norm.state_dict()) - {k for k, _ in norm.named_parameters()}
 print(sorted(buffers))
 
-# %% trap="06.4" role="repair"
+# %% trap="06.4" role="more"
+claim("validation loss after loading, over the lowest",
+      restored / lowest, above=1.2)
 claim("entries of a BatchNorm's state_dict() that are no parameters",
       len(buffers), expected=3)
 
@@ -716,13 +813,12 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 # updated); [pytorch/tutorials#188](https://github.com/pytorch/tutorials/pull/188) (the
 # tutorial itself, mended).
 
-# %% [markdown] trap="06.5" role="situation" symptom="cross-validation accuracy is high but the model is at chance on new data; feature selection before cross-validation"
-# ## Columns chosen before the split
+# %% [markdown] trap="06.5" role="situation" fault="features are selected before the split" symptom="cross-validation accuracy is high but the model is at chance on new data; feature selection before cross-validation"
+# ## Sixty patients, five folds
 #
-# You have 60 patients with 2,000 measurements each, and a diagnosis, yes or no. You keep
-# the 20 columns that differ most between the two groups, then cross-validate a
-# simple classifier on them in five folds: every patient is judged by a classifier
-# that has not seen this patient.
+# You have 60 patients with 2,000 measurements each, and a diagnosis, yes or no. You
+# cross-validate a simple classifier on 20 of the columns, in five folds: every patient is
+# judged by a classifier that has not seen this patient.
 #
 # What nobody told you: all numbers are noise, and a coin gave the diagnosis.
 
@@ -762,19 +858,31 @@ guess("06.5",
       "right?", unit="%")
 
 # %% trap="06.5" role="look"
-print(f"select, then cross-validate: {leaked:.2f}, mean of ten data sets")
+print(f"share right: {leaked:.2f}, mean of ten data sets")
+
+# %% trap="06.5" role="look"
+measured("06.5", 100 * leaked, right=(80, 100))
 
 # %% trap="06.5" role="look"
 claim("columns chosen on all rows: share of coins predicted", leaked,
       above=0.8)
 
-# %% trap="06.5" role="look"
-measured("06.5", 100 * leaked, right=(80, 100))
-
 # %% [markdown] trap="06.5" role="why"
 # Among 2,000 columns of noise some fit 60 coins by chance. They were chosen with the
 # coins of the rows that are judged later, so each fold meets its own labels again.
 # Whatever learns from labels belongs inside the fold.
+
+# %% trap="06.5" role="why"
+used = torch.ones(5, 5)
+draw_grids({"chosen on all rows": used,
+            "chosen inside": used - torch.eye(5)},
+           marks={"chosen on all rows": torch.eye(5)},
+           rows="fold judged", columns="labels read",
+           legend="labels that chose the columns, then judge them",
+           title="Judged by the labels that chose the columns",
+           alt="Two grids of five folds judged by five folds read. Chosen "
+               "on all rows, every cell is filled and the diagonal is "
+               "crossed; chosen inside the fold, the diagonal is empty.")
 
 # %% trap="06.5" role="repair"
 def select_inside(x, y):
@@ -789,8 +897,14 @@ def select_inside(x, y):
 
 inside = [select_inside(x, y) for x, y in several]
 honest = sum(inside) / 10
-print(f"selection inside each fold: {honest:.2f}, mean of ten data sets; "
-      f"from {min(inside):.2f} to {max(inside):.2f}")
+
+# %% trap="06.5" role="repair"
+plot_columns({"on all rows": leaked, "inside the fold": honest}, form=".2f",
+             xlabel="where the columns are chosen", ylabel="share right",
+             reference=(0.5, "a coin"), marks=["on all rows"],
+             title="Inside the fold a coin stays a coin",
+             alt="Two columns: chosen on all rows over 0.9 of the coins "
+                 "are predicted, chosen inside the fold about a half.")
 
 # %% trap="06.5" role="repair"
 claim("columns chosen inside the fold: share of coins predicted", honest,
@@ -878,13 +992,12 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # in the wild:** [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874): columns
 # chosen on the whole training set, then cross-validated on it.
 
-# %% [markdown] trap="06.6" role="situation" symptom="image augmentation gives speckles: bright pixels turn dark after adding brightness"
+# %% [markdown] trap="06.6" role="situation" fault="uint8 arithmetic wraps around at 255" symptom="image augmentation gives speckles: bright pixels turn dark after adding brightness"
 # ## Twenty steps brighter
 #
 # Your images come from the decoder as bytes: `uint8`, 0 is black and 255 is white. An
 # augmentation adds a brightness `d` from `20` to `99` before the division by 255. You
-# try it on one pixel, which is nearly white: `torch.tensor([250], dtype=torch.uint8) +
-# 20`.
+# try it on one pixel, which is nearly white.
 
 # %% trap="06.6" role="break"
 pixel = torch.tensor([250], dtype=torch.uint8) + 20
@@ -915,7 +1028,16 @@ darker = (brighter(u_test) < u_test / 255).float().mean().item()
 
 # %% trap="06.6" role="guess"
 guess("06.6", "Which value does the pixel have then?",
-      choices=["255", "270", "14", "none: it raises an error"])
+      choices=["14", "255", "270", "none: it raises an error"])
+
+# %% trap="06.6" role="look"
+print(f"the pixel: {pixel.item()}; pixels that got darker: {darker:.0%}")
+
+# %% trap="06.6" role="look"
+measured("06.6", 0)
+
+# %% trap="06.6" role="look"
+claim("250 + 20 in uint8", pixel, expected=14)
 
 # %% trap="06.6" role="look"
 plain_digit = u_train[0].view(8, 8)
@@ -926,25 +1048,24 @@ ax.imshow(torch.cat([plain_digit, plain_digit + 60], 1), cmap="gray",
 show(ax.figure, "Left a white digit on black. Right the background is "
      "grey, and the brightest strokes of the digit have turned dark.")
 
-# %% trap="06.6" role="look"
-print(f"the pixel: {pixel.item()}; pixels that got darker: {darker:.0%}; "
-      f"test digits right after training on such images: {by_bytes:.2f}")
-
-# %% trap="06.6" role="look"
-claim("250 + 20 in uint8", pixel, expected=14)
-claim("share of pixels that a brighter image has darker", darker,
-      above=0.15)
-claim("trained on such images: share of plain test digits right", by_bytes,
-      below=0.8)
-
-# %% trap="06.6" role="look"
-measured("06.6", 2)
-
 # %% [markdown] trap="06.6" role="why"
 # A byte holds 0 to 255 and counts around: after 255 comes 0. White strokes turned
-# black, and no warning came. Calculate in a type with room, cut the result to the range
-# from 0 to 255, then go back to bytes, if you must. A cut *after* the bytes comes too
-# late: by then all values lie in that range.
+# black, and no warning came.
+
+# %% trap="06.6" role="why"
+u = torch.arange(0, 256, 5, dtype=torch.uint8)
+with_room = (u.int() + 60).clamp(0, 255)
+plot_lines(u.tolist(), {"u + 60": (u + 60).tolist(),
+                        "cut at 255": with_room.tolist()},
+           xlabel="byte before", ylabel="byte after",
+           title="What is nearly white comes out black",
+           alt="Both lines rise from 60. At 255 the cut line goes on "
+               "level, the other falls to 0 and rises again.")
+
+# %% [markdown] trap="06.6" role="repair"
+# Calculate in a type with room, cut the result to the range from 0 to 255, then go back
+# to bytes, if you must. A cut *after* the bytes comes too late: by then all values lie in
+# that range.
 
 # %% trap="06.6" role="repair"
 def brighter_mended(u):
@@ -952,24 +1073,22 @@ def brighter_mended(u):
     d = torch.randint(20, 100, (len(u), 1))
     return (u.int() + d).clamp(0, 255).float() / 255
 
-by_ints = bright_run(brighter_mended)
+darker_bytes, by_ints = darker, bright_run(brighter_mended)
 darker = (brighter_mended(u_test) < u_test / 255).float().mean().item()
-print(f"pixels that got darker: {darker:.0%}; test digits right "
-      f"{by_ints:.2f}")
+print(f"pixels that got darker: {darker:.0%}; test digits right, trained "
+      f"on bytes {by_bytes:.2f}, with room {by_ints:.2f}")
 
 # %% trap="06.6" role="repair"
-claim("with room: share of pixels that a brighter image has darker", darker,
-      expected=0)
 claim("with room: share of plain test digits right, above that of bytes",
       by_ints - by_bytes, above=0.15)
 
-# %% [markdown] trap="06.6" role="repair"
+# %% [markdown] trap="06.6" role="more" topics="how many pixels · which lines raise an error"
 # Which lines raise an error? In torch's arithmetic subtracting from bytes is silent,
 # and so is adding a number such as `300`, which fits into no byte. Adding a float makes
 # the result a float, which has room and is still uncut. `u += 10.5` is refused;
 # `u[:] = u + 200.5` is taken, uncut.
 
-# %% trap="06.6" role="repair"
+# %% trap="06.6" role="more"
 byte = torch.tensor([100], dtype=torch.uint8)
 silent = {"u - 128": byte - 128, "u * 3": byte * 3, "u + 300": byte + 300,
           "clamp late": (byte + 200).clamp(0, 255)}
@@ -981,10 +1100,21 @@ try:
 except RuntimeError:
     refused = True
 
-# %% trap="06.6" role="repair"
+# %% trap="06.6" role="more"
 claim("100 - 128 in uint8", silent["u - 128"], expected=228)
 claim("100 + 300 in uint8", silent["u + 300"], expected=144)
 claim("bytes += 10.5 is refused", refused, expected=True)
+
+# %% [markdown] trap="06.6" role="more"
+# The share of pixels that a brighter image has darker, in bytes and with room:
+
+# %% trap="06.6" role="more"
+claim("share of pixels that a brighter image has darker", darker_bytes,
+      above=0.15)
+claim("trained on such images: share of plain test digits right", by_bytes,
+      below=0.8)
+claim("with room: share of pixels that a brighter image has darker", darker,
+      expected=0)
 
 # %% trap="06.6" role="exercise" points=2 difficulty=1 minutes=10
 def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
@@ -1016,8 +1146,8 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 # [LenslessPiCam#173](https://github.com/LCAV/LenslessPiCam/pull/173) (a whole number for
 # the brightness kept the product in bytes; the cast back had no cut).
 
-# %% [markdown] trap="06.7" role="situation" core=true symptom="test accuracy is nearly perfect but new data does badly; augmented copies or duplicates in train and test"
-# ## Five copies of each, then the split
+# %% [markdown] trap="06.7" role="situation" core=true fault="copies of one image on both sides of the split" symptom="test accuracy is nearly perfect but new data does badly; augmented copies or duplicates in train and test"
+# ## A thousand rows from two hundred digits
 #
 # You have 200 digits and want more. You store five slightly noisy copies of each,
 # shuffle the 1,000 rows and put 30 % aside as a test set. No row is in both parts.
@@ -1059,7 +1189,8 @@ true_rows, new_rows = tested(False, by_rows)
 
 # %% trap="06.7" role="guess"
 guess("06.7",
-      "Dice for labels: which share of the test rows does it get right?",
+      "Dice for labels: which share of the test rows does the network "
+      "get right?",
       unit="%")
 
 # %% trap="06.7" role="look"
@@ -1067,46 +1198,91 @@ print(f"rows split: dice {dice_rows:.2f}, true labels {true_rows:.2f}, "
       f"new digits {new_rows:.2f}")
 
 # %% trap="06.7" role="look"
-claim("rows split, labels by dice: share of test rows right", dice_rows,
-      above=0.4)
-claim("rows split: own test rows above new digits", true_rows - new_rows,
-      above=0)
+measured("06.7", 100 * dice_rows, right=(45, 100))
 
 # %% trap="06.7" role="look"
-measured("06.7", 100 * dice_rows, right=(40, 100))
+claim("rows split, labels by dice: share of test rows right", dice_rows,
+      above=0.4)
 
 # %% [markdown] trap="06.7" role="why"
-# Nearly every test row has a twin among the training rows. With a probability of
-# `0.3 ** 4` only, less than one in a hundred, all four other copies of its digit are
-# test rows, too. A network that remembers its rows finds the twin and repeats the
-# twin's label, while the noise is small: with three times as much of it twins are hard to
-# find, and the dice's labels are guessed far less often. Draw the *originals*, not the
-# rows; the copies follow. The cell below
-# draws for each original by itself, so the size of the test part varies; a shuffled
-# list of originals would fix it.
+# Nearly every test row has a twin among the training rows: another copy of the same
+# digit. A network that remembers its rows finds the twin and repeats the twin's label.
+
+# %% [markdown] trap="06.7" role="repair"
+# Draw the *originals*, not the rows; the copies follow.
 
 # %% trap="06.7" role="repair"
 def by_groups(group):
     """True for training rows; all copies of an original go together."""
     return (torch.rand(int(group.max()) + 1) < 0.7)[group]
 
+# %% trap="06.7" role="repair"
+group = torch.arange(15).repeat(5)
+with torch.random.fork_rng(devices=[]):
+    parts = {"rows drawn": by_rows(group).view(5, 15),
+             "originals drawn": by_groups(group).view(5, 15)}
+draw_grids(parts, rows="copies", columns="originals",
+           marks={name: ~part & part.any(0)
+                  for name, part in parts.items()},
+           captions={"rows drawn": "filled: to train on",
+                     "originals drawn": "empty: to test on"},
+           legend="a test row with a twin among the training rows",
+           title="Drawn row by row, test rows have twins",
+           alt="Two grids of five copies of fifteen originals. Drawn row "
+               "by row, the test cells are crossed, as their columns have "
+               "training cells, too. Drawn by originals, whole columns "
+               "are filled or empty and none is crossed.")
+
+# %% trap="06.7" role="repair"
 dice_groups, _ = tested(True, by_groups)
 true_groups, new_groups = tested(False, by_groups)
-print(f"groups split: dice {dice_groups:.2f}, true labels "
-      f"{true_groups:.2f}, new digits {new_groups:.2f}")
+
+# %% trap="06.7" role="repair"
+plot_bars({"dice, rows drawn": dice_rows,
+           "dice, originals drawn": dice_groups,
+           "true labels, rows drawn": true_rows,
+           "true labels, originals drawn": true_groups,
+           "new digits, rows drawn": new_rows,
+           "new digits, originals drawn": new_groups},
+          xlabel="share right",
+          title="The score was wrong, the model is not",
+          alt="Six bars. With dice the row split scores far above one in "
+              "ten, the split of originals near it. With true labels the "
+              "row split scores above new digits; on new digits both "
+              "models read about as many.")
 
 # %% trap="06.7" role="repair"
 claim("groups split, labels by dice: share of test rows right", dice_groups,
       below=0.3)
+
+# %% [markdown] trap="06.7" role="repair"
+# The *model* of the first split is no worse: it saw copies of nearly all 200 digits.
+# Patients with several scans, frames of one film and pages of one author are groups,
+# too.
+
+# %% [markdown] trap="06.7" role="more" topics="how often a row has no twin · louder noise · the scores in numbers"
+# With a probability of `0.3 ** 4` only, less than one in a hundred, all four other copies
+# of a test row's digit are test rows, too. The louder the noise, the harder the twin is to
+# find: with three times as much of it the dice's labels are guessed far less often. And
+# `by_groups` draws for each original by itself, so the size of the test part varies; a
+# shuffled list of originals would fix it.
+
+# %% trap="06.7" role="more"
+with torch.random.fork_rng(devices=[]):
+    x, y, group = copies(True, noise=0.3)
+    part = by_rows(group)
+    loud = accuracy(wide_run(x[part], y[part]), x[~part], y[~part])
+print(f"dice, rows drawn: {dice_rows:.2f}, with louder noise {loud:.2f}")
+
+# %% trap="06.7" role="more"
+claim("rows split, dice: share right, less that with three times the noise",
+      dice_rows - loud, above=0.15)
+claim("rows split: own test rows above new digits", true_rows - new_rows,
+      above=0)
 claim("own test rows above new digits: groups split minus rows split",
       (true_groups - new_groups) - (true_rows - new_rows), below=0)
 claim("new digits: share right, rows split minus groups split",
       new_rows - new_groups, above=-0.05)
-
-# %% [markdown] trap="06.7" role="repair"
-# The *model* of the first split is no worse: it saw copies of nearly all 200 digits.
-# Only its score is wrong. Patients with several scans, frames of one film and pages of
-# one author are groups, too.
 
 # %% trap="06.7" role="exercise" points=3 difficulty=2 minutes=15
 def split_groups(groups: torch.Tensor, share: float,
@@ -1148,8 +1324,8 @@ def split_groups(groups: torch.Tensor, share: float,
 # [lung_colon_image_set#5](https://github.com/tampapath/lung_colon_image_set/issues/5)
 # (a data set of copies, mixed; its author may not share the originals).
 
-# %% [markdown] trap="06.8" role="situation" symptom="probabilities far too high on an imbalanced data set; too many false alarms although AUC is good"
-# ## Two remedies for a rare class
+# %% [markdown] trap="06.8" role="situation" fault="a class weight on top of a balanced sampler" symptom="probabilities far too high on an imbalanced data set; too many false alarms although AUC is good"
+# ## One point in twenty
 #
 # One point in twenty is positive. You draw batches with weights, as a
 # `WeightedRandomSampler` does, so that about half of each batch is positive. In the
@@ -1194,7 +1370,62 @@ guess("06.8",
       "Both remedies at once: which probability of 'positive' does the "
       "model give new points on average?", unit="%")
 
-# %% trap="06.8" role="look" tags=["plumbing"]
+# %% trap="06.8" role="look"
+base = y_new.mean().item()
+print(f"mean probability with both: {mean_p['both']:.2f}, "
+      f"positives among the new points: {base:.3f}")
+
+# %% trap="06.8" role="look"
+measured("06.8", 100 * mean_p["both"], right=(50, 80))
+
+# %% trap="06.8" role="look"
+claim("both remedies: mean probability of 'positive'", mean_p["both"],
+      above=0.5)
+
+# %% trap="06.8" role="look"
+plot_columns(mean_p, xlabel="remedies", form=".2f", marks=["both"],
+             ylabel="mean probability of 'positive'",
+             reference=(base, "share of positives"),
+             title="Each remedy multiplies the odds",
+             alt="Four columns. Without a remedy the mean probability is "
+                 "the share of positives, a dashed line near the floor; "
+                 "with one it is far higher, with both more than a half.")
+
+# %% [markdown] trap="06.8" role="why"
+# The model learns as if each remedy had multiplied the *odds* of 'positive',
+# $p / (1 - p)$, by `k`, the number of negatives over that of positives. A factor on the
+# odds is a summand on the logit: $\log k$ for each remedy, $2\log k$ for both. The same
+# summand on all logits leaves their order, so the AUC hardly moves.
+
+# %% trap="06.8" role="why"
+added = {name: (z - z_of["neither"]).mean().item() / math.log(k)
+         for name, z in z_of.items()}
+plot_columns({name: max(times, 0.0) for name, times in added.items()},
+             xlabel="remedies", ylabel="added to the mean logit, in log k",
+             form=".2f", reference=(2.0, "2 log k"),
+             title="Nearly one log k for each remedy",
+             alt="Four columns: nothing, nearly one for the sampler and "
+                 "for pos_weight, and less than two for both.")
+
+# %% [markdown] trap="06.8" role="repair"
+# Use one of the two, or none and choose the threshold; where a probability is needed,
+# take back what was added.
+
+# %% trap="06.8" role="repair"
+once = (z_of["sampler"] - math.log(k)).sigmoid().mean().item()
+twice = (z_of["both"] - 2 * math.log(k)).sigmoid().mean().item()
+print(f"base rate {base:.3f}; taken back: once {once:.3f}, "
+      f"twice {twice:.3f}")
+
+# %% trap="06.8" role="repair"
+claim("sampler alone, log k taken back: mean probability minus base rate",
+      once - base, expected=0, within=0.02)
+
+# %% [markdown] trap="06.8" role="more" topics="alarms, recall and AUC of the four ways · how near 2 log k it comes"
+# After these 400 steps the model adds a little less than $\log k$ for each remedy. (In a
+# model that cannot fit, weights turn the boundary as well, and the AUC moves, too.)
+
+# %% trap="06.8" role="more" tags=["plumbing"]
 def auc(z):
     """Share of pairs, positive and negative, in the right order."""
     ranks = z.argsort().argsort().double() + 1
@@ -1202,7 +1433,7 @@ def auc(z):
     return ((ranks[y_new > 0].sum() - n * (n + 1) / 2)
             / (n * (len(z) - n))).item()
 
-# %% trap="06.8" role="look"
+# %% trap="06.8" role="more"
 def precision_and_recall(z):
     """Share of alarms that are right, share of positives with an alarm."""
     return (y_new[z > 0].mean().item(),
@@ -1210,49 +1441,18 @@ def precision_and_recall(z):
 
 for name, z in z_of.items():
     right, found = precision_and_recall(z)
-    print(f"{name:10}  mean probability {mean_p[name]:.2f}, alarms right "
-          f"{right:.2f}, positives found {found:.2f}, AUC {auc(z):.3f}")
+    print(f"{name:10}  alarms right {right:.2f}, positives found "
+          f"{found:.2f}, AUC {auc(z):.3f}")
 precision, _ = precision_and_recall(z_of["both"])
 aucs = [auc(z) for z in z_of.values()]
 
-# %% trap="06.8" role="look"
-claim("both remedies: mean probability of 'positive'", mean_p["both"],
-      above=0.5)
+# %% trap="06.8" role="more"
 claim("both remedies: share of alarms that are right", precision,
       below=0.12)
 claim("AUC of the four ways, largest minus smallest",
       max(aucs) - min(aucs), below=0.02)
-
-# %% trap="06.8" role="look"
-measured("06.8", 100 * mean_p["both"], right=(50, 80))
-
-# %% [markdown] trap="06.8" role="why"
-# The model learns as if each remedy had multiplied the *odds* of 'positive',
-# $p / (1 - p)$, by `k`, here the number of negatives over that of positives. A model
-# that fits adds $\log k$ to the logit for each remedy and $2\log k$ for both; after
-# these 400 steps it adds nearly that, as the cell below prints. The same summand on all
-# logits leaves their order, so the AUC hardly moves. (In a model that cannot fit,
-# weights turn the boundary as well, and the AUC moves, too.)
-#
-# Use one of the two, or none and choose the threshold; where a probability is needed,
-# take back what was added.
-
-# %% trap="06.8" role="repair"
-base = y_new.mean().item()
-once = (z_of["sampler"] - math.log(k)).sigmoid().mean().item()
-twice = (z_of["both"] - 2 * math.log(k)).sigmoid().mean().item()
-added = {name: (z - z_of["neither"]).mean().item() / math.log(k)
-         for name, z in z_of.items()}
-print(f"added, in units of log k: "
-      f"{ {name: round(times, 2) for name, times in added.items()} }")
-print(f"base rate {base:.3f}; taken back: once {once:.3f}, "
-      f"twice {twice:.3f}")
-
-# %% trap="06.8" role="repair"
 claim("both remedies: added to the mean logit, in units of log k",
       added["both"], expected=1.75, within=0.4)
-claim("sampler alone, log k taken back: mean probability minus base rate",
-      once - base, expected=0, within=0.02)
 claim("both, 2 log k taken back: mean probability minus base rate",
       twice - base, expected=0, within=0.03)
 
