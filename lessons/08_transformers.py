@@ -30,8 +30,10 @@ if device(DEVICE).type == "cpu":       # before anything imports triton
     os.environ["TRITON_INTERPRET"] = "1"
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, cost, datasheet, digits, fit, flops,
-    gpu_result, gpu_table, guess, measured, peak_bytes, plot_lines, seconds,
+    accuracy, begin, check, claim, cost, datasheet, digits, draw_blocks,
+    draw_boxes, draw_grids, draw_ranks, fit, flops, gpu_result, gpu_table,
+    guess, measured, peak_bytes, plot_bars, plot_columns, plot_lines,
+    seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -96,6 +98,18 @@ class Block(nn.Module):
         return h + self.mlp(self.norm2(h))
 
 # %% role="concept"
+draw_blocks(
+    {"a block": [
+        "h (B, T, d)", "LayerNorm", "attention: fetches from others", "+",
+        "LayerNorm", "two linear layers: each token alone", "+",
+        "h (B, T, d)"]},
+    bypass={"a block": [(0, 3), (3, 6)]},
+    title="Both branches are added to what passes by",
+    alt="A column of blocks: a norm and attention, then a sum; a norm and "
+        "two linear layers, then a sum. A path leads around each branch "
+        "to its sum.")
+
+# %% role="concept"
 class LM(nn.Module):
     """Tokens (B, T) -> logits (B, T, vocab) of the token asked for."""
 
@@ -113,9 +127,9 @@ class LM(nn.Module):
         return self.head(self.norm(h))
 
 # %% [markdown] role="concept"
-# To learn language, such a model predicts for each place the token at the next one.
-# The loss is the mean of $-\ln p$ over all of them, in nats; whoever guesses among `V`
-# equally likely tokens pays $\ln V$.
+# To learn language, such a model is asked at each place of a row for the token that
+# comes next. The loss is the mean of $-\ln p$ over all places, in nats; whoever guesses
+# among `V` equally likely tokens pays $\ln V$.
 
 # %% role="concept" tags=["plumbing"]
 def nll(logits, ids):
@@ -133,16 +147,25 @@ def train(model, draw, steps, lr=1e-2):
         losses.append(loss.item())
     return losses
 
-# %% [markdown] trap="08.1" role="situation" core=true symptom="language model: training loss far too low, near zero, generates garbage, causal mask missing"
+# %% role="concept" tags=["plumbing"]
+def rotate(x, place):
+    """RoPE: x (B, H, n, D), turned for the places (n,); see 08.10."""
+    half = x.shape[-1] // 2
+    speed = 10000.0 ** (-torch.arange(half) / half)
+    angle = place[:, None] * speed               # (n, D/2)
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(),
+                      a * angle.sin() + b * angle.cos()], -1)
+
+# %% [markdown] trap="08.1" role="situation" core=true fault="the causal mask is missing" symptom="language model: training loss far too low, near zero, generates garbage, causal mask missing"
 # ## Dice, and a model that predicts them
 #
 # You try your model on a text of which you know the best possible loss: tokens thrown
-# with a fair die of 16 faces. Nobody can pay less than ln 16, `2.77` nats, for the next
-# one. You train on rows of 8 tokens, each place asked for its next one, and after 200
-# steps the loss reads `0.36`.
+# with a fair die of 16 faces. A guesser pays ln 16, `2.77` nats, for each. You train on
+# rows of 8 tokens, as below, and after 200 steps the loss reads `0.36`.
 #
-# Then you use the model as it will be used. It gets the first tokens of a new row and
-# nothing else, and is scored on the one that follows; so for each length from 1 to 8.
+# Then the model is used: it gets the first tokens of a new row and nothing else, and is
+# scored on the one that follows, for every length from 1 to 8.
 
 # %% trap="08.1" role="break"
 VOCAB, T = 16, 8
@@ -158,10 +181,11 @@ open_lm = LM(VOCAB, T)
 _ = train(open_lm, dice_loss(), steps=200)       # its losses, not shown
 
 # %% trap="08.1" role="guess"
-guess("08.1", "What does it pay for the next token of a prefix, in nats?",
-      choices=["about `0.36`, as in training",
-               "about `2.77`: it has overfitted and only guesses",
-               "more than `4`"])
+guess("08.1", "In training it pays 0.36 nats a token. What does it pay for "
+      "the next token of a new row?",
+      choices=["more than `4`",
+               "about `2.77`: it has overfitted, and only guesses",
+               "about `0.36`, as in training"])
 
 # %% trap="08.1" role="look" tags=["plumbing"]
 @torch.no_grad()
@@ -177,27 +201,52 @@ def paid(model, **mask):
 # %% trap="08.1" role="look"
 by_place, prefix = paid(open_lm)
 print(f"as in training {by_place.mean():.2f}, prefixes {prefix.mean():.1f}")
-print("as in training, by place:", *(f"{nats:.2f}" for nats in by_place))
 
 # %% trap="08.1" role="look"
-claim("nats paid as in training; ln 16 is 2.77", by_place.mean(),
-      below=0.6)
+measured("08.1", 0)
+
+# %% trap="08.1" role="look"
 claim("nats paid for the next token of a prefix", prefix.mean(), above=3.5)
-claim("nats paid as in training at all places but the last",
-      by_place[:-1].max(), below=0.1)
 
 # %% trap="08.1" role="look"
-measured("08.1", 2)
+plot_columns(
+    {t + 1: round(by_place[t].item(), 2) for t in range(T)},
+    marks=range(1, T), xlabel="place in the row",
+    ylabel="nats paid in training",
+    reference=(math.log(VOCAB), "ln 16, what a guesser pays"),
+    title="It pays at the last place, and nowhere else",
+    alt="Eight columns, one for each place. The first seven are close to "
+        "zero, the last one reaches the line of ln 16.")
 
 # %% [markdown] trap="08.1" role="why"
-# The model reads the answer. The token that place t is asked for stands in the same
-# row, at place t + 1, and attention is free to fetch it. At the last place there is
-# none to fetch, and there the model pays the price of guessing, an eighth of all: the
-# whole loss comes from there. On a prefix every last place is such a place, and the
-# model expects an answer that is missing. It pays more than a guesser, who at least
-# knows that it guesses.
+# The model reads the answer. Place `t` is asked for the token at place `t + 1`. That token
+# stands in the same row, and attention may look everywhere. At the last place there is
+# nothing to copy, so there the model pays.
 #
-# The *causal* mask lets a place look at itself and at what came before.
+# In use the row ends at `t`: every place is a last place, and the model waits for an
+# answer that is missing. It pays more than a guesser, who at least knows that it guesses.
+
+# %% trap="08.1" role="why"
+causal = torch.ones(T, T).tril()
+document = torch.tensor([0] * 3 + [1] * 5)       # of each token
+packed = causal * (document[:, None] == document)
+answer = torch.eye(T).roll(1, 1).triu()          # row t marks t + 1
+draw_grids(
+    {"no mask": torch.ones(T, T), "causal": causal,
+     "packed: 3 + 5": packed},
+    marks={"no mask": answer}, rows="asks", columns="looks at",
+    captions={"no mask": "row t sees its answer, t + 1",
+              "causal": "itself and before",
+              "packed: 3 + 5": "and no other document"},
+    legend="the token that the row is asked for",
+    title="The mask decides who may look where",
+    alt="Three grids of eight by eight. Without a mask all cells are full, "
+        "and the one right of the diagonal is marked. Causal: a triangle. "
+        "Packed: two triangles, of three and of five rows.")
+
+# %% [markdown] trap="08.1" role="repair"
+# The *causal* mask lets a place look at itself and at what came before. It is one argument
+# of `scaled_dot_product_attention` (SDPA): `is_causal=True`.
 
 # %% trap="08.1" role="repair"
 causal_lm = LM(VOCAB, T)
@@ -207,16 +256,12 @@ print(f"causal: as in training {by_place_c.mean():.2f}, "
       f"prefixes {prefix_c.mean():.2f}")
 
 # %% trap="08.1" role="repair"
-claim("causal: nats paid as in training", by_place_c.mean(),
-      expected=math.log(16), within=0.1)
 claim("causal: nats paid for the next token of a prefix", prefix_c.mean(),
       expected=math.log(16), within=0.1)
 
 # %% [markdown] trap="08.1" role="repair"
 # You need no dice to find such a leak. Change one token of a row, at each place in turn:
-# with a right mask the logits of all places before it stay. Do so in eval mode, and with
-# tokens, not pads, at the changed places. Here a fresh model will do; one whose branches
-# start at zero hides the leak until it has made a few steps.
+# the logits of all places before it must stay.
 
 # %% trap="08.1" role="repair"
 @torch.no_grad()
@@ -233,21 +278,35 @@ def leak(model, **mask):
 
 fresh = LM(VOCAB, T)
 leaks = leak(fresh), leak(fresh, is_causal=True)
+print(f"earlier logits move by {leaks[0]:.2f} without a mask, "
+      f"by {leaks[1]:.0e} with it")
 
 # %% trap="08.1" role="repair"
-claim("a fresh model without a mask: earlier logits move by", leaks[0],
-      above=0.01)
 claim("a fresh model, causal: earlier logits move by", leaks[1],
       below=1e-5)
 
-# %% [markdown] trap="08.1" role="repair"
-# Where `is_causal` is not enough you write the mask down: when several documents are
-# *packed* into one row, say, and none may look at another. There are two forms, for two
-# functions. For `scaled_dot_product_attention` (SDPA) a boolean `True` means *may look*; for
-# `nn.MultiheadAttention` (MHA) `True` means *may not*. A float mask is added to the
-# scores in both: 0 leaves them, minus infinity forbids.
+# %% [markdown] trap="08.1" role="more" topics="the numbers in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · the whole row in, logits shifted"
+# **The numbers in training.** The whole loss comes from the last place, an eighth of all.
+# Call `leak` in eval mode, and change tokens, not pads. A fresh model shows the leak, unless
+# its branches start at zero: then it shows after a few steps.
 
-# %% trap="08.1" role="repair"
+# %% trap="08.1" role="more"
+claim("nats paid as in training; ln 16 is 2.77", by_place.mean(),
+      below=0.6)
+claim("nats paid as in training at all places but the last",
+      by_place[:-1].max(), below=0.1)
+claim("causal: nats paid as in training", by_place_c.mean(),
+      expected=math.log(16), within=0.1)
+claim("a fresh model without a mask: earlier logits move by", leaks[0],
+      above=0.01)
+
+# %% [markdown] trap="08.1" role="more"
+# **Masks by hand.** Where `is_causal` is not enough, you write the mask down. A boolean
+# `True` means *may look* to SDPA and *may not* to `nn.MultiheadAttention` (MHA); trap 08.2
+# draws both. A float mask is added to the scores in both: 0 leaves them, minus infinity
+# forbids.
+
+# %% trap="08.1" role="more"
 keep = torch.ones(T, T, dtype=torch.bool).tril()  # row looks at column
 bias = torch.zeros(T, T).masked_fill(~keep, -math.inf)
 
@@ -262,26 +321,25 @@ with torch.no_grad():
         h = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         seen.append(mha.out_proj(merge(h)))
 
-# %% trap="08.1" role="repair"
+# %% trap="08.1" role="more"
 claim("four ways to write one mask: largest gap",
       max((a - seen[0]).abs().max() for a in seen), below=1e-5)
 
-# %% [markdown] trap="08.1" role="repair"
-# Nothing stops you from handing one API the mask of the other. Then each place looks
-# only at what comes *after* it, or at nothing at all. For a row without any key SDPA on a
-# CPU gives zeros. MHA, asked for its weights as it is by default, gives NaN. With
-# `need_weights=False` it goes through SDPA while it trains, but with `batch_first=True`,
-# in eval mode and without gradients it takes a path of its own, and that gives NaN, too.
-# A float mask made by multiplication is NaN where it should be 0, since zero times
-# infinity is NaN.
+# %% [markdown] trap="08.1" role="more"
+# **Rows without a key.** Hand SDPA the mask of MHA, and each place looks at what comes
+# *after* it; the last one has nothing to look at. For such a row SDPA gives zeros on a CPU.
+# MHA gives NaN where it returns its weights, its default. With `need_weights=False` it
+# calls SDPA, except with `batch_first=True`, in eval mode and without gradients: that
+# path gives NaN, too. And a float mask made by multiplication is NaN where it should
+# be 0, since zero times infinity is NaN.
 
-# %% trap="08.1" role="repair"
+# %% trap="08.1" role="more"
 with torch.no_grad():
     flipped = F.scaled_dot_product_attention(q, k, v, attn_mask=~keep)
     lost = mha(x, x, x, attn_mask=torch.ones(T, T) == 1)[0]
 product = (1 - keep.float()) * -math.inf
 
-# %% trap="08.1" role="repair"
+# %% trap="08.1" role="more"
 claim("SDPA, polarity of MHA: largest number at the last place",
       flipped[:, :, -1].abs().max(), expected=0)
 claim("MHA, all keys forbidden: share of NaN",
@@ -289,12 +347,42 @@ claim("MHA, all keys forbidden: share of NaN",
 claim("share of the pairs that may look whose product is NaN",
       product.isnan().sum() / keep.sum(), expected=1)
 
-# %% [markdown] trap="08.1" role="repair"
-# One more form of the same leak. Above, the last token was cut off before the model saw
-# the row. Many libraries hand in the whole row, and shift the logits afterwards. Then
-# every place that is asked finds its answer:
+# %% [markdown] trap="08.1" role="more"
+# **Packed documents.** Several short documents in one row waste no place on pads, and none
+# may look at another. Under a mask the scores between documents are computed, then thrown
+# away.
+# [`varlen_attn`](https://docs.pytorch.org/docs/stable/nn.attention.varlen.html) of
+# `torch.nn.attention.varlen` takes the documents end to end, `(tokens, H, D)`, with the
+# borders `[0, 3, 8]`, and never computes them; `window_size=(-1, 0)` makes it causal. It has
+# a kernel for CUDA alone. What it has to return you can compute anywhere:
 
-# %% trap="08.1" role="repair"
+# %% trap="08.1" role="more"
+borders = [0, 3, 8]
+in_row = F.scaled_dot_product_attention(q, k, v, attn_mask=packed.bool())
+alone = torch.cat([F.scaled_dot_product_attention(
+    *(t[:, :, start:stop] for t in (q, k, v)), is_causal=True)
+    for start, stop in zip(borders, borders[1:])], 2)
+
+# %% trap="08.1" role="more"
+claim("documents of 3 and 5 tokens, under a packed mask and each by "
+      "itself: largest gap", (in_row - alone).abs().max(), below=1e-5)
+claim("pairs within the documents over pairs of the causal row",
+      packed.sum() / causal.sum(), expected=21 / 36, within=1e-6)
+
+# %% [markdown] trap="08.1" role="more"
+# The kernel underneath can be exchanged:
+# [`activate_flash_attention_impl`](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.activate_flash_attention_impl.html)
+# of `torch.nn.attention` takes `"FA3"` or `"FA4"`, where their package is installed.
+# FlashAttention-4 was written for NVIDIA's Blackwell, whose tensor cores are so fast that the
+# exponentials hold a kernel up: it computes some of them in software, and rescales (trap 08.4)
+# only where it has to ([Zadouri et al.](https://arxiv.org/abs/2603.05451), abstract).
+# Whichever kernel runs: compare packed documents with the same ones by themselves.
+#
+# **The whole row in.** Above, the last token was cut off before the model saw the row. Many
+# libraries hand in the whole row and shift the logits afterwards. Without a mask every place
+# that is asked then finds its answer:
+
+# %% trap="08.1" role="more"
 def shifted_loss(model):
     """Next tokens on fresh dice, the whole row in view."""
     ids = torch.randint(VOCAB, (32, T))
@@ -302,7 +390,7 @@ def shifted_loss(model):
 
 shifted = train(LM(VOCAB, T), shifted_loss, steps=200)
 
-# %% trap="08.1" role="repair"
+# %% trap="08.1" role="more"
 claim("whole rows, logits shifted, no mask: last loss in training",
       shifted[-1], below=0.1)
 
@@ -346,8 +434,8 @@ def packed_masks(lengths: list[int]) -> tuple:
 
 # %% [markdown] trap="08.1" role="keep"
 # **Keep:** a model that is asked for the next token must not see it. A loss below what
-# is possible, on tokens that the model has not met, is a leak, not a success. **In your
-# own code:** change one token of a row, at each place in turn, and compare the logits
+# is possible, on tokens that the model has not met, is a leak. **In your own code:** take
+# `leak` from above: change one token of a row, at each place in turn, and compare the logits
 # before it. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 # and [of nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html):
@@ -357,14 +445,16 @@ def packed_masks(lengths: list[int]) -> tuple:
 # tokens fall to almost zero.
 # [alex-matton/causal-transformer-decoder 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1):
 # a decoder without any mask, fit for inference only, trained.
+# [unslothai/unsloth 1207](https://github.com/unslothai/unsloth/issues/1207): packed samples
+# could look at each other; nothing masked them.
 
-# %% [markdown] trap="08.2" role="situation" core=true symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
+# %% [markdown] trap="08.2" role="situation" core=true fault="padding is attended to" symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
 # ## Three tokens of nothing
 #
 # Two questions go into one batch: one of eight tokens, one of five. The shorter row is
 # filled up with three *pads*, and the tokenizer hands you a mask, 1 for a token and 0
-# for a pad. A fresh `nn.MultiheadAttention` gets the batch; the mask stays in the
-# drawer. "Pads carry no meaning," says a colleague, "so attention passes them over."
+# for a pad. A fresh `nn.MultiheadAttention` (MHA) gets the batch, and the mask is not used.
+# "Pads carry no meaning," says a colleague, "so attention passes them over."
 
 # %% trap="08.2" role="break"
 real = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])    # (B, T)
@@ -376,33 +466,56 @@ with torch.no_grad():
     before, weights = mha(x, x, x)               # weights: mean over heads
     after, _ = mha(repadded, repadded, repadded)
 
-# %% trap="08.2" role="guess"
+# %% trap="08.2" role="guess" quoted="wrong"
 guess("08.2", "What share of their attention do the five tokens give to "
       "the three pads?", unit="%")
 
 # %% trap="08.2" role="look"
 on_pads = weights[1, :5, 5:].sum(-1).mean()
 moved = (before - after)[1, :5].abs().max()
-print(f"attention of tokens to pads {on_pads:.0%}")
-print(f"with other pads the tokens' results move by {moved:.2f}, "
-      f"their standard deviation is {before[1, :5].std():.2f}")
-
-# %% trap="08.2" role="look"
-claim("share of the tokens' attention that goes to pads", on_pads,
-      above=0.25, below=0.5)
-claim("other pads: results of the tokens move by", moved, above=0.1)
+print(f"attention of the tokens to pads: {on_pads:.0%}")
+print(f"other pads, same tokens: their results move by {moved:.2f}, "
+      f"at a standard deviation of {before[1, :5].std():.2f}")
 
 # %% trap="08.2" role="look"
 measured("08.2", 100 * on_pads, right=(25, 50))
 
+# %% trap="08.2" role="look"
+claim("share of the tokens' attention that goes to pads", on_pads,
+      above=0.25, below=0.5)
+
+# %% trap="08.2" role="look"
+plot_columns(
+    {f"pad {t + 1}" if t > 4 else t + 1: 100 * share
+     for t, share in enumerate(weights[1, :5].mean(0))},
+    marks=("pad 6", "pad 7", "pad 8"), xlabel="key",
+    ylabel="% of the five tokens' attention",
+    title="A pad gets about as much as a token",
+    alt="Eight columns of similar height: five tokens, and three pads, "
+        "which are marked.")
+
 # %% [markdown] trap="08.2" role="why"
-# A softmax gives something to each score, and a pad's score is like any other. In this
-# fresh layer the pads take about their share of the places. And how many pads a question
-# gets depends on its neighbours in the batch.
+# A softmax gives something to each score, and a pad's score is like any other. So what
+# a question means depends on how far its row was filled up, and that on its neighbours in
+# the batch.
 #
-# MHA has an argument for it, `key_padding_mask`, with its own polarity: `True` marks
-# what to ignore, the opposite of the tokenizer's 1. SDPA wants a mask that broadcasts
-# to `(B, H, T, T)`, `True` for keep.
+# Both functions take a mask over the *keys*. MHA's `key_padding_mask` is `True` where to
+# ignore, the opposite of the tokenizer's 1. SDPA's `attn_mask` is `True` where one may look,
+# and broadcasts to `(B, H, T, T)`.
+
+# %% trap="08.2" role="why"
+tokens_of = (real[1] == 1).expand(8, 8)          # row looks at column
+pads_of = ~tokens_of
+draw_grids(
+    {"for SDPA": tokens_of, "for MHA": pads_of, "MHA's in SDPA": pads_of},
+    marks={"MHA's in SDPA": pads_of}, rows="query", columns="key",
+    captions={"for SDPA": "True: may look", "for MHA": "True: is ignored",
+              "MHA's in SDPA": "inverted: looks at pads alone"},
+    legend="a pad that is looked at",
+    title="One meaning, two masks: True is the opposite",
+    alt="Three grids of eight by eight. For SDPA the five columns of "
+        "tokens are full; for MHA the three columns of pads. The third is "
+        "as the second, and its pads are marked.")
 
 # %% trap="08.2" role="repair"
 def heads_of(x):
@@ -418,15 +531,11 @@ with torch.no_grad():
     by_sdpa = mha.out_proj(merge(by_sdpa))
 
 # %% trap="08.2" role="repair"
-claim("share of the attention that goes to pads, masked",
-      weights[1, :, 5:].sum(-1).max(), expected=0)
-claim("other pads, masked: results of the tokens move by",
-      (masked - again)[1, :5].abs().max(), below=1e-6)
 claim("both APIs, each with its own mask: largest gap",
       (masked - by_sdpa).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="repair"
-# Three masks that SDPA takes without a word. To see the weights, hand it an identity
+# Three other masks SDPA takes without a word. To see the weights, hand it an identity
 # matrix as values: the result is then the weights themselves.
 
 # %% trap="08.2" role="repair"
@@ -442,28 +551,52 @@ floats = weights_of(real.float()[:, None, None, :])    # added to scores
 queries = weights_of((real == 1)[:, None, :, None])    # the wrong axis
 shares = {name: w[1, :, :5, 5:].sum(-1).mean().item() for name, w in (
     ("inverted", inverted), ("floats", floats), ("queries", queries))}
-print({name: f"{share:.0%}" for name, share in shares.items()})
+
+# %% trap="08.2" role="repair"
+plot_bars(
+    {"no mask": 100 * on_pads,
+     "keys masked": 100 * weights[1, :5, 5:].sum(-1).mean(),
+     "MHA's mask, inverted": 100 * shares["inverted"],
+     "1 and 0 as floats": 100 * shares["floats"],
+     "queries masked": 100 * shares["queries"]},
+    xlabel="% of the tokens' attention on pads",
+    title="Only with the keys masked do pads get nothing",
+    alt="Five bars. Only with the keys masked is the share zero; inverted "
+        "it is 100 %; floats halve what it is without a mask, masked "
+        "queries leave it.")
 
 # %% trap="08.2" role="repair"
 claim("inverted: share of the attention that goes to pads",
       shares["inverted"], expected=1, within=1e-4)
+
+# %% [markdown] trap="08.2" role="more" topics="other pads · floats, and the wrong axis · integers · rows of pads alone"
+# **Under the right mask** no weight falls on a pad, and other pads change nothing.
+
+# %% trap="08.2" role="more"
+claim("other pads: results of the tokens move by", moved, above=0.1)
+claim("share of the attention that goes to pads, masked",
+      weights[1, :, 5:].sum(-1).max(), expected=0)
+claim("other pads, masked: results of the tokens move by",
+      (masked - again)[1, :5].abs().max(), below=1e-6)
+
+# %% [markdown] trap="08.2" role="more"
+# **Wrong masks.** Inverted, the full row has nothing to attend to: its result is zero. A
+# float mask is *added*, so 1 and 0 merely favour the tokens a little. Masked queries
+# silence the pads' own rows, while the tokens go on looking at pads.
+
+# %% trap="08.2" role="more"
 claim("inverted: largest weight in the row without any pad",
       inverted[0].abs().max(), expected=0)
 claim("floats, or queries masked: smaller of the two shares on pads",
       min(shares["floats"], shares["queries"]), above=0.1)
 
-# %% [markdown] trap="08.2" role="repair"
-# Inverted, the short question attends to nothing but pads, and the full row to nothing
-# at all: its result is zero. A float mask is *added*, so 1 and 0 merely favour the
-# tokens a little. Masked queries silence the pads' own rows, while the tokens go on
-# looking at pads. Integers, as they come from the tokenizer, are at least refused.
-#
-# One more row deserves a thought: one without any token. Asked for its weights, MHA gives
-# NaN for it, in training too; trap 08.1 says when it does without them. A single NaN in a
-# batch reaches the loss, or, where pads are left out of it, the gradients. A way out: let
-# each pad look at itself. Then no row is empty.
+# %% [markdown] trap="08.2" role="more"
+# **Integers**, as they come from the tokenizer, are at least refused. **A row of pads alone**
+# is NaN where MHA returns its weights, in training too; trap 08.1 says when it does without
+# them. A single NaN in a batch reaches the loss, or, where pads are left out of it, the
+# gradients. A way out: let each pad look at itself. Then no row is empty.
 
-# %% trap="08.2" role="repair"
+# %% trap="08.2" role="more"
 try:
     weights_of(real[:, None, None, :])
     refused = False
@@ -472,7 +605,7 @@ except RuntimeError:
 mha.train()
 nothing = mha(x, x, x, key_padding_mask=torch.ones(2, 8) == 1)[0]
 
-# %% trap="08.2" role="repair"
+# %% trap="08.2" role="more"
 claim("SDPA refuses a mask of integers", refused, expected=True)
 claim("MHA in training on rows of pads alone: share of NaN",
       nothing.isnan().float().mean(), expected=1)
@@ -522,17 +655,17 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 # mixed length gave worse answers; the mask for pads was applied in the first decoding
 # step only.
 
-# %% [markdown] trap="08.3" role="situation" symptom="BERT or another masked language model generates badly, perplexity of a masked model, next token from an MLM"
+# %% [markdown] trap="08.3" role="situation" fault="a masked model is asked for the next token" symptom="BERT or another masked language model generates badly, perplexity of a masked model, next token from an MLM"
 # ## Filling gaps, and writing on
 #
-# Two models with the same layers learn the same language. Tokens follow a rule in four
-# of five cases, else they are thrown. One model is trained like GPT: a causal mask,
-# each place asked for its next token. The other is trained like BERT: everything in
-# view, some tokens replaced by a `[MASK]`, each masked place asked for its own token.
+# Two models with the same layers learn the same language, in which a token follows a rule
+# in four of five cases, else it is thrown. One is trained like GPT: a causal mask, and each
+# place is asked for the token after it. The other is trained like BERT: everything in
+# view, some tokens replaced by a `[MASK]`, and each of these is asked for.
 #
-# Asked for a masked token in the middle of a row, the second one pays little more than
-# half of what the first pays for a next token. "It knows the language better," says a
-# colleague. You let it write on: the text so far, a `[MASK]` behind it.
+# For a token in the middle of a row the second pays little more than half of what the first
+# pays for the next one. Now it has to write on: the text so far, a `[MASK]` behind it. "For that
+# I would take the causal one all the same," says a colleague.
 
 # %% trap="08.3" role="break"
 WORDS, MASK, ROW = 8, 8, 8                       # [MASK] is token 8
@@ -565,11 +698,12 @@ bert, gpt = LM(WORDS + 1, ROW), LM(WORDS + 1, ROW)
 _ = train(bert, gaps_loss, steps=300)            # losses, not shown
 _ = train(gpt, next_loss, steps=300)
 
-# %% trap="08.3" role="guess"
-guess("08.3", "What does it pay for the token behind the text?",
+# %% trap="08.3" role="guess" quoted="right"
+guess("08.3", "What does the masked model pay for the token behind the "
+      "text?",
       choices=["as little as in the middle",
-               "more than the causal model",
-               "between the two"])
+               "between that and the causal model",
+               "more than the causal model"])
 
 # %% trap="08.3" role="look" tags=["plumbing"]
 @torch.no_grad()
@@ -590,47 +724,64 @@ with torch.no_grad():
     in_gap = nll(bert(middle)[:, 4], test[:, 4]).item()
     causal = nll(gpt(test[:, :-1], is_causal=True), test[:, 1:]).item()
 written = behind(bert, test)
-print(f"masked, in a gap {in_gap:.2f}   causal, next {causal:.2f}   "
-      f"masked, behind the text {written:.2f}")
-
-# %% trap="08.3" role="look"
-claim("nats for a masked token with both neighbours in view, less those "
-      "of the causal model for a next one", in_gap - causal, below=-0.2)
-claim("nats of the masked model behind the text, less those of the "
-      "causal model", written - causal, above=0.01)
-
-# %% trap="08.3" role="look"
-measured("08.3", 1)
-
-# %% [markdown] trap="08.3" role="why"
-# A gap has two neighbours, and the one behind it says a lot: whoever sees what came
-# next can count back. The end of a text has no such neighbour. There the question is
-# harder for everybody; the law of this language sets the price, its entropy. And the
-# masked model was trained on whole rows of eight and never met a shorter one. That it
-# also got fewer questions a step is a smaller part: trained four times as long it still
-# pays more behind the text.
-#
-# The two numbers answer different questions. To compare the models, ask both the same
-# one: the next token, from what stands before it.
-
-# %% trap="08.3" role="repair"
 p_rule = 0.8 + 0.2 / WORDS
 entropy = -(p_rule * math.log(p_rule)
             + (WORDS - 1) * 0.2 / WORDS * math.log(0.2 / WORDS))
-print(f"entropy of the next token {entropy:.2f} nats")
+
+# %% trap="08.3" role="look"
+plot_columns(
+    {"masked model, in a gap": in_gap, "causal model, next token": causal,
+     "masked model, behind the text": written},
+    marks=["masked model, behind the text"], xlabel="what is asked",
+    ylabel="nats a token",
+    reference=(entropy, "entropy of the next token"),
+    title="Cheap in a gap, dear behind the text",
+    alt="Three columns. In a gap the masked model pays about half of the "
+        "line of the entropy; the causal model pays about the line, the "
+        "masked model behind the text more.")
+
+# %% trap="08.3" role="look"
+measured("08.3", 2)
+
+# %% trap="08.3" role="look"
+claim("nats of the masked model behind the text, less those of the "
+      "causal model", written - causal, above=0.01)
+
+# %% [markdown] trap="08.3" role="why"
+# A gap has two neighbours, and the one behind it says a lot: whoever sees what came
+# next can count back. The end of a text has no such neighbour. There nobody can pay less
+# than the entropy of the next token, which the rule of this language sets. And the masked
+# model was trained on whole rows of eight: it never met a shorter one.
+
+# %% [markdown] trap="08.3" role="repair"
+# The two losses answer different questions. To compare the models, ask both the same
+# one: the next token, from what stands before it. Asked for that in training, the causal
+# model reaches the least that is possible.
+
+# %% trap="08.3" role="repair"
+print(f"entropy {entropy:.2f} nats, causal model {causal:.2f}")
 
 # %% trap="08.3" role="repair"
 claim("causal model above the entropy by, in nats", causal - entropy,
       above=-0.05, below=0.1)
+
+# %% [markdown] trap="08.3" role="more" topics="the price of a gap · a model trained longer · logits read one place off"
+# **The price of a gap** lies below the entropy of the next token, for who sees both sides.
+# That the masked model got fewer questions a step is a smaller part of what it pays behind the
+# text: trained four times as long it still pays more there.
+
+# %% trap="08.3" role="more"
+claim("nats for a masked token with both neighbours in view, less those "
+      "of the causal model for a next one", in_gap - causal, below=-0.2)
 claim("masked model in the gap below that entropy by, in nats",
       entropy - in_gap, above=0.2)
 
-# %% [markdown] trap="08.3" role="repair"
-# A worse mistake runs without error, too: the masked model gets the whole row without
-# any mask, and its logits at place t are read as the prediction of t + 1. But it was
-# asked for place t itself, and mostly names what stands there.
+# %% [markdown] trap="08.3" role="more"
+# **One place off.** A worse mistake runs without error, too: the masked model gets the whole
+# row, and its logits at place t are read as the prediction of t + 1. But it was asked for
+# place t itself, and mostly names what stands there.
 
-# %% trap="08.3" role="repair"
+# %% trap="08.3" role="more"
 with torch.no_grad():
     logits = bert(test)
 shifted = nll(logits[:, :-1], test[:, 1:]).item()
@@ -638,7 +789,7 @@ copied = (logits.argmax(-1) == test).float().mean().item()
 print(f"logits read as the next token: {shifted:.1f} nats; "
       f"they name the token in view in {copied:.0%}")
 
-# %% trap="08.3" role="repair"
+# %% trap="08.3" role="more"
 claim("nats of logits read one place off; guessing pays ln 8, 2.08",
       shifted, above=2.2)
 claim("share of places at which it names the token in view", copied,
@@ -683,13 +834,20 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # ranked wrong. [huggingface/transformers 3927](https://github.com/huggingface/transformers/issues/3927):
 # a masked perplexity set beside the one of GPT-2.
 
-# %% [markdown] trap="08.4" role="situation" core=true symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
-# ## The same attention without the matrix
+# %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
+# ## Three lines replaced
 #
-# You write attention as in the formula. Twice the tokens, four times the memory, until
-# it is gone. A colleague replaces three lines by torch's
-# `scaled_dot_product_attention`, and the longest row fits again. "Flash," he says.
-# "It cheats somewhere, of course."
+# A GPU works on what lies in small memories on its chip. All else lies in one large memory,
+# and has to travel first. On an A100:
+#
+# | | room | bytes a second |
+# |---|---|---|
+# | on the chip | `108` times `192` KB | `19` TB |
+# | memory (HBM) | `40` GB | `1.5` TB |
+#
+# `written_out` sends all scores to memory and back. In `tiled` a block of queries stays on
+# the chip, keys and values pass by in tiles, and the scores of a tile never leave. "So twice
+# the tokens are twice the traffic," says a colleague.
 
 # %% trap="08.4" role="break"
 def written_out(q, k, v):
@@ -697,55 +855,158 @@ def written_out(q, k, v):
     scores = q @ k.mT / math.sqrt(q.shape[-1])       # (..., M, N)
     return scores.softmax(-1) @ v
 
+def add_tile(top, total, out, q, keys, values):
+    """One tile of keys more, in what some queries have so far."""
+    scores = q @ keys.mT / math.sqrt(q.shape[-1])
+    new = torch.maximum(top, scores.amax(-1, keepdim=True))
+    fix, weights = (top - new).exp(), (scores - new).exp()
+    total = total * fix + weights.sum(-1, keepdim=True)
+    return new, total, out * fix + weights @ values
+
+# %% trap="08.4" role="break"
+def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
+    """The same; what fetch returns has come from memory to the chip."""
+    done = []
+    for rows in q.split(block, -2):
+        rows = fetch(rows)                           # they stay
+        top = rows.new_full((*rows.shape[:-1], 1), -math.inf)
+        total, out = torch.zeros_like(top), torch.zeros_like(rows)
+        for keys, values in zip(k.split(tile, -2), v.split(tile, -2)):
+            top, total, out = add_tile(top, total, out, rows,
+                                       fetch(keys), fetch(values))
+        done.append(out / total)                     # back to memory
+    return torch.cat(done, -2)
+
+# %% trap="08.4" role="break"
 def tokens(n, heads=4, d=64, device="cpu"):
     """Random q, k and v (1, heads, n, d)."""
     return torch.randn(3, 1, heads, n, d, device=device).unbind()
 
+def traffic(n, tile=2048):
+    """Bytes of one head in 16 bits, to the chip and back."""
+    fetched = []
+    q, k, v = (t.half() for t in tokens(n, heads=1, device="meta"))
+    out = tiled(q, k, v, 128, tile,
+                fetch=lambda part: fetched.append(part.nbytes) or part)
+    return sum(fetched) + out.nbytes
+
+# %% trap="08.4" role="guess" quoted="wrong"
+guess("08.4", "8,192 tokens instead of 4,096, a block is 128 queries: how "
+      "many times as many bytes travel?", unit="times")
+
+# %% trap="08.4" role="look"
+def of_formula(n, d=64, size=2):
+    """Bytes of written_out: scores and weights, written and read."""
+    return 4 * n * d * size + 4 * n * n * size       # q, k, v and out; rest
+
+moved = {n: (of_formula(n), traffic(n)) for n in (4096, 8192)}
+growth = moved[8192][1] / moved[4096][1]
+print(f"tiled: {moved[4096][1] / 1e6:.0f} MB, then "
+      f"{moved[8192][1] / 1e6:.0f} MB, {growth:.2f} times as many")
+
+# %% trap="08.4" role="look"
+measured("08.4", growth, right=(3.5, 4.5))
+
+# %% trap="08.4" role="look"
+claim("bytes of flash, 8192 tokens over 4096", moved[8192][1]
+      / moved[4096][1], above=3.8)
+
+# %% trap="08.4" role="look"
+plot_bars(
+    {f"{n:,} tokens, {name}": moved[n][k] / 1e6
+     for k, name in enumerate(("written out", "tiled"))
+     for n in (4096, 8192)},
+    xlabel="MB that travel",
+    title="Tiles move a quarter, and grow fourfold",
+    alt="Four bars. Written out, 8,192 tokens move four times the bytes of "
+        "4,096. Tiled, both are a quarter of that, and the second is again "
+        "four times the first.")
+
+# %% [markdown] trap="08.4" role="why"
+# Each block of queries reads all keys and values. Twice the tokens are twice the blocks,
+# and each of them reads twice as much. What the tiles save is a factor: 128 queries share
+# what was fetched, and no score travels.
+
+# %% trap="08.4" role="why"
+at_rest = ["Q1", "Q2", "K V 1", "K V 2", "K V 3", "out"]
+chip = {"a block of queries comes": ["Q1", "", "", "", "", ""],
+        "tile 1: top, total, out": ["Q1", "", "K V 1", "", "", "out"],
+        "tile 2: rescale, add": ["Q1", "", "", "K V 2", "", "out"],
+        "next block: all again": ["", "Q2", "K V 1", "", "", "out"]}
+came = {step: [(0, 1, k)] for step, k in zip(chip, (0, 2, 3, 2))}
+came["next block: all again"].append((0, 1, 1))
+draw_ranks(
+    {step: [at_rest, held] for step, held in chip.items()}, arrows=came,
+    ranks=["memory", "chip"],
+    title="Queries stay, keys and values pass by, once a block",
+    alt="Four steps with two rows, memory and chip. A block of queries "
+        "moves to the chip and stays; tiles of keys and values follow one "
+        "by one; for the next block of queries they come again.")
+
+# %% [markdown] trap="08.4" role="repair"
+# A softmax divides by a sum over *all* keys. How can tiles be enough? Keep the largest
+# score so far, `top`, and the sum so far of $e^{s - \mathrm{top}}$. When a tile moves the
+# top, all old terms are wrong by the same factor, $e^{\mathrm{old} - \mathrm{new}}$. One
+# product with it puts the sum right, and the output, too: the *online softmax*.
+
+# %% trap="08.4" role="repair"
+draw_blocks(
+    {"for each tile of keys": [
+        ("queries, held", "keys, values: next tile"), "scores",
+        "new top; fix = exp(old − new)",
+        ("total × fix + sum of weights", "out × fix + weights · values"),
+        "after the last tile: out / total"]},
+    bypass={"for each tile of keys": [(3, 0)]},
+    title="One factor mends the sum and the output",
+    alt="A loop of blocks: queries and the next tile give scores, these a "
+        "new top and the factor fix. Total and output are multiplied by "
+        "fix and what is new is added; an arrow leads back to the next "
+        "tile.")
+
+# %% trap="08.4" role="repair"
+q, k, v = tokens(1024)
+off = (tiled(q, k, v) - written_out(q, k, v)).abs().max()
+
+# %% trap="08.4" role="repair"
+claim("tiles of 128 keys: largest gap to the formula", off, below=1e-4)
+
+# %% [markdown] trap="08.4" role="repair"
+# What is *kept* at a time now grows only as the tokens do. torch's attention does it so:
+
+# %% trap="08.4" role="repair"
 torch_s = F.scaled_dot_product_attention
-lengths = [256, 512, 1024, 2048]
+sizes = [256, 512, 1024, 2048]
 kept = {"written out": [], "torch's": []}                # bytes at a time
-for n in lengths:
+for n in sizes:
     qkv = tokens(n)
     kept["written out"].append(cost(lambda: written_out(*qkv)).peak)
     kept["torch's"].append(cost(lambda: torch_s(*qkv)).peak)
 
-# %% trap="08.4" role="guess"
-guess("08.4", "Where does it save?",
-      choices=["it leaves out products that hardly count",
-               "nowhere: it only never keeps all weights at a time",
-               "it rounds: results differ beyond `0.001`"])
+# %% trap="08.4" role="repair"
+plot_bars(
+    {f"{sizes[k]:,} tokens, {name}": values[k] / 2**20
+     for name, values in kept.items() for k in (-2, -1)},
+    xlabel="MiB kept at a time", title="Kept: four times as much, or twice",
+    alt="Four bars. Written out, 2,048 tokens keep four times what 1,024 "
+        "do. torch's keeps far less, and twice as much for 2,048.")
 
-# %% trap="08.4" role="look"
-gap = (written_out(*qkv) - torch_s(*qkv)).abs().max()
-print(f"largest gap between the two results: {gap:.0e}")
-plot_lines(lengths, {name: [b / 2**20 for b in values]
-                     for name, values in kept.items()},
-           xlabel="tokens", ylabel="MiB at a time (log)", logx=True,
-           logy=True, title="Twice the tokens: four times, or twice",
-           alt="Memory over tokens on log axes; written out rises twice "
-               "as steeply as torch's.")
-
-# %% trap="08.4" role="look"
-claim("largest gap between the formula and torch's attention", gap,
-      below=1e-4)
-claim("written out, 2048 tokens over 1024: bytes at a time",
-      kept["written out"][-1] / kept["written out"][-2], expected=4,
-      within=0.2)
+# %% trap="08.4" role="repair"
 claim("torch's, 2048 tokens over 1024: bytes at a time",
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
-# %% [markdown] trap="08.4" role="why"
-# So in float32 it does not round more than the formula. In `float16` it rounds less: its
-# weights and sums stay in float32 as long as they are on the chip. Does it multiply less? A
-# softmax needs the sum over all keys, so how can one do without the row of scores?
-#
-# Take a row of scores in tiles. Keep two numbers: the largest score so far, `top`, and
-# the sum so far of $e^{s - \mathrm{top}}$. When a tile brings a larger score, each old
-# term was measured from the wrong top. All of them are wrong by the same factor,
-# $e^{\mathrm{old} - \mathrm{new}}$, and one product puts them right. That is the *online
-# softmax*.
+# %% [markdown] trap="08.4" role="repair"
+# Step through one row below: m is `top`, l is `total`, o is `out`. Switch a rescaling off.
+# Rows whose first tile holds the largest score hide it.
 
-# %% trap="08.4" role="repair"
+# %% role="explore" explorer="online_softmax"
+from dlsys_helpers.explorers.online_softmax import online_softmax
+
+online_softmax
+
+# %% [markdown] trap="08.4" role="more" topics="the running sum alone · products and rounding · what a real kernel adds"
+# **The running sum alone**, for one row of scores:
+
+# %% trap="08.4" role="more"
 def online(scores, tile):
     """Largest score, and sum of exp(score - largest), a tile at a time."""
     top, total = -math.inf, 0.0
@@ -756,7 +1017,7 @@ def online(scores, tile):
         top = new
     return top, total
 
-# %% trap="08.4" role="repair"
+# %% trap="08.4" role="more"
 scores = 40 * torch.randn(1000)
 top, total = online(scores, tile=64)
 in_tiles = top + math.log(total)
@@ -765,97 +1026,52 @@ bare = scores.exp().sum().item()                 # no maximum taken away
 print(f"in tiles {in_tiles:.4f}, at once {at_once:.4f}, "
       f"without a maximum {bare}")
 
-# %% trap="08.4" role="repair"
+# %% trap="08.4" role="more"
 claim("log of the sum of exps, in tiles less at once", in_tiles - at_once,
       expected=0, within=1e-3)
 claim("without a maximum the sum overflows", math.isinf(bare),
       expected=True)
 
-# %% [markdown] trap="08.4" role="repair"
-# The output is a sum of values, weighted with the same terms. So the same factor mends
-# it, too, and the weights of a tile may be thrown away as soon as they were used.
+# %% [markdown] trap="08.4" role="more"
+# **Nothing is left out.** Without a mask the tiles need as many products as the formula, and
+# a few more exponentials. In float32 they do not round more than the formula. In `float16`
+# a flash kernel rounds less: its weights and sums stay in float32 as long as they are on the
+# chip.
 
-# %% trap="08.4" role="repair"
-def tiled(q, k, v, tile=128):
-    """Attention (..., M, E), with the weights of one tile at a time."""
-    top = q.new_full((*q.shape[:-1], 1), -math.inf)
-    total = torch.zeros_like(top)
-    out = q.new_zeros(*q.shape[:-1], v.shape[-1])
-    for keys, values in zip(k.split(tile, -2), v.split(tile, -2)):
-        scores = q @ keys.mT / math.sqrt(q.shape[-1])
-        new = torch.maximum(top, scores.amax(-1, keepdim=True))
-        fix, weights = (top - new).exp(), (scores - new).exp()
-        total = total * fix + weights.sum(-1, keepdim=True)
-        out = out * fix + weights @ values
-        top = new
-    return out / total
-
-# %% trap="08.4" role="repair"
-q, k, v = tokens(1024)
-off = (tiled(q, k, v) - written_out(q, k, v)).abs().max()
+# %% trap="08.4" role="more"
+gap = (written_out(*qkv) - torch_s(*qkv)).abs().max()
 size = {n: cost(lambda: tiled(*tokens(n, device="meta"))).peak
-        for n in (4096, 8192)}
+        for n in (1024, 2048)}
 
-# %% trap="08.4" role="repair"
-claim("tiles of 128 keys: largest gap to the formula", off, below=1e-4)
-claim("8192 tokens over 4096: bytes at a time", size[8192] / size[4096],
-      expected=2, within=0.1)
+# %% trap="08.4" role="more"
+claim("largest gap between the formula and torch's attention", gap,
+      below=1e-4)
+claim("written out, 2048 tokens over 1024: bytes at a time",
+      kept["written out"][-1] / kept["written out"][-2], expected=4,
+      within=0.2)
+claim("in tiles, 2048 tokens over 1024: bytes at a time",
+      size[2048] / size[1024], expected=2, within=0.1)
 claim("products in tiles over products of the formula",
       flops(lambda: tiled(q, k, v)) / flops(lambda: written_out(q, k, v)),
       expected=1)
-
-# %% trap="08.4" role="repair"
-measured("08.4", 1)
-
-# %% [markdown] trap="08.4" role="repair"
-# Without a mask the tiles need as many products as the formula, and a few more
-# exponentials. They are made for a GPU, where traffic with the large memory costs time:
-# the formula writes the scores, reads them, writes the weights and reads those. A flash
-# kernel such as FlashAttention-2 holds a block of queries on the chip and streams all keys
-# and values past it. So it reads them once for each block of queries. Two things shift the
-# count of products: backward the kernel computes the scores once more, five products for
-# four, and under a causal mask it skips nearly half of the tiles. The last section asks
-# the clock.
-
-# %% trap="08.4" role="repair"
-def traffic(n, d=64, block=None, size=2):
-    """Bytes of one head to and from memory; block: queries on the chip."""
-    ends = 2 * n * d * size                      # q is read, out written
-    if block is None:                            # scores and weights travel
-        return ends + 2 * n * d * size + 4 * n * n * size
-    return ends + math.ceil(n / block) * 2 * n * d * size
-
-moved = {n: (traffic(n), traffic(n, block=128)) for n in (4096, 8192)}
-for n, (formula, flash) in moved.items():
-    print(f"{n} tokens: formula {formula / 1e6:.0f} MB, "
-          f"flash {flash / 1e6:.0f} MB")
-
-# %% trap="08.4" role="repair"
 claim("4096 tokens, 16 bit, 128 queries a block: bytes of the formula "
       "over bytes of flash", moved[4096][0] / moved[4096][1],
       above=3, below=5)
-claim("bytes of flash, 8192 tokens over 4096", moved[8192][1]
-      / moved[4096][1], above=3.8)
 
-# %% [markdown] trap="08.4" role="repair"
-# Step through the tiles of one row below: m is `top` from above, l is `total`, o is
-# `out`. Switch a rescaling off, and say first which rows of scores hide the mistake.
-# (Those whose first tile holds the largest score: the factor is one from then on.)
-
-# %% role="explore" explorer="online_softmax"
-from dlsys_helpers.explorers.online_softmax import online_softmax
-
-online_softmax
+# %% [markdown] trap="08.4" role="more"
+# **A real kernel** such as FlashAttention-2 gives each block of queries to a processor of its
+# own, and a cache between chip and memory, which this count leaves out, meets many of the
+# reads. Backward it computes the scores once more: five products for four. Under a causal
+# mask it skips nearly half of the tiles. Test an own kernel with scores of thousands, ragged
+# tiles and rows without any key. The last section asks the clock.
 
 # %% [markdown] trap="08.4" role="folklore"
 # **Told:** flash attention makes the traffic linear in the number of tokens. **Counted**
 # for blocks of 128 queries and heads of 64 numbers, and without any cache between chip and
-# memory: what is *kept* is linear. What is *moved* still grows fourfold when long rows
-# double, from a start that is four times smaller. A GPU's L2 cache meets many of these
-# reads. The paper proves the same: of the order of $N^2 d^2 / M$ numbers are moved, where
-# the chip has room for $M$, and of the order of $N d + N^2$ by the formula. Its authors
-# measured `4.4` GB for `40.3` on an A100, nine times less, at 1,024 tokens and with the
-# backward pass.
+# memory: what is *kept* is linear, what is *moved* is not. The paper proves the same: of the
+# order of $N^2 d^2 / M$ numbers are moved, where the chip has room for $M$, and of the order
+# of $N d + N^2$ by the formula. Its authors measured `4.4` GB for `40.3` on an A100, nine
+# times less, at 1,024 tokens and with the backward pass.
 
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -898,19 +1114,19 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="08.4" role="hint"
-# 1. Begin with the lesson's `tiled`. Let the loop end at `length`, and slice k and v by hand, so that the last tile may be short and no empty slot is read: a weight of zero times NaN is NaN.
+# 1. Begin with the lesson's `add_tile` and the inner loop of `tiled`. Let the loop end at `length`, and slice k and v by hand, so that the last tile may be short and no empty slot is read: a weight of zero times NaN is NaN.
 # 2. Query `i` sees key `j` if `j <= i + length - M`. Give all other scores of the tile the value minus infinity.
 # 3. A row that has seen nothing has a top of minus infinity, and infinity minus infinity is NaN. Measure such a row from 0 instead; its sum stays 0, and you divide by 1.
 
 # %% [markdown] trap="08.4" role="keep"
-# **Keep:** a softmax can be built tile by tile with a running maximum, a running sum and
-# one factor that mends both sum and output. Memory becomes linear; the products stay,
-# forward and without a mask. **In your own code:** look for a tensor of shape
-# `(..., N, N)`; call `scaled_dot_product_attention`, and measure: on a CPU, dropout or a
-# mask that learns makes it write the matrix out. Test an own kernel with scores of
-# thousands, ragged tiles and rows without any key. **Source:**
+# **Keep:** a running maximum, a running sum and one factor that mends sum and output make
+# a softmax tile by tile. What is kept becomes linear; products and traffic stay quadratic.
+# **In your own code:** look for a tensor of shape `(..., N, N)`; call
+# `scaled_dot_product_attention`, and measure: on a CPU, dropout or a mask that learns makes it
+# write the matrix out. **Source:**
 # [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the online
-# softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 3.2, theorem 2 and
+# softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's
+# memories, section 3.2, theorem 2 and
 # figure 2 (left) for the traffic, algorithm 1 for the first order of the loops;
 # [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for the other order, the
 # tiles skipped under a causal mask and the five products;
@@ -922,7 +1138,7 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN
 # behind the mask reaches the result.
 
-# %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs"
+# %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs" fault="uncoalesced reads of one field of every record"
 # ## One field of every record
 #
 # A table of particles holds records of eight 32-bit floats: place, velocity, mass,
@@ -940,7 +1156,7 @@ fields, mass = 8, 6
 table_bytes = WARP * fields * FLOAT              # the records of a warp
 by_record = moved(lambda i: FLOAT * (fields * i + mass))
 
-# %% trap="08.5" role="guess"
+# %% trap="08.5" role="guess" quoted="wrong"
 guess("08.5", "What share of the table's bytes travels from memory?",
       unit="%")
 
@@ -950,16 +1166,33 @@ print(f"of {table_bytes} bytes {by_record} travel, "
       f"{WARP * FLOAT} of them are used")
 
 # %% trap="08.5" role="look"
-claim("bytes moved over bytes of the table", share, expected=1)
+measured("08.5", 100 * share, right=(95, 100))
 
 # %% trap="08.5" role="look"
-measured("08.5", 100 * share, right=(95, 100))
+claim("bytes moved over bytes of the table", share, expected=1)
 
 # %% [markdown] trap="08.5" role="why"
 # Memory is not read by the number. 32 threads, a *warp*, ask together, and what comes is
-# whole *sectors* of 32 bytes. Eight floats fill a sector, and each thread touches another
-# one. The cure is the layout: all masses side by side, so that a sector brings eight of
-# them. Loads of neighbours that fall into few sectors are called *coalesced*.
+# whole *sectors* of 32 bytes. A record of eight floats fills a sector, so each thread touches
+# another one.
+
+# %% trap="08.5" role="why"
+records, masses = torch.full((8, 8), 0.25), torch.zeros(8, 8)
+records[:, mass] = 1                             # thread i: record i
+masses[0] = 1
+draw_grids(
+    {"by record": records, "masses side by side": masses},
+    captions={"by record": "dark: read; pale: moved for nothing",
+              "masses side by side": "one sector, all of it read"},
+    rows="sector", columns="float",
+    title="Eight threads move eight sectors, or one",
+    alt="Two grids of eight sectors with eight floats. By record all "
+        "sectors come, and one float of each is read. Side by side only "
+        "the first sector comes, and all its floats are read.")
+
+# %% [markdown] trap="08.5" role="repair"
+# The cure is the layout: all masses side by side, so that a sector brings eight of them.
+# Loads of neighbours that fall into few sectors are called *coalesced*.
 
 # %% trap="08.5" role="repair"
 by_field = moved(lambda i: FLOAT * i)
@@ -967,43 +1200,23 @@ strides = {s: moved(lambda i: FLOAT * s * i) // SECTOR
            for s in (1, 2, 4, 8, 16, 32)}
 shifted = moved(lambda i: FLOAT * (i + 1)) // SECTOR
 backwards = moved(lambda i: FLOAT * (31 - i)) // SECTOR
-print("sectors by stride:", strides)
-print(f"one number off: {shifted}, from the last to the first: {backwards}")
+print(f"side by side {by_field} bytes travel; sectors one number off: "
+      f"{shifted}, from the last to the first: {backwards}")
 
 # %% trap="08.5" role="repair"
 claim("masses side by side: bytes moved over bytes used",
       by_field / (WARP * FLOAT), expected=1)
-claim("sectors at stride 8 over stride 1", strides[8] / strides[1],
-      expected=8)
-claim("sectors at stride 32 over stride 8", strides[32] / strides[8],
-      expected=1)
+
+# %% trap="08.5" role="repair"
+plot_columns(
+    strides, xlabel="floats from thread to thread", ylabel="sectors a warp",
+    title="From a stride of eight each thread has its own sector",
+    alt="Six columns: 4, 8, 16 sectors at strides 1, 2 and 4, then 32 at "
+        "strides 8, 16 and 32.")
 
 # %% [markdown] trap="08.5" role="repair"
-# Order within the warp costs nothing. At stride 1 a start one number off costs one sector
-# more. From stride 8 on, for numbers of 4 bytes, no more sectors come: each thread has
-# one of its own already.
-#
 # The same holds for a matrix, without a word about records: down a column, neighbours in
 # the warp are a row apart. Which index runs with the thread decides.
-
-# %% trap="08.5" role="repair"
-matrix = torch.empty(64, 256)
-row_step, column_step = (FLOAT * s for s in matrix.stride())
-along = moved(lambda i: column_step * i) // SECTOR
-down = moved(lambda i: row_step * i) // SECTOR
-print(f"along a row {along} sectors, down a column {down}")
-
-# %% trap="08.5" role="repair"
-claim("sectors down a column over along a row", down / along, expected=8)
-
-# %% [markdown] trap="08.5" role="repair"
-# This counts bytes of one load, and no time. A cache may still hold a sector when the
-# next load wants the rest of it; then the bytes are not lost. A kernel that reads *all*
-# fields, one after the other, can live on that. So does a copy that starts one number off:
-# by sectors it should reach four fifths of the full rate, and NVIDIA measured about nine
-# tenths on a V100, for the next warp used what was left of the fifth sector. The other way
-# round, memory may hand the L2 cache up to four sectors where one was asked for; steps
-# beyond stride 8 can then still cost time.
 #
 # Move the controls below, and say the number of sectors first.
 
@@ -1011,6 +1224,39 @@ claim("sectors down a column over along a row", down / along, expected=8)
 from dlsys_helpers.explorers.warp_addresses import warp_addresses
 
 warp_addresses
+
+# %% [markdown] trap="08.5" role="more" topics="order, starts and strides · down a column · caches"
+# **Order** within the warp costs nothing. At stride 1 a start one number off costs one
+# sector more. From stride 8 on, for numbers of 4 bytes, no more sectors come: each thread
+# has one of its own already.
+
+# %% trap="08.5" role="more"
+claim("sectors at stride 8 over stride 1", strides[8] / strides[1],
+      expected=8)
+claim("sectors at stride 32 over stride 8", strides[32] / strides[8],
+      expected=1)
+
+# %% [markdown] trap="08.5" role="more"
+# **Down a column** of a matrix:
+
+# %% trap="08.5" role="more"
+matrix = torch.empty(64, 256)
+row_step, column_step = (FLOAT * s for s in matrix.stride())
+along = moved(lambda i: column_step * i) // SECTOR
+down = moved(lambda i: row_step * i) // SECTOR
+print(f"along a row {along} sectors, down a column {down}")
+
+# %% trap="08.5" role="more"
+claim("sectors down a column over along a row", down / along, expected=8)
+
+# %% [markdown] trap="08.5" role="more"
+# **Caches.** This counts bytes of one load, and no time. A cache may still hold a sector
+# when the next load wants the rest of it; then the bytes are not lost. A kernel that reads
+# *all* fields, one after the other, can live on that. So does a copy that starts one number
+# off: by sectors it should reach four fifths of the full rate, and NVIDIA measured about nine
+# tenths on a V100, for the next warp used what was left of the fifth sector. The other way
+# round, memory may hand the L2 cache up to four sectors where one was asked for; steps
+# beyond stride 8 can then still cost time.
 
 # %% trap="08.5" role="exercise" points=3 difficulty=2 minutes=15
 def sectors(addresses: list, size: int) -> list:
@@ -1059,15 +1305,15 @@ def sectors(addresses: list, size: int) -> list:
 # API](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html),
 # `CU_LIMIT_MAX_L2_FETCH_GRANULARITY`, for up to 128 bytes a fetch.
 
-# %% [markdown] trap="08.6" role="situation" symptom="shared memory transpose slow, column access in a 32 by 32 tile, why pad to 33 columns"
+# %% [markdown] trap="08.6" role="situation" fault="shared memory bank conflicts in a padded tile" symptom="shared memory transpose slow, column access in a 32 by 32 tile, why pad to 33 columns"
 # ## Columns that nobody uses
 #
 # To transpose a matrix without strides you fetch a tile of 32 x 32 floats into *shared
 # memory*, a small memory on the chip for the threads of a block. You fill it row by row,
-# and read it out column by column. Shared memory has no sectors. It
-# has 32 *banks*: word `w` of 4 bytes lies in bank `w % 32`, and a bank gives out one
-# word at a time. Your profiler complains, and a forum says: make the tile wider, and
-# leave the last columns empty. You take 40, to have eight to spare.
+# and read it out column by column. Shared memory has no sectors. It has 32 *banks*: word
+# `w` of 4 bytes lies in bank `w % 32`, and a bank gives out one word in a *turn*. Your
+# profiler complains, and a forum says: make the tile wider, and leave the last columns empty.
+# You take 40, to have eight to spare.
 
 # %% trap="08.6" role="break"
 def turns(words):
@@ -1086,29 +1332,47 @@ found = {width: (turns(row(width)), turns(column(width)))
 
 # %% trap="08.6" role="guess"
 guess("08.6", "How many turns does a warp need to read one column of the "
-      "wider tile?",
-      choices=["`32`, as before: it is the same column",
-               "`8`",
+      "tile that is 40 wide?",
+      choices=["`32`, as before: it is the same column", "`16`", "`8`",
                "`1`: the empty columns move each row to other banks"])
 
 # %% trap="08.6" role="look"
-for width, (of_row, of_column) in found.items():
-    print(f"{width} columns wide: a row {of_row}, a column {of_column}")
+print(f"40 columns wide: a row {found[40][0]} turn, "
+      f"a column {found[40][1]}")
 
 # %% trap="08.6" role="look"
-claim("turns for a column, 32 wide", found[32][1], expected=32)
+measured("08.6", 2)
+
+# %% trap="08.6" role="look"
 claim("turns for a column, 40 wide", found[40][1], expected=8)
-claim("turns for a column, 33 wide", found[33][1], expected=1)
 
 # %% trap="08.6" role="look"
-measured("08.6", 1)
+plot_columns(
+    {w: turns(column(w)) for w in (*range(32, 42), 48)},
+    xlabel="columns of the tile", ylabel="turns for one column",
+    title="Only odd widths read a column in one turn",
+    alt="Columns for widths of 32 to 41 and 48. Odd widths take 1 turn; 32 "
+        "takes 32, 40 takes 8, 48 takes 16.")
 
 # %% [markdown] trap="08.6" role="why"
 # Rows of 32 words put a whole column into one bank. With 33 words a row, each row begins
 # one bank further on, and the column goes once round all banks. With 40 each row begins
-# eight banks further on, and every fourth row is back where the first one began. What
-# counts is the step from thread to thread: with `s` words the warp needs as many turns as
-# the greatest common divisor of `s` and 32.
+# eight banks further on, and every fourth row is back where the first one began.
+
+# %% trap="08.6" role="why"
+draw_grids(
+    {f"{width} wide": [[w % 32 == bank for bank in range(32)]
+                       for w in column(width)[:8]]
+     for width in (32, 33, 40)},
+    rows="row", columns="bank",
+    title="Where a column's first eight words lie",
+    alt="Three grids of eight rows and 32 banks. 32 wide: all words in "
+        "bank 0. 33 wide: a diagonal, each in its own bank. 40 wide: four "
+        "banks with two words each.")
+
+# %% [markdown] trap="08.6" role="repair"
+# What counts is the step from thread to thread: with `s` words the warp needs as many turns
+# as the greatest common divisor of `s` and 32. One column more than 32 is enough.
 
 # %% trap="08.6" role="repair"
 agree = all(turns([step * i for i in range(32)]) == math.gcd(step, 32)
@@ -1121,12 +1385,23 @@ print(f"all threads read one word: {same_word}, two words of a bank: "
 # %% trap="08.6" role="repair"
 claim("turns are gcd(step, 32) for steps of 1 to 199", agree,
       expected=True)
+
+# %% [markdown] trap="08.6" role="more" topics="other widths · one word for all · wider reads, and what turns cost"
+# **Other widths**, and **one word for all**: it is no conflict, it is given out once, to
+# everybody. Only *different* words of one bank wait for each other.
+
+# %% trap="08.6" role="more"
+claim("turns for a column, 32 wide", found[32][1], expected=32)
+claim("turns for a column, 33 wide", found[33][1], expected=1)
 claim("turns where all read one word", same_word, expected=1)
 claim("turns where they read two words of one bank", two_words, expected=2)
 
-# %% [markdown] trap="08.6" role="repair"
-# One word for all is no conflict: it is given out once, to everybody. Only *different*
-# words of one bank wait for each other.
+# %% [markdown] trap="08.6" role="more"
+# **Wider reads.** This model is for reads of 4 bytes a thread. A bank gives out no more than
+# that in a turn, so 8 bytes a thread take two turns at least, and `16` bytes four; which
+# threads share a turn, NVIDIA's guides do not say. And turns are not the time of a kernel:
+# in a matrix product of NVIDIA's the columns of a tile fell into one bank, and one more column
+# raised it from `140.2` to `199.4` GB/s on a V100.
 
 # %% trap="08.6" role="exercise" points=2 difficulty=2 minutes=10
 def conflict_degree(addresses: list) -> int:
@@ -1158,12 +1433,7 @@ def conflict_degree(addresses: list) -> int:
 # **Keep:** different words of one bank are given out one after the other; a row that is
 # one word longer moves a column through all banks. **In your own code:** write down the
 # step between neighbouring threads in words; 32 threads evenly spaced by an odd step are
-# free of conflicts. Where a warp reads parts of two columns, count. This model is for
-# reads of 4 bytes a thread. A bank gives out no more than that in a turn, so 8 bytes a
-# thread take two turns at least, and 16 bytes four; which threads share a turn, NVIDIA's
-# guides do not say. And turns are not the time of a kernel: in a matrix product of NVIDIA's
-# the columns of a tile fell into one bank, and one more column raised it from `140.2` to
-# `199.4` GB/s on a V100. **Source:**
+# free of conflicts. Where a warp reads parts of two columns, count. **Source:**
 # [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#shared-memory-and-memory-banks),
 # section 10.2.3.1, "Shared Memory and Memory Banks", and 10.2.3.3, table 3, for the product;
@@ -1171,7 +1441,7 @@ def conflict_degree(addresses: list) -> int:
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/02-basics/writing-cuda-kernels.html),
 # section 2.3.4.2, for one word read by all, and 2.3.4.2.2 for this transpose.
 
-# %% [markdown] trap="08.7" role="situation" symptom="rare branch in a CUDA kernel is slow, warp divergence, if with few threads"
+# %% [markdown] trap="08.7" role="situation" symptom="rare branch in a CUDA kernel is slow, warp divergence, if with few threads" fault="warp divergence: a rare branch holds up most warps"
 # ## A branch for one thread in twenty
 #
 # Most numbers take a short path of 10 instructions. One in twenty, drawn at random, is
@@ -1193,7 +1463,7 @@ def issued(takes_long):
 
 wanted = (outlier.sum() * LONG + (~outlier).sum() * SHORT).item() / 32
 
-# %% trap="08.7" role="guess"
+# %% trap="08.7" role="guess" quoted="wrong"
 guess("08.7", "In what share of the warps does somebody take the long "
       "path?", unit="%")
 
@@ -1205,17 +1475,16 @@ print(f"instructions issued over those the threads needed: "
       f"{issued(outlier) / wanted:.1f}")
 
 # %% trap="08.7" role="look"
-claim("share of warps that walk the long path", share,
-      expected=1 - 0.95 ** 32, within=0.03)
-claim("instructions issued over those the threads needed",
-      issued(outlier) / wanted, above=5.5, below=6.8)
-
-# %% trap="08.7" role="look"
 measured("08.7", 100 * share, right=(75, 87))
 
+# %% trap="08.7" role="look"
+claim("share of warps that walk the long path", share,
+      expected=1 - 0.95 ** 32, within=0.03)
+
 # %% [markdown] trap="08.7" role="why"
-# A warp is spared only if all 32 agree. So bring together who goes the same way: sort
-# the numbers, or write the outliers into a list and give it to a second kernel.
+# A warp is spared only if all 32 of its threads agree, and 32 draws seldom do. So bring
+# together who goes the same way: sort the numbers, or write the outliers into a list and
+# give it to a second kernel.
 
 # %% trap="08.7" role="repair"
 together = outlier.flatten().sort().values.view(WARPS, 32)
@@ -1226,23 +1495,44 @@ print(f"first half against second: {issued(halves)}, "
       f"even against odd: {issued(stripes)} instructions")
 
 # %% trap="08.7" role="repair"
+shown = {"as they come": outlier[::350], "sorted": together[::350]}
+waits = {name: w.any(1, keepdim=True) & ~w for name, w in shown.items()}
+draw_grids(
+    {name: 0.35 * waits[name] + w for name, w in shown.items()},
+    marks=shown, rows="warp", columns="thread",
+    legend="takes the long path",
+    captions={"as they come": "pale: waits for the long path"},
+    title="One outlier holds up a warp; sorted, they share warps",
+    alt="Two grids of warps by 32 threads. As they come, most rows hold an "
+        "outlier, and the others of the row wait. Sorted, outliers fill "
+        "rows of their own, and the other rows are free.")
+
+# %% trap="08.7" role="repair"
 claim("sorted: instructions issued over those the threads needed",
       issued(together) / wanted, below=1.05)
+
+# %% [markdown] trap="08.7" role="repair"
+# Sorting is work of its own, and it scatters the addresses of trap 08.5. Whether it pays is
+# a measurement.
+
+# %% [markdown] trap="08.7" role="more" topics="where the border falls · predicates · warps that stay split"
+# **Where the border falls.** A branch whose border falls between two warps costs nothing:
+# `if i < n / 2`, where half of n is a multiple of 32. Elsewhere one warp walks both sides. A
+# branch by thread, `if i % 2`, splits every warp.
+
+# %% trap="08.7" role="more"
+claim("instructions issued over those the threads needed",
+      issued(outlier) / wanted, above=5.5, below=6.8)
 claim("even against odd over first half against second",
       issued(stripes) / issued(halves), expected=2)
 
-# %% [markdown] trap="08.7" role="repair"
-# A branch whose border falls between two warps costs nothing: `if i < n / 2`, where half
-# of n is a multiple of 32. Elsewhere one warp walks both sides. A branch by thread,
-# `if i % 2`, splits every warp. Sorting is work of its own, and it scatters the addresses
-# of trap 08.5; whether it pays is a measurement.
-#
-# Two things this count leaves out. Where a path has only a few instructions, the compiler
-# may do without a branch: every warp then issues both paths, whoever agrees, and a
-# *predicate* decides which threads keep the result. Sorting saves nothing there, and little
-# was lost. And threads that parted need not meet again where the paths end: since Volta a
-# warp may stay split, and what follows is issued for each part; `__syncwarp()` makes sure
-# that it is whole again.
+# %% [markdown] trap="08.7" role="more"
+# Two things this count leaves out. **Predicates:** where a path has only a few
+# instructions, the compiler may do without a branch: every warp then issues both paths,
+# whoever agrees, and a *predicate* decides which threads keep the result. Sorting saves nothing
+# there, and little was lost. **Warps that stay split:** threads that parted need not meet again
+# where the paths end. Since Volta a warp may stay split, and what follows is issued for each
+# part; `__syncwarp()` makes sure that it is whole again.
 
 # %% trap="08.7" role="exercise" points=2 difficulty=2 minutes=10
 def warp_passes(paths: list, lengths: dict) -> int:
@@ -1281,13 +1571,13 @@ def warp_passes(paths: list, lengths: dict) -> int:
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/03-advanced/advanced-kernel-programming.html),
 # section 3.2.2.1, "SIMT Execution Model".
 
-# %% [markdown] trap="08.8" role="situation" symptom="GPU idle with many small operations, kernel launch overhead, fuse elementwise operations"
+# %% [markdown] trap="08.8" role="situation" fault="small operations are not fused: launches and traffic" symptom="GPU idle with many small operations, kernel launch overhead, fuse elementwise operations"
 # ## A chain of small steps
 #
 # An activation, written out as torch operations: multiply, add, tanh, multiply. Each is
-# a *kernel* of its own: it is launched, reads its input and writes its output. Say that a
-# new one can be launched every four microseconds, and that the device, an H200, moves
-# 4.8 TB each second.
+# a *kernel* of its own: it is launched, reads its input from memory and writes its output
+# there. Say that a new one can be launched every four microseconds, and that the device, an
+# H200, moves 4.8 TB each second. One kernel could do all of it in a go, a *fused* one.
 
 # %% trap="08.8" role="break"
 def gelu(x):
@@ -1296,61 +1586,55 @@ def gelu(x):
     return 0.5 * x * (1 + torch.tanh(inner))
 
 LAUNCH, RATE = 4e-6, 4.8e12                      # seconds, bytes/s
-even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
+
+def predicted(numbers, launches, tensors):
+    """Microseconds: launches or traffic, whichever takes longer."""
+    return 1e6 * max(launches * LAUNCH, tensors * numbers * 2 / RATE)
+
+# %% trap="08.8" role="guess"
+guess("08.8", "With 2^28 numbers of 16 bits launches hardly count. How "
+      "many times as fast as the chain is one fused kernel then?",
+      unit="times")
+
+# %% trap="08.8" role="look"
 x = torch.empty(4096, device="meta", dtype=torch.float16)
 chain = cost(lambda: gelu(x))
 fused = cost(lambda: F.gelu(x, approximate="tanh"))
-
-# %% trap="08.8" role="guess"
-guess("08.8", "From how many 16-bit numbers on does one operation, which "
-      "reads and writes each, take longer than its launch?",
-      choices=["about `5000`", "about `100 000`", "about `5 000 000`"])
-
-# %% trap="08.8" role="look"
-print(f"launch and traffic are equal at {even / 1e6:.1f} million numbers")
-for name, c in (("written out", chain), ("fused", fused)):
-    print(f"{name}: {c.orders} launches, "
-          f"{c.written / x.nbytes:.0f} tensors written")
+# nine orders write a tensor each; four of them read two, five one
+travel = 9 + 4 * 2 + 5
+times = {name: [predicted(2**n, *args) for n in range(12, 29, 2)]
+         for name, args in (("chain", (chain.orders, travel)),
+                            ("fused", (fused.orders, 2)))}
+gain = {2**n: a / b for n, a, b in zip(range(12, 29, 2), *times.values())}
+print(f"{chain.orders} launches, {travel} tensors that travel, for "
+      f"{fused.orders} and 2: {gain[2**28]:.0f} times at 2^28 numbers")
 
 # %% trap="08.8" role="look"
-claim("numbers at which launch and traffic are equal, in millions",
-      even / 1e6, expected=4.8)
-claim("launches of the chain over one", chain.orders / fused.orders,
-      above=7)
+measured("08.8", gain[2**28], right=(8, 16))
 
 # %% trap="08.8" role="look"
-measured("08.8", 2)
-
-# %% [markdown] trap="08.8" role="why"
-# Below that size a chain is the sum of its launches, whatever the operations do. Above
-# it the chain is the sum of its traffic. One *fused* kernel helps on both sides: one
-# launch, one read and one write. So predict both sides before you fuse:
-
-# %% trap="08.8" role="repair"
-def predicted(numbers, launches, tensors):
-    """Microseconds: launches and traffic, whichever takes longer."""
-    return 1e6 * max(launches * LAUNCH, tensors * numbers * 2 / RATE)
-
-gain = {}
-for numbers in (4096, 2**20, 2**28):
-    # nine orders write a tensor each; four of them read two, five one
-    alone = predicted(numbers, chain.orders, 9 + 4 * 2 + 5)
-    gain[numbers] = alone / predicted(numbers, 1, 2)
-    print(f"{numbers:>10,} numbers: {alone:8.0f} us in a chain, "
-          f"{gain[numbers]:.0f} times the fused kernel")
-
-# %% trap="08.8" role="repair"
-claim("predicted gain for 4096 numbers", gain[4096],
-      expected=chain.orders)
 claim("predicted gain for 2^28 numbers", gain[2**28], expected=11,
       within=0.01)
-claim("launches of the chain written out", chain.orders, expected=9)
+
+# %% trap="08.8" role="look"
+plot_lines(
+    [2**n for n in range(12, 29, 2)], times, xlabel="numbers of 16 bits",
+    ylabel="microseconds, predicted", logx=True, logy=True,
+    title="First launches decide, then traffic: fused gains on both sides",
+    alt="Two lines on log axes, chain above fused. Both are flat for few "
+        "numbers and rise in proportion for many; the distance is about "
+        "tenfold on both sides.")
+
+# %% [markdown] trap="08.8" role="why"
+# For small tensors a chain is the sum of its launches, whatever the operations do. For
+# large ones it is the sum of its traffic: each step writes its result to memory, and the next
+# one fetches it back. The fused kernel reads once, computes on the chip, and writes once.
 
 # %% [markdown] trap="08.8" role="repair"
-# How does a fused kernel look from inside? It is a *program* that is started many times.
-# Each start knows its number and takes a block of places. The last block is seldom full,
-# and whoever does not mask it reads and writes somebody else's memory. Here two functions
-# stand for the device's load and store:
+# `F.gelu` is such a kernel. How does one look from inside? It is a *program* that is started
+# many times. Each start knows its number and takes a block of places. The last block is
+# seldom full, and whoever does not mask it reads and writes somebody else's memory. Here two
+# functions stand for the device's load and store:
 
 # %% trap="08.8" role="repair"
 memory = {"x": torch.randn(10), "y": torch.full((10,), math.nan)}
@@ -1373,6 +1657,21 @@ for program in range(math.ceil(10 / 4)):
 # %% trap="08.8" role="repair"
 claim("largest gap to 2 x over ten numbers in blocks of four",
       (memory["y"] - 2 * memory["x"]).abs().max(), expected=0)
+
+# %% [markdown] trap="08.8" role="more" topics="where launch and traffic are equal · counts of the chain"
+# **Where launch and traffic are equal** for one operation that reads and writes each number:
+# at millions of numbers, far more than most activations of a small model have. So predict
+# both sides before you fuse.
+
+# %% trap="08.8" role="more"
+even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
+claim("numbers at which launch and traffic are equal, in millions",
+      even / 1e6, expected=4.8)
+claim("launches of the chain over one", chain.orders / fused.orders,
+      above=7)
+claim("predicted gain for 4096 numbers", gain[4096],
+      expected=chain.orders)
+claim("launches of the chain written out", chain.orders, expected=9)
 
 # %% trap="08.8" role="exercise" points=3 difficulty=2 minutes=15
 def silu_gate(load, store, n: int, block: int, program: int) -> None:
@@ -1411,7 +1710,7 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # launches ahead, 3.4 us as a graph. So the four microseconds are a rate of launches, and a
 # round one.
 
-# %% [markdown] trap="08.9" role="situation" symptom="scaled_dot_product_attention gives other results at each call in eval mode, dropout_p, self.training"
+# %% [markdown] trap="08.9" role="situation" symptom="scaled_dot_product_attention gives other results at each call in eval mode, dropout_p, self.training" fault="attention dropout stays on in eval mode"
 # ## A tenth of the weights
 #
 # You replace a hand-written attention by `F.scaled_dot_product_attention` and hand it
@@ -1452,18 +1751,33 @@ difference = size(first - second) / size(first)
 print(f"two calls in eval mode differ by {difference:.0%} of their size")
 
 # %% trap="08.9" role="look"
+measured("08.9", 100 * difference, right=(35, 60))
+
+# %% trap="08.9" role="look"
 claim("difference of two calls in eval mode, over the result's size",
       difference, above=0.35, below=0.6)
 
-# %% trap="08.9" role="look"
-measured("08.9", 100 * difference, right=(35, 60))
-
 # %% [markdown] trap="08.9" role="why"
 # SDPA is a function. It knows no mode and does what `dropout_p` says (stage 5). And a
-# tenth is not little: where the values scatter around zero, as here, each weight that
-# is dropped or enlarged changes the sum by its own share, and two calls differ by about
-# $\sqrt{2p}$ of their size. The more the values of a row have in common, the less.
-#
+# tenth is not little: where values scatter around zero, each weight that is dropped or
+# enlarged changes the sum by its own share, and two calls differ by about $\sqrt{2p}$ of
+# their size. The more the values of a row have in common, the less.
+
+# %% trap="08.9" role="why"
+scored = [torch.linspace(-1, 1, 96).sin().view(1, 1, 12, 8)] * 2
+with torch.random.fork_rng():                    # later draws stay
+    calls = {f"call {n} in eval mode": F.scaled_dot_product_attention(
+        *scored, torch.eye(12)[None, None], dropout_p=0.1)[0, 0]
+        for n in (1, 2)}
+draw_grids(
+    {name: w / w.max() for name, w in calls.items()},
+    marks={name: w == 0 for name, w in calls.items()}, rows="query",
+    columns="key", legend="weight dropped",
+    title="Each call drops other weights",
+    alt="Two grids of twelve by twelve attention weights. In each about a "
+        "tenth of the cells is marked as dropped, in other places.")
+
+# %% [markdown] trap="08.9" role="repair"
 # The mode of the *module* has to decide. The grad mode is no stand-in for it: in eval
 # mode with gradients, as for a saliency map, it drops.
 
@@ -1484,19 +1798,24 @@ mha = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True).eval()
 gaps["MHA"] = (mha(x, x, x)[0] - mha(x, x, x)[0]).abs().max().item()
 
 # %% trap="08.9" role="repair"
-claim("the rule of the root of 2p, less what was measured",
-      math.sqrt(2 * 0.1) - difference, expected=0, within=0.08)
 claim("by the module's mode, and MHA: gap of two calls in eval mode",
       max(gaps["ByMode"], gaps["MHA"]), expected=0)
+
+# %% [markdown] trap="08.9" role="more" topics="the root of 2p, and the grad mode · axes without a transpose"
+# **The root of 2p**, against what was measured, and a rate that goes by the grad mode:
+
+# %% trap="08.9" role="more"
+claim("the rule of the root of 2p, less what was measured",
+      math.sqrt(2 * 0.1) - difference, expected=0, within=0.08)
 claim("by grad mode: gap of two calls in eval mode with gradients",
       gaps["ByGrad"], above=0.01)
 
-# %% [markdown] trap="08.9" role="repair"
-# The same function takes the axes as they come, too. Forget the transpose, and
-# `(B, T, H, D)` is read as T heads of H tokens: each token attends among its own heads,
-# and no token meets another. The shape of the result is the right one.
+# %% [markdown] trap="08.9" role="more"
+# **Axes without a transpose.** The same function takes the axes as they come, too. Forget
+# the transpose, and `(B, T, H, D)` is read as T heads of H tokens: each token attends among
+# its own heads, and no token meets another. The shape of the result is the right one.
 
-# %% trap="08.9" role="repair"
+# %% trap="08.9" role="more"
 def without_transpose(x):
     """Attention on q, k and v (B, T, H, D)."""
     q, k, v = (part.unflatten(-1, (4, 16))
@@ -1510,7 +1829,7 @@ with torch.no_grad():
     layer.p = 0.0
     together = (layer(changed) - layer(x))[:, :-1]
 
-# %% trap="08.9" role="repair"
+# %% trap="08.9" role="more"
 claim("no transpose: other tokens move when the last one changes, by",
       apart.abs().max(), below=1e-6)
 claim("right axes: other tokens move when the last one changes, by",
@@ -1561,7 +1880,7 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # evaluation. [pytorch/pytorch 124464](https://github.com/pytorch/pytorch/issues/124464)
 # led to the warning.
 
-# %% [markdown] trap="08.10" role="situation" symptom="KV cache: generation with cache differs from without, is_causal=True with one query, positions restart"
+# %% [markdown] trap="08.10" role="situation" fault="is_causal=True hides the KV cache from a new token" symptom="KV cache: generation with cache differs from without, is_causal=True with one query, positions restart"
 # ## The newest token asks
 #
 # A causal model writes token by token. Keys and values of old tokens do not change, so
@@ -1577,8 +1896,9 @@ newest = F.scaled_dot_product_attention(q[:, :, -1:], k, v,
 
 # %% trap="08.10" role="guess"
 guess("08.10", "Which keys does the newest token look at?",
-      choices=["all five: all of them are in its past",
-               "the first one only", "its own only"])
+      choices=["the first one only",
+               "all five: all of them are in its past",
+               "its own only"])
 
 # %% trap="08.10" role="look"
 gap = (newest - whole[:, :, -1:]).abs().max()
@@ -1587,19 +1907,51 @@ print(f"newest token, with the cache and without: gap {gap:.2f}")
 print(f"its result and the first token's value: gap {to_first:.0e}")
 
 # %% trap="08.10" role="look"
-claim("newest token with cache and without: gap", gap, above=0.1)
-claim("its result less the value of the first token", to_first,
-      below=1e-6)
+measured("08.10", 0)
 
 # %% trap="08.10" role="look"
-measured("08.10", 1)
+claim("its result less the value of the first token", to_first,
+      below=1e-6)
 
 # %% [markdown] trap="08.10" role="why"
 # `is_causal=True` draws the triangle from the *upper left* corner: query 0 sees key 0.
 # Where queries and keys are equally many, that is right. With a cache, query 0 is the
-# newest token and key 0 the oldest, and the triangle belongs into the *lower right*
-# corner. One query needs no causal mask; pads on its left and empty slots of a cache have
-# to be hidden all the same. Several queries, as when a prompt arrives in pieces, need the
+# newest token and key 0 the oldest: the triangle belongs into the *lower right* corner.
+
+# %% trap="08.10" role="why"
+computed, cached = 1.0, 0.3
+steps = {"the prompt": (3, 3), "the fourth token": (4, 1),
+         "the fifth": (5, 1)}
+draw_grids(
+    {name: [[computed * (t - n <= k < t) + cached * (row > 0 and k < t - n)
+             for k in range(5)] for row in range(3)]
+     for name, (t, n) in steps.items()},
+    row_names=["query", "key", "value"], columns="token",
+    captions={"the prompt": "all three are new",
+              "the fourth token": "pale: from the cache",
+              "the fifth": "the cache has grown"},
+    title="One column is computed, the others are kept",
+    alt="Three grids of query, key and value over five tokens. For the "
+        "prompt three columns are computed. Then one column a step, while "
+        "keys and values of the tokens before come from the cache.")
+
+# %% trap="08.10" role="why"
+left = torch.ones(2, 5).tril()
+right = torch.ones(2, 5).tril(diagonal=5 - 2)
+draw_grids(
+    {"is_causal=True": left, "what is meant": right},
+    marks={"is_causal=True": torch.eye(2, 5)}, rows="new query",
+    columns="key", legend="what it takes for its own key",
+    captions={"is_causal=True": "from the upper left",
+              "what is meant": "from the lower right"},
+    title="Two new tokens on a cache of three",
+    alt="Two grids of two queries and five keys. With is_causal the "
+        "triangle starts at the first key, the rest is hidden. As meant, "
+        "the first query may look at all keys but the last, the second at "
+        "all.")
+
+# %% [markdown] trap="08.10" role="repair"
+# One query needs no causal mask. Several, as when a prompt arrives in pieces, need the
 # triangle moved by the number of cached tokens.
 
 # %% trap="08.10" role="repair"
@@ -1612,49 +1964,17 @@ three = [F.scaled_dot_product_attention(q[:, :, -3:], k, v, attn_mask=mask)
          for mask in (shifted, causal_lower_right(3, 5))]
 
 # %% trap="08.10" role="repair"
-claim("one query without a mask: gap to the whole row's run",
-      (one - whole[:, :, -1:]).abs().max(), below=1e-5)
 claim("three queries, lower right, two ways: gap to the whole row's run",
       max((y - whole[:, :, -3:]).abs().max() for y in three), below=1e-5)
 
 # %% [markdown] trap="08.10" role="repair"
-# The cache has a second seam: *places*. Without a mask and without places attention
-# cannot tell the order of its keys: shuffled keys and values give the same result.
-# Llama and many others turn queries and keys by an angle that grows with the place, a
-# *rotary embedding* (RoPE): pairs of numbers are turned like the hands of a clock, each
-# pair at its own speed. Turned by a and by b, a query and a key meet at an angle of
-# a - b: the score depends on the distance alone, up to the rounding of the angles, which
-# belong in float32. Here number i of a head makes a pair with number i + D/2.
-
-# %% trap="08.10" role="repair"
-def rotate(x, place):
-    """RoPE: x (B, H, n, D), turned for the places (n,)."""
-    half = x.shape[-1] // 2
-    speed = 10000.0 ** (-torch.arange(half) / half)
-    angle = place[:, None] * speed               # (n, D/2)
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * angle.cos() - b * angle.sin(),
-                      a * angle.sin() + b * angle.cos()], -1)
-
-order = torch.randperm(5)
-shuffled = F.scaled_dot_product_attention(q, k[:, :, order],
-                                          v[:, :, order])
-plain = F.scaled_dot_product_attention(q, k, v)
-place = torch.arange(5)
-near, far = (rotate(q, place + start) @ rotate(k, place + start).mT
-             for start in (0, 100))
-
-# %% trap="08.10" role="repair"
-claim("no places, keys and values shuffled: gap",
-      (shuffled - plain).abs().max(), below=1e-5)
-claim("RoPE, all places later by 100: largest change of a score",
-      (near - far).abs().max(), below=1e-3)
-
-# %% [markdown] trap="08.10" role="repair"
-# With the cache the newest token has place 4. A function that counts from 0 at each
-# call gives it place 0, and the distances to all old keys are wrong by four.
+# The cache has a second seam: *places*. Llama and many others turn queries and keys by an
+# angle that grows with the place, a *rotary embedding* (RoPE), so that a score depends on the
+# distance alone; `rotate` does it. With the cache the newest token has place 4. A function
+# that counts from 0 at each call gives it place 0: all its distances are wrong by four.
 
 # %% trap="08.10" role="repair" compare=false
+place = torch.arange(5)
 rotated = rotate(k, place)                       # as the cache holds them
 full = F.scaled_dot_product_attention(rotate(q, place), rotated, v,
                                       is_causal=True)[:, :, -1:]
@@ -1668,20 +1988,51 @@ for start in (4, 0):
 print({f"place {start}": f"{gap:.1e}" for start, gap in gaps.items()})
 
 # %% trap="08.10" role="repair"
-claim("newest token at place 4: gap to the whole row's run", gaps[4],
-      below=1e-5)
 claim("newest token at place 0: gap to the whole row's run", gaps[0],
       above=1e-3)
 
 # %% [markdown] trap="08.10" role="repair"
-# Below, eight tokens. Before you move a control, say which keys the newest token may
-# look at: with the causal mask and one token asked, from either corner; with the mask
-# that MHA would want; with pads on the left.
+# Below, eight tokens. Say first which keys the newest token may look at: with the causal
+# mask from either corner, with the mask that MHA would want, with pads on the left.
 
 # %% role="explore" explorer="attention_mask"
 from dlsys_helpers.explorers.attention_mask import attention_mask
 
 attention_mask
+
+# %% [markdown] trap="08.10" role="more" topics="the right ways, measured · how RoPE turns"
+# **The right ways** give what the whole row gives. Pads on the left and empty slots of a
+# cache have to be hidden all the same, from one query, too.
+
+# %% trap="08.10" role="more"
+claim("newest token with cache and without: gap", gap, above=0.1)
+claim("one query without a mask: gap to the whole row's run",
+      (one - whole[:, :, -1:]).abs().max(), below=1e-5)
+claim("newest token at place 4: gap to the whole row's run", gaps[4],
+      below=1e-5)
+
+# %% [markdown] trap="08.10" role="more"
+# **How RoPE turns.** Without a mask and without places attention cannot tell the order of
+# its keys: shuffled keys and values give the same result. `rotate` turns pairs of numbers
+# like the hands of a clock, each pair at its own speed: $(a, b)$ becomes
+# $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi + b \cos \varphi)$. Number i of a head makes
+# a pair with number i + D/2. Turned by $\alpha$ and by $\beta$, a query and a key meet at an
+# angle of $\alpha - \beta$: the score depends on the distance alone, up to the rounding of the
+# angles, which belong in float32.
+
+# %% trap="08.10" role="more"
+order = torch.randperm(5)
+shuffled = F.scaled_dot_product_attention(q, k[:, :, order],
+                                          v[:, :, order])
+plain = F.scaled_dot_product_attention(q, k, v)
+near, far = (rotate(q, place + start) @ rotate(k, place + start).mT
+             for start in (0, 100))
+
+# %% trap="08.10" role="more"
+claim("no places, keys and values shuffled: gap",
+      (shuffled - plain).abs().max(), below=1e-5)
+claim("RoPE, all places later by 100: largest change of a score",
+      (near - far).abs().max(), below=1e-3)
 
 # %% trap="08.10" role="exercise" points=4 difficulty=3 minutes=20
 def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
@@ -1729,7 +2080,7 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 # [pytorch/pytorch 110144](https://github.com/pytorch/pytorch/issues/110144): the same
 # with two new tokens on a cache of four.
 
-# %% [markdown] trap="08.11" role="situation" symptom="transformer predictions depend on the batch, accuracy changes with batch size, batch_first"
+# %% [markdown] trap="08.11" role="situation" fault="batch_first is missing: attention mixes the batch" symptom="transformer predictions depend on the batch, accuracy changes with batch size, batch_first"
 # ## Eight rows of a digit
 #
 # You read a digit as eight tokens, its rows of eight pixels, and put two of torch's
@@ -1737,7 +2088,8 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 # in batches of 32. Nothing in it normalises over the batch, dropout is off, and you
 # call `eval()`.
 #
-# Then somebody sends one digit at a time.
+# Then somebody sends one digit at a time. "I would not ship that," says a colleague who has
+# read the code. "Alone it will read far fewer of them."
 
 # %% trap="08.11" role="break"
 class RowReader(nn.Module):
@@ -1760,9 +2112,9 @@ class RowReader(nn.Module):
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
 reader = RowReader()
 fit(reader, x_train, y_train, steps=200, lr=5e-3, batch=32)
-reader.eval()
+_ = reader.eval()                                # no output to show
 
-# %% trap="08.11" role="guess"
+# %% trap="08.11" role="guess" quoted="right"
 guess("08.11", "What share of the test digits does it read one by one?",
       choices=["the same: no part of it looks at the batch",
                "less, by 10 points or more",
@@ -1780,26 +2132,43 @@ def share_read(model, batch, order=None):
 # %% trap="08.11" role="look"
 shares = {batch: share_read(reader, batch) for batch in (1, 32, 497)}
 by_class = share_read(reader, 32, order=y_test.argsort())
-print({f"batches of {n}": f"{share:.2f}" for n, share in shares.items()})
-print(f"batches of 32, sorted by class: {by_class:.2f}")
 
 # %% trap="08.11" role="look"
-claim("share read in batches of 32", shares[32], above=0.85)
-claim("share read one by one, less that in batches of 32",
-      shares[1] - shares[32], below=-0.1)
-claim("share read sorted by class, less that in mixed batches",
-      by_class - shares[32], below=-0.04)
+plot_columns(
+    {"one by one": 100 * shares[1], "batches of 32": 100 * shares[32],
+     "all 497": 100 * shares[497], "32, sorted by class": 100 * by_class},
+    marks=["one by one", "32, sorted by class"],
+    xlabel="how the test digits come", ylabel="% read",
+    title="It reads a digit by its company",
+    alt="Four columns. Batches of 32 mixed digits are read best; one by "
+        "one, and sorted by class, it reads clearly fewer.")
 
 # %% trap="08.11" role="look"
 measured("08.11", 1)
 
+# %% trap="08.11" role="look"
+claim("share read one by one, less that in batches of 32",
+      shares[1] - shares[32], below=-0.1)
+
 # %% [markdown] trap="08.11" role="why"
 # Torch's encoder layers expect `(T, N, d)`, tokens first, and take `(N, T, d)` as it
-# comes: without a mask no shape tells them apart. So attention runs along the wrong axis. Row 3 of a
-# digit never meets row 4 of the same digit; it looks at row 3 of all other digits in
-# the batch. The model learned to read a digit by its company.
-#
-# `batch_first=True` says what comes first.
+# comes: without a mask no shape tells them apart. So attention runs along the wrong axis.
+# Row 3 of a digit never meets row 4 of the same digit; it looks at row 3 of all other
+# digits in the batch.
+
+# %% trap="08.11" role="why"
+along_batch, along_row = torch.zeros(2, 6, 8)
+along_batch[:, 3], along_row[1] = 1, 1
+asks = torch.zeros(6, 8)
+asks[1, 3] = 1
+draw_grids(
+    {"as it was": along_batch, "batch_first=True": along_row},
+    marks={"as it was": asks, "batch_first=True": asks}, rows="digit",
+    columns="its rows", legend="the token that looks",
+    title="Which tokens one token looks at",
+    alt="Two grids of six digits and eight rows. As it was, a token looks "
+        "down a column, at the same row of all digits; with batch_first it "
+        "looks along its own digit.")
 
 # %% trap="08.11" role="repair"
 mended = RowReader(batch_first=True)
@@ -1811,12 +2180,10 @@ print("batch_first:", *(f"{share:.2f}" for share in again))
 # %% trap="08.11" role="repair"
 claim("batch_first: smallest share read, at any of three batch sizes",
       min(again), above=0.88)
-claim("batch_first: largest less smallest share", max(again) - min(again),
-      below=0.005)
 
 # %% [markdown] trap="08.11" role="repair"
 # A test finds it without labels and without training: change the other rows and look
-# whether row 0 moves. Two tests that come to mind first are blind here. Permute the
+# whether row 0 moves. Two tests that come to mind first are blind. Permute the
 # batch: the results are permuted with it. Repeat one row: a mean over equal values is
 # that value.
 
@@ -1836,11 +2203,22 @@ moved = {"other company": first_row(company) - first_row(batch),
 print({test: f"{gap.abs().max():.0e}" for test, gap in moved.items()})
 
 # %% trap="08.11" role="repair"
-claim("other company: a logit of row 0 moves by",
-      moved["other company"].abs().max(), above=0.05)
 claim("blind tests, permuted and repeated: a logit moves by",
       max(moved[test].abs().max() for test in ("permuted", "repeated")),
       below=1e-4)
+
+# %% [markdown] trap="08.11" role="more" topics="mixed and sorted batches · the test on both models"
+# **The other numbers:** mixed and sorted batches, three batch sizes with `batch_first`, and
+# the test that is not blind, on both models.
+
+# %% trap="08.11" role="more"
+claim("share read in batches of 32", shares[32], above=0.85)
+claim("share read sorted by class, less that in mixed batches",
+      by_class - shares[32], below=-0.04)
+claim("batch_first: largest less smallest share", max(again) - min(again),
+      below=0.005)
+claim("other company: a logit of row 0 moves by",
+      moved["other company"].abs().max(), above=0.05)
 claim("batch_first, other company: a logit of row 0 moves by",
       (first_row(company, mended) - first_row(batch, mended)).abs().max(),
       below=1e-5)
@@ -2150,6 +2528,17 @@ claim("GB for 4,096 tokens, 32 heads", kv_cache_bytes(4096) / 1e9,
 claim("grouped queries and keys repeated four times: largest gap",
       (grouped - repeated).abs().max(), below=1e-5)
 
+# %% role="concept"
+draw_boxes(
+    {name: {"keys": gb / 2, "values": gb / 2} for name, gb in (
+        ("4,096 tokens, 32 heads", kv_cache_bytes(4096) / 1e9),
+        ("16,384 tokens, 32 heads", kv_cache_bytes(16384) / 1e9),
+        ("16,384 tokens, 8 groups",
+         kv_cache_bytes(16384, kv_heads=8) / 1e9))},
+    title="The cache grows with the tokens, and shrinks with the groups",
+    alt="Three stacks of keys and values. Four times the tokens are four "
+        "times the bytes; with 8 groups for 32 heads it is a quarter.")
+
 # %% [markdown] role="concept"
 # ### The same in a library
 #
@@ -2205,8 +2594,7 @@ claim("seven tokens, then three from the cache: gap to the whole run",
 #
 # The same attention as a kernel, run without a GPU; what compilers make of it for three
 # of them; a window; the roof over each kernel; and how one reads a profile.
-
-# %% [markdown] role="concept"
+#
 # ### The kernel in Triton, interpreted
 #
 # Triton writes a program for a *block* of numbers. `tl.load` with a mask fetches,
