@@ -26,7 +26,8 @@ PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
 # Left out: these keep, judge and show what a learner did, or draw; no number depends on them.
 BESIDE = {f"dlsys_helpers.{name}" for name in (
     "acting", "cards", "catalog", "checking", "diagrams", "drawings", "expect", "guesses",
-    "judging", "number_lines", "progress", "room", "sheet", "store", "verdicts", "wording")}
+    "judging", "number_lines", "plots", "progress", "room", "sheet", "store", "verdicts",
+    "wording")}
 FRONT_END = ("explorers/explorer.js", "explorers/explorer.css")
 
 

@@ -92,9 +92,17 @@ def show(figure: Figure, alt: str) -> None:
         raise ValueError("alt: got an empty text, expected a sentence that says what is seen.")
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
         from IPython.display import Image, display
-        buffer = io.BytesIO()
-        # Twice the pixels it is shown at: sharp on a screen that has two for one, and on paper.
-        figure.savefig(buffer, format="png", dpi=2 * figure.dpi, metadata={"Software": None})
-        display(Image(data=buffer.getvalue(), format="png", alt=alt,
+        display(Image(data=picture(figure), format="png", alt=alt,
                       width=round(figure.get_figwidth() * figure.dpi)))
     plt.close(figure)
+
+
+def picture(figure: Figure) -> bytes:
+    """The figure as a PNG in 64 colours, a quarter of the bytes that all of them take."""
+    from PIL import Image
+    full, small = io.BytesIO(), io.BytesIO()
+    # Twice the pixels it is shown at: sharp on a screen that has two for one, and on paper.
+    figure.savefig(full, format="png", dpi=2 * figure.dpi, metadata={"Software": None})
+    Image.open(full).quantize(64, method=Image.Quantize.FASTOCTREE).save(small, "png",
+                                                                         optimize=True)
+    return small.getvalue()
