@@ -28,6 +28,7 @@ from bs4 import BeautifulSoup
 from nbformat import NotebookNode
 
 from dlsys_helpers import catalog, explorers
+from dlsys_helpers.catalog import sentence_case
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
 from dlsys_helpers.stages import Stage, stage
@@ -35,13 +36,14 @@ from tools import book_finder, book_finish, book_pages, book_present, book_traps
 
 BOOK = ROOT / "book"
 
-# Roles whose markdown stands in a block of its own; course.css names and colours them.
-FRAMED = {"predict", "repair", "folklore", "exercise", "keep", "quiz"}
+# Roles whose markdown stands in a block of its own; course.css colours them.
+FRAMED = {"folklore", "exercise", "keep", "quiz", "next"}
 FENCE = ":" * 9
 DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
             "Download the worksheet</a></p>\n\nIts checks are part of the course's package: open "
             "it in a copy of the repository, where `make lab` has set everything up.")
-PREDICT = re.compile(r"\A## Trap [\d.]+: (.*)\n\n### Predict$", re.M)  # as build.PREDICT
+HEADING = re.compile(r"\A## Trap ([\d.]+)(?: \(core\))?: ")  # as build.heading writes it
+WAY = re.compile(r"\[([\d.]+) ([^\n]+?)\]\(#(?:[^()]|\([^()]*\))*\)")  # as build.to_trap writes it
 # Runs before the first paint: what follows a question is hidden until it is answered, unless the
 # reader chose to see all. localStorage may be forbidden. Without JavaScript nothing is hidden.
 GUESS_FIRST = """
@@ -67,26 +69,14 @@ class BookError(UserError):
 
 
 def read(path: Path) -> NotebookNode:
-    """The notebook at `path`, without JupyterLab's headings of steps: a page has frames for them.
-
-    Raises BookError when it is missing or damaged.
-    """
+    """The notebook at `path`. Raises BookError when it is missing or damaged."""
     try:
-        return without_steps(nbformat.read(path, as_version=4))
+        return nbformat.read(path, as_version=4)
     except FileNotFoundError:
         raise BookError(f"{path.parent.name}/{path.name}: missing. Run: make build") from None
     except nbformat.reader.NotJSONError:
         raise BookError(f"{path.relative_to(ROOT)}: not a notebook, or cut short. "
                         "Run: make build") from None
-
-
-def without_steps(notebook: NotebookNode) -> NotebookNode:
-    """The notebook without the headings that the builder gave its steps. In place."""
-    notebook.cells = [cell for cell in notebook.cells
-                      if cell.metadata.get("dlsys", {}).get("role") != "step"]
-    for cell in notebook.cells:
-        cell.source = PREDICT.sub(r"## \1", cell.source)
-    return notebook
 
 
 def dress(notebook: NotebookNode) -> NotebookNode:
@@ -99,9 +89,7 @@ def dress(notebook: NotebookNode) -> NotebookNode:
             dress_code(cell, facts)
             continue
         trap = facts.get("trap")
-        if facts.get("role") == "exercise" and trap:
-            cell.source = lead_across(cell.source, kind, trap)
-        cell.source = frame(cell.source, facts.get("role", ""))
+        cell.source = dress_text(cell, facts.get("role", ""), trap, kind)
         if trap and trap not in labelled:
             labelled.add(trap)
             cell.source = f"({book_pages.label(kind, trap)})=\n{numbered(cell.source, trap)}"
@@ -113,6 +101,28 @@ def dress(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
+def dress_text(cell: NotebookNode, role: str, trap: str | None, kind: str) -> str:
+    """A markdown cell as the page has it: a mark, or its text in the block of its step."""
+    if role == "step":
+        return mark(cell)
+    source = WAY.sub(lambda way: book_pages.link("trap", way[1], f"{way[1]} {way[2]}"), cell.source)
+    if role == "exercise" and trap:
+        source = lead_across(source, kind, trap)
+    return frame(source, role)
+
+
+def mark(cell: NotebookNode) -> str:
+    """JupyterLab's heading of a step as the mark at which book_sphinx.py begins the step.
+
+    The cause is named in a paragraph of its own; what is folded says all in one line.
+    """
+    step = cell.id.removesuffix("-step").rpartition("-")[2]
+    text = cell.source.removeprefix("### ")
+    name, _, fault = text.partition(": ") if step == "why" else (text, "", "")
+    told = f"{name}\n\n**{sentence_case(fault)}**" if fault else name
+    return f"{FENCE}{{div}} step-mark step-{step}\n{told}\n{FENCE}"
+
+
 def lead_across(source: str, kind: str, trap: str) -> str:
     """The text of an exercise with a link to its place on the worksheet, or back to its trap."""
     there = {"trap": ("exercise", "See it on the worksheet"),
@@ -122,8 +132,8 @@ def lead_across(source: str, kind: str, trap: str) -> str:
 
 
 def numbered(source: str, trap: str) -> str:
-    """A trap's heading with its permanent number in front."""
-    return re.sub(rf"\A## (?!{trap})", f"## {trap} ", source)
+    """A trap's heading with its permanent number in front; book_sphinx.py marks the core ones."""
+    return re.sub(rf"\A## (?!{trap})", f"## {trap} ", HEADING.sub("## ", source))
 
 
 def frame(source: str, role: str) -> str:
@@ -149,8 +159,9 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
     if facts.get("explorer"):
         mount_explorer(cell, facts["explorer"])
         return
-    alts = [alt_text(o, cell.id) for o in cell.get("outputs", []) if is_figure(o)]
+    alts = [alt_text(o, cell.id) for o in cell.get("outputs", []) if book_traps.is_figure(o)]
     if alts:
+        cell.metadata.setdefault("tags", []).append("figure")
         cell.metadata.mystnb["image"] = {"alt": " ".join(alts)}
     if facts.get("role") == "setup":
         fold(cell, "Settings" if "parameters" in cell.metadata.get("tags", []) else "Setup")
@@ -171,10 +182,6 @@ def mount_explorer(cell: NotebookNode, name: str) -> None:
 def fold(cell: NotebookNode, prompt: str) -> None:
     cell.metadata.tags.append("hide-input")
     cell.metadata.mystnb["code_prompt_show"] = prompt
-
-
-def is_figure(output: NotebookNode) -> bool:
-    return "image/png" in output.get("data", {}) and "text/html" not in output.data
 
 
 def alt_text(output: NotebookNode, cell_id: str) -> str:

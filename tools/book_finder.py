@@ -15,6 +15,7 @@ from bs4 import BeautifulSoup
 from docutils.nodes import make_id
 
 from dlsys_helpers import catalog
+from dlsys_helpers.catalog import sentence_case
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import stage
 from tools import book_pages, book_traps
@@ -85,9 +86,9 @@ def part_of(lesson: int, heading: str) -> str:
 def of_trap(see: str, trap: str, lessons: book_pages.Lessons) -> Row:
     """A row whose test and fix are those of the trap's keep cell."""
     keep = book_traps.kept(lessons[int(trap[:2])], trap)
-    return Row(see, book_traps.sentence(keep["In your own code"]),
-               book_traps.sentence(keep["Keep"]),
-               f"[{trap} {book_pages.plain(catalog.trap(trap).title)}]({book_traps.name(trap)}.md)")
+    return Row(see, sentence_case(keep["In your own code"]),
+               sentence_case(keep["Keep"]),
+               f"[{trap} {book_pages.plain(catalog.trap(trap).name)}]({book_traps.name(trap)}.md)")
 
 
 def signs(guide: str) -> list[Row]:

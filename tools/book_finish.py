@@ -90,6 +90,18 @@ def name_sidebar(text: str) -> str:
     return text
 
 
+# A class for what the style sheet could find only by asking what each element holds.
+PARTS = {r'(class="sidebar-primary-item)(?=">\s*<a class="[^"]*\blogo\b)': r"\1 holds-logo",
+         r'(class="sidebar-primary-item)(?=">\s*<button class="[^"]*search)': r"\1 holds-search",
+         r'(class="bd-article)(?=">(?:(?!</article>).)*class="lead")': r"\1 start"}
+
+
+def name_parts(text: str) -> str:
+    for what, name in PARTS.items():
+        text = re.sub(what, name, text, flags=re.DOTALL)
+    return text
+
+
 def say_title_once(text: str) -> str:
     return re.sub(r"<title>(.+?) &#8212; \1</title>", r"<title>\1</title>", text)
 
@@ -130,8 +142,8 @@ def labelled(table: str) -> str:
     return re.sub(r"<tr\b.*?</tr>", row, table, flags=re.DOTALL)
 
 
-STEPS = (drop_idle, lambda text: ICON.sub(icon, text), name_folds, name_sidebar, say_title_once,
-         drop_sources, show_code, hold_together, label_cells)
+STEPS = (drop_idle, lambda text: ICON.sub(icon, text), name_folds, name_sidebar, name_parts,
+         say_title_once, drop_sources, show_code, hold_together, label_cells)
 
 
 def finish(html: Path, address: str) -> None:

@@ -57,17 +57,18 @@ def traps_page(lessons: Lessons) -> str:
     parts = ["# Trap index", "Every trap of the course has a permanent number: the stage, then "
              "its place in it. The number is the same in the lesson, in its exercise, in your "
              "progress and in the feedback of a check. *Core* traps are the short way through a "
-             "stage: at most five, with an hour of exercises.", reading.formula()]
+             "stage: at most five, with an hour of exercises. In its lesson a trap stands under "
+             "its situation, since the fault would give the answer away.", reading.formula()]
     for entry in STAGES:
         found = catalog.traps(entry.number)
         if found and entry.number in lessons:
-            rows = [(t.id, f"[{plain(t.title)}](traps/{t.id.replace('.', '-')}.md)",
-                     link("exercise", t.id, t.function),
+            rows = [(t.id, f"[{plain(t.name)}](traps/{t.id.replace('.', '-')}.md)",
+                     link("trap", t.id, t.title), link("exercise", t.id, t.function),
                      f"{'core, ' if t.core else ''}{t.difficulty} of 5, "
                      f"{count(t.points, 'point')}",
                      f"{reading.of_trap(lessons[entry.number], t.id)} + {t.minutes}")
                     for t in found]
-            head = ("Trap", "What goes wrong", "Exercise", "Path, difficulty, points",
+            head = ("Trap", "The fault", "The situation in its lesson", "Exercise", "Path, difficulty, points",
                     "Minutes to read + solve")
             parts += [f"## {entry.number}. {entry.title}",
                       f":::{{div}} rows\n{table(head, rows)}\n:::"]
@@ -104,7 +105,7 @@ def wrong_answers_of(entry: Stage) -> str:
     for trap in catalog.traps(entry.number):
         rows = [(plain(name), plain(message)) for name, message in proofs.told(trap.id).items()]
         parts += [f"## {trap.id} `{trap.function}`",
-                  f"{trap.title}. {link('exercise', trap.id, 'Try it')}. {proof(trap.id)}",
+                  f"{plain(trap.name)}. {link('exercise', trap.id, 'Try it')}. {proof(trap.id)}",
                   table(("The wrong answer", "What the learner is told"), rows)]
     return "\n\n".join(parts) + "\n"
 
@@ -138,7 +139,7 @@ def folklore(cell: NotebookNode) -> str:
     """One entry of the errata page. A heading of its own would break the page's order."""
     text = told_and_measured(without_heading(cell.source))
     trap = cell.metadata.dlsys.get("trap")
-    title = f"**{trap} {link('trap', trap, catalog.trap(trap).title)}**\n\n" if trap else ""
+    title = f"**{trap} {link('trap', trap, catalog.trap(trap).name)}**\n\n" if trap else ""
     return f":::::{{div}} role-folklore\n{title}{text}\n:::::"
 
 
@@ -178,7 +179,7 @@ def start_page(template: str, lessons: Lessons, repository: str = "", branch: st
              "explorer": raw(activations.static_html()), "needs": needs(), "hours": hours(lessons),
              "rate": reading.formula(),
              "code": code_links(repository, branch),
-             "trap": link("trap", SHOWN_TRAP, f"{SHOWN_TRAP}: {catalog.trap(SHOWN_TRAP).title}")}
+             "trap": link("trap", SHOWN_TRAP, f"{SHOWN_TRAP}: {catalog.trap(SHOWN_TRAP).name}")}
     for name, text in parts.items():
         template = template.replace(f"{{{{ {name} }}}}", text)
     return template
@@ -227,22 +228,27 @@ def raw(text: str) -> str:
 
 
 def strip(lesson: NotebookNode) -> str:
-    """One trap as its lesson stores it: the question, wrong code and symptom, repair and result."""
+    """One trap as its lesson stores it: situation, wrong code and question, repair and result."""
     def cells(role: str, kind: str) -> list[NotebookNode]:
         return [c for c in lesson.cells if c.cell_type == kind
                 and c.metadata.get("dlsys", {}).get("trap") == SHOWN_TRAP
                 and c.metadata.dlsys.role == role]
-    question = "\n\n".join([*(without_heading(c.source) for c in cells("predict", "markdown")),
-                            *map(asked, cells("predict", "code"))])
+    situation = "\n\n".join(without_heading(c.source) for c in cells("situation", "markdown"))
+    question = "\n\n".join(map(asked, cells("guess", "code")))
     look, again = ("\n".join(filter(None, map(measured, cells(role, "code"))))
                    for role in ("look", "repair"))
-    panels = {"role-predict": question,
+    panels = {"role-situation": situation,
               "role-break": "\n".join(map(fenced, cells("break", "code"))),
-              "role-look": f"<details><summary>Guess, then open</summary>\n{look}\n</details>",
+              "role-guess": f"{question}\n\n{opened('Guess, then open', look)}",
               "role-repair": "\n".join(map(fenced, shown(cells("repair", "code")))),
-              "role-look again": like(look, again)}
+              "role-look again": opened("Open after your guess", like(look, again))}
     inside = (f":::::{{div}} {role}\n{text}\n:::::" for role, text in panels.items())
     return "\n".join(["::::::{div} strip", *inside, "::::::"])
+
+
+def opened(summary: str, text: str) -> str:
+    """HTML that waits for a click."""
+    return f"<details><summary>{summary}</summary>\n{text}\n</details>"
 
 
 def like(before: str, after: str) -> str:

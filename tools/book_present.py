@@ -110,14 +110,14 @@ def fitting(groups: Iterable[list[Block]], left: int, most: int) -> tuple[list[B
 
 def shown_block(lesson: NotebookNode, trap: Trap) -> Block:
     """A trap as it is shown: what its own page holds, told, with a guess and a live run."""
-    told = [*book_traps.cells(lesson, trap.id, "predict", "markdown"),
+    told = [*book_traps.cells(lesson, trap.id, "situation", "markdown"),
             *book_pages.shown(book_traps.cells(lesson, trap.id, "break")),
-            *book_traps.cells(lesson, trap.id, "repair", "markdown")[:1],
+            *book_traps.cells(lesson, trap.id, "why", "markdown"),
             *book_pages.shown(book_traps.cells(lesson, trap.id, "repair"))[:1],
             *book_traps.cells(lesson, trap.id, "keep", "markdown")]
-    page = f"[{trap.id} {book_pages.plain(trap.title)}](../{book_traps.name(trap.id)}.md)"
+    page = f"[{trap.id} {book_pages.plain(trap.name)}](../{book_traps.name(trap.id)}.md)"
     return Block(math.ceil(GUESS + RUN + reading.minutes(told)),
-                 f"Trap {page}: guess, break, look, repair", trap.id)
+                 f"Trap {page}: code, guess, look, why, repair", trap.id)
 
 
 def solved_block(trap: Trap) -> Block:
@@ -210,8 +210,9 @@ def overview(stages: list[Stage], lessons: book_pages.Lessons) -> str:
         "Slides are one file that opens in any browser, without a network:",
         "```bash\ndlsys slides 1                      # writes my-work/01_slides.html\n"
         "dlsys slides 1 --out first.html     # or where you say\n```",
-        "A trap is a column of slides: its question with the wrong code, what was measured, cause "
-        "and repair, what is told about it, the exercise, what to keep. {kbd}`Space` goes on, "
+        "A trap is a column of slides: its situation with the wrong code and the question, what was "
+        "measured, the fault and its cause, the repair, what is told about it, the exercise, what "
+        "to keep. {kbd}`Space` goes on, "
         "{kbd}`→` skips to the next trap, {kbd}`D` switches between light and dark, {kbd}`?` lists "
         "all keys. Print to PDF from the address with `?view=print` at its end.",
         book_pages.table(("Stage", "Page", "Traps", "Minutes to read", "Minutes of exercises"),

@@ -1,4 +1,4 @@
-"""A Sphinx extension: formulas as MathML, what a page says to search engines, permanent anchors.
+"""A Sphinx extension: the steps of a trap, formulas as MathML, permanent anchors, descriptions.
 
 book/_config.yml names it, so Jupyter Book's own process loads it.
 """
@@ -14,9 +14,20 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 from dlsys.formulas import mathml
+from dlsys_helpers import catalog
 
 log = logging.getLogger(__name__)
-NAMED = re.compile(r"(trap|exercise)-\d\d-\d+")  # ids that never change
+NAMED = re.compile(r"(trap|exercise)-(\d\d)-(\d+)")  # ids that never change
+MARK, STEP = "step-mark", "step-"  # classes of the mark at which a step begins, from book.mark
+ASKED = ("break", "guess")  # the code and the question stand side by side
+
+
+class Fold(nodes.General, nodes.Element):
+    """What is folded: its first child, a `FoldName`, says what it holds."""
+
+
+class FoldName(nodes.General, nodes.TextElement):
+    """The line of a fold that stays in sight."""
 
 
 def pieces(tex: str) -> list[str]:
@@ -54,6 +65,67 @@ def permanent_first(_app: Sphinx, doctree: nodes.document) -> None:
         section["ids"].sort(key=lambda name: not NAMED.fullmatch(name))
 
 
+# ---- the steps of a trap
+
+def group_steps(_app: Sphinx, doctree: nodes.document) -> None:
+    """Put what belongs to a step of a trap into one block, which begins with the step's name."""
+    for section in [*doctree.findall(nodes.section)]:
+        number = next((m for m in map(NAMED.fullmatch, section["ids"]) if m), None)
+        if number and number[1] == "trap":
+            group(section)
+            if catalog.trap(f"{number[2]}.{number[3]}").core:
+                section[0] += [nodes.Text(" "), nodes.inline("", "core", classes=["core"])]
+
+
+def group(section: nodes.section) -> None:
+    """The section as heading and situation, the question beside its code, and what waits for it."""
+    opening, steps = [], []
+    for node in section.children:
+        if "role-next" in node.get("classes", []):
+            steps.append(("next", [node]))
+        elif MARK in node.get("classes", []):
+            name = next(c.removeprefix(STEP) for c in node["classes"] if c != MARK)
+            steps.append((name, [*named(name, node)]))
+        else:
+            (steps[-1][1] if steps else opening).append(node)
+    asked, waiting, ways = ([block(name, found) for name, found in steps if name in names]
+                            for names in (ASKED, {n for n, _ in steps} - {*ASKED, "next"}, ["next"]))
+    section.children = []
+    section += opening
+    section += [div("pair", *asked)] if asked else []
+    section += [div("waits", *waiting)] if waiting else []
+    section += ways
+
+
+def named(step: str, mark: nodes.Element) -> list[nodes.Node]:
+    """What a step begins with: its name, and the fault below that of the cause."""
+    name, *more = mark.children
+    if step == "more":
+        return [FoldName("", "", *name.children)]
+    heading = nodes.rubric("", "", *name.children, classes=["step-name"])
+    heading["heading-level"] = 3
+    for paragraph in more:
+        paragraph["classes"].append("fault")
+    return [heading, *more]
+
+
+def block(step: str, found: list[nodes.Node]) -> nodes.Element:
+    if step == "more":
+        return div("step step-more", Fold("", *found))
+    return div(f"step {STEP}{step}", *found)
+
+
+def div(classes: str, *found: nodes.Node) -> nodes.container:
+    return nodes.container("", *found, classes=classes.split(), is_div=True)
+
+
+def tags(name: str, classes: str = "") -> tuple:
+    """How a node is written: as this element."""
+    said = f' class="{classes}"' if classes else ""
+    return (lambda self, _node: self.body.append(f"<{name}{said}>"),
+            lambda self, _node: self.body.append(f"</{name}>\n"))
+
+
 def summary(doctree: nodes.document | None) -> str:
     """The first paragraph of a page, in the length that search engines show."""
     found = next(doctree.findall(nodes.paragraph), None) if doctree else None
@@ -83,6 +155,10 @@ def meta(kind: str, name: str, content: str) -> str:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_html_math_renderer("mathml", (draw_inline, None), (draw_block, None))
+    app.add_node(Fold, html=tags("details", "more"))
+    app.add_node(FoldName, html=tags("summary"))
+    # Before Sphinx collects the contents, which show the same mark.
+    app.connect("doctree-read", group_steps, priority=400)
     app.connect("doctree-read", permanent_first)
     app.connect("html-page-context", describe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

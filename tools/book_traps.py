@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import json
 import re
 
@@ -10,7 +11,7 @@ from nbformat import NotebookNode
 
 from benchmarks import watch_lessons
 from dlsys_helpers import catalog
-from dlsys_helpers.catalog import Trap
+from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.errors import UserError
 from dlsys_watch.rules import all_rules
 from tools import book_pages
@@ -38,24 +39,37 @@ def cells(lesson: NotebookNode, trap: str, role: str, kind: str = "code") -> lis
 
 def page(trap: Trap, lesson: NotebookNode) -> str:
     keep = kept(lesson, trap.id)
-    shown, asked = (cells(lesson, trap.id, role) for role in ("break", "look"))
-    why, mended = (cells(lesson, trap.id, "repair", kind) for kind in ("markdown", "code"))
-    parts = [f"# {trap.id} {trap.title}", f"**You see:** {book_pages.plain(trap.symptom)}.",
+    shown, asked, mended = (cells(lesson, trap.id, role) for role in ("break", "look", "repair"))
+    parts = [f"# {trap.id} {book_pages.plain(trap.name)}",
+             f"**You see:** {book_pages.plain(trap.symptom)}.",
              "## The code that does it", *map(book_pages.fenced, book_pages.shown(shown)),
-             "## What was measured", *map(readings, asked),
-             "## Why, and the repair", *(c.source for c in why[:1]),
-             *map(book_pages.fenced, (book_pages.shown(mended) or mended)[:1]),
-             "## A test for your own code", sentence(keep["In your own code"]),
-             sentence(keep["Keep"])]
+             "## What was measured", *filter(None, map(readings, asked)),
+             "## Why", *cause(lesson, trap.id),
+             "## The repair", *map(book_pages.fenced, (book_pages.shown(mended) or mended)[:1]),
+             "## A test for your own code", sentence_case(keep["In your own code"]),
+             "## Keep", sentence_case(keep["Keep"])]
     parts += ["## Would `dlsys watch` tell?", watched(trap.id)]
     if "Seen in the wild" in keep:
         parts += ["## Seen in the wild", keep["Seen in the wild"]]
     return "\n\n".join([*parts, "## Go on", ways(trap)]) + "\n"
 
 
-def sentence(text: str) -> str:
-    """Text with a large first letter; `capitalize` would lower the rest."""
-    return text[:1].upper() + text[1:]
+def cause(lesson: NotebookNode, trap: str) -> list[str]:
+    """What the lesson says of the cause, with its first picture."""
+    told = cells(lesson, trap, "why", "markdown")
+    drawn = [o for c in cells(lesson, trap, "why") for o in c.outputs if is_figure(o)]
+    return [*(c.source for c in told), *map(picture, drawn[:1])]
+
+
+def is_figure(output: NotebookNode) -> bool:
+    return "image/png" in output.get("data", {}) and "text/html" not in output.data
+
+
+def picture(output: NotebookNode) -> str:
+    """A stored figure in the page itself, with its alt text."""
+    alt = html.escape(output.metadata.get("image/png", {}).get("alt", ""))
+    data = "".join(output.data["image/png"].split())
+    return book_pages.raw(f'<img class="figure" alt="{alt}" src="data:image/png;base64,{data}">')
 
 
 def kept(lesson: NotebookNode, trap: str) -> dict[str, str]:
@@ -112,6 +126,7 @@ def watched(trap: str) -> str:
 
 def ways(trap: Trap) -> str:
     """Links into the lesson, the worksheet and the list of wrong answers."""
-    return (f"{book_pages.link('trap', trap.id, 'Guess first, then run it in the lesson')}, "
+    return (f"In the lesson it is called {book_pages.link('trap', trap.id, trap.title)}: guess "
+            f"first, then run it. Or "
             f"{book_pages.link('exercise', trap.id, f'write {trap.function} yourself')} (about "
             f"{trap.minutes} minutes), or look up the [other symptoms](../symptoms.md).")

@@ -2,9 +2,10 @@
 
 nbconvert turns cells into slides of reveal.js. slides_template/ holds reveal.js, reveal.css and
 plugin/notes.js, the speaker view, of release 6.0.2, from dist/ of the npm package; nbconvert would
-load them from a network. What stands together follows from the steps of a trap: situation, guess
-and wrong code; what was measured; cause and repair; what to keep. A trap is a column: down goes on
-in it, right leaves it for the next one.
+load them from a network. What stands together follows from the steps of a trap: situation, wrong
+code and question; what was measured; the fault and its cause; the repair; what to keep. What a
+lesson folds under More stays in the lesson. A trap is a column: down goes on in it, right leaves it
+for the next one.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ TEMPLATE = Path(__file__).with_name("slides_template")
 TEXT, CODE, GAP, HEADING, FIGURE, COLUMNS = 35, 27, 24, 60, 540, 92
 FULL = 800  # a slide takes no more than that: deck.js shrinks it by a tenth
 FULL_FIRST = 880  # question and code are best seen together, in smaller letters
-HEADINGS = {"look": "Measured", "repair": "Why, and the repair", "folklore": "Told and measured",
-            "exercise": "Your turn", "keep": "Keep"}
-_HEADING = re.compile(r"\A## Trap ([\d.]+): (.*)\n+(?:### Predict\n+)?")
+HEADINGS = {"look": "Measured", "why": "Why: {fault}", "repair": "Repair",
+            "folklore": "Told and measured", "exercise": "Your turn", "keep": "Keep"}
+_HEADING = re.compile(r"\A## Trap ([\d.]+)(?: \(core\))?: (.*)\n+")
 _ISSUE = re.compile(r"^#(?=\d)", re.MULTILINE)
 _TAG = re.compile(r"</?(?:ol|li|div|p|span)\b[^>]*>")
 _SCRIPT = re.compile(r"<(!--|/?script)")  # would end the script in which it is a text
@@ -63,18 +64,17 @@ def slides(book: NotebookNode) -> Iterator[Slide]:
 def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
     """The slides of one trap: its question with the wrong code, then one step after the other."""
     by_role = {role: [c for c in cells if _role(c) == role] for role in map(_role, cells)}
-    situation, *asked = by_role["predict"]
-    number, title = _HEADING.match(situation.source).groups()
-    told = [_text(_HEADING.sub("", situation.source)), *(_question(c, number) for c in asked)]
+    first, *rest = by_role["situation"]
+    number, title = _HEADING.match(first.source).groups()
+    told = [_text(_HEADING.sub("", first.source)), *rest]
     broken = [_code(c) if c.cell_type == "code" else c for c in by_role["break"] if not _folded(c)]
-    yield from _opening(f"## {number} {title}", told, broken, notes(number))
-    # What the wrong code printed or drew is the first of the measurements.
-    found = [[out] for cell in by_role["break"] for out in _outputs(cell)]
+    asked = [_question(c, number) for c in by_role["guess"]]
+    yield from _opening(f"## {number} {title}", told, [*broken, *asked], notes(number))
     for role, heading in HEADINGS.items():
-        parts = [*(found if role == "look" else []), *map(_parts, by_role.get(role, []))]
-        for k, cells_of_one in enumerate(pack(parts, FULL - HEADING)):
+        named = heading.format(fault=catalog.trap(number).fault)
+        for k, cells_of_one in enumerate(pack(map(_parts, by_role.get(role, [])), FULL - HEADING)):
             clock = [_clock(number)] if role == "exercise" and k == 0 else []
-            yield Slide(f"### {number} {heading}", [*clock, *cells_of_one])
+            yield Slide(f"### {number} {named}", [*clock, *cells_of_one])
 
 
 def notes(number: str) -> str:
@@ -92,15 +92,17 @@ def _clock(number: str) -> NotebookNode:
     return _text(f'<p class="clock" data-minutes="{minutes}">{minutes}:00</p>')
 
 
-def _opening(heading: str, told: list, broken: list, notes: str) -> Iterator[Slide]:
-    """Question and wrong code on one slide; on two, the question on both, where they are long."""
-    if high([*told, *broken]) <= FULL_FIRST - HEADING:
-        yield Slide(heading, [*told, *broken], first=True, notes=notes)
+def _opening(heading: str, told: list, asked: list, notes: str) -> Iterator[Slide]:
+    """Situation, wrong code and question on one slide; where they are long, the situation before.
+
+    asked: the code, then the question about it, which is last.
+    """
+    if high([*told, *asked]) <= FULL_FIRST - HEADING:
+        yield Slide(heading, [*told, *asked], first=True, notes=notes)
         return
     yield Slide(heading, told, first=True, notes=notes)
-    question = _text(told[-1].source.partition("\n")[0])
-    for part in pack([[c] for c in broken], FULL_FIRST - HEADING - height(question)):
-        yield Slide(heading.replace("## ", "### ", 1), [question, *part])
+    for part in pack([[c] for c in asked], FULL_FIRST - HEADING):
+        yield Slide(heading.replace("## ", "### ", 1), part)
 
 
 def _parts(cell: NotebookNode) -> list[NotebookNode]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Sequence
+from decimal import Decimal
+from math import floor
 from typing import Any, NamedTuple
 
 from dlsys_helpers import cards, progress, room
@@ -37,11 +39,15 @@ class Question(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """What came out, as it is shown; `right` is the right choice or the ends of what counts."""
+    """What came out, as it is shown; `right` is the right choice or the ends of what counts.
+
+    value: of a number, what was measured.
+    """
 
     id: str
     shown: str
     right: str | tuple[float, float]
+    value: float | None = None
 
     def agrees(self, answer: str | float) -> bool:
         if isinstance(self.right, str) or isinstance(answer, str):
@@ -102,7 +108,7 @@ def _number(asked: Question, value: Any, right: tuple[float, float]) -> Measurem
     if not low <= number <= high:
         raise ClaimFailed(f"measured {asked.id}: got {number:.6g}, expected {low:g} to {high:g}.")
     return Measurement(asked.id, f"{_digits(number)}\N{NO-BREAK SPACE}{asked.unit}".strip(),
-                       (low, high))
+                       (low, high), number)
 
 
 def _choice(asked: Question, index: int) -> Measurement:
@@ -129,9 +135,36 @@ def sentence(asked: Question, result: Measurement, said: dict) -> str:
     if not said:
         return f"Measured: {result.shown}."
     sure = "sure" if said["sure"] else "not sure"
-    right = ": right" if result.agrees(said["guess"]) else ""
     return (f"You said {asked.named(said['guess'])} and were {sure}; "
-            f"measured {result.shown}{right}.")
+            f"measured {result.shown}{_verdict(asked, result, said['guess'])}.")
+
+
+def _verdict(asked: Question, result: Measurement, answer: str | float) -> str:
+    """What ends the sentence: of a number with the band that counts, and how far it missed."""
+    hit = result.agrees(answer)
+    if isinstance(result.right, str):
+        return ": right" if hit else ""
+    low, high = map(_plain_number, result.right)
+    band = f"{low} to {high}\N{NO-BREAK SPACE}{asked.unit}".strip()
+    if hit:
+        return f": right, as is {band}"
+    return f", right from {band}: {_missed(answer, result)}"
+
+
+def _plain_number(number: float) -> str:
+    """A number as people write it, without an exponent."""
+    return f"{Decimal(f'{number:.12g}'):,f}"
+
+
+def _missed(answer: float, result: Measurement) -> str:
+    """How far a guess is off: as a factor, where there is one."""
+    way = "too low" if answer < result.right[0] else "too high"
+    if not result.value or answer <= 0 or result.value <= 0:
+        return way
+    factor = max(answer, result.value) / min(answer, result.value)
+    # Rounded as JavaScript does, since guess.js says the same.
+    times = f"{floor(factor * 10 + .5) / 10:g}" if factor < 9.95 else f"{floor(factor + .5):,}"
+    return f"{times} times {way}" if factor >= 1.1 else way
 
 
 # ---- what is shown

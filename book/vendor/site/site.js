@@ -24,6 +24,11 @@
     + ".search-button, .primary-toggle, .secondary-toggle").forEach((button) => {
     button.blur = () => window.bootstrap?.Tooltip.getInstance(button)?.hide();
   }));
+  // A pressed button keeps the focus; its tooltip goes with the pointer, or with the ring.
+  const told = '[data-bs-toggle="tooltip"]:is(:hover, :focus-visible)';
+  for (const type of ["pointerover", "pointerout", "focusin", "focusout"])
+    document.addEventListener(type, () => document.documentElement.classList.toggle(
+      "tips", document.querySelector(told) !== null));
   document.addEventListener("click", (event) => {
     const copy = event.composedPath().find((e) => e.matches?.(".copybtn"));
     copy?.focus({ preventScroll: true });

@@ -39,7 +39,7 @@ def _row(room: Room, item: Item) -> dict[str, Any]:
     after = room.answers.get((id, last), {}) if last > 1 else {}
     tried = room.verdicts.get(id, {}).values()
     mistakes = results.stuck(item, [one for one in tried if one.mistake])
-    row = {"trap": id, "title": item.trap.title, "question": item.asked.text,
+    row = {"trap": id, "title": item.trap.name, "question": item.asked.text,
            "measured": item.measured.shown, **_counts(item, first, "before"),
            **_counts(item, after, "after"), "answers_both": len(first.keys() & after.keys()),
            "gain": gain(item, first, after), "tried": len(tried),

@@ -127,7 +127,7 @@ class Hall:
                  "names": self.settings["names"]}
         if item is None or self.over:
             return shown
-        shown |= {"trap": item.trap.id, "name": item.trap.title}
+        shown |= {"trap": item.trap.id, "name": self._name(item)}
         if room.phase == EXERCISE:
             return shown | {"until": room.until, "hints": item.trap.hints}
         shown |= {"go": room.rounds[room.now].go, "question": item.asked._asdict(),
@@ -151,9 +151,15 @@ class Hall:
         return json.dumps(shown)
 
     def _traps(self) -> list[dict]:
-        return [{"id": id, "title": item.trap.title, "minutes": item.trap.minutes,
+        return [{"id": id, "title": self._name(item), "minutes": item.trap.minutes,
                  "phase": self.room.rounds[id].phase if id in self.room.rounds else ""}
                 for id, item in self.room.by_id.items()]
+
+    def _name(self, item: Item) -> str:
+        """The fault once its answer was shown; until then the situation, which gives none away."""
+        asked = self.room.rounds.get(item.trap.id)
+        known = asked and asked.phase == REVEALED
+        return item.trap.name if known else item.trap.title
 
     def _notes(self) -> dict[str, Any]:
         """Before the class sees them: the counts, what they ask for, and what is told."""

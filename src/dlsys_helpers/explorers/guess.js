@@ -53,10 +53,29 @@ const named = (guess, unit) =>
   typeof guess === "string" ? `\u201c${guess}\u201d` : `${guess}\u00a0${unit}`;
 
 // The same sentence as in guesses.py.
-function sentence({ guess, sure }, unit, { shown, right }) {
-  const hit = typeof right === "string" ? guess === right : right[0] <= guess && guess <= right[1];
+function sentence({ guess, sure }, unit, measured) {
   return `You said ${named(guess, unit)} and were ${certainty(sure)}; ` +
-    `measured ${shown}${hit ? ": right" : ""}.`;
+    `measured ${measured.shown}${verdict(guess, unit, measured)}.`;
+}
+
+const plain = (number) =>
+  number.toLocaleString("en-US", { maximumSignificantDigits: 12 });
+
+// What ends the sentence: of a number with the band that counts, and how far it missed.
+function verdict(guess, unit, { right, value }) {
+  if (typeof right === "string") return guess === right ? ": right" : "";
+  const [low, high] = right;
+  const band = `${plain(low)} to ${plain(high)}\u00a0${unit}`.trim();
+  if (low <= guess && guess <= high) return `: right, as is ${band}`;
+  return `, right from ${band}: ${missed(guess, value, guess < low ? "too low" : "too high")}`;
+}
+
+function missed(guess, value, way) {
+  if (!value || guess <= 0 || value <= 0) return way;
+  const factor = Math.max(guess, value) / Math.min(guess, value);
+  const times = factor < 9.95 ? plain(Math.floor(factor * 10 + 0.5) / 10)
+    : plain(Math.floor(factor + 0.5));
+  return factor >= 1.1 ? `${times} times ${way}` : way;
 }
 
 function said(question, { guess, sure }, onAgain) {
@@ -88,11 +107,13 @@ function draw(root, question, guess, keep, more = []) {
 
 // ---- in JupyterLab: anywidget calls this for every view ----------------------------------------
 // A learner's copy folds the steps that answer a question: its guess opens them, up to the next
-// trap. A press on the button of a folded heading keeps the notebook's own record of it right.
+// trap, but for what is beside its line. A press on the button of a folded heading keeps the
+// notebook's own record of it right.
 function unfold(root) {
   let cell = root.closest(".jp-Cell");
   while ((cell = cell?.nextElementSibling) && !cell.querySelector("h1, h2"))
-    cell.querySelector(".jp-showHiddenCellsButton")?.click();
+    if (!cell.querySelector("h3")?.textContent.startsWith("More"))
+      cell.querySelector(".jp-showHiddenCellsButton")?.click();
 }
 
 function render({ model, el: root }) {
@@ -119,8 +140,9 @@ function storage() {
 
 function mount(root, store) {
   const question = JSON.parse(root.dataset.guess);
-  const cell = root.closest(".cell") ?? root;
-  const open = () => cell.classList.add("gs-open");
+  const asked = root.closest(".pair");
+  const answers = asked.nextElementSibling;
+  const open = () => [asked, answers].forEach((part) => part.classList.add("gs-open"));
   const compare = (guess) => document.querySelectorAll("[data-measured]").forEach((node) => {
     const measured = JSON.parse(node.dataset.measured);
     if (measured.id === question.id)
@@ -131,26 +153,39 @@ function mount(root, store) {
     compare(guess);
     open();
   };
+  // The answer comes into sight below the guess, which keeps the focus.
+  const made = (guess) => {
+    keep(guess);
+    begin(answers).scrollIntoView({ block: "nearest" });
+  };
   const skip = el("button", { type: "button", class: "gs-button gs-quiet gs-skip" },
     "Show it without a guess");
   skip.addEventListener("click", () => {
     open();
-    root.querySelector("input").focus();
+    begin(answers).focus();
   });
   const kept = JSON.parse(store.getItem(key(question.id)));
   const { choices } = question; // they may have changed since
   const earlier = kept && (choices.length ? choices.includes(kept.guess) : !isNaN(kept.guess))
     ? kept : null;
-  draw(root, question, earlier, keep, [skip]);
+  draw(root, question, earlier, made, [skip]);
   if (earlier) keep(earlier);
+}
+
+// The name of the first step that a guess opens; it can be given the focus.
+function begin(answers) {
+  const first = answers.querySelector(".step-name") ?? answers;
+  first.tabIndex = -1;
+  return first;
 }
 
 // An address that leads into a part that still waits opens it.
 function follow() {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (!target || target.checkVisibility()) return;
-  for (let part = target; part; part = part.parentElement)
-    part.parentElement?.querySelector(":scope > .tag_guess")?.classList.add("gs-open");
+  for (const part of [target.closest(".waits"), target.closest(".waits")?.previousElementSibling])
+    part?.classList.add("gs-open");
+  if (target.closest("details.more")) target.closest("details.more").open = true;
   target.scrollIntoView();
 }
 
@@ -171,11 +206,18 @@ function everything(button, store) {
 function unfoldForPaper() {
   const page = document.documentElement.classList;
   let waits = false;
+  let folded = [];
+  const open = (is) => folded.forEach((fold) => (fold.open = is));
   window.addEventListener("beforeprint", () => {
     waits = page.contains("guess-first");
     page.remove("guess-first");
+    folded = document.querySelectorAll("details.more:not([open])");
+    open(true);
   }, { capture: true });
-  window.addEventListener("afterprint", () => page.toggle("guess-first", waits));
+  window.addEventListener("afterprint", () => {
+    page.toggle("guess-first", waits);
+    open(false);
+  });
 }
 
 function mountAll() {
