@@ -179,7 +179,7 @@ def start_page(template: str, lessons: Lessons, repository: str = "", branch: st
              "explorer": raw(activations.static_html()), "needs": needs(), "hours": hours(lessons),
              "rate": reading.formula(),
              "code": code_links(repository, branch),
-             "trap": link("trap", SHOWN_TRAP, f"{SHOWN_TRAP}: {catalog.trap(SHOWN_TRAP).name}")}
+             "trap": link("trap", SHOWN_TRAP, f"{SHOWN_TRAP}: {catalog.trap(SHOWN_TRAP).title}")}
     for name, text in parts.items():
         template = template.replace(f"{{{{ {name} }}}}", text)
     return template

@@ -89,12 +89,13 @@ def kept(lesson: NotebookNode, trap: str) -> dict[str, str]:
 
 
 def readings(cell: NotebookNode) -> str:
-    """What a cell printed, and the claims that held for it."""
+    """What a cell printed and drew, and the claims that held for it."""
     printed = "".join(o.text for o in cell.outputs if o.output_type == "stream").strip()
     claims = [text.removeprefix(CLAIM) for o in cell.outputs
               if (text := o.get("data", {}).get("text/plain", "")).startswith(CLAIM)]
     block = f"```text\n{printed}\n```\n\n" if printed else ""
-    return block + "\n".join(f"- {book_pages.plain(c)}" for c in claims)
+    drawn = "".join(f"{picture(o)}\n\n" for o in cell.outputs if is_figure(o))
+    return block + drawn + "\n".join(f"- {book_pages.plain(c)}" for c in claims)
 
 
 @functools.cache

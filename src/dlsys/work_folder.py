@@ -94,6 +94,8 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False
     book["metadata"]["dlsys"]["version"] = lesson_version(book)
     if core:
         _shorten(book, reading.core(book["cells"]))
+    end = worksheet.removeprefix(stage.stem).removesuffix(".ipynb")
+    _lead_to_guess(book["cells"], paths.lesson_copy(stage.number, end).name)
     for cell in book["cells"]:
         facts = cell["metadata"].get("dlsys", {})
         if facts.get("role") == "exercise":
@@ -115,6 +117,17 @@ def _shorten(book: dict, cells: list[dict]) -> None:
 
 def _written(book: dict) -> bytes:
     return (json.dumps(book, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _lead_to_guess(cells: list[dict], name: str) -> None:
+    """Below the lesson's title, the way to its first guess: one link, one command."""
+    asked = next((c for c in cells if "guess" in c["metadata"].get("tags", [])), None)
+    if asked:
+        trap = asked["metadata"]["dlsys"]["trap"]
+        title, end, rest = "".join(cells[0]["source"]).partition("\n")
+        way = (f"**In a hurry?** Go to [the first guess]({name}#cell-id={asked['id']}) and choose "
+               f"*Run*, *Run All Above Selected Cell*, then run it: trap {trap} needs no more.")
+        cells[0]["source"] = f"{title}\n\n{way}\n{end}{rest}"
 
 
 def lesson_version(book: dict) -> str:
