@@ -4,12 +4,13 @@ import socket
 
 import nbformat
 import pytest
+from docutils import frontend, nodes, utils
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from dlsys_helpers import acting, checking, judging
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES
-from tools import book, book_finish, book_pages, book_sphinx, build, proof, reading
+from tools import book, book_finish, book_pages, book_sphinx, proof, reading
 
 
 def cell(kind, source, role, outputs=(), **facts):
@@ -28,6 +29,10 @@ def figure(**image):
     return new_output("display_data", {"image/png": "aGk="}, metadata={"image/png": image})
 
 
+def docutils_document():
+    return utils.new_document("page", frontend.get_default_settings())
+
+
 def printed(text):
     return new_output("stream", name="stdout", text=text)
 
@@ -35,16 +40,16 @@ def printed(text):
 # ---- dressing
 
 def test_a_step_is_framed_and_its_heading_stays_outside():
-    framed = book.frame("## Title\n\nGuess first.", "predict")
+    framed = book.frame("## Title\n\nOne rule.", "keep")
     heading, opening, body, closing = (line for line in framed.split("\n") if line)
     assert heading == "## Title"
-    assert opening.endswith("{div} role-predict")
-    assert body == "Guess first."
+    assert opening.endswith("{div} role-keep")
+    assert body == "One rule."
     assert closing == book.FENCE
 
 
-@pytest.mark.parametrize("role", ["hook", "concept", "gpu", "summary", ""])
-def test_text_that_is_no_step_stays_as_it_is(role):
+@pytest.mark.parametrize("role", ["hook", "concept", "gpu", "summary", "situation", "why", ""])
+def test_other_text_stays_as_it_is(role):
     assert book.frame("## Title\n\nText.", role) == "## Title\n\nText."
 
 
@@ -56,8 +61,9 @@ def test_only_questions_of_a_quiz_are_framed():
 
 
 def test_a_trap_gets_its_number_and_one_target():
-    dressed = book.dress(lesson(cell("markdown", "## A title\n\nGuess.", "predict", trap="01.2"),
-                                cell("markdown", "Because.", "repair", trap="01.2")))
+    dressed = book.dress(lesson(
+        cell("markdown", "## Trap 01.2 (core): A title\n\nGuess.", "situation", trap="01.2"),
+        cell("markdown", "Because.", "why", trap="01.2")))
     first, second = (c.source for c in dressed.cells)
     assert first.startswith("(trap-01-2)=\n## 01.2 A title\n")
     assert "trap-01-2" not in second
@@ -100,13 +106,56 @@ def test_the_two_cells_of_the_set_up_have_different_names():
         "Settings", "Setup"]
 
 
-def test_a_page_has_no_headings_of_steps():
-    shown = book.without_steps(lesson(
-        cell("markdown", build.PREDICT.format("01.2", "A title") + "\n\nGuess.", "predict",
-             trap="01.2"),
-        cell("markdown", "### Look", "step", trap="01.2"),
-        cell("markdown", "### A part\n\nText.", "concept")))
-    assert [c.source for c in shown.cells] == ["## A title\n\nGuess.", "### A part\n\nText."]
+def step(text, name):
+    made = cell("markdown", f"### {text}", "step", trap="01.2")
+    made["id"] = f"01-2-{name}-step"
+    return made
+
+
+@pytest.mark.parametrize(("text", "name", "told"), [
+    ("Look", "look", "Look"), ("Why: no `mask` at all", "why", "Why\n\n**No `mask` at all**"),
+    ("More: a · b: c (2 claims)", "more", "More: a · b: c (2 claims)")])
+def test_a_heading_of_a_step_becomes_the_mark_at_which_it_begins(text, name, told):
+    _, marked = book.dress(lesson(cell("markdown", "## T", "situation", trap="01.2"),
+                                  step(text, name))).cells
+    assert marked.source == f"{book.FENCE}{{div}} step-mark step-{name}\n{told}\n{book.FENCE}"
+
+
+def test_a_link_to_the_next_trap_leads_to_its_permanent_place():
+    text = ("Next on the core path: [01.2 A title (old)](#Trap-01.2-(core):-A-title-(old)), "
+            "[01.3 More](#Trap-01.3:-More).")
+    shown = book.dress(lesson(cell("markdown", text, "setup"))).cells[0].source
+    assert shown == ("Next on the core path: {ref}`01.2 A title (old) <trap-01-2>`, "
+                     "{ref}`01.3 More <trap-01-3>`.")
+
+
+def kids(node):
+    """A doctree as its blocks, with text where there is no block below."""
+    return {" ".join(c.get("classes", [])) or c.tagname: c.astext() for c in node.children}
+
+
+def test_a_trap_becomes_a_pair_what_waits_and_a_way_on():
+    def mark(name, text):
+        return nodes.container("", nodes.paragraph("", text), classes=["step-mark", f"step-{name}"])
+    section = nodes.section("", nodes.title("", "T"), nodes.paragraph("", "The situation."),
+                            ids=["trap-01-1"])
+    for name, text in (("break", "The code"), ("guess", "Guess"), ("look", "Look"),
+                       ("why", "Why"), ("more", "More: a"), ("keep", "Keep")):
+        section += [mark(name, text), nodes.paragraph("", f"{name} told.")]
+    section += nodes.container("", nodes.paragraph("", "Next."), classes=["role-next"])
+    document = docutils_document()
+    document += section
+    book_sphinx.group_steps(None, document)
+    title, situation, pair, waits, following = section.children
+    assert (title.astext(), situation.astext()) == ("T core", "The situation.")
+    assert [*kids(pair)] == ["step step-break", "step step-guess"]
+    assert [*kids(waits)] == ["step step-look", "step step-why", "step step-more",
+                              "step step-keep"]
+    assert waits.children[1].astext() == "Why\n\nwhy told."
+    [fold] = waits.children[2].children
+    assert isinstance(fold, book_sphinx.Fold)
+    assert [c.tagname for c in fold.children] == ["FoldName", "paragraph"]
+    assert following.astext() == "Next."
 
 
 def test_a_figure_without_alt_text_is_refused():
@@ -125,7 +174,7 @@ def test_an_explorer_replaces_its_stored_picture():
 def guess_cell():
     asked = new_output("display_data", {"text/plain": "Your guess: How many?\n  - a number, in %",
                                         "text/html": '<div data-guess="{}">How many?</div>'})
-    made = cell("code", 'guess("01.1", "How many?", unit="%")', "predict", [asked], trap="01.1")
+    made = cell("code", 'guess("01.1", "How many?", unit="%")', "guess", [asked], trap="01.1")
     made.metadata["tags"].append("guess")
     return made
 
@@ -149,9 +198,12 @@ def test_a_page_without_guesses_has_no_button_for_them():
 
 
 def test_the_start_page_asks_the_question_of_the_trap_it_tells():
-    told = book_pages.strip(lesson(cell("markdown", "## A title\n\nA situation.", "predict",
-                                        trap="01.1"), guess_cell()))
-    assert "A situation.\n\n**How many?**" in told
+    told = book_pages.strip(lesson(
+        cell("markdown", "## A title\n\nA situation.", "situation", trap="01.1"),
+        cell("code", "broken = 1", "break", trap="01.1"), guess_cell()))
+    places = [told.find(part) for part in ("A situation.", "broken = 1", "**How many?**")]
+    assert -1 not in places
+    assert places == sorted(places)
 
 
 # ---- generated text

@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_left_and_what_follows_may_fit():
 
 def test_a_trap_takes_longer_to_read_with_more_text_and_a_lesson_is_more_than_its_traps():
     words = " ".join(["word"] * reading.WORDS)
-    one = cell("markdown", words, "predict", trap="01.1")
+    one = cell("markdown", words, "situation", trap="01.1")
     code = cell("code", "x = 1\n" * reading.LINES, "break", [printed("y")], trap="01.1")
     other = cell("markdown", words, "concept")
     assert reading.of_trap(lesson(one, other), "01.1") == 1

@@ -1,7 +1,7 @@
 """The page of a trap: what it takes from the cells of its lesson."""
 
 import pytest
-from test_book import cell, lesson, printed
+from test_book import cell, figure, lesson, printed
 
 from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
@@ -19,16 +19,20 @@ def trap_lesson(keep=KEEP, *more):
     plumbing.metadata["jupyter"] = {"source_hidden": True}
     return lesson(plumbing, cell("code", "first = reader(x)\nprint(first)", "break", **facts),
                   cell("code", "claim('it moved', drift)", "look", held, **facts),
-                  cell("markdown", "Eval mode switches both off.", "repair", **facts),
+                  cell("markdown", "Eval mode switches both off.", "why", **facts),
+                  cell("code", "draw()", "why", [figure(alt='Two "modes".')], **facts),
                   cell("code", "reader.eval()", "repair", **facts),
                   cell("markdown", keep, "keep", **facts), *more)
 
 
 def test_a_page_tells_symptom_code_number_repair_test_and_where_it_happened():
     text = book_traps.page(catalog.trap("01.1"), trap_lesson())
-    told = [catalog.trap("01.1").symptom, "first = reader(x)", "drift: 0.032",
-            "it moved: 0.032, above 0.005", "Eval mode switches both off.", "reader.eval()",
-            "Assert it.", "owner/name 12.", "<trap-01-1>", "<exercise-01-1>"]
+    trap = catalog.trap("01.1")
+    told = [f"# 01.1 {trap.name}\n", trap.symptom, "first = reader(x)", "drift: 0.032",
+            "it moved: 0.032, above 0.005", "Eval mode switches both off.",
+            'alt="Two &quot;modes&quot;." src="data:image/png;base64,aGk="', "reader.eval()",
+            "Assert it.", "No_grad is", "owner/name 12.", f"{trap.title} <trap-01-1>",
+            "<exercise-01-1>"]
     places = [text.find(part) for part in told]
     assert -1 not in places
     assert places == sorted(places)

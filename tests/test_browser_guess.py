@@ -17,18 +17,23 @@ HEADER = book.GUESS_FIRST.split("{raw} html\n")[1].split("```")[0]
 CHOICE = Question("01.1", "Which of `a` and b?", ("`a`", "b", "neither"))
 NUMBER = Question("01.2", "How many?", unit="%")
 RESULTS = {"01.1": Measurement("01.1", "“b”", "b"),
-           "01.2": Measurement("01.2", "6.4\N{NO-BREAK SPACE}%", (2, 20))}
+           "01.2": Measurement("01.2", "6.4\N{NO-BREAK SPACE}%", (2, 20), 6.4)}
 
 
 def section(question):
-    """A trap as the book renders it: the question's cell, then what waits for it."""
+    """A trap as the book renders it: the code, the question, what waits for it, the way on."""
     facts = html.escape(json.dumps(RESULTS[question.id]._asdict()))
     slug = question.id.replace(".", "-")
     return (f'<section id="trap-{slug}"><h2>Trap {question.id}</h2>'
-            f'<div class="cell tag_role-predict tag_guess"><div>{_html(question)}</div></div>'
-            f'<div class="cell"><p>Broken here.</p></div><section><h3 id="deep-{slug}">Why</h3>'
-            f'<p class="dlsys-measured" data-measured="{facts}">Measured: it.</p></section>'
-            f"</section>")
+            f'<div class="pair"><div class="step step-break"><p>The code.</p></div>'
+            f'<div class="step step-guess"><h3 class="step-name">Guess</h3>'
+            f'<div class="cell tag_guess"><div>{_html(question)}</div></div></div></div>'
+            f'<div class="waits"><div class="step"><h3 class="step-name">Look</h3>'
+            f'<p>Seen here.</p></div><div class="step"><h3 id="deep-{slug}">Why</h3>'
+            f'<p class="dlsys-measured" data-measured="{facts}">Measured: it.</p></div>'
+            f'<details class="more"><summary>More: a topic (2 claims)</summary>'
+            f'<p id="beside-{slug}">Beside it.</p></details></div>'
+            f'<p class="role-next">Next on the core path.</p></section>')
 
 
 PAGE = f"""<!doctype html><html lang="en" data-theme="light"><head><meta charset="utf-8">
@@ -66,7 +71,7 @@ def trap(page, question):
 
 def below(page, question):
     """What follows a question: visible or not."""
-    return trap(page, question).get_by_text(re.compile("^(Broken here|Measured|You said)"))
+    return trap(page, question).get_by_text(re.compile("^(Seen here|Measured|You said)"))
 
 
 def expect_open(page, question, is_open=True):
@@ -76,7 +81,8 @@ def expect_open(page, question, is_open=True):
 
 def test_what_follows_waits_and_opens_by_keyboard_when_the_guess_is_made(page):
     expect_open(page, CHOICE, False)
-    expect(page.get_by_text("After the traps.")).to_be_visible()
+    for text in ("The code.", "Next on the core path.", "After the traps."):
+        expect(page.get_by_text(text).first).to_be_visible()
     page.get_by_role("button", name="Show everything").focus()
     for key in ("Tab", "ArrowDown", "ArrowDown", "Tab", "Space", "Tab", "Enter"):
         page.keyboard.press(key)
@@ -101,11 +107,21 @@ def test_a_guess_is_remembered_and_may_be_made_again(page):
     expect_open(page, NUMBER)
     said = page.locator("#deep-01-2 ~ p")
     expect(said).to_have_text("You said 7.5\N{NO-BREAK SPACE}% and were not sure; "
-                              "measured 6.4\N{NO-BREAK SPACE}%: right.")
+                              "measured 6.4\N{NO-BREAK SPACE}%: right, as is "
+                              "2 to 20\N{NO-BREAK SPACE}%.")
     trap(page, NUMBER).get_by_role("button", name="Guess again").click()
     expect(trap(page, NUMBER).get_by_label("Your guess")).to_be_focused()
     guess_number(page, "70", "sure")
     expect(said).to_contain_text("You said 70\N{NO-BREAK SPACE}% and were sure;")
+    expect(said).to_contain_text("11 times too high.")
+
+
+def test_the_answer_comes_into_sight_below_the_guess(page):
+    page.set_viewport_size({"width": 390, "height": 480})
+    look = trap(page, NUMBER).get_by_role("heading", name="Look")
+    guess_number(page, "7")
+    expect(look).to_be_in_viewport()
+    expect(trap(page, NUMBER).get_by_role("status")).to_be_focused()
 
 
 def test_half_a_guess_opens_nothing(page):
@@ -118,6 +134,8 @@ def test_half_a_guess_opens_nothing(page):
 def test_one_trap_opens_without_a_guess_and_says_only_what_was_measured(page):
     trap(page, NUMBER).get_by_role("button", name="Show it without a guess").click()
     expect_open(page, NUMBER)
+    expect(trap(page, NUMBER).get_by_role("heading", name="Look")).to_be_focused()
+    expect(page.locator("#beside-01-2")).to_be_hidden()
     expect_open(page, CHOICE, False)
     expect(page.locator("#deep-01-2 ~ p")).to_have_text("Measured: it.")
 
@@ -143,6 +161,17 @@ def test_print_shows_everything(page):
 def test_an_address_that_leads_below_a_question_opens_it(page, address):
     page.goto(f"{address}#deep-01-2")
     expect_open(page, NUMBER)
+    expect_open(page, CHOICE, False)
+    page.goto(f"{address}#beside-01-1")
+    expect(page.locator("#beside-01-1")).to_be_in_viewport()
+
+
+def test_on_paper_what_is_folded_is_open_and_afterwards_folded_again(page):
+    folds = page.locator("details.more[open]")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(folds).to_have_count(2)
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    expect(folds).to_have_count(0)
     expect_open(page, CHOICE, False)
 
 
@@ -194,7 +223,8 @@ CELLS = ["from dlsys_helpers import guess, measured\n"
 
 
 # Below the question a learner's copy folds the steps that answer it, here of two traps.
-STEPS = ["### Break it", "Broken.", "### Look", "Seen.", "## The next trap", "### Break", "Later."]
+STEPS = ["### Look", "Seen.", "### Why: a fault", "Because.", "### More: a topic", "Beside it.",
+         "### Keep", "Kept.", "## The next trap", "### Look", "Later."]
 
 
 def step(source):
@@ -223,8 +253,9 @@ def lab(browser, tmp_path_factory):
 def test_in_jupyterlab_a_run_waits_for_nothing_and_a_guess_is_kept_and_opens_the_steps(lab):
     page, folder = lab
     told = page.locator(".dlsys-measured")
-    shown = [page.locator("p", has_text=text) for text in ("Broken.", "Seen.", "Later.")]
-    assert [text.is_visible() for text in shown] == [False, False, False]
+    shown = [page.locator("p", has_text=text)
+             for text in ("Seen.", "Because.", "Beside it.", "Kept.", "Later.")]
+    assert [text.is_visible() for text in shown] == [False] * 5
     expect(told).to_have_text(["Measured: “two”.", "Measured: 6.4\N{NO-BREAK SPACE}%."])
     notes = page.locator(".gs-note")
     expect(notes).to_have_text(["The cells below hold the answer: guess before you run them."] * 2)
@@ -232,9 +263,9 @@ def test_in_jupyterlab_a_run_waits_for_nothing_and_a_guess_is_kept_and_opens_the
     for key in ("Space", "ArrowDown", "Tab", "Space", "Enter"):
         page.keyboard.press(key)
     expect(told.first).to_have_text("You said “two” and were sure; measured “two”: right.")
-    expect(shown[1]).to_be_visible()
+    expect(shown[3]).to_be_visible()
     expect(notes).to_have_count(1)
-    assert [text.is_visible() for text in shown] == [True, True, False]
+    assert [text.is_visible() for text in shown] == [True, True, False, True, False]
     kept = [json.loads(line) for line in (folder / ".guesses.jsonl").read_text().splitlines()]
     assert [(e["id"], e["guess"], e["sure"], e["right"]) for e in kept] == [
         ("01.1", "`two`", True, True)]

@@ -45,14 +45,25 @@ def answers(capsys, answer, sure, *value, **how):
 
 
 @pytest.mark.parametrize(("answer", "sure", "says"), [
-    (0.1, True, "You said 0.1 % and were sure; measured 2,134 %."),
-    (2000, False, "You said 2000 % and were not sure; measured 2,134 %: right."),
-    (2999.5, True, "You said 2999.5 % and were sure; measured 2,134 %: right."),
-    (3000.5, True, "You said 3000.5 % and were sure; measured 2,134 %."),
+    (0.1, True, "sure; measured 2,134 %, right from 1,000 to 3,000 %: 21,344 times too low."),
+    (-5, True, "sure; measured 2,134 %, right from 1,000 to 3,000 %: too low."),
+    (2000, False, "not sure; measured 2,134 %: right, as is 1,000 to 3,000 %."),
+    (2999.5, True, "sure; measured 2,134 %: right, as is 1,000 to 3,000 %."),
+    (3000.5, True, "sure; measured 2,134 %, right from 1,000 to 3,000 %: 1.4 times too high."),
 ])
 def test_a_number_is_answered_by_what_was_measured(capsys, answer, sure, says):
     asked(unit="%")
-    assert answers(capsys, answer, sure, 2134.4, right=(1000, 3000)) == says
+    said = answers(capsys, answer, sure, 2134.4, right=(1000, 3000))
+    assert said == f"You said {answer} % and were {says}"
+
+
+def test_a_near_miss_and_a_small_one_say_how_far(capsys):
+    asked(unit="%")
+    assert answers(capsys, 16, True, 79, right=(60, 90)) == (
+        "You said 16 % and were sure; measured 79 %, right from 60 to 90 %: 4.9 times too low.")
+    asked(unit="%")
+    assert answers(capsys, 1e-5, True, 1.02e-5, right=(1.01e-5, 2e-5)).endswith(
+        "right from 0.0000101 to 0.00002 %: too low.")
 
 
 @pytest.mark.parametrize(("answer", "says"), [("red", "“red” and were sure; measured “green”."),
@@ -139,7 +150,8 @@ def test_a_guess_after_the_measurement_is_judged_when_it_is_made(folder):
 def test_where_nothing_can_be_written_the_guess_still_counts(capsys, monkeypatch, setting):
     monkeypatch.setenv("DLSYS_PROGRESS", setting)
     asked(unit="%")
-    assert answers(capsys, 5, True, 6.4, right=(2, 20)).endswith("measured 6.4 %: right.")
+    assert answers(capsys, 5, True, 6.4, right=(2, 20)).endswith(
+        "measured 6.4 %: right, as is 2 to 20 %.")
 
 
 def test_a_damaged_file_costs_one_guess_and_stops_nothing(folder, capsys):
@@ -232,9 +244,13 @@ def test_whoever_is_quoted_above_a_guess_is_right_in_about_a_third_of_the_cases(
 def test_the_page_says_the_same_sentence_as_the_kernel(tmp_path):
     script = (_page.HERE / "guess.js").read_text("utf-8")
     (tmp_path / "guess.mjs").write_text(script)
-    share = guesses.Measurement("1", "6.4\N{NO-BREAK SPACE}%", (2, 20))
+    share = guesses.Measurement("1", "6.4\N{NO-BREAK SPACE}%", (2, 20), 6.4)
     cases = [(guesses.Question("1", "?", (), "%"), share, answer, sure)
-             for answer, sure in ((0.5, True), (2, False), (20, True), (1e-7, True))]
+             for answer, sure in ((0.5, True), (2, False), (20, True), (1e-7, True), (-3, True),
+                                  (0, True), (1.6, True), (21, True), (8e6, True))]
+    wide = guesses.Measurement("1", "2,134 MB", (1000, 2500), 2134.4)
+    cases += [(guesses.Question("1", "?", (), "MB"), wide, answer, True)
+              for answer in (999, 2668, 21_344, 1e9)]
     cases += [(guesses.Question("1", "?", tuple(COLOURS)), guesses.Measurement("1", "“red”", "red"),
                answer, True) for answer in COLOURS]
     calls = [[{"guess": answer, "sure": sure}, question.unit, result._asdict()]

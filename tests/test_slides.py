@@ -50,17 +50,20 @@ def words(slide: deck.Slide) -> str:
 
 @pytest.mark.parametrize("number", [s.number for s in STAGES])
 def test_every_trap_is_asked_broken_measured_and_kept(number):
-    """One column a trap: the question, the wrong code, then each step, and no claim."""
+    """One column a trap: the situation, the wrong code, the question, then each step; no claim."""
     found = made(number)
     for trap in catalog.traps(number):
         column = [s for s in found if re.match(rf"#+ {trap.id} ", s.heading)]
         assert [s.first for s in column] == [True, *[False] * (len(column) - 1)]
         assert column[0].heading == f"## {trap.id} {trap.title}"
         named = [s.heading.removeprefix(f"### {trap.id} ") for s in column]
-        assert set(deck.HEADINGS.values()) - {*named} <= {"Told and measured"}
-        question = named.index("Measured")
-        assert any(c.cell_type == "code" and not c.outputs
-                   for s in column[:question] for c in s.cells)
+        steps = [heading.format(fault=trap.fault) for heading in deck.HEADINGS.values()]
+        assert {*steps} - {*named} <= {"Told and measured"}
+        opening = [c for s in column[:named.index("Measured")] for c in s.cells]
+        code = max(k for k, c in enumerate(opening) if c.cell_type == "code")
+        assert not opening[code].outputs
+        assert "data-guess" in opening[-1].source, "the question comes after the code"
+        assert not any(trap.fault in words(s) for s in column[:named.index("Measured")])
         code = "\n".join(c.source for s in column for c in s.cells if c.cell_type == "code")
         assert not re.search(r"^(claim|guess|measured)\(", code, re.MULTILINE)
         assert not any(text.startswith("holds: ") for s in column for text in printed(s))

@@ -26,7 +26,7 @@ def cells(path) -> list[dict]:
 
 
 def targets(path) -> set[str]:
-    """The relative links in the words of a notebook."""
+    """The links in the words of a notebook that lead to another file."""
     return {target for cell in cells(path) if cell["cell_type"] == "markdown"
             for target in LINK.findall("".join(cell["source"]))}
 
@@ -36,18 +36,22 @@ def test_links_of_the_copies_lead_to_a_cell_of_their_sibling(work, number):
     started = work_folder.start(number)
     assert targets(started.path) == {started.lesson.name}
     found = [target.partition("#cell-id=") for target in targets(started.lesson)]
-    assert {name for name, _, _ in found} == {started.path.name}
-    assert len(found) == len(catalog.traps(number))
-    assert {id for _, _, id in found} <= {cell["id"] for cell in cells(started.path)}
+    own = [id for name, _, id in found if name == started.lesson.name]
+    assert own == [f"{number:02d}-1-guess-1"], "the way to the first guess"
+    led = [id for name, _, id in found if name == started.path.name]
+    assert len(led) == len(catalog.traps(number)) == len(found) - len(own)
+    assert {*led} <= {cell["id"] for cell in cells(started.path)}
+    assert {*own} <= {cell["id"] for cell in cells(started.lesson)}
 
 
 @pytest.mark.parametrize("number", [stage.number for stage in catalog.written()])
 def test_links_of_a_short_copy_lead_to_what_it_holds(work, number):
     started = work_folder.start(number, core=True)
-    core = {trap.id.replace(".", "-") for trap in catalog.traps(number) if trap.core}
+    core = [trap.id.replace(".", "-") for trap in catalog.traps(number) if trap.core]
     assert targets(started.path) == {started.lesson.name}
-    assert targets(started.lesson) == {f"{started.path.name}#cell-id={id}-exercise-1"
-                                       for id in core}
+    assert targets(started.lesson) == {
+        f"{started.lesson.name}#cell-id={core[0]}-guess-1",
+        *(f"{started.path.name}#cell-id={id}-exercise-1" for id in core)}
     texts = ["".join(cell["source"]) for cell in cells(started.lesson)
              if cell["cell_type"] == "markdown"]
     headings = {text.partition("\n")[0].lstrip("# ").replace(" ", "-") for text in texts
@@ -94,7 +98,7 @@ def lesson(*of_cells: dict, code: str = "a1") -> bytes:
 def test_headings_that_answer_are_folded_and_others_are_not():
     made = work_folder.lesson_copy(lesson(*(
         {"cell_type": "markdown", "metadata": {"dlsys": {"role": "step"}}, "source": source}
-        for source in ("### Why: it is cut", ["### Look\n"], "### Your turn", "The code"))),
+        for source in ("### Why: it is", ["### Look\n"], "### Your turn", "### The code"))),
         catalog.written()[0], "w")
     folded = [cell["metadata"].get("jp-MarkdownHeadingCollapsed") for cell in
               json.loads(made)["cells"]]

@@ -198,7 +198,8 @@ def _hear(asked: Question, said: dict) -> None:
 
 def _answer(asked: Question, result: Measurement, said: dict, update: bool = False) -> None:
     text = sentence(asked, result, said)
-    facts = html.escape(json.dumps(result._asdict()))
+    known = {name: part for name, part in result._asdict().items() if part is not None}
+    facts = html.escape(json.dumps(known))
     cards.emit(f'<p class="dlsys-measured" data-measured="{facts}" style="font-weight:600;'
                f'border-left:3px solid currentColor;padding-left:.7em">{inline(text)}</p>', text,
                display_id=f"measured-{asked.id}", update=update)
