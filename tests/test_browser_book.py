@@ -245,7 +245,10 @@ def test_numbers_on_the_start_page_are_those_of_the_stored_lesson(html):
 
 @pytest.mark.parametrize("trap", catalog.traps(), ids=lambda t: t.id)
 def test_each_trap_is_listed_with_title_and_exercise(html, trap):
-    assert trap.title in article(html, "traps")
+    listed = article(html, "traps")
+    assert trap.name in listed
+    assert trap.title in listed
+    assert trap.name in soup(html / f"traps/{trap.id.replace('.', '-')}.html").title.get_text()
     assert f"{trap.id} {trap.function}" in article(html, f"wrong_answers/{trap.id[:2]}")
     stem = stage(int(trap.id[:2])).stem
     for folder, anchor in (("notebooks", "trap"), ("exercises", "exercise")):
@@ -700,12 +703,44 @@ def test_explorers_answer_to_the_keyboard(opened, name, least):
                                arg=[explorer.element_handle(), before])
 
 
-def test_every_step_says_its_name(opened):
-    said = opened(LESSON).evaluate("""() => [...document.querySelectorAll('[class*="role-"]')]
-        .map(e => getComputedStyle(e, '::before').content.replaceAll('"', ''))""")
-    counts = Counter(said)
-    for step in ("Predict", "Break it", "Look", "Why, and the repair", "Your turn", "Keep"):
-        assert counts[step] >= len(catalog.traps(1)), counts
+def test_every_step_says_its_name_once_and_the_cause_names_the_fault(html):
+    for trap in catalog.traps(1):
+        section = soup(html / f"{LESSON}.html").find(id=f"trap-{trap.id.replace('.', '-')}")
+        steps = [name.get_text() for name in section.select("h3.step-name")]
+        assert steps == ["The code", "Guess", "Look", "Why", "Repair", "Your turn", "Keep"]
+        assert section.select_one(".step-why .fault").get_text() == trap.name
+        heading = section.h2.get_text(" ")
+        assert heading.startswith(f"{trap.id} {trap.title}".replace("'", "\u2019"))
+        assert bool(section.select("h2 .core")) == trap.core
+
+
+def test_the_core_traps_are_marked_in_the_contents_and_lead_to_each_other(html):
+    page, core = soup(html / f"{LESSON}.html"), [t.id for t in catalog.traps(1) if t.core]
+    marked = [a["href"] for a in page.select(".bd-toc a") if a.select(".core")]
+    assert marked == [f"#trap-{id.replace('.', '-')}" for id in core]
+    assert [a["href"] for a in page.select(".step-next a")] == marked[1:]
+
+
+def test_what_is_folded_is_one_block_that_says_what_it_holds(html):
+    for folded in soup(html / "notebooks/05_normalization.html").select("details.more"):
+        assert not folded.has_attr("open")
+        assert re.fullmatch(r"More: .+( \(\d+ claims?\))?", folded.summary.get_text())
+
+
+@pytest.mark.parametrize(("width", "beside"), [(1440, True), (1024, False), (390, False)])
+def test_the_question_stands_beside_its_code_where_there_is_room(browser, html, width, beside):
+    page = offline_page(browser, viewport={"width": width, "height": 900})
+    page.goto((html / f"{LESSON}.html").as_uri())
+    code, asked = (page.locator(f"#trap-01-1 .step-{name}").bounding_box()
+                   for name in ("break", "guess"))
+    assert (asked["x"] > code["x"] + code["width"]) == beside
+    assert (asked["y"] > code["y"] + code["height"]) != beside
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.close()
+
+
+def test_no_rule_of_ours_asks_what_an_element_holds():
+    assert ":has(" not in (book.BOOK / "_static/course.css").read_text("utf-8")
 
 
 def luminance(colour: str, brightness: float) -> float:

@@ -25,6 +25,8 @@ _ANSWERING = {"look", "why", "repair", "more"}
 # So does the text under a step's heading: JupyterLab folds each, and opens it when one runs on.
 # These give nothing away.
 _OPEN_STEPS = ("The code", "Guess", "Your turn")
+# Their headings give something away, too: they stand within the step before them, which is folded.
+_WITHIN = ("### Why", "### Repair", "### More")
 
 
 class Started(NamedTuple):
@@ -103,7 +105,9 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False
         if cell["cell_type"] == "code" and facts.get("role") in _ANSWERING:
             empty(cell)
         source = "".join(cell["source"])
-        if facts.get("role") == "step" and not source.endswith(_OPEN_STEPS):
+        if facts.get("role") == "step" and source.startswith(_WITHIN):
+            cell["source"] = f"#{source}"
+        elif facts.get("role") == "step" and not source.endswith(_OPEN_STEPS):
             cell["metadata"]["jp-MarkdownHeadingCollapsed"] = True
     return _written(book)
 
@@ -125,8 +129,9 @@ def _lead_to_guess(cells: list[dict], name: str) -> None:
     if asked:
         trap = asked["metadata"]["dlsys"]["trap"]
         title, end, rest = "".join(cells[0]["source"]).partition("\n")
-        way = (f"**In a hurry?** Go to [the first guess]({name}#cell-id={asked['id']}) and choose "
-               f"*Run*, *Run All Above Selected Cell*, then run it: trap {trap} needs no more.")
+        way = (f"**In a hurry?** Go to [the first guess]({name}#cell-id={asked['id']}), click it "
+               "and choose *Run*, *Run All Above Selected Cell*; then run it. Trap "
+               f"{trap} needs no more.")
         cells[0]["source"] = f"{title}\n\n{way}\n{end}{rest}"
 
 

@@ -112,7 +112,7 @@ function draw(root, question, guess, keep, more = []) {
 function unfold(root) {
   let cell = root.closest(".jp-Cell");
   while ((cell = cell?.nextElementSibling) && !cell.querySelector("h1, h2"))
-    if (!cell.querySelector("h3")?.textContent.startsWith("More"))
+    if (!cell.querySelector("h3, h4")?.textContent.startsWith("More"))
       cell.querySelector(".jp-showHiddenCellsButton")?.click();
 }
 
