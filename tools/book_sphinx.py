@@ -22,6 +22,10 @@ MARK, STEP = "step-mark", "step-"  # classes of the mark at which a step begins,
 ASKED = ("break", "guess")  # the code and the question stand side by side
 
 
+class StepName(nodes.General, nodes.TextElement):
+    """The name of a step: a heading that stands in no list of contents."""
+
+
 class Fold(nodes.General, nodes.Element):
     """What is folded: its first child, a `FoldName`, says what it holds."""
 
@@ -102,11 +106,9 @@ def named(step: str, mark: nodes.Element) -> list[nodes.Node]:
     name, *more = mark.children
     if step == "more":
         return [FoldName("", "", *name.children)]
-    heading = nodes.rubric("", "", *name.children, classes=["step-name"])
-    heading["heading-level"] = 3
     for paragraph in more:
         paragraph["classes"].append("fault")
-    return [heading, *more]
+    return [StepName("", "", *name.children), *more]
 
 
 def block(step: str, found: list[nodes.Node]) -> nodes.Element:
@@ -155,10 +157,11 @@ def meta(kind: str, name: str, content: str) -> str:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_html_math_renderer("mathml", (draw_inline, None), (draw_block, None))
+    app.add_node(StepName, html=tags("h3", "step-name"))
     app.add_node(Fold, html=tags("details", "more"))
     app.add_node(FoldName, html=tags("summary"))
-    # Before Sphinx collects the contents, which show the same mark.
-    app.connect("doctree-read", group_steps, priority=400)
-    app.connect("doctree-read", permanent_first)
+    # Before Sphinx collects the contents, which show the same mark and lead to the same place.
+    for prepare in (permanent_first, group_steps):
+        app.connect("doctree-read", prepare, priority=400)
     app.connect("html-page-context", describe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
