@@ -68,8 +68,8 @@ def traps_page(lessons: Lessons) -> str:
                      f"{count(t.points, 'point')}",
                      f"{reading.of_trap(lessons[entry.number], t.id)} + {t.minutes}")
                     for t in found]
-            head = ("Trap", "The fault", "The situation in its lesson", "Exercise", "Path, difficulty, points",
-                    "Minutes to read + solve")
+            head = ("Trap", "The fault", "The situation in its lesson", "Exercise",
+                    "Path, difficulty, points", "Minutes to read + solve")
             parts += [f"## {entry.number}. {entry.title}",
                       f":::{{div}} rows\n{table(head, rows)}\n:::"]
     return "\n\n".join(parts) + "\n"

@@ -92,8 +92,9 @@ def group(section: nodes.section) -> None:
             steps.append((name, [*named(name, node)]))
         else:
             (steps[-1][1] if steps else opening).append(node)
+    rest = [name for name, _ in steps if name not in (*ASKED, "next")]
     asked, waiting, ways = ([block(name, found) for name, found in steps if name in names]
-                            for names in (ASKED, {n for n, _ in steps} - {*ASKED, "next"}, ["next"]))
+                            for names in (ASKED, rest, ["next"]))
     section.children = []
     section += opening
     section += [div("pair", *asked)] if asked else []

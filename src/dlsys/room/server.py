@@ -28,7 +28,7 @@ from dlsys.grading.text import clean
 from dlsys.room import results
 from dlsys.room.limits import Limit
 from dlsys.room.log import Log
-from dlsys.room.questions import questions_that_come, to_break_live
+from dlsys.room.questions import Item, questions_that_come, to_break_live
 from dlsys.room.rounds import EXERCISE, OPEN, REST, REVEALED, SHOWN, Room
 
 PAGES = Path(__file__).with_name("pages")
