@@ -29,9 +29,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, cost, datasheet, digits, fit, flops,
-    gpu_result, gpu_table, guess, measured, peak_bytes, saved_bytes,
-    seconds, seconds_in_turns,
+    accuracy, begin, check, claim, cost, datasheet, digits, draw_blocks,
+    draw_grids, draw_lanes, draw_tree, fit, flops, gpu_result, gpu_table,
+    guess, measured, new_axes, peak_bytes, plot_columns, plot_lines,
+    saved_bytes, seconds, seconds_in_turns, show,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -64,16 +65,15 @@ claim("is it above 100", loss > 100, expected=False)
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 
-# %% [markdown] trap="12.1" role="situation" core=true symptom="loss is NaN: which layer? detect_anomaly says LogSoftmaxBackward0 returned nan values"
+# %% [markdown] trap="12.1" role="situation" core=true fault="detect_anomaly blames the loss, not the layer of the NaN" symptom="loss is NaN: which layer? detect_anomaly says LogSoftmaxBackward0 returned nan values"
 # ## A blank page
 #
 # A reader of digits standardises its features in the middle: minus the mean, divided by
-# the standard deviation, row by row. The batch holds one blank page, all zeros. Its
-# features are all zero as well, so their deviation is zero, and `0/0` is `nan`. The loss
-# is a mean over the batch.
+# the standard deviation, row by row. One page of the batch is blank. Its features are all
+# zero, so is their deviation, and `0/0` is `nan`.
 #
-# You do not know any of this. You see a loss of `nan`, switch on
-# `torch.autograd.detect_anomaly()` and repeat the step. It stops with an error that
+# You know nothing of this. You see a loss of `nan`, switch on
+# `torch.autograd.detect_anomaly()` and repeat the step below. It stops with an error that
 # names an operation.
 
 # %% trap="12.1" role="break"
@@ -101,36 +101,56 @@ def blamed(step):
             return str(error)
     return ""
 
+# %% trap="12.1" role="break"
+def nan_step():
+    F.cross_entropy(reader(pages), labels).backward()
+
 # %% trap="12.1" role="guess"
 guess("12.1", "Which operation does it name?",
       choices=["the division in the middle, where the NaN arises",
-               "the first linear layer, where the gradients end",
                "the log-softmax of the loss",
-               "none: the step runs to its end"])
+               "the product of the first linear layer"])
 
 # %% trap="12.1" role="look"
 loss = F.cross_entropy(reader(pages), labels)
-said = blamed(lambda: F.cross_entropy(reader(pages), labels).backward())
+said = blamed(nan_step)
 print("loss:", loss.item())
 print("anomaly mode:", said)
 
 # %% trap="12.1" role="look"
-claim("does it name the log-softmax", "LogSoftmax" in said, expected=True)
-claim("does it name a division", "Div" in said, expected=False)
+measured("12.1", 1)
 
 # %% trap="12.1" role="look"
-measured("12.1", 2)
+claim("does it name the log-softmax", "LogSoftmax" in said, expected=True)
 
 # %% [markdown] trap="12.1" role="why"
 # Anomaly mode looks at *gradients*, in the order in which they are computed: from the
-# loss backwards. The last step of a cross-entropy picks numbers and averages them; its
-# gradient needs none of their values and is finite. That of the log-softmax multiplies by
-# its saved result, which is `nan`: it is the first to return one. The culprit stands
-# further in front, with all that came after it spoilt.
-#
-# A NaN that arises on the way forward is met on the way forward: a hook on each module
-# looks at what comes out. The first module whose output is not finite, though all that
-# went in was, is the one.
+# loss backwards. The gradient of the log-softmax is the first that uses a spoilt value,
+# its saved result. The values went bad long before.
+
+# %% trap="12.1" role="why" tags=["plumbing"]
+given = [pages]
+for layer in [*reader, nn.LogSoftmax(1)]:
+    given.append(layer(given[-1]))
+    given[-1].retain_grad()
+F.nll_loss(given[-1], labels).backward()
+is_nan = torch.tensor([[bool(t.isnan().any()) for t in (out, out.grad)]
+                       for out in given[1:]])
+
+# %% trap="12.1" role="why"
+draw_grids({"in front of the loss": ~is_nan.T},
+           marks={"in front of the loss": is_nan.T}, legend="holds a NaN",
+           row_names=["value", "gradient"], columns="what a module gives",
+           column_names=["0", "1", "2", "3", "4", "5", "log softmax"],
+           title="Forward it begins at 2, backward at the end",
+           alt="Seven modules, two rows. Values hold a NaN from module 2 "
+               "on. Gradients hold one from module 5 back to module 1; "
+               "that of the log-softmax's result is finite.")
+
+# %% [markdown] trap="12.1" role="repair"
+# A NaN of the forward pass is met on the way forward: a hook on each module looks at what
+# comes out. The first module whose output is not finite, though all that went in was, is
+# the one.
 
 # %% trap="12.1" role="repair"
 def watch(model, x):
@@ -157,7 +177,7 @@ guilty = [name for name, into, out in report if into and not out]
 claim("number of the first module that makes a NaN from finite numbers",
       int(guilty[0]), expected=2)
 
-# %% [markdown] trap="12.1" role="repair"
+# %% [markdown] trap="12.1" role="more" topics="the last entry of the list · a NaN of the way back · a NaN added to the loss"
 # The last entry of that list is the whole model, with finite pages in and `nan` out: an
 # outer module ends after its parts, so the first one counts.
 #
@@ -165,7 +185,7 @@ claim("number of the first module that makes a NaN from finite numbers",
 # it names the operation. And it is silent where a `nan` is only added to the loss, as
 # the gradient of a sum is one for each term.
 
-# %% trap="12.1" role="repair"
+# %% trap="12.1" role="more"
 def rooted():
     root = torch.tensor([1.0, 0.0], requires_grad=True)
     (root ** 0.5 * torch.tensor([1.0, 0.0])).sum().backward()
@@ -177,7 +197,8 @@ print("a NaN of the backward pass:", back)
 print("a NaN added to the loss:", repr(silent))
 print("gradients finite:", bool(linear.weight.grad.isfinite().all()))
 
-# %% trap="12.1" role="repair"
+# %% trap="12.1" role="more"
+claim("does it name a division", "Div" in said, expected=False)
 claim("does it name the root on the way back", "PowBackward" in back,
       expected=True)
 claim("does it say anything about a NaN added to the loss",
@@ -271,16 +292,15 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # wild:** [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36): the
 # log-softmax named in half precision, a BatchNorm in full precision.
 
-# %% [markdown] trap="12.2" role="situation" core=true symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
+# %% [markdown] trap="12.2" role="situation" core=true fault="the loss falls, but the early layers do not learn" symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
 # ## A loss that falls
 #
 # A net of eight hidden layers with sigmoids reads the value of a digit, 0 to 9, as a
 # number: mean squared error, plain SGD, 200 steps. The log shows one number a step. It
-# falls from far above to about 8, and then it moves little. "It learns," says the log's
-# owner, "it only needs more time."
+# falls from far above to about 8, and then it moves little. "It learns, it only needs more
+# time," says the log's owner.
 #
-# You keep the weights from before and compare. For a layer, divide the norm of the
-# change by the norm of what was there.
+# You show the net the zeros of the training set, then the nines.
 
 # %% trap="12.2" role="break"
 values = y_train.float()[:, None]                # (1300, 1)
@@ -292,84 +312,108 @@ def deep(activation):
               for part in (nn.Linear(i, o), activation())]
     return nn.Sequential(*layers, nn.Linear(32, 1))
 
+# %% trap="12.2" role="break"
 def run(net, lr, optimizer=torch.optim.SGD):
-    """(first and last loss, relative change of each weight)."""
+    """(loss of each step, relative change of each weight)."""
     before = [p.detach().clone() for p in net.parameters()]
     losses = fit(net, x_train, values, steps=200, lr=lr,
                  loss=F.mse_loss, optimizer=optimizer)
     moved = [float((p.detach() - q).norm() / q.norm())
              for p, q in zip(net.parameters(), before)]
-    return losses[0], np.mean(losses[-20:]), moved[::2]
+    return losses, moved[::2]
 
-# %% trap="12.2" role="guess"
-guess("12.2", "How far has the first layer's weight moved?",
-      choices=["about as far as the last one's",
-               "less, by a hundredth of itself or more",
-               "by a hundredth to a thousandth",
-               "by less than a thousandth"])
-
-# %% trap="12.2" role="look"
 asleep = deep(nn.Sigmoid)
-first, last, moved = run(asleep, lr=0.02)
-print(f"loss {first:.1f} -> {last:.1f}")
-print("relative change, layer by layer:")
-print(" ".join(f"{m:.0e}" for m in moved))
+log, moved = run(asleep, lr=0.02)
+
+# %% trap="12.2" role="guess" quoted="wrong"
+guess("12.2", "What does it answer, on average?",
+      choices=["about 1 to zeros, about 8 to nines",
+               "about 3 to zeros, about 6 to nines: it is on its way",
+               "the same to both, in the first three digits"])
 
 # %% trap="12.2" role="look"
-claim("last loss over the first", last / first, below=0.5)
-claim("relative change of the first layer", moved[0], below=1e-4)
-claim("relative change of the last layer", moved[-1], above=1)
-
-# %% trap="12.2" role="look"
-measured("12.2", 3)
-
-# %% [markdown] trap="12.2" role="why"
-# Each sigmoid passes on a quarter of a gradient at most, and here, with small weights
-# between them, each layer keeps far less. So the last layer learned alone. And what
-# reaches it is nearly the same for each picture, as each sigmoid flattens on the way
-# forward, too. With that, in 200 steps, it can do one thing: output the mean. The loss of a constant
-# mean is the *variance* of the targets, and that is where the loss stands.
-
-# %% trap="12.2" role="repair"
-variance = values.var(unbiased=False).item()
-last_hidden = asleep[:-1](x_train).std(0).max().item()
+with torch.no_grad():
+    to_zeros, to_nines = (asleep(x_train[y_train == digit]).mean().item()
+                          for digit in (0, 9))
+last, variance = np.mean(log[-20:]), values.var(unbiased=False).item()
+print(f"answer to zeros {to_zeros:.2f}, to nines {to_nines:.2f}")
 print(f"loss {last:.2f}, variance of the targets {variance:.2f}")
-print("largest deviation of a last hidden unit below 0.00001:",
-      last_hidden < 1e-5)
 
-# %% trap="12.2" role="repair"
+# %% trap="12.2" role="look"
+measured("12.2", 2)
+
+# %% [markdown] trap="12.2" role="look"
+# It gives the mean of all targets, whatever comes in. The loss of a constant mean is the
+# *variance* of the targets, and that is where the log stands.
+
+# %% trap="12.2" role="look"
 claim("loss over the variance of the targets", last / variance,
       expected=1, within=0.1)
-claim("largest deviation of a last hidden unit over all pictures",
-      last_hidden, below=1e-5)
+
+# %% trap="12.2" role="look"
+plot_lines(range(1, 201), {"loss": log, "a constant": [variance] * 200},
+           xlabel="step", ylabel="loss",
+           title="The loss falls to that of a constant",
+           alt="The loss falls within a few dozen steps to the line of the "
+               "variance of the targets, and goes up and down around it.")
+
+# %% [markdown] trap="12.2" role="why"
+# Each sigmoid passes on a quarter of a gradient at most, and with small weights between
+# them each layer keeps far less: nearly nothing reaches the first layers. Forward each
+# sigmoid flattens, too, so what the last layer gets is nearly the same for each picture.
+# From that it can learn the mean, and no more.
+
+# %% trap="12.2" role="why"
+claim("relative change of the first layer", moved[0], below=1e-4)
 
 # %% [markdown] trap="12.2" role="repair"
-# With ReLU and He's initialisation (stage 5) the gradient reaches the first layer, and the
-# loss goes below the variance. So a log wants two more things than the loss: what a
+# With ReLU and He's initialisation (trap 01.3) the gradient reaches the first layer, and
+# the loss goes below the variance. So a log wants two more things than the loss: what a
 # constant would reach, and a line for each layer.
 
 # %% trap="12.2" role="repair"
 awake = deep(nn.ReLU)
 for layer in awake[:-1:2]:
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-_, awake_last, awake_moved = run(awake, lr=0.002)
+awake_log, awake_moved = run(awake, lr=0.002)
+awake_last = np.mean(awake_log[-20:])
 print(f"loss {awake_last:.1f}, variance {variance:.1f}")
-print(" ".join(f"{m:.2f}" for m in awake_moved))
 
 # %% trap="12.2" role="repair"
 claim("loss over the variance, with ReLU", awake_last / variance,
       below=0.6)
+
+# %% trap="12.2" role="repair"
+plot_lines(range(1, 10), {"sigmoid": moved, "ReLU + He": awake_moved},
+           logy=True, xlabel="layer, input to output",
+           ylabel="change over size",
+           title="One number a layer shows who sleeps",
+           alt="Relative change of nine layers, log axis. With sigmoids it "
+               "falls by orders of magnitude from the last layer to the "
+               "first, with ReLU all layers move.")
+
+# %% [markdown] trap="12.2" role="more" topics="the last layer · what a last hidden unit still tells"
+# The sigmoid net's last layer moved by more than its own size, and its last hidden units
+# give nearly one value for all pictures:
+
+# %% trap="12.2" role="more"
+last_hidden = asleep[:-1](x_train).std(0).max().item()
+claim("last loss over the first", last / log[0], below=0.5)
+claim("relative change of the last layer", moved[-1], above=1)
+claim("largest deviation of a last hidden unit over all pictures",
+      last_hidden, below=1e-5)
 claim("relative change of the first layer, with ReLU", awake_moved[0],
       above=0.03)
 
 # %% [markdown] trap="12.2" role="folklore"
 # **Told:** a layer that moves learns. **Measured:** not under Adam. It divides each
 # gradient by its own size, so one far below a millionth makes a full step, down to about
-# its `eps`, 1e-8. The same sigmoid net moves in all its layers and still outputs the mean: the report shows who sleeps,
-# not who learns.
+# its `eps`, 1e-8. The same sigmoid net moves in all its layers and still outputs the mean:
+# the report shows who sleeps, not who learns.
 
 # %% trap="12.2" role="folklore"
-_, busy_last, busy = run(deep(nn.Sigmoid), 0.01, torch.optim.Adam)
+busy_log, busy = run(deep(nn.Sigmoid), 0.01, torch.optim.Adam)
+busy_last = np.mean(busy_log[-20:])
 print("Adam:", " ".join(f"{m:.1f}" for m in busy))
 print(f"loss over the variance: {busy_last / variance:.2f}")
 
@@ -414,15 +458,15 @@ def layer_report(model: nn.Module, step) -> dict:
 # code:** print the report once after the first hundred steps. **Source:** [Glorot & Bengio
 # 2010](https://proceedings.mlr.press/v9/glorot10a.html), sections 3 and 4.
 
-# %% [markdown] trap="12.3" role="situation" symptom="DataLoader workers: the same augmentation every epoch, worker_init_fn with a constant seed, results depend on num_workers"
+# %% [markdown] trap="12.3" role="situation" fault="worker_init_fn with a constant seed repeats each epoch" symptom="DataLoader workers: the same augmentation every epoch, worker_init_fn with a constant seed, results depend on num_workers"
 # ## A seed for each worker
 #
-# A dataset shifts each picture by a random number from numpy. Two worker processes load
-# it. "Their numpy is not controlled by your seed," you have read, "so give each worker
-# one": `worker_init_fn=lambda id: np.random.seed(42 + id)`. Two runs are then alike,
-# which is what was asked for.
+# A dataset shifts each picture by a random number from numpy, and two worker processes
+# load it. You have read that your seed does not reach numpy in a worker, so you give each
+# one its own: `worker_init_fn=lambda id: np.random.seed(42 + id)`. "Now two runs are
+# alike, and the workers draw different numbers," says a colleague.
 #
-# You look at the shifts of the first epoch and at those of the second.
+# The code below loads the shifts of two epochs.
 
 # %% trap="12.3" role="break"
 from torch.utils.data import DataLoader, Dataset
@@ -445,58 +489,51 @@ def epochs(workers, init=None, data=None):
 
 one, two = epochs(2, init=lambda id: np.random.seed(42 + id))
 
-# %% trap="12.3" role="guess"
+# %% trap="12.3" role="guess" quoted="right"
 guess("12.3", "What share of the pictures has the same shift in both?",
       unit="%")
 
 # %% trap="12.3" role="look"
 same = (one == two).float().mean().item()
-print("first epoch: ", [f"{v:.2f}" for v in one.tolist()])
-print("second epoch:", [f"{v:.2f}" for v in two.tolist()])
-
-# %% trap="12.3" role="look"
-claim("share of pictures with the same shift", same, expected=1)
+print(f"shifts that the second epoch repeats: {same:.0%}")
 
 # %% trap="12.3" role="look"
 measured("12.3", 100 * same, right=(95, 100))
 
+# %% trap="12.3" role="look"
+claim("share of pictures with the same shift", same, expected=1)
+
 # %% [markdown] trap="12.3" role="why"
 # Workers are started anew for each epoch, unless the loader has `persistent_workers=True`,
-# and each start seeds them alike. So each epoch here replays the first: the random shifts have
+# and each start seeds them alike. Each epoch replays the first: the random shifts have
 # become eight fixed ones.
 #
-# What the function was to cure does not exist here. Torch draws a seed for each epoch from
-# its own generator and, where numpy is installed, seeds torch, `random` and numpy in each worker with
-# it. With workers, `torch.manual_seed` alone is enough for two equal runs.
+# What the function was to cure does not exist. Torch draws a seed for each epoch from its
+# own generator and, where numpy is installed, seeds torch, `random` and numpy in each
+# worker with it.
 
 # %% trap="12.3" role="repair"
-first, second = epochs(2)
-again, _ = epochs(2)
-alone, _ = epochs(1)
-none, also_none = epochs(0)[0], epochs(0)[0]
-print(f"two epochs alike: {(first == second).float().mean():.0%}")
-print(f"two runs alike: {(first == again).float().mean():.0%}")
-print(f"one worker and two alike: {(first == alone).float().mean():.0%}")
-print(f"two runs without workers: {(none == also_none).float().mean():.0%}")
+first, second = epochs(2)                        # no worker_init_fn
+repeats = (first == second).float().mean()
 
 # %% trap="12.3" role="repair"
-claim("share of shifts that repeat in the second epoch",
-      (first == second).float().mean(), below=0.2)
-claim("share of shifts alike in two runs with one seed",
-      (first == again).float().mean(), expected=1)
-claim("share of shifts alike with one worker and with two",
-      (first == alone).float().mean(), below=0.9)
+claim("share of shifts that repeat in the second epoch", repeats,
+      below=0.2)
+
+# %% trap="12.3" role="repair"
+by_hand, by_torch = torch.stack([one, two]), torch.stack([first, second])
+seen = torch.stack([one < 0, one == two])        # none in the first epoch
+draw_grids({"seeded by hand": by_hand, "seeded by torch": by_torch},
+           marks={"seeded by hand": seen}, values=True, columns="picture",
+           row_names=["epoch 1", "epoch 2"], legend="a shift of epoch 1",
+           title="Seeded by hand, epoch 2 is epoch 1",
+           alt="Eight shifts of two epochs, twice. With the constant seed "
+               "both rows are the same, without it they differ.")
 
 # %% [markdown] trap="12.3" role="repair"
-# Two things remain. Who gets which picture depends on the number of workers. And without
-# any worker the main process draws, whose numpy `torch.manual_seed` does not seed. For a
-# shift that is the same with any number of workers, and after a resumption, derive it from
-# the seed, the epoch and the picture. Their sum would give picture 2 of epoch 1 the shift
-# of picture 1 of epoch 2; numpy mixes a tuple of numbers into one seed.
-
-# %% trap="12.3" role="repair"
-claim("share of shifts alike in two runs without workers",
-      (none == also_none).float().mean(), below=0.2)
+# Which worker draws for which picture still hangs on the number of workers. For a shift
+# that is the same with any number, and after a resumption, derive it from the seed, the
+# epoch and the picture: numpy mixes a tuple of numbers into one seed.
 
 # %% trap="12.3" role="repair"
 class Keyed(Shifted):
@@ -512,6 +549,28 @@ print("largest gap between 0, 1 and 2 workers:", spread)
 
 # %% trap="12.3" role="repair"
 claim("largest gap between 0, 1 and 2 workers", spread, expected=0)
+
+# %% [markdown] trap="12.3" role="more" topics="two runs · one worker or two · without workers · why a tuple"
+# With workers, `torch.manual_seed` alone is enough for two equal runs. With another number
+# of workers the shifts differ. Without any the main process draws, whose numpy
+# `torch.manual_seed` does not seed.
+
+# %% trap="12.3" role="more"
+again, _ = epochs(2)
+alone, _ = epochs(1)
+none, also_none = epochs(0)[0], epochs(0)[0]
+
+# %% trap="12.3" role="more"
+claim("share of shifts alike in two runs with one seed",
+      (first == again).float().mean(), expected=1)
+claim("share of shifts alike with one worker and with two",
+      (first == alone).float().mean(), below=0.9)
+claim("share of shifts alike in two runs without workers",
+      (none == also_none).float().mean(), below=0.2)
+
+# %% [markdown] trap="12.3" role="more"
+# A tuple, and no sum: epoch plus picture would give picture 2 of epoch 1 the shift of
+# picture 1 of epoch 2.
 
 # %% trap="12.3" role="exercise" points=3 difficulty=2 minutes=10
 def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
@@ -547,21 +606,20 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 # documentation, [torch.utils.data, "Randomness in multi-process data
 # loading"](https://docs.pytorch.org/docs/stable/data.html#data-loading-randomness).
 
-# %% [markdown] trap="12.4" role="situation" symptom="Bayesian hyperparameter search finds nothing, Gaussian process with expected improvement for a loss"
+# %% [markdown] trap="12.4" role="situation" fault="expected improvement looks for the largest loss" symptom="Bayesian hyperparameter search finds nothing, Gaussian process with expected improvement for a loss"
 # ## Eight settings, 25 runs
 #
-# A training has eight settings to choose, and the budget is 25 runs. You write the search
-# that the tutorials describe. Five runs are random. A *Gaussian process* is fitted to
-# their losses: for any other setting it predicts a mean and a deviation. Of a thousand
-# candidates the next run is the one with the largest *expected improvement* on the best
-# value so far:
+# A training has eight settings to choose, and the budget is 25 runs. Five are random. A
+# *Gaussian process* is fitted to their losses: for any other setting it predicts a mean
+# and a deviation. Of a thousand candidates the next run is the one with the largest
+# *expected improvement*, which you take from a tutorial:
 #
 # $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
 #
 # with the predicted mean $\mu$ and deviation $\sigma$, the best value so far $f^*$, and the
-# distribution $\Phi$ and the density $\varphi$ of a standard normal. You try it on a bowl, smooth
-# and noiseless, with a best loss of zero. "From eight settings on," says a colleague,
-# "such a search is as good as dice."
+# distribution $\Phi$ and the density $\varphi$ of a standard normal. You try it on a bowl,
+# smooth and noiseless, with a best loss of zero. "Eight settings are not too many for such
+# a search," says a colleague.
 
 # %% trap="12.4" role="break" tags=["plumbing"]
 def predict(x, y, new, lengths=(0.2, 0.5, 1, 2, 4)):
@@ -613,38 +671,31 @@ def over_dice(surface, dims, score, times=8):
     found, dice = torch.tensor(ends).median(0).values
     return (found / dice).item()
 
-# %% trap="12.4" role="guess"
-guess("12.4", "How large is the best of its 25 losses, over that of dice?",
-      choices=["a third or less", "about a half",
-               "about the same: eight settings are too many",
-               "larger: dice do better"])
+# %% trap="12.4" role="guess" quoted="right"
+guess("12.4", "How large is the best of its 25 losses, over the best of 25 "
+      "random settings?",
+      choices=["larger: random settings do better", "about the same",
+               "about a half", "a third or less"])
 
 # %% trap="12.4" role="look"
 wrong_way = over_dice(bowl, 8, textbook, times=16)
 print(f"best loss of the search, over that of dice: {wrong_way:.2f}")
 
 # %% trap="12.4" role="look"
-claim("best loss over that of dice, eight settings", wrong_way, above=1)
+measured("12.4", 0)
 
 # %% trap="12.4" role="look"
-measured("12.4", 3)
+claim("best loss over that of dice, eight settings", wrong_way, above=1)
 
 # %% [markdown] trap="12.4" role="why"
-# Dice win, and the number of settings is not to blame. The formula is the tutorial's, and
-# the tutorial looks for the *largest* value: there `mean - best` is what a candidate gains. A
-# loss is to be small. With this sign the search goes where the process expects the
-# worst, and what is left are the five random runs. Nothing
-# warns: each run ends, and the table has a best row. The losses in their order show it.
+# Dice, random settings that is, win, and not because there are eight. The tutorial looks for the
+# *largest* value: there `mean - best` is what a candidate gains. A loss is to be small.
+# With this sign the search goes where the process expects the worst, and what is left are
+# the five random runs. Nothing warns: each run ends, and the table has a best row.
 
-# %% trap="12.4" role="repair"
+# %% trap="12.4" role="why" tags=["plumbing"]
 middle = torch.full((8,), 0.4)
 in_order = hunt(lambda x: bowl(x, middle), 8, textbook)
-dull, chosen = in_order[:5].mean(), in_order[5:].mean()
-print(f"mean loss of random runs {dull:.2f}, of the others {chosen:.2f}")
-
-# %% trap="12.4" role="repair"
-claim("mean loss of the chosen runs over that of the random ones",
-      chosen / dull, above=1)
 
 # %% [markdown] trap="12.4" role="repair"
 # One question shows it without a search: of two candidates, equally uncertain, which has
@@ -667,36 +718,56 @@ print(f"best loss of the search, over that of dice: {right_way:.2f}")
 claim("best loss over that of dice, with the sign of a loss", right_way,
       below=0.5)
 
-# %% [markdown] trap="12.4" role="repair"
-# A second fault waits in the tail. `torch.special.ndtr` computes `(1 + erf) / 2` here, and
-# ten deviations away nothing of it is left: a candidate that is unlikely to improve and
-# one that is hopeless score the same. The complement `erfc` keeps its digits.
+# %% trap="12.4" role="repair" tags=["plumbing"]
+with torch.random.fork_rng():
+    mended = hunt(lambda x: bowl(x, middle), 8, downward)
+runs_in_order = {"tutorial": in_order, "for a loss": mended}
 
 # %% trap="12.4" role="repair"
-z = torch.tensor([-5.0, -7.5, -10.0], dtype=torch.float64)
-by_erf, by_erfc = torch.special.ndtr(z), torch.erfc(-z / 2**0.5) / 2
-for row in zip(z.tolist(), by_erf.tolist(), by_erfc.tolist()):
-    print("z {:5}   ndtr {:.4g}   erfc {:.4g}".format(*row))
-
-# %% trap="12.4" role="repair"
-claim("probability ten deviations away, by ndtr", by_erf[2], expected=0)
-claim("the same by erfc", by_erfc[2], above=1e-24)
+plot_lines(range(1, 26), runs_in_order, xlabel="run", ylabel="loss",
+           title="With the tutorial's sign the search goes up",
+           alt="Losses of 25 runs in order. After five random ones the "
+               "tutorial's search goes up and the mended one goes down.")
 
 # %% [markdown] trap="12.4" role="repair"
-# The next picture has two settings, and at first the loss does not ask about one of them. Compare
-# how a grid, dice and the process spend the same runs. Does a finer grid find more? Then
-# give the second setting some weight.
+# The next picture has two settings, and at first the loss does not ask about one of them.
+# Compare how a grid, dice and the process spend the same runs. Does a finer grid find
+# more? Then give the second setting some weight.
 
 # %% role="explore" explorer="search_surface"
 from dlsys_helpers.explorers.search_surface import search_surface
 
 search_surface
 
+# %% [markdown] trap="12.4" role="more" topics="the chosen runs beside the random ones · ten deviations away"
+# The chosen runs of the wrong search are worse than its random ones:
+
+# %% trap="12.4" role="more"
+dull, chosen = in_order[:5].mean(), in_order[5:].mean()
+claim("mean loss of the chosen runs over that of the random ones",
+      chosen / dull, above=1)
+
+# %% [markdown] trap="12.4" role="more"
+# A second fault waits in the tail. `torch.special.ndtr` computes `(1 + erf) / 2`, and ten
+# deviations below the mean nothing of it is left: a candidate that is unlikely to improve
+# and one that is hopeless score the same. The complement `erfc` keeps its digits.
+
+# %% trap="12.4" role="more"
+z = torch.tensor([-5.0, -7.5, -10.0], dtype=torch.float64)
+by_erf, by_erfc = torch.special.ndtr(z), torch.erfc(-z / 2**0.5) / 2
+for row in zip(z.tolist(), by_erf.tolist(), by_erfc.tolist()):
+    print("z {:5}   ndtr {:.4g}   erfc {:.4g}".format(*row))
+
+# %% trap="12.4" role="more"
+claim("probability ten deviations away, by ndtr", by_erf[2], expected=0)
+claim("the same by erfc", by_erfc[2], above=1e-24)
+
 # %% [markdown] trap="12.4" role="folklore"
-# **Told:** a Bayesian search is for "less than `20` dimensions" (the tutorial of the source
-# below); elsewhere, that from eight on it is no better than dice, or that it is always the
-# better choice. **Measured:** 25 runs each, on three surfaces. In the second only two of the settings matter. The third has a ripple on
-# the bowl, with several dips along each axis.
+# **Told:** a Bayesian search is for "less than `20` dimensions" (the tutorial of the
+# source below); elsewhere, that from eight on it is no better than dice, or that it is
+# always the better choice. **Measured:** 25 runs each, on three surfaces. In the second
+# only two of the settings matter. The third has a ripple on the bowl, with several dips
+# along each axis.
 
 # %% trap="12.4" role="folklore"
 def two_matter(x, best):
@@ -769,16 +840,16 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # [linkedin/photon-ml#385](https://github.com/linkedin/photon-ml/pull/385): expected
 # improvement, for maxima alone, met a loss.
 
-# %% [markdown] trap="12.5" role="situation" core=true symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
+# %% [markdown] trap="12.5" role="situation" core=true fault="torch.where around sqrt: the gradient is NaN" symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
 # ## The same picture twice
 #
 # A net maps pictures to 8 numbers, and a loss looks at distances between pairs of
-# pictures: the root of the summed squares. Somebody knows that the slope of a root is
-# infinite at zero and has written `torch.where(d2 > 0, d2.sqrt(), 0)`. Gradients are
-# clipped to a norm of 1, "in case something explodes".
+# pictures: the root of the summed squares. A root's slope is infinite at zero, so somebody
+# has written `torch.where(d2 > 0, d2.sqrt(), 0)`. In one batch of 64 pairs, one pair is the
+# same picture twice. The loss of this batch is 0.2, as always. "Should a gradient explode,
+# the clipping keeps the others whole," says a colleague.
 #
-# In one batch of 64 pairs, one pair is the same picture twice. The loss of this batch is
-# 0.2, as always. You clip, take one step of SGD, and count.
+# You clip, take one step of SGD, and count.
 
 # %% trap="12.5" role="break"
 def guarded(d2):
@@ -797,7 +868,14 @@ def gradients(root):
     loss.backward()
     return loss.item()
 
-# %% trap="12.5" role="guess"
+# %% trap="12.5" role="break"
+loss = gradients(guarded)
+raw = [p.grad.clone() for p in net.parameters()]
+nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+clipped = [p.grad for p in net.parameters()]
+stepped = [p.detach() - 0.1 * p.grad for p in net.parameters()]
+
+# %% trap="12.5" role="guess" quoted="wrong"
 guess("12.5", "What share of the net's weights is NaN after the step?",
       unit="%")
 
@@ -805,35 +883,50 @@ guess("12.5", "What share of the net's weights is NaN after the step?",
 def nan_share(tensors):
     return torch.cat([t.flatten() for t in tensors]).isnan().float().mean()
 
-loss = gradients(guarded)
-before = nan_share(p.grad for p in net.parameters())
-nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-after = nan_share(p.grad for p in net.parameters())
-spoilt = copy.deepcopy(net)
-for p, q in zip(spoilt.parameters(), net.parameters()):
-    p.data -= 0.1 * q.grad
-share = nan_share(spoilt.parameters())
-print(f"loss {loss:.2f}; gradients NaN: {before:.0%} before the clipping")
-print(f"{after:.0%} after it; weights NaN after a step: {share:.0%}")
-
-# %% trap="12.5" role="look"
-claim("loss", loss, above=0.1, below=0.4)
-claim("share of gradients that are NaN before the clipping", before,
-      above=0.2, below=0.95)
-claim("share of weights that are NaN after the step", share, expected=1)
+before, after, share = map(nan_share, (raw, clipped, stepped))
+print(f"loss {loss:.2f}, weights NaN after a step: {share:.0%}")
 
 # %% trap="12.5" role="look"
 measured("12.5", 100 * share, right=(95, 100))
 
+# %% trap="12.5" role="look"
+claim("share of weights that are NaN after the step", share, expected=1)
+
+# %% trap="12.5" role="look"
+plot_columns({"gradients": 100 * before, "gradients, clipped": 100 * after,
+              "weights after a step": 100 * share}, form=".0f", xlabel="",
+             ylabel="% that are NaN", marks=["gradients, clipped"],
+             title="The clipping spreads the NaN",
+             alt="Three columns: part of the gradients is NaN, after the "
+                 "clipping all are, and after the step all weights.")
+
 # %% [markdown] trap="12.5" role="why"
 # `where` chooses in the forward pass. On the way back it sends *zero* into the branch
 # that was not taken, and the root multiplies this zero by its slope: `0 * inf` is `nan`.
-# Where two branches meet again, `nan` plus a finite gradient is `nan`.
-#
 # Clipping then makes it complete: the norm of all gradients is `nan`, and each gradient
-# is multiplied by one over it. With an infinity in place of the NaN all others become
-# zero. What helps is that no branch sees a bad number: choose *before* the root, and
-# once more behind it.
+# is multiplied by one over it.
+
+# %% trap="12.5" role="why" tags=["plumbing"]
+d2 = torch.zeros((), requires_grad=True)
+root = d2.sqrt()
+chosen = torch.where(d2 > 0, root, 0)
+for inner in (root, chosen):
+    inner.retain_grad()
+chosen.backward()
+graph = {name: f"{t.item():.0f}, gradient {t.grad.item():.0f}" for name, t
+         in {"d2": d2, "sqrt": root, "where": chosen}.items()}
+
+# %% trap="12.5" role="why"
+draw_tree({**graph, "constant 0": "taken"},
+          [("d2", "sqrt"), ("sqrt", "where"), ("constant 0", "where")],
+          marks=["d2"], title="The root multiplies a zero by infinity",
+          alt="A graph. The distance d2, zero, goes into a root, and the "
+              "root and a constant go into where. where has gradient one, "
+              "the root zero, and d2 NaN.")
+
+# %% [markdown] trap="12.5" role="repair"
+# What helps is that no branch sees a bad number: choose *before* the root, and once more
+# behind it.
 
 # %% trap="12.5" role="repair"
 def safe(d2):
@@ -841,15 +934,14 @@ def safe(d2):
     inside = torch.where(apart, d2, 1)       # no zero reaches the root
     return torch.where(apart, inside.sqrt(), 0)
 
-loss = gradients(safe)
+safe_loss = gradients(safe)
 mended = nan_share(p.grad for p in net.parameters())
 norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0,
                                 error_if_nonfinite=True)
-print(f"loss {loss:.2f}, gradients NaN: {mended:.0%}, norm {norm:.2f}")
+print(f"loss {safe_loss:.2f}, gradients NaN: {mended:.0%}")
 
 # %% trap="12.5" role="repair"
 claim("share of gradients that are NaN", mended, expected=0)
-claim("norm of all gradients", norm, above=0)
 
 # %% [markdown] trap="12.5" role="repair"
 # A NaN of the forward pass, as in trap 12.1, one of the backward pass and one that is
@@ -860,6 +952,17 @@ claim("norm of all gradients", norm, above=0)
 from dlsys_helpers.explorers.nan_hunt import nan_hunt
 
 nan_hunt
+
+# %% [markdown] trap="12.5" role="more" topics="before the clipping · an infinity in place of the NaN"
+# Before the clipping some gradients were whole: those of hidden units that are off for the
+# picture, as a ReLU that is off passes nothing back. With an infinity in place of the NaN the
+# clipping makes all others zero.
+
+# %% trap="12.5" role="more"
+claim("loss", loss, above=0.1, below=0.4)
+claim("share of gradients that are NaN before the clipping", before,
+      above=0.2, below=0.95)
+claim("norm of all gradients", norm, above=0)
 
 # %% [markdown] trap="12.5" role="folklore"
 # **Told:** a NaN is hardly ever a fault of the model's code. **Measured:** this family is,
@@ -922,13 +1025,12 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # [pytorch/pytorch#156212](https://github.com/pytorch/pytorch/issues/156212): "terrible to
 # debug".
 
-# %% [markdown] trap="12.6" role="situation" core=true symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
+# %% [markdown] trap="12.6" role="situation" core=true fault="a stored loss keeps the trained weights alive" symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
 # ## Five losses in a list
 #
 # A search trains five readers, one after the other, each under the same name. To choose
-# the best later it stores the last training loss of each, as the tensor it is:
-# `stored.append(loss)`, behind `backward()` and the step. Memory grows from trial to
-# trial.
+# the best later it stores the last training loss of each, as the tensor it is, behind
+# `backward()` and the step. Memory grows from trial to trial.
 #
 # Trap 02.5 had a sum of losses, in a loop without `backward()`. It held the activations
 # of each batch.
@@ -1010,21 +1112,17 @@ print(f"{len(stored)} losses: {alive:.2f} MB of weights alive, "
       f"{activations:.2f} MB of activations")
 
 # %% trap="12.6" role="look"
-claim("weights alive, in readers", alive / one, expected=5)
-claim("MB of activations held", activations, expected=0)
+measured("12.6", 2)
 
 # %% trap="12.6" role="look"
-measured("12.6", 2)
+claim("weights alive, in readers", alive / one, expected=5)
 
 # %% [markdown] trap="12.6" role="why"
 # `backward()` frees what a graph has saved as it goes, whoever holds the loss. The nodes
 # of the graph stay as long as the loss does, and those at its ends hold the weights, for
-# there the gradients go. Each weight holds its gradient. So a loss holds the trained
-# weights of the net that made it: no name `net` is needed for that.
-#
-# A number has no graph behind it.
+# there the gradients go. Each weight holds its gradient. No name `net` is needed for that.
 
-# %% trap="12.6" role="repair"
+# %% trap="12.6" role="why" tags=["plumbing"]
 def behind(loss):
     """(number of nodes, the weights at their ends) of loss's graph."""
     nodes, todo = set(), [loss.grad_fn]
@@ -1038,27 +1136,54 @@ def behind(loss):
 
 nodes, ends = behind(stored[0])
 reached = sum(p.nbytes + p.grad.nbytes for p in ends) / 1e6
-print(f"one loss: {nodes} nodes, {reached:.2f} MB of weights and gradients")
+
+# %% trap="12.6" role="why"
+draw_tree({"weights, gradients": f"{reached:.1f} MB alive",
+           "activations": f"{activations:.0f} MB", f"{nodes} nodes": "",
+           "loss": "in the list"},
+          [("weights, gradients", f"{nodes} nodes"),
+           ("activations", f"{nodes} nodes"), (f"{nodes} nodes", "loss")],
+          cuts=[("activations", f"{nodes} nodes")],
+          cut_name="freed by backward()", marks=["weights, gradients"],
+          title="One number holds a reader",
+          alt="A graph. The loss in the list holds its nodes, and they "
+              "hold weights and gradients. The edge to the activations is "
+              "cut.")
+
+# %% [markdown] trap="12.6" role="repair"
+# A number has no graph behind it.
 
 # %% trap="12.6" role="repair"
 forms = {"loss": lambda loss: loss, "loss.detach()": torch.Tensor.detach,
          "loss.item()": torch.Tensor.item}
 left = {name: search(form)[2] for name, form in forms.items()}
-for name, size in left.items():
-    print(f"stored as {name:13}: {size:.2f} MB of weights alive")
 
 # %% trap="12.6" role="repair"
+claim("weights alive with numbers stored", left["loss.item()"], expected=0)
+
+# %% trap="12.6" role="repair"
+plot_columns(left, xlabel="stored as", ylabel="MB of weights alive",
+             marks=["loss"], reference=(one, "one reader"), form=".1f",
+             title="As a tensor with a graph it holds five readers",
+             alt="Three columns. Stored as the loss itself, five readers' "
+                 "weights are alive; detached or as a number, none.")
+
+# %% [markdown] trap="12.6" role="more" topics="activations · what one loss reaches · detached"
+# The activations are gone, and one loss reaches weights and gradients of its reader. A
+# detached tensor has no graph either.
+
+# %% trap="12.6" role="more"
+claim("MB of activations held", activations, expected=0)
 claim("MB that one loss reaches, over the weights of a reader",
       reached / one, expected=2)
-claim("weights alive with numbers stored", left["loss.item()"], expected=0)
 claim("the same with detached tensors", left["loss.detach()"], expected=0)
 
 # %% [markdown] trap="12.6" role="folklore"
 # **Told:** PyTorch's own FAQ has a training loop with `total_loss += loss` behind the step
 # as its first example of a memory that runs full. **Measured:** no activation stays, for
 # this reader with SGD, for a convolution with BatchNorm under Adam, and for LayerNorm with
-# dropout under AdamW. What grows is the number of nodes. Two of the things that keep activations:
-# a graph that was told to stay, and a second loss, for the log alone, that no
+# dropout under AdamW. What grows is the number of nodes. Two of the things that keep
+# activations: a graph that was told to stay, and a second loss, for the log alone, that no
 # `backward()` goes through.
 
 # %% trap="12.6" role="folklore"
@@ -1155,20 +1280,19 @@ def make_meter() -> tuple:
 # [TRI-ML/packnet-sfm#51](https://github.com/TRI-ML/packnet-sfm/pull/51): "Detach loss
 # before appending it to the training output list".
 
-# %% [markdown] trap="12.7" role="situation" symptom="model overfits one batch but does not learn: labels shifted against the inputs"
-# ## One batch is learned by heart
+# %% [markdown] trap="12.7" role="situation" fault="overfitting one batch passes with wrong labels" symptom="model overfits one batch but does not learn: labels shifted against the inputs"
+# ## The first test of a pipeline
 #
 # Pictures and labels come from two files. The file of labels begins with a line too many,
 # so each picture has the label of its neighbour in the list. Nobody knows that yet. The
 # team follows a good old rule: "First overfit one batch. If the loss goes to zero, the
-# pipeline is right." The loss on one batch of 50 goes to nearly zero, the rule is kept,
-# and training on all digits begins.
+# pipeline is right."
+#
+# Below, a net with 64 hidden units sees one batch of 50 digits 300 times.
 
 # %% trap="12.7" role="break"
-shifted = y_train.roll(1)                        # one line off
-
 def trained(x, y, reduction="mean", shuffle=True, epochs=5):
-    """Share of test digits read after five epochs in batches of 50."""
+    """(loss of 50 rows, share of test digits read) after some epochs."""
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     opt = torch.optim.SGD(net.parameters(), lr=0.5)
     for _ in range(epochs):
@@ -1182,31 +1306,60 @@ def trained(x, y, reduction="mean", shuffle=True, epochs=5):
         last = F.cross_entropy(net(x[:50]), y[:50]).item()
     return last, accuracy(net, x_test, y_test)
 
-# %% trap="12.7" role="guess"
-guess("12.7", "What share of the test digits does it read afterwards?",
-      unit="%")
+# %% trap="12.7" role="break"
+shifted = y_train.roll(1)                        # one line off
+one_batch, _ = trained(x_train[:50], shifted[:50], epochs=300)
+
+# %% trap="12.7" role="guess" quoted="wrong"
+guess("12.7", "What is the loss of this batch in the end?",
+      choices=["about 2.3, the logarithm of ten: it can only guess",
+               "about 1.5", "about 0.7", "below 0.1"])
 
 # %% trap="12.7" role="look"
-one_batch, _ = trained(x_train[:50], shifted[:50], epochs=300)
-_, read = trained(x_train, shifted)
 print(f"loss on one batch: {one_batch:.2f}")
-print(f"trained on all: {read:.0%} of the test digits read")
+
+# %% trap="12.7" role="look"
+measured("12.7", 3)
 
 # %% trap="12.7" role="look"
 claim("loss on one batch with shifted labels", one_batch, below=0.1)
-claim("share of test digits read", read, below=0.25)
+
+# %% [markdown] trap="12.7" role="look"
+# The rule is kept, and training on all digits begins.
 
 # %% trap="12.7" role="look"
-measured("12.7", 100 * read, right=(0, 25))
+_, read = trained(x_train, shifted)
+print(f"trained on all: {read:.0%} of the test digits read")
+
+# %% trap="12.7" role="look"
+claim("share of test digits read", read, below=0.25)
 
 # %% [markdown] trap="12.7" role="why"
 # This net has more weights than the batch has numbers, and learns 50 shifted labels by
-# heart. The test shows that the loss can fall. It says nothing of whether labels
-# belong to their pictures, or how batches are put together.
-#
-# Each such fault has a test of its own, without training. For labels: do neighbours in
-# the data agree? For the order: how many classes are in a batch? For the scale of the
-# loss: is the loss of a batch taken twice the same?
+# heart. The test shows that the loss can fall. It says nothing of whether labels belong to
+# their pictures, or how batches are put together. Two more faults leave a low score:
+
+# %% trap="12.7" role="why" tags=["plumbing"]
+order = y_train.argsort()
+scores = {"as it should be": trained(x_train, y_train)[1],
+          "a sum for the mean": trained(x_train, y_train, "sum")[1],
+          "sorted by label":
+          trained(x_train[order], y_train[order], shuffle=False)[1]}
+
+# %% trap="12.7" role="why"
+faults = {**scores, "labels shifted": read}
+plot_columns({name: 100 * share for name, share in faults.items()},
+             xlabel="", ylabel="% of the test digits read", form=".0f",
+             marks=[*faults][1:], reference=(10, "guessing"),
+             title="Three faults, each a low score",
+             alt="Four columns. As it should be, nine tenths and more are "
+                 "read; with a sum for the mean, sorted labels or shifted "
+                 "labels far fewer.")
+
+# %% [markdown] trap="12.7" role="repair"
+# Each has a test of its own, without training. For labels: do neighbours in the data
+# agree? For the scale of the loss: is the loss of a batch taken twice the same? For the
+# order: how many classes are in a batch?
 
 # %% trap="12.7" role="repair"
 def agreement(x, y):
@@ -1223,12 +1376,6 @@ def doubled(reduction):
     return (twice / one).item()
 
 # %% trap="12.7" role="repair"
-order = y_train.argsort()
-scores = {"as it should be": trained(x_train, y_train)[1],
-          "a sum for the mean": trained(x_train, y_train, "sum")[1],
-          "sorted by label":
-          trained(x_train[order], y_train[order], shuffle=False)[1]}
-print({name: f"{share:.0%}" for name, share in scores.items()})
 print(f"neighbours agree: {agreement(x_train, y_train):.0%},"
       f" shifted {agreement(x_train, shifted):.0%}")
 print(f"doubled: mean {doubled('mean'):.1f}, sum {doubled('sum'):.1f}")
@@ -1236,19 +1383,24 @@ print("classes in a batch:", len(y_train[:50].unique()),
       " sorted:", len(y_train[order][:50].unique()))
 
 # %% trap="12.7" role="repair"
+claim("neighbours that agree, with shifted labels",
+      agreement(x_train, shifted), below=0.2)
+
+# %% [markdown] trap="12.7" role="more" topics="the four scores · the two other tests"
+# The sum has the rate of the mean, which is what makes it fail:
+
+# %% trap="12.7" role="more"
 claim("share read, as it should be", scores["as it should be"], above=0.85)
 claim("share read with the sum in place of the mean, at the same rate",
       scores["a sum for the mean"], below=0.4)
 claim("share read with the data sorted by label",
       scores["sorted by label"], below=0.6)
 
-# %% [markdown] trap="12.7" role="repair"
-# All three faults leave a low score, and one look at each cause tells them apart.
+# %% [markdown] trap="12.7" role="more"
+# One look at each cause tells them apart.
 
-# %% trap="12.7" role="repair"
+# %% trap="12.7" role="more"
 claim("neighbours that agree", agreement(x_train, y_train), above=0.9)
-claim("the same with shifted labels", agreement(x_train, shifted),
-      below=0.2)
 claim("loss of a batch taken twice, with a sum", doubled("sum"),
       expected=2, within=0.001)
 
@@ -1297,13 +1449,13 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # requires rethinking generalization"](https://arxiv.org/abs/1611.03530): nets learn random
 # labels by heart.
 
-# %% [markdown] trap="12.8" role="situation" core=true symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
+# %% [markdown] trap="12.8" role="situation" core=true fault="a job killed while saving leaves no checkpoint" symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
 # ## The file with the last state
 #
 # A job may be taken off its machine at any moment, so it saves its state every few
-# minutes: `torch.save(state, "last.pt")`. The new state takes the place of the old one,
-# as the disk is small. A checkpoint here has some 300 kB; a real one takes minutes to
-# write, and the job can be killed in the middle.
+# minutes: `torch.save(state, "last.pt")`. The new state takes the place of the old one, as
+# the disk is small. The one below is small; a real one takes minutes to write, and the job
+# can be killed in the middle.
 #
 # You try it 20 times: a good `last.pt` stands there, a child process saves over it, and
 # the kernel kills the child after a random number of bytes. Each time you load what is
@@ -1354,29 +1506,33 @@ def loads(save, kills=20):
         steps.append(step_in(path))
     return died, kills - steps.count(None), steps.count(100)
 
+# %% trap="12.8" role="break"
+over = loads(lambda new: torch.save(new, path))
+
 # %% trap="12.8" role="guess"
 guess("12.8", "After how many of the 20 kills does last.pt load?",
       unit="files")
 
 # %% trap="12.8" role="look"
-over = loads(lambda new: torch.save(new, path))
 print(f"killed {over[0]} times; {over[1]} files load")
-
-# %% trap="12.8" role="look"
-claim("children that were killed while they wrote", over[0], expected=20)
-claim("files that load afterwards", over[1], expected=0)
 
 # %% trap="12.8" role="look"
 measured("12.8", over[1], right=(0, 0))
 
+# %% trap="12.8" role="look"
+claim("files that load afterwards", over[1], expected=0)
+
 # %% [markdown] trap="12.8" role="why"
 # Opening a file to write empties it: from then on the old state is gone. The new one
-# cannot be read before its last byte is there, as a checkpoint is a zip archive and
-# its table of contents comes last.
+# cannot be read before its last byte is there, as a checkpoint is a zip archive and its
+# table of contents comes last.
 #
 # So write *beside* it and take the name when all is there. `os.replace` swaps a name in one
-# step: whoever opens `last.pt` finds the old file or the new one. `os.fsync` waits until
-# the bytes are on the disk: a kill does not need it, a power cut does.
+# step: whoever opens `last.pt` finds the old file or the new one.
+
+# %% [markdown] trap="12.8" role="repair"
+# `os.fsync` waits until the bytes are on the disk: a kill does not need it, a power cut
+# does.
 
 # %% trap="12.8" role="repair"
 def save_beside(new):
@@ -1391,15 +1547,30 @@ print(f"killed {beside[0]} times; {beside[1]} files load, "
       f"{beside[2]} of step 100")
 
 # %% trap="12.8" role="repair"
-claim("children that were killed", beside[0], expected=20)
 claim("files that load, with the state before", beside[2], expected=20)
 
-# %% [markdown] trap="12.8" role="repair"
-# A whole file may still not load. `torch.load` opens no arbitrary Python objects by
-# default, as unpickling could run code. A validation loss that came out of numpy is such an
-# object, and it is the *loading* that says so, days later.
-
 # %% trap="12.8" role="repair"
+kb = round(os.path.getsize(path) / 1000)
+draw_lanes({"last.pt, saved over": [(0, kb, "broken"),
+                                    (kb, 1.3 * kb, "new")],
+            "last.pt": [(0, kb, "old"), (kb, 1.3 * kb, "new")],
+            "last.pt.part": [(0, kb, "broken")]},
+           unit="kB written", marks=["broken"], moments={"a kill": kb / 2},
+           title="Beside it, a kill meets a whole file",
+           alt="Three lanes over the kilobytes written. Saved over, "
+               "last.pt is broken until the last byte. Written beside, it "
+               "is the old state until then, and last.pt.part is broken.")
+
+# %% [markdown] trap="12.8" role="repair"
+# A whole file may still not load, or go on otherwise than the run would have. Store plain
+# numbers, the optimizer's state and the generator's; *More* shows what happens without.
+
+# %% [markdown] trap="12.8" role="more" topics="a number from numpy does not load · a resumed run goes another way"
+# `torch.load` opens no arbitrary Python objects by default, as unpickling could run code.
+# A validation loss that came out of numpy is such an object, and it is the *loading* that
+# says so, days later.
+
+# %% trap="12.8" role="more"
 def opens(value):
     torch.save({"val_loss": value}, path)
     try:
@@ -1411,18 +1582,21 @@ losses = np.array([0.5, 0.25])
 print("losses.min():       ", opens(losses.min()))
 print("float(losses.min()):", opens(float(losses.min())))
 
-# %% trap="12.8" role="repair"
+# %% trap="12.8" role="more"
+claim("children that were killed while they wrote, saving over", over[0],
+      expected=20)
+claim("children that were killed, saving beside", beside[0], expected=20)
 claim("does numpy's number load", opens(losses.min()) is True,
       expected=False)
 claim("does Python's", opens(float(losses.min())), expected=True)
 
-# %% [markdown] trap="12.8" role="repair"
-# And a file that loads may go on differently. The reader below has dropout and draws its
+# %% [markdown] trap="12.8" role="more"
+# A file that loads may go on differently. The reader below has dropout and draws its
 # batches at random. It is saved after 20 steps and goes on for 20 more. Then the file is
 # given to a reader with other weights, another optimizer and, like a new process, another
 # state of the generator.
 
-# %% trap="12.8" role="repair"
+# %% trap="12.8" role="more"
 def fresh():
     net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2),
                         nn.Linear(32, 10))
@@ -1441,7 +1615,7 @@ save_beside({"net": net.state_dict(), "opt": opt.state_dict(),
              "rng": torch.get_rng_state()})
 go(net, opt)                                  # the run without a break
 
-# %% trap="12.8" role="repair"
+# %% trap="12.8" role="more"
 def resumed(*parts):
     """Largest gap of a weight to the run without a break."""
     stored = torch.load(path)
@@ -1455,21 +1629,21 @@ def resumed(*parts):
     return max((p - q).abs().max().item() for p, q in
                zip(net.parameters(), other.parameters()))
 
-# %% trap="12.8" role="repair"
+# %% trap="12.8" role="more"
 gaps = {"weights": resumed(), "and optimizer": resumed("opt"),
         "and generator": resumed("opt", "rng")}
 for name, gap in gaps.items():
     print(f"{name:14} {gap:.1e}")
 
-# %% trap="12.8" role="repair"
+# %% trap="12.8" role="more"
 claim("gap with the weights alone", gaps["weights"], above=1e-3)
 claim("gap with the optimizer, too", gaps["and optimizer"], above=1e-3)
 claim("gap with the generator's state, too", gaps["and generator"],
       expected=0)
 
 # %% [markdown] trap="12.8" role="folklore"
-# **Told:** save to two slots in turn, `A` and `B`, and never lose both. **Measured:** so it
-# is here, one of them is whole after a kill. But no name says which, and whoever resumes
+# **Told:** save to two slots in turn, `A` and `B`, and never lose both. **Measured:** one of
+# them is whole after a kill. But no name says which, and whoever resumes
 # from the newer file, as usual, finds the broken one.
 
 # %% trap="12.8" role="folklore"
@@ -1529,7 +1703,7 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # [optuna/optuna-examples#53](https://github.com/optuna/optuna-examples/pull/53): processes
 # ended during `torch.save`.
 
-# %% [markdown] trap="12.9" role="situation" symptom="PYTHONHASHSEED in os.environ has no effect, set order and class numbers differ between two runs, wrong labels after loading a model"
+# %% [markdown] trap="12.9" role="situation" fault="PYTHONHASHSEED is set after Python has started" symptom="PYTHONHASHSEED in os.environ has no effect, set order and class numbers differ between two runs, wrong labels after loading a model"
 # ## A seed for everything
 #
 # A script begins with `seed_everything(42)`, as many projects have one. It seeds
@@ -1561,20 +1735,20 @@ starts = [start(script) for _ in range(4)]
 
 # %% trap="12.9" role="guess"
 guess("12.9", "How many different numberings do the four starts give?",
-      choices=["one, the same as with the variable set in the shell",
-               "one, but another than with the variable set in the shell",
-               "four"])
+      choices=["four",
+               "one, the same as with the variable set in the shell",
+               "one, but another than with the variable set in the shell"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:
     print(*names)
 
 # %% trap="12.9" role="look"
-claim("different numberings in four starts",
-      len({tuple(names) for names in starts}), expected=4)
+measured("12.9", 0)
 
 # %% trap="12.9" role="look"
-measured("12.9", 2)
+claim("different numberings in four starts",
+      len({tuple(names) for names in starts}), expected=4)
 
 # %% [markdown] trap="12.9" role="look"
 # A model of such a script knows numbers, no names. Below one is trained with the numbers
@@ -1592,16 +1766,30 @@ read = [accuracy(taught, x_test, numbers_of(names)[y_test])
 print("share read:", " ".join(f"{share:.2f}" for share in read))
 
 # %% trap="12.9" role="look"
-claim("share read with the numbers of its own start", read[0], above=0.9)
 claim("share read with those of three other starts, mean",
       sum(read[1:]) / 3, below=0.6)
 
 # %% [markdown] trap="12.9" role="why"
-# Python draws the secret of its hashes as it starts, before the first line of any script,
-# and reads the variable then. Whoever sets it later changes what the *next* Python
-# reads: a process that this one starts anew, such as a worker of the kind `spawn`, then
-# has other hashes than its parent.
-#
+# Python draws the hash seed, its secret, as it starts, before the first line of any script,
+# and reads the variable then. Whoever sets it later changes what the *next* Python reads.
+
+# %% trap="12.9" role="why"
+numbers = len({tuple(names) for names in starts})
+in_shell = len({tuple(start(numbering, PYTHONHASHSEED="42"))
+                for _ in range(2)})
+draw_blocks({"set in the script": ["Python starts", "secret is drawn",
+                                   "variable is set", "set(names)"],
+             "set in the shell": ["variable is set", "Python starts",
+                                  "secret is read", "set(names)"]},
+            marks={"set in the script": ["variable is set"]},
+            captions={
+                "set in the script": f"{numbers} numberings in 4 starts",
+                "set in the shell": f"{in_shell} numbering in 2 starts"},
+            title="The secret is drawn before the first line",
+            alt="Two columns. In the script the variable is set after the "
+                "secret was drawn, in the shell before Python starts.")
+
+# %% [markdown] trap="12.9" role="repair"
 # So the variable belongs in front of the start, in the shell or the job's file, or the
 # script starts itself once more. The third way needs no seed: put the names in an order
 # of your own.
@@ -1627,17 +1815,25 @@ found = {name: {tuple(way()) for _ in range(2)}
 for name, orders in found.items():
     print(f"{name:22} {len(orders)} numbering in two starts")
 print("sorted:", *found["sorted"].pop())
+shell, once_more, children, _ = found.values()
 
 # %% trap="12.9" role="repair"
-shell, once_more, children, _ = found.values()
 claim("different numberings over all starts with the variable in time",
       len(shell | once_more | children), expected=1)
-claim("does the child have the numbering of its script's start",
-      children <= {tuple(names) for names in starts}, expected=False)
 
 # %% [markdown] trap="12.9" role="repair"
 # A sorted list still changes when a class is added: all behind it move up by one. What
 # lasts is the list that is stored beside the weights. That is the exercise.
+
+# %% [markdown] trap="12.9" role="more" topics="a child of the script · its own numbers"
+# A process that the script starts anew, such as a worker of the kind `spawn`, reads the
+# variable and has other hashes than its parent. And with the numbers of its own start the
+# model reads as it should.
+
+# %% trap="12.9" role="more"
+claim("does the child have the numbering of its script's start",
+      children <= {tuple(names) for names in starts}, expected=False)
+claim("share read with the numbers of its own start", read[0], above=0.9)
 
 # %% [markdown] trap="12.9" role="folklore"
 # **Told**, by many a `seed_everything`: a run that is to be repeated needs this variable.
@@ -1701,7 +1897,7 @@ def class_numbers(names: list, stored: dict) -> dict:
 # [RomRoc/objdet_fizyr_colab#5](https://github.com/RomRoc/objdet_fizyr_colab/pull/5): other
 # class numbers at each resumption.
 
-# %% [markdown] trap="12.10" role="situation" symptom="wandb validation metrics missing: Tried to log to step that is less than the current step, data will be ignored"
+# %% [markdown] trap="12.10" role="situation" fault="wandb drops rows whose step= goes back" symptom="wandb validation metrics missing: Tried to log to step that is less than the current step, data will be ignored"
 # ## A curve by batches and one by epochs
 #
 # A run is tracked with Weights & Biases: offline, into a file that `wandb sync` uploads
@@ -1709,8 +1905,8 @@ def class_numbers(names: list, stored: dict) -> dict:
 # `run.log({"loss": ...}, step=batch)`, each epoch ends with
 # `run.log({"val_loss": ...}, step=epoch)`. So each curve is to have an axis of its own.
 #
-# The run ends without an error, and a folded cell reads the records of the file. (`wandb` belongs to the extra `track`:
-# where it is missing, `pip install -e '.[track]'`.)
+# The run ends without an error, and a folded cell reads the records of the file. (`wandb`
+# belongs to the extra `track`: where it is missing, `pip install -e '.[track]'`.)
 
 # %% trap="12.10" role="break" tags=["plumbing"]
 import contextlib
@@ -1808,20 +2004,31 @@ print("rows with a validation loss:", count(rows, "val_loss"))
 print("lines on stderr, 'will be ignored':", ignored)
 
 # %% trap="12.10" role="look"
-claim("training losses in the file", count(rows, "loss"), expected=100)
-claim("validation losses in the file", count(rows, "val_loss"), expected=0)
-claim("lines of warning", ignored, expected=5)
-
-# %% trap="12.10" role="look"
 measured("12.10", count(rows, "val_loss"), right=(0, 0))
 
+# %% trap="12.10" role="look"
+claim("validation losses in the file", count(rows, "val_loss"), expected=0)
+
 # %% [markdown] trap="12.10" role="why"
-# A run has *one* counter of rows, `step` sets it, and it goes up only: after batch 19, step 0 is
-# in the past. The row is dropped with a line on stderr, and the run goes on.
-#
+# A run has *one* counter of rows, `step` sets it, and it goes up only: after batch 19,
+# step 0 is in the past. The row is dropped with a line on stderr, and the run goes on.
+
+# %% trap="12.10" role="why"
+ax = new_axes("Each validation asks for a step long past",
+              "call of run.log", "step=")
+for name, mark in (("batch", "."), ("epoch", "X")):
+    calls = [(n, step) for n, (axis, step, _) in enumerate(events)
+             if axis == name]
+    ax.plot(*zip(*calls), mark, markersize=4 if mark == "." else 9,
+            label="loss: kept" if mark == "." else "val_loss: dropped")
+ax.legend()
+show(ax.figure, alt="The steps of 105 calls. Those of the training loss "
+     "rise in a line from 0 to 99; five of the validation lie far below, "
+     "at 0 to 4.")
+
+# %% [markdown] trap="12.10" role="repair"
 # An axis of one's own is a value in the row, and `define_metric` says which curve is drawn
-# over it. The counter is left alone. Half of that is not enough: with the axis
-# defined and `step=` still there, the rows are dropped as before.
+# over it. The counter is left alone.
 
 # %% trap="12.10" role="repair"
 def defined(run):
@@ -1833,54 +2040,66 @@ def own_axis(run, events=events):
     for axis, step, values in events:
         run.log({axis: step, **values})
 
-def half_repaired(run):
-    defined(run)
-    for axis, step, values in events:
-        run.log({axis: step, **values}, step=step)
-
-# %% trap="12.10" role="repair"
-mended, axes, ignored = tracked(own_axis)
-half, _, _ = tracked(half_repaired)
+mended, axes, warned = tracked(own_axis)
 print("axes:", axes)
-print("validation losses:", count(mended, "val_loss"),
-      "  with step= still there:", count(half, "val_loss"))
-print("epochs:", [row["epoch"] for row in mended if "epoch" in row])
+print("validation losses:", count(mended, "val_loss"))
 
 # %% trap="12.10" role="repair"
 claim("validation losses with an axis of their own",
       count(mended, "val_loss"), expected=5)
-claim("lines of warning now", ignored, expected=0)
-claim("validation losses with the axis defined, and step= still there",
-      count(half, "val_loss"), expected=0)
 
 # %% [markdown] trap="12.10" role="repair"
 # One thing is left. A job is killed in the middle of epoch 4 and goes on from the checkpoint
-# after epoch 2, in the same log. Epoch 3 comes a second time, and half of epoch 4. With an
-# axis of their own no row is refused, so both are drawn: the curve runs back
-# and forth.
+# after epoch 2, in the same log. Epoch 3 comes a second time. No row is refused now, so
+# both are drawn: the curve runs back and forth.
 
 # %% trap="12.10" role="repair"
 resumed_events = events[:94] + events[63:]      # 21 events an epoch
 twice, _, _ = tracked(lambda run: own_axis(run, resumed_events))
 epochs_seen = [row["epoch"] for row in twice if "epoch" in row]
-batches = [row["batch"] for row in twice if "batch" in row]
 print("epochs:", epochs_seen)
-print("batches logged twice:", len(batches) - len(set(batches)))
 
 # %% trap="12.10" role="repair"
 claim("rows of epoch 3", epochs_seen.count(3), expected=2)
-claim("batches that are in the log twice",
-      len(batches) - len(set(batches)), expected=30)
 
 # %% [markdown] trap="12.10" role="repair"
 # What was logged after the checkpoint belongs to a run that does not exist any more. If the
 # rows stand in a list of your own first, the void ones can go: those of this axis at the
 # step that comes again, and later ones.
 
+# %% [markdown] trap="12.10" role="more" topics="what was kept, and said · the axis defined, step= still there · the batches of the resumed run"
+# The training losses were kept, and each validation was told on stderr. With an axis of
+# their own, nothing is:
+
+# %% trap="12.10" role="more"
+claim("training losses in the file", count(rows, "loss"), expected=100)
+claim("lines of warning", ignored, expected=5)
+claim("lines of warning now", warned, expected=0)
+
+# %% [markdown] trap="12.10" role="more"
+# Half of the repair is not enough: with the axis defined and `step=` still there, the rows
+# are dropped as before.
+
+# %% trap="12.10" role="more"
+def half_repaired(run):
+    defined(run)
+    for axis, step, values in events:
+        run.log({axis: step, **values}, step=step)
+
+half, _, _ = tracked(half_repaired)
+batches = [row["batch"] for row in twice if "batch" in row]
+
+# %% trap="12.10" role="more"
+claim("validation losses with the axis defined, and step= still there",
+      count(half, "val_loss"), expected=0)
+claim("batches that are in the log twice, after the resumption",
+      len(batches) - len(set(batches)), expected=30)
+
 # %% [markdown] trap="12.10" role="folklore"
 # **Told:** log the validation with the number of the last batch, then nothing is lost.
-# **Measured:** nothing is. But the axis is that of the batches now, and two runs with different
-# batch sizes cannot be laid over each other by epochs: the row does not hold the epoch.
+# **Measured:** nothing is. But the axis is that of the batches now, and two runs with
+# different batch sizes cannot be laid over each other by epochs: the row does not hold the
+# epoch.
 
 # %% trap="12.10" role="folklore"
 def by_last_batch(run):
@@ -1956,7 +2175,7 @@ def rows_to_log(events: list) -> tuple:
 # [wandb/wandb#6554](https://github.com/wandb/wandb/issues/6554): the axis defined, and `step=`
 # still there.
 
-# %% [markdown] trap="12.11" role="situation" symptom="label smoothing with masked logits gives an infinite loss; cross entropy inf with -inf logits"
+# %% [markdown] trap="12.11" role="situation" fault="label smoothing over masked classes: the loss is inf" symptom="label smoothing with masked logits gives an infinite loss; cross entropy inf with -inf logits"
 # ## A little smoothing against the NaN
 #
 # A reader is told of each digit whether it is even. So the classes of the other kind get a
@@ -1964,8 +2183,8 @@ def rows_to_log(events: list) -> tuple:
 # is always among the five classes left. The cross-entropy of a fresh reader is about
 # 1.6, the logarithm of five.
 #
-# Somebody has read that a probability of exactly zero makes the loss NaN, and that label
-# smoothing prevents it. So you pass `label_smoothing=0.1`.
+# "A probability of exactly zero makes the loss NaN, and label smoothing prevents it," you
+# are told. So you pass `label_smoothing=0.1`.
 
 # %% trap="12.11" role="break"
 classes = torch.arange(10)
@@ -1983,33 +2202,45 @@ smooth = F.cross_entropy(logits, y_train, label_smoothing=0.1).item()
 nearly = logits.masked_fill(logits.isinf(), -1e9)
 huge = F.cross_entropy(nearly, y_train, label_smoothing=0.1).item()
 
-# %% trap="12.11" role="guess"
-guess("12.11", "What is the loss of the fresh reader now?",
+# %% trap="12.11" role="guess" quoted="wrong"
+guess("12.11", "What is the loss of the fresh reader with smoothing?",
       choices=["about 1.6 still", "about 2.3, the logarithm of ten",
-               "infinite", "NaN"])
+               "NaN", "infinite"])
 
 # %% trap="12.11" role="look"
 print(f"without smoothing {plain:.2f}, with smoothing {smooth}")
 print(f"with -1e9 in place of minus infinity {huge:.1e}")
 
 # %% trap="12.11" role="look"
-claim("loss without smoothing", plain, expected=1.6, within=0.1)
-claim("is the loss with smoothing infinite", math.isinf(smooth),
-      expected=True)
-claim("loss with -1e9 and smoothing", huge, above=1e7)
+measured("12.11", 3)
 
 # %% trap="12.11" role="look"
-measured("12.11", 2)
+claim("is the loss with smoothing infinite", math.isinf(smooth),
+      expected=True)
 
 # %% [markdown] trap="12.11" role="why"
 # Without smoothing a logit of minus infinity is harmless as long as it is not the
 # label's: its probability of zero is never asked for. Smoothing asks for it. A share of the
-# target, here a tenth over ten classes, goes to *each* class, and `-0.01 * log(0)` is
-# infinite. The finite `-1e9` gives millions in its place.
-#
-# What follows depends on who looks at the loss. Its *gradient* is finite, and
-# `masked_fill` passes none of it to the net at a masked class, so the net learns. A guard that skips steps with a
-# bad loss, as many loops have, skips all of them: here each row has masked classes.
+# target, a tenth over ten classes, goes to *each* class, and `-0.01 * log(0)` is infinite.
+
+# %% trap="12.11" role="why"
+target, kind = F.one_hot(torch.tensor(4), 10), classes % 2 == 0
+shares = torch.stack([0.9 * target + 0.1 / 10,
+                      0.9 * target + 0.1 * kind / 5])
+draw_grids({"target of a 4, told that it is even": shares}, values=True,
+           marks={"target of a 4, told that it is even":
+                  (shares > 0) & ~kind}, legend="asks for log(0)",
+           row_names=["over all", "over allowed"], columns="class",
+           title="Smoothing asks each class for its logarithm",
+           alt="Two rows of ten classes. Spread over all, each odd class "
+               "has a share of 0.01 and is marked. Spread over the "
+               "allowed, odd classes have none and even ones 0.02.")
+
+# %% [markdown] trap="12.11" role="repair"
+# What follows depends on who looks at the loss. Its *gradient* is finite, and `masked_fill`
+# passes none of it to the net at a masked class, so the net learns. A guard that skips
+# steps with a bad loss, as many loops have, skips all of them: each row has masked
+# classes. Spread the share over the classes that are allowed.
 
 # %% trap="12.11" role="repair"
 def learn(loss, guard, steps=200):
@@ -2048,10 +2279,23 @@ for name, (taken, read) in runs.items():
 # %% trap="12.11" role="repair"
 claim("steps that the guard lets pass", runs["smoothed, guard"][0],
       expected=0)
-claim("share read when nobody looks at the loss", runs["smoothed"][1],
-      above=0.85)
+
+# %% [markdown] trap="12.11" role="repair"
+# Smoothed over the allowed classes, the loss is finite and the guard lets it pass.
+
+# %% trap="12.11" role="repair"
 claim("share read with guard, smoothed over allowed classes",
       runs["over allowed, guard"][1], above=0.85)
+
+# %% [markdown] trap="12.11" role="more" topics="-1e9 in place of minus infinity · without a guard"
+# Without smoothing the loss is that of five classes. The finite `-1e9` gives millions in
+# place of an infinity. And where nobody looks at the loss, the net learns:
+
+# %% trap="12.11" role="more"
+claim("loss without smoothing", plain, expected=1.6, within=0.1)
+claim("loss with -1e9 and smoothing", huge, above=1e7)
+claim("share read when nobody looks at the loss", runs["smoothed"][1],
+      above=0.85)
 
 # %% [markdown] trap="12.11" role="folklore"
 # **Told:** any logit of minus infinity makes the loss NaN. **Measured:** three cases, with
@@ -2171,10 +2415,107 @@ claim("the same, largest of four runs that clip or skip",
       max(v for (_, remedy), v in jump.items() if remedy != "as it is"),
       below=1.8)
 
+# %% role="concept"
+plot_lines(range(1, 201), {
+    name: spikes["SGD", remedy][:, 0].tolist() for name, remedy in
+    (("plain", "as it is"), ("clip", "clip"), ("skip", "skip"))},
+    xlabel="step", logy=True, ylabel="loss",
+    title="One damaged batch costs many steps",
+    alt="Three losses over 200 steps of SGD. All jump at step 100; without "
+        "a remedy the loss stays high for many steps after it, with "
+        "clipping or skipping it is back at once.")
+
 # %% [markdown] role="concept"
-# Clipping and skipping both keep the net here, under SGD with momentum and under Adam. A
-# rule that skips needs a counter in the log: trap 12.11 showed one that skips each step.
+# Clipping and skipping both keep the net, under SGD with momentum and under Adam. A rule
+# that skips needs a counter in the log: trap 12.11 showed one that skips each step.
 #
+# ### Logits that grow, and QK-norm
+#
+# A loss may jump without any damaged batch. In attention a logit is the product of a query
+# and a key, so it grows with both weight matrices, and
+# [at high rates it does](https://arxiv.org/abs/2309.14322). In the end the softmax gives one
+# key nearly all the weight, and little gradient comes back through it.
+#
+# *QK-norm* brings [each query and each key](https://arxiv.org/abs/2010.04245) to one length
+# before their product: no logit then exceeds the root of the head's width, times the gains
+# that the norm learns. [ViT-22B](https://arxiv.org/abs/2302.05442) has it, after runs of 8
+# billion weights had diverged without, and so has [Qwen3](https://arxiv.org/abs/2505.09388).
+
+# %% role="concept"
+def attention_logits(size, normed, width=16):
+    """Logits (32, 32) of a head whose two matrices are `size` as large."""
+    rng = torch.Generator().manual_seed(SEED)
+    x = torch.randn(32, 64, generator=rng)
+    to_q, to_k = size * torch.randn(2, 64, width, generator=rng) / 8
+    q, k = x @ to_q, x @ to_k
+    if normed:
+        q, k = F.rms_norm(q, (width,)), F.rms_norm(k, (width,))
+    return q @ k.T / width**0.5
+
+sizes = [1, 2, 4, 8]
+heads = {name: [attention_logits(size, name == "QK-norm")
+                for size in sizes] for name in ("plain", "QK-norm")}
+
+# %% role="concept"
+largest = {name: [z.abs().max().item() for z in found]
+           for name, found in heads.items()}
+claim("largest logit with weights 8 times as large, over before",
+      largest["plain"][-1] / largest["plain"][0], expected=64, within=0.01)
+claim("the same with QK-norm", largest["QK-norm"][-1]
+      / largest["QK-norm"][0], expected=1, within=0.001)
+claim("largest logit with QK-norm, over the root of the width",
+      max(largest["QK-norm"]) / 16**0.5, below=1.0001)
+
+# %% role="concept"
+plot_lines(sizes, {name: [z.softmax(1).amax(1).mean().item()
+                          for z in found] for name, found in heads.items()},
+           xlabel="size of the weights", ylabel="share of one key",
+           title="Larger weights, one key: not with QK-norm",
+           alt="Mean share of the key that is looked at most, of 32. It "
+               "rises towards one as the weights grow eightfold; with "
+               "QK-norm it stays where it was.")
+
+# %% [markdown] role="concept"
+# ### A tool that looks while a script runs
+#
+# Some faults of this stage show in the values that pass through torch: smoothing over masked
+# classes (12.11), a sum of losses that keeps its graphs (12.6), batches sorted by class
+# (12.7), a loss that is `nan` (12.5). `dlsys watch train.py` runs a script as it is and
+# says a line for each fault that it sees. The script below ends without an error.
+
+# %% role="concept"
+faulty = tempfile.TemporaryDirectory()
+script = """import torch
+from torch.nn import functional as F
+
+x, y = torch.rand(40, 8), torch.arange(40) % 4
+net = torch.nn.Linear(8, 4)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(20):
+    z = net(x).masked_fill(torch.arange(4) != y[:, None], -torch.inf)
+    loss = F.cross_entropy(z, y, label_smoothing=0.1)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+# %% role="concept"
+import subprocess
+import sys
+
+with open(os.path.join(faulty.name, "train.py"), "w") as file:
+    file.write(script)
+ended = subprocess.run([sys.executable, "-m", "dlsys_watch", "train.py"],
+                       cwd=faulty.name, capture_output=True, text=True)
+told = ended.stdout + ended.stderr
+print("exit status:", ended.returncode)
+print(told)
+
+# %% role="concept"
+claim("lines that name trap 12.11", told.count("trap 12.11"), expected=1)
+claim("exit status, as without the tool", ended.returncode, expected=0)
+
+# %% [markdown] role="concept"
 # ### What two runs share
 #
 # The same code and the same seed: what may still differ? Each line below trains one
@@ -2245,11 +2586,11 @@ claim("is fresh memory NaN under the flag", fresh_memory.isnan().all(),
 #
 # The bowls of trap 12.4 have no noise. Here a reader of digits has four settings: rate,
 # momentum, smoothing, size of its first weights. A search may spend 1,600 steps of
-# training, that is 20 runs of 80 steps, or more runs if bad ones are ended early.
-# Three ways spend the same steps: dice; TPE, Optuna's default, whose first ten runs are
-# dice and which then learns from earlier ones; and Hyperband with dice, which ends runs that are behind others after 20 or 40
-# steps. Each is done with eight seeds, as one search shows little. (`optuna` belongs to the extra
-# `track`, too.)
+# training, that is 20 runs of 80 steps, or more runs if bad ones are ended early. Three
+# ways spend the same steps: dice; TPE, Optuna's default, whose first ten runs are dice and
+# which then learns from earlier ones; and Hyperband with dice, which ends runs that are
+# behind others after 20 or 40 steps. Each is done with eight seeds, as one search shows
+# little. (`optuna` belongs to the extra `track`, too.)
 
 # %% role="concept" tags=["plumbing"]
 import optuna
@@ -2484,7 +2825,7 @@ def provenance(code, data, **settings):
             "machine": platform.processor() or platform.machine()}
 
 # %% role="concept" compare=false
-origin = provenance(training, (x_train, y_train), lr=0.3, epochs=5)
+origin = provenance(learned, (x_train, y_train), lr=0.1, steps=200)
 with open(os.path.join(store.name, "last.json"), "w") as file:
     json.dump(origin, file, indent=1)
 print(json.dumps(origin, indent=1))
@@ -2505,9 +2846,9 @@ claim("of a pixel, a label and a shape changed, those that go unnoticed",
       others.count(written), expected=0)
 
 # %% [markdown] role="concept"
-# Compare the hashes when you *load*, and say which one differs. In a repository the code's hash is
-# `git rev-parse HEAD`, and `git status --porcelain` says whether the files are those of the
-# commit; a run from files that are not committed has no name.
+# Compare the hashes when you *load*, and say which one differs. In a repository the code's
+# hash is `git rev-parse HEAD`, and `git status --porcelain` says whether the files are
+# those of the commit; a run from files that are not committed has no name.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -2574,13 +2915,13 @@ claim("of a pixel, a label and a shape changed, those that go unnoticed",
 # ## On a GPU: order, memory, waiting
 #
 # On one CPU thread `index_add_` adds numbers one after the other. On a GPU thousands of
-# threads add to the same place at once, and where an operation uses *atomic* additions, whoever comes first
-# goes first. There `index_add_` does.
+# threads add to the same place at once, and where an operation uses *atomic* additions,
+# whoever comes first goes first. There `index_add_` does.
 #
 # **Before you run anything:** a million rows go into 16 places by `index_add_`, 20 times.
-# How many different results? Then, with eight layers of 4096 units and 20 validation batches of
-# 512 rows: how many GB does `total += loss` hold? And what do two habits cost a small
-# net: anomaly mode, and `loss.item()` at each step, for which the CPU waits?
+# How many different results? Then, with eight layers of 4096 units and 20 validation
+# batches of 512 rows: how many GB does `total += loss` hold? And what do two habits cost a
+# small net: anomaly mode, and `loss.item()` at each step, for which the CPU waits?
 
 # %% role="gpu"
 values = torch.randn(4096)
