@@ -21,12 +21,15 @@ import math
 import tempfile
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    begin, check, claim, datasheet, flops, gpu_result, gpu_table, guess,
-    measured, operations, peak_bytes, seconds,
+    begin, check, claim, datasheet, draw_blocks, draw_boxes, draw_grids,
+    draw_histogram, draw_lanes, flops, gpu_result, gpu_table, guess,
+    measured, operations, peak_bytes, plot_bars, plot_columns, plot_lines,
+    seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -69,6 +72,14 @@ print(f"change by a fresh adapter: {moved:.0f}, numbers added: {added:.2%}")
 claim("largest change by a fresh adapter", moved, expected=0)
 claim("numbers of A and B over those of W", added, expected=1 / 128)
 
+# %% role="concept"
+side = f"{wrapped.A.numel():,}"
+draw_blocks({"LoRA": ["x", (f"W, frozen\n{linear.weight.numel():,}",
+                            f"A\n{side}"), ("", f"B\n{side}"), "+", "y"]},
+            title="A and B hold one number for 128 of W",
+            alt="A block diagram. x goes through the large frozen W and, "
+                "beside it, through the small A and B; both are added.")
+
 # %% [markdown] role="concept"
 # The `peft` library puts such pairs into models of the `transformers` library. Both
 # are large, and no weights have to be fetched: a model here is a small Llama with two
@@ -86,7 +97,8 @@ import warnings
 with contextlib.redirect_stderr(io.StringIO()):   # notes of the imports
     import transformers
     from peft import (
-        LoraConfig, PeftConfig, PeftModel, get_peft_model,
+        LoraConfig, PeftConfig, PeftModel, PrefixTuningConfig,
+        PromptTuningConfig, get_peft_model,
     )
     from transformers import (
         AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM,
@@ -137,6 +149,21 @@ def loss_on(model, ids):
     """Mean loss of the next token, in nats."""
     return model(input_ids=ids, labels=ids).loss.item()
 
+# %% role="concept" tags=["plumbing"]
+LLAMA_NAMES = ["q_proj", "k_proj", "v_proj", "o_proj",
+               "gate_proj", "up_proj", "down_proj"]
+
+def heard(call, *args):
+    """What a call returns, or None, and each warning or error it gives."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            result = call(*args)
+        except (AttributeError, ValueError) as error:
+            return None, [str(error)]
+    return result, [str(w.message) for w in told
+                    if issubclass(w.category, UserWarning)]
+
 # %% role="concept"
 old, new = language(), language()
 old_ids, new_ids = text(old, 256), text(new, 256)        # (N, T)
@@ -149,14 +176,13 @@ print(f"loss on the old language {level['old']:.2f}, "
 claim("base, loss on its own language", level["old"], below=2)
 claim("base, loss on the new language", level["new"], above=3)
 
-# %% [markdown] trap="10.1" role="situation" core=true symptom="peft target_modules of another model, LoRA trains fewer parameters than expected, no error for a missing module name"
+# %% [markdown] trap="10.1" role="situation" core=true fault="wrong target_modules names are skipped without an error" symptom="peft target_modules of another model, LoRA trains fewer parameters than expected, no error for a missing module name"
 # ## A list of names from another model
 #
-# You want LoRA in all matrices of the base's layers. The list of their names comes from a script
-# that works for OPT models: `q_proj`, `k_proj`, `v_proj` and `out_proj` for attention,
-# `fc1` and `fc2` for the MLP. Your base is a Llama. Its attention has `q_proj`,
-# `k_proj`, `v_proj` and `o_proj`, its MLP `gate_proj`, `up_proj` and `down_proj`. So
-# three names of the list stand in the model, and three do not.
+# You want LoRA in all 14 matrices of the base's two layers. The list of their names comes
+# from a script that works for OPT models. Your base is a Llama: its attention has
+# `q_proj`, `k_proj`, `v_proj` and `o_proj`, its MLP `gate_proj`, `up_proj` and
+# `down_proj`. So three names of the list stand in the model, and three do not.
 
 # %% trap="10.1" role="break"
 OPT_NAMES = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
@@ -167,15 +193,13 @@ def adapter(model, names, r=4, **settings):
         r=r, lora_alpha=16, target_modules=names, task_type="CAUSAL_LM",
         **settings))
 
-with warnings.catch_warnings(record=True) as told:
-    warnings.simplefilter("always", UserWarning)
-    partly = adapter(base, OPT_NAMES)
+partly, told = heard(adapter, base, OPT_NAMES)    # and what peft says
 
 # %% trap="10.1" role="guess"
 guess("10.1", "What does `get_peft_model` do with that list?",
       choices=["it raises an error that names the three",
-               "it warns about the three, and adapts the rest",
-               "it adapts the rest, without a word"])
+               "it adapts six matrices and warns about the three names",
+               "it adapts six matrices, without a word"])
 
 # %% trap="10.1" role="look"
 hit = [path for path, module in partly.named_modules()
@@ -184,39 +208,30 @@ linears = [path for path, module in base.named_modules()
            if isinstance(module, nn.Linear) and path != "lm_head"]
 print(f"{len(hit)} of {len(linears)} matrices adapted, "
       f"{trainable(partly)} numbers, {len(told)} warnings")
-print(*hit[:4], sep="\n")
-
-# %% trap="10.1" role="look"
-claim("matrices of the two layers that got LoRA", len(hit), expected=6)
-claim("matrices there are", len(linears), expected=14)
-claim("warnings", len(told), expected=0)
 
 # %% trap="10.1" role="look"
 measured("10.1", 2)
 
-# %% [markdown] trap="10.1" role="look"
-# Only when *no* name fits, this version of peft raises. With one that fits, all others may hit nothing:
-
-# %% trap="10.1" role="look" compare=false
-try:
-    adapter(base, ["c_attn", "c_proj"])
-    refused = ""
-except ValueError as error:
-    refused = str(error)
-print(refused[:76])
-one_right = trainable(adapter(base, ["c_attn", "k_proj", "kproj", "k"]))
+# %% trap="10.1" role="look"
+grid = torch.tensor([[any(f"layers.{layer}." in path and name in path
+                          for path in hit) for layer in (0, 1)]
+                     for name in LLAMA_NAMES])
+draw_grids({"LoRA": grid}, marks={"LoRA": ~grid},
+           row_names=LLAMA_NAMES, column_names=["layer 0", "layer 1"],
+           legend="no LoRA",
+           title="Eight of fourteen matrices were passed over",
+           alt="A grid of seven names and two layers. The queries, keys "
+               "and values have LoRA; the other four names are crossed.")
 
 # %% trap="10.1" role="look"
-claim("two names of GPT-2 are refused", bool(refused), expected=True)
-claim("one right name among four: numbers that train", one_right,
-      expected=2 * (4 * 32 + 32 * 4))
+claim("matrices of the two layers that got LoRA", len(hit), expected=6)
 
 # %% [markdown] trap="10.1" role="why"
-# The names were meant as a list of wishes, and peft takes it as a filter: it walks
-# through the model and adapts each module whose path equals a name or ends in a dot and
-# the name. A name that hits nothing is not noticed. So ask the model for its names, or
-# let peft do it: `"all-linear"` takes every linear module but the output
-# head of a language model.
+# The names were meant as a list of wishes. peft takes it as a filter: it walks through the
+# *model* and adapts each module whose path equals a name or ends in a dot and the name. A
+# name that hits nothing is never asked for, so nobody misses it. Let peft list the
+# names itself: `"all-linear"` takes every linear module but the output head of a language
+# model.
 
 # %% trap="10.1" role="repair"
 whole = adapter(base, "all-linear")
@@ -227,14 +242,35 @@ for name, model in (("names of OPT", partly), ("all-linear", whole)):
           f"{losses[name]:.2f}")
 
 # %% trap="10.1" role="repair"
-claim("all-linear: numbers that train", trainable(whole), expected=4352)
-claim("names of OPT: the same", trainable(partly), expected=1536)
 claim("loss with OPT's names less that with all", losses["names of OPT"]
       - losses["all-linear"], above=0.2)
 
 # %% [markdown] trap="10.1" role="repair"
 # Below you write the look into the model that peft does not take: each name with what
 # it hits, and an error if one hits nothing.
+
+# %% [markdown] trap="10.1" role="more" topics="the counts · no name fits at all"
+# The counts behind the grid and the two losses:
+
+# %% trap="10.1" role="more"
+claim("matrices there are", len(linears), expected=14)
+claim("warnings", len(told), expected=0)
+claim("all-linear: numbers that train", trainable(whole), expected=4352)
+claim("names of OPT: the same", trainable(partly), expected=1536)
+
+# %% [markdown] trap="10.1" role="more"
+# When *no* name fits, this version of peft raises. With one that fits, all others may hit
+# nothing:
+
+# %% trap="10.1" role="more" compare=false
+nothing, refused = heard(adapter, base, ["c_attn", "c_proj"])
+print(refused[0][:76])
+one_right = trainable(adapter(base, ["c_attn", "k_proj", "kproj", "k"]))
+
+# %% trap="10.1" role="more"
+claim("two names of GPT-2 are refused", nothing is None, expected=True)
+claim("one right name among four: numbers that train", one_right,
+      expected=2 * (4 * 32 + 32 * 4))
 
 # %% trap="10.1" role="exercise" points=3 difficulty=2 minutes=10
 def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
@@ -285,16 +321,15 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
 # [bghira/SimpleTuner 766](https://github.com/bghira/SimpleTuner/issues/766): five names
 # of a trainer's lists hit nothing, and the layers that were meant are not trained.
 
-# %% [markdown] trap="10.2" role="situation" symptom="LoRA inference slower than base model, unmerged adapter, merge_and_unload gives other results"
-# ## Few numbers, but at each call
+# %% [markdown] trap="10.2" role="situation" fault="an unmerged LoRA adapter triples the matrix products" symptom="LoRA inference slower than base model, unmerged adapter, merge_and_unload gives other results"
+# ## The adapter goes into service
 #
-# The adapter is trained and goes into service as it is, beside the base. It holds a
-# fifth of the base's numbers here; in a Llama-2-7B with `r = 16` it would be `0.6 %`.
-# "So it costs about as much time," says a colleague.
+# The adapter is trained and answers beside the base. "It has about a fifth of the base's
+# numbers, so it takes about a fifth more arithmetic," says a colleague.
 #
-# A GPU that answers one user at a time often waits less for the arithmetic than for the
-# many small jobs that it is handed, one after the other. So you count the matrix
-# products of one call. The base runs 15: seven in each layer, and the head.
+# A GPU that answers one user at a time often waits less for arithmetic than for the many
+# small jobs that it is handed, one after the other. So you count the matrix products of
+# one call, too. The base runs 15: seven in each layer, and the head.
 
 # %% trap="10.2" role="break"
 @torch.no_grad()
@@ -305,7 +340,7 @@ def products(model):
 
 count = {"base": products(base), "adapted": products(whole)}
 
-# %% trap="10.2" role="guess"
+# %% trap="10.2" role="guess" quoted="right"
 guess("10.2", "How many matrix products does the adapted model run?",
       unit="products")
 
@@ -315,20 +350,28 @@ for name, (calls, work) in count.items():
 more = [b / a for a, b in zip(*count.values())]
 
 # %% trap="10.2" role="look"
-claim("matrix products of the base", count["base"][0], expected=15)
-claim("FLOPs, adapted over base", more[1], below=1.3)
-claim("matrix products, adapted over base", more[0], above=2.5)
-
-# %% trap="10.2" role="look"
 measured("10.2", count["adapted"][0], right=(40, 46))
 
+# %% trap="10.2" role="look"
+claim("matrix products, adapted over base", more[0], above=2.5)
+
 # %% [markdown] trap="10.2" role="why"
-# Each adapted matrix runs three products instead of one, and a multiplication and a sum
-# beside them. The numbers are few, the jobs are not. How much time that takes depends on
-# machine and batch.
-#
-# LoRA has a way out: $BA$ is a matrix of the shape of $W$, so that both can be added up
-# once, before service.
+# The colleague is right about the arithmetic. But each adapted matrix runs three products
+# instead of one, and a multiplication and a sum beside them: the numbers are few, the
+# jobs are not. How much time that takes depends on machine and batch.
+
+# %% trap="10.2" role="why"
+draw_blocks({"beside it: 3 products": ["x", ("W", "A"), ("", "B"), "+",
+                                       "y"],
+             "merged: 1 product": ["x", "W + s B A", "y"]},
+            captions={"merged: 1 product": "s is alpha / r"},
+            title="Three products for one, until they are merged",
+            alt="Two block diagrams. Beside the matrix, x goes through W "
+                "and through A and B, then both are added; merged, x goes "
+                "through one matrix.")
+
+# %% [markdown] trap="10.2" role="why"
+# $BA$ has the shape of $W$, so both can be added up once, before service:
 
 # %% trap="10.2" role="repair"
 merged = copy.deepcopy(whole).merge_and_unload()
@@ -342,12 +385,10 @@ print(f"merged: {count['merged'][0]:.0f} products, {count['merged'][1]:,} "
 # %% trap="10.2" role="repair"
 claim("matrix products, merged less base",
       count["merged"][0] - count["base"][0], expected=0)
-claim("largest gap of a logit, merged and not", gap, below=1e-3)
 
 # %% [markdown] trap="10.2" role="repair"
-# Whoever merges by hand has three places to go wrong: the factor $\alpha / r$, the
-# adapter that is still switched on, and the rounding. The first two (`unload` takes an
-# adapter off and merges nothing):
+# Whoever merges by hand can forget the factor $\alpha / r$, or leave the adapter switched
+# on (`unload` takes an adapter off and merges nothing):
 
 # %% trap="10.2" role="repair"
 def by_hand(model, scale=None):
@@ -364,20 +405,33 @@ off = by_hand(whole, scale=1.0).unload()         # alpha / r forgotten
 found = {"merged": merged, "without alpha / r": off,
          "merged and still on": by_hand(whole)}
 found = {name: loss_on(model, new_ids) for name, model in found.items()}
-print({name: f"{loss:.2f}" for name, loss in found.items()})
+
+# %% trap="10.2" role="repair"
+plot_bars(found, xlabel="loss on the new language",
+          title="Two ways to merge by hand and lose",
+          alt="Three bars of loss: lowest for the merged model, higher "
+              "with the adapter still on and without the factor.")
 
 # %% trap="10.2" role="repair"
 claim("loss without alpha / r less that of the merged model",
       found["without alpha / r"] - found["merged"], above=0.3)
+
+# %% [markdown] trap="10.2" role="more" topics="the counts · rounding in bfloat16"
+# The counts, and what a second helping of the update costs:
+
+# %% trap="10.2" role="more"
+claim("matrix products of the base", count["base"][0], expected=15)
+claim("FLOPs, adapted over base", more[1], below=1.3)
+claim("largest gap of a logit, merged and not", gap, below=1e-3)
 claim("loss with the adapter counted twice less that of the merged model",
       found["merged and still on"] - found["merged"], above=0.05)
 
-# %% [markdown] trap="10.2" role="repair"
-# The third: weights are often kept in `bfloat16`, which has 8 bits for the digits. An
-# update of a thousandth of $W$ lies below half a step of most weights. Beside $W$ it
-# has products of its own; merged, most of the weights do not move here.
+# %% [markdown] trap="10.2" role="more"
+# A third fault is the rounding. Weights are often kept in `bfloat16`, which has 8 bits for
+# the digits. An update of a thousandth of $W$ lies below half a step of most weights.
+# Beside $W$ it has products of its own; merged, most of these weights do not move.
 
-# %% trap="10.2" role="repair"
+# %% trap="10.2" role="more"
 W = 0.02 * torch.randn(512, 512)
 update = 0.001 * 0.02 * torch.randn(512, 512)
 short = W.bfloat16()
@@ -388,12 +442,12 @@ lost = ((rounded.float() - short.float() - update).norm()
 print(f"weights that do not move: {still:.0%}, "
       f"error over the update: {lost:.2f}")
 
-# %% trap="10.2" role="repair"
+# %% trap="10.2" role="more"
 claim("bfloat16: share of the weights that do not move", still, above=0.7)
 claim("bfloat16: error of the merged update over the update", lost,
       above=0.5)
 
-# %% [markdown] trap="10.2" role="repair"
+# %% [markdown] trap="10.2" role="more"
 # The sum was taken in float32 and rounded once, and most of this update is gone all the
 # same: the order of adding does not bring back what the steps of `bfloat16` swallow.
 # Serve so small an update in float32. Beside its matrix it lasts where the outputs stay in
@@ -451,16 +505,15 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # [meta-pytorch/torchtune 1101](https://github.com/meta-pytorch/torchtune/issues/1101):
 # merged weights differ, and a maintainer calls it expected in low precision.
 
-# %% [markdown] trap="10.3" role="situation" symptom="prefix tuning IndexError index out of range in self, num_virtual_tokens and context length"
-# ## Twenty tokens that nobody typed
+# %% [markdown] trap="10.3" role="situation" fault="the virtual tokens of a prefix use up positions" symptom="prefix tuning IndexError index out of range in self, num_virtual_tokens and context length"
+# ## Keys and values that nobody typed
 #
 # Another adapter leaves all matrices alone. *Prefix tuning* learns keys and values that
-# stand in front of each text, as if so many tokens had been read before it. Your base
-# is now a small GPT-2 whose table of positions has 64 rows. You give it a prefix of 20
-# learned tokens.
+# stand in front of each text in every layer. Your base is now a small GPT-2 whose table of
+# positions has 64 rows. You give it a prefix of 20. "No id is added and nothing passes the
+# embedding, so a text may still have 64 tokens," says a colleague.
 
 # %% trap="10.3" role="break" tags=["plumbing"]
-from peft import PrefixTuningConfig, PromptTuningConfig
 from transformers import GPT2Config, GPT2LMHeadModel
 
 def small_gpt2():
@@ -486,44 +539,39 @@ def with_prefix(model, config=PrefixTuningConfig, tokens=20):
 room = {"no prefix": longest(small_gpt2().eval()),
         "prefix of 20": longest(with_prefix(small_gpt2()))}
 
-# %% trap="10.3" role="guess"
-guess("10.3", "How long may a text be for this model?", unit="tokens")
+# %% trap="10.3" role="guess" quoted="wrong"
+guess("10.3", "How long may a text be, with the prefix?", unit="tokens")
 
 # %% trap="10.3" role="look"
 for name, (length, stopped_by) in room.items():
     print(f"{name}: {length} tokens, then: {stopped_by}")
 
 # %% trap="10.3" role="look"
-claim("longest text without a prefix", room["no prefix"][0], expected=64)
+measured("10.3", room["prefix of 20"][0], right=(44, 44))
+
+# %% trap="10.3" role="look"
 claim("longest text with a prefix of 20", room["prefix of 20"][0],
       expected=44)
 
-# %% trap="10.3" role="look"
-measured("10.3", room["prefix of 20"][0], right=(44, 44))
-
 # %% [markdown] trap="10.3" role="why"
-# The learned tokens take the first 20 positions, and the text begins at the next. A
-# tokenizer that cuts texts at 64 knows nothing of that. *Prompt tuning*, which
-# learns embeddings instead, takes the same room. In a Llama nothing stops you:
-
-# %% trap="10.3" role="repair"
-soft = longest(with_prefix(small_gpt2(), PromptTuningConfig))[0]
-llama_room = longest(with_prefix(small_llama(max_position_embeddings=64)))
-print(f"prompt tuning: {soft}; a Llama with max_position_embeddings of 64: "
-      f"{llama_room[0]}, stopped by {llama_room[1]}")
-
-# %% trap="10.3" role="repair"
-claim("prompt tuning: longest text", soft, expected=44)
-claim("a Llama of 64 positions with the prefix takes 100 tokens",
-      llama_room[0], expected=100)
-
-# %% [markdown] trap="10.3" role="repair"
-# A Llama turns its queries and keys by an angle that can be calculated for every
-# position, so there is no table that ends. Text then lies on positions that training
-# never saw, without an error. So count the prefix yourself, for both.
+# The prefix stands where so many tokens read before would stand: in the cache of keys and
+# values. So the text begins at position 20, and the table ends at 64. A tokenizer that
+# cuts texts at 64 knows nothing of that.
 #
-# What is cut is the next question. A training text is a prompt and an answer, and only
-# the answer has labels. A prompt of 50 tokens and an answer of 8 do not fit in 44.
+# What is cut is the next question. A training text is a prompt and an answer, and only the
+# answer has labels. A prompt of 50 tokens and an answer of 8 do not fit in 44.
+
+# %% trap="10.3" role="why"
+prefix = (0, 20, "prefix")
+draw_lanes({"as it came": [prefix, (20, 70, "prompt"), (70, 78, "answer")],
+            "cut at the end": [prefix, (20, 64, "prompt")],
+            "cut at the start": [prefix, (20, 56, "prompt"),
+                                 (56, 64, "answer")]},
+           unit="positions", moments={"the table ends": 64},
+           title="A cut at the end takes the answer",
+           alt="Three lanes over positions. Prefix, prompt and answer run "
+               "beyond 64. Cut at the end, no answer is left; cut at the "
+               "start of the prompt, all of it is.")
 
 # %% trap="10.3" role="repair"
 prompt, answer = torch.randint(16, (50,)), torch.randint(16, (8,))
@@ -539,20 +587,46 @@ for name, cut in cuts.items():
 
 # %% trap="10.3" role="repair"
 claim("cut at the end: labels left", cuts["at the end"][0], expected=0)
+
+# %% [markdown] trap="10.3" role="repair"
+# A mean over no labels is NaN, where no text of the batch has one; beside other texts you
+# would not even see that. Tokenizers of `transformers` cut at the end unless their
+# `truncation_side` says otherwise. A cut at the start spares the answer as long as it
+# fits. Where prefix and answer alone are too long, refuse the text.
+
+# %% [markdown] trap="10.3" role="more" topics="the cuts in numbers · prompt tuning · a Llama has no table"
+# The same cuts in numbers:
+
+# %% trap="10.3" role="more"
+claim("longest text without a prefix", room["no prefix"][0], expected=64)
 claim("cut at the end: the loss is a number", cuts["at the end"][1] > 0,
       expected=False)
 claim("cut at the start: labels left", cuts["at the start"][0], expected=8)
 
-# %% [markdown] trap="10.3" role="repair"
-# Tokenizers of `transformers` cut at the end unless their `truncation_side` says
-# otherwise, and the end is the answer. A mean over no labels is NaN, in a batch where no
-# text has one; beside other texts, or with a few labels left, you would not even see that. A cut at the start spares the answer as long as it
-# fits. Where prefix and answer alone are too long, refuse the text.
+# %% [markdown] trap="10.3" role="more"
+# *Prompt tuning*, which learns embeddings instead, takes the same room. In a Llama nothing
+# stops you:
+
+# %% trap="10.3" role="more"
+soft = longest(with_prefix(small_gpt2(), PromptTuningConfig))[0]
+llama_room = longest(with_prefix(small_llama(max_position_embeddings=64)))
+print(f"prompt tuning: {soft}; a Llama with max_position_embeddings of 64: "
+      f"{llama_room[0]}, stopped by {llama_room[1]}")
+
+# %% trap="10.3" role="more"
+claim("prompt tuning: longest text", soft, expected=44)
+claim("a Llama of 64 positions with the prefix takes 100 tokens",
+      llama_room[0], expected=100)
+
+# %% [markdown] trap="10.3" role="more"
+# A Llama turns its queries and keys by an angle that can be calculated for every
+# position, so there is no table that ends. Text then lies on positions that training
+# never saw, without an error. So count the prefix yourself, for both.
 
 # %% [markdown] trap="10.3" role="folklore"
 # **Told:** a text too long for its prefix does quiet harm. **Measured:** in a GPT-2 it is
-# not quiet: the first token too many raises `IndexError`, here on a CPU. This Llama
-# stays silent; what its answers are worth out there is not measured here.
+# not quiet: on a CPU the first token too many raises `IndexError`. This Llama stays
+# silent; what its answers are worth out there is not measured.
 
 # %% trap="10.3" role="exercise" points=4 difficulty=2 minutes=15
 def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
@@ -598,24 +672,20 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
 # [XiangLi1999/PrefixTuning 40](https://github.com/XiangLi1999/PrefixTuning/issues/40):
 # with the method's own code, positions run from 10 to 1034 where 1024 are the limit.
 
-# %% [markdown] trap="10.4" role="situation" symptom="LoRA classifier gives random predictions after loading, score head not saved, task_type missing"
-# ## A classifier, and a line left out
+# %% [markdown] trap="10.4" role="situation" fault="a LoRA classifier's head is neither trained nor saved" symptom="LoRA classifier gives random predictions after loading, score head not saved, task_type missing"
+# ## A classifier for four languages
 #
-# The base becomes a classifier: it reads a text and says in which of four languages it
-# is written. `LlamaForSequenceClassification` takes the layers of the base and puts a
-# fresh head `score` on top, of random weights. You adapt it with LoRA. In the
-# configuration stand the rank and the names of all seven matrices of a layer; a
-# `task_type` you leave out, since the library knows the model anyway.
+# The base becomes a classifier: it says in which of four languages a text is written.
+# `LlamaForSequenceClassification` takes the layers of the base and puts a fresh head
+# `score` on top, of random weights. You adapt it with LoRA. The configuration holds the
+# rank and the names of all seven matrices of a layer, as the code below shows.
 #
 # It trains well, and you save it. Then you build the classifier again, load the adapter
 # with `PeftModel.from_pretrained`, and ask.
 
 # %% trap="10.4" role="break" tags=["plumbing"]
-from safetensors.torch import load_file
 from transformers import LlamaForSequenceClassification
 
-LLAMA_NAMES = ["q_proj", "k_proj", "v_proj", "o_proj",
-               "gate_proj", "up_proj", "down_proj"]
 languages = [old, new, language(), language()]
 quiz_ids = torch.cat([text(table, 128) for table in languages])
 quiz_labels = torch.arange(4).repeat_interleave(128)
@@ -653,124 +723,141 @@ def trained_classifier(steps=100, **settings):
     return model, folder
 
 # %% trap="10.4" role="break"
-def reloaded(folder, times=6):
-    return [share_right(PeftModel.from_pretrained(classifier(), folder))
-            for _ in range(times)]
+def reloaded(folder):
+    """The share right of a classifier built anew, its adapter loaded."""
+    return share_right(PeftModel.from_pretrained(classifier(), folder))
 
-with warnings.catch_warnings(record=True) as told:
-    warnings.simplefilter("always", UserWarning)
-    model, its_folder = trained_classifier()
-    before, loaded = share_right(model), reloaded(its_folder)
+(model, its_folder), told = heard(trained_classifier)
+before = share_right(model)
+once, told_then = heard(reloaded, its_folder)
 
 # %% trap="10.4" role="guess"
 guess("10.4", "How many texts does the loaded classifier get right?",
       choices=["as many as before it was saved",
-               "fewer, and another number at each loading",
-               "none: loading raises an error"])
+               "none: loading raises an error",
+               "fewer, and another number at each loading"])
 
 # %% trap="10.4" role="look" compare=false
+loaded = [once, *(reloaded(its_folder) for _ in range(5))]
 print(f"right before it was saved {before:.2f}, after each loading:",
       *[f"{share:.2f}" for share in loaded])
-head = [key for key in load_file(f"{its_folder}/adapter_model.safetensors")
-        if "score" in key]
+
+# %% trap="10.4" role="look"
+measured("10.4", 2)
+
+# %% trap="10.4" role="look"
+plot_columns({"saved": before, **dict(enumerate(loaded, 1))},
+             xlabel="before it was saved, then loaded six times",
+             ylabel="share right", form=".2f", marks=range(1, 7),
+             reference=(0.25, "guessing"),
+             title="Each loading gives another classifier",
+             alt="Seven columns. The first, before saving, is high; those "
+                 "of six loadings are lower and differ from each other.")
 
 # %% trap="10.4" role="look"
 claim("share right after loading, mean, less that before it was saved",
-      sum(loaded) / 6 - before, below=-0.1)
-claim("largest share after a loading less the smallest",
-      max(loaded) - min(loaded), above=0.05)
-claim("tensors of the head in the file", len(head), expected=0)
-
-# %% [markdown] trap="10.4" role="look"
-# Nobody was told: no warning, neither while it trained nor while it was loaded.
-
-# %% trap="10.4" role="look"
-claim("warnings while it trains and loads", sum(
-    issubclass(w.category, UserWarning) for w in told), expected=0)
-
-# %% trap="10.4" role="look"
-measured("10.4", 1)
+      sum(loaded) / 6 - before, below=-0.05)
 
 # %% [markdown] trap="10.4" role="why"
-# Guessing would give a quarter. A fresh head mixes the languages up, and can do worse.
-#
-# Without a task peft knows of no head. It froze the random `score` with the base, LoRA
-# learned to work with just that head, and only LoRA was saved. The next classifier draws
-# another. `SEQ_CLS` says that there is a head: `score` then trains, and goes into the
-# file. For a head of another name there is `modules_to_save`.
+# Without a `task_type` peft knows of no head. It froze the random `score` with the base,
+# LoRA learned to work with just that head, and only LoRA was saved. The next classifier
+# draws another head, which mixes the languages up and can do worse than guessing.
+# `SEQ_CLS` says that there is a head: `score` then trains, and goes into the file. For a
+# head of another name there is `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
+def holds(model, folder):
+    """Of LoRA, head and base: does it train, is it in the file?"""
+    file = load_file(f"{folder}/adapter_model.safetensors")
+    trains = [path for path, p in model.named_parameters()
+              if p.requires_grad]
+    return torch.tensor([[any(word in path for path in paths)
+                          for paths in (trains, file)]
+                         for word in ("lora_", "score", "embed_tokens")])
+
+kept = {"no task": holds(model, its_folder)}
 model, its_folder = trained_classifier(task_type="SEQ_CLS")
-before, loaded = share_right(model), reloaded(its_folder, times=2)
-other = [path for path, p in model.named_parameters()
-         if p.requires_grad and "lora_" not in path]
-head = [key for key in load_file(f"{its_folder}/adapter_model.safetensors")
-        if "score" in key]
-print(f"right before {before:.2f}, after two loadings {loaded}")
-print(*other)
+kept["SEQ_CLS"] = holds(model, its_folder)
+before, again = share_right(model), [reloaded(its_folder) for _ in "ab"]
+print(f"right before {before:.2f}, after two loadings {again}")
+
+# %% trap="10.4" role="repair"
+draw_grids(kept, marks={"no task": ~kept["no task"] & torch.tensor(
+               [[False], [True], [False]])},
+           row_names=["LoRA", "head", "base"],
+           column_names=["trains", "in the file"], legend="is missing",
+           title="What nobody names is neither trained nor saved",
+           alt="Two grids of LoRA, head and base. Without a task the head "
+               "neither trains nor is in the file; with SEQ_CLS it does "
+               "and is. The base never is.")
 
 # %% trap="10.4" role="repair"
 claim("with the task: largest change of the share by loading",
-      max(abs(share - before) for share in loaded), expected=0)
-claim("trainable tensors that are not LoRA", len(other), expected=1)
-claim("with the task: tensors of the head in the file", len(head),
-      expected=1)
+      max(abs(share - before) for share in again), expected=0)
 
 # %% [markdown] trap="10.4" role="repair"
-# Both classifiers had 100 steps from different starts, so what they read before they were
-# saved says nothing about the task. What is left after loading does.
-#
-# Two wrong tasks, with LoRA, do less harm here than none. `CAUSAL_LM` on a classifier
-# raises. A task for encoder and decoder on a GPT-2 changes nothing but the class that is
-# wrapped around it (`fan_in_fan_out` says that a GPT-2 keeps its matrices transposed):
+# Below you write the list that shows this before a file is saved: which layers are LoRA,
+# what else trains, what is frozen by mistake, and which layers have learned nothing yet.
 
-# %% trap="10.4" role="repair"
+# %% [markdown] trap="10.4" role="more" topics="no warning · two wrong tasks · a second adapter freezes the first"
+# Nobody was told: no warning, neither while it trained nor while it was loaded. The
+# shares differ from loading to loading, and the head is in the second file alone. Both
+# classifiers had 100 steps from different starts, so what they read before they were
+# saved says nothing about the task. What is left after loading does.
+
+# %% trap="10.4" role="more"
+claim("largest share after a loading less the smallest",
+      max(loaded) - min(loaded), above=0.05)
+claim("warnings while it trains and loads", len(told + told_then),
+      expected=0)
+claim("tensors of the head in the file", kept["no task"][1, 1].sum(),
+      expected=0)
+claim("with the task: does the head train, and is it in the file?",
+      kept["SEQ_CLS"][1].all().item(), expected=True)
+
+# %% [markdown] trap="10.4" role="more"
+# Two wrong tasks, with LoRA, do less harm than none. `CAUSAL_LM` on a classifier raises. A
+# task for encoder and decoder on a GPT-2 changes nothing but the class that is wrapped
+# around it (`fan_in_fan_out` says that a GPT-2 keeps its matrices transposed):
+
+# %% trap="10.4" role="more"
 tasks, ids = {}, torch.randint(16, (8, 16))
 gpt2 = small_gpt2().eval()
 for task in ("CAUSAL_LM", "SEQ_2_SEQ_LM"):
     torch.manual_seed(SEED)
-    model = get_peft_model(copy.deepcopy(gpt2), LoraConfig(
+    other = get_peft_model(copy.deepcopy(gpt2), LoraConfig(
         r=4, task_type=task, fan_in_fan_out=True))
-    tasks[task] = trainable(model), loss_on(learn(model, new, 20), ids)
+    tasks[task] = trainable(other), loss_on(learn(other, new, 20), ids)
 print(tasks)
-try:
-    get_peft_model(classifier(), LoraConfig(task_type="CAUSAL_LM"))
-    refused = ""
-except AttributeError as error:
-    refused = str(error)
+nothing, refused = heard(get_peft_model, classifier(),
+                         LoraConfig(task_type="CAUSAL_LM"))
 
-# %% trap="10.4" role="repair"
+# %% trap="10.4" role="more"
 claim("numbers that train, one task less the other",
       tasks["CAUSAL_LM"][0] - tasks["SEQ_2_SEQ_LM"][0], expected=0)
 claim("loss after 20 steps, one task less the other",
       tasks["CAUSAL_LM"][1] - tasks["SEQ_2_SEQ_LM"][1], expected=0)
-claim("CAUSAL_LM on a classifier is refused", bool(refused), expected=True)
+claim("CAUSAL_LM on a classifier is refused", nothing is None,
+      expected=True)
 
-# %% [markdown] trap="10.4" role="repair"
-# What trains can also be lost later. A second `get_peft_model` on the same base works
-# on the base itself. Here the second one is a prefix, and it freezes what it finds, the
-# first adapter included (a second LoRA of the same name would start the first one anew,
-# with a warning):
+# %% [markdown] trap="10.4" role="more"
+# What trains can also be lost later. A second `get_peft_model` works on the base itself,
+# not on a copy. When the second one is a prefix, it freezes what it finds, the first
+# adapter included (a second LoRA of the same name would start the first one anew, with a
+# warning). So give each adapter a copy of the base, as `adapter` does in trap 10.1.
 
-# %% trap="10.4" role="repair"
+# %% trap="10.4" role="more"
 shared = copy.deepcopy(gpt2)
 config = LoraConfig(r=4, task_type="CAUSAL_LM", fan_in_fan_out=True)
 first = get_peft_model(shared, config)
 trains = [trainable(first)]
-with warnings.catch_warnings(record=True) as told:
-    warnings.simplefilter("always", UserWarning)
-    second = with_prefix(shared)
+second, warned = heard(with_prefix, shared)
 trains.append(trainable(first))
 print("first adapter trains:", trains)
 
-# %% trap="10.4" role="repair"
+# %% trap="10.4" role="more"
 claim("numbers of the first adapter that train before", trains[0], above=0)
 claim("and after a second one was made", trains[1], expected=0)
-
-# %% [markdown] trap="10.4" role="repair"
-# So give each adapter a copy of the base, as `adapter` does in trap 10.1. Below you write
-# the list that shows all this before a file is saved: which layers are LoRA, what else
-# trains, what is frozen by mistake, and which layers have learned nothing yet.
 
 # %% [markdown] trap="10.4" role="folklore"
 # **Told:** `SEQ_2_SEQ_LM` on a decoder quietly adapts the wrong modules, and
@@ -827,19 +914,16 @@ def passport(model: nn.Module) -> dict:
 # [huggingface/peft 310](https://github.com/huggingface/peft/issues/310): in an early
 # version of peft, the head of a classifier is not in the saved adapter.
 
-# %% [markdown] trap="10.5" role="situation" core=true symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
+# %% [markdown] trap="10.5" role="situation" core=true fault="the saved adapter is never loaded, a fresh one answers" symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
 # ## From the file into service
 #
-# A trained adapter is saved in a folder, with its numbers and its configuration. The
-# program that serves it is written by somebody else. It builds the base, reads the
-# configuration from the folder, calls `get_peft_model` with base and configuration, just
-# as the training did, and answers. A second version of it then also hands the numbers
-# of the file to `load_state_dict`, which complains about missing keys of the base,
-# until one adds `strict=False`. A third version gives the folder to `load_adapter`
-# instead, under the name `trained`.
-#
-# After training, the adapter had brought the loss on the new language from over three
-# down to under two.
+# A trained adapter is saved in a folder, with its numbers and its configuration. It had
+# brought the loss on the new language from over three down to under two. The program that
+# serves it builds the base, reads the configuration, and calls `get_peft_model` with both,
+# as the training did. A second version then hands the numbers of the file to
+# `load_state_dict`, which complains about missing keys, until one adds `strict=False`.
+# "The file holds the adapter alone, so what is missing are the base's own weights," says
+# its author.
 
 # %% trap="10.5" role="break"
 folder = tempfile.mkdtemp()
@@ -850,97 +934,138 @@ def fresh():
     config = PeftConfig.from_pretrained(folder)
     return get_peft_model(copy.deepcopy(base), config).eval()
 
-first_version, second_version, third_version = (fresh() for _ in range(3))
+first_version, second_version = fresh(), fresh()
 told = second_version.load_state_dict(file, strict=False)
-matched = third_version.load_adapter(folder, "trained")
 
-# %% trap="10.5" role="guess"
+# %% trap="10.5" role="guess" quoted="wrong"
 guess("10.5", "What is the loss on the new language in the second version?",
-      choices=["that of the trained adapter",
-               "that of the base, to the last bit",
+      choices=["that of the base, to the last bit",
+               "that of the trained adapter",
                "above that of the base: the keys are mixed up"])
 
 # %% trap="10.5" role="look"
+served = {"base alone": base, "first version": first_version,
+          "second version": second_version, "as trained": whole}
+losses = {name: loss_on(model, new_ids) for name, model in served.items()}
+
+# %% trap="10.5" role="look"
+plot_bars(losses, xlabel="loss on the new language",
+          title="Both versions answer as the base does",
+          alt="Four bars. The base and both versions have the same high "
+              "loss; the adapter as it was trained is far lower.")
+
+# %% trap="10.5" role="look"
+measured("10.5", 0)
+
+# %% trap="10.5" role="look"
+claim("loss of the second version less that of the base",
+      losses["second version"] - losses["base alone"], expected=0)
+
+# %% [markdown] trap="10.5" role="why"
+# `get_peft_model` makes a *fresh* adapter, and a fresh adapter does nothing: $B$ is zero.
+# Inside the model each of its names holds the name of the adapter, `default`. The tensors
+# of the file are named without it, so that none finds its place. `strict=False` was meant
+# for the missing base, and passes over that, too:
+
+# %% trap="10.5" role="why"
+inside = next(key for key in second_version.state_dict() if "lora_A" in key)
+print("file: ", next(iter(file))[-36:])
+print("model:", inside[-44:])
+
+# %% trap="10.5" role="why"
+claim("tensors of the file that found no place", len(told.unexpected_keys),
+      expected=len(file))
+
+# %% trap="10.5" role="why"
+def kilobytes(state, word):
+    return sum(t.nbytes for key, t in state.items() if word in key) / 1e3
+
+parts = base.state_dict()
+sizes = {"the base": {"layers": kilobytes(parts, "layers."),
+                      "embedding": kilobytes(parts, "embed"),
+                      "head": kilobytes(parts, "lm_head")},
+         "the adapter's file": {"A": kilobytes(file, "lora_A"),
+                                "B": kilobytes(file, "lora_B")}}
+
+# %% trap="10.5" role="why"
+draw_boxes(sizes, unit="kB", title="The file holds A and B, and no base",
+           alt="Two stacks of boxes to scale. The base holds its layers, "
+               "an embedding and a head; the file of the adapter, far "
+               "smaller, holds A and B.")
+
+# %% [markdown] trap="10.5" role="repair"
+# `PeftModel.from_pretrained` makes the modules, reads the numbers under the names they
+# have, and switches the adapter on:
+
+# %% trap="10.5" role="repair"
+model = PeftModel.from_pretrained(copy.deepcopy(base), folder)
+losses["from_pretrained"] = loss_on(model, new_ids)
+print({name: f"{loss:.2f}" for name, loss in losses.items()})
+
+# %% trap="10.5" role="repair"
+claim("loaded by from_pretrained: loss less that after training",
+      losses["from_pretrained"] - losses["as trained"], expected=0,
+      within=1e-4)
+
+# %% [markdown] trap="10.5" role="more" topics="a third version · several adapters · wrapped twice"
+# A third version gives the folder to `load_adapter`, under the name `trained`. That does
+# load the adapter, and leaves the fresh one, `default`, in charge. All three versions
+# give the logits of the base to the last bit:
+
+# %% trap="10.5" role="more"
 @torch.no_grad()
 def same_as_base(model):
     return torch.equal(model(input_ids=new_ids).logits,
                        base(input_ids=new_ids).logits)
 
-served = {"get_peft_model": first_version,
-          "load_state_dict, strict=False": second_version,
-          "load_adapter under another name": third_version}
-for name, model in served.items():
-    print(f"{name}: loss {loss_on(model, new_ids):.2f}, "
-          f"bit by bit the base: {same_as_base(model)}")
-
-# %% trap="10.5" role="look"
-claim("ways of three that give the logits of the base, bit by bit",
-      sum(map(same_as_base, served.values())), expected=3)
-claim("loss of the trained adapter", loss_on(whole, new_ids), below=2.2)
-
-# %% trap="10.5" role="look"
-measured("10.5", 1)
-
-# %% [markdown] trap="10.5" role="why"
-# `get_peft_model` makes a *fresh* adapter, and a fresh adapter does nothing: $B$ is
-# zero. Its parameters are named after the adapter, the tensors in the file are not, so
-# that no name of the file is found. `strict=False` is meant for the missing base, and
-# passes over that, too:
-
-# %% trap="10.5" role="repair"
-inside = next(key for key in second_version.state_dict() if "lora_A" in key)
-print("file: ", next(iter(file))[-36:])
-print("model:", inside[-44:])
+third_version = fresh()
+third_version.load_adapter(folder, "trained")
+alike = sum(map(same_as_base, (first_version, second_version,
+                               third_version)))
 lora_missing = sum("lora_" in key for key in told.missing_keys)
 
-# %% trap="10.5" role="repair"
-claim("tensors of the file that found no place", len(told.unexpected_keys),
-      expected=len(file))
+# %% trap="10.5" role="more"
+claim("ways of three that give the logits of the base, bit by bit", alike,
+      expected=3)
+claim("loss of the trained adapter", losses["as trained"], below=2.2)
 claim("LoRA tensors of the model that got nothing", lora_missing,
       expected=len(file))
 
-# %% [markdown] trap="10.5" role="repair"
-# The third version did load the adapter, under the name `trained`, and left the fresh
-# one, `default`, in charge. `PeftModel.from_pretrained` makes the modules, reads the
-# numbers and switches the adapter on. One base carries several adapters, which take
-# turns:
+# %% [markdown] trap="10.5" role="more"
+# One base carries several adapters, which take turns:
 
-# %% trap="10.5" role="repair"
+# %% trap="10.5" role="more"
 small_folder = tempfile.mkdtemp()
 partly.save_pretrained(small_folder)
-model = PeftModel.from_pretrained(copy.deepcopy(base), folder)
 model.load_adapter(small_folder, "small")
-losses = {"whole": loss_on(model, new_ids)}
 model.set_adapter("small")
 losses["small"] = loss_on(model, new_ids)
 with model.disable_adapter():
     alone = same_as_base(model)
 third_version.set_adapter("trained")
-losses["third version, switched on"] = loss_on(third_version, new_ids)
-print({name: f"{loss:.2f}" for name, loss in losses.items()})
+losses["third version"] = loss_on(third_version, new_ids)
 
-# %% trap="10.5" role="repair"
-claim("loaded by from_pretrained: loss less that after training",
-      losses["whole"] - loss_on(whole, new_ids), expected=0, within=1e-4)
+# %% trap="10.5" role="more"
 claim("switched to the smaller adapter: the same",
       losses["small"] - loss_on(partly, new_ids), expected=0, within=1e-4)
 claim("adapters switched off: the logits of the base, bit by bit", alone,
       expected=True)
+claim("third version, its adapter switched on: loss less that after "
+      "training", losses["third version"] - losses["as trained"],
+      expected=0, within=1e-4)
 
-# %% [markdown] trap="10.5" role="repair"
+# %% [markdown] trap="10.5" role="more"
 # The other order, `get_peft_model` and then `from_pretrained` around it, fails as well,
 # but this version of peft warns: it finds an adapter in place, and no names that fit.
-# The three ways above raise nothing.
+# The three versions above raise nothing.
 
-# %% trap="10.5" role="repair"
-with warnings.catch_warnings(record=True) as told:
-    warnings.simplefilter("always", UserWarning)
-    wrapped_twice = PeftModel.from_pretrained(fresh(), folder).eval()
-print(*[str(warning.message)[:64] for warning in told], sep="\n")
+# %% trap="10.5" role="more"
+wrapped_twice, told = heard(PeftModel.from_pretrained, fresh(), folder)
+print(*[message[:64] for message in told], sep="\n")
 
-# %% trap="10.5" role="repair"
+# %% trap="10.5" role="more"
 claim("wrapped twice: the logits of the base, bit by bit",
-      same_as_base(wrapped_twice), expected=True)
+      same_as_base(wrapped_twice.eval()), expected=True)
 claim("warnings", len(told), above=0)
 
 # %% trap="10.5" role="exercise" points=4 difficulty=3 minutes=20
@@ -994,17 +1119,17 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # answer, a warning, is [pull request
 # 2118](https://github.com/huggingface/peft/pull/2118).
 
-# %% [markdown] trap="10.6" role="situation" core=true symptom="fine-tuned model never stops generating, no EOS, pad_token = eos_token"
+# %% [markdown] trap="10.6" role="situation" core=true fault="padding with EOS: the labels lose every EOS" symptom="fine-tuned model never stops generating, no EOS, pad_token = eos_token"
 # ## Padding with what was at hand
 #
-# You teach a small Llama to answer: the prompt is a number from three to nine, the
-# answer the same word that many times, then EOS, the token that ends a text. Texts of a
-# batch differ in length, so the shorter ones are padded on the right. No token is set
-# aside for that, and you do what many tutorials do: you pad with EOS. Padding must not
-# be learned, so the labels of all padding become -100, which the loss passes over.
+# You teach a small Llama to answer: the prompt is a number from three to nine, the answer
+# the same word that many times, then EOS, the token that ends a text. The shorter texts of
+# a batch are padded on the right. No token is set aside for that, so you pad with EOS, as
+# many tutorials do. Padding must not be learned: its labels become -100, which the loss
+# passes over.
 #
-# The training loss falls well below one. Then the model answers seven
-# prompts, one for each number, and may write 13 tokens at most.
+# The training loss falls well below one. Then the model answers seven prompts, one for
+# each number, and may write 13 tokens at most.
 
 # %% trap="10.6" role="break" tags=["plumbing"]
 EOS, OWN_PAD, BOS, WORD, LONGEST = 0, 1, 2, 12, 13
@@ -1056,9 +1181,8 @@ lengths = answer_lengths(talker)
 
 # %% trap="10.6" role="guess"
 guess("10.6", "How many of the seven answers stop by themselves?",
-      choices=["all seven, at the right length",
-               "all seven, most of them too early",
-               "none"])
+      choices=["all seven, at the right length", "none",
+               "all seven, most of them too early"])
 
 # %% trap="10.6" role="look"
 print(f"training loss {loss:.2f}, "
@@ -1066,51 +1190,79 @@ print(f"training loss {loss:.2f}, "
 print("answers to 3 .. 9 words:", lengths.tolist())
 
 # %% trap="10.6" role="look"
-claim("training loss at the end", loss, below=0.6)
-claim("answers of seven that stop", (lengths < LONGEST).sum(), expected=0)
-claim("labels of the last batch that are EOS", (labels == EOS).sum(),
-      expected=0)
+measured("10.6", 1)
 
 # %% trap="10.6" role="look"
-measured("10.6", 2)
+claim("answers of seven that stop", (lengths < LONGEST).sum(), expected=0)
 
 # %% [markdown] trap="10.6" role="why"
-# The line that takes the padding out of the labels looks at the id, and the EOS that
-# ends a text has the same id. So each EOS is taken out, too: no text in training shows
-# its end, and the loss does not miss it.
-#
-# Two repairs. A padding token of its own takes a row of the embedding, and one of the
-# head where the two are not tied. Or the labels
-# go by the *length* of each text, and then any id will do for padding:
+# The line that takes the padding out of the labels looks at the id, and the EOS that ends
+# a text has the same id. So each EOS is taken out, too: no text in training shows its end,
+# and the loss does not miss it. A mask by the *length* of each text keeps it, whatever id
+# is used for padding.
 
-# %% trap="10.6" role="repair"
+# %% trap="10.6" role="why"
 def by_length(ids, lengths, pad):
     after = torch.arange(ids.shape[1]) >= lengths[:, None]
     return ids.masked_fill(after, -100)
 
-right = torch.arange(3, 10)
-stops = {}
-for name, labels_of, pad in (("own padding", by_pad_id, OWN_PAD),
-                             ("by length", by_length, EOS)):
-    talker, loss, _ = speaker(labels_of, pad)
-    lengths = answer_lengths(talker)
-    stops[name] = (lengths < LONGEST).sum().item()
-    print(f"{name}: training loss {loss:.2f}, answers {lengths.tolist()}")
+stop_at = [5, 7, 9, 11]                  # where four texts have their EOS
+rows = torch.full((4, LONGEST), WORD)
+for row, end in zip(rows, stop_at):
+    row[end:] = EOS                      # the EOS, then padding
+ends = torch.arange(LONGEST) == torch.tensor(stop_at)[:, None]
+learned = {name: rule(rows, torch.tensor(stop_at) + 1, EOS) != -100
+           for name, rule in (("by id", by_pad_id),
+                              ("by length", by_length))}
+
+# %% trap="10.6" role="why"
+draw_grids(learned, marks={"by id": ends}, rows="text", columns="token",
+           captions={"by length": "one EOS a text is learned"},
+           legend="the EOS that ends the text",
+           title="By id, the EOS that ends a text has no label",
+           alt="Two grids of four texts and thirteen tokens; filled cells "
+               "have a label. By id the cell of the EOS is empty in each "
+               "text; by length it is filled and only padding is empty.")
 
 # %% trap="10.6" role="repair"
-claim("padding of its own: answers of seven that stop",
-      stops["own padding"], above=4)
+written, losses = {"by id": lengths.tolist()}, {"by id": loss}
+for name, labels_of, pad in (("own padding", by_pad_id, OWN_PAD),
+                             ("by length", by_length, EOS)):
+    talker, losses[name], _ = speaker(labels_of, pad)
+    written[name] = answer_lengths(talker).tolist()
+stops = {name: sum(n < LONGEST for n in found)
+         for name, found in written.items()}
+print({name: f"{loss:.2f}" for name, loss in losses.items()})
+
+# %% trap="10.6" role="repair"
+plot_lines(range(3, 10), {name: written[name]
+                          for name in ("by id", "by length")},
+           xlabel="words asked for", ylabel="words before the end",
+           title="Masked by length, the model learns to stop",
+           alt="Words written over words asked for. Masked by id the line "
+               "stays at thirteen, the most there may be; masked by length "
+               "it rises with what was asked for.")
+
+# %% trap="10.6" role="repair"
 claim("labels by length: answers of seven that stop", stops["by length"],
       above=4)
 
 # %% [markdown] trap="10.6" role="repair"
-# Both repairs give the same model: start, texts and labels are the same, and what stands
-# behind the end has no label. So few steps teach it to stop. From some starts it still
-# misses the end of the longest answer, or counts a word too many.
-#
-# The losses do not betray it: the model that never stops has one thing less to learn. An
-# answer shows the difference, so let the model answer before you
-# believe a training curve.
+# The losses do not betray the fault: the model that never stops has one thing less to
+# learn. So let the model answer before you believe a training curve.
+
+# %% [markdown] trap="10.6" role="more" topics="a padding token of its own · what few steps teach"
+# A padding token of its own takes a row of the embedding, and one of the head where the two
+# are not tied. Both repairs give the same model: start, texts and labels are the same, and
+# what stands behind the end has no label. So few steps teach it to stop. From some starts
+# it still misses the end of the longest answer, or counts a word too many.
+
+# %% trap="10.6" role="more"
+claim("training loss at the end", losses["by id"], below=0.6)
+claim("labels of the last batch that are EOS", (labels == EOS).sum(),
+      expected=0)
+claim("padding of its own: answers of seven that stop",
+      stops["own padding"], above=4)
 
 # %% trap="10.6" role="exercise" points=3 difficulty=2 minutes=10
 def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
@@ -1438,6 +1590,15 @@ claim("normal weights: error with NF4 over that with even levels",
       errors["NF4", "normal"] / errors["even", "normal"], below=0.95)
 claim("uniform weights: the same", errors["NF4", "uniform"]
       / errors["even", "uniform"], above=1.05)
+
+# %% role="concept"
+draw_histogram(bell[:64] / bell[:64].abs().max(),
+               grids={"NF4": nf4.tolist(), "even": evenly.tolist()},
+               unit="weight / largest",
+               title="NF4 puts its levels where weights are",
+               alt="A bell-shaped histogram of weights. Below it sixteen "
+                   "levels of NF4, dense around zero, and sixteen at even "
+                   "distances.")
 
 # %% [markdown] role="concept"
 # Guess for which weights even levels are better, and what a single large weight does to
