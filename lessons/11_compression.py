@@ -14,15 +14,19 @@ THREADS = 1
 DEVICE = "auto"
 
 # %% role="setup"
+import contextlib
 import copy
+import io
+import warnings
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, cost, datasheet, digits, fit, flops,
-    gpu_result, gpu_table, guess, measured, seconds,
+    accuracy, begin, check, claim, cost, datasheet, digits, draw_blocks,
+    draw_boxes, draw_grids, draw_histogram, fit, flops, gpu_result,
+    gpu_table, guess, measured, plot_bars, plot_columns, seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -31,18 +35,17 @@ begin(SEED, THREADS, DEVICE)
 # ## A grid for the weights
 #
 # To *quantize* is to store a weight as a small integer, its *code*. The codes stand for
-# levels at even distances; the distance is the *scale* $s$. With `bits` bits there are
-# $2^{bits}$ codes.
+# levels at even distances; the distance is the *scale* $s$.
 #
-# | grid | scale | code of $w$ | what it stands for |
+# | grid of `bits` bits | scale | code of $w$ | what it stands for |
 # |---|---|---|---|
 # | *symmetric* | $\max \lvert w \rvert \,/\, (2^{bits-1} - 1)$ | $\mathrm{round}(w / s)$ | $s \cdot code$ |
 # | *affine* | $(high - low) \,/\, (2^{bits} - 1)$ | $\mathrm{round}(w / s) + zero$ | $s \cdot (code - zero)$ |
 #
 # An affine grid reaches from the least weight to the largest, or to 0 where all have
 # one sign: those are $low$ and $high$. The code `zero` $= \mathrm{round}(-low / s)$
-# stands for exactly 0; as it is rounded, both ends shift by up to half a scale. What falls
-# beyond the last code is *clipped* to it.
+# stands for exactly 0. One scale may serve the whole matrix, a row of it (the weights of
+# one output, a *channel*), or a *group* of neighbours within a row.
 #
 # Shapes: a weight is `(out, in)`, `G` rows of `n` weights share a grid each, `N` are rows
 # of data.
@@ -70,28 +73,19 @@ claim("largest gap between the affine grid by hand and torch's",
 claim("largest error of the symmetric grid of 4 bits, in scales",
       ((symmetric(w, 4) - w).abs().max() / (2.1 / 7)).item(), below=0.501)
 
-# %% [markdown] role="concept"
-# One scale may serve the whole matrix, a row of it (the weights of one output, a
-# *channel*), or a *group* of neighbours within a row. Two things go wrong with a
-# weight: it lies between two levels (*rounding*), or beyond the last (*clipping*). A
-# narrower grid trades the one for the other.
-#
-# In the explorer below the first layer of a digit reader is rounded. Its control *outlier*
-# puts one pixel into other units: its brightness is divided, its weights are multiplied,
-# and the reader computes what it did before. Guess first: is the clip that leaves the least
-# error in the *weights* also the one that leaves the least in the layer's *output*?
+# %% role="concept" tags=["plumbing"]
+def saved(state):
+    """Bytes of the file that torch.save writes."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getbuffer().nbytes
 
-# %% role="explore" explorer="quantization"
-from dlsys_helpers.explorers.quantization import quantization
-
-quantization
-
-# %% [markdown] trap="11.1" role="situation" core=true symptom="accuracy collapses after low-bit quantization, although a few more bits cost nothing"
+# %% [markdown] trap="11.1" role="situation" core=true fault="2 bits on a symmetric grid: most weights become zero" symptom="accuracy collapses after low-bit quantization, although a few more bits cost nothing"
 # ## Fewer and fewer bits
 #
-# A reader with four layers is trained on the digits. Then its weights are rounded,
-# all four matrices alike: symmetric grids, one scale for each matrix. You try 8 bits,
-# then 4, 3 and 2. Somewhere on this way it stops reading.
+# A reader with four layers is trained on the digits. Then its weights are rounded, all
+# four matrices alike: symmetric grids, one scale for each matrix. You try 8 bits, then 4,
+# 3 and 2. Somewhere on this way it stops reading.
 #
 # At 4 bits the rounded weights are off by more than a tenth of their size.
 
@@ -117,51 +111,62 @@ def rounded(model, *rules):
         layer.weight.data = rules[k % len(rules)](w).view_as(w)
     return model
 
-# %% trap="11.1" role="guess"
-guess("11.1", "Which is the first width that loses more than 20 of 100 "
-      "digits?", choices=["`8` bits", "`4` bits", "`3` bits", "`2` bits"])
-
-# %% trap="11.1" role="look"
+# %% trap="11.1" role="break"
 def whole(bits):
     """One symmetric grid for the whole matrix."""
     return lambda w: symmetric(w.view(1, -1), bits)
 
 full = accuracy(reader, x_test, y_test)
 read = {bits: accuracy(rounded(reader, whole(bits)), x_test, y_test)
-        for bits in (8, 4, 3, 2)}
-w = reader[0].weight.data
-off = (whole(4)(w).view_as(w) - w).norm() / w.norm()
-print(f"not rounded {full:.2f}", {b: f"{r:.2f}" for b, r in read.items()})
-print(f"size of the error in the first matrix at 4 bits: {off:.2f}")
+        for bits in (2, 3, 4, 8)}
+
+# %% trap="11.1" role="guess"
+guess("11.1", "At which width does it lose more than 20 of 100 digits for "
+      "the first time?",
+      choices=["`2` bits", "`3` bits", "`4` bits", "`8` bits"])
 
 # %% trap="11.1" role="look"
-claim("share of the digits lost at 4 bits", full - read[4], below=0.05)
-claim("share lost at 3 bits", full - read[3], below=0.15)
+plot_columns(read, xlabel="bits of each weight", ylabel="share read",
+             reference=(full, "not rounded"), form=".2f", marks=[2],
+             title="Down to 3 bits little is lost, at 2 much",
+             alt="Four columns of digits read, for 2, 3, 4 and 8 bits. "
+                 "From 3 bits on they are near the line of the unrounded "
+                 "reader; at 2 bits the column is far lower.")
+
+# %% trap="11.1" role="look"
+measured("11.1", 0)
+
+# %% trap="11.1" role="look"
 claim("share lost at 2 bits", full - read[2], above=0.25)
-
-# %% trap="11.1" role="look"
-measured("11.1", 3)
 
 # %% [markdown] trap="11.1" role="why"
 # Errors of many weights add up like dice, and a good part cancels: the digit is decided
-# by sums of 64 products. At 2 bits something else happens. A symmetric grid has the
-# levels -1, 0 and 1 times the largest weight of the whole matrix, so every weight below
-# *half of the largest* becomes zero. How many are that?
+# by sums of 64 products. At 2 bits something else happens. A symmetric grid then has
+# three levels: minus the largest weight of the matrix, zero, and the largest. Every weight
+# below *half of the largest* is nearest to zero:
 
-# %% trap="11.1" role="repair"
+# %% trap="11.1" role="why"
 matrices = [m.weight.data for m in reader if isinstance(m, nn.Linear)]
 gone = [(whole(2)(w) == 0).float().mean().item() for w in matrices]
-print("share of zeros at 2 bits:", [f"{share:.2f}" for share in gone])
+w = matrices[1] / matrices[1].abs().max()
+levels = {f"{bits} bits": symmetric(torch.linspace(-1, 1, 2001)[None],
+                                    bits).unique().tolist()
+          for bits in (2, 3, 4, 8)}
 
-# %% trap="11.1" role="repair"
+# %% trap="11.1" role="why"
+draw_histogram(w, grids=levels, unit="weight / largest",
+               title="At 2 bits most weights are nearest to zero",
+               alt="A narrow bell of weights around zero. Below it the "
+                   "levels: three at 2 bits, at the ends and at zero; "
+                   "seven at 3 bits, fifteen at 4, a dense row at 8.")
+
+# %% trap="11.1" role="why"
 claim("least share of zeros in a matrix at 2 bits", min(gone), above=0.7)
-claim("error of the weights at 4 bits, over their size", off, above=0.1)
 
 # %% [markdown] trap="11.1" role="repair"
 # So the levels are in the wrong place, and bits are only one way to mend that. An affine
-# grid uses the fourth code, too. A grid of its own for each 16 neighbours lets the largest
-# of sixteen decide, not the largest of thousands. And the two layers at the ends may keep
-# 8 bits.
+# grid uses the fourth code, too. A grid for each 16 neighbours lets the largest of sixteen
+# decide, not the largest of thousands. And the two layers at the ends may keep 8 bits.
 
 # %% trap="11.1" role="repair"
 def grouped(bits, size=16):
@@ -189,23 +194,52 @@ plans = {"symmetric": [whole(2)],
                              grouped(8)]}
 two_bits = {plan: accuracy(rounded(reader, *rules), x_test, y_test)
             for plan, rules in plans.items()}
-for plan, share in two_bits.items():
-    print(f"{plan:26} {share:.2f}")
+
+# %% trap="11.1" role="repair"
+plot_bars(two_bits, xlabel="share of the digits read",
+          title="The same 2 bits, the levels elsewhere",
+          alt="Five bars of digits read at 2 bits: lowest for the "
+              "symmetric grid, higher for the affine one, highest with a "
+              "grid for each group of 16.")
 
 # %% trap="11.1" role="repair"
 claim("2 bits, whole matrices: affine minus symmetric",
       two_bits["affine"] - two_bits["symmetric"], above=0.2)
+
+# %% [markdown] trap="11.1" role="repair"
+# The fourth code helps much, and costs nothing. Groups help once more, and are not free:
+# each stores its scale and the code of zero.
+
+# %% [markdown] trap="11.1" role="repair"
+# Below, the first layer of a digit reader. A weight lies between two levels (*rounding*),
+# or beyond the last (*clipping*). The control *outlier* puts one pixel into other units:
+# its brightness is divided, its weights are multiplied. Guess first: is the clip that
+# leaves the least error in the *weights* also the one that leaves the least in the layer's
+# *output*?
+
+# %% role="explore" explorer="quantization"
+from dlsys_helpers.explorers.quantization import quantization
+
+quantization
+
+# %% [markdown] trap="11.1" role="more" topics="the other widths · what groups cost"
+# The other widths, and the other plans:
+
+# %% trap="11.1" role="more"
+w = reader[0].weight.data
+off = (whole(4)(w).view_as(w) - w).norm() / w.norm()
+claim("error of the weights at 4 bits, over their size", off, above=0.1)
+claim("share of the digits lost at 4 bits", full - read[4], below=0.05)
+claim("share lost at 3 bits", full - read[3], below=0.15)
 claim("2 bits: groups of 16 minus whole matrices, both affine",
       two_bits["affine, groups of 16"] - two_bits["affine"], above=0)
 claim("2 bits: share of the digits with groups and ends",
       two_bits["groups and ends"], above=0.85)
 
-# %% [markdown] trap="11.1" role="repair"
-# The fourth code helps much, and costs nothing. Groups help once more, and are not free:
-# each stores its scale and the code of zero. With 32 bits for a scale, 2 bits in groups of
-# 16 come to more than 4 bits for each weight.
+# %% [markdown] trap="11.1" role="more"
+# With 32 bits for a scale, 2 bits in groups of 16 come to more than 4 bits for each weight:
 
-# %% trap="11.1" role="repair"
+# %% trap="11.1" role="more"
 def bits_each(bits, group, scale=32, zero=0):
     """Bits that a weight takes, its share of scale and zero included."""
     return bits + (scale + zero) / group
@@ -214,7 +248,7 @@ in_groups = bits_each(2, 16, zero=2)
 print(f"2 bits in groups of 16: {in_groups:.2f}, of 64: "
       f"{bits_each(2, 64, zero=2):.2f}")
 
-# %% trap="11.1" role="repair"
+# %% trap="11.1" role="more"
 claim("bits a weight: 2 in groups of 16, and their scales", in_groups,
       expected=4.125)
 claim("bits a weight: 2 in groups of 64", bits_each(2, 64, zero=2),
@@ -292,7 +326,7 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # [Nagel et al. 2021, "A White Paper on Neural Network
 # Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
 
-# %% [markdown] trap="11.2" role="situation" core=true symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
+# %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask, and the zeros come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
 # ## Retraining a pruned net
 #
 # You set four fifths of a reader's weights to zero, those of least size, and it reads
@@ -329,7 +363,9 @@ retrained = copy.deepcopy(pruned)
 losses = fit(retrained, x_train, y_train, steps=100, lr=1e-3)
 
 # %% trap="11.2" role="guess"
-guess("11.2", "What share of its weights is zero now?", unit="%")
+guess("11.2", "What share of its weights is zero now?",
+      choices=["`80 %`: pruned is pruned", "`35 %` or less",
+               "about half: small weights stay small"])
 
 # %% trap="11.2" role="look"
 def report(name, model):
@@ -342,36 +378,16 @@ at_once = report("pruned", pruned)
 after = report("retrained", retrained)
 
 # %% trap="11.2" role="look"
-claim("share of the digits that pruning costs", before - at_once,
-      above=0.05)
-claim("share read after retraining", after, above=0.92)
-claim("share of zeros after retraining", zeros(retrained), below=0.35)
+measured("11.2", 1)
 
 # %% trap="11.2" role="look"
-measured("11.2", 100 * zeros(retrained), right=(0, 40))
+claim("share of zeros after retraining", zeros(retrained), below=0.35)
 
 # %% [markdown] trap="11.2" role="why"
-# `remove` writes the zeros into the weight and forgets the mask. A zero is a number
-# like any other, so the first step moves it, unless no gradient reaches it: the zeros
-# that are left belong to hidden units that the pruning has cut off from what comes after
-# them, or from what comes before, and to pixels that stay dark. The good result belongs to
-# a dense net, and neither loss nor accuracy says so.
-
-# %% trap="11.2" role="repair"
-probe = copy.deepcopy(pruned)
-F.cross_entropy(probe(x_train), y_train).backward()
-left = [m.weight == 0 for m in linears(retrained)]
-unreached = [m.weight.grad == 0 for m in linears(probe)]
-stuck = sum(int((a & b).sum()) for a, b in zip(left, unreached))
-print(f"zeros left {sum(int(a.sum()) for a in left)}, of these without a "
-      f"gradient from the start {stuck}")
-
-# %% trap="11.2" role="repair"
-claim("share of the zeros left that no gradient reached",
-      stuck / sum(int(a.sum()) for a in left), above=0.95)
-
-# %% [markdown] trap="11.2" role="repair"
-# Keep the masks, and set the pruned weights to zero after *each* step:
+# `remove` writes the zeros into the weight and forgets the mask. A zero is a number like
+# any other, so the first step moves it, unless no gradient reaches it. The good result
+# belongs to a dense net, and neither loss nor accuracy says so. Keep the masks, and set
+# the pruned weights to zero after *each* step:
 
 # %% trap="11.2" role="repair"
 def retrain(model, after_backward=None, after_step=None, steps=100,
@@ -402,19 +418,66 @@ kept = retrain(pruned, after_step=zero_again)
 right = report("masked", kept)
 
 # %% trap="11.2" role="repair"
+corners = {name: linears(model)[1].weight[:10, :10] != 0
+           for name, model in (("pruned", pruned),
+                               ("retrained", retrained), ("masked", kept))}
+draw_grids(corners, rows="output", columns="input",
+           captions={"pruned": "filled: not zero"},
+           title="Retrained without masks, most zeros are gone",
+           alt="Three grids of ten by ten weights. After pruning few are "
+               "filled, after retraining nearly all, with masks as few as "
+               "after pruning.")
+
+# %% trap="11.2" role="repair"
 claim("share of zeros with masks", zeros(kept), above=0.79)
+
+# %% [markdown] trap="11.2" role="repair"
+# Below, the first layer of a digit reader, with a part of its weights gone in one of
+# three patterns. Guess first: half of them go *anywhere*, and a column number of 4 bytes
+# is written beside each weight of 4 that stays. What share of the dense layer's bytes is
+# that? And which pattern costs most digits at once, and after retraining?
+
+# %% role="explore" explorer="sparsity"
+from dlsys_helpers.explorers.sparsity import sparsity
+
+sparsity
+
+# %% [markdown] trap="11.2" role="more" topics="which zeros stay · masks on the gradients alone"
+# What pruning costs, and what comes back:
+
+# %% trap="11.2" role="more"
+claim("share of the digits that pruning costs", before - at_once,
+      above=0.05)
+claim("share read after retraining", after, above=0.92)
 claim("share read, masked, minus pruned at once", right - at_once,
       above=0.03)
 claim("share read with masks", right, above=0.8)
 
-# %% [markdown] trap="11.2" role="repair"
+# %% [markdown] trap="11.2" role="more"
+# The zeros that are left without a mask belong to hidden units that the pruning has cut
+# off from what comes after them, or from what comes before, and to pixels that stay dark:
+
+# %% trap="11.2" role="more"
+probe = copy.deepcopy(pruned)
+F.cross_entropy(probe(x_train), y_train).backward()
+left = [m.weight == 0 for m in linears(retrained)]
+unreached = [m.weight.grad == 0 for m in linears(probe)]
+stuck = sum(int((a & b).sum()) for a, b in zip(left, unreached))
+print(f"zeros left {sum(int(a.sum()) for a in left)}, of these without a "
+      f"gradient from the start {stuck}")
+
+# %% trap="11.2" role="more"
+claim("share of the zeros left that no gradient reached",
+      stuck / sum(int(a.sum()) for a in left), above=0.95)
+
+# %% [markdown] trap="11.2" role="more"
 # A tempting half: set the *gradients* of pruned weights to zero, and leave the weights
 # alone. With a fresh Adam that holds. With an Adam that trained the dense net before, it
 # does not hold: its averages remember, and move the weight without a gradient. Muon moves
 # a matrix as a whole, so what it does to one weight depends on the gradients of others,
 # from its first step on.
 
-# %% trap="11.2" role="repair"
+# %% trap="11.2" role="more"
 def zero_gradients(model):
     for layer, mask in zip(linears(model), masks):
         layer.weight.grad[~mask] = 0
@@ -431,7 +494,7 @@ retrain(whole_step, after_backward=zero_gradients, steps=1,
 print(f"zeros: fresh Adam {zeros(fresh):.2f}, used before "
       f"{zeros(warm):.2f}, fresh Muon, one step {zeros(whole_step):.2f}")
 
-# %% trap="11.2" role="repair"
+# %% trap="11.2" role="more"
 claim("share of zeros, gradients masked, Adam fresh", zeros(fresh),
       above=0.79)
 claim("share of zeros, gradients masked, Adam used before",
@@ -439,24 +502,13 @@ claim("share of zeros, gradients masked, Adam used before",
 claim("share of zeros, gradients masked, one step of a fresh Muon",
       zeros(whole_step), below=0.5)
 
-# %% [markdown] trap="11.2" role="repair"
-# Below, the first layer of a digit reader, with a part of its weights gone in one of
-# three patterns. Guess first: half of them go *anywhere*, and a column number of 4 bytes
-# is written beside each weight of 4 that stays. What share of the dense layer's bytes is
-# that? And which pattern costs most digits at once, and after retraining?
-
-# %% role="explore" explorer="sparsity"
-from dlsys_helpers.explorers.sparsity import sparsity
-
-sparsity
-
 # %% [markdown] trap="11.2" role="folklore"
-# **Told:** half to four fifths of the weights can go for less than 2 points. **Measured:** here,
-# all at once and without retraining, half of them cost little and four fifths much; with
-# masked retraining most of it comes back. And zeros alone save neither memory nor time:
-# the dense tensor has as many bytes and as many products as before. (A file with zeros can
-# be packed smaller, until it is loaded.) Whole rows make a layer smaller; single zeros need
-# a format and a kernel of their own.
+# **Told:** half to four fifths of the weights can go for less than 2 points. **Measured:**
+# in this reader, all at once and without retraining, half of them cost little and four
+# fifths much; with masked retraining most of it comes back. And zeros alone save neither
+# memory nor time: the dense tensor has as many bytes and as many products as before. (A
+# file with zeros can be packed smaller, until it is loaded.) Whole rows make a layer
+# smaller; single zeros need a format and a kernel of their own.
 
 # %% trap="11.2" role="folklore"
 half = accuracy(cut(dense, 0.5), x_test, y_test)
@@ -508,13 +560,13 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # reports weights revived by momentum behind masked gradients. **Source:** PyTorch,
 # [`torch.nn.utils.prune.remove`](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.prune.remove.html).
 
-# %% [markdown] trap="11.3" role="situation" core=true symptom="knowledge distillation gives no gain over plain training: temperature 1, missing T squared"
+# %% [markdown] trap="11.3" role="situation" core=true fault="distilling at temperature 1: the teacher is too certain" symptom="knowledge distillation gives no gain over plain training: temperature 1, missing T squared"
 # ## Temperatures for a small student
 #
 # A good reader, the *teacher*, teaches a student with 16 hidden units. The student gets 100
-# digits. In place of the labels the student gets the teacher's probabilities,
-# divided by a *temperature* $T$ before the softmax: $p_T = \mathrm{softmax}(z / T)$, for
-# both of them. A higher temperature makes them softer.
+# digits. In place of the labels it gets the teacher's probabilities. The logits of both are
+# divided by a *temperature* $T$ before the softmax: $p_T = \mathrm{softmax}(z / T)$. A
+# higher temperature makes the probabilities softer.
 #
 # You train students at `1`, `4`, `20` and `100`. A colleague warns of the last two: "above
 # ten, the probabilities are all alike, and nothing is left to learn."
@@ -552,48 +604,55 @@ def hard(z):
 reads = {T: taught(lambda z: T**2 * soft(z, T)) for T in (1, 4, 20, 100)}
 reads["labels"] = taught(hard)
 
-# %% trap="11.3" role="guess"
+# %% trap="11.3" role="guess" quoted="wrong"
 guess("11.3", "Which student reads the fewest digits?",
-      choices=["the one at `1`", "the one at `4`", "the one at `100`",
-               "they differ by less than half a point"])
+      choices=["the one at `100`", "the one at `4`", "the one at `1`",
+               "none: they differ by less than half a point"])
 
 # %% trap="11.3" role="look"
-print({name: f"{share:.3f}" for name, share in reads.items()})
+plot_columns({T: 1 - reads[T] for T in (1, 4, 20, 100)}, form=".3f",
+             xlabel="temperature", ylabel="share misread", marks=[1],
+             reference=(1 - reads["labels"], "labels alone"),
+             title="The student at temperature 1 misreads most",
+             alt="Four columns of digits misread by students at "
+                 "temperatures 1, 4, 20 and 100. The first is the highest, "
+                 "near the line of labels alone; the others stand below.")
 
 # %% trap="11.3" role="look"
-claim("temperature 4 minus temperature 1", reads[4] - reads[1], above=0)
+measured("11.3", 2)
+
+# %% trap="11.3" role="look"
 claim("temperature 100 minus temperature 1", reads[100] - reads[1],
       above=0)
-claim("temperature 4 minus labels alone", reads[4] - reads["labels"],
-      above=0.015)
-
-# %% trap="11.3" role="look"
-measured("11.3", 0)
 
 # %% [markdown] trap="11.3" role="why"
 # The teacher is nearly certain: at temperature 1 the nine other digits share a few
-# hundredths, and what the student could learn from them, which digits look alike, is lost
-# beside the first. With the logits divided by 4, the others get a large part:
+# hundredths. Which digits look alike is what the student could learn from them, and it is
+# lost beside the first. With the logits divided by 4, the others get a large part:
 
-# %% trap="11.3" role="repair"
+# %% trap="11.3" role="why"
 def others(T):
     """What the teacher gives to all but its first choice, on average."""
     return 1 - F.softmax(z_teacher / T, 1).amax(1).mean().item()
 
-print({T: f"{others(T):.2f}" for T in (1, 4, 20, 100)})
+left = {T: others(T) for T in (1, 2, 4, 8, 20, 100)}
 
-# %% trap="11.3" role="repair"
+# %% trap="11.3" role="why"
+plot_columns(left, xlabel="temperature", ylabel="left for nine digits",
+             form=".2f", marks=[1], reference=(0.9, "all alike"),
+             title="At temperature 1 the teacher says one digit",
+             alt="Columns that rise with the temperature: what the teacher "
+                 "gives to all digits but its first choice, from a few "
+                 "hundredths at 1 to nearly nine tenths at 100.")
+
+# %% trap="11.3" role="why"
 claim("given to the other digits at temperature 1", others(1), below=0.12)
-claim("given to them at temperature 4", others(4), above=0.25)
 
 # %% [markdown] trap="11.3" role="repair"
 # At 100 the probabilities are all but equal, yet their *differences* still carry the
 # teacher's logits, and a gradient reads differences. It is only small: both divisions
-# by $T$ shrink it, to the order of $1 / T^2$. So the loss is multiplied by $T^2$; then
-# it comes near to a squared error between the logits, each row's mean taken away.
-#
-# Adam, which follows the gradient's direction more than its size, hardly feels a
-# forgotten $T^2$ in a loss that has no other part. Beside labels it is another matter:
+# by $T$ shrink it, to the order of $1 / T^2$. So the loss is multiplied by $T^2$. Beside a
+# loss on labels a forgotten square leaves the teacher without a voice:
 
 # %% trap="11.3" role="repair"
 beside = {
@@ -612,10 +671,6 @@ print(f"gradient at 1 over gradient at 20: {size[1] / size[20]:.0f}")
 # %% trap="11.3" role="repair"
 claim("labels and teacher at 20: with the square, minus without it",
       beside["with"] - beside["without"], above=0.01)
-claim("gradient at temperature 1 over that at 20, without the square",
-      size[1] / size[20], above=40)
-claim("teacher alone at 20, without the square, minus labels alone",
-      beside["no labels, without"] - reads["labels"], above=0.005)
 
 # %% [markdown] trap="11.3" role="repair"
 # Below, a teacher, one digit, and what a student's logits feel of it. Guess first: the
@@ -627,6 +682,21 @@ claim("teacher alone at 20, without the square, minus labels alone",
 from dlsys_helpers.explorers.temperature import temperature
 
 temperature
+
+# %% [markdown] trap="11.3" role="more" topics="the square without labels · the differences in numbers"
+# Adam follows the gradient's direction more than its size, so it hardly feels a forgotten
+# $T^2$ in a loss that has no other part. With the square and a high $T$ the loss comes near
+# to a squared error between the logits, each row's mean taken away.
+
+# %% trap="11.3" role="more"
+claim("temperature 4 minus temperature 1", reads[4] - reads[1], above=0)
+claim("temperature 4 minus labels alone", reads[4] - reads["labels"],
+      above=0.015)
+claim("given to them at temperature 4", others(4), above=0.25)
+claim("gradient at temperature 1 over that at 20, without the square",
+      size[1] / size[20], above=40)
+claim("teacher alone at 20, without the square, minus labels alone",
+      beside["no labels, without"] - reads["labels"], above=0.005)
 
 # %% [markdown] trap="11.3" role="folklore"
 # **Told:** use 3 to 5; above 10 all signal is lost. **Measured:** with the square, these
@@ -681,7 +751,7 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # makes the loss far smaller. **Source:** [Hinton, Vinyals & Dean 2015, "Distilling
 # the Knowledge in a Neural Network"](https://arxiv.org/abs/1503.02531), section 2.
 
-# %% [markdown] trap="11.4" role="situation" core=true symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
+# %% [markdown] trap="11.4" role="situation" core=true fault="GPTQ without act-order: costly columns get no help" symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
 # ## Rounding one column after the other
 #
 # Rounding to nearest treats each weight alone. *GPTQ* goes through a layer's columns,
@@ -690,7 +760,8 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # can stand in for each other.
 #
 # The columns of a digit reader's second layer go into 3 bits. Its inputs differ much in
-# size. You may choose the order.
+# size. You may choose the order. "The largest first: their errors cost most," says a
+# colleague.
 
 # %% trap="11.4" role="break"
 layer = linears(dense)[1]
@@ -716,11 +787,17 @@ def by_columns(w, x, order, bits=3, damp=0.01):
         w[:, rest] += error[:, None] * move
     return w
 
-# %% trap="11.4" role="guess"
+# %% trap="11.4" role="break"
+large = x_in.square().sum(0).argsort(descending=True)
+orders = {"smallest first": large.flip(0), "as they stand": large.sort()[0],
+          "largest first": large}
+found = {name: by_columns(w, x_in, order) for name, order in orders.items()}
+found["to nearest"] = symmetric(w, 3)
+
+# %% trap="11.4" role="guess" quoted="right"
 guess("11.4", "Which order leaves the least error in the output?",
-      choices=["the smallest inputs first", "the largest inputs first",
-               "the columns as they stand",
-               "all the same within a tenth"])
+      choices=["the smallest inputs first", "the columns as they stand",
+               "all the same within a tenth", "the largest inputs first"])
 
 # %% trap="11.4" role="look"
 def errors(found, w=w, x=x_new):
@@ -729,62 +806,86 @@ def errors(found, w=w, x=x_new):
     return (gap.norm() / w.norm()).item(), (
         (x @ gap.T).norm() / out.norm()).item()
 
-large = x_in.square().sum(0).argsort(descending=True)
-orders = {"smallest first": large.flip(0), "as they stand": large.sort()[0],
-          "largest first": large}
-off = {name: errors(by_columns(w, x_in, order))
-       for name, order in orders.items()}
-off["to nearest"] = errors(symmetric(w, 3))
-for name, (weights, output) in off.items():
-    print(f"{name:15} weights {weights:.3f}   output {output:.3f}")
+off = {name: errors(weights) for name, weights in found.items()}
+
+# %% trap="11.4" role="look"
+plot_bars({name: output for name, (_, output) in off.items()},
+          xlabel="error of the output, over its size",
+          title="The largest inputs first is best",
+          alt="Four bars of the output's error. Rounding to nearest is far "
+              "the worst; of the orders, the smallest inputs first is "
+              "worst and the largest first is best.")
+
+# %% trap="11.4" role="look"
+measured("11.4", 3)
 
 # %% trap="11.4" role="look"
 claim("output's error: largest first over smallest first",
       off["largest first"][1] / off["smallest first"][1], below=0.8)
-claim("output's error: largest first over to nearest",
-      off["largest first"][1] / off["to nearest"][1], below=0.3)
-claim("error of the weights: largest first over to nearest",
-      off["largest first"][0] / off["to nearest"][0], above=1.1)
-
-# %% trap="11.4" role="look"
-measured("11.4", 1)
 
 # %% [markdown] trap="11.4" role="why"
 # A column's error is made up for by those *still to come*. The first one has all the
 # others, the last one none: its rounding error stays as it is. So the columns whose
-# errors cost most go first, while there is help, and the last ones should be those that
-# hardly count. Implementations call it *act-order*.
-#
-# Note what happened to the weights: they are *further* from the trained ones than after
-# rounding to nearest, and the output is several times nearer. The error of the weights
-# is the wrong number to look at.
-#
-# Help needs inputs that go together. Here is the control: independent inputs of one
-# size and of mean zero, where no column can stand in for another.
+# errors cost most go first, while there is help. Implementations call it *act-order*.
+
+# %% trap="11.4" role="why"
+draw_grids({"free to help": torch.ones(8, 8).triu(1)},
+           rows="rounded", columns="column",
+           marks={"free to help": torch.eye(8)}, legend="rounded now",
+           title="The first column has all help, the last none",
+           alt="A grid of eight steps and eight columns. At each step one "
+               "column is rounded, and the cells to its right are filled: "
+               "seven at the first step, none at the last.")
+
+# %% [markdown] trap="11.4" role="why"
+# And look at the weights. They are *further* from the trained ones than after rounding to
+# nearest, while the output is several times nearer:
+
+# %% trap="11.4" role="why"
+claim("error of the weights: largest first over to nearest",
+      off["largest first"][0] / off["to nearest"][0], above=1.1)
+
+# %% [markdown] trap="11.4" role="repair"
+# So take the largest first, and judge by the output. Its error depends on the rows that
+# GPTQ is calibrated with. It takes few of them, if they resemble those to come, and fails
+# quietly with the wrong ones:
 
 # %% trap="11.4" role="repair"
 alone, alone_new = torch.randn(2, 1000, 64, dtype=torch.float64)
-found = by_columns(w, alone, large)
-helped = errors(found, x=alone_new)[1]
-nearest = errors(symmetric(w, 3), x=alone_new)[1]
-print(f"independent inputs: GPTQ {helped:.3f}, to nearest {nearest:.3f}")
-
-# %% trap="11.4" role="repair"
-claim("independent inputs: GPTQ's error over rounding to nearest",
-      helped / nearest, above=0.97)
-
-# %% [markdown] trap="11.4" role="repair"
-# So GPTQ is as good as the rows that it is calibrated with resemble those to come. It
-# takes few of them, if they are of the right kind, and fails quietly with the wrong
-# ones:
-
-# %% trap="11.4" role="repair"
 rows = {"1300 digits": x_in, "40 digits": x_in[:40], "noise": alone}
 calibrated = {name: errors(by_columns(w, x, large))[1]
               for name, x in rows.items()}
-print({name: f"{error:.3f}" for name, error in calibrated.items()})
+calibrated["to nearest"] = off["to nearest"][1]
 
 # %% trap="11.4" role="repair"
+plot_bars(calibrated, xlabel="error of the output, over its size",
+          title="Forty digits calibrate, noise does not",
+          alt="Four bars of the output's error. Calibrated with 1300 or 40 "
+              "digits it is small; with noise it is nearly that of "
+              "rounding to nearest.")
+
+# %% trap="11.4" role="repair"
+claim("output's error: largest first over to nearest",
+      off["largest first"][1] / off["to nearest"][1], below=0.3)
+
+# %% [markdown] trap="11.4" role="repair"
+# The same help serves pruning. Take a whole input out of a layer, and the columns that
+# stay can make up for it, as far as the inputs go together. That is your exercise: there
+# is no order in it, as all that stays may move at once.
+
+# %% [markdown] trap="11.4" role="more" topics="inputs that do not go together"
+# Help needs inputs that go together. Here is the control: independent inputs of one
+# size and of mean zero, where no column can stand in for another.
+
+# %% trap="11.4" role="more"
+apart = by_columns(w, alone, large)
+helped = errors(apart, x=alone_new)[1]
+nearest = errors(symmetric(w, 3), x=alone_new)[1]
+print(f"independent inputs: GPTQ {helped:.3f}, to nearest {nearest:.3f}")
+
+# %% trap="11.4" role="more"
+claim("independent inputs: GPTQ's error over rounding to nearest",
+      helped / nearest, above=0.97)
 claim("output's error: 40 digits over to nearest",
       calibrated["40 digits"] / off["to nearest"][1], below=0.3)
 claim("output's error: noise over to nearest",
@@ -816,11 +917,6 @@ claim("largest first over smallest first, the worst of three layers",
       max(ratios), below=1)
 claim("2 bits: largest first over smallest first",
       two["largest first"] / two["smallest first"], below=0.8)
-
-# %% [markdown] trap="11.4" role="folklore"
-# The same help serves pruning. Take a whole input out of a layer, and the columns that
-# stay can make up for it, as far as the inputs go together. That is your exercise: there
-# is no order in it, as all that stays may move at once.
 
 # %% trap="11.4" role="exercise" points=3 difficulty=3 minutes=15
 def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
@@ -859,19 +955,15 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
 # the order as `desc_act`, off for speed, on for a slightly better perplexity. **Source:**
 # [Frantar et al. 2022, "GPTQ"](https://arxiv.org/abs/2210.17323), section 3.
 
-# %% [markdown] trap="11.5" role="situation" symptom="model size after quantization: parameters() counts too much or zero, file size differs"
+# %% [markdown] trap="11.5" role="situation" fault="numel times element_size misses what is stored" symptom="model size after quantization: parameters() counts too much or zero, file size differs"
 # ## How large is it now?
 #
-# A larger reader is quantized with `torchao`, the library for it: 8 bits
-# for each weight of a linear layer, biases left alone. Your report states the size. You
-# use the line that is found everywhere: the entries of each parameter, times the bytes of
-# an entry, added up.
+# A larger reader is quantized with `torchao`, the library for it: 8 bits for each weight
+# of a linear layer, biases left alone. Your report states the size. You use the line that
+# is found everywhere: the entries of each parameter, times the bytes of an entry, added
+# up. "One byte where there were four, so it will say a quarter," says a colleague.
 
 # %% trap="11.5" role="break" tags=["plumbing"]
-import contextlib
-import io
-import warnings
-
 with contextlib.redirect_stderr(io.StringIO()):   # a note of its own
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
@@ -885,7 +977,7 @@ def counted(model):
     """The line that is found everywhere, in bytes."""
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
-# %% trap="11.5" role="guess"
+# %% trap="11.5" role="guess" quoted="wrong"
 guess("11.5", "What does the line say now, beside what it said before?",
       choices=["the same", "about a half", "about a quarter", "zero"])
 
@@ -897,28 +989,33 @@ print("bytes counted:", *said)
 print("digits read:  ", *[f"{share:.2f}" for share in both])
 
 # %% trap="11.5" role="look"
-claim("bytes counted after quantization over before", said[1] / said[0],
-      expected=1)
-claim("share of the digits that 8 bits cost", both[0] - both[1],
-      below=0.02)
+measured("11.5", 0)
 
 # %% trap="11.5" role="look"
-measured("11.5", 0)
+claim("bytes counted after quantization over before", said[1] / said[0],
+      expected=1)
 
 # %% [markdown] trap="11.5" role="why"
 # The new weight is a wrapper. It *says* that it is a float32 matrix, so that the rest of
-# torch can go on with it, and keeps its numbers in other tensors: codes of one byte,
-# and a scale for each row. So ask for what is stored: write the file, and look how long
-# it is.
+# torch can go on with it. It keeps its numbers in other tensors: codes of one byte, and a
+# scale for each row.
+
+# %% trap="11.5" role="why"
+weight = small_reader[2].weight
+stacks = {"what it says": {"float32": weight.numel() * 4 / 1e3},
+          "what it stores": {"codes": weight.qdata.nbytes / 1e3,
+                             "scales": weight.scale.nbytes / 1e3}}
+draw_boxes(stacks, unit="kB",
+           title="It says four bytes a weight and stores one",
+           alt="Two stacks of boxes to scale. What the weight says is four "
+               "times as high as what it stores, which is codes and a thin "
+               "layer of scales.")
+
+# %% [markdown] trap="11.5" role="repair"
+# So ask for what is stored: write the file, and look how long it is. `saved` does that in
+# memory.
 
 # %% trap="11.5" role="repair"
-def saved(state):
-    """Bytes of the file that torch.save writes."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    return file.getbuffer().nbytes
-
-weight = small_reader[2].weight
 print("says:", weight.dtype, weight.element_size(), "bytes each")
 print("has: ", weight.qdata.dtype, tuple(weight.qdata.shape),
       tuple(weight.scale.shape))
@@ -928,7 +1025,6 @@ print("files:", *files)
 # %% trap="11.5" role="repair"
 claim("file after quantization over before", files[1] / files[0],
       above=0.25, below=0.28)
-claim("bytes of one code", weight.qdata.element_size(), expected=1)
 
 # %% [markdown] trap="11.5" role="repair"
 # A file has a trap of its own. `torch.save` writes *storages*, the memory behind the
@@ -946,9 +1042,17 @@ for name, tensor in rows.items():
 # %% trap="11.5" role="repair"
 claim("file of ten rows, as a view, over the bytes of ten rows",
       saved({"t": table[:10]}) / table[:10].nbytes, above=500)
+
+# %% [markdown] trap="11.5" role="more" topics="a copy of the rows · what 8 bits cost"
+# A copy of the ten rows has a storage of its own. And 8 bits cost few digits:
+
+# %% trap="11.5" role="more"
 claim("file of a copy over that of the view",
       saved({"t": table[:10].clone()}) / saved({"t": table[:10]}),
       below=0.01)
+claim("bytes of one code", weight.qdata.element_size(), expected=1)
+claim("share of the digits that 8 bits cost", both[0] - both[1],
+      below=0.02)
 
 # %% [markdown] trap="11.5" role="folklore"
 # **Told:** with `quantize_dynamic`, the older function, a model shrinks to a third or
@@ -1015,15 +1119,16 @@ def stored_bytes(state: dict) -> int:
 # notes](https://docs.pytorch.org/docs/stable/notes/serialization.html), "Saving and
 # loading tensors preserves views".
 
-# %% [markdown] trap="11.6" role="situation" core=true symptom="exported model is right on the example and wrong on other inputs: jit.trace, TracerWarning, if in forward"
+# %% [markdown] trap="11.6" role="situation" core=true fault="torch.jit.trace keeps one branch of an if" symptom="exported model is right on the example and wrong on other inputs: jit.trace, TracerWarning, if in forward"
 # ## A branch in the forward pass
 #
 # A second scanner delivers inverted digits, dark ones on a light ground. Your reader gets a
-# branch: a batch whose mean is above one half is inverted before it is read. Then it becomes a
-# program that needs no Python. `torch.jit.trace` runs the model on an example, one
-# ordinary digit, and writes down each operation of torch.
+# branch: a batch whose mean is above one half is inverted before it is read. Then it
+# becomes a program that needs no Python. `torch.jit.trace` runs the model on an example,
+# one ordinary digit, and writes down each operation of torch.
 #
-# Model and program agree on this digit, and on all other ordinary digits of the test.
+# Model and program agree on this digit, and on all other ordinary digits of the test. The
+# model reads over nine of ten inverted digits, too.
 
 # %% trap="11.6" role="break"
 class EitherWay(nn.Module):
@@ -1043,14 +1148,11 @@ either = EitherWay(dense).eval()
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     traced = torch.jit.trace(either, x_test[:1])
-for kind in sorted({warning.category.__name__ for warning in said}):
-    text = next(str(warning.message) for warning in said
-                if warning.category.__name__ == kind)
-    print(f"{kind}: {text[:77]}")
 
 # %% trap="11.6" role="guess"
-guess("11.6", "What share of the inverted test digits does the program "
-      "read?", unit="%")
+guess("11.6", "How many of the inverted test digits does the program read?",
+      choices=["over nine of ten, as the model does", "about half",
+               "two of ten or fewer"])
 
 # %% trap="11.6" role="look"
 @torch.no_grad()
@@ -1064,75 +1166,51 @@ for name, program in (("model", either), ("program", traced)):
           f"inverted {share(program, inverted):.2f}")
 
 # %% trap="11.6" role="look"
-claim("largest gap of program and model on ordinary digits",
-      (traced(x_test) - either(x_test)).abs().max().item(), below=1e-4)
-claim("share of the inverted digits that the model reads",
-      share(either, inverted), above=0.9)
+measured("11.6", 2)
+
+# %% trap="11.6" role="look"
 claim("share of them that the program reads", share(traced, inverted),
       below=0.2)
 
 # %% trap="11.6" role="look"
-measured("11.6", 100 * share(traced, inverted), right=(0, 20))
+for kind in sorted({warning.category.__name__ for warning in said}):
+    text = next(str(warning.message) for warning in said
+                if warning.category.__name__ == kind)
+    print(f"{kind}: {text[:77]}")
 
 # %% [markdown] trap="11.6" role="why"
 # A trace is a list of operations. Python's `if` asked for the truth, got `False` for the
 # example, and went on; the list holds neither the question nor the other way. The one
-# sign of it is the `TracerWarning`, among others. Guessing would read a tenth of the
-# inverted digits; the program does worse.
-#
-# A test on normal random numbers does not find it either. The mean of 64 normal numbers is
-# near 0, so each batch goes the way that the example went:
+# sign of it is the `TracerWarning`, among others.
 
-# %% trap="11.6" role="repair" compare=false
+# %% trap="11.6" role="why"
+draw_blocks({"model": ["x", "mean > 0.5 ?", ("1 - x", "x as it is"),
+                       "the net", "logits"],
+             "trace": ["x", "the net", "logits"]},
+            captions={"trace": "what the example went through"},
+            title="The trace holds the way of its example",
+            alt="Two block diagrams. In the model a question on the mean "
+                "leads to two ways before the net; the trace goes from x "
+                "to the net alone.")
+
+# %% [markdown] trap="11.6" role="why"
+# A test on normal random numbers does not find it. Their mean is near 0, so each batch goes
+# the way that the example went:
+
+# %% trap="11.6" role="why" compare=false
 noise = [torch.randn(n, 64) for n in (1, 7, 100, 1000)]
 gap_on_noise = max((traced(x) - either(x)).abs().max().item()
                    for x in noise)
 gap_inverted = (traced(inverted) - either(inverted)).abs().max().item()
 print(f"largest gap: noise {gap_on_noise:.0e}, inverted {gap_inverted:.0f}")
 
-# %% trap="11.6" role="repair"
+# %% trap="11.6" role="why"
 claim("largest gap on batches of noise", gap_on_noise, below=1e-4)
-claim("largest gap on inverted digits", gap_inverted, above=3)
 
 # %% [markdown] trap="11.6" role="repair"
-# The exporters of today go another way: they run the model with tensors that have a
-# shape and no numbers. The question `x.mean() > 0.5` has no answer then, and they
-# refuse (unless a `try` in the model catches the refusal: then one way is kept, as in a
-# trace):
-
-# %% trap="11.6" role="repair" tags=["plumbing"]
-@contextlib.contextmanager
-def quiet():
-    """Keeps warnings and notes of an exporter to itself."""
-    nowhere = io.StringIO()
-    with (warnings.catch_warnings(), contextlib.redirect_stderr(nowhere),
-          contextlib.redirect_stdout(nowhere)):
-        warnings.simplefilter("ignore")
-        yield nowhere
-
-# %% trap="11.6" role="repair"
-def refusal(way, model, example):
-    """Name of the error that an exporter raises, or none."""
-    try:
-        with quiet():
-            way(model, (example,))
-    except RuntimeError as error:
-        return type(error).__name__
-    return "none"
-
-refused = {f"{way.__module__}.{way.__name__}":
-           refusal(way, either, x_test[:2])
-           for way in (torch.export.export, torch.onnx.export)}
-print(*refused.items(), sep="\n")
-
-# %% trap="11.6" role="repair"
-claim("exporters that take the branch without an error",
-      list(refused.values()).count("none"), expected=0)
-
-# %% [markdown] trap="11.6" role="repair"
-# So write the branch as an operation: `torch.cond(question, one, other, inputs)` keeps
-# both ways in the program. Both must return tensors of the same number of dimensions and
-# type, and of their own: `x` itself would be refused, hence `clone`.
+# Write the branch as an operation: `torch.cond(question, one, other, inputs)` keeps both
+# ways in the program. Both must return tensors of the same number of dimensions and type,
+# and of their own: `x` itself would be refused, hence `clone`.
 
 # %% trap="11.6" role="repair"
 class Cond(EitherWay):
@@ -1148,6 +1226,16 @@ sizes = ({0: torch.export.Dim("batch")},)       # the first size may vary
 exported = torch.export.export(cond, (x_test[:2],),
                                dynamic_shapes=sizes)
 program = exported.module()
+
+# %% trap="11.6" role="repair" tags=["plumbing"]
+@contextlib.contextmanager
+def quiet():
+    """Keeps warnings and notes of an exporter to itself."""
+    nowhere = io.StringIO()
+    with (warnings.catch_warnings(), contextlib.redirect_stderr(nowhere),
+          contextlib.redirect_stdout(nowhere)):
+        warnings.simplefilter("ignore")
+        yield nowhere
 
 # %% trap="11.6" role="repair" tags=["plumbing"]
 import onnxruntime
@@ -1182,14 +1270,62 @@ def largest_gap(program, model=either):
 
 gaps = {name: largest_gap(p) for name, p in
         (("trace", traced), ("export", program), ("ONNX", onnx_file))}
-print({name: f"{gap:.0e}" for name, gap in gaps.items()})
+reads = {"model": share(either, inverted), "trace": share(traced, inverted),
+         "cond, exported": share(program, inverted),
+         "cond, as ONNX": share(onnx_file, inverted)}
+
+# %% trap="11.6" role="repair"
+plot_bars(reads, xlabel="share of the inverted digits read",
+          title="With torch.cond, programs read both scanners",
+          alt="Four bars: the model and both programs with torch.cond read "
+              "nearly all inverted digits, the trace hardly any.")
 
 # %% trap="11.6" role="repair"
 claim("largest gap of the exported program, both ways", gaps["export"],
       below=1e-4)
+
+# %% [markdown] trap="11.6" role="repair"
+# Comparing a program with its model has conditions of its own, and they are your
+# exercise. The model answers in eval mode, or dropout makes the two differ. Either may
+# write into its input, so each gets a copy. Shapes are compared before numbers. And the
+# batches have to come from each way; that is for whoever calls your function.
+
+# %% [markdown] trap="11.6" role="more" topics="gaps in numbers · the exporters of today refuse the if"
+# The gaps behind the bars:
+
+# %% trap="11.6" role="more"
+claim("largest gap of program and model on ordinary digits",
+      (traced(x_test) - either(x_test)).abs().max().item(), below=1e-4)
+claim("share of the inverted digits that the model reads",
+      share(either, inverted), above=0.9)
+claim("largest gap on inverted digits", gap_inverted, above=3)
 claim("largest gap of the ONNX file, both ways", gaps["ONNX"], below=1e-3)
 claim("share of the inverted digits that the ONNX file reads",
       share(onnx_file, inverted), above=0.9)
+
+# %% [markdown] trap="11.6" role="more"
+# The exporters of today run the model with tensors that have a shape and no numbers. The
+# question `x.mean() > 0.5` has no answer then, and they refuse (unless a `try` in the model
+# catches the refusal: then one way is kept, as in a trace):
+
+# %% trap="11.6" role="more"
+def refusal(way, model, example):
+    """Name of the error that an exporter raises, or none."""
+    try:
+        with quiet():
+            way(model, (example,))
+    except RuntimeError as error:
+        return type(error).__name__
+    return "none"
+
+refused = {f"{way.__module__}.{way.__name__}":
+           refusal(way, either, x_test[:2])
+           for way in (torch.export.export, torch.onnx.export)}
+print(*refused.items(), sep="\n")
+
+# %% trap="11.6" role="more"
+claim("exporters that take the branch without an error",
+      list(refused.values()).count("none"), expected=0)
 
 # %% [markdown] trap="11.6" role="folklore"
 # **Told:** export to ONNX keeps one branch and says nothing; `torch.jit.script` keeps
@@ -1222,12 +1358,6 @@ claim("share of the inverted digits, script", share(scripted, inverted),
 claim("does the present exporter take what script made?",
       refusal(torch.onnx.export, scripted, x_test[:2]) == "none",
       expected=False)
-
-# %% [markdown] trap="11.6" role="folklore"
-# Comparing a program with its model has conditions of its own, and they are your
-# exercise. The model answers in eval mode, or dropout makes the two differ. Either may
-# write into its input, so each gets a copy. Shapes are compared before numbers. And the
-# batches have to come from each way; that is for whoever calls your function.
 
 # %% trap="11.6" role="exercise" points=3 difficulty=3 minutes=14
 def disagreements(model: torch.nn.Module, program, batches: list,
@@ -1283,13 +1413,13 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # [`torch.jit.trace`](https://docs.pytorch.org/docs/stable/generated/torch.jit.trace.html),
 # the warning there.
 
-# %% [markdown] trap="11.7" role="situation" symptom="ONNX file takes only batch size 1 although dynamic_shapes was given; got invalid dimensions for input"
+# %% [markdown] trap="11.7" role="situation" fault="an example of one row fixes the batch size" symptom="ONNX file takes only batch size 1 although dynamic_shapes was given; got invalid dimensions for input"
 # ## The example that the exporter sees
 #
 # Another reader takes a digit row by row, with a recurrent layer, and is to become an
-# ONNX file. An exporter needs an example, as it runs the model once: you hand over one
-# digit. The service may send more of them at a time, so you name the input's first
-# size, and leave it open: `dynamic_shapes=({0: Dim("batch")},)`.
+# ONNX file. An exporter runs the model once, so it needs an example: you hand over one
+# digit. The service may send more of them at a time, so you leave the input's first size
+# open: `dynamic_shapes=({0: Dim("batch")},)`.
 #
 # The exporter raises no error. The file agrees with the model on the digit. With the
 # plain reader the same call gave a file for any number of digits.
@@ -1318,7 +1448,7 @@ one_digit = OnnxFile(by_rows, x_test[:1], dynamic_shapes=batch)
 
 # %% trap="11.7" role="guess"
 guess("11.7", "How many digits does the new file take at a time?",
-      choices=["any number", "only `1`", "any number from `2` on",
+      choices=["any number", "any number from `2` on", "only `1`",
                "`1`, and from `2` on with a warning"])
 
 # %% trap="11.7" role="look" compare=false
@@ -1340,22 +1470,70 @@ print(f"answers for {taken} digits, raises {raised} for others")
 print(f"gap on the example: {gap:.0e}")
 
 # %% trap="11.7" role="look"
-claim("how many of the four numbers of digits the file takes",
-      len(takes(one_digit)[0]), expected=1)
-claim("gap of file and model on the example", gap, below=1e-3)
+measured("11.7", 2)
 
 # %% trap="11.7" role="look"
-measured("11.7", 1)
+claim("how many of the four numbers of digits the file takes",
+      len(takes(one_digit)[0]), expected=1)
 
 # %% [markdown] trap="11.7" role="why"
-# Torch treats sizes of 0 and 1 as special: a size of 1 stretches to any other. By itself
-# `torch.export` takes each 1 of the example for a fact, and refuses to leave it open, for
-# the plain reader as well. The exporter to ONNX calls it with a switch set,
-# `backed_size_oblivious`: a 1 then counts as any size, unless something in the model asks
-# whether it is 1. Where something asks, `torch.export` refuses again, and suggests a fixed
-# size. The exporter follows the suggestion, and does not say so:
+# Torch treats sizes of 0 and 1 as special: a size of 1 stretches to any other. The exporter
+# to ONNX lets the 1 of your example count as any size, unless something in the model asks
+# whether it is 1. The recurrent layer asks. `torch.export` then refuses, and suggests a
+# fixed size. The exporter follows the suggestion, and does not say so:
+
+# %% trap="11.7" role="why"
+with quiet() as said:
+    torch.onnx.export(by_rows, (x_test[:1],), dynamic_shapes=batch)
+print("words of it:", [w for w in ("batch", "constant", "Suggested")
+                       if w in said.getvalue()])
+
+# %% trap="11.7" role="why"
+claim("does the exporter to ONNX say a word of the size?",
+      "batch" in said.getvalue() or "constant" in said.getvalue(),
+      expected=False)
+
+# %% [markdown] trap="11.7" role="repair"
+# Whether something asks depends on the model; the plain reader does not. What helps for
+# both is an example with two rows.
 
 # %% trap="11.7" role="repair"
+plain_file = OnnxFile(dense.eval(), x_test[:1], dynamic_shapes=batch)
+two_digits = OnnxFile(by_rows, x_test[:2], dynamic_shapes=batch)
+counts, files = (1, 2, 7, 100), {"plain, one digit": plain_file,
+                                 "by rows, one digit": one_digit,
+                                 "by rows, two digits": two_digits}
+answered = torch.tensor([[n in takes(file, counts)[0] for n in counts]
+                         for file in files.values()])
+for name, file in files.items():
+    print(f"{name}: declares {file.inputs}")
+
+# %% trap="11.7" role="repair"
+draw_grids({"digits at a time": answered},
+           marks={"digits at a time": ~answered}, row_names=[*files],
+           column_names=[str(n) for n in counts], legend="refused",
+           title="An example of two rows leaves the size open",
+           alt="A grid of three files and four numbers of digits. The file "
+               "by rows from one digit takes one alone; the other two take "
+               "all four.")
+
+# %% trap="11.7" role="repair"
+claim("numbers taken of four, by rows, two digits as example",
+      len(takes(two_digits)[0]), expected=4)
+
+# %% [markdown] trap="11.7" role="repair"
+# The file says which sizes it takes, in the inputs that it declares: one given as a number
+# is fixed, one given by name is a promise.
+#
+# Sizes are not all that an example fixes. What is no tensor becomes a constant: a number,
+# a text, the length of a list. Your exercise compares examples for all of it.
+
+# %% [markdown] trap="11.7" role="more" topics="the switch of the exporter · a dict of settings"
+# By itself `torch.export` takes each 1 of the example for a fact, and refuses to leave it
+# open, for the plain reader as well. The exporter to ONNX calls it with a switch set,
+# `backed_size_oblivious`: a 1 then counts as any size.
+
+# %% trap="11.7" role="more"
 from torch.fx.experimental import _config as switches
 
 def refused_by_export(model, switch):
@@ -1371,55 +1549,28 @@ refusals = {(name, switch): refused_by_export(model.eval(), switch)
             for name, model in (("plain", dense), ("by rows", by_rows))
             for switch in (False, True)}
 
-# %% trap="11.7" role="repair"
+# %% trap="11.7" role="more"
 for (name, switch), no in refusals.items():
     print(f"{name:8} switch {switch!s:5} refused {no}")
-with quiet() as said:
-    torch.onnx.export(by_rows, (x_test[:1],), dynamic_shapes=batch)
-print("to ONNX, words:", [w for w in ("batch", "constant", "Suggested")
-                          if w in said.getvalue()])
 
-# %% trap="11.7" role="repair"
+# %% trap="11.7" role="more"
 claim("refusals of torch.export without the switch, of two models",
       refusals["plain", False] + refusals["by rows", False], expected=2)
 claim("with the switch: does it refuse by rows, and by rows alone?",
       refusals["by rows", True] and not refusals["plain", True],
       expected=True)
-claim("does the exporter to ONNX say a word of the size?",
-      "batch" in said.getvalue() or "constant" in said.getvalue(),
-      expected=False)
-
-# %% [markdown] trap="11.7" role="repair"
-# Whether something asks depends on the model: the recurrent layer does, the plain reader
-# does not. What helps for both is an example with two rows.
-
-# %% trap="11.7" role="repair"
-plain_file = OnnxFile(dense.eval(), x_test[:1], dynamic_shapes=batch)
-two_digits = OnnxFile(by_rows, x_test[:2], dynamic_shapes=batch)
-for name, file in (("plain, one digit", plain_file),
-                   ("by rows, one digit", one_digit),
-                   ("by rows, two digits", two_digits)):
-    print(f"{name}: declares {file.inputs}, takes {takes(file)[0]}")
-
-# %% trap="11.7" role="repair"
+claim("gap of file and model on the example", gap, below=1e-3)
 claim("numbers taken of four, plain reader, one digit as example",
       len(takes(plain_file)[0]), expected=4)
-claim("numbers taken of four, by rows, two digits as example",
-      len(takes(two_digits)[0]), expected=4)
 claim("largest gap, by rows, two digits as example",
       largest_gap(two_digits, by_rows), below=1e-3)
 
-# %% [markdown] trap="11.7" role="repair"
-# The file says which sizes it takes: look at the inputs that it declares. A size that it
-# gives as a number is fixed. One that it gives by name is a promise: call it with several
-# sizes and compare with the model, before you ship it.
-#
-# Sizes are not all that an example fixes. Here is a reader with settings, a dict of
-# several types. `torch.jit.script` takes each argument without a type for a tensor, and
-# refuses it. `torch.export` takes it, and what is no tensor becomes a constant (but for a
-# whole number that you name as open):
+# %% [markdown] trap="11.7" role="more"
+# Here is a reader with settings, a dict of several types. `torch.jit.script` takes each
+# argument without a type for a tensor, and refuses it. `torch.export` takes it, and what is
+# no tensor becomes a constant (but for a whole number that you name as open):
 
-# %% trap="11.7" role="repair"
+# %% trap="11.7" role="more"
 class WithSettings(nn.Module):
     def __init__(self, net):
         super().__init__()
@@ -1437,7 +1588,7 @@ free = {"x": {0: Dim("batch")},
 fixed = torch.export.export(with_settings, (x_test[:2], settings),
                             dynamic_shapes=free).module()
 
-# %% trap="11.7" role="repair"
+# %% trap="11.7" role="more"
 def other(program, temperature):
     """Gap to the model at another temperature, or what is raised."""
     changed = dict(settings, temperature=temperature)
@@ -1449,14 +1600,14 @@ def other(program, temperature):
 
 print(other(fixed, 4.0))
 
-# %% trap="11.7" role="repair"
+# %% trap="11.7" role="more"
 as_tensor = dict(settings, temperature=torch.tensor(2.0))
 free["settings"]["temperature"] = {}         # a tensor, no size left open
 opened = torch.export.export(with_settings, (x_test[:2], as_tensor),
                              dynamic_shapes=free).module()
 print("gap at another temperature:", other(opened, torch.tensor(4.0)))
 
-# %% trap="11.7" role="repair"
+# %% trap="11.7" role="more"
 claim("does torch.jit.script take this forward?",
       refusal(lambda model, _: torch.jit.script(model), with_settings, None)
       == "none", expected=False)
@@ -1536,16 +1687,24 @@ def free_dims(examples: list):
 # a layer, from rows that it was *calibrated* with.
 
 # %% role="concept" tags=["plumbing"]
+from torch.random import fork_rng
+
 with contextlib.redirect_stderr(io.StringIO()):
     from torchao.quantization import (
         Int8DynamicActivationInt8WeightConfig,
-        Int8StaticActivationInt8WeightConfig, IntxWeightOnlyConfig,
-        PerGroup, PerTensor,
+        Int8StaticActivationInt8WeightConfig, Int8WeightOnlyConfig,
+        IntxWeightOnlyConfig, PerGroup, PerTensor, quantize_,
     )
+
+with fork_rng():                          # as large as that of trap 11.5
+    large_reader = mlp(64, 512, 512, 10)
+    losses = fit(large_reader, x_train, y_train, steps=100, lr=1e-3)
+large_reader.eval()
+batch = ({0: torch.export.Dim("batch")},)        # the first size may vary
 
 # %% role="concept"
 def by_recipe(config):
-    """The large reader of trap 11.5, quantized by torchao."""
+    """The large reader, quantized by torchao."""
     model = copy.deepcopy(large_reader).eval()
     quantize_(model, config)
     return model
@@ -1632,6 +1791,75 @@ claim("weights that share a scale", code.numel() / code.scale.numel(),
 # Recipes that put two codes into a byte, such as `Int4WeightOnlyConfig`, come with kernels
 # for GPUs. torchao's own walk through static scales is
 # [here](https://docs.pytorch.org/ao/stable/static_quantization.html).
+
+# %% [markdown] role="concept"
+# ### Four bits that are no integers: NF4, MXFP4, NVFP4
+#
+# Sixteen levels need not be even. *NF4* puts them at quantiles of a normal distribution.
+# *FP4* is a float with two bits of exponent and one of mantissa, E2M1: its levels are 0,
+# 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives. Alone they reach nowhere, so each block
+# of neighbours has a scale. Two formats differ in it. *MXFP4*, of the [OCP
+# specification](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf),
+# shares a power of two (E8M0, 8 bits) among 32 values. *NVFP4* shares a float of 8 bits
+# (E4M3) among 16, and has one float32 scale for the tensor.
+
+# %% role="concept"
+def to_levels(w, levels, scale):
+    """Blocks (G, n) moved to the nearest level times their scale."""
+    gaps = ((w / scale)[..., None] - levels).abs()
+    return levels[gaps.argmin(-1)] * scale
+
+normal, half_fp4 = torch.distributions.Normal(0.0, 1.0), torch.tensor(
+    [0, 0.5, 1, 1.5, 2, 3, 4, 6])
+nf4 = torch.cat([normal.icdf(torch.linspace(0.9677083, 0.5, 9)[:-1]),
+                 -normal.icdf(torch.linspace(0.9677083, 0.5, 8))])
+nf4 = nf4.sort().values / nf4.max()
+fp4 = torch.cat([-half_fp4[1:], half_fp4]).sort().values
+int4 = torch.arange(-7, 8) / 7
+int8 = torch.arange(-127, 128) / 127
+w_second = linears(dense)[1].weight.data
+
+# %% role="concept"
+draw_histogram(w_second / w_second.abs().max(), unit="weight / largest",
+               grids={"int8": int8.tolist(), "int4": int4.tolist(),
+                      "NF4": nf4.tolist(), "FP4": (fp4 / 6).tolist()},
+               title="Where 8 and 4 bits put their levels",
+               alt="A bell of trained weights. Below it the levels: a "
+                   "dense row for int8, even ones for int4, denser around "
+                   "zero for NF4 and densest there for FP4.")
+
+# %% role="concept"
+def largest(size):
+    return w_second.view(-1, size).abs().amax(1, keepdim=True)
+
+def off_by(levels, size, scale):
+    found = to_levels(w_second.view(-1, size), levels, scale)
+    return errors(found.view_as(w_second), w_second, x_new.float())[0]
+
+power_of_two = 2 ** (largest(32).log2().floor() - 2)       # E8M0
+tensor_scale = w_second.abs().max() / (6 * 448)            # float32
+by_e4m3 = (largest(16) / 6 / tensor_scale).to(torch.float8_e4m3fn)
+off_four = {"int4, groups of 16": off_by(int4, 16, largest(16)),
+            "NF4, blocks of 64": off_by(nf4, 64, largest(64)),
+            "MXFP4": off_by(fp4, 32, power_of_two),
+            "NVFP4": off_by(fp4, 16, by_e4m3.float() * tensor_scale)}
+print({name: f"{error:.3f}" for name, error in off_four.items()})
+
+# %% role="concept"
+claim("bits a weight, MXFP4", bits_each(4, 32, scale=8), expected=4.25)
+claim("bits a weight, NVFP4, without its one float32",
+      bits_each(4, 16, scale=8), expected=4.5)
+claim("error of the weights, NVFP4 over MXFP4",
+      off_four["NVFP4"] / off_four["MXFP4"], below=0.97)
+claim("error of the weights, NVFP4 over int4 in groups of 16",
+      off_four["NVFP4"] / off_four["int4, groups of 16"], above=1.05)
+
+# %% [markdown] role="concept"
+# On the weights of this layer the float formats are not nearer than integers in groups of
+# 16, whose float32 scales bring them to 6 bits a weight. What the formats are made for is
+# the product: GPUs such as Blackwell multiply them with their block scales as they are,
+# weights and inputs alike. Torch has the types, `float4_e2m1fn_x2` for two codes in a byte and
+# `float8_e8m0fnu` for the power of two.
 
 # %% [markdown] role="concept"
 # ### Learning behind the rounding
@@ -1929,7 +2157,7 @@ claim("bytes of a column number",
 # | TensorRT | an engine, as a rule for one kind of NVIDIA GPU | TensorRT | shown, not run |
 # | TorchScript | its own language and tensors | libtorch | deprecated: read old files, write no new ones |
 #
-# The first three, for the large reader of trap 11.5:
+# The first three, for the large reader from above:
 
 # %% role="concept"
 def program_file(example):
