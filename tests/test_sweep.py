@@ -92,6 +92,11 @@ def test_a_changed_cell_is_named_and_a_comment_is_not():
     assert rests.changes(before, rests.rests_on([code[0] + "\n# Prose.", *code[1:]])) == []
 
 
+def test_a_number_that_comes_back_to_a_guess_is_run():
+    cell = {"metadata": {"tags": ["measured"]}, "source": ['measured("1.1", x, right=(1, 2))']}
+    assert not sweep.names_a_choice(cell)
+
+
 def test_explorer_rests_on_its_module_and_the_front_end():
     name = "dlsys_helpers.explorers.activations"
     parts = rests.rests_on([f"from {name} import activations\nactivations"])
@@ -135,7 +140,11 @@ def test_a_run_takes_its_set_and_goes_on_after_a_claim_that_fails(tmp_path):
         cell("from dlsys_helpers import claim\nclaim('seed', SEED, below=1)\n"
              "claim('threads', THREADS, expected=1)"),
         {**cell("raise SystemExit('an explorer claims nothing')"),
-         "metadata": {"dlsys": {"role": "explore"}}}]}), "utf-8")
+         "metadata": {"dlsys": {"role": "explore"}}},
+        {**cell("raise SystemExit('a question claims nothing')"),
+         "metadata": {"dlsys": {"role": "guess"}}},
+        {**cell("raise SystemExit('nor does the index of its choice')"),
+         "metadata": {"dlsys": {"role": "look"}, "tags": ["measured"]}}]}), "utf-8")
     claims = sweep.run(path, sweep.Run(3, 1, "default"))
     assert [(c["text"], c["value"], c["holds"]) for c in claims] == [
         ("seed", 3, False), ("threads", 1, True)]

@@ -51,10 +51,20 @@ class Run(NamedTuple):
 
 
 def code_cells(path: Path) -> list[dict[str, Any]]:
-    """The code cells of a notebook that claims rest on: an explorer claims nothing."""
+    """The code cells of a notebook that claims rest on.
+
+    An explorer claims nothing, nor does a question, nor the index of its right choice.
+    """
     cells = json.loads(path.read_text("utf-8"))["cells"]
     return [cell for cell in cells if cell["cell_type"] == "code"
-            and cell["metadata"].get("dlsys", {}).get("role") != "explore"]
+            and cell["metadata"].get("dlsys", {}).get("role") not in ("explore", "guess")
+            and not names_a_choice(cell)]
+
+
+def names_a_choice(cell: dict[str, Any]) -> bool:
+    """Whether a cell says which choice was right; a number with its bounds is more than that."""
+    return ("measured" in cell["metadata"].get("tags", [])
+            and "right=" not in "".join(cell["source"]))
 
 
 def rests_on(path: Path) -> dict[str, str]:
