@@ -22,8 +22,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, datasheet, digits, fit, flops,
-    gpu_result, gpu_table, guess, measured, plot_bars,
+    accuracy, begin, check, claim, datasheet, digits, draw_blocks,
+    draw_boxes, draw_grids, draw_line, draw_tree, fit, flops, gpu_result,
+    gpu_table, guess, measured, plot_bars, plot_columns, plot_lines,
     saved_bytes, seconds,
 )
 
@@ -67,8 +68,23 @@ claim("places of a 3x3 window with stride 2 on 224 pixels, not 111.5",
 
 # %% [markdown] role="concept"
 # Where the division leaves a remainder, the last columns or rows are never read: zeros
-# of the padding first, then pixels. Guess how many columns of 10 a window of 3 with
-# stride 3 leaves out; then set these numbers below.
+# of the padding first, then pixels.
+
+# %% role="concept"
+begins = 2 * torch.arange(places(8, 3, 2, 1))[:, None]        # (4, 1)
+column = torch.arange(10)                        # 8 pixels and the rim
+draw_grids({"3 wide, stride 2, padding 1":
+            (column >= begins) & (column < begins + 3)},
+           row_names=[f"place {n}" for n in range(1, 5)],
+           column_names=["rim", *"12345678", "rim"],
+           title="Four places, and one rim never read",
+           alt="A grid: a row for each place, a column for each pixel and "
+               "the two rims. Each place reads three columns, two further "
+               "on than the last. The right rim is read by none.")
+
+# %% [markdown] role="concept"
+# Guess how many columns of 10 a window of 3 with stride 3 leaves out; then set these
+# numbers below.
 
 # %% role="explore" explorer="conv_sizes"
 from dlsys_helpers.explorers.conv_sizes import conv_sizes
@@ -85,7 +101,7 @@ x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 images = x_train.view(-1, 1, 8, 8)                # (N, C, H, W)
 images_test = x_test.view(-1, 1, 8, 8)
 
-# %% [markdown] trap="07.1" role="situation" symptom="CUDA out of memory although the model is small: activations of convolutions"
+# %% [markdown] trap="07.1" role="situation" fault="activations fill the memory, not the weights" symptom="CUDA out of memory although the model is small: activations of convolutions"
 # ## A small net that fills the memory
 #
 # A net has eight convolutions with 32 channels each, 3 x 3 windows, stride 1 and
@@ -115,25 +131,23 @@ flat_weights, flat_kept = megabytes(flat, picture)
 guess("07.1", "How many MB does it keep for this one image?", unit="MB")
 
 # %% trap="07.1" role="look"
+measured("07.1", flat_kept, right=(10, 30))
+
+# %% trap="07.1" role="look"
 print(f"weights {flat_weights:.2f} MB   kept {flat_kept:.1f} MB")
 print(f"one map: {32 * 128 * 128 * 4 / 1e6:.1f} MB")
 
 # %% trap="07.1" role="look"
-claim("MB of weights", flat_weights, expected=0.26, within=0.001)
 claim("MB kept for one image", flat_kept, above=16, below=18)
-
-# %% trap="07.1" role="look"
-measured("07.1", flat_kept, right=(10, 30))
 
 # %% [markdown] trap="07.1" role="why"
 # All places share a convolution's weights. Its output, the *map*, has numbers of its
 # own for each place: channels times rows times columns, 4 bytes each, for each image of
-# the batch. The ReLU keeps its result and the next convolution its input, which are one
-# tensor: eight maps, not sixteen. Nothing in this net ever shrinks a map, so all eight
-# are full size, and a batch of 64 keeps 64 times as much.
+# the batch. Nothing in this net ever shrinks a map, so all eight are full size, and a
+# batch of 64 keeps 64 times as much.
 #
-# The usual plan halves rows and columns from stage to stage and doubles the channels.
-# A map then has a quarter of the places and twice the channels: half the bytes.
+# The usual plan halves rows and columns from stage to stage and doubles the channels. A
+# map then has a quarter of the places and twice the channels: half the bytes.
 
 # %% trap="07.1" role="repair"
 pyramid = stack([32, 32, 64, 64, 128, 128, 256, 256],
@@ -144,10 +158,34 @@ print(f"kept    {flat_kept:.1f} -> {kept:.1f} MB")
 
 # %% trap="07.1" role="repair"
 claim("what is kept, as a share of before", kept / flat_kept, below=0.5)
-claim("weights, as a multiple of before", weights / flat_weights, above=15)
+
+# %% trap="07.1" role="repair"
+def maps(net):
+    """MB of a net's maps for 16 pictures, by their size."""
+    found, x = {}, picture
+    for layer in net:
+        x = layer(x)
+        size = f"{x.shape[-2]} x {x.shape[-1]}:"
+        found[size] = found.get(size, 0) + 16 * x.nbytes / 1e6
+    return found
+
+draw_boxes({"one size": {"weights:": flat_weights, **maps(flat)},
+            "halved": {"weights:": weights, **maps(pyramid)}}, unit="MB",
+           title="16 images: the maps fill the memory",
+           alt="Two columns of boxes. With one size nearly all is maps of "
+               "128 x 128. Halved, the maps take less than half of that; "
+               "the weights are a thin box in both.")
 
 # %% [markdown] trap="07.1" role="repair"
 # The bill moves from the maps to the weights, which a batch shares.
+
+# %% [markdown] trap="07.1" role="more" topics="why eight maps and not sixteen · what the weights cost · ResNet's last map"
+# The ReLU keeps its result and the next convolution its input, which are one tensor:
+# eight maps, not sixteen.
+
+# %% trap="07.1" role="more"
+claim("MB of weights", flat_weights, expected=0.26, within=0.001)
+claim("weights, as a multiple of before", weights / flat_weights, above=15)
 
 # %% [markdown] trap="07.1" role="folklore"
 # **Told:** a first layer (the *stem*) and a pooling, both with stride 2, and three
@@ -206,14 +244,13 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # section 3.3: half the map, twice the filters, "so as to preserve the time complexity per
 # layer": time is kept, and the bytes of the maps fall.
 
-# %% [markdown] trap="07.2" role="situation" core=true symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
-# ## A defect at the edge of the window
+# %% [markdown] trap="07.2" role="situation" core=true fault="the receptive field is too small" symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
+# ## Scratches on metal
 #
-# A net looks for scratches on photographs of metal, 81 x 81 pixels. It has five
-# convolutions, each with 3 x 3 windows, stride 1 and padding 1, so the maps keep the
-# size of the photograph. Each of the 81 x 81 units of the last map says whether its
-# pixel belongs to a scratch. "Five layers deep," says the author, "and trained on
-# whole photographs: every unit knows the whole picture."
+# A net looks for scratches on photographs of metal, 81 x 81 pixels. Five convolutions
+# with padding keep the size of the photograph, and each of the 81 x 81 units of the last
+# map says whether its pixel belongs to a scratch. "Five layers deep," says the author,
+# "and trained on whole photographs: every unit knows the whole picture."
 #
 # You take the unit in the middle and ask which pixels can change its value.
 
@@ -228,12 +265,8 @@ def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
 
 body = five_convs()
 photo = torch.rand(1, 1, 81, 81)
-scratched = photo.clone()
-scratched[..., 40, 46] += 100           # six pixels right of the middle
-with torch.no_grad():
-    gap = (body(photo) - body(scratched))[0, :, 40, 40].abs().max()
 
-# %% trap="07.2" role="guess"
+# %% trap="07.2" role="guess" quoted="wrong"
 guess("07.2", "How wide is the square of pixels that can change it?",
       unit="pixels")
 
@@ -252,27 +285,48 @@ def width(share):
     columns = (share.sum(0) > 0).nonzero()[:, 0]
     return int(columns[-1] - columns[0]) + 1
 
-print(f"width of the footprint: {width(footprint(body))} pixels")
-print(f"a change of 100, six pixels away, moves the unit by {gap:.1f}")
-
-# %% trap="07.2" role="look"
-claim("pixels that the unit sees, in a row", width(footprint(body)),
-      expected=11)
-claim("what a change of 100 six pixels away does to it", gap, expected=0)
+foot = footprint(body)
 
 # %% trap="07.2" role="look"
 measured("07.2", width(footprint(body)), right=(11, 11))
 
+# %% trap="07.2" role="look"
+middle = foot[32:49, 32:49]                      # 17 x 17 of 81 x 81
+scratch = torch.zeros(17, 17, dtype=torch.bool)
+scratch[8, 14] = True
+draw_grids({"what it reads": middle > 0,
+            "how much": (middle / middle.max()).sqrt()},
+           marks={"what it reads": scratch, "how much": scratch},
+           legend="a scratch, six pixels away",
+           title="The unit reads a small square, and no more",
+           alt="Two grids of 17 x 17 pixels around the unit. The first "
+               "has a square of 11 x 11 filled; in the second the square "
+               "fades towards its rim. A pixel just outside is marked.")
+
+# %% trap="07.2" role="look"
+claim("pixels that the unit sees, in a row", width(footprint(body)),
+      expected=11)
+
+# %% [markdown] trap="07.2" role="look"
+# Make the pixel under the mark a hundred brighter. The unit does not move:
+
+# %% trap="07.2" role="look"
+scratched = photo.clone()
+scratched[..., 40, 46] += 100           # six pixels right of the middle
+with torch.no_grad():
+    gap = (body(photo) - body(scratched))[0, :, 40, 40].abs().max()
+
+# %% trap="07.2" role="look"
+claim("what a change of 100 six pixels away does to it", gap, expected=0)
+
 # %% [markdown] trap="07.2" role="why"
 # Each 3 x 3 layer adds one pixel on either side: 1 + 5 x 2. This square is the unit's
 # *receptive field*. Training does not widen it: outside the windows the derivative is
-# zero for all weights. That holds for windows alone. A layer that averages over the map
-# (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel in.
+# zero for all weights.
 #
-# Two things widen the field, and neither costs a weight. A stride makes later layers
-# *step* further, in pixels; it does not multiply the field. A dilation spreads the
-# window itself. So keep two numbers while you walk through the layers, the field and
-# the step:
+# Two things widen the field, and neither costs a weight. A dilation spreads the window
+# itself. A stride makes later layers *step* further, in pixels. So keep two numbers while
+# you walk through the layers, the field and the step:
 
 # %% trap="07.2" role="repair"
 def walk(layers):
@@ -292,17 +346,42 @@ print("dilated, measured:", seen, "  weights:", *count)
 
 # %% trap="07.2" role="repair"
 claim("pixels that the dilated net sees, measured", seen, expected=33)
-claim("the same, computed", walk([(3, 1, d) for d in spread])[0],
-      expected=33)
-claim("weights that this costs", count[1] - count[0], expected=0)
+
+# %% trap="07.2" role="repair"
+def spans(dilations):
+    """A row for each layer: the pixels that a unit behind it reads."""
+    fields = [walk([(3, 1, d) for d in dilations[:n]])[0]
+              for n in range(6)]
+    away = torch.arange(-17, 18).abs()
+    return torch.stack([away <= field // 2 for field in fields])
+
+draw_grids({"plain": spans((1,) * 5), "dilated": spans(spread)},
+           row_names=["the pixel", "", "", "", "", "layer 5"],
+           captions={"plain": "two pixels more a layer: 11",
+                     "dilated": "dilations 1, 2, 4, 8, 1: 33"},
+           title="Five layers, the same weights, three times the field",
+           alt="Two grids, a row for each layer. The filled part grows "
+               "from one pixel to 11 without dilation and to 33 with it.")
 
 # %% [markdown] trap="07.2" role="repair"
-# The field says what *can* count, not what does. Where windows overlap, a pixel in the
+# Set five layers in the explorer, then a stride or a dilation of 2. Guess the field
+# before you look, and whether the measured footprint fills it.
+
+# %% role="explore" explorer="receptive_field"
+from dlsys_helpers.explorers.receptive_field import receptive_field
+
+receptive_field
+
+# %% [markdown] trap="07.2" role="more" topics="layers that average · what counts inside the field · strides, and ResNet-50"
+# All of this holds for windows alone. A layer that averages over the map (a BatchNorm in
+# train mode, a GroupNorm, a global pooling) lets every pixel in.
+#
+# And the field says what *can* count, not what does. Where windows overlap, a pixel in the
 # middle reaches the unit by many ways, one at the rim by fewer, one in a corner by a
 # single one. Measure how wide the middle columns are that hold 95 % of the gradient, in
 # a net of ten such layers with tanh, before it learns the digits and after.
 
-# %% trap="07.2" role="repair"
+# %% trap="07.2" role="more"
 def core(share, part=0.95):
     """Width of the middle columns that hold this part of the gradient."""
     columns = share.sum(0) / share.sum()
@@ -320,19 +399,13 @@ fit(reader, images, y_train, steps=100, lr=1e-2,
 after = core(footprint(deep))
 print(f"field 21, core {before} before training and {after} after")
 
-# %% trap="07.2" role="repair"
+# %% trap="07.2" role="more"
+claim("the same, computed", walk([(3, 1, d) for d in spread])[0],
+      expected=33)
+claim("weights that this costs", count[1] - count[0], expected=0)
 claim("field of ten convolutions", width(footprint(deep)), expected=21)
 claim("width that holds 95 % of the gradient, untrained", before, below=19)
 claim("the same after training on the digits", after, below=19)
-
-# %% [markdown] trap="07.2" role="repair"
-# Set five layers in the explorer, then a stride or a dilation of 2. Guess the field
-# before you look, and whether the measured footprint fills it.
-
-# %% role="explore" explorer="receptive_field"
-from dlsys_helpers.explorers.receptive_field import receptive_field
-
-receptive_field
 
 # %% [markdown] trap="07.2" role="folklore"
 # **Told:** a layer with stride 2 doubles the receptive field, and the field of
@@ -401,16 +474,15 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # "Computing Receptive Fields of Convolutional Neural
 # Networks"](https://distill.pub/2019/computing-receptive-fields/).
 
-# %% [markdown] trap="07.3" role="situation" core=true symptom="fine-tuning: old task forgotten, one learning rate for body and head"
+# %% [markdown] trap="07.3" role="situation" core=true fault="fine-tuning at one rate forgets the old task" symptom="fine-tuning: old task forgotten, one learning rate for body and head"
 # ## Ten examples of each new digit
 #
-# A reader of the digits 0 to 4 is nearly always right. You have ten examples of
-# each of the digits 5 to 9. You replace the head and try three plans, 100 steps of
-# Adam each, the head always at a rate of 0.01: the body frozen; the body at a
-# hundredth of the head's rate; the body at the head's own rate.
-#
-# Afterwards you read the new digits with the new head, and the old ones with the old
-# head put back on the same body.
+# A reader of the digits 0 to 4 is nearly always right. You have ten examples of each of
+# the digits 5 to 9. You replace the head and try three plans, 100 steps of Adam each, the
+# head always at a rate of 0.01: the body frozen; the body at a hundredth of the head's
+# rate; the body at the head's own rate. Afterwards you read the old digits, too, with the
+# old head put back on the same body. "Give the body the head's rate," says a colleague.
+# "That will read the new digits best."
 
 # %% trap="07.3" role="break"
 class Reader(nn.Module):
@@ -434,9 +506,16 @@ rows = [(y_train == digit).nonzero()[:10, 0] for digit in range(5, 10)]
 few = torch.cat(rows)                    # 50 rows, ten of each new digit
 x_new, y_new = x_train[few], y_train[few] - 5
 
+def both(model):
+    """Shares of the new digits, and of the old ones, that it reads."""
+    new = accuracy(model, x_test[~low_test], y_test[~low_test] - 5)
+    old = nn.Sequential(model.body, teacher.head)
+    return new, accuracy(old, x_test[low_test], y_test[low_test])
+
+# %% trap="07.3" role="break"
 def tune(body_rate, head_rate=1e-2):
-    """A copy of the teacher with a new head, after 100 steps of Adam."""
-    model = copy.deepcopy(teacher)
+    """Shares of new and old digits after each of 100 steps of Adam."""
+    model, shares = copy.deepcopy(teacher), []
     model.head = nn.Linear(64, 5)
     optimizer = torch.optim.Adam([
         {"params": model.body.parameters(), "lr": body_rate},
@@ -445,49 +524,26 @@ def tune(body_rate, head_rate=1e-2):
         optimizer.zero_grad()
         F.cross_entropy(model(x_new), y_new).backward()
         optimizer.step()
-    return model
+        shares.append(both(model))
+    return shares
 
-# %% trap="07.3" role="guess"
+# %% trap="07.3" role="guess" quoted="right"
 guess("07.3", "Which plan reads the new digits best?",
       choices=["the frozen body", "the body at a hundredth of the rate",
                "one rate for body and head",
                "all within three points of each other"])
 
 # %% trap="07.3" role="look"
-def both(model):
-    """Shares of the new digits, and of the old ones, that it reads."""
-    new = accuracy(model, x_test[~low_test], y_test[~low_test] - 5)
-    old = nn.Sequential(model.body, teacher.head)
-    return new, accuracy(old, x_test[low_test], y_test[low_test])
-
-new, old = {}, {}
 plans = {"frozen": 0.0, "a hundredth": 1e-4, "a tenth": 1e-3,
          "one rate": 1e-2}
-for plan, rate in plans.items():
-    new[plan], old[plan] = both(tune(rate))
-    print(f"{plan:12} new digits {new[plan]:.2f}   old {old[plan]:.2f}")
-
-# %% trap="07.3" role="look"
-claim("new digits: one rate over the frozen body",
-      new["one rate"] - new["frozen"], above=0.08)
-claim("new digits: one rate over a hundredth",
-      new["one rate"] - new["a hundredth"], above=0.05)
-claim("old digits: what one rate costs", old["frozen"] - old["one rate"],
-      above=0.08)
+paths = {plan: tune(rate) for plan, rate in plans.items()}
+new = {plan: shares[-1][0] for plan, shares in paths.items()}
+old = {plan: shares[-1][1] for plan, shares in paths.items()}
 
 # %% trap="07.3" role="look"
 measured("07.3", 2)
 
-# %% [markdown] trap="07.3" role="why"
-# The popular advice says that one rate for all destroys the body and with it the
-# result. After these 100 steps one rate gives the *best* of the four readers of the new
-# digits. What it destroys is the old task, for which nothing in the new loss speaks.
-#
-# So before you choose a rate, ask whether anybody still uses the old head. If not,
-# choose by the new digits alone. If so, give the body a rate of its own, and measure
-# both tasks. Here a body rate of `0.001` keeps most of both:
-
-# %% trap="07.3" role="repair"
+# %% trap="07.3" role="look"
 plot_bars({**{f"new, {p}": s for p, s in new.items()},
            **{f"old, {p}": s for p, s in old.items()}},
           xlabel="share of test digits read",
@@ -495,14 +551,43 @@ plot_bars({**{f"new, {p}": s for p, s in new.items()},
           alt="Bars for four rates of the body. New digits: worst with the "
               "frozen body, best with one rate. Old digits: the reverse.")
 
-# %% trap="07.3" role="repair"
-claim("old digits at a tenth of the rate", old["a tenth"], above=0.85)
-claim("new digits: a tenth over the frozen body",
-      new["a tenth"] - new["frozen"], above=0.05)
+# %% trap="07.3" role="look"
+claim("new digits: one rate over the frozen body",
+      new["one rate"] - new["frozen"], above=0.08)
+
+# %% [markdown] trap="07.3" role="look"
+# The colleague is right about the new digits. The lower four bars are what it costs:
+
+# %% trap="07.3" role="look"
+claim("old digits: what one rate costs", old["frozen"] - old["one rate"],
+      above=0.08)
+
+# %% [markdown] trap="07.3" role="why"
+# The popular advice says that one rate for all destroys the body and with it the
+# result. With these fifty examples and Adam it gives the *best* of the four readers of
+# the new digits. What it destroys is the old task, for which nothing in the new loss
+# speaks.
+
+# %% trap="07.3" role="why"
+plot_lines(range(1, 101),
+           {plan: [old_share for _, old_share in shares]
+            for plan, shares in paths.items()},
+           xlabel="step", ylabel="share of old digits read",
+           title="The faster the body moves, the more it forgets",
+           alt="The share of old digits over 100 steps, four lines. The "
+               "frozen body's is flat, a hundredth and a tenth lose "
+               "less than one rate, which falls below them.")
 
 # %% [markdown] trap="07.3" role="repair"
-# Try rates of your own, with another optimizer or fewer steps. The net below is
-# narrower and learned the old digits in fewer steps, so its shares are other ones. Guess
+# So before you choose a rate, ask whether anybody still uses the old head. If not,
+# choose by the new digits alone. If so, give the body a rate of its own, and measure
+# both tasks. A tenth of the head's rate keeps most of both:
+
+# %% trap="07.3" role="repair"
+claim("old digits at a tenth of the rate", old["a tenth"], above=0.85)
+
+# %% [markdown] trap="07.3" role="repair"
+# Try rates of your own, with another optimizer or fewer steps, on a narrower net. Guess
 # first: with SGD and momentum in place of Adam, does a body at the same rate of 0.01
 # forget more or less?
 
@@ -511,18 +596,22 @@ from dlsys_helpers.explorers.forgetting import forgetting
 
 forgetting
 
-# %% [markdown] trap="07.3" role="repair"
+# %% [markdown] trap="07.3" role="more" topics="a rate that is too high for both · the other gaps"
 # A rate can also be too high for both tasks. At thirty times the rate, for head and
 # body alike, the reader is worse on both tasks:
 
-# %% trap="07.3" role="repair"
-hot_new, hot_old = both(tune(0.3, 0.3))
+# %% trap="07.3" role="more"
+hot_new, hot_old = tune(0.3, 0.3)[-1]
 print(f"body and head at 0.3: new {hot_new:.2f}   old {hot_old:.2f}")
 
-# %% trap="07.3" role="repair"
+# %% trap="07.3" role="more"
 claim("old digits at a rate of 0.3", hot_old, below=0.6)
 claim("new digits: 0.3 against 0.01", hot_new - new["one rate"],
       below=-0.05)
+claim("new digits: one rate over a hundredth",
+      new["one rate"] - new["a hundredth"], above=0.05)
+claim("new digits: a tenth over the frozen body",
+      new["a tenth"] - new["frozen"], above=0.05)
 
 # %% [markdown] trap="07.3" role="folklore"
 # **Told:** a large uniform rate makes the model forget, *and* it ends worse than with
@@ -575,7 +664,7 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each
 # layer.
 
-# %% [markdown] trap="07.4" role="situation" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
+# %% [markdown] trap="07.4" role="situation" fault="preprocessing in use differs from training" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
 # ## Three ways to serve a reader
 #
 # Weights come with a recipe: how the pictures were scaled before training. This digit
@@ -583,8 +672,8 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # 1, normalised with one mean and one standard deviation. Served like that it reads
 # nearly everything.
 #
-# Three colleagues serve it. One forgets to normalise. One mixes up the two numbers,
-# taking the deviation for the mean. One normalises, and the library does so once more.
+# Three colleagues serve it. One forgets to normalise. One takes the deviation for the
+# mean and the mean for the deviation. One normalises, and the library does so once more.
 # Nobody sees an error.
 
 # %% trap="07.4" role="break"
@@ -608,54 +697,52 @@ ways = {"as trained": normalise(x_test), "forgotten": x_test,
 
 # %% trap="07.4" role="guess"
 guess("07.4", "Which of them reads the fewest digits?",
-      choices=["the one who forgets to normalise",
-               "the one who mixes up the two numbers",
+      choices=["nobody loses much: BatchNorm normalises anyway",
                "the one who normalises twice",
-               "nobody loses much: BatchNorm normalises anyway"])
+               "the one who mixes up the two numbers",
+               "the one who forgets to normalise"])
 
-# %% trap="07.4" role="look" compare=false
+# %% trap="07.4" role="look"
 read = {way: accuracy(served, x, y_test) for way, x in ways.items()}
-print({way: f"{share:.2f}" for way, share in read.items()})
 
 # %% trap="07.4" role="look"
-claim("share read as trained", read["as trained"], above=0.93)
+measured("07.4", 3)
+
+# %% trap="07.4" role="look"
+plot_columns(read, xlabel="how it is served", form=".2f",
+             ylabel="share of test digits read", marks=["forgotten"],
+             title="Forgetting the recipe costs most",
+             alt="Four columns. As trained nearly all digits are read; "
+                 "mixed up and twice lose some, forgotten loses most.")
+
+# %% trap="07.4" role="look"
 claim("share read without normalising", read["forgotten"], below=0.85)
-claim("share read when normalised twice, minus without", read["twice"]
-      - read["forgotten"], above=0.05)
-
-# %% trap="07.4" role="look"
-measured("07.4", 0)
 
 # %% [markdown] trap="07.4" role="why"
 # In eval mode BatchNorm normalises with the numbers that it *stored* in training (trap
-# 05.1); it does not measure what you serve. Here it even does harm: without BatchNorm
-# the same reader bears a forgotten recipe far better. A plain ReLU net passes a factor
-# on to the logits, up to its biases, and the largest mostly stays the largest. The
-# missing shift hurts both nets, and is small for these light digits on black.
-#
-# The mixed-up numbers cost little with BatchNorm, because mean and deviation happen to
-# be close here: a mistake that a test on one data set does not find.
+# 05.1). It does not measure what you serve. Pictures on another scale, around another
+# middle, come out of it on another scale, too, and the layers behind it were not trained
+# for that.
 
-# %% trap="07.4" role="repair"
-plain = reader_with(nn.Identity)
-bare = {way: accuracy(plain, x, y_test) for way, x in ways.items()}
-print({way: f"{share:.2f}" for way, share in bare.items()})
-print(f"mean {mean:.2f}, standard deviation {std:.2f}")
+# %% trap="07.4" role="why"
+layer, norm = served[0], served[1]
 
-# %% trap="07.4" role="repair"
-claim("not normalised: read without BatchNorm, more than with it",
-      bare["forgotten"] - read["forgotten"], above=0.05)
-claim("mixed-up numbers: share still read with BatchNorm",
-      read["mixed up"], above=0.85)
+def spread(x):
+    """Deviation of what the first norm puts out, before its own gain."""
+    h = (layer(x) - norm.running_mean) / norm.running_var.sqrt()
+    return h.std(0).mean().item()
+
+plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
+             xlabel="how it is served", reference=(1, "trained for"),
+             ylabel="deviation behind the first norm",
+             title="Stored numbers do not follow what you serve",
+             alt="Columns beside a line at one. As trained reaches the "
+                 "line, forgotten stays far below, twice is far above.")
 
 # %% [markdown] trap="07.4" role="repair"
-# So the recipe travels with the weights. Put it into the model, or take it from where
-# the weights come from. In torchvision each set of weights carries its own; asking for
-# the recipe downloads nothing:
+# So the recipe travels with the weights. Put it into the model:
 
 # %% trap="07.4" role="repair"
-from torchvision.models import ResNet50_Weights
-
 class Scaled(nn.Module):
     """Normalises before the model; its numbers are saved with it."""
 
@@ -669,21 +756,58 @@ class Scaled(nn.Module):
         return self.model((x - self.mean) / self.std)
 
 shares = accuracy(Scaled(served, mean, std), x_test, y_test)
-recipes = {w.name: w.transforms() for w in ResNet50_Weights}
-
-# %% trap="07.4" role="repair"
-print(f"raw brightness, recipe inside: {shares:.2f}")
-for name, recipe in recipes.items():
-    print(f"{name}: resize {recipe.resize_size}, mean {recipe.mean}")
-sizes = [recipe.resize_size[0] for recipe in recipes.values()]
 
 # %% trap="07.4" role="repair"
 claim("share read with the recipe inside, minus as trained",
       shares - read["as trained"], expected=0)
+
+# %% [markdown] trap="07.4" role="more" topics="without BatchNorm · the numbers that were mixed up · torchvision's recipes"
+# On these digits BatchNorm even does harm: without it the same reader bears a forgotten
+# recipe far better. A plain ReLU net passes a factor on to the logits, up to its biases,
+# and the largest mostly stays the largest. The missing shift hurts both nets, and is small
+# for these light digits on black.
+
+# %% trap="07.4" role="more"
+plain = reader_with(nn.Identity)
+bare = {way: accuracy(plain, x, y_test) for way, x in ways.items()}
+print(f"mean {mean:.2f}, standard deviation {std:.2f}")
+
+# %% trap="07.4" role="more"
+plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
+           **{f"{way}, none": share for way, share in bare.items()}},
+          xlabel="share of test digits read",
+          title="Without BatchNorm a forgotten recipe costs less",
+          alt="Eight bars. Forgotten is the lowest of those with "
+              "BatchNorm, and higher without.")
+
+# %% trap="07.4" role="more"
+claim("share read as trained", read["as trained"], above=0.93)
+claim("share read when normalised twice, minus without", read["twice"]
+      - read["forgotten"], above=0.05)
+claim("not normalised: read without BatchNorm, more than with it",
+      bare["forgotten"] - read["forgotten"], above=0.05)
+claim("mixed-up numbers: share still read with BatchNorm",
+      read["mixed up"], above=0.85)
+
+# %% [markdown] trap="07.4" role="more"
+# The mixed-up numbers cost little with BatchNorm, because mean and deviation happen to
+# be close for these digits: a mistake that a test on one data set does not find.
+#
+# In torchvision each set of weights carries its recipe; asking for it downloads nothing:
+
+# %% trap="07.4" role="more"
+from torchvision.models import ResNet50_Weights
+
+recipes = {w.name: w.transforms() for w in ResNet50_Weights}
+for name, recipe in recipes.items():
+    print(f"{name}: resize {recipe.resize_size}, mean {recipe.mean}")
+sizes = [recipe.resize_size[0] for recipe in recipes.values()]
+
+# %% trap="07.4" role="more"
 claim("the resize of the second weights of this net, not 256", sizes[1],
       expected=232)
 
-# %% [markdown] trap="07.4" role="repair"
+# %% [markdown] trap="07.4" role="more"
 # Two sets of weights for the same architecture, and two recipes: mean and deviation
 # agree, the resize does not. `256`, the first one's, stands in many tutorials.
 
@@ -716,26 +840,25 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # pre-trained weights](https://docs.pytorch.org/vision/stable/models.html), "Using the
 # pre-trained models".
 
-# %% [markdown] trap="07.5" role="situation" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
+# %% [markdown] trap="07.5" role="situation" fault="channels_last changes the strides, not the shape" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
 # ## A colleague moves the channels
 #
 # A guide says: store pictures with the channels last, and convolutions on a GPU run
 # faster. A colleague writes `x = x.permute(0, 2, 3, 1)` in front of the net. It fails:
-# the layer sees as many channels as there were rows. So he permutes to (N, H, W, C), calls
-# `.contiguous()`, and permutes back to (N, C, H, W). "Now nothing has changed," you
-# say. "The shape is the same as before."
+# the layer sees as many channels as there were rows. So he makes the three calls below
+# instead. "Two permutations that cancel," you say. "Nothing has changed."
 
 # %% trap="07.5" role="break"
 batch = torch.arange(2 * 3 * 4 * 5.).view(2, 3, 4, 5)   # (N, C, H, W)
 there = batch.permute(0, 2, 3, 1).contiguous()
 back = there.permute(0, 3, 1, 2)
 
-# %% trap="07.5" role="guess"
-guess("07.5", "What did his three calls change?",
-      choices=["nothing: two permutations that cancel",
-               "the order in memory, not the shape or any value",
-               "the values: pixels are mixed",
-               "the shape that the layer sees"])
+# %% trap="07.5" role="guess" quoted="wrong"
+guess("07.5", "In `batch` a pixel's next channel lies 80 bytes further "
+      "on in memory. How far on in `back`?", unit="bytes")
+
+# %% trap="07.5" role="look"
+measured("07.5", 4 * back.stride(1), right=(4, 4))
 
 # %% trap="07.5" role="look"
 print("shape  ", tuple(batch.shape), "->", tuple(back.shape))
@@ -744,25 +867,30 @@ official = batch.to(memory_format=torch.channels_last)
 print("to(memory_format=torch.channels_last):", official.stride())
 
 # %% trap="07.5" role="look"
-claim("entries that differ", (batch != back).sum(), expected=0)
-claim("places in memory from a channel to the next, before",
-      batch.stride(1), expected=20)
+pixel = torch.full((3, 2, 2), 0.2)               # (C, H, W)
+pixel[:, 0, 0] = 1
+draw_grids({"twelve numbers in memory": torch.stack(
+                [pixel.flatten(), pixel.permute(1, 2, 0).flatten()])},
+           row_names=["channels first", "channels last"],
+           captions={"twelve numbers in memory":
+                     "dark: the three channels of the first pixel"},
+           title="Same picture, another order in memory",
+           alt="Two rows of twelve cells for a picture of 2 x 2 pixels. "
+               "The first pixel's three channels lie four apart in the "
+               "first row and side by side in the second.")
+
+# %% trap="07.5" role="look"
 claim("after, as in torch's own call",
       max(back.stride(1), official.stride(1)), expected=1)
 
-# %% trap="07.5" role="look"
-measured("07.5", 1)
-
 # %% [markdown] trap="07.5" role="why"
-# A tensor's *strides* say how far apart neighbours lie in memory, axis by axis. With
-# the channels last, a pixel's channels lie side by side, as in stage 5's GPU section:
-# the stride of the channel axis is 1. The shape stays (N, C, H, W), so no layer needs
-# to know; only `view` refuses to join axes that no longer lie side by side. `permute`
-# alone changes the shape and moves nothing in memory. With one channel, or 1 x 1
-# pixels, both orders are the same memory.
+# A tensor's *strides* say how many numbers apart neighbours lie in memory, axis by axis. With
+# the channels last, a pixel's channels lie side by side, and the stride of the channel
+# axis is 1. The shape stays (N, C, H, W), so no layer needs to know. `permute` alone
+# changes the shape and moves nothing in memory; `.contiguous()` did the moving.
 #
-# A convolution passes the format of a batch on, unless its padding is circular.
-# Whether all of *your* layers do is a question to their outputs, one by one:
+# torch has one call for it, for a batch or for a model. Each layer then passes the format
+# on, or does not: ask their outputs, one by one.
 
 # %% trap="07.5" role="repair"
 def formats(net, x):
@@ -778,17 +906,34 @@ photos = torch.rand(2, 3, 16, 16)
 plain = formats(layers, photos)
 data = formats(layers, photos.to(memory_format=torch.channels_last))
 both_last = formats(layers.to(memory_format=torch.channels_last), photos)
-print("neither:", plain, "  data:", data, "  model:", both_last)
 
 # %% trap="07.5" role="repair"
-claim("outputs with channels last, neither moved", sum(plain), expected=0)
+draw_grids({"channels last in memory": torch.tensor(
+                [plain, data, both_last])},
+           row_names=["neither moved", "the batch", "the model"],
+           column_names=["conv 1", "ReLU", "conv 2"],
+           title="Either one moves the whole chain",
+           alt="A grid of three rows and three layers. Nothing is filled "
+               "where neither was moved; all is filled where the batch "
+               "or the model was.")
+
+# %% trap="07.5" role="repair"
 claim("outputs with channels last, the data moved", sum(data), expected=3)
+
+# %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
+# Two exceptions: a convolution with circular padding does not pass the format on, and
+# `view` refuses to join axes that no longer lie side by side. With one channel, or 1 x 1
+# pixels, both orders are the same memory. What channels last brings depends on layer and
+# machine, on a CPU too; the GPU section asks what it is worth for tensor cores and 16-bit
+# numbers.
+
+# %% trap="07.5" role="more"
+claim("entries that differ", (batch != back).sum(), expected=0)
+claim("places in memory from a channel to the next, before",
+      batch.stride(1), expected=20)
+claim("outputs with channels last, neither moved", sum(plain), expected=0)
 claim("outputs with channels last, only the model moved", sum(both_last),
       expected=3)
-
-# %% [markdown] trap="07.5" role="repair"
-# What channels last brings depends on layer and machine, on a CPU too. The GPU section
-# asks what the format is worth for tensor cores and 16-bit numbers.
 
 # %% trap="07.5" role="exercise" points=2 difficulty=2 minutes=10
 def layout(shape: tuple, strides: tuple) -> str:
@@ -829,14 +974,14 @@ def layout(shape: tuple, strides: tuple) -> str:
 # tutorial, [Channels Last Memory
 # Format](https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html).
 
-# %% [markdown] trap="07.6" role="situation" symptom="layer-wise learning rate decay: rates explode, wrong exponent from parameter index"
+# %% [markdown] trap="07.6" role="situation" fault="layer-wise rates counted by tensor, not by layer" symptom="layer-wise learning rate decay: rates explode, wrong exponent from parameter index"
 # ## A rate for each layer
 #
 # Lower layers are said to hold what is general, so they get smaller rates: each layer
 # 0.9 times the rate of the one above it. A helper from a handbook walks over
 # `named_parameters()`, counts, and gives tensor `i` the rate `0.9 ** (n_layers - i)`.
-# The model is an encoder of 12 layers with a head;
-# the base rate is 1, so that the rates read as factors.
+# The model is an encoder of 12 layers with a head; the base rate is 1, so that the rates
+# read as factors.
 
 # %% trap="07.6" role="break"
 class Encoder(nn.Module):
@@ -851,34 +996,49 @@ class Encoder(nn.Module):
 
 encoder = Encoder()
 names = [name for name, _ in encoder.named_parameters()]
-n_layers = len(list(encoder.children()))         # "the number of layers"
+n_layers = len(list(encoder.children()))
 rates = {name: 0.9 ** (n_layers - i) for i, name in enumerate(names)}
 
 # %% trap="07.6" role="guess"
 guess("07.6", "What factor does the helper give the head?",
-      choices=["1: the head has the base rate", "below `0.01`",
-               "over a thousand"])
+      choices=["about three billion", "about three million",
+               "1: the head has the base rate",
+               "about `0.3`: 12 layers of 0.9"])
 
 # %% trap="07.6" role="look"
-for name in ("embed.weight", "layers.0.linear1.weight",
-             "layers.11.linear1.weight", "head.weight"):
-    print(f"{name:26} {rates[name]:12,.2f}")
+measured("07.6", 1)
+
+# %% trap="07.6" role="look"
 above = sum(rate > 1 for rate in rates.values())
-print(f"tensors above the base rate: {above} of {len(names)}")
+
+# %% trap="07.6" role="look"
+shown = {"embed": "embed.weight",
+         **{f"layer {k}": f"layers.{k}.linear1.weight"
+            for k in (0, 3, 6, 9, 11)}, "head": "head.weight"}
+plot_bars({place: rates[name] for place, name in shown.items()}, log=True,
+          xlabel="factor of the base rate",
+          title="By the helper the head learns three million times as fast",
+          alt="Bars on a log scale, from below one for the embedding in "
+              "even steps up to three million for the head.")
 
 # %% trap="07.6" role="look"
 claim("factor of the head", rates["head.weight"], above=1000)
-claim("tensors that are not above the base rate", len(names) - above,
-      expected=4)
-
-# %% trap="07.6" role="look"
-measured("07.6", 2)
 
 # %% [markdown] trap="07.6" role="why"
 # Both counts are wrong. `n_layers` counts the model's three children, not its 12
 # layers. And `i` counts *tensors*, 12 to a layer. So the exponent is zero at the fourth
 # tensor, and rates grow from there.
-#
+
+# %% trap="07.6" role="why"
+plot_lines(range(len(names)),
+           {"i": list(range(len(names))),
+            "its layer": [0, *(1 + i // 12 for i in range(144)), 13, 13]},
+           xlabel="tensor in named_parameters()", ylabel="counted",
+           title="146 is not the number of a layer",
+           alt="Two lines over the 147 tensors. The index climbs to 146, "
+               "the layer in twelve steps to 13.")
+
+# %% [markdown] trap="07.6" role="repair"
 # Depth is in the name. The embedding lies at the bottom, `layers.k` above it, all else
 # on top:
 
@@ -892,12 +1052,23 @@ def depth_of(name):
     return 13
 
 rates = {name: 0.9 ** (13 - depth_of(name)) for name in names}
-for name in ("embed.weight", "layers.0.linear1.weight",
-             "layers.11.linear1.weight", "head.weight"):
-    print(f"{name:26} {rates[name]:.2f}")
+
+# %% trap="07.6" role="repair"
+plot_columns({place: rates[name] for place, name in shown.items()},
+             xlabel="place in the model", ylabel="factor of the base rate",
+             form=".2f", title="By depth the head has the base rate",
+             alt="Seven columns that climb from a quarter for the "
+                 "embedding to one for the head.")
 
 # %% trap="07.6" role="repair"
 claim("by depth: factor of the head", rates["head.weight"], expected=1)
+
+# %% [markdown] trap="07.6" role="more" topics="how many are above the base rate · the two ends by depth"
+# By the helper all but four tensors learn faster than the base rate; by depth none does.
+
+# %% trap="07.6" role="more"
+claim("tensors that are not above the base rate", len(names) - above,
+      expected=4)
 claim("factor of the embedding, 0.9 to the 13th", rates["embed.weight"],
       expected=0.9**13, within=1e-9)
 claim("largest factor of all", max(rates.values()), expected=1)
@@ -945,14 +1116,14 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # a layer was removed, the count of steps was not, and the layers had rates one step too
 # low.
 
-# %% [markdown] trap="07.7" role="situation" core=true symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
+# %% [markdown] trap="07.7" role="situation" core=true fault="BatchNorm statistics move in a frozen body" symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
 # ## A frozen body on new data
 #
-# You freeze a small convolutional body, with BatchNorm, by `requires_grad_(False)` and
-# train a new head on the digits 5 to 9, from a scanner with more light and contrast.
-# The old head stays in a drawer. A test asserts that no weight of the body has changed
-# after the training, and it passes. Then you take the old head out of the drawer, put
-# it on the body, and read the digits 0 to 4 again, from the old scanner.
+# You freeze a small convolutional body and train a new head on the digits 5 to 9, from a
+# scanner with more light and contrast. The old head stays in a drawer. A test asserts
+# that no weight of the body has changed after the training, and it passes. "So it is the
+# same body as before," says a colleague. You take the old head out of the drawer, put it
+# on the body, and read the digits 0 to 4 again, from the old scanner.
 
 # %% trap="07.7" role="break"
 def conv_body():
@@ -976,13 +1147,16 @@ score_before = old_score(frozen)
 state = copy.deepcopy(frozen.state_dict())
 model = nn.Sequential(frozen, nn.Linear(64, 5))
 brighter, labels = 3 * images[~low] + 1, y_train[~low] - 5
-losses = fit(model, brighter, labels, steps=100, lr=1e-2)  # train mode
+losses = fit(model, brighter, labels, steps=100, lr=1e-2)
 
-# %% trap="07.7" role="guess"
-guess("07.7", "It read nearly all of them before. What now?",
+# %% trap="07.7" role="guess" quoted="wrong"
+guess("07.7", "The two read nearly all of the old digits before. And now?",
       choices=["the same share: body and head are the same",
                "a point more or less: rounding and luck",
                "clearly fewer"])
+
+# %% trap="07.7" role="look"
+measured("07.7", 2)
 
 # %% trap="07.7" role="look"
 changed = [name for name, now in frozen.state_dict().items()
@@ -991,25 +1165,35 @@ print("changed:", *changed, sep="\n  ")
 print(f"old digits read: {score_before:.2f} -> {old_score(frozen):.2f}")
 
 # %% trap="07.7" role="look"
-weights = [name for name, _ in frozen.named_parameters()]
-claim("weights of the body that changed", len({*changed} & {*weights}),
-      expected=0)
-claim("stored statistics that changed", len(changed), expected=6)
 claim("old digits lost, as a share", score_before - old_score(frozen),
       above=0.05)
-
-# %% trap="07.7" role="look"
-measured("07.7", 2)
 
 # %% [markdown] trap="07.7" role="why"
 # `requires_grad` speaks of gradients. BatchNorm's running mean and variance have none:
 # they are buffers (trap 05.5), and each pass in train mode moves them, under
 # `torch.no_grad()` too. The body's norms now describe the new scanner.
-#
+
+# %% trap="07.7" role="why"
+def stored(kept, channel):
+    """What the first norm stores of a channel, as a range and a mean."""
+    m = kept["1.running_mean"][channel].item()
+    s = kept["1.running_var"][channel].sqrt().item()
+    return [(m - s, m + s, ""), (m, "mean")]
+
+after = frozen.state_dict()
+move = (after["1.running_mean"] - state["1.running_mean"]).abs().argmax()
+draw_line({"old scanner": stored(state, move),
+           "after training": stored(after, move)},
+          title="A frozen norm learns the new scanner",
+          alt="Two ranges on a number line, mean and deviation that the "
+              "first norm stores of one channel. After training it has "
+              "moved and is wider.")
+
+# %% [markdown] trap="07.7" role="repair"
 # Eval mode stops the moving. But `model.train()`, which many training loops call at the
 # start of an epoch, walks through all parts and puts the body back into train mode. So
-# either say `body.eval()` after each `train()`, as here, or make the body keep its mode
-# by itself, which is the exercise:
+# either say `body.eval()` after each `train()`, or make the body keep its mode by itself,
+# which is the exercise:
 
 # %% trap="07.7" role="repair"
 def trained(keep_eval):
@@ -1029,13 +1213,32 @@ def trained(keep_eval):
 
 # %% trap="07.7" role="repair"
 once, always = old_score(trained(False)), old_score(trained(True))
-print(f"eval() once: {once:.2f}   after each train(): {always:.2f}")
 
 # %% trap="07.7" role="repair"
-claim("old digits lost with eval() called once", score_before - once,
-      above=0.05)
+plot_bars({"before training": score_before,
+           "train mode": old_score(frozen), "eval() once": once,
+           "eval() after each train()": always},
+          xlabel="share of old digits read",
+          title="Only eval() after each train() holds the body",
+          alt="Four bars. Before training and with eval after each train "
+              "the old digits are read equally well; in train mode and "
+              "with eval called once fewer are.")
+
+# %% trap="07.7" role="repair"
 claim("old digits lost with eval() after each train()",
       score_before - always, expected=0)
+
+# %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
+# The test that passed was right about the weights. It did not ask for the buffers: mean,
+# variance and the count of batches, of two norms.
+
+# %% trap="07.7" role="more"
+weights = [name for name, _ in frozen.named_parameters()]
+claim("weights of the body that changed", len({*changed} & {*weights}),
+      expected=0)
+claim("stored statistics that changed", len(changed), expected=6)
+claim("old digits lost with eval() called once", score_before - once,
+      above=0.05)
 
 # %% trap="07.7" role="exercise" points=3 difficulty=3 minutes=15
 def freeze(body: nn.Module) -> None:
@@ -1072,13 +1275,13 @@ def freeze(body: nn.Module) -> None:
 # [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): fixed
 # backbones whose statistics go on moving; its maintainers leave that to the method.
 
-# %% [markdown] trap="07.8" role="situation" symptom="blocks in a Python list: parameters missing, loads but predicts badly"
-# ## Three blocks in a list
+# %% [markdown] trap="07.8" role="situation" fault="layers in a Python list are not registered" symptom="blocks in a Python list: parameters missing, loads but predicts badly"
+# ## Stem, blocks, head
 #
-# A reader has a stem, three blocks and a head. The number of blocks is an argument, so
-# the constructor writes `self.blocks = [...]` and the forward pass loops over the list.
-# It trains, and reads nine digits out of ten. You save its `state_dict` and load it
-# into a new object of the same class: "All keys matched successfully".
+# A reader has a stem, three blocks and a head. The forward pass loops over `self.blocks`.
+# It trains, and reads most of the digits. You save its `state_dict` and load it into a new
+# object of the same class; torch says `<All keys matched successfully>`. "Then this is the
+# same reader," says a colleague.
 
 # %% trap="07.8" role="break"
 class Blocks(nn.Module):
@@ -1096,13 +1299,17 @@ class Blocks(nn.Module):
             h = block(h)
         return self.head(h)
 
-saved = Blocks(list)                     # a plain list
+saved = Blocks(list)
 losses = fit(saved, x_train, y_train, steps=200, lr=3e-3)
 
-# %% trap="07.8" role="guess"
+# %% trap="07.8" role="guess" quoted="wrong"
 guess("07.8", "What share of the test digits does the loaded reader read?",
-      choices=["the same share: all keys matched",
-               "a little less: the file rounds", "about one in ten"])
+      choices=["few: it is close to guessing",
+               "a little less: the file rounds",
+               "the same share: all keys matched"])
+
+# %% trap="07.8" role="look"
+measured("07.8", 0)
 
 # %% trap="07.8" role="look"
 loaded = Blocks(list)
@@ -1114,20 +1321,27 @@ count = sum(p.numel() for p in saved.parameters())
 print(f"parameters: {count:,}")
 
 # %% trap="07.8" role="look"
-claim("share read before saving", scores[0], above=0.7)
 claim("share read after loading", scores[1], below=0.4)
-claim("parameters that the model knows of", count,
-      expected=64 * 64 + 64 + 64 * 10 + 10)
-
-# %% trap="07.8" role="look"
-measured("07.8", 2)
 
 # %% [markdown] trap="07.8" role="why"
 # A module registers the parameters and modules that are assigned to it. A list is
 # neither. So the blocks are in no `parameters()`, no `state_dict()`, no `train()` and
 # no `to(device)`. They stay as they were drawn, and stem and head learn around them, so
 # the accuracy looks good. The new object drew *other* blocks.
-#
+
+# %% trap="07.8" role="why"
+inside = sum(p.numel() for block in saved.blocks
+             for p in block.parameters())
+draw_tree({"model": f"knows {count:,}", "stem": "", "blocks": "a list",
+           "head": "", "three blocks": f"{inside:,} parameters"},
+          [("model", "stem"), ("model", "blocks"), ("model", "head"),
+           ("blocks", "three blocks")], cuts=[("model", "blocks")],
+          marks=["blocks"], cut_name="not registered",
+          title="Behind a list torch sees nothing",
+          alt="A tree: the model leads to stem and head; its way to the "
+              "list of blocks, with most of the parameters, is cut.")
+
+# %% [markdown] trap="07.8" role="repair"
 # `nn.ModuleList` is a list that registers.
 
 # %% trap="07.8" role="repair"
@@ -1135,23 +1349,28 @@ mended = Blocks(nn.ModuleList)
 fit(mended, x_train, y_train, steps=200, lr=3e-3)
 again = Blocks(nn.ModuleList)
 again.load_state_dict(mended.state_dict())
-scores = [accuracy(net, x_test, y_test) for net in (mended, again)]
-print(f"right: before saving {scores[0]:.2f}, loaded {scores[1]:.2f}")
+whole = [accuracy(net, x_test, y_test) for net in (mended, again)]
 hidden = sum(p.numel() for p in mended.parameters()) - count
 print(f"parameters that were hidden: {hidden:,}")
 
 # %% trap="07.8" role="repair"
-claim("share read before saving, minus after loading",
-      scores[0] - scores[1], expected=0)
-claim("parameters that the list had hidden", hidden,
-      expected=3 * (64 * 64 + 64))
+plot_bars({"list, saved": scores[0], "list, loaded": scores[1],
+           "ModuleList, saved": whole[0], "ModuleList, loaded": whole[1]},
+          xlabel="share of test digits read",
+          title="A ModuleList is loaded whole, a list is not",
+          alt="Four bars. The reader with a list falls to little when "
+              "loaded; with a ModuleList both bars are equal.")
 
-# %% [markdown] trap="07.8" role="repair"
+# %% trap="07.8" role="repair"
+claim("share read before saving, minus after loading",
+      whole[0] - whole[1], expected=0)
+
+# %% [markdown] trap="07.8" role="more" topics="tests that catch it, and one that does not · the counts"
 # Would a test have caught the list? One that counts parameters would. One that saves
 # and loads would, too, if its second model is drawn from another state of the random
 # numbers. Here is one that starts both from the same seed:
 
-# %% trap="07.8" role="repair"
+# %% trap="07.8" role="more"
 torch.manual_seed(SEED)
 first = Blocks(list)
 torch.manual_seed(SEED)
@@ -1161,8 +1380,13 @@ second.load_state_dict(first.state_dict())
 gap = accuracy(first, x_test, y_test) - accuracy(second, x_test, y_test)
 print(f"same seed before both: lost in loading {gap:.2f}")
 
-# %% trap="07.8" role="repair"
+# %% trap="07.8" role="more"
 claim("share lost in loading, both from one seed", gap, expected=0)
+claim("share read before saving", scores[0], above=0.7)
+claim("parameters that the model knows of", count,
+      expected=64 * 64 + 64 + 64 * 10 + 10)
+claim("parameters that the list had hidden", hidden,
+      expected=3 * (64 * 64 + 64))
 
 # %% trap="07.8" role="exercise" points=3 difficulty=3 minutes=15
 def hidden_values(model: nn.Module) -> int:
@@ -1210,13 +1434,13 @@ def hidden_values(model: nn.Module) -> int:
 # [pytorch/pytorch#72580](https://github.com/pytorch/pytorch/issues/72580): it happened
 # in a master's thesis.
 
-# %% [markdown] trap="07.9" role="situation" symptom="image looks scrambled or model predicts badly after reshape from HWC to CHW"
-# ## Channels last, channels first
+# %% [markdown] trap="07.9" role="situation" fault="reshape instead of permute scrambles the image" symptom="image looks scrambled or model predicts badly after reshape from HWC to CHW"
+# ## Coloured digits from a file
 #
 # Pictures from a file come as `(N, H, W, C)`, torch wants `(N, C, H, W)`. A colleague
-# writes `x.reshape(N, C, H, W)`: the shape is right, nothing fails. The digits are
-# coloured here, and lie somewhere on a canvas of 12 x 12 pixels. One net is trained on
-# pictures whose axes were moved properly.
+# writes `x.reshape(N, C, H, W)`: the shape is right, nothing fails. The digits have
+# colours and lie somewhere on a canvas of 12 x 12 pixels. One net is trained on pictures
+# whose axes were moved properly.
 
 # %% trap="07.9" role="break"
 def coloured(x, seed, side=12):
@@ -1251,7 +1475,11 @@ def colour_reader(way):
 guess("07.9", "Served by `reshape`: what share does it read?",
       choices=["about one in ten: it guesses",
                "about half: the ink is all still there",
-               "nearly as many: colours are a little off"])
+               "nearly as many: colours are a little off",
+               "as many: each number is still there"])
+
+# %% trap="07.9" role="look"
+measured("07.9", 0)
 
 # %% trap="07.9" role="look"
 proper = colour_reader("permute")
@@ -1260,17 +1488,26 @@ share = {way: accuracy(proper, turn(files_test), y_test)
 print({way: f"{right:.2f}" for way, right in share.items()})
 
 # %% trap="07.9" role="look"
-claim("share read when served as trained", share["permute"], above=0.75)
 claim("share read when served by reshape", share["reshape"], below=0.3)
-
-# %% trap="07.9" role="look"
-measured("07.9", 0)
 
 # %% [markdown] trap="07.9" role="why"
 # `reshape` keeps the order in memory and draws new borders through it: the first
 # "channel" holds the top third of the picture, its pixels' colours side by side as if
-# they were pixels. `permute` moves the axis. A picture whose numbers count up from 0
-# shows the difference:
+# they were pixels. `permute` moves the axis.
+
+# %% trap="07.9" role="why"
+k = files_test[:, :4].std((1, 2)).sum(1).argmax()    # most ink on top
+one = files_test[k:k + 1]
+one = (one - one.min()) / (one.max() - one.min())
+draw_grids({way: turn(one)[0, 0] for way, turn in ways_in.items()},
+           captions={"permute": "the red of each pixel",
+                     "reshape": "the top third, torn apart"},
+           title="The first channel of one digit, moved two ways",
+           alt="Two grids of 12 x 12. By permute a digit can be seen; by "
+               "reshape there are stripes and no digit.")
+
+# %% [markdown] trap="07.9" role="repair"
+# A picture whose numbers count up from 0 shows the difference, and makes a short test:
 
 # %% trap="07.9" role="repair"
 tiny = torch.arange(12).reshape(1, 2, 2, 3)      # pixel 0 is (0, 1, 2)
@@ -1280,22 +1517,39 @@ print("channel 0 by reshape:", tiny.reshape(1, 3, 2, 2)[0, 0].tolist())
 # %% trap="07.9" role="repair"
 claim("the second number of channel 0 by permute, of pixel 1",
       tiny.permute(0, 3, 1, 2)[0, 0, 0, 1], expected=3)
-claim("the same by reshape, still of pixel 0",
-      tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="repair"
+# Served by `permute`, the coloured digits are read as in training:
+
+# %% trap="07.9" role="repair"
+claim("share read when served as trained", share["permute"], above=0.75)
+
+# %% [markdown] trap="07.9" role="more" topics="the same mistake in training and serving · the other number"
 # What if training and serving make the same mistake? The net then learns on scrambled
 # pictures. What it learns is enough for nobody to notice:
 
-# %% trap="07.9" role="repair"
+# %% trap="07.9" role="more"
 scrambled = colour_reader("reshape")
 consistent = accuracy(scrambled, ways_in["reshape"](files_test), y_test)
 print(f"reshape in both: {consistent:.2f}")
 
-# %% trap="07.9" role="repair"
+# %% trap="07.9" role="more"
+plot_columns({"permute, both": share["permute"],
+              "reshape, both": consistent,
+              "reshape, serving": share["reshape"]}, form=".2f",
+             xlabel="axes moved by", ylabel="share of test digits read",
+             reference=(0.1, "guessing"),
+             title="The same mistake on both sides hides",
+             alt="Three columns beside a line at guessing. Permute in "
+                 "both is highest, reshape in both lower, reshape in "
+                 "serving alone near the line.")
+
+# %% trap="07.9" role="more"
 claim("reshape in training and serving: share read", consistent, above=0.2)
 claim("what the scrambling cost, as a share",
       share["permute"] - consistent, above=0.02)
+claim("the same by reshape, still of pixel 0",
+      tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="folklore"
 # **Told:** a wrong order of axes makes a net guess. **Measured:** it does when training
@@ -1332,55 +1586,71 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 # [Selen-Suyue/DensePolicy2D#3](https://github.com/Selen-Suyue/DensePolicy2D/issues/3):
 # convolutions over a "pretend image".
 
-# %% [markdown] trap="07.10" role="situation" core=true symptom="loss does not fall after replacing the head; optimizer holds old parameters"
+# %% [markdown] trap="07.10" role="situation" core=true fault="head replaced after the optimizer was made" symptom="loss does not fall after replacing the head; optimizer holds old parameters"
 # ## A new head
 #
 # You freeze the body, make the optimizer, and remember that the head still has the old
 # digits' five outputs. So you put a new `nn.Linear` in its place and train for 200
-# steps. The order of two lines, nothing else, differs from the recipe in the book.
+# steps on the new digits.
 
 # %% trap="07.10" role="break"
 xs, ys = x_train[~low], y_train[~low] - 5         # all the new digits
 xt, yt = x_test[~low_test], y_test[~low_test] - 5
 
 def train(model, optimizer, steps=200):
-    """Cross-entropy on all the new digits, before and after."""
-    before = F.cross_entropy(model(xs), ys).item()
+    """Cross-entropy on all the new digits, before each step and after."""
+    losses = []
     for _ in range(steps):
         optimizer.zero_grad()
-        F.cross_entropy(model(xs), ys).backward()
+        loss = F.cross_entropy(model(xs), ys)
+        loss.backward()
         optimizer.step()
-    return before, F.cross_entropy(model(xs), ys).item()
+        losses.append(loss.item())
+    return [*losses, F.cross_entropy(model(xs), ys).item()]
 
+# %% trap="07.10" role="break"
 late = copy.deepcopy(teacher)
 late.body.requires_grad_(False)
 optimizer = torch.optim.Adam(late.parameters(), lr=1e-2)
-late.head = nn.Linear(64, 5)             # after the optimizer
-before, after = train(late, optimizer)
+late.head = nn.Linear(64, 5)
+stuck = train(late, optimizer)
 
 # %% trap="07.10" role="guess"
 guess("07.10", "What happens?",
       choices=["an error: the optimizer's tensors are not the model's",
-               "it trains as it should: the model is looked up each step",
                "the loss does not move by a single digit",
+               "it trains as it should: the model is looked up each step",
                "the loss falls, but slowly"])
 
 # %% trap="07.10" role="look"
-print(f"loss before {before:.4f}   after 200 steps {after:.4f}")
+measured("07.10", 1)
+
+# %% trap="07.10" role="look"
+print(f"loss before {stuck[0]:.4f}   after 200 steps {stuck[-1]:.4f}")
 print(f"new digits read: {accuracy(late, xt, yt):.2f}")
 
 # %% trap="07.10" role="look"
-claim("what 200 steps changed in the loss", before - after, expected=0)
-claim("share of the new digits read", accuracy(late, xt, yt), below=0.5)
-
-# %% trap="07.10" role="look"
-measured("07.10", 2)
+claim("what 200 steps changed in the loss", stuck[0] - stuck[-1],
+      expected=0)
 
 # %% [markdown] trap="07.10" role="why"
 # The optimizer keeps the list of tensors that it was made with. The new head is not
 # among them; the old one still is, and belongs to nobody. The old head's gradient stays
-# `None`, so each step skips it (stage 4). Make the optimizer last. Then take one step
-# and list what moved: the shortest audit there is.
+# `None`, so each step skips it (stage 4).
+
+# %% trap="07.10" role="why"
+draw_blocks({"the model runs": ["body, frozen", "new head"],
+             "the optimizer holds": [("body, frozen", "old head")]},
+            marks={"the optimizer holds": ["old head"]},
+            captions={"the model runs": "nobody steps the new head",
+                      "the optimizer holds": "a head that nobody runs"},
+            title="Two lists that no longer agree",
+            alt="Two diagrams. The model runs the body, then the new head; "
+                "the optimizer holds body and old head, which is marked.")
+
+# %% [markdown] trap="07.10" role="repair"
+# Make the optimizer last. Then take one step and list what moved: the shortest audit
+# there is.
 
 # %% trap="07.10" role="repair"
 def moved(model, optimizer):
@@ -1394,21 +1664,27 @@ def moved(model, optimizer):
 
 fresh = copy.deepcopy(late)
 fresh_optimizer = torch.optim.Adam(fresh.head.parameters(), lr=1e-2)
-print("head after the optimizer:", moved(late, optimizer))
+still = moved(late, optimizer)
+print("head after the optimizer:", still)
 print("optimizer after the head:", moved(fresh, fresh_optimizer))
-before, after = train(fresh, fresh_optimizer)
-print(f"loss, after that step: {before:.2f} -> {after:.2f}")
+falling = train(fresh, fresh_optimizer)
 
 # %% trap="07.10" role="repair"
-claim("tensors that move in the broken order", len(moved(late, optimizer)),
-      expected=0)
-claim("loss that the other order takes away", before - after, above=0.3)
+plot_lines(range(201), {"head last": stuck, "optimizer last": falling},
+           xlabel="step", ylabel="loss on the new digits",
+           title="Made before the head, the optimizer misses it",
+           alt="Loss over 200 steps. With the head put in last it is a "
+               "level line, with the optimizer made last it falls.")
 
-# %% [markdown] trap="07.10" role="repair"
+# %% trap="07.10" role="repair"
+claim("loss that the other order takes away", falling[0] - falling[-1],
+      above=0.3)
+
+# %% [markdown] trap="07.10" role="more" topics="a body that is not frozen hides it · what moves · weight decay on frozen tensors"
 # With the body left trainable, the same mistake hides at this rate: the body learns to
 # suit a random head, and the loss falls.
 
-# %% trap="07.10" role="repair"
+# %% trap="07.10" role="more"
 free = copy.deepcopy(teacher)
 optimizer = torch.optim.Adam(free.parameters(), lr=1e-2)
 free.head = nn.Linear(64, 5)
@@ -1418,10 +1694,12 @@ shift = (free.head.weight - start).abs().max()
 print(f"new digits read: {accuracy(free, xt, yt):.2f}")
 print(f"largest move of a weight in the head: {shift:.1f}")
 
-# %% trap="07.10" role="repair"
+# %% trap="07.10" role="more"
 claim("share of the new digits read with a head that never moved",
       accuracy(free, xt, yt), above=0.85)
 claim("largest move of a weight in the head", shift, expected=0)
+claim("share of the new digits read", accuracy(late, xt, yt), below=0.5)
+claim("tensors that move in the broken order", len(still), expected=0)
 
 # %% [markdown] trap="07.10" role="folklore"
 # **Told:** weight decay moves frozen tensors that an optimizer still holds. For SGD
@@ -1501,13 +1779,13 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
 # made; [huggingface/diffusers#1009](https://github.com/huggingface/diffusers/issues/1009):
 # "frozen" embeddings with zeroed gradients, and AdamW decayed them.
 
-# %% [markdown] trap="07.11" role="situation" symptom="more predictions than images: view(-1, n) folds pixels into the batch"
+# %% [markdown] trap="07.11" role="situation" fault="view(-1, n) folds pixels into the batch" symptom="more predictions than images: view(-1, n) folds pixels into the batch"
 # ## Larger pictures
 #
-# A small net reads 8 x 8 digits well. Before its head stands `x.view(-1, 64)`, because
-# 16 channels of 2 x 2 values make 64. A new scanner delivers the same 497 test digits
-# as 16 x 16 pixels. Nobody retrains; you run the net on them and compare the
-# predictions with the labels, `zip(predictions, labels)`.
+# A small net reads 8 x 8 digits well. Its head takes 64 numbers, because 16 channels of
+# 2 x 2 values make 64. A new scanner delivers the same 497 test digits as 16 x 16 pixels.
+# "Convolutions take pictures of any size," says a colleague. "It will run as it is." You
+# run the net on them and compare, `zip(predictions, labels)`.
 
 # %% trap="07.11" role="break"
 class Viewer(nn.Module):
@@ -1527,12 +1805,15 @@ viewer = Viewer(lambda h: h.view(-1, 64))
 fit(viewer, images, y_train, steps=200, lr=1e-2)
 large = F.interpolate(images_test, scale_factor=2)    # (497, 1, 16, 16)
 
-# %% trap="07.11" role="guess"
+# %% trap="07.11" role="guess" quoted="right"
 guess("07.11", "What comes out?",
       choices=["an error: the shapes do not fit the head",
                "497 predictions, a little worse, as the scale is new",
                "1,988 predictions and no error",
                "497 predictions, right about one time in ten"])
+
+# %% trap="07.11" role="look"
+measured("07.11", 2)
 
 # %% trap="07.11" role="look"
 with torch.no_grad():
@@ -1544,23 +1825,27 @@ print(f"16 x 16: {len(predictions):,} predictions for {len(large)} images")
 print(f"paired by zip: {right:.2f} right")
 
 # %% trap="07.11" role="look"
-claim("share read at 8 x 8", accuracy(viewer, images_test, y_test),
-      above=0.85)
 claim("predictions for 497 images", len(predictions), expected=1988)
-claim("share right when zip pairs them", right, below=0.25)
-
-# %% trap="07.11" role="look"
-measured("07.11", 2)
 
 # %% [markdown] trap="07.11" role="why"
 # A map of 4 x 4 values holds four times 64 numbers an image. `view(-1, 64)` keeps its
 # promise of 64 a row and lets the first axis grow: each image becomes four rows. Only
 # what meets a tensor of labels complains, a loss or an `==`, far from the cause.
-#
+
+# %% trap="07.11" role="why"
+draw_blocks({"view(-1, 64)": ["497, 16, 4, 4", "1988, 64", "1988, 10"],
+             "flatten(1)": ["497, 16, 4, 4", "497, 256", "error"],
+             "pool, flatten": ["497, 16, 4, 4", "497, 16, 2, 2",
+                               "497, 64", "497, 10"]},
+            marks={"view(-1, 64)": ["1988, 64", "1988, 10"]},
+            title="What becomes of 497 maps of 16 x 4 x 4",
+            alt="Three columns of shapes. View makes 1988 rows of 64 and "
+                "as many predictions, marked; flatten makes rows of 256 "
+                "and an error; pooled first, 497 predictions come out.")
+
+# %% [markdown] trap="07.11" role="repair"
 # `flatten(1)` says what you mean: one row for each image of a batch, however large. Now
-# the mistake stops the program at the head, with both numbers in the message. If pictures
-# of other sizes are to fit, pool to a fixed size first. That mends the shapes, not the
-# accuracy at a scale that the net never saw.
+# the mistake stops the program at the head, with both numbers in the message:
 
 # %% trap="07.11" role="repair"
 viewer.flat = lambda h: h.flatten(1)
@@ -1571,16 +1856,39 @@ except RuntimeError as error:
     said = str(error)
 print("flatten(1):", said)
 
-viewer.flat = lambda h: F.adaptive_avg_pool2d(h, 2).flatten(1)
-with torch.no_grad():
-    rows = len(viewer(large))
-score = accuracy(viewer, large, y_test)
-print(f"pooled: {rows} predictions, {score:.2f} right")
-
 # %% trap="07.11" role="repair"
 claim("the message names both widths, 256 and 64",
       "497x256 and 64x10" in said, expected=True)
+
+# %% [markdown] trap="07.11" role="repair"
+# If pictures of other sizes are to fit, pool to a fixed size first:
+
+# %% trap="07.11" role="repair"
+viewer.flat = lambda h: F.adaptive_avg_pool2d(h, 2).flatten(1)
+with torch.no_grad():
+    rows = len(viewer(large))
+
+# %% trap="07.11" role="repair"
 claim("predictions after pooling to a fixed size", rows, expected=497)
+
+# %% trap="07.11" role="repair"
+by_side = {side: accuracy(viewer, F.interpolate(images_test, size=side),
+                          y_test) for side in (8, 16, 24, 32)}
+plot_columns(by_side, xlabel="pixels along a side", form=".2f",
+             ylabel="share of test digits read",
+             reference=(0.1, "guessing"),
+             title="The shapes fit, the scale is still new",
+             alt="Four columns beside a line at guessing. At 8 pixels "
+                 "most digits are read, at larger sides fewer.")
+
+# %% [markdown] trap="07.11" role="more" topics="what zip pairs · the scale it never saw"
+# `zip` pairs the first 497 of the 1,988 predictions with the labels. And pooling mends
+# the shapes, not the accuracy at a scale that the net never saw:
+
+# %% trap="07.11" role="more"
+score = by_side[16]
+claim("share read at 8 x 8", by_side[8], above=0.85)
+claim("share right when zip pairs them", right, below=0.25)
 claim("share right then, in a scale it never saw", score, above=0.15)
 
 # %% trap="07.11" role="exercise" points=3 difficulty=2 minutes=10
@@ -1621,6 +1929,15 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 #
 # Take the same 40 layers, each a small linear map, with and without the addition, and
 # a third stack in which $F(x) = -0.5 x$.
+
+# %% role="concept"
+draw_blocks({"plain": ["x", "F", "y"], "residual": ["x", "F", "+", "y"]},
+            bypass={"residual": [(0, 2)]},
+            captions={"plain": "one way, through F",
+                      "residual": "and one around F"},
+            title="The addition opens a second way",
+            alt="Two columns of blocks from x over F to y. In the second "
+                "a path leads around F to a sum.")
 
 # %% role="concept"
 def through(matrices, skip):
