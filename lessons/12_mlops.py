@@ -343,7 +343,7 @@ print(f"loss {last:.2f}, variance of the targets {variance:.2f}")
 measured("12.2", 2)
 
 # %% [markdown] trap="12.2" role="look"
-# It gives the mean of all targets, whatever comes in. The loss of a constant mean is the
+# It gives about the mean of all targets, whatever comes in. The loss of a constant mean is the
 # *variance* of the targets, and that is where the log stands.
 
 # %% trap="12.2" role="look"
@@ -359,9 +359,9 @@ plot_lines(range(1, 201), {"loss": log, "a constant": [variance] * 200},
 
 # %% [markdown] trap="12.2" role="why"
 # Each sigmoid passes on a quarter of a gradient at most, and with small weights between
-# them each layer keeps far less: nearly nothing reaches the first layers. Forward each
-# sigmoid flattens, too, so what the last layer gets is nearly the same for each picture.
-# From that it can learn the mean, and no more.
+# them each layer keeps far less: nearly nothing reaches the first layers. On the way forward
+# each sigmoid flattens, so the last layer gets nearly the same for each picture. From that
+# it can learn the mean, and no more.
 
 # %% trap="12.2" role="why"
 claim("relative change of the first layer", moved[0], below=1e-4)
@@ -688,7 +688,7 @@ measured("12.4", 0)
 claim("best loss over that of dice, eight settings", wrong_way, above=1)
 
 # %% [markdown] trap="12.4" role="why"
-# Dice, random settings that is, win, and not because there are eight. The tutorial looks for the
+# The random settings, *dice* for short, win, and not because there are eight. The tutorial looks for the
 # *largest* value: there `mean - best` is what a candidate gains. A loss is to be small.
 # With this sign the search goes where the process expects the worst, and what is left are
 # the five random runs. Nothing warns: each run ends, and the table has a best row.
@@ -1120,7 +1120,8 @@ claim("weights alive, in readers", alive / one, expected=5)
 # %% [markdown] trap="12.6" role="why"
 # `backward()` frees what a graph has saved as it goes, whoever holds the loss. The nodes
 # of the graph stay as long as the loss does, and those at its ends hold the weights, for
-# there the gradients go. Each weight holds its gradient. No name `net` is needed for that.
+# there the gradients go. Each weight holds its gradient. It does not matter that the name
+# `net` is gone.
 
 # %% trap="12.6" role="why" tags=["plumbing"]
 def behind(loss):
@@ -1387,7 +1388,7 @@ claim("neighbours that agree, with shifted labels",
       agreement(x_train, shifted), below=0.2)
 
 # %% [markdown] trap="12.7" role="more" topics="the four scores · the two other tests"
-# The sum has the rate of the mean, which is what makes it fail:
+# At the same rate the sum of 50 losses makes steps 50 times as long as their mean does:
 
 # %% trap="12.7" role="more"
 claim("share read, as it should be", scores["as it should be"], above=0.85)
@@ -1453,9 +1454,9 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # ## The file with the last state
 #
 # A job may be taken off its machine at any moment, so it saves its state every few
-# minutes: `torch.save(state, "last.pt")`. The new state takes the place of the old one, as
-# the disk is small. The one below is small; a real one takes minutes to write, and the job
-# can be killed in the middle.
+# minutes: `torch.save(state, "last.pt")`. The new state takes the place of the old one, to
+# save room. The file below is small; a real one takes minutes to write, and the job can be
+# killed in the middle.
 #
 # You try it 20 times: a good `last.pt` stands there, a child process saves over it, and
 # the kernel kills the child after a random number of bytes. Each time you load what is
@@ -1770,8 +1771,9 @@ claim("share read with those of three other starts, mean",
       sum(read[1:]) / 3, below=0.6)
 
 # %% [markdown] trap="12.9" role="why"
-# Python draws the hash seed, its secret, as it starts, before the first line of any script,
-# and reads the variable then. Whoever sets it later changes what the *next* Python reads.
+# Python draws the seed of its hashes, a secret, as it starts, before the first line of any
+# script. Only then does it look at the variable: whoever sets it later changes what the
+# *next* Python reads.
 
 # %% trap="12.9" role="why"
 numbers = len({tuple(names) for names in starts})
@@ -2069,7 +2071,7 @@ claim("rows of epoch 3", epochs_seen.count(3), expected=2)
 
 # %% [markdown] trap="12.10" role="more" topics="what was kept, and said · the axis defined, step= still there · the batches of the resumed run"
 # The training losses were kept, and each validation was told on stderr. With an axis of
-# their own, nothing is:
+# their own there is no warning:
 
 # %% trap="12.10" role="more"
 claim("training losses in the file", count(rows, "loss"), expected=100)
