@@ -1176,7 +1176,7 @@ claim("share of them that the program reads", share(traced, inverted),
 for kind in sorted({warning.category.__name__ for warning in said}):
     text = next(str(warning.message) for warning in said
                 if warning.category.__name__ == kind)
-    print(f"{kind}: {text[:77]}")
+    print(f"{kind.replace('Warning', ' warning')}: {text[:77]}")
 
 # %% [markdown] trap="11.6" role="why"
 # A trace is a list of operations. Python's `if` asked for the truth, got `False` for the
