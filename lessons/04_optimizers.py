@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler as sched
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, cost, datasheet, digits, fit,
-    gpu_result, gpu_table, peak_bytes, plot_bars, plot_lines, seconds,
-    guess, measured,
+    accuracy, begin, check, claim, cost, datasheet, digits, draw_blocks,
+    draw_boxes, fit, gpu_result, gpu_table, guess, measured, peak_bytes,
+    plot_bars, plot_columns, plot_lines, seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -67,6 +67,14 @@ print(f"SGD moves weights by {sgd_move.min():.0e} to {sgd_move.max():.0e}, "
       f"Adam by {adam_move.min():.4f} to {adam_move.max():.4f}")
 
 # %% role="concept"
+plot_lines(gradient.abs(), {"SGD": sgd_move, "Adam": adam_move},
+           logx=True, logy=True, xlabel="size of the gradient",
+           ylabel="first step at a rate of 0.01",
+           title="SGD's first step follows the gradient, Adam's does not",
+           alt="First step against the size of the gradient. SGD's line "
+               "climbs over six decades, Adam's is flat at the rate.")
+
+# %% role="concept"
 claim("SGD's longest step over its shortest: six orders of magnitude",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
 claim("Adam's first step over the rate, minus 1, from 1e-4 to 100",
@@ -98,14 +106,12 @@ from dlsys_helpers.explorers.optimizer_paths import optimizer_paths
 
 optimizer_paths
 
-# %% [markdown] trap="04.1" role="situation" core=true symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
+# %% [markdown] trap="04.1" role="situation" core=true fault="norm gains get weight decay: filtered by name" symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
 # ## A list of names for weight decay
 #
-# You keep biases and norm gains out of weight decay, with the list of names that
-# many scripts share: `bias` and `LayerNorm.weight`. The model is
-# torch's own encoder layer: 4 matrices, and 8 vectors that should be exempt.
-#
-# You print the names that the filter leaves in the decayed group.
+# You keep biases and norm gains out of weight decay. The list of names below stands in
+# many scripts. "Then only the matrices decay," says a colleague. The model is torch's own
+# encoder layer, and 4 of its tensors are matrices.
 
 # %% trap="04.1" role="break"
 encoder = nn.TransformerEncoderLayer(64, 4, batch_first=True)
@@ -114,40 +120,26 @@ exempt = ("bias", "LayerNorm.weight")      # the list that is copied
 decayed = [name for name, _ in encoder.named_parameters()
            if not any(part in name for part in exempt)]
 
-# %% trap="04.1" role="guess"
-guess("04.1", "How many tensors are in the decayed group?", unit="tensors")
+# %% trap="04.1" role="guess" quoted="wrong"
+guess("04.1",
+      "How many of the layer's 12 tensors does the filter leave to be "
+      "decayed?", unit="tensors")
 
 # %% trap="04.1" role="look"
-from torchvision import models
-
 print(*decayed, sep="\n")
 gains = [name for name in decayed if name.startswith("norm")]
-
-# %% trap="04.1" role="look"
-claim("tensors that are decayed", len(decayed), expected=6)
-claim("gains of a norm among them", len(gains), expected=2)
 
 # %% trap="04.1" role="look"
 measured("04.1", len(decayed), right=(6, 6))
 
 # %% trap="04.1" role="look"
-with torch.device("meta"):
-    resnet = models.resnet18()
-norms = {name: m for name, m in resnet.named_modules()
-         if isinstance(m, nn.BatchNorm2d)}
-caught = [name for name in norms if "norm" in name.lower()]
-
-# %% trap="04.1" role="look"
-claim("norms in ResNet-18", len(norms), expected=20)
-claim("norms that a filter for 'norm' in the name finds", len(caught),
-      expected=0)
+claim("gains of a norm among them", len(gains), expected=2)
 
 # %% [markdown] trap="04.1" role="why"
-# `LayerNorm` is the name of a *class*. Parameters are named after *attributes*:
-# here `norm1`, in ResNet `bn1` and `downsample.1`, elsewhere `ln_f`. Ask what a
-# tensor is, not what someone called it: in these two models gains and biases have
-# one axis, weights have two or more. Embeddings have two as well; some recipes
-# decay them, some do not, so that is a decision to write down.
+# `LayerNorm` is the name of a *class*. Parameters are named after *attributes*: `norm1` in
+# this layer, `bn1` and `downsample.1` in ResNet, `ln_f` elsewhere. So the gains slip
+# through the list, and nothing is raised. Ask what a tensor is, not what somebody called
+# it: in this layer gains and biases have one axis, weights have two.
 
 # %% trap="04.1" role="repair"
 def by_shape(model):
@@ -157,34 +149,67 @@ def by_shape(model):
             [p for p in every if p.ndim < 2])
 
 matrices, vectors = by_shape(encoder)
-exempt_ids = {id(p) for p in by_shape(resnet)[1]}
-missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
+print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 
 # %% trap="04.1" role="repair"
 claim("encoder: tensors that are decayed", len(matrices), expected=4)
+
+# %% trap="04.1" role="repair"
+draw_boxes({
+    "names: decayed": {"matrices": len(decayed) - len(gains),
+                       "gains": len(gains)},
+    "names: exempt": {"biases": 12 - len(decayed)},
+    "axes: decayed": {"matrices": len(matrices)},
+    "axes: exempt": {"biases": len(vectors) - len(gains),
+                     "gains": len(gains)}},
+    unit="tensors", title="By names the gains decay, by axes they do not",
+    alt="Four stacks of tensors. By names four matrices and two gains are "
+        "decayed, six biases exempt; by axes four matrices are decayed, "
+        "six biases and two gains exempt.")
+
+# %% [markdown] trap="04.1" role="more" topics="ResNet · gains with three axes · embeddings · what it costs"
+# In ResNet the list finds no gain at all. The rule by axes finds them all:
+
+# %% trap="04.1" role="more"
+from torchvision import models
+
+with torch.device("meta"):
+    resnet = models.resnet18()
+norms = {name: m for name, m in resnet.named_modules()
+         if isinstance(m, nn.BatchNorm2d)}
+caught = [name for name in norms if "norm" in name.lower()]
+exempt_ids = {id(p) for p in by_shape(resnet)[1]}
+missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
+
+# %% trap="04.1" role="more"
+claim("tensors that are decayed", len(decayed), expected=6)
 claim("encoder: tensors that are exempt", len(vectors), expected=8)
+claim("norms in ResNet-18", len(norms), expected=20)
+claim("norms that a filter for 'norm' in the name finds", len(caught),
+      expected=0)
 claim("ResNet-18: gains that are decayed", len(missed), expected=0)
 
-# %% [markdown] trap="04.1" role="repair"
+# %% [markdown] trap="04.1" role="more"
 # The rule by axes has exceptions, too. ConvNeXt multiplies each residual branch by
 # a gain per channel, and that gain has three axes.
 
-# %% trap="04.1" role="repair"
+# %% trap="04.1" role="more"
 with torch.device("meta"):
     convnext = models.convnext_tiny()
 scales = [p for name, p in convnext.named_parameters()
           if "layer_scale" in name]
 print(f"{len(scales)} gains such as {tuple(scales[0].shape)}")
 
-# %% trap="04.1" role="repair"
+# %% trap="04.1" role="more"
 claim("ConvNeXt-T: gains that the rule by axes decays",
       sum(p.ndim >= 2 for p in scales), expected=18)
 
-# %% [markdown] trap="04.1" role="repair"
-# So print what the rule puts where. How much a wrong group costs depends on three
+# %% [markdown] trap="04.1" role="more"
+# An embedding has two axes as well. Some recipes decay it, some do not: write the decision
+# down, and print what the rule puts where. What a wrong group costs depends on three
 # numbers, and you can measure that on one gain.
 
-# %% trap="04.1" role="repair"
+# %% trap="04.1" role="more"
 def shrunk(lr, decay, steps):
     """What AdamW leaves of a gain of 1 whose gradient is always 0."""
     gain = nn.Parameter(torch.ones(1, dtype=torch.float64))
@@ -197,7 +222,7 @@ def shrunk(lr, decay, steps):
 short, long = shrunk(2e-5, 0.01, 3000), shrunk(1e-2, 0.1, 1000)
 print(f"fine-tuning: {short:.5f}   a long run: {long:.3f}")
 
-# %% trap="04.1" role="repair"
+# %% trap="04.1" role="more"
 claim("taken by 3,000 steps at 0.00002, decay 0.01: share", 1 - short,
       expected=0.0006, within=1e-5)
 claim("left by 1,000 steps at 0.01, decay 0.1: exp(-1)", long,
@@ -246,14 +271,12 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 # [nanoGPT's model.py](https://github.com/karpathy/nanoGPT/blob/master/model.py) for
 # the rule by axes.
 
-# %% [markdown] trap="04.2" role="situation" core=true symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
+# %% [markdown] trap="04.2" role="situation" core=true fault="Adam runs at the learning rate of SGD" symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
 # ## A borrowed learning rate
 #
-# SGD with momentum reads the digits well at a rate of 0.3. You switch to Adam and
-# leave the rate. A colleague goes the other way and takes Adam's 0.001 to SGD.
-#
-# One of the two runs takes steps that are far too short, one takes steps that are far
-# too long.
+# SGD with momentum reads the digits well at a rate of 0.3. You switch to Adam and leave
+# the rate. A colleague goes the other way and takes Adam's 0.001 to SGD. Below,
+# `first_step` measures how far a weight goes in the very first step.
 
 # %% trap="04.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -280,14 +303,7 @@ adam = torch.optim.Adam
 borrowed = {"Adam at 0.3": score(adam, 0.3),
             "SGD at 0.001": score(momentum, 0.001)}
 
-# %% trap="04.2" role="guess"
-guess("04.2",
-      "At the same rate of 0.01, how long is Adam's first step, beside "
-      "that of SGD with momentum?",
-      choices=["over 100 times as long", "about 3 times as long",
-               "as long: the rate is the same"])
-
-# %% trap="04.2" role="look"
+# %% trap="04.2" role="break"
 def first_step(optimizer, lr):
     """Mean distance that a weight goes in the first step."""
     model = reader()
@@ -299,33 +315,42 @@ def first_step(optimizer, lr):
              for p, b in zip(model.parameters(), before)]
     return torch.cat(moves).mean().item()
 
+# %% trap="04.2" role="guess"
+guess("04.2",
+      "At one rate, 0.01: how many times as long is Adam's first step as "
+      "that of SGD with momentum?", unit="times")
+
+# %% trap="04.2" role="look"
 print({name: f"{right:.2f}" for name, right in borrowed.items()})
 by_adam, by_sgd = first_step(adam, 0.01), first_step(momentum, 0.01)
 print(f"first step at 0.01: Adam {by_adam:.1e}, SGD {by_sgd:.1e}")
 
 # %% trap="04.2" role="look"
-claim("SGD at 0.001: share right", borrowed["SGD at 0.001"], below=0.75)
-claim("Adam at 0.3: share right", borrowed["Adam at 0.3"], below=0.9)
-claim("mean first step at 0.01, Adam over SGD", by_adam / by_sgd,
-      above=100)
+measured("04.2", by_adam / by_sgd, right=(150, 450))
 
 # %% trap="04.2" role="look"
-measured("04.2", 0)
+claim("mean first step at 0.01, Adam over SGD", by_adam / by_sgd, above=100)
+
+# %% trap="04.2" role="look"
+plot_bars({"Adam": by_adam, "SGD + momentum": by_sgd}, log=True,
+          xlabel="mean first step at a rate of 0.01",
+          title="At one rate Adam's step is hundreds of times as long",
+          alt="Two bars on a log scale: Adam's first step is as long as "
+              "the rate, SGD's is hundreds of times shorter.")
 
 # %% [markdown] trap="04.2" role="why"
-# A rate is not a number of its own: it is multiplied with something, and the two
-# rules multiply it with different things. SGD's step is rate times
-# gradient, and the gradients here are far below one. Adam's first step has the
-# size of the rate itself. So the same 0.01 is a small step for one and a large one
-# for the other. When you change the rule, search the rate again.
+# A rate is multiplied with something, and the two rules multiply it with different things.
+# SGD's first step is rate times gradient, and this reader's gradients are far below one.
+# Adam's first step has the size of the rate itself. So 0.01 is a small step for one rule
+# and a large one for the other. When you change the rule, search the rate again.
 
 # %% trap="04.2" role="repair"
 own = {"Adam at 0.01": score(adam, 0.01),
        "SGD at 0.3": score(momentum, 0.3)}
+print({name: f"{right:.2f}" for name, right in own.items()})
 
 # %% trap="04.2" role="repair"
 claim("Adam at 0.01: share right", own["Adam at 0.01"], above=0.92)
-claim("SGD at 0.3: share right", own["SGD at 0.3"], above=0.92)
 
 # %% trap="04.2" role="repair"
 plot_bars(borrowed | own, xlabel="share of test digits right",
@@ -333,11 +358,20 @@ plot_bars(borrowed | own, xlabel="share of test digits right",
           alt="Bars: Adam at 0.3 and SGD at 0.001 fall far behind, Adam at "
               "0.01 and SGD at 0.3 both exceed nine tenths.")
 
+# %% [markdown] trap="04.2" role="more" topics="the other three runs · Muon"
+# The other three bars. Muon's rate is a third kind of number: *Further*, at the end of
+# this stage, measures it.
+
+# %% trap="04.2" role="more"
+claim("SGD at 0.001: share right", borrowed["SGD at 0.001"], below=0.75)
+claim("Adam at 0.3: share right", borrowed["Adam at 0.3"], below=0.9)
+claim("SGD at 0.3: share right", own["SGD at 0.3"], above=0.92)
+
 # %% [markdown] trap="04.2" role="folklore"
-# **Told:** a rate of 0.01 makes Adam crawl; 0.001 may make SGD diverge.
-# **Measured:** the reverse. Adam at 0.01 is one of the good runs here, SGD at 0.001
-# crawls, and it is Adam at 0.3 that breaks. Another page says that Adam at 0.01
-# "diverges at once": for a large pre-trained model it may. Rates do not travel.
+# **Told:** a rate of 0.01 makes Adam crawl; 0.001 may make SGD diverge. **Measured:** for
+# this reader it is the reverse. Adam at 0.01 is one of the good runs, SGD at 0.001 crawls,
+# and it is Adam at 0.3 that breaks. Another page says that Adam at 0.01 "diverges at
+# once": for a large pre-trained model it may. A rate belongs to a rule and a model.
 
 # %% trap="04.2" role="exercise" points=3 difficulty=3 minutes=15
 def step_size(opt: torch.optim.Optimizer) -> float:
@@ -376,14 +410,12 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # weights. **Source:** [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section
 # 2.1, on the effective step.
 
-# %% [markdown] trap="04.3" role="situation" core=true symptom="learning rate never rises, or decays far too early: scheduler.step() per epoch or per batch"
+# %% [markdown] trap="04.3" role="situation" core=true fault="scheduler.step() called per epoch, not per batch" symptom="learning rate never rises, or decays far too early: scheduler.step() per epoch or per batch"
 # ## A one-cycle schedule in the epoch loop
 #
-# Ten epochs of 100 batches. You set up a one-cycle schedule with a peak of 0.1
-# over `total_steps=1000`, and call `schedule.step()` at the end of the epoch, where
-# your old schedule stood. Nothing complains; the loss falls, slowly.
-#
-# You log the rate that each batch sees.
+# Ten epochs of 100 batches. You set up a one-cycle schedule with a peak of 0.1 over
+# `total_steps=1000`, and call `schedule.step()` at the end of the epoch, where your old
+# schedule stood. Nothing complains. You log the rate of each batch.
 
 # %% trap="04.3" role="break"
 def rates_of(build, batches, every=1):
@@ -404,7 +436,7 @@ def cycle(opt):
 starved = rates_of(cycle, 1000, every=100)      # once per epoch
 
 # %% trap="04.3" role="guess"
-guess("04.3", "What is the highest rate in the log?",
+guess("04.3", "What is the highest rate in the log, `starved`?",
       choices=["`0.1`, the peak", "about `0.05`", "about `0.01`",
                "about `0.004`"])
 
@@ -412,19 +444,39 @@ guess("04.3", "What is the highest rate in the log?",
 print(f"rates run from {min(starved):.5f} to {max(starved):.5f}")
 
 # %% trap="04.3" role="look"
+measured("04.3", 3)
+
+# %% trap="04.3" role="look"
 claim("highest rate that a batch sees, where 0.1 was the plan",
       max(starved), expected=0.0042, within=0.0001)
 
-# %% trap="04.3" role="look"
-measured("04.3", 3)
-
 # %% [markdown] trap="04.3" role="why"
 # A scheduler knows neither batches nor epochs. It counts calls of `step()`, and its
-# numbers are numbers of calls. So the two must be in one unit: 1,000 calls for
-# `total_steps=1000`. The other direction hurts as much, as the second cell shows.
+# numbers are numbers of calls. Ten calls of 1,000 leave one-cycle at the foot of its
+# climb. Calls and numbers belong into one unit.
+
+# %% trap="04.3" role="why"
+draw_blocks({"called per epoch": ["batch", "opt.step()", "schedule.step()"],
+             "called per batch": ["batch", "opt.step()",
+                                  "schedule.step()"]},
+            bypass={"called per epoch": [(1, 0)],
+                    "called per batch": [(2, 0)]},
+            marks={"called per epoch": ["schedule.step()"]},
+            captions={"called per epoch": "10 calls of 1,000",
+                      "called per batch": "1,000 calls of 1,000"},
+            title="The loop over batches decides how often it counts",
+            alt="Two columns of boxes: batch, opt.step, schedule.step. On "
+                "the left the loop over batches closes before "
+                "schedule.step, on the right behind it.")
 
 # %% trap="04.3" role="repair"
 fed = rates_of(cycle, 1000)                     # once per batch
+print(f"rates run up to {max(fed):.3f}")
+
+# %% trap="04.3" role="repair"
+claim("called per batch: highest rate", max(fed), expected=0.1, within=1e-6)
+
+# %% trap="04.3" role="repair"
 plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
            xlabel="batch", ylabel="learning rate",
            title="Called once per epoch, one-cycle never starts",
@@ -432,15 +484,20 @@ plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
                "batch 300 and falls to zero; called per epoch it stays "
                "near 0.004.")
 
-# %% trap="04.3" role="repair"
-claim("called per batch: highest rate", max(fed), expected=0.1, within=1e-6)
-claim("at 30 % of the batches: batch of the peak", fed.index(max(fed)),
-      expected=299)
-
 # %% [markdown] trap="04.3" role="repair"
-# Other schedules count in the same way, and the mistake works in both directions:
+# In the explorer, "its numbers count" is what you told the schedule, "step() is
+# called" is what your loop does. Make them differ.
 
-# %% trap="04.3" role="repair"
+# %% role="explore" explorer="schedules"
+from dlsys_helpers.explorers.schedules import schedules
+
+schedules
+
+# %% [markdown] trap="04.3" role="more" topics="the other direction · StepLR and cosine · where one-cycle is loud"
+# `StepLR` and `CosineAnnealingLR` count in the same way, and the mistake works in both
+# directions:
+
+# %% trap="04.3" role="more"
 steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
 claim("StepLR(30), meant for epochs, per batch: rate at batch 100",
       steps[100], expected=1e-4, within=1e-9)
@@ -451,24 +508,17 @@ flat = rates_of(lambda opt: sched.CosineAnnealingLR(opt, 1000), 1000, 100)
 claim("T_max=1000 called per epoch: last rate, of 0.1", flat[-1],
       expected=0.09998, within=1e-5)
 
-# %% trap="04.3" role="repair"
+# %% trap="04.3" role="more"
 try:
     rates_of(cycle, 1002)
     refused = False
 except ValueError as error:
     refused = "Tried to step" in str(error)
 
-# %% trap="04.3" role="repair"
+# %% trap="04.3" role="more"
 claim("OneCycleLR refuses to be called too often", refused, expected=True)
-
-# %% [markdown] trap="04.3" role="repair"
-# In the explorer, "its numbers count" is what you told the schedule, "step() is
-# called" is what your loop does. Make them differ.
-
-# %% role="explore" explorer="schedules"
-from dlsys_helpers.explorers.schedules import schedules
-
-schedules
+claim("at 30 % of the batches: batch of the peak", fed.index(max(fed)),
+      expected=299)
 
 # %% [markdown] trap="04.3" role="folklore"
 # **Told:** `CosineAnnealingLR` is stepped per epoch, `OneCycleLR` per batch, and a
@@ -515,14 +565,11 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # the rate. **Source:** PyTorch documentation, ["How to adjust learning
 # rate"](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate).
 
-# %% [markdown] trap="04.4" role="situation" symptom="AdamW differs from Adam although no weight decay was set"
+# %% [markdown] trap="04.4" role="situation" fault="AdamW decays by 0.01 when no weight_decay is given" symptom="AdamW differs from Adam although no weight decay was set"
 # ## Adam and AdamW, no decay given
 #
-# You compare Adam with AdamW, both "without weight decay": you pass none. You have
-# been warned that people forget the argument of AdamW and so train without
-# regularisation.
-#
-# Both run 100 steps from one start, on the same batches.
+# You compare Adam with AdamW and pass no decay to either. "Forget the argument, and AdamW
+# is plain Adam," says a colleague. Both run 100 steps from one start, on the same batches.
 
 # %% trap="04.4" role="break"
 origin = reader()
@@ -538,10 +585,12 @@ def trained(optimizer, **options):
 plain = trained(torch.optim.Adam)
 forgotten = trained(torch.optim.AdamW)           # no weight_decay given
 
-# %% trap="04.4" role="guess"
-guess("04.4", "What is the largest difference of a weight after 100 steps?",
-      choices=["about `1e-7`: rounding", "over `1e-4`",
-               "`0`: neither was given a decay"])
+# %% trap="04.4" role="guess" quoted="wrong"
+guess("04.4",
+      "How large is the largest difference between their weights after "
+      "100 steps?",
+      choices=["`0`: neither was given a decay", "about `1e-7`: rounding",
+               "over `1e-4`"])
 
 # %% trap="04.4" role="look"
 gap = (forgotten - plain).abs().max()
@@ -550,29 +599,41 @@ print(f"largest difference of a weight: {gap:.1e}")
 print(f"decay alone takes a share of {1 - (1 - 0.01 * 0.01) ** 100:.3f}")
 
 # %% trap="04.4" role="look"
-claim("largest difference of a weight", gap, above=1e-4)
-claim("AdamW's default is a decay of 0.01",
-      unasked.defaults["weight_decay"], expected=0.01)
-claim("Adam's is none", torch.optim.Adam(
-    [nn.Parameter(torch.ones(1))]).defaults["weight_decay"], expected=0)
+measured("04.4", 2)
 
 # %% trap="04.4" role="look"
-measured("04.4", 1)
+claim("largest difference of a weight", gap, above=1e-4)
 
 # %% [markdown] trap="04.4" role="why"
-# Forgetting the argument does not lose the decay, it gives you 0.01. Decay alone
-# would take 1 % of each weight in these 100 steps; the gap can be larger, since
-# two models that differ get different gradients from then on. To switch it off, say
-# `weight_decay=0`: then AdamW is Adam, bit for bit.
+# Forgetting the argument does not lose the decay, it gives you AdamW's default, 0.01.
+# Alone it would take 1 % of each weight in these 100 steps; the gap can be larger, since
+# two models that differ get different gradients.
 #
-# `weight_decay` of Adam is something else: it adds $\lambda w$ to the *gradient*,
-# which Adam then divides by the gradient's size. Below, one weight of 1 gets small
-# gradients and one gets large ones, both with a decay of 0.1.
+# Adam's own `weight_decay` is another method: it adds $\lambda w$ to the *gradient*, and
+# Adam then divides it by the gradient's size. AdamW multiplies the weight itself.
+
+# %% trap="04.4" role="why"
+draw_blocks({"Adam": ["g + λw", "m and v", "divide", "step"],
+             "AdamW": ["w times 1 − ηλ", "m and v", "divide", "step"]},
+            marks={"Adam": ["g + λw"]},
+            captions={"Adam": "the decay is divided, too",
+                      "AdamW": "the same share of each weight"},
+            title="Adam's decay goes through the division",
+            alt="Two columns of boxes. In Adam the decay joins the "
+                "gradient before the averages and the division; in "
+                "AdamW it multiplies the weight, apart from them.")
+
+# %% [markdown] trap="04.4" role="repair"
+# Say `weight_decay=0`, and AdamW is Adam, bit for bit:
 
 # %% trap="04.4" role="repair"
 off = trained(torch.optim.AdamW, weight_decay=0)
 claim("decay 0, AdamW minus Adam: largest difference",
       (off - plain).abs().max(), expected=0)
+
+# %% [markdown] trap="04.4" role="repair"
+# And with a decay of 0.1 in both? One weight of 1 gets small gradients, one gets large
+# ones:
 
 # %% trap="04.4" role="repair"
 def after_decay(optimizer):
@@ -590,7 +651,25 @@ print(f"Adam: {small:.2f} and {large:.2f}   "
       f"AdamW: {low:.2f} and {high:.2f}")
 
 # %% trap="04.4" role="repair"
+plot_bars({"Adam, small gradients": small, "Adam, large": large,
+           "AdamW, small": low, "AdamW, large": high},
+          xlabel="left of a weight of 1 after 300 steps",
+          title="Adam's decay spares weights with large gradients",
+          alt="Four bars. Adam leaves nothing of the weight with small "
+              "gradients and nearly all of the other; AdamW leaves "
+              "the same share of both.")
+
+# %% trap="04.4" role="repair"
 claim("Adam: left of the weight with small gradients", small, below=0.05)
+
+# %% [markdown] trap="04.4" role="more" topics="the two defaults · the bars in numbers"
+# The defaults, and the other bars:
+
+# %% trap="04.4" role="more"
+claim("AdamW's default is a decay of 0.01",
+      unasked.defaults["weight_decay"], expected=0.01)
+claim("Adam's is none", torch.optim.Adam(
+    [nn.Parameter(torch.ones(1))]).defaults["weight_decay"], expected=0)
 claim("Adam: left of the other", large, above=0.9)
 claim("AdamW: difference between the two", high - low, expected=0,
       within=0.001)
@@ -633,48 +712,67 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # ["Decoupled Weight Decay Regularization"](https://arxiv.org/abs/1711.05101),
 # algorithm 2.
 
-# %% [markdown] trap="04.5" role="situation" symptom="loss does not go down: learning rate too high or too low?"
-# ## Two rates that do not learn
+# %% [markdown] trap="04.5" role="situation" fault="a learning rate too high looks like one too low" symptom="loss does not go down: learning rate too high or too low?"
+# ## A rate of 0.0001 and a rate of 3
 #
-# Two people train your digit reader with momentum for 200 steps. Both report a loss
-# of about 2.3 and an accuracy near guessing. One of them used a rate of 0.0001, the
-# other 3. You are told to lower the rate when a network does not learn.
-#
-# How would you find a good rate without trying each for a full run? One way: let it
-# grow within a single run.
+# Two people train your digit reader with momentum for 200 steps, one at a rate of 0.0001,
+# one at 3. The first ends at a loss of about 2.3, what guessing costs. "That is too low. A
+# rate that is too high shows at once: the loss explodes," says a colleague.
 
 # %% trap="04.5" role="break"
 def run_at(lr, optimizer=momentum):
-    """Training loss on all digits and test accuracy after 200 steps."""
+    """Loss on all digits, test accuracy and model after 200 steps."""
     model = reader()
     fit(model, x_train, y_train, steps=200, lr=lr, optimizer=optimizer)
     with torch.no_grad():
         loss = F.cross_entropy(model(x_train), y_train).item()
-    return loss, accuracy(model, x_test, y_test)
+    return loss, accuracy(model, x_test, y_test), model
 
 low, high = run_at(0.0001), run_at(3)
 
-# %% trap="04.5" role="guess"
-guess("04.5",
-      "The rate grows from 0.00001 to 10 in one run of 100 batches. At "
-      "which rate is the loss lowest?",
-      choices=["below `0.001`", "`0.001` to `0.1`", "`0.1` to `2`",
-               "above `2`"])
+# %% trap="04.5" role="guess" quoted="wrong"
+guess("04.5", "At which loss does the run at a rate of 3 end?",
+      choices=["below `0.5`", "about `2.3`, too", "over `10`", "`nan`"])
 
 # %% trap="04.5" role="look"
 print(f"rate 0.0001: loss {low[0]:.2f}   rate 3: loss {high[0]:.2f}")
 
 # %% trap="04.5" role="look"
-claim("rate 0.0001: loss", low[0], expected=2.3, within=0.15)
+measured("04.5", 1)
+
+# %% trap="04.5" role="look"
 claim("rate 3: loss", high[0], expected=2.3, within=0.4)
-claim("the better of the two: share right", max(low[1], high[1]),
-      below=0.35)
+
+# %% trap="04.5" role="look"
+plot_columns({"rate 0.0001": low[0], "rate 3": high[0]},
+             xlabel="", ylabel="loss after 200 steps", form=".2f",
+             reference=(math.log(10), "guessing: ln 10"),
+             title="The loss does not say which way to go",
+             alt="Two columns of about the same height, both close to the "
+                 "dashed line of guessing.")
 
 # %% [markdown] trap="04.5" role="why"
-# A range test asks all rates in one short run: multiply the rate by a constant
-# factor after every batch and watch the loss. It stays flat, falls, and shoots up.
-# The loss at the lowest point is low thanks to the smaller rates before it; the
-# rate there is close to the one that fails. Start at a tenth of it.
+# At 0.0001 the weights have hardly moved. At 3 the first steps threw them so far that the
+# hidden units answer no digit any more. Only the last biases still learn, and the best that
+# they can do is to guess:
+
+# %% trap="04.5" role="why"
+def silent(model):
+    """Share of hidden units that ReLU sets to 0 for all digits."""
+    return (model[:2](x_train) == 0).all(0).float().mean().item()
+
+print(f"silent at 0.0001: {silent(low[2]):.2f}, "
+      f"at 3: {silent(high[2]):.2f}")
+
+# %% trap="04.5" role="why"
+claim("rate 3: share of hidden units that are silent", silent(high[2]),
+      above=0.8)
+
+# %% [markdown] trap="04.5" role="why"
+# A range test asks all rates in one short run: multiply the rate by a constant factor
+# after each batch and watch the loss. It stays flat, falls, and shoots up. The loss at the
+# lowest point is low thanks to the smaller rates before it; the rate there is close to one
+# that fails. Start at a tenth of it.
 
 # %% trap="04.5" role="repair"
 def sweep(optimizer=momentum, steps=100, low=1e-5, high=10.0):
@@ -696,6 +794,9 @@ def sweep(optimizer=momentum, steps=100, low=1e-5, high=10.0):
 # %% trap="04.5" role="repair"
 rates, losses = sweep()
 edge = rates[losses.index(min(losses))]
+print(f"rate at the lowest loss: {edge:.2f}")
+
+# %% trap="04.5" role="repair"
 plot_lines(rates, {"loss": losses}, logx=True, logy=True,
            xlabel="learning rate", ylabel="loss of the batch",
            title="The lowest point is close to an edge",
@@ -709,25 +810,30 @@ print(f"trained at a tenth: {tenth:.2f}, at the lowest point: {at_edge:.2f}"
       f", at 4 times that: {beyond:.2f}")
 
 # %% trap="04.5" role="repair"
-claim("rate at the lowest loss", edge, above=0.1, below=2)
 claim("a tenth of it: share right", tenth, above=0.92)
 
-# %% trap="04.5" role="repair"
-measured("04.5", 2)
+# %% role="explore" explorer="lr_range_test"
+from dlsys_helpers.explorers.lr_range_test import lr_range_test
 
-# %% [markdown] trap="04.5" role="repair"
+lr_range_test
+
+# %% [markdown] trap="04.5" role="more" topics="the two runs · at the edge and beyond · without momentum"
 # At the lowest point itself you gain little or lose some; beyond it, the run is lost:
 
-# %% trap="04.5" role="repair"
+# %% trap="04.5" role="more"
+claim("rate 0.0001: loss", low[0], expected=2.3, within=0.15)
+claim("the better of the two: share right", max(low[1], high[1]),
+      below=0.35)
+claim("rate at the lowest loss", edge, above=0.1, below=2)
 claim("the lowest point itself: share right, beside the tenth's",
       at_edge - tenth, below=0.03)
 claim("4 times beyond it: share right", beyond, below=0.9)
 
-# %% [markdown] trap="04.5" role="repair"
+# %% [markdown] trap="04.5" role="more"
 # A tenth is a margin, and what margin you need depends on the rule. Without
 # momentum the same test gives a higher edge, and a tenth of it is slow.
 
-# %% trap="04.5" role="repair"
+# %% trap="04.5" role="more"
 sgd = torch.optim.SGD
 rates, losses = sweep(sgd)
 plain_edge = rates[losses.index(min(losses))]
@@ -735,15 +841,10 @@ slow, third = (run_at(plain_edge / part, sgd)[1] for part in (10, 3))
 print(f"plain SGD: edge {plain_edge:.2f}, trained at a tenth {slow:.2f}, "
       f"at a third {third:.2f}")
 
-# %% trap="04.5" role="repair"
+# %% trap="04.5" role="more"
 claim("plain SGD, a tenth: share right", slow, above=0.87)
 claim("plain SGD, a third: share right, beside the tenth's", third - slow,
       above=-0.01)
-
-# %% role="explore" explorer="lr_range_test"
-from dlsys_helpers.explorers.lr_range_test import lr_range_test
-
-lr_range_test
 
 # %% trap="04.5" role="exercise" points=4 difficulty=3 minutes=20
 def lr_find(model: nn.Module, loss_of, steps: int, low: float,
@@ -792,14 +893,12 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # Networks"](https://arxiv.org/abs/1506.01186), section 3.3, for the sweep; the tenth
 # is a rule of thumb, tried above.
 
-# %% [markdown] trap="04.6" role="situation" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
+# %% [markdown] trap="04.6" role="situation" fault="max() as a floor: the cosine stands still" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
 # ## A floor under a cosine
 #
-# Warm up for 100 steps, then a cosine down to a tenth of the peak at step 1,000:
-# the usual recipe for large models. You write the warm-up as `step / warm` and the
-# floor as `max(0.1, cosine)`, as the script you found does.
-#
-# You count the steps that stand on the floor, and look at the very first one.
+# Warm up for 100 steps, then a cosine down to a tenth of the peak at step 1,000: the usual
+# recipe for large models. You write warm-up and floor as the script does that you found.
+# "Your first batch is wasted," says a colleague.
 
 # %% trap="04.6" role="break"
 def factor(step, warm=100, total=1000, floor=0.1):
@@ -811,8 +910,9 @@ def factor(step, warm=100, total=1000, floor=0.1):
 
 cut = [factor(step) for step in range(1000)]
 
-# %% trap="04.6" role="guess"
-guess("04.6", "How many of the 1,000 steps stand on the floor?",
+# %% trap="04.6" role="guess" quoted="right"
+guess("04.6",
+      "After the warm-up, how many of the steps run exactly at the floor?",
       unit="steps")
 
 # %% trap="04.6" role="look"
@@ -820,19 +920,23 @@ at_floor = sum(share == 0.1 for share in cut[100:])
 print(f"steps on the floor: {at_floor}   first step: {cut[0]}")
 
 # %% trap="04.6" role="look"
-claim("steps that stand on the floor", at_floor, expected=184)
-claim("first step: share of the peak", cut[0], expected=0)
-
-# %% trap="04.6" role="look"
 measured("04.6", at_floor, right=(150, 220))
 
+# %% trap="04.6" role="look"
+claim("steps that stand on the floor", at_floor, expected=184)
+
+# %% [markdown] trap="04.6" role="look"
+# The colleague is right, too: the first batch moves nothing.
+
+# %% trap="04.6" role="look"
+claim("first step: share of the peak", cut[0], expected=0)
+
 # %% [markdown] trap="04.6" role="why"
-# `max` cuts the lower end off a cosine that was heading for zero: it arrives early
-# and stays. A floor belongs *into* the formula: floor plus the rest times the cosine.
-# Where the cut curve hits 0.1, the scaled one is still at 0.19. And steps are counted
-# from 0, so a warm-up over `warm` steps is `(step + 1) / warm`: no batch is wasted,
-# and step `warm - 1` runs at the peak. The cosine counts from there, so that the last
-# step runs at the floor.
+# `max` cuts the lower end off a cosine that was heading for zero: the rate arrives early
+# and stays. A floor belongs *into* the formula: floor plus the rest times the cosine. And
+# steps are counted from 0, so a warm-up over `warm` steps is `(step + 1) / warm`: step
+# `warm - 1` runs at the peak. The cosine counts from there, so that the last step runs at
+# the floor.
 
 # %% trap="04.6" role="repair"
 def scaled(step, warm=100, total=1000, floor=0.1):
@@ -842,6 +946,10 @@ def scaled(step, warm=100, total=1000, floor=0.1):
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done))
 
 smooth = [scaled(step) for step in range(1000)]
+print(f"steps on the floor: {sum(s == 0.1 for s in smooth[100:])}   "
+      f"first step: {smooth[0]}")
+
+# %% trap="04.6" role="repair"
 plot_lines(range(1000), {"max()": cut, "scaled": smooth}, xlabel="step",
            ylabel="share of the peak", title="A cut cosine stands still",
            alt="Two schedules with warm-up. The cut one falls faster and "
@@ -852,13 +960,13 @@ plot_lines(range(1000), {"max()": cut, "scaled": smooth}, xlabel="step",
 arrives = cut.index(0.1, 100)
 claim("where the cut one arrives, the scaled one: share of the peak",
       smooth[arrives], expected=0.19, within=0.002)
-claim("steps at which the scaled one stands still", sum(
-    a == b for a, b in zip(smooth[101:], smooth[102:])), expected=0)
 
-# %% [markdown] trap="04.6" role="repair"
+# %% [markdown] trap="04.6" role="more" topics="both ends"
 # Both ends stay where they were asked for:
 
-# %% trap="04.6" role="repair"
+# %% trap="04.6" role="more"
+claim("steps at which the scaled one stands still", sum(
+    a == b for a, b in zip(smooth[101:], smooth[102:])), expected=0)
 claim("scaled, first step: share of the peak", smooth[0], expected=0.01)
 claim("scaled, last step: share of the peak", smooth[-1], expected=0.1,
       within=1e-9)
@@ -893,14 +1001,12 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # last. **Source:** Loshchilov & Hutter 2017,
 # ["SGDR"](https://arxiv.org/abs/1608.03983), equation 5, for the floor inside.
 
-# %% [markdown] trap="04.7" role="situation" symptom="parameters move although they received no gradient: zero_grad(set_to_none=False)"
+# %% [markdown] trap="04.7" role="situation" fault="zero_grad(set_to_none=False): idle weights move on" symptom="parameters move although they received no gradient: zero_grad(set_to_none=False)"
 # ## A head that is out of the loss
 #
-# A model has one trunk and two heads. For 20 steps you train both tasks, then only
-# the first. The second head is out of the loss, so it stands still. To be on the
-# safe side you call `zero_grad(set_to_none=False)`: "a zero gradient, a zero step".
-#
-# You use Adam at a rate of 0.01.
+# A model has one trunk and two heads. For 20 steps you train both tasks, with Adam at a
+# rate of 0.01, then only the first. "A zero gradient, a zero step," says a colleague. So
+# you call `zero_grad(set_to_none=False)`, to be on the safe side.
 
 # %% trap="04.7" role="break"
 def heads_loss(trunk, used, idle, both):
@@ -927,32 +1033,58 @@ def idle_drift(set_to_none):
 
 drift = idle_drift(set_to_none=False)
 
-# %% trap="04.7" role="guess"
+# %% trap="04.7" role="guess" quoted="wrong"
 guess("04.7",
       "How far does the second head move in 20 steps in which its gradient "
       "is exactly zero?",
-      choices=["2 rates or more", "less than half a rate", "not at all"])
+      choices=["not at all", "less than half a rate", "2 rates or more"])
 
 # %% trap="04.7" role="look"
 print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
 
 # %% trap="04.7" role="look"
-claim("distance of the idle head, in rates", drift / 0.01, above=2)
+measured("04.7", 2)
 
 # %% trap="04.7" role="look"
-measured("04.7", 0)
+claim("distance of the idle head, in rates", drift / 0.01, above=2)
 
 # %% [markdown] trap="04.7" role="why"
-# Adam steps along its *memory*, and a zero gradient only lets that fade: the head
-# coasts on. Weight decay, where it is set, goes on as well. `None` means something
-# else: torch skips the
-# tensor, memory and all. One weight shows it by hand: after a gradient of 1 at rate
-# 0.1 it stands at 0.9. A second step with `None` leaves it there, with a zero it goes to
-# 0.833.
+# Adam steps along its *memory*, and a zero gradient only lets that fade: the head coasts
+# on. Weight decay, where it is set, goes on as well. `None` means something else: torch
+# skips the tensor, memory and all. One weight shows it, after a single gradient of 1:
+
+# %% trap="04.7" role="why"
+def path(grad, steps=10):
+    """A weight under Adam: one gradient of 1, then always this one."""
+    w = nn.Parameter(torch.ones(1))
+    opt, seen = torch.optim.Adam([w], lr=0.1), [1.0]
+    for step in range(steps):
+        w.grad = grad if step else torch.ones(1)
+        opt.step()
+        seen.append(w.item())
+    return seen
+
+# %% trap="04.7" role="why"
+plot_lines(range(11), {"then None": path(None),
+                       "then zeros": path(torch.zeros(1))},
+           xlabel="step", ylabel="weight",
+           title="With zeros Adam coasts on, with None it stands",
+           alt="A weight by step. Both lines fall from 1 to 0.9 in the "
+               "first step. With None the line stays there, with zeros "
+               "it goes on falling, ever more slowly.")
 
 # %% trap="04.7" role="repair"
-with_none = idle_drift(True)
+with_none = idle_drift(set_to_none=True)
+print(f"the idle head moved by {with_none:.3f}")
 
+# %% trap="04.7" role="repair"
+claim("with None: distance of the idle head", with_none, expected=0)
+
+# %% [markdown] trap="04.7" role="more" topics="one weight in numbers · other optimizers · what plain zero_grad leaves"
+# The second step of the figure in numbers, and of other rules. Plain SGD, Adagrad and
+# RMSprop have no momentum to coast on:
+
+# %% trap="04.7" role="more"
 def second_step(grad, optimizer=torch.optim.Adam):
     """A weight of 1 after steps with a gradient of 1 and with this one."""
     w = nn.Parameter(torch.ones(1))
@@ -961,30 +1093,27 @@ def second_step(grad, optimizer=torch.optim.Adam):
         opt.step()
     return w.item()
 
-# %% trap="04.7" role="repair"
-claim("with None: distance of the idle head", with_none, expected=0)
-claim("None: the weight after it", second_step(None), expected=0.9,
-      within=1e-6)
-claim("zero: the weight after it", second_step(torch.zeros(1)),
-      expected=0.833, within=0.001)
-
-# %% trap="04.7" role="repair"
+# %% trap="04.7" role="more"
 def coasts(optimizer):
     """How far a zero gradient moves the weight of second_step."""
     return abs(second_step(torch.zeros(1), optimizer)
                - second_step(None, optimizer))
 
-# %% trap="04.7" role="repair"
+# %% trap="04.7" role="more"
+claim("None: the weight after it", second_step(None), expected=0.9,
+      within=1e-6)
+claim("zero: the weight after it", second_step(torch.zeros(1)),
+      expected=0.833, within=0.001)
 claim("SGD with momentum: step of a zero gradient", coasts(momentum),
       expected=0.09, within=1e-6)
 claim("plain SGD, Adagrad, RMSprop: longest step of a zero gradient",
       max(map(coasts, (torch.optim.SGD, torch.optim.Adagrad,
                        torch.optim.RMSprop))), expected=0)
 
-# %% [markdown] trap="04.7" role="repair"
+# %% [markdown] trap="04.7" role="more"
 # And what you get if you do not ask:
 
-# %% trap="04.7" role="repair"
+# %% trap="04.7" role="more"
 w = nn.Parameter(torch.ones(1))
 w.square().backward()
 torch.optim.SGD([w]).zero_grad()
@@ -1030,15 +1159,15 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # compare its weights before and after. **Source:** PyTorch documentation,
 # [`Optimizer.zero_grad`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
-# %% [markdown] trap="04.8" role="situation" symptom="fine-tuning unstable in the first steps: Adam without bias correction"
+# %% [markdown] trap="04.8" role="situation" fault="Adam without bias correction: steps too long" symptom="fine-tuning unstable in the first steps: Adam without bias correction"
 # ## Adam without bias correction
 #
-# Someone ported Adam and left out the bias correction: "it only matters for the
-# first ten steps, and without it those are tiny, because $m$ starts at zero and
-# only a tenth of the gradient gets in." Cautious early steps sound fine to you.
+# Somebody ported Adam and left out the bias correction. You expect cautious first steps:
+# $m$ starts at zero, and only a tenth of the gradient gets in. "They are too long," says
+# the reviewer.
 #
-# A weight sees the gradient 1 at every step. With the correction each of its steps is
-# one rate long.
+# A weight sees the gradient 1 at each step. With the correction each of its steps is one
+# rate long.
 
 # %% trap="04.8" role="break"
 def adam_moves(steps, corrected, b1=0.9, b2=0.999):
@@ -1056,7 +1185,7 @@ def adam_moves(steps, corrected, b1=0.9, b2=0.999):
 
 bare = adam_moves(2000, corrected=False)
 
-# %% trap="04.8" role="guess"
+# %% trap="04.8" role="guess" quoted="right"
 guess("04.8", "How long is its twelfth step without the correction?",
       unit="rates")
 
@@ -1065,34 +1194,43 @@ print(f"step 1: {bare[0]:.2f}   step 12: {bare[11]:.2f}   "
       f"step 100: {bare[99]:.2f}   step 2,000: {bare[-1]:.3f}")
 
 # %% trap="04.8" role="look"
-claim("first step, in rates", bare[0], expected=3.16,
-      within=0.01)
-claim("12th step, in rates", bare[11], expected=6.57, within=0.01)
-claim("which of the steps is the longest", bare.index(max(bare)) + 1,
-      expected=12)
-
-# %% trap="04.8" role="look"
 measured("04.8", bare[11], right=(5, 8))
 
+# %% trap="04.8" role="look"
+claim("12th step, in rates", bare[11], expected=6.57, within=0.01)
+
 # %% [markdown] trap="04.8" role="look"
-# A hundred steps later the effect is still there:
+# That is the longest. A hundred steps later the effect is still there:
 
 # %% trap="04.8" role="look"
 claim("step 100, in rates", bare[99], expected=3.24, within=0.01)
-claim("mean of the first 100 steps, in rates", sum(bare[:100]) / 100,
-      expected=4.66, within=0.01)
 
 # %% [markdown] trap="04.8" role="why"
 # $m$ starts too small, but so does $v$, and the step divides by its root. With
 # $\beta_2 = 0.999$ the second average wakes up a hundred times more slowly than the
-# first, so the quotient is too *large*: by $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$.
-# It is off by 7.5 % even at step 2,000. With the correction every step for this
-# gradient is one rate long. Too long or too short is up to both betas: with 0.9 and 0.95,
-# as some language models use, the first step without correction is too short, 0.447 of a
-# rate.
+# first, so the quotient is too *large*: by $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$. The
+# correction divides both averages by what they still lack.
+
+# %% trap="04.8" role="why"
+ts = range(1, 2001)
+plot_lines(ts, {"m": [1 - 0.9**t for t in ts],
+                "root of v": [math.sqrt(1 - 0.999**t) for t in ts]},
+           xlabel="step", ylabel="average of a gradient of 1", logx=True,
+           title="m wakes up first, so m over the root of v is too large",
+           alt="Two averages of a gradient of 1 by step. m has reached 1 "
+               "by step 50; the root of v is still at 0.2 there and comes "
+               "close to 1 only by step 2000.")
 
 # %% trap="04.8" role="repair"
 whole = adam_moves(2000, corrected=True)
+print(f"step 1: {whole[0]:.2f}   step 12: {whole[11]:.2f}   "
+      f"step 100: {whole[99]:.2f}   step 2,000: {whole[-1]:.3f}")
+
+# %% trap="04.8" role="repair"
+claim("corrected, in rates: largest distance from 1",
+      max(abs(s - 1) for s in whole), below=1e-9)
+
+# %% trap="04.8" role="repair"
 plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
            xlabel="step", ylabel="step size / rate", logx=True,
            title="Without correction Adam's first steps are too long",
@@ -1100,20 +1238,28 @@ plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
                "starts at 3, peaks near 6.6 at step 12 and comes down to 1 "
                "by step 2000; corrected it is 1 throughout.")
 
-# %% trap="04.8" role="repair"
+# %% [markdown] trap="04.8" role="more" topics="more of the curve · other betas: too short"
+# The curve starts above 3 and is off by 7.5 % even at step 2,000:
+
+# %% trap="04.8" role="more"
 t = 12
+claim("first step, in rates", bare[0], expected=3.16,
+      within=0.01)
+claim("which of the steps is the longest", bare.index(max(bare)) + 1,
+      expected=12)
+claim("mean of the first 100 steps, in rates", sum(bare[:100]) / 100,
+      expected=4.66, within=0.01)
 claim("12th step, as the closed form has it", bare[t - 1],
       expected=(1 - 0.9**t) / math.sqrt(1 - 0.999**t), within=1e-9)
 claim("step 2,000, in rates, minus 1", bare[-1] - 1, expected=0.075,
       within=0.001)
-claim("corrected, in rates: largest distance from 1",
-      max(abs(s - 1) for s in whole), below=1e-9)
 
-# %% [markdown] trap="04.8" role="repair"
+# %% [markdown] trap="04.8" role="more"
 # The first step alone is $(1-\beta_1)/\sqrt{1-\beta_2}$ rates long, so neither beta
-# decides without the other. With 0.9 for the first and 0.95 for the second it is short:
+# decides without the other. With 0.9 for the first and 0.95 for the second, as some
+# language models use, it is short:
 
-# %% trap="04.8" role="repair"
+# %% trap="04.8" role="more"
 short = adam_moves(1, corrected=False, b2=0.95)
 claim("second beta 0.95: first step, in rates", short[0], expected=0.447,
       within=0.001)
@@ -1162,15 +1308,13 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # section 3; Zhang et al. 2020, ["Revisiting Few-sample BERT
 # Fine-tuning"](https://arxiv.org/abs/2006.05987).
 
-# %% [markdown] trap="04.9" role="situation" symptom="own Lion implementation differs from the paper: one beta for update and momentum"
+# %% [markdown] trap="04.9" role="situation" fault="Lion with one beta: its momentum forgets too fast" symptom="own Lion implementation differs from the paper: one beta for update and momentum"
 # ## Lion with one beta for two jobs
 #
-# Lion is the sign of a blend of momentum and gradient. You port it from a summary
-# that uses $\beta_1 = 0.9$ in both lines: once to blend, once to update the
-# momentum. The network trains, the accuracy is fine.
-#
-# The paper has a second number, $\beta_2 = 0.99$. Let all gradients be noise, without
-# any signal.
+# Lion is the sign of a blend of momentum and gradient. You port it from a summary that
+# uses $\beta_1 = 0.9$ in both lines: once to blend, once to update the momentum. The paper
+# has a second number, $\beta_2 = 0.99$, for the update. The network trains, and its
+# accuracy is fine. Below, all gradients are noise, without any signal.
 
 # %% trap="04.9" role="break"
 def lion_signs(gradients, b1, b2):
@@ -1198,20 +1342,19 @@ def flipped(a, b):
 print(f"steps that go the other way: {flipped(summary, paper):.3f}")
 
 # %% trap="04.9" role="look"
+measured("04.9", 100 * flipped(summary, paper), right=(20, 36))
+
+# %% trap="04.9" role="look"
 claim("share of steps that go the other way, on noise",
       flipped(summary, paper), expected=0.279, within=0.01)
 
-# %% trap="04.9" role="look"
-measured("04.9", 100 * flipped(summary, paper), right=(20, 36))
-
 # %% [markdown] trap="04.9" role="why"
-# The two numbers have two jobs. $\beta_1$ says how much the newest gradient counts
-# in *this* step, $\beta_2$ how long the momentum remembers. With 0.9 for both, the
-# memory is ten steps instead of a hundred: a noisier direction. For pure noise the
-# share that flips follows from the correlation $\rho$ of the two blends, as
-# $\arccos(\rho)/\pi$. A strong signal hides the fault, because then both agree.
+# The two numbers have two jobs. $\beta_1$ says how much the newest gradient counts in
+# *this* step, $\beta_2$ how long the momentum remembers. With 0.9 for both, the memory is
+# ten steps instead of a hundred: a noisier direction. A strong signal hides the fault,
+# because then both agree.
 
-# %% trap="04.9" role="repair"
+# %% trap="04.9" role="why"
 ages = torch.arange(1, 2000, dtype=torch.float64)
 
 def blend(b1, b2):
@@ -1220,6 +1363,24 @@ def blend(b1, b2):
     return torch.cat([torch.tensor([1 - b1], dtype=torch.float64), old])
 
 one, two = blend(0.9, 0.9), blend(0.9, 0.99)
+
+# %% trap="04.9" role="why"
+plot_lines(range(101), {"0.9 twice": one[:101],
+                        "0.9 and 0.99": two[:101]},
+           xlabel="age of a gradient, in steps",
+           ylabel="its weight in the sign",
+           title="With one beta the memory is ten steps, not a hundred",
+           alt="Weight of a gradient by its age. With 0.9 twice it falls "
+               "from 0.1 to nothing within 40 steps. With 0.9 and 0.99 "
+               "only the newest weighs 0.1; the older ones lie low and "
+               "fall slowly, over a hundred steps.")
+
+# %% [markdown] trap="04.9" role="repair"
+# With two betas the port is the paper's. To test any port, feed it noise: from the
+# correlation $\rho$ of two blends follows the share of signs that differ,
+# $\arccos(\rho)/\pi$.
+
+# %% trap="04.9" role="repair"
 rho = (one @ two) / (one.norm() * two.norm())
 share = math.acos(rho) / math.pi
 print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
@@ -1227,20 +1388,23 @@ print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
 # %% trap="04.9" role="repair"
 claim("share that theory gives", share, expected=0.279, within=0.001)
 
-# %% [markdown] trap="04.9" role="repair"
+# %% [markdown] trap="04.9" role="more" topics="where a signal hides it · a lower rate wants a higher decay"
 # Where the gradient carries a signal, the two agree almost always:
 
-# %% trap="04.9" role="repair"
+# %% trap="04.9" role="more"
 biased = noise + 1.0
 hidden = flipped(lion_signs(biased, 0.9, 0.9),
                  lion_signs(biased, 0.9, 0.99))
 claim("share that differs when a signal is added", hidden, below=0.02)
 
-# %% trap="04.9" role="repair"
+# %% [markdown] trap="04.9" role="more"
+# And a rate that is lowered for Lion takes the decay down with it:
+
+# %% trap="04.9" role="more"
 before, smaller = shrunk(1e-2, 0.1, 1000), shrunk(1e-3, 0.1, 1000)
 print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
 
-# %% trap="04.9" role="repair"
+# %% trap="04.9" role="more"
 claim("logarithm of what is left, rate 0.01 over rate 0.001",
       math.log(before) / math.log(smaller), expected=10, within=0.01)
 claim("rate 0.001 with a decay of 1: left, as before",
@@ -1290,8 +1454,8 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # %% [markdown] role="concept"
 # ## Further
 #
-# No trap needs what follows: two optimizers at the rates of a chart, and why a rate
-# falls, or rises first.
+# No trap needs what follows: two optimizers at the rates of a chart, why a rate falls, or
+# rises first, and Muon, a rule for matrices.
 
 # %% [markdown] role="concept"
 # ### Which one wins?
@@ -1405,7 +1569,7 @@ def with_warmup(warm, steps=150, peak=0.03):
 # %% role="concept"
 cold, warmed = with_warmup(1), with_warmup(50)
 lower = with_warmup(1, peak=0.003)
-print(f"at 0.03: no warm-up {cold:.2f}, 50 steps of it {warmed:.2f}; "
+print(f"at 0.03: no warm-up {cold:.2f}, 50 steps of it {warmed:.1f}; "
       f"at 0.003 without {lower:.2f}")
 
 # %% role="concept"
@@ -1445,6 +1609,104 @@ claim("up for 30 % of the 500 steps: step of the peak",
       rates.index(max(rates)), expected=149)
 claim("last rate, 10,000 times below the first", rates[-1],
       expected=4e-7, within=1e-9)
+
+# %% [markdown] role="concept"
+# ### Muon: a rule for matrices
+#
+# Muon takes the momentum of a weight matrix and pushes its singular values towards one
+# before it steps, with a few matrix products (*Newton-Schulz*). So it is for the hidden
+# matrices of a network. What is no matrix, `torch.optim.Muon` refuses: biases, gains,
+# kernels of a convolution. An embedding or an output layer is a matrix, and it takes them
+# without a word. Its documentation leaves them, like the vectors, to AdamW: you have to
+# sort them out yourself, as in trap 04.1.
+
+# %% role="concept"
+def muon_takes(*shape):
+    try:
+        torch.optim.Muon([nn.Parameter(torch.zeros(shape))])
+    except ValueError:
+        return False
+    return True
+
+print({"hidden (64, 64)": muon_takes(64, 64), "bias": muon_takes(64),
+       "kernel": muon_takes(8, 8, 3, 3),
+       "embedding (1000, 64)": muon_takes(1000, 64)})
+
+# %% role="concept"
+claim("Muon takes a bias or a kernel",
+      muon_takes(64) or muon_takes(8, 8, 3, 3), expected=False)
+claim("Muon takes an embedding", muon_takes(1000, 64), expected=True)
+
+# %% [markdown] role="concept"
+# Its default rate is AdamW's 0.001, and means another step: an $n$ by $n$ matrix whose
+# singular values are near one has entries of about $1/\sqrt{n}$. That is the step with
+# `adjust_lr_fn="original"`, the default. With `"match_rms_adamw"` it is about a fifth of
+# the rate for each shape, so that Muon can be given a rate that was found for AdamW. Look at
+# the first step of a matrix of 256 by 256:
+
+# %% role="concept"
+def first_rms(optimizer, **options):
+    """Root mean square of a matrix's first step, in rates."""
+    w = nn.Parameter(torch.zeros(256, 256))
+    w.grad = torch.randn(256, 256)
+    optimizer([w], lr=0.001, **options).step()
+    return w.detach().square().mean().sqrt().item() / 0.001
+
+rms = {"AdamW": first_rms(torch.optim.AdamW),
+       "match_rms_adamw": first_rms(torch.optim.Muon,
+                                    adjust_lr_fn="match_rms_adamw"),
+       "original": first_rms(torch.optim.Muon)}
+
+# %% role="concept"
+plot_bars(rms, xlabel="root mean square of the first step, in rates",
+          title="One rate, three steps: Muon's default is the shortest",
+          alt="Three bars. AdamW's first step is one rate, Muon's with "
+              "match_rms_adamw about a fifth of it, with the original "
+              "adjustment about a twentieth.")
+
+# %% role="concept"
+claim("Muon, original, 256 by 256: first step in rates", rms["original"],
+      expected=0.056, within=0.006)
+claim("Muon, match_rms_adamw: first step in rates",
+      rms["match_rms_adamw"], expected=0.18, within=0.02)
+
+# %% [markdown] role="concept"
+# So AdamW's rate is too low for that default. Let Muon train the hidden matrices of a deeper reader,
+# and AdamW the rest:
+
+# %% role="concept"
+def with_hidden(rule, steps=60):
+    """Training loss; `rule` has the hidden matrices, AdamW the rest."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
+                        nn.ReLU(), nn.Linear(64, 64), nn.ReLU(),
+                        nn.Linear(64, 10))
+    hidden = [net[2].weight, net[4].weight]
+    rest = [p for p in net.parameters() if all(p is not h for h in hidden)]
+    opts = rule(hidden), torch.optim.AdamW(rest, lr=0.001)
+    for _ in range(steps):
+        net.zero_grad()
+        batch_loss(net).backward()
+        for opt in opts:
+            opt.step()
+    return F.cross_entropy(net(x_train), y_train).item()
+
+# %% role="concept"
+by_adamw = with_hidden(torch.optim.AdamW)           # its default: 0.001
+by_muon = with_hidden(torch.optim.Muon)             # its default: 0.001
+bolder = with_hidden(lambda p: torch.optim.Muon(p, lr=0.02))
+print(f"loss, AdamW {by_adamw:.2f}, Muon {by_muon:.2f}, "
+      f"Muon at 0.02 {bolder:.2f}")
+
+# %% role="concept"
+claim("hidden matrices at 0.001: loss with Muon over AdamW's",
+      by_muon / by_adamw, above=1.2)
+claim("Muon: loss at 0.02 over that at 0.001", bolder / by_muon,
+      below=0.8)
+
+# %% [markdown] role="concept"
+# In these 60 steps the default rate is far too low; twenty times as much is not. A rate
+# belongs to its rule, once more. **Source:** PyTorch
+# documentation of [`Muon`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Muon.html).
 
 # %% [markdown] role="quiz"
 # ## Check yourself
