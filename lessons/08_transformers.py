@@ -765,10 +765,8 @@ print(f"entropy {entropy:.2f} nats, causal model {causal:.2f}")
 claim("causal model above the entropy by, in nats", causal - entropy,
       above=-0.05, below=0.1)
 
-# %% [markdown] trap="08.3" role="more" topics="the price of a gap · a model trained longer · logits read one place off"
+# %% [markdown] trap="08.3" role="more" topics="the price of a gap · logits read one place off"
 # **The price of a gap** lies below the entropy of the next token, for who sees both sides.
-# That the masked model got fewer questions a step is a smaller part of what it pays behind the
-# text: trained four times as long it still pays more there.
 
 # %% trap="08.3" role="more"
 claim("nats for a masked token with both neighbours in view, less those "

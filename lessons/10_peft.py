@@ -918,7 +918,7 @@ def passport(model: nn.Module) -> dict:
 # ## From the file into service
 #
 # A trained adapter is saved in a folder, with its numbers and its configuration. It had
-# brought the loss on the new language from over three down to under two. The program that
+# brought the loss on the new language from over three down to about two. The program that
 # serves it builds the base, reads the configuration, and calls `get_peft_model` with both,
 # as the training did. A second version then hands the numbers of the file to
 # `load_state_dict`, which complains about missing keys, until one adds `strict=False`.
