@@ -31,7 +31,7 @@ from dlsys_helpers import acting, catalog, checking, paths, stages
 from dlsys_helpers.cards import inline
 from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import lessons, new, proof, reading, readme, rests, stored_outputs, sweep
+from tools import book_finder, lessons, new, proof, reading, readme, rests, stored_outputs, sweep
 from tools.canonical import canonical
 from tools.execution import CellFailed, run
 from tools.lessons import Source
@@ -545,6 +545,7 @@ def main() -> None:
     for source in chosen:
         build(source, args.again)
     readme.update(Path(ROOT / "README.md"))
+    book_finder.update()
     print(*(line for source in chosen if source.stage for line in owed(source)), sep="\n")
 
 
