@@ -31,7 +31,7 @@ from dlsys_helpers import acting, catalog, checking, paths, stages
 from dlsys_helpers.cards import inline
 from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import book_finder, lessons, new, proof, reading, readme, rests, stored_outputs, sweep
+from tools import lessons, new, proof, reading, readme, rests, stored_outputs, sweep
 from tools.canonical import canonical
 from tools.execution import CellFailed, run
 from tools.lessons import Source
@@ -538,6 +538,8 @@ def main() -> None:
     if args.check:
         found = stale(sources_of([]))
         sys.exit(f"out of date: {', '.join(found)}. Run: make build" if found else 0)
+    from tools import book_finder  # a draft needs neither the book nor the watch's records
+
     chosen = sources_of(args.lesson)
     catalog.FOLDER.mkdir(exist_ok=True)
     for path, text in catalog_files(chosen).items():
