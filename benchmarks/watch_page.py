@@ -1,42 +1,124 @@
-"""The tables in book/watch.md: the rules, and what the watch was measured to cost.
+"""The tables in book/watch.md: rules, what they find and miss, other tools, and what it costs.
 
     .venv/bin/python -m benchmarks.watch_page
 """
 
 from __future__ import annotations
 
+import functools
 import json
-import re
 from pathlib import Path
 
-from benchmarks import watch_overhead
+import yaml
+
+from benchmarks import watch_corpus, watch_overhead
 from dlsys_watch.rules import all_rules
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "watch.md"
+NEIGHBOURS = PAGE.with_name("neighbours.yml")
+
+
+def markdown(head: tuple[str, ...], rows: list[tuple]) -> str:
+    first, *others = [f"| {' | '.join(line)} |" for line in (head, *rows)]
+    return "\n".join([first, "|" + "---|" * len(head), *others])
+
+
+def link(trap: str) -> str:
+    return f"[{trap}](traps/{trap.replace('.', '-')}.md)"
+
+
+def code(names) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def table() -> str:
     """All rules by trap, as Markdown."""
-    rows = [f"| `{rule.id}` | [{rule.trap}](traps/{rule.trap.replace('.', '-')}.md) | "
-            f"{'sound' if rule.sound else 'hint'} | {rule.reads} |" for rule in all_rules()]
-    return "\n".join(["| rule | trap | kind | what it reads |", "|---|---|---|---|", *rows])
+    return markdown(("rule", "trap", "kind", "what it reads"), [
+        (f"`{rule.id}`", link(rule.trap), "sound" if rule.sound else "hint", rule.reads)
+        for rule in all_rules()])
 
 
 def costs() -> str:
     """What a step costs alone and how much more under the watch, from the record, as Markdown."""
     record = json.loads(watch_overhead.RECORD.read_text("utf-8"))
-    rows = [f"| {name} | {row['alone_ms']:.1f} ms | {row['extra_ms']:.2f} ms "
-            f"| {row['percent']} % |" for name, row in record["sizes"].items()]
-    return "\n".join(["| model | a step alone | more under the watch | share |",
-                      "|---|---|---|---|", *rows])
+    return markdown(("model", "a step alone", "more under the watch", "share"), [
+        *((name, f"{row['alone_ms']:.1f} ms", f"{row['extra_ms']:.2f} ms", f"{row['percent']} %")
+          for name, row in record["sizes"].items()),
+        ("start-up, beyond torch", "", f"{record['start_up_s']:.2f} s", "")])
+
+
+def stems(rows: dict[str, dict], verdict: str) -> list[str]:
+    return [name.partition("/")[2] for name, row in rows.items() if row.get("verdict") == verdict]
+
+
+def recall() -> str:
+    """What the watch says of the corpus, from the record, as Markdown."""
+    rows = watch_corpus.read()["programs"]
+    counts, faulty = watch_corpus.counts(rows), sum("verdict" in row for row in rows.values())
+    healthy = counts["healthy"]
+    told = [("found by a sound rule, with the right trap",
+             f"{counts[watch_corpus.FOUND]} of {faulty}", ""),
+            ("found by a hint alone", f"{counts[watch_corpus.HINT]} of {faulty}",
+             code(stems(rows, watch_corpus.HINT))),
+            ("told as another trap", f"{counts[watch_corpus.OTHERWISE]} of {faulty}",
+             code(stems(rows, watch_corpus.OTHERWISE))),
+            ("missed", f"{counts[watch_corpus.MISSED]} of {faulty}",
+             code(stems(rows, watch_corpus.MISSED))),
+            ("healthy programs with a false alarm", f"{counts['false alarm']} of {healthy}", ""),
+            ("healthy programs with a false hint", f"{counts['false hint']} of {healthy}", ""),
+            ("programs that computed something else",
+             f"{sum(not row['same'] for row in rows.values())} of {len(rows)}", "")]
+    return markdown(("", "programs", "which"), told)
+
+
+def others() -> str:
+    """Other tools on the same corpus, from the record, as Markdown."""
+    record = watch_corpus.read()
+    rows, counts = record["programs"], watch_corpus.counts(record["programs"])
+    faulty = sum("verdict" in row for row in rows.values())
+    right = {name.partition("/")[2] for name, row in rows.items()
+             if row.get("verdict") in (watch_corpus.FOUND, watch_corpus.HINT)}
+    found = [("`dlsys watch --hints`", f"{len(right)} of {faulty}", "",
+              f"{counts['false alarm'] + counts['false hint']} of {counts['healthy']}", "none")]
+    for tool, row in record["tools"].items():
+        ahead = [name for name in row["found"] if name not in right]
+        found.append((f"{tool} {row['version']}", f"{len(row['found'])} of {row['faulty']}",
+                      code(ahead), f"{len(row['alarms'])} of {row['healthy']}",
+                      f"{row['advice']} of {row['healthy']}"))
+    found += [(f"{tool}: {why}", "not measured", "", "", "")
+              for tool, why in record["not_measured"].items()]
+    return markdown(("tool", "faults found", "found by it, missed here",
+                     "healthy with a false alarm", "healthy with advice alone"), found)
+
+
+@functools.cache
+def neighbours() -> list[dict]:
+    return yaml.safe_load(NEIGHBOURS.read_text("utf-8"))
+
+
+def telling(row: dict) -> str:
+    """Whether the watch tells a fault that no trap teaches, as a sentence."""
+    if rules := row.get("rules"):
+        return f"`dlsys watch` says {' or '.join(f'`{rule}`' for rule in rules)}."
+    return f"`dlsys watch` cannot tell: {row['why']}."
+
+
+def wild() -> str:
+    """The faults that no trap teaches, with their rules or the reason for none, as Markdown."""
+    return markdown(("fault", "beside", "rule"), [
+        (row["fault"], link(row["beside"]),
+         code(row["rules"]) if "rules" in row else f"none: {row['why']}") for row in neighbours()])
+
+
+TABLES = {"rules": table, "costs": costs, "recall": recall, "others": others, "wild": wild}
 
 
 def main() -> None:
     text = PAGE.read_text("utf-8")
-    for name, made in (("rules", table()), ("costs", costs())):
+    for name, made in TABLES.items():
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        text = re.sub(f"{begin}.*?{end}", lambda _, t=f"{begin}\n{made}\n{end}": t, text,
-                      flags=re.DOTALL)
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{made()}\n{end}{rest.partition(end)[2]}"
     PAGE.write_text(text, "utf-8")
 
 

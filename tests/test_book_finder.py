@@ -43,13 +43,15 @@ STRANGE = {"CUDA error: device-side assert triggered": "", "perplexity too good 
 
 def test_a_row_of_a_trap_takes_test_and_fix_from_its_keep_cell():
     row = book_finder.of_trap("seen", "01.1", {1: trap_lesson()})
-    assert (row.test, row.fix) == ("Assert it.", "No_grad is\nnot eval.")
+    assert (row.test, row.fix) == ("Assert it.", "no_grad is\nnot eval.")
     assert "(traps/01-1.md)" in row.page
+    assert row.page.endswith("; dlsys watch says `eval-in-train-mode`, `steps-in-eval-mode` or "
+                             "`never-in-train-mode`")
 
 
 def test_a_row_without_a_trap_leads_to_a_part_of_a_lesson_or_says_that_none_shows_it():
     own = {"see": "s", "test": "`t`", "fix": "f"}
-    assert book_finder.written(own, {}) == ("**s**", "`t`", "f", "No trap shows it")
+    assert book_finder.written(own, {}) == ("**s**", "`t`", "f", "No trap shows it", "")
     row = book_finder.written(own | {"lesson": 1, "part": "Further: a part"}, {})
     assert row.page == ('<a href="notebooks/01_activations.html#further-a-part">'
                         "Lesson 1: a part</a>")

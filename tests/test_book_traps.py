@@ -5,7 +5,7 @@ from test_book import cell, figure, lesson, printed
 
 from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
-from tools import book, book_traps
+from tools import book, book_pages, book_traps
 
 KEEP = ("**Keep:** no_grad is\nnot eval. **In your\nown code:** assert it. **Source:** notes. "
         "**Seen in the wild:** owner/name 12.")
@@ -28,11 +28,11 @@ def trap_lesson(keep=KEEP, *more):
 def test_a_page_tells_symptom_code_number_repair_test_and_where_it_happened():
     text = book_traps.page(catalog.trap("01.1"), trap_lesson())
     trap = catalog.trap("01.1")
-    told = [f"# 01.1 {trap.name}\n", trap.symptom, "first = reader(x)", "drift: 0.032",
-            "it moved: 0.032, above 0.005", "Eval mode switches both off.",
+    told = [f"# 01.1 {book_pages.plain(trap.name)}\n", trap.symptom, "first = reader(x)",
+            "drift: 0.032", "it moved: 0.032, above 0.005", "Eval mode switches both off.",
             'alt="Two &quot;modes&quot;." src="data:image/png;base64,aGk="', "reader.eval()",
-            "Assert it.", "No_grad is", "owner/name 12.", f"{trap.title} <trap-01-1>",
-            "<exercise-01-1>"]
+            "Assert it.", "no_grad is", "**Beside it:**", "owner/name 12.",
+            f"{trap.title} <trap-01-1>", "<exercise-01-1>"]
     places = [text.find(part) for part in told]
     assert -1 not in places
     assert places == sorted(places)

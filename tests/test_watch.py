@@ -22,11 +22,12 @@ import faults
 import healthy
 import ranks
 
-from benchmarks import watch_lessons, watch_page
+from benchmarks import watch_corpus, watch_lessons, watch_page
 from dlsys_helpers import catalog
 from dlsys_watch import command, places, script
 from dlsys_watch.rules import all_rules
 from dlsys_watch.settings import Settings, SettingsError
+from tools import book_traps
 
 pytestmark = pytest.mark.filterwarnings("default")
 RULES = {rule.id: rule for rule in all_rules()}
@@ -124,6 +125,57 @@ def test_in_the_lessons_only_broken_code_is_told():
     assert all(not lesson["rules_failed"] for lesson in record.values())
     healthy_cells = {pair for pair in told if "-break-" not in pair[0] and "-look-" not in pair[0]}
     assert healthy_cells <= watch_lessons.ON_PURPOSE.keys()
+
+
+# ---- programs that the rules were not written for
+
+CORPUS = watch_corpus.FAULTY + watch_corpus.HEALTHY
+
+
+@pytest.mark.parametrize("path", watch_corpus.FAULTY, ids=lambda path: path.stem)
+def test_a_faulty_program_names_its_source_its_trap_and_its_line(path):
+    source, traps = watch_corpus.head(path)
+    assert source
+    assert set(traps) <= {trap.id for trap in catalog.traps()}
+    assert watch_corpus.marked(path)
+    assert len(path.read_text("utf-8").splitlines()) <= 40
+
+
+def test_the_record_of_the_corpus_is_fresh_and_nothing_was_computed_otherwise():
+    record = watch_corpus.read()
+    now = watch_corpus.rests_on()
+    assert record["rests_on"] == now, ".venv/bin/python -m benchmarks.watch_corpus"
+    assert record["programs"].keys() == {watch_corpus.name(path) for path in CORPUS}
+    assert all(row["same"] and "rules_failed" not in row for row in record["programs"].values())
+
+
+def test_the_recall_of_the_record_keeps_its_bounds():
+    """At least 80 % found, with hints; at most one false alarm; a right finding names the line."""
+    rows = watch_corpus.read()["programs"]
+    counts = watch_corpus.counts(rows)
+    right = counts[watch_corpus.FOUND] + counts[watch_corpus.HINT]
+    assert right >= 0.8 * len(watch_corpus.FAULTY)
+    assert counts["false alarm"] <= 1
+    assert all(row["line"] for row in rows.values() if row.get("verdict") == watch_corpus.FOUND)
+
+
+@pytest.mark.parametrize("name", ["faulty/kl_probs", "faulty/missing_zero_grad_D",
+                                  "faulty/frozen_bn_stats", "faulty/logsoftmax_dim0",
+                                  "faulty/losses_in_list", "healthy/episodic_protonet",
+                                  "healthy/evolution"])
+def test_a_program_of_the_corpus_is_told_as_in_the_record(name):
+    path = watch_corpus.CORPUS / f"{name}.py"
+    found, failed = faults.watch(path.read_text("utf-8"), path, hints=True)
+    told = [{"rule": f.rule, "trap": f.trap, "line": f.line, "sound": f.sound} for f in found]
+    assert (told, failed) == (watch_corpus.read()["programs"][name]["findings"], {})
+
+
+def test_a_neighbour_without_a_trap_names_the_rules_of_the_trap_beside_it():
+    for row in watch_page.neighbours():
+        assert bool(row.get("rules")) != bool(row.get("why"))
+        assert all(RULES[rule].trap == row["beside"] for rule in row.get("rules", ()))
+        assert f"**Beside it:** {row['says']} {watch_page.telling(row)}" in book_traps.neighbours(
+            row["beside"])
 
 
 # ---- the command
@@ -346,11 +398,11 @@ def test_scripting_tracing_and_fx_work():
     assert found == []
 
 
-def test_the_page_lists_every_rule_and_what_it_costs():
-    """`book/watch.md` holds the tables that `benchmarks.watch_page` makes."""
-    page = (watch_lessons.ROOT / "book" / "watch.md").read_text("utf-8")
-    for table in (watch_page.table(), watch_page.costs()):
-        assert table in page, ".venv/bin/python -m benchmarks.watch_page"
+def test_the_page_holds_the_tables_of_the_records():
+    """`book/watch.md` holds what `benchmarks.watch_page` makes."""
+    page = watch_page.PAGE.read_text("utf-8")
+    stale = [name for name, made in watch_page.TABLES.items() if made() not in page]
+    assert not stale, ".venv/bin/python -m benchmarks.watch_page"
 
 
 def test_a_traceback_loses_only_our_frames(as_script, tmp_path, capsys):

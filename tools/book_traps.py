@@ -9,7 +9,7 @@ import re
 
 from nbformat import NotebookNode
 
-from benchmarks import watch_lessons
+from benchmarks import watch_lessons, watch_page
 from dlsys_helpers import catalog
 from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.errors import UserError
@@ -48,7 +48,7 @@ def page(trap: Trap, lesson: NotebookNode) -> str:
              "## The repair", *map(book_pages.fenced, (book_pages.shown(mended) or mended)[:1]),
              "## A test for your own code", sentence_case(keep["In your own code"]),
              "## Keep", sentence_case(keep["Keep"])]
-    parts += ["## Would `dlsys watch` tell?", watched(trap.id)]
+    parts += ["## Would `dlsys watch` tell?", watched(trap.id), *neighbours(trap.id)]
     if "Seen in the wild" in keep:
         parts += ["## Seen in the wild", keep["Seen in the wild"]]
     return "\n\n".join([*parts, "## Go on", ways(trap)]) + "\n"
@@ -123,6 +123,12 @@ def watched(trap: str) -> str:
         return (f"In a training script, by the rule {names} of {page}. The few lines above are too "
                 "short a run for it.")
     return f"No. Nothing in a run proves this fault, so {page} is silent."
+
+
+def neighbours(trap: str) -> list[str]:
+    """A sentence or two for each fault beside a trap that no trap teaches: book/neighbours.yml."""
+    return [f"**Beside it:** {row['says']} {watch_page.telling(row)}"
+            for row in watch_page.neighbours() if row["beside"] == trap]
 
 
 def ways(trap: Trap) -> str:

@@ -538,6 +538,8 @@ def main() -> None:
     if args.check:
         found = stale(sources_of([]))
         sys.exit(f"out of date: {', '.join(found)}. Run: make build" if found else 0)
+    from tools import book_finder  # a draft needs neither the book nor the watch's records
+
     chosen = sources_of(args.lesson)
     catalog.FOLDER.mkdir(exist_ok=True)
     for path, text in catalog_files(chosen).items():
@@ -545,6 +547,7 @@ def main() -> None:
     for source in chosen:
         build(source, args.again)
     readme.update(Path(ROOT / "README.md"))
+    book_finder.update()
     print(*(line for source in chosen if source.stage for line in owed(source)), sep="\n")
 
 

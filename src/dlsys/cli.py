@@ -24,6 +24,7 @@ from dlsys import (
 )
 from dlsys.answer import add_parser as add_answer
 from dlsys.exam import add_parser as add_exam
+from dlsys.find import add_parser as add_find
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.grading.term import add_parser as add_term
@@ -359,8 +360,8 @@ def _print(*parts) -> None:
 
 
 COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_slides, add_room,
-            add_join, add_leave, add_release, add_grade, add_term, add_progress, add_watch,
-            add_doctor)
+            add_join, add_leave, add_release, add_grade, add_term, add_progress, add_find,
+            add_watch, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,0 +1,141 @@
+"""The watch on programs that its rules were not written for: what it finds, names wrongly, misses.
+
+    .venv/bin/python -m benchmarks.watch_corpus [NAME ...]
+
+The programs lie in `tests/watch/corpus`. A faulty one names its source and the traps that count
+as right; `# fault` marks its lines. Each runs in a process of its own, once alone and once under
+the watch with its hints, and has to compute the same. The record is watch_corpus.json;
+`benchmarks.watch_tools` adds what other tools say of the same programs.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import json
+import multiprocessing
+import re
+import sys
+from pathlib import Path
+
+from benchmarks import watch_lessons
+
+ROOT = watch_lessons.ROOT
+RECORD = Path(__file__).with_suffix(".json")
+sys.path.insert(0, str(ROOT / "tests" / "watch"))
+CORPUS = ROOT / "tests" / "watch" / "corpus"
+FAULTY, HEALTHY = (sorted((CORPUS / kind).glob("*.py")) for kind in ("faulty", "healthy"))
+HEAD = re.compile(r"# Source: (?P<source>.+)\n# Trap: (?P<traps>[\d., ]+)\n")
+FOUND, HINT, OTHERWISE, MISSED = "found", "found as a hint", "named otherwise", "missed"
+
+
+def head(path: Path) -> tuple[str, list[str]]:
+    """Where a faulty program comes from, and the traps that are right for it."""
+    found = HEAD.match(path.read_text("utf-8"))
+    return found["source"], found["traps"].split(", ")
+
+
+def marked(path: Path) -> set[int]:
+    lines = path.read_text("utf-8").split("\n")
+    return {number for number, line in enumerate(lines, 1) if line.endswith("# fault")}
+
+
+def apart(work, *given):
+    """What work(*given) returns, in a process of its own that has imported what this one has."""
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe(duplex=False)
+    process = fork.Process(target=lambda: there.send(work(*given)))
+    process.start()
+    there.close()
+    try:
+        return here.recv()
+    finally:
+        process.join()
+
+
+def tried(path: Path) -> dict:
+    """Findings of one program, hints among them, and whether it computed the same as alone."""
+    import faults
+    import healthy
+
+    source, told = path.read_text("utf-8"), []
+    code = compile(source, str(path), "exec")
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        alone = healthy.traces(lambda names: exec(code, names))
+        beside = healthy.traces(
+            lambda names: told.extend(faults.watch(source, path, hints=True, names=names)))
+    found, failed = told
+    kept = ("values", "torch", "python", "numpy")   # some libraries keep tensors of their own
+    row = {"findings": [{"rule": f.rule, "trap": f.trap, "line": f.line, "sound": f.sound}
+                        for f in found],
+           "same": all(alone[name] == beside[name] for name in kept)}
+    return row | ({"rules_failed": failed} if failed else {})
+
+
+def verdict(findings: list[dict], traps: list[str]) -> str:
+    """A right hint is told apart from a right sound rule; a wrong sound one names otherwise."""
+    right = [f for f in findings if f["trap"] in traps]
+    if any(f["sound"] for f in right):
+        return FOUND
+    if right:
+        return HINT
+    return OTHERWISE if any(f["sound"] for f in findings) else MISSED
+
+
+def judged(path: Path) -> dict:
+    """The row of one program in the record."""
+    row = apart(tried, path)
+    if path.parent.name == "healthy":
+        return row
+    source, traps = head(path)
+    lines = {f["line"] for f in row["findings"] if f["trap"] in traps}
+    return {"source": source, "traps": traps, "verdict": verdict(row["findings"], traps),
+            "line": bool(lines & marked(path))} | row
+
+
+def name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+def rests_on() -> dict[str, str]:
+    """What the record is true of: the watch's code, and each program."""
+    found = {"watch": watch_lessons.rests_on()["watch"]}
+    return found | {name(path): watch_lessons.digest(path.read_text("utf-8"))
+                    for path in FAULTY + HEALTHY}
+
+
+def counts(rows: dict[str, dict]) -> collections.Counter:
+    """Programs by verdict, and healthy ones by whether a sound rule spoke, or a hint."""
+    found = collections.Counter(row["verdict"] for row in rows.values() if "verdict" in row)
+    for row in (row for row in rows.values() if "verdict" not in row):
+        found["healthy"] += 1
+        found["false alarm"] += any(f["sound"] for f in row["findings"])
+        found["false hint"] += any(not f["sound"] for f in row["findings"])
+    return found
+
+
+def read() -> dict:
+    return json.loads(RECORD.read_text("utf-8"))
+
+
+def main() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    record = read() if RECORD.exists() else {"programs": {}}
+    record["rests_on"] = rests_on()
+    for path in FAULTY + HEALTHY:
+        if len(sys.argv) > 1 and path.stem not in sys.argv[1:]:
+            continue
+        row = record["programs"][name(path)] = judged(path)
+        print(name(path), row.get("verdict", "healthy"), [f["rule"] for f in row["findings"]],
+              "" if row["same"] else "computes something else", flush=True)
+    record["programs"] = {name(path): record["programs"][name(path)] for path in FAULTY + HEALTHY
+                          if name(path) in record["programs"]}
+    RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    print(dict(counts(record["programs"])))
+
+
+if __name__ == "__main__":
+    main()
