@@ -2,8 +2,8 @@
 # # 4. Optimizers and learning-rate schedules
 #
 # An optimizer is ten lines of arithmetic that run a million times, and a schedule
-# is a curve that moves when you call it. You give them rates, names, numbers of
-# steps, gradients and defaults that you did not choose. They take what they get.
+# is a curve that moves when you call it. You hand them rates, names and step
+# counts. Some values are defaults that you never chose. They take what they get.
 #
 # Nine times below the lines look right and raise nothing. This stage has you guess
 # what they do, write them yourself and compare with torch, number by number.
@@ -341,7 +341,8 @@ plot_bars({"Adam": by_adam, "SGD + momentum": by_sgd}, log=True,
 # %% [markdown] trap="04.2" role="why"
 # A rate is multiplied with something, and the two rules multiply it with different things.
 # SGD's first step is rate times gradient, and this reader's gradients are far below one.
-# Adam's first step has the size of the rate itself. So 0.01 is a small step for one rule
+# Adam's first step has the size of the rate itself, for each weight whose gradient is not
+# zero. So 0.01 is a small step for one rule
 # and a large one for the other. When you change the rule, search the rate again.
 
 # %% trap="04.2" role="repair"
@@ -453,7 +454,7 @@ claim("highest rate that a batch sees, where 0.1 was the plan",
 # %% [markdown] trap="04.3" role="why"
 # A scheduler knows neither batches nor epochs. It counts calls of `step()`, and its
 # numbers are numbers of calls. Ten calls of 1,000 leave one-cycle at the foot of its
-# climb. Calls and numbers belong into one unit.
+# climb. Count calls and numbers in one unit.
 
 # %% trap="04.3" role="why"
 draw_blocks({"called per epoch": ["batch", "opt.step()", "schedule.step()"],
@@ -523,7 +524,7 @@ claim("at 30 % of the batches: batch of the peak", fed.index(max(fed)),
 # %% [markdown] trap="04.3" role="folklore"
 # **Told:** `CosineAnnealingLR` is stepped per epoch, `OneCycleLR` per batch, and a
 # mix-up is silent. **Measured:** the class does not decide; the unit of its
-# numbers does. `CosineAnnealingLR` with 1,000 in it belongs into the batch loop. And
+# numbers does. `CosineAnnealingLR` with 1,000 in it belongs in the batch loop. And
 # of the two mix-ups of `OneCycleLR` one is loud: too many calls raise `ValueError`.
 
 # %% trap="04.3" role="exercise" points=4 difficulty=3 minutes=20
@@ -753,7 +754,7 @@ plot_columns({"rate 0.0001": low[0], "rate 3": high[0]},
 
 # %% [markdown] trap="04.5" role="why"
 # At 0.0001 the weights have hardly moved. At 3 the first steps threw them so far that the
-# hidden units answer no digit any more. Only the last biases still learn, and the best that
+# hidden units give 0 for every digit. Only the last biases still learn, and the best that
 # they can do is to guess:
 
 # %% trap="04.5" role="why"
@@ -770,9 +771,9 @@ claim("rate 3: share of hidden units that are silent", silent(high[2]),
 
 # %% [markdown] trap="04.5" role="why"
 # A range test asks all rates in one short run: multiply the rate by a constant factor
-# after each batch and watch the loss. It stays flat, falls, and shoots up. The loss at the
-# lowest point is low thanks to the smaller rates before it; the rate there is close to one
-# that fails. Start at a tenth of it.
+# after each batch and watch the loss. It stays flat, falls, and shoots up. The lowest
+# loss was earned by the smaller rates before it: the rate at that point is already close
+# to one that fails. Start at a tenth of it.
 
 # %% trap="04.5" role="repair"
 def sweep(optimizer=momentum, steps=100, low=1e-5, high=10.0):
@@ -897,7 +898,7 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # ## A floor under a cosine
 #
 # Warm up for 100 steps, then a cosine down to a tenth of the peak at step 1,000: the usual
-# recipe for large models. You write warm-up and floor as the script does that you found.
+# recipe for large models. You copy warm-up and floor from a script.
 # "Your first batch is wasted," says a colleague.
 
 # %% trap="04.6" role="break"
@@ -1398,7 +1399,7 @@ hidden = flipped(lion_signs(biased, 0.9, 0.9),
 claim("share that differs when a signal is added", hidden, below=0.02)
 
 # %% [markdown] trap="04.9" role="more"
-# And a rate that is lowered for Lion takes the decay down with it:
+# And when you lower the rate for Lion, the decay of each step falls with it:
 
 # %% trap="04.9" role="more"
 before, smaller = shrunk(1e-2, 0.1, 1000), shrunk(1e-3, 0.1, 1000)

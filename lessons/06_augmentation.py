@@ -365,7 +365,7 @@ claim("soft labels: mean probability of the first choice for even blends",
 # %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss refuses, and what it takes"
 # Float labels and two weighted terms are the same loss. It refuses whole numbers (N, K),
 # as `F.one_hot` gives them. Two wrong kinds of label it takes in silence: `argmax`, and
-# rows that add up to 2.
+# rows that add up to 2, such as two labels added without their shares.
 
 # %% trap="06.2" role="more"
 z, y, lam = torch.randn(6, 10), torch.arange(6), 0.7
@@ -400,7 +400,7 @@ claim("labels that add up to 2 are taken: loss over the right one",
 # %% [markdown] trap="06.2" role="folklore"
 # **Told:** soft labels may silently compute a wrong loss if the shapes happen to match.
 # **Measured:** beside logits (N, K), float labels (N, K) are right, and whole numbers
-# raise. What is silent is the `argmax` that was added to get rid of the error: the
+# raise. What is silent is the `argmax`, which is often added to get rid of that error: the
 # network is no longer told how much of each image it saw. **Also told:** Mixup that
 # works has a lower training loss. Here the wrong run has the lower one. With soft
 # labels the loss has a floor, since a blend of two classes leaves an entropy that no
@@ -420,7 +420,7 @@ plot_lines(range(10, 601, 20),
            xlabel="step", ylabel="training loss, mean of 20 steps (nats)",
            title="The wrong run has the lower loss",
            alt="Both curves fall; that of soft labels stays well above a "
-               "half, that of argmax ends far below it.")
+               "half, that of argmax far below the other.")
 
 # %% trap="06.2" role="folklore"
 claim("mean entropy of a blend of two classes, every weight alike", entropy,
@@ -986,8 +986,8 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # **Keep:** split first; then all that looks at a label happens inside the training
 # part. **In your own code:** shuffle the labels and run everything again, twenty times:
 # a mean clearly above the share of the commoner class betrays a leak of this kind. A
-# mean at that share clears nobody: a column that was made from the label gives nothing
-# away once the labels are shuffled. **Source:** [scikit-learn's common
+# mean at that share proves nothing: a column that was made from the label leaks, too, and
+# shuffling hides it. **Source:** [scikit-learn's common
 # pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage). **Seen
 # in the wild:** [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874): columns
 # chosen on the whole training set, then cross-validated on it.
@@ -1206,7 +1206,8 @@ claim("rows split, labels by dice: share of test rows right", dice_rows,
 
 # %% [markdown] trap="06.7" role="why"
 # Nearly every test row has a twin among the training rows: another copy of the same
-# digit. A network that remembers its rows finds the twin and repeats the twin's label.
+# digit. A network that remembers its rows finds the twin and repeats the twin's label,
+# unless the noise hides it.
 
 # %% [markdown] trap="06.7" role="repair"
 # Draw the *originals*, not the rows; the copies follow.
@@ -1330,8 +1331,8 @@ def split_groups(groups: torch.Tensor, share: float,
 # One point in twenty is positive. You draw batches with weights, as a
 # `WeightedRandomSampler` does, so that about half of each batch is positive. In the
 # loss a colleague sets `pos_weight` to the number of negatives over that of positives.
-# The AUC is excellent: of all pairs of a positive and a negative, it is the share whose
-# scores stand in the right order.
+# The AUC is excellent: it is the share of the pairs of a positive and a negative in which
+# the positive scores higher.
 
 # %% trap="06.8" role="break"
 def rare(n=4000):
@@ -1481,8 +1482,8 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 
 # %% [markdown] trap="06.8" role="keep"
 # **Keep:** a sampler and a class weight are the same remedy. Use one, and say which;
-# where you need probabilities, take it back. In a model that does not fit an error
-# stays. **In your own code:** compare the mean predicted probability with the base rate
+# where you need probabilities, take it back. Where the model cannot fit, an
+# error stays even then. **In your own code:** compare the mean predicted probability with the base rate
 # of the held-out data. **Source:** [Saerens et al.
 # 2002](https://doi.org/10.1162/089976602753284446), on outputs for another base rate.
 # **Seen in the wild:**
@@ -1525,7 +1526,7 @@ claim("values of the photo after conversion and normalisation, largest",
 # %% [markdown] role="concept"
 # ### The ledger of leaks
 #
-# Unlike those of trap 06.5, some columns of these patients tell something. Guess first:
+# Some columns of these patients carry a signal; in trap 06.5 none did. Guess first:
 # which leak adds most to the score that you believe, and does that change with more
 # patients?
 

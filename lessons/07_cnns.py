@@ -238,8 +238,8 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # %% [markdown] trap="07.1" role="keep"
 # **Keep:** the maps of a convolutional net grow with batch and pixels, the weights of its
 # convolutions do not: large batches or pictures fill the memory with maps. **In your own
-# code:** sum batch x channels x rows x columns over convolutions, norms and those
-# activations that keep their input, before you rent a larger GPU. **Source:** [He et al.
+# code:** sum batch x channels x rows x columns over convolutions, norms and
+# activations such as GELU, which keep their input, before you rent a larger GPU. **Source:** [He et al.
 # 2015, "Deep Residual Learning for Image Recognition"](https://arxiv.org/abs/1512.03385),
 # section 3.3: half the map, twice the filters, "so as to preserve the time complexity per
 # layer": time is kept, and the bytes of the maps fall.
@@ -321,8 +321,8 @@ claim("what a change of 100 six pixels away does to it", gap, expected=0)
 
 # %% [markdown] trap="07.2" role="why"
 # Each 3 x 3 layer adds one pixel on either side: 1 + 5 x 2. This square is the unit's
-# *receptive field*. Training does not widen it: outside the windows the derivative is
-# zero for all weights.
+# *receptive field*. Training does not widen it: whatever the weights, a pixel
+# outside has derivative zero.
 #
 # Two things widen the field, and neither costs a weight. A dilation spreads the window
 # itself. A stride makes later layers *step* further, in pixels. So keep two numbers while
@@ -657,7 +657,8 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 
 # %% [markdown] trap="07.3" role="keep"
 # **Keep:** forgetting is measured on the old task, never on the new loss. A small rate
-# for the body is the price for keeping the old task, not a law of fine-tuning.
+# for the body keeps the old task and costs accuracy on the new one; it is no law of
+# fine-tuning.
 # **In your own code:** count the tensors in all groups of the optimizer and compare
 # with the trainable tensors of the model: the stem is easily left out. **Source:**
 # [Howard & Ruder 2018, "Universal Language Model Fine-tuning for Text
@@ -1526,7 +1527,7 @@ claim("share read when served as trained", share["permute"], above=0.75)
 
 # %% [markdown] trap="07.9" role="more" topics="the same mistake in training and serving · the other number"
 # What if training and serving make the same mistake? The net then learns on scrambled
-# pictures. What it learns is enough for nobody to notice:
+# pictures. It still reads most of them:
 
 # %% trap="07.9" role="more"
 scrambled = colour_reader("reshape")

@@ -450,9 +450,9 @@ claim("bfloat16: error of the merged update over the update", lost,
 # %% [markdown] trap="10.2" role="more"
 # The sum was taken in float32 and rounded once, and most of this update is gone all the
 # same: the order of adding does not bring back what the steps of `bfloat16` swallow.
-# Serve so small an update in float32. Beside its matrix it lasts where the outputs stay in
-# float32, too: peft adds them in float32, and rounds the sum to the dtype of the base. To
-# round once costs nothing, and it counts where $W$ and the update nearly cancel, so the
+# Serve so small an update in float32. Unmerged it lasts, too, where the outputs stay in
+# float32: peft adds there, and rounds the sum to the dtype of the base. When you merge,
+# round once: that costs nothing and counts where $W$ and the update nearly cancel. The
 # exercise asks for it.
 
 # %% [markdown] trap="10.2" role="folklore"
@@ -1248,8 +1248,7 @@ claim("labels by length: answers of seven that stop", stops["by length"],
       above=4)
 
 # %% [markdown] trap="10.6" role="repair"
-# The losses do not betray the fault: the model that never stops has one thing less to
-# learn. So let the model answer before you believe a training curve.
+# The losses do not betray the fault: they are of one size. So let the model answer before you believe a training curve.
 
 # %% [markdown] trap="10.6" role="more" topics="a padding token of its own · what few steps teach"
 # A padding token of its own takes a row of the embedding, and one of the head where the two
@@ -1346,7 +1345,7 @@ claim("A and B zero: gradient norm of both together", stuck, expected=0)
 # %% [markdown] role="concept"
 # ### A passport for an adapter
 #
-# Each trap of this stage shows in a number that you can write down when you save an
+# Most traps of this stage show in a number that you can write down when you save an
 # adapter, and compare when you load it. One is still missing: an adapter fits each base
 # of the same shapes, and was trained for one. A hash of the base's numbers tells apart what
 # differs in its weights; settings such as its angles' base stand in its configuration,

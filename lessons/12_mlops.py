@@ -791,9 +791,8 @@ claim("ripples with 12 settings", table["rippled"][2], above=0.5)
 
 # %% [markdown] trap="12.4" role="folklore"
 # Each ratio is one of eight searches and moves by a factor of two or more when it is
-# repeated: the bowl with eight settings is the one of the repair again. From two settings
-# to twelve the lead on the bowl shrinks, and at twelve there is one still; where two
-# settings matter, too. So "no better from eight on" does not hold for these two. On the
+# repeated: the bowl with eight settings is the one of the repair again. At twelve
+# settings the search still leads, on the bowl and where two settings matter. So "no better from eight on" does not hold for these two. On the
 # ripples little of a lead is left at twelve, as the process expects a smooth surface, and
 # its work may not pay: "always the better choice" is in doubt there. The count of settings
 # is half of the question. The other half is how many of them matter, and how smooth the
@@ -846,8 +845,8 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # A net maps pictures to 8 numbers, and a loss looks at distances between pairs of
 # pictures: the root of the summed squares. A root's slope is infinite at zero, so somebody
 # has written `torch.where(d2 > 0, d2.sqrt(), 0)`. In one batch of 64 pairs, one pair is the
-# same picture twice. The loss of this batch is 0.2, as always. "Should a gradient explode,
-# the clipping keeps the others whole," says a colleague.
+# same picture twice. The loss of this batch is 0.2, as always. "If one gradient explodes,
+# the clipping protects the others," says a colleague.
 #
 # You clip, take one step of SGD, and count.
 
@@ -1029,8 +1028,8 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # ## Five losses in a list
 #
 # A search trains five readers, one after the other, each under the same name. To choose
-# the best later it stores the last training loss of each, as the tensor it is, behind
-# `backward()` and the step. Memory grows from trial to trial.
+# the best later it stores the last training loss of each after `backward()` and
+# the step, still a tensor. Memory grows from trial to trial.
 #
 # Trap 02.5 had a sum of losses, in a loop without `backward()`. It held the activations
 # of each batch.
@@ -1226,8 +1225,8 @@ claim("fewest nodes of such a sum over 20 steps",
 claim("MB held with retain_graph", stays, above=1.9)
 
 # %% [markdown] trap="12.6" role="folklore"
-# The loss for the log keeps what its own nodes have saved; what it shares with the other
-# loss, that one's `backward()` has freed.
+# A loss for the log keeps only what its own nodes saved. The rest was shared with the
+# other loss, whose `backward()` has freed it.
 
 # %% trap="12.6" role="folklore"
 claim("MB held by 20 losses for the log", logged, above=0.01, below=0.1)
@@ -1771,8 +1770,8 @@ claim("share read with those of three other starts, mean",
       sum(read[1:]) / 3, below=0.6)
 
 # %% [markdown] trap="12.9" role="why"
-# Python draws the seed of its hashes, a secret, as it starts, before the first line of any
-# script. Only then does it look at the variable: whoever sets it later changes what the
+# As it starts, before the first line of any script, Python reads the variable and fixes the
+# secret seed of its hashes. It never looks again: whoever sets it later changes what the
 # *next* Python reads.
 
 # %% trap="12.9" role="why"
