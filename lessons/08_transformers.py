@@ -663,7 +663,7 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 # place is asked for the token after it. The other is trained like BERT: everything in
 # view, some tokens replaced by a `[MASK]`, and each of these is asked for.
 #
-# For a token in the middle of a row the second pays little more than half of what the first
+# For a token in the middle of a row the second pays about three fifths of what the first
 # pays for the next one. Now it has to write on: the text so far, a `[MASK]` behind it. "For that
 # I would take the causal one all the same," says a colleague.
 
@@ -1033,8 +1033,8 @@ claim("without a maximum the sum overflows", math.isinf(bare),
 # %% [markdown] trap="08.4" role="more"
 # **Nothing is left out.** Without a mask the tiles need as many products as the formula, and
 # a few more exponentials. In float32 they do not round more than the formula. In `float16`
-# a flash kernel rounds less: its weights and sums stay in float32 as long as they are on the
-# chip.
+# a flash kernel rounds less: scores, maxima and sums stay in float32 on the chip. Only the
+# exponentials are rounded, for the second product.
 
 # %% trap="08.4" role="more"
 gap = (written_out(*qkv) - torch_s(*qkv)).abs().max()
@@ -1057,16 +1057,16 @@ claim("4096 tokens, 16 bit, 128 queries a block: bytes of the formula "
       above=3, below=5)
 
 # %% [markdown] trap="08.4" role="more"
-# **A real kernel** such as FlashAttention-2 gives each block of queries to a processor of its
-# own, and a cache between chip and memory, which this count leaves out, meets many of the
-# reads. Backward it computes the scores once more: five products for four. Under a causal
+# **A real kernel** such as FlashAttention-2 gives each block of queries to a group of threads
+# of its own. The L2 cache, on the chip but larger and slower than the memories in the table,
+# answers many of the reads; this count leaves it out. Backward it computes the scores once more: five products for four. Under a causal
 # mask it skips nearly half of the tiles. Test an own kernel with scores of thousands, ragged
 # tiles and rows without any key. The last section asks the clock.
 
 # %% [markdown] trap="08.4" role="folklore"
 # **Told:** flash attention makes the traffic linear in the number of tokens. **Counted**
-# for blocks of 128 queries and heads of 64 numbers, and without any cache between chip and
-# memory: what is *kept* is linear, what is *moved* is not. The paper proves the same: of the
+# for blocks of 128 queries and heads of 64 numbers, and without the L2
+# cache: what is *kept* is linear, what is *moved* is not. The paper proves the same: of the
 # order of $N^2 d^2 / M$ numbers are moved, where the chip has room for $M$, and of the order
 # of $N d + N^2$ by the formula. Its authors measured `4.4` GB for `40.3` on an A100, nine
 # times less, at 1,024 tokens and with the backward pass.
@@ -1480,8 +1480,8 @@ claim("share of warps that walk the long path", share,
       expected=1 - 0.95 ** 32, within=0.03)
 
 # %% [markdown] trap="08.7" role="why"
-# A warp is spared only if all 32 of its threads agree, and 32 draws seldom do. So bring
-# together who goes the same way: sort the numbers, or write the outliers into a list and
+# A warp is spared only if all 32 of its threads agree, and 32 draws seldom do. So put
+# numbers of one path side by side: sort them, or write the outliers into a list and
 # give it to a second kernel.
 
 # %% trap="08.7" role="repair"
@@ -1967,9 +1967,9 @@ claim("three queries, lower right, two ways: gap to the whole row's run",
 
 # %% [markdown] trap="08.10" role="repair"
 # The cache has a second seam: *places*. Llama and many others turn queries and keys by an
-# angle that grows with the place, a *rotary embedding* (RoPE), so that a score depends on the
-# distance alone; `rotate` does it. With the cache the newest token has place 4. A function
-# that counts from 0 at each call gives it place 0: all its distances are wrong by four.
+# angle that grows with the place, a *rotary embedding* (RoPE), so that of the places only
+# their distance enters a score; `rotate` does it. With the cache the newest token has place 4. A function
+# that counts from 0 at each call gives it place 0: its distances to all cached keys are wrong by four.
 
 # %% trap="08.10" role="repair" compare=false
 place = torch.arange(5)
@@ -2015,8 +2015,8 @@ claim("newest token at place 4: gap to the whole row's run", gaps[4],
 # like the hands of a clock, each pair at its own speed: $(a, b)$ becomes
 # $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi + b \cos \varphi)$. Number i of a head makes
 # a pair with number i + D/2. Turned by $\alpha$ and by $\beta$, a query and a key meet at an
-# angle of $\alpha - \beta$: the score depends on the distance alone, up to the rounding of the
-# angles, which belong in float32.
+# angle of $\alpha - \beta$: of the places only their distance enters the score, up to the
+# rounding of the angles, which belong in float32.
 
 # %% trap="08.10" role="more"
 order = torch.randperm(5)
@@ -2086,8 +2086,8 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 # in batches of 32. Nothing in it normalises over the batch, dropout is off, and you
 # call `eval()`.
 #
-# Then somebody sends one digit at a time. "I would not ship that," says a colleague who has
-# read the code. "Alone it will read far fewer of them."
+# Then somebody sends one digit at a time. "I would try that first," says a colleague who has
+# read the code.
 
 # %% trap="08.11" role="break"
 class RowReader(nn.Module):

@@ -69,7 +69,8 @@ claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
 #
 # `torch.autocast` leaves the weights in 32 bits. Each operation on its list gets a copy
 # of its `float32` inputs in 16 bits: matrix products and convolutions, where the time goes.
-# Others, such as most losses, are computed in 32 bits.
+# Operations on a second list, such as most losses, are computed in 32 bits. All others take
+# what they get.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
 
@@ -282,11 +283,12 @@ claim("share of gradients that float16 loses without the scaler",
 claim("the same with a scale of 65,536", lost[65536].item(), below=0.001)
 
 # %% [markdown] trap="09.1" role="more"
-# With 8 bits and fewer one scale for all tensors does not reach: `E4M3` ends at `448`, and what
-# is a million times smaller than the largest number becomes zero. So each tensor is
-# divided into blocks with a scale of their own. In the [microscaling
+# With 8 bits one scale for the whole loss does not reach: `E4M3` ends at `448`, and what
+# is a million times smaller than the largest number becomes zero. A scale for each tensor
+# often does, until an outlier takes the range. So newer formats divide a tensor into blocks
+# with a scale of their own. In the [microscaling
 # formats](https://arxiv.org/abs/2310.10537) `MXFP8` and `MXFP4` a power of two (8 bits,
-# `float8_e8m0fnu`) scales `32` numbers in `E4M3` or `E2M1`. In `NVFP4` a number in `E4M3`
+# `float8_e8m0fnu`) scales `32` numbers in `E4M3` (or `E5M2`) or `E2M1`. In `NVFP4` a number in `E4M3`
 # scales `16` numbers in `E2M1`, and one in `float32` the whole tensor. The cell rounds a
 # tensor with one outlier to `E4M3`, with one scale and with one for each `32` numbers.
 
@@ -697,8 +699,8 @@ claim("GB on each of eight GPUs, masters and moments split",
 
 # %% [markdown] trap="09.9" role="more"
 # What mixed precision can halve is what autograd keeps for the backward pass, the
-# *activations*: those of products, not those of norms and softmax, which stay in
-# `float32`. They grow with the batch. The 16-bit copies of the weights, which `autocast`
+# *activations*: those of products, and of what takes their results as they come. On a GPU
+# `autocast` computes softmax and LayerNorm in `float32`, on a CPU in 16 bits. They grow with the batch. The 16-bit copies of the weights, which `autocast`
 # makes and keeps for the backward pass, do not. So with a small batch mixed precision
 # keeps more, not less:
 
@@ -1127,7 +1129,7 @@ draw_lanes({"Python": python, "GPU": gpu,
 # %% [markdown] trap="09.10" role="repair"
 # Most of these numbers can wait. A mask goes into the loss, where -100 leaves a row out.
 # Sums stay tensors. The log and the checks read them once in fifty steps; the price is
-# that NaN is noticed up to fifty steps late.
+# that a NaN is noticed up to fifty steps late, when it is in the weights: keep a checkpoint.
 
 # %% trap="09.10" role="repair"
 def quiet_step(model, opt, x, y, log):
@@ -1220,7 +1222,8 @@ claim("graphs for five sizes by default", graphs["five sizes"], expected=2)
 # %% [markdown] trap="09.10" role="more"
 # The second size teaches the compiler that this side varies, and the second graph holds
 # for further sizes of two and more. With `dynamic=False` each size costs a compilation, up
-# to a limit (`torch._dynamo.config.recompile_limit`); beyond it nothing is compiled. And
+# to a limit (`torch._dynamo.config.recompile_limit`); beyond it further sizes run as plain
+# Python. And
 # the `if` is the question to the GPU once more: by default it cuts the graph, and with
 # `fullgraph=True` it raises an error that names the line.
 
@@ -1514,7 +1517,7 @@ claim("sum of the losses over sum of the rows: the same",
 # **Told:** DDP's hooks are put on the parameters when the wrapper is made, so one pass
 # through it, to warm it up, is enough. **Measured:** with the first of the 100 steps
 # through the wrapper and the others past it the tape holds one `all_reduce`, and the
-# ranks end as far apart as before. Each step has to prepare its own backward.
+# ranks end nearly as far apart as before. Each step has to prepare its own backward.
 
 # %% trap="09.11" role="folklore"
 warm, _ = both_ranks(wrapped=1)
@@ -1702,8 +1705,8 @@ claim("errors that name the flag, one head, without it",
 # %% [markdown] trap="09.3" role="folklore"
 # **Told:** with an unused parameter DDP hangs. **Measured:** where both ranks leave out the
 # same, it raises on both in the second forward pass, whether head a is used, head b, or
-# both in turn. The first step is worse than an error: DDP waits for the missing gradients
-# and exchanges nothing, and each rank makes its own update.
+# both in turn. The first step is worse than an error: DDP waits for the missing gradients.
+# This net is one bucket, so nothing is exchanged, and each rank makes its own update.
 
 # %% trap="09.3" role="folklore"
 ways = [reduced(search=False, heads=heads)
@@ -1717,7 +1720,7 @@ claim("all_reduce calls before the errors",
       sum(len(calls) for _, calls in ways), expected=0)
 
 # %% [markdown] trap="09.3" role="folklore"
-# Where ranks differ, the told is true. Rank 0 uses both heads, rank 1 head a alone: rank 0
+# Where ranks differ, it does hang. Rank 0 uses both heads, rank 1 head a alone: rank 0
 # sends its gradients and waits, and rank 1 goes on to the `barrier` at the end of the
 # epoch. Neither raises. An `all_reduce` behind `if rank == 0:`, as when one rank alone
 # evaluates, hangs in the same way. A limit on the run, and the last line of each tape,
@@ -2407,8 +2410,8 @@ claim("all_gather calls of six layers", len(each["all_gather"]),
 # part. That is what saves memory: a rank holds its share and a layer or two. It is bought
 # with bytes and with calls, and each call waits for the slowest rank.
 #
-# An `all_reduce` costs a network as much as a `reduce_scatter` and an `all_gather` of the
-# same tensor, as a ring makes it of the two:
+# In a ring an `all_reduce` is made of a `reduce_scatter` and an `all_gather` of the same
+# tensor, and costs as much as both:
 
 # %% trap="09.4" role="why"
 hold = [[str(r)] * 3 for r in range(3)]
@@ -2480,7 +2483,8 @@ claim("calls of the net as one piece",
 # %% [markdown] trap="09.4" role="folklore"
 # **Told:** wrapping the whole model once is enough to shard it. **Measured:** as one
 # piece the six layers are gathered in a single call, so that in forward each rank holds
-# all weights. The calls are few; what stays cut are the gradients and the moments.
+# all weights. The calls are few. What stays cut through the step are the moments: at the
+# end of backward each rank holds all gradients, until the one `reduce_scatter`.
 
 # %% trap="09.4" role="folklore"
 model_bytes = 6 * sum(p.nbytes for p in nn.Linear(16, 16).parameters())
@@ -2526,8 +2530,9 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # 3. What forward holds at once is the largest piece if pieces are given back, and their sum if they stay.
 
 # %% [markdown] trap="09.4" role="keep"
-# **Keep:** shard what does not fit, layer by layer; a model that fits, with its gradients
-# and optimizer states, sends less and in fewer calls under DDP. **In your own code:** count the
+# **Keep:** shard what does not fit, layer by layer. A model that fits, with its gradients
+# and optimizer states, needs no gathers: under DDP it sends no more than any of these
+# plans. **In your own code:** count the
 # collectives of a step in a profiler's trace before you compare speeds. **Source:**
 # [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
 # `reshard_after_forward`.
@@ -2667,7 +2672,7 @@ def rebuild(optimizer, names: list, model: nn.Module):
 
 # %% [markdown] trap="09.13" role="keep"
 # **Keep:** what puts new parameters into a model (`fully_shard` does) comes before the
-# optimizer. Make the optimizer right after it, before any forward pass. **In your own code:** right before
+# optimizer. Make the optimizer after it, and before any forward pass. **In your own code:** right before
 # the loop, count the optimizer's tensors that are the model's own, by identity.
 # **Source:** [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 # **Seen in the wild:**
@@ -2780,7 +2785,7 @@ claim("norm of the whole gradient after a clip at 0.1",
 # Each rank sees a part of the numbers, so the norm that it computes is too small, and
 # it clips too little, each rank by a factor of its own. If all of `R` ranks clip, each
 # ends with a norm of 0.1, and together they have $0.1 \sqrt{R}$: with two ranks up to
-# `0.1414`. Nothing diverges, the steps are only longer; with `64` ranks they could be
+# `0.1414`. Nothing diverges here: the steps are longer, and a little turned; with `64` ranks they could be
 # eight times too long.
 
 # %% [markdown] trap="09.12" role="repair"
@@ -3028,7 +3033,7 @@ claim("numbers in which a single process loaded something else",
       (flat(alone.parameters()) != before).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more"
-# The rows are cut evenly, as far as they go:
+# Each rank takes the rounded-up share of the rows; the last ones get what is left:
 
 # %% trap="09.7" role="more"
 def rows_held(features):
@@ -3263,9 +3268,9 @@ disk.cleanup()
 # %% [markdown] role="quiz"
 # **10. A model and its AdamW fit on each GPU with room to spare. You want speed on four GPUs. You take**
 #
-# - [x] DDP :: One `all_reduce` of the gradients a step; sharding would add gathers for memory that you do not need.
-# - [ ] every layer in shards, as large models do :: It sends about half as much again, in many more calls.
-# - [ ] the model as one shard :: It holds all weights in forward and saves gradients and moments, which fit as well.
+# - [x] DDP :: Each gradient goes out once, in buckets; sharding would add gathers for memory that you do not need.
+# - [ ] every layer in shards, as large models do :: It sends about half as much again, and each layer waits for its weights.
+# - [ ] the model as one shard :: It holds all weights in forward and all gradients at the end of backward; it saves the moments, which fit as well.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what fewer bits, copies and waits cost
@@ -3440,7 +3445,7 @@ answers
 # **Keep:** count a step's FLOPs, divide by the card's rate in their number format, and you
 # have the time that it cannot go below; the MFU says how near you are. Give the card 16 bits, pinned memory and
 # no questions. **Source:** [Narayanan et al.
-# 2021](https://arxiv.org/abs/2104.04473) for utilization at scale; PyTorch documentation,
+# 2021](https://arxiv.org/abs/2104.04473) for utilization at scale, recomputed FLOPs counted; PyTorch documentation,
 # [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned
 # memory and streams.
 
@@ -3449,7 +3454,7 @@ answers
 #
 # - A format is a range and a gap. `float16` lacks range, `bfloat16` is coarse.
 # - A scaler belongs to `float16`: scale, backward, unscale, clip, step, update.
-# - With 8 bits and fewer each block of a tensor has a scale: `MXFP8`, `MXFP4`, `NVFP4`.
+# - With 8 bits each tensor has a scale of its own, or each block of it: `MXFP8`, `NVFP4`.
 # - Steps below half a gap are lost; a master in `float32` adds them up.
 # - Divide by what counts in the whole step.
 # - AdamW takes 16 bytes a weight in three layouts of four. Activations are what mixed

@@ -207,7 +207,7 @@ claim("2 bits, whole matrices: affine minus symmetric",
       two_bits["affine"] - two_bits["symmetric"], above=0.2)
 
 # %% [markdown] trap="11.1" role="repair"
-# The fourth code helps much, and costs nothing. Groups help once more, and are not free:
+# The fourth code helps much, and costs next to nothing. Groups help once more, and are not free:
 # each stores its scale and the code of zero.
 
 # %% [markdown] trap="11.1" role="repair"
@@ -326,7 +326,7 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # [Nagel et al. 2021, "A White Paper on Neural Network
 # Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
 
-# %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask, and the zeros come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
+# %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
 # ## Retraining a pruned net
 #
 # You set four fifths of a reader's weights to zero, those of least size, and it reads
@@ -627,8 +627,8 @@ claim("temperature 100 minus temperature 1", reads[100] - reads[1],
 
 # %% [markdown] trap="11.3" role="why"
 # The teacher is nearly certain: at temperature 1 the nine other digits share a few
-# hundredths. Which digits look alike is what the student could learn from them, and it is
-# lost beside the first. With the logits divided by 4, the others get a large part:
+# hundredths. Which digits look alike is what the student could learn from them, and little
+# of it is left beside the first. With the logits divided by 4, the others get a large part:
 
 # %% trap="11.3" role="why"
 def others(T):
@@ -1757,7 +1757,7 @@ claim("logits off, dynamic or static, the larger",
 # %% [markdown] role="concept"
 # Your processor is in this table. With 8-bit products of its own (VNNI) the dynamic and
 # the static reader are off by less than a hundredth. Without, pairs of products are added
-# in 16 bits and clipped there, and the two are off by some 0.3. oneDNN tells of it in
+# in 16 bits and clipped there, and the two are far off. oneDNN tells of it in
 # [Nuances of int8
 # computations](https://oneapi-src.github.io/oneDNN/dev_guide_int8_computations.html). So
 # try a quantized file on the kind of machine that will run it.
@@ -1940,8 +1940,8 @@ claim("3 bits: what training straight through brings back",
 # GPTQ lives on inputs that are correlated. [*AWQ*](https://arxiv.org/abs/2306.00978) asks
 # how large each input is. Where one is large, an error of its weights costs much. So its
 # column is multiplied before the rounding, and the input divided: the product is the
-# same. The step of the grid stays too, as long as another weight is the row's largest,
-# and beside the larger weights of this column it is a smaller error. By how much to
+# same. The step of the grid stays the same, as long as another weight is the row's largest.
+# Beside the column's larger weights the same step is a smaller error. By how much to
 # multiply is found by search: the inputs' sizes to a power from 0 to 1.
 
 # %% role="concept"
@@ -2262,7 +2262,7 @@ for rows in (1, 256):
 #
 # - [ ] the quantization failed :: It may have worked: a wrapper says float32 and stores bytes.
 # - [ ] the model needs as much room as before :: The file may be a quarter; this line does not look at it.
-# - [x] the line does not measure what is stored, and you write the file :: The length of the file is what a device has to hold.
+# - [x] the line does not measure what is stored, and you write the file :: The length of the file is what a device has to store.
 
 # %% [markdown] role="quiz"
 # **6. Model and program agree on a thousand batches of random numbers. The model has an `if` on the mean of its input. You conclude that**
@@ -2447,7 +2447,7 @@ answers_here
 # - The error of the weights, of the output and of the task are three numbers. Decide by
 #   the last one.
 # - Scales and zeros are part of the size.
-# - A pruned net is a mask and weights. Zeros come back with the next step.
+# - A pruned net is a mask and weights. Without the mask pruned weights come back.
 # - With few labels, distil at a temperature above 1, times its square.
 # - Round the columns that cost most while others can still make up for them; calibrate
 #   with rows like those to come.
