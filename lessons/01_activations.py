@@ -386,8 +386,8 @@ def stack(activation, init=None, depth=8, width=32):
     return model
 
 relus = stack(nn.ReLU)
-fit(relus, x_train, y_train, steps=300, lr=3e-2,
-    optimizer=torch.optim.SGD)
+losses = fit(relus, x_train, y_train, steps=300, lr=3e-2,
+             optimizer=torch.optim.SGD)
 
 # %% trap="01.3" role="guess" quoted="wrong"
 guess("01.3",

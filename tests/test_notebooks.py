@@ -53,6 +53,13 @@ def head(path):
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=NAMES)
+def test_broken_code_shows_nothing_above_its_question(path):
+    broken = [cell for cell in cells_of(path) if cell.metadata["dlsys"]["role"] == "break"]
+    assert broken
+    assert [cell.id for cell in broken if cell.outputs] == []
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=NAMES)
 def test_lesson_holds_at_another_seed_and_thread_count(path):
     """Every claim raises when it does not hold, so the run itself is the assertion.
 
