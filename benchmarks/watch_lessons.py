@@ -30,8 +30,6 @@ ON_PURPOSE: dict[tuple[str, str], str] = {
     ("01-2-more-2", "sigmoid-twice"): "a sigmoid before each of the two losses, side by side",
     ("01-4-more-8", "loss-not-a-number"): "a run at learning rate 100, until it is NaN",
     ("03-1-look-4", "softmax-twice"): "the curve of a second softmax, beside that of one",
-    ("04-1-more-5", "stale-optimizer"): "false: a weight without gradient beside another net",
-    ("04-concept-17", "stale-optimizer"): "false: a lone weight without gradient, as before",
     ("05-5-look-1", "bn-never-fed"): "the broken average is scored",
     ("06-6-look-4", "uint8-wraps"): "a picture of what wraps around",
     ("07-9-repair-1", "reshape-for-permute"): "reshape beside permute, on twelve numbers",

@@ -17,16 +17,20 @@ class StaleOptimizer(Rule):
         super().__init__(watch)
         self.ran = weakref.WeakSet()
         self.idle = weakref.WeakKeyDictionary()   # optimizer -> steps at which a tensor is idle
+        self.since = weakref.WeakKeyDictionary()  # optimizer -> layers that ran after its first step
 
     def on_module(self, module, args, kwargs, grad):
         if grad and module._parameters:
             self.ran.add(module)
+            for beside in self.since.values():
+                beside.add(module)
 
     def on_step(self, optimizer, closure):
         steps = self.run.opt(optimizer).steps
         if steps > VERDICT or closure is not None:
             return
         counts = self.idle.setdefault(optimizer, {})
+        self.since.setdefault(optimizer, weakref.WeakSet())
         for p in params(optimizer):
             if p.requires_grad and is_zero(p.grad):
                 counts[id(p)] = counts.get(id(p), 0) + 1
@@ -39,7 +43,7 @@ class StaleOptimizer(Rule):
         held = self.run.held()
         ours = [p for p in params(optimizer) if p.requires_grad]
         ghosts = [p for p in ours if id(p) not in used and counts.get(id(p)) == VERDICT + 1]
-        out = [layer for layer in layers for p in layer._parameters.values()
+        out = [layer for layer in self.since[optimizer] for p in layer._parameters.values()
                if p is not None and p.requires_grad and not is_zero(p.grad) and id(p) not in held]
         if ghosts and out:
             sharded = any(type(p).__name__ == "DTensor" for p in out[0]._parameters.values())
