@@ -1703,7 +1703,7 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # [optuna/optuna-examples#53](https://github.com/optuna/optuna-examples/pull/53): processes
 # ended during `torch.save`.
 
-# %% [markdown] trap="12.9" role="situation" fault="PYTHONHASHSEED is set after Python has started" symptom="PYTHONHASHSEED in os.environ has no effect, set order and class numbers differ between two runs, wrong labels after loading a model"
+# %% [markdown] trap="12.9" role="situation" fault="the hash seed is set after Python has started" symptom="PYTHONHASHSEED in os.environ has no effect, set order and class numbers differ between two runs, wrong labels after loading a model"
 # ## A seed for everything
 #
 # A script begins with `seed_everything(42)`, as many projects have one. It seeds

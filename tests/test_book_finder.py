@@ -27,7 +27,7 @@ QUERIES = {
     "AdamW vs Adam different results": "04-4",
     "element 0 of tensors does not require grad and does not have a grad_fn": "five-switches",
     "Trying to backward through the graph a second time": "five-switches",
-    "DDP hangs": "looks-like-on-tape", "deadlock": "looks-like-on-tape",
+    "DDP hangs": "09-3", "deadlock": "09-3",
     "overfitting": "06-3", "learning rate schedule has no effect": "04-3",
     "training accuracy 100% test accuracy 50%": "06-3", "gpu utilization": "09-10",
     "gpu utilisation": "09-10", "weight initialisation": "05-4",
