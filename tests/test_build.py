@@ -151,7 +151,7 @@ CASES["code that is no Python"] = (TEXT.replace("fast = shrink(vector)", "fast =
 CASES["trap after the quiz"] = (TEXT.replace('# %% [markdown] role="gpu"',
                                              '# %% [markdown] trap="01.6" role="situation"\n'
                                              '# ## Late\n\n# %% [markdown] role="gpu"', 1),
-                                "further, quiz, trap, gpu")
+                                "trap, quiz, trap, gpu")
 CASES["unexplained choice"] = (re.sub(r" :: That is what `eval\(\)` does\.", "", TEXT),
                                "not explained")
 
