@@ -257,7 +257,7 @@ def test_in_jupyterlab_a_run_waits_for_nothing_and_a_guess_is_kept_and_opens_the
     shown = [page.locator("p", has_text=text)
              for text in ("Seen.", "Because.", "Beside it.", "Kept.", "Later.")]
     assert [text.is_visible() for text in shown] == [False] * 5
-    assert not page.get_by_text("Why: a fault").is_visible()
+    assert not page.locator("h4", has_text="Why: a fault").is_visible()
     expect(told).to_have_text(["Measured: “two”.", "Measured: 6.4\N{NO-BREAK SPACE}%."])
     notes = page.locator(".gs-note")
     expect(notes).to_have_text(["The cells below hold the answer: guess before you run them."] * 2)
