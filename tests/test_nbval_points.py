@@ -153,11 +153,11 @@ def score(id: str, points: int, possible: int, message: str = "") -> dict:
 
 
 def test_an_exercise_without_check_cell_stays_in_the_total():
-    declared = {id: replace(catalog.traps(1)[0], id=id, fault=f"t{id}", points=4)
+    declared = {id: replace(catalog.traps(1)[0], id=id, fault=f"fault {id}", points=4)
                 for id in ("01.1", "01.2")}
     lines = nbval_points.score_lines([score("01.1", 4, 4), score("x", 0, 1, "m " * 80)], declared)
-    assert lines[0] == "  01.1   pass           4/4  T01.1"
-    assert lines[1] == "  01.2   not checked    0/4  T01.2"
+    assert lines[0] == "  01.1   pass           4/4  Fault 01.1"
+    assert lines[1] == "  01.2   not checked    0/4  Fault 01.2"
     assert "check cell is missing" in lines[2]
     assert max(map(len, lines)) <= 100
     assert lines[-1].split() == ["total", "4/9"]
