@@ -15,7 +15,7 @@ from dlsys_helpers import catalog, checking, paths, room
 from dlsys_helpers.stages import STAGES, stage
 from dlsys_helpers.verdicts import Verdict
 
-FIRST = "about `0.36`, as in training", "about `2.77`: it has overfitted and only guesses", (
+FIRST = "about `0.36`, as in training", "about `2.77`: it has overfitted, and only guesses", (
     "more than `4`")
 
 
@@ -46,7 +46,8 @@ def stored(number, name):
 def test_every_trap_of_a_stage_is_asked_as_its_lesson_stored_it(number):
     found = questions.of_stage(stage(number))
     asked, measured = stored(number, "guess"), stored(number, "measured")
-    assert [item.trap.id for item in found] == [t.id for t in catalog.traps(number)]
+    assert [item.trap.id for item in found] == list(asked)  # in the order of the lesson
+    assert asked.keys() == {t.id for t in catalog.traps(number)}
     for item in found:
         assert item.asked._asdict() | {"choices": list(item.asked.choices)} == asked[item.trap.id]
         assert item.measured.shown == measured[item.trap.id]["shown"]
@@ -130,11 +131,11 @@ def test_choices_are_counted_by_round_and_certainty_and_the_flow_says_who_change
     found = results.of_question(one, "08.1", revealed=True)
     assert found["counts"] == [4, 4]
     assert [[(b["sure"], b["unsure"]) for b in row["bars"]] for row in found["choices"]] == [
-        [(1, 0), (0, 0)], [(1, 1), (1, 0)], [(0, 1), (2, 1)]]
-    assert [row["right"] for row in found["choices"]] == [False, False, True]
+        [(0, 1), (2, 1)], [(1, 1), (1, 0)], [(1, 0), (0, 0)]]
+    assert [row["right"] for row in found["choices"]] == [True, False, False]
     assert found["right"] == [1, 3]
     assert found["flow"] == {"names": ["A", "B", "C"],
-                             "counts": [[0, 0, 1], [0, 1, 1], [0, 0, 0]]}
+                             "counts": [[0, 0, 0], [1, 1, 0], [1, 0, 0]]}
 
 
 def test_counts_without_the_answer_before_it_is_revealed(items):
@@ -196,7 +197,8 @@ def test_one_answer_for_a_participant_and_round_the_last_before_it_closes(items)
 
 
 def test_a_guess_in_the_lesson_before_the_question_is_asked_counts_for_its_first_round(items):
-    one = play(items, *answers("08.3", 1, a=("between the two", True)), *steps("ask", trap="08.3"))
+    one = play(items, *answers("08.3", 1, a=("between that and the causal model", True)),
+               *steps("ask", trap="08.3"))
     assert one.go("08.3") == 1
     assert "a" in one.answers["08.3", 1]
 

@@ -7,8 +7,8 @@ from rooms import Learner, running
 
 from dlsys_helpers import checking
 
-CHOICE = {"A": "about 0.36, as in training", "B": "about 2.77: it has overfitted and only guesses",
-          "C": "more than 4"}
+CHOICE = {"A": "more than 4", "B": "about 2.77: it has overfitted, and only guesses",
+          "C": "about 0.36, as in training"}
 
 
 def overflows(page, down=False):
@@ -96,9 +96,9 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
     phones[1].get_by_text("The code", exact=True).click()
     expect(phones[1].get_by_text("open_lm = LM(VOCAB, T)")).to_be_visible()
     fine(wall, phones[1])
-    guess(phones[0], "A", "sure")
+    guess(phones[0], "C", "sure")
     guess(phones[1], "B", "not sure")
-    guess(phones[2], "C", "not sure")
+    guess(phones[2], "A", "not sure")
     expect(wall.locator(".answered")).to_contain_text("3 answered of 3 here")
     phones[2].get_by_role("button", name="Change my answer").click()
     guess(phones[2], "B", "sure")
@@ -110,20 +110,20 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
     next_step(wall, "Show the counts")
     for page in (wall, *phones):
         expect(page.locator(".bars .number")).to_have_text(
-            ["33 %, 1, of them 1 sure", "67 %, 2, of them 1 sure", "0 %, 0, of them 0 sure"])
+            ["0 %, 0, of them 0 sure", "67 %, 2, of them 1 sure", "33 %, 1, of them 1 sure"])
     expect(wall.get_by_text("measured")).to_have_count(0)
     next_step(wall, "Ask again")
-    for phone, letter in zip(phones, "CCB", strict=True):
+    for phone, letter in zip(phones, "AAB", strict=True):
         expect(phone.get_by_text("Once more, after talking")).to_be_visible()
         guess(phone, letter, "sure")
     next_step(wall, "Close")
     expect(wall.get_by_text("Closed, with 3 answers.")).to_be_visible()
     wall.locator("body").press("r")
     expect(wall.locator(".measured")).to_have_text("Measured: “more than 4”.")
-    expect(wall.locator("figcaption")).to_have_text("1 from A to C, 1 from B to C, 1 of 3 stayed.")
+    expect(wall.locator("figcaption")).to_have_text("1 from B to A, 1 from C to A, 1 of 3 stayed.")
     expect(phones[0].locator(".said")).to_have_text(
-        ["Your answer before: A, about 0.36, as in training, sure.",
-         "Your answer after: C, more than 4, sure."])
+        ["Your answer before: C, about 0.36, as in training, sure.",
+         "Your answer after: A, more than 4, sure."])
     phones[0].get_by_role("button", name="What to keep").click()
     expect(phones[0].locator("#keep")).to_contain_text("In your own code:",
                                                          timeout=20_000)

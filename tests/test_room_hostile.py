@@ -79,7 +79,7 @@ def test_no_count_is_told_before_it_is_shown_and_no_answer_before_it_is_revealed
         assert a.answer("08.1", POPULAR, go=2) == 200
         assert fresh.step("close") == fresh.step("reveal") == 200
         assert seen()["results"]["measured"] == "“more than `4`”"
-        assert seen()["results"]["flow"]["counts"] == [[0, 0, 0], [0, 0, 0], [1, 0, 0]]
+        assert seen()["results"]["flow"]["counts"] == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
 
 
 def test_codes_are_tried_so_often_and_no_more(tmp_path):

@@ -64,7 +64,7 @@ def test_the_learners_whole_way(python, tmp_path):
     write_answers(mine)
     out = said(python(SESSION, json.dumps([["check", "1"], ["progress"], ["review"],
                                            ["start", "1", "--update"]])))
-    assert "3 of 15 points." in out
+    assert "3 of 15 points, on the core path 3 of 13." in " ".join(out.split())
     assert "Code cell" not in out
     assert f"1 of {len(catalog.traps())} exercises solved" in out
     assert "Next: trap 01." in out

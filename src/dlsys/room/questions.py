@@ -161,7 +161,7 @@ def _calls(lesson: dict, name: str) -> Iterator[ast.Call]:
 
 
 def _situation(lesson: dict, id: str) -> str:
-    return _HEADINGS.sub("", "\n\n".join(_sources(lesson, id, "predict", "markdown"))).strip()
+    return _HEADINGS.sub("", "\n\n".join(_sources(lesson, id, "situation", "markdown"))).strip()
 
 
 def _code(lesson: dict, id: str) -> str:
