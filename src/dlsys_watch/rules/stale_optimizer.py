@@ -17,7 +17,7 @@ class StaleOptimizer(Rule):
         super().__init__(watch)
         self.ran = weakref.WeakSet()
         self.idle = weakref.WeakKeyDictionary()   # optimizer -> steps at which a tensor is idle
-        self.since = weakref.WeakKeyDictionary()  # optimizer -> layers that ran after its first step
+        self.since = weakref.WeakKeyDictionary()  # optimizer -> layers that ran after its step 1
 
     def on_module(self, module, args, kwargs, grad):
         if grad and module._parameters:
@@ -38,12 +38,11 @@ class StaleOptimizer(Rule):
             self.judge(optimizer, counts)
 
     def judge(self, optimizer, counts):
-        layers = list(self.ran)
-        used = {id(p) for layer in layers for p in layer._parameters.values()}
+        used = {id(p) for layer in self.ran for p in layer._parameters.values()}
         held = self.run.held()
         ours = [p for p in params(optimizer) if p.requires_grad]
         ghosts = [p for p in ours if id(p) not in used and counts.get(id(p)) == VERDICT + 1]
-        out = [layer for layer in self.since[optimizer] for p in layer._parameters.values()
+        out = [layer for layer in self.since.pop(optimizer) for p in layer._parameters.values()
                if p is not None and p.requires_grad and not is_zero(p.grad) and id(p) not in held]
         if ghosts and out:
             sharded = any(type(p).__name__ == "DTensor" for p in out[0]._parameters.values())
