@@ -14,13 +14,22 @@ from dlsys import cli, worksheets
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.paths import ROOT
 
+RECORD = "dlsys_helpers-0.1.0.dist-info/RECORD"
+OWN = ("dlsys_checks/kit.py", "dlsys_checks/s01/e1_f.py", "dlsys_checks/questions/q03.py",
+       "dlsys_helpers/catalog/02.json", "dlsys/course/notebooks/03_losses.ipynb")
+OTHERS = ("dlsys_checks/s02/__init__.py", "dlsys_checks/s12/e1_f.py",
+          "dlsys_checks/questions/q10.py", "dlsys/course/exercises/02_backpropagation.ipynb")
+WHEEL = (*OWN, *OTHERS)
+
 
 @pytest.fixture(scope="module")
 def handed(tmp_path_factory):
     """The folder of a release of stages 1 and 3, with a date and a file that stands for a wheel."""
     out = tmp_path_factory.mktemp("release")
     with zipfile.ZipFile(out / "dlsys_helpers-0.1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("x", "")
+        for name in WHEEL:
+            wheel.writestr(name, "")
+        wheel.writestr(RECORD, "".join(f"{name},sha256=x,0\n" for name in (*WHEEL, RECORD)))
     assert cli.main(["release", "03", "1", "--due", "2027-01-15", "--out", str(out / "class"),
                      "--wheel", str(out / "dlsys_helpers-0.1.0-py3-none-any.whl")]) == 0
     return out / "class"
@@ -51,6 +60,14 @@ def test_a_release_holds_what_a_class_needs_and_nothing_else(handed):
     for path in handed.glob("*.ipynb"):
         nbformat.validate(nbformat.read(path, as_version=4))
         assert not any(cell.get("outputs") for cell in cells(path))
+
+
+def test_the_wheel_of_a_class_has_no_check_of_another_stage(handed):
+    with zipfile.ZipFile(handed / "dlsys_helpers-0.1.0-py3-none-any.whl") as wheel:
+        assert wheel.testzip() is None
+        assert set(wheel.namelist()) == {*OWN, RECORD}
+        listed = [line.partition(",")[0] for line in wheel.read(RECORD).decode().splitlines()]
+    assert listed == [*OWN, RECORD]
 
 
 def test_no_worked_answer_is_handed_out(handed):

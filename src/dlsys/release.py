@@ -11,12 +11,11 @@ import hashlib
 import importlib.metadata as metadata
 import json
 import re
-import shutil
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from dlsys import work_folder
+from dlsys import class_wheel, work_folder
 from dlsys_helpers import paths
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import Stage
@@ -38,7 +37,7 @@ def add_parser(commands) -> None:
                         help="a new or an empty folder")
     parser.add_argument("--due", metavar="DATE", help="shown in each worksheet: 2027-01-15")
     parser.add_argument("--wheel", type=Path, metavar="FILE",
-                        help="the course's wheel (make wheel), to be handed out, too")
+                        help="the course's wheel (make wheel), handed out with these stages only")
     parser.set_defaults(run=run)
 
 
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     files = {name: _text(_stamped(book, stamp)) for name, book in books.items()}
     files[HOW_TO] = how_to(stages, stamp, wheel, packages(books.values()))
     files[STAMP] = json.dumps(stamp, indent=1) + "\n"
-    _write(args.out, files, wheel)
+    _write(args.out, files, wheel, stamp["stages"])
     print(f"{args.out}: release {label(stamp)}, {len(files) + bool(wheel)} files.")
     if not wheel:
         print("Without the course's wheel a worksheet cannot check itself. Make one: make wheel; "
@@ -194,14 +193,14 @@ def how_to(stages: list[Stage], stamp: dict, wheel: Path | None, needed: str) ->
 
 # ---- files
 
-def _write(out: Path, files: dict[str, str], wheel: Path | None) -> None:
+def _write(out: Path, files: dict[str, str], wheel: Path | None, stages: list[int]) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             with open(out / name, "x", encoding="utf-8") as file:
                 file.write(text)
         if wheel:
-            shutil.copyfile(wheel, out / wheel.name)
+            class_wheel.write(wheel, out / wheel.name, stages)
     except OSError as error:
         raise ReleaseError(f"{out}: cannot be written ({error.strerror}). It may hold a part; "
                            "delete that and give the command again.") from None
