@@ -7,10 +7,12 @@ import pytest
 from docutils import frontend, nodes, utils
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from dlsys import find
 from dlsys_helpers import acting, checking, judging
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES
-from tools import book, book_finish, book_pages, book_sphinx, proof, reading
+from tools import book, book_finish, book_home, book_pages, book_sphinx, proof, reading
+from tools.stage_drawings import DRAWINGS, drawing
 
 
 def cell(kind, source, role, outputs=(), **facts):
@@ -197,13 +199,36 @@ def test_a_page_without_guesses_has_no_button_for_them():
     assert hook.source == "# 1. A title\n\nText."
 
 
-def test_the_start_page_asks_the_question_of_the_trap_it_tells():
-    told = book_pages.strip(lesson(
-        cell("markdown", "## A title\n\nA situation.", "situation", trap="01.1"),
-        cell("code", "broken = 1", "break", trap="01.1"), guess_cell()))
-    places = [told.find(part) for part in ("A situation.", "broken = 1", "**How many?**")]
+def answered_cell():
+    told = new_output("display_data", {"text/html": "<p data-measured='{}'>9 %</p>"})
+    found = cell("code", 'measured("01.1", 9, right=(4, 12))', "look", [told], trap="01.1")
+    found.metadata["tags"].append("measured")
+    return found
+
+
+def test_the_start_page_asks_a_trap_below_its_code_and_hides_the_answer():
+    told = book_home.card(lesson(
+        cell("code", "model = 0\n\nbroken = 1", "break", trap="01.1"), guess_cell(),
+        answered_cell()))
+    places = [told.find(part) for part in ("broken = 1", "data-guess", "{div} waits", "9 %",
+                                           "trap-01-1")]
     assert -1 not in places
     assert places == sorted(places)
+    assert "model = 0" not in told
+
+
+def test_a_start_page_without_its_question_is_not_built():
+    with pytest.raises(UserError, match="make build LESSON=01"):
+        book_home.card(lesson(cell("code", "broken = 1", "break", trap="01.1"), answered_cell()))
+
+
+@pytest.mark.parametrize("phrase", book_home.PHRASES)
+def test_the_finder_has_a_row_for_each_phrase_that_the_start_page_offers(phrase):
+    assert find.rank(find.rows(), phrase).fits
+
+
+def test_each_stage_has_a_drawing_of_its_own():
+    assert len({drawing(s.number) for s in STAGES}) == len(STAGES) == len(DRAWINGS)
 
 
 # ---- generated text
@@ -216,14 +241,6 @@ def test_essence_ends_at_the_last_number_and_drops_what_only_reports():
 
 def test_essence_of_code_without_a_print_is_all_of_it():
     assert book_pages.essence("a = 1\n\nb = 2\nmodel.eval()") == "a = 1\n\nb = 2\nmodel.eval()"
-
-
-def test_readings_come_from_the_stored_output():
-    code = cell("code", "print(1)", "look", [printed("labels that differ: 4%\ngap: 0.1   b: 2\n")])
-    lines = book_pages.measured(code).splitlines()
-    assert lines == ['<p class="reading"><strong>4%</strong> labels that differ</p>',
-                     '<p class="reading"><strong>0.1</strong> gap</p>',
-                     '<p class="reading"><strong>2</strong> b</p>']
 
 
 def test_told_and_measured_are_two_paragraphs():
@@ -253,7 +270,7 @@ def test_text_from_a_check_is_shown_as_it_is():
 
 
 def test_the_map_shows_every_stage_and_leads_only_to_written_ones():
-    shown = book_pages.stage_map({1: lesson()})
+    shown = book_home.stage_map({1: lesson()})
     assert all(f"<strong>{s.title.replace('&', '&amp;')}</strong>" in shown for s in STAGES)
     assert shown.count("<a ") == 1
     assert shown.count("Not written yet") == len(STAGES) - 1
@@ -271,8 +288,8 @@ def test_the_page_of_gpu_evidence_counts_what_is_recorded(monkeypatch, recorded)
 
 def test_only_an_unfinished_course_is_written_so_far():
     all_of_them = {s.number: lesson() for s in STAGES}
-    assert book_pages.hours(all_of_them).startswith(f"The {len(STAGES)} stages take about ")
-    assert book_pages.hours({1: lesson()}).startswith("The 1 stage written so far takes about ")
+    assert book_home.hours(all_of_them).startswith(f"The {len(STAGES)} stages take about ")
+    assert book_home.hours({1: lesson()}).startswith("The 1 stage written so far takes about ")
 
 
 def test_a_wrong_answer_that_passes_its_check_stops_the_book():
@@ -284,15 +301,6 @@ def test_a_wrong_answer_that_passes_its_check_stops_the_book():
         proof.feedback(lax, cases, harmless)
 
 
-def test_only_what_was_read_before_is_read_again_and_in_that_order():
-    before, after = ("".join(f'<p class="reading"><strong>{n}</strong> {what}</p>\n'
-                             for what, n in pairs)
-                     for pairs in ([("a", 1), ("b", 2)], [("c", 3), ("b", 4), ("a", 5)]))
-    assert [line[27] for line in book_pages.like(before + "\n", after).splitlines()] == ["5", "4"]
-    with pytest.raises(UserError, match="its look prints 'c', its repair does not"):
-        book_pages.like(after, before)
-
-
 def test_reading_time_counts_words_and_the_code_that_is_read():
     text, code = "word " * (5 * reading.WORDS), "x = 1\n" * (5 * reading.LINES)
     assert reading.of_lesson(lesson(cell("markdown", text, "concept"))) == 5
@@ -302,13 +310,13 @@ def test_reading_time_counts_words_and_the_code_that_is_read():
 
 
 def test_the_start_page_repeats_what_the_readme_asks_for():
-    needs = book_pages.needs()
+    needs = book_home.needs()
     assert all(word in needs for word in ("Linux", "make", "Python 3.11", "11 GB"))
 
 
 @pytest.mark.parametrize("url", ["", "https://github.com/owner/course"])
 def test_code_and_run_button_come_with_a_public_repository(url):
-    links = book_pages.code_links(url)
+    links = book_home.code_links(url)
     assert (links == "") is (url == "")
     if url:
         assert f'href="{url}"' in links

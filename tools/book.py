@@ -32,7 +32,15 @@ from dlsys_helpers.catalog import sentence_case
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
 from dlsys_helpers.stages import Stage, stage
-from tools import book_finder, book_finish, book_pages, book_present, book_traps, versions
+from tools import (
+    book_finder,
+    book_finish,
+    book_home,
+    book_pages,
+    book_present,
+    book_traps,
+    versions,
+)
 
 BOOK = ROOT / "book"
 
@@ -212,8 +220,9 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     index = source / "index.md"
     config = settings(yaml.safe_load((BOOK / "_config.yml").read_text("utf-8")), folder)
     public_home = (config["repository"]["url"], config["repository"]["branch"])
-    index.write_text(book_pages.start_page(index.read_text("utf-8"), lessons, *public_home),
-                     "utf-8")
+    index.write_text(book_home.start_page(index.read_text("utf-8"), lessons, *public_home), "utf-8")
+    how = source / "how_to_use.md"
+    how.write_text(book_home.how_long(how.read_text("utf-8"), lessons), "utf-8")
     for name, text in (pages | about | below).items():
         (source / name).parent.mkdir(exist_ok=True)
         (source / f"{name}.md").write_text(text, "utf-8")

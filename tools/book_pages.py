@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import ast
-import html
 import re
 from collections.abc import Iterable, Sequence
 
 from nbformat import NotebookNode
 
 from dlsys_helpers import catalog, checking, records
-from dlsys_helpers.errors import UserError
-from dlsys_helpers.explorers.activations import activations
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
 from tools import evidence, reading, worked
 from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
-SHOWN_TRAP = "01.1"  # the trap that the start page tells in three panels
 Lessons = dict[int, NotebookNode]
 
 
@@ -46,6 +42,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
     return "\n".join([line(head), line(["---"] * len(head)), *map(line, rows)])
+
+
+def count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def exercise_minutes(number: int) -> int:
+    return sum(t.minutes for t in catalog.traps(number))
 
 
 def plain(text: str) -> str:
@@ -173,105 +177,9 @@ def record(entry: dict) -> str:
     return f"## {entry['key']}\n\n{raw(shown._repr_html_())}"
 
 
-def start_page(template: str, lessons: Lessons, repository: str = "", branch: str = "main") -> str:
-    """The written start page with its marks replaced by what is generated."""
-    parts = {"strip": strip(lessons[int(SHOWN_TRAP[:2])]), "map": stage_map(lessons),
-             "explorer": raw(activations.static_html()), "needs": needs(), "hours": hours(lessons),
-             "rate": reading.formula(),
-             "code": code_links(repository, branch),
-             "trap": link("trap", SHOWN_TRAP, f"{SHOWN_TRAP}: {catalog.trap(SHOWN_TRAP).title}")}
-    for name, text in parts.items():
-        template = template.replace(f"{{{{ {name} }}}}", text)
-    return template
-
-
-def code_links(repository: str, branch: str = "main") -> str:
-    """Links to the code and to a machine that runs it; nothing without a public repository.
-
-    repository: its address on GitHub, https://github.com/owner/name.
-    """
-    if not repository:
-        return ""
-    place = repository.removesuffix("/").removeprefix("https://github.com/")
-    run = (f"https://mybinder.org/v2/gh/{place}/{branch}"
-           f"?urlpath=lab/tree/notebooks/{stage(1).stem}.ipynb")
-    return f'<a href="{run}">Run stage 1 in the browser</a>\n<a href="{repository}">The code</a>'
-
-
-def needs() -> str:
-    """The paragraph of README.md that says what the course needs. Raises UserError without one."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    found = re.search(r"^You need .*$", text, re.MULTILINE)
-    if not found:
-        raise UserError("README.md: no paragraph begins with 'You need', which the start page of "
-                        "the book repeats. Write it.")
-    return found[0]
-
-
-def exercise_minutes(number: int) -> int:
-    return sum(t.minutes for t in catalog.traps(number))
-
-
-def hours(lessons: Lessons) -> str:
-    """Reading and exercise time of all lessons, in a sentence."""
-    read, solve = (round(sum(minutes) / 60) for minutes in (
-        map(reading.of_lesson, lessons.values()), map(exercise_minutes, lessons)))
-    written = "" if len(lessons) == len(STAGES) else " written so far"
-    take = "takes" if len(lessons) == 1 else "take"
-    return (f"The {count(len(lessons), 'stage')}{written} {take} about {count(read, 'hour')} "
-            f"to read and {solve} more to solve the exercises")
-
-
 def raw(text: str) -> str:
     """HTML that stands in a page as it is."""
     return f"`````{{raw}} html\n{text}\n`````"
-
-
-def strip(lesson: NotebookNode) -> str:
-    """One trap as its lesson stores it: situation, wrong code and question, repair and result."""
-    def cells(role: str, kind: str) -> list[NotebookNode]:
-        return [c for c in lesson.cells if c.cell_type == kind
-                and c.metadata.get("dlsys", {}).get("trap") == SHOWN_TRAP
-                and c.metadata.dlsys.role == role]
-    situation = "\n\n".join(without_heading(c.source) for c in cells("situation", "markdown"))
-    question = "\n\n".join(map(asked, cells("guess", "code")))
-    look, again = ("\n".join(filter(None, map(measured, cells(role, "code"))))
-                   for role in ("look", "repair"))
-    panels = {"role-situation": situation,
-              "role-break": "\n".join(map(fenced, cells("break", "code"))),
-              "role-guess": f"{question}\n\n{opened('Guess, then open', look)}",
-              "role-repair": "\n".join(map(fenced, shown(cells("repair", "code")))),
-              "role-look again": opened("Open after your guess", like(look, again))}
-    inside = (f":::::{{div}} {role}\n{text}\n:::::" for role, text in panels.items())
-    return "\n".join(["::::::{div} strip", *inside, "::::::"])
-
-
-def opened(summary: str, text: str) -> str:
-    """HTML that waits for a click."""
-    return f"<details><summary>{summary}</summary>\n{text}\n</details>"
-
-
-def like(before: str, after: str) -> str:
-    """The numbers printed after the repair, in the order in which they were printed before it.
-
-    before, after: lines of HTML from `measured`. Raises UserError for a quantity that the repair
-    does not print again.
-    """
-    again = {line.partition("</strong>")[2]: line for line in after.splitlines()}
-    # A cell that only claims prints nothing, and leaves an empty line.
-    wanted = [line.partition("</strong>")[2] for line in before.splitlines() if line]
-    missing = [html.unescape(what.removesuffix("</p>").strip()) for what in wanted
-               if what not in again]
-    if missing:
-        raise UserError(f"trap {SHOWN_TRAP}: its look prints {missing[0]!r}, its repair does not; "
-                        "the start page shows both. Print it again with the same words.")
-    return "\n".join(again[what] for what in wanted)
-
-
-def asked(cell: NotebookNode) -> str:
-    """The question of a guess, as its cell stored it."""
-    lines = [o.data["text/plain"] for o in cell.outputs if "text/plain" in o.get("data", {})]
-    return "".join(f"**{text.splitlines()[0].removeprefix('Your guess: ')}**" for text in lines)
 
 
 def shown(cells: list[NotebookNode]) -> list[NotebookNode]:
@@ -299,14 +207,6 @@ def reporter(node: ast.stmt) -> str:
     return name if name in {"print", "claim"} else ""
 
 
-def measured(cell: NotebookNode) -> str:
-    """A cell's output as HTML, one quantity a line: its value in bold, then its name."""
-    text = "".join(o.text for o in cell.outputs if o.output_type == "stream")
-    readings = [r.rpartition(": ") for r in re.split(r"\n|\s{3,}", text.strip()) if r]
-    return "\n".join(f'<p class="reading"><strong>{html.escape(value)}</strong> '
-                     f"{html.escape(what)}</p>" for what, _, value in readings)
-
-
 def told_and_measured(text: str) -> str:
     """A folklore cell with what was measured in a paragraph of its own."""
     return re.sub(r"\s+(?=\*\*Measured:\*\*)", "\n\n", text)
@@ -314,32 +214,3 @@ def told_and_measured(text: str) -> str:
 
 def without_heading(text: str) -> str:
     return re.sub(r"^#+ .*\n+", "", text)
-
-
-def stage_map(lessons: Lessons) -> str:
-    """The twelve stages as cards; those without a lesson say so and lead nowhere."""
-    cards = [written_card(s, lessons[s.number]) if s.number in lessons else waiting_card(s)
-             for s in STAGES]
-    return f'<ol class="stage-map">{"".join(cards)}</ol>'
-
-
-def written_card(entry: Stage, lesson: NotebookNode) -> str:
-    return (f'<li class="stage-card"><a href="notebooks/{entry.stem}.html">{card_text(entry)}'
-            f'<span class="stage-state">{count(len(catalog.traps(entry.number)), "trap")}: about '
-            f"{reading.of_lesson(lesson)} minutes to read, {exercise_minutes(entry.number)} for "
-            "the exercises</span></a></li>")
-
-
-def count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def waiting_card(entry: Stage) -> str:
-    return (f'<li class="stage-card waiting"><div>{card_text(entry)}'
-            '<span class="stage-state">Not written yet</span></div></li>')
-
-
-def card_text(entry: Stage) -> str:
-    return (f'<span class="stage-number">{entry.number}</span>'
-            f'<strong>{html.escape(entry.title)}</strong>'
-            f'<span class="stage-promise">{html.escape(entry.promise)}</span>')

@@ -1,0 +1,145 @@
+"""The start page: the written template with a live guess, the finder's box and the stages."""
+
+from __future__ import annotations
+
+import html
+import re
+from urllib.parse import quote_plus
+
+from nbformat import NotebookNode
+
+from dlsys_helpers import catalog
+from dlsys_helpers.errors import UserError
+from dlsys_helpers.paths import ROOT
+from dlsys_helpers.stages import STAGES, Stage, stage
+from tools import reading
+from tools.book_pages import Lessons, count, exercise_minutes, fenced, link, raw
+from tools.stage_drawings import drawing
+
+SHOWN_TRAP = "01.1"  # the trap whose question the page asks
+PHRASES = ("loss is NaN at step 500", "padded batch gives other answers",
+           "memory grows every epoch", "loss jumps after resume")
+# Both work without a script: the form opens the finder, and without one nothing is hidden.
+GUESS_FIRST = """<script>document.documentElement.classList.add("guess-first");</script>
+<link rel="stylesheet" href="explorers/guess.css">
+<script defer src="explorers/guess.js"></script>"""
+FINDER = """<form class="ask-finder" action="symptoms.html" role="search">
+<label for="home-finder">What do you see in your own run?</label>
+<input id="home-finder" name="q" type="search" autocomplete="off"
+placeholder="loss stays at 2.303"><button>Find the cause</button></form>
+<p class="phrases">{phrases}</p>"""
+
+
+def start_page(template: str, lessons: Lessons, repository: str = "", branch: str = "main") -> str:
+    """The written start page with its marks replaced by what is generated."""
+    parts = {"guess": card(lessons[int(SHOWN_TRAP[:2])]), "finder": finder(),
+             "map": stage_map(lessons), "needs": needs(),
+             "code": code_links(repository, branch)}
+    for name, text in parts.items():
+        template = template.replace(f"{{{{ {name} }}}}", text)
+    return template
+
+
+def how_long(template: str, lessons: Lessons) -> str:
+    """The page on how to use the course, with its hours."""
+    return template.replace("{{ hours }}", hours(lessons)).replace("{{ rate }}", reading.formula())
+
+
+# ---- the guess
+
+def card(lesson: NotebookNode) -> str:
+    """The last statement of a trap's broken code, its question, and what waits for a guess."""
+    def outputs(tag: str) -> list[str]:
+        return [raw("".join(o.data["text/html"])) for c in lesson.cells
+                if c.metadata.get("dlsys", {}).get("trap") == SHOWN_TRAP
+                and tag in c.metadata.get("tags", [])
+                for o in c.outputs if "text/html" in o.get("data", {})]
+    question, answer = outputs("guess"), outputs("measured")
+    if not (question and answer):
+        raise UserError(f"trap {SHOWN_TRAP}: got no question or no answer in its stored outputs, "
+                        "and the start page asks it. Run: make build LESSON=01")
+    way = link("trap", SHOWN_TRAP, "See why, and repair it")
+    parts = [raw(GUESS_FIRST), "::::::{div} ask-card", ":::::{div} pair",
+             "::::{div} step-break", broken(lesson), "::::",
+             "::::{div} step-guess", *question, "::::", ":::::",
+             ":::::{div} waits", *answer, f"{way}.", ":::::", "::::::"]
+    return "\n".join(parts)
+
+
+def broken(lesson: NotebookNode) -> str:
+    """What stands behind the last empty line of the trap's broken code."""
+    [cell] = [c for c in lesson.cells if c.cell_type == "code"
+              and c.metadata.get("dlsys", {}).get("trap") == SHOWN_TRAP
+              and c.metadata.dlsys.role == "break"]
+    return fenced(NotebookNode(cell, source=cell.source.rpartition("\n\n")[2]))
+
+
+# ---- the finder
+
+def finder() -> str:
+    """A box that asks the symptom finder, and phrases to try."""
+    tried = " ".join(f'<a href="symptoms.html?q={quote_plus(phrase)}">{phrase}</a>'
+                     for phrase in PHRASES)
+    return raw(FINDER.format(phrases=tried))
+
+
+# ---- the stages
+
+def stage_map(lessons: Lessons) -> str:
+    """The twelve stages as cards; those without a lesson say so and lead nowhere."""
+    cards = [written_card(s, lessons[s.number]) if s.number in lessons else waiting_card(s)
+             for s in STAGES]
+    return f'<ol class="stage-map">{"".join(cards)}</ol>'
+
+
+def written_card(entry: Stage, lesson: NotebookNode) -> str:
+    traps = len(catalog.traps(entry.number))
+    return (f'<li class="stage-card"><a href="notebooks/{entry.stem}.html">{card_text(entry)}'
+            f'<span class="stage-state">{count(traps, "trap")}, {reading.of_lesson(lesson)} + '
+            f"{exercise_minutes(entry.number)} minutes</span></a></li>")
+
+
+def waiting_card(entry: Stage) -> str:
+    return (f'<li class="stage-card waiting"><div>{card_text(entry)}'
+            '<span class="stage-state">Not written yet</span></div></li>')
+
+
+def card_text(entry: Stage) -> str:
+    return (f'{drawing(entry.number)}<span class="stage-number">{entry.number}</span>'
+            f'<strong>{html.escape(entry.title)}</strong>'
+            f'<span class="stage-promise">{html.escape(entry.promise)}</span>')
+
+
+# ---- hours, machine, code
+
+def hours(lessons: Lessons) -> str:
+    """Reading and exercise time of all lessons, in a sentence."""
+    read, solve = (round(sum(minutes) / 60) for minutes in (
+        map(reading.of_lesson, lessons.values()), map(exercise_minutes, lessons)))
+    written = "" if len(lessons) == len(STAGES) else " written so far"
+    take = "takes" if len(lessons) == 1 else "take"
+    return (f"The {count(len(lessons), 'stage')}{written} {take} about {count(read, 'hour')} "
+            f"to read and {solve} more to solve the exercises")
+
+
+def needs() -> str:
+    """The paragraph of README.md that says what the course needs. Raises UserError without one."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    found = re.search(r"^You need .*$", text, re.MULTILINE)
+    if not found:
+        raise UserError("README.md: no paragraph begins with 'You need', which the start page of "
+                        "the book repeats. Write it.")
+    return found[0]
+
+
+def code_links(repository: str, branch: str = "main") -> str:
+    """Links to the code and to a machine that runs it; nothing without a public repository.
+
+    repository: its address on GitHub, https://github.com/owner/name.
+    """
+    if not repository:
+        return ""
+    place = repository.removesuffix("/").removeprefix("https://github.com/")
+    run = (f"https://mybinder.org/v2/gh/{place}/{branch}"
+           f"?urlpath=lab/tree/notebooks/{stage(1).stem}.ipynb")
+    return f'<a href="{run}">Run stage 1 in the browser</a>\n<a href="{repository}">The code</a>'
