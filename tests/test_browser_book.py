@@ -301,7 +301,8 @@ STILL = """addEventListener('DOMContentLoaded', () => document.head.append(Objec
 def opened(browser, html):
     """Shows a page in the one tab of all tests, with whatever the browser complains about."""
     tab = offline_page(browser, color_scheme="light", viewport=DESK)
-    tab.add_init_script("localStorage.setItem('dlsys-show-everything', 'yes')")
+    tab.add_init_script("localStorage.setItem('dlsys-show-everything', 'yes');"
+                        "localStorage.setItem('dlsys-parts', 'whole')")
     tab.add_init_script(STILL)
     tab.on("console", lambda m: tab.problems.append(m.text) if m.type == "error" else None)
 

@@ -52,20 +52,28 @@ DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" 
             "it in a copy of the repository, where `make lab` has set everything up.")
 HEADING = re.compile(r"\A## Trap ([\d.]+)(?: \(core\))?: ")  # as build.heading writes it
 WAY = re.compile(r"\[([\d.]+) ([^\n]+?)\]\(#(?:[^()]|\([^()]*\))*\)")  # as build.to_trap writes it
-# Runs before the first paint: what follows a question is hidden until it is answered, unless the
-# reader chose to see all. localStorage may be forbidden. Without JavaScript nothing is hidden.
+# Runs before the first paint: what follows a question is hidden until it is answered, and of the
+# parts of a lesson one is shown, unless the reader chose to see all. localStorage may be forbidden.
+# Without JavaScript nothing is hidden.
 GUESS_FIRST = """
 
 ```{raw} html
 <script>
-let all = null;
-try { all = localStorage.getItem("dlsys-show-everything"); } catch { all = null; }
-if (all !== "yes") document.documentElement.classList.add("guess-first");
+{
+  const chosen = (key) => { try { return localStorage.getItem(key); } catch { return null; } };
+  const root = document.documentElement.classList;
+  root.add("scripted");
+  root.toggle("guess-first", chosen("dlsys-show-everything") !== "yes");
+  root.toggle("one-part", chosen("dlsys-parts") !== "whole");
+}
 </script>
 <link rel="stylesheet" href="../explorers/guess.css">
+<script defer src="../site/flow.js"></script>
 <script defer src="../explorers/guess.js"></script>
-<p class="everything" hidden>What happens in a trap is shown once you have guessed.
-<button type="button" class="gs-button gs-quiet" data-everything>Show everything</button></p>
+<nav class="flow" aria-label="Parts of this lesson"><ol></ol>
+<p><button type="button" data-parts>The whole lesson on one page</button>
+<button type="button" data-core>Core path only</button>
+<button type="button" data-everything>Show all answers</button></p></nav>
 ```
 """
 # Run by import: the console script fails in a folder with a space in its name.

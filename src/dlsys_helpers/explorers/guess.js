@@ -192,13 +192,14 @@ function follow() {
 // The button at the top of a lesson; html.guess-first is set before anything is drawn.
 function everything(button, store) {
   const page = document.documentElement.classList;
-  const show = () => button.setAttribute("aria-pressed", !page.contains("guess-first"));
+  const show = () => {
+    button.textContent = page.contains("guess-first") ? "Show all answers" : "Hide them again";
+  };
   button.addEventListener("click", () => {
     page.toggle("guess-first");
     store.setItem(EVERYTHING, page.contains("guess-first") ? "no" : "yes");
     show();
   });
-  button.parentElement.hidden = false;
   show();
 }
 
