@@ -16,6 +16,17 @@ from dlsys_helpers.stages import stage
 NOTES = "447c42f365876e41853de81453d0c53c580c5b2099132e8f61200de4a0ba2af3"
 
 
+SIZES = """() => Reveal.getSlides().map((slide) => {
+  const { h, v } = Reveal.getIndices(slide);
+  Reveal.slide(h, v);
+  const pre = [...slide.querySelectorAll("pre")];
+  return { name: slide.textContent.trim().slice(0, 40), height: slide.scrollHeight,
+    wide: pre.some((one) => one.scrollWidth > one.clientWidth),
+    code: Math.min(24, ...[...slide.querySelectorAll(".jp-InputArea pre")].map(
+      (one) => parseFloat(getComputedStyle(one).fontSize))) };
+})"""
+
+
 @pytest.fixture(scope="module")
 def page(browser, tmp_path_factory):
     """The slides of two traps of stage 8, one that asks for a choice and one for a number."""
@@ -49,6 +60,7 @@ def go_to(page, selector):
 
 
 def test_hands_are_counted_taken_back_and_stand_beside_the_measurement(first):
+    go_to(first, ".choices")
     for key in ("1", "3", "3", "2", "3", "Backspace", "4"):  # there is no fourth choice
         first.keyboard.press(key)
     hands = first.locator("section.present .choices .hand")
@@ -57,13 +69,27 @@ def test_hands_are_counted_taken_back_and_stand_beside_the_measurement(first):
     expect(first.locator("section.present .hands")).to_have_text("A 1B 1C 2")
     first.keyboard.press("2")
     expect(first.locator("section.present .hands")).to_have_text("A 1B 1C 2")
-    first.evaluate("Reveal.slide(0, 0)")
+    go_to(first, ".choices")
     assert violations(first, context="section.present") == []
+
+
+@pytest.mark.parametrize("number", range(1, 13))
+def test_no_slide_is_over_full_and_code_has_24_pixels(browser, tmp_path, number):
+    file = tmp_path / "slides.html"
+    file.write_text(deck.html(list(deck.slides(slides.lesson(stage(number)))), "x"), "utf-8")
+    opened = offline_page(browser, viewport={"width": 1280, "height": 720})
+    opened.goto(file.as_uri())
+    opened.wait_for_function("window.Reveal && Reveal.isReady()")
+    measured = opened.evaluate(SIZES)
+    opened.close()
+    assert len(measured) > 20
+    assert [m for m in measured if m["height"] > 720 or m["wide"] or m["code"] < 24] == []
 
 
 def test_choices_carry_letters(first):
     style = "getComputedStyle(document.querySelector('.choices')).listStyleType"
     assert first.evaluate(style) == "upper-alpha"
+    go_to(first, ".choices")
     expect(first.locator("section.present .choices li code").first).to_have_text("4")
 
 

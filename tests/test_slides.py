@@ -5,9 +5,7 @@ import json
 import re
 import sys
 from functools import cache
-from itertools import pairwise
 
-import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
@@ -48,51 +46,72 @@ def words(slide: deck.Slide) -> str:
     return "\n".join([slide.heading, *(c.source for c in slide.cells), *printed(slide)])
 
 
+def column(number: int, trap: str) -> list[deck.Slide]:
+    return [s for s in made(number) if re.match(rf"#+ {trap} ", s.heading)]
+
+
 @pytest.mark.parametrize("number", [s.number for s in STAGES])
-def test_every_trap_is_asked_broken_measured_and_kept(number):
+def test_every_trap_is_asked_measured_explained_repaired_and_kept(number):
     """One column a trap: the situation, the wrong code, the question, then each step; no claim."""
-    found = made(number)
     for trap in catalog.traps(number):
-        column = [s for s in found if re.match(rf"#+ {trap.id} ", s.heading)]
-        assert [s.first for s in column] == [True, *[False] * (len(column) - 1)]
-        assert column[0].heading == f"## {trap.id} {trap.title}"
-        named = [s.heading.removeprefix(f"### {trap.id} ") for s in column]
-        steps = [heading.format(fault=trap.fault) for heading in deck.HEADINGS.values()]
-        assert {*steps} - {*named} <= {"Told and measured"}
-        opening = [c for s in column[:named.index("Measured")] for c in s.cells]
-        code = max(k for k, c in enumerate(opening) if c.cell_type == "code")
-        assert not opening[code].outputs
-        assert "data-guess" in opening[-1].source, "the question comes after the code"
-        assert not any(trap.fault in words(s) for s in column[:named.index("Measured")])
-        code = "\n".join(c.source for s in column for c in s.cells if c.cell_type == "code")
-        assert not re.search(r"^(claim|guess|measured)\(", code, re.MULTILINE)
-        assert not any(text.startswith("holds: ") for s in column for text in printed(s))
+        found = column(number, trap.id)
+        assert 6 <= len(found) <= 8
+        assert [s.first for s in found] == [True, *[False] * (len(found) - 1)]
+        named = list(dict.fromkeys(re.sub(r"^#+ \S+ ", "", s.heading) for s in found))
+        assert named == [trap.title, "Your guess", "Measured", f"Why: {trap.fault}", "Repair",
+                         "Keep"]
+        opening = found[:[s.heading for s in found].index(f"### {trap.id} Measured")]
+        cells = [c for s in opening for c in s.cells]
+        assert any(c.cell_type == "code" and not c.outputs for c in cells)
+        assert "data-guess" in cells[-1].source, "the question comes after the code"
+        assert not any(trap.fault in words(s) for s in opening)
+        code = "\n".join(c.source for s in found for c in s.cells if c.cell_type == "code")
+        assert not re.search(r"^(claim|guess|measured|print)\(", code, re.MULTILINE)
+        assert not any(text.startswith("holds: ") for s in found for text in printed(s))
+        assert trap.function in words(found[-1])
+
+
+def test_no_line_of_the_wrong_code_is_lost():
+    for entry in STAGES:
+        for trap in catalog.traps(entry.number):
+            broken = [c.source for c in slides.lesson(entry).cells
+                      if c.cell_type == "code" and c.metadata["dlsys"].get("trap") == trap.id
+                      and c.metadata["dlsys"]["role"] == "break"
+                      and not c.metadata.get("jupyter", {}).get("source_hidden")]
+            shown = "\n".join(c.source for s in column(entry.number, trap.id)
+                              for c in s.cells if c.cell_type == "code").split("\n")
+            assert {*"\n".join(broken).split("\n")} <= {*shown, ""}, trap.id
+
+
+def test_a_quarter_of_the_slides_shows_a_picture():
+    found = [s for entry in STAGES for s in made(entry.number)]
+    assert sum(bool(deck.figures(s.cells)) for s in found) >= len(found) / 4
 
 
 def test_the_answer_stands_behind_the_question(first):
     found, _ = first
-    asked, measured = next((one, after) for one, after in pairwise(found)
-                           if one.heading.startswith("## 01.2"))
+    code, asked, measured = [s for s in found if " 01.2 " in s.heading][:3]
     assert "What share of the true eights raises the alarm?" in words(asked)
-    assert "score > 0.5" in words(asked)
+    assert "score > 0.5" in words(code)
     assert "eights found 0.25" not in words(asked)
     assert "eights found 0.25" in words(measured)
 
 
-def test_a_slide_is_packed_up_to_its_height_and_only_what_is_too_high_is_torn():
-    code = nbformat.v4.new_code_cell("\n".join("x" * 10))
-    parts = [[code, code], [code], [code]]
-    each = deck.height(code)
-    assert [len(s) for s in deck.pack(parts, 3 * each)] == [3, 1]
-    assert [len(s) for s in deck.pack([*parts[1:], parts[0]], 3 * each)] == [2, 2]
-    assert [len(s) for s in deck.pack(parts, each)] == [1, 1, 1, 1]
-    assert list(deck.pack([], each)) == []
+def test_a_repair_shows_what_is_new_and_nothing_that_only_reports():
+    code = "x = 1\n\ny = g(x)\nprint(\n    y)\nclaim('y', y, above=0)"
+    assert deck.changed(code, ["x = 1\ny = f(x)"]) == "y = g(x)"
+    assert deck.changed("x = 1\nprint(x)", ["x = 1"]) == "x = 1"
 
 
-def test_no_code_is_too_long_for_a_slide():
-    """A lesson's cells keep to 20 lines, blank ones and comments included."""
-    assert max(len(c.source.splitlines()) for s in STAGES for one in made(s.number)
-               for c in one.cells if c.cell_type == "code") <= 20
+def test_the_beginning_of_a_text_is_its_first_sentences():
+    text = "One is\n`a`. Two is b. Three.\n\nFour."
+    assert deck.beginning(text, 2) == "One is `a`. Two is b."
+    assert deck.beginning("- a list\n\nAfter it.", 1) == "After it."
+
+
+def test_pages_take_as_much_as_fits_and_tear_nothing():
+    assert list(deck.pages([2, 2, 3, 9, 1], sum, 5)) == [[2, 2], [3], [9], [1]]
+    assert list(deck.pages([], sum, 5)) == []
 
 
 def test_the_page_loads_nothing(first):

@@ -210,9 +210,10 @@ def overview(stages: list[Stage], lessons: book_pages.Lessons) -> str:
         "Slides are one file that opens in any browser, without a network:",
         "```bash\ndlsys slides 1                      # writes my-work/01_slides.html\n"
         "dlsys slides 1 --out first.html     # or where you say\n```",
-        "A trap is a column of slides: its situation with the wrong code and the question, what "
-        "was measured, the fault and its cause, the repair, what is told about it, the exercise, "
-        "what to keep. {kbd}`Space` goes on, "
+        "A trap is a column of six slides, seven or eight where its code is long: the wrong code, "
+        "the question, what was measured, the cause in a picture, the lines that repair it, what "
+        "to keep with the exercise and its clock. Drawings of the lesson stand between the traps. "
+        "{kbd}`Space` goes on, "
         "{kbd}`→` skips to the next trap, {kbd}`D` switches between light and dark, {kbd}`?` lists "
         "all keys. Print to PDF from the address with `?view=print` at its end.",
         book_pages.table(("Stage", "Page", "Traps", "Minutes to read", "Minutes of exercises"),

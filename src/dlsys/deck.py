@@ -1,15 +1,15 @@
-"""The slides of a lesson: which cells share one, and all of them as a page.
+"""The slides of a lesson, six a trap, and all of them as a page.
 
 nbconvert turns cells into slides of reveal.js. slides_template/ holds reveal.js, reveal.css and
 plugin/notes.js, the speaker view, of release 6.0.2, from dist/ of the npm package; nbconvert would
-load them from a network. What stands together follows from the steps of a trap: situation, wrong
-code and question; what was measured; the fault and its cause; the repair; what to keep. What a
-lesson folds under More stays in the lesson. A trap is a column: down goes on in it, right leaves it
-for the next one.
+load them from a network. A trap is a column: the wrong code, the question, what was measured, the
+cause in a picture, the repair, what to keep with the exercise. What a lesson says besides stays in
+the lesson. Down goes on in a trap, right leaves it for the next one.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
@@ -27,18 +27,21 @@ from dlsys_helpers import catalog
 from dlsys_helpers.cards import inline
 
 TEMPLATE = Path(__file__).with_name("slides_template")
-# Heights at the usual size of letters, in pixels; deck.js shows the slide in a frame of 720.
-TEXT, CODE, GAP, HEADING, FIGURE, COLUMNS = 35, 27, 24, 60, 540, 92
-FULL = 800  # a slide takes no more than that: deck.js shrinks it by a tenth
-FULL_FIRST = 880  # question and code are best seen together, in smaller letters
-HEADINGS = {"look": "Measured", "why": "Why: {fault}", "repair": "Repair",
-            "folklore": "Told and measured", "exercise": "Your turn", "keep": "Keep"}
+# Sizes at the usual size of letters, in pixels; deck.js shows the slide in a frame of 720 and gives
+# code at least 24 pixels.
+TEXT, CODE, GAP, HEADING, COLUMNS = 36, 32, 26, 64, 88
+FULL = 690
+FIGURE = 340  # the least height of a figure that can be read
+CODE_LINES, PRINTED = 19, 12  # lines of code, lines of what it printed
+STEPS = ("Your guess", "Measured", "Why: {fault}", "Repair", "Keep")
 _HEADING = re.compile(r"\A## Trap ([\d.]+)(?: \(core\))?: (.*)\n+")
+_SECTION = re.compile(r"^#{1,3} (.+)$", re.MULTILINE)
 _ISSUE = re.compile(r"^#(?=\d)", re.MULTILINE)
 _TAG = re.compile(r"</?(?:ol|li|div|p|span)\b[^>]*>")
 _SCRIPT = re.compile(r"<(!--|/?script)")  # would end the script in which it is a text
-_LABEL = re.compile(
-    r"\s+(\*\*(?:Measured|In\s+your\s+own\s+code|Source|Seen\s+in\s+the\s+wild):\*\*)")
+_LABEL = re.compile(r"\*\*(Keep|In\s+your\s+own\s+code|Source|Seen\s+in\s+the\s+wild):\*\*")
+_REPORT = re.compile(r"(print|claim)\(")
+_SENTENCE = re.compile(r"(?<=[.?!])\s+(?=[A-Z`*])")
 
 
 class Slide(NamedTuple):
@@ -51,30 +54,137 @@ class Slide(NamedTuple):
 
 
 def slides(book: NotebookNode) -> Iterator[Slide]:
-    """The slides of a lesson: its opening, its traps, its summary."""
-    for role in ("hook", "summary"):
-        texts = [c for c in book.cells if _role(c) == role and c.cell_type == "markdown"]
-        if role == "summary":
-            for trap in dict.fromkeys(filter(None, map(_trap, book.cells))):
-                yield from trap_slides([c for c in book.cells if _trap(c) == trap])
-        if texts:
-            yield Slide("", [_text("\n\n".join(c.source for c in texts))], first=True)
+    """The slides of a lesson: its opening, drawings and traps in its order, its summary."""
+    yield from texts(book, "hook")
+    section, told = "", set()
+    for cell in book.cells:
+        trap = _trap(cell)
+        if trap and trap not in told:
+            told.add(trap)
+            yield from trap_slides([c for c in book.cells if _trap(c) == trap])
+        elif not trap and cell.cell_type == "markdown":
+            section = next(iter(_SECTION.findall(cell.source)), section)
+        elif not trap and _role(cell) in ("concept", "explore"):
+            for drawn in figures(_outputs(cell)):
+                # An explorer's picture says nothing of itself; its controls are in the lesson.
+                drawn.outputs[0].metadata.setdefault("image/png", {}).setdefault("alt", section)
+                yield Slide(f"## {section}", [drawn], first=True)
+    yield from texts(book, "summary")
+
+
+def texts(book: NotebookNode, role: str) -> Iterator[Slide]:
+    """The words of a part, on as many slides as they need; nothing of how to run its cells."""
+    found = "\n\n".join(c.source for c in book.cells
+                        if _role(c) == role and c.cell_type == "markdown")
+    blocks = [_text(b) for b in re.split(r"\n{2,}", found.partition("**Before the first cell")[0])]
+    for k, cells in enumerate(pages(blocks, high, FULL)):
+        yield Slide("", cells, first=not k)
+
+
+def pages(parts: Iterable, size, most: int) -> Iterator[list]:
+    """Parts in order, as many together as fit."""
+    page: list = []
+    for part in parts:
+        if page and size([*page, part]) > most:
+            yield page
+            page = []
+        page.append(part)
+    if page:
+        yield page
 
 
 def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
-    """The slides of one trap: its question with the wrong code, then one step after the other."""
+    """The slides of one trap: its code, on two where it is long, then STEPS."""
     by_role = {role: [c for c in cells if _role(c) == role] for role in map(_role, cells)}
-    first, *rest = by_role["situation"]
-    number, title = _HEADING.match(first.source).groups()
-    told = [_text(_HEADING.sub("", first.source)), *rest]
-    broken = [_code(c) if c.cell_type == "code" else c for c in by_role["break"] if not _folded(c)]
-    asked = [_question(c, number) for c in by_role["guess"]]
-    yield from _opening(f"## {number} {title}", told, [*broken, *asked], notes(number))
-    for role, heading in HEADINGS.items():
-        named = heading.format(fault=catalog.trap(number).fault)
-        for k, cells_of_one in enumerate(pack(map(_parts, by_role.get(role, [])), FULL - HEADING)):
-            clock = [_clock(number)] if role == "exercise" and k == 0 else []
-            yield Slide(f"### {number} {named}", [*clock, *cells_of_one])
+    first, *rest = (c.source for c in by_role["situation"])
+    number, title = _HEADING.match(first).groups()
+    situation = "\n\n".join([_HEADING.sub("", first), *rest])
+    broken = [_code(c) for c in by_role["break"] if c.cell_type == "code" and not _folded(c)]
+    asked = _question(by_role["guess"][0], number)
+    told = [_text(situation)]
+    before = told if high([*told, *broken]) <= FULL - HEADING else []
+    code, *further = code_pages(broken)
+    yield Slide(f"## {number} {title}", [*before, code], first=True, notes=notes(number))
+    yield from (Slide(f"### {number} {title}", [more]) for more in further)
+    bodies = ([[*([] if before else told), asked]], [measured(by_role)], [cause(by_role)],
+              repaired(by_role, broken), [kept(by_role, number)])
+    for step, found in zip(STEPS, bodies, strict=True):
+        heading = f"### {number} {step.format(fault=catalog.trap(number).fault)}"
+        yield from (Slide(heading, body) for body in found)
+
+
+def measured(by_role: dict) -> list[NotebookNode]:
+    """What came of the guess, and the first figure of the look; without one, what it printed."""
+    shown = [c for role in ("look", "why", "repair") for c in by_role.get(role, [])
+             if c.cell_type == "code" and "measured" in c.metadata.get("tags", [])]
+    answer = [part for c in shown for part in _outputs(c)]
+    seen = [part for c in by_role["look"] if c.cell_type == "code" and c not in shown
+            for part in _outputs(c)]
+    return [*(figures(seen)[:1] or seen[:1]), *answer]
+
+
+def cause(by_role: dict) -> list[NotebookNode]:
+    """The first sentences of why, and its first figure."""
+    text = next((c.source for c in by_role["why"] if c.cell_type == "markdown"), "")
+    drawn = figures(part for c in by_role["why"] if c.cell_type == "code" for part in _outputs(c))
+    return [_text(beginning(text, 2 if drawn else 5)), *drawn[:1]]
+
+
+def repaired(by_role: dict, broken: list[NotebookNode]) -> list[list[NotebookNode]]:
+    """The lines of the repair that the wrong code has not, and what they print or draw.
+
+    A figure that has no room below them comes on a slide of its own.
+    """
+    cells = [c for c in by_role["repair"] if c.cell_type == "code" and not _folded(c)]
+    cells = cells or [c for c in by_role["repair"] if c.cell_type == "code"][:1]
+    new = [_code(c, changed(c.source, [b.source for b in broken])) for c in cells[:1]]
+    seen = [part for c in by_role["repair"] if c.cell_type == "code" for part in _outputs(c)]
+    code, drawn = code_pages(new)[:1], figures(seen)[:1]
+    room = FULL - HEADING - high(code)
+    if drawn:
+        return [[*code, *drawn]] if room >= FIGURE else [code, drawn]
+    return [[*code, *[part for part in seen if high([part]) <= room][:1]]]
+
+
+def kept(by_role: dict, number: str) -> list[NotebookNode]:
+    """The rule, how to find the fault in one's own code, and the exercise with its clock."""
+    text = "\n\n".join(c.source for c in by_role["keep"])
+    _, *found = _LABEL.split(text)
+    parts = {" ".join(k.split()): v.strip() for k, v in zip(found[::2], found[1::2], strict=True)}
+    rule, test = catalog.sentence_case(parts["Keep"]), parts.get("In your own code", "")
+    trap = catalog.trap(number)
+    turn = (f'<div class="turn">Your turn: <code>{trap.function}</code> '
+            f'<span class="clock" data-minutes="{trap.minutes}">{trap.minutes}:00</span></div>')
+    return [_text(f"**{rule}**" if "**" not in rule and "`" not in rule else rule),
+            _text(f"In your own code: {beginning(test, 2)}"), _text(turn)]
+
+
+def changed(code: str, before: Iterable[str]) -> str:
+    """The lines of a repair that do not stand in the wrong code and do more than report."""
+    known = {line.strip() for text in before for line in text.splitlines()}
+    reports = {n for node in ast.parse(code).body if _REPORT.match(ast.unparse(node))
+               for n in range(node.lineno, node.end_lineno + 1)}
+    lines = [line for n, line in enumerate(code.splitlines(), 1)
+             if line.strip() and n not in reports]
+    return "\n".join([line for line in lines if line.strip() not in known] or lines)
+
+
+def beginning(text: str, sentences: int) -> str:
+    """The first sentences of the first paragraph that is none of a list or a table."""
+    paragraph = next((p for p in re.split(r"\n{2,}", text.strip()) if p[:1] not in "-|#1"), text)
+    return " ".join(_SENTENCE.split(" ".join(paragraph.split()))[:sentences])
+
+
+def code_pages(cells: Iterable[NotebookNode]) -> list[NotebookNode]:
+    """Code cells one below the other, torn at empty lines where one slide cannot take them."""
+    blocks = re.split(r"\n{2,}", "\n\n".join(c.source for c in cells))
+    return [nb4.new_code_cell("\n\n".join(page)) for page in pages(
+        blocks, lambda found: len("\n\n".join(found).splitlines()), CODE_LINES)]
+
+
+def figures(parts: Iterable[NotebookNode]) -> list[NotebookNode]:
+    return [part for part in parts
+            if part.cell_type == "code" and part.outputs and "data" in part.outputs[0]]
 
 
 def notes(number: str) -> str:
@@ -84,33 +194,6 @@ def notes(number: str) -> str:
     asked = [f"**{one['ask']}** {one['answer']}" for one in questions_that_come(stage)
              if one["trap"] == number]
     return "\n\n".join([*([f"**Live:** {live}"] if live else []), *asked])
-
-
-def _clock(number: str) -> NotebookNode:
-    """A countdown of the exercise's minutes; deck.js runs it."""
-    minutes = catalog.trap(number).minutes
-    return _text(f'<p class="clock" data-minutes="{minutes}">{minutes}:00</p>')
-
-
-def _opening(heading: str, told: list, asked: list, notes: str) -> Iterator[Slide]:
-    """Situation, wrong code and question on one slide; where they are long, the situation before.
-
-    asked: the code, then the question about it, which is last.
-    """
-    if high([*told, *asked]) <= FULL_FIRST - HEADING:
-        yield Slide(heading, [*told, *asked], first=True, notes=notes)
-        return
-    yield Slide(heading, told, first=True, notes=notes)
-    for part in pack([[c] for c in asked], FULL_FIRST - HEADING):
-        yield Slide(heading.replace("## ", "### ", 1), part)
-
-
-def _parts(cell: NotebookNode) -> list[NotebookNode]:
-    """What is shown of a cell: its text, the code of a repair, every output that is no claim."""
-    if cell.cell_type == "markdown":
-        return [_text(_LABEL.sub(r"\n\n\1", cell.source))]
-    code = [_code(cell)] if _role(cell) == "repair" and not _folded(cell) else []
-    return [*code, *_outputs(cell)]
 
 
 def _outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
@@ -125,9 +208,15 @@ def _outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
             data = {"image/png": data["image/png"]}
             yield _output(nb4.new_output("display_data", data, metadata=output.metadata))
         elif output.output_type == "stream" and output.name == "stdout":
-            yield _output(output)
+            yield _output(_printed(output.text))
         elif not _folded(cell) and "text/plain" in data:
-            yield _output(nb4.new_output("stream", name="stdout", text=data["text/plain"]))
+            yield _output(_printed(data["text/plain"]))
+
+
+def _printed(text: str) -> NotebookNode:
+    lines = text.rstrip().splitlines()
+    more = ["..."] if len(lines) > PRINTED else []
+    return nb4.new_output("stream", name="stdout", text="\n".join([*lines[:PRINTED], *more]))
 
 
 def _question(cell: NotebookNode, number: str) -> NotebookNode:
@@ -143,22 +232,6 @@ def _question(cell: NotebookNode, number: str) -> NotebookNode:
     return _text(f'{asked}\n\n<ol class="choices" data-guess="{number}">{listed}</ol>')
 
 
-def pack(parts: Iterable[list[NotebookNode]], most: int) -> Iterator[list[NotebookNode]]:
-    """The parts in order, on as few slides as their heights allow.
-
-    A part, code with its output, is torn only where it alone is too high.
-    """
-    slide: list[NotebookNode] = []
-    for whole in parts:
-        for part in [whole] if high(whole) <= most else [[cell] for cell in whole]:
-            if slide and high([*slide, *part]) > most:
-                yield slide
-                slide = []
-            slide += part
-    if slide:
-        yield slide
-
-
 def high(cells: Iterable[NotebookNode]) -> int:
     return sum(map(height, cells))
 
@@ -172,7 +245,7 @@ def height(cell: NotebookNode) -> int:
     if not cell.outputs:
         return len(cell.source.splitlines()) * CODE + GAP
     text = cell.outputs[0].get("text")
-    return len(text.splitlines()) * CODE + GAP if text else FIGURE
+    return len(text.splitlines()) * CODE + GAP if text else 0  # a figure takes what is left
 
 
 def _role(cell: NotebookNode) -> str:
@@ -191,8 +264,8 @@ def _text(source: str) -> NotebookNode:
     return nb4.new_markdown_cell(source.strip())
 
 
-def _code(cell: NotebookNode) -> NotebookNode:
-    return nb4.new_code_cell(cell.source)
+def _code(cell: NotebookNode, source: str | None = None) -> NotebookNode:
+    return nb4.new_code_cell(cell.source if source is None else source)
 
 
 def _output(output: NotebookNode) -> NotebookNode:

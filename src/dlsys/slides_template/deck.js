@@ -3,21 +3,26 @@
 "use strict";
 
 const HEIGHT = 720; // pixels
-const LARGEST = 125, READABLE = 75, SMALLEST = 56; // percent of the usual size of letters
+const LARGEST = 125, LEAST_WITH_CODE = 100, LEAST = 80; // percent of the usual size of letters
 
 function tooLarge(slide) {
   return slide.scrollHeight > HEIGHT
     || [...slide.querySelectorAll("pre")].some((pre) => pre.scrollWidth > pre.clientWidth);
 }
 
-// The largest letters with which a slide stays within its frame; all its sizes are in em. Where
-// long lines would make them too small, the lines are wrapped.
+// The largest letters with which a slide stays within its frame; all its sizes are in em. A figure
+// takes the room that the words leave, and a printed line that is still too long is wrapped.
 function fit(slide) {
   if (!slide || slide.querySelector("section")) return;
+  const least = slide.querySelector(".jp-InputArea pre") ? LEAST_WITH_CODE : LEAST;
+  const figures = [...slide.querySelectorAll("img")];
   for (const wrap of [false, true]) {
     slide.classList.toggle("wrap", wrap);
-    for (let size = LARGEST; size >= (wrap ? SMALLEST : READABLE); size -= 3) {
+    for (let size = LARGEST; size >= least; size -= 5) {
       slide.style.fontSize = `${size}%`;
+      figures.forEach((img) => { img.style.maxHeight = ""; });
+      const over = slide.scrollHeight - HEIGHT;
+      figures.forEach((img) => { img.style.maxHeight = `${Math.max(300, img.offsetHeight - Math.max(0, over))}px`; });
       if (!tooLarge(slide)) return;
     }
   }
@@ -126,7 +131,7 @@ window.addEventListener("message", (event) => {
 });
 
 Reveal.initialize({
-  width: 1280, height: HEIGHT, margin: 0.02, center: false, hash: true, slideNumber: "c/t",
+  width: 1280, height: HEIGHT, margin: 0, center: false, hash: true, slideNumber: "c/t",
   transition: "none", backgroundTransition: "none", pdfMaxPagesPerSlide: 1,
   plugins: [RevealNotes],
 });
