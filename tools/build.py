@@ -432,6 +432,8 @@ def with_outputs(book: NotebookNode, name: str, again: bool) -> str:
     if not again:
         old = nbformat.read(ROOT / name, as_version=4) if (ROOT / name).exists() else None
         why = stored_outputs.changes(book, old) if old else ["new"]
+        if old and "rests_on" not in old.metadata["dlsys"]:
+            why = ["no outputs stored"]
     if why:
         run(book, name)
         return f"run: {', '.join(why)}"
@@ -444,8 +446,9 @@ def build_draft(path: Path, again: bool) -> int:
     source = lessons.read(path, draft=True)
     failed = build(source, again)
     missing = [*failed, *source.notes]
-    print(f"{path.name} lacks {len(missing)} things:", *missing, sep="\n  ")
-    print(new.road(source.traps[-1]))
+    lacks = f"{len(missing)} thing{'s' * (len(missing) != 1)}:" if missing else "nothing."
+    print(f"{path.name} lacks {lacks}", *missing, sep="\n  ")
+    print(new.road(source.traps[-1], finished=not missing))
     return bool(failed)
 
 
@@ -519,9 +522,8 @@ def owed(source: Source) -> Iterator[str]:
     """What a lesson that was built lacks in tests/records/, a line each with its command."""
     if line := sweep.stale(NOTEBOOKS / f"{source.path.stem}.ipynb"):
         yield line
-    if stale := [trap for trap in source.traps if not proof.well_told(trap)]:
-        yield (f"{source.path.stem}: not proven as they stand: {', '.join(stale)}. "
-               f"Run: .venv/bin/python -m tools.proof {' '.join(stale)}")
+    if line := proof.stale(source.path.stem, source.traps):
+        yield line
 
 
 def main() -> None:

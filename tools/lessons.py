@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import traceback
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import groupby
@@ -22,6 +21,7 @@ import dlsys_helpers
 from dlsys_checks import questions
 from dlsys_helpers import checking, explorers, guesses, stages
 from dlsys_helpers.paths import ROOT
+from tools import worked
 
 TRAP_ORDER = ["situation", "break", "guess", "look", "why", "repair", "more", "folklore",
               "exercise", "hint", "keep"]
@@ -452,10 +452,7 @@ def imported(source: Source, folder: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        ours = [f"{Path(frame.filename).name}, line {frame.lineno}: " for frame in frames
-                if folder in frame.filename]
-        source.refuse(None, f"{folder} cannot be imported: {''.join(ours[-1:])}"
+        source.refuse(None, f"{folder} cannot be imported: {worked.line_of(error, folder)}"
                       f"{type(error).__name__}: {error}.", f"Mend the file in {folder}.")
 
 

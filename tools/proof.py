@@ -166,7 +166,8 @@ def open_answers(id: str) -> Iterator[str]:
         if inspect.isfunction(fn) and fn.__module__.startswith("dlsys_checks") and all(
                 exercise.judge_one(case, acting.run_act(exercise.act_fn, fn, case, MOST_SECONDS)
                                    ).status == "pass" for case in cases):
-            yield f"{name} passes as it stands; put @not_an_answer above it"
+            yield (f"{name} passes as it stands; put @not_an_answer above it, from "
+                   "dlsys_helpers.judging")
 
 
 # ---- outcomes spoilt by a machine
@@ -301,6 +302,13 @@ def well_told(id: str) -> bool:
     return fresh(id) and stored(id[:2])[id].get("says_by") == says_by(id)
 
 
+def stale(stem: str, ids: Iterable[str]) -> str:
+    """Which of these exercises are not proven as they stand, with the command; "" where all are."""
+    found = [id for id in ids if not well_told(id)]
+    return (f"{stem}: not proven as they stand: {', '.join(found)}. "
+            f"Run: .venv/bin/python -m tools.proof {' '.join(found)}") if found else ""
+
+
 def retell(id: str) -> tuple[dict[str, Any], list[str]]:
     """The record with what wrong answers are told today, and what contradicts it on one seed."""
     found = [f"{id}, {wrong.name}: {text}" for wrong, named in all_wrong(id)
@@ -365,6 +373,8 @@ def main() -> None:
         print("\n".join(found) or f"{place} of {len(chosen)}, {id}: proven, right answers on "
               f"{args.seeds} seeds, {time.process_time() - began:.0f} s of CPU", flush=True)
         lines += found
+    if chosen and not lines and not args.right:
+        print("Recorded in tests/records/checks/. Next: make test")
     sys.exit(1 if lines else 0)
 
 
