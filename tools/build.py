@@ -103,7 +103,7 @@ def copied(cell: NotebookNode, text: str | None = None) -> NotebookNode:
 
 
 def lesson_cells(source: Source) -> list[NotebookNode]:
-    """The cells of the lesson; what the core path leaves out is marked as aside."""
+    """The cells of the lesson; those off the core path get `aside` in their metadata."""
     found = []
     for cell in source.cells:
         if cell.metadata["role"] in LESSON_ROLES:
@@ -114,7 +114,7 @@ def lesson_cells(source: Source) -> list[NotebookNode]:
 
 
 def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
-    """A cell as the lesson shows it: exercises become a way in, quiz choices fold."""
+    """A cell as the lesson shows it: an exercise becomes a link to the worksheet, a quiz folds."""
     role = cell.metadata["role"]
     if role == "exercise":
         return way_to_exercise(source, cell)
@@ -480,7 +480,7 @@ def declared(source: Source, trap: str) -> Trap:
 
 
 def stale(sources: list[Source]) -> list[str]:
-    """Generated files that differ from what the lessons say; of outputs, pictures of explorers."""
+    """Generated files that a build would change; of outputs it compares explorers' pictures."""
     found = []
     for source in sources:
         for view, book in views(source).items():

@@ -198,7 +198,7 @@ def rule_stage_order(source: Source) -> None:
 
 
 def parts(source: Source) -> list[str]:
-    """The part of the lesson that each cell belongs to: concepts behind all traps are further."""
+    """For each cell its part of the lesson: its role, "trap", or "further" for a late concept."""
     seen = ["trap" if c.metadata["role"] in TRAP_ORDER else c.metadata["role"]
             for c in source.cells]
     last = len(seen) - seen[::-1].index("trap") if "trap" in seen else len(seen)
@@ -351,7 +351,7 @@ class Fairness(NamedTuple):
 
 
 def fairness(source: Source) -> Iterator[Fairness]:
-    """Each trap of a lesson without open notes on its guess; quoted="right" stands on the cell."""
+    """The `Fairness` of each trap; the lesson must have passed `rule_guess`."""
     for trap in source.traps:
         cell = source.of(trap, "guess")[0]
         asked = asked_in(source, trap, cell)

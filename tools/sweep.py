@@ -56,9 +56,9 @@ DRAFT_RUN = Run(3, 1, NATIVE)
 
 
 def code_cells(path: Path) -> list[dict[str, Any]]:
-    """The code cells of a notebook that claims rest on.
+    """The code cells of a notebook that can change a claim.
 
-    An explorer claims nothing, nor does a question, nor the index of its right choice.
+    Left out are explorers, the questions of guesses, and `measured` with the index of a choice.
     """
     cells = json.loads(path.read_text("utf-8"))["cells"]
     return [cell for cell in cells if cell["cell_type"] == "code"
@@ -67,7 +67,7 @@ def code_cells(path: Path) -> list[dict[str, Any]]:
 
 
 def names_a_choice(cell: dict[str, Any]) -> bool:
-    """Whether a cell says which choice was right; a number with its bounds is more than that."""
+    """Whether a cell is `measured` with an index; with `right=` it checks a number."""
     return ("measured" in cell["metadata"].get("tags", [])
             and "right=" not in "".join(cell["source"]))
 
