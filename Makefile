@@ -85,7 +85,7 @@ record:
 	@PYTHONPATH=src $(firstword $(wildcard $(RUN)) $(PYTHON)) -m tools.record
 
 sweep: setup
-	@$(RUN) -m tools.sweep $(LESSON) $(SWEEP_ARGS)
+	@$(RUN) -m tools.sweep $(LESSON)$(if $(DRAFT), --draft) $(SWEEP_ARGS)
 
 lock: setup
 	@$(RUN) -m tools.lock

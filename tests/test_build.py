@@ -553,6 +553,15 @@ def test_a_draft_that_fails_is_written_and_says_what_failed_beside_what_it_lacks
     book = nbformat.read(tmp_path / "drafts/notebooks/01_activations.ipynb", as_version=4)
     assert "rests_on" not in book.metadata["dlsys"]  # so that it runs again
     assert draft_that_fails(tmp_path, monkeypatch, lambda *_: None) == 0
+    said = capsys.readouterr().out
+    assert "notebooks/01_activations.ipynb: run: no outputs stored (" in said
+    assert said.count("run: no outputs stored (") == 2
+
+
+def test_a_draft_that_lacks_nothing_sends_its_author_to_the_tests(tmp_path, monkeypatch, capsys):
+    assert draft_that_fails(tmp_path, monkeypatch, lambda *_: None) == 0
+    said = capsys.readouterr().out
+    assert "01_activations.py lacks nothing.\nNext, in this order:\n  3. make test DRAFT=01" in said
 
 
 def test_a_lesson_that_fails_leaves_its_notebooks_as_they_were(tmp_path, monkeypatch):

@@ -82,8 +82,9 @@ def test_wrong_answer_fails_for_its_own_reason_on_every_seed(id, wrong, named):
     """Where the record is fresh, a wrong answer runs up to its first failure; the first one of each
     stage is judged on all cases of one seed and named among the others."""
     whole = not fresh(id) or (id in FIRST and wrong is REGISTRY[id].wrong_answers[0])
-    assert list(proof.complaints(id, wrong, seeds(id, proof.WRONG_SEEDS), named) if whole else
-                proof.first_complaints(id, wrong)) == []
+    found = list(proof.complaints(id, wrong, seeds(id, proof.WRONG_SEEDS), named) if whole else
+                 proof.first_complaints(id, wrong))
+    assert not found, "\n".join(found)
 
 
 # ---- promises: every word of a docstring is one
@@ -192,6 +193,13 @@ def test_law_compares_shape_dtype_and_values_of_everything_it_receives(id):
     cases = REGISTRY[id].arrange(0)
     some = cases[:1] if fresh(id) else cases
     assert list(proof.unjudged(id, REFERENCE[id], some)) == []
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_no_function_of_a_check_passes_as_it_stands(id):
+    """A class is handed the file. Where the record is fresh, the proof has tried them all."""
+    found = [] if fresh(id) else list(proof.open_answers(id))
+    assert not found, "\n".join(found)
 
 
 CONSTANTS = [None, 0, 0.0, True, "", [], {}, torch.zeros(()), torch.ones(1), float("nan"), object()]

@@ -39,6 +39,22 @@ def found(seeds=2):
     return proof.prove(ID, seeds)[1]
 
 
+@pytest.mark.parametrize("text", ["import torch\n\nmissing\n", "import torch\n\nx = (\n"])
+def test_a_file_that_cannot_be_imported_is_named_with_its_line(text, toy, tmp_path, monkeypatch):
+    folder = tmp_path / "tests/right_answers"
+    (folder / "s01").mkdir(parents=True)
+    (folder / "s01/e1_predict.py").write_text(text, "utf-8")
+    monkeypatch.setattr(worked, "BESIDE", folder)
+    for _ in range(2):  # it stays refused: nothing takes it for read
+        with pytest.raises(SystemExit, match=r"s01/ cannot be imported: e1_predict\.py, line 3: "):
+            worked.beside(ID)
+
+
+def test_an_unknown_exercise_is_told_the_known_ones():
+    with pytest.raises(ValueError, match=r"got '01\.99', expected one of 01\.1"):
+        worked.beside("01.99")
+
+
 def test_a_sound_check_is_proven(toy):
     facts, lines = proof.prove(ID, 3)
     assert lines == []

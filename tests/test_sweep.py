@@ -148,11 +148,61 @@ def test_a_run_takes_its_set_and_goes_on_after_a_claim_that_fails(tmp_path):
 def test_a_fresh_lesson_is_skipped(monkeypatch, capsys):
     monkeypatch.setattr(sweep, "stale", lambda path, seeds: "")
     monkeypatch.setattr(sweep, "stored", lambda path: {"failed": []})
-    monkeypatch.setattr("sys.argv", ["sweep", "1"])
-    with pytest.raises(SystemExit) as ended:
-        sweep.main()
-    assert ended.value.code == 0
+    assert ended(monkeypatch, "1") is None
     assert "fresh, skipped" in capsys.readouterr().out
+
+
+def ended(monkeypatch, *args):
+    """What `python -m tools.sweep` with these arguments ends with, None for a plain end."""
+    monkeypatch.setattr("sys.argv", ["sweep", *args])
+    try:
+        sweep.main()
+    except SystemExit as end:
+        return end.code
+
+
+def claimed(text, holds):
+    return {"text": text, "value": 2.5, "bound": "below 2", "holds": holds}
+
+
+@pytest.mark.parametrize(("missing", "says"), [
+    ("", "Next: make test"), ("01_activations: not proven", "01_activations: not proven")])
+def test_a_sweep_counts_its_runs_and_says_what_comes_next(missing, says, tmp_path, monkeypatch,
+                                                          capsys):
+    monkeypatch.setattr(sweep, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(sweep, "ROOT", tmp_path)
+    monkeypatch.setattr(sweep, "native", lambda: "default")
+    monkeypatch.setattr(sweep, "refuse_other_versions", lambda: None)
+    monkeypatch.setattr(sweep, "run", lambda path, one: [claimed("loss", True)])
+    monkeypatch.setattr(sweep.proof, "stale", lambda stem, ids: missing)
+    assert ended(monkeypatch, "01") is None
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "01_activations: 1 of 10, seed 0, threads 1, native"
+    assert lines[-2:] == ["01_activations: 1 claims, 10 runs, recorded in records/01.json", says]
+
+
+def test_a_draft_runs_once_with_another_seed_and_leaves_no_record(tmp_path, monkeypatch, capsys):
+    asked = []
+    claims = [claimed("loss", True), claimed("share", True)]
+    monkeypatch.setattr(sweep, "DRAFTS", tmp_path)
+    monkeypatch.setattr(sweep, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(sweep, "run", lambda path, one: asked.append((path, one)) or claims)
+    (tmp_path / LESSON.name).write_text("{}", "utf-8")
+    assert ended(monkeypatch, "01", "--draft") is None
+    assert asked == [(tmp_path / LESSON.name, sweep.Run(3, 1, sweep.NATIVE))]
+    assert "all 2 claims of the draft hold at seed 3, threads 1" in capsys.readouterr().out
+    claims[1] = claimed("share", False)
+    assert ended(monkeypatch, "01", "--draft") == (
+        "claims that do not hold:\nshare: 2.5 at seed 3, threads 1, native; expected below 2")
+    assert not sweep.RECORDS.exists()
+
+
+def test_a_draft_that_is_not_there_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "ROOT", tmp_path)
+    monkeypatch.setattr(sweep, "DRAFTS", tmp_path / "drafts")
+    assert ended(monkeypatch, "01", "--draft") == (
+        "drafts/01_activations.ipynb: not there. Run: make build LESSON=01 DRAFT=1")
+    assert ended(monkeypatch, "--draft") == 2
 
 
 def test_an_unknown_lesson_is_refused():

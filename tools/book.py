@@ -128,9 +128,9 @@ def dress_text(cell: NotebookNode, role: str, trap: str | None, kind: str) -> st
 
 
 def mark(cell: NotebookNode) -> str:
-    """JupyterLab's heading of a step as the mark at which book_sphinx.py begins the step.
+    """A step's heading as a MyST div, at which book_sphinx.py begins the block of that step.
 
-    The cause is named in a paragraph of its own; what is folded says all in one line.
+    The div of the step Why holds the fault as a second paragraph; all others hold one line.
     """
     step = cell.id.removesuffix("-step").rpartition("-")[2]
     text = cell.source.removeprefix("### ")
@@ -266,7 +266,7 @@ TEACHING = ["instructors", "present", "room", "hand_out", "hub", "grading", "gra
 def contents(stages: list[Stage], pages: list[str], below: list[str]) -> dict:
     """The table of contents: each lesson with its worksheet, then the pages for looking up.
 
-    A page of `below`, such as traps/01-1, stands under the one that its folder is called like.
+    below: pages to nest under the page that has their folder's name, as traps/01-1 under traps.
     """
     chapters = [{"file": f"notebooks/{s.stem}", "title": f"{s.number}. {s.title}",
                  "sections": [{"file": f"exercises/{s.stem}", "title": "Worksheet"}]}

@@ -53,7 +53,7 @@ IDLE = {"scripts/fontawesome.js": (), "design-tabs.js": ("sd-tab-set",),
 
 
 def drop_idle(text: str) -> str:
-    """A page without the scripts and style sheets that find nothing to do on it."""
+    """Remove the scripts and style sheets that a page does not use."""
     body = text.partition("<body")[2]
     for name, signs in IDLE.items():
         if not any(sign in body for sign in signs):
@@ -73,7 +73,7 @@ def icon(found: re.Match) -> str:
 
 
 def name_folds(text: str) -> str:
-    """A name for every triangle of the sidebar; a folded cell is called what it shows."""
+    """Name the sidebar's collapse buttons by their page; a folded cell by its summary line."""
     text = re.sub(r'(<a class="[^"]*reference internal"[^>]*>([^<]*)</a>)<details( open="open")?>'
                   r"<summary>", lambda m: f"{m[1]}<details{m[3] or ''}><summary aria-label="
                   f"{quoteattr('Pages of ' + m[2])}>", text)
@@ -81,7 +81,7 @@ def name_folds(text: str) -> str:
 
 
 def name_sidebar(text: str) -> str:
-    """The sidebar is a landmark; a button for contents stands only where there are some."""
+    """Make the sidebar an ARIA landmark; drop the contents button of a page without contents."""
     text = text.replace('<div id="pst-primary-sidebar"',
                         '<div id="pst-primary-sidebar" role="region" aria-label="Site"')
     if 'id="pst-secondary-sidebar"' not in text:
@@ -118,7 +118,7 @@ def show_code(text: str) -> str:
 
 
 def hold_together(text: str) -> str:
-    """A formula keeps the sign behind it on its line."""
+    """Forbid a line break between a formula and the punctuation behind it."""
     return re.sub(r'(<math(?:(?!<math).)*?</math>)</span>([,.;:)?]+)',
                   r'<span class="whole">\1\2</span></span>', text, flags=re.DOTALL)
 

@@ -99,7 +99,7 @@ def plan(lesson: NotebookNode, frame: Frame) -> list[Block]:
 
 
 def fitting(groups: Iterable[list[Block]], left: int, most: int) -> tuple[list[Block], int]:
-    """The blocks of the groups that fit whole into `left` minutes, `most` at most; what is left."""
+    """Pack groups greedily, each whole, at most `most` of them; the blocks and the minutes left."""
     taken: list[Block] = []
     for group in groups:
         cost = sum(block.minutes for block in group)

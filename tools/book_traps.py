@@ -100,7 +100,7 @@ def readings(cell: NotebookNode) -> str:
 
 @functools.cache
 def told() -> dict[str, list[dict]]:
-    """The lines that the watch said of the lessons, by the trap in whose cells it did."""
+    """The findings of `dlsys watch` in the recorded runs of the lessons, by trap."""
     lessons = json.loads(watch_lessons.RECORD.read_text("utf-8"))["lessons"].values()
     found = {}
     for row in (row for lesson in lessons for row in lesson["findings"]):
@@ -111,7 +111,7 @@ def told() -> dict[str, list[dict]]:
 
 
 def watched(trap: str) -> str:
-    """Whether the watch tells the trap, with the line that it said of the lesson."""
+    """Whether `dlsys watch` detects the trap, with the first finding in its lesson, as Markdown."""
     page = "[`dlsys watch`](../watch.md)"
     if rows := told().get(trap):
         lines = "\n".join(f"line {row['line']}  {row['message']}  [{row['rule']}]"

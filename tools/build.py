@@ -103,7 +103,7 @@ def copied(cell: NotebookNode, text: str | None = None) -> NotebookNode:
 
 
 def lesson_cells(source: Source) -> list[NotebookNode]:
-    """The cells of the lesson; what the core path leaves out is marked as aside."""
+    """The cells of the lesson; those off the core path get `aside` in their metadata."""
     found = []
     for cell in source.cells:
         if cell.metadata["role"] in LESSON_ROLES:
@@ -114,7 +114,7 @@ def lesson_cells(source: Source) -> list[NotebookNode]:
 
 
 def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
-    """A cell as the lesson shows it: exercises become a way in, quiz choices fold."""
+    """A cell as the lesson shows it: an exercise becomes a link to the worksheet, a quiz folds."""
     role = cell.metadata["role"]
     if role == "exercise":
         return way_to_exercise(source, cell)
@@ -432,6 +432,8 @@ def with_outputs(book: NotebookNode, name: str, again: bool) -> str:
     if not again:
         old = nbformat.read(ROOT / name, as_version=4) if (ROOT / name).exists() else None
         why = stored_outputs.changes(book, old) if old else ["new"]
+        if old and "rests_on" not in old.metadata["dlsys"]:
+            why = ["no outputs stored"]
     if why:
         run(book, name)
         return f"run: {', '.join(why)}"
@@ -444,8 +446,9 @@ def build_draft(path: Path, again: bool) -> int:
     source = lessons.read(path, draft=True)
     failed = build(source, again)
     missing = [*failed, *source.notes]
-    print(f"{path.name} lacks {len(missing)} things:", *missing, sep="\n  ")
-    print(new.road(source.traps[-1]))
+    lacks = f"{len(missing)} thing{'s' * (len(missing) != 1)}:" if missing else "nothing."
+    print(f"{path.name} lacks {lacks}", *missing, sep="\n  ")
+    print(new.road(source.traps[-1], finished=not missing))
     return bool(failed)
 
 
@@ -477,7 +480,7 @@ def declared(source: Source, trap: str) -> Trap:
 
 
 def stale(sources: list[Source]) -> list[str]:
-    """Generated files that differ from what the lessons say; of outputs, pictures of explorers."""
+    """Generated files that a build would change; of outputs it compares explorers' pictures."""
     found = []
     for source in sources:
         for view, book in views(source).items():
@@ -519,9 +522,8 @@ def owed(source: Source) -> Iterator[str]:
     """What a lesson that was built lacks in tests/records/, a line each with its command."""
     if line := sweep.stale(NOTEBOOKS / f"{source.path.stem}.ipynb"):
         yield line
-    if stale := [trap for trap in source.traps if not proof.well_told(trap)]:
-        yield (f"{source.path.stem}: not proven as they stand: {', '.join(stale)}. "
-               f"Run: .venv/bin/python -m tools.proof {' '.join(stale)}")
+    if line := proof.stale(source.path.stem, source.traps):
+        yield line
 
 
 def main() -> None:

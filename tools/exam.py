@@ -23,7 +23,7 @@ Found = dict[str, dict[str, float]]
 
 
 def scripts() -> dict[str, str]:
-    """The scripts that are recorded, by a name: none of it, each fault, the mends."""
+    """The recorded scripts by name: without a fault, with each fault, with a whole or half mend."""
     named = {"healthy": faults.healthy()}
     named |= {id: fault.planted(faults.healthy()) for id, fault in faults.FAULTS.items()}
     for word, some in (("right", mends.RIGHT), ("half", mends.HALF)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import traceback
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import groupby
@@ -22,6 +21,7 @@ import dlsys_helpers
 from dlsys_checks import questions
 from dlsys_helpers import checking, explorers, guesses, stages
 from dlsys_helpers.paths import ROOT
+from tools import worked
 
 TRAP_ORDER = ["situation", "break", "guess", "look", "why", "repair", "more", "folklore",
               "exercise", "hint", "keep"]
@@ -198,7 +198,7 @@ def rule_stage_order(source: Source) -> None:
 
 
 def parts(source: Source) -> list[str]:
-    """The part of the lesson that each cell belongs to: concepts behind all traps are further."""
+    """For each cell its part of the lesson: its role, "trap", or "further" for a late concept."""
     seen = ["trap" if c.metadata["role"] in TRAP_ORDER else c.metadata["role"]
             for c in source.cells]
     last = len(seen) - seen[::-1].index("trap") if "trap" in seen else len(seen)
@@ -351,7 +351,7 @@ class Fairness(NamedTuple):
 
 
 def fairness(source: Source) -> Iterator[Fairness]:
-    """Each trap of a lesson without open notes on its guess; quoted="right" stands on the cell."""
+    """The `Fairness` of each trap; the lesson must have passed `rule_guess`."""
     for trap in source.traps:
         cell = source.of(trap, "guess")[0]
         asked = asked_in(source, trap, cell)
@@ -452,10 +452,7 @@ def imported(source: Source, folder: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        ours = [f"{Path(frame.filename).name}, line {frame.lineno}: " for frame in frames
-                if folder in frame.filename]
-        source.refuse(None, f"{folder} cannot be imported: {''.join(ours[-1:])}"
+        source.refuse(None, f"{folder} cannot be imported: {worked.line_of(error, folder)}"
                       f"{type(error).__name__}: {error}.", f"Mend the file in {folder}.")
 
 

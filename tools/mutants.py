@@ -211,7 +211,7 @@ _MAKERS: dict[type, Callable[[Any], list[ast.AST]]] = {
 
 
 def _wrapped(source: str, function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """Mutants around the whole function: what it keeps between two calls, and loops cut short."""
+    """Mutants of the whole function: results or state cached between calls, loops cut short."""
     name, args = function.name, [a.arg for a in getattr(function, "args", ast.arguments(
         posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])).args]
     yield "the result of the first call kept", (

@@ -35,7 +35,7 @@ def sanitized(sanitize):
 
 
 class Printed(str):
-    """A printed text that differs from another one only when more than last digits do."""
+    """A text whose `==` tolerates rounding in the last printed digits, see `same`."""
 
     __hash__ = str.__hash__
 

@@ -104,9 +104,10 @@ def complaints(id: str, wrong: WrongAnswer, seeds: Iterable[int],
 
 
 def first_complaints(id: str, wrong: WrongAnswer) -> Iterator[str]:
-    """What is amiss with the first failure of a wrong answer on seed 0, before it has a name.
+    """As `complaints`, but only up to the first case of seed 0 that fails, and without the name.
 
-    What a fresh record leaves to ask of this machine, for a few acts instead of hundreds.
+    Enough where the record is fresh: it shows that the check works on this machine, in a few runs
+    of the wrong answer instead of hundreds.
     """
     exercise, cases = paper(id, 0)
     runs = (exercise.run(wrong.fn, case) for case in cases)
@@ -143,7 +144,7 @@ def broken_besides(exercise: Exercise, wrong: WrongAnswer, runs: list[Run]) -> I
 
 @cache
 def paper(id: str, seed: int) -> tuple[Exercise, list[acting.Case]]:
-    """An exercise that remembers its wrong answers, and the cases of a seed, drawn once."""
+    """An exercise that caches runs of its wrong answers, and the cases of a seed."""
     return _remembering(id), checking.find(id).arrange(seed)
 
 
@@ -166,7 +167,8 @@ def open_answers(id: str) -> Iterator[str]:
         if inspect.isfunction(fn) and fn.__module__.startswith("dlsys_checks") and all(
                 exercise.judge_one(case, acting.run_act(exercise.act_fn, fn, case, MOST_SECONDS)
                                    ).status == "pass" for case in cases):
-            yield f"{name} passes as it stands; put @not_an_answer above it"
+            yield (f"{name} passes as it stands; put @not_an_answer above it, from "
+                   "dlsys_helpers.judging")
 
 
 # ---- outcomes spoilt by a machine
@@ -175,7 +177,7 @@ CONTEXT = {"state"}  # parts that only describe what the act did; a law need not
 
 
 def unjudged(id: str, fn: Callable, cases: Sequence[acting.Case]) -> Iterator[str]:
-    """Spoilt parts of a right outcome that the law accepts: shape, dtype, value, each by itself."""
+    """Corruptions of a right outcome that the law accepts: one leaf's shape, dtype or value."""
     exercise = checking.find(id)
     for case in cases:
         right = acting.run_act(exercise.act_fn, fn, case).value
@@ -223,7 +225,7 @@ def spoilt(leaf: Any) -> dict[str, Callable]:
 # ---- promises
 
 def unpromised(exercise: Exercise, docstring: str | None) -> list[str]:
-    """Promises that stand not once in a docstring, and what no promise holds of it."""
+    """Promises that do not occur exactly once in a docstring, and the words that none covers."""
     left, found = " ".join(inspect.cleandoc(docstring or "").split()), []
     for promise in exercise.promises:
         text = " ".join(promise.text.split())
@@ -267,7 +269,7 @@ def rests_on(id: str) -> str:
 
 
 def says_by(id: str) -> str:
-    """Fingerprint of all that, and of the words."""
+    """Fingerprint of what `rests_on` covers, and of the words of messages."""
     return _fingerprint(id, (*ENGINE, *WORDS), rests.without_prose)
 
 
@@ -291,18 +293,25 @@ def stored(stage: str) -> dict[str, Any]:
 
 @cache
 def fresh(id: str) -> bool:
-    """Whether the record of an exercise rests on what stands there now."""
+    """Whether the proof on record is up to date, the wording of messages aside."""
     return stored(id[:2]).get(id, {}).get("rests_on") == rests_on(id)
 
 
 @cache
 def well_told(id: str) -> bool:
-    """Whether its words, too, are those of today."""
+    """Whether both the proof and the feedback on record are up to date."""
     return fresh(id) and stored(id[:2])[id].get("says_by") == says_by(id)
 
 
+def stale(stem: str, ids: Iterable[str]) -> str:
+    """Which of these exercises are not proven as they stand, with the command; "" where all are."""
+    found = [id for id in ids if not well_told(id)]
+    return (f"{stem}: not proven as they stand: {', '.join(found)}. "
+            f"Run: .venv/bin/python -m tools.proof {' '.join(found)}") if found else ""
+
+
 def retell(id: str) -> tuple[dict[str, Any], list[str]]:
-    """The record with what wrong answers are told today, and what contradicts it on one seed."""
+    """The record with new feedback after a change of wording, and what contradicts it on seed 0."""
     found = [f"{id}, {wrong.name}: {text}" for wrong, named in all_wrong(id)
              for text in complaints(id, wrong, range(1), named)]
     return {**stored(id[:2])[id], "says_by": says_by(id),
@@ -365,6 +374,8 @@ def main() -> None:
         print("\n".join(found) or f"{place} of {len(chosen)}, {id}: proven, right answers on "
               f"{args.seeds} seeds, {time.process_time() - began:.0f} s of CPU", flush=True)
         lines += found
+    if chosen and not lines and not args.right:
+        print("Recorded in tests/records/checks/. Next: make test")
     sys.exit(1 if lines else 0)
 
 

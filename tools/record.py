@@ -68,7 +68,7 @@ def write_all(stem: str, commit: str) -> int:
 
 
 def wrongs(result: records.GpuResult, tables: list[records.GpuTable]) -> list[str]:
-    """What stopped a measurement, and the claims that it does not bear out."""
+    """Why a measurement is not recorded: what stopped it, or claims that its rows contradict."""
     found = [text for table in tables for text in table.failures(result.key)]
     return [result.trouble, *found] if result.trouble else found
 

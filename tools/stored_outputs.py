@@ -44,7 +44,7 @@ def code_cells(book: NotebookNode) -> list[NotebookNode]:
 
 
 def changes(book: NotebookNode, old: NotebookNode) -> list[str]:
-    """What differs from what the stored outputs of `old` rest on, by name; empty if nothing does.
+    """Names of the dependencies that changed since the outputs of `old` were stored, sorted.
 
     Of the code every letter counts: a cell may show its own source.
     """

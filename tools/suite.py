@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class ByGroup(LoadScopeScheduling):
-    """A worker takes a whole group, in the order of the tests.
+    """xdist scheduler: a worker takes a whole `group` of tests at a time, in their order.
 
     xdist's own loadgroup is no help: it renames tests in a way that this pytest ignores.
     """

@@ -3,6 +3,7 @@
     python -m tools.sweep               lessons whose record is stale; all with --all
     python -m tools.sweep 01            one lesson; writes tests/records/sweep/01.json
     python -m tools.sweep 01 --seeds 50
+    python -m tools.sweep 01 --draft    the draft, once, with another seed; writes nothing
 
 Five seeds run with one thread and two, further ones with one, all with the instructions that this
 CPU takes by itself. Every smaller set runs seed 0 with one thread. Threads and sets only change the
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import rests
+from tools import proof, rests, worked
 
 RECORDS = ROOT / "tests" / "records" / "sweep"
 SEEDS, THREADS = 5, (1, 2)
@@ -35,6 +36,7 @@ SETS = {  # smallest first; ATen, oneDNN and MKL each name them in their own way
     "avx512": ("avx512", "AVX512_CORE", "AVX512"),
 }
 VARIABLES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+DRAFTS = ROOT / "drafts" / "notebooks"
 PLAN = ("seeds 0 to 4 x threads and further seeds x one thread, on the native set; "
         "seed 0 x one thread on each other set")
 
@@ -50,10 +52,13 @@ class Run(NamedTuple):
         return f"seed {self.seed}, threads {self.threads}, {self.instructions}"
 
 
-def code_cells(path: Path) -> list[dict[str, Any]]:
-    """The code cells of a notebook that claims rest on.
+DRAFT_RUN = Run(3, 1, NATIVE)
 
-    An explorer claims nothing, nor does a question, nor the index of its right choice.
+
+def code_cells(path: Path) -> list[dict[str, Any]]:
+    """The code cells of a notebook that can change a claim.
+
+    Left out are explorers, the questions of guesses, and `measured` with the index of a choice.
     """
     cells = json.loads(path.read_text("utf-8"))["cells"]
     return [cell for cell in cells if cell["cell_type"] == "code"
@@ -62,7 +67,7 @@ def code_cells(path: Path) -> list[dict[str, Any]]:
 
 
 def names_a_choice(cell: dict[str, Any]) -> bool:
-    """Whether a cell says which choice was right; a number with its bounds is more than that."""
+    """Whether a cell is `measured` with an index; with `right=` it checks a number."""
     return ("measured" in cell["metadata"].get("tags", [])
             and "right=" not in "".join(cell["source"]))
 
@@ -146,19 +151,40 @@ def sweep(path: Path, seeds: int) -> dict[str, Any]:
     parts, plan = rests_on(path), list(runs(seeds, smaller_sets(own)))
     seen: dict[str, dict[str, Any]] = {}
     failed = []
-    for one in plan:
-        for claim in run(path, one):
+    for place, one in enumerate(plan, 1):
+        found = run(path, one)
+        for claim in found:
             entry = seen.setdefault(claim["text"], {"bound": claim["bound"], "values": []})
             entry["values"].append(claim["value"])
-            if not claim["holds"]:
-                failed.append(f"{claim['text']}: {claim['value']:.6g} at {one}; "
-                              f"expected {claim['bound']}")
-        print(f"{path.stem}: {one}", flush=True)
+        failed += refuted(found, one)
+        print(f"{path.stem}: {place} of {len(plan)}, {one}", flush=True)
     claims = {text: {"bound": e["bound"], "least": min(e["values"]), "most": max(e["values"]),
                      "runs": len(e["values"])} for text, e in seen.items()}
     return {"rests_on": parts, "plan": PLAN, "seeds": seeds, "threads": list(THREADS),
             "native": own, "sets": smaller_sets(own), "runs": len(plan),
             "date": datetime.now(UTC).date().isoformat(), "failed": failed, "claims": claims}
+
+
+def refuted(claims: list[dict[str, Any]], one: Run) -> list[str]:
+    """A line for each claim of a run that does not hold."""
+    return [f"{claim['text']}: {claim['value']:.6g} at {one}; expected {claim['bound']}"
+            for claim in claims if not claim["holds"]]
+
+
+def try_draft(path: Path) -> None:
+    """Run the claims of a draft with a seed that its build does not take; writes no record."""
+    if not path.exists():
+        raise SystemExit(f"{path.relative_to(ROOT)}: not there. "
+                         f"Run: make build LESSON={path.stem[:2]} DRAFT=1")
+    claims = run(path, DRAFT_RUN)
+    if failed := refuted(claims, DRAFT_RUN):
+        raise SystemExit("claims that do not hold:\n" + "\n".join(failed))
+    print(f"{path.stem}: all {len(claims)} claims of the draft hold at {DRAFT_RUN}")
+
+
+def owed(path: Path) -> str:
+    """What comes after the sweep of a lesson: its proofs where they are stale, else the tests."""
+    return proof.stale(path.stem, worked.answers(path.stem[:2])) or "Next: make test"
 
 
 def record_path(path: Path) -> Path:
@@ -212,6 +238,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lesson", nargs="*", help="numbers of lessons; all when absent")
     parser.add_argument("--all", action="store_true", help="lessons with a fresh record, too")
+    parser.add_argument("--draft", action="store_true",
+                        help=f"the drafts of the named lessons, at {DRAFT_RUN}")
     parser.add_argument("--seeds", type=int, default=0, metavar="N",
                         help=f"seeds 0 to N - 1; as many as the record has, at least {SEEDS}")
     parser.add_argument("--one", nargs=3, metavar=("NOTEBOOK", "SEED", "THREADS"),
@@ -221,15 +249,26 @@ def main() -> None:
         path, seed, threads = args.one
         print(json.dumps(run_here(Path(path), int(seed), int(threads))))
         return
+    if args.draft:
+        if not args.lesson:
+            parser.error("--draft: name a lesson, as in: make sweep LESSON=05 DRAFT=1")
+        for path in lessons(args.lesson):
+            try_draft(DRAFTS / path.name)
+        return
     refuse_other_versions()
     for path in lessons(args.lesson):
         seeds = args.seeds or max(SEEDS, stored(path).get("seeds", 0))
         if args.all or stale(path, seeds):
-            keep(path, sweep(path, seeds))
+            entry = sweep(path, seeds)
+            keep(path, entry)
+            print(f"{path.stem}: {len(entry['claims'])} claims, {entry['runs']} runs, recorded in "
+                  f"{record_path(path).relative_to(ROOT)}")
         else:
             print(f"{path.stem}: fresh, skipped; --all sweeps it again")
     failures = [line for path in lessons(args.lesson) for line in stored(path)["failed"]]
-    sys.exit("claims that do not hold:\n" + "\n".join(failures) if failures else 0)
+    if failures:
+        sys.exit("claims that do not hold:\n" + "\n".join(failures))
+    print(*dict.fromkeys(owed(path) for path in lessons(args.lesson)), sep="\n")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from dlsys_helpers import checking
@@ -47,18 +48,38 @@ def stages() -> list[str]:
 def beside(id: str) -> Exercise:
     """The exercise with what is kept beside the tests: right answers, probes, equivalent mutants.
 
-    The file is tests/right_answers/s05/e3_dropout.py for the check s05/e3_dropout.py.
+    The file is tests/right_answers/s05/e3_dropout.py for the check s05/e3_dropout.py. Raises
+    ValueError for an unknown exercise, SystemExit for one of the two files that cannot be imported.
     """
-    found = checking.find(id)
-    path = beside_file(found)
-    if path.is_file() and path not in _read:
-        _read.add(path)
-        spec = importlib.util.spec_from_file_location(f"right_answers.{path.stem}", path)
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    folder = f"src/dlsys_checks/s{id[:2]}/"
+    try:
+        found = checking.find(id)
+        path = beside_file(found)
+        folder = f"tests/right_answers/{path.parent.name}/"
+        if path.is_file() and path not in _read:
+            spec = importlib.util.spec_from_file_location(f"right_answers.{path.stem}", path)
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+            _read.add(path)
+    except Exception as error:
+        if not (line := line_of(error, folder)):
+            raise
+        raise SystemExit(f"{folder} cannot be imported: {line}{type(error).__name__}: {error}. "
+                         "Mend the file.") from error
     return found
 
 
 _read: set[Path] = set()
+
+
+def line_of(error: Exception, folder: str) -> str:
+    """`e3_dropout.py, line 7: `, the last line of this folder that an error came from; "" if none.
+    """
+    lines = [(frame.filename, frame.lineno)
+             for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):  # a file that cannot be parsed runs no line
+        lines.append((error.filename or "", error.lineno))
+    ours = [f"{Path(name).name}, line {number}: " for name, number in lines if folder in name]
+    return ours[-1] if ours else ""
 
 
 def beside_file(exercise: Exercise) -> Path:

@@ -206,7 +206,7 @@ def _show_check(worksheet: worksheets.Worksheet, report, everything: bool) -> No
 
 
 def _folded(rows: list[Trap], verdicts: dict[str, Verdict]) -> list[Trap]:
-    """The exercises that one line stands for: off the core path, with nothing to say of them."""
+    """The exercises summed up in one line: off the core path, and neither wrong nor stopped."""
     if not any(exercise.core for exercise in rows):
         return []
     return [exercise for exercise in rows if not exercise.core
@@ -266,7 +266,7 @@ def _guess(guess: dict):
 
 
 def _mark(right: bool | None, unknown: str = "", more: str = ""):
-    """The mark of what was right, wrong or is not known."""
+    """✓ or ✗ in its colour, or `unknown` for None; `more` is printed behind it."""
     if right is None:
         return f"{unknown}{more}"
     look = STATUSES["pass" if right else "wrong"]
@@ -292,7 +292,7 @@ def _totals(rows: list) -> str:
 # ---- dlsys doctor
 
 def add_watch(commands) -> None:
-    """For the list of commands alone: `main` hands all behind `watch` over as it is."""
+    """List `watch` in the help; `main` passes its arguments on unparsed."""
     commands.add_parser("watch", help="run your own training script and tell silent faults")
 
 

@@ -34,7 +34,7 @@ class ExamError(UserError):
 
 @contextlib.contextmanager
 def _probes_here(what: str) -> Iterator[None]:
-    """Say in one line what cannot be looked at, and where there are no probes at all."""
+    """Context: print a UserError as one line; the same where the probes are not installed."""
     try:
         yield
     except UserError as error:

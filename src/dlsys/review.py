@@ -144,7 +144,7 @@ def _facts(now: datetime) -> dict[str, Facts]:
 
 
 def _news(id: str, state: State, fact: Facts, now: datetime) -> Iterator[dict]:
-    """What the store does not know yet about a trap."""
+    """The entries to append: what happened to a trap since the store was last written."""
     if len(fact.mistakes) > state.mistakes:
         yield _entry(id, MISTAKE, len(fact.mistakes), sorted(fact.mistakes)[state.mistakes])
     elif fact.solved and not state.days:

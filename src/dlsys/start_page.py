@@ -318,7 +318,7 @@ def _row(*parts):
 
 
 def _lasting(box):
-    """The menu, which says after a restart how to get it back."""
+    """The menu with a fallback text, for a notebook that is opened again without its kernel."""
     from dlsys_helpers.explorers._live import show_live
 
     words = "Run this cell to get the menu back."
@@ -357,14 +357,14 @@ def review_menu():
 
 
 def _open(desk, number: int) -> None:
-    """Lay the first question of a review on the desk, or say why there is none."""
+    """Show the first question of a review in the widget `desk`, or why there is none."""
     start = review.now()
     _lay(desk, review.practice(number, start) if number else review.due(start),
          review.nothing(start))
 
 
 def _lay(desk, items: list, otherwise: str) -> None:
-    """One question with its field and button; `otherwise` when no item is left."""
+    """Show the first item's question with input and button in `desk`; `otherwise` for no items."""
     import ipywidgets as widgets
 
     if not items:
@@ -403,7 +403,7 @@ def _field(question):
 
 
 def _next(desk, rest: list):
-    """The button that lays the next question, or the last word."""
+    """The button that shows the next question; a closing sentence after the last one."""
     import ipywidgets as widgets
 
     if not rest:

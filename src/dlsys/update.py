@@ -230,7 +230,7 @@ def _code(source: str) -> dict:
 
 
 def _unlike(cells: list[dict]) -> list[dict]:
-    """The cells, each with an id of its own, as the format wants it."""
+    """Give cells with a missing or repeated id a new one: nbformat wants them unique. In place."""
     seen: set[str] = set()
     for number, cell in enumerate(cells):
         if not cell.get("id") or cell["id"] in seen:

@@ -106,7 +106,7 @@ def _child(job: dict, worksheet: Worksheet) -> Iterator[queue.SimpleQueue]:
 
 
 def _hear(events: IO[bytes], heard: queue.SimpleQueue) -> None:
-    """Put each line into the queue, and None at the end of the stream."""
+    """The reader thread: put each line into the queue, and None at the end of the stream."""
     with events:
         for line in events:
             heard.put(line)
@@ -188,7 +188,7 @@ def child() -> None:
 
 
 def _own_pipes() -> tuple[IO[str], IO[str]]:
-    """What this process was given as input and output; the learner's code gets neither."""
+    """Duplicate stdin and stdout for the protocol, then point both at /dev/null for the cells."""
     sys.stdout.flush()
     pipes = (os.fdopen(os.dup(0), encoding="utf-8"),
              os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8"))

@@ -21,9 +21,9 @@ def shell() -> Any:
 
 
 def watched() -> bool:
-    """Whether somebody sees what this cell shows.
+    """Whether a person sees this cell's output, as far as the front end tells.
 
-    JupyterLab and editors let a cell ask for input; nbval, nbclient and papermill do not.
+    JupyterLab and editors allow requests for input (`allow_stdin`); nbval and papermill do not.
     """
     kernel = getattr(shell(), "kernel", None)
     request = kernel.get_parent() if kernel else {}

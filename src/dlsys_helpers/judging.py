@@ -182,9 +182,9 @@ class Exercise:
             return acting.run_act(self.act_fn, fn, case, seconds)
 
     def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
-        """The verdict on outcomes that may come from a process nobody trusts.
+        """The verdict on outcomes, which may come from an untrusted process.
 
-        Raises ValueError when there is not one for each case, up to one that came late.
+        Raises ValueError unless there is one for each case, or one for each up to a timeout.
         """
         if any(o.kind == "todo" for o in outcomes):
             return verdicts.todo(self.id, self.function)
@@ -306,7 +306,7 @@ def not_an_answer(fn: Callable) -> Callable:
 
 
 def unguarded(fn: Callable) -> Callable:
-    """The function itself where `not_an_answer` guards it."""
+    """The function inside `not_an_answer`; any other as it is."""
     return getattr(fn, "guards", fn)
 
 

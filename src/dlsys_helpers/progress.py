@@ -1,5 +1,4 @@
-"""What the learner has solved and tried, in ``my-work/.progress.jsonl``, and what was guessed
-before, in ``my-work/.guesses.jsonl``."""
+"""The learner's verdicts (``my-work/.progress.jsonl``) and guesses (``my-work/.guesses.jsonl``)."""
 
 from datetime import UTC, datetime
 from pathlib import Path

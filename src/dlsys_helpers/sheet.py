@@ -1,4 +1,4 @@
-"""The paper that drawings are made on: texts, boxes and arrows in inches, y downwards.
+"""A canvas over matplotlib for drawings: texts, boxes and arrows in inches, y downwards.
 
 Texts are measured before they are placed: they wrap, and what is below moves down. Fills are pale
 and solid with dark text, lines and free texts mid-tone, so that one picture serves any ground.
@@ -68,7 +68,7 @@ def wrap(text: str, width: float, weight: str = "normal", size: float = SIZE) ->
 
 def spread(labels: Sequence[tuple[float, str]], low: float,
            high: float) -> list[tuple[float, float, str]]:
-    """Labels (place, text) moved apart between `low` and `high`: (place, middle of text, text)."""
+    """Labels (x, text) without overlap between `low` and `high`: (x, middle of text, text)."""
     labels = sorted(labels)
     gap = 0.1
     if sum(text_width(text) + gap for _, text in labels) > high - low:
@@ -191,7 +191,7 @@ class Sheet:
 
 
 def panels(count: int, width: float, least: float) -> tuple[float, int]:
-    """How far apart panels at least `least` inches wide lie, and how many stand in a row."""
+    """A grid of panels at least `least` inches wide: the pitch, and how many stand in a row."""
     across = max(1, min(count, int((width + 0.25) / (least + 0.25))))
     across = math.ceil(count / math.ceil(count / across))  # as many in each row as can be
     return (width + 0.25) / across, across

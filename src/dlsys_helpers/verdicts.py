@@ -32,9 +32,9 @@ class Verdict:
     """What became of an answer: one of STATUSES, and why.
 
     message: the sentence for people; it names the misconception where one is known. law: what was
-    compared, on which case the next field says. accident:
-    the law itself failed on the answer's form, so the diagnosis is only general. seen: what
-    betrayed the answer, for comparison with what betrays others; None for a pass.
+    compared. case, seed: where it failed. accident: the law itself raised an error, so the
+    diagnosis is only general. seen: the observation that failed, which is compared with those of
+    the named wrong answers; None for a pass.
     """
 
     status: str

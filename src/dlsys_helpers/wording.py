@@ -32,7 +32,7 @@ def unusable(id: str, case: str, outcome: Outcome, seen: tuple) -> Verdict:
 
 
 def of_no_form(id: str, case: str, outcome: Outcome, seen: tuple) -> Verdict:
-    """The verdict on a returned value over which the law itself stumbled."""
+    """The verdict where the law itself raised an error on the returned value."""
     message = f"got {show(outcome.value)}, expected the form that the docstring gives."
     return Verdict("wrong", id, f"returned value: {message}", case=case, accident=True, seen=seen)
 

@@ -234,7 +234,7 @@ def applied(results: Sequence[dict[str, Any]], course: Course | None,
 
 
 def unmet(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
-    """Learners of extensions.csv that no result of its stage answers to."""
+    """Learners in extensions.csv without a result in the stage of their row."""
     stages = {result.get("stage") for result in results}
     return [row.learner for row in (course.extensions if course else ()) if row.stage in stages
             and not any(_is_for(row, result) for result in results)]

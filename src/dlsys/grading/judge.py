@@ -428,7 +428,7 @@ class Sitting:
 
 
 def _unasked(papers: Sequence[Paper], attempt: Attempt, first: int) -> list[Paper]:
-    """The papers from place `first` on that a fault between two answers left without one."""
+    """The papers from index `first` on without an answer, as the attempt failed between two."""
     if not (attempt.fault and attempt.cells_done and attempt.at < len(papers)):
         return []
     return [p for place, p in enumerate(papers) if place >= first and place not in attempt.answers]

@@ -46,7 +46,7 @@ def again(args: argparse.Namespace) -> str:
 
 
 def _goes_beside(stage: str | None, others: set[int | None]) -> bool:
-    """Whether a kept sheet goes beside those given now: no one sheet for all, none of its stage."""
+    """Whether a kept sheet of this stage (None: of all) does not overlap with those given now."""
     return not others or bool(stage and not {None, int(stage)} & others)
 
 

@@ -33,7 +33,7 @@ def late() -> str:
 
 
 def allows(most: int) -> str:
-    """What this module says about a limit of so many processes."""
+    """The sentence that names the limit of processes and the usual remedy."""
     return (f"The sandbox allows {most} processes and threads together; with fewer it works, "
             "such as num_workers=0 in a DataLoader.")
 

@@ -78,7 +78,7 @@ def _normal(name: str) -> str:
 
 
 def once(results: Iterable[Result]) -> list[Result]:
-    """The results, of those of one learner that were not graded only the first, which says so."""
+    """The results; of a learner's ungraded ones only the first, with the number of the others."""
     results = list(results)
     times = Counter(owner(r) for r in results if r["status"] != "graded")
     shown, met = [], set()

@@ -101,7 +101,7 @@ def best(results: Iterable[Result]) -> list[Result]:
 
 
 def without_points(results: Iterable[Result]) -> list[Result]:
-    """The first of each learner of whom nothing could be graded: a reason, and no points."""
+    """For each learner without any graded submission, their first result: it has the reason."""
     results = list(results)
     graded = {owner(result) for result in results if result["status"] == "graded"}
     first: dict[tuple, Result] = {}

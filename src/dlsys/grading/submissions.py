@@ -139,7 +139,7 @@ def _notebook_at(path: Path, label: Path) -> Submission:
 
 
 def _odd(path: Path, label: Path) -> _File | None:
-    """A path of no use among others, as a shell's `*` gives it: it must not stop the class."""
+    """A path that cannot be graded, as a shell's `*` adds it: it is reported, the run goes on."""
     one = Submission(clean(label), _ANYONE, path)
     if path.is_symlink() and not path.exists():
         return _File(label.parts, replace(one, problem="is a link to nothing, expected a file."))
@@ -199,7 +199,7 @@ def _from_file(name: str, path: Path) -> list[_File]:
 
 
 def _apart(groups: list[tuple[Path, tuple[list[Submission], list[str]]]]) -> list[Submission]:
-    """The submissions of all groups; one name in two groups without ids is two people."""
+    """All submissions; without ids, equal names in two groups are taken for two people."""
     where: dict[Learner, set[Path]] = {}
     for label, (found, _) in groups:
         for one in found:
@@ -215,7 +215,7 @@ def _in_group(learner: Learner, label: Path) -> Learner:
 
 
 def _named_apart(found: list[Submission]) -> list[Submission]:
-    """The submissions with a number behind the name where two learners look alike."""
+    """Append a number to the names of learners that are equal once they are cleaned."""
     alike: dict[tuple[str, str], list[str]] = {}
     for one in found:
         raws = alike.setdefault((one.learner.name, one.learner.id), [])

@@ -197,7 +197,7 @@ def _sockets(proc: int) -> int:
 
 
 def _own_pages(proc: int, name: str) -> int:
-    """Memory of one process that no file backs, including pages it still shares after a fork."""
+    """Memory of one process without a file: anonymous, shared, swapped, page tables, all in full."""
     text = read(proc, f"{name}/status")
     if b"\nRssAnon:" not in text:  # its first thread has ended; others may live
         text = next((t for t in _threads(proc, name) if b"\nRssAnon:" in t), b"")
@@ -217,7 +217,7 @@ def _ticks(proc: int, name: str) -> int:
 
 
 def _proportional(proc: int, name: str) -> int:
-    """Memory of one process where each shared page is divided among those that share it."""
+    """Proportional set size (PSS, with swap): a page shared by n processes counts 1 / n."""
     try:
         found = _SHARED_OUT.findall(read(proc, f"{name}/smaps_rollup"))
     except OSError:  # the process has hidden itself, or its first thread has ended
@@ -226,7 +226,7 @@ def _proportional(proc: int, name: str) -> int:
 
 
 def _lent(pid: int | None) -> int:
-    """Of the memory that the zygote filled, what `_proportional` counts to those it forked."""
+    """The share of the zygote's anonymous memory that PSS charges to the processes it forked."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
         found = {name: int(size) * 1024 for name, size in _LENT.findall(text)}

@@ -153,7 +153,7 @@ def matched(runs: list[Run]) -> str:
 
 
 def _with_numbers(found: dict[tuple, list[Result]]) -> str:
-    """Who had several numbers and is one row: another person of that name would be in it, too."""
+    """Learners merged by name from several Moodle numbers, as a warning: they may be two people."""
     several = []
     for mine in found.values():
         numbers = dict.fromkeys(result["learner"]["id"] for result in mine)

@@ -43,13 +43,13 @@ class TooLarge(ValueError):
 
 @dataclass
 class Budget:
-    """The rest that a row of messages may use: bytes of tensors, and parts."""
+    """What is left of the limits for several messages: bytes of tensors (room), and nodes."""
 
     room: int = LARGEST_TENSORS
     nodes: int = MOST_NODES
 
     def spend(self, nodes: int, room: int = 0) -> None:
-        """Subtract bytes and parts from the rest. Raises TooLarge when nothing is left."""
+        """Subtract from what is left. Raises TooLarge when a limit is exceeded."""
         self.nodes -= nodes
         self.room -= room
         if self.nodes < 0 or self.room < 0:

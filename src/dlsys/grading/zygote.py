@@ -124,7 +124,7 @@ def _load_compiler() -> None:
 
 
 def _settle() -> None:
-    """Make forks cheap: nothing that a runner's garbage collection would touch, large pages."""
+    """Make forks cheap: freeze objects so that no runner's GC copies their pages; huge pages."""
     gc.collect()
     gc.freeze()
     for line in Path("/proc/self/maps").read_text().splitlines():

@@ -136,9 +136,9 @@ class Room:
         return ""
 
     def go(self, trap: str) -> int | None:
-        """The time for which an answer counts now; None while none does.
+        """The round, 1 or 2, for which an answer counts now; None while none is taken.
 
-        Who runs the lesson ahead guesses before the question is asked: that counts for the first.
+        A guess before the question is asked (the lesson was run ahead) counts for round 1.
         """
         asked = self.rounds.get(trap)
         if asked is None:
