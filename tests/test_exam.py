@@ -7,6 +7,7 @@ from itertools import combinations
 
 import nbformat
 import pytest
+import torch
 from grading_samples import code, settings, without_sandbox
 from grading_samples import entry as row_of
 
@@ -291,6 +292,23 @@ def test_what_is_no_mend_is_refused_before_anything_is_run(pairs, says):
     source, why = mending.mended({"mend": pairs, "paid": every}, faults.parts(text_of(1)), 1)
     assert source is None
     assert says in " ".join(map(str, why))
+
+
+def test_a_mend_that_reaches_the_library_by_another_name_earns_nothing():
+    """The fault is a softmax before the loss: without it in torch, all numbers were healthy."""
+    number, place = next((n, k) for n in sheet.NUMBERS for k in range(1, 5)
+                         if [f.id for f in sheet.case(n, k)] == ["03.1"])
+    torch_mended = [("def scaled", "for t in [torch.Tensor]:\n    t.softmax = lambda s, d: s\n\n"
+                     "def scaled")]
+    mine = answer(number, place, mend=torch_mended, paid=EVERYTHING)
+
+    try:
+        found = laws.run_check(f"{number}.{4 * place - 1}", lambda: mine, (0,))
+    finally:
+        del torch.Tensor.softmax  # it has it from its base
+
+    assert found.status == "wrong"
+    assert "got Tensor.softmax is set, expected a change of this script alone" in found.message
 
 
 def test_a_pasted_answer_earns_nothing():

@@ -157,7 +157,7 @@ def test_a_german_sheet_keeps_its_separator_and_its_decimal_comma(tmp_path):
 
 def asked(tmp_path, **more) -> argparse.Namespace:
     return argparse.Namespace(**{"out": tmp_path, "course": None, "partial": None, "canvas": [],
-                                 "moodle": [], **more})
+                                 "moodle": [], "resume": False, **more})
 
 
 def test_each_stage_has_its_sheet_of_moodle(tmp_path):

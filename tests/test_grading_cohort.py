@@ -72,12 +72,24 @@ def test_a_run_that_was_cut_off_in_a_line_goes_on_after_the_last_whole_one(tmp_p
     assert len(journal_results(tmp_path / "out")) == 4
 
 
-@pytest.mark.parametrize("name", [*cohort.OF_A_RUN])
-def test_a_folder_that_came_with_a_hand_in_gives_no_points(tmp_path, name):
+@pytest.mark.parametrize("name", [*cohort.OF_A_RUN, *cohort.MADE])
+@pytest.mark.parametrize("journal", [None, "", '{"run": {}}\n'])
+def test_a_folder_that_came_with_a_hand_in_gives_no_points(tmp_path, name, journal):
     """A zip that is unpacked beside the class may hold a folder `grades` with points in it."""
-    (tmp_path / name).write_text("learner,exercise,points,comment\neve,01.1,3,\n")
+    (tmp_path / name).symlink_to("nothing")
+    if journal is not None:
+        (tmp_path / cohort.JOURNAL).write_text(journal)
     with pytest.raises(cohort.RunError, match=rf"holds {name}, expected none where a run begins"):
         cohort.Journal.begin(tmp_path, settings())
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.link(path.parent / "mine", path)])
+def test_a_journal_that_is_no_file_of_its_own_is_neither_read_nor_emptied(tmp_path, make):
+    (tmp_path / "mine").write_text("one line\n")
+    make(tmp_path / cohort.JOURNAL)
+    with pytest.raises(cohort.RunError, match=r"journal.jsonl: is no file of its own"):
+        cohort.Journal.begin(tmp_path, settings())
+    assert (tmp_path / "mine").read_text() == "one line\n"
 
 
 def test_a_journal_that_is_a_link_is_not_emptied(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.util
 import os
@@ -85,6 +86,19 @@ def test_an_output_that_is_no_folder_is_named(capsys, one, tmp_path):
     assert "file" in line
     assert "--out" in line
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_new_run_takes_nothing_from_its_folder(capsys, one, tmp_path):
+    """Points for a part came from a `grades.json` that lay there, with a hand-in unpacked."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / cohort.GRADES).write_text('{"scoring": {"partial": true}}')
+    (out / "overrides.csv").write_text("no table")
+    args = argparse.Namespace(out=out, resume=False, course=None, partial=None, canvas=[],
+                              moodle=[])
+
+    assert not options.scoring(args).partial
+    assert "expected none where a run begins" in said(capsys, one, "--out", out)
 
 
 def test_a_gradebook_is_looked_at_before_the_work(capsys, one, tmp_path):

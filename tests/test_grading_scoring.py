@@ -202,7 +202,7 @@ def test_the_folder_keeps_the_course_and_gives_it_up(tmp_path):
     out.mkdir()
     course.write_text('late = "5%/h"\n[due]\n1 = 2027-01-15T23:59:00+01:00\n')
     (tmp_path / "extensions.csv").write_text("learner,stage,due,handed_in\n")
-    given = {"out": out, "partial": None, "canvas": [], "moodle": []}
+    given = {"out": out, "resume": True, "partial": None, "canvas": [], "moodle": []}
 
     options.keep_course(argparse.Namespace(**given, course=course))
     assert options.scoring(argparse.Namespace(**given, course=None)).course.late == (5.0, "h")

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import stat
+import sys
 import zipfile
 from pathlib import Path
 
@@ -374,6 +375,59 @@ def test_a_folder_that_cannot_be_read_has_a_row(tmp_path, monkeypatch):
         ("ada", ""), ("bob", "is a folder that cannot be read.")]
 
 
+def heap(tmp_path: Path, packed: bool, names: list[str]) -> list[tuple[str, str, str]]:
+    """Names, learners and reasons, where eve hands in all of these beside ada's notebook."""
+    entries = {"class/ada/x.ipynb": SOLVED, **{f"class/eve/{name}": b"{}" for name in names}}
+    if packed:
+        path = zipped(tmp_path / "class.zip", entries, zipfile.ZIP_STORED)
+    else:
+        path = tmp_path / "class"
+        for name, data in entries.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_bytes(data)
+    return [(one.name.removeprefix("class/"), one.learner.name, one.problem)
+            for one in submissions.find([path]).submissions]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_heap_of_files_of_one_learner_stops_nobody(tmp_path, monkeypatch, packed):
+    monkeypatch.setattr(submissions, "MOST_ENTRIES", 30)
+
+    found = heap(tmp_path, packed, ["01_activations.ipynb", *(
+        f"venv/{k % 7}/{k}" for k in range(40))])
+
+    assert found == [
+        ("eve/venv", "eve", "is a folder of 40 files, more than all others together; expected at "
+                            "most 30 in all."),
+        ("ada/x.ipynb", "ada", ""), ("eve/01_activations.ipynb", "eve", "")]
+
+
+def test_too_many_files_of_many_are_refused_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(submissions, "MOST_ENTRIES", 30)
+    for k in range(31):
+        (tmp_path / f"{k}").mkdir()
+        (tmp_path / f"{k}" / "x.ipynb").write_bytes(SOLVED)
+
+    with pytest.raises(Refused, match=r"more than 30 files\. Give a smaller"):
+        submissions.find([tmp_path])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_folders_in_folders_in_folders_stop_nobody(tmp_path, packed):
+    """What is nested deeper than Python's stack ended the command for the whole class."""
+    names = ["d/" * k + "x.ipynb" for k in range(450)]
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(400)
+    try:
+        found = heap(tmp_path, packed, names)
+    finally:
+        sys.setrecursionlimit(usual)
+
+    assert ("ada/x.ipynb", "ada", "") in found
+    assert any(problem for name, _, problem in found if name.startswith("eve"))
+    assert len([name for name, *_ in found if name.startswith("eve")]) <= submissions.DEEPEST + 1
+
+
 def test_a_folder_around_everything_is_no_learner(tmp_path):
     root = zipped(tmp_path / "x.zip", {"hw1/ada/a.ipynb": SOLVED, "hw1/bob/a.ipynb": SOLVED})
 
@@ -391,6 +445,17 @@ def test_the_same_name_twice_stays_two_submissions(tmp_path):
 
 
 # ---- zips
+
+def test_a_file_that_is_called_like_a_second_one_stays_apart(tmp_path):
+    """Two submissions of one name were one result, told twice."""
+    for name in ("a b.ipynb", "a\u200bb.ipynb"):
+        (tmp_path / name).write_bytes(SOLVED)
+    (tmp_path / "a b.ipynb (2)").symlink_to("nothing")
+
+    names = [one.name for one in submissions.find([tmp_path]).submissions]
+
+    assert sorted(names) == ["a b.ipynb", "a b.ipynb (2)", "a b.ipynb (3)"]
+
 
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
     bomb = zipped(tmp_path / "bomb.zip", {"a.ipynb": b"0" * (200 * 2**20)})
@@ -560,6 +625,14 @@ def test_the_instructor_can_say_the_stage():
     assert parsed.remarks == ["It says stage 2; graded as stage 1."]
 
 
+def test_a_stage_of_thousands_of_digits_is_told_in_some():
+    data = notebook([code("1")], metadata={"dlsys": {"stage": 10**4000}})
+
+    (remark,) = submitted_notebook.parse(data, stage=1).remarks
+
+    assert remark == f"It says stage 1{'0' * 16}...; graded as stage 1."
+
+
 @pytest.mark.parametrize("view", ["lesson", "solution"])
 def test_the_courses_own_notebooks_never_count(view):
     data = notebook([code("1")], metadata={"dlsys": {"stage": 1, "view": view}})
@@ -585,6 +658,7 @@ def test_without_metadata_the_checks_say_the_stage():
 @pytest.mark.parametrize(("text", "shown"), [
     ("\x1b[31mred\x1b[0m", "[31mred [0m"), ("a\x00b\nc", "a b c"), ("abc\u202ecba", "abc cba"),
     ("\ud800x", "x"), ("a\u200bb", "a b"), ("é 学", "é 学"), ("x" * 400, "x" * 297 + "..."),
+    ("ada\ufe0f", "ada"), ("\u3164ada\u115f", "ada"), ("e\u0301", "é"),
 ])
 def test_clean_text_holds_nothing_that_a_screen_acts_on(text, shown):
     assert clean(text) == shown

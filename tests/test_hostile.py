@@ -167,6 +167,8 @@ LATER = {
     "a timer": "import os, threading; threading.Timer(0.2, os._exit, [0]).start()",
     "an alarm": "import signal; signal.setitimer(signal.ITIMER_REAL, 0.2)",
     "its parent": "import os; os.kill(os.getppid() or os.getpid(), 9)",
+    "the init, by a signal that Python has a handler for": (
+        "import os, signal; os.kill(1, signal.SIGINT)"),
 }
 
 
@@ -1249,6 +1251,16 @@ def test_two_submissions_share_nothing(grade):
                             "import builtins; builtins.left = 1"))
     second = grade(worksheet("import os, builtins\nassert not os.listdir('/sandbox')\n"
                              "assert not hasattr(torch, 'left') and not hasattr(builtins, 'left')"))
+
+    assert first["cells"] == second["cells"] == []
+
+
+def test_a_flag_of_an_open_file_is_not_left_for_the_next_submission(grade):
+    flags = "import fcntl, os\nmarks = os.O_APPEND | os.O_NONBLOCK\nfor fd in range(3):\n    "
+    leaves = f"{flags}fcntl.fcntl(fd, fcntl.F_SETFL, marks)"
+    looks = f"{flags}assert not fcntl.fcntl(fd, fcntl.F_GETFL) & marks, fd"
+
+    first, second = grade(worksheet(leaves), "01.4"), grade(worksheet(looks), "01.4")
 
     assert first["cells"] == second["cells"] == []
 

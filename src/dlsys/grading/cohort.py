@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -34,8 +35,10 @@ from dlsys_helpers.verdicts import STATUSES
 SCHEMA = 2
 # What an instructor puts, or a run keeps, into its folder, and what the points depend on.
 OF_A_RUN = (overrides.FILE, due.FILE, due.EXTENSIONS, "given")
+FEEDBACK = "feedback"  # the folder of the learners' pages
 BEGUN = "begun"  # in a line of the journal that is no result: the name of a submission
 JOURNAL, GRADES = "journal.jsonl", "grades.json"
+MADE = (GRADES, FEEDBACK)  # what a finished run has, and its reports read again
 TRIES = 2  # with a fresh zygote, before a submission is called failed
 
 
@@ -164,14 +167,16 @@ class Journal:
         may have been unpacked with what a learner handed in.
         """
         path = folder / JOURNAL
-        if there := [name for name in OF_A_RUN if (folder / name).exists()]:
-            raise RunError(f"{folder}: holds {some(there)}, expected none where a run begins. If "
-                           "it is your run: --resume; else give another folder: --out")
+        _expect_none(folder, OF_A_RUN if path.exists() else (*OF_A_RUN, *MADE))
         file = _open_locked(path)
-        if _whole_lines(file)[1:]:
+        try:
+            if _whole_lines(file)[1:]:
+                raise RunError(f"{folder}: holds a run already. If it is yours, go on with it: "
+                               "--resume; or begin another one: --out OTHER_FOLDER")
+            _expect_none(folder, MADE)
+        except RunError:
             file.close()
-            raise RunError(f"{folder}: holds a run already. Go on with it: --resume; or begin "
-                           "another one: --out OTHER_FOLDER")
+            raise
         file.truncate(0)
         run = {"schema": SCHEMA, "begun": datetime.now(UTC).isoformat(timespec="seconds"),
                "settings": settings.plain(), **versions()}
@@ -265,10 +270,22 @@ def _recorded_names(path: Path) -> dict[tuple[str, str], str]:
     return {}
 
 
+def _expect_none(folder: Path, names: Iterable[str]) -> None:
+    """Raise RunError where the folder holds one of these, be it a link to nothing."""
+    if there := [name for name in names if os.path.lexists(folder / name)]:
+        raise RunError(f"{folder}: holds {some(there)}, expected none where a run begins. If it is "
+                       "your run: --resume; else give another folder: --out")
+
+
 def _open_locked(path: Path) -> IO[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
     # It holds the key, and is emptied when a run begins: no link to something else.
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(fd)
+        raise RunError(f"{path}: is no file of its own, expected none or that of a run. Give "
+                       "another folder: --out")
     file = open(fd, "r+", encoding="utf-8")  # noqa: SIM115
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

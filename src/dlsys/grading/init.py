@@ -33,6 +33,8 @@ def main(judge: socket.socket, supervisor: socket.socket, walled: bool,
             walls.give_up_privileges(user)
             walls.prctl(walls.DIE_WITH_PARENT, signal.SIGKILL)
         signal.signal(signal.SIGCHLD, _reap)
+        # Python has a handler for it, and a handler makes it a signal that the sandbox can send.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         while True:
             serve(judge, supervisor, walled)
     os._exit(0)

@@ -22,12 +22,15 @@ Result = dict[str, Any]
 def scoring(args: argparse.Namespace) -> Scoring:
     """How this run counts points. Raises UserError for a file that cannot be used.
 
-    Without an option, what the run was given before goes on.
+    Without an option, a run that is resumed goes on with what it was given before. A new one takes
+    nothing from its folder, which may have come with a hand-in.
     """
-    overrides.read(args.out)
-    beside = args.out / due.FILE
-    path = args.course or (beside if beside.exists() else None)
-    partial = _recorded_partial(args.out) if args.partial is None else args.partial
+    path, partial = args.course, bool(args.partial)
+    if args.resume:
+        overrides.read(args.out)
+        beside = args.out / due.FILE
+        path = path or (beside if beside.exists() else None)
+        partial = _recorded_partial(args.out) if args.partial is None else partial
     names, cells = _people(args)
     return Scoring(partial, due.read(path) if path else None, names, cells)
 

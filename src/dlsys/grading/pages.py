@@ -14,9 +14,9 @@ import markupsafe
 
 from dlsys import assignments
 from dlsys.grading import hints, reports, returns
-from dlsys.grading.cohort import write_private
+from dlsys.grading.cohort import FEEDBACK, write_private
 from dlsys.grading.people import names, noted, owner
-from dlsys.grading.reports import FEEDBACK, Result, page_name
+from dlsys.grading.reports import Result, page_name
 from dlsys.grading.scoring import best
 from dlsys.grading.text import place
 from dlsys_helpers import catalog

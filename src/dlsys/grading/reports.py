@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 from dlsys import assignments
 from dlsys.grading import text
-from dlsys.grading.cohort import write_private
+from dlsys.grading.cohort import FEEDBACK, write_private
 from dlsys.grading.gradebooks import canvas, moodle
 from dlsys.grading.people import names, noted, owner
 from dlsys.grading.scoring import best
@@ -30,7 +30,6 @@ _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.-]{1,80})'
 _SPELT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "æ": "ae", "ø": "o", "ł": "l",
                         "đ": "d", "ı": "i"})  # of other letters NFKD takes the marks off
 CHECKS = "dlsys_checks"  # hidden on purpose, so it is no missing package
-FEEDBACK = "feedback"  # the folder of the learners' pages
 EXCEL = "utf-8-sig"  # Excel takes a CSV file for UTF-8 only where this mark begins it
 # The columns of nbgrader's own `nbgrader export`.
 NBGRADER = ["assignment", "duedate", "timestamp", "student_id", "last_name", "first_name",

@@ -17,6 +17,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -26,7 +27,9 @@ from dlsys.grading.text import clean
 from dlsys.notebook_reader import LARGEST, oversize
 from dlsys_helpers import stages
 
-MOST_ENTRIES = 20_000     # files in one zip or folder
+MOST_ENTRIES = 20_000     # files in one zip or folder, beside those of a folder that is refused
+MOST_NAMES = 1_000_000    # files in one folder, with all
+DEEPEST = 40              # folders that lie in one another
 MOST_EACH = 40            # notebooks of one learner
 LARGEST_NESTED = 32 * 2**20  # bytes of a zip that a learner handed in
 DIRECTORY = {True: 2**18, False: 2**22}  # bytes of the list of files in a learner's zip, and others
@@ -157,34 +160,75 @@ def _mode(path: Path) -> int:
 
 def _under(path: Path, out: Path | None) -> list[_File]:
     if stat.S_ISDIR(_mode(path)):
-        return [file for name, here in sorted(_walk(path, out)) for file in _from_file(name, here)]
+        return _in_folder(path, sorted(_walk(path, out), key=str))
     if path.suffix.lower() == ".zip":
         return _in_zip(path.resolve(), (), path.name, None)
     raise Refused(f"{path}: is not a notebook, a folder or a zip. Give one of these.")
 
 
-def _walk(folder: Path, out: Path | None) -> Iterator[tuple[str, Path]]:
-    """Relative names and paths of all files, but for those in `out`; links to folders are listed,
-    never entered.
+def _walk(folder: Path, out: Path | None) -> Iterator[Path]:
+    """Paths of all files relative to the folder, but for those in `out`.
 
-    A folder that cannot be read is listed, too.
+    Links to folders are listed, never entered; so is a folder that cannot be read, or lies too
+    deep.
     """
-    count, closed = 0, []
+    met, closed = 0, []
     for here, folders, files in os.walk(folder, onerror=closed.append):
+        above = Path(here).relative_to(folder)
         folders[:] = sorted(f for f in folders if not f.startswith((".", "__MACOSX"))
                             and (out is None or Path(here, f).resolve() != out.resolve()))
-        links = [f for f in folders if Path(here, f).is_symlink()]
-        for name in [*files, *links]:
-            count += 1
-            if count > MOST_ENTRIES:
-                raise Refused(f"{folder}: more than {MOST_ENTRIES} files. Give a smaller folder.")
-            if not name.startswith("."):
-                path = Path(here, name)
-                yield str(path.relative_to(folder)), path
+        deep = len(above.parts) == DEEPEST
+        listed = [f for f in folders if deep or Path(here, f).is_symlink()]
+        if deep:
+            folders[:] = []
+        met += len(files) + len(listed)
+        if met > MOST_NAMES:
+            raise Refused(f"{folder}: more than {MOST_NAMES:,} files. Give a smaller folder.")
+        yield from (above / name for name in [*files, *listed] if not name.startswith("."))
     for path in (Path(error.filename) for error in closed):
         if path == folder:
             raise Refused(f"{folder}: {closed[0].strerror}. Give a folder that you may read.")
-        yield str(path.relative_to(folder)), path
+        yield path.relative_to(folder)
+
+
+def _in_folder(folder: Path, names: list[Path]) -> list[_File]:
+    """The files of these names, with one refusal in place of all in a folder that is crowded."""
+    crowded = _crowded([name.parts for name in names])
+    kept = [name for name in names if not _is_below(name.parts, crowded)]
+    if len(kept) > MOST_ENTRIES:
+        raise Refused(f"{folder}: more than {MOST_ENTRIES:,} files. Give a smaller folder.")
+    return [*_refused(folder, crowded),
+            *(file for name in kept for file in _from_file(str(name), folder / name))]
+
+
+def _crowded(places: list[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
+    """Folders to refuse, so that at most MOST_ENTRIES files are left; and how many each holds.
+
+    Nobody's heap of files may stop the class. What holds more than all others together is taken
+    for somebody's; where there is no such folder, there is just too much.
+    """
+    found: dict[tuple[str, ...], int] = {}
+    while len(places) > MOST_ENTRIES:
+        inside = Counter(place[:k] for place in places for k in range(1, len(place)))
+        large = [folder for folder, n in inside.items() if len(places) / 2 < n < len(places)]
+        if not large:
+            break
+        heap = max(large, key=len)  # they lie in one another
+        found[heap] = inside[heap]
+        places = [place for place in places if place[:len(heap)] != heap]
+    return found
+
+
+def _is_below(place: tuple[str, ...], folders: dict[tuple[str, ...], int]) -> bool:
+    return any(place[:len(folder)] == folder for folder in folders)
+
+
+def _refused(path: Path, crowded: dict[tuple[str, ...], int]) -> list[_File]:
+    """A refusal for each of these folders."""
+    return [_File(folder, Submission(
+        clean("/".join(folder)), _ANYONE, path, problem=f"is a folder of {n:,} files, more than "
+        f"all others together; expected at most {MOST_ENTRIES:,} in all."))
+        for folder, n in crowded.items()]
 
 
 def _from_file(name: str, path: Path) -> list[_File]:
@@ -192,7 +236,8 @@ def _from_file(name: str, path: Path) -> list[_File]:
     if path.is_symlink():
         return [_File(parts, replace(one, problem="is a link, expected a file."))]
     if path.is_dir():
-        return [_File(parts, replace(one, problem="is a folder that cannot be read."))]
+        problem = f"lies in {DEEPEST} folders" if len(parts) > DEEPEST else "cannot be read"
+        return [_File(parts, replace(one, problem=f"is a folder that {problem}."))]
     if path.suffix.lower() == ".zip":
         return _in_zip(path, (), name, parts)
     return [_File(parts, one, path.suffix.lower() == ".ipynb")]
@@ -230,13 +275,17 @@ def _named_apart(found: list[Submission]) -> list[Submission]:
 
 def _distinct(found: list[Submission]) -> list[Submission]:
     """The submissions with unique names: a second "x.ipynb" becomes "x.ipynb (2)"."""
-    seen: dict[str, int] = {}
+    own = {one.name for one in found}  # a file may itself be called "x.ipynb (2)"
+    more: dict[str, Iterator[str]] = {}
     result = []
     for one in found:
-        seen[one.name] = seen.get(one.name, 0) + 1
-        number = f" ({seen[one.name]})" if seen[one.name] > 1 else ""
-        result.append(replace(one, name=one.name + number))
+        names = more.setdefault(one.name, chain([one.name], _numbered(one.name, own)))
+        result.append(replace(one, name=next(names)))
     return result
+
+
+def _numbered(name: str, taken: set[str]) -> Iterator[str]:
+    return (made for k in count(2) if (made := f"{name} ({k})") not in taken)
 
 
 # ---- whose it is
@@ -405,12 +454,14 @@ def _in_zip(path: Path, outer: tuple[int, ...], label: str,
         return refuse(str(error))
     except _ZIP_ERRORS:
         return refuse("is a damaged zip.")
+    crowded = {} if whose else _crowded([_parts(info.filename) for _, info in infos])
+    infos = [(k, i) for k, i in infos if not _is_below(_parts(i.filename), crowded)]
     if len(infos) > MOST_ENTRIES:
-        return refuse(f"holds {len(infos)} files, expected at most {MOST_ENTRIES}.")
+        return refuse(f"holds {len(infos):,} files, expected at most {MOST_ENTRIES:,}.")
     nested = sum(info.filename.lower().endswith(".zip") for _, info in infos)
     if whose and nested > MOST_EACH:
         return refuse(f"holds {nested} zips, expected at most {MOST_EACH}.")
-    found: list[_File] = []
+    found = _refused(path, crowded)
     for number, info in sorted(infos, key=lambda pair: pair[1].filename):
         found += _from_entry(path, (*outer, number), info, label, whose)
     return found if any(file.graded for file in found) else [*found, *refuse("holds no notebook.")]
@@ -421,6 +472,9 @@ def _from_entry(path: Path, entry: tuple[int, ...], info: zipfile.ZipInfo, label
     name = f"{label}/{info.filename}" if whose else info.filename
     parts, one = whose or _parts(info.filename), Submission(clean(name), _ANYONE, path, entry)
     suffix = PurePosixPath(info.filename).suffix.lower()
+    if len(parts) > DEEPEST + 1:
+        problem = f"lies in more than {DEEPEST} folders."
+        return [_File(parts[:DEEPEST], replace(one, problem=problem), suffix == ".ipynb")]
     if suffix == ".ipynb":
         return [_File(parts, replace(one, problem=_entry_problem(info, LARGEST)))]
     if suffix == ".zip" and len(entry) == 1:

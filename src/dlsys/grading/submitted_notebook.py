@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from dlsys import assignments, notebook_reader
+from dlsys.grading.text import clean
 from dlsys.notebook_reader import NotebookFile, Unreadable
 from dlsys_helpers import paths
 from dlsys_helpers.errors import UserError
@@ -60,7 +61,7 @@ def _remarks(found: NotebookFile, wanted: int | None) -> list[str]:
     if len(found.ids) != len(set(found.ids)):
         remarks.append("Some cells have the same id; each was run all the same.")
     if wanted and found.stage and found.stage != wanted:
-        remarks.append(f"It says stage {found.stage}; graded as stage {wanted}.")
+        remarks.append(f"It says stage {clean(found.stage, 20)}; graded as stage {wanted}.")
     return remarks
 
 

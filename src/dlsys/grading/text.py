@@ -13,6 +13,10 @@ from dlsys_helpers.errors import UserError
 
 # Control, format (bidirectional marks, zero width), surrogate, private use, line and paragraph.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+# Letters and marks that show nothing (Unicode's default ignorable ones), and the empty pattern of
+# braille.
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+                    "\U000e0100-\U000e01ef]")
 # Spreadsheets take the signs of full width for formulas, too.
 _FORMULA = tuple("=+-@\t\r＝＋－＠")
 _INNER_FORMULA = re.compile(r"""(;[\s"']*)([=+@＝＋－＠-])""")
@@ -25,8 +29,12 @@ def visible(text: object) -> str:
 
 
 def clean(text: object, longest: int = 300) -> str:
-    """`text` on one line of at most `longest` characters, without controls or hidden direction."""
-    line = " ".join(visible(str(text)[:4 * longest]).split())
+    """`text` on one line of at most `longest` characters, without controls or hidden direction.
+
+    What looks alike is alike: letters that show nothing are blanks, accents go with their letters.
+    """
+    whole = unicodedata.normalize("NFC", visible(str(text)[:4 * longest]))
+    line = " ".join(_BLANK.sub(" ", whole).split())
     return line if len(line) <= longest else f"{line[:longest - 3]}..."
 
 

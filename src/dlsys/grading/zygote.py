@@ -42,7 +42,7 @@ def main() -> None:
             walls.build_view(settings["visible"], settings["masked"])
             walls.start_inside("-P", "-s", "-m", "dlsys.grading.zygote", INSIDE)
         judge.recv(LONGEST_SETTINGS)
-        _silence(0, 1, 2)
+        silence(0, 1, 2)
         limits = Limits(**settings["limits"])
         user = walls.own_id() if settings["walled"] else None
         group = _that_opens(Group.read(settings["group"]))
@@ -56,7 +56,8 @@ def main() -> None:
     serve(zygote, settings["walled"], limits, user, group, prepare)
 
 
-def _silence(*fds: int) -> None:
+def silence(*fds: int) -> None:
+    """Open the null device at these descriptors."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in fds:
         os.dup2(null, fd)
@@ -187,6 +188,7 @@ def _fork_runner(line: int, init_fd: int, walled: bool, limits: Limits, user: in
                 walls.give_up_privileges(user)
                 walls.prctl(walls.SET_DUMPABLE, 1)  # so that the supervisor can measure its memory
             supervisor._close_others({line})
+            silence(0, 1, 2)  # anew: the flags of an open file are those of all who share it
             run(socket.socket(fileno=line))
         finally:
             os._exit(1)

@@ -131,10 +131,13 @@ def act_mend(fn, parts, faults, tools, images, labels, seed):
     source, _ = space["mended"](answer, parts, faults)
     if source is None:
         return {"answer": answer}
+    before = space["library"]()
     try:
-        return {"answer": answer, "found": space["look"](source, images, labels, seed)}
+        found = space["look"](source, images, labels, seed)
     except Exception as error:  # of the learner's script, whatever it is
         return {"answer": answer, "raised": f"{type(error).__name__}: {error}"[:200]}
+    name = space["replaced"](before)
+    return {"answer": answer, "found": found, **({"replaced": name} if name else {})}
 
 
 # ---- laws
@@ -185,6 +188,9 @@ def law_mend(out: Any, planted: tuple[Fault, ...]) -> None:
     if "raised" in out:
         expect_type("error", out["raised"], str)
         raise Broken("mended script", out["raised"], "a script that runs")
+    if "replaced" in out:
+        expect_type("name in the library", out["replaced"], str)
+        raise Broken("mend", f"{out['replaced']} is set", *mending.ALONE)
     expect_parts(out, "answer", "found")
     expect_parts(out["found"], *numbers.HEALTHY, what="probes")
     for probe, names in numbers.HEALTHY.items():

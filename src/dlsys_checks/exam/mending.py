@@ -3,6 +3,8 @@
 import ast
 import difflib
 
+import torch
+
 LINES, LETTERS = 6, 160  # for each fault: lines that go or come; characters of those that come
 LONGEST = 5000  # characters of all texts of a mend
 # What leads out of the script, to the probes that measure it.
@@ -10,6 +12,8 @@ CALLS = {"exec", "eval", "compile", "open", "globals", "locals", "vars", "getatt
          "delattr", "breakpoint"}
 MODULES = {"sys", "os", "inspect", "builtins", "gc"}
 LIBRARY = {"torch", "nn", "F", "copy"}
+# What is expected of a mend, and what to do.
+ALONE = ("a change of this script alone", "A mend imports nothing and leaves the library as it is.")
 
 
 def mended(answer, parts, faults):
@@ -61,8 +65,7 @@ def small(before, after, faults):
     if same:
         return "mend", "the same script", "a change", ""
     led = min(outside(now) - outside(was), default=None)
-    return led and ("mend", led, "a change of this script alone",
-                    "A mend imports nothing and leaves the library as it is.")
+    return led and ("mend", led, *ALONE)
 
 
 def outside(tree):
@@ -80,6 +83,28 @@ def outside(tree):
                 attribute or isinstance(node, ast.Subscript)) and root(node) in LIBRARY:
             found.add(f"{root(node)} is set")
     return found
+
+
+def library():
+    """What torch's modules and classes hold, by place: a mend may reach them under other names."""
+    nn = torch.nn
+    places = [torch, nn, nn.functional, nn.init, nn.utils, torch.Tensor, torch.optim.Optimizer,
+              *(kind for kind in vars(nn).values() if isinstance(kind, type))]
+    return {place: dict(vars(place)) for place in places}
+
+
+def replaced(before):
+    """The first name of the library that holds something else than before; None where none does.
+
+    A module may gain names, and wrap a function: torch loads some parts when they are first used.
+    """
+    for place, held in before.items():
+        names = held.keys() | (vars(place).keys() if isinstance(place, type) else set())
+        for name in sorted(names):
+            old, now = held.get(name), vars(place).get(name)
+            if now is not old and getattr(now, "__wrapped__", now) is not old:
+                return f"{place.__name__}.{name}"
+    return None
 
 
 def root(node):
