@@ -29,6 +29,7 @@ from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.grading.term import add_parser as add_term
 from dlsys.grading.text import clean, visible
+from dlsys.my_parts import add_parser as add_parts
 from dlsys.release import add_parser as add_release
 from dlsys.review import add_parser as add_review
 from dlsys.room.command import add_join, add_leave
@@ -324,7 +325,7 @@ def _table(*columns: str):
         raise UserError("the package rich is missing. Run: pip install rich") from None
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shares = {"name": 2, "what was found": 3}  # of the width that the others leave
+    shares = {"name": 2, "what was found": 3, "whose": 1}  # of the width that the others leave
     for name in columns:
         share = shares.get(name.partition(",")[0])
         table.add_column(name, no_wrap=share is None, ratio=share, overflow="fold",
@@ -359,9 +360,9 @@ def _print(*parts) -> None:
     Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))
 
 
-COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_slides, add_room,
-            add_join, add_leave, add_release, add_grade, add_term, add_progress, add_find,
-            add_watch, add_doctor)
+COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_parts, add_slides,
+            add_room, add_join, add_leave, add_release, add_grade, add_term, add_progress,
+            add_find, add_watch, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:
