@@ -11,6 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dlsys_helpers import paths
 from dlsys_helpers.errors import UserError
 
 PLACES = ("data", "model", "training", "two processes", "adapters", "compression", "meters")
@@ -154,11 +155,15 @@ class Parts:
     dtype or device where those of an argument are due.
     """
 
-    def __init__(self, own: dict[str, Callable] | None = None, notes: Iterable[str] = ()) -> None:
-        """own: the learner's functions by exercise id. notes: why others are not among them."""
+    def __init__(self, own: dict[str, Callable] | None = None, notes: Iterable[str] = (),
+                 folder: Path | None = None) -> None:
+        """own: the learner's functions by exercise id. notes: why others are not among them.
+
+        folder: of the worksheets that they come from, for another process to load.
+        """
         from dlsys_model import standins
 
-        self._own, self.notes = dict(own or {}), tuple(notes)
+        self._own, self.notes, self.folder = dict(own or {}), tuple(notes), folder
         self.mine = frozenset(self._own)
         for part in CATALOGUE:
             fn = self._own.get(part.id)
@@ -168,12 +173,18 @@ class Parts:
     def without(self, *ids: str) -> Parts:
         """The same parts with stand-ins for these exercises. Raises PartsError for a strange id."""
         _known(ids)
-        return Parts({id: fn for id, fn in self._own.items() if id not in ids}, self.notes)
+        return Parts({id: fn for id, fn in self._own.items() if id not in ids}, self.notes,
+                     self.folder)
 
     def only(self, *ids: str) -> Parts:
         """The same parts with stand-ins for all but these exercises."""
         _known(ids)
-        return Parts({id: fn for id, fn in self._own.items() if id in ids}, self.notes)
+        return Parts({id: fn for id, fn in self._own.items() if id in ids}, self.notes,
+                     self.folder)
+
+    def origin(self) -> tuple[str, list[str]]:
+        """What `load` takes to make the same parts elsewhere: folder and ids."""
+        return str(self.folder or paths.MY_WORK), sorted(self.mine)
 
 
 class PartsError(UserError):
@@ -230,7 +241,7 @@ def _line(error: Exception) -> str:
     return (str(error).strip().split("\n") or [""])[0][:120].rstrip(". ")
 
 
-def load(folder: Path | None = None, passed: Iterable[str] | None = None) -> Parts:
+def load(folder: Path | str | None = None, passed: Iterable[str] | None = None) -> Parts:
     """The parts of this learner: answers in my-work/ whose last check passed, else stand-ins.
 
     folder: another with worksheets. passed: ids that count as passed instead of the progress
@@ -238,5 +249,6 @@ def load(folder: Path | None = None, passed: Iterable[str] | None = None) -> Par
     """
     from dlsys_model import answers
 
-    own, notes = answers.functions(folder, passed)
-    return Parts(own, notes)
+    where = Path(folder) if folder else paths.MY_WORK
+    own, notes = answers.functions(where, passed)
+    return Parts(own, notes, where)
