@@ -15,6 +15,7 @@ from functools import partial
 from dlsys import (
     grading,
     locations,
+    my_parts,
     reading,
     start_page,
     update,
@@ -60,7 +61,7 @@ class Parser(argparse.ArgumentParser):
 
 def add_start(commands) -> None:
     parser = commands.add_parser("start", help="copy a lesson and worksheet to my-work/")
-    parser.add_argument("stage", help="number of the stage, 1 to 12")
+    parser.add_argument("stage", help="number of the stage, 1 to 12; model for Your model")
     parser.add_argument("--copy", action="store_true",
                         help="make fresh copies beside existing ones")
     parser.add_argument("--core", action="store_true",
@@ -71,6 +72,8 @@ def add_start(commands) -> None:
 
 
 def run_start(args: argparse.Namespace) -> int:
+    if args.stage == "model":
+        return run_start_model()
     if args.update:
         return run_update(args)
     stage = work_folder.stage_of(args.stage)
@@ -90,6 +93,14 @@ def run_start(args: argparse.Namespace) -> int:
           f"worksheet, or with: dlsys check {args.stage if not args.copy else worksheet}")
     for line in windows.left_out(stage.number):
         print(f"Note: {line}")
+    return 0
+
+
+def run_start_model() -> int:
+    path, created = work_folder.start_model()
+    shown = f"{paths.MY_WORK.name}/{path.name}"
+    print(f"Your notebook is {shown}." if created else f"{shown} exists and stays as it is.")
+    print(f"Open it in JupyterLab ({locations.open_lab()}). Whose its parts are: dlsys parts")
     return 0
 
 
@@ -247,6 +258,8 @@ def run_progress(_: argparse.Namespace) -> int:
         _add_exam(table, exam)
     _print(table)
     _print("Guess and review: ✓ right, ✗ wrong, ? not measured yet; the last one counts.")
+    if (report := my_parts.report()) is not None:
+        _print(f"Your model: built, {report.parent.name}/{report.name}")
     _print(_totals(rows))
     return 0
 

@@ -59,6 +59,13 @@ def run(_: argparse.Namespace) -> int:
     return 0
 
 
+def report() -> Path | None:
+    """The report of *Your model*; None where none was written."""
+    store = progress.store()
+    path = store.with_name(f"{paths.YOUR_MODEL}.html") if store else None
+    return path if path and path.exists() else None
+
+
 def _library(part: Part) -> str:
     return "a stand-in of ours" if part.standin == OURS else part.standin
 
