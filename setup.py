@@ -22,7 +22,8 @@ class WithCourse(build_py):
             for folder in FOLDERS:
                 target = Path(self.build_lib, "dlsys", "course", folder)
                 target.mkdir(parents=True, exist_ok=True)
-                for path in sorted(Path(folder).glob("[01][0-9]_*.ipynb")):
+                for path in sorted([*Path(folder).glob("[01][0-9]_*.ipynb"),
+                                *Path(folder).glob("your_model.ipynb")]):
                     (target / path.name).write_text(bare(path.read_text("utf-8")), "utf-8")
 
 

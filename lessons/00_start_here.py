@@ -42,6 +42,14 @@ progress_map()
 start_menu()
 
 # %% [markdown] role="start"
+# ## Your model
+#
+# Fifty-seven of the exercises are parts of one language model: its attention, its
+# optimizer, its checkpoint, its compression. `dlsys start model` in a terminal gives you
+# the notebook that puts them together, trains it and talks to it. What you have not
+# solved yet comes from torch or another library, so you can begin with it today.
+
+# %% [markdown] role="start"
 # ## Come back
 #
 # What you got wrong comes back after 2 days, then after 7, then after 21, as a
@@ -62,6 +70,7 @@ review_menu()
 # | `dlsys review` | asks what is due |
 # | `dlsys review --all 01` | asks about stage 1 now |
 # | `dlsys exam a` | five scripts with planted faults to find; `b` is the matched form |
+# | `dlsys parts` | shows which parts of your model are yours, and writes them to a file |
 # | `dlsys progress` | shows the map above as a table |
 # | `dlsys doctor` | looks for what is missing on this machine |
 # | `pytest --nbval-lax my-work/01_activations.ipynb` | your points, as a table |

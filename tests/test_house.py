@@ -9,7 +9,7 @@ import pytest
 from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
-OURS = {"dlsys", "dlsys_checks", "dlsys_helpers", "dlsys_warm", "dlsys_watch"}
+OURS = {"dlsys", "dlsys_checks", "dlsys_helpers", "dlsys_model", "dlsys_warm", "dlsys_watch"}
 FINDS_LAWS = "checking.py"  # the one place where a helper looks upwards: it imports laws by id
 
 
@@ -46,7 +46,9 @@ def named(path: Path) -> str:
     ("src/dlsys_checks/**/*.py", {"dlsys_helpers", "dlsys_checks"}),
     ("src/dlsys_warm/*.py", {"dlsys_warm"}),
     ("src/dlsys_watch/**/*.py", {"dlsys_watch"}),
+    ("src/dlsys_model/*.py", {"dlsys_helpers", "dlsys_model", "dlsys"}),  # it reads worksheets
     ("lessons/[01][0-9]_*.py", {"dlsys_helpers"}),
+    ("lessons/your_model.py", {"dlsys_helpers", "dlsys_model"}),
 ])
 def test_imports_point_downwards(files, allowed):
     found = {path.name: extra for path in ROOT.glob(files) if (extra := packages(path) - allowed)}

@@ -30,7 +30,7 @@ from nbformat import NotebookNode
 from dlsys_helpers import catalog, explorers
 from dlsys_helpers.catalog import sentence_case
 from dlsys_helpers.errors import UserError
-from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
+from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT, YOUR_MODEL
 from dlsys_helpers.stages import Stage, stage
 from tools import (
     book_finder,
@@ -234,6 +234,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     for name, text in (pages | about | below).items():
         (source / name).parent.mkdir(exist_ok=True)
         (source / f"{name}.md").write_text(text, "utf-8")
+    save(dress(read(NOTEBOOKS / f"{YOUR_MODEL}.ipynb")), source / "notebooks")
     for entry in stages:
         print(f"book: lesson {entry.number}, with the frames of its explorers", flush=True)
         worksheet = read(EXERCISES / f"{entry.stem}.ipynb")
@@ -248,7 +249,8 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
 
 def save(notebook: NotebookNode, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
-    nbformat.write(notebook, folder / f"{stage(notebook.metadata.dlsys.stage).stem}.ipynb")
+    number = notebook.metadata.dlsys.stage
+    nbformat.write(notebook, folder / f"{stage(number).stem if number else YOUR_MODEL}.ipynb")
 
 
 def save_yaml(value: dict, path: Path) -> None:
@@ -270,7 +272,7 @@ def contents(stages: list[Stage], pages: list[str], below: list[str]) -> dict:
     """
     chapters = [{"file": f"notebooks/{s.stem}", "title": f"{s.number}. {s.title}",
                  "sections": [{"file": f"exercises/{s.stem}", "title": "Worksheet"}]}
-                for s in stages]
+                for s in stages] + [{"file": f"notebooks/{YOUR_MODEL}", "title": "Your model"}]
     parts = {"Decide": GUIDES, "Look up": [*pages, *OWN_CODE], "Instructors": TEACHING,
              "About": ["how_to_use", "accessibility", "changelog", "versions"]}
     written = [{"caption": caption, "chapters": [chapter(page, below) for page in files]}

@@ -124,7 +124,8 @@ def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     if cell.cell_type != "code":
         return new
     answers = lessons.sole_call(cell, "measured")
-    if role == "guess" or answers:  # the form shows it all, and the code gives away the answer
+    # The form shows it all, and the code gives away the answer.
+    if role == "guess" or answers or lessons.sole_call(cell, "guess"):
         new.metadata["tags"].append("measured" if answers else "guess")
         new.metadata["jupyter"] = {"source_hidden": True}
     if answers:  # JupyterLab shows the first line of what is folded
@@ -417,7 +418,8 @@ def build(source: Source, again: bool = False) -> list[str]:
             failed.append(str(failure))
             how = "failed"
             book.metadata["dlsys"].pop("rests_on")
-        if source.stage == 0:  # its map shows one learner's progress in one state of the course
+        # The start page's map shows one learner's progress in one state of the course.
+        if source.path.stem.startswith("00"):
             book = stored_outputs.removed(book)
         path.write_text(written(canonical(book)), encoding="utf-8")
         print(f"{name}: {how} ({time.perf_counter() - began:.1f} s)", flush=True)
@@ -494,11 +496,12 @@ def stale(sources: list[Source]) -> list[str]:
 
 def paths_of(only: list[str]) -> list[Path]:
     """The lesson files, all or those whose number is named. Raises SystemExit for none."""
-    found = paths.lessons()
-    chosen = [p for p in found if not only or p.stem[:2] in {o.zfill(2)[:2] for o in only}]
+    found = paths.with_model(paths.lessons())
+    wanted = {one if one == paths.YOUR_MODEL else one.zfill(2)[:2] for one in only}
+    chosen = [p for p in found if not only or paths.key(p) in wanted]
     if not chosen:
         raise SystemExit(f"lessons: got {', '.join(only) or 'none'}, expected one of "
-                         f"{', '.join(p.stem[:2] for p in found)}.")
+                         f"{', '.join(map(paths.key, found))}.")
     return chosen
 
 
@@ -550,7 +553,8 @@ def main() -> None:
         build(source, args.again)
     readme.update(Path(ROOT / "README.md"))
     book_finder.update()
-    print(*(line for source in chosen if source.stage for line in owed(source)), sep="\n")
+    print(*(line for source in chosen if not source.path.stem.startswith("00")
+            for line in owed(source)), sep="\n")
 
 
 if __name__ == "__main__":

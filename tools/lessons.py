@@ -20,7 +20,7 @@ from nbformat import NotebookNode
 import dlsys_helpers
 from dlsys_checks import questions
 from dlsys_helpers import checking, explorers, guesses, stages
-from dlsys_helpers.paths import ROOT
+from dlsys_helpers.paths import ROOT, YOUR_MODEL
 from tools import worked
 
 TRAP_ORDER = ["situation", "break", "guess", "look", "why", "repair", "more", "folklore",
@@ -62,7 +62,7 @@ class Source:
     def __init__(self, path: Path, draft: bool = False) -> None:
         self.path = path
         self.draft, self.notes = draft, []
-        self.stage = int(path.stem[:2])
+        self.stage = 0 if path.stem == YOUR_MODEL else int(path.stem[:2])
         self.cells: list[NotebookNode] = jupytext.read(path, fmt="py:percent").cells
         _label(self)
         self.traps = list(dict.fromkeys(c.metadata.get("trap") for c in self.cells))
@@ -138,9 +138,9 @@ def read(path: Path, draft: bool = False) -> Source:
     As a draft, what it lacks stands in its `notes`; what is wrong is refused all the same.
     """
     source = Source(path, draft)
-    if source.stage == 0:
+    if path.stem.startswith("00"):
         return source
-    for rule in RULES:
+    for rule in RULES if source.stage else MODEL_RULES:
         rule(source)
     return source
 
@@ -734,3 +734,6 @@ RULES: list[Any] = [rule_syntax, rule_title, rule_parameters, rule_stage_order, 
                     rule_no_learner_answers, rule_size, rule_density, rule_claims_in_a_row,
                     rule_more, rule_words, rule_pictures, rule_core_alone, rule_numbers, rule_quiz,
                     rule_explorer, rule_placeholders]
+# *Your model* has no traps.
+MODEL_RULES: list[Any] = [rule_syntax, rule_parameters, rule_size, rule_density,
+                          rule_claims_in_a_row, rule_pictures, rule_explorer]

@@ -151,11 +151,14 @@ def used_modules(code: str) -> set[str]:
 
 
 def reached(modules: Iterable[str]) -> set[str]:
-    """These modules and all that they import, transitively."""
+    """These modules and all that they import, transitively.
+
+    Not those of the command, `dlsys`: it reads what a learner wrote, and no number depends on it.
+    """
     found: set[str] = set()
     left = list(modules)
     while left:
-        if (name := left.pop()) not in found:
+        if (name := left.pop()) not in found and not name.startswith("dlsys."):
             found.add(name)
             left += _imported_by(name)
     return found

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlsys_helpers.paths import NOTEBOOKS, ROOT
+from dlsys_helpers.paths import NOTEBOOKS, ROOT, YOUR_MODEL, key, with_model
 from tools import proof, rests, worked
 
 RECORDS = ROOT / "tests" / "records" / "sweep"
@@ -175,7 +175,7 @@ def try_draft(path: Path) -> None:
     """Run the claims of a draft with a seed that its build does not take; writes no record."""
     if not path.exists():
         raise SystemExit(f"{path.relative_to(ROOT)}: not there. "
-                         f"Run: make build LESSON={path.stem[:2]} DRAFT=1")
+                         f"Run: make build LESSON={key(path)} DRAFT=1")
     claims = run(path, DRAFT_RUN)
     if failed := refuted(claims, DRAFT_RUN):
         raise SystemExit("claims that do not hold:\n" + "\n".join(failed))
@@ -184,12 +184,13 @@ def try_draft(path: Path) -> None:
 
 def owed(path: Path) -> str:
     """What comes after the sweep of a lesson: its proofs where they are stale, else the tests."""
-    return proof.stale(path.stem, worked.answers(path.stem[:2])) or "Next: make test"
+    ids = () if path.stem == YOUR_MODEL else worked.answers(key(path))
+    return proof.stale(path.stem, ids) or "Next: make test"
 
 
 def record_path(path: Path) -> Path:
     """Where the record of a lesson lies: tests/records/sweep/01.json."""
-    return RECORDS / f"{path.stem[:2]}.json"
+    return RECORDS / f"{key(path)}.json"
 
 
 def stored(path: Path) -> dict[str, Any]:
@@ -201,7 +202,7 @@ def stored(path: Path) -> dict[str, Any]:
 def stale(path: Path, seeds: int = SEEDS) -> str:
     """Why the record of a lesson does not hold today, with the command; "" for a fresh one."""
     entry = stored(path)
-    renew = f"Run: make sweep LESSON={path.stem[:2]}"
+    renew = f"Run: make sweep LESSON={key(path)}"
     if not entry:
         return f"{path.stem}: its claims were not swept. {renew}"
     if changed := rests.changes(entry["rests_on"], rests_on(path)):
@@ -225,13 +226,14 @@ def refuse_other_versions() -> None:
 
 def lessons(wanted: Sequence[str]) -> list[Path]:
     """The notebooks of the lessons with these numbers, all where none is named."""
-    found = [path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
-             if not path.stem.startswith("00")]
-    numbers = {number.zfill(2) for number in wanted} or {path.stem[:2] for path in found}
-    if unknown := numbers - {path.stem[:2] for path in found}:
+    found = with_model([path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+                        if not path.stem.startswith("00")])
+    known = [key(path) for path in found]
+    keys = {one if one == YOUR_MODEL else one.zfill(2) for one in wanted} or {*known}
+    if unknown := keys - {*known}:
         raise SystemExit(f"lesson: got {', '.join(sorted(unknown))}, expected one of "
-                         f"{', '.join(path.stem[:2] for path in found)}.")
-    return [path for path in found if path.stem[:2] in numbers]
+                         f"{', '.join(known)}.")
+    return [path for path in found if key(path) in keys]
 
 
 def main() -> None:

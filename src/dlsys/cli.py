@@ -15,6 +15,7 @@ from functools import partial
 from dlsys import (
     grading,
     locations,
+    my_parts,
     reading,
     start_page,
     update,
@@ -29,6 +30,7 @@ from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.grading.term import add_parser as add_term
 from dlsys.grading.text import clean, visible
+from dlsys.my_parts import add_parser as add_parts
 from dlsys.release import add_parser as add_release
 from dlsys.review import add_parser as add_review
 from dlsys.room.command import add_join, add_leave
@@ -59,7 +61,7 @@ class Parser(argparse.ArgumentParser):
 
 def add_start(commands) -> None:
     parser = commands.add_parser("start", help="copy a lesson and worksheet to my-work/")
-    parser.add_argument("stage", help="number of the stage, 1 to 12")
+    parser.add_argument("stage", help="number of the stage, 1 to 12; model for Your model")
     parser.add_argument("--copy", action="store_true",
                         help="make fresh copies beside existing ones")
     parser.add_argument("--core", action="store_true",
@@ -70,6 +72,8 @@ def add_start(commands) -> None:
 
 
 def run_start(args: argparse.Namespace) -> int:
+    if args.stage == "model":
+        return run_start_model()
     if args.update:
         return run_update(args)
     stage = work_folder.stage_of(args.stage)
@@ -89,6 +93,14 @@ def run_start(args: argparse.Namespace) -> int:
           f"worksheet, or with: dlsys check {args.stage if not args.copy else worksheet}")
     for line in windows.left_out(stage.number):
         print(f"Note: {line}")
+    return 0
+
+
+def run_start_model() -> int:
+    path, created = work_folder.start_model()
+    shown = f"{paths.MY_WORK.name}/{path.name}"
+    print(f"Your notebook is {shown}." if created else f"{shown} exists and stays as it is.")
+    print(f"Open it in JupyterLab ({locations.open_lab()}). Whose its parts are: dlsys parts")
     return 0
 
 
@@ -246,6 +258,8 @@ def run_progress(_: argparse.Namespace) -> int:
         _add_exam(table, exam)
     _print(table)
     _print("Guess and review: ✓ right, ✗ wrong, ? not measured yet; the last one counts.")
+    if (report := my_parts.report()) is not None:
+        _print(f"Your model: built, {report.parent.name}/{report.name}")
     _print(_totals(rows))
     return 0
 
@@ -324,7 +338,7 @@ def _table(*columns: str):
         raise UserError("the package rich is missing. Run: pip install rich") from None
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shares = {"name": 2, "what was found": 3}  # of the width that the others leave
+    shares = {"name": 2, "what was found": 3, "whose": 1}  # of the width that the others leave
     for name in columns:
         share = shares.get(name.partition(",")[0])
         table.add_column(name, no_wrap=share is None, ratio=share, overflow="fold",
@@ -359,9 +373,9 @@ def _print(*parts) -> None:
     Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))
 
 
-COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_slides, add_room,
-            add_join, add_leave, add_release, add_grade, add_term, add_progress, add_find,
-            add_watch, add_doctor)
+COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_parts, add_slides,
+            add_room, add_join, add_leave, add_release, add_grade, add_term, add_progress,
+            add_find, add_watch, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -64,6 +64,20 @@ def start_page() -> Path:
     return path
 
 
+def start_model() -> tuple[Path, bool]:
+    """The learner's copy of *Your model*, without its outputs, and whether it was made now.
+
+    What exists stays as it is. Raises WorksheetError.
+    """
+    book = json.loads(_bytes(paths.NOTEBOOKS / f"{paths.YOUR_MODEL}.ipynb"))
+    for cell in book["cells"]:
+        if cell["cell_type"] == "code":
+            empty(cell)
+    path = paths.MY_WORK / f"{paths.YOUR_MODEL}.ipynb"
+    with _writing("the notebook of your model"):
+        return path, _create(path, _written(book))
+
+
 def keep(path: Path, data: bytes, what: str) -> bool:
     """Write a file of the learner's own; False where it exists. Raises WorksheetError."""
     with _writing(what):

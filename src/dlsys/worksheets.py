@@ -41,7 +41,7 @@ class Worksheet:
 # ---- finding
 
 # Copies that are read, not checked: the start page and lessons.
-_TO_READ = re.compile(r"00_start_here|\d\d_lesson(_\d+)?")
+_TO_READ = re.compile(r"00_start_here|your_model|\d\d_lesson(_\d+)?")
 
 
 def find(asked: str) -> Path:

@@ -1,0 +1,229 @@
+"""Your model: the rehearsal, adapters, compression, and processes of its own; small shapes."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from dlsys_helpers import paths
+from dlsys_helpers.ranks import Ranks
+from dlsys_model import adapters, apart, compression, standins
+from dlsys_model import text as texts
+from dlsys_model.network import Network, Shape
+from dlsys_model.parts import BY_ID, PartBroke, Parts, load
+from dlsys_model.rehearsal import rehearse
+
+SMALL = {"width": 32, "layers": 2, "heads": 2, "length": 32}
+
+
+@pytest.fixture(scope="module", params=["own", "stand-ins"])
+def parts(request) -> Parts:
+    return load(paths.SOLUTIONS, BY_ID) if request.param == "own" else Parts()
+
+
+@pytest.fixture(scope="module")
+def text() -> texts.Text:
+    return texts.prose()
+
+
+@pytest.fixture
+def model(parts, text) -> Network:
+    torch.manual_seed(0)
+    made = Network(Shape(len(text.letters), **SMALL), parts, 0.0)
+    for block in made.blocks:  # weights of a trained size, so that rounding them shows
+        torch.nn.init.normal_(block.down.weight, 0, 0.2)
+    return made.eval()
+
+
+# ---- rehearsal
+
+def test_worked_answers_pass_the_rehearsal(parts):
+    before = torch.get_rng_state()
+    rehearse(parts)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def spoilt_pre_norm(x, branches, norms):
+    for branch, norm in zip(branches, norms[:-1], strict=True):
+        x += branch(norm(x))  # in place: autograd meets it in the backward pass, or here on a leaf
+    return norms[-1](x)
+
+
+def spoilt_adam(w, grad, state, lr, betas, eps, weight_decay):
+    standins.adam_step(w, grad, state, lr / 2, betas, eps, weight_decay)
+
+
+def spoilt_loss(scores, labels):
+    return F.cross_entropy(scores.double(), labels).float() + 0.5
+
+
+def spoilt_checkpoint(path, parts, facts):
+    standins.save_checkpoint(path, {**parts, "optimizer": copy.deepcopy(parts["model"])}, facts)
+
+
+def spoilt_order(n, world, rank, epoch, seed, exact):
+    return list(range(rank, n, world))
+
+
+def spoilt_meter():
+    add, mean = standins.make_meter()
+    return add, lambda: 2 * mean()
+
+
+def spoilt_probs(logits, kind):
+    return logits.softmax(0)
+
+
+@pytest.mark.parametrize(("id", "fn", "said"), [
+    ("05.2", spoilt_pre_norm, r"stops the training .*in-?place operation"),
+    ("04.8", spoilt_adam, r"makes the losses of shape \(4,\) differ"),
+    ("03.2", spoilt_loss, "makes the losses"), ("09.5", spoilt_order, "makes the losses"),
+    ("12.6", spoilt_meter, "makes the log"), ("01.2", spoilt_probs, "makes the letters written"),
+    ("12.8", spoilt_checkpoint, "stops the training"),
+    ("12.9", lambda names, stored: {n: i for i, n in enumerate(sorted(set(names))[::-1])},
+     "makes the letters"),
+    ("08.10", lambda q, k, v, cache, rotate: q.mul_(2), "broke in the model")])
+def test_the_rehearsal_names_the_part_that_breaks(id, fn, said):
+    own = load(paths.SOLUTIONS, ["05.3"])
+    others = {"05.3": own.dropout}
+    with pytest.raises(PartBroke, match=said) as caught:
+        rehearse(Parts({**others, id: fn}))
+    text = str(caught.value)
+    assert text.startswith(f"part {id} {BY_ID[id].function} ")
+    assert f'parts.without("{id}")' in text
+    assert "\n" not in text
+
+
+# ---- adapters
+
+def test_an_adapter_begins_as_nothing_learns_and_merges(parts, model, text, tmp_path):
+    train, test = adapters.second_text(parts, text, texts.signatures(), length=32)
+    assert len(train.ids) + len(test.ids) > 90
+    lora = adapters.adapted(model)
+    state = parts.passport(lora)
+    assert len(state["layers"]) == len(state["idle"]) == 8
+    assert (state["other"], state["frozen"]) == ([], [])
+    torch.testing.assert_close(adapters.loss_of(lora, test), adapters.loss_of(model, test))
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    adapters.tune(lora, train, epochs=1)
+    assert adapters.loss_of(lora, test) < adapters.loss_of(model, test)
+    assert parts.passport(lora)["idle"] == []
+    for name, p in model.state_dict().items():
+        assert torch.equal(p, before[name]), "the model itself has not moved"
+    for other in (adapters.merged(lora), adapters.through_file(lora, tmp_path / "adapter.pt")):
+        torch.testing.assert_close(other(test.ids), lora(test.ids), atol=1e-4, rtol=0)
+
+
+def test_only_the_answers_letters_are_learned(parts, text):
+    rows, _ = adapters.second_text(parts, text, [("ab\n", "cdefg\n"), ("x\n", "yz\n")] * 5, 12)
+    for ids, labels, real in zip(*rows, strict=True):
+        learned = text.decode(ids[labels != -100])
+        assert learned in ("cdefg\n", "yz\n")
+        assert torch.equal(ids[labels != -100], labels[labels != -100])
+        assert text.decode(ids[real == 1]) in ("ab\ncdefg\n", "x\nyz\n")
+
+
+# ---- compression
+
+def test_bits_cost_what_they_say_and_round_by_half_a_step(model):
+    whole = compression.whole(model)
+    assert whole.bytes == 4 * sum(p.numel() for p in model.parameters())
+    matrices = sum(p.numel() for p in model.parameters() if p.dim() > 1)
+    rest = sum(p.numel() for p in model.parameters()) - matrices
+    for bits in (8, 4):
+        small = compression.in_bits(model, bits)
+        assert small.bytes == matrices * bits // 8 + 3 * matrices // 32 + 4 * rest
+        for (name, weight), new in zip(model.state_dict().items(),
+                                       small.model.state_dict().values(), strict=True):
+            if weight.dim() > 1:
+                groups = weight.view(len(weight), -1, 32)
+                step = (groups.amax(2).clamp(min=0) - groups.amin(2).clamp(max=0)) / (2**bits - 1)
+                off = (new - weight).view(groups.shape).abs() / step[..., None]
+                assert off.max() < 0.5 + 2**bits * 2**-10, name  # the scales are float16
+            else:
+                assert torch.equal(weight, new)
+
+
+def test_pruned_weights_stay_zero(model, text):
+    small = compression.pruned(model, text, share=0.5, steps=3)
+    for block in small.model.blocks:
+        share = (block.down.weight == 0).float().mean()
+        assert share == pytest.approx(0.5, abs=0.01)
+    assert small.bytes < compression.whole(model).bytes
+
+
+def test_a_narrower_model_makes_up_for_what_it_lost(model, text):
+    x = text.train[:32 * 32].view(32, 32)
+    small = compression.narrower(model, x, share=0.25)
+    assert small.model.blocks[0].down.weight.shape == (32, 96)
+    plain = copy.deepcopy(model)
+    hidden = compression._inputs(plain, plain.blocks[0].down, x)
+    weight = plain.blocks[0].down.weight
+    drop = (hidden.square().mean(0) * weight.square().sum(0)).argsort()[:32]
+    weight.data[:, drop] = 0
+    given, block = compression._inputs(model, model.blocks[0].norm2, x), model.blocks[0]
+    exact = block.mlp(block.norm2(given))
+    after = small.model.blocks[0].mlp(small.model.blocks[0].norm2(given))
+    cut = plain.blocks[0].mlp(plain.blocks[0].norm2(given))
+    assert (after - exact).square().sum() < (cut - exact).square().sum()
+
+
+def test_a_student_learns_from_its_teacher(model, text):
+    small = compression.student(model, text, epochs=2, steps=4)
+    assert small.model.shape.width == 16
+    assert small.bytes < compression.whole(model).bytes / 2
+    assert compression.loss(small.model, text, model.parts, 32) < 4.6
+
+
+def test_an_onnx_program_agrees_at_other_sizes(parts, model, text):
+    pytest.importorskip("onnxruntime")
+    file, program = compression.as_onnx(model, text.valid[:60].view(2, 30),
+                                        text.valid[:60].view(3, 20))
+    batches = [text.valid[:n * 10].view(n, 10).float() for n in (1, 3)]
+    assert parts.disagreements(compression.Letters(model), program, batches, 1e-3) == []
+    with torch.no_grad():
+        model.head.weight[0, 0] += 9
+    assert parts.disagreements(compression.Letters(model), program, batches, 1e-3) == [0, 1]
+    assert len(file) > 4 * sum(p.numel() for p in model.parameters())
+
+
+# ---- in processes of their own
+
+def job(parts: Parts, **plan) -> apart.Job:
+    return apart.job(parts, {"steps": 8, "every": 2, "warm": 2, "rows": 4, **plan}, SMALL, 0.1)
+
+
+def test_a_killed_run_ends_where_a_whole_one_does(parts, tmp_path):
+    path = tmp_path / "run.pt"
+    assert apart.killed(job(parts), path, 4) == -9
+    resumed = apart.begun(job(parts))
+    resumed.resume(path)
+    assert resumed.step == 4
+    list(resumed.run(save=path))
+    whole = apart.begun(job(parts))
+    list(whole.run())
+    assert torch.equal(apart.weights(resumed.model), apart.weights(whole.model))
+    assert resumed.log() == whole.log()
+
+
+def test_a_process_that_ends_otherwise_says_why(parts, tmp_path):
+    with pytest.raises(apart.ProcessFailed, match="CheckpointError"):
+        apart.killed(job(parts), tmp_path / "no folder" / "run.pt", 4)
+
+
+def test_two_ranks_end_where_one_does(parts):
+    ranks = Ranks(2)
+    try:
+        told = {**job(parts), "p": 0.0}
+        two = apart.of_two(ranks, told, 3)
+        one = apart.begun(told)
+        for _ in range(3):
+            one.one_step()
+        assert torch.equal(two[0]["weights"], two[1]["weights"])
+        assert two[0]["losses"] == pytest.approx(one.losses, abs=1e-5)
+        torch.testing.assert_close(two[0]["weights"], apart.weights(one.model), atol=1e-5, rtol=0)
+        both, alone = apart.accumulated(ranks, told, 2)
+        torch.testing.assert_close(both, [alone, alone], atol=1e-6, rtol=0)
+    finally:
+        ranks.close()

@@ -1,0 +1,127 @@
+"""The notebook *Your model* with all parts the learner's, its copy, its report, and its place."""
+
+import functools
+import html
+import json
+from collections import Counter
+
+import pytest
+
+from dlsys import cli, work_folder
+from dlsys_helpers import claims, guesses, paths, progress
+from dlsys_model import parts as catalogue
+from dlsys_model import report
+from dlsys_model.parts import BY_ID, CATALOGUE, Parts
+from tools import lessons
+from tools.run_cells import run_cell
+
+SOURCE = paths.ROOT / "lessons" / f"{paths.YOUR_MODEL}.py"
+NOTEBOOK = paths.NOTEBOOKS / f"{paths.YOUR_MODEL}.ipynb"
+IN_RANKS = {"09.6", "09.11"}  # these are called in other processes
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "MY_WORK", tmp_path / "work")
+    monkeypatch.setenv("DLSYS_PROGRESS", str(tmp_path / "work"))
+    return tmp_path / "work"
+
+
+def test_the_notebook_runs_with_all_parts_the_learners(work, monkeypatch):
+    """Each claim holds, and each part is called."""
+    calls, real = Counter(), catalogue.load
+
+    def counted(id, fn):
+        @functools.wraps(fn)
+        def call(*args, **kwargs):
+            calls[id] += 1
+            return fn(*args, **kwargs)
+        return call
+
+    def all_mine(*origin):
+        if origin:
+            return real(*origin)
+        own = real(paths.SOLUTIONS, BY_ID)._own
+        return Parts({id: counted(id, fn) for id, fn in own.items()}, (), paths.SOLUTIONS)
+    monkeypatch.setattr(catalogue, "load", all_mine)
+    claims.LOG.clear()
+    names = {"__name__": "__main__"}
+    for cell in lessons.read(SOURCE).of(kind="code"):
+        run_cell(cell.source, f"<{cell['id']}>", names)
+    assert len(claims.LOG) > 20
+    assert all(claim.holds for claim in claims.LOG)
+    assert {part.id for part in CATALOGUE} - set(calls) == IN_RANKS
+    page = (work / report.FILE).read_text("utf-8")
+    assert page.count("✓ mine") == len(CATALOGUE)
+    assert page.count("no guess") == 9
+    assert all(name in page for name in ("float32", "8 bits", "student", "ONNX"))
+
+
+def test_guesses_have_ids_of_their_own_and_are_all_answered():
+    code = [cell.source for cell in lessons.read(SOURCE).of(kind="code")]
+    asked = [source.split('"')[1] for source in code if source.startswith("guess(")]
+    measured = [source.split('"')[1] for source in code if source.startswith("measured(")]
+    assert asked == measured == [f"model.{n}" for n in range(1, len(asked) + 1)]
+
+
+# ---- the learner's copy
+
+def test_a_copy_has_no_outputs_and_is_never_overwritten(work, capsys):
+    assert cli.main(["start", "model"]) == 0
+    assert "Your notebook is work/your_model.ipynb." in capsys.readouterr().out
+    path = work / "your_model.ipynb"
+    book = json.loads(path.read_text("utf-8"))
+    assert all(not cell["outputs"] for cell in book["cells"] if cell["cell_type"] == "code")
+    path.write_text("mine")
+    assert cli.main(["start", "model"]) == 0
+    assert "work/your_model.ipynb exists and stays as it is." in capsys.readouterr().out
+    assert path.read_text() == "mine"
+
+
+def test_a_full_disk_is_said(work, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+    monkeypatch.setattr(work_folder.os, "open", full)
+    with pytest.raises(work_folder.WorksheetError, match="cannot write the notebook of your model"):
+        work_folder.start_model()
+
+
+# ---- the report
+
+LOG = [{"step": 5, "loss": 3.0, "valid": 3.1}, {"step": 10, "loss": 2.0, "valid": 2.2}]
+
+
+def written(**sizes) -> str:
+    return report.write(Parts(), LOG, "<b>wrote & wrote</b>", sizes)
+
+
+def test_the_report_shows_what_was_measured_and_guessed(work, monkeypatch):
+    monkeypatch.setattr(guesses, "_MEASURED", {})
+    monkeypatch.setattr(guesses, "_ASKED", {})
+    progress.record_guess("model.1", 7.0, True)
+    guesses.guess("model.1", "How `large`?", unit="kB")
+    guesses.measured("model.1", 5.0, right=(4, 6))
+    assert written(small=(12_345, 2.5)) == "Your report: work/your_model.html"
+    page = (work / report.FILE).read_text("utf-8")
+    for part in ("<td>How large?</td><td>7\N{NO-BREAK SPACE}kB</td><td>5\N{NO-BREAK SPACE}kB</td>",
+                 "<td>small</td><td>12 kB</td><td>2.500</td>", "validation loss 2.200 nats",
+                 html.escape("<b>wrote & wrote</b>"), "10 steps", "@media print", "<polyline"):
+        assert part in page
+    assert page.count("<tr><td>") == len(CATALOGUE) + 2
+    assert "http" not in page
+
+
+def test_progress_counts_the_report(work, capsys):
+    cli.main(["progress"])
+    assert "Your model" not in capsys.readouterr().out
+    written()
+    cli.main(["progress"])
+    assert "Your model: built, work/your_model.html" in capsys.readouterr().out
+
+
+def test_a_report_that_cannot_be_written_says_so(work, monkeypatch):
+    work.write_text("a file where the folder should be")
+    with pytest.raises(report.ReportError, match=r"your_model\.html: cannot be written"):
+        written()
+    monkeypatch.setenv("DLSYS_PROGRESS", "off")
+    assert written() == "No report is kept: DLSYS_PROGRESS is off."
