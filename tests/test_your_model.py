@@ -9,14 +9,15 @@ import pytest
 
 from dlsys import cli, work_folder
 from dlsys_helpers import claims, guesses, paths, progress
+from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_model import parts as catalogue
 from dlsys_model import report
 from dlsys_model.parts import BY_ID, CATALOGUE, Parts
 from tools import lessons
 from tools.run_cells import run_cell
 
-SOURCE = paths.ROOT / "lessons" / f"{paths.YOUR_MODEL}.py"
-NOTEBOOK = paths.NOTEBOOKS / f"{paths.YOUR_MODEL}.ipynb"
+SOURCE = paths.ROOT / "lessons" / f"{YOUR_MODEL}.py"
+NOTEBOOK = paths.NOTEBOOKS / f"{YOUR_MODEL}.ipynb"
 IN_RANKS = {"09.6", "09.11"}  # these are called in other processes
 
 

@@ -30,7 +30,8 @@ from nbformat import NotebookNode
 from dlsys_helpers import catalog, explorers
 from dlsys_helpers.catalog import sentence_case
 from dlsys_helpers.errors import UserError
-from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT, YOUR_MODEL
+from dlsys_helpers.lesson_names import YOUR_MODEL
+from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
 from dlsys_helpers.stages import Stage, stage
 from tools import (
     book_finder,

@@ -27,7 +27,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from dlsys.work_folder import WAY_IN
-from dlsys_helpers import acting, catalog, checking, paths, stages
+from dlsys_helpers import acting, catalog, checking, lesson_names, paths, stages
 from dlsys_helpers.cards import inline
 from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
@@ -496,12 +496,12 @@ def stale(sources: list[Source]) -> list[str]:
 
 def paths_of(only: list[str]) -> list[Path]:
     """The lesson files, all or those whose number is named. Raises SystemExit for none."""
-    found = paths.with_model(paths.lessons())
-    wanted = {one if one == paths.YOUR_MODEL else one.zfill(2)[:2] for one in only}
-    chosen = [p for p in found if not only or paths.key(p) in wanted]
+    found = lesson_names.with_model(paths.lessons())
+    wanted = {one if one == lesson_names.YOUR_MODEL else one.zfill(2)[:2] for one in only}
+    chosen = [p for p in found if not only or lesson_names.key(p) in wanted]
     if not chosen:
         raise SystemExit(f"lessons: got {', '.join(only) or 'none'}, expected one of "
-                         f"{', '.join(map(paths.key, found))}.")
+                         f"{', '.join(map(lesson_names.key, found))}.")
     return chosen
 
 

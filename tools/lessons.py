@@ -20,7 +20,8 @@ from nbformat import NotebookNode
 import dlsys_helpers
 from dlsys_checks import questions
 from dlsys_helpers import checking, explorers, guesses, stages
-from dlsys_helpers.paths import ROOT, YOUR_MODEL
+from dlsys_helpers.lesson_names import YOUR_MODEL
+from dlsys_helpers.paths import ROOT
 from tools import worked
 
 TRAP_ORDER = ["situation", "break", "guess", "look", "why", "repair", "more", "folklore",

@@ -24,7 +24,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlsys_helpers.paths import NOTEBOOKS, ROOT, YOUR_MODEL, key, with_model
+from dlsys_helpers.lesson_names import YOUR_MODEL, key, with_model
+from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from tools import proof, rests, worked
 
 RECORDS = ROOT / "tests" / "records" / "sweep"

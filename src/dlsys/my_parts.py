@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dlsys_helpers import paths, progress
 from dlsys_helpers.errors import UserError
+from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_model import answers
 from dlsys_model.answers import Sheet
 from dlsys_model.parts import CATALOGUE, OURS, PLACES, Part
@@ -62,7 +63,7 @@ def run(_: argparse.Namespace) -> int:
 def report() -> Path | None:
     """The report of *Your model*; None where none was written."""
     store = progress.store()
-    path = store.with_name(f"{paths.YOUR_MODEL}.html") if store else None
+    path = store.with_name(f"{YOUR_MODEL}.html") if store else None
     return path if path and path.exists() else None
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from dlsys import locations, reading, worksheets
 from dlsys.worksheets import WorksheetError
 from dlsys_helpers import catalog, paths
+from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_helpers.stages import STAGES, Stage
 
 # What a lesson says below an exercise; in a learner's copy a link to the worksheet stands there.
@@ -69,11 +70,11 @@ def start_model() -> tuple[Path, bool]:
 
     What exists stays as it is. Raises WorksheetError.
     """
-    book = json.loads(_bytes(paths.NOTEBOOKS / f"{paths.YOUR_MODEL}.ipynb"))
+    book = json.loads(_bytes(paths.NOTEBOOKS / f"{YOUR_MODEL}.ipynb"))
     for cell in book["cells"]:
         if cell["cell_type"] == "code":
             empty(cell)
-    path = paths.MY_WORK / f"{paths.YOUR_MODEL}.ipynb"
+    path = paths.MY_WORK / f"{YOUR_MODEL}.ipynb"
     with _writing("the notebook of your model"):
         return path, _create(path, _written(book))
 

@@ -11,7 +11,6 @@ NOTEBOOKS = ROOT / "notebooks"
 EXERCISES = ROOT / "exercises"
 SOLUTIONS = ROOT / "solutions"
 MY_WORK = Path(os.environ.get("DLSYS_WORK") or ROOT / "my-work").absolute()
-YOUR_MODEL = "your_model"  # a lesson after the twelve, without traps
 DRAFT_MARK = "draft=true"  # in the first line of a lesson that is not finished
 
 
@@ -23,16 +22,6 @@ def lesson_copy(stage: int, end: str = "") -> Path:
 def lessons() -> list[Path]:
     """The sources of all lessons, the start page first and drafts included."""
     return sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
-
-
-def with_model(found: list[Path]) -> list[Path]:
-    """These files of lessons, and that of *Your model*, which lies beside the first."""
-    return [*found, *(path.with_stem(YOUR_MODEL) for path in found[:1])]
-
-
-def key(path: Path) -> str:
-    """How commands name a lesson: "05", or "your_model"."""
-    return path.stem if path.stem == YOUR_MODEL else path.stem[:2]
 
 
 def is_draft(lesson: Path) -> bool:
