@@ -363,7 +363,7 @@ def main() -> None:
     lines: list[str] = []
     for place, id in enumerate(chosen, 1):
         began = time.process_time()
-        with acting.standard_session():  # once: each case's own is quicker inside
+        with acting.standard_session():  # outer: cheap to enter again per case
             if args.right:
                 facts, found = {}, list(refusals(id, range(args.seeds), range(args.seeds)))
             else:

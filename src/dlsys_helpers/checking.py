@@ -108,7 +108,7 @@ def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2),
         drop = "quotes" if isinstance(fn, str) else "brackets"
         return Verdict("wrong", id, f"second argument: got {show(fn)}, expected your function "
                        f"{chosen.function}, without {drop}.")
-    with acting.standard_session():  # once: each case's own is quicker inside
+    with acting.standard_session():  # outer: cheap to enter again per case
         for seed in seeds:
             cases = chosen.arrange(seed)
             outcomes = chosen.outcomes(fn, cases, seconds)

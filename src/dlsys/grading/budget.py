@@ -13,8 +13,8 @@ from typing import Any
 from dlsys.grading.people import owner
 from dlsys.grading.submissions import Learner
 
-TIMES = 3       # the limit of one submission
-LEAST = 1200.0  # seconds; forty honest ones on a slow machine stay far below
+TIMES = 3       # times the limit of one submission
+LEAST = 1200.0  # seconds at least: forty harmless submissions on a slow machine take far less
 
 
 class Budget:

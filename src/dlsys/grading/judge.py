@@ -104,7 +104,7 @@ class Judge:
         if not self.zygote.compiler and submitted_notebook.loads_compiler(code):
             self.zygote.load_compiler()
         started, own = time.monotonic(), time.process_time()
-        # One session for all laws of a notebook: each law's own is quicker inside.
+        # An outer session for the notebook: the one of each law is then cheap to enter.
         with self.zygote.sandbox() as sandbox, acting.standard_session():
             sitting = Sitting(notebook, papers, sandbox)
             sitting.hold()

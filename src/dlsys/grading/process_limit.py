@@ -10,9 +10,9 @@ import resource
 from contextlib import suppress
 from os import O_RDONLY, close, listdir, open, read
 
-MANY = 0.5     # of the limit: about as many as a DataLoader has that waits for a refused thread
-SHORT = 88     # letters of an error's text, so that what follows it is not cut off
-MOST = 1000    # beyond it, no sandbox has set the limit
+MANY = 0.5     # share of the limit, about that of a DataLoader that waits for a refused thread
+SHORT = 88     # most characters of the error's text, so that the advice behind it is not cut off
+MOST = 1000    # a higher limit is the system's own, not the sandbox's
 # Type of an error, and what its text has, after a new process or thread was refused.
 _ERRORS = (("BlockingIOError", "Resource temporarily unavailable"),
            ("RuntimeError", "can't start new thread"),

@@ -43,7 +43,7 @@ _DEFAULT_WARNINGS = list(warnings.filters)
 _DEFAULT_NUMPY = np.geterr()
 _RECURSION_LIMIT = sys.getrecursionlimit()
 MODULES = dict(sys.modules)  # the zygote adds what it loads later
-_LOADED_ONCE = {"torch", "numpy"}  # a second time in a process they cannot be
+_LOADED_ONCE = {"torch", "numpy"}  # cannot be imported twice in a process
 _FAULTS = tuple(wire.pack({"fault": kind}) for kind in ("timeout", "crowded", "died"))
 
 
@@ -204,7 +204,7 @@ def answer(act: dict, fn: Any) -> bytes:
     call = acting.load_act(act["act"]) if act["act"] else acting.call_function
     messages, budget = [], wire.Budget()
     settle()
-    with acting.standard_session():  # once: each act's own is quicker inside
+    with acting.standard_session():  # outer: cheap to enter again per act
         for inputs in act["cases"]:
             outcome = _act(call, fn, Case("", inputs))
             try:

@@ -24,7 +24,7 @@ from dlsys.grading.walls import Limits
 from dlsys_helpers.errors import UserError
 
 START_SECONDS = 300.0  # loading torch from a cold disk, on a busy machine
-MOST_BYTES = 64 * 2**20  # from one attempt, before it is taken for a flood
+MOST_BYTES = 64 * 2**20  # most that one attempt may send
 MOST_ANSWERS = frames.EARLY + 2  # from the end: of what was checked last, and of that name
 GRACE = 20.0  # seconds that the judge waits longer than the sandbox may live
 

@@ -197,7 +197,7 @@ def _sockets(proc: int) -> int:
 
 
 def _own_pages(proc: int, name: str) -> int:
-    """Memory of one process without a file: anonymous, shared, swapped, page tables."""
+    """Memory of a process without a file: anonymous, shared, swapped, page tables, in full."""
     text = read(proc, f"{name}/status")
     if b"\nRssAnon:" not in text:  # its first thread has ended; others may live
         text = next((t for t in _threads(proc, name) if b"\nRssAnon:" in t), b"")

@@ -40,7 +40,7 @@ class Tried(NamedTuple):
 
 @dataclass
 class Round:
-    """The question of a trap: which time it is asked, and what of it may be seen."""
+    """The question of a trap in the room: its round so far (`go`), and its phase."""
 
     trap: str
     go: int = 1

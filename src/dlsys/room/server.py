@@ -32,17 +32,17 @@ from dlsys.room.questions import Item, questions_that_come, to_break_live
 from dlsys.room.rounds import EXERCISE, OPEN, REST, REVEALED, SHOWN, Room
 
 PAGES = Path(__file__).with_name("pages")
-LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # of a code: no vowels, so no words
-BODY = 16_384  # bytes of what a page may send
-SLOW = 10.0  # seconds for a request's head, and for its body
-BEAT = 15.0  # seconds after which a silent stream says that it lives
-PACE = 0.25  # seconds between two counts on the presenter's page
+LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # in a room's code: without vowels it spells no word
+BODY = 16_384  # most bytes in a request
+SLOW = 10.0  # timeout in seconds for a request's header, and for its body
+BEAT = 15.0  # seconds between keep-alive messages on an idle stream
+PACE = 0.25  # seconds at least between two updates of the presenter's page
 STREAMS = 3_000  # pages at a time
-FILES = STREAMS + 500  # open at a time: pages, and what is sent meanwhile
+FILES = STREAMS + 500  # open connections: streams and short requests
 STREAMS_EACH = 8  # pages of one participant
 STREAMS_FROM = 1_500  # pages of one address: a class behind one router, but not all there are
-HERE = 600  # seconds that somebody counts as here after an answer without a page
-NAME = 40  # characters
+HERE = 600  # seconds for which an answer from JupyterLab counts as presence
+NAME = 40  # most characters in a participant's name
 COOKIE = "dlsys-room"
 OVER = "over"  # the phase of a room that was ended
 HEADERS = {
