@@ -412,6 +412,12 @@ def test_too_many_files_of_many_are_refused_together(tmp_path, monkeypatch):
         submissions.find([tmp_path])
 
 
+def test_where_even_the_names_are_too_many_it_says_in_which_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(submissions, "MOST_NAMES", 30)
+    with pytest.raises(Refused, match=r"more than 30 files, the last of them in eve/venv\. Give a"):
+        heap(tmp_path, False, [f"venv/{k}" for k in range(40)])
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_folders_in_folders_in_folders_stop_nobody(tmp_path, packed):
     """What is nested deeper than Python's stack ended the command for the whole class."""

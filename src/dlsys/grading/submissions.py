@@ -28,7 +28,7 @@ from dlsys.notebook_reader import LARGEST, oversize
 from dlsys_helpers import stages
 
 MOST_ENTRIES = 20_000     # files in one zip or folder, beside those of a folder that is refused
-MOST_NAMES = 1_000_000    # files in one folder, with all
+MOST_NAMES = 200_000      # files in one folder, with all
 DEEPEST = 40              # folders that lie in one another
 MOST_EACH = 40            # notebooks of one learner
 LARGEST_NESTED = 32 * 2**20  # bytes of a zip that a learner handed in
@@ -183,7 +183,8 @@ def _walk(folder: Path, out: Path | None) -> Iterator[Path]:
             folders[:] = []
         met += len(files) + len(listed)
         if met > MOST_NAMES:
-            raise Refused(f"{folder}: more than {MOST_NAMES:,} files. Give a smaller folder.")
+            raise Refused(f"{folder}: more than {MOST_NAMES:,} files, the last of them in "
+                          f"{clean(above)}. Give a folder without it.")
         yield from (above / name for name in [*files, *listed] if not name.startswith("."))
     for path in (Path(error.filename) for error in closed):
         if path == folder:
