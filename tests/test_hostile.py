@@ -284,6 +284,26 @@ def test_a_right_answer_is_not_punished_for_what_stands_beside_it(grade, pack):
     assert result["points"] == FULL, (statuses(result), names)
 
 
+TAKES_FROM_ITSELF = {
+    "limits that are zero": (
+        "import resource\nfor kind in (resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE,\n"
+        "             resource.RLIMIT_NOFILE, resource.RLIMIT_STACK):\n"
+        "    resource.setrlimit(kind, (0, 0))"),
+    "a hook before forks that waits": (
+        "import os, time; os.register_at_fork(before=lambda: time.sleep(1e6))"),
+    "nothing to import from": "import sys; sys.meta_path.clear(); sys.path.clear()",
+}
+
+
+@pytest.mark.parametrize("name", TAKES_FROM_ITSELF)
+def test_what_a_cell_takes_from_its_own_process_costs_no_points(grade, name):
+    """In a pack with others it would take it from them, too, as it does in Jupyter."""
+    result = grade(worksheet(last=(TAKES_FROM_ITSELF[name],)), "01.4", "01.5")
+
+    assert result["cells"] == []
+    assert result["points"] == result["possible"]
+
+
 @pytest.mark.parametrize("name", ["numpy", "torch", "dlsys_helpers"])
 def test_a_package_that_a_cell_forgets_can_be_imported_behind_it(grade, name):
     forgets = (f"import sys\nfor m in [m for m in sys.modules if m.split('.')[0] == '{name}']:\n"
@@ -1168,6 +1188,10 @@ REACHES = {
     "the init's priority": "import os; os.setpriority(os.PRIO_PROCESS, 1, 19)",
     "the priority of all": "import os; os.setpriority(os.PRIO_USER, 0, 19)",
     "the init's cores": "import os; os.sched_setaffinity(1, {0})",
+    "the init's environment": "open('/proc/1/environ')",
+    "the init's files": "import os; os.listdir('/proc/1/root')",
+    "the init's place among what the kernel ends": (
+        "open('/proc/1/oom_score_adj', 'w').write('1000')"),
     "the init's turn": "import os; os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
 }
 
@@ -1246,11 +1270,17 @@ def _heard(server: socket.socket) -> list:
     return heard
 
 
+# A name that no file has: the second to take it where both see it gets an error.
+NAMED = "import os, socket, time\ns = socket.socket(socket.AF_UNIX)\ns.{}"
+
+
 def test_two_submissions_share_nothing(grade):
     first = grade(worksheet("open('/sandbox/left', 'w').write('x'); torch.left = 1\n"
-                            "import builtins; builtins.left = 1"))
+                            "import builtins; builtins.left = 1", NAMED.format(
+                                "bind('\\0left'); s.listen()\nif not os.fork(): time.sleep(1e6)")))
     second = grade(worksheet("import os, builtins\nassert not os.listdir('/sandbox')\n"
-                             "assert not hasattr(torch, 'left') and not hasattr(builtins, 'left')"))
+                             "assert not hasattr(torch, 'left') and not hasattr(builtins, 'left')",
+                             f"{NAMED.format('bind')}('\\0left')"))
 
     assert first["cells"] == second["cells"] == []
 
