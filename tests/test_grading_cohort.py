@@ -259,7 +259,8 @@ def test_a_run_that_graded_nothing_keeps_nobody_out(tmp_path, cut):
     assert json.loads(line)["run"]["settings"]["limits"]["seconds"] == 7
 
 
-@pytest.mark.parametrize("damage", [b"{}\n", b"[1]\n", b'{"run": 3}\n', b"\xff\xfe\n"])
+@pytest.mark.parametrize("damage", [b"{}\n", b"[1]\n", b'{"run": 3}\n', b"\xff\xfe\n",
+                                    b"[" * 10**5 + b"\n"])
 def test_a_damaged_journal_is_refused_and_left_as_it_is(tmp_path, damage):
     path = tmp_path / cohort.JOURNAL
     path.write_bytes(damage + b'{"name": "x"')

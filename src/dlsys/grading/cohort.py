@@ -311,7 +311,7 @@ def _recorded(file: IO[str], path: Path) -> tuple[dict[str, Any], list[dict[str,
         other = [_HAS[name] for name in now if run[name] != now[name]]
         for result in results:
             _expect_result(result)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise RunError(f"{path}: is damaged. Begin another run: --out OTHER_FOLDER") from None
     if other:
         raise RunError(f"{path.parent}: {other[0]} changed since this run began, so its results "
