@@ -472,6 +472,27 @@ def test_workers_that_are_lost_and_join_again_lose_nothing(tmp_path):
     assert [r["points"] for r in grades["results"]] == [FULL - 3] * 7
 
 
+def test_what_waited_behind_a_hand_in_that_ends_its_worker_is_graded(tmp_path, monkeypatch):
+    """Two workers that end with it are enough to give up on it, and on what waited there."""
+    from distributed import Client, LocalCluster, Security
+
+    from dlsys.grading import cluster
+
+    checks = cohort.versions()["checks"]
+    monkeypatch.setattr(cluster, "work", lambda settings, data, draw: os._exit(1)
+                        if data == b"ends" else {**cohort.refused("read"), "checks": checks})
+    jobs = [cohort.Job(submissions.Submission(name, submissions.learner_named(name), tmp_path),
+                       name, name.encode()) for name in ("ends", "waits", "waits, too")]
+
+    with cluster.dask.config.set(cluster._CONFIG), LocalCluster(
+            n_workers=1, threads_per_worker=1, security=Security.temporary(),
+            dashboard_address=cluster.ANY_PORT) as local, Client(local) as client:
+        found = {job.sha256: result["status"]
+                 for job, result in cluster.spread(client, settings(), iter(jobs))}
+
+    assert found == {"ends": "failed", "waits": "refused", "waits, too": "refused"}
+
+
 def test_a_judge_that_stops_at_a_notebook_goes_on_with_the_next(grader, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(grader.judge, "grade", lambda *_: 1 / 0)

@@ -97,8 +97,13 @@ def remote(settings: Settings, address: str, security: Security | None) -> Any:
 
 def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
         tuple[Job, dict[str, Any]]]:
-    """Keep the workers busy, a few submissions ahead; give each result as it comes."""
+    """Keep the workers busy, a few submissions ahead; give each result as it comes.
+
+    What was lost with its workers may only have waited there, behind what ended them: it is graded
+    again in the end, with nothing beside it.
+    """
     waiting: dict[Any, Job] = {}
+    lost: list[Job] = []
 
     def submit(job: Job) -> Any:
         future = client.submit(work, settings, job.data, job.draw, pure=False)
@@ -108,17 +113,28 @@ def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
     ahead = AHEAD * max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
     queue = as_completed([submit(job) for job in islice(jobs, ahead)])
     for future in queue:
-        yield waiting.pop(future), _result(future)
+        job = waiting.pop(future)
+        try:
+            result = _result(future)
+        except KilledWorker:
+            lost.append(job)
+        else:
+            yield job, result
         for job in islice(jobs, 1):
             queue.add(submit(job))
+    for job in lost:
+        try:
+            result = _result(submit(job))
+        except KilledWorker:
+            result = failed("the process that graded it was ended each time (out of memory?). Look "
+                            "at it by hand; --resume tries it again.")
+        yield job, result
 
 
 def _result(future: Any) -> dict[str, Any]:
+    """What came back from a worker. Raises KilledWorker, and RunError without a scheduler."""
     try:
         result = future.result()
-    except KilledWorker:
-        return failed("the process that graded it was ended each time (out of memory?). Look at it "
-                      "by hand; --resume tries it again.")
     except (FutureCancelledError, CancelledError, CommClosedError):
         raise RunError("the scheduler is gone. Start it again, then grade with --resume.") from None
     if result.pop("checks") != versions()["checks"]:
