@@ -21,8 +21,8 @@
 # Everything runs on this machine, without a GPU and without a download.
 
 # %% [markdown] role="start"
-# Choose **Run > Run All Cells**, then scroll back to here: the map of the stages stands
-# below, with what you have solved.
+# The map of the stages, with what you have solved. Where nothing stands below, choose
+# **Run > Run All Cells**.
 
 # %% role="start"
 from dlsys.start_page import progress_map, review_menu, start_menu
@@ -34,8 +34,9 @@ progress_map()
 #
 # The cell below gives you a copy of a lesson and of its worksheet, and so does
 # `dlsys start 1` in a terminal. Both lie in `my-work/`; nothing ever overwrites
-# them. Read the lesson first, cell by cell with **Shift+Enter**: guess where it asks,
-# and the steps that are folded below the question open. Then solve its exercises in the
+# them. Read the lesson first, cell by cell with **Shift+Enter**, or press **G** beside a
+# cell to run up to the next question. Guess where it asks, and the steps that are folded
+# below the question open. Then solve its exercises in the
 # worksheet. Short of time? Take the traps marked *core*.
 
 # %% role="start"

@@ -18,7 +18,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
-from tools.lab import START
+from tools.lab import EXTENSIONS, START
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -133,7 +133,8 @@ def running_lab(folder: Path, home: Path, theme: str = "light"):
     command = [sys.executable, "-c", START, "--no-browser", "--allow-root",
                "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}",
                "--ServerApp.port_retries=0", f"--IdentityProvider.token={lab.token}",
-               f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"]
+               f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True",
+               f"--LabApp.extra_labextensions_path={EXTENSIONS}"]
     with log.open("w") as out, subprocess.Popen(
             command, env=_private_settings(home, theme), stdout=out, stderr=out) as process:
         try:

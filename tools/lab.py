@@ -40,6 +40,7 @@ def port_number(text: str) -> int:
     return port
 
 
+EXTENSIONS = Path(__file__).with_name("labextensions")  # how the course's notebooks look and open
 START = "import dlsys; from jupyterlab.labapp import main; main()"  # dlsys: for a faster start
 
 
@@ -49,6 +50,7 @@ def command(port: int, options: list[str], page: Path) -> list[str]:
     root = ["--allow-root"] if os.geteuid() == 0 else []
     return [sys.executable, "-c", START, *root, f"--port={port}",
             "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder}",
+            f"--LabApp.extra_labextensions_path={EXTENSIONS}",
             f"--LabApp.default_url=/lab/tree/{page.relative_to(folder)}", *options]
 
 
