@@ -185,7 +185,8 @@ def rules() -> dict:
             for group in told["same"] for one in group}
     levels = told["levels"]
     return {"endings": told["endings"], "weights": told["weights"], "near": levels["near"],
-            "idle": sorted({stem(word) for word in told["idle"].split()}), "same": same,
+            **{key: sorted({stem(word) for word in told[key].split()})
+               for key in ("idle", "elsewhere")}, "same": same,
             "longest": max(len(words.split()) for words in same),
             "levels": [["guessing", round(math.log(n), 4)] for n in levels["guessing"]] + [
                 ["second", round(math.log(math.e + n - 1) - 1, 4)] for n in levels["second"]]}

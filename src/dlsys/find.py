@@ -139,6 +139,16 @@ def says_much(rows: int, share: int) -> float:
     return math.log(1 + rows / (1 + share))
 
 
+def weigh(known: Index, token: str, near: dict[str, float]) -> float:
+    """How much an asked token says; near: the tokens of all rows that are like it."""
+    weights, rows = rules()["weights"], known.rows
+    share = sum(any(word in near for _, words in row.places[:3] for word in words) for row in rows)
+    if share:
+        return says_much(len(rows), share)
+    strange = "elsewhere" if token in rules()["elsewhere"] else "strange"
+    return weights[strange] * says_much(len(rows), 0)
+
+
 def found(near: dict[str, float], row: Read) -> float:
     """How much of a token's weight a row has, at the place where it counts most.
 
@@ -185,10 +195,7 @@ def rank(known: Index, query: str) -> Answer:
         nears[token] = {word: much for word in known.all if (much := alike(token, word))}
         if token[0].isdigit() and not nears[token]:
             continue  # a number that no row has is no sign
-        share = sum(any(word in nears[token] for _, words in row.places[:3] for word in words)
-                    for row in known.rows)
-        asked[token] = (says_much(len(known.rows), share) if share else
-                        weights["strange"] * says_much(len(known.rows), 0))
+        asked[token] = weigh(known, token, nears[token])
     whole = sum(asked.values())
     scored = []
     for row, lengths in zip(known.rows, known.lengths, strict=True):
