@@ -24,6 +24,7 @@ from dlsys_helpers.errors import UserError
 
 STORED = Path(__file__).with_name("symptoms.json")
 MOST = 3  # rows that are printed
+DIGITS = 9  # of a score, so that two languages order equal rows alike
 WORD = re.compile(r"[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*")
 NO_TRAP = "no trap shows it"
 
@@ -205,8 +206,8 @@ def rank(known: Index, query: str) -> Answer:
         beside = sum(asked[token] for token in together(said, row)) / 2
         same = closest(asked, nears, row, lengths)
         exact = quoted(said, row)
-        score = (cover + weights["pair"] * beside + weights["phrase"] * same * whole) * (
-            weights["quoted"] if exact else 1)
+        score = round((cover + weights["pair"] * beside + weights["phrase"] * same * whole) * (
+            weights["quoted"] if exact else 1), DIGITS)
         scored.append((score, exact or score >= weights["fits"] * whole, row.row))
     scored.sort(key=lambda one: -one[0])
     most, fits = scored[0][:2] if scored else (0, False)
