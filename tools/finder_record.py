@@ -37,7 +37,8 @@ def measure() -> dict[str, int]:
     right = [(causes(answer.hits) if answer.fits else [], traps)
              for answer, traps in answers if traps]
     none = [answer for answer, traps in answers if not traps]
-    return {"with": len(right), "found": sum(not set(traps).isdisjoint(got) for got, traps in right),
+    return {"with": len(right),
+            "found": sum(not set(traps).isdisjoint(got) for got, traps in right),
             "first": sum(bool(got) and got[0] in traps for got, traps in right),
             "without": len(none),
             "honest": sum(not answer.fits or not find.traps(answer.hits[0]) for answer in none),
