@@ -1,12 +1,15 @@
 """The symptom finder: its rows, and the queries of real life that must find their place."""
 
+import json
+import re
+
 import pytest
+import yaml
 from browser import offline_page
-from bs4 import BeautifulSoup
 from test_book_traps import trap_lesson
 
 from dlsys_helpers import catalog
-from tools import book_finder
+from tools import book_finder, finder_record
 
 # What people type, and the page or the words of the row that must be among the first three.
 QUERIES = {
@@ -37,32 +40,81 @@ QUERIES = {
 FIRST = {"overfitting", "val better than train", "gpu utilization", "DDP hangs", "deadlock",
          "training accuracy 100% test accuracy 50%", "learning rate schedule has no effect"}
 # What no row is about, and the asked words that none has.
-STRANGE = {"CUDA error: device-side assert triggered": "", "perplexity too good to be true": "",
-           "quantized model slower than fp32": "fp32"}
+STRANGE = {"speaker diarization mixes up voices": "speaker, diarization, voices",
+           "the webcam stream flickers": "webcam, stream, flickers",
+           "could not download the license": "license"}
+
+
+def test_each_source_is_a_public_thread_of_its_own():
+    told = yaml.safe_load((book_finder.BOOK / "symptoms.yml").read_text("utf-8"))["groups"]
+    rows = [row for group in told.values() for row in group if "source" in row]
+    sources = [source for row in rows for source in row["source"]]
+    assert len(rows) >= 120
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", source) for source in sources)
+    assert all(len(row["source"]) == len(set(row["source"])) for row in rows)
+
+
+def test_the_phrases_come_from_other_repositories_than_the_rows():
+    told = yaml.safe_load((book_finder.BOOK / "symptoms.yml").read_text("utf-8"))["groups"]
+    ours = {source.partition("#")[0].lower() for group in told.values() for row in group
+            for source in row.get("source", ())}
+    phrases = yaml.safe_load(finder_record.PHRASES.read_text("utf-8"))
+    assert len(phrases) == len({phrase["said"] for phrase in phrases}) == 60
+    assert ours.isdisjoint(phrase["from"].partition("#")[0].lower() for phrase in phrases)
+    assert {trap for phrase in phrases for trap in phrase.get("traps", ())} <= {
+        trap.id for trap in catalog.traps()}
+
+
+def test_spellings_are_no_words_of_two_groups():
+    told = yaml.safe_load((book_finder.BOOK / "finder.yml").read_text("utf-8"))["same"]
+    words = [word for group in told for word in group]
+    assert len(words) == len(set(words))
+
+
+def test_levels_are_the_loss_of_a_guess_and_the_floor_of_a_second_softmax():
+    levels = book_finder.rules()["levels"]
+    assert ["guessing", 2.3026] in levels
+    assert ["guessing", 0.6931] in levels
+    assert ["second", 1.4612] in levels
 
 
 def test_a_row_of_a_trap_takes_test_and_fix_from_its_keep_cell():
-    row = book_finder.of_trap("seen", "01.1", {1: trap_lesson()})
+    row = book_finder.written({"see": "seen", "trap": "01.1"}, {1: trap_lesson()})
     assert (row.test, row.fix) == ("Assert it.", "no_grad is\nnot eval.")
-    assert "(traps/01-1.md)" in row.page
-    assert row.page.endswith("; dlsys watch says `eval-in-train-mode`, `steps-in-eval-mode` or "
-                             "`never-in-train-mode`")
+    assert "(traps/01-1.md)" in book_finder.places(row)
+    assert book_finder.places(row).endswith(
+        "; dlsys watch says `eval-in-train-mode`, `steps-in-eval-mode` or `never-in-train-mode`")
+
+
+def test_several_causes_are_numbered_and_one_without_a_trap_says_so():
+    row = book_finder.written({"see": "s", "causes": ["a slow loader", "01.1"], "test": "t"},
+                              {1: trap_lesson()})
+    first, second = book_finder.places(row).split("<br>")
+    assert first == "1. a slow loader; no trap shows it"
+    assert second.startswith("2. [01.1 ")
+    assert (row.test, row.fix) == ("t", "no_grad is\nnot eval.")
+
+
+def test_other_words_are_cut_at_commas_but_not_in_parentheses():
+    assert book_finder.others({"also": "a b, c (N, 1), d"}) == ["a b", "c (N, 1)", "d"]
 
 
 def test_a_row_without_a_trap_leads_to_a_part_of_a_lesson_or_says_that_none_shows_it():
     own = {"see": "s", "test": "`t`", "fix": "f"}
-    assert book_finder.written(own, {}) == ("**s**", "`t`", "f", "No trap shows it", "")
+    assert book_finder.cells(book_finder.written(own, {})) == (
+        "**s**", "`t`", "f", "No trap shows it")
     row = book_finder.written(own | {"lesson": 1, "part": "Further: a part"}, {})
     assert row.page == ('<a href="notebooks/01_activations.html#further-a-part">'
                         "Lesson 1: a part</a>")
 
 
-def test_the_search_leads_from_a_row_without_a_page_to_that_row():
-    rows = BeautifulSoup('<article><div class="symptoms"><table><tbody><tr><td><strong>Loss &lt; 1'
-                         "</strong> Also: x</td><td>t</td><td>f</td><td>No trap shows it</td></tr>"
-                         "</tbody></table></div></article>", "html.parser")
-    [row] = book_finder.search_rows(rows)
-    assert (row["title"], row["page"]) == ("Symptom finder", "symptoms.html?q=Loss+%3C+1")
+@pytest.mark.parametrize(("page", "leads"), [
+    ("No trap shows it", ("Symptom finder", "symptoms.html?q=Loss+%3C+1")),
+    ("[Which loss](guide_loss.md)", ("Which loss", "guide_loss.html")),
+    ('<a href="notebooks/02.html#a">Lesson 2: a</a>', ("Lesson 2: a", "notebooks/02.html#a")),
+])
+def test_the_search_leads_from_a_row_to_its_page_or_to_that_row(page, leads):
+    assert book_finder.link_of(book_finder.Row("Loss < 1", [], "t", "f", [], page)) == leads
 
 
 @pytest.mark.parametrize("guide", ["guide_loss", "guide_schedule"])
@@ -141,11 +193,16 @@ def test_the_finder_says_when_no_row_is_about_what_is_asked(finder, searching, q
     finder.fill("#finder", query)
     said = finder.locator(".finder-said").inner_text()
     assert said.startswith("Nothing fits well")
-    assert said.endswith(f"No row has: {lacks}." if lacks else "best first.")
+    assert said.endswith(f"No row has: {lacks}.")
     page, address = searching
     page.goto(f"{address}?q={query.replace(' ', '+')}")
-    page.wait_for_function("window.FINDER")
+    page.wait_for_selector(".finder-more")
     assert page.locator(".finder-hits").count() == 0
+    page.locator(".finder-more a").click()
+    page.wait_for_selector(".finder-found tbody tr")
+    assert page.locator("#finder").input_value() == query
+    page.locator(".finder-pages").click()
+    page.wait_for_selector(".finder-more")
 
 
 def test_coming_back_to_the_finder_finds_what_was_asked(finder):
@@ -168,6 +225,12 @@ def test_words_that_fit_nothing_leave_all_rows_and_say_so(finder):
     assert said.startswith("Nothing fits. No row has: zebra.")
     assert finder.locator("div.symptoms:not(.finder-found) tbody tr").first.is_visible()
     assert finder.locator(".finder-found").is_hidden()
+
+
+def test_the_page_says_how_well_it_answers(html):
+    got = json.loads(book_finder.RECORD.read_text("utf-8"))
+    text = " ".join((html / "symptoms.html").read_text("utf-8").split())
+    assert f"among the first three for {got['found']} of {got['with']}" in text
 
 
 def test_without_a_script_all_rows_stand_and_no_box(browser, html):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import json
 import re
 import shutil
 import subprocess
@@ -24,7 +23,6 @@ from pathlib import Path
 
 import nbformat
 import yaml
-from bs4 import BeautifulSoup
 from nbformat import NotebookNode
 
 from dlsys_helpers import catalog, explorers
@@ -226,6 +224,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
              "versions": versions.page(versions.current(), folder, versions.tagged())}
     below = (book_traps.pages(lessons) | book_pages.wrong_answers(lessons)
              | book_present.pages(lessons))
+    (source / "vendor" / "finder" / "rows.js").write_text(book_finder.script(lessons), "utf-8")
     index = source / "index.md"
     config = settings(yaml.safe_load((BOOK / "_config.yml").read_text("utf-8")), folder)
     public_home = (config["repository"]["url"], config["repository"]["branch"])
@@ -329,10 +328,7 @@ def offer_plain_notebooks(html: Path, stages: list[Stage]) -> None:
 
 def search_by_symptom(html: Path) -> None:
     """Let the page of search results begin with the rows of the symptom finder that fit."""
-    page, finder = html / "search.html", BeautifulSoup(
-        (html / "symptoms.html").read_text("utf-8"), "html.parser")
-    rows = f"window.FINDER = {json.dumps(book_finder.search_rows(finder))};"
-    (html / "finder" / "rows.js").write_text(rows, "utf-8")
+    page = html / "search.html"
     text = page.read_text("utf-8")
     scripts = "".join(f'<script defer src="finder/{name}.js"></script>'
                       for name in ("rows", "finder"))

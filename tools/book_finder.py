@@ -1,8 +1,9 @@
-"""The symptom finder: what people see, the test, the fix and the trap, as page and search data.
+"""The symptom finder: what people see, the test, the fix and the traps, as page and search data.
 
 The rows come from book/symptoms.yml, the guides' tables of signs and the lessons' keep cells; the
-ranking is done by book/vendor/finder/finder.js, on this page and above the results of the search,
-and by `dlsys find`, which reads the rows from src/dlsys/symptoms.json:
+rules by which words are read come from book/finder.yml. Both are stored in
+src/dlsys/symptoms.json, by which `dlsys find` ranks, and written beside the pages for
+book/vendor/finder/finder.js, which ranks alike on this page and on that of search results:
 
     .venv/bin/python -m tools.book_finder
 """
@@ -12,13 +13,13 @@ from __future__ import annotations
 import functools
 import html
 import json
+import math
 import re
 from typing import NamedTuple
 from urllib.parse import quote_plus
 
 import nbformat
 import yaml
-from bs4 import BeautifulSoup
 from docutils.nodes import make_id
 
 from dlsys import find
@@ -30,42 +31,79 @@ from dlsys_watch.rules import all_rules
 from tools import book_pages, book_traps
 
 BOOK = ROOT / "book"
+RECORD = ROOT / "tests" / "records" / "finder.json"  # written by tools.finder_record
 OTHERS = "More signs"  # the group of traps that symptoms.yml does not name
+TRAP = re.compile(r"\d\d\.\d+")
+COMMA = re.compile(r", (?![^(]*\))")  # but not within parentheses
 SIGNS = re.compile(r"^## Signs of .*?\n\n((?:\|.*\n)+)", re.MULTILINE)
 BAR = re.compile(r"(?<!\\)\|")
-LINK = re.compile(r"\[((?:\\.|[^\]\\])*)\]\([^)]*\)")
+LINK = re.compile(r"\[((?:\\.|[^\]\\])*)\]\(([^)]*)\)")
+ANCHOR = re.compile(r'<a href="([^"]*)">([^<]*)</a>')
 BOLD = re.compile(r"\*\*([^*`]+)\*\*")
 MARKUP = re.compile(r"</?[a-z][^>]*>|\\(?=[^a-zA-Z0-9])")
 BOX = """<p class="finder" hidden><label for="finder">What do you see?</label>
 <input id="finder" type="search" autocomplete="off" placeholder="loss stuck at 0.693">
-<span class="finder-said" role="status"></span></p>
+<span class="finder-said" role="status"></span>
+<a class="finder-pages" href="search.html" hidden>Search all pages for these words</a></p>
 <div class="finder-found" hidden></div>
+<script defer src="finder/rows.js"></script>
 <script defer src="finder/finder.js"></script>"""
 
 
 class Row(NamedTuple):
-    """One line of the finder; cells are Markdown."""
+    """One line of the finder; texts are Markdown."""
 
     see: str
+    also: list[str]
     test: str
     fix: str
-    page: str
-    trap: str = ""
+    causes: list[str]  # traps by number, or sentences where no trap shows the cause
+    page: str = ""  # where a row without causes leads
 
 
 def page(lessons: book_pages.Lessons) -> str:
     parts = ["# Symptom finder",
-             "Start from what you see in your own code. Most lines have the test that tells the "
-             "causes apart, the fix, and the page that shows it on a small example. Lines of a "
-             "guide leave the test to it, and what no trap or lesson shows says so. Where "
-             "[`dlsys watch`](watch.md) sees the fault in a run, its rule stands beside the page. "
-             "In a terminal, `dlsys find` asks the same rows.",
-             book_pages.raw(BOX)]
+             "Start from what you see in your own code. A line has the test that tells its causes "
+             "apart, the fix, and the pages that show it on a small example, the most frequent "
+             "cause first. Lines of a guide leave the test to it, and a cause that no trap shows "
+             "says so. Where [`dlsys watch`](watch.md) sees the fault in a run, its rule stands "
+             "beside the page. In a terminal, `dlsys find` asks the same rows.",
+             measured(), book_pages.raw(BOX)]
     for group, rows in groups(lessons).items():
         table = book_pages.table(("What you see", "The test", "The fix", "Where"),
-                                 [row[:4] for row in rows])
+                                 [cells(row) for row in rows])
         parts += [f"## {group}", f":::{{div}} symptoms rows\n{table}\n:::"]
     return "\n\n".join(parts) + "\n"
+
+
+def measured() -> str:
+    """What the finder does on phrases of people who asked, see tests/test_find.py."""
+    got = json.loads(RECORD.read_text("utf-8"))
+    return (f"On {got['with'] + got['without']} phrases that people wrote in public threads, "
+            f"gathered before and apart from these lines, the right cause is among the first "
+            f"three for {got['found']} of {got['with']}; of {got['without']} phrases without a "
+            f"trap, {got['honest']} get no trap for an answer.")
+
+
+def cells(row: Row) -> tuple[str, str, str, str]:
+    also = f" Also: {', '.join(row.also)}" if row.also else ""
+    return f"**{row.see}**{also}", row.test, row.fix, places(row)
+
+
+def places(row: Row) -> str:
+    """Where a row leads; several causes are numbered, the most frequent first."""
+    found = [cause_place(cause) for cause in row.causes] or [row.page]
+    if len(found) == 1:
+        return found[0]
+    return "<br>".join(f"{place}. {text}" for place, text in enumerate(found, 1))
+
+
+def cause_place(cause: str) -> str:
+    if not TRAP.fullmatch(cause):
+        return f"{book_pages.plain(cause)}; {find.NO_TRAP}"
+    place = f"[{cause} {book_pages.plain(catalog.trap(cause).name)}]({book_traps.name(cause)}.md)"
+    rules = rules_of(cause)
+    return f"{place}; {find.says([f'`{rule}`' for rule in rules])}" if rules else place
 
 
 def groups(lessons: book_pages.Lessons) -> dict[str, list[Row]]:
@@ -75,22 +113,24 @@ def groups(lessons: book_pages.Lessons) -> dict[str, list[Row]]:
              for group, entries in told["groups"].items()}
     for guide, group in told["guides"].items():
         found[group] += signs(guide)
-    named = {entry.get("trap") for entries in told["groups"].values() for entry in entries}
+    named = {cause for rows in found.values() for row in rows for cause in row.causes}
     rest = [t for number in lessons for t in catalog.traps(number) if t.id not in named]
     if rest:
-        found[OTHERS] = [of_trap(book_pages.plain(t.symptom), t.id, lessons) for t in rest]
+        found[OTHERS] = [of_entry({"see": t.symptom, "trap": t.id}, lessons) for t in rest]
     return found
 
 
 def written(entry: dict, lessons: book_pages.Lessons) -> Row:
-    """A row of symptoms.yml: with a trap, with a part of a lesson, or with neither."""
-    see = f"**{book_pages.plain(entry['see'])}**"
-    if entry.get("also"):
-        see += f" Also: {book_pages.plain(entry['also'])}"
-    if "trap" in entry:
-        return of_trap(see, entry["trap"], lessons)
+    """A row of symptoms.yml: with causes, with a part of a lesson, or with neither."""
+    if "trap" in entry or "causes" in entry:
+        return of_entry(entry, lessons)
     place = part_of(entry["lesson"], entry["part"]) if "part" in entry else "No trap shows it"
-    return Row(see, entry["test"], entry["fix"], place)
+    return Row(book_pages.plain(entry["see"]), others(entry), entry["test"], entry["fix"], [],
+               place)
+
+
+def others(entry: dict) -> list[str]:
+    return [book_pages.plain(one) for one in COMMA.split(entry["also"])] if "also" in entry else []
 
 
 def part_of(lesson: int, heading: str) -> str:
@@ -99,14 +139,14 @@ def part_of(lesson: int, heading: str) -> str:
             f"{heading.removeprefix('Further: ')}</a>")
 
 
-def of_trap(see: str, trap: str, lessons: book_pages.Lessons) -> Row:
-    """A row whose test and fix are those of the trap's keep cell."""
-    keep = book_traps.kept(lessons[int(trap[:2])], trap)
-    place = f"[{trap} {book_pages.plain(catalog.trap(trap).name)}]({book_traps.name(trap)}.md)"
-    if rules := rules_of(trap):
-        place += f"; {find.says([f'`{rule}`' for rule in rules])}"
-    return Row(see, sentence_case(keep["In your own code"]), sentence_case(keep["Keep"]), place,
-               trap)
+def of_entry(entry: dict, lessons: book_pages.Lessons) -> Row:
+    """A row with causes; what it does not say itself stands in the keep cell of its first trap."""
+    causes = [entry["trap"]] if "trap" in entry else entry["causes"]
+    first = next((cause for cause in causes if TRAP.fullmatch(cause)), None)
+    keep = book_traps.kept(lessons[int(first[:2])], first) if first else {}
+    test = entry.get("test") or sentence_case(keep["In your own code"])
+    fix = entry.get("fix") or sentence_case(keep["Keep"])
+    return Row(book_pages.plain(entry["see"]), others(entry), test, fix, causes)
 
 
 @functools.cache
@@ -128,40 +168,69 @@ def signs(guide: str) -> list[Row]:
                          "names. Write it, or drop the guide there.")
     title = text.partition("\n")[0].removeprefix("# ")
     rows = [[cell.strip() for cell in BAR.split(line)[1:-1]] for line in found[1].splitlines()[2:]]
-    return [Row(see, "See the guide", look, f"[{title}]({guide}.md)") for see, look in rows]
-
-
-def search_rows(page: BeautifulSoup) -> list[dict[str, str]]:
-    """The rows of the built page for the search: what one sees, all words, title, address.
-
-    A row that no page covers leads to itself on the finder's page.
-    """
-    rows = []
-    for row in page.select("article div.symptoms tbody tr"):
-        see, *_, place = row.find_all("td")
-        link = place.find("a")
-        title, address = (link.get_text(strip=True), link["href"]) if link else (
-            "Symptom finder", f"symptoms.html?q={quote_plus(see.strong.get_text())}")
-        rows.append({"see": see.get_text(" ", strip=True), "title": title,
-                     "rest": row.get_text(" ", strip=True), "page": address})
-    return rows
+    return [Row(see, [], "See the guide", look, [], f"[{title}]({guide}.md)") for see, look in rows]
 
 
 def plain_text(cell: str) -> str:
-    """A cell's words without its Markdown: code keeps its back-ticks, a link its text."""
+    """A text's words without its Markdown: code keeps its back-ticks, a link its text."""
     words = BOLD.sub(r"\1", LINK.sub(r"\1", cell))
     return " ".join(html.unescape(MARKUP.sub("", words)).split())
 
 
+def rules() -> dict:
+    """The rules of book/finder.yml as they are looked up: stems for words, levels as numbers."""
+    told = yaml.safe_load((BOOK / "finder.yml").read_text("utf-8"))
+    stem = functools.partial(find.stem, endings=told["endings"])
+    same = {" ".join(map(stem, find.WORD.findall(one))): group[0]
+            for group in told["same"] for one in group}
+    levels = told["levels"]
+    return {"endings": told["endings"], "weights": told["weights"], "near": levels["near"],
+            **{key: sorted({stem(word) for word in told[key].split()})
+               for key in ("idle", "elsewhere")}, "same": same,
+            "longest": max(len(words.split()) for words in same),
+            "levels": [["guessing", round(math.log(n), 4)] for n in levels["guessing"]] + [
+                ["second", round(math.log(math.e + n - 1) - 1, 4)] for n in levels["second"]]}
+
+
+def stored_row(row: Row) -> dict:
+    """A row for `dlsys find`; it takes the names of traps from the catalog."""
+    causes = [{"trap": cause, "rules": list(rules_of(cause))} if TRAP.fullmatch(cause) else
+              {"says": plain_text(cause)} for cause in row.causes]
+    page = {"page": plain_text(row.page)} if row.page else {}
+    return {"see": plain_text(row.see), "also": [plain_text(one) for one in row.also],
+            "test": plain_text(row.test), "fix": plain_text(row.fix), "causes": causes, **page}
+
+
 def rows_file(lessons: book_pages.Lessons) -> str:
-    """All rows for `dlsys find`, as JSON; it takes the names of traps from the catalog."""
+    """Rules and rows as JSON, a row on each line."""
+    rows = [json.dumps(stored_row(row), ensure_ascii=False)
+            for group in groups(lessons).values() for row in group]
+    return (f'{{"rules": {json.dumps(rules(), ensure_ascii=False)},\n"rows": [\n'
+            + ",\n".join(rows) + "\n]}\n")
+
+
+def link_of(row: Row) -> tuple[str, str]:
+    """Title and address of the page of a row's first trap, or of its other page.
+
+    A row that no page covers leads to itself on the finder's page.
+    """
+    for cause in row.causes:
+        if TRAP.fullmatch(cause):
+            return f"{cause} {catalog.trap(cause).name}", f"{book_traps.name(cause)}.html"
+    if found := LINK.search(row.page):
+        return found[1], found[2].replace(".md", ".html")
+    if found := ANCHOR.search(row.page):
+        return found[2], found[1]
+    return "Symptom finder", f"symptoms.html?q={quote_plus(plain_text(row.see))}"
+
+
+def script(lessons: book_pages.Lessons) -> str:
+    """What the pages' script ranks by: the rules, and each row's words, title and address."""
     rows = []
     for row in (row for group in groups(lessons).values() for row in group):
-        see, test, fix, place = map(plain_text, row[:4])
-        where = {"trap": row.trap, "rules": list(rules_of(row.trap))} if row.trap else {
-            "page": place}
-        rows.append({"see": see, "test": test, "fix": fix, **where})
-    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+        title, address = link_of(row)
+        rows.append({**find.words_of(stored_row(row)), "title": title, "page": address})
+    return f"window.FINDER = {json.dumps({'rules': rules(), 'rows': rows})};\n"
 
 
 def built() -> book_pages.Lessons:
@@ -171,7 +240,7 @@ def built() -> book_pages.Lessons:
 
 
 def update() -> None:
-    find.ROWS.write_text(rows_file(built()), "utf-8")
+    find.STORED.write_text(rows_file(built()), "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,30 +1,32 @@
 """`dlsys find "loss stuck at 2.303"`: the rows of the book's symptom finder, in the terminal.
 
-The rows are symptoms.json, which `make build` writes; the ranking is that of
-book/vendor/finder/finder.js, word for word, and the tests ask both the same.
+Rows and rules (spellings, words that say nothing, weights) are symptoms.json, which `make build`
+writes. The page's book/vendor/finder/finder.js counts by the same rules, function by function, and
+the tests ask both the same.
 """
 
 import argparse
+import functools
+import itertools
 import json
 import math
 import os
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote_plus
 
 from dlsys.grading.text import visible
 from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 
-ROWS = Path(__file__).with_name("symptoms.json")
+STORED = Path(__file__).with_name("symptoms.json")
 MOST = 3  # rows that are printed
-FITS = 0.5  # of what all asked words could score: below it no row is about this
-IDLE = frozenset({
-    "a", "am", "an", "and", "are", "as", "at", "be", "but", "by", "can", "do", "does", "for",
-    "from", "get", "has", "have", "how", "i", "in", "is", "it", "its", "me", "my", "of", "on",
-    "or", "so", "than", "that", "the", "there", "this", "to", "vs", "was", "what", "when",
-    "which", "while", "why", "with", "you", "your", "pytorch", "torch"})
-WORD = re.compile(r"[0-9]+(?:\.[0-9]+)?|[a-z][a-z0-9]*")
+DIGITS = 9  # of a score, so that two languages order equal rows alike
+WORD = re.compile(r"[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*")
+NO_TRAP = "no trap shows it"
 
 
 class Answer(NamedTuple):
@@ -35,59 +37,183 @@ class Answer(NamedTuple):
     missing: list[str]
 
 
-def words(text: str) -> list[str]:
-    """Words in lower case; numbers keep their point."""
-    return [word for word in WORD.findall(text.lower()) if word not in IDLE]
+class Read(NamedTuple):
+    """A row as it is compared: its phrases, and the tokens of each place."""
+
+    row: dict
+    phrases: list[list[str]]  # the sign, then its other words
+    places: list[tuple[float, list[str]]]  # how much a place counts, its tokens
 
 
-def stem(word: str) -> str:
+class Index(NamedTuple):
+    """Rows read once: what stands in them, and how much each token says."""
+
+    rows: list[Read]
+    weights: dict[str, float]  # of each token of a sign, its other words or its causes
+    all: list[str]  # each token that stands anywhere
+    lengths: list[list[float]]  # of each phrase of each row
+
+
+@functools.cache
+def stored() -> dict:
+    """Rules and rows as they were built."""
+    return json.loads(STORED.read_text("utf-8"))
+
+
+def rules() -> dict:
+    return stored()["rules"]
+
+
+def stem(word: str, endings: list[str]) -> str:
     """A word without its ending, with one spelling for -ise and -ize."""
-    word = re.sub(r"is(?=ation|e|ing)", "iz", word, count=1)
-    end = re.search(r"(ing|ed|es|s)$", word)
-    return word[:end.start()] if end and end.start() >= 3 else word
+    word = re.sub(r"is(?=ation|e|ing)", "iz", word)
+    for end in endings:
+        if word.endswith(end) and len(word) - len(end) >= 3:
+            return word[:-len(end)]
+    return word
 
 
-def stems(text: str) -> list[str]:
-    return [stem(word) for word in words(text)]
+def number(said: str) -> list[str]:
+    """A number without needless zeros, and what it is a sign of: "2.302585" is a guess's loss."""
+    value, percent = float(said.rstrip("% ")), "%" if said.endswith("%") else ""
+    plain = f"{value:.4f}".rstrip("0").rstrip(".") + percent
+    near = rules()["near"]
+    return [plain] + [name for name, level in rules()["levels"]
+                      if "." in said and not percent and abs(value - level) <= near]
+
+
+def tokens(text: str) -> Iterator[tuple[str, str]]:
+    """What a text says, one token for all spellings, each with the words that were said."""
+    said = WORD.findall(text.lower())
+    stems = [stem(word, rules()["endings"]) for word in said]
+    at = 0
+    while at < len(said):
+        for length in range(rules()["longest"], 0, -1):
+            token = rules()["same"].get(" ".join(stems[at:at + length]))
+            if token and at + length <= len(said):
+                yield token, " ".join(said[at:at + length])
+                break
+        else:
+            length = 1
+            if said[at][0].isdigit():
+                yield from ((token, said[at]) for token in number(said[at]))
+            elif stems[at] not in rules()["idle"]:
+                yield stems[at], said[at]
+        at += length
+
+
+def plain(text: str) -> list[str]:
+    return [token for token, _ in tokens(text)]
 
 
 def alike(asked: str, word: str) -> float:
-    """How much of an asked word another one is: all of it, or one begins with the other."""
+    """How much of an asked token another one is: all of it, or one begins with the other."""
     if asked == word:
         return 1
-    goes_on = len(asked) >= 3 and word.startswith(asked)
+    goes_on = len(asked) >= 4 and word.startswith(asked)
     begins = len(word) >= 4 and asked.startswith(word) and len(asked) - len(word) <= 3
-    return 0.8 if goes_on or begins else 0
+    return rules()["weights"]["start"] if goes_on or begins else 0
 
 
-def best(asked: str, found: list[str]) -> float:
-    return max((alike(asked, word) for word in found), default=0)
+def read(row: dict) -> Read:
+    weights, places = rules()["weights"], words_of(row)
+    phrases = [plain(places["see"]), *map(plain, places["also"])]
+    return Read(row, phrases, [(weights["see"], phrases[0]),
+                               (weights["also"], [token for one in phrases[1:] for token in one]),
+                               (weights["name"], plain(places["name"])),
+                               (weights["rest"], plain(places["rest"]))])
 
 
-def quotes(said: list[str], found: list[str]) -> bool:
-    """Whether three words in a row stand in both, as where a whole message is asked for."""
-    text = f" {' '.join(found)} "
-    return any(f" {' '.join(said[i:i + 3])} " in text for i in range(len(said) - 2))
+def index(rows: list[dict]) -> Index:
+    """Reads all rows; a token says the more, the fewer rows have it outside test and fix."""
+    all_read = [read(row) for row in rows]
+    shares = Counter(token for row in all_read
+                     for token in {token for _, words in row.places[:3] for token in words})
+    weights = {token: says_much(len(rows), share) for token, share in shares.items()}
+    lengths = [[math.hypot(*(weights[token] for token in set(phrase))) for phrase in row.phrases]
+               for row in all_read]
+    return Index(all_read, weights, sorted({token for row in all_read for _, words in row.places
+                                            for token in words}), lengths)
 
 
-def rank(rows: list[dict], query: str) -> Answer:
+def says_much(rows: int, share: int) -> float:
+    return math.log(1 + rows / (1 + share))
+
+
+def weigh(known: Index, token: str, near: dict[str, float]) -> float:
+    """How much an asked token says; near: the tokens of all rows that are like it."""
+    weights, rows = rules()["weights"], known.rows
+    share = sum(any(word in near for _, words in row.places[:3] for word in words) for row in rows)
+    if share:
+        return says_much(len(rows), share)
+    strange = "elsewhere" if token in rules()["elsewhere"] else "strange"
+    return weights[strange] * says_much(len(rows), 0)
+
+
+def found(near: dict[str, float], row: Read) -> float:
+    """How much of a token's weight a row has, at the place where it counts most.
+
+    near: the tokens of all rows that are like the asked one, and how much.
+    """
+    return max((weight * near[word] for weight, words in row.places for word in words
+                if word in near), default=0)
+
+
+def closest(asked: dict[str, float], nears: dict[str, dict], row: Read,
+            lengths: list[float]) -> float:
+    """How much the closest phrase and the asked words are the same: 1 where none is left over."""
+    length = math.hypot(*asked.values())
+    most = 0.0
+    for phrase, whole in zip(row.phrases, lengths, strict=True):
+        shared = sum(weight ** 2 * max((nears[token].get(word, 0) for word in phrase), default=0)
+                     for token, weight in asked.items())
+        if shared:
+            most = max(most, shared / (length * whole))
+    return most
+
+
+def together(said: list[str], row: Read) -> list[str]:
+    """The asked tokens that stand beside the same neighbour in a phrase of the row."""
+    pairs = {pair for phrase in row.phrases for pair in itertools.pairwise(phrase)}
+    return [token for pair in itertools.pairwise(said) if pair in pairs for token in pair]
+
+
+def quoted(said: list[str], row: Read) -> bool:
+    """Whether four tokens in a row stand in both, as where a whole message is asked for."""
+    texts = [f" {' '.join(words)} " for words in row.phrases]
+    runs = [f" {' '.join(said[i:i + 4])} " for i in range(len(said) - 3)]
+    return any(run in text for run in runs for text in texts)
+
+
+def rank(known: Index, query: str) -> Answer:
     """How well each row answers: rare words count more, and most what one sees."""
-    said = stems(query)
-    read = [(row, stems(row["see"]), stems(row["rest"])) for row in rows]
-    weights = {a: math.log(1 + len(rows) / (1 + sum(best(a, see) > 0 for _, see, _ in read)))
-               for a in said}
+    told = list(tokens(query))
+    said = [token for token, _ in told]
+    if not said:
+        return Answer([], False, [])
+    weights, nears, asked = rules()["weights"], {}, {}
+    for token in dict.fromkeys(said):
+        nears[token] = {word: much for word in known.all if (much := alike(token, word))}
+        if token[0].isdigit() and not nears[token]:
+            continue  # a number that no row has is no sign
+        asked[token] = weigh(known, token, nears[token])
+    whole = sum(asked.values())
     scored = []
-    for row, see, rest in read:
-        score = sum(weight * max(3 * best(a, see), best(a, rest)) for a, weight in weights.items())
-        quoted = quotes(said, rest)
-        if score:
-            scored.append((score * (2 if quoted else 1), quoted, row))
+    for row, lengths in zip(known.rows, known.lengths, strict=True):
+        cover = sum(weight * found(nears[token], row) for token, weight in asked.items())
+        if not cover:
+            continue
+        beside = sum(asked[token] for token in together(said, row)) / 2
+        same = closest(asked, nears, row, lengths)
+        exact = quoted(said, row)
+        score = round((cover + weights["pair"] * beside + weights["phrase"] * same * whole) * (
+            weights["quoted"] if exact else 1), DIGITS)
+        scored.append((score, exact or score >= weights["fits"] * whole, row.row))
     scored.sort(key=lambda one: -one[0])
-    most, quoted = scored[0][:2] if scored else (0, False)
-    missing = dict.fromkeys(word for word in words(query)
-                            if not any(best(stem(word), rest) for *_, rest in read))
-    return Answer([row for score, _, row in scored if score >= 0.4 * most],
-                  most >= FITS * 3 * sum(weights.values()) or quoted, list(missing))
+    most, fits = scored[0][:2] if scored else (0, False)
+    missing = dict.fromkeys(word for token, word in told if token in asked and not nears[token])
+    return Answer([row for score, _, row in scored if score >= weights["shown"] * most],
+                  fits, list(missing))
 
 
 def says(rules: list[str]) -> str:
@@ -96,26 +222,44 @@ def says(rules: list[str]) -> str:
     return "dlsys watch says " + (f"{', '.join(others)} or {last}" if others else last)
 
 
+def traps(row: dict) -> list[str]:
+    """The traps that a sign may be, most frequent first."""
+    return [cause["trap"] for cause in row["causes"] if "trap" in cause]
+
+
+def words_of(row: dict) -> dict:
+    """What a row is found by, as text: the sign, other words for it, causes, and the rest."""
+    names = [catalog.trap(cause["trap"]).name if "trap" in cause else cause["says"]
+             for cause in row["causes"]]
+    first = [catalog.trap(trap).symptom for trap in traps(row)[:1]]
+    watched = [says(cause["rules"]) for cause in row["causes"] if cause.get("rules")]
+    return {"see": row["see"], "also": row["also"], "name": " . ".join([*names, *first]),
+            "rest": " . ".join([row["test"], row["fix"], row.get("page", ""), *watched])}
+
+
 def rows() -> list[dict]:
-    """The rows, each with its page in words and all that it is found by."""
-    found = json.loads(ROWS.read_text("utf-8"))
-    for row in found:
-        if "trap" in row:
-            row["page"] = f"trap {row['trap']}  {catalog.trap(row['trap']).name}"
-        told = says(row["rules"]) if row.get("rules") else ""
-        row["rest"] = " ".join((row["see"], row["test"], row["fix"], row["page"], told))
-    return found
+    return stored()["rows"]
+
+
+def where(cause: dict, base: str) -> str:
+    """A cause as it is printed, with the address of its page where the site is known."""
+    if "says" in cause:
+        return f"{cause['says']} ({NO_TRAP})"
+    trap = cause["trap"]
+    link = f"  {base}/traps/{trap.replace('.', '-')}.html" if base else ""
+    return f"trap {trap}  {catalog.trap(trap).name}{link}"
 
 
 def lines(row: dict) -> list[str]:
-    """A row as it is printed: the sign, the fault and its page, the test, the watch's rules."""
-    sign, where = row["see"].partition(" Also: ")[0], row["page"]
+    """A row as it is printed: the sign, its causes, the test, what the watch says of the first."""
     base = os.environ.get("DLSYS_BOOK", "").rstrip("/")
-    if base and "trap" in row:
-        where += f"  {base}/traps/{row['trap'].replace('.', '-')}.html"
-    told = [says(row["rules"]) if row["rules"] else "dlsys watch has no rule for it"
-            ] if "trap" in row else []
-    return [sign, where, f"test: {row['test']}", *told]
+    first, *others = row["causes"] or [None]
+    causes = [where(first, base) if first else row["page"]]
+    causes += [f"or {where(cause, base)}" for cause in others]
+    told = []
+    if first and "trap" in first:
+        told = [says(first["rules"]) if first["rules"] else "dlsys watch has no rule for it"]
+    return [row["see"], *causes, f"test: {row['test']}", *told]
 
 
 def add_parser(commands) -> None:
@@ -129,16 +273,18 @@ def add_parser(commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Returns 1 where no row fits."""
     query = " ".join(args.words)
-    if not words(query):
+    if not plain(query):
         raise UserError(f"find: got {query[:40]!r}, expected a word of what you see, or a number.")
-    hits, fits, missing = rank(rows(), query)
+    hits, fits, missing = rank(index(rows()), query)
     lacks = f" No row has: {', '.join(missing)}." if missing else ""
     if not fits:
         print(visible("Nothing fits" + (" well; these share a word or two." if hits else ".")
                       + lacks + " Try a word of the message, or a number."))
-    for number, row in enumerate(hits[:MOST], 1):
+        if base := os.environ.get("DLSYS_BOOK", "").rstrip("/"):
+            print(f"All pages: {base}/search.html?q={quote_plus(query)}")
+    for place, row in enumerate(hits[:MOST], 1):
         first, *others = lines(row)
-        print(f"{number}. {first}", *(f"   {line}" for line in others), sep="\n")
+        print(f"{place}. {first}", *(f"   {line}" for line in others), sep="\n")
     if fits and lacks:
         print(visible(lacks.strip()))
     return 0 if fits else 1

@@ -1,67 +1,144 @@
 // Finds rows of the symptom finder by words. Used on the finder's page and on the search page;
-// without it the page shows all its rows.
+// without it the page shows all its rows. rows.js brings window.FINDER: the rows' words and the
+// rules by which they are read. src/dlsys/find.py counts alike, function by function.
 "use strict";
 (() => {
-  const IDLE = new Set(("a am an and are as at be but by can do does for from get has have how i in is "
-    + "it its me my of on or so than that the there this to vs was what when which while why with "
-    + "you your pytorch torch").split(" "));
-
-  const FITS = 0.5; // of what all asked words could score: below it no row is about this
-
-  // Words in lower case; numbers keep their point.
-  const words = (text) => (text.toLowerCase().match(/\d+(?:\.\d+)?|[a-z][a-z\d]*/g) || [])
-    .filter((word) => !IDLE.has(word));
+  const { rules, rows } = window.FINDER;
+  const WEIGHTS = rules.weights;
+  const DIGITS = 9; // of a score, so that two languages order equal rows alike
+  const IDLE = new Set(rules.idle), ELSEWHERE = new Set(rules.elsewhere);
+  const SAME = new Map(Object.entries(rules.same));
+  const WORD = /[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*/g;
+  const sum = (list) => list.reduce((a, b) => a + b, 0);
 
   // A word without its ending, with one spelling for -ise and -ize.
-  const stem = (word) => word.replace(/is(?=ation|e|ing)/, "iz").replace(/(ing|ed|es|s)$/, (end) =>
-    word.length - end.length >= 3 ? "" : end);
-
-  // How much of an asked word another one is: all of it, or one begins with the other.
-  function alike(asked, word) {
-    if (asked === word) return 1;
-    const goesOn = asked.length >= 3 && word.startsWith(asked);
-    const begins = word.length >= 4 && asked.startsWith(word) && asked.length - word.length <= 3;
-    return goesOn || begins ? 0.8 : 0;
+  function stem(word) {
+    word = word.replace(/is(?=ation|e|ing)/g, "iz");
+    const end = rules.endings.find((e) => word.endsWith(e) && word.length - e.length >= 3);
+    return end ? word.slice(0, -end.length) : word;
   }
 
-  const best = (asked, list) => Math.max(0, ...list.map((word) => alike(asked, word)));
+  // A number without needless zeros, and what it is a sign of: "2.302585" is a guess's loss.
+  function number(said) {
+    const value = parseFloat(said), percent = said.endsWith("%") ? "%" : "";
+    const level = said.includes(".") && !percent ? rules.levels.filter(
+      ([, at]) => Math.abs(value - at) <= rules.near).map(([name]) => name) : [];
+    return [String(Number(value.toFixed(4))) + percent, ...level];
+  }
 
-  // Whether three words in a row stand in both, as where a whole message is asked for.
-  const quotes = (asked, list) => asked.slice(2).some((_, i) =>
-    ` ${list.join(" ")} `.includes(` ${asked.slice(i, i + 3).join(" ")} `));
+  // What a text says, one token for all spellings, each with the words that were said.
+  function tokens(text) {
+    const said = text.toLowerCase().match(WORD) || [], stems = said.map(stem), list = [];
+    for (let at = 0, length; at < said.length; at += length) {
+      for (length = Math.min(rules.longest, said.length - at); length > 0; length -= 1) {
+        const token = SAME.get(stems.slice(at, at + length).join(" "));
+        if (token) { list.push([token, said.slice(at, at + length).join(" ")]); break; }
+      }
+      if (length > 0) continue;
+      length = 1;
+      if (/^[0-9]/.test(said[at])) list.push(...number(said[at]).map((token) => [token, said[at]]));
+      else if (!IDLE.has(stems[at])) list.push([stems[at], said[at]]);
+    }
+    return list;
+  }
 
-  // How well each row answers, best first: rare words count more, what one sees most.
-  // Returns the rows, whether the first one fits, and the asked words that no row has.
-  function rank(rows, query) {
-    const said = words(query).map(stem), asked = [...new Set(said)];
-    const read = rows.map((row) => ({ row, see: words(row.see).map(stem),
-      rest: words(row.rest).map(stem) }));
-    const weights = asked.map((a) => {
-      const n = read.filter((r) => best(a, r.see)).length;
-      return Math.log(1 + rows.length / (1 + n));
+  const plain = (text) => tokens(text).map(([token]) => token);
+
+  // How much of an asked token another one is: all of it, or one begins with the other.
+  function alike(asked, word) {
+    if (asked === word) return 1;
+    const goesOn = asked.length >= 4 && word.startsWith(asked);
+    const begins = word.length >= 4 && asked.startsWith(word) && asked.length - word.length <= 3;
+    return goesOn || begins ? WEIGHTS.start : 0;
+  }
+
+  const saysMuch = (share) => Math.log(1 + rows.length / (1 + share));
+
+  // Rows read once: their phrases, the tokens of each place, and how much each token says.
+  function index() {
+    const read = rows.map((row) => {
+      const phrases = [row.see, ...row.also].map(plain);
+      return { row, phrases, places: [[WEIGHTS.see, phrases[0]], [WEIGHTS.also,
+        phrases.slice(1).flat()], [WEIGHTS.name, plain(row.name)], [WEIGHTS.rest, plain(row.rest)]] };
     });
-    const score = (r) => asked.reduce((sum, a, i) => sum + weights[i]
-      * Math.max(3 * best(a, r.see), best(a, r.rest)), 0);
-    const scored = read.map((r) => {
-      const quoted = quotes(said, r.rest);
-      return { row: r.row, quoted, score: score(r) * (quoted ? 2 : 1) };
-    }).filter((r) => r.score > 0);
-    scored.sort((a, b) => b.score - a.score);
-    const most = scored.length ? scored[0].score : 0;
-    const possible = 3 * weights.reduce((sum, weight) => sum + weight, 0);
-    const missing = words(query).filter((w) => !read.some((r) => best(stem(w), r.rest)));
-    return { hits: scored.filter((r) => r.score >= 0.4 * most).map((r) => r.row),
-      fits: most >= FITS * possible || Boolean(scored[0]?.quoted),
-      missing: [...new Set(missing)] };
+    const shares = new Map();
+    read.forEach((r) => new Set(r.places.slice(0, 3).flatMap(([, words]) => words)).forEach(
+      (token) => shares.set(token, (shares.get(token) || 0) + 1)));
+    read.forEach((r) => {
+      r.lengths = r.phrases.map((phrase) => Math.hypot(
+        ...[...new Set(phrase)].map((token) => saysMuch(shares.get(token)))));
+    });
+    return { read, all: [...new Set(read.flatMap((r) => r.places.flatMap(([, words]) => words)))] };
+  }
+
+  // How much an asked token says; near: the tokens of all rows that are like it.
+  function weigh(known, token, near) {
+    const share = known.read.filter((r) => r.places.slice(0, 3).some(
+      ([, words]) => words.some((word) => near.has(word)))).length;
+    if (share) return saysMuch(share);
+    return (ELSEWHERE.has(token) ? WEIGHTS.elsewhere : WEIGHTS.strange) * saysMuch(0);
+  }
+
+  // How much of a token's weight a row has, at the place where it counts most.
+  const found = (near, r) => Math.max(0, ...r.places.map(([weight, words]) => weight
+    * Math.max(0, ...words.map((word) => near.get(word) || 0))));
+
+  // How much the closest phrase and the asked words are the same: 1 where none is left over.
+  function closest(asked, nears, r) {
+    const length = Math.hypot(...asked.values());
+    return Math.max(0, ...r.phrases.map((phrase, i) => {
+      const shared = sum([...asked].map(([token, weight]) => weight ** 2
+        * Math.max(0, ...phrase.map((word) => nears.get(token).get(word) || 0))));
+      return shared ? shared / (length * r.lengths[i]) : 0;
+    }));
+  }
+
+  const pairs = (list) => list.slice(1).map((word, i) => [list[i], word]);
+
+  // The asked tokens that stand beside the same neighbour in a phrase of the row.
+  function together(said, r) {
+    const known = new Set(r.phrases.flatMap(pairs).map((pair) => pair.join(" ")));
+    return pairs(said).filter((pair) => known.has(pair.join(" "))).flat();
+  }
+
+  // Whether four tokens in a row stand in both, as where a whole message is asked for.
+  const quoted = (said, r) => said.slice(3).some((_, i) => r.phrases.some((phrase) =>
+    ` ${phrase.join(" ")} `.includes(` ${said.slice(i, i + 4).join(" ")} `)));
+
+  // How well each row answers: rare words count more, and most what one sees.
+  // Returns the rows, best first, whether the first one fits, and the words that no row has.
+  function rank(known, query) {
+    const told = tokens(query), said = told.map(([token]) => token);
+    const nears = new Map(), asked = new Map();
+    new Set(said).forEach((token) => {
+      const near = new Map(known.all.map((word) => [word, alike(token, word)]).filter(
+        ([, much]) => much));
+      nears.set(token, near);
+      if (near.size || !/^[0-9]/.test(token)) asked.set(token, weigh(known, token, near));
+    });
+    const whole = sum([...asked.values()]);
+    const scored = known.read.map((r) => {
+      const cover = sum([...asked].map(([token, weight]) => weight * found(nears.get(token), r)));
+      if (!cover) return { score: 0 };
+      const beside = sum(together(said, r).map((token) => asked.get(token))) / 2;
+      const exact = quoted(said, r);
+      const score = Number(((cover + WEIGHTS.pair * beside + WEIGHTS.phrase
+        * closest(asked, nears, r) * whole) * (exact ? WEIGHTS.quoted : 1)).toFixed(DIGITS));
+      return { row: r.row, score, fits: exact || score >= WEIGHTS.fits * whole };
+    }).filter((r) => r.score > 0).sort((a, b) => b.score - a.score);
+    const missing = told.filter(([token]) => asked.has(token) && !nears.get(token).size);
+    return { hits: scored.filter((r) => r.score >= WEIGHTS.shown * scored[0].score).map((r) => r.row),
+      fits: scored.length > 0 && scored[0].fits,
+      missing: [...new Set(missing.map(([, word]) => word))] };
   }
 
   // What was found, in a sentence or two.
-  function told({ hits, fits, missing }, count) {
+  function told({ hits, fits, missing }) {
     const lacks = missing.length ? ` No row has: ${missing.join(", ")}.` : "";
     if (!hits.length)
       return `Nothing fits.${lacks} All signs are shown: try a word of the message, or a number.`;
-    const found = `${hits.length} of ${count} signs, best first.${lacks}`;
-    return fits ? found : `Nothing fits well; these share a word or two. ${found}`;
+    const count = `${hits.length} of ${rows.length} signs, best first.${lacks}`;
+    return fits ? count : `Nothing fits well; these share a word or two. ${count}`;
   }
 
   // Whoever comes back to the page finds what was asked.
@@ -73,47 +150,60 @@
   }
 
   function onFinder(box) {
+    const known = index();
     const groups = [...document.querySelectorAll("article div.symptoms")];
-    const rows = groups.flatMap((g) => [...g.querySelectorAll("tbody tr")]).map((tr) => ({
-      tr, see: tr.cells[0].textContent, rest: tr.textContent }));
+    const lines = groups.flatMap((g) => [...g.querySelectorAll("tbody tr")]);
     const found = document.querySelector(".finder-found");
     const said = document.querySelector(".finder-said");
+    const pages = document.querySelector(".finder-pages");
     const table = groups[0].querySelector("table").cloneNode(true);
     found.append(table);
     found.classList.add("symptoms", "rows");
     box.closest("p").hidden = false;
     box.addEventListener("input", () => {
-      const asking = words(box.value).length > 0;
-      const answer = rank(rows, box.value), hits = answer.hits;
+      const asking = tokens(box.value).length > 0;
+      const answer = rank(known, box.value), hits = answer.hits;
       found.hidden = hits.length === 0;
       groups.forEach((g) => { g.parentElement.hidden = asking && hits.length > 0; });
-      table.tBodies[0].replaceChildren(...hits.map((h) => h.tr.cloneNode(true)));
-      said.textContent = asking ? told(answer, rows.length) : "";
+      table.tBodies[0].replaceChildren(...hits.map((h) => lines[rows.indexOf(h)].cloneNode(true)));
+      said.textContent = asking ? told(answer) : "";
+      pages.hidden = !asking;
+      pages.href = `search.html?q=${encodeURIComponent(box.value)}`;
       remember(box.value);
     });
     const query = new URLSearchParams(location.search).get("q");
     if (query) { box.value = query; box.dispatchEvent(new Event("input")); }
   }
 
-  // The three best rows above the results of the theme's search, where they fit.
-  function onSearch(rows) {
-    const { hits, fits } = rank(rows, new URLSearchParams(location.search).get("q") || "");
-    if (!hits.length || !fits) return;
-    const list = document.createElement("ul");
+  // The three best rows above the results of the theme's search, where they fit; else the way to
+  // the finder, with the same words.
+  function onSearch(results) {
+    const query = new URLSearchParams(location.search).get("q") || "";
+    if (!query) return;
+    const { hits, fits } = rank(index(), query);
+    const list = document.createElement("ul"), more = document.createElement("p");
+    const finder = document.createElement("a");
     list.className = "finder-hits";
-    hits.slice(0, 3).forEach((hit) => {
+    hits.slice(0, fits ? 3 : 0).forEach((hit) => {
       const item = document.createElement("li"), link = document.createElement("a");
       link.href = hit.page;
       link.textContent = hit.title;
       item.append(link, document.createElement("br"), hit.see);
       list.append(item);
     });
-    const title = document.createElement("h2");
-    title.textContent = "By symptom";
-    document.getElementById("search-results").before(title, list);
+    more.className = "finder-more";
+    finder.href = `symptoms.html?q=${encodeURIComponent(query)}`;
+    finder.textContent = fits ? "All signs that fit" : "Ask the symptom finder for these words";
+    more.append(finder);
+    if (fits) {
+      const title = document.createElement("h2");
+      title.textContent = "By symptom";
+      results.before(title, list);
+    }
+    results.before(more);
   }
 
-  const box = document.getElementById("finder");
+  const box = document.getElementById("finder"), results = document.getElementById("search-results");
   if (box) onFinder(box);
-  else if (window.FINDER && document.getElementById("search-results")) onSearch(window.FINDER);
+  else if (results) onSearch(results);
 })();

@@ -1,0 +1,54 @@
+"""How well the symptom finder answers what people wrote, into tests/records/finder.json.
+
+The phrases are tests/finder_phrases.yml; book_finder shows the figures on the finder's page:
+
+    .venv/bin/python -m tools.finder_record
+"""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+
+from dlsys import find
+from dlsys_helpers.paths import ROOT
+from tools.book_finder import RECORD
+
+PHRASES = ROOT / "tests" / "finder_phrases.yml"
+
+
+def causes(hits: list[dict]) -> list[str]:
+    """The first three causes that the first three signs name."""
+    found = (cause.get("trap") or cause["says"] for row in hits[:3] for cause in row["causes"])
+    return list(dict.fromkeys(found))[:3]
+
+
+def measure() -> dict[str, int]:
+    """Counts over all phrases; a right cause that "Nothing fits" stands over does not count.
+
+    found, first: a right trap among the first three causes, as the very first. honest: phrases
+    without a trap that get none, as nothing fits or as the best row says that no trap shows it;
+    nothing: those where nothing fits.
+    """
+    known = find.index(find.rows())
+    told = yaml.safe_load(PHRASES.read_text("utf-8"))
+    answers = [(find.rank(known, phrase["said"]), phrase.get("traps")) for phrase in told]
+    right = [(causes(answer.hits) if answer.fits else [], traps)
+             for answer, traps in answers if traps]
+    none = [answer for answer, traps in answers if not traps]
+    return {"with": len(right),
+            "found": sum(not set(traps).isdisjoint(got) for got, traps in right),
+            "first": sum(bool(got) and got[0] in traps for got, traps in right),
+            "without": len(none),
+            "honest": sum(not answer.fits or not find.traps(answer.hits[0]) for answer in none),
+            "nothing": sum(not answer.fits for answer in none)}
+
+
+def update() -> None:
+    RECORD.write_text(json.dumps(measure(), indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    update()
+    print(RECORD.read_text("utf-8"))
