@@ -14,7 +14,7 @@ from dlsys_model import text as texts
 from dlsys_model.network import Network, Shape, rotate, write
 from dlsys_model.parts import BY_ID, CATALOGUE, PLACES, PartBroke, Parts, PartsError, load
 from dlsys_model.text import Text, TextError
-from dlsys_model.training import CheckpointError, Plan, Training
+from dlsys_model.training import CheckpointError, Plan, Training, TrainingError
 
 SMALL = Shape(letters=12, width=16, layers=2, heads=2, length=16)
 PLAN = Plan(steps=12, rows=4, warm=2, every=4)
@@ -134,6 +134,7 @@ def test_an_error_names_part_shapes_and_exercise():
     assert 'parts.without("08.10")' in said
     assert "dlsys check 08.10" in said
     assert "\n" not in said
+    assert caught.value._render_traceback_() == [f"PartBroke: {said}"], "a notebook shows a line"
 
 
 @pytest.mark.parametrize(("spoilt", "got"), [
@@ -374,7 +375,7 @@ def test_an_epoch_has_each_row_once(letters):
 
 def test_a_text_too_short_for_its_rows_is_refused(letters):
     short = letters._replace(train=letters.train[:40])
-    with pytest.raises(ValueError, match="holds 1 rows of 16, expected 4 or more"):
+    with pytest.raises(TrainingError, match="holds 1 rows of 16, expected 4 or more"):
         Training(small(Parts()), short, PLAN).batch()
 
 
@@ -382,7 +383,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(letters):
     model = small(Parts())
     with torch.no_grad():
         model.head.weight.fill_(math.nan)
-    with pytest.raises(ValueError, match="step 0: the loss is nan"):
+    with pytest.raises(TrainingError, match="step 0: the loss is nan"):
         Training(model, letters, PLAN).one_step()
 
 
@@ -405,6 +406,24 @@ def test_a_full_disk_leaves_the_former_checkpoint(own, letters, mine, monkeypatc
     monkeypatch.undo()
     list(run.run(save=path))  # the model was in memory: it goes on
     assert torch.load(path)["facts"]["step"] == 12
+
+
+def test_a_kill_while_the_log_is_written_loses_nothing(letters, tmp_path):
+    """The log is replaced whole, and may be one entry ahead of the checkpoint."""
+    path = tmp_path / "run.pt"
+    run, whole = (Training(small(Parts()), letters, PLAN) for _ in range(2))
+    list(run.run(4, path))
+    former = path.read_bytes()
+    list(run.run(8, path))
+    path.write_bytes(former)
+    (tmp_path / "run.pt.log.part").write_text('["step", 8, {"lo')
+    again = Training(small(Parts()), letters, PLAN)
+    again.resume(path)
+    list(again.run(save=path))
+    list(whole.run())
+    assert [row["step"] for row in again.log()] == [4, 8, 12]
+    assert again.log() == whole.log()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.pt", "run.pt.log"]
 
 
 @pytest.mark.parametrize("data", [b"", b"half", None])

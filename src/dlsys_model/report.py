@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dlsys_helpers import guesses, progress
-from dlsys_helpers.errors import UserError
+from dlsys_model.errors import ModelError
 from dlsys_model.parts import CATALOGUE, OURS, PLACES, Part, Parts
 
 FILE = "your_model.html"
 
 
-class ReportError(UserError):
+class ReportError(ModelError):
     """The report cannot be written. The message says what to do."""
 
 
