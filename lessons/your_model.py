@@ -38,7 +38,7 @@ from dlsys_model.network import Network, Shape, rotate, write
 from dlsys_model.parts import Parts, load
 from dlsys_model.rehearsal import rehearse
 from dlsys_model.show import follow, full_run, map_of
-from dlsys_model.text import prose, signatures
+from dlsys_model.text import from_file, prose, signatures
 from dlsys_model.training import Plan, Training
 
 begin(SEED, THREADS, DEVICE)
@@ -72,8 +72,8 @@ print("rehearsed:", len(parts.mine), "parts of yours")
 #
 # The model reads what you have read: the prose of the lessons, frozen, 317,272
 # characters. Every tenth block of 2,000 is kept for validation. For a text of your own
-# write `text = from_file("mine.txt", parts.class_numbers)`; it takes 10,000 characters
-# in UTF-8.
+# write `text = from_file("mine.txt", parts.class_numbers)` below; it takes 10,000
+# characters in UTF-8. Give it a prompt in its own letters, too.
 
 # %% role="concept"
 text = prose(parts.class_numbers)
@@ -254,7 +254,8 @@ claim("largest difference of the first 20 losses", apart_by, below=1e-3)
 
 # %% [markdown] role="concept"
 # Two of your answers are other ways to the same gradient: `ce_from_logits` computes that
-# of the loss by hand, `accum_step` takes the rows in pieces.
+# of the loss by hand, `accum_step` takes the rows in pieces. Two others are other steps:
+# Lion's rule, and autocast in bfloat16.
 
 # %% role="concept"
 ways = {"by hand": {"by_hand": True}, "in two pieces": {"parts_of": 2},
