@@ -1,8 +1,11 @@
 """Your model: parts, text, network and training, in small shapes, from the worked answers."""
 
+import ast
+import inspect
 import json
 import lzma
 import math
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -62,6 +65,27 @@ def test_parts_are_exercises_of_all_later_stages():
 
 def test_each_part_has_a_stand_in():
     assert all(callable(getattr(standins, part.function)) for part in CATALOGUE)
+
+
+def test_no_stand_in_is_the_worked_answer(own):
+    """Told apart by their code, docstrings and annotations left out; a signature is the same."""
+    for part in CATALOGUE:
+        one, other = (_bare(inspect.getsource(inspect.unwrap(function))) for function in (
+            getattr(standins, part.function), own._own[part.id]))
+        assert one.args == other.args, part.id
+        assert one.body != other.body, part.id
+
+
+class Bare(NamedTuple):
+    args: list[str]
+    body: str
+
+
+def _bare(source: str) -> Bare:
+    """The names of a function's arguments and its body."""
+    tree = ast.parse(source).body[0]
+    body = tree.body[ast.get_docstring(tree) is not None:]
+    return Bare([arg.arg for arg in tree.args.args], "\n".join(map(ast.unparse, body)))
 
 
 def test_worked_answers_are_parts_as_they_stand(own):
