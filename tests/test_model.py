@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from dlsys_helpers import catalog, paths, progress
-from dlsys_model import standins
+from dlsys_model import answers, standins
 from dlsys_model import text as texts
 from dlsys_model.network import Network, Shape, rotate, write
 from dlsys_model.parts import BY_ID, CATALOGUE, PLACES, PartBroke, Parts, PartsError, load
@@ -135,6 +135,21 @@ def test_helpers_in_other_cells_come_along(tmp_path):
     x = load(tmp_path, ["05.2"]).pre_norm(torch.ones(1), [lambda z: 2 * z],
                                           [lambda z: z + 10, lambda z: z + 100])
     assert x.item() == 123
+
+
+def test_only_what_an_answer_uses_comes_along_in_an_order_that_runs(tmp_path):
+    """A scratch line of the same name as an argument is not run; constants stand before uses."""
+    helpers = ("x = 1 / 0 if False else open('never')\n"
+               "B = 2\nC = B + 1\ndef _use(y):\n    return B * y + C - 3\n\n\n")
+    worksheet(tmp_path, "05_normalization", lambda source: source.replace(
+        "def pre_norm(", f"{helpers}def pre_norm(").replace(
+        "norm(x.clone())", "norm(_use(x.clone()) / 2)"))
+    notes = []
+    [(_, sheet)] = answers.chosen(tmp_path, ["05.2"], notes)
+    assert sheet.needed("pre_norm") == ["B", "C", "_use", "pre_norm"]
+    found = load(tmp_path, ["05.2"])
+    assert found.notes == ()
+    assert found.pre_norm(torch.ones(1), [], [lambda z: z + 1]).item() == 2
 
 
 def test_a_strange_part_is_refused():
