@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from dlsys import cli, work_folder
+from dlsys import cli, start_page, work_folder
 from dlsys_helpers import cards, claims, guesses, paths, plots, progress
 from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_model import parts as catalogue
@@ -128,12 +128,23 @@ def test_a_copy_has_no_outputs_and_is_never_overwritten(work, capsys):
     assert path.read_text() == "mine"
 
 
+def test_the_start_page_gives_a_copy_at_a_click(work):
+    button, _answer = start_page.model_menu().children
+    assert button.description == "Start your model"
+    button.click()
+    assert (work / "your_model.ipynb").exists()
+    said = start_page._model_html()
+    assert "nothing was overwritten" in said
+    assert 'your_model.ipynb">work/your_model.ipynb</a>' in said
+
+
 def test_a_full_disk_is_said(work, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
     monkeypatch.setattr(work_folder.os, "open", full)
     with pytest.raises(work_folder.WorksheetError, match="cannot write the notebook of your model"):
         work_folder.start_model()
+    assert "cannot write the notebook of your model" in start_page._model_html()
 
 
 # ---- the report
