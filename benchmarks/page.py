@@ -56,6 +56,11 @@ PARTS = {
     "explorers": Part("An explorer, from key press to redraw", "One press at a time, warm.",
                       ["where", "median, ms", "95th percentile, ms", "aim, ms"]),
     "building": Part("Building", "Whole commands.", ["command", "seconds"]),
+    "model": Part("Your model: a training step", "Of 8 rows of 256 letters, on one thread, with "
+                  "the worked answers, with the stand-ins, and as a plain loop in torch (aim: at "
+                  "most 1.3 times that). CPU time, in turns. The memory is the process's, with all "
+                  "three models in it (aim: below 1.5 GB).",
+                  ["parts", "CPU s a step", "times torch alone", "GiB resident"]),
 }
 
 

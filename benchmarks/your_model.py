@@ -1,12 +1,9 @@
 """Training with own parts against the same with torch's, side by side, and the memory it takes.
 
-    python -m benchmarks.your_model
-
 Own parts are the worked answers. Torch's are a plain loop with torch.optim.AdamW and
 F.scaled_dot_product_attention: not the stand-ins alone, which run under the same roof.
 """
 
-import json
 import resource
 import statistics
 import time
@@ -15,15 +12,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks import machine
 from dlsys_helpers import paths
-from dlsys_helpers.paths import ROOT
 from dlsys_model import text as texts
 from dlsys_model.network import Network, Shape
 from dlsys_model.parts import BY_ID, Parts, load
 from dlsys_model.training import Plan, Training
 
-RECORD = ROOT / "benchmarks/your_model.json"
 ROUNDS, STEPS = 8, 5
 
 
@@ -58,30 +52,22 @@ def cpu_seconds(step) -> float:
     return (time.process_time() - began) / STEPS
 
 
-def main() -> None:
-    """Measure in turns, so that what else the machine does meets all alike; write the record."""
+def rows() -> list[list]:
+    """For each way its CPU seconds a step, how many times torch's, and the process's memory.
+
+    In turns, so that what else the machine does meets all alike.
+    """
     torch.set_num_threads(1)
     text = texts.prose()
-    steps = {"own": own_step(load(paths.SOLUTIONS, BY_ID), text),
-             "stand-ins": own_step(Parts(), text), "torch": torchs_step(text)}
+    steps = {"own parts": own_step(load(paths.SOLUTIONS, BY_ID), text),
+             "stand-ins": own_step(Parts(), text), "torch alone": torchs_step(text)}
     for step in steps.values():
         step()
     seen = {name: [] for name in steps}
     for _ in range(ROUNDS):
         for name, step in steps.items():
             seen[name].append(cpu_seconds(step))
-    ratios = {name: [a / b for a, b in zip(seen[name], seen["torch"], strict=True)]
-              for name in ("own", "stand-ins")}
-    record = {"run": machine.describe(),
-              "cpu_seconds_a_step": {name: round(statistics.median(all_), 4)
-                                     for name, all_ in seen.items()},
-              "times_torch": {name: {"median": round(statistics.median(all_), 3),
-                                     "least": round(min(all_), 3), "most": round(max(all_), 3)}
-                              for name, all_ in ratios.items()},
-              "most_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
-    RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-    print(json.dumps(record, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux counts in KiB
+    return [[name, statistics.median(all_),
+             statistics.median(a / b for a, b in zip(all_, seen["torch alone"], strict=True)),
+             memory] for name, all_ in seen.items()]

@@ -25,7 +25,7 @@
 # **Run > Run All Cells**.
 
 # %% role="start"
-from dlsys.start_page import progress_map, review_menu, start_menu
+from dlsys.start_page import model_menu, progress_map, review_menu, start_menu
 
 progress_map()
 
@@ -46,9 +46,12 @@ start_menu()
 # ## Your model
 #
 # Fifty-seven of the exercises are parts of one language model: its attention, its
-# optimizer, its checkpoint, its compression. `dlsys start model` in a terminal gives you
-# the notebook that puts them together, trains it and talks to it. What you have not
-# solved yet comes from torch or another library, so you can begin with it today.
+# optimizer, its checkpoint, its compression. The button below gives you the notebook that
+# puts them together, trains it and talks to it; so does `dlsys start model` in a terminal.
+# What you have not solved yet comes from torch or another library: you can begin today.
+
+# %% role="start"
+model_menu()
 
 # %% [markdown] role="start"
 # ## Come back

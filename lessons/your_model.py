@@ -20,6 +20,7 @@ DEVICE = "cpu"
 STEPS = 40   # of the training; 1000 for a model that is worth reading
 
 # %% role="setup"
+import math
 import tempfile
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from dlsys_model.network import Network, Shape, rotate, write
 from dlsys_model.parts import Parts, load
 from dlsys_model.rehearsal import rehearse
 from dlsys_model.show import follow, full_run, map_of
-from dlsys_model.text import prose, signatures
+from dlsys_model.text import from_file, prose, signatures
 from dlsys_model.training import Plan, Training
 
 begin(SEED, THREADS, DEVICE)
@@ -71,8 +72,8 @@ print("rehearsed:", len(parts.mine), "parts of yours")
 #
 # The model reads what you have read: the prose of the lessons, frozen, 317,272
 # characters. Every tenth block of 2,000 is kept for validation. For a text of your own
-# write `text = from_file("mine.txt", parts.class_numbers)`; it takes 10,000 characters
-# in UTF-8.
+# write `text = from_file("mine.txt", parts.class_numbers)` below; it takes 10,000
+# characters in UTF-8. Give it a prompt in its own letters, too.
 
 # %% role="concept"
 text = prose(parts.class_numbers)
@@ -93,9 +94,10 @@ guess("model.1", "What is its loss now?", unit="nats a letter")
 # %% role="concept"
 run = Training(model, text, Plan(steps=STEPS, seed=SEED))
 before, _ = parts.evaluate(run.flat, run.validation())
+known = math.log(len(text.letters))
 
 # %% role="concept"
-measured("model.1", before, right=(4, 5))
+measured("model.1", before, right=(known - 0.5, known + 0.5))
 
 # %% [markdown] role="concept"
 # It gives each letter nearly the same probability, so it pays the logarithm of their
@@ -103,7 +105,7 @@ measured("model.1", before, right=(4, 5))
 
 # %% role="concept"
 claim("loss before the first step minus ln of the kinds",
-      before - torch.tensor(len(text.letters)).log(), below=0.1, above=-0.1)
+      before - known, below=0.1, above=-0.1)
 
 # %% [markdown] role="concept"
 # ## What it costs
@@ -128,7 +130,7 @@ taken = {name: parts.stored_bytes({name: held})
          for name, held in there.items()}
 
 # %% role="concept"
-measured("model.2", sum(taken.values()) / 1e6, right=(5, 10))
+measured("model.2", sum(taken.values()) / 1e6, right=(5, 12))
 
 # %% role="concept"
 claim("bytes there, over those predicted", sum(taken.values()) / predicted,
@@ -252,7 +254,8 @@ claim("largest difference of the first 20 losses", apart_by, below=1e-3)
 
 # %% [markdown] role="concept"
 # Two of your answers are other ways to the same gradient: `ce_from_logits` computes that
-# of the loss by hand, `accum_step` takes the rows in pieces.
+# of the loss by hand, `accum_step` takes the rows in pieces. Two others are other steps:
+# Lion's rule, and autocast in bfloat16.
 
 # %% role="concept"
 ways = {"by hand": {"by_hand": True}, "in two pieces": {"parts_of": 2},

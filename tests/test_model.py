@@ -1,20 +1,23 @@
 """Your model: parts, text, network and training, in small shapes, from the worked answers."""
 
+import ast
+import inspect
 import json
 import lzma
 import math
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from dlsys_helpers import catalog, paths, progress
-from dlsys_model import standins
+from dlsys_model import answers, standins
 from dlsys_model import text as texts
 from dlsys_model.network import Network, Shape, rotate, write
 from dlsys_model.parts import BY_ID, CATALOGUE, PLACES, PartBroke, Parts, PartsError, load
 from dlsys_model.text import Text, TextError
-from dlsys_model.training import CheckpointError, Plan, Training
+from dlsys_model.training import CheckpointError, Plan, Training, TrainingError
 
 SMALL = Shape(letters=12, width=16, layers=2, heads=2, length=16)
 PLAN = Plan(steps=12, rows=4, warm=2, every=4)
@@ -62,6 +65,27 @@ def test_parts_are_exercises_of_all_later_stages():
 
 def test_each_part_has_a_stand_in():
     assert all(callable(getattr(standins, part.function)) for part in CATALOGUE)
+
+
+def test_no_stand_in_is_the_worked_answer(own):
+    """Told apart by their code, docstrings and annotations left out; a signature is the same."""
+    for part in CATALOGUE:
+        one, other = (_bare(inspect.getsource(inspect.unwrap(function))) for function in (
+            getattr(standins, part.function), own._own[part.id]))
+        assert one.args == other.args, part.id
+        assert one.body != other.body, part.id
+
+
+class Bare(NamedTuple):
+    args: list[str]
+    body: str
+
+
+def _bare(source: str) -> Bare:
+    """The names of a function's arguments and its body."""
+    tree = ast.parse(source).body[0]
+    body = tree.body[ast.get_docstring(tree) is not None:]
+    return Bare([arg.arg for arg in tree.args.args], "\n".join(map(ast.unparse, body)))
 
 
 def test_worked_answers_are_parts_as_they_stand(own):
@@ -113,6 +137,21 @@ def test_helpers_in_other_cells_come_along(tmp_path):
     assert x.item() == 123
 
 
+def test_only_what_an_answer_uses_comes_along_in_an_order_that_runs(tmp_path):
+    """A scratch line of the same name as an argument is not run; constants stand before uses."""
+    helpers = ("x = 1 / 0 if False else open('never')\n"
+               "B = 2\nC = B + 1\ndef _use(y):\n    return B * y + C - 3\n\n\n")
+    worksheet(tmp_path, "05_normalization", lambda source: source.replace(
+        "def pre_norm(", f"{helpers}def pre_norm(").replace(
+        "norm(x.clone())", "norm(_use(x.clone()) / 2)"))
+    notes = []
+    [(_, sheet)] = answers.chosen(tmp_path, ["05.2"], notes)
+    assert sheet.needed("pre_norm") == ["B", "C", "_use", "pre_norm"]
+    found = load(tmp_path, ["05.2"])
+    assert found.notes == ()
+    assert found.pre_norm(torch.ones(1), [], [lambda z: z + 1]).item() == 2
+
+
 def test_a_strange_part_is_refused():
     with pytest.raises(PartsError, match=r"got '77\.1', expected an exercise that is one"):
         Parts().without("77.1")
@@ -134,6 +173,7 @@ def test_an_error_names_part_shapes_and_exercise():
     assert 'parts.without("08.10")' in said
     assert "dlsys check 08.10" in said
     assert "\n" not in said
+    assert caught.value._render_traceback_() == [f"PartBroke: {said}"], "a notebook shows a line"
 
 
 @pytest.mark.parametrize(("spoilt", "got"), [
@@ -374,7 +414,7 @@ def test_an_epoch_has_each_row_once(letters):
 
 def test_a_text_too_short_for_its_rows_is_refused(letters):
     short = letters._replace(train=letters.train[:40])
-    with pytest.raises(ValueError, match="holds 1 rows of 16, expected 4 or more"):
+    with pytest.raises(TrainingError, match="holds 1 rows of 16, expected 4 or more"):
         Training(small(Parts()), short, PLAN).batch()
 
 
@@ -382,7 +422,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(letters):
     model = small(Parts())
     with torch.no_grad():
         model.head.weight.fill_(math.nan)
-    with pytest.raises(ValueError, match="step 0: the loss is nan"):
+    with pytest.raises(TrainingError, match="step 0: the loss is nan"):
         Training(model, letters, PLAN).one_step()
 
 
@@ -405,6 +445,24 @@ def test_a_full_disk_leaves_the_former_checkpoint(own, letters, mine, monkeypatc
     monkeypatch.undo()
     list(run.run(save=path))  # the model was in memory: it goes on
     assert torch.load(path)["facts"]["step"] == 12
+
+
+def test_a_kill_while_the_log_is_written_loses_nothing(letters, tmp_path):
+    """The log is replaced whole, and may be one entry ahead of the checkpoint."""
+    path = tmp_path / "run.pt"
+    run, whole = (Training(small(Parts()), letters, PLAN) for _ in range(2))
+    list(run.run(4, path))
+    former = path.read_bytes()
+    list(run.run(8, path))
+    path.write_bytes(former)
+    (tmp_path / "run.pt.log.part").write_text('["step", 8, {"lo')
+    again = Training(small(Parts()), letters, PLAN)
+    again.resume(path)
+    list(again.run(save=path))
+    list(whole.run())
+    assert [row["step"] for row in again.log()] == [4, 8, 12]
+    assert again.log() == whole.log()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.pt", "run.pt.log"]
 
 
 @pytest.mark.parametrize("data", [b"", b"half", None])

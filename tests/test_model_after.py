@@ -124,6 +124,11 @@ def test_only_the_answers_letters_are_learned(parts, text):
         assert text.decode(ids[real == 1]) in ("ab\ncdefg\n", "x\nyz\n")
 
 
+def test_a_second_text_in_strange_letters_is_refused(parts, text):
+    with pytest.raises(texts.TextError, match="9 of 49 pairs are written in the letters"):
+        adapters.second_text(parts, text, [("ab", "c")] * 9 + [("ж", "я")] * 40)
+
+
 # ---- compression
 
 def test_bits_cost_what_they_say_and_round_by_half_a_step(model):

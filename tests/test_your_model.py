@@ -6,13 +6,17 @@ import json
 from collections import Counter
 
 import pytest
+import torch
 
-from dlsys import cli, work_folder
-from dlsys_helpers import claims, guesses, paths, progress
+from dlsys import cli, start_page, work_folder
+from dlsys_helpers import cards, claims, guesses, paths, plots, progress
 from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_model import parts as catalogue
-from dlsys_model import report
+from dlsys_model import report, show, standins
+from dlsys_model.network import Network, Shape
 from dlsys_model.parts import BY_ID, CATALOGUE, Parts
+from dlsys_model.text import Text
+from dlsys_model.training import Plan, Training
 from tools import lessons
 from tools.run_cells import run_cell
 
@@ -65,6 +69,51 @@ def test_guesses_have_ids_of_their_own_and_are_all_answered():
     assert asked == measured == [f"model.{n}" for n in range(1, len(asked) + 1)]
 
 
+# ---- what it shows
+
+def test_the_map_ticks_what_is_yours_and_leads_to_started_stages(work, monkeypatch):
+    shown = []
+    monkeypatch.setattr(cards, "emit", lambda page, text, **_: shown.append((page, text)))
+    work.mkdir()
+    (work / "05_normalization.ipynb").write_text("{}")
+    mine = Parts({"05.2": standins.pre_norm}, ["08.10 decode_step: a <note>"])
+    show.map_of(mine)
+    [(page, text)] = shown
+    assert page.count("solid") == 1
+    assert page.count("dashed") == len(CATALOGUE) - 1
+    assert "#cell-id=05-2-exercise-1" in page
+    assert "cell-id=08-10" not in page, "stage 8 was not started"
+    assert "a &lt;note&gt;" in page
+    assert "✓ 05.2  pre_norm" in text
+    assert f"1 of {len(CATALOGUE)} parts are yours" in text
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_bar_and_a_curve_are_renewed_while_somebody_watches(monkeypatch, watched):
+    torch.manual_seed(0)
+    ids = torch.randint(12, (400,))
+    run = Training(Network(Shape(12, 16, 1, 2, 8), Parts()), Text(ids, ids[:40], "abcdefghijkl"),
+                   Plan(steps=6, rows=2, warm=1, every=2))
+    shown, last = [], []
+    monkeypatch.setattr(cards, "watched", lambda: watched)
+    monkeypatch.setattr("IPython.display.display", lambda thing, display_id, update: shown.append(
+        (display_id, update)))
+    monkeypatch.setattr(plots, "show", lambda figure, alt: last.append(alt))
+    show.follow(run)
+    assert run.step == 6
+    assert shown == ([("your-model-bar", n > 0) if what == 0 else ("your-model-curve", n > 0)
+                      for n in range(3) for what in (0, 1)] if watched else [])
+    assert len(last) == 1
+
+
+def test_the_stored_curve_is_of_a_full_run():
+    record = show.full_run()
+    assert record["log"][-1]["step"] == record["plan"]["steps"] == 1000
+    assert record["log"][-1]["valid"] < 1.5
+    assert record["most_memory"] < 1.5e9
+    assert len(record["sample"]) > 400
+
+
 # ---- the learner's copy
 
 def test_a_copy_has_no_outputs_and_is_never_overwritten(work, capsys):
@@ -79,12 +128,23 @@ def test_a_copy_has_no_outputs_and_is_never_overwritten(work, capsys):
     assert path.read_text() == "mine"
 
 
+def test_the_start_page_gives_a_copy_at_a_click(work):
+    button, _answer = start_page.model_menu().children
+    assert button.description == "Start your model"
+    button.click()
+    assert (work / "your_model.ipynb").exists()
+    said = start_page._model_html()
+    assert "nothing was overwritten" in said
+    assert 'your_model.ipynb">work/your_model.ipynb</a>' in said
+
+
 def test_a_full_disk_is_said(work, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
     monkeypatch.setattr(work_folder.os, "open", full)
     with pytest.raises(work_folder.WorksheetError, match="cannot write the notebook of your model"):
         work_folder.start_model()
+    assert "cannot write the notebook of your model" in start_page._model_html()
 
 
 # ---- the report

@@ -27,7 +27,8 @@ PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
 BESIDE = {f"dlsys_helpers.{name}" for name in (
     "acting", "cards", "catalog", "checking", "diagrams", "drawings", "expect", "guesses",
     "judging", "number_lines", "plots", "progress", "room", "sheet", "store", "verdicts",
-    "wording")}
+    "wording")} | {f"dlsys_model.{name}" for name in ("errors", "report", "show")}
+LEARNERS = ("dlsys.", "dlsys_model.answers")
 FRONT_END = ("explorers/explorer.js", "explorers/explorer.css")
 
 
@@ -153,12 +154,13 @@ def used_modules(code: str) -> set[str]:
 def reached(modules: Iterable[str]) -> set[str]:
     """These modules and all that they import, transitively.
 
-    Not those of the command, `dlsys`: it reads what a learner wrote, and no number depends on it.
+    Not those that read what a learner wrote, the command `dlsys` among them: no number of the
+    course depends on it.
     """
     found: set[str] = set()
     left = list(modules)
     while left:
-        if (name := left.pop()) not in found and not name.startswith("dlsys."):
+        if (name := left.pop()) not in found and not name.startswith(LEARNERS):
             found.add(name)
             left += _imported_by(name)
     return found

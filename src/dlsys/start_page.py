@@ -310,6 +310,33 @@ def start_menu():
     return _lasting(widgets.VBox([_row(menu, core, button), answer]))
 
 
+def model_menu():
+    """A button that copies *Your model* to ``my-work/``, and a link to the copy."""
+    import ipywidgets as widgets
+    from IPython.display import HTML, display
+
+    button = widgets.Button(description="Start your model", layout={"width": "max-content"})
+    answer = widgets.Output()
+
+    def begin(_):
+        answer.clear_output()
+        with answer:
+            display(HTML(_model_html()))
+
+    button.on_click(begin)
+    return _lasting(widgets.VBox([button, answer]))
+
+
+def _model_html() -> str:
+    """What the button answers: a link to the copy, or what went wrong."""
+    try:
+        path, created = work_folder.start_model()
+    except UserError as error:
+        return f"<p>{_text(str(error))}</p>"
+    word = "Copied." if created else "You started it before; nothing was overwritten."
+    return f"<p>{word} Open {cards.link(path, f'{path.parent.name}/{path.name}')}</p>"
+
+
 def _row(*parts):
     """Parts side by side; in a narrow panel the last ones move below the first."""
     import ipywidgets as widgets

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from dlsys_model.network import Network
 from dlsys_model.parts import Parts
-from dlsys_model.text import Text
+from dlsys_model.text import Text, TextError
 
 NAMES = ["qkv", "out", "up", "down"]
 
@@ -55,9 +55,12 @@ def second_text(parts: Parts, text: Text, pairs: list[tuple[str, str]], length: 
                 share: float = 0.2, seed: int = 0) -> tuple[Rows, Rows]:
     """Prompts and answers as padded rows to train and to test; pairs of strange letters are left.
 
-    share: of the pairs, to test.
+    share: of the pairs, to test. Raises TextError where fewer than 10 are left.
     """
     known = [pair for pair in pairs if set("".join(pair)) <= set(text.letters)]
+    if len(known) < 10:
+        raise TextError(f"second text: {len(known)} of {len(pairs)} pairs are written in the "
+                        "letters of the first, expected 10 or more. Give pairs of your own.")
     train, test = parts.split_groups(torch.arange(len(known)), share, seed)
     return (_rows(parts, text, [known[n] for n in train], length),
             _rows(parts, text, [known[n] for n in test], length))

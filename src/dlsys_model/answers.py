@@ -9,6 +9,7 @@ import ast
 import builtins
 import itertools
 import re
+import symtable
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,17 +36,17 @@ class Sheet:
     broken: dict[str, str] = field(default_factory=dict)
 
     def needed(self, name: str) -> list[str]:
-        """Names of the pieces that a function is made of: those it uses, then itself."""
-        found: dict[str, None] = {}
+        """Names of the pieces that a function is made of, each after those that it uses."""
+        found, seen = [], set()
 
         def visit(one: str) -> None:
-            if one in found or one not in self.pieces:
-                return
-            found[one] = None
-            for used in sorted(_names(self.pieces[one])):
-                visit(used)
+            if one in self.pieces and one not in seen:
+                seen.add(one)
+                for used in sorted(_names(self.pieces[one])):
+                    visit(used)
+                found.append(one)
         visit(name)
-        return [*list(found)[:0:-1], name]
+        return found
 
     def source(self, name: str) -> str:
         """A function with its imports and helpers, as a module of its own."""
@@ -171,6 +172,13 @@ def _text(source: str, node: ast.stmt) -> str:
 
 
 def _names(source: str) -> set[str]:
-    """Names that a piece reads and Python does not have."""
-    return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)
-            and not hasattr(builtins, node.id)}
+    """Names that a piece takes from the cells around it: no local ones, and none of Python's."""
+    found = set()
+
+    def visit(table: symtable.SymbolTable) -> None:
+        found.update(symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()
+                     and (table.get_type() == "module" or symbol.is_global()))
+        for inner in table.get_children():
+            visit(inner)
+    visit(symtable.symtable(source, "<cell>", "exec"))
+    return {name for name in found if not hasattr(builtins, name)}

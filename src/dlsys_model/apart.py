@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from dlsys_helpers.ranks import Ranks
 from dlsys_model import parts as parts_module
 from dlsys_model import text as texts
+from dlsys_model.errors import ModelError
 from dlsys_model.network import Network, Shape
 from dlsys_model.parts import Parts
 from dlsys_model.training import Plan, Training, flat
@@ -27,7 +28,7 @@ from dlsys_model.training import Plan, Training, flat
 Job = dict[str, Any]  # "parts": of Parts.origin(), "plan" and "shape": what differs from theirs
 
 
-class ProcessFailed(RuntimeError):
+class ProcessFailed(ModelError):
     """The process ended before it was killed. The message holds its last words."""
 
 

@@ -183,7 +183,8 @@ def as_onnx(model: Network, x: Tensor, y: Tensor) -> tuple[bytes, Callable[[Tens
 
 
 def loss(small: nn.Module, text: Text, parts: Parts, length: int, rows: int = 8) -> float:
-    """Validation loss of a model in nats a letter, over some rows."""
+    """Validation loss of a model in nats a letter, over `rows` rows or as many as there are."""
+    rows = min(rows, (len(text.valid) - 1) // length)
     x, y = (part[:rows * length] for part in (text.valid, text.valid[1:]))
     logits = parts.predict(small, x.view(rows, length)).flatten(0, 1)
     return F.cross_entropy(logits, y).item()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlsys_helpers import paths
-from dlsys_helpers.errors import UserError
+from dlsys_model.errors import ModelError
 
 PLACES = ("data", "model", "training", "two processes", "adapters", "compression", "meters")
 
@@ -131,7 +131,7 @@ CATALOGUE = (
 BY_ID = {part.id: part for part in CATALOGUE}
 
 
-class PartBroke(UserError):
+class PartBroke(ModelError):
     """A learner's answer failed inside the model. The message names part, shapes and exercise."""
 
     def __init__(self, part: Part, what: str) -> None:
@@ -139,9 +139,6 @@ class PartBroke(UserError):
                          f"{_in_place(part)} in its place: parts.without(\"{part.id}\"); your "
                          f"answer stays as it is. Its check: dlsys check {part.id}")
         self.part = part
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"PartBroke: {self}"]
 
 
 def _in_place(part: Part) -> str:
@@ -187,7 +184,7 @@ class Parts:
         return str(self.folder or paths.MY_WORK), sorted(self.mine)
 
 
-class PartsError(UserError):
+class PartsError(ModelError):
     """No such part."""
 
 

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dlsys_helpers import guesses, progress
-from dlsys_helpers.errors import UserError
+from dlsys_model.errors import ModelError
 from dlsys_model.parts import CATALOGUE, OURS, PLACES, Part, Parts
 
 FILE = "your_model.html"
 
 
-class ReportError(UserError):
+class ReportError(ModelError):
     """The report cannot be written. The message says what to do."""
 
 
@@ -105,7 +105,8 @@ td, th {{ text-align: left; padding: .15rem .6rem .15rem 0; vertical-align: top;
   border-bottom: 1px solid #8884; overflow-wrap: anywhere; }}
 pre {{ white-space: pre-wrap; border-left: 3px solid; padding-left: .8rem; }}
 svg {{ width: 100%; font-size: 12px; fill: currentColor; }}
-.parts {{ columns: 2; font-size: .85em; }}
+th, .parts td:not(:last-child) {{ white-space: nowrap; }}
+.parts {{ columns: 20rem 2; font-size: .8em; }}
 @media print {{ body {{ margin: 0; font-size: 11px; }} h2 {{ break-after: avoid; }} }}
 </style>
 <h1>My model</h1>
@@ -120,6 +121,6 @@ a letter. {date}.</p>
 <h2>Guessed and measured</h2>
 <table><tr><th>question</th><th>guessed</th><th>measured</th></tr>{guesses}</table>
 <h2>Parts</h2>
-<table class="parts">{parts}</table>
+<div class="parts"><table>{parts}</table></div>
 </html>
 """

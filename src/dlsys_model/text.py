@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dlsys_helpers.errors import UserError
+from dlsys_model.errors import ModelError
 
 BLOCK = 2000  # characters; every tenth block is kept for validation
 SHORTEST = 10_000  # characters of a text: fewer leave no validation row of the trained length
@@ -18,7 +18,7 @@ MOST_KINDS = 1000  # of letters: beyond that the head is larger than the rest of
 _FOLDER = Path(__file__).parent
 
 
-class TextError(UserError):
+class TextError(ModelError):
     """A file cannot be read as text, or is too short. The message says what to do."""
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,16 +18,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dlsys_helpers.errors import UserError
+from dlsys_model.errors import ModelError
 from dlsys_model.network import Network
-from dlsys_model.parts import Parts
+from dlsys_model.parts import PartBroke, Parts
 from dlsys_model.text import Text, rows
 
 BETAS, EPS, MAX_NORM = (0.9, 0.95), 1e-8, 1.0
 
 
-class CheckpointError(UserError):
+class CheckpointError(ModelError):
     """A checkpoint cannot be written or read. The message says what to do."""
+
+
+class TrainingError(ModelError):
+    """A training cannot begin or go on. The message says what to do."""
 
 
 class Plan(NamedTuple):
@@ -99,8 +103,8 @@ class Training:
     def __init__(self, model: Network, text: Text, plan: Plan, rank: int = 0, world: int = 1,
                  all_sum: Callable[[Tensor], Tensor] | None = None) -> None:
         if plan.steps <= plan.warm:
-            raise ValueError(f"plan: got {plan.steps} steps with {plan.warm} of warm-up, expected "
-                             "more steps than that.")
+            raise TrainingError(f"plan: got {plan.steps} steps with {plan.warm} of warm-up, "
+                                "expected more steps than that.")
         self.model, self.text, self.plan, self.parts = model, text, plan, model.parts
         self.rank, self.world, self.all_sum = rank, world, all_sum
         groups = self.parts.decay_groups(model, plan.decay)
@@ -122,8 +126,9 @@ class Training:
         length, share = self.model.shape.length, self.plan.rows // self.world
         count = (len(self.text.train) - 1 - length) // length
         if count < self.plan.rows:
-            raise ValueError(f"text: holds {count} rows of {length}, expected {self.plan.rows} "
-                             "or more. Take fewer rows a step, or a longer text.")
+            raise TrainingError(f"text: holds {count} rows of {length}, expected "
+                                f"{self.plan.rows} or more. Take fewer rows a step, or a longer "
+                                "text.")
         epoch, place = divmod(self.step, count // self.plan.rows)
         if self._order[0] != epoch:
             self._order = (epoch, self.parts.epoch_indices(
@@ -146,7 +151,7 @@ class Training:
         """Train up to step `until`, or to the plan's end; yields each entry of the log.
 
         save: where a checkpoint is written at each entry, with the log beside it. Raises
-        PartBroke, and CheckpointError; the run can then go on from the step it has reached.
+        PartBroke, TrainingError and CheckpointError; the run can then go on from its step.
         """
         last = min(self.plan.steps, until or self.plan.steps)
         while self.step < last:
@@ -166,8 +171,8 @@ class Training:
         x, y = self.batch()
         loss = self._how()(x, y)
         if not math.isfinite(loss):
-            raise ValueError(f"step {self.step}: the loss is {loss}. Lower the peak of the rate, "
-                             "and look with first_nan_module.")
+            raise TrainingError(f"step {self.step}: the loss is {loss}. Lower the peak of the "
+                                "rate, and look with first_nan_module.")
         if self.averaged is not None:
             self.parts.ema_update(self.averaged, self.model, self.plan.average)
         self.step += 1
@@ -261,17 +266,20 @@ class Training:
         return kept | ({"averaged": self.averaged} if self.averaged is not None else {})
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint, and the log beside it. Raises CheckpointError; the former stays."""
+        """Write the log and a checkpoint beside it. Raises CheckpointError; the former stays.
+
+        After a kill between the two the log is ahead: a resumed run enters those steps again.
+        """
         path = Path(path)
         try:
+            _keep_log(path, self.events)
             self.parts.save_checkpoint(str(path), self._kept(), self._facts())
-            _log(path).write_text("".join(json.dumps(event) + "\n" for event in self.events))
-        except (OSError, RuntimeError, UserError) as error:
-            cause = error.__cause__ if isinstance(error, UserError) else error
+        except (OSError, RuntimeError, PartBroke) as error:
+            cause = error.__cause__ if isinstance(error, PartBroke) else error
             if not isinstance(cause, OSError | RuntimeError):
                 raise
-            with suppress(OSError):
-                Path(f"{path}.part").unlink()
+            for half in (Path(f"{path}.part"), Path(f"{path}.log.part")):
+                half.unlink(missing_ok=True)  # what is half written takes room
             why = getattr(cause, "strerror", None) or str(cause).split("\n")[0][:80]
             raise CheckpointError(
                 f"{path.name}: the checkpoint of step {self.step} cannot be written ({why}). The "
@@ -309,6 +317,13 @@ def _update(parts: Parts, rule: str, w: Tensor, grad: Tensor, state: dict, group
         parts.lion_step(w, grad, state, group["lr"] / 10, (0.9, 0.99), 10 * group["weight_decay"])
     else:
         parts.adam_step(w, grad, state, group["lr"], BETAS, EPS, group["weight_decay"])
+
+
+def _keep_log(path: Path, events: list[tuple]) -> None:
+    """Write the log beside a checkpoint, whole or not at all."""
+    fresh = path.with_name(f"{path.name}.log.part")
+    fresh.write_text("".join(json.dumps(event) + "\n" for event in events))
+    os.replace(fresh, _log(path))
 
 
 def _log(path: Path) -> Path:
