@@ -53,7 +53,8 @@ def drawing(layers: int, traps: str | None = None) -> str:
 
     block = f'<li class="lm-block"><span>{layers} times</span><ol>{row(BLOCK)}</ol></li>'
     return ('<nav class="lm-map" aria-label="The model, part by part">'
-            f"<p>What a letter passes through</p><ol>{row(BEFORE)}{block}{row(BEHIND)}</ol>"
+            '<p>What a letter passes through</p><ol class="lm-whole">'
+            f"{row(BEFORE)}{block}{row(BEHIND)}</ol>"
             f"<p>What trained it</p><ol>{row(TRAINED)}</ol>"
             f"<p>How it is kept</p><ol>{row(KEPT)}</ol></nav>")
 

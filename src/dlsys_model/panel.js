@@ -30,12 +30,12 @@ const loaded = (address) => new Promise((done, failed) => {
 });
 
 // ---- controls ---------------------------------------------------------------------------------
-// A row of buttons of which one is pressed: { node, get, allow }.
-function choice(legend, options, onChange) {
+// A row of buttons of which one is pressed: { node, get, allow }; `first` is at the beginning.
+function choice(legend, options, onChange, first = 0) {
   const name = uniqueId();
   const inputs = options.map((_, i) => el("input", { ...KEYS, type: "radio", name, id: name + i }));
   const parts = options.flatMap((option, i) => [inputs[i], el("label", { for: name + i }, option)]);
-  inputs[0].checked = true;
+  inputs[first].checked = true;
   inputs.forEach((input) => input.addEventListener("change", onChange));
   const node = el("fieldset", { class: "xp-choice" }, el("legend", {}, legend),
     el("div", { class: "xp-options" }, ...parts));
@@ -95,7 +95,7 @@ function panel(root, model) {
   const text = el("div", { class: "lm-page" });
   const say = el("p", { class: "xp-say", "aria-live": "polite" },
     `${LETTERS} letters, one after the other: each is drawn from what the model expects next.`);
-  const block = choice("Attention in block", numbers(layers), () => look());
+  const block = choice("Attention in block", numbers(layers), () => look(), layers - 1);
   const head = choice("of head", ["all", ...numbers(heads)], () => look());
 
   root.querySelectorAll(":scope > .lm-wait").forEach((node) => node.remove());
@@ -118,8 +118,10 @@ function panel(root, model) {
     text.replaceChildren(...parts, el("b", {}, last.all.at(-1)));
     text.normalize();
     const t = weights.indexOf(most), back = weights.length - t;
-    say.textContent = `${last.sentence} For its last letter, ${shown(last.all.at(-1))}, it looked ` +
-      `most at ${shown(last.all[from + t])}, ${back} back: ${percent(most)} of the attention.`;
+    const who = head.get() ? `head ${head.get()}` : "the mean of its heads";
+    say.textContent = `${last.sentence} Before the last letter, ${shown(last.all.at(-1))}, ${who} ` +
+      `in block ${block.get() + 1} looks most at ${shown(last.all[from + t])}, ${back} back: ` +
+      `${percent(most)} of the attention.`;
   }
 
   async function run(pace) {
@@ -159,13 +161,19 @@ function panel(root, model) {
   function sentence(count, busy, size, { cached, masked }, left) {
     const how = !masked ? "without the mask, which the cache rests on"
       : cached ? "with the cache" : "without the cache";
-    const loss = model.validation?.[size];
+    const loss = masked && model.validation?.[size];
     return (left.length ? `Left out, since it was trained without: ${left.join(" ")}. ` : "") +
       `${count} letters, ${Math.round((1000 * count) / busy)} a second ${how}. In ${size} bits its ` +
       `weights take ${kilobytes(model, size)}\u00a0kB` +
       (loss ? `, and its loss on text kept apart is ${loss.toFixed(2)} nats a letter.` : ".");
   }
 
+  // JupyterLab keeps Enter from a form.
+  form.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.isComposing || event.target === button) return;
+    event.preventDefault();
+    form.requestSubmit();
+  });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (running) running = null;
