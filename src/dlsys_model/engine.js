@@ -20,7 +20,7 @@ function unpack(bytes) {
   const tensors = {};
   for (const [name, size] of Object.entries(sizes(header.shape)))
     tensors[name] = (size.length === 1 ? floats : levels)(view, start + places[name], size);
-  return { ...header, tensors };
+  return { ...header, letters: [...header.letters], tensors };
 }
 
 function sizes({ letters: V, width: d, layers }) {

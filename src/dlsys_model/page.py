@@ -32,7 +32,8 @@ BLOCK = [Part("norm", "05.2"), Part("causal mask", "08.1"), Part("attention, cac
 BEHIND = [Part("norm, logits", "01.2"), Part("temperature", "11.3")]
 TRAINED = [Part("rows of text", "09.5"), Part("next letter", "08.3"), Part("loss", "03.2"),
            Part("gradients", "02.1"), Part("clipping", "03.3"), Part("AdamW", "04.8"),
-           Part("decay groups", "04.1"), Part("schedule", "04.6"), Part("checkpoint", "12.8")]
+           Part("decay groups", "04.1"), Part("schedule", "04.6"), Part("validation", "02.5"),
+           Part("checkpoint", "12.8")]
 KEPT = [Part("8-bit grid", "11.1"), Part("bytes", "11.5")]
 
 

@@ -31,7 +31,7 @@ const loaded = (address) => new Promise((done, failed) => {
 
 // ---- controls ---------------------------------------------------------------------------------
 // A row of buttons of which one is pressed: { node, get, allow }; `first` is at the beginning.
-function choice(legend, options, onChange, first = 0) {
+function choice(legend, options, onChange = () => {}, first = 0) {
   const name = uniqueId();
   const inputs = options.map((_, i) => el("input", { ...KEYS, type: "radio", name, id: name + i }));
   const parts = options.flatMap((option, i) => [inputs[i], el("label", { for: name + i }, option)]);
@@ -43,19 +43,18 @@ function choice(legend, options, onChange, first = 0) {
     allow: (is) => (node.disabled = !is) };
 }
 
-function temperature(onChange) {
+function temperature() {
   const id = uniqueId(), now = el("output", { class: "xp-now", for: id });
   const input = el("input", { ...KEYS, type: "range", id, min: 0, max: 1.5, step: 0.1, value: 0.7 });
   const show = () => (now.textContent = (+input.value).toFixed(1));
-  input.addEventListener("input", () => (show(), onChange()));
+  input.addEventListener("input", show);
   show();
   return { node: el("div", { class: "xp-slider" },
     el("label", { for: id }, "Temperature"), now, input), get: () => +input.value };
 }
 
-function field(label, type, value, onChange) {
-  const input = el("input", { ...KEYS, type, value });
-  input.addEventListener("change", onChange);
+function field(label, type, value) {
+  const input = el("input", { ...KEYS, type, value, maxlength: 200 });
   return { node: el("label", { class: `lm-field lm-${type}` }, el("span", {}, label), input),
     get: () => input.value };
 }
@@ -71,124 +70,142 @@ function kilobytes({ shape, tensors }, bits) {
   return Math.round(bytes.reduce((a, b) => a + b) / 1000);
 }
 
-// The mean of some heads' weights on each place.
-const meanOf = (heads) =>
-  heads[0].map((_, t) => heads.reduce((sum, head) => sum + head[t], 0) / heads.length);
+// How it went, in numbers.
+function account(model, { count, busy, bits, cached, masked, left }) {
+  const how = !masked ? "without the mask, which the cache rests on"
+    : cached ? "with the cache" : "without the cache";
+  const loss = masked && model.validation?.[bits];
+  return (left.length ? `Left out, since it was trained without: ${left.join(" ")}. ` : "") +
+    `${count} letters, ${Math.round((1000 * count) / busy)} a second ${how}. In ${bits} bits its ` +
+    `weights take ${kilobytes(model, bits)}\u00a0kB` +
+    (loss ? `, and its loss on text kept apart is ${loss.toFixed(2)} nats a letter.` : ".");
+}
+
+// ---- where the last letter looked -------------------------------------------------------------
+// The weights on the places before the last letter, of one head or the mean of all, and the most
+// looked at. `from`: the first of these places in the text.
+function attention({ letters, looked }, block, head) {
+  const heads = head ? [looked[block][head - 1]] : looked[block];
+  const weights = heads[0].map((_, t) => heads.reduce((sum, one) => sum + one[t], 0) / heads.length);
+  const most = weights.reduce((a, b) => Math.max(a, b));
+  return { weights, most, from: letters.length - 1 - weights.length };
+}
+
+// The text with these places darker, the more it looked there.
+function shade(node, letters, { weights, most, from }) {
+  const places = [...weights].map((weight, t) =>
+    weight < most / 20 ? letters[from + t] : marked(letters[from + t], weight / most));
+  node.replaceChildren(letters.slice(0, from).join(""), ...places, el("b", {}, letters.at(-1)));
+  node.normalize();
+}
+
+function marked(letter, strength) {
+  const node = el("span", { class: "lm-seen" }, letter);
+  node.style.setProperty("--seen", `${Math.round(60 * strength)}%`);
+  return node;
+}
+
+function inWords(letters, { weights, most, from }, block, head) {
+  const at = weights.indexOf(most), who = head ? `head ${head}` : "the mean of its heads";
+  return `Before the last letter, ${shown(letters.at(-1))}, ${who} in block ${block + 1} looks ` +
+    `most at ${shown(letters[from + at])}, ${weights.length - at} back: ${percent(most)} of the ` +
+    "attention.";
+}
 
 // ---- the panel --------------------------------------------------------------------------------
-function panel(root, model) {
-  const coarse = {}; // models in fewer bits, made once
-  const inThese = (bits) => (coarse[bits] ??= inBits(model, bits));
-  const { layers, heads } = model.shape;
-  let running = null, last = null;
+const BITS = [8, 4, 3], SWITCH = ["on", "off"];
+const isOn = (control) => control.get() === 0;
+const numbers = (count) => Array.from({ length: count }, (_, i) => i + 1);
+const frame = () => new Promise(requestAnimationFrame);
 
-  const prompt = field("Begin with", "text", PROMPT, () => {});
-  prompt.node.querySelector("input").maxLength = 200;
-  const button = el("button", { ...KEYS, class: "lm-button" }, "Write");
+// What one sets and sees; `look` is called when another block or head is chosen.
+function parts({ shape: { layers, heads } }, look) {
+  const bits = choice("Bits a weight", BITS), cache = choice("Cache", SWITCH);
+  const mask = choice("Causal mask", SWITCH, () => cache.allow(isOn(mask)));
+  return { bits, cache, mask, heat: temperature(), seed: field("Seed", "number", 1),
+    prompt: field("Begin with", "text", PROMPT),
+    button: el("button", { ...KEYS, class: "lm-button" }, "Write"),
+    text: el("div", { class: "lm-page" }),
+    block: choice("Attention in block", numbers(layers), look, layers - 1),
+    head: choice("of head", ["all", ...numbers(heads)], look),
+    say: el("p", { class: "xp-say", "aria-live": "polite" }, `${LETTERS} letters, one after the ` +
+      "other: each is drawn from what the model expects next.") };
+}
+
+function place(root, { prompt, button, heat, bits, mask, cache, seed, text, block, head, say }) {
   const form = el("form", { class: "lm-ask" }, prompt.node, button);
-  const heat = temperature(() => {});
-  const BITS = [8, 4, 3];
-  const bits = choice("Bits a weight", BITS, () => {});
-  const mask = choice("Causal mask", ["on", "off"], () => cache.allow(mask.get() === 0));
-  const cache = choice("Cache", ["on", "off"], () => {});
-  const seed = field("Seed", "number", 1, () => {});
-  const text = el("div", { class: "lm-page" });
-  const say = el("p", { class: "xp-say", "aria-live": "polite" },
-    `${LETTERS} letters, one after the other: each is drawn from what the model expects next.`);
-  const block = choice("Attention in block", numbers(layers), () => look(), layers - 1);
-  const head = choice("of head", ["all", ...numbers(heads)], () => look());
-
-  root.querySelectorAll(":scope > .lm-wait").forEach((node) => node.remove());
+  root.querySelector(".lm-wait").remove();
   root.querySelector(".xp-title").after(form,
     el("div", { class: "xp-controls" }, heat.node, bits.node, mask.node, cache.node, seed.node),
     text, el("div", { class: "xp-controls lm-look" }, block.node, head.node), say);
-
-  // The places that the last letter was drawn from, the darker the more it looked there.
-  function look() {
-    if (!last) return;
-    const chosen = last.looked[block.get()];
-    const weights = meanOf(head.get() ? [chosen[head.get() - 1]] : chosen);
-    const most = weights.reduce((a, b) => Math.max(a, b));
-    const from = last.all.length - 1 - weights.length, parts = [last.all.slice(0, from).join("")];
-    weights.forEach((weight, t) => {
-      const letter = last.all[from + t];
-      if (weight < most / 20) parts.push(letter);
-      else parts.push(marked(letter, weight / most));
-    });
-    text.replaceChildren(...parts, el("b", {}, last.all.at(-1)));
-    text.normalize();
-    const t = weights.indexOf(most), back = weights.length - t;
-    const who = head.get() ? `head ${head.get()}` : "the mean of its heads";
-    say.textContent = `${last.sentence} Before the last letter, ${shown(last.all.at(-1))}, ${who} ` +
-      `in block ${block.get() + 1} looks most at ${shown(last.all[from + t])}, ${back} back: ` +
-      `${percent(most)} of the attention.`;
-  }
-
-  async function run(pace) {
-    const mine = (running = {}), size = BITS[bits.get()];
-    const chosen = { temperature: heat.get(), seed: Math.trunc(+seed.get()) || 0,
-      cached: cache.get() === 0, masked: mask.get() === 0 };
-    const known = [...prompt.get()].filter((c) => model.letters.includes(c));
-    const left = [...new Set(prompt.get())].filter((c) => !model.letters.includes(c));
-    if (!known.length) known.push(model.letters[0]);
-    button.textContent = "Stop";
-    say.textContent = "It writes.";
-    await frame();
-    const writer = write(inThese(size), encode(model, known.join("")), chosen);
-    const all = [...known];
-    text.replaceChildren(known.join(""));
-    let busy = 0, count = 0, looked;
-    while (count < LETTERS && running === mine) {
-      const begin = performance.now();
-      do {
-        const next = writer.next().value;
-        all.push(model.letters[next.id]);
-        looked = next.looked;
-        count++;
-      } while (!pace && count < LETTERS && performance.now() - begin < BUSY_MS);
-      busy += performance.now() - begin;
-      text.textContent = all.join("");
-      await frame();
-    }
-    if (running && running !== mine) return; // stopped, and already asked to write anew
-    running = null;
-    button.textContent = "Write";
-    last = { all, looked, sentence: sentence(count, busy, size, chosen, left) };
-    root.dataset.written = count;
-    look();
-  }
-
-  function sentence(count, busy, size, { cached, masked }, left) {
-    const how = !masked ? "without the mask, which the cache rests on"
-      : cached ? "with the cache" : "without the cache";
-    const loss = masked && model.validation?.[size];
-    return (left.length ? `Left out, since it was trained without: ${left.join(" ")}. ` : "") +
-      `${count} letters, ${Math.round((1000 * count) / busy)} a second ${how}. In ${size} bits its ` +
-      `weights take ${kilobytes(model, size)}\u00a0kB` +
-      (loss ? `, and its loss on text kept apart is ${loss.toFixed(2)} nats a letter.` : ".");
-  }
-
   // JupyterLab keeps Enter from a form.
   form.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.isComposing || event.target === button) return;
     event.preventDefault();
     form.requestSubmit();
   });
+  return form;
+}
+
+// Builds the panel; returns what makes it write. `paced`: a letter a frame, for the eye.
+function panel(root, model) {
+  const coarser = {}; // models in fewer bits, made once
+  let running = null, last = null;
+  const on = parts(model, () => last && look());
+  const form = place(root, on);
+
+  function look() {
+    const [block, head] = [on.block.get(), on.head.get()];
+    const seen = attention(last, block, head);
+    shade(on.text, last.letters, seen);
+    on.say.textContent = `${last.account} ${inWords(last.letters, seen, block, head)}`;
+  }
+
+  // The letters of the prompt that the model knows, and those that it does not.
+  function asked() {
+    const typed = [...on.prompt.get()], knows = (letter) => model.letters.includes(letter);
+    const known = typed.filter(knows);
+    return { letters: known.length ? known : [model.letters[0]],
+      left: [...new Set(typed)].filter((letter) => !knows(letter)) };
+  }
+
+  async function run(paced) {
+    const mine = (running = {}), { letters, left } = asked();
+    const chosen = { bits: BITS[on.bits.get()], cached: isOn(on.cache), masked: isOn(on.mask),
+      temperature: on.heat.get(), seed: Math.trunc(on.seed.get()) };
+    on.button.textContent = "Stop";
+    on.say.textContent = "It writes.";
+    on.text.textContent = letters.join("");
+    await frame();
+    const used = (coarser[chosen.bits] ??= inBits(model, chosen.bits));
+    const writer = write(used, encode(model, letters.join("")), chosen);
+    let busy = 0, count = 0, looked;
+    do {
+      const begin = performance.now();
+      do {
+        const next = writer.next().value;
+        letters.push(model.letters[next.id]);
+        looked = next.looked;
+        count++;
+      } while (!paced && count < LETTERS && performance.now() - begin < BUSY_MS);
+      busy += performance.now() - begin;
+      on.text.textContent = letters.join("");
+      await frame();
+    } while (count < LETTERS && running === mine);
+    if (running && running !== mine) return; // stopped, and already asked to write anew
+    running = null;
+    on.button.textContent = "Write";
+    last = { letters, looked, account: account(model, { ...chosen, left, count, busy }) };
+    root.dataset.written = count;
+    look();
+  }
+
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (running) running = null;
     else run(false);
   });
   return run;
-}
-
-const numbers = (count) => Array.from({ length: count }, (_, i) => i + 1);
-const frame = () => new Promise(requestAnimationFrame);
-
-function marked(letter, strength) {
-  const node = el("span", { class: "lm-seen" }, letter);
-  node.style.setProperty("--seen", `${Math.round(60 * strength)}%`);
-  return node;
 }
 
 // ---- on a page --------------------------------------------------------------------------------
