@@ -53,11 +53,13 @@ def drawing(layers: int, traps: str | None = None) -> str:
         return "".join(map(box, parts))
 
     block = f'<li class="lm-block"><span>{layers} times</span><ol>{row(BLOCK)}</ol></li>'
-    return ('<nav class="lm-map" aria-label="The model, part by part">'
-            '<p>What a letter passes through</p><ol class="lm-whole">'
+    rows = ("<p>What a letter passes through</p><ol>"
             f"{row(BEFORE)}{block}{row(BEHIND)}</ol>"
             f"<p>What trained it</p><ol>{row(TRAINED)}</ol>"
-            f"<p>How it is kept</p><ol>{row(KEPT)}</ol></nav>")
+            f"<p>How it is kept</p><ol>{row(KEPT)}</ol>")
+    if traps is None:
+        return f'<div class="lm-map">{rows}</div>'
+    return f'<nav class="lm-map" aria-label="The model, part by part">{rows}</nav>'
 
 
 def piece(layers: int, weights: str | None = None, traps: str | None = None, inside: str = "",
@@ -70,11 +72,12 @@ def piece(layers: int, weights: str | None = None, traps: str | None = None, ins
     """
     address = "" if weights is None else html.escape(weights)
     packed = f'<script type="text/plain">{inside}</script>' if inside else ""
+    waits = ("It writes here once the notebook is trusted: File, Trust Notebook." if inside else
+             "It writes in your browser, in JavaScript.")
     return (f'<div class="xp lm" role="group" aria-label="{TITLE}" data-waits '
             f'data-model="{address}"{" data-start" if starts else ""}>'
             f'<div class="xp-title">{TITLE}</div>'
-            '<p class="lm-wait">The model runs in your browser, in JavaScript.</p>'
-            f"{drawing(layers, traps)}{packed}</div>")
+            f'<p class="lm-wait">{waits}</p>{drawing(layers, traps)}{packed}</div>')
 
 
 def script() -> str:

@@ -45,7 +45,7 @@ function choice(legend, options, onChange = () => {}, first = 0) {
 
 function temperature() {
   const id = uniqueId(), now = el("output", { class: "xp-now", for: id });
-  const input = el("input", { ...KEYS, type: "range", id, min: 0, max: 1.5, step: 0.1, value: 0.7 });
+  const input = el("input", { ...KEYS, type: "range", id, min: 0, max: 1.5, step: 0.1, value: 0.6 });
   const show = () => (now.textContent = (+input.value).toFixed(1));
   input.addEventListener("input", show);
   show();
@@ -210,7 +210,6 @@ function panel(root, model) {
 
 // ---- on a page --------------------------------------------------------------------------------
 async function mount(root) {
-  root.removeAttribute("data-waits");
   try {
     const run = panel(root, await fetched(root));
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -229,4 +228,8 @@ const watcher = new IntersectionObserver((found) => {
       mount(target);
     }
 }, { rootMargin: "200px" });
-document.querySelectorAll("[data-model][data-waits]").forEach((root) => watcher.observe(root));
+// In a notebook each panel brings this script along: none is mounted twice.
+document.querySelectorAll("[data-model][data-waits]").forEach((root) => {
+  root.removeAttribute("data-waits");
+  watcher.observe(root);
+});
