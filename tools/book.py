@@ -35,7 +35,11 @@ from dlsys_helpers.stages import Stage, stage
 from tools import (
     book_finder,
     book_finish,
+<<<<<<< HEAD
     book_home,
+=======
+    book_gallery,
+>>>>>>> d537d03 (Gallery: the program, its faults, the instruments and the command that records them)
     book_pages,
     book_present,
     book_traps,
@@ -220,7 +224,8 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     print("book: pages from lessons and checks, whose wrong answers run again where the record is "
           "stale", flush=True)
     lessons = {s.number: read(NOTEBOOKS / f"{s.stem}.ipynb") for s in stages}
-    pages = {"symptoms": book_finder.page(lessons), **book_pages.generated(lessons)}
+    pages = {"symptoms": book_finder.page(lessons), "gallery": book_gallery.page(),
+             **book_pages.generated(lessons)}
     about = {"changelog": (ROOT / "CHANGELOG.md").read_text("utf-8"),
              "versions": versions.page(versions.current(), folder, versions.tagged())}
     below = (book_traps.pages(lessons) | book_pages.wrong_answers(lessons)

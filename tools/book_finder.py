@@ -27,7 +27,7 @@ from dlsys_helpers.catalog import sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from dlsys_helpers.stages import stage
 from dlsys_watch.rules import all_rules
-from tools import book_pages, book_traps
+from tools import book_gallery, book_pages, book_traps
 
 BOOK = ROOT / "book"
 OTHERS = "More signs"  # the group of traps that symptoms.yml does not name
@@ -105,6 +105,7 @@ def of_trap(see: str, trap: str, lessons: book_pages.Lessons) -> Row:
     place = f"[{trap} {book_pages.plain(catalog.trap(trap).name)}]({book_traps.name(trap)}.md)"
     if rules := rules_of(trap):
         place += f"; {find.says([f'`{rule}`' for rule in rules])}"
+    place += book_gallery.link(trap)
     return Row(see, sentence_case(keep["In your own code"]), sentence_case(keep["Keep"]), place,
                trap)
 
