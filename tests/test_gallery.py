@@ -8,7 +8,7 @@ import torch
 from bs4 import BeautifulSoup
 
 from dlsys_helpers import catalog
-from dlsys_model import faults, gallery, instruments
+from dlsys_model import faults, gallery, instruments, quiz
 from dlsys_model.faults import FAULTS
 from dlsys_model.walk import FAULTS as FAULT_NAMES
 from dlsys_model.walk import walk
@@ -112,9 +112,9 @@ def test_leaving_the_band_takes_two_readings_in_a_row():
     assert gallery.seen(run([0, None, None, None]), "validation", band) == (100, True)
 
 
-def test_the_band_is_the_range_wider_by_half_and_a_constant_has_a_band_of_a_percent():
+def test_the_band_is_three_times_the_range_and_a_constant_has_a_band_of_a_percent():
     runs = [{"curves": {"validation": [value, 100]}} for value in (1, 2, 3)]
-    assert gallery.band(runs, "validation") == [(0, 4), (99, 101)]
+    assert gallery.band(runs, "validation") == [(-1, 5), (99, 101)]
 
 
 def test_seeds_agree_on_instrument_and_side_and_the_later_step_counts():
@@ -144,7 +144,7 @@ def test_the_page_leads_to_each_fault_and_each_trap_page_to_its_line():
     for fault in gallery.recorded():
         assert f'id="fault-{fault.key}"' in text
         line = "\n".join(book_gallery.lines(fault.trap))
-        assert f"gallery.md#fault-{fault.key}" in line
+        assert f"gallery.html#fault-{fault.key}" in line
         assert gallery.told(fault.key).split(".")[0] in line.replace("\\", "")
     assert book_gallery.lines("09.4") == []
     assert book_gallery.link("09.4") == ""
@@ -154,19 +154,35 @@ def test_each_question_has_one_answer_that_its_curves_allow():
     """The instruments that are drawn tell the right fault from each of the other choices."""
     def look(key):
         return {name: where.above for name, where in gallery.findings(key).items()
-                if name in book_gallery.PANELS} | {"ends": round(gallery.curve(key, "loss")[-1], 1)}
-    for key, others in book_gallery.ASKED.items():
-        assert all(look(key) != look(other) for other in others), key
+                if name in quiz.PANELS} | {"ends": round(gallery.curve(key, "loss")[-1], 1)}
+    for asked in quiz.questions():
+        assert all(look(asked.key) != look(other) for other in quiz.ASKED[asked.key]), asked.key
 
 
 def test_right_choices_stand_in_every_place_and_the_picture_does_not_say_them():
     places = []
-    for block in book_gallery.questions():
-        page = BeautifulSoup(block, "html.parser")
-        asked = json.loads(page.select_one("[data-guess]")["data-guess"])
+    for asked in quiz.questions():
+        page = BeautifulSoup(book_gallery.question(asked), "html.parser")
+        choices = json.loads(page.select_one("[data-guess]")["data-guess"])["choices"]
         right = json.loads(page.select_one("[data-measured]")["data-measured"])["right"]
-        places.append(asked["choices"].index(right))
-        assert len(set(asked["choices"])) == 4
+        places.append(choices.index(right))
+        assert len(set(choices)) == 4
         assert right not in page.img["alt"]
     assert len(places) >= 6
     assert max(map(places.count, range(4))) - min(map(places.count, range(4))) <= 1
+
+
+def test_in_a_notebook_the_answer_comes_after_the_guess(monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda *parts: shown.extend(parts))
+    quiz.ask(1)
+    _, form, told = shown
+    asked = quiz.questions()[0]
+    assert told.value == ""
+    wrong = next(choice for choice in asked.form["choices"] if choice != asked.right)
+    form.said = {"guess": wrong, "sure": True}
+    assert told.value.startswith("It is: ")
+    form.said = {"guess": asked.right, "sure": True}
+    assert told.value.startswith("Right (trap ")
+    with pytest.raises(ValueError, match="question: got 0, expected 1 to "):
+        quiz.ask(0)

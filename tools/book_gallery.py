@@ -10,24 +10,11 @@ from collections import Counter
 from matplotlib import pyplot as plt
 
 from dlsys_helpers import catalog, plots
-from dlsys_model import faults, gallery
+from dlsys_model import faults, gallery, quiz
 from dlsys_model.faults import Fault
 from dlsys_model.walk import walk
 from tools import book_pages
 
-# What is asked: the fault whose curves are drawn, and the other choices. The place of the right
-# one goes round.
-ASKED = {
-    "scale": ("rate_10", "same_rows", "epochs"),
-    "not_shifted": ("mask", "padding_counts", "twentieth"),
-    "softmax": ("rate_100", "next_row", "no_end"),
-    "reshape": ("post_norm", "batch_first", "no_warm"),
-    "bfloat16": ("list", "frozen", "slow_mean"),
-    "plain": ("no_state", "no_schedule", "new_head"),
-    "buffers": ("overlap", "eval", "one_rank"),
-    "epochs": ("seldom", "zero_grad", "data"),
-}
-PANELS = ("loss", "validation", "norm", "moved")
 HEAD = """```{raw} html
 <script>document.documentElement.classList.add("guess-first");</script>
 <link rel="stylesheet" href="explorers/guess.css">
@@ -43,7 +30,8 @@ def page() -> str:
         "what the program does without a fault, at several seeds.",
         book_pages.raw(walk.static_html()),
         "## Name the fault", "Curves of one run beside the band of healthy ones. Which fault is "
-        "it? Nothing is kept but your guesses, in your browser.", *questions(),
+        "it? Nothing is kept but your guesses, in your browser.",
+        *(book_pages.raw(question(asked)) for asked in quiz.questions()),
         "## Which instrument shows how many", counted(found),
         "## What no instrument shows", unseen(found),
         "## All of them", table(found),
@@ -61,8 +49,8 @@ def introduction(found: list[Fault]) -> str:
             "another instrument, and some show in none.\n\n"
             "A fault *shows* where an instrument leaves the band of the healthy runs for two "
             "readings in a row, "
-            "at every recorded seed. The band is the range of the healthy runs, wider by half at "
-            f"either side. Held against the band of the others, the healthy runs give "
+            "at every recorded seed. The band is the range of the healthy runs, once more as wide "
+            f"at either side. Held against the band of the others, the healthy runs give "
             f"{healthy['alarms']} false alarms in {healthy['seeds'] * len(gallery.INSTRUMENTS)}. "
             "All of it holds for this program, its size, its rate and its 600 steps: a "
             "longer run or a larger model may show what this one does not.")
@@ -80,14 +68,10 @@ def counted(found: list[Fault]) -> str:
     ax.bar_label(bars, padding=5, color=plots.INK)
     ax.invert_yaxis()
     said = ", ".join(f"{name} {count}" for name, count in counts.items())
-    return image(ax.figure, f"Bars: faults of {len(found)} that each instrument shows: {said}.")
-
-
-def image(figure: plt.Figure, alt: str) -> str:
-    data = base64.b64encode(plots.picture(figure)).decode()
-    plt.close(figure)
-    return book_pages.raw(f'<img class="figure" alt="{html.escape(alt)}" '
-                          f'src="data:image/png;base64,{data}">')
+    drawn = png(plots.picture(ax.figure),
+                f"Bars: faults of {len(found)} that each instrument shows: {said}.")
+    plt.close(ax.figure)
+    return book_pages.raw(drawn)
 
 
 def unseen(found: list[Fault]) -> str:
@@ -115,24 +99,20 @@ def of_trap(one: Fault, up: str = "") -> str:
 
 def table(found: list[Fault]) -> str:
     head = ("The fault", "Training loss", "Other curves", "In use", "What it writes")
-    return f":::{{div}} rows\n{book_pages.table(head, map(row, found))}\n:::"
+    return f":::{{div}} rows gallery\n{book_pages.table(head, map(row, found))}\n:::"
 
 
 def row(one: Fault) -> tuple[str, ...]:
     seen, run = gallery.findings(one.key), gallery.record()["faults"][one.key]
-    curves = [f"{gallery.INSTRUMENTS[name].name} {when(where)}" for name, where in seen.items()
-              if where.step and name != "loss"]
+    curves = [f"{gallery.INSTRUMENTS[name].name} {gallery.when(where)}"
+              for name, where in seen.items() if where.step and name != "loss"]
     in_use = [f"{gallery.INSTRUMENTS[name].name} {run[name]:g}" for name, where in seen.items()
               if not where.step and run[name] is not None]
     ended = [f"ends by itself: {book_pages.plain(run['ended'])}"] if run["ended"] else []
     return (f'<span id="fault-{one.key}"></span>{of_trap(one)}',
-            when(seen["loss"]) if "loss" in seen else "as healthy",
+            gallery.when(seen["loss"]) if "loss" in seen else "as healthy",
             "; ".join(curves) or "as healthy", "; ".join(in_use + ended) or "as healthy",
             book_pages.plain(run["sample"][:60].strip()) or "nothing")
-
-
-def when(where: gallery.Seen) -> str:
-    return f"{'above' if where.above else 'below'} from step {where.step}"
 
 
 def program() -> str:
@@ -146,14 +126,19 @@ def program() -> str:
 def link(trap: str) -> str:
     """What follows a trap's name in a row of the finder: its first fault here; "" for none."""
     keys = [one.key for one in gallery.recorded() if one.trap == trap]
-    return f"; [its curves](gallery.md#fault-{keys[0]})" if keys else ""
+    return f"; {curves_of(keys[0], '')}" if keys else ""
+
+
+def curves_of(key: str, up: str) -> str:
+    """A link to the row of a fault, from a page whose way to the root of the book is `up`."""
+    return f'<a href="{up}gallery.html#fault-{key}">its curves</a>'
 
 
 def lines(trap: str) -> list[str]:
     """A section for a trap's page: what its faults did in the language model; [] for none."""
     found = [one for one in gallery.recorded() if one.trap == trap]
     rows = [f"- *{sentence(one.name)}* {book_pages.plain(gallery.told(one.key))} "
-            f"[Its curves](../gallery.md#fault-{one.key})" for one in found]
+            f"See {curves_of(one.key, '../')}." for one in found]
     return ["## In a language model", "\n".join(rows)] if rows else []
 
 
@@ -163,28 +148,18 @@ def sentence(text: str) -> str:
 
 # ---- questions
 
-def questions() -> list[str]:
-    known = gallery.record()["faults"]
-    asked = [(key, others) for key, others in ASKED.items()
-             if all(one in known for one in (key, *others))]
-    return [book_pages.raw(question(number, key, others))
-            for number, (key, others) in enumerate(asked)]
-
-
-def question(number: int, key: str, others: tuple[str, ...]) -> str:
+def question(asked: quiz.Asked) -> str:
     """Curves and a form beside them; the answer waits for the guess, as in a lesson."""
-    choices = [faults.BY_KEY[one].name for one in others]
-    choices.insert(number % 4, faults.BY_KEY[key].name)
-    right, id = choices[number % 4], f"gallery-{number + 1}"
-    asked = {"id": id, "text": f"{number + 1}. Which fault is it?", "choices": choices, "unit": ""}
-    measured = {"id": id, "shown": f"\N{LEFT DOUBLE QUOTATION MARK}{right}"
-                f"\N{RIGHT DOUBLE QUOTATION MARK}", "right": right}
-    trap = faults.BY_KEY[key].trap
-    return (f'<div class="pair"><div class="step">{panels(key, number + 1)}</div>'
-            f'<div class="step step-guess"><div class="xp gs" data-guess="{attribute(asked)}">'
-            f"</div></div></div>"
+    measured = {"id": asked.form["id"], "right": asked.right,
+                "shown": f"\N{LEFT DOUBLE QUOTATION MARK}{asked.right}"
+                         f"\N{RIGHT DOUBLE QUOTATION MARK}"}
+    trap = faults.BY_KEY[asked.key].trap
+    drawn = png(quiz.panels(asked.key), f"{asked.form['text']} {quiz.seen(asked.key)}")
+    return (f'<div class="pair"><div class="step">{drawn}</div>'
+            f'<div class="step step-guess"><div class="xp gs" '
+            f'data-guess="{attribute(asked.form)}"></div></div></div>'
             f'<div class="waits"><p class="dlsys-measured" data-measured="{attribute(measured)}">'
-            f"It is: {html.escape(right)}.</p><p>{html.escape(gallery.told(key))} "
+            f"It is: {html.escape(asked.right)}.</p><p>{html.escape(gallery.told(asked.key))} "
             f'<a href="traps/{trap.replace(".", "-")}.html">Trap {trap}</a></p></div>')
 
 
@@ -192,29 +167,6 @@ def attribute(facts: dict) -> str:
     return html.escape(json.dumps(facts))
 
 
-def panels(key: str, number: int) -> str:
-    """Four small plots of a run over the healthy band, as one picture."""
-    plots.use_house_style()
-    figure, axes = plt.subplots(2, 2, figsize=(6.6, 4.2))
-    for ax, name in zip(axes.flat, PANELS, strict=True):
-        values = gallery.curve(key, name)
-        low, high = gallery.limits(name)
-        every = gallery.INSTRUMENTS[name].step
-        steps = range(every, every * len(low) + 1, every)
-        ax.fill_between(steps, low, high, color=plots.INK, alpha=0.35, linewidth=0)
-        ax.plot(steps[:len(values)], values, color=plots.COLOURS[1])
-        ax.set_title(gallery.INSTRUMENTS[name].name)
-        ax.set_xlabel("step")
-    data = base64.b64encode(plots.picture(figure)).decode()
-    plt.close(figure)
-    return (f'<img class="figure" alt="{html.escape(alt(key, number))}" '
-            f'src="data:image/png;base64,{data}">')
-
-
-def alt(key: str, number: int) -> str:
-    """What is seen in the panels, in words that do not name the fault."""
-    seen = gallery.findings(key)
-    said = [f"{gallery.INSTRUMENTS[name].name} "
-            f"{when(seen[name]) if name in seen else 'within the band'}, last "
-            f"{gallery.curve(key, name)[-1]:.3g}" for name in PANELS]
-    return f"Question {number}: {'; '.join(said)}."
+def png(data: bytes, alt: str) -> str:
+    return (f'<img class="figure" alt="{html.escape(alt)}" '
+            f'src="data:image/png;base64,{base64.b64encode(data).decode()}">')

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dlsys_model.faults import BY_KEY, Fault
 
 RECORD = Path(__file__).parent / "recorded" / "gallery.json"
-MARGIN = 0.5  # by how much of its width the healthy runs' range is widened at either side
+MARGIN = 1.0  # by how much of its width the healthy runs' range is widened at either side
 LEAST = 0.01  # and by at least this share of the value: a count may have no width at all
 
 
@@ -137,13 +137,23 @@ def limits(name: str) -> tuple[list[float], list[float]]:
     return list(low), list(high)
 
 
+def steps(name: str, count: int) -> list[int]:
+    """The steps of the first `count` readings of an instrument."""
+    every = INSTRUMENTS[name].step
+    return [every * (place + 1) for place in range(count)]
+
+
+def when(where: Seen) -> str:
+    return f"{'above' if where.above else 'below'} from step {where.step}"
+
+
 def told(key: str) -> str:
     """What shows a fault, in a sentence or two without its name."""
     found, ended = findings(key), record()["faults"][key]["ended"]
-    curves = [f"{INSTRUMENTS[name].name} ({'above' if where.above else 'below'} the healthy runs "
-              f"from step {where.step})" for name, where in found.items() if where.step]
+    curves = [f"{INSTRUMENTS[name].name}, {when(where)}" for name, where in found.items()
+              if where.step]
     in_use = [INSTRUMENTS[name].name for name, where in found.items() if not where.step]
     parts = [f"The run ends by itself: {ended}."] if ended else []
-    parts += [f"It shows in: {', '.join(curves)}."] if curves else []
+    parts += [f"It shows in: {'; '.join(curves)}."] if curves else []
     parts += [f"In use it shows in: {', '.join(in_use)}."] if in_use else []
     return " ".join(parts) or "No instrument shows it: all stay within the healthy runs."

@@ -24,8 +24,7 @@ def beside(key, instrument):
     """Steps, readings with the fault, and the healthy band, up to where the run goes."""
     values = gallery.curve(key, instrument)
     low, high = (limits[:len(values)] for limits in gallery.limits(instrument))
-    every = gallery.INSTRUMENTS[instrument].step
-    return range(every, every * len(values) + 1, every), values, low, high
+    return gallery.steps(instrument, len(values)), values, low, high
 
 
 LABELS = ("with the fault", "healthy, at least", "healthy, at most")
