@@ -2,6 +2,7 @@
 
 import json
 import random
+import statistics
 
 import pytest
 import torch
@@ -112,9 +113,12 @@ def test_leaving_the_band_takes_two_readings_in_a_row():
     assert gallery.seen(run([0, None, None, None]), "validation", band) == (100, True)
 
 
-def test_the_band_is_three_times_the_range_and_a_constant_has_a_band_of_a_percent():
-    runs = [{"curves": {"validation": [value, 100]}} for value in (1, 2, 3)]
-    assert gallery.band(runs, "validation") == [(-1, 5), (99, 101)]
+def test_the_band_goes_three_spreads_to_either_side_and_a_constant_has_one_percent():
+    runs = [{"curves": {"norm": [5 + k, 10 + 2 * k], "work": [100, 100]}} for k in (-1, 0, 1)]
+    spread = statistics.stdev([4, 5, 6]) / 5  # both readings vary by the same share
+    assert gallery.band(runs, "norm") == pytest.approx(
+        [(5 - 15 * spread, 5 + 15 * spread), (10 - 30 * spread, 10 + 30 * spread)])
+    assert gallery.band(runs, "work") == [(99, 101), (99, 101)]
 
 
 def test_seeds_agree_on_instrument_and_side_and_the_later_step_counts():

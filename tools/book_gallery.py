@@ -49,9 +49,10 @@ def introduction(found: list[Fault]) -> str:
             "another instrument, and some show in none.\n\n"
             "A fault *shows* where an instrument leaves the band of the healthy runs for two "
             "readings in a row, "
-            "at every recorded seed. The band is the range of the healthy runs, once more as wide "
-            f"at either side. Held against the band of the others, the healthy runs give "
-            f"{healthy['alarms']} false alarms in {healthy['seeds'] * len(gallery.INSTRUMENTS)}. "
+            "at every recorded seed. The band goes three standard deviations to "
+            f"either side of the healthy runs' mean. Held against the band of the others, the "
+            f"healthy runs give {healthy['alarms']} false alarms in "
+            f"{healthy['seeds'] * len(gallery.INSTRUMENTS)} readings. "
             "All of it holds for this program, its size, its rate and its 600 steps: a "
             "longer run or a larger model may show what this one does not.")
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from dlsys_model.faults import BY_KEY, Fault
 
 RECORD = Path(__file__).parent / "recorded" / "gallery.json"
-MARGIN = 1.0  # by how much of its width the healthy runs' range is widened at either side
-LEAST = 0.01  # and by at least this share of the value: a count may have no width at all
+SPREADS = 3  # standard deviations of healthy runs that the band goes to either side of their mean
+LEAST = 0.01  # and at least this share of the mean: a count may not vary at all
 
 
 class Instrument(NamedTuple):
@@ -37,7 +38,6 @@ INSTRUMENTS = {
     "memory": Instrument("memory", "kB of gradients, optimizer and kept activations", 50),
     "delivered": Instrument("loss in use", "nats a letter, of the model in 4 bits", 0),
     "adapted": Instrument("loss with its adapter", "nats a letter, on the text in capitals", 0),
-    "letters": Instrument("letters it writes", "of three samples, at most 360", 0),
 }
 CURVES = tuple(name for name, one in INSTRUMENTS.items() if one.step)
 NUMBERS = tuple(name for name, one in INSTRUMENTS.items() if not one.step)
@@ -53,13 +53,17 @@ class Seen(NamedTuple):
 # ---- from runs to findings: `make gallery` condenses its runs with these
 
 def band(runs: list[dict], name: str) -> list[tuple[float, float]]:
-    """Lowest and highest of an instrument at each reading of healthy runs, widened."""
-    found = []
-    for values in zip(*(readings(run, name) for run in runs), strict=True):
-        low, high = min(values), max(values)
-        more = max(MARGIN * (high - low), LEAST * abs(high))
-        found.append((low - more, high + more))
-    return found
+    """Lowest and highest of an instrument at each reading, from two or more healthy runs.
+
+    The spread is relative to the mean and one for all readings of the instrument: five runs are too
+    few to tell it for each.
+    """
+    rows = list(zip(*(readings(run, name) for run in runs), strict=True))
+    means = [fmean(values) for values in rows]
+    squares = [(value / mean - 1) ** 2 for values, mean in zip(rows, means, strict=True)
+               for value in values]
+    more = max(SPREADS * (sum(squares) / len(rows) / (len(runs) - 1)) ** 0.5, LEAST)
+    return [(mean * (1 - more), mean * (1 + more)) for mean in means]
 
 
 def readings(run: dict, name: str) -> list[float | None]:

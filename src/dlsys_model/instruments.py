@@ -22,7 +22,7 @@ from dlsys_model import faults
 
 STEPS, WINDOW, EVERY = 600, 20, 50  # steps of a run; of a mean; between two readings
 LETTERS = 150_000  # of the text
-PROMPTS = ("The loss ", "A model ", "In the ")
+PROMPT = "The loss "
 ATEN = torch.ops.aten
 # FLOPs of the kernel that a CPU takes for attention; torch's counter knows those of CUDA.
 ATTENTION = {
@@ -151,7 +151,7 @@ def run(key: str, seed: int, last: int = STEPS) -> dict:
     began, threads = time.process_time(), torch.get_num_threads()
     torch.set_num_threads(1)
     found = {"digest": digest(key), "ended": "", "delivered": None, "adapted": None,
-             "letters": None, "sample": ""}
+             "sample": ""}
     try:
         with watch.memory.hooks, torch.random.fork_rng([]):
             found |= delivered(names, names["main"](text(), STEPS, seed, watch))
@@ -180,15 +180,13 @@ def _once(train: Callable, text: tuple, watch: Watch) -> Callable:
 
 
 def delivered(names: dict, made: tuple) -> dict:
-    """Loss of both models letter by letter, nats; letters of three samples, and the first."""
+    """Loss of both models letter by letter, nats; and what the first one writes."""
     model, loud, tested, loud_tested, numbers = made
     with torch.no_grad():
         losses = [loss_in_use(names, one, rows) for one, rows in
                   ((model, tested), (loud, loud_tested))]
-    samples = [names["write"](model, prompt, numbers, 0) for prompt in PROMPTS]
-    letters = sum(len(s) - len(p) for s, p in zip(samples, PROMPTS, strict=True))
     return {"delivered": significant(losses[0]), "adapted": significant(losses[1]),
-            "letters": letters, "sample": samples[0]}
+            "sample": names["write"](model, PROMPT, numbers, 0)}
 
 
 def loss_in_use(names: dict, model, rows: torch.Tensor) -> float:
