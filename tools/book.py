@@ -35,11 +35,8 @@ from dlsys_helpers.stages import Stage, stage
 from tools import (
     book_finder,
     book_finish,
-<<<<<<< HEAD
-    book_home,
-=======
     book_gallery,
->>>>>>> d537d03 (Gallery: the program, its faults, the instruments and the command that records them)
+    book_home,
     book_pages,
     book_present,
     book_traps,

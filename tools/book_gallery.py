@@ -127,19 +127,19 @@ def program() -> str:
 def link(trap: str) -> str:
     """What follows a trap's name in a row of the finder: its first fault here; "" for none."""
     keys = [one.key for one in gallery.recorded() if one.trap == trap]
-    return f"; {curves_of(keys[0], '')}" if keys else ""
+    return f"; {curves_of(keys[0], '', 'gallery')}" if keys else ""
 
 
-def curves_of(key: str, up: str) -> str:
+def curves_of(key: str, up: str, text: str) -> str:
     """A link to the row of a fault, from a page whose way to the root of the book is `up`."""
-    return f'<a href="{up}gallery.html#fault-{key}">its curves</a>'
+    return f'<a href="{up}gallery.html#fault-{key}">{text}</a>'
 
 
 def lines(trap: str) -> list[str]:
     """A section for a trap's page: what its faults did in the language model; [] for none."""
     found = [one for one in gallery.recorded() if one.trap == trap]
     rows = [f"- *{sentence(one.name)}* {book_pages.plain(gallery.told(one.key))} "
-            f"See {curves_of(one.key, '../')}." for one in found]
+            f"See {curves_of(one.key, '../', 'its curves')}." for one in found]
     return ["## In a language model", "\n".join(rows)] if rows else []
 
 
