@@ -13,19 +13,13 @@ from dlsys_helpers import catalog, plots
 from dlsys_model import faults, gallery, quiz
 from dlsys_model.faults import Fault
 from dlsys_model.walk import walk
-from tools import book_pages
-
-HEAD = """```{raw} html
-<script>document.documentElement.classList.add("guess-first");</script>
-<link rel="stylesheet" href="explorers/guess.css">
-<script defer src="explorers/guess.js"></script>
-```"""
+from tools import book_home, book_pages
 
 
 def page() -> str:
     found = gallery.recorded()
     return "\n\n".join([
-        "# What would you see?", HEAD, introduction(found),
+        "# What would you see?", book_pages.raw(book_home.GUESS_FIRST), introduction(found),
         "## Walk along", "Each stop is one fault. The band between the two healthy lines holds "
         "what the program does without a fault, at several seeds.",
         book_pages.raw(walk.static_html()),
