@@ -130,6 +130,20 @@ def test_seeds_agree_on_instrument_and_side_and_the_later_step_counts():
     assert gallery.agreed([one]) == one
 
 
+@pytest.mark.parametrize(("key", "sides"), {
+    "mask": {"loss": False, "validation": False, "delivered": True}, "scale": {"norm": True},
+    "f_dropout": {}}.items())
+def test_what_surprises_holds_at_each_recorded_seed(key, sides):
+    healthy = [RUNS[f"healthy {seed}"] for seed in recorder.HEALTHY]
+    bands = {name: gallery.band(healthy, name) for name in gallery.INSTRUMENTS}
+    assert key in book_gallery.SURPRISES
+    for seed in gallery.record()["faults"][key]["seeds"]:
+        found = gallery.shown(RUNS[f"{key} {seed}"], bands)
+        if len(sides) < 2:
+            assert {name: where.above for name, where in found.items()} == sides
+        assert sides.items() <= {name: where.above for name, where in found.items()}.items()
+
+
 # ---- explorer, page, questions
 
 def test_every_frame_of_the_walk_is_whole_and_all_fit_a_page():

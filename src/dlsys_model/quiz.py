@@ -14,14 +14,14 @@ from dlsys_model.faults import BY_KEY
 
 # The fault whose curves are drawn, and the other choices. The place of the right one goes round.
 ASKED = {
-    "scale": ("rate_10", "same_rows", "epochs"),
-    "mask": ("not_shifted", "padding_counts", "twentieth"),
-    "softmax": ("rate_100", "next_row", "no_end"),
-    "list": ("frozen", "no_state", "new_head"),
+    "scale": ("rate_10", "early_clip", "new_head"),
+    "mask": ("twentieth", "f_dropout", "buffers"),
+    "softmax": ("rate_100", "next_row", "dead"),
+    "list": ("frozen", "no_state", "rate_100"),
     "zero_grad": ("next_row", "rate_100", "mask"),
-    "reshape": ("dead", "tiny", "softmax"),
+    "twentieth": ("overlap", "mask", "next_row"),
     "buffers": ("overlap", "eval", "one_rank"),
-    "epochs": ("seldom", "zero_grad", "data"),
+    "f_dropout": ("seldom", "zero_grad", "data"),
 }
 PANELS = ("loss", "validation", "norm", "moved")
 
