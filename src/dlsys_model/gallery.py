@@ -39,6 +39,7 @@ INSTRUMENTS = {
     "delivered": Instrument("loss in use", "nats a letter, of the model in 4 bits", 0),
     "adapted": Instrument("loss with its adapter", "nats a letter, on the text in capitals", 0),
 }
+READINGS = 30  # of the training loss in a whole run
 CURVES = tuple(name for name, one in INSTRUMENTS.items() if one.step)
 NUMBERS = tuple(name for name, one in INSTRUMENTS.items() if not one.step)
 
@@ -157,7 +158,10 @@ def told(key: str) -> str:
     curves = [f"{INSTRUMENTS[name].name}, {when(where)}" for name, where in found.items()
               if where.step]
     in_use = [INSTRUMENTS[name].name for name, where in found.items() if not where.step]
-    parts = [f"The run ends by itself: {ended}."] if ended else []
+    last = steps("loss", len(curve(key, "loss")))[-1:]
+    parts = [f"The run ends by itself: {ended}."] if ended else (
+        [f"Early stopping ends it at step {last[0]}."] if last != steps("loss", READINGS)[-1:]
+        else [])
     parts += [f"It shows in: {'; '.join(curves)}."] if curves else []
     parts += [f"In use it shows in: {', '.join(in_use)}."] if in_use else []
     return " ".join(parts) or "No instrument shows it: all stay within the healthy runs."

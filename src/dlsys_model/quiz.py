@@ -61,6 +61,8 @@ def panels(key: str) -> bytes:
         steps = gallery.steps(name, len(low))
         ax.fill_between(steps, low, high, color=plots.INK, alpha=0.35, linewidth=0)
         ax.plot(steps[:len(values)], values, color=plots.COLOURS[1])
+        if name not in ("loss", "validation"):
+            ax.set_ylim(bottom=0)
         ax.set(title=gallery.INSTRUMENTS[name].name, xlabel="step")
     made = plots.picture(figure)
     plt.close(figure)
