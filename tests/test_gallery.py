@@ -121,6 +121,8 @@ def test_the_band_goes_three_spreads_to_either_side_and_a_constant_has_one_perce
     assert gallery.band(runs, "norm") == pytest.approx(
         [(5 - 15 * spread, 5 + 15 * spread), (10 - 30 * spread, 10 + 30 * spread)])
     assert gallery.band(runs, "work") == [(99, 101), (99, 101)]
+    once = [{"delivered": 5 + k} for k in (-1, 0, 1)]
+    assert gallery.band(once, "delivered") == [pytest.approx((5 - 25 * spread, 5 + 25 * spread))]
 
 
 def test_seeds_agree_on_instrument_and_side_and_the_later_step_counts():

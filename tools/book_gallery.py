@@ -45,22 +45,23 @@ def page() -> str:
 
 
 def introduction(found: list[Fault]) -> str:
-    healthy = gallery.record()["healthy"]
+    healthy, known = gallery.record()["healthy"], gallery.record()["faults"]
     by_loss = sum("loss" in gallery.findings(one.key) for one in found)
-    ends = gallery.curve("healthy", "loss")[-1]
+    twice = sum(len(known[one.key]["seeds"]) > 1 for one in found)
+    asked = healthy["seeds"] * len(gallery.INSTRUMENTS)
     return (f"One program trains a small language model on the prose of this course: 600 steps, "
             f"{healthy['seeds']} healthy runs, and {len(found)} runs with one fault each, planted "
-            f"text for text. The healthy loss ends at {ends:.2f} nats a letter. "
-            f"Of {len(found)} faults the training loss shows {by_loss}. For the others you need "
-            "another instrument, and some show in none.\n\n"
+            f"text for text. The healthy loss ends at {gallery.curve('healthy', 'loss')[-1]:.2f} "
+            f"nats a letter. Of {len(found)} faults the training loss shows {by_loss}. For the "
+            "others you need another instrument, and some show in none.\n\n"
             "A fault *shows* where an instrument leaves the band of the healthy runs for two "
-            "readings in a row, "
-            "at every recorded seed. The band goes three standard deviations to "
-            f"either side of the healthy runs' mean. Held against the band of the others, the "
-            f"healthy runs give {healthy['alarms']} false alarms in "
-            f"{healthy['seeds'] * len(gallery.INSTRUMENTS)} readings. "
-            "All of it holds for this program, its size, its rate and its 600 steps: a "
-            "longer run or a larger model may show what this one does not.")
+            "readings in a row. The band goes three standard deviations to either side of their "
+            "mean, five for a number that is read once. Held against the band of the others, the "
+            f"healthy runs are told to be faulty {healthy['alarms']} times in {asked}. Of the "
+            f"faults {twice} ran with a second seed, too, and then both runs have to show it. All "
+            "of it holds for this program, its size, its rate and its 600 steps: a longer run or a "
+            "larger model may show what this one does not. In a sample, `_` is the end of a "
+            "sentence.")
 
 
 def counted(found: list[Fault]) -> str:

@@ -14,7 +14,9 @@ from typing import NamedTuple
 from dlsys_model.faults import BY_KEY, Fault
 
 RECORD = Path(__file__).parent / "recorded" / "gallery.json"
-SPREADS = 3  # standard deviations of healthy runs that the band goes to either side of their mean
+# Standard deviations of healthy runs that the band goes to either side of their mean. A number that
+# is read once, at five seeds, says little of its spread, and no second reading confirms it.
+SPREADS, SPREADS_ONCE = 3, 5
 LEAST = 0.01  # and at least this share of the mean: a count may not vary at all
 
 
@@ -63,7 +65,8 @@ def band(runs: list[dict], name: str) -> list[tuple[float, float]]:
     means = [fmean(values) for values in rows]
     squares = [(value / mean - 1) ** 2 for values, mean in zip(rows, means, strict=True)
                for value in values]
-    more = max(SPREADS * (sum(squares) / len(rows) / (len(runs) - 1)) ** 0.5, LEAST)
+    wide = SPREADS if INSTRUMENTS[name].step else SPREADS_ONCE
+    more = max(wide * (sum(squares) / len(rows) / (len(runs) - 1)) ** 0.5, LEAST)
     return [(mean * (1 - more), mean * (1 + more)) for mean in means]
 
 
@@ -157,7 +160,8 @@ def told(key: str) -> str:
     found, ended = findings(key), record()["faults"][key]["ended"]
     curves = [f"{INSTRUMENTS[name].name}, {when(where)}" for name, where in found.items()
               if where.step]
-    in_use = [INSTRUMENTS[name].name for name, where in found.items() if not where.step]
+    in_use = [INSTRUMENTS[name].name for name, where in found.items()
+              if not where.step and record()["faults"][key][name] is not None]
     last = steps("loss", len(curve(key, "loss")))[-1:]
     parts = [f"The run ends by itself: {ended}."] if ended else (
         [f"Early stopping ends it at step {last[0]}."] if last != steps("loss", READINGS)[-1:]
