@@ -31,6 +31,13 @@ def test_each_text_of_a_fault_stands_once_and_the_planted_program_differs_and_co
     compile(planted, fault.key, "exec")
 
 
+def test_the_difference_shows_what_goes_and_what_comes():
+    assert faults.difference("zero_grad") == "-        optimizer.zero_grad()"
+    went, came = faults.difference("two_bits").splitlines()
+    assert "bits=4" in went[1:]
+    assert came == "+" + went[1:].replace("bits=4", "bits=2")
+
+
 def test_there_are_many_faults_of_many_traps_and_each_has_a_name_of_its_own():
     assert len(FAULTS) >= 36
     assert len({fault.key for fault in FAULTS}) == len({fault.name for fault in FAULTS}) == len(

@@ -163,8 +163,15 @@ def lines(trap: str) -> list[str]:
     """A section for a trap's page: what its faults did in the language model; [] for none."""
     found = [one for one in gallery.recorded() if one.trap == trap]
     rows = [f"- *{sentence(one.name)}* {book_pages.plain(gallery.told(one.key))} "
-            f"See {curves_of(one.key, '../', 'its curves')}." for one in found]
+            f"See {curves_of(one.key, '../', 'its curves')}.\n\n{changed(one.key)}"
+            for one in found]
     return ["## In a language model", "\n".join(rows)] if rows else []
+
+
+def changed(key: str) -> str:
+    """What the fault changes in the program, as a block below an entry of a list."""
+    block = f"```diff\n{faults.difference(key)}\n```\n"
+    return "\n".join(f"  {line}".rstrip() for line in block.splitlines()) + "\n"
 
 
 def sentence(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,12 @@ def program(key: str) -> str:
     if key not in BY_KEY:
         raise ValueError(f"fault: got {key!r}, expected one of {', '.join(BY_KEY)}.")
     return BY_KEY[key].planted(healthy())
+
+
+def difference(key: str) -> str:
+    """The lines that a fault takes away, behind "-", and those it puts there, behind "+"."""
+    lines = difflib.unified_diff(healthy().splitlines(), program(key).splitlines(), n=0)
+    return "\n".join(line for line in lines if line[:2] not in ("--", "++", "@@"))
 
 
 LOSS = "F.cross_entropy(logits.flatten(0, 1), labels.flatten())"

@@ -17,7 +17,7 @@ ASKED = {
     "scale": ("rate_10", "early_clip", "new_head"),
     "mask": ("twentieth", "f_dropout", "buffers"),
     "softmax": ("rate_100", "next_row", "dead"),
-    "list": ("frozen", "no_state", "rate_100"),
+    "list": ("frozen", "seldom", "rate_100"),
     "zero_grad": ("next_row", "rate_100", "mask"),
     "twentieth": ("overlap", "mask", "next_row"),
     "buffers": ("overlap", "eval", "one_rank"),
