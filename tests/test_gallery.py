@@ -32,7 +32,7 @@ def test_each_text_of_a_fault_stands_once_and_the_planted_program_differs_and_co
 
 
 def test_the_difference_shows_what_goes_and_what_comes():
-    assert faults.difference("zero_grad") == "-        optimizer.zero_grad()"
+    assert faults.difference("zero_grad") == "- optimizer.zero_grad()"
     went, came = faults.difference("two_bits").splitlines()
     assert "bits=4" in went[1:]
     assert came == "+" + went[1:].replace("bits=4", "bits=2")

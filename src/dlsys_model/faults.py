@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -52,8 +53,10 @@ def program(key: str) -> str:
 
 def difference(key: str) -> str:
     """The lines that a fault takes away, behind "-", and those it puts there, behind "+"."""
-    lines = difflib.unified_diff(healthy().splitlines(), program(key).splitlines(), n=0)
-    return "\n".join(line for line in lines if line[:2] not in ("--", "++", "@@"))
+    found = difflib.unified_diff(healthy().splitlines(), program(key).splitlines(), n=0)
+    lines = [line for line in found if line[:2] not in ("--", "++", "@@")]
+    code = textwrap.dedent("\n".join(line[1:] for line in lines)).splitlines()
+    return "\n".join(f"{line[0]} {text}".rstrip() for line, text in zip(lines, code, strict=True))
 
 
 LOSS = "F.cross_entropy(logits.flatten(0, 1), labels.flatten())"

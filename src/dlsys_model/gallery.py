@@ -155,17 +155,24 @@ def when(where: Seen) -> str:
     return f"{'above' if where.above else 'below'} from step {where.step}"
 
 
+def in_numbers(key: str, name: str) -> str:
+    """A number of what is delivered, beside its band."""
+    (low,), (high,) = limits(name)
+    return (f"{INSTRUMENTS[name].name}, {record()['faults'][key][name]:.3g}, healthy {low:.3g} to "
+            f"{high:.3g}")
+
+
 def told(key: str) -> str:
     """What shows a fault, in a sentence or two without its name."""
     found, ended = findings(key), record()["faults"][key]["ended"]
     curves = [f"{INSTRUMENTS[name].name}, {when(where)}" for name, where in found.items()
               if where.step]
-    in_use = [INSTRUMENTS[name].name for name, where in found.items()
+    in_use = [in_numbers(key, name) for name, where in found.items()
               if not where.step and record()["faults"][key][name] is not None]
     last = steps("loss", len(curve(key, "loss")))[-1:]
     parts = [f"The run ends by itself: {ended}."] if ended else (
         [f"Early stopping ends it at step {last[0]}."] if last != steps("loss", READINGS)[-1:]
         else [])
     parts += [f"It shows in: {'; '.join(curves)}."] if curves else []
-    parts += [f"In use it shows in: {', '.join(in_use)}."] if in_use else []
+    parts += [f"In use it shows in: {'; '.join(in_use)}."] if in_use else []
     return " ".join(parts) or "No instrument shows it: all stay within the healthy runs."
