@@ -12,7 +12,7 @@ export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
 endif
 
 .PHONY: help lab hub test new build book book-serve site versions bench record sweep lock setup
-.PHONY: setup-lab wheel wheelhouse
+.PHONY: setup-lab wheel wheelhouse gallery
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,8 @@ help:
 	@echo "make sweep       every claim under seeds, threads and instruction sets, where its record"
 	@echo "                 is stale; LESSON=01 for one, SWEEP_ARGS='--seeds 50' or --all"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
+	@echo "make gallery     train the gallery's program once with each fault: what is not recorded of"
+	@echo "                 today's program; half an hour of CPU for all of it"
 	@echo "make bench       how fast, on which machine: measured, recorded, written to a page"
 	@echo "make lock        requirements.lock from the packages installed in .venv"
 	@echo "make wheel       the package with worksheets and lessons as one file, in dist/"
@@ -79,6 +81,9 @@ versions:
 
 bench: setup
 	@$(RUN) -m benchmarks
+
+gallery: setup
+	@OMP_NUM_THREADS=1 $(RUN) -m tools.gallery
 
 # No set-up: a GPU machine has its own torch, often neither network nor room for another.
 record:

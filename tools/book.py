@@ -34,6 +34,7 @@ from dlsys_helpers.stages import Stage, stage
 from tools import (
     book_finder,
     book_finish,
+    book_gallery,
     book_home,
     book_pages,
     book_present,
@@ -219,7 +220,8 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     print("book: pages from lessons and checks, whose wrong answers run again where the record is "
           "stale", flush=True)
     lessons = {s.number: read(NOTEBOOKS / f"{s.stem}.ipynb") for s in stages}
-    pages = {"symptoms": book_finder.page(lessons), **book_pages.generated(lessons)}
+    pages = {"symptoms": book_finder.page(lessons), "gallery": book_gallery.page(),
+             **book_pages.generated(lessons)}
     about = {"changelog": (ROOT / "CHANGELOG.md").read_text("utf-8"),
              "versions": versions.page(versions.current(), folder, versions.tagged())}
     below = (book_traps.pages(lessons) | book_pages.wrong_answers(lessons)

@@ -28,7 +28,7 @@ from dlsys_helpers.catalog import sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from dlsys_helpers.stages import stage
 from dlsys_watch.rules import all_rules
-from tools import book_pages, book_traps
+from tools import book_gallery, book_pages, book_traps
 
 BOOK = ROOT / "book"
 RECORD = ROOT / "tests" / "records" / "finder.json"  # written by tools.finder_record
@@ -102,8 +102,9 @@ def cause_place(cause: str) -> str:
     if not TRAP.fullmatch(cause):
         return f"{book_pages.plain(cause)}; {find.NO_TRAP}"
     place = f"[{cause} {book_pages.plain(catalog.trap(cause).name)}]({book_traps.name(cause)}.md)"
-    rules = rules_of(cause)
-    return f"{place}; {find.says([f'`{rule}`' for rule in rules])}" if rules else place
+    if rules := rules_of(cause):
+        place += f"; {find.says([f'`{rule}`' for rule in rules])}"
+    return place + book_gallery.link(cause)
 
 
 def groups(lessons: book_pages.Lessons) -> dict[str, list[Row]]:

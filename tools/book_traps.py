@@ -14,7 +14,7 @@ from dlsys_helpers import catalog
 from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.errors import UserError
 from dlsys_watch.rules import all_rules
-from tools import book_pages
+from tools import book_gallery, book_pages
 
 LABEL = re.compile(r"\*\*(Keep|In\s+your\s+own\s+code|Source|Seen\s+in\s+the\s+wild):\*\*")
 CLAIM = "holds: "  # how a claim that held begins, in its text output
@@ -48,7 +48,8 @@ def page(trap: Trap, lesson: NotebookNode) -> str:
              "## The repair", *map(book_pages.fenced, (book_pages.shown(mended) or mended)[:1]),
              "## A test for your own code", sentence_case(keep["In your own code"]),
              "## Keep", sentence_case(keep["Keep"])]
-    parts += ["## Would `dlsys watch` tell?", watched(trap.id), *neighbours(trap.id)]
+    parts += ["## Would `dlsys watch` tell?", watched(trap.id), *neighbours(trap.id),
+              *book_gallery.lines(trap.id)]
     if "Seen in the wild" in keep:
         parts += ["## Seen in the wild", keep["Seen in the wild"]]
     return "\n\n".join([*parts, "## Go on", ways(trap)]) + "\n"

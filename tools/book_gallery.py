@@ -1,0 +1,204 @@
+"""The page "What would you see?", and what the pages of traps say of the gallery, as Markdown."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections import Counter
+
+from matplotlib import pyplot as plt
+
+from dlsys_helpers import catalog, plots
+from dlsys_model import faults, gallery, quiz
+from dlsys_model.faults import Fault
+from dlsys_model.walk import walk
+from tools import book_home, book_pages
+
+# Told only of faults that ran with two seeds; the readings are those of the first.
+SURPRISES = {
+    "mask": "Without the causal mask both losses look excellent: training ends at {loss}, "
+            "validation at {validation}. The model copies each letter from the row itself. In use "
+            "no next letter stands there yet, and the loss is {delivered}.",
+    "scale": "A loss scale of 1024 that stays in the gradients shows in the gradient norm alone, "
+             "which ends at {norm}. The clip cuts it to 1, and AdamW divides by what is left.",
+    "f_dropout": "`F.dropout` drops a tenth of what two layers give, in validation and in use, and "
+                 "no instrument shows it: validation ends at {validation}, and the healthy band "
+                 "goes from {low} to {high}. Two calls on the same row differ.",
+}
+
+
+def page() -> str:
+    found = gallery.recorded()
+    return "\n\n".join([
+        "# What would you see?", book_pages.raw(book_home.GUESS_FIRST), introduction(found),
+        "## Walk along", "Each stop is one fault. The band between the two healthy lines holds "
+        "what the program does without a fault, at several seeds.",
+        book_pages.raw(walk.static_html()),
+        "## Name the fault", "Curves of one run beside the band of healthy ones. Which fault is "
+        "it? Nothing is kept but your guesses, in your browser.",
+        *(book_pages.raw(question(asked)) for asked in quiz.questions()),
+        "## Which instrument shows how many", counted(found),
+        "## What no instrument shows", unseen(found), *surprising(),
+        "## All of them", table(found),
+        "## The program", program()]) + "\n"
+
+
+def introduction(found: list[Fault]) -> str:
+    healthy, known = gallery.record()["healthy"], gallery.record()["faults"]
+    by_loss = sum("loss" in gallery.findings(one.key) for one in found)
+    twice = sum(len(known[one.key]["seeds"]) > 1 for one in found)
+    asked = healthy["seeds"] * len(gallery.INSTRUMENTS)
+    return (f"One program trains a small language model on the prose of this course: 600 steps, "
+            f"{healthy['seeds']} healthy runs, and {len(found)} runs with one fault each, planted "
+            f"text for text. The healthy loss ends at {gallery.curve('healthy', 'loss')[-1]:.2f} "
+            f"nats a letter. Of {len(found)} faults the training loss shows {by_loss}. For the "
+            "others you need another instrument, and some show in none.\n\n"
+            "A fault *shows* where an instrument leaves the band of the healthy runs for two "
+            "readings in a row. The band goes three standard deviations to either side of their "
+            "mean, five for a number that is read once. Held against the band of the others, the "
+            f"healthy runs are told to be faulty {healthy['alarms']} times in {asked}. Of the "
+            f"faults {twice} ran with a second seed, too, and then both runs have to show it. All "
+            "of it holds for this program, its size, its rate and its 600 steps: a longer run or a "
+            "larger model may show what this one does not. In a sample, `_` is the end of a "
+            "sentence.")
+
+
+def counted(found: list[Fault]) -> str:
+    """A picture: how many faults each instrument shows."""
+    shows = Counter(name for one in found for name in gallery.findings(one.key))
+    counts = {gallery.INSTRUMENTS[name].name: shows[name] for name in gallery.INSTRUMENTS}
+    names = list(counts)
+    plots.use_house_style()
+    ax = plots.new_axes(f"Of {len(found)} faults the training loss shows {shows['loss']}",
+                        "faults that show", "")
+    bars = ax.barh(names, list(counts.values()), color=plots.COLOURS[0], height=0.6)
+    ax.bar_label(bars, padding=5, color=plots.INK)
+    ax.invert_yaxis()
+    said = ", ".join(f"{name} {count}" for name, count in counts.items())
+    drawn = png(plots.picture(ax.figure),
+                f"Bars: faults of {len(found)} that each instrument shows: {said}.")
+    plt.close(ax.figure)
+    return book_pages.raw(drawn)
+
+
+def unseen(found: list[Fault]) -> str:
+    """The faults that the curves do not show, and those that nothing shows."""
+    seen = {one.key: gallery.findings(one.key) for one in found}
+    nothing = [one for one in found if not seen[one.key]]
+    late = [one for one in found
+            if seen[one.key] and not any(name in gallery.CURVES for name in seen[one.key])]
+    return "\n\n".join([
+        f"{len(nothing)} faults leave all {len(gallery.INSTRUMENTS)} instruments within the "
+        "healthy band. They are why there are tests of code: look at the batch, count what is "
+        "held, ask the same twice.", listed(nothing),
+        f"{len(late)} more leave every curve of the training as it is, and show in use.",
+        listed(late)])
+
+
+def surprising() -> list[str]:
+    """What one would not have said before, with its numbers; [] without a second seed."""
+    known = gallery.record()["faults"]
+    told = [f"- {text.format(**ends(key))} {of_trap(faults.BY_KEY[key])}"
+            for key, text in SURPRISES.items() if len(known.get(key, {}).get("seeds", ())) > 1]
+    return ["## What surprises", "\n".join(told)] if told else []
+
+
+def ends(key: str) -> dict[str, str]:
+    """The last readings of a run by instrument, and the healthy band of validation there."""
+    run = gallery.record()["faults"][key]
+    found = {name: gallery.curve(key, name)[-1] for name in gallery.CURVES}
+    low, high = (limits[-1] for limits in gallery.limits("validation"))
+    found |= {name: run[name] for name in gallery.NUMBERS} | {"low": low, "high": high}
+    return {name: f"{value:,.3g}" for name, value in found.items() if value is not None}
+
+
+def listed(found: list[Fault]) -> str:
+    return "\n".join(f"- {of_trap(one)}" for one in found) or "- None."
+
+
+def of_trap(one: Fault, up: str = "") -> str:
+    name = one.trap.replace(".", "-")
+    return f"[{one.trap} {book_pages.plain(one.name)}]({up}traps/{name}.md)"
+
+
+def table(found: list[Fault]) -> str:
+    head = ("The fault", "Training loss", "Other curves", "In use", "What it writes")
+    return f":::{{div}} rows gallery\n{book_pages.table(head, map(row, found))}\n:::"
+
+
+def row(one: Fault) -> tuple[str, ...]:
+    seen, run = gallery.findings(one.key), gallery.record()["faults"][one.key]
+    curves = [f"{gallery.INSTRUMENTS[name].name} {gallery.when(where)}"
+              for name, where in seen.items() if where.step and name != "loss"]
+    in_use = [f"{gallery.INSTRUMENTS[name].name} {run[name]:g}" for name, where in seen.items()
+              if not where.step and run[name] is not None]
+    ended = [f"ends by itself: {book_pages.plain(run['ended'])}"] if run["ended"] else []
+    return (f'<span id="fault-{one.key}"></span>{of_trap(one)}',
+            gallery.when(seen["loss"]) if "loss" in seen else "as healthy",
+            "; ".join(curves) or "as healthy", "; ".join(in_use + ended) or "as healthy",
+            book_pages.plain(run["sample"][:60].strip()) or "nothing")
+
+
+def program() -> str:
+    return ("The text that all runs share. A fault replaces a few words of it; what stands here "
+            "repairs it.\n\n:::{dropdown} Show the program\n```python\n"
+            f"{faults.healthy()}```\n:::")
+
+
+# ---- on the page of a trap, and in the symptom finder
+
+def link(trap: str) -> str:
+    """What follows a trap's name in a row of the finder: its first fault here; "" for none."""
+    keys = [one.key for one in gallery.recorded() if one.trap == trap]
+    return f"; {curves_of(keys[0], '', 'gallery')}" if keys else ""
+
+
+def curves_of(key: str, up: str, text: str) -> str:
+    """A link to the row of a fault, from a page whose way to the root of the book is `up`."""
+    return f'<a href="{up}gallery.html#fault-{key}">{text}</a>'
+
+
+def lines(trap: str) -> list[str]:
+    """A section for a trap's page: what its faults did in the language model; [] for none."""
+    found = [one for one in gallery.recorded() if one.trap == trap]
+    rows = [f"- *{sentence(one.name)}* {book_pages.plain(gallery.told(one.key))} "
+            f"See {curves_of(one.key, '../', 'its curves')}.\n\n{changed(one.key)}"
+            for one in found]
+    return ["## In a language model", "\n".join(rows)] if rows else []
+
+
+def changed(key: str) -> str:
+    """What the fault changes in the program, as a block below an entry of a list."""
+    block = f"```diff\n{faults.difference(key)}\n```\n"
+    return "\n".join(f"  {line}".rstrip() for line in block.splitlines()) + "\n"
+
+
+def sentence(text: str) -> str:
+    return f"{catalog.sentence_case(book_pages.plain(text))}."
+
+
+# ---- questions
+
+def question(asked: quiz.Asked) -> str:
+    """Curves and a form beside them; the answer waits for the guess, as in a lesson."""
+    measured = {"id": asked.form["id"], "right": asked.right,
+                "shown": f"\N{LEFT DOUBLE QUOTATION MARK}{asked.right}"
+                         f"\N{RIGHT DOUBLE QUOTATION MARK}"}
+    trap = faults.BY_KEY[asked.key].trap
+    drawn = png(quiz.panels(asked.key), f"{asked.form['text']} {quiz.seen(asked.key)}")
+    return (f'<div class="pair"><div class="step">{drawn}</div>'
+            f'<div class="step step-guess"><div class="xp gs" '
+            f'data-guess="{attribute(asked.form)}"></div></div></div>'
+            f'<div class="waits"><p class="dlsys-measured" data-measured="{attribute(measured)}">'
+            f"It is: {html.escape(asked.right)}.</p><p>{html.escape(gallery.told(asked.key))} "
+            f'<a href="traps/{trap.replace(".", "-")}.html">Trap {trap}</a></p></div>')
+
+
+def attribute(facts: dict) -> str:
+    return html.escape(json.dumps(facts))
+
+
+def png(data: bytes, alt: str) -> str:
+    return (f'<img class="figure" alt="{html.escape(alt)}" '
+            f'src="data:image/png;base64,{base64.b64encode(data).decode()}">')

@@ -1,0 +1,111 @@
+"""Record the gallery: ``make gallery``, or ``python -m tools.gallery mask list`` for some faults.
+
+One process, one thread, half a minute of CPU a run. Each run that ends is kept, so that a stopped
+recording goes on where it was; what is recorded of the same program and text is not run again. All
+runs lie in tests/records/; what a page and an explorer show of them goes into the package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from dlsys_helpers.paths import ROOT
+from dlsys_model import faults, gallery, instruments
+
+RUNS = ROOT / "tests" / "records" / "gallery.json"
+HEALTHY = tuple(range(5))  # the seeds that give the band; the first is set beside the faults
+SEEDS = (0, 1)
+
+
+def wanted() -> list[tuple[str, int]]:
+    """Every run of the record, fault and seed: the healthy ones first, then a seed at a time."""
+    return [("healthy", seed) for seed in HEALTHY] + [
+        (fault.key, seed) for seed in SEEDS for fault in faults.FAULTS]
+
+
+def held(path: Path = RUNS) -> dict[str, dict]:
+    """What is recorded, by "fault seed"; {} without a record."""
+    return json.loads(path.read_text("utf-8"))["runs"] if path.exists() else {}
+
+
+def stale(runs: dict[str, dict]) -> list[tuple[str, int]]:
+    """The runs that are not recorded, or with another program."""
+    return [(key, seed) for key, seed in wanted()
+            if runs.get(f"{key} {seed}", {}).get("digest") != instruments.digest(key)]
+
+
+def keep(runs: dict[str, dict], path: Path = RUNS) -> None:
+    """Write the record, whole or not at all; runs that are no longer wanted are left out."""
+    names = [f"{key} {seed}" for key, seed in wanted()]
+    lines = ",\n".join(f"{json.dumps(n)}: {json.dumps(runs[n])}" for n in names if n in runs)
+    part = path.with_suffix(".part")
+    part.write_text(f'{{"torch": "{torch.__version__}", "runs": {{\n{lines}\n}}}}\n', "utf-8")
+    os.replace(part, path)
+
+
+def condensed(runs: dict[str, dict]) -> dict:
+    """What the package holds of the runs: see gallery.record. A fault without a run is left out."""
+    healthy = [runs[f"healthy {seed}"] for seed in HEALTHY if f"healthy {seed}" in runs]
+    bands = {name: gallery.band(healthy, name) for name in gallery.INSTRUMENTS}
+    mine = {f.key: [seed for seed in SEEDS if f"{f.key} {seed}" in runs] for f in faults.FAULTS}
+    rounded = {name: [[*map(instruments.significant, pair)] for pair in pairs]
+               for name, pairs in bands.items()}
+    return {"healthy": {**short(healthy[0], {}), "bands": rounded, "seeds": len(healthy),
+                        "alarms": alarms(healthy)},
+            "faults": {key: {**short(runs[f"{key} 0"], healthy[0]["curves"]), "seeds": seeds,
+                             "shown": gallery.agreed([gallery.shown(runs[f"{key} {seed}"], bands)
+                                                      for seed in seeds])}
+                       for key, seeds in mine.items() if 0 in seeds}}
+
+
+def short(run: dict, but: dict[str, list]) -> dict:
+    """A run without the curves that are those of another one."""
+    curves = {name: values for name, values in run["curves"].items() if but.get(name) != values}
+    return {"curves": curves} | {name: run[name] for name in (*gallery.NUMBERS, "sample", "ended")}
+
+
+def alarms(healthy: list[dict]) -> int:
+    """How many instruments show a healthy run that is held against the band of the others."""
+    rests = [(run, [other for other in healthy if other is not run]) for run in healthy]
+    return sum(len(gallery.shown(run, {name: gallery.band(rest, name)
+                                       for name in gallery.INSTRUMENTS})) for run, rest in rests)
+
+
+def publish(runs: dict[str, dict]) -> None:
+    """Write what the package holds."""
+    gallery.RECORD.parent.mkdir(exist_ok=True)
+    text = json.dumps(condensed(runs), separators=(",", ":"))
+    gallery.RECORD.write_text(text.replace(',"faults"', ',\n"faults"').replace("},", "},\n") + "\n",
+                              "utf-8")
+
+
+def bar(done: int, of: int, what: str) -> None:
+    filled = round(30 * done / of)
+    end = "" if sys.stdout.isatty() else "\n"
+    print(f"\r[{'#' * filled}{'.' * (30 - filled)}] {done} of {of}  {what:28}", end=end, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Record the runs of the gallery.")
+    parser.add_argument("keys", nargs="*", metavar="FAULT", help="record these anew, and no other")
+    chosen = parser.parse_args().keys
+    if unknown := set(chosen) - {key for key, _ in wanted()}:
+        parser.error(f"fault: got {min(unknown)!r}, expected one of {', '.join(faults.BY_KEY)}.")
+    runs = held()
+    todo = [run for run in wanted() if run[0] in chosen] if chosen else stale(runs)
+    for done, (key, seed) in enumerate(todo):
+        bar(done, len(todo), f"{key}, seed {seed}")
+        runs[f"{key} {seed}"] = instruments.run(key, seed)
+        keep(runs)
+    publish(runs)
+    bar(len(todo), max(1, len(todo)), "recorded")
+
+
+if __name__ == "__main__":
+    main()
