@@ -7,10 +7,9 @@ import nbformat
 import papermill
 import pytest
 
-from dlsys import reading
 from dlsys_helpers import catalog
 from dlsys_helpers.paths import NOTEBOOKS, ROOT, SOLUTIONS
-from tools import sweep
+from tools import core_path, sweep
 from tools.lessons import PARAMETERS
 
 LESSONS = sorted(NOTEBOOKS.glob("[0-9][1-9]_*.ipynb")) + sorted(NOTEBOOKS.glob("10_*.ipynb"))
@@ -96,19 +95,33 @@ def test_the_head_of_a_new_lesson_holds_a_trap_and_its_claims(path):
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=NAMES)
-def test_the_core_path_runs_alone(path):
-    """As `dlsys start --core` hands it out; explorers, which no cell uses, are left aside, too.
+def test_the_core_path_ran_alone_as_it_stands(path):
+    """As `dlsys start --core` hands it out. One with all traps is run by nbval as it is."""
+    stage = int(path.stem[:2])
+    assert core_path.traps(core_path.core(path)) == {
+        trap.id for trap in catalog.traps(stage) if trap.core}
+    if core_path.is_short(path):
+        assert core_path.stale(path) == ""
+    else:
+        assert path.stem not in core_path.stored()
 
-    A lesson whose traps are all on the path is run by nbval as it is.
-    """
-    book, stage = nbformat.read(path, as_version=4), int(path.stem[:2])
-    whole = {c.metadata.dlsys.trap for c in book.cells if "trap" in c.metadata.dlsys}
-    book.cells = [c for c in reading.core(book.cells) if c.metadata.dlsys.role != "explore"]
-    traps = {c.metadata.dlsys.trap for c in book.cells if "trap" in c.metadata.dlsys}
-    assert traps == {trap.id for trap in catalog.traps(stage) if trap.core}
-    if traps != whole:
-        done = run_lesson(book, DEVICE="cpu")
-        assert all(c.execution_count for c in done.cells if c.cell_type == "code")
+
+def test_a_core_path_runs_alone():
+    done = core_path.run(LESSONS[4])
+    code = [c for c in done.cells if c.cell_type == "code"]
+    assert len(code) > 20
+    assert all(c.execution_count for c in code)
+
+
+def test_a_core_path_that_needs_another_trap_fails(tmp_path):
+    book = core_path.core(LESSONS[4])
+    first = next(n for n, c in enumerate(book.cells) if c.metadata.dlsys.role == "setup"
+                 and "import" in c.source)
+    book.cells = book.cells[:first + 1]
+    book.cells[-1].source = "a_name_of_another_trap"
+    nbformat.write(book, tmp_path / "05_short.ipynb")
+    with pytest.raises(papermill.PapermillExecutionError, match="a_name_of_another_trap"):
+        core_path.run(tmp_path / "05_short.ipynb")
 
 
 def test_undeclared_parameter_is_an_error():

@@ -31,7 +31,7 @@ from dlsys_helpers import acting, catalog, checking, lesson_names, paths, stages
 from dlsys_helpers.cards import inline
 from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import lessons, new, proof, reading, readme, rests, stored_outputs, sweep
+from tools import core_path, lessons, new, proof, reading, readme, rests, stored_outputs, sweep
 from tools.canonical import canonical
 from tools.execution import CellFailed, run
 from tools.lessons import Source
@@ -523,7 +523,10 @@ def sources_of(only: list[str]) -> list[Source]:
 
 def owed(source: Source) -> Iterator[str]:
     """What a lesson that was built lacks in tests/records/, a line each with its command."""
-    if line := sweep.stale(NOTEBOOKS / f"{source.path.stem}.ipynb"):
+    path = NOTEBOOKS / f"{source.path.stem}.ipynb"
+    if line := sweep.stale(path):
+        yield line
+    if path in core_path.lessons() and core_path.is_short(path) and (line := core_path.stale(path)):
         yield line
     if line := proof.stale(source.path.stem, source.traps):
         yield line

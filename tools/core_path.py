@@ -1,0 +1,81 @@
+"""Run each stage's core path alone, as `dlsys start --core` hands it out, and record that it ran.
+
+    python -m tools.core_path        the stages whose record is stale; 05 for one
+
+The tests ask whether the record in tests/records/core.json is of today's cells and run one path
+themselves: all of them take five minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import nbformat
+import papermill
+from nbformat import NotebookNode
+
+from dlsys import reading
+from dlsys_helpers.paths import NOTEBOOKS, ROOT
+from tools import rests
+
+RECORD = ROOT / "tests" / "records" / "core.json"
+
+
+def lessons() -> list[Path]:
+    return [path for path in sorted(NOTEBOOKS.glob("[01][0-9]_*.ipynb"))
+            if not path.stem.startswith("00")]
+
+
+def core(path: Path) -> NotebookNode:
+    """The lesson's core path, without explorers, which no cell uses."""
+    book = nbformat.read(path, as_version=4)
+    book.cells = [c for c in reading.core(book.cells) if c.metadata.dlsys.role != "explore"]
+    return book
+
+
+def traps(book: NotebookNode) -> set[str]:
+    return {c.metadata.dlsys.trap for c in book.cells if "trap" in c.metadata.dlsys}
+
+
+def is_short(path: Path) -> bool:
+    """Whether the path leaves a trap out; else nbval runs it, as it is the lesson."""
+    return traps(core(path)) != traps(nbformat.read(path, as_version=4))
+
+
+def run(path: Path) -> NotebookNode:
+    """Run the core path in a kernel of its own; raises at the first cell that fails."""
+    return papermill.execute_notebook(core(path), None, {"DEVICE": "cpu"}, kernel_name="python3",
+                                      cwd=str(NOTEBOOKS), progress_bar=False,
+                                      request_save_on_cell_execute=False)
+
+
+def rests_on(path: Path) -> dict[str, str]:
+    """Fingerprints of what decides whether the path runs."""
+    return rests.rests_on(c.source for c in core(path).cells if c.cell_type == "code")
+
+
+def stored() -> dict[str, dict[str, str]]:
+    return json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
+
+
+def stale(path: Path) -> str:
+    """What changed since the path was run, with the command; "" where nothing did."""
+    changed = rests.changes(stored().get(path.stem, {}), rests_on(path))
+    return (f"{path.stem}: its core path changed since it was run alone: {', '.join(changed[:4])}. "
+            f"Run: .venv/bin/python -m tools.core_path {path.stem[:2]}") if changed else ""
+
+
+def main() -> None:
+    asked = {one.zfill(2) for one in sys.argv[1:]}
+    for path in filter(is_short, lessons()):
+        if path.stem[:2] in asked or (not asked and stale(path)):
+            run(path)
+            record = stored() | {path.stem: rests_on(path)}
+            RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")
+            print(f"{path.stem}: its core path runs alone", flush=True)
+
+
+if __name__ == "__main__":
+    main()
