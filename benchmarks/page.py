@@ -55,6 +55,10 @@ PARTS = {
                    ["exercise", "right answer, ms", "slowest wrong answer, ms"]),
     "explorers": Part("An explorer, from key press to redraw", "One press at a time, warm.",
                       ["where", "median, ms", "95th percentile, ms", "aim, ms"]),
+    "writing": Part("The model that writes in the page", "In Chromium, behind 250 letters, so that "
+                  "its window is full; the best of five texts. A CPU second is one of the page's "
+                  "own thread, and moves little with what else the machine does.",
+                  ["written", "letters a second", "letters a CPU second", "aim, a second"]),
     "building": Part("Building", "Whole commands.", ["command", "seconds"]),
     "model": Part("Your model: a training step", "Of 8 rows of 256 letters, on one thread, with "
                   "the worked answers, with the stand-ins, and as a plain loop in torch (aim: at "

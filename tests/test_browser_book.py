@@ -282,7 +282,7 @@ def test_hints_and_choices_are_folded(html):
 # One page of each kind that we write, and of a lesson what is of each kind in it: axe takes seconds
 # where a page is long.
 PLAIN, TRAP = "how_to_use", "traps/03-1"
-WHOLE = {START, WORKSHEET, TRAP, "guide_optimizer", PLAIN}
+WHOLE = {START, WORKSHEET, TRAP, "guide_optimizer", "your_model", PLAIN}
 PARTS = {LESSON: ["#trap-01-1", ".role-quiz", ".tag_role-explore", ".tag_role-gpu .cell_output"],
          "symptoms": ["article .finder", "article section section:first-of-type"],
          "wrong_answers/01": ["article section section:first-of-type"]}

@@ -36,6 +36,7 @@ from tools import (
     book_finish,
     book_gallery,
     book_home,
+    book_model,
     book_pages,
     book_present,
     book_traps,
@@ -230,9 +231,12 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     index = source / "index.md"
     config = settings(yaml.safe_load((BOOK / "_config.yml").read_text("utf-8")), folder)
     public_home = (config["repository"]["url"], config["repository"]["branch"])
-    index.write_text(book_home.start_page(index.read_text("utf-8"), lessons, *public_home), "utf-8")
+    start = book_home.start_page(index.read_text("utf-8"), lessons, *public_home)
+    index.write_text(start.replace("{{ model }}", book_model.panel(starts=True)), "utf-8")
     how = source / "how_to_use.md"
     how.write_text(book_home.how_long(how.read_text("utf-8"), lessons), "utf-8")
+    written = source / "your_model.md"
+    written.write_text(book_model.told(written.read_text("utf-8")), "utf-8")
     for name, text in (pages | about | below).items():
         (source / name).parent.mkdir(exist_ok=True)
         (source / f"{name}.md").write_text(text, "utf-8")
@@ -246,6 +250,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     save_yaml(config, source / "_config.yml")
     for front_end in ("explorer", "guess"):
         explorers.write_assets(source / "vendor" / "explorers", front_end)
+    book_model.write_assets(source / "vendor")
     return stages
 
 
@@ -274,7 +279,9 @@ def contents(stages: list[Stage], pages: list[str], below: list[str]) -> dict:
     """
     chapters = [{"file": f"notebooks/{s.stem}", "title": f"{s.number}. {s.title}",
                  "sections": [{"file": f"exercises/{s.stem}", "title": "Worksheet"}]}
-                for s in stages] + [{"file": f"notebooks/{YOUR_MODEL}", "title": "Your model"}]
+                for s in stages]
+    chapters += [{"file": f"notebooks/{YOUR_MODEL}", "title": "Your model",
+                  "sections": [{"file": "your_model"}]}]
     parts = {"Decide": GUIDES, "Look up": [*pages, *OWN_CODE], "Instructors": TEACHING,
              "About": ["how_to_use", "accessibility", "changelog", "versions"]}
     written = [{"caption": caption, "chapters": [chapter(page, below) for page in files]}

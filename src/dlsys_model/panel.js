@@ -136,8 +136,8 @@ function place(root, { prompt, button, heat, bits, mask, cache, seed, text, bloc
   const form = el("form", { class: "lm-ask" }, prompt.node, button);
   root.querySelector(".lm-wait").remove();
   root.querySelector(".xp-title").after(form,
-    el("div", { class: "xp-controls" }, heat.node, bits.node, mask.node, cache.node, seed.node),
-    text, el("div", { class: "xp-controls lm-look" }, block.node, head.node), say);
+    el("div", { class: "lm-controls" }, heat.node, bits.node, mask.node, cache.node, seed.node),
+    text, el("div", { class: "lm-controls lm-look" }, block.node, head.node), say);
   // JupyterLab keeps Enter from a form.
   form.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.isComposing || event.target === button) return;
