@@ -224,7 +224,7 @@ def test_a_start_page_without_its_question_is_not_built():
 
 @pytest.mark.parametrize("phrase", book_home.PHRASES)
 def test_the_finder_has_a_row_for_each_phrase_that_the_start_page_offers(phrase):
-    assert find.rank(find.rows(), phrase).fits
+    assert find.rank(find.index(find.rows()), phrase).fits
 
 
 def test_each_stage_has_a_drawing_of_its_own():
