@@ -239,6 +239,12 @@ def panel(browser, folder):
     tab.close()
 
 
+def choose(tab, group, option):
+    box = tab.get_by_role("group", name=group, exact=True)
+    box.get_by_text(option, exact=True).click()
+    expect(box.get_by_role("radio", name=option, exact=True)).to_be_checked()
+
+
 def written(tab):
     """Press the button, wait until it has written, and return the text."""
     tab.evaluate("document.querySelector('.lm').removeAttribute('data-written')")
@@ -263,7 +269,7 @@ def test_it_writes_by_keyboard_and_says_how_fast_and_where_it_looked(panel):
     assert re.search(r"in block 4 looks most at .+ back: \d+\s% of the attention\.", said)
     marks = panel.locator(".lm-seen").count()
     assert 1 < marks < 258
-    panel.get_by_role("group", name="Attention in block").get_by_text("1").click()
+    choose(panel, "Attention in block", "1")
     expect(panel.locator(".xp-say")).to_contain_text("in block 1 looks most")
     assert panel.locator(".lm-page").text_content() == shown
 
@@ -271,26 +277,26 @@ def test_it_writes_by_keyboard_and_says_how_fast_and_where_it_looked(panel):
 def test_the_switches_change_what_it_writes_and_the_mask_takes_the_cache_along(panel):
     first = written(panel)
     assert written(panel) == first
-    panel.get_by_role("group", name="Bits a weight").get_by_text("3").click()
+    choose(panel, "Bits a weight", "3")
     assert written(panel) != first
     expect(panel.locator(".xp-say")).to_contain_text("In 3 bits its weights take")
-    panel.get_by_role("group", name="Bits a weight").get_by_text("8").click()
+    choose(panel, "Bits a weight", "8")
     panel.get_by_label("Seed").fill("2")
     assert written(panel) != first
     panel.get_by_label("Seed").fill("1")
-    mask, cache = (panel.get_by_role("group", name=name) for name in ("Causal mask", "Cache"))
-    mask.get_by_text("off").click()
+    cache = panel.get_by_role("group", name="Cache")
+    choose(panel, "Causal mask", "off")
     assert cache.evaluate("node => node.disabled")
     panel.get_by_role("button", name="Write").click()
     panel.get_by_role("button", name="Stop").click()
     expect(panel.locator(".xp-say")).to_contain_text("a second without the mask", timeout=30_000)
-    mask.get_by_text("on").click()
+    choose(panel, "Causal mask", "on")
     assert not cache.evaluate("node => node.disabled")
-    cache.get_by_text("off").click()
+    choose(panel, "Cache", "off")
     panel.get_by_role("button", name="Write").click()
     panel.get_by_role("button", name="Stop").click()
     expect(panel.locator(".xp-say")).to_contain_text("a second without the cache", timeout=30_000)
-    cache.get_by_text("on").click()
+    choose(panel, "Cache", "on")
     assert written(panel) == first
 
 
