@@ -215,3 +215,10 @@ def test_in_a_notebook_the_answer_comes_after_the_guess(monkeypatch):
     assert told.value.startswith("Right (trap ")
     with pytest.raises(ValueError, match="question: got 0, expected 1 to "):
         quiz.ask(0)
+
+
+def test_a_run_that_ended_early_says_by_what():
+    assert gallery.ending("stopping") == "early stopping, step 450"
+    assert len(RUNS["stopping 0"]["curves"]["validation"]) == 9
+    assert gallery.ending("mask") == ""
+    assert gallery.ending("list") == RUNS["list 0"]["ended"] != ""
