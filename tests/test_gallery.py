@@ -125,9 +125,9 @@ def test_leaving_the_band_takes_two_readings_in_a_row():
 def test_the_band_goes_three_spreads_to_either_side_and_a_constant_has_one_percent():
     runs = [{"curves": {"norm": [5 + k, 10 + 2 * k], "work": [100, 100]}} for k in (-1, 0, 1)]
     spread = statistics.stdev([4, 5, 6]) / 5  # both readings vary by the same share
-    assert gallery.band(runs, "norm") == pytest.approx(
-        [(5 - 15 * spread, 5 + 15 * spread), (10 - 30 * spread, 10 + 30 * spread)])
-    assert gallery.band(runs, "work") == [(99, 101), (99, 101)]
+    assert gallery.band(runs, "norm") == [
+        pytest.approx((mean * (1 - 3 * spread), mean * (1 + 3 * spread))) for mean in (5, 10)]
+    assert gallery.band(runs, "work") == [pytest.approx((99, 101))] * 2
     once = [{"delivered": 5 + k} for k in (-1, 0, 1)]
     assert gallery.band(once, "delivered") == [pytest.approx((5 - 25 * spread, 5 + 25 * spread))]
 
@@ -215,3 +215,10 @@ def test_in_a_notebook_the_answer_comes_after_the_guess(monkeypatch):
     assert told.value.startswith("Right (trap ")
     with pytest.raises(ValueError, match="question: got 0, expected 1 to "):
         quiz.ask(0)
+
+
+def test_a_run_that_ended_early_says_by_what():
+    assert gallery.ending("stopping") == "early stopping, step 450"
+    assert len(RUNS["stopping 0"]["curves"]["validation"]) == 9
+    assert gallery.ending("mask") == ""
+    assert gallery.ending("list") == RUNS["list 0"]["ended"] != ""

@@ -21,7 +21,7 @@ SURPRISES = {
             "validation at {validation}. The model copies each letter from the row itself. In use "
             "no next letter stands there yet, and the loss is {delivered}.",
     "scale": "A loss scale of 1024 that stays in the gradients shows in the gradient norm alone, "
-             "which ends at {norm}. The clip cuts it to 1, and AdamW divides by what is left.",
+             "which ends at {norm}. The clip cuts it to 1, as it does without the scale.",
     "f_dropout": "`F.dropout` drops a tenth of what two layers give, in validation and in use, and "
                  "no instrument shows it: validation ends at {validation}, and the healthy band "
                  "goes from {low} to {high}. Two calls on the same row differ.",
@@ -57,7 +57,7 @@ def introduction(found: list[Fault]) -> str:
             "A fault *shows* where an instrument leaves the band of the healthy runs for two "
             "readings in a row. The band goes three standard deviations to either side of their "
             "mean, five for a number that is read once. Held against the band of the others, the "
-            f"healthy runs are told to be faulty {healthy['alarms']} times in {asked}. Of the "
+            f"healthy runs pass for faulty in {healthy['alarms']} of {asked} cases. Of the "
             f"faults {twice} ran with a second seed, too, and then both runs have to show it. All "
             "of it holds for this program, its size, its rate and its 600 steps: a longer run or a "
             "larger model may show what this one does not. In a sample, `_` is the end of a "
@@ -85,8 +85,9 @@ def counted(found: list[Fault]) -> str:
 def unseen(found: list[Fault]) -> str:
     """The faults that the curves do not show, and those that nothing shows."""
     seen = {one.key: gallery.findings(one.key) for one in found}
-    nothing = [one for one in found if not seen[one.key]]
-    late = [one for one in found
+    whole = [one for one in found if not gallery.ending(one.key)]
+    nothing = [one for one in whole if not seen[one.key]]
+    late = [one for one in whole
             if seen[one.key] and not any(name in gallery.CURVES for name in seen[one.key])]
     return "\n\n".join([
         f"{len(nothing)} faults leave all {len(gallery.INSTRUMENTS)} instruments within the "
@@ -110,7 +111,8 @@ def ends(key: str) -> dict[str, str]:
     found = {name: gallery.curve(key, name)[-1] for name in gallery.CURVES}
     low, high = (limits[-1] for limits in gallery.limits("validation"))
     found |= {name: run[name] for name in gallery.NUMBERS} | {"low": low, "high": high}
-    return {name: f"{value:,.3g}" for name, value in found.items() if value is not None}
+    return {name: f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+            for name, value in found.items() if value is not None}
 
 
 def listed(found: list[Fault]) -> str:
@@ -133,7 +135,7 @@ def row(one: Fault) -> tuple[str, ...]:
               for name, where in seen.items() if where.step and name != "loss"]
     in_use = [f"{gallery.INSTRUMENTS[name].name} {run[name]:g}" for name, where in seen.items()
               if not where.step and run[name] is not None]
-    ended = [f"ends by itself: {book_pages.plain(run['ended'])}"] if run["ended"] else []
+    ended = [f"ends by itself: {book_pages.plain(by)}"] if (by := gallery.ending(one.key)) else []
     return (f'<span id="fault-{one.key}"></span>{of_trap(one)}',
             gallery.when(seen["loss"]) if "loss" in seen else "as healthy",
             "; ".join(curves) or "as healthy", "; ".join(in_use + ended) or "as healthy",

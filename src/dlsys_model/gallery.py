@@ -41,7 +41,6 @@ INSTRUMENTS = {
     "delivered": Instrument("loss in use", "nats a letter, of the model in 4 bits", 0),
     "adapted": Instrument("loss with its adapter", "nats a letter, on the text in capitals", 0),
 }
-READINGS = 30  # of the training loss in a whole run
 CURVES = tuple(name for name, one in INSTRUMENTS.items() if one.step)
 NUMBERS = tuple(name for name, one in INSTRUMENTS.items() if not one.step)
 
@@ -155,6 +154,14 @@ def when(where: Seen) -> str:
     return f"{'above' if where.above else 'below'} from step {where.step}"
 
 
+def ending(key: str) -> str:
+    """By what a run ended before its last step, or before it delivered; "" for a whole one."""
+    whole = record()["healthy"]["curves"]["validation"]
+    read = len(record()["faults"][key]["curves"].get("validation", whole))
+    early = f"early stopping, step {steps('validation', read)[-1]}" if 0 < read < len(whole) else ""
+    return record()["faults"][key]["ended"] or early
+
+
 def in_numbers(key: str, name: str) -> str:
     """A number of what is delivered, beside its band."""
     (low,), (high,) = limits(name)
@@ -164,15 +171,12 @@ def in_numbers(key: str, name: str) -> str:
 
 def told(key: str) -> str:
     """What shows a fault, in a sentence or two without its name."""
-    found, ended = findings(key), record()["faults"][key]["ended"]
+    found, ended = findings(key), ending(key)
     curves = [f"{INSTRUMENTS[name].name}, {when(where)}" for name, where in found.items()
               if where.step]
     in_use = [in_numbers(key, name) for name, where in found.items()
               if not where.step and record()["faults"][key][name] is not None]
-    last = steps("loss", len(curve(key, "loss")))[-1:]
-    parts = [f"The run ends by itself: {ended}."] if ended else (
-        [f"Early stopping ends it at step {last[0]}."] if last != steps("loss", READINGS)[-1:]
-        else [])
+    parts = [f"It ends by itself: {ended}."] if ended else []
     parts += [f"It shows in: {'; '.join(curves)}."] if curves else []
     parts += [f"In use it shows in: {'; '.join(in_use)}."] if in_use else []
     return " ".join(parts) or "No instrument shows it: all stay within the healthy runs."
