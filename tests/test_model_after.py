@@ -212,6 +212,22 @@ def test_a_killed_run_ends_where_a_whole_one_does(parts, tmp_path):
     assert resumed.log() == whole.log()
 
 
+def test_a_killed_run_has_the_threads_of_the_session(parts, tmp_path):
+    """Matrices of this size are summed in another order on two threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        told = {**job(parts), "shape": {"width": 48, "layers": 2, "heads": 4, "length": 64}}
+        apart.killed(told, tmp_path / "run.pt", 2)
+        here = apart.begun(told)
+        list(here.run(2, tmp_path / "here.pt"))
+    finally:
+        torch.set_num_threads(before)
+    there = torch.load(tmp_path / "run.pt")["parts"]["model"]
+    for name, weight in here.model.state_dict().items():
+        assert torch.equal(weight, there[name]), name
+
+
 def test_a_process_that_ends_otherwise_says_why(parts, tmp_path):
     with pytest.raises(apart.ProcessFailed, match="CheckpointError"):
         apart.killed(job(parts), tmp_path / "no folder" / "run.pt", 4)
