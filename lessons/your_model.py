@@ -378,6 +378,10 @@ draw_ranks({"own rows": [["rows 1, 2"], ["rows 3, 4"]],
 #
 # Change the prompt and the temperature. After 40 steps it knows which letters are
 # common; after 1,000 it writes words. Below stands what the full run wrote.
+#
+# `from dlsys_model.page import show` and then `show(model, text.letters)` in a cell of
+# your own lets it write below that cell, with its cache, its mask and its bits as
+# switches, and without a kernel once the notebook is stored.
 
 # %% role="concept"
 prompt = "The gradient of the loss "
