@@ -49,7 +49,7 @@ IDLE = {"scripts/fontawesome.js": (), "design-tabs.js": ("sd-tab-set",),
         "sphinx-design.min.css": ('class="sd-',), "searchtools.js": ('id="search-results"',),
         "language_data.js": ('id="search-results"',), "searchindex.js": ('id="search-results"',),
         "../explorers/explorer.js": ("data-explorer",),
-        "../explorers/explorer.css": ("data-explorer", "data-guess")}
+        "../explorers/explorer.css": ("data-explorer", "data-guess", "data-model")}
 
 
 def drop_idle(text: str) -> str:

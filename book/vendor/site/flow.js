@@ -87,7 +87,9 @@
     ends.hidden = !oneByOne();
     nav.querySelector("[data-parts]").textContent =
       oneByOne() ? "The whole lesson on one page" : "One part at a time";
-    nav.querySelector("[data-core]").textContent = coreOnly() ? "All traps" : "Core path only";
+    const choice = nav.querySelector("[data-core]");
+    choice.hidden = !parts.some((part) => part.core);
+    choice.textContent = coreOnly() ? "All traps" : "Core path only";
     root.classList.toggle("flow-inside", oneByOne() && current > 0);
     root.classList.toggle("core-only", coreOnly());
     root.classList.add("flow-ready");
