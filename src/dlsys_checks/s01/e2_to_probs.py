@@ -182,6 +182,14 @@ ex.wrong("axes of length one squeezed away", lambda logits, kind: right(logits, 
          breaks="form")
 
 
+ex.wrong("the only column dropped",
+         lambda logits, kind: right(logits, kind)[:, 0] if kind == "binary" else right(
+             logits, kind), breaks="form")
+ex.wrong("yes or no squeezed, so that one row is a number",
+         lambda logits, kind: right(logits, kind).squeeze() if kind == "binary" else right(
+             logits, kind), breaks="form")
+
+
 @ex.wrong("a column for no beside the one for yes", breaks="form")
 def two_columns(logits, kind):
     yes = right(logits, kind)

@@ -209,6 +209,18 @@ def largest_entry(model, x, y):
     return (linears[0].weight.grad.abs().max() / linears[-1].weight.grad.abs().max()).item()
 
 
+@ex.wrong("the mean absolute entry instead of the norm", breaks="ratio")
+def mean_entry(model, x, y):
+    linears = graded(model, x, y)
+    return (linears[0].weight.grad.abs().mean() / linears[-1].weight.grad.abs().mean()).item()
+
+
+@ex.wrong("the squares added up, no root taken", breaks="ratio")
+def squared_norms(model, x, y):
+    linears = graded(model, x, y)
+    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad) ** 2
+
+
 @ex.wrong("the norm divided by the number of entries", breaks="ratio")
 def mean_square(model, x, y):
     linears = graded(model, x, y)
@@ -359,6 +371,13 @@ def with_bias(model, x, y):
     linears = graded(model, x, y)
     first, last = ([p.grad.flatten() for p in m.parameters()] for m in (linears[0], linears[-1]))
     return ratio_of(torch.cat(first), torch.cat(last))
+
+
+@ex.wrong("the first and the last parameter, which is a bias", breaks="biases")
+def first_and_last_parameter(model, x, y):
+    graded(model, x, y)
+    first, *_, last = [p.grad for p in model.parameters()] * 2
+    return ratio_of(first, last)
 
 
 @ex.wrong("at least two Linears taken for granted", says="raised ValueError", breaks="example")

@@ -280,6 +280,12 @@ def trained_on(loss, opt):
 ex.wrong("the sum of the squared errors",
          lambda model, opt, x, y: trained_on(F.mse_loss(model(x), y, reduction="sum"), opt),
          trap="02.2", breaks="mean")
+ex.wrong("the root of the mean squared error",
+         lambda model, opt, x, y: trained_on(F.mse_loss(model(x), y).sqrt(), opt), breaks="mean")
+ex.wrong("trained on the sum, the mean reported",
+         lambda model, opt, x, y: trained_on(
+             F.mse_loss(model(x), y, reduction="sum"), opt) / len(y),
+         says="change of", trap="02.2", breaks="mean")
 ex.wrong("half the mean squared error",
          lambda model, opt, x, y: trained_on(F.mse_loss(model(x), y) / 2, opt), breaks="mean")
 ex.wrong("every output against every target",

@@ -97,6 +97,12 @@ ex.wrong("the product of two means", lambda losses, weights: losses.mean() * wei
          breaks="mean")
 ex.wrong("divided by the number of rows with a weight",
          lambda losses, weights: (weights * losses).sum() / (weights > 0).sum(), breaks="mean")
+ex.wrong("the plain mean of the rows with a weight",
+         lambda losses, weights: losses[weights > 0].mean(), breaks="mean")
+ex.wrong("weights brought to a mean of one, then summed",
+         lambda losses, weights: (weights / weights.mean() * losses).sum(), breaks="mean")
+ex.wrong("weights divided by the largest, then averaged",
+         lambda losses, weights: (weights / weights.max() * losses).mean(), breaks="mean")
 ex.wrong("softmax of the weights as shares",
          lambda losses, weights: (weights.softmax(0) * losses).sum(), breaks="mean")
 

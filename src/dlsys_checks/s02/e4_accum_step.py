@@ -23,7 +23,7 @@ ex.promise("step", "One optimizer step on the mean cross-entropy over all rows."
 ex.promise("sizes", "batches: pairs x (n, F) float32, y (n,) int64; n differs from pair to pair.",
            cases=UNEQUAL)
 ex.promise("graph", "Only one graph may live at a time: call backward for each pair.",
-           says=("graphs alive at a time", "rows in one graph"))
+           says=("graphs alive at a time", "graphs kept after", "rows in one graph"))
 ex.promise("gradients", "Gradients from before must not count.", says=("change of parameter",))
 ex.promise("loss", "Returns the mean loss over all rows before the step, as a float.",
            says=("mean loss over all rows",))
@@ -81,10 +81,14 @@ def cases(g):
 @ex.act
 def act(fn, models, calls):
     import weakref
-    alive, rows = [], []
+    alive, after, rows = [], [], []
+
+    class Token:
+        """Lives as long as the node of a graph that holds it."""
 
     class Net(nn.Module):
-        """A body of some kind; counts its graphs by a tensor that each of them keeps."""
+        """A body of some kind; counts its graphs by a tensor that each keeps up to its backward
+        pass, and by a token that its last node keeps."""
 
         def __init__(self, body):
             super().__init__()
@@ -96,6 +100,10 @@ def act(fn, models, calls):
             if out.requires_grad:
                 refs.append(weakref.ref(kept))
                 alive.append(sum(ref() is not None for ref in refs))
+                token = out.grad_fn.metadata["token"] = Token()
+                tokens.append(weakref.ref(token))
+                del token
+                after.append(sum(ref() is not None for ref in tokens))
                 rows.append(x.numel() // width)
             return out
 
@@ -142,15 +150,16 @@ def act(fn, models, calls):
         for p, value in zip(net.parameters(), call["before"], strict=False):
             p.grad = torch.full_like(p, value)
         before = [p.detach().clone() for p in net.parameters()]
-        refs, width = [], call["batches"][0][0].shape[1]
+        refs, tokens, width = [], [], call["batches"][0][0].shape[1]
         most = max(len(y) for _, y in call["batches"])
         losses.append(fn(net, opt, [(x, y) for x, y in call["batches"]]))
         changes.append([p.detach() - was
                         for p, was in zip(net.parameters(), before, strict=True)])
         extra.append(max([0, *(n - most for n in rows)]))
         rows.clear()
+    # The name of the last part's loss still holds its graph while the next is built.
     return {"losses": losses, "changes": changes, "more_graphs": max([0, *(n - 1 for n in alive)]),
-            "more_rows": extra}
+            "kept_graphs": max([0, *(n - 2 for n in after)]), "more_rows": extra}
 
 
 def mean_loss(logits, y):
@@ -162,7 +171,7 @@ def mean_loss(logits, y):
 
 @ex.law
 def law(out, models, calls):
-    expect_parts(out, "losses", "changes", "more_graphs", "more_rows")
+    expect_parts(out, "losses", "changes", "more_graphs", "kept_graphs", "more_rows")
     for part in ("losses", "changes", "more_rows"):
         expect_length(part.replace("_", " "), out[part], len(calls))
     twins = [common.Twin(model) for model in models]
@@ -177,6 +186,8 @@ def law(out, models, calls):
     # Counted by the model, beside the learner's code: a result does not show its graphs.
     expect_equal("graphs alive at a time, beyond one", out["more_graphs"], 0,
                  "Call backward for each part before the next forward pass.")
+    expect_equal("graphs kept after their backward pass", out["kept_graphs"], 0,
+                 "A loss that is added up takes its graph along: add loss.item().")
     expect_equal("rows in one graph, beyond the largest part", out["more_rows"], [0] * len(calls),
                  "Each part has a forward pass of its own.")
 
@@ -245,6 +256,18 @@ def step_each(model, opt, batches):
     return mean
 
 
+@ex.wrong("each part trained on by itself", says="change of", breaks="step")
+def train_each(model, opt, batches):
+    total = 0.0
+    for x, y in batches:
+        opt.zero_grad()
+        loss = part_loss(model, x, y)
+        loss.backward()
+        opt.step()
+        total += loss.item() * len(y)
+    return total / all_rows(batches)
+
+
 @ex.wrong("cleared before every part", says="change of", breaks="step")
 def last_part(model, opt, batches):
     mean, rows = mean_before(model, batches), all_rows(batches)
@@ -281,6 +304,13 @@ def plain_descent(model, opt, batches):
 def keeps_old(model, opt, batches):
     rows = all_rows(batches)
     return weighed(model, opt, batches, lambda n: n / rows, clear=False)
+
+
+@ex.wrong("gradients cleared at the end only", says="change of", trap="02.1", breaks="gradients")
+def cleared_later(model, opt, batches):
+    mean = keeps_old(model, opt, batches)
+    opt.zero_grad()
+    return mean
 
 
 @ex.wrong("old gradients calculated away, which NaN survives", says="change of", trap="02.1",
@@ -323,6 +353,19 @@ def retained(model, opt, batches):
         loss.backward(retain_graph=True)
     opt.step()
     return mean
+
+
+@ex.wrong("losses added up with their graphs", says="graphs kept after", trap="02.5",
+          breaks="graph")
+def sum_of_graphs(model, opt, batches):
+    rows, total = all_rows(batches), 0.0
+    opt.zero_grad()
+    for x, y in batches:
+        loss = part_loss(model, x, y) * (len(y) / rows)
+        loss.backward()
+        total += loss
+    opt.step()
+    return total.item()
 
 
 def stepped_by_share(model, opt, batches):

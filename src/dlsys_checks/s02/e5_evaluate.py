@@ -256,6 +256,21 @@ def mean_of_means(model, batches):
     return loss, right
 
 
+@ex.wrong("the last batch alone", says="mean cross-entropy", breaks="result")
+@torch.no_grad()
+def last_batch(model, batches):
+    with Evaluating(model):
+        return means(model, batches[-1:])
+
+
+@ex.wrong("a softmax before the cross-entropy", trap="03.1", says="mean cross-entropy",
+          breaks="result")
+@torch.no_grad()
+def softmax_first(model, batches):
+    with Evaluating(model):
+        return means(lambda x: model(x).softmax(1), batches)
+
+
 @ex.wrong("a smaller last batch left out", says="mean cross-entropy", breaks="sizes")
 @torch.no_grad()
 def drop_last(model, batches):

@@ -22,7 +22,8 @@ ex.promise("parents", "A node has one attribute, node.parents: a list of pairs (
            "the slope being d(this node) / d(parent), a float.",
            cases=("more than two parents", "slopes of zero", "a random graph", "tiny slopes"))
 ex.promise("twice", "A parent may stand there twice.",
-           cases=("a parent that stands twice", "many paths over pairs", "the example"))
+           cases=("a parent that stands twice", "a value added to itself", "many paths over pairs",
+                  "the example"))
 ex.promise("independent", "An input that out does not depend on gets 0.0.",
            cases=("inputs that do not matter", "an inner node for out", "a random graph",
                   "two calls on one graph"))
@@ -78,6 +79,8 @@ def cases(g):
         one("a value used twice, early use first", [*early, pairs(3, 5)], (6, [0, 1, 2])),
         one("a value used twice, late use first", [*early, pairs(5, 3)], (6, [2, 0, 1])),
         one("a parent that stands twice", [[], [], pairs(0, 1), pairs(2, 2), pairs(0, 3, 0)],
+            (4, [0, 1])),
+        one("a value added to itself", [[], [], pairs(0, 1), [[2, 1.0], [2, 1.0]], pairs(3, 0)],
             (4, [0, 1])),
         one("more than two parents", [[], [], [], [], pairs(2, 0, 3, 1), pairs(4, 1, 0)],
             (5, [0, 1, 2, 3])),
@@ -225,7 +228,7 @@ ex.wrong("a stack: each node reports as soon as it is reached",
          breaks="each")
 
 
-def in_order(out, edges):
+def in_order(out, edges=lambda node: node.parents):
     """Nodes such that each stands before its parents, without recursion."""
     parents, uses, todo = {}, {out: 0}, [out]
     while todo:
@@ -289,6 +292,11 @@ def once_per_parent(out, inputs):
     return picked(sweep(out, lambda node: list(dict(node.parents).items())), inputs)
 
 
+ex.wrong("a set of parents, in which equal pairs are one",
+         lambda out, inputs: picked(sweep(out, lambda node: list(set(node.parents))), inputs),
+         says="of input", breaks="twice")
+
+
 @ex.wrong("two parents at most", breaks="parents")
 def two_parents(out, inputs):
     return picked(sweep(out, lambda node: node.parents[:2] if len(
@@ -314,6 +322,13 @@ def waits_for_zero(out, inputs):
 @ex.wrong("tiny shares taken for nothing", breaks="parents")
 def no_tiny_share(out, inputs):
     return picked(sweep(out, merge=lambda old, new: old + new * (abs(new) > 1e-12)), inputs)
+
+
+@ex.wrong("each input taken for one that out depends on", says="raised KeyError",
+          breaks="independent")
+def taken_for_reached(out, inputs):
+    grad = sweep(out)
+    return [grad[node] for node in inputs]
 
 
 @ex.wrong("inputs that do not matter left out", says="number of gradients", breaks="independent")
@@ -384,8 +399,21 @@ def along(order, out, inputs):
     grad = {out: 1.0}
     for node in reversed(order):
         for parent, slope in node.parents:
-            grad[parent] = grad.get(parent, 0.0) + slope * grad[node]
+            grad[parent] = grad.get(parent, 0.0) + slope * grad.get(node, 0.0)
     return picked(grad, inputs)
+
+
+ex.wrong("from the inputs to out, the order not reversed",
+         lambda out, inputs: along(in_order(out)[0], out, inputs), says="of input", breaks="each")
+
+
+@ex.wrong("inner nodes that keep the gradients of an earlier call", says="of input", breaks="each")
+def never_cleared(out, inputs):
+    out.grad = 1.0
+    for node in in_order(out)[0]:
+        for parent, slope in node.parents:
+            parent.grad = getattr(parent, "grad", 0.0) + slope * node.grad
+    return [getattr(node, "grad", 0.0) for node in inputs]
 
 
 ex.wrong("a function that calls itself for every parent",

@@ -125,6 +125,11 @@ ex.wrong("a small constant under the logarithm",
          says="loss: got 20.", breaks="size")
 
 
+ex.wrong("a floor of 1e-12 under the logarithm",
+         lambda logits, y: (-chosen(logits.softmax(1), y).clamp(min=1e-12).log().mean(),
+                            slope(logits, y)), says="loss: got", breaks="size")
+
+
 @ex.wrong("exp of raw logits, no maximum subtracted", says="loss: got inf",
           breaks=("size", "rows apart"))
 def overflow(logits, y):
@@ -163,6 +168,20 @@ ex.wrong("the sum over rows in place of the mean",
          breaks="mean")
 ex.wrong("the gradient of the sum beside the loss of the mean",
          lambda logits, y: (mean_loss(logits, y), slope(logits, y) * len(y)), breaks="mean")
+ex.wrong("the gradient divided by rows and classes",
+         lambda logits, y: (mean_loss(logits, y), slope(logits, y) / logits.shape[1]),
+         breaks="mean")
+ex.wrong("[:, y] in the loss: the columns of all labels, in every row",
+         lambda logits, y: (-logits.log_softmax(1)[:, y].mean(), slope(logits, y)), breaks="mean")
+
+
+@ex.wrong("[:, y] in the gradient: the columns of all labels, in every row", breaks="mean")
+def columns_of_all(logits, y):
+    grad = probabilities(logits)
+    grad[:, y] -= 1
+    return mean_loss(logits, y), grad / len(y)
+
+
 ex.wrong("the probabilities as gradient, the one-hot label forgotten",
          lambda logits, y: (mean_loss(logits, y), probabilities(logits) / len(y)), breaks="mean")
 ex.wrong("the gradient's sign turned", lambda logits, y: (mean_loss(logits, y), -slope(logits, y)),

@@ -146,6 +146,22 @@ def squeezed(scores, labels):
     return F.cross_entropy(scores, y, ignore_index=NO_LABEL)
 
 
+ex.wrong("labels of any shape squeezed, so that one row has none left",
+         lambda scores, labels: F.cross_entropy(scores, labels.squeeze(), ignore_index=NO_LABEL),
+         says="raised ValueError", breaks=("flat labels", "a column"))
+ex.wrong("the column handed on as it is",
+         lambda scores, labels: F.cross_entropy(scores, labels, ignore_index=NO_LABEL),
+         says="raised RuntimeError", breaks="a column")
+ex.wrong("squeeze(1), which labels of shape (N,) refuse",
+         lambda scores, labels: F.cross_entropy(scores, labels.squeeze(1), ignore_index=NO_LABEL),
+         says="raised IndexError", breaks="flat labels")
+ex.wrong("nll_loss of raw scores, no log_softmax",
+         lambda scores, labels: F.nll_loss(*labelled(scores, labels)), breaks="mean")
+ex.wrong("nll_loss of probabilities, no logarithm",
+         lambda scores, labels: F.nll_loss(scores.softmax(1), labels.reshape(-1),
+                                           ignore_index=NO_LABEL), breaks="mean")
+
+
 @ex.wrong("squared error after a softmax", breaks="mean")
 def squared_after_softmax(scores, labels):
     z, y = labelled(scores, labels)
@@ -174,6 +190,11 @@ def drops_class_zero(scores, labels):
 def counts_gaps(scores, labels):
     y = labels.reshape(-1)
     return F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="sum") / len(y)
+
+
+ex.wrong(f"{NO_LABEL} taken for class 0",
+         lambda scores, labels: F.cross_entropy(scores, labels.reshape(-1).clamp(min=0)),
+         says="rows that have a label", breaks="gaps")
 
 
 @ex.wrong(f"{NO_LABEL} taken for the last class", says="rows that have a label",

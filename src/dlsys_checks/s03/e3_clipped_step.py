@@ -196,6 +196,13 @@ def too_late(optimizer, loss, scale, max_norm):
     return pre, total(params)
 
 
+@ex.wrong("no step at all", says="after step", breaks="step")
+def no_step(optimizer, loss, scale, max_norm):
+    params = gradients(optimizer, loss, scale)
+    pre = nn.utils.clip_grad_norm_(params, max_norm).item()
+    return pre, total(params)
+
+
 @ex.wrong("a step of its own in place of optimizer.step()", breaks="step")
 def own_step(optimizer, loss, scale, max_norm):
     params = gradients(optimizer, loss, scale)
@@ -241,6 +248,27 @@ def per_tensor(optimizer, loss, scale, max_norm):
     return pre, post
 
 
+@ex.wrong("gradients below the limit brought up to it", breaks="norms")
+def always_scaled(optimizer, loss, scale, max_norm):
+    params = gradients(optimizer, loss, scale)
+    pre = total(params)
+    for p in params:
+        p.grad.mul_(max_norm / (pre + 1e-6))
+    post = total(params)
+    optimizer.step()
+    return pre, post
+
+
+@ex.wrong("the norms of the tensors added up", says="norm before clipping", breaks="norms")
+def sum_of_norms(optimizer, loss, scale, max_norm):
+    params = gradients(optimizer, loss, scale)
+    pre = sum(p.grad.norm().item() for p in params)
+    nn.utils.clip_grad_norm_(params, max_norm)
+    post = sum(p.grad.norm().item() for p in params)
+    optimizer.step()
+    return pre, post
+
+
 @ex.wrong("each group clipped by itself", says="norm after clipping", breaks="one number")
 def per_group(optimizer, loss, scale, max_norm):
     params = gradients(optimizer, loss, scale)
@@ -256,6 +284,17 @@ def per_group(optimizer, loss, scale, max_norm):
 def before_unscale(optimizer, loss, scale, max_norm):
     params = gradients(optimizer, loss, 1.0)
     pre = nn.utils.clip_grad_norm_(params, max_norm).item() / scale
+    for p in params:
+        p.grad.div_(scale)
+    post = total(params)
+    optimizer.step()
+    return pre, post
+
+
+@ex.wrong("clipped and measured before the scale is divided out", breaks="true size")
+def unscaled_last(optimizer, loss, scale, max_norm):
+    params = gradients(optimizer, loss, 1.0)
+    pre = nn.utils.clip_grad_norm_(params, max_norm).item()
     for p in params:
         p.grad.div_(scale)
     post = total(params)

@@ -241,6 +241,27 @@ ex.wrong("Xavier, which knows no ReLU",
          breaks="every ReLU")
 
 
+ex.wrong("standard deviation 0.02 for every layer",
+         lambda net: set_each(net, lambda fan_in, fan_out: 0.02), breaks="size kept")
+ex.wrong("a variance of 1 / fan_in, as without a ReLU",
+         lambda net: set_each(net, lambda fan_in, fan_out: math.sqrt(1 / fan_in)),
+         breaks=("every ReLU", "example"))
+
+
+def filled(net, fill):
+    for layer in linears(net):
+        fill(layer.weight)
+        no_bias(layer)
+
+
+ex.wrong("Xavier's uniform weights, which know no ReLU", filled, breaks="every ReLU",
+         fill=nn.init.xavier_uniform_)
+ex.wrong("the gain passed for a slope: kaiming_normal_(a=sqrt(2))", filled, breaks="every ReLU",
+         fill=lambda w: nn.init.kaiming_normal_(w, a=math.sqrt(2)))
+ex.wrong("sqrt(2 / fan_in) for the bound of uniform weights", filled, breaks="every ReLU",
+         fill=lambda w: nn.init.uniform_(w, -he(w.shape[1], 0), he(w.shape[1], 0)))
+
+
 @ex.wrong("PyTorch's default weights", breaks="every ReLU")
 def default(net):
     for layer in linears(net):
@@ -279,6 +300,14 @@ def always_biased(net):
 def keeps_bias(net):
     for layer in linears(net):
         nn.init.kaiming_normal_(layer.weight)
+
+
+@ex.wrong("biases of 0.01 against dead units", breaks="zero biases")
+def small_bias(net):
+    set_each(net, he)
+    for layer in linears(net):
+        if layer.bias is not None:
+            nn.init.constant_(layer.bias, 0.01)
 
 
 @ex.wrong("new parameters in place of the old", breaks="in place")

@@ -246,6 +246,33 @@ def only_biases(model, weight_decay):
                   lambda n, p: n.endswith("bias") or id(p) in tables)
 
 
+# As they are usually written: nobody thinks of the embeddings.
+NAMES = ("bias", "LayerNorm.weight")
+ex.wrong("names: bias and LayerNorm.weight; embeddings decayed",
+         lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: any(
+             part in n for part in NAMES)), breaks="two groups")
+ex.wrong("whole names looked up in a list of parts of names",
+         lambda model, weight_decay: in_two(trainable(model), weight_decay,
+                                            lambda n, p: n in NAMES), breaks="two groups")
+ex.wrong("only biases exempt; embeddings decayed",
+         lambda model, weight_decay: in_two(trainable(model), weight_decay,
+                                            lambda n, p: n.endswith("bias")), breaks="two groups")
+
+
+@ex.wrong("biases, nn.LayerNorm and nn.Embedding exempt, no other norm", breaks="two groups")
+def known_norms(model, weight_decay):
+    known = {id(p) for m in model.modules() if isinstance(m, nn.LayerNorm | nn.Embedding)
+             for p in m.parameters(recurse=False)}
+    return in_two(trainable(model), weight_decay,
+                  lambda n, p: n.endswith("bias") or id(p) in known)
+
+
+@ex.wrong("only the weights of nn.Linear decayed", breaks="two groups")
+def known_linears(model, weight_decay):
+    known = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
+    return in_two(trainable(model), weight_decay, lambda n, p: id(p) not in known)
+
+
 ex.wrong("the two groups swapped",
          lambda model, weight_decay: sorted_out(model, weight_decay)[::-1], says="decayed group",
          breaks=("two groups", "example"))

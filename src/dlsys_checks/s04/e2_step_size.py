@@ -224,6 +224,24 @@ ex.wrong("the mean move instead of the farthest", measured, breaks="farthest",
          distance=lambda d: d.abs().mean())
 ex.wrong("the norm of the move instead of the farthest entry", measured, breaks="farthest",
          distance=torch.Tensor.norm)
+@ex.wrong("a deep copy of the optimizer, which has no gradients", breaks="farthest")
+def deep_copy(opt):
+    trial = copy.deepcopy(opt)
+    trial.step()
+    return max((a.detach() - b.detach()).abs().max().item()
+               for (_, a), (_, b) in zip(pairs_of(trial), pairs_of(opt), strict=True))
+
+
+@ex.wrong("weights noted without a copy: they move along", breaks=("farthest", "as they were"))
+def noted_by_reference(opt):
+    before, state = [p.data for _, p in pairs_of(opt)], copy.deepcopy(opt.state_dict())
+    opt.step()
+    moves = [(p.data - b).abs().max().item()
+             for (_, p), b in zip(pairs_of(opt), before, strict=True)]
+    opt.load_state_dict(state)
+    return max(moves)
+
+
 ex.wrong("moves up only", measured, breaks="farthest", distance=torch.max)
 
 

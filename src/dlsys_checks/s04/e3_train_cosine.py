@@ -193,6 +193,11 @@ def updates_per_epoch(opt, losses, epochs, accumulate):
          after="epoch")
 
 
+@ex.wrong("T_max counts the updates of one epoch", says="rate of update", breaks="whole run")
+def one_epoch_long(opt, losses, epochs, accumulate):
+    loop(opt, losses, epochs, accumulate, cosine(opt, updates_of(losses, 1, accumulate)))
+
+
 @ex.wrong("a cosine for each epoch", says="rate of update", breaks="whole run")
 def per_epoch(opt, losses, epochs, accumulate):
     start = [group["lr"] for group in opt.param_groups]
@@ -225,6 +230,13 @@ def one_short(opt, losses, epochs, accumulate):
 def floor_length(opt, losses, epochs, accumulate):
     loop(opt, losses, epochs, accumulate,
          cosine(opt, max(1, epochs * (len(losses) // accumulate))))
+
+
+@ex.wrong("updates counted as if no epoch ended before the last", says="rate of update",
+          breaks="rest")
+def counted_through(opt, losses, epochs, accumulate):
+    loop(opt, losses, epochs, accumulate,
+         cosine(opt, math.ceil(epochs * len(losses) / accumulate)))
 
 
 @ex.wrong("the schedule called before the optimizer", says="rate of update 0", breaks="rate")

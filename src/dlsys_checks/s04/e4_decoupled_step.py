@@ -207,6 +207,14 @@ def without_the_rate(opt, weight_decay):
     opt.step()
 
 
+@ex.wrong("the decay added, so that weights grow", breaks="factor")
+@torch.no_grad()
+def grows(opt, weight_decay):
+    for group, p in live(opt):
+        p.add_(p, alpha=group["lr"] * weight_decay)
+    opt.step()
+
+
 @ex.wrong("exp(-lr * decay) for 1 - lr * decay", breaks="factor")
 @torch.no_grad()
 def exponential(opt, weight_decay):
@@ -228,6 +236,14 @@ def first_rate(opt, weight_decay):
 def first_seen_rate(opt, weight_decay):
     for group, p in live(opt):
         p.mul_(1 - group.setdefault("made_with", group["lr"]) * weight_decay)
+    opt.step()
+
+
+@ex.wrong("the optimizer's default rate for every group", breaks=("own rate", "factor"))
+@torch.no_grad()
+def default_rate(opt, weight_decay):
+    for _, p in live(opt):
+        p.mul_(1 - opt.defaults["lr"] * weight_decay)
     opt.step()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,7 +25,8 @@ ex = exercise("04.5", "lr_find", seen=("sweeps",), says="batches drawn")
 TIMES = 4
 ENDS = ("a sweep that runs away", f"just over {TIMES} times the lowest",
         f"exactly {TIMES} times the lowest", f"over {TIMES} times the lowest, below the first",
-        f"over {TIMES} times the lowest, slowly", "an infinite loss", "two models in turn")
+        f"over {TIMES} times the lowest, slowly", "an infinite loss", "two models in turn",
+        "losses in the millions")
 ex.promise("answer", "A tenth of the rate at which a range test has its lowest loss.",
            says=("suggested rate",))
 ex.promise("one batch", "loss_of(model) draws a batch and returns its scalar loss; call it once "
@@ -103,6 +105,7 @@ def cases(g):
             ("two steps", {"sweeps": [sweep([2.0, 1.0][::whole(0, 2) * 2 - 1])]}),
             ("tiny rates", {"sweeps": [sweep(valley(), low=between(1, 9) * 1e-12)]}),
             ("a gradient left over", {"sweeps": [sweep(valley(), left=between(50, 100))]}),
+            ("losses in the millions", {"sweeps": [sweep(valley(bottom=2.0 ** whole(20, 30)))]}),
             ("a narrow range", {"sweeps": [sweep(valley(), span=between(1.5, 2))]}),
             ("nested, with batch norm", {"sweeps": [sweep(valley(), kind="norm")]}),
             ("a module of its own", {"sweeps": [sweep(valley(), kind="own")]}),
@@ -257,6 +260,24 @@ def the_steepest(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high, at=steepest)
 
 
+@ex.wrong("the steepest place of np.gradient", says="suggested rate", breaks="answer")
+def steepest_on_average(model, loss_of, steps, low, high):
+    def steepest(rates, losses):
+        return rates[int(np.gradient(losses).argmin()) if len(losses) > 1 else 0] / 10
+    return find(model, loss_of, steps, low, high, at=steepest)
+
+
+@ex.wrong("losses smoothed before the lowest is sought", says="suggested rate", breaks="answer")
+def smoothed(model, loss_of, steps, low, high):
+    def at(rates, losses):
+        mean, means = 0.0, []
+        for k, loss in enumerate(losses, 1):
+            mean = 0.98 * mean + 0.02 * loss
+            means.append(mean / (1 - 0.98**k))
+        return rates[lowest(means)] / 10
+    return find(model, loss_of, steps, low, high, at=at)
+
+
 ex.wrong("a second batch drawn for each step", find, breaks="one batch", draws=2)
 ex.wrong("SGD with momentum", find, breaks="SGD",
          optimizer=lambda ps, lr: torch.optim.SGD(ps, lr=lr, momentum=0.9))
@@ -314,6 +335,9 @@ def lowest_of(losses):
     return min((v for v in losses if v == v), default=math.inf)
 
 
+ex.wrong("a number such as 1000 for the lowest loss before the first", find,
+         says="", breaks="times", ends=lambda loss, losses: not loss <= TIMES * min(
+             [1000.0, *losses]))
 ex.wrong("no early end but at a NaN", find, breaks="times", ends=lambda loss, losses: loss != loss)
 
 

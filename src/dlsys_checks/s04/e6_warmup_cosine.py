@@ -134,6 +134,33 @@ ex.wrong("off by one: the cosine begins at step warm - 1", curve, breaks="cosine
 ex.wrong("the cosine counted over all steps, warm-up included",
          lambda step, warm, total, peak, floor: curve(step, warm, total, peak, floor, span=total),
          breaks="cosine")
+ex.wrong("off by one: the floor already at step total - 1",
+         lambda step, warm, total, peak, floor: curve(
+             step, warm, max(warm + 1, total - 1), peak, floor), breaks="cosine")
+
+
+@ex.wrong("step / total on the cosine, which begins below the peak", breaks="cosine")
+def from_zero(step, warm, total, peak, floor):
+    return curve(step, warm, total, peak, floor, shift=warm, span=total)
+
+
+@ex.wrong("step <= warm: a step above the peak", says="on the cosine", breaks="cosine")
+def one_more_step(step, warm, total, peak, floor):
+    return peak * (step + 1) / warm if warm and step == warm else curve(
+        step, warm, total, peak, floor)
+
+
+@ex.wrong("peak times cosine on top of the floor", breaks="cosine")
+def on_top(step, warm, total, peak, floor):
+    return curve(step, warm, total, peak, floor) if step < warm else floor + curve(
+        step, warm, total, peak, 0.0)
+
+
+ex.wrong("a whole cosine, down and up again", curve, breaks=("cosine", "end"),
+         shape=lambda d: 0.5 * (1 + math.cos(2 * math.pi * d)))
+ex.wrong("a quarter of a cosine", curve, breaks="cosine", shape=lambda d: math.cos(math.pi / 2 * d))
+ex.wrong("1 + cosine, not halved", curve, breaks="cosine",
+         shape=lambda d: 1 + math.cos(math.pi * d))
 ex.wrong("a straight line instead of a cosine", curve, breaks="cosine", shape=lambda d: 1 - d)
 ex.wrong("a rate that climbs again past the end", curve, breaks="end", cap=False)
 

@@ -180,6 +180,20 @@ def clipped(w, grad, state, lr, momentum):
         sgd(w, grad * min(1.0, 100 / (float(grad.norm()) + 1e-30)), state, lr, momentum)
 
 
+@ex.wrong("the first gradient itself for a buffer, updated in place", says="weights after",
+          breaks=("overwritten", "left alone"))
+def gradient_for_buffer(w, grad, state, lr, momentum):
+    if grad is not None:
+        state["b"] = state["b"].mul_(momentum).add_(grad) if state else grad
+        w.sub_(lr * state["b"])
+
+
+@ex.wrong("a share 1 - momentum of each gradient but the first", breaks="torch")
+def dampened(w, grad, state, lr, momentum):
+    if grad is not None:
+        sgd(w, grad, state, lr, momentum, dampening=momentum if state else 0.0)
+
+
 @ex.wrong("only a share 1 - momentum of the gradient goes into the buffer", breaks="torch")
 def averaged(w, grad, state, lr, momentum):
     if grad is not None:

@@ -149,6 +149,16 @@ def adam(w, grad, state, lr, betas, eps, decay, *, fix_m=True, fix_v=True, start
 ex.wrong("no bias correction", adam, breaks="step", fix_m=False, fix_v=False)
 ex.wrong("only the first average corrected", adam, breaks="step", fix_v=False)
 ex.wrong("only the second average corrected", adam, breaks="step", fix_m=False)
+ex.wrong("a count that starts at 0, which divides by zero", adam, says="got nan", breaks="step",
+         start=-1)
+
+
+@ex.wrong("1 - beta without the power of the count", breaks="step")
+def without_power(w, grad, state, lr, betas, eps, weight_decay):
+    state["t"] = 0
+    adam(w, grad, state, lr, betas, eps, weight_decay)
+
+
 ex.wrong("a count that starts one too high", adam, breaks="step", start=1)
 ex.wrong("the corrected averages kept as state", adam, breaks="step", store=True)
 

@@ -155,6 +155,20 @@ def sign_of_momentum(w, grad, state, lr, betas, weight_decay):
     lion(w, grad, state, lr, *betas, weight_decay, early=True, bare=True)
 
 
+def in_its_memory(w, grad, state, lr, betas, weight_decay, blend):
+    """The right step with the blend made in the momentum's own memory."""
+    w.mul_(1 - lr * weight_decay)
+    m = state.setdefault("m", torch.zeros_like(w))
+    w.sub_(lr * blend(m, grad, betas[0]).sign())
+    m.mul_(betas[1]).add_(grad, alpha=1 - betas[1])
+
+
+ex.wrong("the momentum shrunk in place while it is blended", in_its_memory, breaks="step",
+         blend=lambda m, grad, beta: m.mul_(beta).add(grad, alpha=1 - beta))
+ex.wrong("the blend written over the momentum", in_its_memory, breaks="step",
+         blend=lambda m, grad, beta: m.mul_(beta).add_(grad, alpha=1 - beta))
+
+
 @ex.wrong("the sign of the gradient alone", breaks="step")
 def sign_of_gradient(w, grad, state, lr, betas, weight_decay):
     lion(w, grad, state, lr, 0.0, 0.0, weight_decay)

@@ -346,6 +346,36 @@ def in_eval_mode(model, batches):
     put_back(flags, [])
 
 
+def at_momentum(model, batches, momentum, reset=True):
+    """A pass with every norm at one momentum, "own" for its own."""
+    flags, norms = [(m, m.training) for m in model.modules()], norms_of(model)
+    momenta = [(norm, norm.momentum) for norm in norms]
+    model.eval()
+    for norm in norms:
+        norm.train()
+        norm.momentum = norm.momentum if momentum == "own" else momentum
+        if reset:
+            norm.reset_running_stats()
+    with torch.no_grad():
+        for batch in batches:
+            model(batch)
+    put_back(flags, momenta)
+
+
+ex.wrong("a momentum of 0, which moves nothing", at_momentum, says="running_mean of norm0",
+         breaks="mean", momentum=0.0)
+ex.wrong("a reset, and the momentum left as it was", at_momentum, says="running_mean of norm0",
+         breaks="mean", momentum="own")
+ex.wrong("a momentum of None without a reset", at_momentum, says="running_mean of norm0",
+         breaks="nothing left", momentum=None, reset=False)
+
+
+@ex.wrong("eval() at the end, whatever the mode was", breaks="modes after")
+def eval_at_the_end(model, batches):
+    recalibrated(model, batches)
+    model.eval()
+
+
 @ex.wrong("a frozen norm left as it is", breaks="all norms")
 def live_norms_only(model, batches):
     norms = norms_of(model)

@@ -199,6 +199,20 @@ def post_norm_only(x, branches, norms):
     return x
 
 
+@ex.wrong("the norm behind the branch, before the sum", says="order of calls", breaks="order")
+def norm_behind(x, branches, norms):
+    for branch, norm in zip(branches, norms, strict=False):
+        x = x + norm(branch(x.clone()))
+    return norms[-1](x.clone())
+
+
+@ex.wrong("x += ..., which a leaf refuses", says="raised RuntimeError", breaks=("x left", "writes"))
+def added_in_place(x, branches, norms):
+    for branch, norm in zip(branches, norms, strict=False):
+        x += branch(norm(x.clone()))
+    return norms[-1](x.clone())
+
+
 ex.wrong("the norm on the stream as well", stack, breaks="stream",
          carry=lambda x, normed, out: normed + out)
 ex.wrong("no norm at the end", stack, breaks="order", last=False)

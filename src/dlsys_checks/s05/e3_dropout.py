@@ -31,7 +31,7 @@ ex.promise("by hand", "Inverted dropout of x, by hand, without torch's own dropo
            says=("torch's dropouts used",))
 ex.promise("any shape", "x: float32 of any shape,",
            cases=("no axes", "four axes", "no elements", "many rows of two", "a transposed view"))
-ex.promise("left alone", "left as it is;", says=("changed the caller's x",))
+ex.promise("left alone", "left as it is;", says=("changed the caller's x", "in-place operation"))
 ex.promise("any p", "0 <= p <= 1.",
            cases=("p of 0", "a p of thousandths", "a small p", "a large p", "p of 1"))
 ex.promise("probability", "With training True each element is zeroed with probability p,",
@@ -272,6 +272,19 @@ def in_place(x, p, training):
     if training and x.numel():
         x.data.copy_(out.data)
     return out
+
+
+ex.wrong("torch.randn for torch.rand",
+         lambda x, p, training: dropped(x, p, training, draw=lambda: torch.randn(x.shape)),
+         says="share of zeroed", breaks="probability")
+
+
+@ex.wrong("x[mask] = 0, which a leaf refuses", says="raised RuntimeError", breaks="left alone")
+def written_by_mask(x, p, training):
+    if not training:
+        return x
+    x[torch.rand_like(x) < p] = 0
+    return x / (1 - p) if p < 1 else x
 
 
 @ex.wrong("a share of exactly p, by a permutation", breaks=("probability", "anew", "one by one"))

@@ -189,6 +189,25 @@ def weighted_mean(model, x, y, order, lam):
             + (1 - lam.mean()) * F.cross_entropy(logits, y[order]))
 
 
+@ex.wrong("both losses added, without their shares", says="loss: got", breaks="labels")
+def without_shares(model, x, y, order, lam):
+    logits = model(blended(x, order, lam))
+    return F.cross_entropy(logits, y) + F.cross_entropy(logits, y[order])
+
+
+ex.wrong("a softmax before the cross-entropy",
+         lambda model, x, y, order, lam: two_terms(
+             model(blended(x, order, lam)).softmax(1), y, y[order], lam),
+         says="loss: got", trap="03.1", breaks="mean")
+
+
+@ex.wrong("row i given the larger share, as MixMatch does", says="blends that the model saw",
+          breaks="blend")
+def larger_share(model, x, y, order, lam):
+    lam = torch.maximum(lam, 1 - lam)
+    return two_terms(model(blended(x, order, lam)), y, y[order], lam)
+
+
 @ex.wrong("labels that add up to 2", says="loss: got", breaks="labels")
 def doubled(model, x, y, order, lam):
     return 2 * two_terms(model(blended(x, order, lam)), y, y[order], lam)

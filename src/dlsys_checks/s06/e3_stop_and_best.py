@@ -188,6 +188,18 @@ def in_place(losses, patience, min_delta):
     return follow(losses, patience, min_delta)
 
 
+@ex.wrong("argmin, to which a NaN is the lowest", says="epoch of the best", breaks="nan")
+def nan_is_lowest(losses, patience, min_delta):
+    stop = follow(losses, patience, min_delta)[0]
+    return stop, int(torch.tensor(losses[:stop + 1], dtype=torch.float64).argmin())
+
+
+@ex.wrong("min(), which keeps a NaN at the start", says="epoch of the best", breaks="nan")
+def nan_stays_first(losses, patience, min_delta):
+    stop = follow(losses, patience, min_delta)[0]
+    return stop, losses.index(min(losses[:stop + 1]))
+
+
 @ex.wrong("NaN epochs not counted", says="epoch of the stop", breaks=("nan", "all nan"))
 def nan_not_counted(losses, patience, min_delta):
     kept = [k for k, loss in enumerate(losses) if loss == loss]

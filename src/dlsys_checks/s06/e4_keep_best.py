@@ -280,6 +280,24 @@ ex.wrong("NaN taken for better", run, says="lowest loss", breaks="nan",
          better=lambda loss, low: not loss >= low)
 
 
+def begun_at(model, train_epoch, val_loss, epochs, first):
+    """A run whose lowest loss is `first` before the first epoch; None takes any loss for lower."""
+    lowest, best = first, None
+    for _ in range(epochs):
+        train_epoch(model)
+        loss = val_loss(model)
+        if lowest is None or loss < lowest:
+            lowest, best = loss, copy.deepcopy(model.state_dict())
+    if best is not None:
+        model.load_state_dict(best)
+    return lowest
+
+
+ex.wrong("a first NaN taken for the lowest", begun_at, says="lowest loss", breaks="nan", first=None)
+ex.wrong("a number such as 1000 for the lowest before the first", begun_at, says="lowest loss",
+         breaks=("lowest", "nan"), first=1000.0)
+
+
 @ex.wrong("the first state restored where all is NaN", says="state after", breaks="all nan")
 def nan_first(model, train_epoch, val_loss, epochs):
     states, lowest = [], math.inf

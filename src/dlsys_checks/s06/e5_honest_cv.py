@@ -209,6 +209,12 @@ def first_fold(x, y, folds, select, fit):
     return crossed(x, y, folds, select, fit, chosen=select(x[~out], y[~out]))
 
 
+ex.wrong("rows standardised by the mean and spread of all",
+         lambda x, y, folds, select, fit: crossed(
+             (x - x.mean(0)) / (x.std(0) + 1e-8), y, folds, select, fit), breaks="outside")
+ex.wrong("a set of tensors, of which no two are equal",
+         lambda x, y, folds, select, fit: crossed(x, y, folds, select, fit, names=set(folds)),
+         says="calls of select", breaks="select")
 ex.wrong("columns chosen on all rows in each fold", crossed, breaks="outside", seen=everything)
 ex.wrong("columns chosen on the fold's own rows", crossed, breaks="outside", seen=lambda out: out)
 ex.wrong("the model trained on all rows", crossed, breaks=("outside", "fit"), train=everything,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import torch
 
@@ -260,6 +261,8 @@ def by_training_coins(groups, share, seed):
 
 
 ex.wrong("the number of groups rounded down", split, breaks="share", number=lambda n: int(n + 1e-9))
+ex.wrong("the number of groups rounded up, as GroupShuffleSplit does", split, breaks="share",
+         number=lambda n: math.ceil(n - 1e-9))
 ex.wrong("the share of groups that are left",
          lambda groups, share, seed: split(groups, 1 - share, seed), breaks=("share", "example"))
 ex.wrong("always one group at least", split, breaks="share", number=lambda n: max(1, round(n)))

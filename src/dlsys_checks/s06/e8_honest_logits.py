@@ -16,8 +16,8 @@ SAMPLED = ("a sampler alone", "tiny weights", "huge weights", "logits of a sure 
            "weights that differ within a class", "weights of two sources", "both remedies",
            "positives made rarer", "two models in turn", "a rare class of one",
            "as many positives as negatives")
-WEIGHTED = ("a loss weight alone", "both remedies", "a loss weight below 1", "two models in turn",
-            "a rare class of one", "logits of a sure model")
+WEIGHTED = ("a loss weight alone", "both remedies", "a loss weight below 1", "a tiny loss weight",
+            "two models in turn", "a rare class of one", "logits of a sure model")
 
 ex.promise("logits", "Logits with the odds of the training data's own rate.", says=("logits",))
 ex.promise("form", "z: (M,) logits of a model", says=("shape of the", "type of the", "logits"))
@@ -67,6 +67,7 @@ def cases(g):
             one("weights of two sources", call(p, n, 5.0, within=3.0, sources=True)),
             one("positives made rarer", call(n, p, 0.2)),
             one("a loss weight below 1", call(n, p, 1.0, between(0.05, 0.5))),
+            one("a tiny loss weight", call(n, p, 1.0, between(1e-7, 1e-6))),
             one("as many positives as negatives", call(12, 12, between(3, 9))),
             one("a rare class of one", call(1, n, 6.0, 4.0)),
             one("one logit", call(p, n, 1.0, 1.0, scores=1)),
@@ -197,6 +198,11 @@ def scales_weights(z, y, w, pos_weight):
     k = factor(y, w) * pos_weight
     w /= w.sum()
     return z - math.log(k)
+
+
+@ex.wrong("a small number under the logarithm", breaks="pos_weight")
+def epsilon_in_log(z, y, w, pos_weight):
+    return z - (w[y == 1].mean() / w[y == 0].mean() * pos_weight + 1e-8).log()
 
 
 @ex.wrong("a small number added to the denominator", breaks=("weights", "means", "labels"))
