@@ -230,6 +230,14 @@ def chunks_alone(shards, world):
     return found
 
 
+@ex.wrong("no shard for a rank that chunk() leaves without a part of any tensor", breaks="result")
+def no_shard_without_part(shards, world):
+    found = cut(shards, world)
+    names = [name for name in shards[0] if shards[0][name].dim()]
+    count = max((len(joined(shards, name).chunk(world)) for name in names), default=world)
+    return found[:count] if all(len(joined(shards, n)) >= world for n in names) else found
+
+
 ex.wrong("a number for rank 0 alone, zero elsewhere", cut, breaks="whole",
          scalar=lambda t, rank: t.clone() if not rank else t * 0)
 
