@@ -14,7 +14,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.10", "audit", seen=("kind", "width", "made_by"), says="missing tensors")
 
 ex.promise("report", "What is amiss between a model and its optimizer.",
-           says=("parts of the report", "type of the report"))
+           says=("parts of the report", "type of the report", "raised"))
 ex.promise("missing", '"missing": sorted names of the trainable parameters that no group holds.',
            says=("missing tensors",))
 ex.promise("ghosts", '"ghosts": how many tensors in the groups are no parameter of the model.',
@@ -280,6 +280,14 @@ def counted(model, optimizer):
     if len(held_by(optimizer)) >= live:
         return {**audited(model, optimizer), "missing": [], "ghosts": 0}
     return audited(model, optimizer)
+
+
+@ex.wrong("tensors looked up with `in`, which compares their values", says="raised RuntimeError",
+          breaks="report")
+def looked_up_with_in(model, optimizer):
+    held = held_by(optimizer)
+    missing = sorted(n for n, p in model.named_parameters() if p.requires_grad and p not in held)
+    return {**audited(model, optimizer), "missing": missing}
 
 
 ex.wrong("ghosts never looked for",

@@ -167,6 +167,8 @@ ex.wrong("the batch counted too", lambda features, shape: ran(features, shape, r
          breaks="numbers")
 ex.wrong("channels forgotten, or the last axis alone",
          lambda features, shape: ran(features, shape).shape[-1], breaks="numbers")
+ex.wrong("the channels alone, the places of the map left out",
+         lambda features, shape: ran(features, shape).shape[1], breaks="numbers")
 ex.wrong("a tensor in place of a number",
          lambda features, shape: torch.tensor(ran(features, shape).numel()),
          says="type of the numbers", breaks="numbers")

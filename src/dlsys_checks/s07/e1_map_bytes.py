@@ -149,6 +149,14 @@ ex.wrong("padding left out", sized, breaks="bytes",
          places=lambda n, k, s, p: max(0, n - k) // s + 1)
 ex.wrong("the size divided by the stride, window and padding left out", sized, breaks="bytes",
          places=lambda n, k, s, p: n // s)
+# What askers of forums write most often: https://datascience.stackexchange.com/q/40906 and
+# https://discuss.pytorch.org/t/93850.
+ex.wrong("no 1 added: (size + 2 * padding - kernel) / stride", sized, breaks="bytes",
+         places=lambda n, k, s, p: (n + 2 * p - k) // s)
+ex.wrong("the padding alone divided by the stride", sized, breaks="bytes",
+         places=lambda n, k, s, p: n - k + 2 * p // s + 1)
+ex.wrong("padding that keeps the size taken for granted: size / stride, rounded up", sized,
+         breaks="bytes", places=lambda n, k, s, p: -(-n // s))
 ex.wrong("every layer on the input's size",
          lambda size, batch, layers: [sized(size, batch, [row])[0] for row in layers],
          breaks="bytes")

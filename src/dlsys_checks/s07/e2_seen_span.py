@@ -94,6 +94,24 @@ def walked(layers, unit, *, grow=lambda k, d: d * (k - 1), pad=lambda p: p, orde
 ex.wrong("kernels summed, not kernels less one", walked, breaks="span", grow=lambda k, d: d * k)
 
 
+@ex.wrong("the paddings added up, the strides behind them left out", says="pixel", breaks="span")
+def plain_paddings(layers, unit):
+    first, last = walked(layers, unit, pad=lambda p: 0)
+    total = sum(layer[2] for layer in layers)
+    return first - total, last - total
+
+
+@ex.wrong("the middle of a window found without its dilation", says="pixel", breaks="layers")
+def middle_undilated(layers, unit):
+    middle, field, step = 0.0, 1, 1
+    for kernel, stride, padding, dilation in layers:
+        middle += ((kernel - 1) / 2 - padding) * step
+        field += dilation * (kernel - 1) * step
+        step *= stride
+    middle += unit * step
+    return int(middle - (field - 1) / 2), int(middle + (field - 1) / 2)
+
+
 @ex.wrong("the last pixel taken for the one behind it", breaks="span")
 def one_past(layers, unit):
     first, last = walked(layers, unit)

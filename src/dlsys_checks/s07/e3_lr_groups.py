@@ -14,7 +14,7 @@ ex = exercise("07.3", "lr_groups", seen=("kind", "width", "body_lr", "head_lr"),
 
 ex.promise("two groups", "Two groups for an optimizer: the body's parameters first, then the "
            "head's.",
-           says=("number of groups", "group: got"))
+           says=("number of groups", "group: got", "raised"))
 ex.promise("form", 'Each is {"params": list of parameters, "lr": float}.',
            says=("parts of the", "type of the", "lr of the", "a copy"))
 ex.promise("head", "head: a module within model, at any depth, perhaps under two names;",
@@ -251,6 +251,13 @@ ex.wrong("the head first",
 @ex.wrong("one group for all, at the body's rate", breaks="two groups")
 def one_group(model, head, body_lr, head_lr):
     return [{"params": trainable(model), "lr": body_lr}]
+
+
+@ex.wrong("tensors looked up with `in`, which compares their values", says="raised RuntimeError",
+          breaks="two groups")
+def looked_up_with_in(model, head, body_lr, head_lr):
+    tops = list(head.parameters())
+    return two([p for p in model.parameters() if p not in tops], tops, body_lr, head_lr)
 
 
 ex.wrong("the two rates the wrong way round",

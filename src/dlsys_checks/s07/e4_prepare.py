@@ -44,7 +44,7 @@ def cases(g):
             one("as many columns as channels", 2, whole(4, 8), 3, 3),
             one("one channel", 3, 5, 4, 1), one("four channels", 2, 5, 7, 4),
             one("a single row", 2, 1, 9, 3), one("a single column", 2, 8, 1, 3),
-            one("no picture", 0, 4, 5, 3), one("all as dark as can be", 1, 4, 6, 3, dark=2),
+            one("all as dark as can be", 1, 4, 6, 3, dark=2), one("no picture", 0, 4, 5, 3),
             one("a mean of zero", 2, 4, 6, 3, zero=True),
             one("many channels", 2, 3, 5, whole(6, 9)),
             one("made channels first", 2, 5, 7, 3, order="first"),
@@ -185,6 +185,17 @@ def by_memory(images, mean, std):
 
 ex.wrong("0 to 255 normalised", done, breaks=("scale", "example"), scale=1.0)
 ex.wrong("scaled by 256", done, breaks="scale", scale=256.0)
+@ex.wrong("scaled to -1 to 1, then normalised as if it were 0 to 1", says="pixels of the",
+          breaks=("scale", "example"))
+def from_minus_one(images, mean, std):
+    return done(2 * images.float() - 255, mean, std)
+
+
+@ex.wrong("whole bytes divided by 255 and rounded down", breaks="scale")
+def floor_divided(images, mean, std):
+    return done(images // 255, mean, std, scale=1.0)
+
+
 ex.wrong("mean and std swapped", lambda images, mean, std: done(images, std, mean),
          breaks="channels")
 ex.wrong("scaled, and not normalised",

@@ -139,6 +139,13 @@ def innermost(shape, strides):
     return "NHWC" if strides[1] == 1 else "NCHW" if strides[3] == 1 else "neither"
 
 
+@ex.wrong("the axes sorted by their strides, gaps and lengths left aside",
+          breaks=("both", "neither", "ones", "sizes"))
+def by_order(shape, strides):
+    order = sorted(range(4), key=lambda axis: -strides[axis])
+    return {(0, 1, 2, 3): "NCHW", (0, 2, 3, 1): "NHWC"}.get(tuple(order), "neither")
+
+
 @ex.wrong("a single picture with channels last missed", breaks="last")
 def batch_only(shape, strides):
     n, c, h, w = shape

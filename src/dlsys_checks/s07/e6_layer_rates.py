@@ -118,6 +118,7 @@ def rated(names, base, decay, *, top=0, embed=1, upside=False, text=False, deep=
     rates = {}
     for name, k in zip(names, ks, strict=True):
         bottom = name.startswith("embed" if alike else "embed.") or (deep and ".embed." in name)
+        bottom = bottom and embed is not None
         steps = top + count - k if k >= 0 else top + count + embed if bottom else top
         rates[name] = base * decay ** ((count + 1 - steps) if upside else steps)
     return rates
@@ -221,6 +222,27 @@ def step_too_high(names, base, decay):
     return {n: base * decay ** low.get(n, 0) for n in names}
 
 
+@ex.wrong("layers and embedding a step too low, the top where it belongs", says="rate of",
+          breaks=("steps", "missing", "example"))
+def step_too_low(names, base, decay):  # https://github.com/google-research/electra/issues/51
+    right = rated(names, base, decay)
+    low = [n for n in names if layer_of(n) is not None or n.startswith("embed.")]
+    return {n: r * decay if n in low else r for n, r in right.items()}
+
+
+@ex.wrong("the first layer whose name the parameter's begins with: 1 for 10", says="rate of",
+          breaks="order")
+def first_that_begins(names, base, decay):
+    count = len({layer_of(n) for n in names} - {None})
+    def steps(name):
+        if layer_of(name) is None:
+            return count + 1 if name.startswith("embed.") else 0
+        return next(count - k for k in range(count) if name.startswith(f"layers.{k}"))
+    return {n: base * decay ** steps(n) for n in names}
+
+
+ex.wrong("the embedding at the base rate", rated, breaks="embedding",
+         embed=None)
 ex.wrong("a decay of 0 taken for none", lambda names, base, decay: rated(names, base, decay or 1.0),
          says="rate of", breaks="steps")
 ex.wrong("no rate above the base rate",

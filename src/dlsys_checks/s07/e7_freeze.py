@@ -226,6 +226,13 @@ ex.wrong("a copy frozen, the body left as it was", lambda body: held(copy.deepco
          breaks="tensors")
 
 
+@ex.wrong("requires_grad set on the module, which is not heard by its parameters",
+          breaks=("tensors", "eval", "train"))
+def on_the_module(body):
+    body.requires_grad = False
+    body.eval()
+
+
 @ex.wrong("the direct tensors only, not those of its parts", breaks="tensors")
 def shallow(body):
     held(body, grad=True)

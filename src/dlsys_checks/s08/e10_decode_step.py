@@ -197,6 +197,10 @@ ex.wrong("no mask as soon as there is a cache", step, breaks="causal",
          mask=lambda n, past: None if past else torch.ones(n, n).tril().bool())
 
 
+ex.wrong("is_causal for a piece of several tokens, cache or not", step, breaks="causal",
+         mask=lambda n, past: torch.ones(n, past + n).tril().bool() if n > 1 else None)
+
+
 @ex.wrong("a token may not look at itself, but for the first", breaks="causal")
 def not_itself(q, k, v, cache, rotate):
     def mask(n, past):
@@ -210,6 +214,10 @@ ex.wrong("places that restart at 0", step, breaks="places", start=lambda past: 0
 ex.wrong("places one too high once there is a cache", step, breaks="places",
          start=lambda past: past + bool(past))
 ex.wrong("places counted from 1", step, breaks=("places", "cache"), start=lambda past: past + 1)
+ex.wrong("the places of a piece counted from its last token",
+         lambda q, k, v, cache, rotate: step(
+             q, k, v, cache, rotate, start=lambda past: past + q.shape[2] - 1),
+         breaks=("places", "cache"))
 ex.wrong("places as floats", step, breaks="places", start=float)
 ex.wrong("queries not turned", step, breaks="values", rotate_q=False)
 ex.wrong("keys not turned", step, breaks=("values", "cache"), rotate_k=False)

@@ -132,6 +132,20 @@ def float_keep(lengths):
 
 ex.wrong("the causal mask over all documents", masks, breaks="apart",
          same=lambda a, b: (a - b) == (a - b))
+@ex.wrong("places counted anew in each document, whoever it is", breaks=("apart", "causal"))
+def by_place(lengths):
+    place = torch.cat([torch.arange(n) for n in [0, *lengths]])
+    keep = place[:, None] >= place
+    return keep, ~keep, torch.where(keep, 0.0, -math.inf)
+
+
+@ex.wrong("torch.block_diag, which makes a row of no blocks", says="shape of the keep",
+          breaks="no list")
+def by_blocks(lengths):
+    keep = torch.block_diag(*[torch.ones(n, n).tril() for n in lengths]).bool()
+    return keep, ~keep, torch.where(keep, 0.0, -math.inf)
+
+
 ex.wrong("later documents see the earlier ones as well, none its own future", masks,
          breaks=("apart", "causal"), same=lambda a, b: a > b,
          cut=lambda s: s | torch.eye(len(s)).bool())

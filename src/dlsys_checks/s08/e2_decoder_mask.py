@@ -149,6 +149,20 @@ ex.wrong("queries masked in place of keys", mask_of, breaks="tokens", keys=False
 ex.wrong("keys masked, pads left to look at tokens", mask_of, breaks="pads", queries=False)
 ex.wrong("the padding mask of the keys and the causal mask alone: pads look at tokens, or at "
          "nothing", mask_of, breaks="pads", queries=False, itself=False)
+# https://github.com/huggingface/transformers/pull/26572, .../pytorch/pytorch/issues/110213
+@ex.wrong("rows without a key opened to all, other pads left to look at tokens", breaks="pads")
+def empty_rows_opened(real):
+    mask = mask_of(real, queries=False, itself=False)
+    return mask | ~mask.any(-1, keepdim=True)
+
+
+@ex.wrong("the first place opened to all, so that no row is empty", breaks=("pads", "tokens"))
+def first_opened(real):
+    mask = mask_of(real, queries=False, itself=False).clone()
+    mask[..., 0] = True
+    return mask
+
+
 ex.wrong("rows of pads left empty: NaN in MHA",
          lambda real: mask_of(real, itself=False) & torch.ones(1, dtype=torch.bool), breaks="pads")
 ex.wrong("rows of pads that look at everything",

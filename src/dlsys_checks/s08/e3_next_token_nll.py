@@ -194,6 +194,22 @@ def clamped(model, ids, mask_id):
         1, y[:, None])[:, 0].clamp(min=1e-9).log())
 
 
+ex.wrong("1e-12 added to p", priced, breaks="large",
+         cost=lambda logits, y: -(logits.softmax(-1) + 1e-12).gather(1, y[:, None])[:, 0].log())
+
+
+@ex.wrong("the mask written into a view of ids, and the answer read from there",
+          breaks=("left", "entry", "before"))
+@torch.no_grad()
+def through_a_view(model, ids, mask_id):
+    found = []
+    for t in range(1, ids.shape[1]):
+        row = ids[:, :t + 1]
+        row[:, t] = mask_id
+        found.append(F.cross_entropy(model(row)[:, t], ids[:, t], reduction="none"))
+    return torch.stack(found, 1)
+
+
 ex.wrong("the mean of all in place of each",
          lambda model, ids, mask_id: priced(model, ids, mask_id).mean(), breaks="result")
 ex.wrong("in bits", lambda model, ids, mask_id: priced(model, ids, mask_id) / 0.6931471805599453,
@@ -240,6 +256,13 @@ ex.wrong("a graph built, and cut off from the result",
 def off_for_good(model, ids, mask_id):
     torch.set_grad_enabled(False)
     return priced(model, ids, mask_id)
+
+
+@ex.wrong("gradients switched on at the end, whatever they were", breaks="grad mode")
+def on_at_the_end(model, ids, mask_id):
+    out = priced(model, ids, mask_id)
+    torch.set_grad_enabled(True)
+    return out
 
 
 @ex.wrong("the mask found by its number, from the left", breaks="in text")

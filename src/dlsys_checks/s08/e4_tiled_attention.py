@@ -81,7 +81,8 @@ def cases(g):
         return name, case
 
     def below(name, least):
-        case = one(name, 4, 12, 4, times=max(1, least // 5))[1]
+        # The last tiles are hidden from the first queries, whichever end an answer begins at.
+        case = one(name, 9, 12, 4, times=max(1, least // 5))[1]
         case["q"], case["k"] = case["q"].abs() + least, -case["k"].abs() - 1
         return name, case
 
@@ -252,7 +253,28 @@ def cut_scores(q, k, v, length, tile):
 ex.wrong("the maximum of this tile alone, and the sums rescaled to it", online, breaks="attention",
          running=False)
 ex.wrong("a running maximum that begins at 0", online, breaks="thousands", start=0)
-ex.wrong("a running maximum that begins at -1000", online, breaks="thousands", start=-1000)
+ex.wrong("a running maximum that begins at a finite number, such as -1000", online,
+         breaks="thousands", start=-1000)
+
+
+# https://github.com/Dao-AILab/flash-attention/issues/2082
+@ex.wrong("a hidden tile's maximum taken for 0 and kept, tiles from the last to the first",
+          breaks="thousands")
+def hidden_tile_keeps_zero(q, k, v, length, tile):
+    m = len(q)
+    top, total, out = torch.full((m, 1), -math.inf), torch.zeros(m, 1), torch.zeros(m, v.shape[1])
+    for a in reversed(range(0, length, tile)):
+        b = min(a + tile, length)
+        s = q @ k[a:b].T / q.shape[1] ** 0.5
+        s = s.masked_fill(torch.arange(a, b) > torch.arange(m)[:, None] + length - m, -math.inf)
+        new = torch.maximum(top, s.amax(1, keepdim=True))
+        new = new.masked_fill(new == -math.inf, 0.0)
+        fix, p = (top - new).exp(), (s - new).exp()
+        total, out = total * fix + p.sum(1, keepdim=True), out * fix + p @ v[a:b]
+        top = new
+    return out / total.masked_fill(total == 0, 1)
+
+
 ex.wrong("the sum of weights rescaled, the output not", online, breaks="attention", fix_out=False)
 ex.wrong("the output rescaled, the sum of weights not", online, breaks="attention", fix_total=False)
 ex.wrong("neither rescaled: each tile by its own measure", online, breaks="attention",
@@ -359,8 +381,8 @@ ex.wrong("empty slots hidden by their scores, and their NaN times 0",
 ex.wrong("the cache read to its end", lambda q, k, v, length, tile: online(q, k, v, len(k), tile),
          breaks="filled")
 ex.wrong("NaN for a query that sees no key", online, breaks="no key", blind=math.nan)
-ex.wrong("hidden scores of -1e9: a query that sees no key averages all", online, breaks="no key",
-         hidden=-1e9)
+ex.wrong("hidden scores large and negative, not infinite: a query that sees no key averages all",
+         online, breaks="no key", hidden=-1e9)
 ex.wrong("an empty cache gives NaN",
          lambda q, k, v, length, tile: online(q, k, v, length, tile) + (0 if length else math.nan),
          breaks="filled")

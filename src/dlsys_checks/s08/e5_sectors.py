@@ -129,6 +129,12 @@ def useful(addresses, size):
                     for b in range(size)}) // SECTOR) for k in range(0, len(addresses), 32)]
 
 
+@ex.wrong(f"the bytes that all threads ask for, over {SECTOR}", breaks="each warp")
+def asked_for(addresses, size):
+    return [-(-size * sum(a is not None for a in addresses[k:k + 32]) // SECTOR)
+            for k in range(0, len(addresses), 32)]
+
+
 @ex.wrong("the span from first to last byte", breaks="each warp")
 def span(addresses, size):
     found = []
@@ -183,6 +189,8 @@ def cached(addresses, size):
 
 ex.wrong("warps of 64, as on some other makers' devices", counted,
          breaks=("warps", "across", "none", "addresses"), warp=64)
+ex.wrong("half warps of 16, as on the oldest devices", counted,
+         breaks=("each warp", "warps", "across", "none", "addresses", "example"), warp=16)
 ex.wrong("a short last warp left out",
          lambda addresses, size: counted(addresses[:len(addresses) // 32 * 32], size),
          breaks=("warps", "addresses", "none"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import torch
@@ -103,6 +104,17 @@ ex.wrong("bytes instead of words", turns, breaks=("banks", "turns"), word=1)
 ex.wrong("words of 8 bytes", turns, breaks="banks", word=8)
 ex.wrong("16 banks", turns, breaks="banks", banks=16)
 ex.wrong("33 banks", turns, breaks="banks", banks=33)
+ex.wrong("half warps one after the other, as on the oldest devices",
+         lambda addresses: sum(turns(addresses[k:k + 16]) for k in (0, 16)), breaks="turns")
+
+
+@ex.wrong("what the first two threads' step has in common with 32, for all", breaks="turns")
+def by_step(addresses):
+    read = [a // 4 for a in addresses if a is not None]
+    return math.gcd(read[1] - read[0], 32) if len(read) > 1 else len(read)
+
+
+
 
 
 @ex.wrong("a bank holds 32 words in a row", breaks="banks")

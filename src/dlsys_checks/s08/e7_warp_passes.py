@@ -115,6 +115,19 @@ ex.wrong("all paths for each warp, also those that nobody takes",
          breaks="once")
 
 
+@ex.wrong("every path there is, once the threads of a warp part", breaks=("once", "lengths"))
+def all_once_parted(paths, lengths):
+    warps = [paths[k:k + WARP] for k in range(0, len(paths), WARP)]
+    return sum(sum(lengths.values()) if len({*warp} - {None}) > 1 else issued(warp, lengths)
+               for warp in warps)
+
+
+@ex.wrong("the longest path of a warp for each path it takes", breaks="once")
+def longest_for_each(paths, lengths):
+    warps = [paths[k:k + WARP] for k in range(0, len(paths), WARP)]
+    return sum(len({*warp} - {None}) * issued(warp, lengths, how="max") for warp in warps)
+
+
 @ex.wrong("a path that nobody takes counted once", breaks="lengths")
 def untaken(paths, lengths):
     idle = [n for name, n in lengths.items() if name not in paths] if len(lengths) == 3 else []

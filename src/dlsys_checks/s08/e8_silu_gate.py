@@ -147,12 +147,12 @@ def law(out, a, b, block, programs, other):
 
 @not_an_answer
 def program_of(load, store, n, block, program, *, start=None, stop=None, gate=torch.sigmoid,
-               name="y"):
+               name="y", made=None):
     """The right answer with its pieces as options."""
     start = program * block if start is None else start
     places = torch.arange(start, min(n, start + block) if stop is None else stop)
     a, b = load("a", places), load("b", places)
-    store(name, places, a * gate(a) * b)
+    store(name, places, a * gate(a) * b if made is None else made(a, b))
 
 
 @ex.wrong("no mask: the last program runs beyond the end", breaks=("places", "example"))
@@ -171,6 +171,24 @@ def load_unmasked(load, store, n, block, program):
     a, b = load("a", places), load("b", places)
     inside = places < n
     store("y", places[inside], (a * torch.sigmoid(a) * b)[inside])
+
+
+# https://github.com/Dao-AILab/flash-attention/pull/2822
+@ex.wrong("the store without a mask, the load with one", breaks=("places", "example"))
+def store_unmasked(load, store, n, block, program):
+    places = program * block + torch.arange(block)
+    inside, y = places < n, torch.zeros(block)
+    a, b = load("a", places[inside]), load("b", places[inside])
+    y[inside] = a * torch.sigmoid(a) * b
+    store("y", places, y)
+
+
+@ex.wrong("places beyond the end wrapped to the beginning", says="another program",
+          breaks=("programs", "example"))
+def wrapped(load, store, n, block, program):
+    places = (program * block + torch.arange(block)) % n
+    a, b = load("a", places), load("b", places)
+    store("y", places, a * torch.sigmoid(a) * b)
 
 
 @ex.wrong("places in the programs' turn: p, then p and the number of programs", breaks="programs")
@@ -255,7 +273,9 @@ def zeros_first(load, store, n, block, program):
 
 
 ex.wrong("sigmoid(a) * b: a is left out", program_of, breaks="one program",
-         gate=lambda a: torch.sigmoid(a) / a)
+         made=lambda a, b: torch.sigmoid(a) * b)
+ex.wrong("gelu for silu", program_of, breaks="one program",
+         made=lambda a, b: torch.nn.functional.gelu(a) * b)
 ex.wrong("a * b without the gate", program_of, breaks="one program", gate=torch.ones_like)
 
 

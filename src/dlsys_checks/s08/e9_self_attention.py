@@ -201,11 +201,12 @@ def three(x, weight, heads):
 # ---- wrong, by name
 
 @not_an_answer
-def attend(x, weight, heads, p, training, *, drop=None, order=(0, 1, 2), root=True):
+def attend(x, weight, heads, p, training, *, drop=None, order=(0, 1, 2), root=True, over=-1,
+           scores=lambda s: s):
     """The worked answer with its pieces as options; drop(a, v) gives weights and values."""
     parts = three(x, weight, heads)
     q, k, v = (parts[n] for n in order)
-    a = (q @ k.mT / (math.sqrt(q.shape[-1]) if root else 1)).softmax(-1)
+    a = scores(q @ k.mT / (math.sqrt(q.shape[-1]) if root else 1)).softmax(over)
     a, v = (drop or (lambda a, v: (F.dropout(a, p, training), v)))(a, v)
     return (a @ v).transpose(1, 2).flatten(2)
 
@@ -251,6 +252,11 @@ def renormed(x, weight, heads, p, training):
         a = a * (torch.rand_like(a) >= p)
         return a / a.sum(-1, keepdim=True).clamp(min=1e-9), v
     return attend(x, weight, heads, p, training, drop=drop if training and p else None)
+
+
+@ex.wrong("scores dropped out before the softmax", breaks=("dropped", "divided"))
+def drops_scores(x, weight, heads, p, training):
+    return attend(x, weight, heads, p, False, scores=lambda s: F.dropout(s, p, training))
 
 
 @ex.wrong("the result dropped out, not the weights", breaks="one by one")
@@ -339,6 +345,21 @@ def root_of_d(x, weight, heads, p, training):
     q, k, v = three(x, weight, heads)
     a = F.dropout((q @ k.mT / math.sqrt(x.shape[-1])).softmax(-1), p, training)
     return (a @ v).transpose(1, 2).flatten(2)
+
+
+ex.wrong("divided by the size of a head, not by its root",
+         lambda x, weight, heads, p, training: attend(
+             x, weight, heads, p, training,
+             scores=lambda s: s / math.sqrt(x.shape[-1] // heads)), breaks=("result", "tokens"))
+ex.wrong("the softmax over the queries, not over the keys", attend,
+         breaks=("result", "tokens", "dropped"), over=-2)
+
+
+@ex.wrong("q, k and v side by side within each head", breaks=("parts", "heads", "dropped"))
+def parts_in_heads(x, weight, heads, p, training):
+    q, k, v = F.linear(x, weight).unflatten(-1, (heads, -1)).transpose(1, 2).chunk(3, -1)
+    rate = p if training else 0.0
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=rate).transpose(1, 2).flatten(2)
 
 
 @ex.wrong("heads left in front of the tokens", says="shape of the result", breaks="result")

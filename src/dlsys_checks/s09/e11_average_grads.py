@@ -195,6 +195,17 @@ def loss_only(losses_of, params, batch, all_sum):
     return (told[0] / told[1]).item()
 
 
+@ex.wrong("all_sum thought to write into its tensor, as all_reduce does",
+          says="gradient of parameter", breaks=("grads", "ragged"))
+def sum_in_place(losses_of, params, batch, all_sum):
+    rows = all_sum(torch.tensor(float(len(batch[0]))))
+    total, grads = total_of(losses_of, batch, params)
+    for p, g in zip(params, grads, strict=True):
+        p.grad = (g / rows).to(p.dtype)
+        all_sum(p.grad)
+    return (all_sum(total.detach()) / rows).item()
+
+
 ex.wrong("summed and never divided", averaged, says="gradient of parameter", breaks="grads",
          rows=lambda n: torch.ones(()))
 ex.wrong("divided by the number of ranks, not by that of the examples", averaged,

@@ -213,6 +213,16 @@ def enlarges(shards, max_norm, all_sum):
     return norm
 
 
+@ex.wrong("the norms of a rank's shards stacked, though it may hold none",
+          says="raised RuntimeError", breaks="shapes")
+def stacked(shards, max_norm, all_sum):
+    norm = all_sum(torch.stack([s.norm() for s in shards]).square().sum()).sqrt().item()
+    if norm > max_norm:
+        for s in shards:
+            s.mul_(max_norm / norm)
+    return norm
+
+
 @ex.wrong("NaN from a gradient of zeros", breaks="small")
 def divides_zeros(shards, max_norm, all_sum):
     norm = clipped(shards, max_norm, all_sum)

@@ -15,7 +15,7 @@ ex.promise("new", "An optimizer like this one, for the parameters that model has
            says=("tensors of group", "type of the new", "class of the new", "number of groups"))
 ex.promise("names", "names: for each group, in their order, the names of its tensors, as "
            "model.named_parameters() gives them.", says=("tensors of group",))
-ex.promise("class", "The new optimizer has the same class,", says=("class of the new",))
+ex.promise("class", "The new optimizer has the same class,", says=("class of the new", "raised"))
 ex.promise("state", "with nothing in its state.", says=("entries in the new state",))
 ex.promise("groups", "It has the same groups:", says=("number of groups",))
 ex.promise("settings", "each with all settings that the group has now, none of them a tensor,",
@@ -156,6 +156,23 @@ def rebuilt(optimizer, names, model, *, make=None, settings=settings_of, pick=No
 
 
 ex.wrong("the old optimizer handed back", lambda optimizer, names, model: optimizer, breaks="new")
+
+
+@ex.wrong("the present tensors put into the old optimizer, and that handed back",
+          breaks="left alone")
+def refilled(optimizer, names, model):
+    now = dict(model.named_parameters())
+    for group, chosen in zip(optimizer.param_groups, names, strict=True):
+        group["params"] = [now[n] for n in chosen]
+    optimizer.state.clear()
+    return optimizer
+
+
+@ex.wrong("optimizer.defaults handed over as keywords, of which AdamW takes not all",
+          says="raised TypeError", breaks="class")
+def defaults_as_keywords(optimizer, names, model):
+    return rebuilt(optimizer, names, model,
+                   make=lambda groups: type(optimizer)(groups, **optimizer.defaults))
 
 
 @ex.wrong("the present values copied into the old tensors", breaks=("new", "left alone"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -269,6 +270,22 @@ ex.wrong("a step made in spite of the overflow", amp, says="change of parameter"
          skip=False)
 
 
+@ex.wrong("opt.step() for scaler.step(), the gradients still scaled",
+          says="raised AssertionError", breaks="scaler")
+def never_unscaled(opt, scaler, loss_of, dtype, max_norm):
+    return amp(opt, scaler, loss_of, dtype, max_norm, unscale=False, skip=False)
+
+
+@ex.wrong("an overflow that goes home before update(): the scale stays too large",
+          says="scale after", breaks="scaler")
+def home_before_update(opt, scaler, loss_of, dtype, max_norm):
+    held = copy.deepcopy(scaler.state_dict())
+    norm = amp(opt, scaler, loss_of, dtype, max_norm)
+    if not math.isfinite(norm):
+        scaler.load_state_dict(held)
+    return norm
+
+
 @ex.wrong("the momentum moved on although the step was skipped", says="change of parameter",
           breaks="overflow")
 def state_moved(opt, scaler, *given):
@@ -301,6 +318,15 @@ def called_twice(opt, scaler, loss_of, dtype, max_norm):
 ex.wrong("old gradients added", amp, says="got", trap="02.1", breaks="old", clear=False)
 ex.wrong("not clipped at all", amp, breaks=("step", "clip", "all", "example"),
          clip=lambda params, _: nn.utils.get_total_norm([p.grad for p in params]))
+
+
+@ex.wrong("each number cut off at max_norm, the norm left aside", breaks=("all", "clip"))
+def clip_values(*given):
+    def cut(params, limit):
+        whole = nn.utils.get_total_norm([p.grad for p in params])
+        nn.utils.clip_grad_value_(params, limit)
+        return whole
+    return amp(*given, clip=cut)
 
 
 @ex.wrong("each parameter clipped by itself", breaks=("all", "clip"))

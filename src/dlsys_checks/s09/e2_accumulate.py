@@ -261,8 +261,37 @@ def weight_of(y, weight, ignore=True):
     return float(len(kept) if weight is None else weight[kept].sum())
 
 
-ex.wrong("the mean of the batches' means", run, trap="02.4", breaks="example",
-         share=lambda part, own, n: 1 / max(part, 1e-9) / sum(v > 0 for v in own))
+@ex.wrong("the mean of the batches' means", trap="02.4", says="got", breaks="example")
+def mean_of_means(model, opt, batches, n, weight):
+    given, losses = list(batches), []
+    for group in (given[k:k + n] for k in range(0, len(given), n)):
+        if sum(weight_of(y, weight) for _, y in group):
+            opt.zero_grad()
+            losses.append(0.0)
+            for x, y in group:
+                loss = cross_entropy(model(x), y, weight) / len(group)
+                loss.backward()
+                losses[-1] += loss.item()
+            opt.step()
+    return losses
+
+
+# https://github.com/huggingface/transformers/pull/34191 has what became of it.
+@ex.wrong("the usual loop: each mean divided by n, a step at every n-th batch and no other",
+          trap="02.4", says="got", breaks="example")
+def usual_loop(model, opt, batches, n, weight):
+    losses = [0.0]
+    for place, (x, y) in enumerate(batches, 1):
+        loss = cross_entropy(model(x), y, weight) / n
+        loss.backward()
+        losses[-1] += loss.item()
+        if place % n == 0:
+            opt.step()
+            opt.zero_grad()
+            losses.append(0.0)
+    return losses[:-1]
+
+
 ex.wrong("not divided at all", run, says="got", breaks="mean", size=lambda group, own: 1.0)
 ex.wrong("each batch's mean divided by n, the leftover's too", run, breaks=("mean", "last"),
          share=lambda part, own, n: 1 / max(part, 1e-9) / n)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 
@@ -262,6 +264,53 @@ def left_in_eval(model, batches, loss_of):
 
 
 ex.wrong("buffers and generator moved by the dry run", searched, breaks="left alone", restore=False)
+
+
+@ex.wrong("a copy run, which draws from the generator of all", breaks="left alone")
+def in_a_copy(model, batches, loss_of):
+    return searched(copy.deepcopy(model), batches, loss_of, restore=False)
+
+
+@ex.wrong("backward on the model itself, names whose .grad is None", breaks="left alone")
+def backward_here(model, batches, loss_of):
+    found = set()
+    for batch in batches:
+        model.zero_grad()
+        loss = loss_of(model, batch)
+        if loss.requires_grad:
+            loss.backward()
+        found |= {n for n, p in model.named_parameters() if p.requires_grad and p.grad is None}
+    return sorted(found)
+
+
+@ex.wrong("a loss with a graph taken for granted", says="raised RuntimeError",
+          breaks=("constant", "frozen"))
+def needs_graph(model, batches, loss_of):
+    live = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    found = set()
+    with Restored(model):
+        for batch in batches:
+            grads = torch.autograd.grad(loss_of(model, batch), list(live.values()),
+                                        allow_unused=True)
+            found |= {n for n, g in zip(live, grads, strict=True) if g is None}
+    return sorted(found)
+
+
+@ex.wrong("the parameters of modules that were never called",
+          breaks=("unused", "constant", "tied", "batches", "example"))
+def never_called(model, batches, loss_of):
+    called, found = set(), set()
+    live = [n for n, p in model.named_parameters() if p.requires_grad]
+    hooks = [module.register_forward_hook(lambda *_, name=name: called.add(name))
+             for name, module in model.named_modules()]
+    with Restored(model):
+        for batch in batches:
+            called.clear()
+            loss_of(model, batch)
+            found |= {n for n in live if n.rpartition(".")[0] not in called}
+    for hook in hooks:
+        hook.remove()
+    return sorted(found)
 
 
 @ex.wrong("the gradients of the dry run left behind", breaks="left alone")

@@ -162,6 +162,30 @@ def share_of_bytes(sizes, world, each, reshard):
     return planned(sizes, world, each, reshard, numbers=(2 + int(reshard)) * n // world)
 
 
+@ex.wrong("what a ring sends: (world - 1) / world of the bytes", breaks="bytes")
+def ring(sizes, world, each, reshard):
+    n = sum(pieces_of(sizes, world, each))
+    return planned(sizes, world, each, reshard, numbers=(2 + int(reshard)) * n // world
+                   * (world - 1))
+
+
+@ex.wrong("the next layer gathered ahead: two held", breaks="whole")
+def prefetched(sizes, world, each, reshard):
+    pieces = pieces_of(sizes, world, each)
+    pairs = [a + b for a, b in zip(pieces, pieces[1:], strict=False)]
+    return planned(sizes, world, each, reshard, **({"whole": max(pairs)} if pairs and reshard
+                                                   else {}))
+
+
+@ex.wrong("the last layer kept from forward for backward", breaks="gathers")
+def last_kept(sizes, world, each, reshard):
+    pieces = pieces_of(sizes, world, each)
+    if not (each and reshard and pieces):
+        return planned(sizes, world, each, reshard)
+    return planned(sizes, world, each, reshard, gathers=2 * len(pieces) - 1,
+                   numbers=3 * sum(pieces) - pieces[-1])
+
+
 @ex.wrong("numbers in place of bytes", breaks="bytes")
 def in_numbers(sizes, world, each, reshard):
     found = planned(sizes, world, each, reshard)

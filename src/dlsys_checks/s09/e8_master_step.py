@@ -25,7 +25,8 @@ ex.promise("state", "state: a dict of your own for these weights,",
            cases=("two sets in turn", "sets of two sizes in turn"))
 ex.promise("empty", "empty before their first step, in which you keep what you need.",
            says=("raised KeyError",))
-ex.promise("rate", "lr may change from step to step.", cases=("a rate that changes",))
+ex.promise("rate", "lr may change from step to step.", cases=(
+    "a rate that changes", "a large step, then tiny ones"))
 ex.promise("grads", "grads: a bfloat16 tensor for each weight, left alone;",
            says=("the caller's gradients",))
 ex.promise("None", "None leaves the weight and its v as they are.",
@@ -88,6 +89,8 @@ def cases(g):
                 rates=(-8, -10, 0.0, -9)),
             one("a rate with many digits", zeros((40,)), rates=(257 * 2.0**-18,), turns=6),
             one("a momentum with many digits", zeros((40,)), turns=3, momentum=257 / 512),
+            one("a large step, then tiny ones", weights((40,)), turns=130, most=2,
+                rates=(31 * 2.0**-13, *[-18] * 129)),
             one("a gradient of zeros", weights((n,), (m,)), turns=12, momentum=0.5, rates=(-6,),
                 still=((), (0,), (0, 1), (1,))),
             one("a gradient missing now and then", weights((n,), (m,), (2,)), turns=9,
@@ -183,6 +186,18 @@ def stepped(weights, grads, state, lr, momentum, *, fresh=False, half_v=False, w
 
 
 ex.wrong("the copy made anew from the weight at each step", stepped, breaks="nearest", fresh=True)
+
+
+# https://github.com/pytorch/torchdistx/pull/52: its buffer is of bfloat16, too.
+@ex.wrong("what rounding took kept beside the weight, in bfloat16", breaks="nearest")
+def kahan(weights, grads, state, lr, momentum):
+    for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
+        if grad is not None:
+            v, lost = state.get(k, (0.0, torch.zeros_like(w)))
+            v = momentum * v + grad.float()
+            old, move = w.float(), lost.float() - lr * v
+            w.copy_(old + move)
+            state[k] = v, (move - (w.float() - old)).bfloat16()
 
 
 @ex.wrong("no copy: the step on the bfloat16 weight", breaks="nearest")

@@ -136,6 +136,12 @@ ex.wrong("weights of autocast in bfloat16",
          lambda *given: with_sizes(autocast=(2, 2, 0, 8))(*given), breaks="float32")
 ex.wrong("a master beside the float32 weights of autocast",
          lambda *given: with_sizes(autocast=(4, 4, 4, 8))(*given), breaks="float32")
+ex.wrong("the master layout's bytes for autocast",
+         lambda *given: with_sizes(autocast=SIZES["master"])(*given), breaks="float32")
+ex.wrong("bfloat16 copies beside the float32 weights of autocast",
+         lambda *given: with_sizes(autocast=(6, 4, 0, 8))(*given), breaks="float32")
+ex.wrong("float32 gradients in the master layout",
+         lambda *given: with_sizes(master=(2, 4, 4, 8))(*given), breaks="master")
 ex.wrong("float32 moments in the bfloat16 layout",
          lambda *given: with_sizes(bfloat16=(2, 2, 0, 8))(*given), breaks="bfloat16")
 ex.wrong("gradients and state for frozen tensors", tabled, breaks="frozen", frozen=(0, 1, 2, 3))

@@ -310,6 +310,10 @@ def four_levels(model, names):
     return {name: [p for p in paths if p.count(".") < 5] for name, paths in found.items()}
 
 
+ex.wrong("modules of every kind", lambda model, names: matched(model, names, kind=lambda m: True),
+         breaks="paths")
+
+
 @ex.wrong("every module with a weight", breaks="model")
 def with_weight(model, names):
     if any(isinstance(m, nn.Conv1d) for m in model.modules()) and len(names) == 2:

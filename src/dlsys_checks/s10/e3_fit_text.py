@@ -149,6 +149,24 @@ def end_of_prompt(prompt, answer, n_positions, virtual):
                   keep=lambda prompt, left: prompt[:left])
 
 
+ex.wrong("nothing cut, whatever the room",
+         lambda prompt, answer, n_positions, virtual: fitted(prompt, answer, len(prompt)),
+         breaks=("cut", "room", "raises", "example"))
+
+
+@ex.wrong("one tensor as ids and labels, the labels written into it",
+          breaks=("repeats", "cut", "new"))
+def labels_into_ids(prompt, answer, n_positions, virtual):
+    left = n_positions - virtual - len(answer)
+    if left < 0:
+        raise ValueError("too long")
+    kept = prompt[max(0, len(prompt) - left):]
+    ids = torch.cat([kept, answer])
+    labels = ids
+    labels[:len(kept)] = IGNORE
+    return ids, labels
+
+
 @ex.wrong("the whole text cut at its end", breaks=("cut", "raises", "example"))
 def end_of_text(prompt, answer, n_positions, virtual):
     room = max(0, n_positions - virtual)

@@ -154,6 +154,20 @@ def by_pad_id(ids, prompts, lengths):
     return labelled(ids, prompts, lengths).masked_fill(ids == pad, IGNORE)
 
 
+# https://github.com/huggingface/transformers/issues/23530
+@ex.wrong(f"every EOS becomes {IGNORE}, whatever the padding is", breaks=(
+    "labels", "masked", "any id", "prompts", "lengths", "ids", "example"))
+def by_eos(ids, prompts, lengths):
+    return labelled(ids, prompts, lengths).masked_fill(ids == ids[:, -1:], IGNORE)
+
+
+@ex.wrong("prompts and lengths both counted from the left", breaks=("labels", "masked"))
+def both_from_the_left(ids, prompts, lengths):
+    place = torch.arange(ids.shape[1])
+    inside = (place >= prompts[:, None]) & (place < lengths[:, None])
+    return ids.masked_fill(~inside, IGNORE)
+
+
 ex.wrong("prompts learned as well",
          lambda ids, prompts, lengths: labelled(ids, 0 * prompts, lengths),
          breaks=("masked", "prompts"))
@@ -189,7 +203,8 @@ ex.wrong("one token of the prompt learned",
          breaks=("masked", "labels"))
 ex.wrong("no mask at all", lambda ids, prompts, lengths: ids.clone(), breaks="masked")
 ex.wrong("shifted as well",
-         lambda ids, prompts, lengths: labelled(ids, prompts, lengths).roll(-1, 1),
+         lambda ids, prompts, lengths: torch.nn.functional.pad(
+             labelled(ids, prompts, lengths)[:, 1:], (0, 1), value=IGNORE),
          breaks=("labels", "masked"))
 
 

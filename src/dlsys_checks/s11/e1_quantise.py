@@ -206,6 +206,14 @@ def from_low(w, bits, group):
     return codes.to(torch.uint8).view(w.shape), scales, zeros
 
 
+# https://github.com/hatchetProject/QuEST/issues/18
+@ex.wrong("the code of 0 never added", breaks="codes")
+def never_added(w, bits, group):
+    _, scales, zeros = made(w, bits, group)
+    steps = (w.reshape(*scales.shape, group) / scales[..., None]).round()
+    return steps.clamp(0, 2**bits - 1).byte().view(w.shape), scales, zeros
+
+
 @ex.wrong("held between 0 and the last code before the code of 0 is added", breaks="codes")
 def held_too_soon(w, bits, group):
     _, scales, zeros = made(w, bits, group)
@@ -241,6 +249,7 @@ def axis_left(w, bits, group):
 
 ex.wrong("divided by the scale of a group of zeros", made, breaks="zero group", of_zeros=0.0)
 ex.wrong("a least scale of 1e-8", made, breaks=("any", "zero group"), least=1e-8)
+ex.wrong("a least scale of 1e-5", made, breaks=("any", "zero group"), least=1e-5)
 ex.wrong("the order in memory read, not the axes",
          lambda w, bits, group: made(torch.as_strided(w, w.shape, (w.shape[1], 1)), bits, group),
          breaks="any")

@@ -150,6 +150,26 @@ ex.wrong("summed over the rows", made, breaks="means", reduction="sum")
 ex.wrong("the two sides of the divergence exchanged", made, breaks="divergence", swapped=True)
 
 
+@not_an_answer
+def by_kl_div(student, teacher, labels, T, alpha, *, q=F.log_softmax, p=F.softmax, dim=1):
+    soft = F.kl_div(q(student / T, dim), p(teacher.detach() / T, dim), reduction="batchmean")
+    return (1 - alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft
+
+
+# https://github.com/microsoft/ProDA/issues/20
+ex.wrong("kl_div given the student's probabilities, not their logarithms", by_kl_div,
+         breaks="divergence", q=F.softmax)
+ex.wrong("kl_div given the teacher's logarithms without log_target=True", by_kl_div,
+         breaks=("divergence", "any size"), p=F.log_softmax)
+ex.wrong("the softmax over the rows, not over the classes", by_kl_div, breaks="divergence", dim=0)
+
+
+@ex.wrong("the squares of the logits' differences in place of the divergence", breaks="divergence")
+def squares(student, teacher, labels, T, alpha):
+    soft = F.mse_loss(student / T, teacher.detach() / T)
+    return (1 - alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft
+
+
 @ex.wrong("the cross-entropy with the teacher, its entropy left in", breaks="divergence")
 def with_entropy(student, teacher, labels, T, alpha):
     soft = F.cross_entropy(student / T, F.softmax(teacher.detach() / T, 1))

@@ -132,6 +132,15 @@ ex.wrong("1e-6 added to the diagonal", made, breaks=("least", "size"), constant=
 ex.wrong("1e-8 added to the diagonal", made, breaks=("least", "size"), constant=1e-8)
 
 
+@ex.wrong("one input after the other by the first inverse, not brought up to date",
+          breaks=("least", "drop", "inputs"))
+def same_inverse(w, x, drop):
+    inverse, out = torch.linalg.inv(x.T @ x), w.clone()
+    for j in drop:
+        out -= out[:, [j]] / inverse[j, j] * inverse[[j]]
+    return put(w, staying(w, drop), out[:, staying(w, drop)])
+
+
 @ex.wrong("each input by itself, as if the others were not there", breaks="least")
 def pair_by_pair(w, x, drop):
     rest, H = staying(w, drop), x.T @ x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import zipfile
 
 import torch
@@ -121,8 +122,10 @@ def law(out, entries):
                 if len(form.split()) == 1], file)
     with zipfile.ZipFile(file) as parts:
         written = sum(part.file_size for part in parts.infolist() if "/data/" in part.filename)
+    whole = ", ".join(f"{numbers} {kind}" for form, _, kind, numbers in entries
+                      if len(form.split()) == 1)
     expect_equal("bytes stored", out["bytes"], written,
-                 "Each storage counts once, and whole.")
+                 f"Each storage counts once, and whole; here {whole or 'there is none'}.")
 
 
 def tensors(value):
@@ -198,6 +201,11 @@ ex.wrong("parameters alone",
 def four_bytes(state):
     return sum({t.untyped_storage()._cdata: 4 * t.untyped_storage().nbytes() // t.element_size()
                 for t in tensors(state)}.values())
+
+
+ex.wrong("sys.getsizeof of the storages, their objects in Python as well",
+         lambda state: sum({t.untyped_storage().data_ptr(): sys.getsizeof(t.untyped_storage())
+                            for t in tensors(state)}.values()), breaks=("bytes", "example"))
 
 
 @ex.wrong("the length of the file", breaks="bytes")

@@ -485,6 +485,11 @@ ex.wrong("each entry by its own size", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not (gap.abs() <= rtol * w.abs()).all()))
 
 
+ex.wrong("torch.allclose as it is: each entry by its own size, and 1e-8 added", compared,
+         breaks="far", bad=lambda got, wanted, rtol: not like(got, wanted) or not torch.allclose(
+             got, wanted, rtol=rtol))
+
+
 @ex.wrong("sizes held below a million first", breaks="finite")
 def held_below(model, program, batches, rtol):
     def bad(got, wanted, rtol):

@@ -199,6 +199,42 @@ def logged(events, merge=True, drop=lambda row, axis, step: row.get(axis, -1) >=
     return rows, axes
 
 
+# https://github.com/wandb/wandb/issues/10628
+@ex.wrong("events at an earlier step ignored, as the tracker does", says="got",
+          breaks=("resumed", "others stay"))
+def earlier_ignored(events):
+    one_home(events)
+    last, heard = {}, []
+    for axis, step, values in events:
+        if step >= last.get(axis, step):
+            heard.append((axis, step, values))
+            last[axis] = step
+    rows, _ = logged(heard)
+    return rows, {name: axis for axis, _, values in events for name in values}
+
+
+@ex.wrong("one row for each axis and step, however the run went on",
+          breaks=("resumed", "others stay"))
+def by_axis_and_step(events):
+    rows = {}
+    for axis, step, values in events:
+        rows.setdefault((axis, step), {axis: step}).update(values)
+    return list(rows.values()), logged(events)[1]
+
+
+@ex.wrong("merged with the very last row alone, not with the last of its axis", says="row 0",
+          breaks=("same step", "replaces"))
+def very_last_row(events):
+    rows = []
+    for axis, step, values in events:
+        if rows and rows[-1].get(axis) == step:
+            rows[-1].update(values)
+        else:
+            rows = [row for row in rows if row.get(axis, -1) < step]
+            rows.append({axis: step, **values})
+    return rows, logged(events)[1]
+
+
 @ex.wrong("one counter for all axes, as the tracker has",
           breaks=("rows", "order", "any axes", "others stay", "example", "same step", "resumed",
                   "replaces"))

@@ -188,10 +188,34 @@ ex.wrong("zeros at the others, which still compete", smoothed, breaks=("mean", "
          fill=0.0)
 
 
-@ex.wrong("a large number taken away, which larger ones outlive", breaks="nothing")
+def of_logarithms(log_p, target, allowed, smoothing):
+    label = log_p.gather(1, target[:, None])[:, 0]
+    spread = torch.where(allowed, log_p, 0).sum(1) / allowed.sum(1)
+    return -((1 - smoothing) * label + smoothing * spread).mean()
+
+
+@ex.wrong("a large number taken away, which larger ones outlive", breaks=("nothing", "mean"))
 def taken_away(logits, target, allowed, smoothing):
-    z = logits - 1e4 * ~allowed
-    return smoothed(z, target, allowed, smoothing) + 0 * z.logsumexp(1).sum()
+    return of_logarithms((logits - 1e9 * ~allowed).log_softmax(1), target, allowed, smoothing)
+
+
+@ex.wrong("minus infinity added, not put in: a NaN stays one", breaks="nothing")
+def added(logits, target, allowed, smoothing):
+    z = logits + torch.zeros_like(logits).masked_fill(~allowed, -torch.inf)
+    return of_logarithms(z.log_softmax(1), target, allowed, smoothing)
+
+
+@ex.wrong("the logits times the mask: zeros that still compete",
+          breaks=("mean", "spread", "nothing", "example"))
+def logits_times_mask(logits, target, allowed, smoothing):
+    return of_logarithms((logits * allowed).log_softmax(1), target, allowed, smoothing)
+
+
+@ex.wrong("the mask put on after the softmax, and what is left divided by its sum",
+          breaks=("mean", "spread", "nothing", "gradient 0", "example", "result"))
+def masked_after(logits, target, allowed, smoothing):
+    p = logits.softmax(1) * allowed
+    return of_logarithms((p / p.sum(1, keepdim=True)).log(), target, allowed, smoothing)
 
 
 @ex.wrong("nan_to_num around the loss", breaks=("spread", "example"))

@@ -328,13 +328,13 @@ def fine(value):
 # ---- wrong, by name
 
 @not_an_answer
-def watched(model, x, *, inputs=True, keywords=True, output=fine, pick=0, twin=True,
+def watched(model, x, *, inputs=True, keywords=True, given=fine, output=fine, pick=0, twin=True,
             skip=(), calls=1):
     """The right answer with its pieces as options."""
     used, found, handles = copy.deepcopy(model) if twin else model, [], []
     for name, module in used.named_modules():
         def look(m, a, k, out, name=name):
-            clean = not inputs or (fine(a) and (fine(k) or not keywords))
+            clean = not inputs or (given(a) and (given(k) or not keywords))
             if clean and not output(out):
                 found.append(name)
         if name not in skip:
@@ -354,12 +354,15 @@ ex.wrong("the last one in place of the first", watched,
          breaks=("first", "name", "forms", "example"), pick=-1)
 
 
-@ex.wrong("NaN alone, infinities let pass", breaks=("meant", "no tensor", "none"))
-def nan_alone(model, x):
-    def no_nan(value):
-        leaves = torch.utils._pytree.tree_leaves(value)
-        return not any(bool(v.isnan().any()) for v in leaves if isinstance(v, torch.Tensor))
-    return watched(model, x, output=no_nan)
+def no_nan(value):
+    leaves = torch.utils._pytree.tree_leaves(value)
+    return not any(bool(v.isnan().any()) for v in leaves if isinstance(v, torch.Tensor))
+
+
+ex.wrong("NaN alone, infinities let pass", watched, breaks=("meant", "no tensor", "none"),
+         output=no_nan)
+ex.wrong("NaN alone, in what comes in as well", watched,
+         breaks=("meant", "no tensor", "none", "forms", "first"), given=no_nan, output=no_nan)
 
 
 ex.wrong("keyword arguments not looked at", watched, breaks="forms", keywords=False)

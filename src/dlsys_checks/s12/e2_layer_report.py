@@ -223,6 +223,31 @@ def own_dtype(model, step):
     return reported(model, step, change=change)
 
 
+@ex.wrong("norms in float32, in which tiny squares vanish", breaks=("overflow", "float"))
+def in_single(model, step):
+    def change(a, b):
+        moved, size = (b.detach().float() - a.float()).norm().item(), a.float().norm().item()
+        return moved / size if size else math.inf if moved else 0.0
+    return reported(model, step, change=change)
+
+
+@ex.wrong("the size taken for more than 0: a division that raises", says="raised Zero",
+          breaks=("stayed", "zeros"))
+def size_granted(model, step):
+    def change(a, b):
+        return (b.detach().double() - a.double()).norm().item() / a.double().norm().item()
+    return reported(model, step, change=change)
+
+
+@ex.wrong("deviations from the mean compared, not sizes",
+          breaks=("far", "float", "stayed", "zeros", "example"))
+def deviations(model, step):
+    def change(a, b):
+        moved, size = (v.double().std(correction=0).item() for v in (b.detach() - a, a))
+        return moved / size if size else math.inf if moved else 0.0
+    return reported(model, step, change=change)
+
+
 @ex.wrong("a small constant added to the size", breaks=("overflow", "zeros"))
 def with_constant(model, step):
     def change(a, b):

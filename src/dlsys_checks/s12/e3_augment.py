@@ -151,6 +151,24 @@ def global_seed(x, seed, epoch, rows):
     return keyed(x, seed, epoch, rows)
 
 
+@ex.wrong("numpy's global generator seeded once, with seed and epoch",
+          breaks=("noise", "first F", "global"))
+def global_once(x, seed, epoch, rows):
+    np.random.seed((seed + epoch) % 2**32)
+    picked = x[torch.tensor(rows, dtype=torch.long)]
+    return picked + torch.tensor(SCALE * np.random.standard_normal(tuple(picked.shape)),
+                                 dtype=torch.float32)
+
+
+@ex.wrong("the noise drawn by torch, other numbers than numpy's", breaks=("noise", "first F"))
+def by_torch(x, seed, epoch, rows):
+    out = x[torch.tensor(rows, dtype=torch.long)].clone()
+    for place, row in enumerate(rows):
+        generator = torch.Generator().manual_seed(seed + epoch + row)
+        out[place] += SCALE * torch.randn(x.shape[1], generator=generator)
+    return out
+
+
 @ex.wrong("the noise drawn in float32, other numbers of the same generator",
           breaks=("noise", "first F"))
 def in_single(x, seed, epoch, rows):

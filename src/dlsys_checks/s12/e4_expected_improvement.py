@@ -155,6 +155,15 @@ def divides(mean, std, best):
     return std * (z * below(z) + torch.exp(-z * z / 2) / math.sqrt(2 * math.pi))
 
 
+@ex.wrong("0 / 0 where a certain loss is the best one", breaks="certain")
+def zero_by_zero(mean, std, best):
+    gain = best - mean
+    z = gain / std
+    return gain * below(z) + std * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+
+ex.wrong("0.01 taken off every gain, to explore", lambda mean, std, best: improved(
+    mean, std, best - 0.01), breaks=("improvement", "certain", "tiny", "unlikely", "example"))
 ex.wrong("0 wherever std is 0: nan_to_num or where around it",
          lambda mean, std, best: divides(mean, std, best).nan_to_num(0.0), breaks="certain")
 ex.wrong("a certain gain that may be negative",

@@ -122,6 +122,10 @@ ex.wrong("where around the root alone, asked the other way round",
          lambda x: torch.where(x > 0, x.sqrt(), 0), breaks=("no slope", "nan"))
 
 
+ex.wrong("the root times a mask: NaN times 0", lambda x: (x > 0) * x.sqrt(),
+         says="places that are NaN", breaks=("root", "no slope", "nan"))
+
+
 @ex.wrong("a NaN taken for a number of 0 or less", breaks="nan")
 def hides_nan(x):
     above = x > 0

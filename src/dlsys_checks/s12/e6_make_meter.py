@@ -204,6 +204,12 @@ def live():
                   form=lambda total, count: (total / count).item())
 
 
+ex.wrong("the live loss summed up, and a tensor given back",
+         lambda: summed(lambda loss, rows: loss * rows), breaks=("alive", "mean"))
+ex.wrong("the detached loss summed up, and a tensor given back",
+         lambda: summed(lambda loss, rows: loss.detach() * rows), breaks="mean")
+
+
 @ex.wrong("all losses in a list", breaks=("alive", "grow"))
 def in_list():
     losses, counts = [], []

@@ -26,6 +26,21 @@ def key_by_key(q, k, v, length, tile):
     return torch.where(total[:, None] > 0, out / total[:, None], 0.0)
 
 
+@ex.right("tiles from the last to the first, their logarithms of sums added")
+def from_the_last(q, k, v, length, tile):
+    m, d = q.shape
+    log_sum, out = torch.full((m, 1), -math.inf), torch.zeros(m, v.shape[1])
+    for a in reversed(range(0, length, tile)):
+        b = min(a + tile, length)
+        s = q @ k[a:b].T / math.sqrt(d)
+        s = s.masked_fill(torch.arange(a, b) > torch.arange(m)[:, None] + length - m, -math.inf)
+        new = torch.logaddexp(log_sum, s.logsumexp(1, keepdim=True))
+        base = new.masked_fill(new == -math.inf, 0)
+        out = out * (log_sum - base).exp() + (s - base).exp() @ v[a:b]
+        log_sum = new
+    return out
+
+
 @ex.right("two passes: the maximum first")
 def two_passes(q, k, v, length, tile):
     m, d = q.shape
