@@ -306,7 +306,9 @@ def test_the_start_page_stores_no_map():
     """It would be one learner's, and another one with each lesson that is added."""
     path = build.ROOT / "notebooks" / "00_start_here.ipynb"
     cells = nbformat.read(path, as_version=4).cells
-    assert [cell.outputs for cell in cells if cell.cell_type == "code"] == [[], [], []]
+    stored = [cell.outputs for cell in cells if cell.cell_type == "code"]
+    assert len(stored) > 2
+    assert not any(stored)
 
 
 def test_a_stage_that_is_gone_leaves_a_catalog_that_is_out_of_date():
