@@ -97,7 +97,8 @@ def left_out(page: BeautifulSoup) -> int:
                for box in page.select("[data-explorer]"))
 
 
-MOST_BYTES = {"notebooks": 700_000, "traps": 170_000}  # with their pictures
+MOST_BYTES = {"notebooks": 700_000, "traps": 170_000,  # with their pictures
+              "gallery.html": 360_000, "symptoms.html": 190_000}  # curves; the finder's rows
 
 
 def test_a_page_of_text_weighs_under_150_kb_and_a_lesson_under_700(html):
@@ -519,7 +520,7 @@ def test_on_paper_an_explorer_is_drawn_that_waits_for_a_guess(browser, html):
 
 
 def test_a_chosen_option_shows_on_paper_and_in_forced_colours(opened):
-    page, looks = opened(START), []
+    page, looks = opened(LESSON), []
     chosen = page.locator(".xp-options input:checked + label").first
     other = page.locator(".xp-options input:not(:checked) + label").first
     look = "e => { const s = getComputedStyle(e); return s.backgroundColor + s.outlineStyle; }"
@@ -681,7 +682,7 @@ def test_no_sign_is_made_of_a_font_that_is_not_there(opened, html):
     assert rules == []
 
 
-@pytest.mark.parametrize(("name", "least"), [(START, 1), (LESSON, 2)])
+@pytest.mark.parametrize(("name", "least"), [(LESSON, 2)])
 def test_explorers_answer_to_the_keyboard(opened, name, least):
     page = opened(name)
     assert page.locator(".xp-controls").count() >= least
@@ -720,7 +721,7 @@ def test_what_is_folded_is_one_block_that_says_what_it_holds(html):
 @pytest.mark.parametrize(("width", "beside"), [(1440, True), (1024, False), (390, False)])
 def test_the_question_stands_beside_its_code_where_there_is_room(browser, html, width, beside):
     page = offline_page(browser, viewport={"width": width, "height": 900})
-    page.goto((html / f"{LESSON}.html").as_uri())
+    page.goto(f"{(html / LESSON).as_uri()}.html#trap-01-1")
     code, asked = (page.locator(f"#trap-01-1 .step-{name}").bounding_box()
                    for name in ("break", "guess"))
     assert (asked["x"] > code["x"] + code["width"]) == beside

@@ -17,11 +17,12 @@ from tools import book_home, book_pages
 
 # Told only of faults that ran with two seeds; the readings are those of the first.
 SURPRISES = {
-    "mask": "Without the causal mask both losses look excellent: training ends at {loss}, "
-            "validation at {validation}. The model copies each letter from the row itself. In use "
-            "no next letter stands there yet, and the loss is {delivered}.",
+    "mask": "Without the causal mask both losses are lower than any prose allows: training "
+            "ends at {loss}, validation at {validation}. The model copies each letter from the "
+            "row itself. In use no next letter stands there yet, and the loss is {delivered}.",
     "scale": "A loss scale of 1024 that stays in the gradients shows in the gradient norm alone, "
-             "which ends at {norm}. The clip cuts it to 1, as it does without the scale.",
+             "which ends at {norm}. The clip cuts it to 1, and AdamW does not mind how "
+             "large gradients are.",
     "f_dropout": "`F.dropout` drops a tenth of what two layers give, in validation and in use, and "
                  "no instrument shows it: validation ends at {validation}, and the healthy band "
                  "goes from {low} to {high}. Two calls on the same row differ.",
@@ -55,7 +56,8 @@ def introduction(found: list[Fault]) -> str:
             f"nats a letter. Of {len(found)} faults the training loss shows {by_loss}. For the "
             "others you need another instrument, and some show in none.\n\n"
             "A fault *shows* where an instrument leaves the band of the healthy runs for two "
-            "readings in a row. The band goes three standard deviations to either side of their "
+            "readings in a row, or at its last one. It need not be worse: some faults end better "
+            "at this length. The band goes three standard deviations to either side of their "
             "mean, five for a number that is read once. Held against the band of the others, the "
             f"healthy runs pass for faulty in {healthy['alarms']} of {asked} cases. Of the "
             f"faults {twice} ran with a second seed, too, and then both runs have to show it. All "
@@ -91,7 +93,8 @@ def unseen(found: list[Fault]) -> str:
             if seen[one.key] and not any(name in gallery.CURVES for name in seen[one.key])]
     return "\n\n".join([
         f"{len(nothing)} faults leave all {len(gallery.INSTRUMENTS)} instruments within the "
-        "healthy band. They are why there are tests of code: look at the batch, count what is "
+        "spread of healthy seeds; beside a healthy run of the same seed some would show. They are "
+        "why there are tests of code: look at the batch, count what is "
         "held, ask the same twice.", listed(nothing),
         f"{len(late)} more leave every curve of the training as it is, and show in use.",
         listed(late)])

@@ -102,7 +102,7 @@ function layerNorm(x, weight, bias) {
   return x.map((v, i) => (v - mean) * scale * weight[i] + bias[i]);
 }
 
-// Abramowitz and Stegun's form with Numerical Recipes' coefficients: off by 1.2e-7 at most.
+// Numerical Recipes' Chebyshev form of erfc: its relative error is 1.2e-7 at most.
 const ERF = [-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.27886807,
   -1.13520398, 1.48851587, -0.82215223, 0.17087277];
 function erf(x) {
@@ -174,6 +174,11 @@ function forward(model, ids, cache, masked = true) {
     const part = (name) => tensors[`blocks.${n}.${name}`];
     const norm = (x, name) => layerNorm(x, part(`${name}.weight`), part(`${name}.bias`));
     const held = cache.blocks[n];
+    // The window: for RoPE only distances count, so the oldest places may go. What the later blocks
+    // kept was computed with them, and stays.
+    const beyond = Math.max(0, held.keys.length + ids.length - length);
+    held.keys.splice(0, beyond);
+    held.values.splice(0, beyond);
     const queries = rows.map((x, i) => {
       const qkv = linear(norm(x, "norm1"), part("qkv.weight"));
       held.keys.push(rotate(qkv.slice(d, 2 * d), cache.place + i, d / H));
@@ -189,9 +194,6 @@ function forward(model, ids, cache, masked = true) {
       const up = linear(norm(middle, "norm2"), part("up.weight"), part("up.bias"));
       return add(middle, linear(up.map(gelu), part("down.weight"), part("down.bias")));
     });
-    // The window: for RoPE only distances count, so the oldest places may go.
-    held.keys.splice(0, held.keys.length - length);
-    held.values.splice(0, held.values.length - length);
   }
   cache.place += ids.length;
   const last = layerNorm(rows.at(-1), tensors["norm.weight"], tensors["norm.bias"]);

@@ -33,8 +33,11 @@ class Cache(dict):
     dropped = 0
 
     def keep(self, length: int) -> None:
-        """Drop all but the newest `length`: RoPE needs distances only, so the rest stays right."""
-        beyond = self["k"].shape[2] - length
+        """Drop all but the newest `length`: RoPE needs distances only, so places stay right.
+
+        What later layers kept was computed with what is dropped, and stays as it is.
+        """
+        beyond = self["k"].shape[2] - max(0, length) if self else 0
         if beyond > 0:
             self.dropped += beyond
             self["k"], self["v"] = self["k"][:, :, beyond:], self["v"][:, :, beyond:]
@@ -73,10 +76,10 @@ class Block(nn.Module):
             y = F.scaled_dot_product_attention(rotate(q, place), rotate(k, place), v, mask)
         else:
             cache = Cache() if cache is None else cache
+            cache.keep(self.length - T)  # no letter looks farther back than a row of training
             before = cache.dropped
             y = self.parts.decode_step(q, k, v, cache,
                                        lambda x, place: rotate(x, place + before))
-            cache.keep(self.length)
         return self.out(y.transpose(1, 2).reshape(B, T, d))
 
     def mlp(self, x: Tensor) -> Tensor:

@@ -105,6 +105,12 @@ class Training:
         if plan.steps <= plan.warm:
             raise TrainingError(f"plan: got {plan.steps} steps with {plan.warm} of warm-up, "
                                 "expected more steps than that.")
+        ways = {"ranks": bool(all_sum), "dtype": plan.dtype != torch.float32,
+                "parts_of": plan.parts_of > 1, "by_hand": plan.by_hand}
+        if sum(ways.values()) > 1:
+            asked = " and ".join(name for name, is_asked in ways.items() if is_asked)
+            raise TrainingError(f"plan: got {asked}, expected one of them: each is a step of its "
+                                "own.")
         self.model, self.text, self.plan, self.parts = model, text, plan, model.parts
         self.rank, self.world, self.all_sum = rank, world, all_sum
         groups = self.parts.decay_groups(model, plan.decay)
@@ -169,10 +175,7 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         x, y = self.batch()
-        loss = self._how()(x, y)
-        if not math.isfinite(loss):
-            raise TrainingError(f"step {self.step}: the loss is {loss}. Lower the peak of the "
-                                "rate, and look with first_nan_module.")
+        loss = self._finite(self._how()(x, y))
         if self.averaged is not None:
             self.parts.ema_update(self.averaged, self.model, self.plan.average)
         self.step += 1
@@ -190,11 +193,19 @@ class Training:
             return self._step_in_pieces
         return self._step_by_hand if self.plan.by_hand else self._step
 
+    def _finite(self, loss: Tensor | float) -> Tensor | float:
+        """The loss, if it is a number: asked before the weights move, where the step allows it."""
+        value = loss.item() if isinstance(loss, Tensor) else loss
+        if not math.isfinite(value):
+            raise TrainingError(f"step {self.step}: the loss is {value}. Lower the peak of the "
+                                "rate, and look with first_nan_module.")
+        return loss
+
     def _loss(self, x: Tensor, y: Tensor) -> Tensor:
         return self.parts.class_loss(self.model(x).flatten(0, 1), y.flatten())
 
     def _step(self, x: Tensor, y: Tensor) -> float:
-        loss = self._loss(x, y)
+        loss = self._finite(self._loss(x, y))
         self.norm, _ = self.parts.clipped_step(self.optimizer, loss, 1.0, MAX_NORM)
         return loss.item()
 
@@ -202,6 +213,7 @@ class Training:
         """The gradient of the logits comes from the part; autograd has the rest."""
         logits = self.model(x).flatten(0, 1)
         loss, grad = self.parts.ce_from_logits(logits.detach(), y.flatten())
+        self._finite(loss)
         self.norm, _ = self.parts.clipped_step(self.optimizer, (logits * grad).sum(), 1.0,
                                                MAX_NORM)
         return loss.item()
@@ -210,7 +222,7 @@ class Training:
         seen = []
 
         def loss_of() -> Tensor:
-            seen.append(self._loss(x, y).float())
+            seen.append(self._finite(self._loss(x, y).float()))
             return seen[-1]
 
         self.norm = self.parts.amp_step(self.optimizer, self.scaler, loss_of, self.plan.dtype,
@@ -258,8 +270,9 @@ class Training:
     # ---- checkpoint
 
     def _facts(self) -> dict:
-        return {"step": self.step, "rows": self.plan.rows, "seed": self.plan.seed,
-                "steps": self.plan.steps, **self.model.shape._asdict()}
+        plan = {key: value if isinstance(value, int | float) else str(value)
+                for key, value in self.plan._asdict().items() if key not in ("every", "patience")}
+        return {"step": self.step, **plan, **self.model.shape._asdict()}
 
     def _kept(self) -> dict:
         kept = {"model": self.model, "optimizer": self.optimizer, "scaler": self.scaler}

@@ -206,7 +206,8 @@ def norm_behind(x, branches, norms):
     return norms[-1](x.clone())
 
 
-@ex.wrong("x += ..., which a leaf refuses", says="raised RuntimeError", breaks=("x left", "writes"))
+@ex.wrong("x += in place, which a leaf refuses", says="raised RuntimeError",
+          breaks=("x left", "writes"))
 def added_in_place(x, branches, norms):
     for branch, norm in zip(branches, norms, strict=False):
         x += branch(norm(x.clone()))

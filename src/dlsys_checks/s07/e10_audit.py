@@ -282,8 +282,8 @@ def counted(model, optimizer):
     return audited(model, optimizer)
 
 
-@ex.wrong("tensors looked up with `in`, which compares their values", says="raised RuntimeError",
-          breaks="report")
+@ex.wrong("tensors looked up with the operator in, which compares their values",
+          says="raised RuntimeError", breaks="report")
 def looked_up_with_in(model, optimizer):
     held = held_by(optimizer)
     missing = sorted(n for n, p in model.named_parameters() if p.requires_grad and p not in held)

@@ -253,8 +253,8 @@ def one_group(model, head, body_lr, head_lr):
     return [{"params": trainable(model), "lr": body_lr}]
 
 
-@ex.wrong("tensors looked up with `in`, which compares their values", says="raised RuntimeError",
-          breaks="two groups")
+@ex.wrong("tensors looked up with the operator in, which compares their values",
+          says="raised RuntimeError", breaks="two groups")
 def looked_up_with_in(model, head, body_lr, head_lr):
     tops = list(head.parameters())
     return two([p for p in model.parameters() if p not in tops], tops, body_lr, head_lr)
