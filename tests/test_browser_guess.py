@@ -124,6 +124,19 @@ def test_the_answer_comes_into_sight_below_the_guess(page):
     expect(trap(page, NUMBER).get_by_role("status")).to_be_focused()
 
 
+def test_a_question_that_stands_alone_is_asked_and_compared(page):
+    page.evaluate("""() => {
+      const box = document.querySelector("[data-guess]");
+      box.dataset.guess = box.dataset.guess.replace("01.1", "model.1");
+      box.closest(".pair").replaceWith(box);
+    }""")
+    page.evaluate("document.querySelectorAll('.waits')[0].remove()")
+    alone = page.content()
+    page.set_content(alone)
+    expect(page.get_by_role("button", name="This is my guess")).to_have_count(2)
+    expect(page.get_by_role("button", name="Show it without a guess")).to_have_count(1)
+
+
 def test_half_a_guess_opens_nothing(page):
     box = trap(page, NUMBER)
     box.get_by_label("Your guess").fill("7")

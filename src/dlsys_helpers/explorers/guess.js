@@ -140,9 +140,10 @@ function storage() {
 
 function mount(root, store) {
   const question = JSON.parse(root.dataset.guess);
+  // A question that stands alone, as in Your model, has nothing that waits for it.
   const asked = root.closest(".pair");
-  const answers = asked.nextElementSibling;
-  const open = () => [asked, answers].forEach((part) => part.classList.add("gs-open"));
+  const answers = asked?.nextElementSibling;
+  const open = () => [asked, answers].forEach((part) => part?.classList.add("gs-open"));
   const compare = (guess) => document.querySelectorAll("[data-measured]").forEach((node) => {
     const measured = JSON.parse(node.dataset.measured);
     if (measured.id === question.id)
@@ -156,7 +157,7 @@ function mount(root, store) {
   // The answer comes into sight below the guess, which keeps the focus.
   const made = (guess) => {
     keep(guess);
-    begin(answers).scrollIntoView({ block: "nearest" });
+    if (answers) begin(answers).scrollIntoView({ block: "nearest" });
   };
   const skip = el("button", { type: "button", class: "gs-button gs-quiet gs-skip" },
     "Show it without a guess");
@@ -168,7 +169,7 @@ function mount(root, store) {
   const { choices } = question; // they may have changed since
   const earlier = kept && (choices.length ? choices.includes(kept.guess) : !isNaN(kept.guess))
     ? kept : null;
-  draw(root, question, earlier, made, [skip]);
+  draw(root, question, earlier, made, answers ? [skip] : []);
   if (earlier) keep(earlier);
 }
 
