@@ -17,7 +17,7 @@ def test_the_written_page_says_what_the_record_holds_and_keeps_no_mark():
     assert f"from {len(FACTS['parts'])} answers to exercises" in text
     for loss in FACTS["validation"].values():
         assert f"| {loss:.3f} |" in text
-    assert "The page reads 519 kB" in text
+    assert "The weights take 519 kB" in text
     assert text.count('data-model="model/weights.js"') == 1
 
 
