@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from dlsys_helpers.planting import planted
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -24,12 +26,7 @@ class Fault:
 
     def planted(self, source: str) -> str:
         """The source with this fault. Raises ValueError where a text of it is not there once."""
-        for healthy, faulty in self.changes:
-            if source.count(healthy) != 1:
-                raise ValueError(f"{self.key}: {healthy!r} stands {source.count(healthy)} times, "
-                                 "expected once. Adapt the fault to the program.")
-            source = source.replace(healthy, faulty)
-        return source
+        return planted(source, self.changes, self.key)
 
 
 @cache

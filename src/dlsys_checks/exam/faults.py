@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from dlsys_helpers.planting import planted
+
 PARTS = ("data", "model", "optimizer", "train", "evaluate", "ranks")
 
 
@@ -25,11 +27,7 @@ class Fault:
 
     def planted(self, source: str) -> str:
         """The source with this fault. Raises ValueError where a line of it is not there once."""
-        for healthy, faulty in self.changes:
-            if source.count(healthy) != 1:
-                raise ValueError(f"{self.id}: {healthy!r} stands {source.count(healthy)} times")
-            source = source.replace(healthy, faulty)
-        return source
+        return planted(source, self.changes, self.id)
 
 
 @cache
