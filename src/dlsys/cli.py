@@ -29,13 +29,14 @@ from dlsys.find import add_parser as add_find
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.grading.term import add_parser as add_term
-from dlsys.grading.text import clean, visible
+from dlsys.grading.text import clean
 from dlsys.my_parts import add_parser as add_parts
 from dlsys.release import add_parser as add_release
 from dlsys.review import add_parser as add_review
 from dlsys.room.command import add_join, add_leave
 from dlsys.room.command import add_parser as add_room
 from dlsys.slides import add_parser as add_slides
+from dlsys.terminal import bold, new_table, say, styled
 from dlsys_helpers import paths, progress, room
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
@@ -120,9 +121,9 @@ def run_update(args: argparse.Namespace) -> int:
         raise UserError("start: got --update and --copy, expected one of them.")
     updated = update.update(args.stage, core=args.core)
     for line in updated.lines:
-        _print(line)
+        say(line)
     if updated.kept:
-        _print(f"{paths.MY_WORK.name}/{updated.path.name} is new, its outputs are gone; yours is "
+        say(f"{paths.MY_WORK.name}/{updated.path.name} is new, its outputs are gone; yours is "
                f"kept as {paths.MY_WORK.name}/{update.KEPT}/{updated.kept.name}. If it is open, "
                f"reload it. Then: dlsys check {args.stage}")
     return 0
@@ -192,29 +193,29 @@ def _exercise_data(exercise: Trap, verdict: Verdict) -> dict:
 def _show_check(worksheet: worksheets.Worksheet, report, everything: bool) -> None:
     rows = sorted(worksheet.exercises, key=lambda exercise: not exercise.core)
     folded = [] if everything else _folded(rows, report.verdicts)
-    table = _table("exercise", "name", "verdict", "points", "what was found")
+    table = new_table("exercise", "name", "verdict", "points", "what was found")
     for exercise in rows:
         if exercise not in folded:
             verdict = report.verdicts[exercise.id]
             found = clean(f"{verdict.message} {verdict.see()}", LONGEST)
             look = STATUSES[verdict.status]
             table.add_row(exercise.id, exercise.name,
-                          _styled(f"{look.mark} {verdict.status}", look.style),
+                          styled(f"{look.mark} {verdict.status}", look.style),
                           f"{_earned([exercise], report)}/{exercise.points}", found)
-    _print(table)
+    say(table)
     if folded:
         counts = Counter(STATUSES[report.verdicts[exercise.id].status].word for exercise in folded)
         said = ", ".join(f"{n} {word}" for word, n in counts.items())
-        _print(f"Off the core path: {said}. See them: dlsys check {worksheet.stage} --all")
+        say(f"Off the core path: {said}. See them: dlsys check {worksheet.stage} --all")
     for number, error in sorted(report.cell_errors.items()):
-        _print(f"Code cell {number}: {error}")
+        say(f"Code cell {number}: {error}")
     for note in worksheet.notes:
-        _print(f"Note: {note}")
+        say(f"Note: {note}")
     said = f"{_earned(rows, report)} of {_possible(rows)} points"
     core = [exercise for exercise in rows if exercise.core]
     if 0 < len(core) < len(rows):
         said += f", on the core path {_earned(core, report)} of {_possible(core)}"
-    _print(f"{said}.")
+    say(f"{said}.")
 
 
 def _folded(rows: list[Trap], verdicts: dict[str, Verdict]) -> list[Trap]:
@@ -243,11 +244,11 @@ def add_progress(commands) -> None:
 
 def run_progress(_: argparse.Namespace) -> int:
     rows = start_page.summary()
-    table = _table("trap", "name, and the last mistake", "guess", "exercise", "review", "points")
+    table = new_table("trap", "name, and the last mistake", "guess", "exercise", "review", "points")
     for row in rows:
         coming = "" if row.traps else "coming"
         marks = f"{row.points}/{row.possible}" if row.traps else ""
-        table.add_row(_bold(f"{row.stage.number:02d}"), _bold(row.stage.title), "", coming, "",
+        table.add_row(bold(f"{row.stage.number:02d}"), bold(row.stage.title), "", coming, "",
                       marks)
         for one in row.traps:
             core = " (core)" if one.trap.core else ""
@@ -256,11 +257,11 @@ def run_progress(_: argparse.Namespace) -> int:
                           f"{one.points}/{one.trap.points}")
     for exam in start_page.exams():
         _add_exam(table, exam)
-    _print(table)
-    _print("Guess and review: ✓ right, ✗ wrong, ? not measured yet; the last one counts.")
+    say(table)
+    say("Guess and review: ✓ right, ✗ wrong, ? not measured yet; the last one counts.")
     if (report := my_parts.report()) is not None:
-        _print(f"Your model: built, {report.parent.name}/{report.name}")
-    _print(_totals(rows))
+        say(f"Your model: built, {report.parent.name}/{report.name}")
+    say(_totals(rows))
     return 0
 
 
@@ -269,7 +270,7 @@ def _with_mistake(name: str, mistake: str | None) -> str:
 
 
 def _state(state: str):
-    return _styled(f"{start_page.MARKS[state]} {state}", _STATE_STYLES[state])
+    return styled(f"{start_page.MARKS[state]} {state}", _STATE_STYLES[state])
 
 
 def _guess(guess: dict):
@@ -284,12 +285,12 @@ def _mark(right: bool | None, unknown: str = "", more: str = ""):
     if right is None:
         return f"{unknown}{more}"
     look = STATUSES["pass" if right else "wrong"]
-    return _styled(f"{look.mark}{more}", look.style)
+    return styled(f"{look.mark}{more}", look.style)
 
 
 def _add_exam(table, exam: start_page.StageState) -> None:
     """Rows for an exam sheet and its cases."""
-    table.add_row(_bold(str(exam.stage.number)), _bold(exam.stage.title), "", "", "",
+    table.add_row(bold(str(exam.stage.number)), bold(exam.stage.title), "", "", "",
                   f"{exam.points}/{exam.possible}")
     for case in start_page.cases(exam):
         table.add_row("", _with_mistake(case.title, case.misconception), "", _state(case.state), "",
@@ -321,56 +322,11 @@ def run_doctor(_: argparse.Namespace) -> int:
     colours = {doctor.OK: "green", doctor.WARN: "yellow", doctor.FAIL: "red"}
     found = []
     for finding in doctor.findings():  # printed one by one: importing torch takes seconds
-        _print(_styled(f"{finding.state:<5}", colours[finding.state]), finding.text)
+        say(styled(f"{finding.state:<5}", colours[finding.state]), finding.text)
         if finding.remedy:
-            _print(f"      {finding.remedy}")
+            say(f"      {finding.remedy}")
         found.append(finding.state)
     return FAILED if doctor.FAIL in found else 0
-
-
-# ---- showing
-
-def _table(*columns: str):
-    try:
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-    except ModuleNotFoundError:
-        raise UserError("the package rich is missing. Run: pip install rich") from None
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shares = {"name": 2, "what was found": 3, "whose": 1}  # of the width that the others leave
-    for name in columns:
-        share = shares.get(name.partition(",")[0])
-        table.add_column(name, no_wrap=share is None, ratio=share, overflow="fold",
-                         justify="right" if name == "points" else "left")
-    return table
-
-
-def _bold(text: str):
-    return _styled(text, "bold")
-
-
-def _styled(text: str, style: str):
-    try:
-        from rich.text import Text
-    except ModuleNotFoundError:
-        return text
-    return Text(text, style)
-
-
-def _print(*parts) -> None:
-    """Print with rich; of texts, which may hold a stranger's file name, what can be seen.
-
-    Without rich, which `dlsys doctor` then names, lines are plain.
-    """
-    try:
-        from rich.console import Console
-    except ModuleNotFoundError:
-        print(*map(visible, parts))
-        return
-    # No markup: a message may hold brackets. Long lines are left to the terminal.
-    shown = [visible(part) if isinstance(part, str) else part for part in parts]
-    Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))
 
 
 COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_parts, add_slides,

@@ -9,6 +9,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from dlsys.terminal import bold, new_table, say
 from dlsys_helpers import paths, progress
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.lesson_names import YOUR_MODEL
@@ -38,25 +39,23 @@ def add_parser(commands) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    from dlsys import cli  # which imports this module
-
     notes: list[str] = []
     mine = answers.chosen(None, None, notes)
     ids = {part.id for part, _ in mine}
-    table = cli._table("part", "name, and what it does", "whose")
+    shown = new_table("part", "name, and what it does", "whose")
     for place in PLACES:
-        table.add_row("", cli._bold(place.capitalize()), "")
+        shown.add_row("", bold(place.capitalize()), "")
         for part in CATALOGUE:
             if part.place == place:
-                table.add_row(part.id, f"{part.function}\n  {part.used}",
+                shown.add_row(part.id, f"{part.function}\n  {part.used}",
                               "✓ yours" if part.id in ids else _library(part))
-    cli._print(table)
+    say(shown)
     for note in notes:
-        cli._print(f"Note: {note}")
+        say(f"Note: {note}")
     kept = "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."
-    cli._print(f"{len(mine)} of {len(CATALOGUE)} parts are yours.{kept}")
+    say(f"{len(mine)} of {len(CATALOGUE)} parts are yours.{kept}")
     for note in write(mine):
-        cli._print(note)
+        say(note)
     return 0
 
 

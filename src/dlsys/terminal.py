@@ -1,0 +1,47 @@
+"""Tables, colours and lines on a terminal, with rich where it is installed."""
+
+from dlsys.grading.text import visible
+from dlsys_helpers.errors import UserError
+
+
+def new_table(*columns: str):
+    try:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+    except ModuleNotFoundError:
+        raise UserError("the package rich is missing. Run: pip install rich") from None
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shares = {"name": 2, "what was found": 3, "whose": 1}  # of the width that the others leave
+    for name in columns:
+        share = shares.get(name.partition(",")[0])
+        table.add_column(name, no_wrap=share is None, ratio=share, overflow="fold",
+                         justify="right" if name == "points" else "left")
+    return table
+
+
+def bold(text: str):
+    return styled(text, "bold")
+
+
+def styled(text: str, style: str):
+    try:
+        from rich.text import Text
+    except ModuleNotFoundError:
+        return text
+    return Text(text, style)
+
+
+def say(*parts) -> None:
+    """Print with rich; of texts, which may hold a stranger's file name, what can be seen.
+
+    Without rich, which `dlsys doctor` then names, lines are plain.
+    """
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:
+        print(*map(visible, parts))
+        return
+    # No markup: a message may hold brackets. Long lines are left to the terminal.
+    shown = [visible(part) if isinstance(part, str) else part for part in parts]
+    Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))
