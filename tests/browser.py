@@ -59,6 +59,17 @@ def offline_page(browser, **options):
     return page
 
 
+@contextmanager
+def forgetful_phone(browser, address):
+    """A page on a phone whose browser remembers nothing yet; in the end no script has failed."""
+    context = browser.new_context(viewport={"width": 390, "height": 900})
+    opened = offline_page(context)
+    opened.goto(address)
+    yield opened
+    assert opened.problems == []
+    context.close()
+
+
 def violations(page, **options) -> list[tuple[str, str]]:
     """What axe objects to: rule and the first element. Options: context, options of axe."""
     found = Axe().run(page, **options).response["violations"]

@@ -4,7 +4,7 @@ import re
 import shutil
 
 import pytest
-from browser import offline_page, violations
+from browser import forgetful_phone, offline_page, violations
 from playwright.sync_api import expect
 
 from dlsys_helpers.explorers import write_assets
@@ -42,12 +42,8 @@ def address(tmp_path_factory):
 @pytest.fixture
 def page(browser, address):
     """The page in a browser that remembers nothing yet."""
-    context = browser.new_context(viewport={"width": 390, "height": 900})
-    opened = offline_page(context)
-    opened.goto(address)
-    yield opened
-    assert opened.problems == []
-    context.close()
+    with forgetful_phone(browser, address) as opened:
+        yield opened
 
 
 def shown(page):

@@ -6,7 +6,15 @@ import re
 
 import nbformat
 import pytest
-from browser import lab_command, offline_page, open_notebook, run_all, running_lab, violations
+from browser import (
+    forgetful_phone,
+    lab_command,
+    offline_page,
+    open_notebook,
+    run_all,
+    running_lab,
+    violations,
+)
 from playwright.sync_api import expect
 
 from dlsys_helpers.explorers import write_assets
@@ -57,12 +65,8 @@ def address(tmp_path_factory):
 @pytest.fixture
 def page(browser, address):
     """The page in a browser that remembers nothing yet."""
-    context = browser.new_context(viewport={"width": 390, "height": 900})
-    opened = offline_page(context)
-    opened.goto(address)
-    yield opened
-    assert opened.problems == []
-    context.close()
+    with forgetful_phone(browser, address) as opened:
+        yield opened
 
 
 def trap(page, question):

@@ -57,6 +57,8 @@ def test_the_start_page_runs_when_it_opens(page, lab):
     open_alone(page, lab, "00_start_here.ipynb")
     page.wait_for_function(f"{OUTPUTS}.filter(Boolean).length >= 3", timeout=60_000)
     page.wait_for_function(f"{BOOK}.activeCellIndex === 0")
+    shown = page.evaluate(f"{BOOK}.widgets.map((cell) => cell.model.executionCount ?? 0)")
+    assert len([count for count in shown if count]) >= 3
 
 
 def test_a_page_that_only_says_it_is_the_start_page_runs_nothing(page, lab):

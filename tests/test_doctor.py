@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlsys import cli, doctor
+from dlsys import cli, doctor, terminal
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.errors import UserError
 
@@ -190,4 +190,4 @@ def test_without_rich_the_findings_are_plain_and_a_table_says_what_is_missing(mo
     assert cli.main(["doctor"]) == 1
     assert capsys.readouterr().out == "FAIL  no rich\n"
     with pytest.raises(UserError, match="pip install rich"):
-        cli._table("a")
+        terminal.new_table("a")

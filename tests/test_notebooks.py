@@ -28,9 +28,7 @@ def run_lesson(book, **parameters):
     if unknown:
         raise ValueError(f"got parameter {', '.join(sorted(unknown))}, expected one of "
                          f"{', '.join(declared)}.")
-    return papermill.execute_notebook(book, None, parameters, kernel_name="python3",
-                                      cwd=str(NOTEBOOKS), progress_bar=False,
-                                      request_save_on_cell_execute=False)
+    return core_path.execute(book, **parameters)
 
 
 def first_claim(cells):

@@ -17,6 +17,7 @@ import papermill
 from nbformat import NotebookNode
 
 from dlsys import reading
+from dlsys_helpers import catalog
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from tools import rests
 
@@ -24,8 +25,7 @@ RECORD = ROOT / "tests" / "records" / "core.json"
 
 
 def lessons() -> list[Path]:
-    return [path for path in sorted(NOTEBOOKS.glob("[01][0-9]_*.ipynb"))
-            if not path.stem.startswith("00")]
+    return [NOTEBOOKS / f"{stage.stem}.ipynb" for stage in catalog.written()]
 
 
 def core(path: Path) -> NotebookNode:
@@ -44,11 +44,16 @@ def is_short(path: Path) -> bool:
     return traps(core(path)) != traps(nbformat.read(path, as_version=4))
 
 
-def run(path: Path) -> NotebookNode:
-    """Run the core path in a kernel of its own; raises at the first cell that fails."""
-    return papermill.execute_notebook(core(path), None, {"DEVICE": "cpu"}, kernel_name="python3",
+def execute(book: NotebookNode, **parameters) -> NotebookNode:
+    """Run a notebook in a kernel of its own; raises at the first cell that fails."""
+    return papermill.execute_notebook(book, None, parameters, kernel_name="python3",
                                       cwd=str(NOTEBOOKS), progress_bar=False,
                                       request_save_on_cell_execute=False)
+
+
+def run(path: Path) -> NotebookNode:
+    """Run the core path alone."""
+    return execute(core(path), DEVICE="cpu")
 
 
 def rests_on(path: Path) -> dict[str, str]:

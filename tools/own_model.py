@@ -31,7 +31,7 @@ from dlsys_model.parts import Parts
 from dlsys_model.text import Text
 from dlsys_model.training import Plan, Training
 
-# From about step 3,000 on it learns its text by heart, and the loss on the rest hardly falls.
+# From about step 3,000 on it gets better at its own text, and the loss on the rest hardly falls.
 # The mean of the weights at the last entries of the log is better than any of them.
 PLAN = Plan(steps=4400, rows=8, peak=3e-3, floor=1e-4, warm=100, every=250)
 FIRST, UNTIL = 3000, 3750  # steps: of the first weights in the mean, and of the last
