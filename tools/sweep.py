@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -152,13 +154,14 @@ def sweep(path: Path, seeds: int) -> dict[str, Any]:
     parts, plan = rests_on(path), list(runs(seeds, smaller_sets(own)))
     seen: dict[str, dict[str, Any]] = {}
     failed = []
-    for place, one in enumerate(plan, 1):
-        found = run(path, one)
-        for claim in found:
-            entry = seen.setdefault(claim["text"], {"bound": claim["bound"], "values": []})
-            entry["values"].append(claim["value"])
-        failed += refuted(found, one)
-        print(f"{path.stem}: {place} of {len(plan)}, {one}", flush=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each thread waits for a run's process
+        found_in = pool.map(functools.partial(run, path), plan)
+        for place, (one, found) in enumerate(zip(plan, found_in, strict=True), 1):
+            for claim in found:
+                entry = seen.setdefault(claim["text"], {"bound": claim["bound"], "values": []})
+                entry["values"].append(claim["value"])
+            failed += refuted(found, one)
+            print(f"{path.stem}: {place} of {len(plan)}, {one}", flush=True)
     claims = {text: {"bound": e["bound"], "least": min(e["values"]), "most": max(e["values"]),
                      "runs": len(e["values"])} for text, e in seen.items()}
     return {"rests_on": parts, "plan": PLAN, "seeds": seeds, "threads": list(THREADS),
