@@ -220,12 +220,20 @@ def test_the_page_of_versions_leads_to_what_stands_beside_it(folder, hrefs):
     assert re.findall(r'href="([^"]+)"', text) == hrefs
 
 
-@pytest.mark.parametrize(("address", "folder", "whole"), [
-    ("", None, ""), ("", "v1.0", ""), ("https://a.example/b", None, "https://a.example/b/"),
-    ("https://a.example/b/", "", "https://a.example/b/"),
-    ("https://a.example/b", "v1.0", "https://a.example/b/v1.0/")])
-def test_a_release_has_an_address_of_its_own(address, folder, whole):
-    assert book.public(address, folder) == whole
+@pytest.mark.parametrize(("repository", "own", "address"), [
+    ("", "", ""), ("", "https://a.example/b", "https://a.example/b/"),
+    ("https://github.com/Some-One/course", "", "https://some-one.github.io/course/"),
+    ("https://github.com/o/o.github.io/", "", "https://o.github.io/"),
+    ("https://github.com/o/r", "https://a.example/", "https://a.example/"),
+    ("https://git.example/o/r", "https://a.example/", "https://a.example/")])
+def test_the_address_of_the_pages_follows_from_that_of_the_repository(repository, own, address):
+    config = {"repository": {"url": repository}, "html": {"baseurl": own}}
+    assert book.address(config) == address
+
+
+def test_a_repository_elsewhere_asks_for_the_address_of_its_pages():
+    with pytest.raises(book.BookError, match=r"got the repository 'git@h:o/r', expected https://g"):
+        book.address({"repository": {"url": "git@h:o/r"}, "html": {"baseurl": ""}})
 
 
 def settings(folder):
@@ -233,11 +241,11 @@ def settings(folder):
                           "html": {"baseurl": "https://a.example/"}}, folder)
 
 
-def test_the_buttons_of_a_release_open_its_tag_and_those_of_the_root_main():
+def test_the_buttons_of_a_release_open_its_tag_and_its_canonical_pages_are_the_newest():
     assert settings("")["repository"]["branch"] == "main"
     mine = settings(versions.folder_of(PROJECT["version"]))
     assert mine["repository"]["branch"] == f"v{PROJECT['version']}"
-    assert mine["html"]["baseurl"].endswith(f"/{versions.folder_of(PROJECT['version'])}/")
+    assert mine["html"]["baseurl"] == settings("")["html"]["baseurl"] == "https://a.example/"
 
 
 def test_pages_go_into_the_folder_of_their_version_and_over_no_others(tmp_path, monkeypatch):

@@ -105,7 +105,7 @@ class GpuResult:
 
     def _repr_html_(self) -> str:
         """No colours of its own, so that it follows a light or a dark page."""
-        note = f'<p class="dlsys-gpu-note"><em>{html.escape(self.note())}</em></p>'
+        note = _html_note(self.note())
         rows = [[row[column] for column in self.columns] for row in self.rows]
         return (f'<div class="dlsys-gpu" data-state="{self.state}">{note}'
                 f"{_html_table(self.columns, rows) if rows else ''}</div>")
@@ -124,6 +124,12 @@ def _plain(value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _html_note(text: str) -> str:
+    """A note in italics; what stands in backticks, as code."""
+    shown = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return f'<p class="dlsys-gpu-note"><em>{shown}</em></p>'
 
 
 def _html_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -238,8 +244,7 @@ class GpuTable:
         return "\n".join([*lines, *self.notes()])
 
     def _repr_html_(self) -> str:
-        notes = "".join(f'<p class="dlsys-gpu-note"><em>{html.escape(note)}</em></p>'
-                        for note in self.notes())
+        notes = "".join(map(_html_note, self.notes()))
         rows = "".join(f"<details><summary>All rows of {r.key}</summary>{r._repr_html_()}</details>"
                        for r in self.results if r.rows)
         return f'<div class="dlsys-gpu">{_html_table(self.head(), self.lines())}{notes}{rows}</div>'
