@@ -61,7 +61,7 @@ def stage_card(entry: Stage) -> Figure:
 
 def titled(title: str, promise: str, above: str = "") -> Figure:
     """A card with its words on the left."""
-    card = Figure(figsize=(12, 6.3), facecolor=GROUND)
+    card = Figure(figsize=(12, 6.3), facecolor=GROUND, layout="none")
     lines = textwrap.wrap(title, MOST)
     card.text(0.06, 0.86, above, color=SOFT, size=21, va="top")
     top = 0.74
