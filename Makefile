@@ -11,7 +11,7 @@ ifeq ($(DLSYS_WARM),1)
 export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
 endif
 
-.PHONY: help lab hub test new build book book-serve site versions bench record sweep lock setup
+.PHONY: help lab hub test new build book book-serve booklet site versions bench record sweep lock setup
 .PHONY: setup-lab wheel wheelhouse gallery
 .DEFAULT_GOAL := help
 
@@ -27,6 +27,7 @@ help:
 	@echo "                 DRAFT=1 for one that is not finished, into drafts/. What did not change"
 	@echo "                 keeps its outputs; AGAIN=1 runs it all the same"
 	@echo "make book        the website, in book/_build/html; make book-serve shows it"
+	@echo "make booklet     a stage of the built book as a PDF, LESSON=08; CODE=1 with folded code"
 	@echo "make site        the book as a version of a website, in site/; FOLDER=v1.0 for a release,"
 	@echo "                 none for its root; make versions lists what a website holds"
 	@echo "make sweep       every claim under seeds, threads and instruction sets, where its record"
@@ -71,6 +72,9 @@ book: setup
 
 book-serve: setup
 	@$(RUN) -m tools.book --serve
+
+booklet: setup
+	@$(RUN) -m tools.booklet $(LESSON)$(if $(CODE), --code)
 
 # A release is a tag, and its pages stand in a folder of their own. The list needs no set-up.
 site: setup

@@ -55,6 +55,10 @@ PARTS = {
                    ["exercise", "right answer, ms", "slowest wrong answer, ms"]),
     "explorers": Part("An explorer, from key press to redraw", "One press at a time, warm.",
                       ["where", "median, ms", "95th percentile, ms", "aim, ms"]),
+    "steps": Part("A step of a slider on stage 8's page", "CPU time of the page's own thread, by "
+                  "Chromium's count, in a built book; 16 ms are a frame.",
+                  ["read", "script, ms", "style, ms", "layout, ms", "script and style, ms",
+                   "aim, ms"]),
     "writing": Part("The model that writes in the page", "In Chromium, behind 250 letters, so that "
                   "its window is full; the best of five texts. A CPU second is one of the page's "
                   "own thread, and moves little with what else the machine does.",

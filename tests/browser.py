@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,29 +17,22 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
+from tools import chromium
 from tools.lab import EXTENSIONS, START
 
-CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 START_S = 60  # JupyterLab on a cold disk
-
-
-def find_chromium() -> str | None:
-    """The path of an installed Chromium, or None."""
-    return next((path for name in CHROMIUMS if (path := shutil.which(name))), None)
 
 
 @contextmanager
 def open_browser():
     """A headless Chromium; skips the test, and says why, where none is installed."""
-    path = find_chromium()
+    path = chromium.find()
     if path is None:
-        reason = f"browser tests skipped: none of {', '.join(CHROMIUMS)} is on the PATH"
+        reason = f"browser tests skipped: none of {', '.join(chromium.NAMES)} is on the PATH"
         print(reason)
         pytest.skip(reason)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=path, args=chromium.FLAGS)
         yield browser
         browser.close()
 

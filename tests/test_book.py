@@ -1,17 +1,29 @@
 """How the book is put together: dressing of cells, generated pages, settings, clear errors."""
 
 import socket
+from pathlib import Path
 
 import nbformat
 import pytest
 from docutils import frontend, nodes, utils
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from PIL import Image
 
 from dlsys import find
 from dlsys_helpers import acting, checking, judging
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES
-from tools import book, book_finish, book_home, book_pages, book_sphinx, proof, reading
+from tools import (
+    book,
+    book_finish,
+    book_home,
+    book_pages,
+    book_sphinx,
+    book_theme,
+    proof,
+    reading,
+    social_cards,
+)
 from tools.stage_drawings import DRAWINGS, drawing
 
 
@@ -347,36 +359,78 @@ def test_a_formula_may_break_at_its_relations_but_not_inside_braces():
     assert book_sphinx.pieces(r"\sum_{k=1} x") == [r"\sum_{k=1} x"]
 
 
-def test_an_icon_without_a_drawing_stops_the_book():
-    with pytest.raises(UserError, match=r"'fas fa-unicorn'.*Draw it in ICONS"):
-        book_finish.ICON.sub(book_finish.icon, '<i class="fas fa-unicorn"></i>')
+def test_a_page_keeps_the_files_that_it_needs():
+    assert book_theme.wanted("../explorers/explorer.js?v=1", '<div data-explorer="x">')
+    assert not book_theme.wanted("../explorers/explorer.js", "<p>")
+    assert book_theme.wanted("_static/doctools.js", "<p>")
+    assert not book_theme.wanted("", "<p>")  # a script in the page
 
 
-def test_a_page_keeps_the_scripts_that_it_needs():
-    head = '<script src="_static/searchtools.js?v=1"></script>\n<body>'
-    assert book_finish.drop_idle(head + '<p id="search-results">').startswith("<script")
-    assert book_finish.drop_idle(head).startswith("<body>")
+def test_punctuation_stays_with_the_formula_before_it():
+    paragraph = nodes.paragraph("", "", nodes.math("x", "x"), nodes.Text("), then"),
+                                nodes.math("y", "y"), nodes.Text(" is"))
+    found = docutils_document()
+    found += paragraph
+    book_theme.hold_together(None, found)
+    assert [node.get("behind") for node in found.findall(nodes.math)] == ["),", None]
+    assert [node.astext() for node in paragraph.children[1::2]] == [" then", " is"]
 
 
-def test_cells_of_rows_name_their_columns_and_others_do_not():
-    table = ('<table class="table"><thead><tr class="a"><th class="head"><p>A</p></th>'
-             '<th class="head"><p>B &amp; C</p></th></tr></thead><tbody>'
-             + 2 * '<tr class="b"><td><p>1</p></td><td><p>2</p></td></tr>' + "</tbody></table>")
-    rows = f'<div class="symptoms rows docutils">\n<div class="x">{table}</div></div>'
-    found = book_finish.label_cells(rows + table)
-    assert found.count('<td data-label="A"><p>1</p></td><td data-label="B &amp; C">') == 2
-    assert found.endswith(table)
+def table(*rows):
+    def row(cells):
+        return nodes.row("", *(nodes.entry("", nodes.paragraph("", text)) for text in cells))
+    return nodes.table("", nodes.tgroup("", nodes.thead("", row(rows[0])),
+                                        nodes.tbody("", *map(row, rows[1:]))))
+
+
+def test_cells_of_rows_know_their_columns_and_others_do_not():
+    found = docutils_document()
+    found += nodes.container("", table("AB", "12", "34"), classes=["symptoms", "rows"])
+    found += table("CD", "56")
+    book_theme.finish_nodes(None, found, "page")
+    labels = [entry.get("label") for body in found.findall(nodes.tbody)
+              for entry in body.findall(nodes.entry)]
+    assert labels == ["A", "B", "A", "B", None, None]
+
+
+STYLE = """.used, .gone { color: red } .gone .used { color: red }
+@media print { .gone { color: red } p { color: red } }
+@media screen { .gone { color: red } }
+@font-face { font-family: "Font Awesome" } .used::before { content: var(--pst-icon-x) }
+"""
+
+
+def test_a_style_sheet_keeps_what_some_element_may_meet(tmp_path):
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "page.html").write_text('<p class="used">')
+    (tmp_path / "_static" / "basic.css").write_text(STYLE)
+    book_finish.slim(tmp_path)
+    left = (tmp_path / "_static" / "basic.css").read_text()
+    assert " ".join(left.split()) == (
+        ".used, .gone { color: red }@media print {p { color: red }}")
 
 
 def test_only_a_public_address_brings_a_site_map(tmp_path):
     (tmp_path / "index.html").write_text("")
     book_finish.guide_robots(tmp_path, "")
     assert not (tmp_path / "sitemap.xml").exists()
-    assert "base" not in (tmp_path / "404.html").read_text()
     book_finish.guide_robots(tmp_path, "https://a.example/")
     assert (tmp_path / "sitemap.xml").read_text().count("<loc>https://a.example/index.html<") == 1
     assert "Sitemap: https://a.example/sitemap.xml" in (tmp_path / "robots.txt").read_text()
-    assert '<base href="https://a.example/">' in (tmp_path / "404.html").read_text()
+
+
+@pytest.mark.parametrize("kind", [Path("00.png"), Path("12.png")])
+def test_a_card_has_the_size_that_previews_of_links_ask_for(kind, tmp_path):
+    social_cards.write_cards(tmp_path)
+    with Image.open(tmp_path / kind) as card:
+        assert card.size == (1200, 630)
+        assert len(card.convert("RGB").getcolors(1 << 20)) > 10
+    assert len([*tmp_path.iterdir()]) == 1 + len(STAGES)
+
+
+def test_a_page_shows_the_card_of_its_stage():
+    pages = ("index", "traps", "notebooks/08_transformers", "traps/11-3", "your_model")
+    assert [book_sphinx.stage_of(page) for page in pages] == [0, 0, 8, 11, 0]
 
 
 # ---- settings and errors

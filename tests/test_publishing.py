@@ -153,19 +153,43 @@ def test_of_a_minor_version_the_highest_is_shown_and_other_tags_are_none():
         ("v1.10.0", "v1.10"), ("v1.9.0", "v1.9"), ("v1.0.10", "v1.0"), ("v0.9.0", "v0.9")]
 
 
-def test_a_tag_of_another_version_than_the_files_have_is_refused(tmp_path, monkeypatch):
+def test_files_that_disagree_and_a_version_that_is_out_are_not_released(tmp_path, monkeypatch):
     mine = f"v{PROJECT['version']}"
-    assert versions.disagreement(mine) == ""
+    assert versions.disagreement(["v0.0.1"]) == ""
+    assert f"got the tag {mine}, which is there" in versions.disagreement(["v0.0.1", mine])
     for name in versions.stated():
         (tmp_path / name).write_text((ROOT / name).read_text("utf-8"), "utf-8")
     cited = tmp_path / "CITATION.cff"
     cited.write_text(cited.read_text("utf-8").replace(f"version: {PROJECT['version']}",
                                                       "version: 0.9.9"), "utf-8")
     monkeypatch.setattr(versions, "ROOT", tmp_path)
-    assert f"got the tag {mine}, but CITATION.cff has 0.9.9." in versions.disagreement(mine)
-    assert versions.disagreement("v9.9.9").count(" has ") == 3
+    assert "CITATION.cff has 0.9.9" in versions.disagreement([])
     (words,) = [words for words in commands(jobs("release")["wheel"]) if words[0] == "python"]
-    assert words == ["python", "tools/versions.py", '"$GITHUB_REF_NAME"']
+    assert words == ["python", "tools/versions.py", "next"]
+
+
+def triggers(workflow: str) -> dict:
+    text = (ROOT / f".github/workflows/{workflow}.yml").read_text("utf-8")
+    return yaml.load(text, yaml.BaseLoader)["on"]  # in plain YAML "on" is a truth value
+
+
+def test_pages_are_deployed_from_the_default_branch_after_tests_that_passed(monkeypatch):
+    """A tag may not deploy to the environment github-pages, and nothing else starts the site."""
+    assert triggers("site").keys() == {"workflow_run", "workflow_dispatch"}
+    assert triggers("site")["workflow_run"] == {
+        "workflows": ["tests", "release"], "branches": ["main"], "types": ["completed"]}
+    assert "workflow_run.conclusion == 'success'" in jobs("site")["versions"]["if"]
+    monkeypatch.setenv("TESTED", "")
+    with pytest.raises(SystemExit, match="expected one that has passed its tests"):
+        versions.tested()
+
+
+def test_only_what_has_a_release_is_shown(monkeypatch):
+    monkeypatch.setattr(versions, "tags", lambda: ["v1.0.0 2026-01-01 a", "v1.1.0 2026-02-02 b"])
+    monkeypatch.setenv("RELEASED", "v1.0.0")
+    assert [r.tag for r in versions.tagged()] == ["v1.0.0"]
+    monkeypatch.delenv("RELEASED")
+    assert [r.tag for r in versions.tagged()] == ["v1.1.0", "v1.0.0"]
 
 
 def test_tags_are_read_from_the_clone(tmp_path, monkeypatch):
@@ -180,8 +204,8 @@ def test_tags_are_read_from_the_clone(tmp_path, monkeypatch):
 
 
 def test_the_workflow_builds_main_always_and_a_release_under_a_key():
-    main, old = versions.builds([release("v1.0.2")])
-    assert main == {"ref": "main", "folder": "", "key": ""}
+    main, old = versions.builds([release("v1.0.2")], "0a1b2c")
+    assert main == {"ref": "0a1b2c", "folder": "", "key": ""}
     assert old == {"ref": "v1.0.2", "folder": "v1.0", "key": "v1.0.2-0123456789ab"}
     asked = set(re.findall(r"matrix\.(\w+)", str(jobs("site"))))
     assert asked == main.keys()
@@ -196,12 +220,20 @@ def test_the_page_of_versions_leads_to_what_stands_beside_it(folder, hrefs):
     assert re.findall(r'href="([^"]+)"', text) == hrefs
 
 
-@pytest.mark.parametrize(("address", "folder", "whole"), [
-    ("", None, ""), ("", "v1.0", ""), ("https://a.example/b", None, "https://a.example/b/"),
-    ("https://a.example/b/", "", "https://a.example/b/"),
-    ("https://a.example/b", "v1.0", "https://a.example/b/v1.0/")])
-def test_a_release_has_an_address_of_its_own(address, folder, whole):
-    assert book.public(address, folder) == whole
+@pytest.mark.parametrize(("repository", "own", "address"), [
+    ("", "", ""), ("", "https://a.example/b", "https://a.example/b/"),
+    ("https://github.com/Some-One/course", "", "https://some-one.github.io/course/"),
+    ("https://github.com/o/o.github.io/", "", "https://o.github.io/"),
+    ("https://github.com/o/r", "https://a.example/", "https://a.example/"),
+    ("https://git.example/o/r", "https://a.example/", "https://a.example/")])
+def test_the_address_of_the_pages_follows_from_that_of_the_repository(repository, own, address):
+    config = {"repository": {"url": repository}, "html": {"baseurl": own}}
+    assert book.address(config) == address
+
+
+def test_a_repository_elsewhere_asks_for_the_address_of_its_pages():
+    with pytest.raises(book.BookError, match=r"got the repository 'git@h:o/r', expected https://g"):
+        book.address({"repository": {"url": "git@h:o/r"}, "html": {"baseurl": ""}})
 
 
 def settings(folder):
@@ -209,11 +241,11 @@ def settings(folder):
                           "html": {"baseurl": "https://a.example/"}}, folder)
 
 
-def test_the_buttons_of_a_release_open_its_tag_and_those_of_the_root_main():
+def test_the_buttons_of_a_release_open_its_tag_and_its_canonical_pages_are_the_newest():
     assert settings("")["repository"]["branch"] == "main"
     mine = settings(versions.folder_of(PROJECT["version"]))
     assert mine["repository"]["branch"] == f"v{PROJECT['version']}"
-    assert mine["html"]["baseurl"].endswith(f"/{versions.folder_of(PROJECT['version'])}/")
+    assert mine["html"]["baseurl"] == settings("")["html"]["baseurl"] == "https://a.example/"
 
 
 def test_pages_go_into_the_folder_of_their_version_and_over_no_others(tmp_path, monkeypatch):

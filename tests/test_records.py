@@ -158,7 +158,9 @@ def test_spaces_and_comments_around_a_function_do_not_make_it_stale():
 
 
 def test_what_keeps_a_device_from_use_stands_in_the_note(monkeypatch):
-    assert speed_of().note() == "Not recorded yet: no one has run `make record` on a CUDA device."
+    assert speed_of().note() == (
+        "Not recorded yet: `make record`, in a checkout of the course on a machine with a CUDA "
+        "device, adds what your card measures.")
     monkeypatch.setattr(gpu, "unusable", lambda: "this torch holds no code for it.")
     assert speed_of().note().endswith("Here, this torch holds no code for it.")
 
@@ -206,14 +208,17 @@ def answers_of(speed, **bounds):
 
 def test_without_rows_a_table_predicts_cites_and_asserts_nothing():
     table = answers_of(result("missing", rows=[]), below=6)
-    assert table.lines() == [["a tiny call: us", "5", "4 (A 2020)", "waits", "below 6"]]
-    assert table.head()[1] == "predicted, NVIDIA H200"
+    assert table.head() == ["asked", "predicted, NVIDIA H200", "published"]
+    assert table.lines() == [["a tiny call: us", "5", "4 (A 2020)"]]
+    assert table.notes() == [speed_of().note()]  # one line, and it says how to add a record
+    assert "make record" in repr(table)
+    assert table._repr_html_().count("make record") == 1
+
+
+def test_a_column_that_no_question_fills_is_left_out():
     unpublished = records.Question(result(), "t", 5.0, lambda: 5.5, "", {"below": 6})
-    assert records.gpu_table(table.sheet, unpublished).lines()[0][2] == "see predicted"
-    assert table.notes()[1:] == ["1 of 1 claims wait for a measurement; nothing is asserted for "
-                                 "them."]
-    assert "Not recorded yet" in repr(table)
-    assert table._repr_html_().count("Not recorded yet") == 1
+    table = records.gpu_table(gpu.datasheet(None), unpublished)
+    assert [*table.head()[2:], *table.lines()[0][2:]] == ["measured", "claim", "5.5", "below 6"]
 
 
 def test_a_record_is_held_to_its_claims():
@@ -233,7 +238,11 @@ def test_a_claim_that_fails_on_somebodys_card_stops_nothing():
     assert table.failures("01/speed") == ["a tiny call: us: 5.5 (does not hold here), expected "
                                           "below 5"]
     short = answers_of(result("live", rows=RECORD["rows"][1:], trouble="out of memory"), below=5)
-    assert short.lines()[0][3] == "waits"
+    assert "measured" not in short.head()
+    two = records.gpu_table(short.sheet, *short.questions,
+                            records.Question(result(), "t", 5.0, lambda: 5.5, "", {"below": 6}))
+    assert [line[3] for line in two.lines()] == ["waits", "5.5"]
+    assert two.notes()[-1].startswith("1 of 2 claims wait for a measurement")
     assert short.failures("01/speed") == ["a tiny call: us: no row answers it, expected below 5"]
     assert short.failures("01/other") == []
 

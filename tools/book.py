@@ -40,6 +40,7 @@ from tools import (
     book_pages,
     book_present,
     book_traps,
+    social_cards,
     versions,
 )
 
@@ -53,21 +54,10 @@ DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" 
             "it in a copy of the repository, where `make lab` has set everything up.")
 HEADING = re.compile(r"\A## Trap ([\d.]+)(?: \(core\))?: ")  # as build.heading writes it
 WAY = re.compile(r"\[([\d.]+) ([^\n]+?)\]\(#(?:[^()]|\([^()]*\))*\)")  # as build.to_trap writes it
-# Runs before the first paint: what follows a question is hidden until it is answered, and of the
-# parts of a lesson one is shown, unless the reader chose to see all. localStorage may be forbidden.
-# Without JavaScript nothing is hidden.
 GUESS_FIRST = """
 
 ```{raw} html
-<script>
-{
-  const chosen = (key) => { try { return localStorage.getItem(key); } catch { return null; } };
-  const root = document.documentElement.classList;
-  root.add("scripted");
-  root.toggle("guess-first", chosen("dlsys-show-everything") !== "yes");
-  root.toggle("one-part", chosen("dlsys-parts") !== "whole");
-}
-</script>
+<script src="../site/guess_first.js" data-lesson></script>
 <link rel="stylesheet" href="../explorers/guess.css">
 <script defer src="../site/flow.js"></script>
 <script defer src="../explorers/guess.js"></script>
@@ -77,6 +67,7 @@ GUESS_FIRST = """
 <button type="button" data-everything>Show all answers</button></p></nav>
 ```
 """
+GITHUB = re.compile(r"https://github\.com/(?P<owner>[\w-]+)/(?P<name>[\w.-]+?)/?")
 # Run by import: the console script fails in a folder with a space in its name.
 JUPYTER_BOOK = "import dlsys; from jupyter_book.cli.main import main; main()"
 
@@ -229,7 +220,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
              | book_present.pages(lessons))
     (source / "vendor" / "finder" / "rows.js").write_text(book_finder.script(lessons), "utf-8")
     index = source / "index.md"
-    config = settings(yaml.safe_load((BOOK / "_config.yml").read_text("utf-8")), folder)
+    config = settings(written_settings(), folder)
     public_home = (config["repository"]["url"], config["repository"]["branch"])
     start = book_home.start_page(index.read_text("utf-8"), lessons, *public_home)
     index.write_text(start.replace("{{ model }}", book_model.panel(starts=True)), "utf-8")
@@ -251,6 +242,8 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     for front_end in ("explorer", "guess"):
         explorers.write_assets(source / "vendor" / "explorers", front_end)
     book_model.write_assets(source / "vendor")
+    if config["html"]["baseurl"]:
+        social_cards.write_cards(source / "vendor" / "cards")
     return stages
 
 
@@ -297,18 +290,36 @@ def chapter(page: str, below: list[str]) -> dict:
 
 
 def settings(config: dict, folder: str | None = None) -> dict:
-    """The book's configuration; buttons lead to a public repository, if there is one.
+    """The book's configuration; with a public repository, buttons and addresses that lead there.
 
-    The pages of a release, in their folder, lead to its tag.
+    The buttons of a release, in its folder, lead to its tag. The address of a page is that of its
+    newest version: search engines are told it as the canonical one, whatever version they read.
     """
     if folder:
         config["repository"]["branch"] = f"v{versions.current()}"
-        config["html"]["baseurl"] = public(config["html"]["baseurl"], folder)
     if config["repository"]["url"]:
         config["html"]["use_repository_button"] = True
     else:
         del config["launch_buttons"]
+    config["html"]["baseurl"] = address(config)
     return config
+
+
+def address(config: dict) -> str:
+    """Where the pages stand in public, ending in a slash; "" without a public repository.
+
+    It is what the configuration says, or where GitHub Pages puts those of its repository.
+    """
+    url, own = config["repository"]["url"], config["html"].get("baseurl")
+    found = GITHUB.fullmatch(url)
+    if url and not (own or found):
+        raise BookError(f"book/_config.yml: got the repository {url!r}, expected "
+                        "https://github.com/owner/name, or beside it html: baseurl, the address of "
+                        "the pages.")
+    if own or not found:
+        return own.rstrip("/") + "/" if own else ""
+    host = f"{found['owner'].lower()}.github.io"
+    return f"https://{host}/" + ("" if found["name"].lower() == host else f"{found['name']}/")
 
 
 def render(out: Path) -> Path:
@@ -335,15 +346,6 @@ def offer_plain_notebooks(html: Path, stages: list[Stage]) -> None:
             shutil.copyfile(folder / name, html / "_sources" / folder.name / name)
 
 
-def search_by_symptom(html: Path) -> None:
-    """Let the page of search results begin with the rows of the symptom finder that fit."""
-    page = html / "search.html"
-    text = page.read_text("utf-8")
-    scripts = "".join(f'<script defer src="finder/{name}.js"></script>'
-                      for name in ("rows", "finder"))
-    page.write_text(text.replace("</body>", f"{scripts}</body>"), "utf-8")
-
-
 def build(out: Path = BOOK, folder: str | None = None) -> Path:
     """Build the book into out/_build/html, a line for each step; returns that folder.
 
@@ -352,17 +354,14 @@ def build(out: Path = BOOK, folder: str | None = None) -> Path:
     stages = assemble(out / "_build" / "source", folder)
     print("book: Jupyter Book", flush=True)
     html = render(out)
-    print("book: downloads, search, a last hand on each page", flush=True)
+    print("book: downloads, style sheets, what robots read", flush=True)
     offer_plain_notebooks(html, stages)
-    search_by_symptom(html)
-    config = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))
-    book_finish.finish(html, public(config["html"]["baseurl"], folder))
+    book_finish.finish(html, "" if folder else address(written_settings()))
     return html
 
 
-def public(address: str, folder: str | None) -> str:
-    """Where a version stands in public, ending in a slash; "" while the book has no address."""
-    return address and f"{'/'.join(filter(None, (address.rstrip('/'), folder)))}/"
+def written_settings() -> dict:
+    return yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))
 
 
 def publish(folder: str, site: Path = ROOT / "site") -> Path:

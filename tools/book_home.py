@@ -20,7 +20,7 @@ SHOWN_TRAP = "01.1"  # the trap whose question the page asks
 PHRASES = ("loss is NaN at step 500", "padded batch gives other answers",
            "memory grows every epoch", "loss jumps after resume")
 # Both work without a script: the form opens the finder, and without one nothing is hidden.
-GUESS_FIRST = """<script>document.documentElement.classList.add("guess-first");</script>
+GUESS_FIRST = """<script src="site/guess_first.js"></script>
 <link rel="stylesheet" href="explorers/guess.css">
 <script defer src="explorers/guess.js"></script>"""
 FINDER = """<form class="ask-finder" action="symptoms.html" role="search">

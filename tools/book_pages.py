@@ -161,19 +161,18 @@ def gpu_page() -> str:
              "Some measurements need a GPU. What was recorded on one is stored with the course "
              f"and shown wherever there is none: {recorded} of {len(found)} by now. "
              "Latency, bandwidth and rates are never simulated. This page lists every measurement "
-             "that a lesson declares, with the state of its record; a missing one is a gap, and "
-             "says so.",
+             "that a lesson declares, with the state of its record. To add one from your own card, "
+             "run `make record` in a checkout of the course: it measures all of them, and writes "
+             "those that bear out what is claimed of them.",
              table(("Measurement", "Lesson", "State", "Device"), rows) if rows else
              "No lesson declares a measurement yet."]
-    return "\n\n".join([*parts, *map(record, found)]) + "\n"
+    return "\n\n".join([*parts, *(record(e) for e in found if e["state"] == "recorded")]) + "\n"
 
 
 def record(entry: dict) -> str:
-    """One measurement with its provenance and, where its record is fresh, its rows."""
-    fresh = entry["state"] == "recorded"
+    """One recorded measurement: its provenance and its rows."""
     shown = records.GpuResult(entry["key"], tuple(entry["columns"]), entry["state"],
-                              records.load_record(entry["key"])["rows"] if fresh else [],
-                              entry["provenance"])
+                              records.load_record(entry["key"])["rows"], entry["provenance"])
     return f"## {entry['key']}\n\n{raw(shown._repr_html_())}"
 
 

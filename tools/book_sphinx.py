@@ -15,6 +15,7 @@ from sphinx.util import logging
 
 from dlsys.formulas import mathml
 from dlsys_helpers import catalog
+from tools import social_cards
 
 log = logging.getLogger(__name__)
 NAMED = re.compile(r"(trap|exercise)-(\d\d)-(\d+)")  # ids that never change
@@ -47,11 +48,13 @@ def pieces(tex: str) -> list[str]:
 
 def draw(self, node: nodes.Element, parts: list[str], display: str, frame: str) -> None:
     try:
-        formula = "".join(mathml(part, display) for part in parts)
+        *before, last = [mathml(part, display) for part in parts]
     except ValueError as error:  # Jupyter Book stops at a warning, with page and line
         log.warning(str(error), location=node)
-        formula = html.escape(node.astext())
-    self.body.append(frame.format(formula))
+        before, last = [], html.escape(node.astext())
+    if "behind" in node:  # punctuation, see book_theme.hold_together
+        last = f'<span class="whole">{last}{node["behind"]}</span>'
+    self.body.append(frame.format("".join([*before, last])))
     raise nodes.SkipNode
 
 
@@ -137,7 +140,10 @@ def summary(doctree: nodes.document | None) -> str:
 
 def describe(app: Sphinx, page: str, _template: str, context: dict,
              doctree: nodes.document | None) -> None:
-    """Title, description and preview of a page; addresses only where the book has a public one."""
+    """Title, description and preview of a page; addresses only where the book has a public one.
+
+    The picture is the card of the page's stage: social_cards.py draws it.
+    """
     tags = context.get("metatags", "")
     title = html.unescape(re.sub("<[^>]*>", "", context.get("title", "")))
     written = re.search(r'<meta content="([^"]*)" name="description"', tags)
@@ -147,9 +153,18 @@ def describe(app: Sphinx, page: str, _template: str, context: dict,
         said["og:description"] = text
         tags += "" if written else meta("name", "description", text)
     if app.config.html_baseurl:
+        card = social_cards.name(stage_of(page))
         said |= {"og:url": f"{app.config.html_baseurl}{page}.html",
-                 "og:image": f"{app.config.html_baseurl}_static/readme.png"}
+                 "og:image": f"{app.config.html_baseurl}cards/{card}",
+                 "og:image:width": "1200", "og:image:height": "630"}
+        tags += meta("name", "twitter:card", "summary_large_image")
     context["metatags"] = tags + "".join(meta("property", *pair) for pair in said.items())
+
+
+def stage_of(page: str) -> int:
+    """The stage of a page such as notebooks/08_transformers or traps/08-1; 0 for any other."""
+    found = re.match(r"(?:notebooks|exercises|traps|present|wrong_answers)/(?:stage_)?(\d\d)", page)
+    return int(found[1]) if found else 0
 
 
 def meta(kind: str, name: str, content: str) -> str:

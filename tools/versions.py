@@ -1,16 +1,19 @@
 """Which versions of the course the website holds: the main line in its root, a folder a release.
 
-    python3 tools/versions.py           one line for the site's workflow: versions=[{"ref": ..}, ..]
-    python3 tools/versions.py v1.1.0    whether pyproject.toml, CITATION.cff and CHANGELOG.md have
-                                        the version of this tag
+    python3 tools/versions.py         one line for the site's workflow: versions=[{"ref": ..}, ..]
+    python3 tools/versions.py next    one line for that of a release: TAG=v1.1.0, if pyproject.toml,
+                                      CITATION.cff and CHANGELOG.md agree and the tag is not there
 
 A release is a tag like v1.0.2, and its folder v1.0: of the tags that differ in the last number
-alone the highest is shown. Only the standard library is used; nothing has to be set up.
+alone the highest is shown. Two variables of the workflows narrow what may be published: TESTED, a
+commit of the main line that has passed its tests, and RELEASED, the tags that have a release. Only
+the standard library is used; nothing has to be set up.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -53,11 +56,19 @@ def stated() -> dict[str, str]:
                                             for name, match in found.items()}}
 
 
-def disagreement(tag: str) -> str:
-    """A line about the files that have another version than this tag, or nothing."""
-    other = [f"{name} has {version}" for name, version in stated().items() if f"v{version}" != tag]
-    return (f"versions: got the tag {tag}, but {', '.join(other)}. Expected one version in all: "
-            "correct the files, or delete the tag.") if other else ""
+def disagreement(taken: Iterable[str]) -> str:
+    """A line about what keeps today's version from being released, or nothing.
+
+    taken: the tags that are there.
+    """
+    found = stated()
+    if len({*found.values()}) > 1:
+        told = ", ".join(f"{name} has {version}" for name, version in found.items())
+        return f"versions: {told}. Expected one version in all: correct the files."
+    if f"v{current()}" in taken:
+        return (f"versions: got the tag v{current()}, which is there. Expected a version that is "
+                "not released: raise it in pyproject.toml, CITATION.cff and CHANGELOG.md.")
+    return ""
 
 
 def folder_of(version: str) -> str:
@@ -72,19 +83,35 @@ def releases(lines: Iterable[str]) -> list[Release]:
     return sorted(highest.values(), key=lambda r: r.numbers, reverse=True)
 
 
-def tagged() -> list[Release]:
-    """The releases of this clone; none where it is no clone."""
+def tags() -> list[str]:
+    """A line for each tag of this clone: tag, date, commit; none where it is no clone."""
     done = subprocess.run(["git", "tag", "--list", f"--format={FORMAT}"], cwd=ROOT,
                           capture_output=True, text=True, check=False)
-    return releases(done.stdout.splitlines())
+    return done.stdout.splitlines()
 
 
-def builds(found: Iterable[Release]) -> list[dict[str, str]]:
+def tagged() -> list[Release]:
+    """The releases of this clone; those of RELEASED alone, where a workflow says it."""
+    allowed = os.environ.get("RELEASED")
+    return releases(line for line in tags()
+                    if allowed is None or line.split()[0] in allowed.split())
+
+
+def tested() -> str:
+    """What to build of the main line. Raises SystemExit where no commit has passed its tests."""
+    commit = os.environ.get("TESTED", MAIN)
+    if not commit:
+        sys.exit("versions: got no commit in TESTED, expected one that has passed its tests. "
+                 "Mend the tests, or run their workflow again.")
+    return commit
+
+
+def builds(found: Iterable[Release], main: str = MAIN) -> list[dict[str, str]]:
     """What the workflow builds: a ref, its folder, and a key that changes when the ref moves.
 
-    The main line has no key: it is built each time.
+    main: the main line, or a commit of it. It has no key: it is built each time.
     """
-    return [{"ref": MAIN, "folder": "", "key": ""},
+    return [{"ref": main, "folder": "", "key": ""},
             *({"ref": r.tag, "folder": r.folder, "key": f"{r.tag}-{r.commit}"} for r in found)]
 
 
@@ -118,6 +145,10 @@ def _links(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        sys.exit(disagreement(sys.argv[1]) or None)
-    print(f"versions={json.dumps(builds(tagged()))}")
+    commit = tested()
+    if sys.argv[1:] == ["next"]:
+        if told := disagreement(line.split()[0] for line in tags()):
+            sys.exit(told)
+        print(f"TAG=v{current()}")
+    else:
+        print(f"versions={json.dumps(builds(tagged(), commit))}")

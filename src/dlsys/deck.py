@@ -126,8 +126,12 @@ def measured(by_role: dict) -> list[NotebookNode]:
 def cause(by_role: dict) -> list[NotebookNode]:
     """The first sentences of why, and its first figure."""
     text = next((c.source for c in by_role["why"] if c.cell_type == "markdown"), "")
-    drawn = figures(part for c in by_role["why"] if c.cell_type == "code" for part in _outputs(c))
+    drawn = why_figures(by_role)
     return [_text(beginning(text, 2 if drawn else 5)), *drawn[:1]]
+
+
+def why_figures(by_role: dict) -> list[NotebookNode]:
+    return figures(part for c in by_role["why"] if c.cell_type == "code" for part in _outputs(c))
 
 
 def repaired(by_role: dict, broken: list[NotebookNode]) -> list[list[NotebookNode]]:
@@ -147,7 +151,11 @@ def repaired(by_role: dict, broken: list[NotebookNode]) -> list[list[NotebookNod
 
 
 def kept(by_role: dict, number: str) -> list[NotebookNode]:
-    """The rule, how to find the fault in one's own code, and the exercise with its clock."""
+    """The rule, how to find the fault in one's own code, and the exercise with its clock.
+
+    Where there is room the picture of the cause stands below them: this slide stays up longest,
+    while the exercise is solved.
+    """
     text = "\n\n".join(c.source for c in by_role["keep"])
     _, *found = _LABEL.split(text)
     parts = {" ".join(k.split()): v.strip() for k, v in zip(found[::2], found[1::2], strict=True)}
@@ -155,8 +163,10 @@ def kept(by_role: dict, number: str) -> list[NotebookNode]:
     trap = catalog.trap(number)
     turn = (f'<div class="turn">Your turn: <code>{trap.function}</code> '
             f'<span class="clock" data-minutes="{trap.minutes}">{trap.minutes}:00</span></div>')
-    return [_text(f"**{rule}**" if "**" not in rule and "`" not in rule else rule),
-            _text(f"In your own code: {beginning(test, 2)}"), _text(turn)]
+    cells = [_text(f"**{rule}**" if "**" not in rule and "`" not in rule else rule),
+             _text(f"In your own code: {beginning(test, 2)}"), _text(turn)]
+    drawn = why_figures(by_role)[:1]
+    return [*cells, *drawn] if high(cells) <= FULL - HEADING - FIGURE else cells
 
 
 def changed(code: str, before: Iterable[str]) -> str:

@@ -1,9 +1,9 @@
 """GPU measurements: run now on a CUDA device, elsewhere the committed record with its provenance.
 
 Nothing is skipped. A cell decorated with `gpu_result` always runs: on a CUDA device it measures,
-elsewhere it takes what was recorded. `gpu_table` sets the answers beside what was predicted and
-what others published; where nothing was recorded it says exactly that. Records are written by
-`make record` and read here.
+elsewhere it takes what was recorded. `gpu_table` shows what was predicted, what others published
+and, once there is any, what was measured; without a record one line says how to add one. Records
+are written by `make record` and read here.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class GpuResult:
         """One line: where the rows come from, or why there are none."""
         if self.state == "missing":
             why = "" if gpu.unusable() in ("", gpu.NONE) else f" Here, {gpu.unusable()}"
-            return f"Not recorded yet: no one has run `make record` on a CUDA device.{why}"
+            return ("Not recorded yet: `make record`, in a checkout of the course on a machine "
+                    f"with a CUDA device, adds what your card measures.{why}")
         if self.state == "stale":
             return (f"An earlier version of this cell was recorded on {describe(self.provenance)}. "
                     "Its rows are not shown; `make record` renews them.")
@@ -104,7 +105,7 @@ class GpuResult:
 
     def _repr_html_(self) -> str:
         """No colours of its own, so that it follows a light or a dark page."""
-        note = f'<p class="dlsys-gpu-note"><em>{html.escape(self.note())}</em></p>'
+        note = _html_note(self.note())
         rows = [[row[column] for column in self.columns] for row in self.rows]
         return (f'<div class="dlsys-gpu" data-state="{self.state}">{note}'
                 f"{_html_table(self.columns, rows) if rows else ''}</div>")
@@ -123,6 +124,12 @@ def _plain(value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _html_note(text: str) -> str:
+    """A note in italics; what stands in backticks, as code."""
+    shown = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return f'<p class="dlsys-gpu-note"><em>{shown}</em></p>'
 
 
 def _html_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -184,7 +191,10 @@ class Answer(NamedTuple):
 
 
 class GpuTable:
-    """Each question with its prediction, what was published and what was measured."""
+    """Each question with its prediction, what was published and, once there is any, a measurement.
+
+    A column that no question fills is left out: `measured` and `claim` come with the first record.
+    """
 
     def __init__(self, sheet: gpu.Peak, questions: Sequence[Question]) -> None:
         self.sheet, self.questions = sheet, questions
@@ -205,18 +215,26 @@ class GpuTable:
             found.append(f"No datasheet of {name} is on file: the predictions are for an "
                          f"{self.sheet.name}.")
         waiting = self.answers.count(None)
-        if waiting:
+        if 0 < waiting < len(self.answers):
             found.append(f"{waiting} of {len(self.answers)} claims wait for a measurement; "
                          "nothing is asserted for them.")
         return found
 
-    def head(self) -> tuple[str, ...]:
-        return "asked", f"predicted, {self.sheet.name}", "published", "measured", "claim"
+    def head(self) -> list[str]:
+        return [name for name, _ in self._columns()]
 
     def lines(self) -> list[list[str]]:
-        return [[q.text, _plain(q.predicted), q.published or "see predicted",
-                 str(a or "waits"), q.bound]
-                for q, a in zip(self.questions, self.answers, strict=True)]
+        return [list(line) for line in zip(*(cells for _, cells in self._columns()), strict=True)]
+
+    def _columns(self) -> Iterable[tuple[str, list[str]]]:
+        asked = self.questions
+        yield "asked", [q.text for q in asked]
+        yield f"predicted, {self.sheet.name}", [_plain(q.predicted) for q in asked]
+        if any(q.published for q in asked):
+            yield "published", [q.published for q in asked]
+        if any(self.answers):
+            yield "measured", [str(answer or "waits") for answer in self.answers]
+            yield "claim", [q.bound for q in asked]
 
     def __repr__(self) -> str:
         table = [[text[:CLIP] for text in line] for line in [self.head(), *self.lines()]]
@@ -226,8 +244,7 @@ class GpuTable:
         return "\n".join([*lines, *self.notes()])
 
     def _repr_html_(self) -> str:
-        notes = "".join(f'<p class="dlsys-gpu-note"><em>{html.escape(note)}</em></p>'
-                        for note in self.notes())
+        notes = "".join(map(_html_note, self.notes()))
         rows = "".join(f"<details><summary>All rows of {r.key}</summary>{r._repr_html_()}</details>"
                        for r in self.results if r.rows)
         return f'<div class="dlsys-gpu">{_html_table(self.head(), self.lines())}{notes}{rows}</div>'

@@ -9,6 +9,15 @@
     else root.theme = screen;
   });
 
+  // Folded code is left out on paper, or it stands there open: html.print-code says which.
+  let unfolded = [];
+  addEventListener("beforeprint", () => {
+    const chosen = document.documentElement.classList.contains("print-code");
+    unfolded = chosen ? [...document.querySelectorAll("details.hide:not([open])")] : [];
+    unfolded.forEach((fold) => (fold.open = true));
+  });
+  addEventListener("afterprint", () => unfolded.forEach((fold) => (fold.open = false)));
+
   // What is wider than the page scrolls by keyboard, too.
   const wide = document.querySelectorAll("article :is(.pst-scrollable-table-container, div.math, "
     + "pre, .cell_output, .dlsys-gpu table)");
@@ -24,6 +33,18 @@
     + ".search-button, .primary-toggle, .secondary-toggle").forEach((button) => {
     button.blur = () => window.bootstrap?.Tooltip.getInstance(button)?.hide();
   }));
+  // No attribute holds a script, so that a strict Content-Security-Policy may forbid them.
+  const paperWith = (code) => {
+    document.documentElement.classList.toggle("print-code", code);
+    print();
+  };
+  const doing = { "download-pdf-button": () => paperWith(false),
+    "print-code-button": () => paperWith(true), "fullscreen-button": () => toggleFullScreen() };
+  document.querySelectorAll("[data-does]").forEach((button) =>
+    button.addEventListener("click", doing[button.dataset.does]));
+  const results = document.querySelector(".bd-search-container .bd-search input");
+  results?.focus();
+
   // A pressed button keeps the focus; its tooltip goes with the pointer, or with the ring.
   const told = '[data-bs-toggle="tooltip"]:is(:hover, :focus-visible)';
   for (const type of ["pointerover", "pointerout", "focusin", "focusout"])

@@ -1,0 +1,12 @@
+// Runs before what follows it is painted: what follows a question is hidden until it is answered, and
+// of the parts of a lesson one is shown, unless the reader chose to see all. localStorage may be
+// forbidden. Without JavaScript nothing is hidden.
+"use strict";
+{
+  const chosen = (key) => { try { return localStorage.getItem(key); } catch { return null; } };
+  const root = document.documentElement.classList;
+  const lesson = "lesson" in document.currentScript.dataset;
+  root.toggle("scripted", lesson);
+  root.toggle("guess-first", !lesson || chosen("dlsys-show-everything") !== "yes");
+  root.toggle("one-part", lesson && chosen("dlsys-parts") !== "whole");
+}

@@ -1,0 +1,139 @@
+"""A Sphinx extension: what the course changes in the theme's pages, by templates and events.
+
+The templates are in book/_templates. book/_config.yml names this module, so Jupyter Book's own
+process loads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from bs4 import BeautifulSoup
+from docutils import nodes
+from myst_nb.sphinx_ext import HideCodeCellNode
+from sphinx.application import Sphinx
+
+from tools.stage_drawings import nan
+
+# What every page would load, and the words in a page that show that it is of use there.
+IDLE = {"design-tabs.js": ("sd-tab-set",), "sphinx-design.min.css": ('class="sd-',),
+        "explorer.js": ("data-explorer",),
+        "explorer.css": ("data-explorer", "data-guess", "data-model")}
+# Beside "Print to PDF", on pages that fold code.
+PRINT_CODE = {"type": "javascript", "label": "print-code-button", "text": ".pdf, all code",
+              "icon": "fas fa-file-pdf", "tooltip": "Print to PDF, with the folded code"}
+BEHIND = re.compile(r"[,.;:)?]+")  # punctuation that must not be parted from a formula
+
+
+# ---- each page
+
+def prepare(app: Sphinx, page: str, _template: str, context: dict[str, Any],
+            _doctree: nodes.document | None) -> None:
+    """Leave out what a page does not use, and name what unfolds in its bar."""
+    body = context.get("body", "")
+    for kind in ("script_files", "css_files"):
+        context[kind] = [asset for asset in context[kind] if wanted(asset.filename, body)]
+    for button in context.get("header_buttons", ()):
+        if button["type"] == "group":
+            button["buttons"] = [one for one in button["buttons"] if offered(one)]
+            if button["label"] == "download-buttons" and "hide above-input" in body:
+                button["buttons"].append(PRINT_CODE)
+    if make := context.get("generate_toctree_html"):
+        context["generate_toctree_html"] = functools.partial(name_folds, make)
+    if page == "404":
+        context |= {"base": app.config.html_baseurl, "drawing": lost()}
+
+
+def wanted(file: str, body: str) -> bool:
+    """Whether a page loads a script or style sheet; without a file name it stands in the page."""
+    name = str(file or "").partition("?")[0].rpartition("/")[2]
+    return bool(name) and (name not in IDLE or any(sign in body for sign in IDLE[name]))
+
+
+def offered(button: dict[str, str]) -> bool:
+    """A page that was written by hand offers no download of its Markdown."""
+    return not button.get("url", "").endswith(".md")
+
+
+def name_folds(make: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """The bar's list of pages with a name on each fold: "Pages of 1. Perceptron ..."."""
+    made = make(*args, **options)
+    soup = BeautifulSoup(str(made), "html.parser")
+    for fold in soup.select("li > details > summary"):
+        link = fold.parent.parent.find("a", recursive=False)
+        fold["aria-label"] = f"Pages of {link.get_text()}"
+    return str(soup)
+
+
+def lost() -> str:
+    """The drawing of the page that no address leads to: a loss that is no number any more."""
+    return f'<svg viewBox="0 0 120 54" aria-hidden="true">{nan()}</svg>'
+
+
+# ---- what the theme and its parts write
+
+def open_fold(self, node: nodes.Element) -> None:
+    """A folded cell. MyST-NB names every one "Toggle hidden content"; its own line says more."""
+    kinds = " ".join(node["classes"])
+    shown, hidden = (html.escape(node[f"prompt_{what}"]) for what in ("show", "hide"))
+    self.body.append(f'<details class="admonition hide {kinds}">\n<summary>'
+                     f'<p class="collapsed admonition-title">{shown}</p>\n'
+                     f'<p class="expanded admonition-title">{hidden}</p>\n</summary>\n')
+
+
+def close_fold(self, _node: nodes.Element) -> None:
+    self.body.append("</details>\n")
+
+
+def open_cell(self, node: nodes.entry) -> None:
+    """A cell of a table; on a phone it says its column, where `label_cells` has told it."""
+    type(self).visit_entry(self, node)
+    if "label" in node:
+        self.body[-1] = self.body[-1].replace("<td", f"<td data-label={quoteattr(node['label'])}")
+
+
+def close_cell(self, node: nodes.entry) -> None:
+    type(self).depart_entry(self, node)
+
+
+def finish_nodes(_app: Sphinx, doctree: nodes.document, _page: str) -> None:
+    """Pictures are loaded when they come into sight, cells know their columns."""
+    for image in doctree.findall(nodes.image):
+        image["loading"] = "lazy"
+    for box in doctree.findall(nodes.container):
+        if "rows" in box["classes"]:
+            label_cells(box.findall(nodes.table))
+
+
+def label_cells(tables: Iterable[nodes.table]) -> None:
+    """In a table whose rows stand one below the other on a phone, each cell knows its column."""
+    for table in tables:
+        [head], [body] = table.findall(nodes.thead), table.findall(nodes.tbody)
+        names = [entry.astext() for entry in head.findall(nodes.entry)]
+        for row in body.findall(nodes.row):
+            for entry, name in zip(row.findall(nodes.entry), names, strict=True):
+                entry["label"] = name
+
+
+def hold_together(_app: Sphinx, doctree: nodes.document) -> None:
+    """Give a formula the punctuation behind it, so that no line breaks between them."""
+    for formula in doctree.findall(nodes.math):
+        after = formula.next_node(descend=False, siblings=True)
+        found = BEHIND.match(after) if isinstance(after, nodes.Text) else None
+        if found:
+            formula["behind"] = found[0]
+            after.parent.replace(after, nodes.Text(after[found.end():]))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_node(HideCodeCellNode, override=True, html=(open_fold, close_fold))
+    app.add_node(nodes.entry, override=True, html=(open_cell, close_cell))
+    app.connect("doctree-read", hold_together)
+    app.connect("doctree-resolved", finish_nodes)
+    app.connect("html-page-context", prepare, priority=900)  # after those of the theme
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
