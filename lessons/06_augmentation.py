@@ -25,8 +25,8 @@ from torchvision.transforms import v2
 
 from dlsys_helpers import (
     accuracy, begin, check, claim, cost, datasheet, digits, draw_blocks,
-    draw_grids, fit, gpu_result, gpu_table, guess, measured, new_axes,
-    plot_bars, plot_columns, plot_lines, seconds, show,
+    draw_grids, draw_line, fit, gpu_result, gpu_table, guess, measured,
+    new_axes, plot_bars, plot_columns, plot_lines, seconds, show,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -72,9 +72,9 @@ claim("places of 64 dots, moved one by one (9 are possible)", one_by_one,
 
 # %% [markdown] role="concept"
 # Two images can be mixed as well: *Mixup* blends them, *CutMix* pastes a box of one
-# into the other. The label says how much of each the mixture shows. Move the share and
-# watch the first two bars, which are the label. The third bar is the share that you
-# asked for; a box that leaves the picture covers less.
+# into the other. The label says how much of each the mixture shows. Move the share, drag
+# the box, and watch the first two bars, which are the label. The third bar is the share
+# that you asked for; a box that leaves the picture covers less.
 
 # %% role="explore" explorer="mix"
 from dlsys_helpers.explorers.mix import mix
@@ -1526,14 +1526,42 @@ claim("values of the photo after conversion and normalisation, largest",
 # %% [markdown] role="concept"
 # ### The ledger of leaks
 #
-# Some columns of these patients carry a signal; in trap 06.5 none did. Guess first:
-# which leak adds most to the score that you believe, and does that change with more
-# patients?
+# Six leaks, each alone, on the same patients: 8 of their 100 columns carry a signal; in
+# trap 06.5 none did. Each model is scored on its test rows and on new patients. Guess
+# first: which leak adds most to the score that you believe, and which of them shrink
+# with more patients?
 
-# %% role="explore" explorer="leak_ledger"
-from dlsys_helpers.explorers.leak_ledger import leak_ledger
+# %% role="concept"
+from dlsys_helpers.leaks import scores
 
-leak_ledger
+few, many = (scores(patients=n, columns=100) for n in (40, 300))
+print("believed too much, in points: 40 patients, 300")
+for leak, (told, true) in few.items():
+    print(f"{leak:28}{told - true:6.0f}{many[leak][0] - many[leak][1]:6.0f}")
+
+# %% role="concept"
+claim("300 patients: points that a target in a column adds",
+      many["target in a column"][0] - many["target in a column"][1],
+      above=30)
+claim("columns chosen on all rows: points added, 300 patients over 40",
+      (many["columns chosen on all rows"][0]
+       - many["columns chosen on all rows"][1])
+      / (few["columns chosen on all rows"][0]
+         - few["columns chosen on all rows"][1]), below=0.5)
+
+# %% role="concept"
+draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]
+           for leak, pair in few.items()},
+          unit="% right with 40 patients, new patients to test",
+          title="A column from the label lies most",
+          alt="A bar a leak, from the score on new patients to the one on "
+              "the test. That of a target in a column is by far the "
+              "longest, then columns chosen on all rows and patients on "
+              "both sides; a scaler that sees the test adds nothing.")
+
+# %% [markdown] role="concept"
+# A leak of columns or patients is luck that was learned by heart: it shrinks as patients
+# are added. A column that is written after the fact stays as large as it is.
 
 # %% [markdown] role="concept"
 # ### CutMix: the label counts pixels

@@ -993,8 +993,8 @@ claim("torch's, 2048 tokens over 1024: bytes at a time",
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
 # %% [markdown] trap="08.4" role="repair"
-# Step through one row below: m is `top`, l is `total`, o is `out`. Switch a rescaling off.
-# Rows whose first tile holds the largest score hide it.
+# Drag the next tile in, below: what is older shrinks by `fix`, in `total` and in `out`.
+# Switch a rescaling off. Rows whose first tile holds the largest score hide it.
 
 # %% role="explore" explorer="online_softmax"
 from dlsys_helpers.explorers.online_softmax import online_softmax
@@ -2300,7 +2300,7 @@ claim("divided: entropy at D 256 less that at D 16",
 
 # %% [markdown] role="concept"
 # A softmax that has chosen passes almost no gradient: the slope of a weight is
-# p (1 - p). Move `d` below and guess each time how many keys still count.
+# p (1 - p). Drag `d` along the curve below and guess each time how many keys still count.
 
 # %% role="explore" explorer="softmax_scale"
 from dlsys_helpers.explorers.softmax_scale import softmax_scale

@@ -210,14 +210,42 @@ claim("loss in float16, in the right order", half, below=0.9)
 
 # %% [markdown] trap="09.1" role="repair"
 # The scale finds its own size: an overflow halves it and skips the step; `2,000` steps
-# without one double it, fewer in the explorer. Guess before you move a control: how many
-# steps are skipped at the start when the scale is `256` times too large? Then set it; the
-# line below the panels counts them.
+# without one double it, below 20. Guess first: how many steps are skipped at the start
+# when the scale is `256` times too large?
 
-# %% role="explore" explorer="loss_scale"
-from dlsys_helpers.explorers.loss_scale import loss_scale
+# %% trap="09.1" role="repair"
+def scales(first, steps=100):
+    """The scale before each step; the gradient is 15 in each of them."""
+    weight = nn.Parameter(torch.zeros(1))
+    opt = torch.optim.SGD([weight], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=first,
+                                  growth_interval=20)
+    seen = []
+    for _ in range(steps):
+        seen.append(scaler.get_scale())
+        weight.grad = scaler.scale(torch.tensor([15.0])).half().float()
+        scaler.step(opt)
+        scaler.update()
+    return torch.tensor(seen)
 
-loss_scale
+fits = 4096.0                           # 15 * 4096 is below 65,504
+large, small = scales(256 * fits), scales(fits / 4)
+skipped = (large > fits).sum().item()
+print(f"{skipped} steps skipped, {(large[:20] > fits).sum()} at the start")
+
+# %% trap="09.1" role="repair"
+claim("steps skipped at the start, scale 256 times too large",
+      (large[:20] > fits).sum(), expected=8)
+
+# %% trap="09.1" role="repair"
+plot_lines(range(len(large)), {"256 times too large": large.tolist(),
+                               "4 times too small": small.tolist()},
+           title="The scale finds its size and tries beyond it",
+           xlabel="step", ylabel="scale", logy=True,
+           alt="Two lines. One starts high and is halved with each of its "
+               "first eight steps, the other doubles every twenty steps. "
+               "Both then stay at the largest scale that fits, and jump "
+               "above it for one step again and again.")
 
 # %% [markdown] trap="09.1" role="more" topics="the other runs · Adam hardly notices · what the scale saves in float16 · float8, MXFP and NVFP4"
 # The runs above, once more as bounds:

@@ -1600,18 +1600,46 @@ draw_histogram(bell[:64] / bell[:64].abs().max(),
                    "distances.")
 
 # %% [markdown] role="concept"
-# Guess for which weights even levels are better, and what a single large weight does to
-# its block. Then look.
+# One weight in 256 is now eight times as large as most: an outlier. Guess what it does
+# to the others in its block, and whether large or small blocks take it better.
 
-# %% role="explore" explorer="nf4_grid"
-from dlsys_helpers.explorers.nf4_grid import nf4_grid
+# %% role="concept"
+some, blocks = bell[:64], [16, 32, 64, 128, 256]
+spiky = some.clone()
+spiky.view(-1, 256)[:, 0] = 8
+others = spiky == some
 
-nf4_grid
+def error_of_others(grid, weights, block):
+    gap = (rounded_to(grid, weights, block) - weights)[others]
+    return (gap.norm() / weights[others].norm()).item()
+
+by_block = {f"{name}{what}": [error_of_others(grid, weights, block)
+                              for block in blocks]
+            for name, grid in (("NF4", nf4), ("even", evenly))
+            for what, weights in (("", some), (", outliers", spiky))}
+
+# %% role="concept"
+claim("NF4, blocks of 256: error beside an outlier over the one without",
+      by_block["NF4, outliers"][-1] / by_block["NF4"][-1], above=1.7)
+claim("the same in blocks of 16", by_block["NF4, outliers"][0]
+      / by_block["NF4"][0], below=1.4)
+
+# %% role="concept"
+plot_lines(blocks, by_block, xlabel="weights in a block",
+           ylabel="error of the others",
+           title="An outlier coarsens its whole block",
+           alt="Four lines over the size of a block. Without outliers both "
+               "grids rise gently. With one weight in 256 eight times as "
+               "large the error of all others doubles and more in large "
+               "blocks, and even levels suffer most.")
 
 # %% [markdown] role="concept"
-# Of these two kinds of weights, each grid is better for its own. Now all together: the base in
-# NF4, LoRA beside it, trained as before. Only the layers are quantized; embedding and
-# head stay as they are.
+# The outlier sets the scale of its block, so the others share the few levels around zero.
+# A small block loses fewer of them, and costs a scale more often.
+#
+# Of the two kinds of weights above, each grid is better for its own. Now all together:
+# the base in NF4, LoRA beside it, trained as before. Only the layers are quantized;
+# embedding and head stay as they are.
 
 # %% role="concept" tags=["plumbing"]
 def in_four_bits(model):

@@ -944,8 +944,8 @@ claim("share of gradients that are NaN", mended, expected=0)
 
 # %% [markdown] trap="12.5" role="repair"
 # A NaN of the forward pass, as in trap 12.1, one of the backward pass and one that is
-# added to the loss leave three different traces. Choose a layer and guess which values and
-# which gradients are NaN, before you look.
+# added to the loss leave three different traces. Choose a fault, drag it to a layer, and
+# guess which values and which gradients are NaN, before you look.
 
 # %% role="explore" explorer="nan_hunt"
 from dlsys_helpers.explorers.nan_hunt import nan_hunt

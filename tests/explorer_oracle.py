@@ -29,7 +29,10 @@ READ = """box => {
   };
   const read = figure => ({
     x: ticks(figure, "x", "x"), y: ticks(figure, "y", "y"),
-    curves: paths(figure, ".xp-canvas > svg .xp-line"), heat: heat(figure.querySelector("canvas")),
+    curves: paths(figure, ".xp-canvas > svg .xp-line, .xp-canvas > svg .xp-columns"),
+    levels: [...figure.querySelectorAll(".xp-level")].map(l => +l.getAttribute("y1")),
+    bands: [...figure.querySelectorAll(".xp-band")].map(b => ["x", "width"].map(
+      name => +b.getAttribute(name))), heat: heat(figure.querySelector("canvas")),
     points: paths(figure, ".xp-plot .xp-point"),
     shifts: [...figure.querySelectorAll(".xp-plot .xp-point")].map(shifted),
     ways: paths(figure, ".xp-plot .xp-way"),
@@ -51,7 +54,7 @@ def differences(box, explorer, setting) -> list[str]:
     shown, drawings = box.evaluate(READ)
     found = [] if shown == sentence else [f"sentence: shown {shown!r}, computed {sentence!r}"]
     for view, drawn in zip(explorer.views, drawings, strict=True):
-        compare = {"lines": _lines, "heatmap": _heatmap, "bars": _bars,
+        compare = {"lines": _lines, "columns": _columns, "heatmap": _heatmap, "bars": _bars,
                    "graph": _graph}[view.kind]
         found += [f"{view.title}: {problem}" for problem in compare(view, drawn, arrays)]
     return found
@@ -97,6 +100,23 @@ def _lines(view, drawn, arrays):
         found += _off(name, _vertices(path, view.step), expected)
     marks = X(arrays[view.mark]) if view.mark else []
     return found + _off("mark", drawn["rules"], marks)
+
+
+def _columns(view, drawn, arrays):
+    X, Y = _scale(drawn["x"]), _scale(drawn["y"])
+    found, wide = [], 0.8 / len(view.ys)
+    for n, (name, path) in enumerate(zip(view.ys, drawn["curves"], strict=True)):
+        left = arrays[view.x] - 0.4 + n * wide
+        found += _off(name, _pairs(r"M([-\d.]+) [-\d.]+V([-\d.]+)", path),
+                      [X(left), Y(arrays[name])])
+        tall = arrays[name] != 0
+        found += _off(f"{name}, right ends and zero", _pairs(r"H([-\d.]+)V([-\d.]+)Z", path),
+                      [X(left[tall] + wide), np.full(tall.sum(), Y(0))])
+    found += _off("levels", drawn["levels"], [Y(arrays[name][0]) for name in view.levels])
+    if view.band:
+        start, end = X(arrays[view.band])
+        found += _off("band", drawn["bands"], [[start, end - start]], 1)
+    return found + _off("mark", drawn["rules"], X(arrays[view.mark]) if view.mark else [])
 
 
 def _colours(view, z):

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import Ridge
 from torchvision.transforms import v2
 
 from dlsys_helpers.explorers.early_stopping import stop, train
-from dlsys_helpers.explorers.leak_ledger import GRID, REPEATS, Study, fit, scores
 from dlsys_helpers.explorers.mix import PAIRS, mix, pictures
 
 
@@ -16,7 +14,6 @@ def nothing_cached():
     """What is computed here, with the tests' own threads, must not reach another file."""
     yield
     train.cache_clear()
-    scores.cache_clear()
 
 
 # ---- Mixup and CutMix -------------------------------------------------------------------------
@@ -63,21 +60,3 @@ VALLEY = [5, 4, 3, 4, 5, 2, 6, 7, 8, 9]
 def test_it_stops_where_one_counts_it_out(patience, min_delta, expected):
     assert stop(VALLEY, patience, min_delta, True)[:2] == expected
     assert stop([-v for v in VALLEY], patience, min_delta, False)[:2] == expected
-
-
-# ---- the leak ledger --------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def study():
-    return Study(60, 50, 1.0)
-
-
-@pytest.mark.parametrize(("ridge", "kept"), [GRID[0], GRID[-1], (1, 7)])
-def test_the_model_is_scikit_learn_s_ridge_on_the_columns_most_linked(study, ridge, kept):
-    (x, y), rows = study.train, study.test[0]
-    got = fit(x, y, ridge, kept, study.train, study.train)(rows)
-    for r in (0, REPEATS - 1):
-        mean, std = x[r].numpy().mean(0), x[r].numpy().std(0, ddof=1)
-        z, new = (x[r].numpy() - mean) / std, (rows[r].numpy() - mean) / std
-        best = np.argsort(-np.abs(z.T @ y[r].numpy()))[:kept]
-        model = Ridge(alpha=ridge, fit_intercept=False).fit(z[:, best], y[r].numpy())
-        np.testing.assert_allclose(got[r], model.predict(new[:, best]), rtol=1e-6, atol=1e-9)

@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from dlsys_helpers.explorers.attention_mask import CORNERS, MASKS, NOT_ASKED, TOKENS, attention_mask
-from dlsys_helpers.explorers.online_softmax import SCORES, TILE, TILES, VALUES, steps
+from dlsys_helpers.explorers.online_softmax import (
+    KEYS,
+    SCORES,
+    TILE,
+    TILES,
+    VALUES,
+    online_softmax,
+    steps,
+)
 from dlsys_helpers.explorers.roofline import BLOCK, HEAD, roofline
 from dlsys_helpers.explorers.softmax_scale import DIVISORS, SIZES, softmax_scale
 from dlsys_helpers.explorers.warp_addresses import warp_addresses
@@ -51,7 +59,8 @@ def test_scores_of_unit_normals_have_variance_d(divisor, d):
 # ---- online softmax ---------------------------------------------------------------------------
 @pytest.mark.parametrize("scores", SCORES)
 def test_the_right_form_is_the_softmax_of_all_keys_so_far(scores):
-    m, total, out = steps(SCORES[scores], "right").T
+    m, in_total, in_out = steps(SCORES[scores], "right")
+    total, out = in_total.sum(1), in_out @ VALUES.float()
     for n in range(TILES):
         seen = SCORES[scores][:TILE * (n + 1)]
         assert m[n].item() == pytest.approx(seen.max().item(), rel=1e-6)
@@ -60,6 +69,27 @@ def test_the_right_form_is_the_softmax_of_all_keys_so_far(scores):
         weights = (seen - log_sum).exp()
         mean = (weights * VALUES[:len(seen)]).sum().item()
         assert (out[n] / total[n]).item() == pytest.approx(mean, rel=1e-5)
+
+
+def test_only_what_the_form_leaves_out_keeps_its_weight_when_the_top_moves():
+    tops, in_total, in_out = steps(SCORES["rising"], "out not rescaled")
+    old = slice(0, TILE)
+    factor = (tops[0] - tops[1]).exp()
+    assert factor < 0.9
+    assert in_total[1, old] == pytest.approx(factor * in_total[0, old])
+    assert torch.equal(in_out[1, old], in_out[0, old])
+
+
+@pytest.mark.parametrize("tiles", [1, 3, TILES])
+def test_no_key_is_drawn_before_its_tile_comes(tiles):
+    found, text = online_softmax(tiles=tiles)
+    seen = min(TILE * tiles, KEYS)
+    for name in ("score", "in_total", "in_out"):
+        assert (found[name] != 0).tolist() == [True] * seen + [False] * (KEYS - seen), name
+    assert (found["before"] != 0).sum() == (0 if tiles == 1 else TILE * (tiles - 1))
+    assert found["tile"].tolist() == [TILE * (tiles - 1) - 0.5, seen - 0.5]
+    assert (found["out"] != 0).sum() == tiles
+    assert text.startswith(f"Tile {tiles} of {TILES}")
 
 
 # ---- warp addresses ---------------------------------------------------------------------------

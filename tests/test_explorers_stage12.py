@@ -5,21 +5,52 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from dlsys_helpers.explorers.nan_hunt import BAD, FORWARD, LAYERS, ROWS, nan_hunt
+from dlsys_helpers.explorers.nan_hunt import (
+    BACKWARD,
+    BAD,
+    FORWARD,
+    LAYERS,
+    LOSS,
+    ROWS,
+    nan_hunt,
+)
 from dlsys_helpers.explorers.search_surface import CELLS, LENGTHS, STARTS, WEIGHTS, guided, loss
 
 PLACES = range(1, LAYERS + 1)
+
+
+def first_rows(bad):
+    """(ROWS, 1): 1 for the rows that meet the fault."""
+    return (np.arange(ROWS) < bad).astype(float)[:, None]
 
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_nan_of_the_forward_pass_stays_in_its_rows_and_spoils_each_gradient(place, bad):
     found, text = nan_hunt(fault=FORWARD, place=place, bad=bad)
-    reached = [100 * bad / ROWS if layer >= place else 0 for layer in PLACES]
-    assert found["values"].tolist() == pytest.approx(reached)
-    assert found["gradients"].tolist() == [100] * LAYERS
+    behind = np.array([layer >= place for layer in PLACES])
+    np.testing.assert_array_equal(found["values"], first_rows(bad) * behind)
+    np.testing.assert_array_equal(found["passed"], first_rows(bad) * np.ones(LAYERS))
+    assert found["weights"].tolist() == [100] * LAYERS
+    assert "The loss is NaN; of 8 weights 8 have" in text
     assert f"name layer {place};" in text
     assert "LogsumexpBackward" in text  # the last operation of the loss whose gradient is one
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_nan_of_the_backward_pass_reaches_what_lies_before_it(place):
+    found, text = nan_hunt(fault=BACKWARD, place=place, bad=4)
+    before = np.array([layer < place for layer in PLACES])
+    assert not found["values"].any()
+    np.testing.assert_array_equal(found["passed"], first_rows(4) * before)
+    assert found["weights"].tolist() == [100 * (layer <= place) for layer in PLACES]
+    assert "name no layer;" in text
+
+
+def test_a_nan_added_to_the_loss_reaches_no_gradient():
+    found, text = nan_hunt(fault=LOSS)
+    assert not any(found[name].any() for name in ("values", "passed", "weights"))
+    assert "The loss is NaN; of 8 weights 0 have" in text
 
 
 # ---- searches on a surface ----------------------------------------------------------------------

@@ -55,6 +55,10 @@ class Explorer:
         if takes != has:
             raise TypeError(f"explorer {self.name}: compute takes {takes}, the controls are {has}. "
                             "Use the same names in the same order.")
+        held = {grip.control for view in self.views for grip in view.grips}
+        if not held <= {*has}:
+            raise TypeError(f"explorer {self.name}: a grip moves {min(held - {*has})!r}, the "
+                            f"controls are {has}. Name one of them.")
 
     def __repr__(self) -> str:
         return f"<explorer {self.name}: {self.title}>"
@@ -132,7 +136,8 @@ class Explorer:
     # ---- the three ways to show it --------------------------------------------------------
     def spec(self, static: bool) -> dict:
         """What the front end needs besides frames."""
-        return {"title": self.title, "views": [v.spec() for v in self.views],
+        offered = {c.name: c.offered(static) for c in self.controls}
+        return {"title": self.title, "views": [v.spec(offered) for v in self.views],
                 "controls": [c.spec(static) for c in self.controls]}
 
     def static_html(self) -> str:

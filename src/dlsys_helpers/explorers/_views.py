@@ -3,8 +3,8 @@
 The live and the page drawing is done by explorer.js from the same fields (`spec`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -21,11 +21,32 @@ SERIES = (("#4c7be0", "-"), ("#d06a12", "--"), ("#129065", ":"), ("#9166f0", "-.
           ("#c9508b", (0, (3, 2))))
 
 
+@dataclass(frozen=True)
+class Grip:
+    """A control that can be dragged in a drawing, too: where on the axes each of its values stands.
+
+    x, y: functions from the control's value to the axis; None where it does not matter. With
+    `share` they return shares of the drawing's width and height, from its upper left corner.
+    """
+
+    control: str
+    x: Callable | None = None
+    y: Callable | None = None
+    share: bool = False
+
+    def spec(self, offered: Mapping[str, Sequence]) -> dict:
+        """Places of all offered values, in their order."""
+        places = {axis: at and [at(value) for value in offered[self.control]]
+                  for axis, at in (("x", self.x), ("y", self.y))}
+        return {"control": self.control, "share": self.share, **places}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _View:
     """What all views share."""
 
     title: str
+    grips: ClassVar[Sequence[Grip]] = ()
     kind: ClassVar[str]
 
     @property
@@ -33,9 +54,9 @@ class _View:
         """The height of this view in the stored picture."""
         return 2.7
 
-    def spec(self) -> dict:
-        """What the front end needs to draw this view."""
-        return {"kind": self.kind, **asdict(self)}
+    def spec(self, offered: Mapping[str, Sequence]) -> dict:
+        """What the front end needs to draw this view; `offered` has each control's values."""
+        return {"kind": self.kind, **asdict(self), "grips": [g.spec(offered) for g in self.grips]}
 
     def stored(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The arrays as they travel to the front end."""
@@ -45,8 +66,15 @@ class _View:
         raise ValueError(f"view {self.title!r}: {what}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Axes(_View):
+    """A view with axes, in which a point can be dragged."""
+
+    grips: Sequence[Grip] = ()
+
+
 @dataclass(frozen=True)
-class Lines(_View):
+class Lines(_Axes):
     """Curves over one x axis; `ys` maps an array's name to its label.
 
     Limits left out follow the data. On a log axis all values must be above zero. `mark` names an
@@ -100,6 +128,62 @@ class Lines(_View):
 
 
 @dataclass(frozen=True)
+class Columns(_Axes):
+    """Columns from zero over neighbouring whole numbers, one of each curve side by side.
+
+    `ys` maps an array's name to its label. `levels` does so for arrays (1,): dashed lines across
+    all columns. `mark` names an array (1,) for a line upwards, `band` an array (2,) for the ends of
+    a range on the x axis that is shaded. Limits left out follow the data.
+    """
+
+    x: str
+    ys: Mapping[str, str]
+    xlabel: str
+    ylabel: str
+    ylim: tuple[float, float] | None = None
+    levels: Mapping[str, str] = field(default_factory=dict)
+    mark: str | None = None
+    band: str | None = None
+    kind: ClassVar[str] = "columns"
+
+    def __post_init__(self):
+        if not (self.ys and len(self.ys) + len(self.levels) <= len(SERIES)):
+            self._refuse(f"got {len(self.ys)} curves and {len(self.levels)} levels, expected one "
+                         f"curve or more, and {len(SERIES)} of both at most.")
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        single = [name for name in (self.mark, self.band) if name]
+        return (self.x, *self.ys, *self.levels, *single)
+
+    def check(self, arrays):
+        sizes = {name: arrays[name].shape for name in (self.x, *self.ys)}
+        x = arrays[self.x]
+        if len(set(sizes.values())) != 1 or x.ndim != 1 or x.size < 2 or (np.diff(x) != 1).any():
+            self._refuse(f"columns need two or more whole numbers in a row as x, and one length, "
+                         f"got {sizes} and {x.tolist()}.")
+
+    def draw(self, ax, arrays):
+        x, wide = arrays[self.x], 0.8 / len(self.ys)
+        for n, (name, label) in enumerate(self.ys.items()):
+            ax.bar(x - 0.4 + n * wide, arrays[name], wide, align="edge", color=SERIES[n][0],
+                   label=label)
+        for (name, label), (colour, _) in zip(self.levels.items(), SERIES[len(self.ys):],
+                                              strict=False):
+            ax.axhline(arrays[name][0], color=colour, linestyle="--", label=label)
+        ax.set(xlabel=self.xlabel, ylabel=self.ylabel, xlim=(x[0] - 0.5, x[-1] + 0.5),
+               ylim=self.ylim)
+        ax.grid(axis="y", alpha=0.25)
+        ax.axhline(0, color=INK, linewidth=0.8)
+        if self.band:
+            ax.axvspan(*arrays[self.band], color=INK, alpha=0.2, linewidth=0)
+        if self.mark:
+            ax.axvline(arrays[self.mark][0], color=INK, linewidth=0.8, linestyle="--")
+        if len(self.ys) + len(self.levels) > 1:
+            ax.legend(frameon=False, labelcolor=INK)
+
+
+@dataclass(frozen=True)
 class Points:
     """Points over a heat map: arrays of x, of y and of group 0 or 1, and the groups' labels."""
 
@@ -122,7 +206,7 @@ class Ways:
 
 
 @dataclass(frozen=True)
-class Heatmap(_View):
+class Heatmap(_Axes):
     """A matrix as colours from vmin to vmax; values outside take the end colours.
 
     Without limits row 0 is at the top, as matrices are printed. With xlim and ylim the axes have

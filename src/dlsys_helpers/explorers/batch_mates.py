@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers.data import digits
-from dlsys_helpers.explorers import Choice, Heatmap, Lines, Slider, explorer
+from dlsys_helpers.explorers import Choice, Columns, Heatmap, Slider, explorer
 
 HIDDEN, GROUPS, STEPS, BATCH = 32, 4, 200, 64
 ROW = 4  # the test digit that is asked about, a 4
@@ -82,16 +82,16 @@ def said(row):
     controls=[
         Choice("norm", "Norm of the hidden layer", NORMS, "batch"),
         Choice("mode", "Mode", MODES, "train"),
-        Choice("mates", "Batch mates", MATES, "mixed digits"),
+        Choice("mates", "Batch mates", MATES, "only zeros"),
         Slider("n_mates", "Number of mates", [1, 3, 7, 31], 7),
         Slider("draw", "Draw them anew", [1, 2, 3, 4], 1),
     ],
     views=[
         Heatmap("batch", title="The batch, your digit first",
                 xlabel="pixel column", ylabel="pixel row", vmin=0, vmax=1, label="brightness"),
-        Lines("digit", {"beside": "beside them", "alone": "alone, in eval"},
-              title="The logits of your digit", xlabel="class",
-              ylabel="logit", xlim=(0, 9), ylim=(-LIMIT, LIMIT)),
+        Columns("digit", {"beside": "beside them", "alone": "alone, in eval"},
+                title="The logits of your digit", xlabel="class", ylabel="logit",
+                ylim=(-LIMIT, LIMIT)),
     ],
 )
 def batch_mates(norm, mode, mates, n_mates, draw):

@@ -4,7 +4,7 @@
 import torch
 from torch.nn import functional as F
 
-from dlsys_helpers.explorers import Heatmap, Lines, Slider, explorer
+from dlsys_helpers.explorers import Columns, Heatmap, Slider, explorer
 
 NO_OUTPUT, LEFT, UNREAD, READ = range(4)
 MARKS = ("#8a93a6", "#d5dae3", "#f8765c", "#331067")  # one colour for each of the four
@@ -64,8 +64,8 @@ def told(setting, outputs, unread):
         Heatmap("reads", title="What each window reads", xlabel="input column", ylabel="output",
                 vmin=NO_OUTPUT, vmax=READ, ramp=MARKS,
                 label="0 no output, 2 read by no window, 3 read"),
-        Lines("column", {"times": "times"}, title="Windows that read a column",
-              xlabel="input column", ylabel="windows", ylim=(0, MOST)),
+        Columns("column", {"times": "times"}, title="Windows that read a column",
+                xlabel="input column", ylabel="windows", ylim=(0, MOST)),
     ],
 )
 def conv_sizes(columns, kernel, stride, padding, dilation):

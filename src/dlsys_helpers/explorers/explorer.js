@@ -117,12 +117,28 @@ function scale([low, high], [start, end], log) {
   return pixel;
 }
 
-// The scale of a matrix: cell i is centred on i, and only whole numbers are labelled.
-function cells(count, span) {
-  const pixel = scale([-0.5, count - 0.5], span);
+// The scale of a matrix's rows or columns: without limits cell i is centred on i. Where a cell is one
+// unit wide, only whole numbers are labelled.
+function cells(count, span, limits = [-0.5, count - 0.5]) {
+  const pixel = scale(limits, span);
   const all = pixel.ticks;
-  pixel.ticks = (wanted) => all(wanted).filter(Number.isInteger);
+  if (limits[1] - limits[0] === count)
+    pixel.ticks = (wanted) => all(wanted).filter(Number.isInteger);
   return pixel;
+}
+
+// The scale of columns: the one at x takes the place from x - 1/2 to x + 1/2.
+function slots(xs, span) {
+  const pixel = scale([xs[0] - 0.5, xs[xs.length - 1] + 0.5], span);
+  const every = Math.ceil(22 / (pixel(1) - pixel(0)));
+  pixel.ticks = () => [...xs].filter((_, i) => i % every === 0);
+  return pixel;
+}
+
+// Limits for columns: zero is where they stand.
+function fromZero([low, high]) {
+  const air = 0.05 * (Math.max(high, 0) - Math.min(low, 0)) || 1;
+  return [low < 0 ? low - air : 0, high > 0 || low >= 0 ? Math.max(high, 0) + air : 0];
 }
 
 // ---- axes -----------------------------------------------------------------------------------
@@ -157,7 +173,9 @@ function yAxis(box, Y, label) {
   for (const v of yTicks(box, Y))
     group.append(svg("text", { x: box.left - 8, y: Y(v) }, format(v)));
   const turned = `translate(13 ${(box.top + box.bottom) / 2}) rotate(-90)`;
-  group.append(svg("text", { transform: turned, class: "xp-label" }, label));
+  const text = svg("text", { transform: turned, class: "xp-label" }, label);
+  text.style.fontSize = Math.min(12, (1.9 * (box.bottom - box.top + 16)) / label.length) + "px";
+  group.append(text);
   return group;
 }
 
@@ -193,12 +211,79 @@ function clip(box, id) {
   return svg("clipPath", { id }, window);
 }
 
-// ---- view: lines ----------------------------------------------------------------------------
+// ---- grips: a point in a drawing that moves controls, as their sliders and buttons do ----------
+// A grip is a control with the places of its values; the place next to the pointer is chosen. The
+// control gets the focus, so that arrow keys go on from there.
+function gripsIn(view, root, hand) {
+  if (!view.grips.length) return () => [];
+  let drawn; // the last drawing's box and scales
+  let held = false;
+  root.classList.add("xp-grips");
+
+  // The pixel of a grip's place in a direction, or undefined if it does not matter there.
+  function pixel(grip, axis, i) {
+    const { box, X, Y } = drawn;
+    if (!grip?.[axis]) return undefined;
+    const v = grip[axis][i];
+    if (!grip.share) return axis === "x" ? X(v) : Y(v);
+    const [start, end] = axis === "x" ? [box.left, box.right] : [box.top, box.bottom];
+    return start + v * (end - start);
+  }
+  function follow(event) {
+    const { left, top } = root.getBoundingClientRect();
+    const [x, y] = [event.clientX - left, event.clientY - top];
+    for (const grip of view.grips) {
+      const far = (grip.x ?? grip.y).map((_, i) =>
+        Math.hypot((pixel(grip, "x", i) ?? x) - x, (pixel(grip, "y", i) ?? y) - y));
+      hand.move(grip.control, far.indexOf(Math.min(...far)));
+    }
+  }
+  root.addEventListener("mousedown", (event) => event.preventDefault()); // keep focus, select nothing
+  root.addEventListener("pointerdown", (event) => {
+    // A finger beside the knob wants to scroll the page.
+    if (event.button || (event.pointerType === "touch" && !event.target.closest(".xp-knob"))) return;
+    held = true;
+    root.setPointerCapture(event.pointerId);
+    hand.focus(view.grips[0].control);
+    follow(event);
+  });
+  root.addEventListener("pointermove", (event) => held && follow(event));
+  for (const end of ["pointerup", "pointercancel"]) root.addEventListener(end, () => (held = false));
+  root.addEventListener("click", follow); // a tap
+
+  const dot = (x, y, r, name) => svg("circle", { cx: x, cy: y, r, class: name });
+  return function knob(X, Y, box) {
+    drawn = { X, Y, box };
+    const stands = (axis) => {
+      const grip = view.grips.find((one) => one[axis]);
+      return pixel(grip, axis, grip && hand.at(grip.control));
+    };
+    const [x, y] = [stands("x") ?? box.left, stands("y") ?? box.bottom];
+    const spots = view.grips.filter((grip) => grip.x && grip.y).flatMap((grip) =>
+      grip.x.map((_, i) => dot(pixel(grip, "x", i), pixel(grip, "y", i), 5, "xp-spot")));
+    return [...spots, svg("g", { class: "xp-knob" }, dot(x, y, 18, "xp-reach"),
+      dot(x, y, 7, "xp-ball"))];
+  };
+}
+
+// ---- views: lines and columns ----------------------------------------------------------------
 function curve(xs, ys, X, Y, step) {
   let path = "";
   for (let i = 0; i < xs.length; i++) {
     const [x, y] = [X(xs[i]).toFixed(1), Y(ys[i]).toFixed(1)];
     path += i === 0 ? `M${x} ${y}` : step ? `H${x}V${y}` : `L${x} ${y}`;
+  }
+  return path;
+}
+
+// Columns from zero, the nth of `count` side by side at each x.
+function columnPath(xs, ys, X, Y, n, count) {
+  const zero = Y(0).toFixed(1);
+  let path = "";
+  for (let i = 0; i < xs.length; i++) {
+    const [left, right] = [n, n + 1].map((k) => X(xs[i] - 0.4 + (0.8 * k) / count).toFixed(1));
+    path += `M${left} ${zero}V${Y(ys[i]).toFixed(1)}`;
+    if (ys[i]) path += `H${right}V${zero}Z`; // of 0 not even an outline
   }
   return path;
 }
@@ -214,10 +299,11 @@ function spread(wanted, gap, box) {
   return placed;
 }
 
-// Where labels do not stand at the curves: a piece of each line, and its label.
-function lineKey(labels) {
+// Where labels do not stand at the curves: a piece of each column or line, and its label.
+function lineKey(labels, columns = 0) {
   const entries = labels.map((label, i) => {
-    const line = svg("path", { d: "M0 6H26", class: `xp-line xp-s${i}` });
+    const line = i < columns ? svg("path", { d: "M7 1H19V11H7Z", class: `xp-columns xp-s${i}` })
+      : svg("path", { d: "M0 6H26", class: `xp-line xp-s${i}` });
     return el("span", {}, svg("svg", { viewBox: "0 0 26 12", class: "xp-dash" }, line), label);
   });
   return el("div", { class: "xp-groups", "aria-hidden": "true" }, ...entries);
@@ -238,44 +324,70 @@ function nearest(xs, X, pixel) {
   return best;
 }
 
-// A line across the figure at the place that the setting reads off.
+// A line upwards at the place that the setting reads off.
 function rule(view, frame, box, X) {
   if (!view.mark) return [];
   const x = X(frame.arrays[view.mark].data[0]);
   return [svg("line", { x1: x, x2: x, y1: box.top, y2: box.bottom, class: "xp-rule" })];
 }
 
-function linesView(view, host) {
+// What only columns have: a shaded range, the line of zero, and levels across.
+function behind(view, frame, box, X, Y) {
+  const across = (y, name) => svg("line", { x1: box.left, x2: box.right, y1: y, y2: y, class: name });
+  const marks = [across(Y(0), "xp-zero")];
+  if (view.band) {
+    const [from, to] = [...frame.arrays[view.band].data].map(X);
+    const place = { x: from, y: box.top, width: to - from, height: box.bottom - box.top };
+    marks.unshift(svg("rect", { ...place, class: "xp-band" }));
+  }
+  const curves = Object.keys(view.ys).length;
+  return [...marks, ...Object.keys(view.levels).map((name, i) =>
+    across(Y(frame.arrays[name].data[0]), `xp-level xp-s${curves + i}`))];
+}
+
+const BESIDE = 0.25; // labels stand beside the curves while they take no more of the width
+
+function linesView(view, host, hand) {
   const root = svg("svg", { role: "img", "aria-label": view.title });
+  const columns = view.kind === "columns";
   const names = Object.keys(view.ys);
-  const labels = Object.values(view.ys);
-  const key = lineKey(labels);
+  const labels = [...Object.values(view.ys), ...Object.values(view.levels ?? {})];
+  const key = lineKey(labels, columns ? names.length : 0);
   host.append(root, key);
   const tip = tipIn(host);
-  const room = labels.length > 1 ? Math.max(...labels.map((l) => l.length)) * 8 + 10 : 14;
+  const room = Math.max(...labels.map((l) => l.length)) * 8 + 10;
   const clipId = uniqueId();
+  const knobs = gripsIn(view, root, hand);
   let shown; // what the pointer reads: the last drawing's scales and data
+
+  function yLimits(frame, curves) {
+    const levels = Object.keys(view.levels ?? {}).map((name) => frame.arrays[name].data);
+    const span = extent([...curves, ...levels]);
+    return view.ylim ?? (columns ? fromZero(span) : padded(span, view.ylog));
+  }
 
   function draw(frame) {
     const width = host.clientWidth;
     const height = Math.max(190, Math.min(260, width * 0.56));
-    const narrow = room > width * 0.4; // beside the curves the labels would be cut off
-    const box = { top: 8, bottom: height - 44, right: width - (narrow ? 14 : room) };
+    const beside = !columns && labels.length > 1 && room < width * BESIDE;
+    const box = { top: 8, bottom: height - 44, right: width - (beside ? room : 14) };
     const xs = frame.arrays[view.x].data;
     const curves = names.map((name) => frame.arrays[name].data);
-    const ylim = view.ylim ?? padded(extent(curves), view.ylog);
-    const Y = scale(ylim, [box.bottom, box.top], view.ylog);
+    const Y = scale(yLimits(frame, curves), [box.bottom, box.top], view.ylog);
     box.left = gutter(box, Y);
-    const X = scale(view.xlim ?? extent([xs]), [box.left, box.right], view.xlog);
-    const paths = curves.map((ys, i) =>
-      svg("path", { d: curve(xs, ys, X, Y, view.step), class: `xp-line xp-s${i}` }));
+    const span = [box.left, box.right];
+    const X = columns ? slots(xs, span) : scale(view.xlim ?? extent([xs]), span, view.xlog);
+    const paths = curves.map((ys, i) => columns
+      ? svg("path", { d: columnPath(xs, ys, X, Y, i, names.length), class: `xp-columns xp-s${i}` })
+      : svg("path", { d: curve(xs, ys, X, Y, view.step), class: `xp-line xp-s${i}` }));
     const drawn = svg("g", { "clip-path": `url(#${clipId})` }, ...paths);
-    const ends = labels.length > 1 && !narrow ? [endLabels(labels, curves, Y, box)] : [];
-    key.hidden = !narrow;
+    const ends = beside ? [endLabels(labels, curves, Y, box)] : [];
+    key.hidden = beside || labels.length === 1;
     const cursor = svg("line", { class: "xp-cursor", y1: box.top, y2: box.bottom });
     resize(root, width, height);
     root.replaceChildren(clip(box, clipId), gridLines(box, Y), xAxis(box, X, view.xlabel),
-      yAxis(box, Y, view.ylabel), ...rule(view, frame, box, X), drawn, ...ends, cursor);
+      yAxis(box, Y, view.ylabel), ...(columns ? behind(view, frame, box, X, Y) : []), drawn,
+      ...rule(view, frame, box, X), ...ends, cursor, ...knobs(X, Y, box));
     shown = { X, xs, curves, cursor, width };
   }
 
@@ -378,7 +490,7 @@ function pointKey(points) {
 
 // The limits of x and y: the view's own, or those that this frame brings.
 function limits(view, frame) {
-  if (!view.frame) return [view.xlim, view.ylim];
+  if (!view.frame) return [view.xlim ?? undefined, view.ylim ?? undefined];
   const [left, right, bottom, top] = frame.arrays[view.frame].data;
   return [[left, right], [bottom, top]];
 }
@@ -390,13 +502,14 @@ function colourKey(view) {
     format(view.vmin), bar, format(view.vmax), el("span", {}, view.label));
 }
 
-function heatmapView(view, host) {
+function heatmapView(view, host, hand) {
   const canvas = el("canvas", { class: "xp-heat", "aria-hidden": "true" });
   const root = svg("svg", { role: "img", "aria-label": view.title });
   const colours = palette(view.ramp);
   host.append(el("div", { class: "xp-plot" }, canvas, root), colourKey(view));
   if (view.points) host.append(pointKey(view.points));
   if (view.ways) host.append(lineKey(Object.keys(view.ways.paths)));
+  const knobs = gripsIn(view, root, hand);
 
   return function draw(frame) {
     const matrix = frame.arrays[view.z];
@@ -407,10 +520,8 @@ function heatmapView(view, host) {
     const [xlim, ylim] = limits(view, frame);
     const tall = xlim ? side : Math.min(side * 1.5, (side * rows) / columns);
     const box = { left, right: left + side, top: 8, bottom: 8 + tall };
-    const X = xlim ? scale(xlim, [box.left, box.right])
-      : cells(columns, [box.left, box.right]);
-    const Y = ylim ? scale(ylim, [box.bottom, box.top])
-      : cells(rows, [box.top, box.bottom]);
+    const X = cells(columns, [box.left, box.right], xlim);
+    const Y = cells(rows, ylim ? [box.bottom, box.top] : [box.top, box.bottom], ylim);
     Object.assign(canvas.style, {
       left: box.left + "px", top: box.top + "px", width: side + "px", height: tall + "px" });
     paint(canvas, matrix, colours, Boolean(ylim));
@@ -418,7 +529,7 @@ function heatmapView(view, host) {
       ...(view.ways ? wayMarks(view.ways, frame.arrays, X, Y) : [])];
     resize(root, width, box.bottom + 44);
     root.replaceChildren(xAxis(box, X, view.xlabel), yAxis(box, Y, view.ylabel),
-      inside(box, marks));
+      inside(box, marks), ...knobs(X, Y, box));
   };
 }
 
@@ -484,9 +595,10 @@ function graphView(view, host) {
   };
 }
 
-const VIEWS = { lines: linesView, heatmap: heatmapView, bars: barsView, graph: graphView };
+const VIEWS = {
+  lines: linesView, columns: linesView, heatmap: heatmapView, bars: barsView, graph: graphView };
 
-// ---- controls: each returns its node and a way to show position i ------------------------------
+// ---- controls: each returns its node, a way to show position i, and one to take the keyboard -----
 // JupyterLab takes the arrow keys unless the focused element itself says no.
 const KEYS = { "data-lm-suppress-shortcuts": "true" };
 
@@ -500,7 +612,8 @@ function choice(spec, onMove) {
   });
   const row = el("div", { class: "xp-options" }, ...pairs);
   const node = el("fieldset", { class: "xp-choice" }, el("legend", {}, spec.label), row);
-  return { node, set: (i) => (inputs[i].checked = true) };
+  const focus = () => inputs.find((input) => input.checked).focus({ preventScroll: true });
+  return { node, set: (i) => (inputs[i].checked = true), focus };
 }
 
 function slider(spec, onMove) {
@@ -519,7 +632,8 @@ function slider(spec, onMove) {
   });
   const label = el("label", { for: id }, spec.label);
   const stops = el("div", { class: "xp-stops", "aria-hidden": "true" }, ...spec.values.map(() => el("i")));
-  return { node: el("div", { class: "xp-slider" }, label, value, input, stops), set };
+  const focus = () => input.focus({ preventScroll: true });
+  return { node: el("div", { class: "xp-slider" }, label, value, input, stops), set, focus };
 }
 
 const CONTROLS = { choice, slider };
@@ -533,14 +647,14 @@ function known(table, kind) {
 const PATIENCE_MS = 8000;
 const NO_ANSWER = "Waiting for the kernel. If no other cell is running, run this cell again.";
 
-function build(spec, root, onMove) {
+function build(spec, root, hand, onMove) {
   const sentence = el("p", { class: "xp-say", "aria-live": "polite" });
   const stage = el("div", { class: "xp-stage" });
   const draws = spec.views.map((view) => {
     const host = el("div", { class: "xp-canvas" });
     stage.append(el("figure", { class: `xp-view xp-${view.kind}` },
       el("figcaption", {}, view.title), host));
-    return known(VIEWS, view.kind)(view, host);
+    return known(VIEWS, view.kind)(view, host, hand);
   });
   const controls = spec.controls.map((c, i) =>
     known(CONTROLS, c.kind)(c, (position) => onMove(i, position)));
@@ -548,7 +662,7 @@ function build(spec, root, onMove) {
   fill(root, { role: "group", "aria-label": spec.title }, []);
   root.classList.add("xp");
   root.replaceChildren(el("div", { class: "xp-title" }, spec.title), panel, stage, sentence);
-  return { sentence, stage, draws, controls };
+  return { sentence, stage, panel, draws, controls };
 }
 
 // Where each control stands for a setting, and back.
@@ -560,10 +674,22 @@ const setting = (spec, at) =>
 function panelFor(model, root, onMove) {
   const spec = model.get("spec");
   const at = positions(spec, model.get("params"));
-  const parts = build(spec, root, (i, position) => {
+  const moved = (i, position) => {
     at[i] = position;
     onMove();
-  });
+  };
+  // What a drawing may do with controls.
+  const nth = (name) => spec.controls.findIndex((control) => control.name === name);
+  const hand = {
+    at: (name) => at[nth(name)],
+    focus: (name) => parts.controls[nth(name)].focus(),
+    move(name, position) {
+      if (position === hand.at(name)) return;
+      parts.controls[nth(name)].set(position);
+      moved(nth(name), position);
+    },
+  };
+  const parts = build(spec, root, hand, moved);
   let last;
   const place = () => parts.controls.forEach((c, i) => c.set(at[i]));
   // Hidden, it has no width to draw to; the watcher draws it once it is shown.
@@ -577,7 +703,12 @@ function panelFor(model, root, onMove) {
     root.dataset.drawn = performance.now();
   };
   place();
-  const watcher = new ResizeObserver(redraw);
+  // Controls that take too much of the screen must not stay there.
+  const fit = () => {
+    parts.panel.classList.toggle("xp-tall", parts.panel.offsetHeight > 0.4 * window.innerHeight);
+    redraw();
+  };
+  const watcher = new ResizeObserver(fit);
   watcher.observe(parts.stage);
   // Paper shows what the screen hides, and no watcher is asked in between.
   window.addEventListener("beforeprint", redraw);

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers.data import digits
-from dlsys_helpers.explorers import Choice, Lines, Slider, explorer
+from dlsys_helpers.explorers import Choice, Grip, Lines, Slider, explorer
 
 WIDTH, OLD = 48, 5  # the first OLD digits come first
 PRETRAINING, PER_CLASS = 200, 10
@@ -90,6 +90,11 @@ def adapt(optimizer, body_rate, head_rate):
     return old, new
 
 
+def on_axis(rate):
+    """Where a rate stands on the log axis; 0 has no place there and stands at its left end."""
+    return rate or BODY_RATES[1]
+
+
 @explorer(
     title="Forgetting: the rate of the body, the rate of the head",
     controls=[
@@ -103,7 +108,8 @@ def adapt(optimizer, body_rate, head_rate):
               xlabel="step", ylabel="right on test (%)", ylim=(0, 100)),
         Lines("rate", {"old_at": "0 to 4", "new_at": "5 to 9"}, title="At every rate of the body",
               xlabel="rate of the body (log; without 0)", ylabel="right on test (%)",
-              xlim=(BODY_RATES[1], BODY_RATES[-1]), ylim=(0, 100), xlog=True),
+              xlim=(BODY_RATES[1], BODY_RATES[-1]), ylim=(0, 100), xlog=True, mark="here",
+              grips=[Grip("body_rate", x=on_axis)]),
     ],
 )
 def forgetting(body_rate, head_rate, steps, optimizer):
@@ -116,4 +122,4 @@ def forgetting(body_rate, head_rate, steps, optimizer):
                 f"examples of each new digit: 5 to 9 come to {new[-1]:.1f} %, 0 to 4 go from "
                 f"{old[0]:.1f} % to {old[-1]:.1f} %.")
     return {"step": range(0, steps + 1, EVERY), "old": old, "new": new, "rate": BODY_RATES[1:],
-            "old_at": [a[upto] for a, _ in at], "new_at": [b[upto] for _, b in at]}, sentence
+                "here": [on_axis(body_rate)], "old_at": [a[upto] for a, _ in at], "new_at": [b[upto] for _, b in at]}, sentence

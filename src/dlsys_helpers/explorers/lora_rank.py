@@ -39,11 +39,11 @@ def numbers(rank):
         Slider("rank", "Rank r", RANKS, 4),
     ],
     views=[
-        Bars("shares", SHARES, title="Error left and numbers needed, %", limit=200),
         Heatmap("wanted", title="The update", xlabel="input", ylabel="output", vmin=-0.15,
                 vmax=0.15, label="change of the weight"),
         Heatmap("given", title="What this rank can give", xlabel="input", ylabel="output",
                 vmin=-0.15, vmax=0.15, label="change of the weight"),
+        Bars("shares", SHARES, title="Error left and numbers needed, %", limit=200),
     ],
 )
 def lora_rank(kind, rank):

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from dlsys_helpers.explorers import Choice, Lines, Slider, explorer
+from dlsys_helpers.explorers import Choice, Grip, Lines, Slider, explorer
 
 REACH, POINTS = 10, 161  # the right class's logit runs from -REACH to REACH
 
@@ -70,10 +70,12 @@ def signed(number):
     ],
     views=[
         Lines("right", {"plain": "cross-entropy", "other": "chosen"}, title="The loss",
-              xlabel="logit of the right class", ylabel="loss", xlim=(-REACH, REACH), mark="at"),
+              xlabel="logit of the right class", ylabel="loss", xlim=(-REACH, REACH), mark="at",
+              grips=[Grip("logit", x=float)]),
         Lines("right", {"plain_slope": "cross-entropy", "other_slope": "chosen"},
               title="Its derivative", xlabel="logit of the right class",
-              ylabel="below 0: raises the logit", xlim=(-REACH, REACH), mark="at"),
+              ylabel="below 0: raises the logit", xlim=(-REACH, REACH), mark="at",
+              grips=[Grip("logit", x=float)]),
     ],
 )
 def loss_curves(loss, classes, rival, logit):

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers.data import digits
-from dlsys_helpers.explorers import Choice, Lines, Slider, explorer
+from dlsys_helpers.explorers import Choice, Grip, Lines, Slider, explorer
 
 LOW, HIGH = 1e-5, 10.0
 STEPS = 200                      # of the training at one rate, as in trap 04.5
@@ -92,7 +92,8 @@ def _shown(losses):
     views=[
         Lines("rates", {"swept": "loss"}, title="The sweep: the rate grows with every step",
               xlabel="learning rate (log)", ylabel="loss of the batch (log)", xlim=(LOW, HIGH),
-              ylim=(LEAST, TOP), xlog=True, ylog=True),
+              ylim=(LEAST, TOP), xlog=True, ylog=True, mark="chosen",
+              grips=[Grip("rate", x=float)]),
         Lines("step", {"loss": "loss"}, title=f"{STEPS} steps at the rate you choose",
               xlabel="step", ylabel="loss of the batch (log)", xlim=(0, STEPS),
               ylim=(LEAST, TOP), ylog=True),
@@ -106,5 +107,5 @@ def lr_range_test(optimizer, batch, steps, rate):
     sentence = (f"Sweep of {steps} steps with {optimizer}: lowest loss at rate {best:.2g}, a tenth "
                 f"of it is {best / 10:.2g}. Trained at {rate:g}: {right:.0%} of the test digits "
                 f"right after {STEPS} steps.").replace("%", " %")
-    return {"rates": rates, "swept": _shown(swept), "step": range(len(losses)),
+    return {"rates": rates, "swept": _shown(swept), "chosen": [rate], "step": range(len(losses)),
             "loss": _shown(losses)}, sentence

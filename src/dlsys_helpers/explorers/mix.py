@@ -7,7 +7,7 @@ from sklearn.datasets import load_sample_image
 from torch.nn import functional as F
 
 from dlsys_helpers.data import digits
-from dlsys_helpers.explorers import Bars, Choice, Heatmap, Slider, explorer
+from dlsys_helpers.explorers import Bars, Choice, Grip, Heatmap, Slider, explorer
 
 METHODS = ("Mixup", "CutMix")
 PATCH, SIDE = 320, 64  # the photographs' square, in pixels, and what it is averaged to
@@ -81,7 +81,7 @@ def told(method, pair, lam, across, down, share):
 @explorer(
     title="Mixup and CutMix: two pictures, one label",
     controls=[
-        Choice("method", "Method", METHODS, "Mixup"),
+        Choice("method", "Method", METHODS, "CutMix"),
         Choice("pair", "Pictures", PAIRS, PHOTOGRAPHS),
         Slider("lam", "\N{GREEK SMALL LETTER LAMDA}: what the first shall keep",
                [0, 0.2, 0.4, 0.5, 0.6, 0.8, 1], 0.5),
@@ -91,7 +91,8 @@ def told(method, pair, lam, across, down, share):
     ],
     views=[
         Heatmap("mixed", title="What the network sees", xlabel="pixel column", ylabel="pixel row",
-                vmin=0, vmax=1, label="brightness", ramp=("#000000", "#ffffff")),
+                vmin=0, vmax=1, label="brightness", ramp=("#000000", "#ffffff"),
+                grips=[Grip("across", x=float, share=True), Grip("down", y=float, share=True)]),
         Bars("label", ["first: share of the label", "second: share of the label",
                        "first: \N{GREEK SMALL LETTER LAMDA} as it was drawn"],
              title="The label", limit=1),

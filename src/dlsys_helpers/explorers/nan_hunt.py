@@ -1,16 +1,18 @@
 """A NaN in a chain of layers: which values and which gradients it reaches, and who names what."""
 
+import math
 import warnings
 
 import torch
 from torch import nn
 
-from dlsys_helpers.explorers import Choice, Lines, Slider, explorer
+from dlsys_helpers.explorers import Choice, Columns, Grip, Heatmap, Slider, explorer
 
 LAYERS, WIDTH, ROWS = 8, 6, 16
 FORWARD, BACKWARD, LOSS = "0/0", "where around a root", "a NaN added to the loss"
 FAULTS = (FORWARD, BACKWARD, LOSS)
 BAD = (1, 4, 16)
+FINE, BROKEN = "#d5dae3", "#c2410c"  # colours of a number and of a NaN
 
 
 class Layer(nn.Linear):
@@ -40,14 +42,17 @@ def chain(fault, place, bad):
 
 
 def run(net, fault):
-    """The values behind each layer, after a backward pass from the loss."""
+    """Values behind each layer, the gradients that arrive there, and the loss: lists of LAYERS."""
     h, behind = torch.linspace(-1, 1, ROWS * WIDTH).view(ROWS, WIDTH), []
     for layer in net:
         h = layer(h)
-        behind.append(h.detach())
+        h.retain_grad()
+        behind.append(h)
     loss = h.logsumexp(1).mean()
-    (loss + torch.nan if fault == LOSS else loss).backward()
-    return behind
+    if fault == LOSS:
+        loss = loss + torch.nan
+    loss.backward()
+    return [h.detach() for h in behind], [h.grad for h in behind], loss.item()
 
 
 def named(net, fault):
@@ -62,9 +67,16 @@ def named(net, fault):
     return "nothing"
 
 
-def share(tensor):
-    """Percent of the numbers that are NaN."""
-    return 100 * tensor.isnan().double().mean().item()
+def spoilt(tensors):
+    """1 where a row of a layer holds a NaN, else 0: (ROWS, LAYERS)."""
+    return torch.stack([t.isnan().any(1).double() for t in tensors], 1)
+
+
+def by_layer(name, title):
+    """The view of one such table."""
+    return Heatmap(name, title=title, xlabel="layer", ylabel="row of the batch", vmin=0, vmax=1,
+                   label="0 a number, 1 NaN", ramp=(FINE, BROKEN), xlim=(0.5, LAYERS + 0.5),
+                   ylim=(0.5, ROWS + 0.5), grips=[Grip("place", x=int)])
 
 
 @explorer(
@@ -75,17 +87,21 @@ def share(tensor):
         Slider("bad", f"Rows of {ROWS} that meet it", BAD, 1),
     ],
     views=[
-        Lines("layer", {"values": "values behind the layer",
-                        "gradients": "gradients of its weight"},
-              title="What is NaN, layer by layer", xlabel="layer", ylabel="share that is NaN, %",
-              ylim=(-5, 105)),
+        by_layer("values", "Forward: the values behind each layer"),
+        by_layer("passed", "Backward: the gradient arriving there"),
+        Columns("layer", {"weights": "NaN"}, title="Gradient of each layer's weight",
+                xlabel="layer", ylabel="share that is NaN, %", ylim=(0, 105)),
     ],
 )
 def nan_hunt(fault, place, bad):
-    """Shares of NaN in a chain of layers with a fault in one of them, and what two tools say."""
+    """Where NaN stands in a chain of layers with a fault in one of them, and what two tools say."""
     net = chain(fault, place, bad)
-    values = [share(v) for v in run(net, fault)]
-    gradients = [share(layer.weight.grad) for layer in net]
-    first = next((f"layer {k}" for k, v in enumerate(values, 1) if v), "no layer")
-    return {"layer": list(range(1, LAYERS + 1)), "values": values, "gradients": gradients}, (
-        f"Hooks on the way forward name {first}; anomaly mode names {named(net, fault)}.")
+    values, passed, loss = run(net, fault)
+    weights = [100 * layer.weight.grad.isnan().double().mean().item() for layer in net]
+    first = next((f"layer {k}" for k, v in enumerate(values, 1) if v.isnan().any()), "no layer")
+    spared = sum(share == 0 for share in weights)
+    return {"values": spoilt(values), "passed": spoilt(passed),
+            "layer": range(1, LAYERS + 1), "weights": weights}, (
+        f"The loss is {'NaN' if math.isnan(loss) else f'{loss:.2f}'}; of {LAYERS} weights "
+        f"{LAYERS - spared} have NaN in their gradient. Hooks on the way forward name {first}; "
+        f"anomaly mode names {named(net, fault)}.")

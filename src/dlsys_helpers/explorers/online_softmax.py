@@ -4,81 +4,109 @@ import math
 
 import torch
 
-from dlsys_helpers.explorers import Choice, Lines, Slider, explorer
+from dlsys_helpers.explorers import Choice, Columns, Grip, Slider, explorer
 
 KEYS, TILE = 18, 4           # the last tile holds two keys
 TILES = math.ceil(KEYS / TILE)
-HIGHEST = 20                 # sums are drawn up to here
-FORMS = {"right": (True, True, True), "l not rescaled": (True, False, True),
-         "o not rescaled": (True, True, False), "neither rescaled": (True, False, False),
-         "no maximum": (False, True, True)}  # maximum, l rescaled, o rescaled
+HIGHEST = 40                 # weights are drawn up to here
+FORMS = {"right": (True, True, True), "total not rescaled": (True, False, True),
+         "out not rescaled": (True, True, False), "neither rescaled": (True, False, False),
+         "no maximum": (False, True, True)}  # maximum, total rescaled, out rescaled
 _g = torch.Generator().manual_seed(2)
 _NOISE = torch.randn(KEYS, generator=_g, dtype=torch.float64)
+_NOISE = _NOISE - _NOISE.min() + 0.2  # above zero: a larger score is a longer column
 VALUES = torch.rand(KEYS, generator=_g, dtype=torch.float64)
 SCORES = {"as they come": _NOISE, "rising": _NOISE.sort().values,
           "falling": _NOISE.sort(descending=True).values, "times 400": 400 * _NOISE}
 
 
+def last_key(tiles):
+    """Where the last key of so many tiles ends, on an axis where key k is centred on k."""
+    return min(TILE * tiles, KEYS) - 0.5
+
+
 def steps(scores, form):
-    """m, l and o (TILES, 3) after each tile; float32, as a kernel has them."""
-    maximum, fix_l, fix_o = FORMS[form]
-    top, total, out, seen = -math.inf if maximum else 0.0, 0.0, 0.0, []
-    for part, values in zip(scores.float().split(TILE), VALUES.float().split(TILE), strict=True):
+    """After each tile: top (TILES,), and each key's weight in total and in out (TILES, KEYS).
+
+    float32, as a kernel has them. A key that has not come yet weighs 0.
+    """
+    maximum, *rescaled = FORMS[form]
+    top, held = -math.inf if maximum else 0.0, torch.zeros(2, KEYS)
+    tops, weights = [], []
+    for start in range(0, KEYS, TILE):
+        part = scores[start:start + TILE].float()
         new = max(top, part.max().item()) if maximum else 0.0
-        fix, p = math.exp(top - new), (part - new).exp()
-        total = total * (fix if fix_l else 1) + p.sum().item()
-        out = out * (fix if fix_o else 1) + (p * values).sum().item()
+        fix = math.exp(top - new)
+        held = held * torch.tensor([[fix if one else 1.0] for one in rescaled])
+        held[:, start:start + TILE] = (part - new).exp()
         top = new
-        seen.append([top, total, out])
-    return torch.tensor(seen, dtype=torch.float64)
+        tops.append(top)
+        weights.append(held)
+    return torch.tensor(tops), *torch.stack(weights, 1)
 
 
 def right(scores):
-    """What l and o / l should be after each tile (TILES, 2), from all keys so far at once."""
-    found = []
-    for end in range(TILE, KEYS + TILE, TILE):
-        s = scores[:end]
-        found.append([(s - s.max()).exp().sum(), s.softmax(0) @ VALUES[:end]])
-    return torch.tensor(found, dtype=torch.float64)
+    """The softmax of all keys so far, times their values: (TILES,)."""
+    ends = range(TILE, KEYS + TILE, TILE)
+    return torch.stack([scores[:end].softmax(0) @ VALUES[:end] for end in ends])
 
 
 def said(number):
-    return f"{number:.3g}" if math.isfinite(number) else "no number"
+    """Three digits that count, and a real minus sign."""
+    text = f"{number:.3g}" if math.isfinite(number) else "no number"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def told_top(before, now, tiles):
+    """What the tile that enters does to the running maximum."""
+    if tiles == 1:
+        return f"Tile 1 of {TILES}: top is {said(now)}"
+    if before == now:
+        return f"Tile {tiles} of {TILES} leaves top at {said(now)}, nothing is to be rescaled"
+    return (f"Tile {tiles} of {TILES} moves top from {said(before)} to {said(now)}: the factor for "
+            f"what is older is {said(math.exp(before - now))}")
+
+
+def drawn(numbers, limit):
+    """Finite numbers, none above the limit."""
+    return numbers.nan_to_num(limit, posinf=limit).clamp(max=limit)
 
 
 @explorer(
     title="Online softmax: one row, tile by tile",
     controls=[
         Choice("scores", "Scores", SCORES, "rising"),
-        Choice("form", "Form", FORMS, "o not rescaled"),
+        Choice("form", "Form", FORMS, "out not rescaled"),
         Slider("tiles", "Tiles seen", range(1, TILES + 1), 2),
     ],
     views=[
-        Lines("key", {"score": "score", "top": "m, the running maximum"}, step=True,
-              title="Scores of the keys, and the maximum so far", xlabel="key", ylabel="score",
-              mark="now"),
-        Lines("tile", {"total": "l, this form", "total_right": "l, as it should be"},
-              title="Sum of the weights", xlabel="tiles seen", ylabel="l", ylim=(0, HIGHEST),
-              mark="at"),
-        Lines("tile", {"out": "o / l, this form", "out_right": "softmax of all keys so far"},
-              title="Output", xlabel="tiles seen", ylabel="o / l", ylim=(0, 2), mark="at"),
+        Columns("key", {"score": "score"}, levels={"top_before": "top before", "top": "top now"},
+                title="The tile that enters", xlabel="key", ylabel="score", band="tile",
+                mark="edge", grips=[Grip("tiles", x=last_key)]),
+        Columns("nth", {"out": "out / total, this form", "wanted": "softmax of all keys so far"},
+                title="The output after each tile", xlabel="tiles seen", ylabel="output",
+                ylim=(0, 2), grips=[Grip("tiles", x=int)]),
+        Columns("key", {"before": "before this tile", "in_total": "now, in total",
+                        "in_out": "now, in out"},
+                title="Each key's weight, exp(score − top)", xlabel="key", ylabel="weight",
+                band="tile"),
     ],
 )
 def online_softmax(scores, form, tiles):
-    """m, l and o after each tile of one row, by a form and by a softmax over all keys so far."""
+    """One row after some tiles: scores, weights before and after, and the output; future is 0."""
     row = SCORES[scores]
-    found, wanted = steps(row, form), right(row)
-    top, total, out = found[tiles - 1].tolist()
-    share = found[:, 2] / found[:, 1]
-    off = abs(share[tiles - 1].item() - wanted[tiles - 1, 1].item())
-    verdict = ("The output is no number." if not math.isfinite(off) else
-               f"The output is {share[tiles - 1]:.3f}, it should be {wanted[tiles - 1, 1]:.3f}.")
-    sentence = (f"Scores {scores}, {form}, {tiles} of {TILES} tiles: m {said(top)}, "
-                f"l {said(total)}, o {said(out)}. {verdict}").replace("-", "\N{MINUS SIGN}")
-
-    def drawn(numbers, top):
-        return numbers.nan_to_num(top, posinf=top).clamp(max=top)
-    return {"key": range(KEYS), "score": row, "top": found[:, 0].repeat_interleave(TILE)[:KEYS],
-            "now": [min(TILE * tiles, KEYS) - 1], "tile": range(1, TILES + 1), "at": [tiles],
-            "total": drawn(found[:, 1], HIGHEST), "total_right": wanted[:, 0],
-            "out": drawn(share, 2), "out_right": wanted[:, 1]}, sentence
+    tops, in_total, in_out = steps(row, form)
+    now, old = tiles - 1, max(tiles - 2, 0)
+    total, out = in_total.sum(1), in_out @ VALUES.float()
+    share, wanted = out / total, right(row)
+    verdict = (f"The output is {said(share[now].item())}, it should be {wanted[now]:.3g}."
+               if share[now].isfinite() else "The output is no number.")
+    came = torch.arange(TILES) < tiles
+    return {"key": range(KEYS), "score": torch.where(torch.arange(KEYS) < last_key(tiles), row, 0),
+            "tile": [last_key(now), last_key(tiles)], "edge": [last_key(tiles)],
+            "top_before": tops[old:old + 1], "top": tops[now:tiles],
+            "before": drawn(in_total[old], HIGHEST) * (tiles > 1),
+            "in_total": drawn(in_total[now], HIGHEST), "in_out": drawn(in_out[now], HIGHEST),
+            "nth": range(1, TILES + 1), "out": drawn(share, 2) * came, "wanted": wanted * came}, (
+        f"{told_top(tops[old].item(), tops[now].item(), tiles)}. total is "
+        f"{said(total[now].item())}, out {said(out[now].item())}. {verdict}")

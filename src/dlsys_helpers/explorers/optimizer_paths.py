@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from dlsys_helpers.explorers import Choice, Heatmap, Lines, Slider, Ways, explorer
+from dlsys_helpers.explorers import Choice, Grip, Heatmap, Lines, Slider, Ways, explorer
 
 STEPS, CELLS = 60, 40
 EDGES = (2.0, 4.0, 8.0)         # of the frame: the smallest that holds the ways
@@ -131,10 +131,12 @@ def _asides(momentum, scale, outside):
         Heatmap("z", title="The way down", xlabel="first weight", ylabel="second weight",
                 vmin=-2, vmax=2.3, label="log10 of the loss", xlim=(-EDGES[0], EDGES[0]),
                 ylim=(-EDGES[0], EDGES[0]), frame="frame",
-                ways=Ways({name: (f"x {name}", f"y {name}") for name in OPTIMIZERS}, at="last")),
+                ways=Ways({name: (f"x {name}", f"y {name}") for name in OPTIMIZERS}, at="last"),
+                grips=[Grip("start", x=lambda start: STARTS[start][0],
+                            y=lambda start: STARTS[start][1])]),
         Lines("steps", {name: name for name in OPTIMIZERS}, title="Height after each step",
               xlabel="step", ylabel="loss (log)", xlim=(0, STEPS), ylim=LOSS_RANGE, ylog=True,
-              mark="last"),
+              mark="last", grips=[Grip("step", x=int)]),
     ],
 )
 def optimizer_paths(surface, start, rate, momentum, scale, step):

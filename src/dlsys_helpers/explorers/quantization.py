@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers.data import digits
-from dlsys_helpers.explorers import Bars, Choice, Lines, Slider, explorer
+from dlsys_helpers.explorers import Bars, Choice, Grip, Lines, Slider, explorer
 
 WIDTH, STEPS, PIXEL = 32, 150, 60  # PIXEL is bright in many digits
 BITS = (2, 3, 4, 6, 8)
@@ -103,7 +103,8 @@ def curves(bits, scheme, shared, outlier):
         Lines("clips", {"rounding": "rounding", "clipping": "clipping", "weights": "both",
                         "output": "output of the layer"},
               title="Error at every clip", xlabel="ends of the grid, share of the largest weight",
-              ylabel="error over size (%)", xlim=(0, 1), ylim=(0, 110), mark="at"),
+              ylabel="error over size (%)", xlim=(0, 1), ylim=(0, 110), mark="at",
+              grips=[Grip("clip", x=float)]),
         Bars("now", ["error of the weights", "error of the output", "digits that flip"],
              title="At this clip, %", limit=130),
     ],

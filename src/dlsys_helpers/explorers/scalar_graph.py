@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from dlsys_helpers.explorers import Choice, Graph, Lines, Slider, explorer
+from dlsys_helpers.explorers import Choice, Graph, Grip, Lines, Slider, explorer
 
 INPUTS = {"x": 1.5, "b": 0.25, "y": 1.0}  # w is a control
 REACH = 2  # the loss is drawn for w from -REACH to REACH
@@ -124,7 +124,7 @@ def told_backward(w, grad, done, waiting):
               value="value", grad="grad", state="state", active="active"),
         Lines("w_axis", {"loss": "L", "tangent": "slope so far"}, xlabel="w", ylabel="L",
               title="The loss and the slope that backward found", xlim=(-REACH, REACH),
-              ylim=(-6, 24)),
+              ylim=(-6, 24), mark="w_now", grips=[Grip("w", x=float)]),
     ],
 )
 def scalar_graph(step, order, w):
@@ -136,6 +136,6 @@ def scalar_graph(step, order, w):
     axis = torch.linspace(-REACH, REACH, 41, dtype=torch.float64)
     return {"value": [value[name] for name in NAMES], "grad": [grad[name] for name in NAMES],
             "state": [state_of(name, step, done, waiting) for name in NAMES],
-            "active": [name in at_work for name in NAMES], "w_axis": axis,
+            "active": [name in at_work for name in NAMES], "w_axis": axis, "w_now": [w],
             "loss": [values_at(v)["L"] for v in axis.tolist()],
             "tangent": value["L"] + grad["w"] * (axis - w)}, told

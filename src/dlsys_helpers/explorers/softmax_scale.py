@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import torch
 
-from dlsys_helpers.explorers import Choice, Lines, Slider, explorer
+from dlsys_helpers.explorers import Choice, Columns, Grip, Lines, Slider, explorer
 
 SIZES = [1, 4, 16, 64, 256, 1024]
 QUERIES = 400
@@ -41,13 +41,13 @@ def entropy(p):
         Slider("keys", "Keys", [8, 32, 128], 32),
     ],
     views=[
-        Lines("rank", {"mean_weight": "mean weight", "even": "all keys alike"},
-              title="The largest weights of a query", xlabel="rank of the key", ylabel="weight",
-              xlim=(1, RANKS), ylim=(0, 1)),
-        Lines("log_d", {"nothing": "divided by nothing", "root": "by the root of d",
-                        "by_d": "by d"},
-              title="Entropy of the weights", xlabel="log2 of d", ylabel="entropy, nats",
-              xlim=(0, 10), ylim=(0, 5), mark="here"),
+        Columns("rank", {"mean_weight": "mean weight"}, levels={"even": "all keys alike"},
+                title="The largest weights of a query", xlabel="key, from the largest weight on",
+                ylabel="weight", ylim=(0, 1)),
+        Lines("log_d", {"nothing": "by nothing", "root": "by the root of d", "by_d": "by d"},
+              title="Entropy of the weights, scores divided", xlabel="log2 of d",
+              ylabel="entropy, nats", xlim=(0, 10), ylim=(0, 5), mark="here",
+              grips=[Grip("d", x=math.log2)]),
     ],
 )
 def softmax_scale(divisor, d, keys):
@@ -61,6 +61,6 @@ def softmax_scale(divisor, d, keys):
                 f"Over {keys} keys the largest weight is {float(p.amax(1).mean()):.2f} on average, "
                 f"and the entropy {entropy(p):.2f} nats of at most {math.log(keys):.2f}. The mean "
                 f"slope of a weight, p (1 - p), is {float((p * (1 - p)).mean()):.4f}.")
-    return {"rank": range(1, RANKS + 1), "mean_weight": ordered, "even": [1 / keys] * RANKS,
+    return {"rank": range(1, RANKS + 1), "mean_weight": ordered, "even": [1 / keys],
             "log_d": [math.log2(size) for size in SIZES], "here": [math.log2(d)],
             **curves}, sentence

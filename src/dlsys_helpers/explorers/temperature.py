@@ -7,14 +7,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers.data import digits
-from dlsys_helpers.explorers import Bars, Choice, Lines, Slider, explorer
+from dlsys_helpers.explorers import Choice, Columns, Grip, Lines, Slider, explorer
 from dlsys_helpers.explorers.quantization import reader
 
 ROWS = ("clear", "doubtful", "read wrong by the teacher")
 STUDENTS = ("knows nothing", "has begun to learn")
 FACTORS = {"T squared": lambda T: T * T, "nothing": lambda T: 1.0}  # noqa: ARG005
 TEMPERATURES = (0.5, 1, 2, 4, 8, 20, 50, 100)
-NAMES = [str(k) for k in range(10)]
 
 
 @lru_cache(maxsize=1)
@@ -73,15 +72,16 @@ def turned(a, b):
         Slider("T", "Temperature T", TEMPERATURES, 1),
     ],
     views=[
-        Bars("says", NAMES, title="The teacher's probability of each digit, %", limit=100),
+        Columns("digit", {"says": "teacher"}, title="The teacher's probability of each digit",
+                xlabel="digit", ylabel="probability, %", ylim=(0, 100)),
         Lines("T_all", {"squared": "times T squared", "plain": "times nothing",
                         "label_size": "by the label"},
               title="Size of the pull at each temperature", xlabel="temperature (log)",
               ylabel="size (log)", xlim=(TEMPERATURES[0], TEMPERATURES[-1]), ylim=(1e-4, 10),
-              xlog=True, ylog=True, mark="T_now"),
-        Lines("digit", {"by_teacher": "by the teacher", "by_label": "by the label"},
-              title="Pull on the student's logits", xlabel="digit", ylabel="minus the gradient",
-              xlim=(0, 9)),
+              xlog=True, ylog=True, mark="T_now",
+              grips=[Grip("T", x=float)]),
+        Columns("digit", {"by_teacher": "by the teacher", "by_label": "by the label"},
+                title="Pull on the student's logits", xlabel="digit", ylabel="minus the gradient"),
     ],
 )
 def temperature(row, student, factor, T):

@@ -1,6 +1,6 @@
 """Bytes on each GPU for weights, gradients and AdamW's state, over the number of GPUs."""
 
-from dlsys_helpers.explorers import Bars, Choice, Lines, Slider, explorer
+from dlsys_helpers.explorers import Bars, Choice, Grip, Lines, Slider, explorer
 
 PARTS = ("weights", "gradients", "masters", "moments")
 # Bytes a weight in each part.
@@ -42,7 +42,8 @@ def fewest(billions, layout, split):
         Bars("parts", PARTS, title="Bytes a weight on each GPU", limit=LIMIT),
         Lines("count", {"each": "GB on each GPU", "card": "a card of 80 GB"},
               title="GB on each GPU, activations left aside", xlabel="GPUs (log)",
-              ylabel="GB (log)", xlog=True, ylog=True, mark="at"),
+              ylabel="GB (log)", xlog=True, ylog=True, mark="at",
+              grips=[Grip("gpus", x=int)]),
     ],
 )
 def train_bytes(billions, layout, split, gpus):

@@ -1,18 +1,17 @@
-"""The leak ledger: what each leak adds to the score you believe, on one and the same data."""
+"""What each leak adds to the score you believe, on one and the same data.
+
+    scores(patients=100, columns=100)["target in a column"]   # what the test says, what is true
+"""
 
 import math
-from functools import lru_cache
 
 import torch
-
-from dlsys_helpers.explorers import Bars, Choice, Slider, explorer
 
 REPEATS, FRESH = 30, 300        # tables drawn; new patients that judge a model
 INFORMATIVE, KEPT, RIDGE = 8, 20, 1.0
 TURN = 0.7 * math.pi             # how far the rule has turned at time 1
 FIRST, SECOND, LATER = (0, 0.75), (0.75, 1), (1, 1.25)  # when visits happen
 GRID = [(ridge, kept) for ridge in (0.01, 0.1, 1, 10, 100) for kept in (5, 10, 20, 40)]
-SIGNALS = {"strong": 3.0, "weak": 1.0, "none, coin flips": 0.0}
 
 
 def visits(g, times, x, noise, signal):
@@ -114,38 +113,11 @@ LEAKS = {"scaler sees the test": lambda s: s.honest(scale_on=s.all),
          "time shuffled": Study.shuffled}
 
 
-@lru_cache(maxsize=64)
-def scores(patients, columns, signal):
-    """[believed, on new patients] in percent with one decimal, of no leak ("") and of each."""
-    study = Study(patients, columns, SIGNALS[signal])
-    runs = {"": Study.honest, **LEAKS}
-    return {leak: [round(score, 1) for score in run(study)] for leak, run in runs.items()}
+def scores(patients, columns, signal=3.0):
+    """Percent right on the test and on new patients, by leak; "no leak" is the last.
 
-
-@explorer(
-    title="The leak ledger: the score you believe, and the one you get",
-    controls=[
-        Choice("leak", "Leak", LEAKS, "columns chosen on all rows"),
-        Slider("patients", "Patients to train with, and to test with", [40, 100, 300], 100,
-               static=[40, 100]),
-        Slider("columns", f"Columns, {INFORMATIVE} of them of use", [20, 100, 200], 100),
-        Choice("signal", "Signal in them", SIGNALS, "strong",
-               static=["strong", "none, coin flips"]),
-    ],
-    views=[
-        Bars("shown", ["with the leak: on test", "with the leak: on new patients",
-                       "repaired: on test", "repaired: on new patients"],
-             title=f"Right answers, mean of {REPEATS} draws", limit=100, unit=" %"),
-        Bars("ledger", [*LEAKS, "no leak"], title="Believed too much (points; 0 if too little)",
-             limit=60),
-    ],
-)
-def leak_ledger(leak, patients, columns, signal):
-    """The chosen leak beside its repair, and what every leak adds; means of REPEATS tables."""
-    found = scores(patients, columns, signal)
-    (believed, gets), (honest, honest_gets) = found[leak], found[""]
-    sentence = (f"{leak.capitalize()}, {patients} patients, {columns} columns, signal {signal}: "
-                f"the test says {believed:.1f} %, new patients say {gets:.1f} %. Repaired, the "
-                f"test says {honest:.1f} % and new patients {honest_gets:.1f} %.")
-    ledger = [max(0, round(test - new, 1)) for test, new in (*(found[k] for k in LEAKS), found[""])]
-    return {"shown": [believed, gets, honest, honest_gets], "ledger": ledger}, sentence
+    patients: to train with, and as many to test with. columns: 8 of them of use. signal: how far
+    these decide, 0 for coin flips.
+    """
+    study = Study(patients, columns, signal)
+    return {leak: run(study) for leak, run in {**LEAKS, "no leak": Study.honest}.items()}
