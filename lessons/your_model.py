@@ -163,7 +163,7 @@ draw_boxes({"there all the time": {k: v / 1e6 for k, v in taken.items()},
 guess("model.4", "How long does a step of 8 rows take here?", unit="ms")
 
 # %% role="concept"
-measured("model.4", 1000 * took, right=(500 * took, 2000 * took))
+measured("model.4", 1000 * took, right=(600 * took, 1750 * took))
 
 # %% [markdown] role="concept"
 # ## Look it over

@@ -480,3 +480,29 @@ def test_a_checkpoint_of_another_plan_is_refused(letters, tmp_path):
     list(run.run(4, tmp_path / "run.pt"))
     with pytest.raises(CheckpointError, match="has seed 0, expected 5"):
         Training(small(Parts()), letters, PLAN._replace(seed=5)).resume(tmp_path / "run.pt")
+
+
+def test_neighbouring_seeds_share_no_order(letters):
+    """What seed 0 does in its second epoch is not what seed 1 does in its first."""
+    def rows_of(seed, epoch):
+        run = Training(small(Parts()), letters, PLAN._replace(steps=999, seed=seed))
+        run.step = epoch * ((len(letters.train) - 1 - 16) // 16 // PLAN.rows)
+        return run.batch()[0]
+    assert torch.equal(rows_of(1, 0), rows_of(1, 0))
+    assert not torch.equal(rows_of(0, 1), rows_of(1, 0))
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_pieces_are_clipped_as_the_whole_is(own, letters, mine):
+    parts = own if mine else Parts()
+
+    def after_a_step(**plan):
+        run = Training(small(parts), letters, PLAN._replace(**plan))
+        with torch.no_grad():
+            run.model.head.weight.mul_(50)  # its gradient is far above the bound
+        run.one_step()
+        return run.norm, torch.cat([p.grad.flatten() for p in run.model.parameters()]).norm()
+    norm, left = after_a_step(parts_of=2)
+    assert norm == pytest.approx(after_a_step()[0], rel=1e-3)
+    assert norm > 2
+    assert left == pytest.approx(1, abs=1e-3)

@@ -9,7 +9,7 @@ import torch
 
 from dlsys_helpers import checking
 from dlsys_model.network import Network, Shape
-from dlsys_model.pack import GROUP, PackError, grid, in_bits, pack, sizes, unpack
+from dlsys_model.pack import GROUP, PackError, grid, halved, in_bits, pack, sizes, unpack
 from dlsys_model.parts import Parts
 
 SHAPE = Shape(letters=7, width=64, layers=2, heads=2, length=16)
@@ -155,3 +155,24 @@ def test_what_does_not_fit_is_refused_by_name(message):
 def test_bytes_that_are_cut_or_of_another_kind_are_refused(spoil):
     with pytest.raises(PackError, match=r"packed model: [\d,]+ bytes that cannot be read"):
         unpack(spoil(packed(network().state_dict())))
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-5, 3e-7])
+def test_a_group_of_small_weights_keeps_them_within_a_step_of_float16(size):
+    """Below float16's normal range a rounded scale would be off by half, or 0."""
+    state = network().state_dict()
+    sign = torch.tensor([1.0, -1.0]).repeat(16)
+    state["head.weight"][0, :GROUP] = size
+    state["head.weight"][0, GROUP:2 * GROUP] = size * sign
+    back = unpack(packed(state))[1]["head.weight"]
+    off = (back[0] - state["head.weight"][0])[:2 * GROUP].abs().max()
+    assert off <= max(1.01 * size / 255, 2.0**-25)
+
+
+def test_scales_of_an_ordinary_size_are_rounded_and_nothing_else():
+    w = network().state_dict()["head.weight"]
+    codes, scales, zeros = grid(w, 8, GROUP)
+    mine = halved(w, 8, (codes, scales, zeros))
+    assert torch.equal(mine[0], codes)
+    assert torch.equal(mine[1], scales.half())
+    assert torch.equal(mine[2], zeros)

@@ -102,6 +102,21 @@ def measured(id: str, value: Any, *, right: tuple[float, float] | None = None) -
     _answer(asked, result, said)
 
 
+class Told(NamedTuple):
+    """A question that this session asked and measured; `guess` is what was said, in words."""
+
+    question: str
+    guess: str
+    measured: str
+
+
+def told(prefix: str) -> list[Told]:
+    """What this session has measured of its questions, those whose id begins with `prefix`."""
+    return [Told(asked.text, asked.named(said["guess"]) if said else "", _MEASURED[id].shown)
+            for id, asked in _ASKED.items() if id.startswith(prefix) and id in _MEASURED
+            for said in [_said(asked)]]
+
+
 def _number(asked: Question, value: Any, right: tuple[float, float]) -> Measurement:
     number = value.item() if hasattr(value, "item") else value
     low, high = right

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlsys_model.network import Network, Shape
+from dlsys_model.pack import GROUP, halved
 from dlsys_model.parts import Parts
-from dlsys_model.text import Text
+from dlsys_model.text import Text, rows
 from dlsys_model.training import Plan, Training
-
-GROUP = 32  # weights that share a scale
 
 
 class Small(NamedTuple):
@@ -37,8 +36,7 @@ def in_bits(model: Network, bits: int) -> Small:
         if weight.dim() < 2:
             stored[name] = weight
             continue
-        codes, scales, zeros = model.parts.quantise(weight, bits, GROUP)
-        scales = scales.half()
+        codes, scales, zeros = halved(weight, bits, model.parts.quantise(weight, bits, GROUP))
         stored[name] = [_packed(codes, bits), scales, zeros]
         levels = codes.view(len(weight), -1, GROUP).float() - zeros[..., None].float()
         weight.copy_((levels * scales[..., None].float()).view(weight.shape))
@@ -182,9 +180,7 @@ def as_onnx(model: Network, x: Tensor, y: Tensor) -> tuple[bytes, Callable[[Tens
         session.run(None, {name: batch.long().numpy()})[0])
 
 
-def loss(small: nn.Module, text: Text, parts: Parts, length: int, rows: int = 8) -> float:
-    """Validation loss of a model in nats a letter, over `rows` rows or as many as there are."""
-    rows = min(rows, (len(text.valid) - 1) // length)
-    x, y = (part[:rows * length] for part in (text.valid, text.valid[1:]))
-    logits = parts.predict(small, x.view(rows, length)).flatten(0, 1)
-    return F.cross_entropy(logits, y).item()
+def loss(small: nn.Module, text: Text, parts: Parts, length: int, most: int = 8) -> float:
+    """Validation loss of a model in nats a letter, over `most` rows or as many as there are."""
+    x, y = (part[:most] for part in rows(text.valid, length))
+    return F.cross_entropy(parts.predict(small, x).flatten(0, 1), y.flatten()).item()

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from dlsys_helpers.errors import UserError
 
-BITS, GROUP = 8, 32
+BITS, GROUP = 8, 32  # bits of what is stored; weights that share a scale
+SMALLEST_NORMAL, STEP = 2.0**-14, 2.0**-24  # of float16: below the first it goes by the second
 Sizes = dict[str, tuple[int, ...]]
 Grid = tuple[Tensor, Tensor, Tensor]
 
@@ -45,6 +46,22 @@ def grid(w: Tensor, bits: int, group: int) -> Grid:
     codes = (levels / scales[:, None]).round() + zeros[:, None]
     apart = (len(w), -1)
     return codes.byte().view(w.shape), scales.view(apart), zeros.byte().view(apart)
+
+
+def halved(w: Tensor, bits: int, found: Grid) -> Grid:
+    """A grid (see `grid`) with float16 scales; codes and zeros are made anew where those are tiny.
+
+    Below float16's normal range a scale has few digits, or none: it goes up to the next that there
+    is, and the codes go by that one. Such a group is within 0.016 of zero.
+    """
+    codes, scales, zeros = found
+    tiny = scales < SMALLEST_NORMAL
+    up = (scales / STEP).ceil() * STEP
+    groups = w.view(*scales.shape, -1)
+    zeros = torch.where(tiny, (-groups.amin(-1).clamp(max=0) / up).round(), zeros.float())
+    anew = ((groups / up[..., None]).round() + zeros[..., None]).clamp(0, 2**bits - 1)
+    codes = torch.where(tiny[..., None], anew, codes.view(groups.shape).float())
+    return (codes.byte().view(w.shape), torch.where(tiny, up, scales).half(), zeros.byte())
 
 
 def sizes(shape: Mapping[str, int]) -> Sizes:
@@ -111,8 +128,9 @@ def _stored(w: Tensor, quantise: Callable[[Tensor, int, int], Grid]) -> bytes:
         raise PackError(f"weights: a scale of {scales.max():.3g} is too large for float16, "
                         "expected at most 65504. Weights of that size come from a run that "
                         "diverged.")
-    halves = scales.numpy().astype("<f2")
-    return codes.numpy().tobytes() + zeros.numpy().tobytes() + halves.tobytes()
+    codes, scales, zeros = halved(w, BITS, (codes, scales, zeros))
+    return (codes.numpy().tobytes() + zeros.numpy().tobytes()
+            + scales.numpy().astype("<f2").tobytes())
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -63,10 +63,12 @@ function field(label, type, value) {
 const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
 const shown = (letter) => ({ "\n": "a line break", " ": "a space" })[letter] ?? `\u201c${letter}\u201d`;
 
-// Kilobytes of all weights at this many bits, with a scale and a zero for each group.
+// Kilobytes of all weights at this many bits, with a zero for each group, and its scale: of the 8
+// bits that are stored a float16, of fewer, which are made here, a float32.
 function kilobytes({ shape, tensors }, bits) {
   const all = Object.entries(sizes(shape)).map(([name, size]) => [tensors[name].length, size.length]);
-  const bytes = all.map(([n, dims]) => (dims === 2 ? (n * bits) / 8 + (n / GROUP) * 3 : 4 * n));
+  const more = bits === 8 ? 3 : 5;
+  const bytes = all.map(([n, dims]) => (dims === 2 ? (n * bits) / 8 + (n / GROUP) * more : 4 * n));
   return Math.round(bytes.reduce((a, b) => a + b) / 1000);
 }
 
@@ -75,8 +77,10 @@ function account(model, { count, busy, bits, cached, masked, left }) {
   const how = !masked ? "without the mask, which the cache rests on"
     : cached ? "with the cache" : "without the cache";
   const loss = masked && model.validation?.[bits];
+  // A clock that a browser keeps coarse may not have moved.
+  const speed = busy ? `, ${Math.round((1000 * count) / busy)} a second` : "";
   return (left.length ? `Left out, since it was trained without: ${left.join(" ")}. ` : "") +
-    `${count} letters, ${Math.round((1000 * count) / busy)} a second ${how}. In ${bits} bits its ` +
+    `${count} letters${speed} ${how}. In ${bits} bits its ` +
     `weights take ${kilobytes(model, bits)}\u00a0kB` +
     (loss ? `, and its loss on text kept apart is ${loss.toFixed(2)} nats a letter.` : ".");
 }

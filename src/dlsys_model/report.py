@@ -81,17 +81,9 @@ def _sizes(sizes: dict[str, tuple[int, float]]) -> str:
 
 def _guesses() -> str:
     """A row for each question of the notebook that was measured in this session."""
-    said = progress.guesses()
-    rows = []
-    for id, measured in guesses._MEASURED.items():
-        if not id.startswith("model."):
-            continue
-        asked = guesses._ASKED[id]
-        mine = said.get(id, {})
-        guessed = asked.named(mine["guess"]) if mine and asked.fits(mine["guess"]) else "no guess"
-        rows.append(f"<tr><td>{html.escape(asked.text.replace('`', ''))}</td>"
-                    f"<td>{html.escape(guessed)}</td><td>{html.escape(measured.shown)}</td></tr>")
-    return "".join(rows)
+    return "".join(f"<tr><td>{html.escape(one.question.replace('`', ''))}</td>"
+                   f"<td>{html.escape(one.guess or 'no guess')}</td>"
+                   f"<td>{html.escape(one.measured)}</td></tr>" for one in guesses.told("model."))
 
 
 _PAGE = """<!doctype html>

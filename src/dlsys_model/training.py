@@ -24,6 +24,7 @@ from dlsys_model.parts import PartBroke, Parts
 from dlsys_model.text import Text, rows
 
 BETAS, EPS, MAX_NORM = (0.9, 0.95), 1e-8, 1.0
+EPOCHS = 1000  # more than a run has: neighbouring seeds share no order
 
 
 class CheckpointError(ModelError):
@@ -121,6 +122,8 @@ class Training:
         self.step, self.losses, self.events, self.norm = 0, [], [], math.nan
         self._order = (-1, [])
         self._meter = self.parts.make_meter()
+        if plan.parts_of > 1:  # the part steps by itself, and what it steps is clipped
+            self.optimizer.register_step_pre_hook(self._clip)
 
     # ---- data
 
@@ -136,12 +139,13 @@ class Training:
                                 f"{self.plan.rows} or more. Take fewer rows a step, or a longer "
                                 "text.")
         epoch, place = divmod(self.step, count // self.plan.rows)
+        seed = EPOCHS * self.plan.seed
         if self._order[0] != epoch:
             self._order = (epoch, self.parts.epoch_indices(
-                count, self.world, self.rank, epoch, self.plan.seed, False))
+                count, self.world, self.rank, epoch, seed, False))
         chosen = torch.tensor(self._order[1][place * share:(place + 1) * share])
         shift = torch.randint(length, (), generator=torch.Generator().manual_seed(
-            self.plan.seed + epoch)).item()
+            seed + epoch)).item()
         x, y = rows(self.text.train[shift:], length)
         return x[chosen], y[chosen]
 
@@ -232,6 +236,10 @@ class Training:
     def _step_in_pieces(self, x: Tensor, y: Tensor) -> float:
         pieces = zip(x.chunk(self.plan.parts_of), y.chunk(self.plan.parts_of), strict=True)
         return self.parts.accum_step(self.flat, self.optimizer, [flat(*one) for one in pieces])
+
+    def _clip(self, *_: object) -> None:
+        weights = [weight for weight in self.model.parameters() if weight.grad is not None]
+        self.norm = nn.utils.clip_grad_norm_(weights, MAX_NORM).item()
 
     def _step_of_ranks(self, x: Tensor, y: Tensor) -> float:
         def losses_of(batch: tuple[Tensor, Tensor]) -> Tensor:
