@@ -26,9 +26,6 @@ BREAK = ",\n" + " " * len('"paid": [')  # between the lines of a long receipt
 class ExamError(UserError):
     """An exam sheet cannot be made or used as it was asked for; the message says what to do."""
 
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]  # all that a notebook shows
-
 
 # ---- in the notebook
 

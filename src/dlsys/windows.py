@@ -14,9 +14,6 @@ LEFT_OUT = {"12.8": "its check, and its cells in the lesson, kill a process that
 class NotHere(UserError):
     """An exercise cannot be checked on this system; the message says where it can."""
 
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]  # all that a notebook shows
-
 
 def cannot_check(id: Any) -> str:
     """Why an exercise cannot be checked here, and where it can; "" where it can."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from dlsys_helpers import acting, cards, catalog
+from dlsys_helpers.errors import OneLine
 from dlsys_helpers.expect import show
 from dlsys_helpers.judging import Exercise
 from dlsys_helpers.limits import SECONDS
@@ -19,13 +20,6 @@ from dlsys_helpers.verdicts import Verdict
 
 FIXED_SEEDS = (0, 1)
 REGISTRY: dict[str, Exercise] = {}
-
-
-class OneLine:
-    """An error of which notebooks show its one line instead of a traceback."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
 
 
 class CheckFailed(OneLine, AssertionError):

@@ -6,13 +6,11 @@ import math
 from typing import Any, NamedTuple
 
 from dlsys_helpers import cards
+from dlsys_helpers.errors import OneLine
 
 
-class ClaimFailed(AssertionError):
+class ClaimFailed(OneLine, AssertionError):
     """A statement of the lesson does not hold for the value measured here."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"ClaimFailed: {self}"]
 
 
 class Claim(NamedTuple):

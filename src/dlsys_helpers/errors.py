@@ -1,5 +1,12 @@
-"""The one base of errors whose message tells a user what to do."""
+"""The bases of errors whose message is all that a user needs to see."""
 
 
-class UserError(Exception):
+class OneLine:
+    """Mixed into an error class: a notebook shows the message alone, without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+class UserError(OneLine, Exception):
     """Something that a user can set right. A command prints the message as its only line."""

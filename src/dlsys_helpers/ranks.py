@@ -33,6 +33,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dlsys_helpers.errors import OneLine
+
 START_SECONDS = 180  # two imports of torch on a busy machine
 # What a function that travels to the ranks may use without importing it.
 PRELUDE = """
@@ -48,11 +50,8 @@ NAMES = {"allreduce_": "all_reduce", "allgather_": "all_gather", "broadcast_": "
          "_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter"}
 
 
-class RankFailed(RuntimeError):
-    """A rank failed, or none answered in time. Notebooks show its one line."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
+class RankFailed(OneLine, RuntimeError):
+    """A rank failed, or none answered in time."""
 
 
 class Ranks:

@@ -5,6 +5,3 @@ from dlsys_helpers.errors import UserError
 
 class ModelError(UserError):
     """Something that a learner can set right. A notebook shows its one line, no traceback."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
