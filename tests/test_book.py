@@ -39,8 +39,13 @@ def lesson(*cells, view="lesson"):
     return new_notebook(cells=list(cells), metadata={"dlsys": {"stage": 1, "view": view}})
 
 
+# One pixel.
+PNG = ("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5E"
+       "rkJggg==")
+
+
 def figure(**image):
-    return new_output("display_data", {"image/png": "aGk="}, metadata={"image/png": image})
+    return new_output("display_data", {"image/png": PNG}, metadata={"image/png": image})
 
 
 def docutils_document():

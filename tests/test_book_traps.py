@@ -1,5 +1,7 @@
 """The page of a trap: what it takes from the cells of its lesson."""
 
+import re
+
 import pytest
 from test_book import cell, figure, lesson, printed
 
@@ -30,13 +32,20 @@ def test_a_page_tells_symptom_code_number_repair_test_and_where_it_happened():
     trap = catalog.trap("01.1")
     told = [f"# 01.1 {book_pages.plain(trap.name)}\n", trap.symptom, "first = reader(x)",
             "drift: 0.032", "it moved: 0.032, above 0.005", "Eval mode switches both off.",
-            'alt="Two &quot;modes&quot;." src="data:image/png;base64,aGk="', "reader.eval()",
+            'alt="Two &quot;modes&quot;." loading="lazy" width="1" height="1"', "reader.eval()",
             "Assert it.", "no_grad is", "**Beside it:**", "owner/name 12.",
             f"{trap.title} <trap-01-1>", "<exercise-01-1>"]
     places = [text.find(part) for part in told]
     assert -1 not in places
     assert places == sorted(places)
     assert "Counter" not in text, "what the notebook folds is not the code that does it"
+
+
+def test_the_figures_of_a_page_lie_where_it_looks_for_them(tmp_path):
+    text = book_traps.page(catalog.trap("01.1"), trap_lesson())
+    book_traps.write_pictures({1: trap_lesson()}, tmp_path / "figures")
+    [shown] = re.findall(r'src="\.\./figures/([^"]+)"', text)
+    assert [file.name for file in (tmp_path / "figures").iterdir()] == [shown]
 
 
 def test_cells_of_another_trap_stay_out():

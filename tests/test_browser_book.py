@@ -576,21 +576,20 @@ def test_pressed_buttons_of_the_bar_keep_the_focus(opened):
     assert page.evaluate("document.documentElement.dataset.mode") == theme
 
 
-def test_a_tooltip_goes_with_the_pointer_although_the_focus_stays(opened):
+def test_a_menu_opens_and_shuts_by_keyboard(opened):
     page = opened(TRAP)
-    button = page.locator(".primary-toggle")
-    button.click(click_count=2)  # opened and closed
-    page.mouse.move(640, 450)
-    # As when a drawer gives it back: the theme shows a tooltip.
-    button.evaluate("e => { HTMLElement.prototype.blur.call(e); e.focus(); }")
-    page.wait_for_selector(".tooltip.show", state="attached")
-    seen = page.evaluate("[...document.querySelectorAll('.tooltip')].some("
-                         "e => e.checkVisibility())")
+    button = page.locator(".menu > summary").first
+    button.focus()
+    page.keyboard.press("Enter")
+    entry = page.locator(".menu button").first
+    assert entry.is_visible()
+    entry.focus()
+    page.keyboard.press("Escape")
+    assert not entry.is_visible()
     assert button.evaluate(FOCUSED)
-    assert not seen
-    button.press("Shift+Tab")
-    page.keyboard.press("Tab")
-    page.wait_for_selector(".tooltip", state="visible")
+    button.click()
+    page.mouse.click(640, 450)
+    assert not entry.is_visible()
 
 
 def test_escape_from_a_drawer_leads_back_to_its_button(opened):

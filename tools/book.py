@@ -242,6 +242,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     for front_end in ("explorer", "guess"):
         explorers.write_assets(source / "vendor" / "explorers", front_end)
     book_model.write_assets(source / "vendor")
+    book_traps.write_pictures(lessons, source / "vendor" / "figures")
     if config["html"]["baseurl"]:
         social_cards.write_cards(source / "vendor" / "cards")
     return stages

@@ -17,9 +17,10 @@ import tinycss2
 WORD = re.compile(r"[A-Za-z_][\w-]*")
 CLASS = re.compile(r"\.(-?[A-Za-z_][\w-]*)")
 ICON_FONT = re.compile(r"Font ?Awesome|--fa-font|--pst-icon-|--pst-breadcrumb-divider")
-# Loaded by no page: icons as a script and as fonts, and maps for who develops the theme.
-UNUSED = ("_static/scripts/fontawesome.js*", "_static/vendor/fontawesome", "_static/**/*.map",
-          "_static/*-macros.html", "_sources/**/*.md")
+# Loaded by no page: icons as a script and as fonts, bootstrap, maps for who develops the theme.
+UNUSED = ("_static/scripts/fontawesome.js*", "_static/scripts/bootstrap.js*",
+          "_static/vendor/fontawesome", "_static/**/*.map", "_static/*-macros.html",
+          "_sources/**/*.md")
 STYLES = ("styles/pydata-sphinx-theme.css", "styles/sphinx-book-theme.css", "sphinx-design.min.css",
           "mystnb.*.css", "basic.css")
 

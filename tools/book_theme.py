@@ -10,13 +10,16 @@ import functools
 import html
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
 from bs4 import BeautifulSoup
 from docutils import nodes
 from myst_nb.sphinx_ext import HideCodeCellNode
 from sphinx.application import Sphinx
+from sphinx.util.images import get_image_size
 
 from tools.stage_drawings import nan
 
@@ -46,7 +49,7 @@ def prepare(app: Sphinx, page: str, _template: str, context: dict[str, Any],
     if make := context.get("generate_toctree_html"):
         context["generate_toctree_html"] = functools.partial(name_folds, make)
     if page == "404":
-        context |= {"base": app.config.html_baseurl, "drawing": lost()}
+        context |= {"base": urlsplit(app.config.html_baseurl).path, "drawing": lost()}
 
 
 def wanted(file: str, body: str) -> bool:
@@ -101,6 +104,19 @@ def close_cell(self, node: nodes.entry) -> None:
     type(self).depart_entry(self, node)
 
 
+def open_image(self, node: nodes.image) -> None:
+    """A picture with its size, so that nothing moves when it comes."""
+    size = get_image_size(Path(self.builder.srcdir) / node["uri"])
+    type(self).visit_image(self, node)
+    if size:
+        self.body[-1] = self.body[-1].replace(
+            "<img", f'<img width="{size[0]}" height="{size[1]}"', 1)
+
+
+def close_image(self, node: nodes.image) -> None:
+    type(self).depart_image(self, node)
+
+
 def finish_nodes(_app: Sphinx, doctree: nodes.document, _page: str) -> None:
     """Pictures are loaded when they come into sight, cells know their columns."""
     for image in doctree.findall(nodes.image):
@@ -132,6 +148,7 @@ def hold_together(_app: Sphinx, doctree: nodes.document) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_node(HideCodeCellNode, override=True, html=(open_fold, close_fold))
+    app.add_node(nodes.image, override=True, html=(open_image, close_image))
     app.add_node(nodes.entry, override=True, html=(open_cell, close_cell))
     app.connect("doctree-read", hold_together)
     app.connect("doctree-resolved", finish_nodes)

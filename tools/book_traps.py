@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import html
+import io
 import json
 import re
+from pathlib import Path
 
 from nbformat import NotebookNode
+from PIL import Image
 
 from benchmarks import watch_lessons, watch_page
 from dlsys_helpers import catalog
@@ -67,10 +72,29 @@ def is_figure(output: NotebookNode) -> bool:
 
 
 def picture(output: NotebookNode) -> str:
-    """A stored figure in the page itself, with its alt text."""
+    """A stored figure with its alt text, loaded when it comes into sight; see `write_pictures`."""
     alt = html.escape(output.metadata.get("image/png", {}).get("alt", ""))
-    data = "".join(output.data["image/png"].split())
-    return book_pages.raw(f'<img class="figure" alt="{alt}" src="data:image/png;base64,{data}">')
+    with Image.open(io.BytesIO(png(output))) as drawn:
+        width, height = drawn.size
+    return book_pages.raw(f'<img class="figure" alt="{alt}" loading="lazy" width="{width}" '
+                          f'height="{height}" src="../figures/{file_name(output)}">')
+
+
+def png(output: NotebookNode) -> bytes:
+    return base64.b64decode("".join(output.data["image/png"]))
+
+
+def file_name(output: NotebookNode) -> str:
+    return f"{hashlib.sha256(png(output)).hexdigest()[:16]}.png"
+
+
+def write_pictures(lessons: book_pages.Lessons, folder: Path) -> None:
+    """Write the figures of all traps, of which their pages show some, into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for lesson in lessons.values():
+        for cell in (c for c in lesson.cells if c.metadata.get("dlsys", {}).get("trap")):
+            for output in filter(is_figure, cell.get("outputs", [])):
+                (folder / file_name(output)).write_bytes(png(output))
 
 
 def kept(lesson: NotebookNode, trap: str) -> dict[str, str]:

@@ -27,12 +27,36 @@
   }));
   wide.forEach((box) => watch.observe(box));
 
-  // The theme blurs the buttons of the bar to be rid of their tooltips, and a copy button loses the
-  // focus to what it copies from: by keyboard one would begin again at the top of the page.
+  // The theme blurs the buttons of the bar, and a copy button loses the focus to what it copies from:
+  // by keyboard one would begin again at the top of the page.
   addEventListener("DOMContentLoaded", () => document.querySelectorAll(".theme-switch-button, "
     + ".search-button, .primary-toggle, .secondary-toggle").forEach((button) => {
-    button.blur = () => window.bootstrap?.Tooltip.getInstance(button)?.hide();
+    button.blur = () => {};
   }));
+  document.addEventListener("click", (event) => {
+    const copy = event.composedPath().find((e) => e.matches?.(".copybtn"));
+    copy?.focus({ preventScroll: true });
+  });
+
+  // A menu shuts when one looks elsewhere.
+  const menus = document.querySelectorAll("details.menu");
+  document.addEventListener("click", (event) => menus.forEach((menu) => {
+    if (!menu.contains(event.target)) menu.open = false;
+  }));
+  menus.forEach((menu) => menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    menu.open = false;
+    menu.firstElementChild.focus();
+  }));
+
+  const up = document.getElementById("pst-back-to-top");
+  up?.addEventListener("click", () => scrollTo(0, 0));
+  let before = 0;
+  addEventListener("scroll", () => {
+    up?.style.setProperty("display", before > scrollY && scrollY > innerHeight ? "block" : "none");
+    before = scrollY;
+  }, { passive: true });
+
   // No attribute holds a script, so that a strict Content-Security-Policy may forbid them.
   const paperWith = (code) => {
     document.documentElement.classList.toggle("print-code", code);
@@ -44,14 +68,4 @@
     button.addEventListener("click", doing[button.dataset.does]));
   const results = document.querySelector(".bd-search-container .bd-search input");
   results?.focus();
-
-  // A pressed button keeps the focus; its tooltip goes with the pointer, or with the ring.
-  const told = '[data-bs-toggle="tooltip"]:is(:hover, :focus-visible)';
-  for (const type of ["pointerover", "pointerout", "focusin", "focusout"])
-    document.addEventListener(type, () => document.documentElement.classList.toggle(
-      "tips", document.querySelector(told) !== null));
-  document.addEventListener("click", (event) => {
-    const copy = event.composedPath().find((e) => e.matches?.(".copybtn"));
-    copy?.focus({ preventScroll: true });
-  });
 })();
