@@ -36,6 +36,7 @@ def costs(browser, kept: str) -> list[float]:
     page.add_init_script(f"localStorage.setItem('dlsys-parts', '{kept}');"
                          "localStorage.setItem('dlsys-show-everything', 'yes')")
     page.goto(PAGE.as_uri())
+    page.wait_for_selector(".xp input[type=range]", state="attached")
     anchor = page.evaluate("document.querySelector('.xp input[type=range]').closest"
                            "('.bd-article > section > section').id")
     page.evaluate("id => { location.hash = id; }", anchor)

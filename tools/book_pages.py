@@ -153,10 +153,11 @@ STATES = {"recorded": "recorded", "stale": "recorded with an earlier version of 
 
 def gpu_page() -> str:
     found = evidence.evidence()
-    rows = [(f"`{e['key']}`", f"[{e['notebook']}](notebooks/{e['notebook']}.ipynb)",
-             STATES[e["state"]], e["provenance"]["device"] if e["provenance"] else "none")
-            for e in found]
     recorded = sum(e["state"] == "recorded" for e in found)
+    rows = [(f"`{e['key']}`",
+             f"[Stage {int(e['notebook'][:2])}](notebooks/{e['notebook']}.ipynb)",
+             STATES[e["state"]] + (f", {e['provenance']['device']}" if e["provenance"] else ""))
+            for e in found]
     parts = ["# GPU evidence",
              "Some measurements need a GPU. What was recorded on one is stored with the course "
              f"and shown wherever there is none: {recorded} of {len(found)} by now. "
@@ -164,7 +165,7 @@ def gpu_page() -> str:
              "that a lesson declares, with the state of its record. To add one from your own card, "
              "run `make record` in a checkout of the course: it measures all of them, and writes "
              "those that bear out what is claimed of them.",
-             table(("Measurement", "Lesson", "State", "Device"), rows) if rows else
+             table(("Measurement", "Lesson", "State"), rows) if rows else
              "No lesson declares a measurement yet."]
     return "\n\n".join([*parts, *(record(e) for e in found if e["state"] == "recorded")]) + "\n"
 

@@ -40,8 +40,8 @@ def print_booklet(tab: Page, page: Path, out: Path, code: bool = False) -> int:
     """
     tab.goto(page.as_uri())
     tab.evaluate(READY, code)
-    tab.evaluate(NUMBER, places(tab.pdf(prefer_css_page_size=True)))
-    made = tab.pdf(prefer_css_page_size=True, outline=True, tagged=True)
+    tab.evaluate(NUMBER, places(tab.pdf(format="A4")))
+    made = tab.pdf(format="A4", outline=True, tagged=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(made)
     return len(sheets(made))

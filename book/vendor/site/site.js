@@ -66,6 +66,16 @@
     "print-code-button": () => paperWith(true), "fullscreen-button": () => toggleFullScreen() };
   document.querySelectorAll("[data-does]").forEach((button) =>
     button.addEventListener("click", doing[button.dataset.does]));
-  const results = document.querySelector(".bd-search-container .bd-search input");
-  results?.focus();
+
+  // The page of results: its field is what one came for, and of a page it quotes the article alone.
+  document.querySelector(".bd-search-container .bd-search input")?.focus();
+  if (typeof Search !== "undefined") {
+    const plain = Search.htmlToText;
+    Search.htmlToText = (text, anchor) => {
+      const page = new DOMParser().parseFromString(text, "text/html");
+      page.querySelectorAll(".bd-header-article, #jb-print-docs-body, .flow, .prev-next-area")
+        .forEach((part) => part.remove());
+      return plain(page.documentElement.outerHTML, anchor);
+    };
+  }
 })();
