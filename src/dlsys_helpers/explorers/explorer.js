@@ -613,7 +613,11 @@ function choice(spec, onMove) {
   const row = el("div", { class: "xp-options" }, ...pairs);
   const node = el("fieldset", { class: "xp-choice" }, el("legend", {}, spec.label), row);
   const focus = () => inputs.find((input) => input.checked).focus({ preventScroll: true });
-  return { node, set: (i) => (inputs[i].checked = true), focus };
+  const set = (i) => {
+    inputs[i].checked = true;
+    if (inputs.includes(document.activeElement)) focus(); // keys go on from the one that is chosen
+  };
+  return { node, set, focus };
 }
 
 function slider(spec, onMove) {
@@ -704,16 +708,19 @@ function panelFor(model, root, onMove) {
   };
   place();
   // Controls that take too much of the screen must not stay there.
-  const fit = () => {
+  const fit = () =>
     parts.panel.classList.toggle("xp-tall", parts.panel.offsetHeight > 0.4 * window.innerHeight);
+  window.addEventListener("resize", fit);
+  const watcher = new ResizeObserver(() => {
+    fit();
     redraw();
-  };
-  const watcher = new ResizeObserver(fit);
+  });
   watcher.observe(parts.stage);
   // Paper shows what the screen hides, and no watcher is asked in between.
   window.addEventListener("beforeprint", redraw);
   const stop = () => {
     watcher.disconnect();
+    window.removeEventListener("resize", fit);
     window.removeEventListener("beforeprint", redraw);
   };
   return { spec, at, parts, place, show, key: () => at.join(","), stop };
