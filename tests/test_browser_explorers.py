@@ -387,6 +387,16 @@ def test_in_jupyterlab_the_keyboard_moves_controls_and_the_kernel_answers(lab_pa
         assert differences(box, e, setting) == []
 
 
+def test_in_jupyterlab_controls_stay_in_sight(lab_page):
+    whole = lab_page.viewport_size
+    lab_page.set_viewport_size({"width": 1300, "height": 560})
+    box = lab_page.locator(".jp-OutputArea .xp").first
+    box.locator(".xp-say").scroll_into_view_if_needed()
+    expect(box.locator(".xp-title")).not_to_be_in_viewport()
+    expect(box.get_by_role("slider").first).to_be_in_viewport(ratio=1)
+    lab_page.set_viewport_size(whole)
+
+
 @pytest.mark.parametrize("theme", ["Dark", "Light"])
 def test_in_jupyterlab_axe_finds_nothing_in_an_explorer(lab_page, theme):
     lab_command(lab_page, "apputils:change-theme", theme=f"JupyterLab {theme}")

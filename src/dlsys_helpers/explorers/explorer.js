@@ -121,9 +121,10 @@ function scale([low, high], [start, end], log) {
 // unit wide, only whole numbers are labelled.
 function cells(count, span, limits = [-0.5, count - 0.5]) {
   const pixel = scale(limits, span);
+  if (limits[1] - limits[0] !== count) return pixel;
   const all = pixel.ticks;
-  if (limits[1] - limits[0] === count)
-    pixel.ticks = (wanted) => all(wanted).filter(Number.isInteger);
+  const whole = (wanted) => all(wanted).filter(Number.isInteger);
+  pixel.ticks = (wanted) => (whole(wanted).length > 1 ? whole(wanted) : whole(2 * wanted));
   return pixel;
 }
 
@@ -674,6 +675,14 @@ const positions = (spec, params) => spec.controls.map((c) => c.values.indexOf(pa
 const setting = (spec, at) =>
   Object.fromEntries(spec.controls.map((c, i) => [c.name, c.values[at[i]]]));
 
+// Each box that JupyterLab puts around an output may scroll, so nothing in it could stay in the
+// notebook's sight.
+const BOXES = ".jp-OutputArea-output, .jp-OutputArea-child, .jp-Cell-outputArea";
+function standInNotebook(root) {
+  for (let box = root.closest(BOXES); box; box = box.parentElement.closest(BOXES))
+    box.classList.add("xp-around");
+}
+
 // What both hosts share: the parts, the positions, and how a frame is shown.
 function panelFor(model, root, onMove) {
   const spec = model.get("spec");
@@ -712,6 +721,7 @@ function panelFor(model, root, onMove) {
     parts.panel.classList.toggle("xp-tall", parts.panel.offsetHeight > 0.4 * window.innerHeight);
   window.addEventListener("resize", fit);
   const watcher = new ResizeObserver(() => {
+    standInNotebook(root);
     fit();
     redraw();
   });
