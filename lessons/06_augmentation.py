@@ -1535,19 +1535,18 @@ claim("values of the photo after conversion and normalisation, largest",
 from dlsys_helpers.leaks import scores
 
 few, many = (scores(patients=n, columns=100) for n in (40, 300))
-print("believed too much, in points: 40 patients, 300")
-for leak, (told, true) in few.items():
-    print(f"{leak:28}{told - true:6.0f}{many[leak][0] - many[leak][1]:6.0f}")
+added = {leak: [told - true for told, true in (few[leak], many[leak])]
+         for leak in few}
+print("points believed too much: 40 patients, 300 patients")
+for leak, (of_few, of_many) in added.items():
+    print(f"{leak:28}{of_few:8.0f}{of_many:12.0f}")
 
 # %% role="concept"
-claim("300 patients: points that a target in a column adds",
-      many["target in a column"][0] - many["target in a column"][1],
-      above=30)
-claim("columns chosen on all rows: points added, 300 patients over 40",
-      (many["columns chosen on all rows"][0]
-       - many["columns chosen on all rows"][1])
-      / (few["columns chosen on all rows"][0]
-         - few["columns chosen on all rows"][1]), below=0.5)
+claim("a target in a column, 300 patients: points believed too much",
+      added["target in a column"][1], above=30)
+by_heart = added["columns chosen on all rows"]
+claim("columns chosen on all rows: the same, 300 patients over 40",
+      by_heart[1] / by_heart[0], below=0.5)
 
 # %% role="concept"
 draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]

@@ -228,6 +228,7 @@ def scales(first, steps=100):
         scaler.update()
     return torch.tensor(seen)
 
+# %% trap="09.1" role="repair"
 fits = 4096.0                           # 15 * 4096 is below 65,504
 large, small = scales(256 * fits), scales(fits / 4)
 skipped = (large > fits).sum().item()

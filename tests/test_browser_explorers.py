@@ -19,6 +19,7 @@ from playwright.sync_api import expect
 from dlsys_helpers.explorers import (
     Bars,
     Choice,
+    Columns,
     Heatmap,
     Lines,
     Slider,
@@ -46,6 +47,8 @@ PAGE = """<!doctype html><html lang="en" data-theme="light"><head><meta charset=
               title="Four curves", xlabel="x", ylabel="y", step=True),
         Heatmap("z", title="A matrix", xlabel="column", ylabel="row", vmin=0, vmax=10, label="z"),
         Bars("b", ["one", "two"], title="Bars", limit=2),
+        Columns("k", {"c": "first", "d": "second"}, title="Columns", xlabel="k", ylabel="y",
+                levels={"level": "level"}, band="band", mark="half_way"),
     ],
 )
 def features(n, sign):
@@ -55,7 +58,9 @@ def features(n, sign):
     z = np.arange(6).reshape(2, 3) + (n > 5) + 2.0 * (sign == "down")
     return {"x": x, "up": y, "flat": 0 * x + 3, "up2": 2 + x / 1e4, "s": np.sqrt(x),
             "minus": -x / 99, "half": x / 200, "third": x / 300, "z": z,
-            "b": [n / 50, 1.5]}, f"{n} points, {sign}."
+            "b": [n / 50, 1.5], "k": [3, 4, 5], "c": [1, 0, n], "d": [-2, z[0, 0], 3],
+            "level": [n / 2], "band": [3.5, 4.5], "half_way": [5.5 - n / 50]}, (
+        f"{n} points, {sign}.")
 
 
 pytestmark = pytest.mark.usefixtures("frames_made_once")
@@ -215,6 +220,76 @@ def test_the_pointer_reads_the_nearest_value(activations_page):
     expect(figure.locator(".xp-tip")).to_be_hidden()
 
 
+# ---- the pointer ------------------------------------------------------------------------------
+def test_a_click_on_a_label_chooses_what_it_names(activations_page):
+    box, control = activations_page.locator(".xp"), ACTIVATIONS.controls[0]
+    labels = box.get_by_role("group", name=control.label, exact=True).locator("label")
+    for value in reversed(control.values):
+        labels.filter(has_text=re.compile(f"^{value}$")).click(position={"x": 4, "y": 8})
+        assert differences(box, ACTIVATIONS, ACTIVATIONS.setting(function=value)) == []
+
+
+# What is dragged: the view, to which values, and the keys that then move the control further.
+DRAGGED = {
+    "along curves": (load("softmax_scale"), 1, {"d": 1024}, "ArrowLeft", {"d": 256}),
+    "a tile comes in": (load("online_softmax"), 0, {"tiles": 4}, "ArrowRight", {"tiles": 5}),
+    "a place of both axes": (load("optimizer_paths"), 0, {"start": "upper left"}, "ArrowLeft",
+                             {"start": "lower left"}),
+    "two controls at once": (load("mix"), 0, {"across": 0, "down": 1}, "ArrowRight",
+                             {"across": 0.25, "down": 1}),
+}
+
+
+@pytest.mark.parametrize("name", DRAGGED)
+def test_a_point_that_is_dragged_moves_its_control_and_keys_go_on(browser, tmp_path, name):
+    e, nth, chosen, key, then = DRAGGED[name]
+    page = open_explorer(browser, tmp_path, e)
+    box = page.locator(".xp")
+    ball = page.locator("figure").nth(nth).locator(".xp-ball")
+    start = ball.bounding_box()
+    # Where the point will stand is what the front end draws for these values, chosen by keys.
+    for control in e.controls:
+        if control.name in chosen:
+            move(box, control, control.default, chosen[control.name], static=True)
+    end = ball.bounding_box()
+    for control in e.controls:
+        if control.name in chosen:
+            move(box, control, chosen[control.name], control.default, static=True)
+    assert ball.bounding_box() == start
+    page.mouse.move(start["x"] + 7, start["y"] + 7)
+    page.mouse.down()
+    page.mouse.move(end["x"] + 4, end["y"] + 9, steps=5)
+    page.mouse.up()
+    assert ball.bounding_box() == end
+    assert differences(box, e, e.setting(**chosen)) == []
+    page.keyboard.press(key)
+    assert differences(box, e, e.setting(**then)) == []
+    page.close()
+
+
+def test_a_finger_drags_the_point_and_scrolls_beside_it(browser, tmp_path):
+    e = load("optimizer_paths")
+    page = open_explorer(browser, tmp_path, e)
+    root = page.locator("figure svg.xp-grips").first
+    touch = {"pointerType": "touch", "pointerId": 5, "isPrimary": True, "bubbles": True}
+    root.dispatch_event("pointerdown", {**touch, "clientX": 200, "clientY": 200})
+    root.dispatch_event("pointermove", {**touch, "clientX": 300, "clientY": 300})
+    assert differences(page.locator(".xp"), e, e.defaults) == []
+    expect(root).to_have_css("touch-action", "pan-y")
+    expect(root.locator(".xp-knob")).to_have_css("touch-action", "none")
+    page.close()
+
+
+@pytest.mark.parametrize(("height", "stay"), [(700, True), (240, False)])
+def test_controls_stay_in_sight_where_there_is_room_for_them(browser, tmp_path, height, stay):
+    page = open_explorer(browser, tmp_path, load("online_softmax"))
+    page.set_viewport_size({"width": 900, "height": height})
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    slider = page.get_by_role("slider", name="Tiles seen")
+    expect(slider).to_be_in_viewport() if stay else expect(slider).not_to_be_in_viewport()
+    page.close()
+
+
 # ---- front ends that are broken on purpose ----------------------------------------------------
 BROKEN = {
     "arrays reversed": (features, "bytes[offset + place * count + i]",
@@ -237,6 +312,11 @@ BROKEN = {
     "the mark stands still": (load("loss_curves"), "frame.arrays[view.mark].data[0]", "0"),
     "values and gradients swapped": (load("scalar_graph"), "values[i], grads[i])",
                                      "grads[i], values[i])"),
+    "columns beside their place": (features, "X(xs[i] - 0.4 + ", "X(xs[i] - 0.2 + "),
+    "columns not from zero": (features, "const zero = Y(0)", "const zero = Y(1)"),
+    "a level elsewhere": (features, "Y(frame.arrays[name].data[0])", "Y(0)"),
+    "the band stands still": (features, "...frame.arrays[view.band].data].map(X)",
+                              "0, 1].map(X)"),
     "bars half as long": (features, "width: X(value)", "width: X(value / 2)"),
     "last control ignored": (features, "at[i] = position;",
                              "if (i < at.length - 1) at[i] = position;"),
@@ -305,6 +385,16 @@ def test_in_jupyterlab_the_keyboard_moves_controls_and_the_kernel_answers(lab_pa
         move(box, control, before[control.name], value, static=False)
         expect(box.locator(".xp-stage")).not_to_have_attribute("aria-busy", "true", timeout=20_000)
         assert differences(box, e, setting) == []
+
+
+def test_in_jupyterlab_controls_stay_in_sight(lab_page):
+    whole = lab_page.viewport_size
+    lab_page.set_viewport_size({"width": 1300, "height": 560})
+    box = lab_page.locator(".jp-OutputArea .xp").first
+    box.locator(".xp-say").scroll_into_view_if_needed()
+    expect(box.locator(".xp-title")).not_to_be_in_viewport()
+    expect(box.get_by_role("slider").first).to_be_in_viewport(ratio=1)
+    lab_page.set_viewport_size(whole)
 
 
 @pytest.mark.parametrize("theme", ["Dark", "Light"])

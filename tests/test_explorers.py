@@ -21,7 +21,9 @@ from sklearn.linear_model import LogisticRegression
 from dlsys_helpers.explorers import (
     Bars,
     Choice,
+    Columns,
     Explorer,
+    Grip,
     Heatmap,
     Lines,
     Points,
@@ -217,6 +219,7 @@ BARS = Bars("x", ["one", "two"], title="V", limit=10)
 HEAT = Heatmap("x", title="V", xlabel="x", ylabel="y", vmin=0, vmax=1, label="z")
 DOTS = Heatmap("z", title="V", xlabel="x", ylabel="y", vmin=0, vmax=1, label="z", xlim=(0, 1),
                ylim=(0, 1), points=Points("x", "y", "g", ("a", "b")))
+STAND = Columns("x", {"y": "y"}, title="V", xlabel="x", ylabel="y", levels={"z": "z"})
 WALK = replace(DOTS, points=None, ways=Ways({"a": ("x", "y")}, at="g"))
 
 
@@ -230,6 +233,9 @@ WALK = replace(DOTS, points=None, ways=Ways({"a": ("x", "y")}, at="g"))
     ([BARS], {"x": [1, 11]}, "bars go from 0 to 10"),
     ([HEAT], {"x": [1, 2]}, "two dimensions"),
     ([DOTS], {"z": [[1]], "x": [1, 2], "y": [1], "g": [0]}, "points need one length"),
+    ([STAND], {"x": [1, 2.5], "y": [1, 2], "z": [0]}, "whole numbers in a row as x"),
+    ([STAND], {"x": [1, 2], "y": [1, 2, 3], "z": [0]}, "and one length"),
+    ([STAND], {"x": [1, 2], "y": [1, 2]}, "the views draw ['x', 'y', 'z']"),
     ([WALK], {"z": [[1]], "x": [1, 2], "y": [1], "g": [0]}, "ways need one length"),
 ])
 def test_a_frame_that_cannot_be_drawn_is_refused(views, data, message):
@@ -249,6 +255,7 @@ def test_a_frame_without_a_sentence_is_refused():
     (lambda: Slider("s", "S", [1, 2, 3], 1, static=[2, 3]), "hold the default 1"),
     (lambda: Slider("s", "S", [1, 2], 1, static=[1, 9]), "must be among its values"),
     (lambda: Lines("x", {}, title="V", xlabel="x", ylabel="y"), "got 0 curves"),
+    (lambda: replace(STAND, levels={k: k for k in "abcde"}), "got 1 curves and 5 levels"),
     (lambda: Heatmap("z", title="V", xlabel="", ylabel="", vmin=1, vmax=1, label=""), "below vmax"),
     (lambda: Heatmap("z", title="V", xlabel="", ylabel="", vmin=0, vmax=1, label="", xlim=(0, 1)),
      "xlim and ylim come together"),
@@ -264,6 +271,30 @@ def test_parameters_must_be_the_controls():
 
     with pytest.raises(TypeError, match="Use the same names in the same order"):
         explorer(title="T", controls=[Slider("b", "B", [1, 2], 1)], views=[])(abs_of)
+
+
+def test_a_grip_says_where_each_value_stands_on_a_page_and_with_a_kernel():
+    grip = Grip("n", x=math.log2)
+    spec = Lines("x", {"y": "y"}, title="V", xlabel="x", ylabel="y", grips=[grip]).spec
+    assert spec({"n": (1, 4)})["grips"] == [
+        {"control": "n", "share": False, "x": [0, 2], "y": None}]
+    assert spec({"n": (1, 2, 4)})["grips"][0]["x"] == [0, 1, 2]
+
+
+def test_a_grip_must_move_a_control():
+    views = [Lines("x", {"y": "y"}, title="V", xlabel="x", ylabel="y", grips=[Grip("c", x=int)])]
+    with pytest.raises(TypeError, match=re.escape("a grip moves 'c', the controls are ['a', 'b']")):
+        demo(views=views)
+
+
+@every
+def test_each_grip_has_a_place_for_each_value(e):
+    for static in (True, False):
+        offered = {c.name: c.offered(static) for c in e.controls}
+        for grip in (one for view in e.spec(static)["views"] for one in view["grips"]):
+            places = np.array([grip[axis] for axis in "xy" if grip[axis]], float)
+            assert places.shape[1] == len(offered[grip["control"]])
+            assert np.isfinite(places).all()
 
 
 def test_an_unknown_explorer_is_named():

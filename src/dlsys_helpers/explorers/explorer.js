@@ -121,9 +121,10 @@ function scale([low, high], [start, end], log) {
 // unit wide, only whole numbers are labelled.
 function cells(count, span, limits = [-0.5, count - 0.5]) {
   const pixel = scale(limits, span);
+  if (limits[1] - limits[0] !== count) return pixel;
   const all = pixel.ticks;
-  if (limits[1] - limits[0] === count)
-    pixel.ticks = (wanted) => all(wanted).filter(Number.isInteger);
+  const whole = (wanted) => all(wanted).filter(Number.isInteger);
+  pixel.ticks = (wanted) => (whole(wanted).length > 1 ? whole(wanted) : whole(2 * wanted));
   return pixel;
 }
 
@@ -613,7 +614,11 @@ function choice(spec, onMove) {
   const row = el("div", { class: "xp-options" }, ...pairs);
   const node = el("fieldset", { class: "xp-choice" }, el("legend", {}, spec.label), row);
   const focus = () => inputs.find((input) => input.checked).focus({ preventScroll: true });
-  return { node, set: (i) => (inputs[i].checked = true), focus };
+  const set = (i) => {
+    inputs[i].checked = true;
+    if (inputs.includes(document.activeElement)) focus(); // keys go on from the one that is chosen
+  };
+  return { node, set, focus };
 }
 
 function slider(spec, onMove) {
@@ -670,6 +675,14 @@ const positions = (spec, params) => spec.controls.map((c) => c.values.indexOf(pa
 const setting = (spec, at) =>
   Object.fromEntries(spec.controls.map((c, i) => [c.name, c.values[at[i]]]));
 
+// Each box that JupyterLab puts around an output may scroll, so nothing in it could stay in the
+// notebook's sight.
+const BOXES = ".jp-OutputArea-output, .jp-OutputArea-child, .jp-Cell-outputArea";
+function standInNotebook(root) {
+  for (let box = root.closest(BOXES); box; box = box.parentElement.closest(BOXES))
+    box.classList.add("xp-around");
+}
+
 // What both hosts share: the parts, the positions, and how a frame is shown.
 function panelFor(model, root, onMove) {
   const spec = model.get("spec");
@@ -704,16 +717,20 @@ function panelFor(model, root, onMove) {
   };
   place();
   // Controls that take too much of the screen must not stay there.
-  const fit = () => {
+  const fit = () =>
     parts.panel.classList.toggle("xp-tall", parts.panel.offsetHeight > 0.4 * window.innerHeight);
+  window.addEventListener("resize", fit);
+  const watcher = new ResizeObserver(() => {
+    standInNotebook(root);
+    fit();
     redraw();
-  };
-  const watcher = new ResizeObserver(fit);
+  });
   watcher.observe(parts.stage);
   // Paper shows what the screen hides, and no watcher is asked in between.
   window.addEventListener("beforeprint", redraw);
   const stop = () => {
     watcher.disconnect();
+    window.removeEventListener("resize", fit);
     window.removeEventListener("beforeprint", redraw);
   };
   return { spec, at, parts, place, show, key: () => at.join(","), stop };

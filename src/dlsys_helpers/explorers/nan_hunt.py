@@ -8,10 +8,10 @@ from torch import nn
 
 from dlsys_helpers.explorers import Choice, Columns, Grip, Heatmap, Slider, explorer
 
-LAYERS, WIDTH, ROWS = 8, 6, 16
+LAYERS, WIDTH, ROWS = 8, 6, 8
 FORWARD, BACKWARD, LOSS = "0/0", "where around a root", "a NaN added to the loss"
 FAULTS = (FORWARD, BACKWARD, LOSS)
-BAD = (1, 4, 16)
+BAD = (1, 3, 8)
 FINE, BROKEN = "#d5dae3", "#c2410c"  # colours of a number and of a NaN
 
 
@@ -87,8 +87,8 @@ def by_layer(name, title):
         Slider("bad", f"Rows of {ROWS} that meet it", BAD, 1),
     ],
     views=[
-        by_layer("values", "Forward: the values behind each layer"),
-        by_layer("passed", "Backward: the gradient arriving there"),
+        by_layer("values", "Forward: values behind a layer"),
+        by_layer("passed", "Backward: gradients there"),
         Columns("layer", {"weights": "NaN"}, title="Gradient of each layer's weight",
                 xlabel="layer", ylabel="share that is NaN, %", ylim=(0, 105)),
     ],
