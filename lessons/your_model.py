@@ -280,6 +280,10 @@ claim("loss 3 in bfloat16, against float32",
 # your `clipped_step` around your `adam_step`. The pale curves are those of a full run.
 
 # %% role="concept"
+guess("model.10", "To what does the validation loss fall, with the steps that you "
+      "have set?", unit="nats a letter")
+
+# %% role="concept"
 torch.manual_seed(SEED)
 model = Network(shape, parts)
 run = Training(model, text, Plan(steps=STEPS, seed=SEED, average=0.98,
@@ -288,8 +292,18 @@ follow(run, save=folder / "model.pt")
 
 # %% role="concept"
 best = min(row["valid"] for row in run.log())
+
+# %% role="concept"
+measured("model.10", best, right=(0.85 * best, 1.15 * best))
+
+# %% role="concept"
 claim("validation loss, under that before the first step",
       best - before, below=-0.5)
+
+# %% [markdown] role="concept"
+# What would the curve have shown if one of these parts were wrong? Less than you think.
+# *What would you see?* is a gallery of one such training with a fault at a time: in a cell
+# of your own, `from dlsys_model.walk import walk`, and then `walk`.
 
 # %% [markdown] role="concept"
 # ## Stop it in the middle
@@ -448,14 +462,24 @@ lora = adapters.adapted(model)
 learns = parts.passport(lora)["trainable"]
 share = learns / (learns + sum(w.numel() for w in model.parameters()))
 losses = {"before": adapters.loss_of(lora, tests).item()}
+
+# %% role="concept"
+measured("model.7", 100 * share, right=(6, 15))
+
+# %% role="concept"
+guess("model.11", "By how much does the loss of promises it has not seen fall?",
+      unit="nats a letter")
+
+# %% role="concept"
 adapters.tune(lora, lessons, epochs=2)
 losses["tuned"] = adapters.loss_of(lora, tests).item()
 losses["merged"] = adapters.loss_of(adapters.merged(lora), tests).item()
 losses["read back"] = adapters.loss_of(
     adapters.through_file(lora, folder / "adapter.pt"), tests).item()
+fallen = losses["before"] - losses["tuned"]
 
 # %% role="concept"
-measured("model.7", 100 * share, right=(6, 15))
+measured("model.11", fallen, right=(0.6 * fallen, 1.7 * fallen))
 
 # %% role="concept"
 plot_bars(losses, title="The adapter learns, and merges without loss",
@@ -474,11 +498,27 @@ claim("what the file changes", abs(losses["read back"] - losses["tuned"]),
 # ## Smaller
 #
 # The same model in 8 and 4 bits, without half of its blocks' weights, with narrower
-# MLPs, as a student of half the width, and as an ONNX program. First the bytes.
+# MLPs, as a student of half the width, and as an ONNX program. First the bytes: one
+# guess for each row of the table. In float32 it takes 1,855 kB.
 
 # %% role="concept"
-guess("model.8", "The model takes 1,855 kB in float32. And in 4 bits, with "
-      "a scale for 32 weights?", unit="kB")
+guess("model.12", "In 8 bits, with a scale and a zero for 32 weights?", unit="kB")
+
+# %% role="concept"
+guess("model.8", "And in 4 bits?", unit="kB")
+
+# %% role="concept"
+guess("model.13", "Without half of its blocks' weights, with a bit for each place to "
+      "say which are left?", unit="kB")
+
+# %% role="concept"
+guess("model.14", "With a quarter of each MLP's hidden units gone?", unit="kB")
+
+# %% role="concept"
+guess("model.15", "As a student of half the width?", unit="kB")
+
+# %% role="concept"
+guess("model.16", "As an ONNX program in float32?", unit="kB")
 
 # %% role="concept"
 small_ones = {
@@ -492,7 +532,22 @@ small_ones = {
 }
 
 # %% role="concept"
-measured("model.8", small_ones["4 bits"].bytes / 1000, right=(200, 420))
+kilobytes = {name: one.bytes / 1000 for name, one in small_ones.items()}
+
+# %% role="concept"
+measured("model.12", kilobytes["8 bits"], right=(470, 650))
+
+# %% role="concept"
+measured("model.8", kilobytes["4 bits"], right=(230, 400))
+
+# %% role="concept"
+measured("model.13", kilobytes["half pruned"], right=(970, 1200))
+
+# %% role="concept"
+measured("model.14", kilobytes["narrower"], right=(1450, 1700))
+
+# %% role="concept"
+measured("model.15", kilobytes["student"], right=(420, 600))
 
 # %% role="concept"
 guess("model.9", "How much loss do 8 bits cost, in thousandths of a nat?",
@@ -509,6 +564,9 @@ off = parts.disagreements(compression.Letters(model), program, batches,
 sizes["ONNX"] = (len(file), sizes["float32"][1])
 for name, (size, loss) in sizes.items():
     print(f"{name:12} {size / 1000:7,.0f} kB   {loss:.3f} nats a letter")
+
+# %% role="concept"
+measured("model.16", len(file) / 1000, right=(1800, 2400))
 
 # %% role="concept"
 measured("model.9", 0)
