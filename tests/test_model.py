@@ -217,7 +217,8 @@ def test_encode_and_decode_are_inverse_and_strangers_are_named():
     (b"", "got 0 characters"),
     ("wide " * 9000, "got UTF-16, expected UTF-8"),
     (b"\x89PNG\r\n\x1a\n" * 9000, "byte 0 is not UTF-8"),
-    (b"a\0b\0" * 9000, "holds zero bytes"),
+    (b"a\0b\0" * 9000, "got UTF-16"), (b"\0a\0b" * 9000, "got UTF-16"),
+    (b"ab\0" * 9000, "holds zero bytes"),
     ("".join(map(chr, range(0x4e00, 0x8000))).encode(), "kinds of letters, expected at most")])
 def test_a_file_that_is_no_text_is_refused(tmp_path, data, said):
     path = tmp_path / "mine.txt"
