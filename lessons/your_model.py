@@ -280,8 +280,8 @@ claim("loss 3 in bfloat16, against float32",
 # your `clipped_step` around your `adam_step`. The pale curves are those of a full run.
 
 # %% role="concept"
-guess("model.10", "To what does the validation loss fall, with the steps that you "
-      "have set?", unit="nats a letter")
+guess("model.10", "To what does the validation loss fall, with the steps "
+      "that you have set?", unit="nats a letter")
 
 # %% role="concept"
 torch.manual_seed(SEED)
@@ -467,8 +467,8 @@ losses = {"before": adapters.loss_of(lora, tests).item()}
 measured("model.7", 100 * share, right=(6, 15))
 
 # %% role="concept"
-guess("model.11", "By how much does the loss of promises it has not seen fall?",
-      unit="nats a letter")
+guess("model.11", "By how much does the loss of promises it has not seen "
+      "fall?", unit="nats a letter")
 
 # %% role="concept"
 adapters.tune(lora, lessons, epochs=2)
@@ -502,17 +502,19 @@ claim("what the file changes", abs(losses["read back"] - losses["tuned"]),
 # guess for each row of the table. In float32 it takes 1,855 kB.
 
 # %% role="concept"
-guess("model.12", "In 8 bits, with a scale and a zero for 32 weights?", unit="kB")
+guess("model.12", "In 8 bits, with a scale and a zero for 32 weights?",
+      unit="kB")
 
 # %% role="concept"
 guess("model.8", "And in 4 bits?", unit="kB")
 
 # %% role="concept"
-guess("model.13", "Without half of its blocks' weights, with a bit for each place to "
-      "say which are left?", unit="kB")
+guess("model.13", "Without half of its blocks' weights, and a bit a place "
+      "to say which are left?", unit="kB")
 
 # %% role="concept"
-guess("model.14", "With a quarter of each MLP's hidden units gone?", unit="kB")
+guess("model.14", "With a quarter of each MLP's hidden units gone?",
+      unit="kB")
 
 # %% role="concept"
 guess("model.15", "As a student of half the width?", unit="kB")
