@@ -319,10 +319,8 @@ job = apart.job(parts, plan, small, 0.1)
 status = apart.killed(job, folder / "killed.pt", 4)
 resumed = apart.begun(job)
 resumed.resume(folder / "killed.pt")
-at = resumed.step
-list(resumed.run())
-unbroken = apart.begun(job)
-list(unbroken.run())
+at, unbroken = resumed.step, apart.begun(job)
+finished = [list(one.run()) for one in (resumed, unbroken)]
 
 # %% role="concept"
 claim("step of the checkpoint", at, expected=4)
@@ -502,25 +500,27 @@ claim("what the file changes", abs(losses["read back"] - losses["tuned"]),
 # guess for each row of the table. In float32 it takes 1,855 kB.
 
 # %% role="concept"
-guess("model.12", "In 8 bits, with a scale and a zero for 32 weights?",
+guess("model.12", "How much does the model take in 8 bits, with a scale "
+      "and a zero for 32 weights?", unit="kB")
+
+# %% role="concept"
+guess("model.8", "How much does it take in 4 bits?", unit="kB")
+
+# %% role="concept"
+guess("model.13", "How much without half of its blocks' weights, and with "
+      "a bit a place to say which are left?", unit="kB")
+
+# %% role="concept"
+guess("model.14", "How much with a quarter of each MLP's hidden units "
+      "gone?", unit="kB")
+
+# %% role="concept"
+guess("model.15", "How much does a student of half the width take?",
       unit="kB")
 
 # %% role="concept"
-guess("model.8", "And in 4 bits?", unit="kB")
-
-# %% role="concept"
-guess("model.13", "Without half of its blocks' weights, and a bit a place "
-      "to say which are left?", unit="kB")
-
-# %% role="concept"
-guess("model.14", "With a quarter of each MLP's hidden units gone?",
+guess("model.16", "How much does the ONNX program take, in float32?",
       unit="kB")
-
-# %% role="concept"
-guess("model.15", "As a student of half the width?", unit="kB")
-
-# %% role="concept"
-guess("model.16", "As an ONNX program in float32?", unit="kB")
 
 # %% role="concept"
 small_ones = {
