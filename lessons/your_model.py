@@ -319,8 +319,10 @@ job = apart.job(parts, plan, small, 0.1)
 status = apart.killed(job, folder / "killed.pt", 4)
 resumed = apart.begun(job)
 resumed.resume(folder / "killed.pt")
-at, unbroken = resumed.step, apart.begun(job)
-finished = [list(one.run()) for one in (resumed, unbroken)]
+at = resumed.step
+after_the_kill = list(resumed.run())
+unbroken = apart.begun(job)
+in_one_go = list(unbroken.run())
 
 # %% role="concept"
 claim("step of the checkpoint", at, expected=4)
