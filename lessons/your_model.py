@@ -280,6 +280,10 @@ claim("loss 3 in bfloat16, against float32",
 # your `clipped_step` around your `adam_step`. The pale curves are those of a full run.
 
 # %% role="concept"
+guess("model.10", "To what does the validation loss fall, with the steps "
+      "that you have set?", unit="nats a letter")
+
+# %% role="concept"
 torch.manual_seed(SEED)
 model = Network(shape, parts)
 run = Training(model, text, Plan(steps=STEPS, seed=SEED, average=0.98,
@@ -288,8 +292,18 @@ follow(run, save=folder / "model.pt")
 
 # %% role="concept"
 best = min(row["valid"] for row in run.log())
+
+# %% role="concept"
+measured("model.10", best, right=(0.85 * best, 1.15 * best))
+
+# %% role="concept"
 claim("validation loss, under that before the first step",
       best - before, below=-0.5)
+
+# %% [markdown] role="concept"
+# What would the curve have shown if one of these parts were wrong? Less than you think.
+# *What would you see?* is a gallery of one such training with a fault at a time: in a cell
+# of your own, `from dlsys_model.walk import walk`, and then `walk`.
 
 # %% [markdown] role="concept"
 # ## Stop it in the middle
@@ -306,9 +320,9 @@ status = apart.killed(job, folder / "killed.pt", 4)
 resumed = apart.begun(job)
 resumed.resume(folder / "killed.pt")
 at = resumed.step
-list(resumed.run())
+after_the_kill = list(resumed.run())
 unbroken = apart.begun(job)
-list(unbroken.run())
+in_one_go = list(unbroken.run())
 
 # %% role="concept"
 claim("step of the checkpoint", at, expected=4)
@@ -448,14 +462,24 @@ lora = adapters.adapted(model)
 learns = parts.passport(lora)["trainable"]
 share = learns / (learns + sum(w.numel() for w in model.parameters()))
 losses = {"before": adapters.loss_of(lora, tests).item()}
+
+# %% role="concept"
+measured("model.7", 100 * share, right=(6, 15))
+
+# %% role="concept"
+guess("model.11", "By how much does the loss of promises it has not seen "
+      "fall?", unit="nats a letter")
+
+# %% role="concept"
 adapters.tune(lora, lessons, epochs=2)
 losses["tuned"] = adapters.loss_of(lora, tests).item()
 losses["merged"] = adapters.loss_of(adapters.merged(lora), tests).item()
 losses["read back"] = adapters.loss_of(
     adapters.through_file(lora, folder / "adapter.pt"), tests).item()
+fallen = losses["before"] - losses["tuned"]
 
 # %% role="concept"
-measured("model.7", 100 * share, right=(6, 15))
+measured("model.11", fallen, right=(0.6 * fallen, 1.7 * fallen))
 
 # %% role="concept"
 plot_bars(losses, title="The adapter learns, and merges without loss",
@@ -474,11 +498,31 @@ claim("what the file changes", abs(losses["read back"] - losses["tuned"]),
 # ## Smaller
 #
 # The same model in 8 and 4 bits, without half of its blocks' weights, with narrower
-# MLPs, as a student of half the width, and as an ONNX program. First the bytes.
+# MLPs, as a student of half the width, and as an ONNX program. First the bytes: one
+# guess for each row of the table. In float32 it takes 1,855 kB.
 
 # %% role="concept"
-guess("model.8", "The model takes 1,855 kB in float32. And in 4 bits, with "
-      "a scale for 32 weights?", unit="kB")
+guess("model.12", "How much does the model take in 8 bits, with a scale "
+      "and a zero for 32 weights?", unit="kB")
+
+# %% role="concept"
+guess("model.8", "How much does it take in 4 bits?", unit="kB")
+
+# %% role="concept"
+guess("model.13", "How much without half of its blocks' weights, and with "
+      "a bit a place to say which are left?", unit="kB")
+
+# %% role="concept"
+guess("model.14", "How much with a quarter of each MLP's hidden units "
+      "gone?", unit="kB")
+
+# %% role="concept"
+guess("model.15", "How much does a student of half the width take?",
+      unit="kB")
+
+# %% role="concept"
+guess("model.16", "How much does the ONNX program take, in float32?",
+      unit="kB")
 
 # %% role="concept"
 small_ones = {
@@ -492,7 +536,22 @@ small_ones = {
 }
 
 # %% role="concept"
-measured("model.8", small_ones["4 bits"].bytes / 1000, right=(200, 420))
+kilobytes = {name: one.bytes / 1000 for name, one in small_ones.items()}
+
+# %% role="concept"
+measured("model.12", kilobytes["8 bits"], right=(470, 650))
+
+# %% role="concept"
+measured("model.8", kilobytes["4 bits"], right=(230, 400))
+
+# %% role="concept"
+measured("model.13", kilobytes["half pruned"], right=(970, 1200))
+
+# %% role="concept"
+measured("model.14", kilobytes["narrower"], right=(1450, 1700))
+
+# %% role="concept"
+measured("model.15", kilobytes["student"], right=(420, 600))
 
 # %% role="concept"
 guess("model.9", "How much loss do 8 bits cost, in thousandths of a nat?",
@@ -509,6 +568,9 @@ off = parts.disagreements(compression.Letters(model), program, batches,
 sizes["ONNX"] = (len(file), sizes["float32"][1])
 for name, (size, loss) in sizes.items():
     print(f"{name:12} {size / 1000:7,.0f} kB   {loss:.3f} nats a letter")
+
+# %% role="concept"
+measured("model.16", len(file) / 1000, right=(1800, 2400))
 
 # %% role="concept"
 measured("model.9", 0)

@@ -4,7 +4,12 @@ import base64
 import json
 import re
 
-from tools import book, book_model
+import nbformat
+import pytest
+
+from dlsys_helpers import paths
+from dlsys_model import gallery
+from tools import book, book_gallery, book_model
 from tools.own_model import PACKED, RECORD
 
 FACTS = json.loads(RECORD.read_text("utf-8"))
@@ -35,3 +40,13 @@ def test_the_files_beside_the_page_hold_the_packed_weights(tmp_path):
     assert "eval(" not in script
     assert "http" not in script
     assert (tmp_path / "model" / "model.css").stat().st_size > 1000
+
+
+def test_the_notebook_leads_to_the_gallery_and_the_gallery_back():
+    notebook = nbformat.read(paths.NOTEBOOKS / "your_model.ipynb", 4)
+    text = "".join(cell.source for cell in book.with_gallery(notebook).cells)
+    assert text.count("[What would you see?](../gallery.md)") == 1
+    told = book_gallery.introduction(gallery.recorded())
+    assert "[Your model](notebooks/your_model.ipynb)" in told
+    with pytest.raises(ValueError, match="does not name the gallery"):
+        book.with_gallery(nbformat.v4.new_notebook())

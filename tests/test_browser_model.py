@@ -11,11 +11,11 @@ from browser import lab_command, offline_page, open_notebook, run_all, running_l
 from playwright.sync_api import expect
 from torch.nn import functional as F
 
-from dlsys_helpers import catalog
+from dlsys_helpers import catalog, guesses
 from dlsys_helpers.explorers import write_assets
-from dlsys_model import network, page, text
+from dlsys_model import network, page, report, text
 from dlsys_model.network import Network, Shape
-from dlsys_model.pack import PackError, in_bits, pack, unpack
+from dlsys_model.pack import GROUP, PackError, in_bits, pack, unpack
 from dlsys_model.parts import Parts
 from tools.own_model import PACKED, RECORD, fingerprint
 
@@ -423,3 +423,42 @@ def test_other_sizes_are_read_too_and_letters_of_two_units(engine):
     assert mine[0] == [0, 3, 2, 1]
     expected = logits(model, torch.tensor([mine[0]]))[0, -1]
     torch.testing.assert_close(torch.tensor(mine[1]), expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("bits", [8, 4, 3])
+def test_what_it_says_of_its_size_is_what_it_keeps(panel, bits):
+    """A float16 scale for each group of the stored 8 bits, a float32 one of those made here."""
+    _, state = unpack(PACKED.read_bytes())
+    matrices = sum(w.numel() for w in state.values() if w.dim() == 2)
+    vectors = sum(w.numel() for w in state.values() if w.dim() == 1)
+    choose(panel, "Bits a weight", str(bits))
+    written(panel)
+    size = matrices * bits / 8 + matrices / GROUP * (3 if bits == 8 else 5) + 4 * vectors
+    expect(panel.locator(".xp-say")).to_contain_text(
+        f"In {bits} bits its weights take {round(size / 1000)}\N{NO-BREAK SPACE}kB")
+
+
+def test_a_clock_that_stands_still_gives_no_speed(browser, folder):
+    tab = open_panel(browser, folder)
+    tab.evaluate("performance.now = () => 0")
+    written(tab)
+    expect(tab.locator(".xp-say")).to_contain_text("600 letters with the cache.")
+    tab.close()
+
+
+# ---- the report
+
+def test_a_report_prints_on_one_page(browser, tmp_path, monkeypatch):
+    """With as many guesses and sizes as the notebook has."""
+    monkeypatch.setenv("DLSYS_PROGRESS", str(tmp_path))
+    monkeypatch.setattr(guesses, "told", lambda _: 16 * [guesses.Told(
+        "How many bytes does each rank hand over in a step, for each weight of the model?",
+        "4 bytes a weight", "4 bytes a weight")])
+    log = [{"step": 40, "loss": 3.0, "valid": 3.1}, {"step": 1000, "loss": 2.0, "valid": 2.2}]
+    report.write(Parts(), log, "a sample of a line or two, " * 5,
+                 {f"model {n}": (1, 2.0) for n in range(7)})
+    tab = offline_page(browser)
+    tab.goto((tmp_path / report.FILE).as_uri())
+    printed = tab.pdf(prefer_css_page_size=True)
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
+    tab.close()

@@ -5,6 +5,7 @@ import inspect
 import json
 import lzma
 import math
+import resource
 from typing import NamedTuple
 
 import pytest
@@ -217,7 +218,8 @@ def test_encode_and_decode_are_inverse_and_strangers_are_named():
     (b"", "got 0 characters"),
     ("wide " * 9000, "got UTF-16, expected UTF-8"),
     (b"\x89PNG\r\n\x1a\n" * 9000, "byte 0 is not UTF-8"),
-    (b"a\0b\0" * 9000, "holds zero bytes"),
+    (b"a\0b\0" * 9000, "got UTF-16"), (b"\0a\0b" * 9000, "got UTF-16"),
+    (b"ab\0" * 9000, "holds zero bytes"),
     ("".join(map(chr, range(0x4e00, 0x8000))).encode(), "kinds of letters, expected at most")])
 def test_a_file_that_is_no_text_is_refused(tmp_path, data, said):
     path = tmp_path / "mine.txt"
@@ -506,3 +508,25 @@ def test_pieces_are_clipped_as_the_whole_is(own, letters, mine):
     assert norm == pytest.approx(after_a_step()[0], rel=1e-3)
     assert norm > 2
     assert left == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_a_checkpoint_that_the_disk_does_not_take_is_one_line_and_the_former_stays(
+        own, letters, tmp_path, mine):
+    run, path = Training(small(own if mine else Parts()), letters, PLAN), tmp_path / "run.pt"
+    (soft, hard), entries = resource.getrlimit(resource.RLIMIT_FSIZE), run.run(save=path)
+    next(entries)
+    former = path.read_bytes()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(former) // 2, hard))
+    try:
+        with pytest.raises(CheckpointError, match=r"the checkpoint of step 8 cannot be written "
+                                                  r"\(.*\)\. The former one is whole\.") as caught:
+            next(entries)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(caught.value)
+    assert "enforce" not in str(caught.value)
+    assert path.read_bytes() == former
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["run.pt", "run.pt.log"]
+    list(run.run(save=path))
+    assert [row["step"] for row in run.log()] == [4, 8, 12]

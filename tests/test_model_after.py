@@ -1,6 +1,7 @@
 """Your model: the rehearsal, adapters, compression, and processes of its own; small shapes."""
 
 import copy
+import resource
 
 import pytest
 import torch
@@ -83,7 +84,12 @@ def spoilt_probs(logits, kind):
     ("12.8", spoilt_checkpoint, "stops the training"),
     ("12.9", lambda names, stored: {n: i for i, n in enumerate(sorted(set(names))[::-1])},
      "makes the letters"),
-    ("08.10", lambda q, k, v, cache, rotate: q.mul_(2), "broke in the model")])
+    ("08.10", lambda q, k, v, cache, rotate: q.mul_(2), "broke in the model"),
+    ("10.2", lambda W, A, B, alpha: W + 2 * alpha / len(A) * B @ A, "makes the loss merged"),
+    ("11.3", lambda student, teacher, labels, T, alpha: student.sum() * 0, "makes the logits of"),
+    ("09.11", lambda losses_of, params, batch, all_sum: 0.0, "stops the training"),
+    ("09.9", lambda tensors, layout, gpus, shard: 0, "makes the bytes of the state"),
+    ("08.4", lambda q, k, v, length, tile: v[:len(q)], "makes the attention of shape")])
 def test_the_rehearsal_names_the_part_that_breaks(id, fn, said):
     own = load(paths.SOLUTIONS, ["05.3"])
     others = {"05.3": own.dropout}
@@ -113,6 +119,17 @@ def test_an_adapter_begins_as_nothing_learns_and_merges(parts, model, text, tmp_
         assert torch.equal(p, before[name]), "the model itself has not moved"
     for other in (adapters.merged(lora), adapters.through_file(lora, tmp_path / "adapter.pt")):
         torch.testing.assert_close(other(test.ids), lora(test.ids), atol=1e-4, rtol=0)
+
+
+def test_an_adapter_that_the_disk_does_not_take_is_one_line_and_leaves_nothing(model, tmp_path):
+    lora, (_, hard) = adapters.adapted(model), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(adapters.AdapterError, match=r"adapter\.pt: the adapter cannot be wr"):
+            adapters.through_file(lora, tmp_path / "adapter.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_the_answers_letters_are_learned(parts, text):

@@ -109,6 +109,17 @@ def dress(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
+def with_gallery(notebook: NotebookNode) -> NotebookNode:
+    """The notebook, in which the gallery's name leads to its page. Raises ValueError without it."""
+    named, led = f"*{book_gallery.TITLE}*", f"[{book_gallery.TITLE}](../gallery.md)"
+    telling = [cell for cell in notebook.cells if named in cell.source]
+    if not telling:
+        raise ValueError(f"{YOUR_MODEL}: does not name the gallery, expected {named}.")
+    for cell in telling:
+        cell.source = cell.source.replace(named, led)
+    return notebook
+
+
 def dress_text(cell: NotebookNode, role: str, trap: str | None, kind: str) -> str:
     """A markdown cell as the page has it: a mark, or its text in the block of its step."""
     if role == "step":
@@ -231,7 +242,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     for name, text in (pages | about | below).items():
         (source / name).parent.mkdir(exist_ok=True)
         (source / f"{name}.md").write_text(text, "utf-8")
-    save(dress(read(NOTEBOOKS / f"{YOUR_MODEL}.ipynb")), source / "notebooks")
+    save(dress(with_gallery(read(NOTEBOOKS / f"{YOUR_MODEL}.ipynb"))), source / "notebooks")
     for entry in stages:
         print(f"book: lesson {entry.number}, with the frames of its explorers", flush=True)
         worksheet = read(EXERCISES / f"{entry.stem}.ipynb")

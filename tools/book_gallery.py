@@ -15,6 +15,7 @@ from dlsys_model.faults import Fault
 from dlsys_model.walk import walk
 from tools import book_home, book_pages
 
+TITLE = "What would you see?"
 # Told only of faults that ran with two seeds; the readings are those of the first.
 SURPRISES = {
     "mask": "Without the causal mask both losses are lower than any prose allows: training "
@@ -32,7 +33,7 @@ SURPRISES = {
 def page() -> str:
     found = gallery.recorded()
     return "\n\n".join([
-        "# What would you see?", book_pages.raw(book_home.GUESS_FIRST), introduction(found),
+        f"# {TITLE}", book_pages.raw(book_home.GUESS_FIRST), introduction(found),
         "## Walk along", "Each stop is one fault. The band between the two healthy lines holds "
         "what the program does without a fault, at several seeds.",
         book_pages.raw(walk.static_html()),
@@ -63,7 +64,8 @@ def introduction(found: list[Fault]) -> str:
             f"faults {twice} ran with a second seed, too, and then both runs have to show it. All "
             "of it holds for this program, its size, its rate and its 600 steps: a longer run or a "
             "larger model may show what this one does not. In a sample, `_` is the end of a "
-            "sentence.")
+            "sentence.\n\nA training like this one, of your own answers, is [Your model]"
+            "(notebooks/your_model.ipynb).")
 
 
 def counted(found: list[Fault]) -> str:

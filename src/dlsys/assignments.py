@@ -1,23 +1,27 @@
-"""What can be handed in, by number: the worksheets of the stages and the sheets of the exam."""
+"""What can be handed in, by number: worksheets of the stages, sheets of the exam, *Your model*."""
 
 import importlib
 from types import ModuleType
 
+from dlsys import model_rows
 from dlsys_checks.exam import sheet
 from dlsys_helpers import catalog, stages
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.stages import STAGES, Stage
 
 is_exam, explained, EXAMS = sheet.is_exam, sheet.explained, sheet.NUMBERS
+is_model = model_rows.is_model
 
 
 def is_known(number: int | None) -> bool:
-    """Whether a stage or an exam sheet has this number."""
+    """Whether a notebook can have this number: a stage or an exam sheet."""
     return number is not None and (1 <= number <= len(STAGES) or is_exam(number))
 
 
 def stage(number: int) -> Stage:
-    """Number, file stem and title. Raises ValueError for a number of neither."""
+    """Number, file stem and title. Raises ValueError for a number of nothing."""
+    if is_model(number):
+        return model_rows.STAGE
     return sheet.stage(number) if is_exam(number) else stages.stage(number)
 
 
@@ -30,6 +34,8 @@ def how_to_begin(number: int) -> str:
 
 def traps(number: int) -> list[Trap]:
     """The exercises of a worksheet, or the rows of a sheet. Raises CatalogError, ValueError."""
+    if is_model(number):
+        return model_rows.traps()
     return sheet.traps(number) if is_exam(number) else catalog.traps(number)
 
 
@@ -41,10 +47,14 @@ def number_of(id: str) -> int:
 
 def checks(id: str) -> ModuleType:
     """What finds and runs the check of an exercise or a row: `find`, `run_check`. Imports torch."""
-    exam = is_exam(number_of(id))
-    return importlib.import_module("dlsys_checks.exam.laws" if exam else "dlsys_helpers.checking")
+    number = number_of(id)
+    return importlib.import_module(
+        "dlsys.grading.model_laws" if is_model(number) else
+        "dlsys_checks.exam.laws" if is_exam(number) else "dlsys_helpers.checking")
 
 
 def trap(id: str) -> Trap:
     """The exercise or row with this id. Raises CatalogError."""
+    if is_model(number_of(id)):
+        return model_rows.trap(id)
     return sheet.trap(id) if is_exam(number_of(id)) else catalog.trap(id)

@@ -11,11 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dlsys_model.errors import ModelError, not_written
 from dlsys_model.network import Network
 from dlsys_model.parts import Parts
 from dlsys_model.text import Text, TextError
 
 NAMES = ["qkv", "out", "up", "down"]
+
+
+class AdapterError(ModelError):
+    """An adapter's file cannot be written. The message says what to do."""
 
 
 class LoRA(nn.Module):
@@ -105,8 +110,17 @@ def adapter(model: Network) -> dict[str, Tensor]:
 
 
 def through_file(model: Network, path: Path) -> Network:
-    """The adapter written to a file and read back into a fresh copy of the frozen model."""
-    torch.save(adapter(model), path)
+    """The adapter written to a file and read back into a fresh copy of the frozen model.
+
+    Raises AdapterError where the disk does not take the file.
+    """
+    try:
+        torch.save(adapter(model), path)
+    except (OSError, RuntimeError) as error:
+        Path(path).unlink(missing_ok=True)  # what is half written takes room
+        raise AdapterError(f"{Path(path).name}: the adapter cannot be written "
+                           f"({not_written(error)}). Free some space and run this cell again: the "
+                           "adapter is in memory.") from None
     fresh = copy.deepcopy(model)
     with torch.no_grad():
         for weight in adapter(fresh):

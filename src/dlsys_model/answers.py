@@ -19,7 +19,7 @@ from dlsys.run_source import remember
 from dlsys.worksheets import WorksheetError
 from dlsys_helpers import paths, progress
 from dlsys_helpers.stages import STAGES, Stage
-from dlsys_model.parts import BY_ID, CATALOGUE, Part
+from dlsys_model.parts import BY_ID, CATALOGUE, OURS, Part
 
 
 @dataclass
@@ -104,7 +104,8 @@ def chosen(folder: Path | None, ids: Iterable[str] | None, notes: list[str]
 
 
 def _unused(part: Part, why: str) -> str:
-    return f"{part.id} {part.function}: {why}. In its place: {part.standin}."
+    other = "a stand-in of ours" if part.standin == OURS else part.standin
+    return f"{part.id} {part.function}: {why}. In its place: {other}."
 
 
 def _sheet(stage: Stage, folder: Path, notes: list[str]) -> Sheet | None:

@@ -5,3 +5,8 @@ from dlsys_helpers.errors import UserError
 
 class ModelError(UserError):
     """Something that a learner can set right. A notebook shows its one line, no traceback."""
+
+
+def not_written(error: Exception) -> str:
+    """Why a file could not be written, in words: torch says only at which byte it stopped."""
+    return getattr(error, "strerror", None) or "the disk did not take all of it"

@@ -138,7 +138,7 @@ class PartBroke(ModelError):
         super().__init__(f"part {part.id} {part.function} {what} To go on with "
                          f"{_in_place(part)} in its place: parts.without(\"{part.id}\"); your "
                          f"answer stays as it is. Its check: dlsys check {part.id}")
-        self.part = part
+        self.part, self.what = part, what.rstrip(".")
 
 
 def _in_place(part: Part) -> str:

@@ -99,7 +99,14 @@ pre {{ white-space: pre-wrap; border-left: 3px solid; padding-left: .8rem; }}
 svg {{ width: 100%; font-size: 12px; fill: currentColor; }}
 th, .parts td:not(:last-child) {{ white-space: nowrap; }}
 .parts {{ columns: 20rem 2; font-size: .8em; }}
-@media print {{ body {{ margin: 0; font-size: 11px; }} h2 {{ break-after: avoid; }} }}
+@media print {{
+  @page {{ size: A4; margin: 12mm; }}
+  body {{ margin: 0; padding: 0; max-width: none; font-size: 9px; line-height: 1.25; }}
+  h1, h2 {{ margin: .5em 0 .2em; break-after: avoid; }}
+  svg {{ width: 50%; }}
+  td, th {{ padding-block: 0; }}
+  .parts {{ columns: 3; font-size: .75em; }}
+}}
 </style>
 <h1>My model</h1>
 <p>{mine} of {all} parts are my own answers. Trained for {steps} steps; validation loss {loss} nats

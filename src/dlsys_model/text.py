@@ -68,7 +68,7 @@ def from_file(path: str | Path, number: Callable[[list, dict], dict] | None = No
     except OSError as error:
         raise TextError(f"{name}: cannot be read ({error.strerror}), expected a text file.") from (
             None)
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or _every_other_is_zero(data):
         raise TextError(f"{name}: got UTF-16, expected UTF-8. Save it as UTF-8, or run: "
                         f"iconv -f UTF-16 -t UTF-8 {name} > new.txt")
     try:
@@ -86,6 +86,12 @@ def from_file(path: str | Path, number: Callable[[list, dict], dict] | None = No
         raise TextError(f"{name}: got {kinds:,} kinds of letters, expected at most "
                         f"{MOST_KINDS:,}. Take a text in an alphabet.")
     return _split(text, number)
+
+
+def _every_other_is_zero(data: bytes) -> bool:
+    """Whether these look like UTF-16 without its mark: western letters have a zero byte each."""
+    return any(0 < 2 * half.count(0) > len(half) and other.count(0) == 0
+               for half, other in ((data[::2], data[1::2]), (data[1::2], data[::2])))
 
 
 def batch(tokens: Tensor, generator: torch.Generator, rows: int, length: int

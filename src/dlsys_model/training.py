@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dlsys_model.errors import ModelError
+from dlsys_model.errors import ModelError, not_written
 from dlsys_model.network import Network
 from dlsys_model.parts import PartBroke, Parts
 from dlsys_model.text import Text, rows
@@ -301,11 +301,11 @@ class Training:
                 raise
             for half in (Path(f"{path}.part"), Path(f"{path}.log.part")):
                 half.unlink(missing_ok=True)  # what is half written takes room
-            why = getattr(cause, "strerror", None) or str(cause).split("\n")[0][:80]
+            former = "The former one is whole." if path.exists() else "There was none before it."
             raise CheckpointError(
-                f"{path.name}: the checkpoint of step {self.step} cannot be written ({why}). The "
-                "former one is whole. Free some space, then go on: the model is in memory."
-            ) from None
+                f"{path.name}: the checkpoint of step {self.step} cannot be written "
+                f"({not_written(cause)}). {former} Free some space, then go on: the model is in "
+                "memory.") from None
 
     def resume(self, path: Path) -> None:
         """Go on where a checkpoint was written, to the bit. Raises CheckpointError."""

@@ -5,7 +5,7 @@ Who does what, from the outside in:
     command, cohort, cluster   which submissions, in which order, on which machine
     budget                     how long one learner's submissions may take together
     options                    what the command was told about points and gradebooks
-    judge, tally               trusted: draws the cases, holds the laws, makes the verdicts
+    judge, tally, model_laws   trusted: draws the cases, holds the laws, makes the verdicts
     sandbox                    trusted: the judge's handle on one sandbox
     zygote, supervisor, init   around the learner's code: start it, watch it, end it
     runner, crowds             beside the learner's code: run cells and acts

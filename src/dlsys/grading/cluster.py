@@ -42,10 +42,10 @@ def _grader(settings: Settings) -> Grader:
     return Grader(settings)
 
 
-def work(settings: Settings, data: bytes, draw: int) -> dict[str, Any]:
+def work(settings: Settings, data: bytes, draw: int, is_parts: bool) -> dict[str, Any]:
     """The result for one notebook, made in a worker, with the digest of that worker's checks."""
     with _one_at_a_time:
-        return {**_grader(settings).grade(data, draw), "checks": versions()["checks"]}
+        return {**_grader(settings).grade(data, draw, is_parts), "checks": versions()["checks"]}
 
 
 def local(settings: Settings, n_workers: int) -> Any:
@@ -106,7 +106,8 @@ def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
     lost: list[Job] = []
 
     def submit(job: Job) -> Any:
-        future = client.submit(work, settings, job.data, job.draw, pure=False)
+        future = client.submit(work, settings, job.data, job.draw, job.submission.is_parts,
+                               pure=False)
         waiting[future] = job
         return future
 

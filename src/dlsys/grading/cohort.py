@@ -103,13 +103,14 @@ class Grader:
         """End the sandbox's processes."""
         self.judge.close()
 
-    def grade(self, data: bytes, draw: int = 0) -> dict[str, Any]:
+    def grade(self, data: bytes, draw: int = 0, is_parts: bool = False) -> dict[str, Any]:
         """The result for one notebook's bytes; a refusal or a failure is a result, too.
 
-        draw: which cases of the run's key, see `Journal.draw`.
+        draw: which cases of the run's key, see `Journal.draw`. is_parts: of a my_parts.py.
         """
         try:
-            notebook = submitted_notebook.parse(data, self.settings.stage)
+            notebook = (submitted_notebook.parts(data) if is_parts
+                        else submitted_notebook.parse(data, self.settings.stage))
             for _ in range(TRIES):
                 try:
                     return self.judge.grade(notebook, draw)
@@ -224,6 +225,7 @@ class Journal:
             raise RunError(
                 f"{self.folder}: {len(gone)} submissions of this run are not there now "
                 f"({some(gone, 3)}). "
+                f"{_AGAIN_MODEL if any('.py' in name for name in gone) else ''}"
                 "Give the same PATH again, with all of them. To grade a late one alike: "
                 f"--out OTHER_FOLDER --key {self.folder / GRADES}")
 
@@ -259,6 +261,9 @@ class Journal:
     def close(self) -> None:
         """Close the journal and release the lock on its folder."""
         self._file.close()
+
+
+_AGAIN_MODEL = "Add --model, if it was given before. "
 
 
 def _recorded_names(path: Path) -> dict[tuple[str, str], str]:
@@ -443,7 +448,7 @@ def in_process(settings: Settings) -> Any:
         try:
             for job in jobs:
                 grader = grader or Grader(settings)
-                yield job, grader.grade(job.data, job.draw)
+                yield job, grader.grade(job.data, job.draw, job.submission.is_parts)
         finally:
             if grader:
                 grader.close()

@@ -51,6 +51,9 @@ def add_parser(commands: Any) -> None:
                              "in a finished run on other cases")
     parser.add_argument("--stage", type=int, choices=range(1, 13), metavar="N",
                         help="grade all as stage N, whatever the notebooks say")
+    parser.add_argument("--model", action="store_true",
+                        help="grade each my_parts.py, too: the parts of Your model; its stage in "
+                             "gradebooks is 90")
     parser.add_argument("--workers", type=_count, default=os.cpu_count(), metavar="N",
                         help="processes on this machine (default: one for each core)")
     parser.add_argument("--scheduler", metavar="ADDRESS",
@@ -129,7 +132,7 @@ def _grade(args: argparse.Namespace) -> int:
 
     before = kept_gradebooks.again(args) if args.resume else ""
     rules = options.scoring(args)  # a file that cannot be read is known before the work
-    found = submissions.find(args.paths, args.out)
+    found = submissions.find(args.paths, args.out, args.model)
     if not found.submissions:
         raise cohort.RunError("no notebook found. Give a notebook, a folder or a zip.")
     options.fill(args, [])  # a gradebook that cannot be filled in is known before the work

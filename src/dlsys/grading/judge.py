@@ -108,6 +108,8 @@ class Judge:
         with self.zygote.sandbox() as sandbox, acting.standard_session():
             sitting = Sitting(notebook, papers, sandbox)
             sitting.hold()
+            if assignments.is_model(notebook.stage):
+                sitting.notes += _claims_of_the_notebook(sitting)
         judged = time.process_time() - own
         return {
             **sitting.result(),
@@ -140,10 +142,9 @@ class Judge:
         except ValueError as error:
             raise submitted_notebook.Refused(f"no check here for it: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))
-        own_act = exercise.act_fn is not acting.call_function
         return Paper(remembering(exercise), trap, seeds,
                      tuple(tuple(exercise.arrange(seed)) for seed in seeds),
-                     acting.act_source(exercise.act_fn) if own_act else "")
+                     exercise.act_source())
 
     def _prove_walls(self) -> str:
         """Try each wall from inside with a probe; returns what the walls are, if all hold."""
@@ -222,6 +223,39 @@ def probe(hidden):
         holes.append("hidden files of the project")
     return holes
 '''
+
+
+def _claims_of_the_notebook(sitting: Sitting) -> list[str]:
+    """What the course's own notebook says with the parts that hold; it makes no points.
+
+    Each of its cells has the time of a cell. What asks for processes or sockets stops there.
+    """
+    from dlsys.grading import model_laws
+
+    mine = [id for id, verdict in sitting.verdicts.items() if verdict.status == "pass"]
+    if not mine:
+        return []
+    own = sitting.notebook.cells
+    course = model_laws.notebook_cells(mine)
+    cells = [*own, *enumerate(course, 1 + own[-1][0])]
+    asked = sitting.sandbox.attempt(cells, [pack_act("90.0", "claims_made", "", [Case("all", {})])],
+                                    careful=True, checkpoints=True)
+    sent = [message.get("value") for payload in asked.answers.get(0, [])
+            for message in _messages(payload) if type(message) is dict]
+    known = model_laws.claims(course)
+    held, broken = model_laws.told(known, sent[0] if sent else None)
+    rest = len(known) - len(held) - len(broken)
+    said = [f"The notebook of the course with these parts: of its {len(known)} claims {len(held)} "
+            f"hold, {len(broken)} do not; {rest} were not reached: they need processes of their "
+            "own, or more time than a cell has in the sandbox."]
+    return said + [f"This claim does not hold with them: {text}." for text in broken]
+
+
+def _messages(payload: bytes) -> list:
+    try:
+        return wire.unpack_all(payload)
+    except wire.WireError:
+        return []
 
 
 def code_digest(notebook: Notebook) -> str:
@@ -377,7 +411,7 @@ class Sitting:
         if first := self._first_broken(attempt):
             return Verdict("error", id, f"{name} is not defined. The first cell that stopped is "
                            f"{place(first)}: {first['error']}")
-        return Verdict("missing", id, f"{name} is not defined after all cells have run.")
+        return Verdict("missing", id, f"{name} {self.notebook.absent}.")
 
     def _caused(self, verdict: Verdict, attempt: Attempt) -> Verdict:
         """The verdict; after a NameError its message also names the first cell that stopped."""

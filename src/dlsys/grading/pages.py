@@ -60,7 +60,8 @@ def _scoring(grades: dict[str, Any]) -> dict[str, Any]:
 
 def _stage_name(number: int) -> str:
     title = assignments.stage(number).title
-    return title if assignments.is_exam(number) else f"Stage {number}: {title}"
+    named = assignments.is_exam(number) or assignments.is_model(number)
+    return title if named else f"Stage {number}: {title}"
 
 
 def _hints(entry: dict[str, Any]) -> dict[str, Any]:
@@ -88,6 +89,8 @@ def _next_steps(result: Result) -> list[str]:
     number, open_ones = result["stage"], [e for e in result["exercises"] if e["status"] != "pass"]
     if assignments.is_exam(number):
         return []
+    if assignments.is_model(number):
+        return _next_parts(open_ones)
     if not open_ones:
         after = [stage for stage in catalog.written() if stage.number > number][:1]
         return [f"All exercises pass. Go on with stage {stage.number}, {stage.title}: "
@@ -99,6 +102,18 @@ def _next_steps(result: Result) -> list[str]:
     return [f"{verb} `{first['function']}`, exercise {first['id']}, in your worksheet.",
             f"Check it: `dlsys check {number}`, or the cell below your answer.",
             *([f"Then take {', '.join(others)}."] if others else [])]
+
+
+def _next_parts(open_ones: list[dict[str, Any]]) -> list[str]:
+    """What is next for *Your model*: to mend a part, or to make one more one's own."""
+    if not open_ones:
+        return []
+    mend = [e for e in open_ones if e["status"] in ("wrong", "error")]
+    first = (mend or open_ones)[0]
+    verb = "Mend" if mend else "Write"
+    return [f"{verb} `{first['function']}` in its worksheet, and check it there.",
+            "Run `dlsys parts`, and `rehearse` in the notebook *Your model*.",
+            "Hand in the new `my_parts.py`."]
 
 
 # ---- the page of the instructor

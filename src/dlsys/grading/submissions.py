@@ -31,6 +31,8 @@ MOST_ENTRIES = 20_000     # files in one zip or folder, beside those of a folder
 MOST_NAMES = 200_000      # files in one folder, with all
 DEEPEST = 40              # folders that lie in one another
 MOST_EACH = 40            # notebooks of one learner
+# A my_parts.py, as an LMS or a second download may rename it.
+_PARTS = re.compile(r"(?:.*_)?my_parts(?:[-_ (]{1,2}\d+\)?)?\.py", re.I | re.A)
 LARGEST_NESTED = 32 * 2**20  # bytes of a zip that a learner handed in
 DIRECTORY = {True: 2**18, False: 2**22}  # bytes of the list of files in a learner's zip, and others
 SUBMITTED = "submitted"   # nbgrader's folder of what was handed in
@@ -84,6 +86,7 @@ class Submission:
     late: bool = False  # by the name that the LMS gave it
     handed_in: str = ""  # when, as ISO 8601 with an offset, where nbgrader noted it
     assignment: str = ""  # as nbgrader names it
+    is_parts: bool = False  # a my_parts.py: the parts of *Your model*
 
     def read(self) -> bytes:
         """The notebook's bytes. Raises Refused."""
@@ -113,10 +116,10 @@ class _File:
     graded: bool = True
 
 
-def find(paths: list[Path], out: Path | None = None) -> Found:
+def find(paths: list[Path], out: Path | None = None, model: bool = False) -> Found:
     """All submissions under the paths, in a stable order. Raises Refused for an unusable path.
 
-    out: the folder of the run, in which nothing was handed in.
+    out: the folder of the run, in which nothing was handed in. model: a my_parts.py is one, too.
     Notebooks that are named one by one are one group, below the folder that they share; each
     folder and each zip is a group of its own.
     """
@@ -124,16 +127,21 @@ def find(paths: list[Path], out: Path | None = None) -> Found:
     groups, single = [], []
     for path in paths:
         label = path.absolute().relative_to(base)
-        if len(paths) > 1 and (odd := _odd(path, label)):
+        parts = model and _is_parts(path.name)
+        if len(paths) > 1 and not parts and (odd := _odd(path, label)):
             single.append(odd)
-        elif path.suffix.lower() == ".ipynb" and not path.is_dir():
-            single.append(_File(label.parts, _notebook_at(path, label)))
+        elif (path.suffix.lower() == ".ipynb" or parts) and not path.is_dir():
+            single.append(_File(label.parts, replace(_notebook_at(path, label), is_parts=parts)))
         else:
-            groups.append((label, _owned(_under(path, out))))
+            groups.append((label, _owned(_under(path, out, model))))
     if single:
         groups.append((Path(), _owned(single)))
     found = _distinct(_named_apart(_apart(groups)))
     return Found(found, [name for _, (_, names) in groups for name in names])
+
+
+def _is_parts(name: str) -> bool:
+    return _PARTS.fullmatch(name) is not None
 
 
 def _notebook_at(path: Path, label: Path) -> Submission:
@@ -158,11 +166,11 @@ def _mode(path: Path) -> int:
         raise Refused(f"{path}: {error.strerror}. Give a notebook, a folder or a zip.") from None
 
 
-def _under(path: Path, out: Path | None) -> list[_File]:
+def _under(path: Path, out: Path | None, model: bool) -> list[_File]:
     if stat.S_ISDIR(_mode(path)):
-        return _in_folder(path, sorted(_walk(path, out), key=str))
+        return _in_folder(path, sorted(_walk(path, out), key=str), model)
     if path.suffix.lower() == ".zip":
-        return _in_zip(path.resolve(), (), path.name, None)
+        return _in_zip(path.resolve(), (), path.name, None, model)
     raise Refused(f"{path}: is not a notebook, a folder or a zip. Give one of these.")
 
 
@@ -192,14 +200,14 @@ def _walk(folder: Path, out: Path | None) -> Iterator[Path]:
         yield path.relative_to(folder)
 
 
-def _in_folder(folder: Path, names: list[Path]) -> list[_File]:
+def _in_folder(folder: Path, names: list[Path], model: bool) -> list[_File]:
     """The files of these names, with one refusal in place of all in a folder that is crowded."""
     crowded = _crowded([name.parts for name in names])
     kept = [name for name in names if not _is_below(name.parts, crowded)]
     if len(kept) > MOST_ENTRIES:
         raise Refused(f"{folder}: more than {MOST_ENTRIES:,} files. Give a smaller folder.")
     return [*_refused(folder, crowded),
-            *(file for name in kept for file in _from_file(str(name), folder / name))]
+            *(file for name in kept for file in _from_file(str(name), folder / name, model))]
 
 
 def _crowded(places: list[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
@@ -232,7 +240,7 @@ def _refused(path: Path, crowded: dict[tuple[str, ...], int]) -> list[_File]:
         for folder, n in crowded.items()]
 
 
-def _from_file(name: str, path: Path) -> list[_File]:
+def _from_file(name: str, path: Path, model: bool) -> list[_File]:
     parts, one = Path(name).parts, Submission(clean(name), _ANYONE, path)
     if path.is_symlink():
         return [_File(parts, replace(one, problem="is a link, expected a file."))]
@@ -240,8 +248,10 @@ def _from_file(name: str, path: Path) -> list[_File]:
         problem = f"lies in {DEEPEST} folders" if len(parts) > DEEPEST else "cannot be read"
         return [_File(parts, replace(one, problem=f"is a folder that {problem}."))]
     if path.suffix.lower() == ".zip":
-        return _in_zip(path, (), name, parts)
-    return [_File(parts, one, path.suffix.lower() == ".ipynb")]
+        return _in_zip(path, (), name, parts, model)
+    is_parts = model and _is_parts(parts[-1])
+    return [_File(parts, replace(one, is_parts=is_parts),
+                  is_parts or path.suffix.lower() == ".ipynb")]
 
 
 def _apart(groups: list[tuple[Path, tuple[list[Submission], list[str]]]]) -> list[Submission]:
@@ -428,7 +438,8 @@ def _several_people(tails: list[tuple[str, ...]]) -> bool:
     names = Counter(tail[-1] for tail in tails)
     if max(names.values(), default=0) > 1:
         return True
-    ours = any(stage.stem in name for name in names for stage in stages.STAGES)
+    stems = [*(stage.stem for stage in stages.STAGES), "my_parts"]
+    ours = any(stem in name for name in names for stem in stems)
     return len(tails) > 1 and all(len(tail) == 1 for tail in tails) and not ours
 
 
@@ -439,8 +450,8 @@ def _late(name: str) -> bool:
 
 # ---- zips
 
-def _in_zip(path: Path, outer: tuple[int, ...], label: str,
-            whose: tuple[str, ...] | None) -> list[_File]:
+def _in_zip(path: Path, outer: tuple[int, ...], label: str, whose: tuple[str, ...] | None,
+            model: bool) -> list[_File]:
     """The files in a zip. whose: the place of the zip itself, if a learner handed it in."""
     def refuse(problem: str) -> list[_File]:
         return [_File(whose or (label,), Submission(clean(label), _ANYONE, path, problem=problem))]
@@ -464,24 +475,26 @@ def _in_zip(path: Path, outer: tuple[int, ...], label: str,
         return refuse(f"holds {nested} zips, expected at most {MOST_EACH}.")
     found = _refused(path, crowded)
     for number, info in sorted(infos, key=lambda pair: pair[1].filename):
-        found += _from_entry(path, (*outer, number), info, label, whose)
+        found += _from_entry(path, (*outer, number), info, label, whose, model)
     return found if any(file.graded for file in found) else [*found, *refuse("holds no notebook.")]
 
 
 def _from_entry(path: Path, entry: tuple[int, ...], info: zipfile.ZipInfo, label: str,
-                whose: tuple[str, ...] | None) -> list[_File]:
+                whose: tuple[str, ...] | None, model: bool) -> list[_File]:
     name = f"{label}/{info.filename}" if whose else info.filename
     parts, one = whose or _parts(info.filename), Submission(clean(name), _ANYONE, path, entry)
     suffix = PurePosixPath(info.filename).suffix.lower()
     if len(parts) > DEEPEST + 1:
         problem = f"lies in more than {DEEPEST} folders."
         return [_File(parts[:DEEPEST], replace(one, problem=problem), suffix == ".ipynb")]
-    if suffix == ".ipynb":
-        return [_File(parts, replace(one, problem=_entry_problem(info, LARGEST)))]
+    is_parts = model and _is_parts(PurePosixPath(info.filename).name)
+    if suffix == ".ipynb" or is_parts:
+        return [_File(parts, replace(one, problem=_entry_problem(info, LARGEST),
+                                     is_parts=is_parts))]
     if suffix == ".zip" and len(entry) == 1:
         problem = _entry_problem(info, LARGEST_NESTED)
         return ([_File(parts, replace(one, problem=problem))] if problem
-                else _in_zip(path, entry, name, parts))
+                else _in_zip(path, entry, name, parts, model))
     return [] if whose else [_File(parts, one, graded=False)]
 
 

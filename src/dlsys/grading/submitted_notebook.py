@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 
-from dlsys import assignments, notebook_reader
+from dlsys import assignments, model_rows, notebook_reader
 from dlsys.grading.text import clean
 from dlsys.notebook_reader import NotebookFile, Unreadable
 from dlsys_helpers import paths
@@ -25,6 +25,9 @@ _COMPILER = re.compile(
     rf"|\bbackward\(\s*[\w\[]|\bgrad\({_ARGUMENT}{_ARGUMENT}\s*[\w.]+\s*[,()]")
 
 
+LARGEST_PARTS, MOST_PIECES = 2**20, 200  # bytes and pieces of a my_parts.py
+# Where a part begins, or the learner's own half.
+_PIECE = re.compile(r"^# (?:---- \d\d\.\d+ |==== )", re.M | re.A)
 LARGEST_PARSED = 2**16  # characters of the code that defines one answer
 
 
@@ -41,6 +44,7 @@ class Notebook:
     shown: dict[str, str] = field(default_factory=dict)  # exercise id: status of a stored output
     notes: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)  # notes for the instructor alone
+    absent: str = "is not defined after all cells have run"  # of a function that is not there
 
 
 def parse(data: bytes, stage: int | None = None) -> Notebook:
@@ -54,6 +58,29 @@ def parse(data: bytes, stage: int | None = None) -> Notebook:
                         _remarks(found, stage))
     except Unreadable as error:
         raise Refused(str(error)) from None
+
+
+def parts(data: bytes) -> Notebook:
+    """What `dlsys parts` wrote, cut into a cell for each part: a bad one costs only itself.
+
+    Lines keep their numbers. Nothing is parsed. Raises Refused.
+    """
+    if len(data) > LARGEST_PARTS:
+        raise Refused(notebook_reader.oversize(len(data), LARGEST_PARTS))
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise Refused(f"is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
+    starts = [match.start() for match in _PIECE.finditer(text)]
+    if "\0" in text or not 0 < len(starts) <= MOST_PIECES:
+        raise Refused("is not what `dlsys parts` writes: no line that names a part, such as "
+                      "# ---- 08.10 decode_step. Run dlsys parts and hand in its file.")
+    pieces = [(a, text[a:b]) for a, b in zip([0, *starts], [*starts, len(text)], strict=True)]
+    cells = ["\n" * text.count("\n", 0, a) + piece for a, piece in pieces]
+    from dlsys.grading.model_laws import package  # imports torch
+
+    return Notebook(model_rows.NUMBER, list(enumerate([*cells, package()], 1)),
+                    absent="is not in the file: the model takes its stand-in")
 
 
 def _remarks(found: NotebookFile, wanted: int | None) -> list[str]:

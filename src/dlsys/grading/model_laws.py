@@ -1,0 +1,157 @@
+"""*Your model* in the grader: a part passes its exercise's check, and holds in a small model.
+
+my_parts.py arrives as text, and is cut at the lines that `dlsys parts` wrote, never parsed here.
+The course's own package travels behind it into the sandbox: where worksheets are graded, nobody
+can import its stand-ins.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import dlsys_model
+from dlsys import model_rows
+from dlsys.grading.text import clean
+from dlsys.remembering import remembering
+from dlsys_helpers import catalog, checking, paths
+from dlsys_helpers.acting import Case, Outcome
+from dlsys_helpers.judging import Exercise
+from dlsys_helpers.lesson_names import YOUR_MODEL
+from dlsys_helpers.verdicts import Verdict
+from dlsys_model import rehearsal
+from dlsys_model.parts import Part
+
+IN_MODEL = "in the model"  # the last case of each seed
+SEEDS = 2**21  # that a small model is drawn from: its training multiplies it by a thousand
+LONGEST_SAID = 200  # characters of what the small model says about a part
+_TEXTS = ("prose.txt.xz", "signatures.txt.xz", "full_run.json")
+_CLAIM = re.compile(r"\bclaim\(\s*\"([^\"]+)\"")
+
+
+@dataclass
+class Held(Exercise):
+    """A row: `own`, the check of the exercise, and behind its cases a small model with the part."""
+
+    part: Part | None = None
+    own: Exercise | None = None
+
+    def arrange(self, seed: int) -> list[Case]:
+        """The cases of the exercise, and one for the model."""
+        return [*self.own.arrange(seed),
+                Case(IN_MODEL, {"in_model": self.part.id, "seed": seed % SEEDS})]
+
+    def act_source(self) -> str:
+        """Either act, by what a case holds."""
+        own = self.own.act_source() or _CALL
+        return _ACT.replace("OWN", re.match(r"def (\w+)", own)[1]) + own
+
+    def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
+        """The exercise's verdict; of an answer that passes, what the model says about it."""
+        verdict = self.own.judge(cases[:-1], outcomes[:-1])
+        if verdict.status == "pass" and (said := self._in_model(cases[-1], outcomes[-1])):
+            verdict = Verdict("wrong", self.id, f"passes its check, but in the model {said}.",
+                              case=IN_MODEL)
+        return replace(verdict, id=self.id)
+
+    def _in_model(self, case: Case, outcome: Outcome) -> str:
+        name = self.part.function
+        if outcome.kind != "value":
+            return f"{name} stops with {outcome.error_type}: {clean(outcome.error, 100)}"
+        if type(outcome.value) is str:
+            return f"{name} {clean(outcome.value, LONGEST_SAID)}"
+        said = rehearsal.differs(rehearsal.wanted(self.part.id, case.inputs["seed"]),
+                                 outcome.value)
+        return said and f"{name} {said}"
+
+
+_CALL = "def call(fn, **inputs):\n    return fn(*inputs.values())\n"
+_ACT = '''def act_of_a_part(fn, **inputs):
+    if "in_model" not in inputs:
+        return OWN(fn, **inputs)
+    from dlsys_model.rehearsal import held
+    # A plain function: models are copied with their parts, and what a watcher keeps is not.
+    return held(inputs["in_model"], lambda *args, **named: fn(*args, **named), inputs["seed"])
+
+
+'''
+
+
+@cache
+def find(id: str) -> Held:
+    """The check of a row. Raises ValueError for an id that is none."""
+    try:
+        part = model_rows.part(id)
+    except catalog.CatalogError as error:
+        raise ValueError(str(error)) from None
+    return Held(id, part.function, part=part, own=remembering(checking.find(part.id)))
+
+
+# ---- what travels into the sandbox
+
+@cache
+def package(texts: bool = False) -> str:
+    """A cell that writes the course's package beside the learner's code, for what runs behind it.
+
+    texts: with those that the notebook reads.
+    """
+    folder, found = Path(dlsys_model.__file__).parent, io.BytesIO()
+    with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in [*sorted(folder.glob("*.py")), *(folder / name for name in _TEXTS if texts)]:
+            archive.write(path, f"{folder.name}/{path.name}")
+    data = base64.b64encode(found.getvalue()).decode()
+    return f'import base64, io, zipfile\nzipfile.ZipFile(io.BytesIO(base64.b64decode("{data}"' \
+           ')), "r").extractall(".")\n'
+
+
+def notebook_cells(mine: Iterable[str]) -> list[str]:
+    """The course's notebook with these functions as parts: cells to run behind the learner's."""
+    own = {one.id: one.function for one in map(model_rows.part, mine)}
+    book = json.loads((paths.NOTEBOOKS / f"{YOUR_MODEL}.ipynb").read_text("utf-8"))
+    code = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
+    return [package(texts=True), _LOAD.format(own=own), *code]
+
+
+# Nobody watches, so forms and pictures are text; and what a worksheet may find of Colab is no
+# package in which protobuf lies.
+_LOAD = '''import sys
+from dlsys_helpers import cards
+for name in ("google", "google.colab"):
+    sys.modules.pop(name, None)
+cards.shell, cards.watched = (lambda: None), (lambda: False)
+import dlsys_model.parts as _parts
+_mine = {{id: globals()[name] for id, name in {own!r}.items()}}
+_parts.load = lambda *_: _parts.Parts(_mine)
+
+
+def claims_made():
+    from dlsys_helpers import claims
+    return [[one.text, one.holds] for one in claims.LOG]
+'''
+
+
+def claims(cells: Iterable[str]) -> list[str]:
+    """The texts of all claims that the cells make, in their order."""
+    return [text for source in cells for text in _CLAIM.findall(source)]
+
+
+def told(known: list[str], sent: Any) -> tuple[list[str], list[str]]:
+    """Of the claims that are known: those that held, and those that did not.
+
+    sent: what came out of the sandbox, which may be anything.
+    """
+    found = {}
+    for pair in sent if type(sent) is list else []:
+        match pair:
+            case [str(text), bool(holds)] if text in known:
+                found[text] = found.get(text, True) and holds
+    return ([text for text in known if found.get(text) is True],
+            [text for text in known if found.get(text) is False])
