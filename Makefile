@@ -55,10 +55,13 @@ hub: setup-lab
 
 # Progress goes to a throw-away folder: a test run must not touch the learner's own. Lessons and
 # solutions are run by nbval in the same go. Threads that wait must sleep: workers share the cores.
+# Some eighty kernels are started, each of which would import torch for three seconds: they are
+# forked, but for those of JupyterLab, which start as they do under make lab.
+WARM = $(if $(filter Linux,$(shell uname)),JUPYTER_DEFAULT_PROVISIONER_NAME=dlsys-warm DLSYS_WARM_IDLE=60)
 test: setup
 	@progress=$$(mktemp -d) && trap 'rm -rf "$$progress"' EXIT && \
 	DLSYS_PROGRESS="$$progress" OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 \
-	MPLBACKEND=Agg \
+	MPLBACKEND=Agg $(WARM) \
 	$(RUN) -m pytest -p tools.suite -n 2 --dist loadscope -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
 
 build: setup

@@ -412,7 +412,8 @@ def test_what_the_lessons_import_is_in_the_first_part():
                 {node.module} if isinstance(node, ast.ImportFrom) and not node.level else set())
     modules = {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {
         "dlsys", "dlsys_helpers", "dlsys_checks", "dlsys_model"}
-    packages = {canonicalize_name(metadata.packages_distributions()[name][0]) for name in modules}
+    brought_by = metadata.packages_distributions()
+    packages = {canonicalize_name(brought_by[name][0]) for name in modules}
     first = lock.LOCK.read_text(encoding="utf-8").split("# Besides")[0]
     assert len(packages) > 8
     assert packages <= pins(first.splitlines()[1:]).keys()
