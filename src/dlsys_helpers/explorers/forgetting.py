@@ -122,4 +122,5 @@ def forgetting(body_rate, head_rate, steps, optimizer):
                 f"examples of each new digit: 5 to 9 come to {new[-1]:.1f} %, 0 to 4 go from "
                 f"{old[0]:.1f} % to {old[-1]:.1f} %.")
     return {"step": range(0, steps + 1, EVERY), "old": old, "new": new, "rate": BODY_RATES[1:],
-                "here": [on_axis(body_rate)], "old_at": [a[upto] for a, _ in at], "new_at": [b[upto] for _, b in at]}, sentence
+                "here": [on_axis(body_rate)], "old_at": [a[upto] for a, _ in at],
+            "new_at": [b[upto] for _, b in at]}, sentence
