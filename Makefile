@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PORT ?= 8888
 TESTS ?= tests notebooks solutions
+WORKERS ?= 3
 RUN = .venv/bin/python
 export PYTHON TORCH WHEELHOUSE
 # Kernels forked from one that has torch imported, for make lab, make test and whatever else starts
@@ -21,7 +22,8 @@ help:
 	@echo "                 PORT=8889, LAB_ARGS=--no-browser, PYTHON=python3.12"
 	@echo "                 TORCH=cpu: no CUDA, three GB less; WHEELHOUSE=folder: no network"
 	@echo "make hub         many learners on this machine, for trying: JupyterHub on PORT=8000"
-	@echo "make test        set up, then run every test; TESTS=tests/test_setup.py for some"
+	@echo "make test        set up, then run every test; TESTS=tests/test_setup.py for some,"
+	@echo "                 WORKERS=8 where there are more cores than two"
 	@echo "make new         start a trap, TRAP=05.7; NAME=rescale names its exercise's function"
 	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one, and"
 	@echo "                 DRAFT=1 for one that is not finished, into drafts/. What did not change"
@@ -55,11 +57,15 @@ hub: setup-lab
 
 # Progress goes to a throw-away folder: a test run must not touch the learner's own. Lessons and
 # solutions are run by nbval in the same go. Threads that wait must sleep: workers share the cores.
+# Some eighty kernels are started, each of which would import torch for three seconds: they are
+# forked, but for those of JupyterLab, which start as they do under make lab.
+# Three workers for two cores: a worker waits a fifth of its time for a browser or a sandbox.
+WARM = $(if $(filter Linux,$(shell uname)),JUPYTER_DEFAULT_PROVISIONER_NAME=dlsys-warm DLSYS_WARM_IDLE=60)
 test: setup
 	@progress=$$(mktemp -d) && trap 'rm -rf "$$progress"' EXIT && \
 	DLSYS_PROGRESS="$$progress" OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 \
-	MPLBACKEND=Agg \
-	$(RUN) -m pytest -p tools.suite -n 2 --dist loadscope -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
+	MPLBACKEND=Agg $(WARM) \
+	$(RUN) -m pytest -p tools.suite -n $(WORKERS) --dist loadscope -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
 
 build: setup
 	@$(RUN) -m tools.build $(LESSON)$(if $(DRAFT), --draft)$(if $(AGAIN), --again)

@@ -28,12 +28,17 @@ class WithCourse(build_py):
 
 
 def bare(notebook):
-    """A notebook's text without outputs: they take nine tenths of a lesson."""
+    """A notebook's text as a learner's copy begins: without outputs, which take nine tenths of a
+    lesson, and without what they rested on, but for the code, by which `dlsys start` sees changes.
+    """
     book = json.loads(notebook)
     for cell in book["cells"]:
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None
-    return json.dumps(book, indent=1, ensure_ascii=False) + "\n"
+    facts = book["metadata"]["dlsys"]
+    if "rests_on" in facts:
+        facts["rests_on"] = {"code": facts["rests_on"]["code"]}
+    return json.dumps(book, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 setup(cmdclass={"build_py": WithCourse})

@@ -1672,8 +1672,8 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
     new one's bytes are on the disk, by os.fsync, before it has its name.
     After a call that returns no other file is left behind, and what a
     killed call has left does not stop the next. Other files stay, also
-    those whose names begin with path; path + ".part" may count as a
-    leftover. The state of the generator stays.
+    those whose names begin with path; path + ".part" and path + ".tmp" may
+    count as leftovers. The state of the generator stays.
     """
     # BEGIN SOLUTION
     state = {"parts": {name: part.state_dict()

@@ -100,7 +100,9 @@ def _private_settings(home: Path, theme: str) -> dict:
     for name, values in {"themes": {"theme": f"JupyterLab {theme.title()}"},
                          "notification": {"fetchNews": "false", "checkForUpdates": False}}.items():
         (settings / f"{name}.jupyterlab-settings").write_text(json.dumps(values))
-    return {**os.environ, **{name: str(home / folder) for name, folder in names.items()}}
+    here = {**os.environ, **{name: str(home / folder) for name, folder in names.items()}}
+    here.pop("JUPYTER_DEFAULT_PROVISIONER_NAME", None)  # kernels as make lab starts them
+    return here
 
 
 def _wait_for(lab: Lab, process: subprocess.Popen, log: Path):

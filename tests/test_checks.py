@@ -23,8 +23,6 @@ DRAFT = os.environ.get("DRAFT", "")  # `make test DRAFT=05`: this stage as its d
 REGISTRY = {id: found for stage in stages.STAGES
             for id, found in checking.of_stage(stage.number).items()}
 IDS = sorted(REGISTRY)
-WRONG = [pytest.param(id, wrong, named, id=f"{id}-{wrong.name}")
-         for id in IDS for wrong, named in proof.all_wrong(id)]
 
 
 def functions_of(folder) -> dict:
@@ -33,11 +31,12 @@ def functions_of(folder) -> dict:
     drafted = (ROOT / "drafts" / folder.name).glob(f"{DRAFT}_*.ipynb")
     for path in [*sorted(folder.glob("[0-9]*.ipynb")), *drafted]:
         cells = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
-        setup = "\n".join(c.source for c in cells if c.metadata.dlsys.role == "setup")
+        after_setup = {"__name__": "worksheet"}
+        exec("\n".join(c.source for c in cells if c.metadata.dlsys.role == "setup"), after_setup)
         for cell in cells:
             if cell.metadata.dlsys.role == "exercise":
-                space = {"__name__": "worksheet"}
-                exec(setup + "\n" + cell.source, space)
+                space = {**after_setup}
+                exec(cell.source, space)
                 id = cell.metadata.dlsys.trap
                 found[id] = space[REGISTRY[id].function]
     return found
@@ -77,13 +76,19 @@ def test_stub_is_todo(id):
 FIRST = sorted({id[:2] + ".1" for id in IDS} & set(IDS))  # of each stage
 
 
-@pytest.mark.parametrize(("id", "wrong", "named"), WRONG)
-def test_wrong_answer_fails_for_its_own_reason_on_every_seed(id, wrong, named):
-    """Where the record is fresh, a wrong answer runs up to its first failure; the first one of each
-    stage is judged on all cases of one seed and named among the others."""
-    whole = not fresh(id) or (id in FIRST and wrong is REGISTRY[id].wrong_answers[0])
-    found = list(proof.complaints(id, wrong, seeds(id, proof.WRONG_SEEDS), named) if whole else
-                 proof.first_complaints(id, wrong))
+@pytest.mark.parametrize("id", IDS)
+def test_wrong_answer_fails_for_its_own_reason_on_every_seed(id):
+    """Of a fresh record every third, up to its first failure: that the check works on this machine.
+
+    The first one of each stage is judged on all cases of one seed and named among the others.
+    """
+    found = []
+    for place, (wrong, named) in enumerate(proof.all_wrong(id)):
+        if not fresh(id) or (id in FIRST and place == 0):
+            lines = proof.complaints(id, wrong, seeds(id, proof.WRONG_SEEDS), named)
+        else:
+            lines = proof.first_complaints(id, wrong) if place % 3 == 0 else ()
+        found += [f"{wrong.name}: {line}" for line in lines]
     assert not found, "\n".join(found)
 
 

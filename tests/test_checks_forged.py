@@ -123,17 +123,17 @@ def equal_number(odd: Any, value: Any) -> bool:
     return {type(odd), type(value)} == {int, float} and odd == value
 
 
-def some(found: list, count: int = 8) -> list:
+def some(found: list, count: int) -> list:
     """All of a short list, else its ends and a fixed choice between them."""
     if len(found) <= count:
         return found
     return [found[0], *random.Random(0).sample(found[1:-1], count - 2), found[-1]]
 
 
-def forged(value: Any) -> Iterator[tuple[str, Any]]:
-    """The value with one part replaced, and with all tensors replaced by one and the same."""
+def forged(value: Any, count: int) -> Iterator[tuple[str, Any]]:
+    """The value with one of `count` parts replaced, and with all tensors by one and the same."""
     found = list(parts(value))
-    for path, part in some(found):
+    for path, part in some(found, count):
         for name, odd in hostile(part):
             yield f"{name} at {path}", replaced(value, path, lambda _, odd=odd: odd)
     tensors = [path for path, part in found if isinstance(part, torch.Tensor)]
@@ -146,12 +146,16 @@ def forged(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def judged(id: str) -> None:
-    """Every forged outcome of an exercise is wrong, by a law's own words."""
+    """Every forged outcome of an exercise is wrong, by a law's own words.
+
+    Eight parts of the first case; of the last, which has other sizes, the first and the last part.
+    """
     exercise = REGISTRY[id]
-    for case in exercise.arrange(0)[::len(exercise.arrange(0)) - 1]:  # the first and the last
+    cases = exercise.arrange(0)
+    for case, count in ((cases[0], 8), (cases[-1], 2)):
         right = acting.run_act(exercise.act_fn, REFERENCE[id], case)
         assert exercise.judge_one(case, right).status == "pass"
-        for name, value in forged(right.value):
+        for name, value in forged(right.value, count):
             outcome = Outcome("value", value)
             verdict = exercise.judge_one(case, outcome)
             judging.close(outcome.value, right.value)

@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,32 @@ def test_a_hidden_import_is_seen(tmp_path):
     (tmp_path / "x.py").write_text("def f():\n    from dlsys_helpers import cards, claim\n"
                                    "    import dlsys.cli\n")
     assert imported(tmp_path / "x.py") == {"dlsys_helpers.cards", "dlsys_helpers", "dlsys.cli"}
+
+
+def defined(path: Path) -> set[str]:
+    """The names that a module defines: functions, classes, their methods, and what it assigns."""
+    found = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found |= {node.name, *(f"{node.name}.{part.name}" for part in node.body
+                                   if isinstance(part, ast.FunctionDef))}
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def unknown(text: str) -> list[str]:
+    """Of the names `module:name` in a text those that no module of this project defines."""
+    found = re.findall(r"\b((?:dlsys|tools)[\w.]*):([A-Za-z_][\w.]*\w)", text)
+    homes = {module: next(root / f"{module.replace('.', '/')}.py" for root in (SRC, ROOT)
+                          if (root / f"{module.replace('.', '/')}.py").exists())
+             for module, _ in found}
+    return [f"{module}:{name}" for module, name in found if name not in defined(homes[module])]
+
+
+def test_the_ways_through_the_code_name_what_is_there():
+    text = (SRC / "README.md").read_text("utf-8")
+    assert len(re.findall(r"\b(?:dlsys|tools)[\w.]*:\w", text)) > 50
+    assert unknown(text) == []
+    assert unknown(f"{text} tools.build:nothing") == ["tools.build:nothing"]

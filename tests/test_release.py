@@ -153,6 +153,8 @@ def test_a_wheel_brings_every_worksheet_and_lesson_without_outputs(tmp_path):
         assert {path.name for path in brought.iterdir()} == names
         for name in names:
             assert not any(cell.get("outputs") for cell in cells(brought / name))
+            facts = json.loads((brought / name).read_text("utf-8"))["metadata"]["dlsys"]
+            assert facts.get("rests_on", {}).keys() <= {"code"}
     assert (tmp_path / "dlsys_helpers/catalog/01.json").exists()
     assert not list(tmp_path.rglob("solutions"))
     assert not list(tmp_path.rglob("right_answers"))

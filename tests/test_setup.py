@@ -412,7 +412,8 @@ def test_what_the_lessons_import_is_in_the_first_part():
                 {node.module} if isinstance(node, ast.ImportFrom) and not node.level else set())
     modules = {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {
         "dlsys", "dlsys_helpers", "dlsys_checks", "dlsys_model"}
-    packages = {canonicalize_name(metadata.packages_distributions()[name][0]) for name in modules}
+    brought_by = metadata.packages_distributions()
+    packages = {canonicalize_name(brought_by[name][0]) for name in modules}
     first = lock.LOCK.read_text(encoding="utf-8").split("# Besides")[0]
     assert len(packages) > 8
     assert packages <= pins(first.splitlines()[1:]).keys()
@@ -458,7 +459,7 @@ def test_conda_specs_are_valid_and_its_python_is_allowed():
 # ---- make and CI
 
 @pytest.mark.parametrize(("target", "runs"), [
-    ("lab", "tools.lab 8888"), ("hub", "deploy.hub.local"), ("test", "pytest -p tools.suite -n 2"),
+    ("lab", "tools.lab 8888"), ("hub", "deploy.hub.local"), ("test", "pytest -p tools.suite -n 3"),
     ("build", "tools.build 01"), ("new", 'tools.new "05.2" rescale'),
     ("book", "tools.book"), ("book-serve", "tools.book --serve"),
     ("bench", "benchmarks"), ("sweep", "tools.sweep"), ("wheel", "pip wheel")])

@@ -1,6 +1,6 @@
 """How `make test` is split between workers, and where its minutes go: a pytest plugin.
 
-    python -m pytest -p tools.suite -n 2 --dist loadscope tests notebooks
+    python -m pytest -p tools.suite -n 3 --dist loadscope tests notebooks
 
 Tests that share something dear stay on one worker: the cells of a notebook, the tests of a file.
 Files whose tests share nothing are split by the stage that a test is about. Groups start longest
@@ -47,7 +47,10 @@ def group(nodeid: str) -> str:
 
 
 def cpu_seconds() -> float:
-    """CPU time, user and system, of this process and of the children it has waited for."""
+    """CPU time, user and system, of this process and of the children it has waited for.
+
+    Browsers and forked kernels are nobody's children: their time is in the worker's seconds alone.
+    """
     return sum(os.times()[:4])
 
 

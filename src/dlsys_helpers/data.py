@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -23,12 +24,18 @@ def digits() -> Split:
     The split is one fixed permutation, whatever the lesson's seed.
     Source: scikit-learn's `load_digits`, from the UCI optical digits test set.
     """
+    x, y = (part.clone() for part in _shuffled())
+    return Split(x[:1300], y[:1300], x[1300:], y[1300:])
+
+
+@cache
+def _shuffled() -> tuple[Tensor, Tensor]:
+    """All 1,797 digits in the order of the split; they are parsed from text, which is slow."""
     from sklearn.datasets import load_digits
     raw = load_digits()
     order = torch.randperm(len(raw.target), generator=torch.Generator().manual_seed(0))
-    x = torch.tensor(raw.data, dtype=torch.float32)[order] / 16
-    y = torch.tensor(raw.target, dtype=torch.int64)[order]
-    return Split(x[:1300], y[:1300], x[1300:], y[1300:])
+    return (torch.tensor(raw.data, dtype=torch.float32)[order] / 16,
+            torch.tensor(raw.target, dtype=torch.int64)[order])
 
 
 def xor_quadrants(n: int, seed: int) -> tuple[Tensor, Tensor]:

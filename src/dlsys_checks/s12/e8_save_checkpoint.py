@@ -42,7 +42,7 @@ ex.promise("no other", "After a call that returns no other file is left behind,"
 ex.promise("next", "and what a killed call has left does not stop the next.",
            says=("raised FileExistsError", "raised OSError"))
 ex.promise("neighbours", "Other files stay, also those whose names begin with path; "
-           'path + ".part" may count as a leftover.',
+           'path + ".part" and path + ".tmp" may count as leftovers.',
            says=("other files of the folder",))
 ex.promise("generator", "The state of the generator stays.",
            says=("generator's state after the call",))
