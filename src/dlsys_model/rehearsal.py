@@ -73,7 +73,6 @@ def _outcome(parts: Parts, plan: Plan) -> dict[str, Tensor]:
     letters = "".join(parts.class_numbers(list("lkjihgfedcba"), {}))
     ids = steps.cumsum(0) % len(letters)
     text = Text(ids[:480], ids[480:], letters)
-    _forward_with_dropout(parts)
     run = Training(Network(SHAPE, parts, 0.0), text, plan)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rehearsal.pt")
@@ -95,10 +94,3 @@ def _outcome(parts: Parts, plan: Plan) -> dict[str, Tensor]:
                                                    in again.averaged.parameters()]),
                 "the letters written": F.one_hot(torch.tensor(list(write(
                     model, row[0, :3], 12, 0.01))), 12).float()}
-
-
-def _forward_with_dropout(parts: Parts) -> None:
-    """A step with dropout on, whose numbers nobody compares, and the random state as before."""
-    with torch.random.fork_rng(devices=[]):
-        model = Network(SHAPE, parts, 0.5).train()
-        model(torch.zeros(2, 8, dtype=torch.int64)).sum().backward()
