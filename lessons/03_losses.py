@@ -455,8 +455,8 @@ loss_late = F.mse_loss(model(x_big), y_big).item()
 
 # %% trap="03.3" role="guess" quoted="wrong"
 guess("03.3", "How far do the weights move in the step on that batch?",
-      choices=["about `10`", "`1`, the limit", "over `1000`",
-               "`0.1`, the rate times the limit"])
+      choices=["`0.1`, the rate times the limit", "over `1000`",
+               "about `10`", "`1`, the limit"])
 
 # %% trap="03.3" role="look"
 norm_now = nn.utils.get_total_norm([p.grad for p in model.parameters()])
@@ -466,7 +466,7 @@ prepare().step()                                  # no clipping at all
 unclipped = weights()
 
 # %% trap="03.3" role="look"
-measured("03.3", 2)
+measured("03.3", 1)
 
 # %% trap="03.3" role="look"
 claim("clipped after it: distance moved", (late - start).norm(), above=1000)

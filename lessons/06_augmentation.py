@@ -630,14 +630,14 @@ def stop_and_best(losses: list[float], patience: int,
                   min_delta: float) -> tuple[int, int]:
     """(epoch at which training stops, epoch whose weights to restore).
 
-    Epochs count from 0; losses, left as it is, holds a validation loss for
-    each, finite or NaN; patience >= 1, min_delta >= 0. One that is more
-    than min_delta below the reference is progress and becomes the
-    reference; the first loss that is a number always does. Training stops
-    at the patience-th epoch in a row without progress, else at the last.
-    Restored is the first epoch with the lowest loss up to the stop, be it
-    progress or not. NaN is neither progress nor lowest; if all are NaN
-    up to the stop, restore epoch 0.
+    losses: the validation loss of epoch 0, 1, 2 and so on; the list stays
+    as it is. A loss may be NaN; patience >= 1, min_delta >= 0. The first
+    loss that is a number is progress. After it, progress is a loss more
+    than min_delta below that of the last progress. Training stops at the
+    patience-th epoch in a row without progress, else at the last. Restored
+    is the first epoch with the lowest loss up to the stop, be it progress
+    or not. NaN is neither progress nor lowest; if all are NaN up to the
+    stop, restore epoch 0.
 
     Example: [3., 2., 2.5, 1.9, 2.1] with patience 2, min_delta 0.5 is
     (3, 3).
