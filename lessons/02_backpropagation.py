@@ -118,9 +118,10 @@ claim("by a product of two", kept["a * b"], expected=8000)
 # %% [markdown] trap="02.1" role="situation" core=true fault="zero_grad is missing: gradients add up" symptom="loss goes up and down and never settles, zero_grad missing"
 # ## A training loop from memory
 #
-# You write the training loop from memory and leave out one line. "Without it training
-# diverges," says a colleague who looks over your shoulder. The data are noiseless and
-# linear, so the loss can reach zero. Every step sees all rows.
+# You write the training loop from memory and leave out one line. "Without it each step
+# is only too long, as at a higher rate," says a colleague who looks over your shoulder.
+# The data are noiseless and linear, so the loss can reach zero. You try it twice: each
+# step sees all rows, or 8 of them, drawn anew.
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)
@@ -148,17 +149,20 @@ def descend(steps, clear, momentum=0.0, batch=None):
         opt.step()
     return losses
 
+# %% trap="02.1" role="break"
 cleared, piled = descend(400, clear=True), descend(400, clear=False)
+pushed = descend(400, clear=False, batch=8)
 
 # %% trap="02.1" role="guess" quoted="wrong"
 guess("02.1",
       "With `clear=False`: what does the loss do over 400 steps?",
-      choices=["it falls to zero, only more slowly",
-               "it grows without bound", "it swings and gets no smaller",
-               "it falls to zero faster"])
+      choices=["all rows: it swings; batches of 8: it swings",
+               "all rows: it grows; batches of 8: it grows",
+               "all rows: it falls; batches of 8: it swings",
+               "all rows: it swings; batches of 8: it grows"])
 
 # %% trap="02.1" role="look"
-measured("02.1", 2)
+measured("02.1", 3)
 
 # %% trap="02.1" role="look"
 plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
@@ -167,9 +171,14 @@ plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
            alt="One curve falls to zero; the other falls, rises again and "
                "repeats, without getting smaller.")
 
+# %% trap="02.1" role="look"
+claim("highest loss over the first, not cleared",
+      max(pushed) / pushed[0], above=20)
+
 # %% [markdown] trap="02.1" role="look"
-# It neither settles nor diverges. Four equal batches without a step between them show
-# why: each backward adds its gradient to the ones before.
+# On all rows it neither settles nor diverges. In batches of 8 it exceeds 20 times its
+# first value. Four equal batches without a step between them show why: each backward
+# adds its gradient to the ones before.
 
 # %% trap="02.1" role="look"
 probe = nn.Linear(3, 1)
@@ -186,7 +195,8 @@ claim("norm of the fourth gradient over that of the first",
 # %% [markdown] trap="02.1" role="why"
 # `backward` *adds* to `.grad`. Without clearing, the step is the sum of all gradients so
 # far. Without weight decay that is a method with a name: SGD with momentum 1. It swings
-# like a pendulum without friction. Clear anywhere between a step and the next backward.
+# like a pendulum without friction, and random batches push the pendulum higher and
+# higher. Clear anywhere between a step and the next backward.
 
 # %% trap="02.1" role="repair"
 pendulum = descend(40, clear=True, momentum=1.0)
@@ -197,7 +207,7 @@ print(f"cleared, step 400: {cleared[-1]:.0e}")
 # %% trap="02.1" role="repair"
 claim("loss after 400 steps, cleared", cleared[-1], below=1e-3)
 
-# %% [markdown] trap="02.1" role="more" topics="momentum 1 · None is no zero · random batches"
+# %% [markdown] trap="02.1" role="more" topics="momentum 1 · None is no zero · batches with zero_grad"
 # Not cleared is momentum 1, to rounding:
 
 # %% trap="02.1" role="more"
@@ -240,20 +250,14 @@ claim("zeros: it moves on by its own momentum", zeros, expected=0.833,
       within=1e-3)
 
 # %% [markdown] trap="02.1" role="more"
-# A pendulum that is pushed at random does not keep its swing. Take the same fit with
-# random batches of 8 rows, as you would train.
+# In the same batches of 8 rows, with the line in its place, the loss falls to zero:
 
 # %% trap="02.1" role="more"
-pushed = descend(400, clear=False, batch=8)
 calm = descend(400, clear=True, batch=8)
-print(f"batches of 8, not cleared, step 400: "
-      f"{pushed[-1] / pushed[0]:.0e} times the first loss")
 
 # %% trap="02.1" role="more"
 claim("loss after 400 steps in batches of 8, cleared", calm[-1],
       below=1e-3)
-claim("highest loss over the first, not cleared",
-      max(pushed) / pushed[0], above=20)
 
 # %% [markdown] trap="02.1" role="folklore"
 # **Told:** without `zero_grad` the loss falls faster, then diverges. **Measured:** in
@@ -585,11 +589,74 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # ## Four small batches for one big one
 #
 # A batch of 32 does not fit, so you call `backward` on 4 micro-batches of 8 and step
-# once. "Divide each loss by 4, or your learning rate is in effect 4 times too large and
-# SGD leaves for infinity," says a colleague. You forget it, and train with Adam.
+# once. "Divide each loss by 4, or your learning rate is in effect 4 times too large,"
+# says a colleague. You do. Six of the 32 rows are padding: their label is `-100`, which
+# `cross_entropy` leaves out. They stand at the front.
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
+head, labels = nn.Linear(16, 5), torch.randint(5, (32,))
+labels[:6] = -100                # padding: six of the first eight rows
+
+def gradient_of(x, y):
+    """The gradient of the mean loss by the weights of head."""
+    loss = F.cross_entropy(head(x), y)
+    return torch.autograd.grad(loss, head.weight)[0]
+
+def error(parts):
+    """How far the sum is from the whole batch's gradient, relative."""
+    return ((sum(parts) - whole).norm() / whole.norm()).item()
+
+# %% trap="02.4" role="break"
+whole, cut = gradient_of(inputs, labels), labels.split(8)
+by_four = error(gradient_of(x, y) / 4
+                for x, y in zip(inputs.split(8), cut))
+
+# %% trap="02.4" role="guess" quoted="right"
+guess("02.4",
+      "How far is the accumulated gradient from that of the whole batch, "
+      "in percent of its norm?", unit="%")
+
+# %% trap="02.4" role="look"
+print(f"off by {by_four:.0%}; labelled rows by part: "
+      f"{[int((y >= 0).sum()) for y in cut]}")
+
+# %% trap="02.4" role="look"
+measured("02.4", 100 * by_four, right=(38, 112))
+
+# %% trap="02.4" role="look"
+claim("relative error with padding, by share of the rows", by_four,
+      above=0.1)
+
+# %% [markdown] trap="02.4" role="why"
+# Each part's loss is the mean over its *labelled* rows. In the first part two rows are
+# left, and a quarter of the gradient is theirs: each counts as much as four others.
+# Dividing by the *number* of parts is right only when all of them average over the same
+# number of rows. Weigh each loss by its **share of what the loss divides by**.
+
+# %% trap="02.4" role="why"
+draw_boxes({"labelled rows": {f"part {k}": n for k, n in enumerate(
+                [int((y >= 0).sum()) for y in cut], 1)},
+            "divided by 4": {f"part {k}": 6.5 for k in range(1, 5)}},
+           unit="rows' worth of gradient",
+           title="Divided by 4, two rows weigh like six and a half",
+           alt="Two stacks. By labelled rows the parts are 2, 8, 8 and 8. "
+               "Divided by the number of parts each weighs 6.5.")
+
+# %% trap="02.4" role="repair"
+labelled = int((labels >= 0).sum())
+by_labels = error(gradient_of(x, y) * int((y >= 0).sum()) / labelled
+                  for x, y in zip(inputs.split(8), cut))
+print(f"off by {by_four:.0%} divided by 4, {by_labels:.0%} by share")
+
+# %% trap="02.4" role="repair"
+claim("by share of the labelled rows", by_labels, below=1e-5)
+
+# %% [markdown] trap="02.4" role="more" topics="a smaller last part · BatchNorm · Adam hides a factor"
+# Without padding the share of the rows is enough. With 28 rows the last part has 4, and
+# divided by 4 each of its rows counts twice:
+
+# %% trap="02.4" role="more"
 wanted = inputs @ torch.randn(16, 1)
 
 def undivided(n):
@@ -602,7 +669,33 @@ def accumulate(model, rows, scale, size=8):
         (scale(len(x)) * F.mse_loss(model(x), y)).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
-# %% trap="02.4" role="break"
+# %% trap="02.4" role="more"
+def off(model, rows, scale):
+    """Relative error of the accumulated gradient."""
+    whole = accumulate(model, rows, undivided, size=rows)
+    error = accumulate(model, rows, scale) - whole
+    return (error.norm() / whole.norm()).item()
+
+model = nn.Linear(16, 1)
+normed = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(),
+                       nn.Linear(32, 1))
+with_norm = off(normed, 32, lambda n: n / 32)
+
+# %% trap="02.4" role="more"
+claim("relative error divided by 4, equal parts",
+      off(model, 32, lambda n: 1 / 4), below=1e-5)
+claim("divided by 4, a smaller last part",
+      off(model, 28, lambda n: 1 / 4), above=0.05)
+claim("by share of the rows", off(model, 28, lambda n: n / 28), below=1e-5)
+claim("relative error with BatchNorm, by share of the rows", with_norm,
+      above=0.15)
+
+# %% [markdown] trap="02.4" role="more"
+# BatchNorm in train mode sees 8 rows instead of 32: a scale does not mend that. And
+# what if you forget to divide? Each gradient is four times too long. SGD leaves for
+# infinity. Adam divides each gradient by its own running size, so the factor cancels:
+
+# %% trap="02.4" role="more"
 def fitted(optimizer, lr, scale, size=8):
     """Final loss and weight after 20 accumulated steps."""
     torch.manual_seed(SEED)      # the same start every time
@@ -613,125 +706,31 @@ def fitted(optimizer, lr, scale, size=8):
         opt.step()
     return F.mse_loss(model(inputs), wanted).item(), model.weight.detach()
 
-# %% trap="02.4" role="break"
+# %% trap="02.4" role="more"
 from torch.optim import SGD, Adam
 
 sgd_big, _ = fitted(SGD, 0.15, undivided, size=32)
 sgd_small, _ = fitted(SGD, 0.15, undivided)
 _, adam_big = fitted(Adam, 0.05, undivided, size=32)
 _, adam_small = fitted(Adam, 0.05, undivided)
+once = accumulate(model, 32, undivided, size=32).norm()
+ratio = (accumulate(model, 32, undivided).norm() / once).item()
 
-# %% trap="02.4" role="guess" quoted="right"
-guess("02.4",
-      "Adam, 20 steps, whole batch against four undivided parts: how do "
-      "the weights compare?",
-      choices=["the same, to about four decimals",
-               "four times as far from the start",
-               "they blow up, as with SGD"])
-
-# %% trap="02.4" role="look"
-model = nn.Linear(16, 1)
-whole = accumulate(model, 32, undivided, size=32)
-ratio = (accumulate(model, 32, undivided).norm() / whole.norm()).item()
-print(f"undivided gradient / gradient of the whole batch: {ratio:.2f}")
-
-# %% trap="02.4" role="look"
-measured("02.4", 0)
-
-# %% trap="02.4" role="look"
+# %% trap="02.4" role="more"
 claim("norm of the undivided gradient over that of the whole", ratio,
       expected=4, within=1e-3)
-
-# %% [markdown] trap="02.4" role="look"
-# Each gradient is four times too long. SGD leaves for infinity. Adam makes the same
-# mistake and ends at the same weights:
-
-# %% trap="02.4" role="look"
 claim("largest gap between Adam's weights, without weight decay",
       (adam_big - adam_small).abs().max(), below=1e-4)
-
-# %% [markdown] trap="02.4" role="why"
-# Adam divides each gradient by its own running size, so a constant factor cancels: the
-# mistake stays silent, and surfaces when you give Adam a decay, clip, or return to SGD.
-# And dividing by the *number* of micro-batches is right only when all have the same
-# size. With 28 rows the last micro-batch has 4, and each of its rows counts twice. Weigh
-# each loss by its **share of the rows**.
-
-# %% trap="02.4" role="why"
-draw_boxes({"28 rows": {"part 1": 8, "part 2": 8, "part 3": 8, "part 4": 4},
-            "divided by 4": {"part 1": 7, "part 2": 7, "part 3": 7,
-                             "part 4": 7}},
-           unit="rows' worth of gradient",
-           title="Divided by 4, four rows weigh like seven",
-           alt="Two stacks. By rows the parts are 8, 8, 8 and 4. Divided "
-               "by the number of parts each weighs 7.")
-
-# %% trap="02.4" role="repair"
-def off(model, rows, scale):
-    """Relative error of the accumulated gradient."""
-    whole = accumulate(model, rows, undivided, size=rows)
-    error = accumulate(model, rows, scale) - whole
-    return (error.norm() / whole.norm()).item()
-
-by_count = off(model, 28, lambda n: 1 / 4)
-by_share = off(model, 28, lambda n: n / 28)
-print(f"off by {by_count:.0%} divided by 4, {by_share:.0%} by share")
-
-# %% trap="02.4" role="repair"
-claim("by share of the rows", by_share, below=1e-5)
-
-# %% [markdown] trap="02.4" role="more" topics="SGD · padding · BatchNorm"
-# The same for parts of equal size, and what SGD made of it:
-
-# %% trap="02.4" role="more"
-claim("relative error divided by 4, equal parts",
-      off(model, 32, lambda n: 1 / 4), below=1e-5)
-claim("divided by 4, a smaller last part", by_count, above=0.05)
 claim("final loss of SGD, whole batch", sgd_big, below=2)
 claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
-
-# %% [markdown] trap="02.4" role="more"
-# What counts is the number that the loss itself divides by. With padding, labels of
-# `-100` that `cross_entropy` leaves out, that is the number of rows *with* a label.
-# And BatchNorm in train mode sees 8 rows instead of 32: a scale does not mend that.
-
-# %% trap="02.4" role="more"
-def parts_off(share):
-    """Relative error with padding; share(labels) weighs each part of 8."""
-    wrong = whole_gradient - sum(
-        share(part) * torch.autograd.grad(
-            F.cross_entropy(head(x), part), head.weight)[0]
-        for x, part in zip(inputs.split(8), labels.split(8)))
-    return (wrong.norm() / whole_gradient.norm()).item()
-
-head, labels = nn.Linear(16, 5), torch.randint(5, (32,))
-labels[:6] = -100                # padding: six of the first eight rows
-whole_gradient, = torch.autograd.grad(
-    F.cross_entropy(head(inputs), labels), head.weight)
-
-# %% trap="02.4" role="more"
-claim("relative error with padding, by share of the rows",
-      parts_off(lambda part: len(part) / 32), above=0.1)
-claim("by share of the labelled rows",
-      parts_off(lambda part: int((part >= 0).sum()) / 26), below=1e-5)
-
-# %% [markdown] trap="02.4" role="more"
-# With BatchNorm in the model, the share of the rows is not enough:
-
-# %% trap="02.4" role="more"
-normed = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(),
-                       nn.Linear(32, 1))
-with_norm = off(normed, 32, lambda n: n / 32)
-claim("relative error with BatchNorm, by share of the rows", with_norm,
-      above=0.15)
 
 # %% [markdown] trap="02.4" role="folklore"
 # **Told:** divide by the number of micro-batches and you have the big batch.
 # **Measured:** yes for equal parts without padding and BatchNorm. With a last part half
 # as large as the others the gradient is off by more than 5 %, with padding for most of
-# one part by more than 10 %, with BatchNorm in parts of 8 rows by more than 15 %. **Told:** without dividing, training becomes
-# unstable. **Measured:** with SGD at 0.15, yes; with Adam without weight decay the
-# weights agree.
+# one part by more than 10 %, with BatchNorm in parts of 8 rows by more than 15 %.
+# **Told:** without dividing, training becomes unstable. **Measured:** with SGD at 0.15,
+# yes; with Adam without weight decay the weights agree.
 
 # %% trap="02.4" role="exercise" points=4 difficulty=3 minutes=15
 def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
@@ -820,9 +819,8 @@ with watched():                  # only looks, changes nothing
         held.append(held_bytes())
 
 # %% trap="02.5" role="guess" quoted="right"
-guess("02.5", "Which graphs are still held after the fourth batch?",
-      choices=["none: their batches are gone",
-               "four, one for each batch", "one, that of the last batch"])
+guess("02.5", "By how many kB does `held` grow from one batch to the next?",
+      unit="kB")
 
 # %% trap="02.5" role="look"
 print(f"kB held after each batch: {[round(h / 1000) for h in held]}")
@@ -832,7 +830,7 @@ del total
 print(f"without the sum: {held_bytes()}")
 
 # %% trap="02.5" role="look"
-measured("02.5", 1)
+measured("02.5", each / 1000, right=(550, 750))
 
 # %% trap="02.5" role="look"
 plot_columns({f"batch {n}": kept / 1000 for n, kept in enumerate(held, 1)},

@@ -90,8 +90,8 @@ claim("the loss of guessing among 10 classes, ln 10",
 # ## A loss that wants probabilities
 #
 # "Cross-entropy compares probabilities," says the textbook, so you give it some. It runs,
-# and with plain SGD far too many of the digits come out wrong. There are 10 classes, and
-# some day the model is perfectly sure and perfectly right.
+# and with plain SGD far too many of the digits come out wrong. Take one row on which the
+# model is sure and wrong: a logit of `10` at a wrong class, `0` at the other nine.
 
 # %% trap="03.1" role="break"
 def mlp(outputs=10):
@@ -106,21 +106,40 @@ losses = fit(reader, x_train, y_train, steps=300, lr=0.1,
              loss=of_probabilities, optimizer=torch.optim.SGD)
 score_twice = accuracy(reader, x_test, y_test)
 
+# %% trap="03.1" role="break"
+def pull_of(loss):
+    """Norm of the gradient on the logits of one confident mistake."""
+    z = torch.zeros(1, 10).index_fill(1, torch.tensor([1]), 10.0)
+    z.requires_grad_()
+    slope, = torch.autograd.grad(loss(z, torch.tensor([0])), z)
+    return slope.norm().item()
+
+once, twice = pull_of(F.cross_entropy), pull_of(of_probabilities)
+
 # %% trap="03.1" role="guess" quoted="right"
-guess("03.1", "What does this loss show for a perfect answer?",
-      unit="nats")
+guess("03.1", "On this row, how many times larger is `once`, the gradient "
+      "of the loss on logits, than `twice`?", unit="times")
 
 # %% trap="03.1" role="look"
 first = torch.zeros(4, dtype=torch.long)          # class 0 is right
 sure = 40 * F.one_hot(first, 10).float()
 wrong = 10 * F.one_hot(first + 1, 10).float()
-print(f"accuracy {score_twice:.2f}, loss {losses[-1]:.2f}")
+print(f"accuracy {score_twice:.2f}, loss {losses[-1]:.2f}; "
+      f"gradient {once:.2f} on logits, {twice:.1e} on probabilities")
 for name, z in {"sure and right": sure, "sure, wrong": wrong}.items():
     print(f"{name}: {of_probabilities(z, first):.4f}, "
           f"with one softmax {F.cross_entropy(z, first):.4f}")
 
 # %% trap="03.1" role="look"
-measured("03.1", of_probabilities(sure, first), right=(1, 2))
+measured("03.1", once / twice, right=(6000, 18_000))
+
+# %% trap="03.1" role="look"
+claim("gradient on a confident mistake, on logits over probabilities",
+      once / twice, above=5000)
+
+# %% [markdown] trap="03.1" role="look"
+# Where the model is most wrong, the second softmax asks for almost nothing. And a
+# perfect answer does not bring the loss to zero:
 
 # %% trap="03.1" role="look"
 claim("a perfect answer: loss", of_probabilities(sure, first),
@@ -141,8 +160,7 @@ plot_lines(margins, {
         "half and one and a half.")
 
 # %% [markdown] trap="03.1" role="look"
-# Put the logit on the far left and read the slope: where the model is most wrong, the
-# second softmax asks for almost nothing.
+# Put the logit on the far left and read the slope.
 
 # %% role="explore" explorer="loss_curves"
 from dlsys_helpers.explorers.loss_curves import loss_curves
@@ -357,23 +375,18 @@ claim("one-hot squared error: share right", score["one_hot_mse"],
 # is almost zero.
 
 # %% trap="03.2" role="more"
-def pull(loss):
-    """Gradient norm on one confident mistake: class 1 at 10, 0 is right."""
-    z = torch.zeros(1, 10).index_fill(1, torch.tensor([1]), 10.0)
-    z.requires_grad_()
-    return torch.autograd.grad(loss(z, torch.tensor([0])), z)[0].norm()
-
-after_softmax = pull(lambda z, y: one_hot_mse(z.softmax(1), y))
+# pull_of is the gradient on the confident mistake of trap 03.1.
+after_softmax = pull_of(lambda z, y: one_hot_mse(z.softmax(1), y))
+on_outputs = pull_of(one_hot_mse)
 print(f"squared error after a softmax {after_softmax:.4f}, on the outputs "
-      f"{pull(one_hot_mse):.2f}, cross-entropy {pull(F.cross_entropy):.2f}")
+      f"{on_outputs:.2f}, cross-entropy {once:.2f}")
 
 # %% trap="03.2" role="more"
 claim("squared error after a softmax: gradient norm", after_softmax,
       below=0.001)
-claim("squared error on the outputs: gradient norm", pull(one_hot_mse),
+claim("squared error on the outputs: gradient norm", on_outputs,
       expected=2.01, within=0.01)
-claim("cross-entropy: gradient norm", pull(F.cross_entropy),
-      expected=1.41, within=0.01)
+claim("cross-entropy: gradient norm", once, expected=1.41, within=0.01)
 
 # %% [markdown] trap="03.2" role="folklore"
 # **Told:** squared error is wrong for classes, because its gradient vanishes on
@@ -442,8 +455,8 @@ loss_late = F.mse_loss(model(x_big), y_big).item()
 
 # %% trap="03.3" role="guess" quoted="wrong"
 guess("03.3", "How far do the weights move in the step on that batch?",
-      choices=["about `10`", "`1`, the limit", "over `1000`",
-               "`0.1`, the rate times the limit"])
+      choices=["`0.1`, the rate times the limit", "over `1000`",
+               "about `10`", "`1`, the limit"])
 
 # %% trap="03.3" role="look"
 norm_now = nn.utils.get_total_norm([p.grad for p in model.parameters()])
@@ -453,7 +466,7 @@ prepare().step()                                  # no clipping at all
 unclipped = weights()
 
 # %% trap="03.3" role="look"
-measured("03.3", 2)
+measured("03.3", 1)
 
 # %% trap="03.3" role="look"
 claim("clipped after it: distance moved", (late - start).norm(), above=1000)

@@ -106,31 +106,50 @@ from dlsys_helpers.explorers.optimizer_paths import optimizer_paths
 
 optimizer_paths
 
-# %% [markdown] trap="04.1" role="situation" core=true fault="norm gains get weight decay: filtered by name" symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
-# ## A list of names for weight decay
+# %% [markdown] trap="04.1" role="situation" core=true fault="gains get weight decay: filtered by name or by axes" symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
+# ## Two filters for weight decay
 #
-# You keep biases and norm gains out of weight decay. The list of names below stands in
-# many scripts. "Then only the matrices decay," says a colleague. The model is torch's own
-# encoder layer, and 4 of its tensors are matrices.
+# You keep biases and gains, which only scale a channel, out of weight decay. The list of
+# names below stands in many scripts. "It misses some. Go by axes instead: what has two or
+# more is a matrix and decays, and no gain does," says a colleague. You try the list on
+# torch's own encoder layer, the rule by axes on a ConvNeXt.
 
 # %% trap="04.1" role="break"
+from torchvision import models
+
 encoder = nn.TransformerEncoderLayer(64, 4, batch_first=True)
 exempt = ("bias", "LayerNorm.weight")      # the list that is copied
-
 decayed = [name for name, _ in encoder.named_parameters()
            if not any(part in name for part in exempt)]
 
+with torch.device("meta"):
+    convnext = models.convnext_tiny()
+by_axes = {name: p for name, p in convnext.named_parameters()
+           if p.ndim >= 2}                 # these are decayed
+
 # %% trap="04.1" role="guess" quoted="wrong"
-guess("04.1",
-      "How many of the layer's 12 tensors does the filter leave to be "
-      "decayed?", unit="tensors")
+guess("04.1", "How many gains of the ConvNeXt are among those that the "
+      "rule by axes decays?", unit="gains")
+
+# %% trap="04.1" role="look"
+scales = {name: p for name, p in by_axes.items() if "layer_scale" in name}
+print(f"{len(scales)} gains, such as {next(iter(scales))}: "
+      f"{tuple(next(iter(scales.values())).shape)}")
+
+# %% trap="04.1" role="look"
+measured("04.1", len(scales), right=(18, 18))
+
+# %% trap="04.1" role="look"
+claim("ConvNeXt-T: gains that the rule by axes decays", len(scales),
+      expected=18)
+
+# %% [markdown] trap="04.1" role="look"
+# They multiply each residual branch, channel by channel. And the list of names lets two
+# gains of the encoder layer through:
 
 # %% trap="04.1" role="look"
 print(*decayed, sep="\n")
 gains = [name for name in decayed if name.startswith("norm")]
-
-# %% trap="04.1" role="look"
-measured("04.1", len(decayed), right=(6, 6))
 
 # %% trap="04.1" role="look"
 claim("gains of a norm among them", len(gains), expected=2)
@@ -138,8 +157,8 @@ claim("gains of a norm among them", len(gains), expected=2)
 # %% [markdown] trap="04.1" role="why"
 # `LayerNorm` is the name of a *class*. Parameters are named after *attributes*: `norm1` in
 # this layer, `bn1` and `downsample.1` in ResNet, `ln_f` elsewhere. So the gains slip
-# through the list, and nothing is raised. Ask what a tensor is, not what somebody called
-# it: in this layer gains and biases have one axis, weights have two.
+# through the list. Axes are nearer to what a tensor is, but they say how it is *stored*: a
+# gain for images has the shape `(96, 1, 1)`. Neither filter raises anything.
 
 # %% trap="04.1" role="repair"
 def by_shape(model):
@@ -150,6 +169,10 @@ def by_shape(model):
 
 matrices, vectors = by_shape(encoder)
 print(f"decayed {len(matrices)}, exempt {len(vectors)}")
+
+# %% [markdown] trap="04.1" role="repair"
+# Go by axes, print the decayed group once, and name the exceptions that you find there,
+# such as `layer_scale`. In the encoder layer there are none:
 
 # %% trap="04.1" role="repair"
 claim("encoder: tensors that are decayed", len(matrices), expected=4)
@@ -167,12 +190,10 @@ draw_boxes({
         "decayed, six biases exempt; by axes four matrices are decayed, "
         "six biases and two gains exempt.")
 
-# %% [markdown] trap="04.1" role="more" topics="ResNet · gains with three axes · embeddings · what it costs"
+# %% [markdown] trap="04.1" role="more" topics="ResNet · embeddings · what it costs"
 # In ResNet the list finds no gain at all. The rule by axes finds them all:
 
 # %% trap="04.1" role="more"
-from torchvision import models
-
 with torch.device("meta"):
     resnet = models.resnet18()
 norms = {name: m for name, m in resnet.named_modules()
@@ -188,21 +209,6 @@ claim("norms in ResNet-18", len(norms), expected=20)
 claim("norms that a filter for 'norm' in the name finds", len(caught),
       expected=0)
 claim("ResNet-18: gains that are decayed", len(missed), expected=0)
-
-# %% [markdown] trap="04.1" role="more"
-# The rule by axes has exceptions, too. ConvNeXt multiplies each residual branch by
-# a gain per channel, and that gain has three axes.
-
-# %% trap="04.1" role="more"
-with torch.device("meta"):
-    convnext = models.convnext_tiny()
-scales = [p for name, p in convnext.named_parameters()
-          if "layer_scale" in name]
-print(f"{len(scales)} gains such as {tuple(scales[0].shape)}")
-
-# %% trap="04.1" role="more"
-claim("ConvNeXt-T: gains that the rule by axes decays",
-      sum(p.ndim >= 2 for p in scales), expected=18)
 
 # %% [markdown] trap="04.1" role="more"
 # An embedding has two axes as well. Some recipes decay it, some do not: write the decision
@@ -411,12 +417,13 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # weights. **Source:** [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section
 # 2.1, on the effective step.
 
-# %% [markdown] trap="04.3" role="situation" core=true fault="scheduler.step() called per epoch, not per batch" symptom="learning rate never rises, or decays far too early: scheduler.step() per epoch or per batch"
-# ## A one-cycle schedule in the epoch loop
+# %% [markdown] trap="04.3" role="situation" core=true fault="scheduler.step() per batch, its numbers count epochs" symptom="learning rate never rises, decays far too early or goes up and down: scheduler.step() per epoch or per batch"
+# ## Ten epochs on a cosine
 #
-# Ten epochs of 100 batches. You set up a one-cycle schedule with a peak of 0.1 over
-# `total_steps=1000`, and call `schedule.step()` at the end of the epoch, where your old
-# schedule stood. Nothing complains. You log the rate of each batch.
+# Ten epochs of 100 batches, and `CosineAnnealingLR(opt, T_max=10)`: ten epochs down to
+# zero. While tidying up somebody moves `schedule.step()` into the loop over batches.
+# Nothing complains. "Then the rate is zero after ten batches, and stays there," says a
+# colleague. You log the rate of each batch.
 
 # %% trap="04.3" role="break"
 def rates_of(build, batches, every=1):
@@ -431,21 +438,46 @@ def rates_of(build, batches, every=1):
             schedule.step()
     return used
 
+def cosine(opt):
+    return sched.CosineAnnealingLR(opt, T_max=10)
+
+waves = rates_of(cosine, 1000)                  # once per batch
+
+# %% trap="04.3" role="guess" quoted="wrong"
+guess("04.3", "At how many of the 1,000 batches in the log, `waves`, is "
+      "the rate zero?", unit="batches")
+
+# %% trap="04.3" role="look"
+at_zero = sum(rate < 1e-9 for rate in waves)
+print(f"batches at a rate of zero: {at_zero}; highest rate of the last "
+      f"hundred: {max(waves[-100:]):.2f}")
+
+# %% trap="04.3" role="look"
+measured("04.3", at_zero, right=(50, 50))
+
+# %% trap="04.3" role="look"
+claim("T_max=10 called per batch: times down to zero in 1,000", at_zero,
+      expected=50)
+
+# %% trap="04.3" role="look"
+plot_lines(range(1, 61), {"called per batch": waves[:60],
+                          "called per epoch": rates_of(cosine, 60, 100)},
+           xlabel="batch", ylabel="learning rate",
+           title="Past its end the cosine comes up again",
+           alt="The rate of the first 60 batches. Called per batch it "
+               "swings between 0.1 and zero, three times; called per epoch "
+               "it is still at 0.1.")
+
+# %% [markdown] trap="04.3" role="look"
+# The formula has no end: it climbs back to the full rate. The reverse is as silent. Call a
+# one-cycle schedule with `total_steps=1000` once per epoch:
+
+# %% trap="04.3" role="look"
 def cycle(opt):
     return sched.OneCycleLR(opt, max_lr=0.1, total_steps=1000)
 
 starved = rates_of(cycle, 1000, every=100)      # once per epoch
-
-# %% trap="04.3" role="guess"
-guess("04.3", "What is the highest rate in the log, `starved`?",
-      choices=["`0.1`, the peak", "about `0.05`", "about `0.01`",
-               "about `0.004`"])
-
-# %% trap="04.3" role="look"
 print(f"rates run from {min(starved):.5f} to {max(starved):.5f}")
-
-# %% trap="04.3" role="look"
-measured("04.3", 3)
 
 # %% trap="04.3" role="look"
 claim("highest rate that a batch sees, where 0.1 was the plan",
@@ -453,8 +485,9 @@ claim("highest rate that a batch sees, where 0.1 was the plan",
 
 # %% [markdown] trap="04.3" role="why"
 # A scheduler knows neither batches nor epochs. It counts calls of `step()`, and its
-# numbers are numbers of calls. Ten calls of 1,000 leave one-cycle at the foot of its
-# climb. Count calls and numbers in one unit.
+# numbers are numbers of calls. A thousand calls of ten run through the cosine a hundred
+# times, down and up; ten calls of 1,000 leave one-cycle at the foot of its climb. Count
+# calls and numbers in one unit.
 
 # %% trap="04.3" role="why"
 draw_blocks({"called per epoch": ["batch", "opt.step()", "schedule.step()"],
@@ -494,17 +527,14 @@ from dlsys_helpers.explorers.schedules import schedules
 
 schedules
 
-# %% [markdown] trap="04.3" role="more" topics="the other direction · StepLR and cosine · where one-cycle is loud"
-# `StepLR` and `CosineAnnealingLR` count in the same way, and the mistake works in both
-# directions:
+# %% [markdown] trap="04.3" role="more" topics="StepLR · a cosine that hardly falls · where one-cycle is loud"
+# `StepLR` counts in the same way, and a cosine of 1,000 calls that is called per epoch
+# hardly falls:
 
 # %% trap="04.3" role="more"
 steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
 claim("StepLR(30), meant for epochs, per batch: rate at batch 100",
       steps[100], expected=1e-4, within=1e-9)
-waves = rates_of(lambda opt: sched.CosineAnnealingLR(opt, 10), 1000)
-claim("T_max=10 called per batch: times down to zero in 1,000",
-      sum(rate < 1e-9 for rate in waves), expected=50)
 flat = rates_of(lambda opt: sched.CosineAnnealingLR(opt, 1000), 1000, 100)
 claim("T_max=1000 called per epoch: last rate, of 0.1", flat[-1],
       expected=0.09998, within=1e-5)
@@ -590,8 +620,8 @@ forgotten = trained(torch.optim.AdamW)           # no weight_decay given
 guess("04.4",
       "How large is the largest difference between their weights after "
       "100 steps?",
-      choices=["`0`: neither was given a decay", "about `1e-7`: rounding",
-               "over `1e-4`"])
+      choices=["over `1e-4`", "about `1e-7`: rounding",
+               "`0`: neither was given a decay"])
 
 # %% trap="04.4" role="look"
 gap = (forgotten - plain).abs().max()
@@ -600,7 +630,7 @@ print(f"largest difference of a weight: {gap:.1e}")
 print(f"decay alone takes a share of {1 - (1 - 0.01 * 0.01) ** 100:.3f}")
 
 # %% trap="04.4" role="look"
-measured("04.4", 2)
+measured("04.4", 0)
 
 # %% trap="04.4" role="look"
 claim("largest difference of a weight", gap, above=1e-4)
@@ -852,13 +882,13 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
             high: float) -> float:
     """A tenth of the rate at which a range test has its lowest loss.
 
-    loss_of(model) draws a batch and returns its scalar loss; call it once
-    a step. Use plain SGD; a gradient left over from before does not count.
-    Step k = 0 ... steps - 1 runs at low * (high / low)**(k / (steps - 1)),
-    with 2 steps or more; its loss is the one before that step. Of equal
+    loss_of(model) draws a batch and returns its scalar loss, above 0; call
+    it once a step, in front of the update. Update by plain SGD; a gradient
+    left over from before does not count. Step k = 0 ... steps - 1 runs at
+    low * (high / low)**(k / (steps - 1)); steps is 2 or more. Of equal
     losses the first counts. Stop at a loss that is NaN or more than 4 times
-    the lowest so far; all are above 0. The model's state_dict() is then as
-    before, its parameters the same objects.
+    the lowest so far. Afterwards the model's state_dict() is as before, its
+    parameters the same objects.
 
     Example: lowest loss at step 2 of 5 from 1e-4 to 1: 0.01 / 10 = 0.001.
     """
@@ -1036,15 +1066,14 @@ drift = idle_drift(set_to_none=False)
 
 # %% trap="04.7" role="guess" quoted="wrong"
 guess("04.7",
-      "How far does the second head move in 20 steps in which its gradient "
-      "is exactly zero?",
-      choices=["not at all", "less than half a rate", "2 rates or more"])
+      "How far, in rates, does the second head move in 20 steps in which "
+      "its gradient is exactly zero?", unit="rates")
 
 # %% trap="04.7" role="look"
 print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
 
 # %% trap="04.7" role="look"
-measured("04.7", 2)
+measured("04.7", drift / 0.01, right=(4.5, 12))
 
 # %% trap="04.7" role="look"
 claim("distance of the idle head, in rates", drift / 0.01, above=2)

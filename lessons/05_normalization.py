@@ -111,7 +111,8 @@ draw_grids({
 # Your reader has two BatchNorms and reads nearly all of the test digits. You deploy it
 # behind a camera that sends one image at a time, and it is wrong more often than right.
 # "BatchNorm cannot work with a batch of one," says a colleague. "Collect the images and
-# send them together."
+# send them together." You look at something else: what enters the first norm, beside
+# what that norm has stored.
 
 # %% trap="05.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -128,19 +129,39 @@ reader.eval()
 together, single = logits(reader, x_test, 497), logits(reader, x_test, 1)
 x_camera = x_test + 1.0      # pixels lie in 0..1; this black is bright
 
+# %% trap="05.1" role="break"
+def shift_of(norm, h):
+    """How far the mean of h (N, C) lies from the stored one, by channel.
+
+    Counted in standard deviations, those that the norm has stored.
+    """
+    return ((h.mean(0) - norm.running_mean).abs()
+            / norm.running_var.sqrt()).detach()
+
+shift = {name: shift_of(reader[1], reader[0](x)).max()
+         for name, x in (("test digits", x_test), ("camera", x_camera))}
+
 # %% trap="05.1" role="guess" quoted="wrong"
-guess("05.1", "Of the camera's images, fewer than half are read right one "
-      "by one. How many when all 497 come in one batch?",
-      choices=["as many as one by one", "about half of them",
-               "nearly all, as of the test digits"])
+guess("05.1", "At the unit where it moves farthest: by how many stored "
+      "standard deviations does the camera move the mean?",
+      unit="deviations")
 
 # %% trap="05.1" role="look"
 camera = {batch: (logits(reader, x_camera, batch).argmax(1) == y_test)
           .float().mean() for batch in (1, 497)}
+print(f"farthest mean, in stored deviations: test digits "
+      f"{shift['test digits']:.1f}, camera {shift['camera']:.1f}")
 print(f"camera, one by one: {camera[1]:.2f}, at once: {camera[497]:.2f}")
 
 # %% trap="05.1" role="look"
-measured("05.1", 0)
+measured("05.1", shift["camera"], right=(4.5, 13.5))
+
+# %% trap="05.1" role="look"
+claim("camera: farthest shift of a mean, in stored deviations",
+      shift["camera"], above=3)
+
+# %% [markdown] trap="05.1" role="look"
+# To collect the images changes nothing:
 
 # %% trap="05.1" role="look"
 claim("camera images: share read one by one, less that at once",
@@ -284,50 +305,42 @@ claim("one image of 8 x 8 pixels in BatchNorm2d: standard deviation",
 # `track_running_stats=False` stores nothing: it takes the batch's statistics in both
 # modes.)
 
-# %% trap="05.1" role="exercise" points=4 difficulty=3 minutes=20
-def recalibrate(model: nn.Module, batches) -> None:
-    """Measure the running statistics of all BatchNorms of model again.
+# %% trap="05.1" role="exercise" points=4 difficulty=3 minutes=15
+def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
+    """How far a batch lies from what each BatchNorm of model has stored.
 
-    model: nn.BatchNorm1d and nn.BatchNorm2d at any depth, each called once
-    in a pass. batches: an iterable of inputs, gone through once; each is
-    handed to model as it is, with its BatchNorms in train mode and
-    everything else in eval mode. running_mean becomes the average of the
-    means of the batches, and running_var that of their unbiased variances,
-    as torch stores them; a batch of N rows counts N times. Nothing of what
-    both held before is left, not even NaN; what num_batches_tracked ends
-    as is up to you. Weights and their gradients stay; every module gets
-    its former mode and momentum back; no graph is built; grad mode stays
-    as it was.
+    model: in eval mode, with nn.BatchNorm1d on (N, C) and nn.BatchNorm2d
+    on (N, C, H, W) at any depth, each called once. x: a batch that model
+    takes. A channel's mean is that of what enters the norm in model(x),
+    over all axes but axis 1. Its distance from running_mean is counted in
+    stored standard deviations, the root of running_var. Returned is the
+    largest distance of each norm, a float, by its name in
+    model.named_modules(). The model is afterwards as it was: hooks, modes
+    and all its numbers; no graph is built.
 
-    Example: nn.BatchNorm1d(1) and the batches [[0.], [2.]] and four rows
-    of [4.]: running_mean is 3, running_var 2/3.
+    Example: for nn.BatchNorm1d(1), fresh, and x [[1.], [3.]] it is
+    {"": 2.0}.
     """
     # BEGIN SOLUTION
-    modes = [(module, module.training) for module in model.modules()]
-    norms = [module for module in model.modules()
-             if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d))]
-    momenta = [norm.momentum for norm in norms]
-    model.eval()
-    for norm in norms:
-        norm.train()
-        norm.reset_running_stats()
-    seen = 0
+    gaps, hooks = {}, []
+    for name, norm in model.named_modules():
+        if isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            def look(norm, given, name=name):
+                mean = given[0].transpose(0, 1).flatten(1).mean(1)   # (C,)
+                gap = (mean - norm.running_mean).abs()
+                gaps[name] = (gap / norm.running_var.sqrt()).max().item()
+            hooks.append(norm.register_forward_pre_hook(look))
     with torch.no_grad():
-        for batch in batches:
-            seen += len(batch)
-            for norm in norms:
-                norm.momentum = len(batch) / seen
-            model(batch)
-    for module, mode in modes:
-        module.training = mode
-    for norm, momentum in zip(norms, momenta):
-        norm.momentum = momentum
+        model(x)
+    for hook in hooks:
+        hook.remove()
+    return gaps
     # END SOLUTION
 
 # %% [markdown] trap="05.1" role="hint"
-# 1. Two things differ from `update_bn`: it puts *everything* in train mode, and it lets a small last batch count as much as a full one.
-# 2. In train mode a norm stores `(1 - momentum) * old + momentum * new`, and `0 * nan` is still NaN: reset first. Which momentum makes that the average of all rows so far?
-# 3. With `seen` rows so far, this batch included, it is `len(batch) / seen`. Keep the former modes and momenta in lists before you touch them.
+# 1. `shift_of` above does it for one norm whose input you know. Who tells you what enters a norm in the middle of a model?
+# 2. `norm.register_forward_pre_hook(look)` calls `look(norm, given)` with the tuple of what enters. Remove each hook when the pass is over.
+# 3. For `(N, C)` and `(N, C, H, W)` alike: `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, give `look` its name by `name=name`.
 
 # %% [markdown] trap="05.1" role="keep"
 # **Keep:** in eval mode BatchNorm fails when the data differ from the statistics that
@@ -399,26 +412,48 @@ ratio = first_over_last(post), first_over_last(early)
 fresh = copy.deepcopy(post)
 loss = {"post-norm": train(post, lr=7e-3)}
 
+# %% trap="05.2" role="break" tags=["plumbing"]
+@torch.no_grad()
+def differs(net):
+    """Share of the stream that differs between images, 0 to 16 layers."""
+    h = net.embed(x_test.view(-1, 8, 8)) + net.place
+    shares = []
+    for layer in [nn.Identity(), *net.layers]:
+        h = layer(h)
+        shares.append(((h - h.mean(0)).square().mean()
+                       / h.square().mean()).item())
+    return shares
+
+by_net = {"post-norm, fresh": differs(fresh),
+          "post-norm, 20 steps": differs(early)}
+
 # %% trap="05.2" role="guess" quoted="wrong"
-guess("05.2", "What is the gradient norm of the first layer over that of "
-      "the last, in the fresh net and after 20 steps?",
-      choices=["below `0.05` both times",
-               "between `0.2` and `5`, then below `0.05`",
-               "between `0.2` and `5` both times"])
+guess("05.2", "After 20 steps: which share of the last stream differs "
+      "between the test images?",
+      choices=["below `0.001`", "about `0.01`", "over `0.1`"])
 
 # %% trap="05.2" role="look"
+print(f"share that differs: fresh {by_net['post-norm, fresh'][-1]:.2f}, "
+      f"after 20 steps {by_net['post-norm, 20 steps'][-1]:.1g}")
 print(f"first over last gradient: fresh {ratio[0]:.1f}, "
       f"after 20 steps {ratio[1]:.1g}")
 
 # %% trap="05.2" role="look"
-measured("05.2", 1)
+measured("05.2", 0)
+
+# %% trap="05.2" role="look"
+claim("post-norm after 20 steps: share of the last stream that differs "
+      "between images", by_net["post-norm, 20 steps"][-1], below=1e-3)
+
+# %% [markdown] trap="05.2" role="look"
+# All images have become one. The gradient goes with them; in the fresh net it arrives:
 
 # %% trap="05.2" role="look"
 claim("fresh post-norm encoder: first gradient norm over the last",
       ratio[0], above=0.2, below=5)
 
 # %% [markdown] trap="05.2" role="look"
-# In the fresh net the gradient arrives. Twenty steps later it does not.
+# Twenty steps later it does not.
 
 # %% trap="05.2" role="look"
 claim("first gradient norm over the last after 20 steps at 0.007",
@@ -447,25 +482,13 @@ draw_blocks(
         "lie beside the way, which leads from x to the next layer.")
 
 # %% trap="05.2" role="why" tags=["plumbing"]
-@torch.no_grad()
-def differs(net):
-    """Share of the stream that differs between images, 0 to 16 layers."""
-    h = net.embed(x_test.view(-1, 8, 8)) + net.place
-    shares = []
-    for layer in [nn.Identity(), *net.layers]:
-        h = layer(h)
-        shares.append((h.var(0).mean() / h.square().mean()).item())
-    return shares
-
 with torch.random.fork_rng(devices=[]):
     pre = Encoder(norm_first=True)
     train(pre, lr=7e-3, steps=20)
-told_apart = {"post-norm, fresh": differs(fresh),
-              "pre-norm, 20 steps": differs(pre),
-              "post-norm, 20 steps": differs(early)}
+by_net["pre-norm, 20 steps"] = differs(pre)
 
 # %% trap="05.2" role="why"
-plot_lines(range(17), told_apart, logy=True, xlabel="layer",
+plot_lines(range(17), by_net, logy=True, xlabel="layer",
            ylabel="share of the stream",
            title="After 20 steps all images look the same to post-norm",
            alt="On a log axis two lines stay near their start, fresh "
@@ -516,8 +539,6 @@ claim("loss of post-norm at a tenth of the rate",
       loss["post-norm, 0.0007"], below=2.15)
 claim("loss at 0.007 of pre-norm without the last norm",
       loss["pre-norm, no last norm"], below=2.25)
-claim("post-norm after 20 steps: share of the last stream that differs "
-      "between images", told_apart["post-norm, 20 steps"][-1], below=1e-3)
 
 # %% [markdown] trap="05.2" role="more"
 # The stream of pre-norm grows as layers add to it. One more norm at the end hands the
@@ -558,29 +579,32 @@ claim("post-norm: size after the last layer", sizes["post-norm"][-1],
 # that tells the images apart. And `nn.TransformerEncoderLayer` has `norm_first=False`.
 
 # %% trap="05.2" role="exercise" points=3 difficulty=2 minutes=10
-def pre_norm(x: torch.Tensor, branches: list, norms: list) -> torch.Tensor:
-    """The stream x after all branches of a pre-norm net, and its last norm.
+def told_apart(layers: list, x: torch.Tensor) -> list[float]:
+    """Which share of a stream differs between its rows, layer by layer.
 
-    branches: K functions, K >= 0; norms: K + 1 functions. Branch k gets
-    the stream through norm k, and what it returns is added to the stream.
-    The stream itself passes no norm but the last one, at the end. Each
-    function is called once, in this order; it may write into its argument
-    and keeps the shape. x and the lists stay as they were; gradients
-    reach x.
+    layers: K functions, K >= 0, called once each, in turn, on what the one
+    before returned. x: (N, ...) float32, N >= 1. Returns K + 1 floats: the
+    share of x, then that behind each layer. For a share take the mean row
+    away and divide the mean square of what is left by the mean square of
+    the whole stream; a stream of zeros has the share 0.0. Shares down to
+    1e-6 are right to one percent. No graph is built.
 
-    Example: x 1, one branch that doubles, norms that add 10 and 100: the
-    branch gets 11 and returns 22, and the result is 123.
+    Example: x [[1.], [-1.]] and one layer that adds 9: [1.0, 1/82].
     """
     # BEGIN SOLUTION
-    for branch, norm in zip(branches, norms):
-        x = x + branch(norm(x.clone()))
-    return norms[-1](x.clone())
+    shares = []
+    with torch.no_grad():
+        for layer in [nn.Identity(), *layers]:
+            x = layer(x)
+            rest, whole = (x - x.mean(0)).square().mean(), x.square().mean()
+            shares.append((rest / whole).item() if whole > 0 else 0.0)
+    return shares
     # END SOLUTION
 
 # %% [markdown] trap="05.2" role="hint"
-# 1. Write the example down: which three numbers are added to give 123?
-# 2. One variable is the stream. A norm's output goes into a branch and never back into that variable.
-# 3. A function may write into what it gets. Hand it a copy: `norm(x.clone())`.
+# 1. Do the example by hand. Behind the layer the rows are 10 and 8: what is their mean row, what is left of them, and how large are the two mean squares?
+# 2. The mean row is a mean over axis 0, of the same shape as a row: `x - x.mean(0)`.
+# 3. A variable holds the stream. `nn.Identity()` in front of the layers gives the share of `x` itself in the same loop.
 
 # %% [markdown] trap="05.2" role="keep"
 # **Keep:** start a net with the norm after the sum gently, by a warm-up or a small rate.
@@ -603,8 +627,8 @@ def pre_norm(x: torch.Tensor, branches: list, norms: list) -> torch.Tensor:
 # Someone tidies a small reader. Its module for dropout goes, and one call in `forward`
 # takes its place. You train the reader, call `eval()` and serve.
 #
-# You pass the test images through the model twice, in eval mode, and compare the
-# labels.
+# That call can be written in six ways, each with a share of a half. You call each of
+# them once in eval mode.
 
 # %% trap="05.3" role="break"
 class Tidy(nn.Module):
@@ -623,9 +647,58 @@ tidy.eval()
 with torch.no_grad():
     first, second = tidy(x_test), tidy(x_test)   # (497, 10)
 
+# %% trap="05.3" role="break"
+class Ways(nn.Module):
+    """Six ways to drop half of the units h."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop, self.drops = nn.Dropout(0.5), [nn.Dropout(0.5)]
+
+    def forward(self, h):
+        return {"F.dropout(h, 0.5)": F.dropout(h, 0.5),
+                "F.alpha_dropout(h, 0.5)": F.alpha_dropout(h, 0.5),
+                "nn.Dropout(0.5)(h)": nn.Dropout(0.5)(h),
+                "self.drop(h)": self.drop(h),
+                "self.drops[0](h)": self.drops[0](h),
+                "F.dropout(..., self.training)":
+                    F.dropout(h, 0.5, self.training)}
+
 # %% trap="05.3" role="guess"
-guess("05.3", "What share of the test images gets another label in the "
-      "second call?", unit="%")
+guess("05.3", "How many of the six ways go on dropping units after "
+      "`eval()`?", unit="ways")
+
+# %% trap="05.3" role="look"
+ways, units = Ways(), torch.ones(100)
+with torch.random.fork_rng(devices=[]):
+    acts = {mode: [not out.equal(units)
+                   for out in ways.train(mode == "train")(units).values()]
+            for mode in ("train", "eval")}
+print(f"ways that drop units: {sum(acts['train'])} in train mode, "
+      f"{sum(acts['eval'])} in eval mode")
+
+# %% trap="05.3" role="look"
+measured("05.3", sum(acts["eval"]), right=(3, 3))
+
+# %% trap="05.3" role="look"
+draw_grids({"who drops": torch.tensor([acts["train"], acts["eval"]]).T},
+           marks={"who drops": torch.tensor(
+               [[False] * 6, acts["eval"]]).T},
+           row_names=[*ways(units)], column_names=["train", "eval"],
+           legend="stays on in eval mode",
+           title="Three of six ways do not hear of eval()",
+           alt="A grid of six ways and two modes. The function F.dropout, "
+               "a module made in forward and one in a plain list drop in "
+               "both modes; alpha_dropout drops in neither; the "
+               "registered module and the call with self.training drop "
+               "in train mode only.")
+
+# %% trap="05.3" role="look"
+claim("ways of six that drop units in eval mode", sum(acts["eval"]),
+      expected=3)
+
+# %% [markdown] trap="05.3" role="look"
+# The tidied reader uses the first way. Two calls on the same images do not agree:
 
 # %% trap="05.3" role="look"
 flips = (first.argmax(1) != second.argmax(1)).float().mean()
@@ -633,28 +706,15 @@ noisy = (first.argmax(1) == y_test).float().mean()
 print(f"labels that differ: {flips:.1%}   digits read: {noisy:.2f}")
 
 # %% trap="05.3" role="look"
-measured("05.3", 100 * flips, right=(5, 15))
-
-# %% trap="05.3" role="look"
 claim("share of labels on which two calls in eval mode differ", flips,
       above=0.03)
 
-# %% trap="05.3" role="look"
-with torch.no_grad(), torch.random.fork_rng(devices=[]):
-    h = tidy.hidden(x_test[:1]).relu()           # one image, 64 units
-    calls = {"the units": h, "first call": F.dropout(h, 0.5) / 2,
-             "second call": F.dropout(h, 0.5) / 2}
-draw_grids({name: (kept / h.max()).view(8, 8)
-            for name, kept in calls.items()},
-           captions={"the units": "after ReLU"},
-           title="Each call drops other units, in eval mode",
-           alt="Three grids of 64 units. In each of the two calls about "
-               "half of the active units are empty, not the same ones.")
-
 # %% [markdown] trap="05.3" role="why"
 # `eval()` sets a flag, `training`, on every registered *module*. A function has no
-# flag: `F.dropout` takes it as an argument, and its default is `True`. Hand it
-# `self.training`. The weights need no new training.
+# flag: `F.dropout` takes it as an argument, and its default is `True`. A module that is
+# made in `forward`, or kept in a plain list, is not registered, and begins in train mode.
+# (`F.alpha_dropout` has the default `False` and drops nothing in either mode.) Hand the
+# function `self.training`. The weights need no new training.
 
 # %% trap="05.3" role="repair"
 class Mended(Tidy):
@@ -681,6 +741,21 @@ claim("gap between two calls in eval mode", gap, expected=0)
 claim("share of the digits that it reads", right, above=0.94)
 claim("the same weights, share read more without the noise",
       right - noisy, above=0.005)
+
+# %% [markdown] trap="05.3" role="more"
+# What two calls keep of one image's units:
+
+# %% trap="05.3" role="more"
+with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    h = tidy.hidden(x_test[:1]).relu()           # one image, 64 units
+    calls = {"the units": h, "first call": F.dropout(h, 0.5) / 2,
+             "second call": F.dropout(h, 0.5) / 2}
+draw_grids({name: (kept / h.max()).view(8, 8)
+            for name, kept in calls.items()},
+           captions={"the units": "after ReLU"},
+           title="Each call drops other units, in eval mode",
+           alt="Three grids of 64 units. In each of the two calls about "
+               "half of the active units are empty, not the same ones.")
 
 # %% [markdown] trap="05.3" role="more"
 # Attention has the same hole: `scaled_dot_product_attention` (stage 8) drops the share
@@ -744,31 +819,42 @@ claim("without the division: share of the digits read", score, above=0.93)
 # division the logits double in eval mode. The labels hardly suffer: apart from the
 # bias, doubling leaves the largest logit the largest.
 
-# %% trap="05.3" role="exercise" points=3 difficulty=2 minutes=10
-def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Inverted dropout of x, by hand, without torch's own dropouts.
+# %% trap="05.3" role="exercise" points=3 difficulty=3 minutes=15
+def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
+    """Names of the modules at which two calls of model(x) part.
 
-    x: float32 of any shape, left as it is; 0 <= p <= 1. With training
-    True each element is zeroed with probability p, one by one, drawn anew
-    at every call from torch's generator; the others are divided by 1 - p.
-    At p = 1 all are zero. Gradients flow through what stays, with the same
-    factor. With training False the result equals x and nothing is drawn.
+    A module is listed when what it was given was equal in both calls and
+    what it returned was not, however little the two differ. Names and
+    order are those of model.named_modules(), "" for the model itself. A
+    module takes one tensor, which it leaves as it is, returns one and is
+    called once in a pass, or never: then it is not listed. x: what model
+    takes. Two calls are made, in the mode that each module has, without a
+    seed. No hook is left, no graph is built.
 
-    Example: dropout(torch.ones(4), 0.75, True) may be [0., 4., 0., 0.].
+    Example: ["", "body"] for a model whose body calls F.dropout.
     """
     # BEGIN SOLUTION
-    if not training:
-        return x
-    if p == 1:
-        return x * 0
-    keep = torch.rand_like(x) >= p
-    return x * keep / (1 - p)
+    calls = []
+    with torch.no_grad():
+        for _ in range(2):
+            seen = {}
+            def keep(module, given, out, seen=seen):
+                seen[module] = given[0], out
+            hooks = [m.register_forward_hook(keep) for m in model.modules()]
+            model(x)
+            for hook in hooks:
+                hook.remove()
+            calls.append(seen)
+    first, second = calls
+    return [name for name, m in model.named_modules()
+            if m in first and first[m][0].equal(second[m][0])
+            and not first[m][1].equal(second[m][1])]
     # END SOLUTION
 
 # %% [markdown] trap="05.3" role="hint"
-# 1. Two cases come first: no training, and `p` of 1, where the division fails.
-# 2. `torch.rand_like(x)` gives one number between 0 and 1 for each element. Which of them are at least `p`?
-# 3. Multiply by that mask, so that gradients flow, and divide by `1 - p`.
+# 1. Two calls that differ say that there is noise. To say where, write down for each module what it was given and what it returned.
+# 2. `m.register_forward_hook(keep)` calls `keep(m, given, out)` after each pass of `m`; `given` is a tuple. Keep both tensors, by module, in one dict for each call.
+# 3. A layer behind the noise returns something else, too, but it was given something else. Compare both with `equal`; skip modules that no call reached.
 
 # %% [markdown] trap="05.3" role="keep"
 # **Keep:** `eval()` reaches modules, never functions; hand `self.training` to
@@ -790,7 +876,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 # tanh keeps the signal better than with Xavier's."
 #
 # A unit counts as saturated where tanh is above 0.99 or below -0.99. The inputs come
-# from N(0, 1), the biases are zero.
+# from N(0, 1), the biases are zero. In the first layer 6 % are saturated.
 
 # %% trap="05.4" role="break"
 def last_layer(activation, gain, depth=10, width=512):
@@ -809,8 +895,7 @@ out = {"tanh, He": last_layer(torch.tanh, he),
 
 # %% trap="05.4" role="guess" quoted="right"
 guess("05.4", "With tanh and He's weights, what share of the units of the "
-      "tenth layer is saturated?",
-      choices=["less than `1 %`", "about `10 %`", "more than half"])
+      "tenth layer is saturated?", unit="%")
 
 # %% trap="05.4" role="look"
 saturated = (out["tanh, He"].abs() > 0.99).float().mean()
@@ -818,7 +903,7 @@ size = {name: h.square().mean().item() for name, h in out.items()}
 print(f"saturated with He: {saturated:.2%}")
 
 # %% trap="05.4" role="look"
-measured("05.4", 0)
+measured("05.4", 100 * saturated, right=(0.045, 0.135))
 
 # %% trap="05.4" role="look"
 claim("tanh with He, tenth layer: share beyond 0.99", saturated, below=0.01)
@@ -891,7 +976,7 @@ from dlsys_helpers.explorers.init_depth import init_depth
 
 init_depth
 
-# %% [markdown] trap="05.4" role="more" topics="the sizes in numbers · torch's 5/3 · tanh nets that learn"
+# %% [markdown] trap="05.4" role="more" topics="the sizes in numbers · torch's 5/3 · tanh nets that learn · the first layer"
 # The mean squares of the tenth layer. Xavier does not make up for what tanh takes; He
 # comes nearer, and torch's `calculate_gain("tanh")`, 5/3, is a little too much:
 
@@ -951,18 +1036,21 @@ claim("tanh: He's share less Xavier's, the lowest of three",
 claim("ReLU, SGD at 0.03: He's share less Xavier's", relu[0] - relu[1],
       above=0.2)
 
+# %% [markdown] trap="05.4" role="more"
+# And the share of saturated units in the first layer, where the sums are largest:
+
+# %% trap="05.4" role="more"
+first = (last_layer(torch.tanh, he, depth=1).abs() > 0.99).float().mean()
+
+# %% trap="05.4" role="more"
+claim("tanh with He, first layer: share beyond 0.99", first, expected=0.06,
+      within=0.01)
+
 # %% [markdown] trap="05.4" role="folklore"
 # **Told:** He saturates tanh in the first pass; tanh wants Xavier, ReLU wants He.
 # **Measured:** in ten layers without biases He saturates 6 % of the tanh units of the
 # first layer and under 1 % of the tenth, and in three settings it reads about as many
 # digits as Xavier or more. ReLU with Xavier does fade, by a half per layer.
-
-# %% trap="05.4" role="folklore"
-first = (last_layer(torch.tanh, he, depth=1).abs() > 0.99).float().mean()
-
-# %% trap="05.4" role="folklore"
-claim("tanh with He, first layer: share beyond 0.99", first, expected=0.06,
-      within=0.01)
 
 # %% trap="05.4" role="exercise" points=3 difficulty=2 minutes=10
 def gain_for(act) -> float:

@@ -84,9 +84,10 @@ mix
 # %% [markdown] trap="06.1" role="situation" core=true fault="the model is scored on augmented images" symptom="augmentation raises validation accuracy a lot, but the deployed model is worse; validation loss differs every time I run it"
 # ## Shifts that pay
 #
-# You train a small network twice, with and without random shifts by one pixel, and
-# score both on the same test digits. With shifts the network reads more than seven of
-# ten; without, fewer than six of ten. You ship the first.
+# You train a small network twice, with and without random shifts by at most one pixel
+# each way. The one without reads over nine of ten of the test digits. To compare the two
+# you score both through the pipeline that fed the training with shifts, on the same test
+# digits. The one with shifts comes out far ahead, and you ship it.
 
 # %% trap="06.1" role="break"
 x_train, y_train, x_test, y_test = digits()     # (1300, 64), (497, 64)
@@ -126,17 +127,25 @@ shared = {name: accuracy(m, drawn(test_views, all_rows, True), y_test)
           for name, m in models.items()}
 
 # %% trap="06.1" role="guess"
-guess("06.1", "In use nobody shifts the digits. Which of the two then "
-      "reads more of them?",
-      choices=["the one trained with shifts", "the one trained without",
-               "neither: they are within `0.01`"])
+guess("06.1", "Which share of the test digits does the network trained "
+      "without shifts read in `shared`, the score?", unit="%")
 
 # %% trap="06.1" role="look"
 fixed = {name: accuracy(m, drawn(test_views, all_rows, False), y_test)
          for name, m in models.items()}
+for name in models:
+    print(f"{name}: {shared[name]:.2f} as scored, {fixed[name]:.2f} in use")
 
 # %% trap="06.1" role="look"
-measured("06.1", 1)
+measured("06.1", 100 * shared["without"], right=(25, 60))
+
+# %% trap="06.1" role="look"
+claim("scored through the shifts: share right, trained without",
+      shared["without"], below=0.6)
+
+# %% [markdown] trap="06.1" role="look"
+# One pixel costs it half of the digits. In use nobody shifts them, and the order of the
+# two turns round:
 
 # %% trap="06.1" role="look"
 plot_bars({f"{name}: {how}": share
@@ -202,8 +211,8 @@ claim("fixed pipeline: largest minus smallest of thirty test losses",
 # %% trap="06.1" role="more"
 claim("scored through the shifts: share right, trained with them",
       shared["with shifts"], above=0.7)
-claim("scored through the shifts: share right, trained without",
-      shared["without"], below=0.6)
+claim("as they are: share right, trained without", fixed["without"],
+      above=0.9)
 claim("a draw for each image: largest minus smallest of thirty",
       spread["each image"], above=0.01)
 claim("a draw for the whole batch: largest minus smallest",
@@ -470,9 +479,9 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # ## Patience
 #
 # You have 150 digits, and somebody labelled them in a hurry: three of ten labels are
-# drawn at random. You train for 200 epochs, each of one step on all 150 digits at once.
-# So that training ends in time you add early stopping with a patience of ten: stop when
-# ten epochs in a row bring no new lowest loss.
+# drawn at random. You train for 200 epochs, of one step on all 150 digits at once or of
+# five steps in batches of 30. So that training ends in time you add early stopping with a
+# patience of ten: stop when ten steps in a row bring no new lowest training loss.
 
 # %% trap="06.3" role="break"
 rows = torch.randperm(len(x_train))
@@ -515,20 +524,31 @@ def wide():
 model = wide()
 parts, val = zip(*epochs(model))
 train = [sum(p) / len(p) for p in parts]
-by_train = stops_at(train)
+by_train = stops_at(train)               # one step an epoch
+batched, _ = zip(*epochs(wide(), batch=30))
+single = stops_at([loss for p in batched for loss in p])
 
 # %% trap="06.3" role="guess"
-guess("06.3", "At which of the 200 epochs does it stop?",
-      choices=["not at all", "between 50 and 150", "before epoch 50"])
+guess("06.3", "In batches of 30: after how many of the 1,000 steps does it "
+      "stop?", unit="steps")
 
 # %% trap="06.3" role="look"
 lowest = min(val)
-print(f"watching the training loss it stops at {by_train}; validation "
-      f"loss {lowest:.2f} at epoch {val.index(lowest)}, "
+print(f"in batches of 30 it stops after {single} of 1000 steps, on all "
+      f"digits after {by_train} of 200")
+print(f"validation loss {lowest:.2f} at epoch {val.index(lowest)}, "
       f"{val[-1]:.2f} at the end")
 
 # %% trap="06.3" role="look"
-measured("06.3", 0)
+measured("06.3", single, right=(33, 99))
+
+# %% trap="06.3" role="look"
+claim("batches before the stop, watching single ones (1,000 in all)",
+      single, below=300)
+
+# %% [markdown] trap="06.3" role="look"
+# Single batches jump up and down, so chance chooses the moment. On all digits at once
+# nothing jumps, and the stop never comes:
 
 # %% trap="06.3" role="look"
 claim("epoch of the stop, watching the training loss", by_train,
@@ -601,33 +621,23 @@ claim("validation loss at that stop, over the last epoch's",
 
 # %% [markdown] trap="06.3" role="folklore"
 # **Told:** the training loss always falls, so a stop that watches it never comes.
-# **Measured:** so it was above, with one number an epoch and nothing random in it. Noise
-# ends that; dropout can do it. Watch single mini-batches of 30, as a progress bar does,
-# and the curve jumps up and down. A patience of ten, now counted in batches, stops early,
-# at a moment that chance chooses.
-
-# %% trap="06.3" role="folklore"
-parts, _ = zip(*epochs(wide(), batch=30))
-single = stops_at([loss for p in parts for loss in p])
-print(f"watching single batches it stops after {single} of 1000")
-
-# %% trap="06.3" role="folklore"
-claim("batches before the stop, watching single ones (1,000 in all)",
-      single, below=300)
+# **Measured:** so it is with all rows in each step and nothing random in it. Noise ends
+# that; dropout can do it, too. A progress bar that shows single batches of 30 jumps up and
+# down, and a patience of ten batches stops early.
 
 # %% trap="06.3" role="exercise" points=3 difficulty=3 minutes=15
 def stop_and_best(losses: list[float], patience: int,
                   min_delta: float) -> tuple[int, int]:
     """(epoch at which training stops, epoch whose weights to restore).
 
-    Epochs count from 0; losses, left as it is, holds a validation loss for
-    each, finite or NaN; patience >= 1, min_delta >= 0. One that is more
-    than min_delta below the reference is progress and becomes the
-    reference; the first loss that is a number always does. Training stops
-    at the patience-th epoch in a row without progress, else at the last.
-    Restored is the first epoch with the lowest loss up to the stop, be it
-    progress or not. NaN is neither progress nor lowest; if all are NaN
-    up to the stop, restore epoch 0.
+    losses: the validation loss of epoch 0, 1, 2 and so on; the list stays
+    as it is. A loss may be NaN; patience >= 1, min_delta >= 0. The first
+    loss that is a number is progress. After it, progress is a loss more
+    than min_delta below that of the last progress. Training stops at the
+    patience-th epoch in a row without progress, else at the last. Restored
+    is the first epoch with the lowest loss up to the stop, be it progress
+    or not. NaN is neither progress nor lowest; if all are NaN up to the
+    stop, restore epoch 0.
 
     Example: [3., 2., 2.5, 1.9, 2.1] with patience 2, min_delta 0.5 is
     (3, 3).
@@ -665,7 +675,8 @@ def stop_and_best(losses: list[float], patience: int,
 #
 # You train a new network in the same way, and want the weights of its best epoch back.
 # Whenever the validation loss is the lowest so far, you keep the state. After the last
-# epoch you load it, and torch answers `<All keys matched successfully>`.
+# epoch you load it, and torch answers `<All keys matched successfully>`. Below stand
+# eight ways to keep a state.
 
 # %% trap="06.4" role="break"
 def best_of_run(keep):
@@ -680,16 +691,41 @@ def best_of_run(keep):
 
 lowest, last, restored = best_of_run(lambda m: m.state_dict())
 
+# %% trap="06.4" role="break"
+def each(act):
+    """A way to keep a state: act on each of its tensors, on the CPU."""
+    return lambda m: {k: act(t) for k, t in m.state_dict().items()}
+
+ways = {"state_dict()": lambda m: m.state_dict(),
+        "dict(...)": lambda m: dict(m.state_dict()),
+        "t.detach()": each(lambda t: t.detach()),
+        "t.cpu()": each(lambda t: t.cpu()),
+        "t.float()": each(lambda t: t.float()),
+        "t[:]": each(lambda t: t[:]),
+        "t.clone()": each(lambda t: t.clone()),
+        "deepcopy": lambda m: copy.deepcopy(m.state_dict())}
+
 # %% trap="06.4" role="guess"
-guess("06.4", "Which epoch's validation loss does the model have now?",
-      choices=["that of the best epoch", "that of the last epoch",
-               "that of the first epoch that was kept"])
+guess("06.4", "With how many of the eight does the loaded model have the "
+      "validation loss of its best epoch?", unit="ways")
 
 # %% trap="06.4" role="look"
-print(f"lowest {lowest:.3f}, last {last:.3f}, restored {restored:.3f}")
+model = wide()
+shares = {name: way(model)["0.weight"].data_ptr()
+          == model[0].weight.data_ptr() for name, way in ways.items()}
+print("the model's own tensors:", [way for way in ways if shares[way]])
+print(f"state_dict(): lowest {lowest:.3f}, last {last:.3f}, "
+      f"restored {restored:.3f}")
 
 # %% trap="06.4" role="look"
-measured("06.4", 1)
+measured("06.4", 8 - sum(shares.values()), right=(2, 2))
+
+# %% trap="06.4" role="look"
+claim("ways above that keep the model's own tensors", sum(shares.values()),
+      expected=6)
+
+# %% [markdown] trap="06.4" role="look"
+# With those six the model has the loss of its last epoch, not of its best one:
 
 # %% trap="06.4" role="look"
 claim("validation loss after loading minus that of the last epoch",
@@ -712,26 +748,7 @@ draw_blocks({"state_dict()": [("model", "best"), "one tensor"],
                 "each points to a tensor of its own.")
 
 # %% [markdown] trap="06.4" role="repair"
-# A shallow copy of the dict holds the same tensors. Ask each way where the memory is:
-
-# %% trap="06.4" role="repair"
-model = wide()
-ways = {"state_dict()": lambda m: m.state_dict(),
-        "dict(...)": lambda m: dict(m.state_dict()),
-        "t.detach()": lambda m: {k: t.detach()
-                                 for k, t in m.state_dict().items()},
-        "t.cpu()": lambda m: {k: t.cpu()
-                              for k, t in m.state_dict().items()},
-        "t.clone()": lambda m: {k: t.clone()
-                                for k, t in m.state_dict().items()},
-        "deepcopy": lambda m: copy.deepcopy(m.state_dict())}
-shares = {name: way(model)["0.weight"].data_ptr()
-          == model[0].weight.data_ptr() for name, way in ways.items()}
-print(shares)
-
-# %% trap="06.4" role="repair"
-claim("ways above that keep the model's own tensors", sum(shares.values()),
-      expected=4)
+# Copy the tensors themselves:
 
 # %% trap="06.4" role="repair"
 copied = dict(zip(("lowest", "last epoch", "restored"),
@@ -997,7 +1014,7 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 #
 # Your images come from the decoder as bytes: `uint8`, 0 is black and 255 is white. An
 # augmentation adds a brightness `d` from `20` to `99` before the division by 255. You
-# try it on one pixel, which is nearly white.
+# try it on the test digits, and on one pixel that is nearly white.
 
 # %% trap="06.6" role="break"
 pixel = torch.tensor([250], dtype=torch.uint8) + 20
@@ -1027,14 +1044,14 @@ by_bytes = bright_run(brighter)
 darker = (brighter(u_test) < u_test / 255).float().mean().item()
 
 # %% trap="06.6" role="guess"
-guess("06.6", "Which value does the pixel have then?",
-      choices=["14", "255", "270", "none: it raises an error"])
+guess("06.6", "Which share of the pixels of the test digits is darker "
+      "after `brighter` than before?", unit="%")
 
 # %% trap="06.6" role="look"
 print(f"the pixel: {pixel.item()}; pixels that got darker: {darker:.0%}")
 
 # %% trap="06.6" role="look"
-measured("06.6", 0)
+measured("06.6", 100 * darker, right=(12, 30))
 
 # %% trap="06.6" role="look"
 claim("250 + 20 in uint8", pixel, expected=14)
@@ -1198,7 +1215,7 @@ print(f"rows split: dice {dice_rows:.2f}, true labels {true_rows:.2f}, "
       f"new digits {new_rows:.2f}")
 
 # %% trap="06.7" role="look"
-measured("06.7", 100 * dice_rows, right=(45, 100))
+measured("06.7", 100 * dice_rows, right=(60, 90))
 
 # %% trap="06.7" role="look"
 claim("rows split, labels by dice: share of test rows right", dice_rows,

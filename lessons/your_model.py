@@ -188,7 +188,11 @@ found = {
     "unused": parts.unused_names(model, [run.batch()],
                                  lambda _, batch: run._loss(*batch)),
     "moved by neighbours": parts.batch_dependence(model, rows, rows[:3]),
+    "noisy modules": parts.noisy_modules(model.eval(), rows),
+    "stream that tells rows apart": round(
+        parts.told_apart(model.branches(), model.emb(rows))[-1], 2),
 }
+model.train()
 
 # %% role="concept" tags=["plumbing"]
 found |= {
@@ -232,8 +236,8 @@ claim("tiles against the whole", (whole - tiled).abs().max(), below=1e-5)
 # ## Yours and torch's, side by side
 #
 # Twenty steps from the same seed, once with your parts and once with the stand-ins
-# alone. Dropout is off: it draws its numbers in another order. Sums run in another order
-# too, so the losses agree to a thousandth, not to the bit.
+# alone, without dropout. Sums run in another order, so the losses agree to a thousandth,
+# not to the bit.
 
 # %% role="concept"
 curves = {}

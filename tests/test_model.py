@@ -108,18 +108,18 @@ def test_a_part_is_yours_once_its_last_check_passed(tmp_path, monkeypatch):
 
 def test_a_deleted_answer_changes_hands(tmp_path):
     worksheet(tmp_path, "05_normalization",
-              lambda source: source if "def pre_norm" not in source else "")
+              lambda source: source if "def told_apart" not in source else "")
     found = load(tmp_path, ["05.2", "05.3"])
     assert found.mine == {"05.3"}
-    assert found.notes[0].startswith("05.2 pre_norm: is passed, but no cell defines it now.")
+    assert found.notes[0].startswith("05.2 told_apart: is passed, but no cell defines it now.")
 
 
 def test_a_syntax_error_costs_its_own_exercise_only(tmp_path):
     worksheet(tmp_path, "05_normalization",
-              lambda source: source.replace("zip(branches, norms):", "zip(branches, norms)"))
+              lambda source: source.replace("*layers]:", "*layers]"))
     found = load(tmp_path, ["05.2", "05.3"])
     assert found.mine == {"05.3"}
-    assert "05.2 pre_norm: its cell does not parse (expected ':', line" in found.notes[0]
+    assert "05.2 told_apart: its cell does not parse (expected ':', line" in found.notes[0]
 
 
 def test_without_a_worksheet_the_stand_ins_are_used(tmp_path):
@@ -131,11 +131,10 @@ def test_without_a_worksheet_the_stand_ins_are_used(tmp_path):
 def test_helpers_in_other_cells_come_along(tmp_path):
     helpers = "KEPT = 1\ndef _twice(x):\n    return KEPT * x\n\n\n"
     worksheet(tmp_path, "05_normalization", lambda source: source.replace(
-        "def pre_norm(", f"{helpers}def pre_norm(").replace(
-        "norm(x.clone())", "norm(_twice(x.clone()))"))
-    x = load(tmp_path, ["05.2"]).pre_norm(torch.ones(1), [lambda z: 2 * z],
-                                          [lambda z: z + 10, lambda z: z + 100])
-    assert x.item() == 123
+        "def told_apart(", f"{helpers}def told_apart(").replace(
+        "x = layer(x)", "x = layer(_twice(x))"))
+    shares = load(tmp_path, ["05.2"]).told_apart([lambda z: z + 9], torch.tensor([[1.0], [-1.0]]))
+    assert shares == pytest.approx([1, 1 / 82])
 
 
 def test_only_what_an_answer_uses_comes_along_in_an_order_that_runs(tmp_path):
@@ -143,14 +142,14 @@ def test_only_what_an_answer_uses_comes_along_in_an_order_that_runs(tmp_path):
     helpers = ("x = 1 / 0 if False else open('never')\n"
                "B = 2\nC = B + 1\ndef _use(y):\n    return B * y + C - 3\n\n\n")
     worksheet(tmp_path, "05_normalization", lambda source: source.replace(
-        "def pre_norm(", f"{helpers}def pre_norm(").replace(
-        "norm(x.clone())", "norm(_use(x.clone()) / 2)"))
+        "def told_apart(", f"{helpers}def told_apart(").replace(
+        "x = layer(x)", "x = layer(_use(x) / 2)"))
     notes = []
     [(_, sheet)] = answers.chosen(tmp_path, ["05.2"], notes)
-    assert sheet.needed("pre_norm") == ["B", "C", "_use", "pre_norm"]
+    assert sheet.needed("told_apart") == ["B", "C", "_use", "told_apart"]
     found = load(tmp_path, ["05.2"])
     assert found.notes == ()
-    assert found.pre_norm(torch.ones(1), [], [lambda z: z + 1]).item() == 2
+    assert found.told_apart([], torch.ones(2, 1)) == [0.0]
 
 
 def test_a_strange_part_is_refused():
@@ -178,21 +177,21 @@ def test_an_error_names_part_shapes_and_exercise():
 
 
 @pytest.mark.parametrize(("spoilt", "got"), [
-    (lambda x: x.double(), "(1, 5, 16) float64"), (lambda x: x[:, 1:], "(1, 4, 16) float32"),
-    (lambda x: x.to("meta"), "(1, 5, 16) float32 on meta"), (lambda x: None, "NoneType")])
+    (lambda q: q.double(), "(1, 2, 5, 8) float64"), (lambda q: q[:, 1:], "(1, 1, 5, 8) float32"),
+    (lambda q: q.to("meta"), "(1, 2, 5, 8) float32 on meta"), (lambda q: None, "NoneType")])
 def test_a_result_of_another_kind_is_named(spoilt, got):
-    wrong = broken("05.3", lambda x, p, training: spoilt(x))
-    with pytest.raises(PartBroke, match=r"expected \(1, 5, 16\) float32") as caught:
+    wrong = broken("08.10", lambda q, k, v, cache, rotate: spoilt(q))
+    with pytest.raises(PartBroke, match=r"expected \(1, 2, 5, 8\) float32") as caught:
         small(wrong)(torch.zeros(1, 5, dtype=torch.int64))
-    assert f"part 05.3 dropout returned {got} in the model" in str(caught.value)
+    assert f"part 08.10 decode_step returned {got} in the model" in str(caught.value)
 
 
 def test_an_inner_part_is_named_not_the_one_around_it():
-    def dropout(x, p, training):
+    def decode_step(q, k, v, cache, rotate):
         raise ZeroDivisionError("no")
-    parts = Parts({"05.3": dropout, "05.2": standins.pre_norm})
-    with pytest.raises(PartBroke, match=r"^part 05\.3 dropout broke"):
-        small(parts)(torch.zeros(1, 5, dtype=torch.int64))
+    parts = Parts({"08.10": decode_step, "01.1": standins.predict})
+    with pytest.raises(PartBroke, match=r"^part 08\.10 decode_step broke"):
+        parts.predict(small(parts), torch.zeros(1, 5, dtype=torch.int64))
 
 
 # ---- text

@@ -51,10 +51,10 @@ def test_the_file_is_a_module_with_ones_own_answers(work, capsys):
     source = (work / "my_parts.py").read_text("utf-8")
     space = {}
     exec(source, space)
-    assert [name for name in ("pre_norm", "dropout", "epoch_indices") if name in space] == [
-        "pre_norm", "dropout", "epoch_indices"]
+    assert [name for name in ("told_apart", "noisy_modules", "epoch_indices") if name in space] == [
+        "told_apart", "noisy_modules", "epoch_indices"]
     assert space["epoch_indices"](10, 4, 3, 0, 0, True) == [5, 8]
-    assert "# ---- 05.2 pre_norm: " in source
+    assert "# ---- 05.2 told_apart: " in source
     assert source.index("# ---- 09.5") < source.index("# ---- 05.2"), "the catalogue's order"
 
 
@@ -63,15 +63,15 @@ def test_what_stands_below_the_mark_is_kept(work, capsys):
     path = work / "my_parts.py"
     with path.open("a", encoding="utf-8") as file:
         file.write("mine = 'größer'\n")
-    edit(work, "05_normalization", "x * keep / (1 - p)", "keep * x / (1 - p)")
+    edit(work, "05_normalization", "calls.append(seen)", "calls += [seen]")
     run(capsys)
     text = path.read_text("utf-8")
-    assert "keep * x / (1 - p)" in text
+    assert "calls += [seen]" in text
     assert text.endswith(f"{my_parts.MARK}\nmine = 'größer'\n")
 
 
 @pytest.mark.parametrize("change", [
-    lambda text: text.replace("pre_norm(x", "pre_norm( x"), lambda text: f"# mine\n{text}",
+    lambda text: text.replace("told_apart(l", "told_apart( l"), lambda text: f"# mine\n{text}",
     lambda text: text.replace(my_parts.MARK, "# mark"), lambda text: "my own file\n",
     lambda text: "", lambda text: "\udcff"])
 def test_a_file_changed_above_the_mark_is_left_alone(work, capsys, change):
@@ -99,21 +99,21 @@ def test_a_full_disk_loses_nothing(work, capsys, monkeypatch):
 
 
 def test_two_meanings_of_one_name_are_told(work, capsys):
-    for stem, value, start in (("05_normalization", 1, "def pre_norm("),
+    for stem, value, start in (("05_normalization", 1, "def told_apart("),
                                ("09_scaling", 2, "def epoch_indices(")):
         edit(work, stem, start, f"def _help():\n    return {value}\n\n\n{start}")
-    for stem, line in (("05_normalization", "    for branch, norm in zip"),
+    for stem, line in (("05_normalization", "    shares = []"),
                        ("09_scaling", "    generator = torch.Generator().manual_seed(seed")):
         edit(work, stem, line, f"    _help()\n{line}")
     assert "Note: _help means one thing in 05.2 and another before it" in run(capsys)
 
 
 def test_a_broken_answer_is_noted_and_left_out(work, capsys):
-    edit(work, "05_normalization", "def pre_norm(x: torch.Tensor,", "def pre_norm(x: torch.Tensor")
+    edit(work, "05_normalization", "def told_apart(layers: list,", "def told_apart(layers: list")
     said = run(capsys)
-    assert "Note: 05.2 pre_norm: its cell does not parse" in said
+    assert "Note: 05.2 told_apart: its cell does not parse" in said
     assert f"2 of {len(CATALOGUE)} parts are yours." in said
-    assert "def pre_norm" not in (work / "my_parts.py").read_text("utf-8")
+    assert "def told_apart" not in (work / "my_parts.py").read_text("utf-8")
 
 
 def test_without_an_answer_no_file_is_written(work, capsys, monkeypatch):

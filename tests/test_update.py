@@ -88,6 +88,20 @@ def test_where_the_text_has_changed_both_are_there_and_the_answer_counts(course)
     assert found[1].endswith(ANSWER)
 
 
+def test_an_exercise_that_asks_for_another_function_keeps_the_old_answer_beside_it(course):
+    def another(cells):
+        (cell,) = [cell for cell in cells if cell["id"] == "01-4-exercise-1"]
+        cell["source"] = cell["source"].replace("def dead_units(", "def silent_units(")
+    edit(mine(), write("01-4-exercise-1", ANSWER))
+    renew(another)
+    assert update.update(1).lines == [
+        "01.4: asks for silent_units now; your answer from before stands below the new text."]
+    found = [source for source in code(mine()) if "_units(h: torch.Tensor)" in source]
+    assert ["NotImplementedError" in source for source in found] == [True, False]
+    assert found[1].startswith("# Your answer to what this exercise asked for before.\ndef dead")
+    assert found[1].endswith(ANSWER)
+
+
 def test_half_an_answer_is_one_too_and_a_stub_is_none(course):
     half = "    dead = h == 0\n    raise NotImplementedError('exercise 01.4 is not written yet')\n"
     edit(mine(), write("01-4-exercise-1", half))

@@ -83,7 +83,7 @@ def test_the_map_ticks_what_is_yours_and_leads_to_started_stages(work, monkeypat
     monkeypatch.setattr(cards, "emit", lambda page, text, **_: shown.append((page, text)))
     work.mkdir()
     (work / "05_normalization.ipynb").write_text("{}")
-    mine = Parts({"05.2": standins.pre_norm}, ["08.10 decode_step: a <note>"])
+    mine = Parts({"05.2": standins.told_apart}, ["08.10 decode_step: a <note>"])
     show.map_of(mine)
     [(page, text)] = shown
     assert page.count("solid") == 1
@@ -91,7 +91,7 @@ def test_the_map_ticks_what_is_yours_and_leads_to_started_stages(work, monkeypat
     assert "#cell-id=05-2-exercise-1" in page
     assert "cell-id=08-10" not in page, "stage 8 was not started"
     assert "a &lt;note&gt;" in page
-    assert "✓ 05.2  pre_norm" in text
+    assert "✓ 05.2  told_apart" in text
     assert f"1 of {len(CATALOGUE)} parts are yours" in text
 
 

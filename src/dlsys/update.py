@@ -94,7 +94,8 @@ def carry(old: dict, new: dict) -> list[str]:
     """Put the learner's answers and own cells into the new worksheet; returns a line about each.
 
     Where the text of an exercise is another one now, the answer stands in a cell below the new
-    text: both are there to compare, and the answer counts, for it is defined last.
+    text: both are there to compare, and the answer counts, for it is defined last. Where it asks
+    for another function, the answer stands there as well, and the new stub counts.
     """
     answers, shipped = _answers(old, new), {cell["id"] for cell in new["cells"]}
     told, found = [], set()
@@ -167,9 +168,13 @@ def _carried(stub: dict, answer: str | None) -> tuple[str, list[dict]]:
     """A line about an exercise, and the cells below its stub; an answer may take its place."""
     if answer is None:
         return "", []
-    if _text(answer) == _text(_source(stub)):
+    asked = _text(_source(stub))
+    if _text(answer) == asked:
         stub["source"] = answer
         return "your answer is carried over.", []
+    if asked and f"def {asked[0]}(" not in answer:
+        return (f"asks for {asked[0]} now; your answer from before stands below the new text.",
+                [_code(f"# Your answer to what this exercise asked for before.\n{answer}")])
     return ("its text has changed; your answer stands below the new text. Compare them.",
             [_code(f"# Your answer, from before the text above was changed.\n{answer}")])
 

@@ -5,7 +5,7 @@ Shapes: B rows, T places, d width, H heads, D = d / H numbers a head, V letters.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -84,7 +84,7 @@ class Block(nn.Module):
 
     def mlp(self, x: Tensor) -> Tensor:
         """Four times as wide inside, with dropout behind."""
-        return self.parts.dropout(self.down(F.gelu(self.up(x))), self.p, self.training)
+        return F.dropout(self.down(F.gelu(self.up(x))), self.p, self.training)
 
 
 class Network(nn.Module):
@@ -113,11 +113,17 @@ class Network(nn.Module):
         """
         mask = None if real is None else self.parts.decoder_mask(real)
         kept = caches or [None] * len(self.blocks)
-        branches, norms = [], []
+        x = self.emb(ids)
         for block, cache in zip(self.blocks, kept, strict=True):
-            branches += [partial(block.attend, cache=cache, mask=mask), block.mlp]
-            norms += [block.norm1, block.norm2]
-        return self.head(self.parts.pre_norm(self.emb(ids), branches, [*norms, self.norm]))
+            x = x + block.attend(block.norm1(x), cache=cache, mask=mask)
+            x = x + block.mlp(block.norm2(x))
+        return self.head(self.norm(x))
+
+    def branches(self) -> list[Callable[[Tensor], Tensor]]:
+        """Every branch with its sum, as a function of the stream (B, T, d), in order."""
+        return [add for block in self.blocks for add in (
+            lambda x, block=block: x + block.attend(block.norm1(x)),
+            lambda x, block=block: x + block.mlp(block.norm2(x)))]
 
     def caches(self) -> list[Cache]:
         """An empty cache for each layer."""

@@ -98,7 +98,6 @@ def _trained(parts: Parts, plan: Plan) -> Numbers:
     torch.manual_seed(plan.seed)
     letters = "".join(parts.class_numbers(list("lkjihgfedcba"), {}))
     text = walk(letters)
-    _forward_with_dropout(parts)
     run = Training(Network(SHAPE, parts, 0.0), text, plan)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rehearsal.pt")
@@ -120,15 +119,6 @@ def _trained(parts: Parts, plan: Plan) -> Numbers:
                                                    in again.averaged.parameters()]),
                 "the_letters_written": F.one_hot(torch.tensor(list(write(
                     model, row[0, :3], 12, 0.01))), 12).float()}
-
-
-def _forward_with_dropout(parts: Parts) -> None:
-    """A step with dropout on, whose numbers nobody compares, and the random state as before."""
-    with torch.random.fork_rng(devices=[]):
-        model = Network(SHAPE, parts, 0.5).train()
-        model(torch.zeros(2, 8, dtype=torch.int64)).sum().backward()
-
-
 def held(id: str, fn: Callable, seed: int) -> Numbers | str:
     """The numbers of a small run with this function as the part, or why there are none.
 

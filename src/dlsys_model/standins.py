@@ -11,7 +11,7 @@ import math
 import os
 from collections import Counter
 from functools import cache
-from itertools import islice
+from itertools import accumulate, islice
 
 import torch
 from torch import nn
@@ -66,16 +66,6 @@ def decode_step(q, k, v, cache, rotate):
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(past)
         return F.scaled_dot_product_attention(q, k, v, mask)
     return F.scaled_dot_product_attention(q, k, v, is_causal=not past)
-
-
-def pre_norm(x, branches, norms):
-    for place, branch in enumerate(branches):
-        x = x + branch(norms[place](x))
-    return norms[-1](x)
-
-
-def dropout(x, p, training):
-    return F.dropout(x, p, training)
 
 
 def decoder_mask(real):
@@ -399,6 +389,27 @@ def find_waits(events):
     outer = [event for event in events if event[0] == "aten::item"]
     return [next((name for name, start, end in outer if start <= wait[1] <= end), wait[0])
             for wait in sorted(waits, key=lambda event: event[1])]
+
+
+def told_apart(layers, x):
+    with torch.no_grad():
+        streams = list(accumulate(layers, lambda stream, layer: layer(stream), initial=x))
+    return [(x.var(0, correction=0).mean() / x.pow(2).mean()).item() for x in streams]
+
+
+def noisy_modules(model, x):
+    log = []
+    hook = nn.modules.module.register_module_forward_hook(
+        lambda module, given, out: log.append((module, given[0].clone(), out.clone())))
+    try:
+        with torch.no_grad():
+            model(x), model(x)
+    finally:
+        hook.remove()
+    half = len(log) // 2
+    parted = {one[0] for one, two in zip(log[:half], log[half:], strict=True)
+              if torch.equal(one[1], two[1]) and not torch.equal(one[2], two[2])}
+    return [name for name, module in model.named_modules() if module in parted]
 
 
 def gain_for(act):

@@ -29,20 +29,20 @@ ENDS = ("a sweep that runs away", f"just over {TIMES} times the lowest",
         "losses in the millions")
 ex.promise("answer", "A tenth of the rate at which a range test has its lowest loss.",
            says=("suggested rate",))
-ex.promise("one batch", "loss_of(model) draws a batch and returns its scalar loss; call it once "
-           "a step.", says=("weights at draw", "batches drawn"))
-ex.promise("SGD", "Use plain SGD;", says=("weights at draw",))
+ex.promise("one batch", "loss_of(model) draws a batch and returns its scalar loss, above 0; call "
+           "it once a step,", says=("weights at draw", "batches drawn"))
+ex.promise("SGD", "Update by plain SGD;", says=("weights at draw",))
 ex.promise("left over", "a gradient left over from before does not count.",
            cases=("a gradient left over", "a sweep that runs away", "two models in turn"))
-ex.promise("rates", "Step k = 0 ... steps - 1 runs at low * (high / low)**(k / (steps - 1)),",
+ex.promise("rates", "Step k = 0 ... steps - 1 runs at low * (high / low)**(k / (steps - 1));",
            says=("weights at draw", "suggested rate"))
-ex.promise("two steps", "with 2 steps or more;", cases=("two steps",))
-ex.promise("before", "its loss is the one before that step.",
+ex.promise("two steps", "steps is 2 or more.", cases=("two steps",))
+ex.promise("before", "in front of the update.",
            says=("weights at draw", "suggested rate", "batches drawn"))
 ex.promise("first", "Of equal losses the first counts.", cases=("two equal lowest losses",))
 ex.promise("NaN", "Stop at a loss that is NaN", cases=("a NaN",))
-ex.promise("times", f"or more than {TIMES} times the lowest so far; all are above 0.", cases=ENDS)
-ex.promise("as before", "The model's state_dict() is then as before,",
+ex.promise("times", f"or more than {TIMES} times the lowest so far.", cases=ENDS)
+ex.promise("as before", "Afterwards the model's state_dict() is as before,",
            says=("entries of state_dict",))
 ex.promise("objects", "its parameters the same objects.", says=("other objects",))
 ex.promise("example", "Example: lowest loss at step 2 of 5 from 1e-4 to 1: 0.01 / 10 = 0.001.",

@@ -18,13 +18,13 @@ NANS = ("NaN among the losses", "NaN at the start", "nothing but NaN", "NaN unti
 
 ex.promise("pair", "(epoch at which training stops, epoch whose weights to restore).",
            says=("stop and best", "number of results"))
-ex.promise("counting", "Epochs count from 0; losses,", says=("epoch of",))
-ex.promise("left", "left as it is,", says=("losses after the call",))
-ex.promise("range", "holds a validation loss for each, finite or NaN; patience >= 1, "
-           "min_delta >= 0.", cases=NANS + EDGES)
-ex.promise("progress", "One that is more than min_delta below the reference is progress and "
-           "becomes the reference;", says=("epoch of the stop",))
-ex.promise("first", "the first loss that is a number always does.",
+ex.promise("counting", "losses: the validation loss of epoch 0, 1, 2 and so on;",
+           says=("epoch of",))
+ex.promise("left", "the list stays as it is.", says=("losses after the call",))
+ex.promise("range", "A loss may be NaN; patience >= 1, min_delta >= 0.", cases=NANS + EDGES)
+ex.promise("progress", "After it, progress is a loss more than min_delta below that of the last "
+           "progress.", says=("epoch of the stop",))
+ex.promise("first", "The first loss that is a number is progress.",
            says=("epoch of the stop",))
 ex.promise("patience", "Training stops at the patience-th epoch in a row without progress,",
            says=("epoch of the stop",))

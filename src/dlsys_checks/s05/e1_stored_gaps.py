@@ -1,0 +1,285 @@
+"""Exercise 05.1, `stored_gaps`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from dlsys_checks.kit import integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("05.1", "stored_gaps", seen=("kind", "x", "state"))
+
+ex.promise("result", "How far a batch lies from what each BatchNorm of model has stored.",
+           says=("gap of", "names of"))
+ex.promise("eval", "model: in eval mode,", says=("gap of", "statistics after"))
+ex.promise("kinds", "with nn.BatchNorm1d on (N, C) and nn.BatchNorm2d on (N, C, H, W)",
+           cases=("images", "one image", "other norms between"), says=("gap of", "names of"))
+ex.promise("depth", "at any depth, each called once.",
+           cases=("norms inside blocks", "a norm that is the whole model", "one of three channels",
+                  "the example"))
+ex.promise("input", "x: a batch that model takes.", cases=("integers looked up",))
+ex.promise("enters", "A channel's mean is that of what enters the norm in model(x), over all axes "
+           "but axis 1.", says=("gap of",))
+ex.promise("distance", "Its distance from running_mean", says=("gap of",))
+ex.promise("deviations", "is counted in stored standard deviations, the root of running_var.",
+           says=("gap of",))
+ex.promise("largest", "Returned is the largest distance of each norm, a float,",
+           says=("gap of", "type of the gap"))
+ex.promise("names", "by its name in model.named_modules().", says=("names of",))
+ex.promise("as it was", "The model is afterwards as it was: hooks, modes and all its numbers;",
+           says=("hooks after", "training flags", "statistics after", "numbers of the model"))
+ex.promise("no graph", "no graph is built.", says=("graphs built",))
+ex.promise("example", "Example: for nn.BatchNorm1d(1), fresh, and x [[1.], [3.]] it is "
+           "{\"\": 2.0}.", cases=("the example",))
+
+CODES = 9  # integers that a model of codes looks up
+# What a pass meets, in order: layers with weights by letter, norms, and what has none.
+PASS = {"flat": "a norm0 relu drop b norm1 c", "deep": "a norm0 relu drop b norm1 c norm2",
+        "images": "a norm0 relu drop inst b norm1", "whole": "norm0",
+        "codes": "look norm0 relu drop b norm1"}
+NAMES = {"flat": ["1", "5"], "deep": ["0.1.0", "0.1.3.1", "tail.end"], "images": ["1", "6"],
+         "whole": [""], "codes": ["1", "5"]}
+
+
+@ex.cases
+def cases(g):
+    whole = integers(g)
+
+    def one(name, kind, rows, *, far=0.0, scale=None):
+        width = whole(3, 6)
+        shape = (2, whole(6, 9), 6) if kind == "images" else (width,)
+        x = torch.randn(rows, *shape, generator=g) * (scale or whole(1, 4)) + whole(-2, 3) + far
+        if kind == "codes":
+            x = torch.randint(0, CODES, (rows,), generator=g)
+        return name, {"kind": kind, "x": x, "state": trained_state(g, kind, width)}
+
+    n = whole(9, 14)
+    wide = one("one of three channels", "whole", n)  # the farthest is the nearest in deviations
+    wide[1]["x"] = torch.randn(n, 3, generator=g) + torch.tensor([-90.0, 3.0, 0.7])
+    wide[1]["state"] = {"norm0.running_mean": torch.tensor([0.0, 0.5, 0.5]),
+                        "norm0.running_var": torch.tensor([1e4, 4.0, 1e-2])}
+    below = one("a mean below the stored one", "whole", n)
+    below[1]["x"] = torch.randn(n, 3, generator=g) - 20
+    below[1]["state"] = {"norm0.running_mean": torch.tensor([1.0, 2.0, 3.0]),
+                         "norm0.running_var": torch.tensor([1.0, 9.0, 4.0])}
+    example = {"kind": "whole", "x": torch.tensor([[1.0], [3.0]]),
+               "state": {"norm0.running_mean": torch.zeros(1), "norm0.running_var": torch.ones(1)}}
+    return [one("a flat model", "flat", n), one("one row", "flat", 1),
+            one("many rows", "flat", whole(60, 90)),
+            one("a batch that fits", "whole", 400, scale=1.0),
+            one("norms inside blocks", "deep", n),
+            one("images", "images", n), one("one image", "images", 1),
+            one("other norms between", "images", n, far=3.0),
+            one("a norm that is the whole model", "whole", n),
+            one("numbers far from zero", "flat", n, far=500.0),
+            one("integers looked up", "codes", n), wide, below, ("the example", example)]
+
+
+def trained_state(g, kind, width):
+    """Weights and stored statistics by layer, none of them what torch begins with."""
+    shapes = {"a": (4, 2, 3, 3), "b": (3, 4, 3, 3)} if kind == "images" else {
+        "a": (6, width), "b": (5, width if kind == "codes" else 6), "c": (3, 5)}
+    found, size = {}, width
+    for name in PASS[kind].split():
+        if name == "look":
+            found["look.weight"] = torch.randn(CODES, width, generator=g)
+        elif name in shapes:
+            size, fan_in = shapes[name][0], math.prod(shapes[name][1:])
+            found[f"{name}.weight"] = torch.randn(shapes[name], generator=g) / fan_in ** 0.5
+            found[f"{name}.bias"] = 0.3 * torch.randn(size, generator=g)
+        elif name == "inst" or name.startswith("norm"):
+            found |= {f"{name}.running_mean": torch.randn(size, generator=g),
+                      f"{name}.running_var": 0.5 + 4 * torch.rand(size, generator=g)}
+            if name != "inst" and (kind, name) != ("codes", "norm1"):  # one norm has no gain
+                found |= {f"{name}.weight": 0.5 + torch.rand(size, generator=g),
+                          f"{name}.bias": 0.5 * torch.randn(size, generator=g)}
+    return found
+
+
+@ex.act
+def act(fn, kind, x, state):
+    class Deep(nn.Module):
+        """A body, of which one module has a second name that comes later."""
+
+        def __init__(self, body, end):
+            super().__init__()
+            self.tail = nn.Module()
+            self.tail.end = end
+            self.add_module("0", body)
+
+        def forward(self, x):
+            return self.tail.end(getattr(self, "0")(x))
+
+    def layer(name, parts):
+        w, images = parts.get("weight"), kind == "images"
+        if "running_mean" in parts:
+            size = len(parts["running_mean"])
+            if name == "inst":
+                return nn.InstanceNorm2d(size, track_running_stats=True)
+            return (nn.BatchNorm2d if images else nn.BatchNorm1d)(size, affine=w is not None)
+        if name == "look":
+            return nn.Embedding(*w.shape)
+        return nn.Conv2d(w.shape[1], len(w), 3) if images else nn.Linear(w.shape[1], len(w))
+
+    held = {}
+    for name in {key.split(".")[0] for key in state}:
+        parts = {key.split(".")[1]: v for key, v in state.items() if key.split(".")[0] == name}
+        held[name] = layer(name, parts)
+        with torch.no_grad():
+            for part, value in parts.items():
+                getattr(held[name], part).copy_(value)
+    relu, drop = nn.ReLU(), nn.Dropout(0.5)
+    a, b, c, look = [held.get(name) for name in ("a", "b", "c", "look")]
+    n0, n1, n2, inst = [held.get(name) for name in ("norm0", "norm1", "norm2", "inst")]
+    model = {
+        "whole": lambda: n0,
+        "flat": lambda: nn.Sequential(a, n0, relu, drop, b, n1, c),
+        "deep": lambda: Deep(nn.Sequential(
+            a, nn.Sequential(n0, relu, drop, nn.Sequential(b, n1)), c), n2),
+        "images": lambda: nn.Sequential(a, n0, relu, drop, inst, b, n1),
+        "codes": lambda: nn.Sequential(look, n0, relu, drop, b, n1)}[kind]().eval()
+    modules, graphs = list(model.modules()), []
+    watch = modules[-1].register_forward_hook(lambda m, given, out: graphs.append(
+        int(out.requires_grad)))
+    hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    found, modes = [], 0
+    for rows in (x, x.flip(0)[:-1] if len(x) > 2 else x):  # two calls, on other batches
+        gaps = fn(model, rows.clone())
+        found.append(dict(gaps) if isinstance(gaps, dict) else gaps)
+        modes += sum(m.training for m in model.modules())
+        model.eval()
+    after = model.state_dict()
+    result = {"found": found, "graphs": sum(graphs),
+              "hooks": sum(len(m._forward_hooks) + len(m._forward_pre_hooks)
+                           for m in modules) - hooks,
+              "modes": modes,
+              "statistics": sum(int((after[k] != v).sum()) for k, v in before.items()
+                                if "running" in k or "tracked" in k),
+              "numbers": sum(int((after[k] != v).sum()) for k, v in before.items()
+                             if "running" not in k and "tracked" not in k)
+              + sum(p.grad is not None for p in model.parameters())}
+    watch.remove()
+    return result
+
+
+def expected(kind, x, state):
+    """The largest distance of each norm, in float64, in the order of the pass."""
+    p, h, found = {k: v.double() for k, v in state.items()}, x.double(), []
+    for name in PASS[kind].split():
+        if name.startswith("norm") or name == "inst":
+            shape = (1, -1, *[1] * (h.dim() - 2))
+            mean, var = p[f"{name}.running_mean"], p[f"{name}.running_var"]
+            if name != "inst":
+                channels = h.movedim(1, 0).reshape(h.shape[1], -1)
+                found.append(float((((channels - mean[:, None]).sum(1) / channels.shape[1]) ** 2
+                                    / var).max() ** 0.5))
+            h = (h - mean.view(shape)) / (var.view(shape) + 1e-5).sqrt()
+            if f"{name}.weight" in p:
+                h = h * p[f"{name}.weight"].view(shape) + p[f"{name}.bias"].view(shape)
+        elif name == "look":
+            h = p["look.weight"][x]
+        elif name == "relu":
+            h = h.clamp(min=0)
+        elif name != "drop":
+            w, b = p[f"{name}.weight"], p[f"{name}.bias"]
+            h = torch.conv2d(h, w, b) if kind == "images" else h @ w.T + b
+    return found
+
+
+@ex.law
+def law(out, kind, x, state):
+    expect_parts(out, "found", "graphs", "hooks", "modes", "statistics", "numbers")
+    expect_length("calls of your function", out["found"], 2)
+    for call, rows in enumerate((x, x.flip(0)[:-1] if len(x) > 2 else x)):
+        got, right = out["found"][call], expected(kind, rows, state)
+        expect_parts(got, *NAMES[kind], what="names of the norms")
+        for name, gap in zip(NAMES[kind], right, strict=True):
+            expect_close(f"gap of norm {name!r}", got[name], gap, rtol=2e-3, atol=2e-4)
+    expect_equal("hooks after the call, more than before", out["hooks"], 0, "Remove them.")
+    expect_equal("training flags that are on after the call", out["modes"], 0)
+    expect_equal("stored statistics after the call that moved", out["statistics"], 0,
+                 "In train mode a norm stores what it sees.")
+    expect_equal("numbers of the model, and gradients, that changed", out["numbers"], 0)
+    expect_equal("graphs built", out["graphs"], 0, "Use with torch.no_grad().")
+
+
+# ---- wrong, by name
+
+BOTH = (nn.BatchNorm1d, nn.BatchNorm2d)
+
+
+@not_an_answer
+def gaps_of(model, x, *, kinds=BOTH, mean=lambda h: h.transpose(0, 1).flatten(1).mean(1),
+            size=lambda d: d.abs(), by=lambda norm: norm.running_var.sqrt(),
+            reduce=lambda gap: gap.max().item(), named=lambda model: model.named_modules(),
+            grad=False, keep=False):
+    """The worked answer with its pieces as options."""
+    gaps, hooks = {}, []
+    for name, norm in named(model):
+        if isinstance(norm, kinds):
+            def look(norm, given, name=name):
+                gaps[name] = reduce(size(mean(given[0]) - norm.running_mean) / by(norm))
+            hooks.append(norm.register_forward_pre_hook(look))
+    with torch.set_grad_enabled(grad):
+        model(x)
+    for hook in hooks if not keep else []:
+        hook.remove()
+    return gaps
+
+
+@ex.wrong("measured in train mode: the norms before it use the batch, and all store it",
+          breaks=("eval", "as it was"))
+def in_train_mode(model, x):
+    model.train()
+    gaps = gaps_of(model, torch.cat([x, x]))
+    model.eval()
+    return gaps
+
+
+ex.wrong("BatchNorm1d only", gaps_of, breaks="kinds", kinds=(nn.BatchNorm1d,))
+ex.wrong("any norm that stores a mean", gaps_of, breaks="kinds",
+         kinds=(*BOTH, nn.InstanceNorm2d))
+ex.wrong("only the norms at the top of the model", gaps_of, breaks="depth",
+         named=lambda model: [("", model), *model.named_children()])
+ex.wrong("x made float32 first", lambda model, x: gaps_of(model, x.float()), breaks="input",
+         says="raised")
+ex.wrong("the batch itself compared, not what enters the norm", breaks="enters",
+         fn=lambda model, x: {
+             name: (x.float().mean() - norm.running_mean).abs().div(
+                 norm.running_var.sqrt()).max().item()
+             for name, norm in model.named_modules() if isinstance(norm, BOTH)})
+ex.wrong("what leaves the norm compared", breaks="enters", fn=lambda model, x: gaps_of(
+    model, x, mean=lambda h: h.transpose(0, 1).flatten(1).mean(1) * 0.5))
+ex.wrong("the mean over the rows only: a mean for each pixel", breaks="enters", fn=lambda m, x: (
+    gaps_of(m, x, mean=lambda h: h.mean(0) if h.dim() == 2 else h.mean(0).flatten(1).amax(1))))
+ex.wrong("the distance of the farthest row, not of the mean", gaps_of, breaks="enters",
+         mean=lambda h: h.transpose(0, 1).flatten(1).amax(1))
+ex.wrong("the distance with its sign: a mean below the stored one is not seen", gaps_of,
+         breaks="distance", size=lambda d: d)
+ex.wrong("the distance squared", gaps_of, breaks="distance", size=lambda d: d.square())
+ex.wrong("the distance as it is, in no unit", gaps_of, breaks="deviations",
+         by=lambda norm: torch.ones(()))
+ex.wrong("divided by the variance", gaps_of, breaks="deviations",
+         by=lambda norm: norm.running_var)
+ex.wrong("the mean of the distances", gaps_of, breaks="largest",
+         reduce=lambda gap: gap.mean().item())
+ex.wrong("the first channel's distance", gaps_of, breaks="largest",
+         reduce=lambda gap: gap[0].item())
+ex.wrong("a tensor for each channel", gaps_of, breaks="largest", reduce=lambda gap: gap)
+ex.wrong("a tensor in place of a float", gaps_of, breaks="largest",
+         reduce=lambda gap: gap.max())
+ex.wrong("named by number", breaks="names", fn=lambda model, x: dict(
+    zip(map(str, range(100, 199)), gaps_of(model, x).values(), strict=False)))
+ex.wrong("hooks left behind", gaps_of, breaks="as it was", keep=True)
+ex.wrong("train mode left behind", breaks="as it was", says="training flags",
+         fn=lambda model, x: (gaps_of(model, x), model.train())[0])
+ex.wrong("the stored means overwritten by the batch's", breaks=("as it was", "distance"),
+         fn=lambda model, x: gaps_of(model, x, by=lambda norm: norm.running_mean.zero_() + (
+             norm.running_var.sqrt())))
+ex.wrong("a graph built", gaps_of, breaks="no graph", grad=True)

@@ -1,0 +1,242 @@
+"""Exercise 05.2, `told_apart`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_checks.kit import integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+    expect_type,
+)
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("05.2", "told_apart", seen=("x", "weights", "kind"))
+
+ex.promise("result", "Which share of a stream differs between its rows, layer by layer.",
+           says=("share", "number of"))
+ex.promise("layers", "layers: K functions, K >= 0,",
+           cases=("no layer", "one layer", "sixteen layers", "the example"))
+ex.promise("in turn", "called once each, in turn, on what the one before returned.",
+           says=("order of calls", "argument of"))
+ex.promise("x", "x: (N, ...) float32, N >= 1.",
+           cases=("one row", "rows of rows", "one number a row"))
+ex.promise("list", "Returns K + 1 floats: the share of x, then that behind each layer.",
+           says=("number of", "type of the"))
+ex.promise("rest", "For a share take the mean row away", says=("share",))
+ex.promise("squares", "and divide the mean square of what is left", says=("share",))
+ex.promise("whole", "by the mean square of the whole stream;", says=("share",))
+ex.promise("zero", "a stream of zeros has the share 0.0.", cases=("a stream of zeros",))
+ex.promise("tiny", "Shares down to 1e-6 are right to one percent.",
+           cases=("rows nearly alike", "rows more and more alike"))
+ex.promise("no graph", "No graph is built.", says=("graph",))
+ex.promise("example", "Example: x [[1.], [-1.]] and one layer that adds 9: [1.0, 1/82].",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    whole = integers(g)
+
+    def one(name, count, *shape, kind="mixed", offset=0.0, spread=1.0):
+        shape = shape or (whole(4, 9), whole(3, 7), whole(2, 5))
+        x = torch.randn(shape, generator=g) * spread + offset
+        # Layer k returns z * factor + shift; a factor below one draws the rows together.
+        weights = torch.stack([0.4 + torch.rand(count, generator=g),
+                               torch.randn(count, generator=g)], 1)
+        return name, {"x": x, "weights": weights, "kind": kind}
+
+    example = {"x": torch.tensor([[1.0], [-1.0]]), "weights": torch.tensor([[1.0, 9.0]]),
+               "kind": "plain"}
+    alike = one("rows nearly alike", 2, whole(5, 9), 6, offset=3.0, spread=4e-3)
+    sixteen = one("sixteen layers", 16, kind="plain")  # that leave the share large
+    sixteen[1]["weights"] = torch.stack([0.9 + 0.2 * torch.rand(16, generator=g),
+                                         0.05 * torch.randn(16, generator=g)], 1)
+    closer = one("rows more and more alike", 5, whole(5, 9), 6, kind="closer", offset=1.0)
+    dead = one("a stream of zeros", 3, whole(4, 9), 5, kind="dead")
+    return [one("three layers", 3), one("no layer", 0), one("one layer", 1),
+            sixteen, one("two rows", 3, 2, 5),
+            one("one row", 2, 1, 6), one("rows of rows", 3, whole(3, 6), 2, 3, 4),
+            one("one number a row", 2, whole(5, 9)), one("many rows", 2, 200, 3),
+            one("numbers in the thousands", 3, offset=1000.0, spread=300.0),
+            alike, closer, dead, ("the example", example)]
+
+
+@ex.act
+def act(fn, x, weights, kind):
+    calls, seen, graphs = [], [], []
+
+    def layer(k):
+        def run(z):
+            calls.append(k)
+            seen.append(z.detach().clone())
+            graphs.append(int((z * 1).requires_grad))
+            factor, shift = weights[k]
+            if kind == "dead":
+                return z * 0.0
+            if kind == "closer":
+                return z + 2.0 + shift.abs()
+            if kind == "plain":
+                return z * factor + shift
+            return torch.tanh(z * factor + shift) + 0.1 * z
+        return run
+
+    found = []
+    for rows in (x, x.flip(0) * 1.5):  # two calls in a row, on another stream
+        given = rows.clone().requires_grad_()
+        calls.clear(), seen.clear()
+        layers = [layer(k) for k in range(len(weights))]
+        shares = fn(layers, given)
+        found.append({"shares": shares, "calls": list(calls), "seen": list(seen)})
+    return {"found": found, "graphs": sum(graphs)}
+
+
+def expected(x, weights, kind):
+    """Shares, and the argument of each layer, in float64: by pairs of rows, not by the mean row."""
+    h, shares, seen = x.double(), [], []
+    for k in range(len(weights) + 1):
+        rows = h.reshape(len(h), -1)
+        apart = (rows[:, None] - rows[None]).square().sum() / (2 * len(h) ** 2)
+        size = rows.square().sum() / len(h)
+        shares.append(float(apart / size) if size > 0 else 0.0)
+        if k < len(weights):
+            seen.append(h.float())
+            h = behind_layer(h, *weights[k].double(), kind)
+    return shares, seen
+
+
+def behind_layer(h, factor, shift, kind):
+    """What a layer of this kind returns for h."""
+    if kind == "closer":
+        return h + 2.0 + shift.abs()
+    line = h * factor + shift
+    return h * 0.0 if kind == "dead" else line if kind == "plain" else line.tanh() + 0.1 * h
+
+
+@ex.law
+def law(out, x, weights, kind):
+    expect_parts(out, "found", "graphs")
+    expect_length("calls of your function", out["found"], 2)
+    for got, rows in zip(out["found"], (x, x.flip(0) * 1.5), strict=True):
+        expect_parts(got, "shares", "calls", "seen")
+        shares, seen = expected(rows, weights, kind)
+        expect_equal("order of calls of the layers", got["calls"], list(range(len(weights))),
+                     "Each layer once, in turn.")
+        for k, (mine, right) in enumerate(zip(got["seen"], seen, strict=True)):
+            expect_close(f"argument of layer {k}", mine, right, rtol=1e-4)
+        expect_type("list of shares", got["shares"], list)
+        expect_length("shares", got["shares"], len(shares), "The share of x itself comes first.")
+        for k, (mine, right) in enumerate(zip(got["shares"], shares, strict=True)):
+            expect_close("share of x" if k == 0 else f"share behind layer {k - 1}", mine, right,
+                         rtol=1e-2, atol=1e-9)
+    expect_equal("layers called with a graph", out["graphs"], 0, "Use with torch.no_grad().")
+
+
+# ---- wrong, by name
+
+def share_of(h):
+    """The share that differs between rows."""
+    rest, size = (h - h.mean(0)).square().mean(), h.square().mean()
+    return (rest / size).item() if size > 0 else 0.0
+
+
+@not_an_answer
+def behind(layers, x, *, share=share_of, grad=False):
+    """The worked answer with its pieces as options."""
+    with torch.set_grad_enabled(grad):
+        shares = [share(x if grad else x.detach())]
+        for layer in layers:
+            x = layer(x if grad else x.detach())
+            shares.append(share(x))
+    return shares
+
+
+def ratio(rest, size):
+    """A share from a function of h for what is left and one for the whole."""
+    return lambda h: (rest(h) / size(h)).item() if size(h) > 0 else 0.0
+
+
+def left(h):
+    return (h - h.mean(0)).square().mean()
+
+
+def whole_square(h):
+    return h.square().mean()
+
+
+ex.wrong("the share of x left out", lambda layers, x: behind(layers, x)[1:], breaks="list",
+         says="number of shares")
+ex.wrong("the last share only", lambda layers, x: behind(layers, x)[-1], breaks="list")
+ex.wrong("tensors in place of floats", breaks="list", fn=lambda layers, x: [
+    torch.tensor(share) for share in behind(layers, x)])
+ex.wrong("an error where there is no layer", breaks="layers", says="raised",
+         fn=lambda layers, x: behind(layers, x) if layers[0] else [])
+
+
+@ex.wrong("at most twelve layers", breaks="layers", says="order of calls")
+def twelve_at_most(layers, x):
+    return behind(layers[:12], x)
+
+
+@ex.wrong("every layer called on x itself", breaks="in turn")
+def each_on_x(layers, x):
+    with torch.no_grad():
+        return [share_of(x), *(share_of(layer(x)) for layer in layers)]
+
+
+@ex.wrong("the layers called from the last to the first", breaks="in turn")
+def backwards(layers, x):
+    return behind(layers[::-1], x)
+
+
+@ex.wrong("the stream centred for the next layer as well", breaks="in turn")
+@torch.no_grad()
+def centred_on(layers, x):
+    shares = [share_of(x)]
+    for layer in layers:
+        x = layer(x - x.mean(0))
+        shares.append(share_of(x))
+    return shares
+
+
+ex.wrong("one mean of all numbers taken away, not the mean row", behind, breaks="rest",
+         share=ratio(lambda h: (h - h.mean()).square().mean(), whole_square))
+ex.wrong("the mean of each row taken away: LayerNorm's variance", behind, breaks="rest",
+         share=ratio(lambda h: (h.flatten(1) - h.flatten(1).mean(1, keepdim=True)
+                                ).square().mean() if h.dim() > 1 else h.sum() * 0, whole_square))
+ex.wrong("the mean row not taken away", behind, breaks="rest",
+         share=ratio(lambda h: h.square().mean(), whole_square))
+ex.wrong("the unbiased variance, N - 1 rows", behind, breaks="squares",
+         share=ratio(lambda h: h.var(0, correction=min(1, len(h) - 1)).mean(), whole_square))
+ex.wrong("sizes in place of squares", behind, breaks="squares",
+         share=ratio(lambda h: (h - h.mean(0)).abs().mean(), lambda h: h.abs().mean()))
+ex.wrong("the root of the share", lambda layers, x: [
+    share ** 0.5 for share in behind(layers, x)], breaks="squares")
+ex.wrong("the variance itself, over nothing", behind, breaks="whole",
+         share=lambda h: left(h).item())
+ex.wrong("over the variance of all numbers", behind, breaks="whole",
+         share=ratio(left, lambda h: h.var(correction=0)))
+ex.wrong("over what the rows have in common", behind, breaks="whole",
+         share=ratio(left, lambda h: h.mean(0).square().mean()))
+ex.wrong("the mean of the ratios by place", behind, breaks="whole", share=lambda h: (
+    (h - h.mean(0)).square().mean(0) / h.square().mean(0).clamp(min=1e-30)).mean().item())
+ex.wrong("0 / 0 handed out for a stream of zeros", behind, breaks="zero",
+         share=lambda h: (left(h) / whole_square(h)).item())
+ex.wrong("a share of 1 for a stream of zeros", behind, breaks="zero",
+         share=lambda h: share_of(h) if h.any() else 1.0)
+ex.wrong("1 minus what is in common: a tiny share is lost in rounding", behind, breaks="tiny",
+         share=lambda h: (1 - h.mean(0).square().mean() / h.square().mean()
+                          ).item() if h.any() else 0.0)
+ex.wrong("a constant added to the size", behind, breaks="whole",
+         share=ratio(left, lambda h: h.square().mean() + 0.05))
+ex.wrong("a graph built", behind, breaks="no graph", grad=True)
+
+
+@ex.wrong("rows of more than one axis only", says="raised", breaks="x")
+def two_axes(layers, x):
+    x.shape[1]
+    return behind(layers, x)

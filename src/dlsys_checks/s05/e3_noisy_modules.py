@@ -1,0 +1,223 @@
+"""Exercise 05.3, `noisy_modules`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dlsys_checks.kit import integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("05.3", "noisy_modules", seen=("kind", "x", "scale", "live"))
+
+ex.promise("result", "Names of the modules at which two calls of model(x) part.",
+           says=("names",))
+ex.promise("given", "A module is listed when what it was given was equal in both calls",
+           says=("names",))
+ex.promise("returned", "and what it returned was not,", says=("names",))
+ex.promise("little", "however little the two differ.", cases=("noise of a millionth",))
+ex.promise("names", "Names and order are those of model.named_modules(), \"\" for the model "
+           "itself.", says=("names", "type of the result"))
+ex.promise("called", "A module takes one tensor, which it leaves as it is, returns one and is "
+           "called once in a pass, or never: then it is not listed.",
+           cases=("a list of modules", "a part that is not called"))
+ex.promise("x", "x: what model takes.", cases=("integers looked up",))
+ex.promise("mode", "Two calls are made, in the mode that each module has,",
+           says=("names", "calls of the model", "training flags"))
+ex.promise("generator", "without a seed.", says=("names",))
+ex.promise("as it was", "No hook is left,", says=("hooks after",))
+ex.promise("no graph", "no graph is built.", says=("graphs built",))
+ex.promise("example", "Example: [\"\", \"body\"] for a model whose body calls F.dropout.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    whole = integers(g)
+
+    def one(name, kind, *, scale=1.0, live=False, rows=None):
+        x = torch.randn(rows or whole(5, 9), 6, generator=g)
+        if kind == "codes":
+            x = torch.randint(0, 7, (rows or whole(30, 40),), generator=g)
+        return name, {"kind": kind, "x": x, "scale": scale, "live": live}
+
+    return [one("nothing noisy", "quiet"), one("noise, and layers behind it", "function"),
+            one("two noises in a row", "two"), one("noise inside a block", "block"),
+            one("noise of a millionth", "function", scale=1e-6),
+            one("a large noise", "function", scale=100.0),
+            one("noise at the end", "end"), one("one row", "function", rows=1),
+            one("a list of modules", "list"), one("a part that is not called", "idle"),
+            one("a plain list of dropouts", "plain"),
+            one("a dropout set to train mode", "module", live=True),
+            one("a dropout in eval mode", "module"), one("a model in train mode", "train"),
+            one("integers looked up", "codes"), one("the example", "example")]
+
+
+@ex.act
+def act(fn, kind, x, scale, live):
+    class Noise(nn.Module):
+        """Adds noise in any mode, as a function without a flag does."""
+
+        def forward(self, h):
+            return h + scale * torch.randn(h.shape)
+
+    class Block(nn.Module):
+        def __init__(self, *parts):
+            super().__init__()
+            self.parts = nn.ModuleList(parts)
+
+        def forward(self, h):
+            for part in self.parts:
+                h = part(h)
+            return h
+
+    class Own(nn.Module):
+        """A linear layer with a call of F.dropout behind."""
+
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 40)
+
+        def forward(self, h):
+            return nn.functional.dropout(self.linear(h), 0.5)
+
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drops, self.linear = [nn.Dropout(0.5)], nn.Linear(6, 40)
+
+        def forward(self, h):
+            return self.drops[0](self.linear(h))
+
+    class Idle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.spare, self.used = Noise(), nn.Linear(6, 6)
+
+        def forward(self, h):
+            return self.used(h)
+
+    def linear(n=6, m=6):
+        return nn.Linear(n, m)
+
+    model = {
+        "quiet": lambda: nn.Sequential(linear(), nn.Dropout(0.5), nn.ReLU(), linear()),
+        "function": lambda: nn.Sequential(linear(), Noise(), nn.Tanh(), linear()),
+        "two": lambda: nn.Sequential(linear(), Noise(), Noise(), linear()),
+        "block": lambda: nn.Sequential(linear(), nn.Sequential(
+            linear(), nn.Sequential(nn.Tanh(), Noise()), linear()), linear()),
+        "end": lambda: nn.Sequential(linear(), nn.Tanh(), Noise()),
+        "list": lambda: nn.Sequential(linear(), Block(linear(), Noise(), linear())),
+        "idle": lambda: nn.Sequential(Idle(), Own()),
+        "plain": lambda: nn.Sequential(linear(), Plain(), nn.ReLU()),
+        "module": lambda: nn.Sequential(linear(6, 40), nn.Dropout(0.5), linear(40, 3)),
+        "train": lambda: nn.Sequential(linear(6, 40), nn.Dropout(0.5), linear(40, 3)),
+        "codes": lambda: nn.Sequential(nn.Embedding(7, 6), Noise(), linear()),
+        "example": nn.Sequential}[kind]()
+    if kind == "example":
+        model.add_module("body", Own())
+    model.eval()
+    if kind == "train":
+        model.train()
+    if live:
+        model[1].train()
+    flags = [m.training for m in model.modules()]
+    calls = []
+    watch = model.register_forward_hook(lambda m, given, out: calls.append(
+        int(out.requires_grad)))
+
+    def hooked():
+        return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+    hooks = hooked()
+    found = [fn(model, given.clone()) for given in (x, x.flip(0))]
+    result = {"found": found, "calls": len(calls), "graphs": sum(calls),
+              "hooks": hooked() - hooks,
+              "modes": sum(a != m.training for a, m in zip(flags, model.modules()))}
+    watch.remove()
+    return result
+
+
+NOISY = {"quiet": [], "function": ["", "1"], "two": ["", "1"],
+         "block": ["", "1", "1.1", "1.1.1"], "end": ["", "2"], "list": ["", "1", "1.parts.1"],
+         "idle": ["", "1"], "plain": ["", "1"], "train": ["", "1"], "codes": ["", "1"],
+         "example": ["", "body"]}
+
+
+@ex.law
+def law(out, kind, x, scale, live):
+    expect_parts(out, "found", "calls", "graphs", "hooks", "modes")
+    expect_length("calls of your function", out["found"], 2)
+    right = NOISY[kind] if kind != "module" else ["", "1"] if live else []
+    for got in out["found"]:
+        expect_type("result", got, list)
+        expect_equal("names", got, right, "Equal when given, not equal when returned.")
+    expect_equal("calls of the model, in two calls of your function", out["calls"], 4,
+                 "Two for each.")
+    expect_equal("training flags that changed", out["modes"], 0)
+    expect_equal("hooks after the call, more than before", out["hooks"], 0, "Remove them.")
+    expect_equal("graphs built", out["graphs"], 0, "Use with torch.no_grad().")
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def parted(model, x, *, equal=torch.equal, given=True, inner=False, grad=False, keep=False,
+           skip=True, before=lambda model: None, calls=2):
+    """The worked answer with its pieces as options."""
+    passes = []
+    with torch.set_grad_enabled(grad):
+        for _ in range(calls):
+            before(model)
+            seen = {}
+            hooks = [module.register_forward_hook(
+                lambda m, got, out, seen=seen: seen.update({m: (got[0], out)}))
+                for module in model.modules()]
+            model(x)
+            for hook in hooks if not keep or not passes else []:
+                hook.remove()
+            passes.append(seen)
+    first, second = passes[0], passes[-1]
+    found = [name for name, m in model.named_modules()
+             if (m in first or not skip) and (equal(first[m][0], second[m][0]) or not given)
+             and not equal(first[m][1], second[m][1])]
+    return found[-1:] if inner else found
+
+
+ex.wrong("all modules whose output differs, those behind the noise as well", parted,
+         breaks="given", given=False)
+ex.wrong("the innermost name only", parted, breaks="returned", inner=True)
+ex.wrong("yes or no: whether two calls differ", breaks="names",
+         fn=lambda model, x: bool(parted(model, x)))
+ex.wrong("modules in place of names", breaks="names", fn=lambda model, x: [
+    dict(model.named_modules())[name] for name in parted(model, x)])
+ex.wrong("class names in place of names", breaks="names", fn=lambda model, x: [
+    type(dict(model.named_modules())[name]).__name__ for name in parted(model, x)])
+ex.wrong("the model itself left out", breaks="names",
+         fn=lambda model, x: [name for name in parted(model, x) if name])
+ex.wrong("from the innermost to the model", breaks="names",
+         fn=lambda model, x: parted(model, x)[::-1])
+ex.wrong("only the model's own children", breaks="returned", says="names",
+         fn=lambda model, x: [name for name in parted(model, x) if "." not in name])
+ex.wrong("every nn.Dropout of the model", says="names", breaks=("returned", "mode"),
+         fn=lambda model, x: (parted(model, x), [
+             name for name, m in model.named_modules() if isinstance(m, nn.Dropout)])[1])
+ex.wrong("every module in train mode", says="names", breaks=("returned", "mode"),
+         fn=lambda model, x: (parted(model, x), [
+             name for name, m in model.named_modules() if m.training])[1])
+ex.wrong("nearly equal taken for equal", parted, breaks="little",
+         equal=lambda a, b: a.shape == b.shape and torch.allclose(a.float(), b.float(), atol=1e-4))
+ex.wrong("modules that are not called looked up as well", parted, breaks="called", skip=False,
+         says="raised KeyError")
+ex.wrong("x made float first", breaks="x", says="raised",
+         fn=lambda model, x: parted(model, x.float()))
+ex.wrong("eval() called first: a part left in train mode is not seen", parted, breaks="mode",
+         before=lambda model: model.eval())
+ex.wrong("train() called first", parted, breaks="mode", before=lambda model: model.train())
+ex.wrong("a seed set before each call: the noise repeats itself", parted, breaks="generator",
+         before=lambda model: torch.manual_seed(0), says="names")
+ex.wrong("one call more", parted, breaks="mode", calls=3, says="calls of the model")
+ex.wrong("hooks left behind", parted, breaks="as it was", keep=True)
+ex.wrong("a graph built", parted, breaks="no graph", grad=True)
