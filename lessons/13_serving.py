@@ -25,7 +25,9 @@ import math
 import random
 import re
 from collections import Counter, deque
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -421,8 +423,8 @@ draw_grids({"Ann and Bob are served": then,
            legend="two owners, and only one of them knows",
            title="Four blocks change hands under Ann",
            alt="Two grids, three requests by twelve blocks. On the left "
-               "Ann and Bob share the first four blocks. On the right Bob is "
-               "gone and the same four belong to Ann and to Cem, crossed.")
+               "Ann and Bob share the first four blocks. On the right Bob "
+               "is gone; the same four belong to Ann and Cem, crossed.")
 
 # %% [markdown] trap="13.1" role="repair"
 # Count the readers. A block that is taken has one, each that shares it adds one, and it is
@@ -488,22 +490,55 @@ claim("Ann's next letter: total variation that Cem causes", moved,
 # third request has taken in between. And a shared last block that is only half full needs a
 # copy before anybody writes on, or two requests write into one slot.
 
-# %% trap="13.1" role="exercise" points=3 difficulty=2 minutes=10
-def block_owners(x: torch.Tensor) -> torch.Tensor:
-    """x with the mean of each column taken away. TODO: what it returns.
+# %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
+class Blocks:
+    """The n blocks of a paged cache, numbered 0 to n - 1; at first all
+    free.
 
-    x: (N, F) float32, N >= 1, left as it is.
+    take(k): a list of k blocks that are free, different ones, each of which
+    has one reader now. MemoryError where fewer are free; then none is
+    taken. share(table, k): a new list of the first k blocks of a table in
+    use, each of which has one reader more now. give(table): each block of
+    the table has one reader fewer now, and is free again when that was the
+    last one. ValueError where a block of it has no reader; then none is
+    given back. left(): how many blocks are free. No table is changed. Two
+    objects have nothing in common.
 
-    Example: [[1., 2.], [3., 4.]] gives [[-1., -1.], [1., 1.]].
+    Example: n 3, a = take(2), b = share(a, 1), give(a): left() is 2, and
+    after give(b) it is 3.
     """
+
     # BEGIN SOLUTION
-    return x - x.mean(0)
+    def __init__(self, n: int) -> None:
+        self.readers = [0] * n
+
+    def take(self, k: int) -> list:
+        free = [b for b, count in enumerate(self.readers) if count == 0]
+        if len(free) < k:
+            raise MemoryError(f"{k} blocks wanted, {len(free)} are free")
+        for block in free[:k]:
+            self.readers[block] = 1
+        return free[:k]
+
+    def share(self, table: list, k: int) -> list:
+        for block in table[:k]:
+            self.readers[block] += 1
+        return table[:k]
+
+    def give(self, table: list) -> None:
+        if not all(self.readers[block] for block in table):
+            raise ValueError(f"given back twice: {table}")
+        for block in table:
+            self.readers[block] -= 1
+
+    def left(self) -> int:
+        return self.readers.count(0)
     # END SOLUTION
 
 # %% [markdown] trap="13.1" role="hint"
-# 1. Keep two things: the blocks that are free, and for each other block the number of its readers.
-# 2. `take` sets the count to one, `share` adds one for each block that it hands out, `give` takes one away.
-# 3. A block goes back to the free ones when its count reaches zero. Not before, and once.
+# 1. Five methods: `__init__(self, n)`, `take`, `share`, `give` and `left`. Keep one number a block: how many requests read it.
+# 2. Free are the blocks that nobody reads. `take` makes the number 1, `share` adds one, `give` takes one away.
+# 3. Look before you change anything: are enough blocks free, has every block a reader? Only then count.
 
 # %% [markdown] trap="13.1" role="keep"
 # **Keep:** a block belongs to its readers, all of them; whoever leaves takes back one
@@ -678,22 +713,33 @@ claim("chained keys: letters found for the same prompt again", again,
 # leaves no letter to compute, hence no logits. Python's `hash` is no key either:
 # `hash((-1,)) == hash((-2,))`.
 
-# %% trap="13.2" role="exercise" points=3 difficulty=2 minutes=10
-def block_keys(x: torch.Tensor) -> torch.Tensor:
-    """x with the mean of each column taken away. TODO: what it returns.
+# %% trap="13.2" role="exercise" points=3 difficulty=2 minutes=12
+def block_keys(ids: list, size: int, extra: str) -> list:
+    """The key of each full block of a prompt, for a cache of prefixes.
 
-    x: (N, F) float32, N >= 1, left as it is.
+    ids: the tokens, whole numbers, also below 0; none is possible. A block
+    is size neighbours; what is left over at the end has no key. Two keys
+    are equal exactly if all tokens up to the end of the block are equal and
+    extra is, however many blocks there are. extra: a text, such as the name
+    of an adapter. A key can be a key of a dict, and repr(key) has at most
+    200 characters, however long the prompt is. ids stays as it is.
 
-    Example: [[1., 2.], [3., 4.]] gives [[-1., -1.], [1., 1.]].
+    Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second is another
+    one than the second of [0, 6, 7, 8], though both blocks are [7, 8].
     """
     # BEGIN SOLUTION
-    return x - x.mean(0)
+    keys, key = [], extra
+    for end in range(size, len(ids) + 1, size):
+        text = repr((key, ids[end - size:end]))
+        key = hashlib.sha256(text.encode()).hexdigest()
+        keys.append(key)
+    return keys
     # END SOLUTION
 
 # %% [markdown] trap="13.2" role="hint"
-# 1. Go over the full blocks in order and carry one value along: the key of the block before.
-# 2. Begin that value with `extra`. Then no block needs it again.
-# 3. Make each key from the carried value and the block's ids, with a hash in which different inputs do not meet.
+# 1. What a block holds in a cache depends on every token before it: put the key of the block before it into its key, and so on from the front.
+# 2. `extra` goes into what the chain begins with; the chain carries it on to every key.
+# 3. Python's `hash` is made for dicts, not for telling texts apart: `hash(-1) == hash(-2)`. `hashlib.sha256(repr(what).encode()).hexdigest()` tells any two apart, and is short.
 
 # %% [markdown] trap="13.2" role="keep"
 # **Keep:** the key of a cache holds all that its content was computed from: every letter
@@ -828,22 +874,35 @@ claim("different letters in 200, seed and step mixed",
 # up into its row. What belongs to a request (dice, stop words, masks of a grammar) moves
 # with it, or it works for somebody else.
 
-# %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=10
-def own_dice(x: torch.Tensor) -> torch.Tensor:
-    """x with the mean of each column taken away. TODO: what it returns.
+# %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=12
+def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
+    """One token for each row of a batch: (B,) int64, drawn from its row.
 
-    x: (N, F) float32, N >= 1, left as it is.
+    probs: (B, V) float64; each row sums to 1, up to rounding, and may hold
+    zeros, which never come. Row r asks for token number steps[r] of a
+    request with seed seeds[r], both from 0 to 2**31 - 1. The token depends
+    on probs[r], seeds[r] and steps[r] alone: not on other rows, the row's
+    place, the batch's size or what was drawn before. Over the steps of a
+    request it follows the row, and so it does over seeds. Two requests
+    share no numbers: neither do seeds that are neighbours, nor one request
+    that is a few steps behind the other. No generator of torch, numpy or
+    Python is moved. Nothing handed over changes.
 
-    Example: [[1., 2.], [3., 4.]] gives [[-1., -1.], [1., 1.]].
+    Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0].
     """
     # BEGIN SOLUTION
-    return x - x.mean(0)
+    tokens = []
+    for row, seed, step in zip(probs, seeds, steps):
+        dice = np.random.Generator(np.random.Philox(key=seed, counter=step))
+        ends = row.cumsum(0)
+        tokens.append((ends <= dice.random() * ends[-1]).sum())
+    return torch.tensor(tokens)
     # END SOLUTION
 
 # %% [markdown] trap="13.3" role="hint"
-# 1. Nothing may be carried from row to row or from call to call: each row's number comes from its seed and its step alone.
-# 2. Mix both into one number such that seed 42 at step 1 and seed 43 at step 0 differ, and seed a generator with it.
-# 3. Draw one token of that row with that generator.
+# 1. A generator that several rows use in turn hands out its numbers by their places. Make a number for each row out of its own seed and step, and of nothing else.
+# 2. `seed + step` is no such number: request 42 at step 8 and request 43 at step 7 would draw alike. `np.random.default_rng([seed, step]).random()` mixes the two; `np.random.Philox(key=seed, counter=step)` is made for it.
+# 3. Compare that number with the ends of the pieces, `row.cumsum(0)`: the token is how many of them it has passed.
 
 # %% [markdown] trap="13.3" role="keep"
 # **Keep:** what a request draws depends on the request: its seed, its step, its
@@ -1000,22 +1059,50 @@ claim("letters that vanish with ignore",
 claim("letters of the stop word that a late search has sent", len(leaked),
       above=2)
 
-# %% trap="13.4" role="exercise" points=3 difficulty=2 minutes=10
-def hold_back(x: torch.Tensor) -> torch.Tensor:
-    """x with the mean of each column taken away. TODO: what it returns.
+# %% trap="13.4" role="exercise" points=4 difficulty=3 minutes=15
+class Stream:
+    """The text of an answer while it is written, up to its first stop word.
 
-    x: (N, F) float32, N >= 1, left as it is.
+    stops: a list of texts, none empty, none inside another; no stops is
+    possible. push(token): token is the next bytes of the answer in UTF-8,
+    cut anywhere; the result is what can be sent now, a text. What was sent
+    is never taken back, so the ending that may still become a stop word is
+    held, and bytes that are no whole letter yet. Nothing else is held: all
+    that is sure is sent. From the first stop word on nothing comes, neither
+    the word nor what follows. end(): what is still held, once the answer is
+    over; an unfinished letter is sent as "\\ufffd", as are bytes that are
+    no UTF-8, at once.
 
-    Example: [[1., 2.], [3., 4.]] gives [[-1., -1.], [1., 1.]].
+    Example: stops ["\\nUser"], push(b"Hi\\nU") "Hi", push(b"se") "",
+    push(b"d!") "\\nUsed!", end() "".
     """
+
     # BEGIN SOLUTION
-    return x - x.mean(0)
+    def __init__(self, stops: list) -> None:
+        self.stops, self.held, self.over = stops, "", False
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: bytes, final: bool = False) -> str:
+        self.held += self.decoder.decode(token, final)
+        found = [self.held.find(s) for s in self.stops if s in self.held]
+        if self.over or found:
+            text = "" if self.over else self.held[:min(found)]
+            self.over, self.held = True, ""
+            return text
+        begun = [n for s in self.stops for n in range(len(s))
+                 if self.held.endswith(s[:n]) and not final]
+        cut = len(self.held) - max(begun, default=0)
+        text, self.held = self.held[:cut], self.held[cut:]
+        return text
+
+    def end(self) -> str:
+        return self.push(b"", True)
     # END SOLUTION
 
 # %% [markdown] trap="13.4" role="hint"
-# 1. Two things wait: bytes that end no letter yet, and letters that may begin a stop word. The first has a decoder in the standard library.
-# 2. After each push, look for the earliest stop word in what waits. Without one, hold the longest ending that is a beginning of any stop word, and give out the rest.
-# 3. Once a stop word was seen, everything later is nothing. `end` gives out what still waits.
+# 1. Three methods: `__init__(self, stops)`, `push` and `end`. `codecs.getincrementaldecoder("utf-8")("replace")` keeps the bytes of an unfinished letter until the rest comes; `decode(b"", True)` gives up on them.
+# 2. Add what it decodes to what is held. If a stop word is in it, send what stands before the first one, and from then on nothing.
+# 3. Else hold the longest ending that is the beginning of a stop word, and send the rest. `held.endswith(stop[:n])` for each `n` below `len(stop)`.
 
 # %% [markdown] trap="13.4" role="keep"
 # **Keep:** a stream is decoded as one text; what may still become something else waits.
@@ -1138,20 +1225,31 @@ claim("largest total variation of the eight sets", max(apart), above=0.3)
 # the model.
 
 # %% trap="13.10" role="exercise" points=3 difficulty=2 minutes=10
-def given_valid(x: torch.Tensor) -> torch.Tensor:
-    """x with the mean of each column taken away. TODO: what it returns.
+def given_valid(logprob: Callable, words: list) -> torch.Tensor:
+    """The probability of each word, given that the model writes one of
+    them.
 
-    x: (N, F) float32, N >= 1, left as it is.
+    words: different lists of tokens, one token or more each, of any length;
+    none is the beginning of another. logprob(begin) gives what the model
+    says behind the tokens of the list begin, [] at first: the
+    log-probabilities of the next token, (V,) float64, perhaps minus
+    infinity, but not so for all words. The result is (len(words),) float64
+    and sums to 1, also where each word is less likely than the least float
+    above 0. words stays as it is.
 
-    Example: [[1., 2.], [3., 4.]] gives [[-1., -1.], [1., 1.]].
+    Example: 'ab' 0.5 * 0.2, 'ba' 0.5 * 0.6 for the model: [0.25, 0.75].
     """
     # BEGIN SOLUTION
-    return x - x.mean(0)
+    total = torch.tensor([
+        sum(logprob(word[:i])[token] for i, token in enumerate(word))
+        for word in words], dtype=torch.float64)
+    return total.softmax(0)
     # END SOLUTION
 
 # %% [markdown] trap="13.10" role="hint"
-# 1. A word's own log-probability is a sum over its steps; no mask is in it.
-# 2. Add it up for each allowed word, and normalise once at the end, over words.
+# 1. The model's probability of a word is a product of one factor for each token, each of them given the tokens before it. No mask, and no division on the way.
+# 2. Divide once, at the end, by the sum over the words.
+# 3. Add log-probabilities in place of multiplying; `softmax` over the sums divides by their sum and does not run out of range.
 
 # %% [markdown] trap="13.10" role="keep"
 # **Keep:** a mask at each step makes answers valid and changes their odds; the model's own
@@ -1272,8 +1370,8 @@ draw_lanes({**{f"static {n[5:]}": s for n, s in static.items()},
                                   "flowing: all done": short_way},
            title="The batch as it fills and empties",
            alt="Eight lanes, four slots each way. In the static batch "
-               "slots stand empty until the longest of four is done; in the "
-               "flowing one the next request follows at once, and all "
+               "slots stand empty until the longest of four is done; in "
+               "the flowing one the next request follows at once, and all "
                "eight are done earlier.")
 
 # %% role="concept"
@@ -1305,7 +1403,7 @@ from_target = comes_out(kept, p)                  # refused: draw from p
 
 # %% trap="13.5" role="guess"
 guess("13.5", "Each refused letter was drawn by the target. Which share "
-      "of the letters would have to be others to be the target's?", unit="%")
+      "of the letters would have to be others?", unit="%")
 
 # %% trap="13.5" role="look"
 wrong = 100 * variation(from_target, p).mean().item()
@@ -1407,22 +1505,31 @@ claim("agreeing draws: share of drafts kept, over the right rule",
 claim("drawn again after a mismatch: total variation",
       variation(comes_out(p * q, p), p).mean(), above=0.01)
 
-# %% trap="13.5" role="exercise" points=3 difficulty=2 minutes=10
-def accept_draft(x: torch.Tensor) -> torch.Tensor:
-    """x with the mean of each column taken away. TODO: what it returns.
+# %% trap="13.5" role="exercise" points=3 difficulty=2 minutes=12
+def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
+                 v: float) -> tuple:
+    """(token, kept): the token to write for a draft x, and whether it is x.
 
-    x: (N, F) float32, N >= 1, left as it is.
+    p, q: probabilities of target and draft, (V,) float64, zeros among them.
+    x: a token that was drawn from q. u and v: uniform and independent, 0 or
+    more and less than 1. x is kept where u is less than p[x] / q[x]; else v
+    alone picks the token. Over all draws of x, u and v the token follows p
+    exactly. token is an int, kept a bool; p and q stay as they are.
 
-    Example: [[1., 2.], [3., 4.]] gives [[-1., -1.], [1., 1.]].
+    Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7
+    gives (1, False).
     """
     # BEGIN SOLUTION
-    return x - x.mean(0)
+    if u * q[x] < p[x]:
+        return x, True
+    rest = (p - q).clamp(min=0).cumsum(0)
+    return int((rest <= v * rest[-1]).sum()), False
     # END SOLUTION
 
 # %% [markdown] trap="13.5" role="hint"
-# 1. Keep x if u is below p[x] / q[x].
-# 2. What is missing is p - q where it is positive. Divide it by its sum.
-# 3. The new token is the one at which the running sum of that passes v; mind the last one, where rounding may leave the sum short of v.
+# 1. The drafts that are kept bring each token `min(p, q)` of the time. What is missing to `p`?
+# 2. Missing is `p - q` where that is above zero: divided by its sum it is the distribution that a refusal draws from.
+# 3. `v` picks a token as a dart picks a piece of a line: `cumsum` gives the ends of the pieces, and a piece of length 0 is never hit, not even by `v = 0`.
 
 # %% [markdown] trap="13.5" role="keep"
 # **Keep:** a refusal draws from max(0, p - q), normalised; and `q` is the distribution that
@@ -1557,21 +1664,33 @@ claim("one entry too many: share of letters", long[0], below=0.8)
 claim("calls for 40 letters", rolled[2], below=39)
 
 # %% trap="13.6" role="exercise" points=3 difficulty=2 minutes=10
-def roll_back(x: torch.Tensor) -> torch.Tensor:
-    """x with the mean of each column taken away. TODO: what it returns.
+def commit(past: int, draft: list, says: list) -> tuple:
+    """(write, feed, stay) after one round of greedy speculative decoding.
 
-    x: (N, F) float32, N >= 1, left as it is.
+    past: the entries of the cache before the round. Then the token written
+    last and the guesses of draft, none or more, were fed at once, and each
+    left an entry. says: what the model itself wants behind each of them,
+    so one more than draft. write: the tokens to write, a list: those that
+    the model alone would have written, as many as the round decides.
+    feed: the token to feed next, the last one written, as it has no entry.
+    stay: the first entries of the cache that may stay, as a number. draft
+    and says stay as they are.
 
-    Example: [[1., 2.], [3., 4.]] gives [[-1., -1.], [1., 1.]].
+    Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2]: ([4, 8], 8, 12).
     """
     # BEGIN SOLUTION
-    return x - x.mean(0)
+    good = 0
+    for guess, said in zip(draft, says):
+        if guess != said:
+            break
+        good += 1
+    return draft[:good] + says[good:good + 1], says[good], past + 1 + good
     # END SOLUTION
 
 # %% [markdown] trap="13.6" role="hint"
-# 1. Count how many drafts agree with what the model says, up to the first that does not.
-# 2. Emitted are the letter that was fed first and these drafts; what the model says behind them is fed next.
-# 3. In the cache stays what was there, and one entry for each letter that was emitted now.
+# 1. A guess is right if it equals what the model says behind the token before it: compare `draft[i]` with `says[i]`, and stop at the first that differs. What the model says behind a wrong guess answers another text.
+# 2. The model's own token at that place is written as well: it costs no call. If all guesses are right, it is the one behind the last.
+# 3. The token that was fed first has its entry now, and so has each right guess. The token that the model added was not fed yet.
 
 # %% [markdown] trap="13.6" role="keep"
 # **Keep:** after a check the cache holds what was emitted, and nothing else. **In your own
@@ -1673,8 +1792,8 @@ draw_grids({"size of the keys": some / some.max(),
            rows="tokens", columns="channels of one head",
            title="Two channels have all the levels",
            alt="Two grids of twelve tokens by sixteen channels. On the "
-               "left two columns are dark, all others are pale. On the right "
-               "nearly all cells outside these two are filled: their "
+               "left two columns are dark, all others are pale. On the "
+               "right nearly all cells outside these two are filled: their "
                "codes are zero.")
 
 # %% [markdown] trap="13.7" role="repair"
@@ -1745,22 +1864,36 @@ draw_boxes({f"groups of {g}": {"codes": 16 * 0.5, "scales": 64 / g}
 claim("bytes a token and head, groups of 32", bytes_a_token(32),
       expected=10)
 
-# %% trap="13.7" role="exercise" points=3 difficulty=2 minutes=10
-def pack_keys(x: torch.Tensor) -> torch.Tensor:
-    """x with the mean of each column taken away. TODO: what it returns.
+# %% trap="13.7" role="exercise" points=3 difficulty=2 minutes=12
+def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
+    """(codes, scales, rest): keys on a grid of their own for each channel.
 
-    x: (N, F) float32, N >= 1, left as it is.
+    k: (B, H, T, D) float32, left as it is. The tokens are cut into groups
+    of `group` neighbours; what is left over at the end is rest, as it is.
+    In each group each channel of each head of each row has a scale: its
+    largest size over 2**(bits - 1) - 1, or 1. where all are 0. scales:
+    (B, H, T // group, D) float32. codes: int8, the whole number nearest to
+    k / scale, (B, H, T // group * group, D). bits: 2 to 8. T may be less
+    than group. None of the three holds on to the memory of k.
 
-    Example: [[1., 2.], [3., 4.]] gives [[-1., -1.], [1., 1.]].
+    Example: k of one channel, [3., -7., 1.], bits 4, group 2: codes
+    [3, -7], scales [1.], rest [1.].
     """
     # BEGIN SOLUTION
-    return x - x.mean(0)
+    B, H, T, D = k.shape
+    n = T // group
+    parts = k[:, :, :n * group].reshape(B, H, n, group, D)
+    scales = parts.abs().amax(3) / (2 ** (bits - 1) - 1)
+    scales = torch.where(scales > 0, scales, 1.0)
+    codes = (parts / scales[:, :, :, None]).round().to(torch.int8)
+    codes = codes.reshape(B, H, n * group, D)
+    return codes, scales, k[:, :, n * group:].clone()
     # END SOLUTION
 
 # %% [markdown] trap="13.7" role="hint"
-# 1. Cut the tokens into full groups; what is left over at the end stays as it is.
-# 2. A scale is the largest absolute key of one head and channel in one group, divided by the highest code. A group of zeros needs a scale that is not zero.
-# 3. Codes are keys over scales, rounded, and held between minus and plus the highest code.
+# 1. Reshape the whole groups to `(B, H, n, group, D)`. A scale for each channel is the largest size along the axis of the tokens in a group, and along no other.
+# 2. Give the scales that axis back, as one of length 1, before you divide.
+# 3. `k[:, :, n * group:]` is a view: as long as it lives, all of `k` does, and nothing is saved. `clone()` it.
 
 # %% [markdown] trap="13.7" role="keep"
 # **Keep:** a scale is shared along the axis in which sizes are alike: for keys that is a
@@ -1902,21 +2035,30 @@ claim("bfloat16 server, no cut: mean ratio", noise.mean(), expected=1,
 # *text* and encodes it again may score other tokens than those that were drawn.
 
 # %% trap="13.8" role="exercise" points=3 difficulty=2 minutes=10
-def kept_logprob(x: torch.Tensor) -> torch.Tensor:
-    """x with the mean of each column taken away. TODO: what it returns.
+def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
+                 temperature: float, kept: torch.Tensor) -> torch.Tensor:
+    """The log-probability of each token under the distribution it was drawn
+    from: the softmax of logits / temperature over the kept tokens alone.
 
-    x: (N, F) float32, N >= 1, left as it is.
+    logits: (..., V) float32 or bfloat16. tokens: (...) int64, each of them
+    kept. temperature: above 0. kept: (..., V) bool, as the server reports
+    it, whatever rule it cut by. What stands in logits at other tokens
+    changes nothing, minus infinity included. The result is (...) float32,
+    calculated in float32. Gradients flow to logits. Nothing handed over
+    changes.
 
-    Example: [[1., 2.], [3., 4.]] gives [[-1., -1.], [1., 1.]].
+    Example: logits [2., 2., 5.], token 0, temperature 1, kept [True, True,
+    False]: -0.6931.
     """
     # BEGIN SOLUTION
-    return x - x.mean(0)
+    z = (logits.float() / temperature).masked_fill(~kept, -math.inf)
+    return z.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
     # END SOLUTION
 
 # %% [markdown] trap="13.8" role="hint"
-# 1. Divide by the temperature first; cut then.
-# 2. Letters that were not kept get minus infinity before the softmax, so that the rest sums to one.
-# 3. Take the log-softmax in float32 and pick the drawn token of each place.
+# 1. A token that was cut had no chance: before the softmax it is minus infinity, and the others share what is left.
+# 2. First float32, then the temperature, then the cut, then `log_softmax` over the last axis.
+# 3. `gather(-1, tokens[..., None])` picks each token's entry and leaves an axis of one.
 
 # %% [markdown] trap="13.8" role="keep"
 # **Keep:** a log-probability belongs to the distribution that was drawn from: temperature,
@@ -2053,22 +2195,38 @@ claim("tokens with pads over tokens", padded_sizes / sum(answer_sizes),
 # between tokens come out too long. A fourth: send the same prompts twice, so that the prefix
 # cache answers.
 
-# %% trap="13.9" role="exercise" points=3 difficulty=2 minutes=10
-def first_token(x: torch.Tensor) -> torch.Tensor:
-    """x with the mean of each column taken away. TODO: what it returns.
+# %% trap="13.9" role="exercise" points=3 difficulty=2 minutes=12
+def first_token(arrive: list, chunks: list) -> tuple:
+    """(p99, gap, rate) of a run of a server, times in seconds, as floats.
 
-    x: (N, F) float32, N >= 1, left as it is.
+    arrive: when each request was sent, one or more, in any order. chunks:
+    for each request its pieces, (time, tokens), in the order of time. A
+    piece with 0 tokens only says that the server is there, and is no piece
+    of the answer. p99: the least time that 99 % of the requests or more
+    have to their first token; from their arrival on, and math.inf for one
+    that never gets a token. gap: the longest wait between two pieces of one
+    answer, 0.0 where none has two. rate: tokens of all answers a second,
+    from the first arrival to the last piece of an answer. At least one
+    request gets a token. Nothing handed over changes.
 
-    Example: [[1., 2.], [3., 4.]] gives [[-1., -1.], [1., 1.]].
+    Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]]: (2.0, 0.5,
+    1.6).
     """
     # BEGIN SOLUTION
-    return x - x.mean(0)
+    answers = [[(t, n) for t, n in pieces if n > 0] for pieces in chunks]
+    first = sorted(pieces[0][0] - start if pieces else math.inf
+                   for start, pieces in zip(arrive, answers))
+    p99 = first[math.ceil(99 * len(first) / 100) - 1]
+    gaps = [b[0] - a[0] for one in answers for a, b in zip(one, one[1:])]
+    last = max(one[-1][0] for one in answers if one)
+    tokens = sum(n for one in answers for _, n in one)
+    return p99, max(gaps, default=0.0), tokens / (last - min(arrive))
     # END SOLUTION
 
 # %% [markdown] trap="13.9" role="hint"
-# 1. The time to the first token of a request is the time of its first piece minus its arrival.
-# 2. A gap lies between two pieces of one request that follow each other.
-# 3. Tokens a second: all tokens of all pieces, over the time from the first arrival to the last piece.
+# 1. First throw out the pieces without tokens; then the first piece that is left stops a request's clock, which began at its arrival.
+# 2. Sort the times. At place `ceil(0.99 * n)`, counted from 1, stands the least that 99 % do not exceed.
+# 3. A request that got nothing waits for ever: left out, it would make the server look better the more it drops.
 
 # %% [markdown] trap="13.9" role="keep"
 # **Keep:** time runs from when the user asked. A latency has a load and a percentile.
