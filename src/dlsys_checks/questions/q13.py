@@ -452,8 +452,8 @@ def masked_instead(rng):
     masked = first / (first + (1 - first))
     return number(
         f"Behind a first letter A (probability {first}) one answer is allowed, which goes on "
-        f"with {second}; behind B ({1 - first:.1f}) one, which goes on with {other}. With a mask at "
-        f"each step, how often comes the answer with A?", masked,
+        f"with {second}; behind B ({1 - first:.1f}) one, which goes on with {other}. "
+        "With a mask at each step, how often comes the answer with A?", masked,
         "The mask looks at one step: it does not know how unlikely the rest is.",
         first * second / (first * second + (1 - first) * other), within=0.005)
 
@@ -464,8 +464,8 @@ def given_instead(rng):
     other = rng.choice([0.5, 0.9])
     return number(
         f"Behind a first letter A (probability {first}) one answer is allowed, which goes on "
-        f"with {second}; behind B ({1 - first:.1f}) one, which goes on with {other}. How often does "
-        f"the model write the one with A, given that it writes one of the two?",
+        f"with {second}; behind B ({1 - first:.1f}) one, which goes on with {other}. "
+        "How often does the model write the one with A, given that it writes one of the two?",
         first * second / (first * second + (1 - first) * other),
         "The products, divided by their sum.", first, within=0.02)
 
