@@ -1345,6 +1345,16 @@ claim("letters a time, longest answer over fits now",
 claim("letters a time, half the growth over fits now", half / fits,
       above=0.95)
 
+# %% [markdown] role="concept"
+# A prefill is one long step, and while it runs nobody else gets a letter. So it can be cut
+# into pieces. Below, choose the pieces and the load. Guess first: with smaller pieces, which
+# of these falls: the worst gap between two letters, or its 99th percentile?
+
+# %% role="explore" explorer="scheduler"
+from dlsys_helpers.explorers.scheduler import scheduler
+
+scheduler
+
 # %% role="concept" tags=["plumbing"]
 def lives(lengths, slots, continuous):
     """Spans (start, end, name) of each slot; all requests are there."""
