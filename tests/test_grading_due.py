@@ -149,7 +149,7 @@ def test_the_best_after_the_deduction_counts(tmp_path):
     ("due = 3\n", r"got due = 3, expected a table"),
     ("[due]\n1 = 2027-01-15T23:59:00\n", "expected a date with time and offset"),
     ("[due]\n1 = 2027-01-15\n", "expected a date with time and offset"),
-    ("[due]\n13 = 2027-01-15T23:59:00+01:00\n", "got stage '13'"),
+    ("[due]\n99 = 2027-01-15T23:59:00+01:00\n", "got stage '99'"),
     ('late = "10% a week"\n', "got late = '10% a week', expected a text such as 10%/day"),
     ("late_max = 50\n", "got late_max = '50', expected a text such as 50%"),
     ('graze = "15min"\n', "got 'graze', expected due, late, late_max, grace"),

@@ -13,6 +13,7 @@ import pytest
 from dlsys import cli, worksheets
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.paths import ROOT
+from dlsys_helpers.stages import SPAN
 
 RECORD = "dlsys_helpers-0.1.0.dist-info/RECORD"
 OWN = ("dlsys_checks/kit.py", "dlsys_checks/s01/e1_f.py", "dlsys_checks/questions/q03.py",
@@ -135,7 +136,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (("13",), "expected 1 to 12"), (("1", "--due", "15.1.27"), "expected a date as 2027-01-15"),
+    (("99",), f"expected {SPAN}"), (("1", "--due", "15.1.27"), "expected a date as 2027-01-15"),
     (("1", "--wheel", "nothing.whl"), "make wheel")])
 def test_what_is_asked_wrongly_is_said_before_anything_is_made(arguments, said, tmp_path, capsys):
     assert said in refusal(capsys, *arguments, "--out", tmp_path / "class")

@@ -441,7 +441,7 @@ def test_nothing_planned_says_how_to_begin(capsys):
     assert "dlsys review --all 01" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("stage", ["0", "13", "x", "", "-1", "²", "1.5"])
+@pytest.mark.parametrize("stage", ["0", "99", "x", "", "-1", "²", "1.5"])
 def test_bad_input_gets_one_line(stage, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["review", "--all", stage])

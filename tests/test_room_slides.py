@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from rooms import running
 
 from dlsys import deck, slides
-from dlsys_helpers.stages import stage
+from dlsys_helpers.stages import NUMBERS, stage
 
 # Of plugin/notes.js in dist/ of reveal.js 6.0.2, as the npm package has it.
 NOTES = "447c42f365876e41853de81453d0c53c580c5b2099132e8f61200de4a0ba2af3"
@@ -73,7 +73,7 @@ def test_hands_are_counted_taken_back_and_stand_beside_the_measurement(first):
     assert violations(first, context="section.present") == []
 
 
-@pytest.mark.parametrize("number", range(1, 13))
+@pytest.mark.parametrize("number", NUMBERS)
 def test_no_slide_is_over_full_and_code_has_24_pixels(browser, tmp_path, number):
     file = tmp_path / "slides.html"
     file.write_text(deck.html(list(deck.slides(slides.lesson(stage(number)))), "x"), "utf-8")

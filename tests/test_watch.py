@@ -42,7 +42,7 @@ def test_there_are_many_rules_with_distinct_names():
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
 def test_a_rule_names_a_trap_and_what_it_reads(rule):
-    assert rule.trap in {t.id for number in range(1, 13) for t in catalog.traps(number)}
+    assert rule.trap in {t.id for t in catalog.traps()}
     assert len(rule.reads) > 20
     assert rule.__doc__ is None or "\n" not in rule.__doc__
 
@@ -120,7 +120,7 @@ def test_the_record_of_the_lessons_is_fresh():
 
 def test_in_the_lessons_only_broken_code_is_told():
     record = json.loads(watch_lessons.RECORD.read_text("utf-8"))["lessons"]
-    assert len(record) == 12
+    assert len(record) == len(catalog.written())
     told = {(f["cell"], f["rule"]) for lesson in record.values() for f in lesson["findings"]}
     assert all(not lesson["rules_failed"] for lesson in record.values())
     healthy_cells = {pair for pair in told if "-break-" not in pair[0] and "-look-" not in pair[0]}

@@ -86,7 +86,7 @@ def finder() -> str:
 # ---- the stages
 
 def stage_map(lessons: Lessons) -> str:
-    """The twelve stages as cards; those without a lesson say so and lead nowhere."""
+    """The stages as cards; those without a lesson say so and lead nowhere."""
     cards = [written_card(s, lessons[s.number]) if s.number in lessons else waiting_card(s)
              for s in STAGES]
     return f'<ol class="stage-map">{"".join(cards)}</ol>'

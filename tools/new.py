@@ -31,9 +31,13 @@ def filled(template: str, **facts: str) -> str:
 
 
 def with_trap(lesson: str, trap: str) -> str:
-    """The text of a lesson with these cells behind its last trap: further parts, quiz follow."""
+    """The text of a lesson with these cells behind its last trap: further parts, quiz follow.
+
+    A lesson without a trap has its first behind all that stands before the quiz.
+    """
     markers = list(MARKER.finditer(lesson))
-    last = max(n for n, found in enumerate(markers) if found[1] in lessons.TRAP_ORDER)
+    last = max((n for n, found in enumerate(markers) if found[1] in lessons.TRAP_ORDER),
+               default=max(n for n, found in enumerate(markers) if found[1] not in lessons.TAIL))
     end = markers[last + 1].start() if last + 1 < len(markers) else len(lesson)
     return f"{lesson[:end].rstrip()}\n\n{trap}\n{lesson[end:]}".rstrip() + "\n"
 
@@ -64,6 +68,7 @@ def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
             questions: f"{questions.read_text('utf-8').rstrip()}\n\n\n"
                        f"{filled('question.txt', **facts)}"}
     for path, content in made.items():
+        path.parent.mkdir(parents=True, exist_ok=True)  # of a stage's first trap
         path.write_text(content, "utf-8")
     return list(made)
 
@@ -84,7 +89,7 @@ def main() -> None:
     parser.add_argument("name", nargs="?")
     args = parser.parse_args()
     match = re.fullmatch(r"(\d\d?)\.([1-9]\d*)", args.trap)
-    if not match or not 1 <= int(match[1]) <= len(stages.STAGES):
+    if not match or int(match[1]) not in stages.NUMBERS:
         parser.error(f"TRAP: got {args.trap!r}, expected the id of a trap, such as 05.7.")
     name = args.name or f"answer_{match[2]}"
     if not name.isidentifier() or keyword.iskeyword(name):

@@ -32,7 +32,7 @@ def prose(markdown: str) -> str:
 
 
 def snapshot() -> str:
-    """The prose of the twelve lessons in their order, then that of the guides."""
+    """The prose of the lessons of the stages in their order, then that of the guides."""
     cells = [cell.source for path in paths.lessons() if not path.stem.startswith("00")
              for cell in lessons.Source(path).cells if cell.cell_type == "markdown"]
     guides = [path.read_text("utf-8") for path in sorted((paths.ROOT / "book").glob("guide_*.md"))]

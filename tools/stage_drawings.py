@@ -107,8 +107,14 @@ def nan() -> str:
     return curve("M4 14C26 34 52 41 80 43L88 8") + dot(88, 8, "x") + line("92,50 116,50", "b")
 
 
+def shared_pages() -> str:
+    """Two requests that share two pages of a cache; a third page has two owners by mistake."""
+    return (grid(("aab", "aab"), 8, 16, 13) + line("50,22 70,10", "b") + line("50,35 70,44", "b")
+            + grid(("aaaxb",), 62, 20, 11) + box(62, 4, 54, 8, "b") + box(62, 42, 54, 8, "b"))
+
+
 DRAWINGS = (neuron, lost_gradient, lying_loss, descent, statistics, early_stop, receptive_field,
-            causal_mask, ranks, low_rank, few_levels, nan)
+            causal_mask, ranks, low_rank, few_levels, nan, shared_pages)
 
 
 def drawing(number: int) -> str:

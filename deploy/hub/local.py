@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dlsys_helpers.paths import ROOT
+from dlsys_helpers.stages import NUMBERS
 from tools.lab import busy
 
 HOME = ROOT / ".venv-hub"
@@ -93,7 +94,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000, help="the page; two more follow it")
     parser.add_argument("--data", type=Path, default=ROOT / "hub-data",
                         help="folder of the learners' work and the hub's database")
-    parser.add_argument("--rooms", type=int, nargs="+", default=[], choices=range(1, 13),
+    parser.add_argument("--rooms", type=int, nargs="+", default=[], choices=NUMBERS,
                         metavar="STAGE", help="stages for which a class's room is opened")
     parser.add_argument("--setup", action="store_true", help="only set up")
     asked = parser.parse_args()

@@ -7,7 +7,7 @@ from dlsys import model_rows
 from dlsys_checks.exam import sheet
 from dlsys_helpers import catalog, stages
 from dlsys_helpers.catalog import Trap
-from dlsys_helpers.stages import STAGES, Stage
+from dlsys_helpers.stages import Stage
 
 is_exam, explained, EXAMS = sheet.is_exam, sheet.explained, sheet.NUMBERS
 is_model = model_rows.is_model
@@ -15,7 +15,7 @@ is_model = model_rows.is_model
 
 def is_known(number: int | None) -> bool:
     """Whether a notebook can have this number: a stage or an exam sheet."""
-    return number is not None and (1 <= number <= len(STAGES) or is_exam(number))
+    return number is not None and (number in stages.NUMBERS or is_exam(number))
 
 
 def stage(number: int) -> Stage:

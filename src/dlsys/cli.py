@@ -41,7 +41,7 @@ from dlsys_helpers import paths, progress, room
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.limits import SECONDS
-from dlsys_helpers.stages import Stage
+from dlsys_helpers.stages import SPAN, Stage
 from dlsys_helpers.verdicts import STATUSES, Verdict
 from dlsys_watch import command as watch
 
@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
 
 def add_start(commands) -> None:
     parser = commands.add_parser("start", help="copy a lesson and worksheet to my-work/")
-    parser.add_argument("stage", help="number of the stage, 1 to 12; model for Your model")
+    parser.add_argument("stage", help=f"number of the stage, {SPAN}; model for Your model")
     parser.add_argument("--copy", action="store_true",
                         help="make fresh copies beside existing ones")
     parser.add_argument("--core", action="store_true",

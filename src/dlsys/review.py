@@ -22,7 +22,7 @@ from dlsys_checks.questions import AnswerError, Question
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
-from dlsys_helpers.stages import STAGES
+from dlsys_helpers.stages import NUMBERS, SPAN
 from dlsys_helpers.store import Store
 
 INTERVALS = (2, 7, 21)  # days after the event, after the first right answer, after the second
@@ -278,14 +278,14 @@ def add_parser(commands) -> None:
     """Add `review` to the commands of `dlsys`."""
     parser = commands.add_parser("review", help="answer short questions about what you learned")
     parser.add_argument("--all", metavar="STAGE", dest="stage", type=_stage_number,
-                        help="practise a stage (1 to 12) now, without waiting")
+                        help=f"practise a stage ({SPAN}) now, without waiting")
     parser.set_defaults(run=run)
 
 
 def _stage_number(text: str) -> int:
     number = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1 <= number <= len(STAGES):
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a stage, 1 to {len(STAGES)}")
+    if number not in NUMBERS:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a stage, {SPAN}")
     return number
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dlsys import locations, windows
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.errors import UserError
-from dlsys_helpers.stages import STAGES, Stage
+from dlsys_helpers.stages import NUMBERS, SPAN, Stage
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -23,7 +23,7 @@ class SlidesError(UserError):
 def add_parser(commands) -> None:
     """Add `slides` to the commands of `dlsys`."""
     parser = commands.add_parser("slides", help="the traps of a stage as slides, for a class")
-    parser.add_argument("stage", help="number of the stage, 1 to 12")
+    parser.add_argument("stage", help=f"number of the stage, {SPAN}")
     parser.add_argument("--out", type=Path, metavar="FILE.html",
                         help="where to write them (default my-work/NN_slides.html)")
     parser.set_defaults(run=run)
@@ -53,8 +53,8 @@ def find(asked: str) -> Stage:
     number = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 3 else 0
     written = {stage.number: stage for stage in catalog.written()}
     if number not in written:
-        raise SlidesError(f"stage: got {asked[:40]!r}, expected 1 to {len(STAGES)}"
-                          f"{', and one that is written' if number in range(1, 13) else ''}. "
+        raise SlidesError(f"stage: got {asked[:40]!r}, expected {SPAN}"
+                          f"{', and one that is written' if number in NUMBERS else ''}. "
                           "Try: dlsys slides 1")
     return written[number]
 

@@ -77,7 +77,7 @@ class CaseState(NamedTuple):
 
 
 def summary() -> list[StageState]:
-    """The twelve stages with the state and points of each trap; no traps: not written yet.
+    """All stages with the state and points of each trap; no traps: not written yet.
 
     A trap is solved when it passed once, tried when an answer was judged, else untouched.
     Raises CatalogError when there is no catalog.

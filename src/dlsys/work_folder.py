@@ -16,7 +16,7 @@ from dlsys import locations, reading, worksheets
 from dlsys.worksheets import WorksheetError
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.lesson_names import YOUR_MODEL
-from dlsys_helpers.stages import STAGES, Stage
+from dlsys_helpers.stages import NUMBERS, SPAN, STAGES, Stage
 
 # What a lesson says below an exercise; in a learner's copy a link to the worksheet stands there.
 WAY_IN = "Run `dlsys start {number}` in a terminal for a worksheet of your own."
@@ -180,9 +180,9 @@ def stage_of(asked: int | str) -> Stage:
     """A stage that has a worksheet. Raises WorksheetError for any other."""
     match = re.fullmatch(r"0*(\d{1,2})(_\w+)?", str(asked))
     number = int(match[1]) if match else 0
-    if not 1 <= number <= len(STAGES):
+    if number not in NUMBERS:
         raise WorksheetError(
-            f"stage: got {str(asked)[:40]!r}, expected 1 to {len(STAGES)}. Try: dlsys start 1"
+            f"stage: got {str(asked)[:40]!r}, expected {SPAN}. Try: dlsys start 1"
         )
     written = catalog.written()
     if STAGES[number - 1] not in written:

@@ -86,7 +86,7 @@ def traps(stage: int | None = None) -> list[Trap]:
     """The traps of one stage by number, or of all stages; a lesson may tell them in another order.
 
     A stage that is not written yet has none. Raises CatalogError when there is no catalog,
-    ValueError for a stage outside 1 to 12.
+    ValueError for a number that no stage has.
     """
     if stage is not None:
         stages.stage(stage)

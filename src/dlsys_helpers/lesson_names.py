@@ -1,8 +1,8 @@
-"""How commands and files name a lesson: the twelve stages, and *Your model* after them."""
+"""How commands and files name a lesson: the stages, and *Your model* after them."""
 
 from pathlib import Path
 
-YOUR_MODEL = "your_model"  # a lesson after the twelve, without traps
+YOUR_MODEL = "your_model"  # a lesson after the stages, without traps
 
 
 def with_model(found: list[Path]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The twelve stages: number, file stem, title and promise. The one home of these names."""
+"""The stages: number, file stem, title and promise. The one home of their names and number."""
 
 from typing import NamedTuple
 
@@ -40,11 +40,15 @@ STAGES = (
           "Smaller, and still right: measured, not hoped."),
     Stage(12, "mlops", "Training stability and MLOps",
           "The loss is NaN at step 500. Now what?"),
+    Stage(13, "serving", "Serving a language model",
+          "Many users, one cache: whose words are in the answer?"),
 )
+NUMBERS = range(1, len(STAGES) + 1)
+SPAN = f"1 to {len(STAGES)}"  # as commands and errors say it
 
 
 def stage(number: int) -> Stage:
-    """The stage with this number (1 to 12). Raises ValueError for any other."""
-    if not 1 <= number <= len(STAGES):
-        raise ValueError(f"stage: got {number}, expected 1 to {len(STAGES)}.")
+    """The stage with this number. Raises ValueError for one that no stage has."""
+    if number not in NUMBERS:
+        raise ValueError(f"stage: got {number}, expected {SPAN}.")
     return STAGES[number - 1]

@@ -119,6 +119,8 @@ def _trained(parts: Parts, plan: Plan) -> Numbers:
                                                    in again.averaged.parameters()]),
                 "the_letters_written": F.one_hot(torch.tensor(list(write(
                     model, row[0, :3], 12, 0.01))), 12).float()}
+
+
 def held(id: str, fn: Callable, seed: int) -> Numbers | str:
     """The numbers of a small run with this function as the part, or why there are none.
 

@@ -25,6 +25,7 @@ from dlsys.grading.text import clean, some
 from dlsys.notebook_reader import NO_WORKSHEET
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.limits import SECONDS
+from dlsys_helpers.stages import NUMBERS
 from dlsys_helpers.verdicts import STATUSES
 
 _OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
@@ -49,7 +50,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--regrade", action="append", default=[], metavar="NAME",
                         help="with --resume: grade this learner again, after an installation, say; "
                              "in a finished run on other cases")
-    parser.add_argument("--stage", type=int, choices=range(1, 13), metavar="N",
+    parser.add_argument("--stage", type=int, choices=NUMBERS, metavar="N",
                         help="grade all as stage N, whatever the notebooks say")
     parser.add_argument("--model", action="store_true",
                         help="grade each my_parts.py, too: the parts of Your model; its stage in "

@@ -15,6 +15,7 @@ from dlsys.grading.text import clean
 from dlsys.room.questions import RoomError
 from dlsys_helpers import room
 from dlsys_helpers.errors import UserError
+from dlsys_helpers.stages import SPAN
 
 PORT = 8228
 EVERYWHERE = "0.0.0.0"
@@ -26,7 +27,7 @@ PATIENCE = 5.0  # seconds in which a room answers who joins
 def add_parser(commands) -> None:
     """Add `room` to the commands of `dlsys`."""
     parser = commands.add_parser("room", help="a class that guesses together, on its phones")
-    parser.add_argument("stage", nargs="?", help="number of the stage, 1 to 12")
+    parser.add_argument("stage", nargs="?", help=f"number of the stage, {SPAN}")
     parser.add_argument("--release", type=Path, metavar="FOLDER",
                         help="the stages of a folder that dlsys release made")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the answers and the "

@@ -1,0 +1,2571 @@
+# %% [markdown] role="hook"
+# # 13. Serving a language model
+#
+# A model is trained, and people want to talk to it. So you write a server. At first it
+# answers one request. Then it answers several at once, out of one memory. Then that
+# memory is full, then it shall be faster, then somebody trains on what it wrote, and in
+# the end somebody asks how fast it is.
+#
+# Each step is a few lines, and each has a way to be wrong that raises no error: an
+# answer with a stranger's words, a distribution that is no longer the model's, a latency
+# that leaves out the wait. This stage builds that server around a small GPT and breaks
+# it once at every step.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import codecs
+import copy
+import hashlib
+import heapq
+import math
+import random
+import re
+from collections import Counter, deque
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    begin, check, claim, cost, datasheet, draw_blocks, draw_boxes,
+    draw_grids, draw_histogram, draw_lanes, draw_line, draw_ranks,
+    draw_tree, flops, gpu_result, gpu_table, guess, measured,
+    new_axes, plot_bars, plot_columns, plot_lines, seconds, show,
+)
+from dlsys_model.text import prose
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## A model to serve
+#
+# The server needs something to say. It is a GPT of letters: two blocks of width 64,
+# trained for some seconds on the prose of this course. Two things differ from the
+# models of stage 8. Places come in by *rotation* (RoPE): each pair of channels of a
+# query or key is turned by an angle that grows with the place, so a score depends on
+# the difference of two places only. And each block asks a *cache* for the keys and
+# values of the tokens that were read before.
+#
+# Shapes: `B` rows, `n` new tokens, `T` tokens in the cache, `H` heads of `D` channels.
+
+# %% role="concept"
+def turn(x, places):
+    """x (B, H, n, D) turned by the angles of its places (B, n)."""
+    half = x.shape[-1] // 2
+    speeds = 1e4 ** (-torch.arange(half, device=x.device) / half)
+    angles = (places[:, None, :, None] * speeds).to(x.dtype)
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angles.cos() - b * angles.sin(),
+                      a * angles.sin() + b * angles.cos()], -1)
+
+# %% role="concept"
+class Cache:
+    """Keys and values (B, H, T, D) of each layer, in reading order."""
+
+    def __init__(self, layers=()):
+        self.layers = dict(enumerate(layers))
+
+    def add(self, layer, k, v):
+        """Append the new ones; returns all that attention reads."""
+        if layer in self.layers:
+            old_k, old_v = self.layers[layer]
+            k, v = torch.cat([old_k, k], 2), torch.cat([old_v, v], 2)
+        self.layers[layer] = k, v
+        return k, v
+
+# %% role="concept" tags=["plumbing"]
+def length(cache):
+    """Tokens that a cache holds."""
+    return cache.layers[0][0].shape[2] if cache.layers else 0
+
+def part(cache, start, stop):
+    """The entries from start to stop, as a cache of their own."""
+    return Cache([(k[:, :, start:stop], v[:, :, start:stop])
+                  for k, v in cache.layers.values()])
+
+def joined(caches):
+    """Parts of a cache put together again, in this order."""
+    whole = Cache()
+    for piece in caches:
+        for layer, (k, v) in piece.layers.items():
+            whole.add(layer, k, v)
+    return whole
+
+# %% role="concept"
+class Block(nn.Module):
+    """Attention over all that the cache hands out, and two layers."""
+
+    def __init__(self, d, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.RMSNorm(d), nn.RMSNorm(d)
+        self.qkv = nn.Linear(d, 3 * d, bias=False)
+        self.out = nn.Linear(d, d, bias=False)
+        self.mlp = nn.Sequential(nn.Linear(d, 3 * d), nn.GELU(),
+                                 nn.Linear(3 * d, d))
+
+    def forward(self, h, layer, cache, places, keep):
+        return read_and_add(self, h, layer, cache, places, keep)
+
+# %% role="concept"
+def read_and_add(block, h, layer, cache, places, keep):
+    """What a block makes of h (B, n, d); new keys go into the cache."""
+    q, k, v = block.qkv(block.norm1(h)).unflatten(
+        -1, (3, block.heads, -1)).permute(2, 0, 3, 1, 4)   # (B, H, n, D)
+    q, k = turn(q, places), turn(k, places)
+    k, v = cache.add(layer, k, v)
+    seen = F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+    h = h + block.out(seen.transpose(1, 2).flatten(2))
+    return h + block.mlp(block.norm2(h))
+
+# %% role="concept"
+class GPT(nn.Module):
+    """ids (B, n) -> logits (B, n, letters) of the letter behind each."""
+
+    def __init__(self, letters, d=64, heads=4, layers=2):
+        super().__init__()
+        self.letter = nn.Embedding(letters, d)
+        self.blocks = nn.ModuleList(Block(d, heads) for _ in range(layers))
+        self.norm = nn.RMSNorm(d)
+        self.head = nn.Linear(d, letters, bias=False)
+
+    def forward(self, ids, cache=None, places=None, keep=None):
+        return logits_of(self, ids, Cache() if cache is None else cache,
+                         places, keep)
+
+# %% role="concept"
+def logits_of(model, ids, cache, places, keep):
+    """Logits (B, n, letters); ids stand behind what the cache holds."""
+    past, n = length(cache), ids.shape[1]
+    if places is None:
+        places = torch.arange(past, past + n).expand(len(ids), n)
+    if keep is None:                     # each sees the past and itself
+        keep = torch.ones(n, past + n, dtype=torch.bool).tril(past)
+    h = model.letter(ids)
+    for layer, block in enumerate(model.blocks):
+        h = block(h, layer, cache, places, keep)
+    return model.head(model.norm(h))
+
+# %% role="concept" tags=["plumbing"]
+text = prose()
+letters, told, kept_back = text.letters, text.train, text.valid
+V = len(letters)
+
+def shown_letter(i):
+    """A letter as it can stand below an axis."""
+    return {" ": "blank", "\n": "line"}.get(letters[i], letters[i])
+
+def rows(n, size, source=told):
+    """n random pieces of the text, (n, size) int64."""
+    starts = torch.randint(len(source) - size, (n, 1))
+    return source[starts + torch.arange(size)]
+
+# %% role="concept" tags=["plumbing"]
+gpt = GPT(V)
+adam = torch.optim.AdamW(gpt.parameters(), lr=6e-3)
+for step in range(150):
+    adam.param_groups[0]["lr"] = 6e-3 * min(1, (step + 1) / 20) * (
+        1 - step / 150)
+    batch = rows(16, 49)
+    loss = F.cross_entropy(gpt(batch[:, :-1]).flatten(0, 1),
+                           batch[:, 1:].flatten())
+    adam.zero_grad()
+    loss.backward()
+    adam.step()
+gpt.requires_grad_(False)
+final_loss = loss.item()
+
+# %% role="concept"
+claim("loss of the GPT, in nats a letter", final_loss, below=2.7)
+
+# %% [markdown] role="concept"
+# Beside it stands a far cheaper model: a table that says how often which letter follows
+# which. It needs no cache, and no network to run.
+
+# %% role="concept"
+counts = torch.bincount(V * told[:-1] + told[1:], minlength=V * V)
+pairs = counts.view(V, V).double() + 0.05         # (letter, next letter)
+pairs /= pairs.sum(1, keepdim=True)
+
+# %% [markdown] role="concept"
+# ## Prefill and decode
+#
+# An answer is made in two phases. *Prefill* reads the whole prompt in one call: many
+# tokens, one pass over the weights. *Decode* then writes one token a call, and each
+# call reads all weights again, and the cache.
+#
+# Letters are drawn. Each request brings its own *dice*: one number between 0 and 1 for
+# each letter, and the letter is the one at which the running sum of the probabilities
+# passes that number. So prompt and dice decide the answer, and a server is easy to
+# test: whatever happens to its memory, the letters have to be the same.
+
+# %% role="concept"
+def pick(probs, number):
+    """The letter (...,) where the running sum of probs passes number."""
+    passed = probs.double().cumsum(-1) < number
+    return passed.sum(-1).clamp(max=V - 1)
+
+def same(a, b):
+    """Share of letters that agree."""
+    return (a == b).float().mean().item()
+
+# %% role="concept"
+def write(model, ids, dice, cache=None):
+    """len(dice) letters behind ids (B, T), all rows with these dice."""
+    cache = Cache() if cache is None else cache
+    logits, written = model(ids, cache)[:, -1], []      # prefill
+    for number in dice:
+        new = pick(logits.softmax(-1), number)[:, None]
+        written.append(new)
+        logits = model(new, cache)[:, -1]               # decode
+    return torch.cat(written, 1)
+
+prompt, dice = rows(1, 24, kept_back), torch.rand(40)
+answer = write(gpt, prompt, dice)
+print(repr(text.decode(prompt[0])), "->", repr(text.decode(answer[0])))
+
+# %% role="concept" tags=["plumbing"]
+afresh = prompt                    # without a cache: all again, each time
+for number in dice:
+    new = pick(gpt(afresh)[:, -1:].softmax(-1), number)
+    afresh = torch.cat([afresh, new], 1)
+
+# %% role="concept"
+claim("share of letters that are the same with a cache and without",
+      same(afresh[:, 24:], answer), above=0.99)
+
+# %% [markdown] role="concept"
+# What decode costs shows in what is read. One call reads each weight once, for one
+# letter as for a prompt of 24:
+
+# %% role="concept"
+weights = sum(p.numel() for p in gpt.parameters())
+per_letter = 2 * 2 * 64                      # layers, key and value, width
+prefill, decode = (flops(lambda: gpt(prompt[:, :n])) for n in (24, 1))
+print(f"weights read in a call: {weights}; FLOPs: prefill {prefill}, "
+      f"one letter {decode}; cache a letter: {per_letter} numbers")
+
+# %% role="concept"
+claim("FLOPs of the prefill over those of a letter", prefill / decode,
+      above=20)
+
+# %% [markdown] role="concept"
+# ## Rows of unequal length
+#
+# Several requests share the pass over the weights: they become rows of a batch. Short
+# prompts are filled up on the left with *pads*, which a mask hides. And the places? It
+# is often told that each row has to count from its own first letter, and that one
+# `arange` for all rows is the classic fault of batched generation.
+
+# %% role="concept"
+sizes = (8, 12, 20, 40)
+prompts = [rows(1, n, kept_back)[0] for n in sizes]
+padded = torch.stack([F.pad(p, (40 - len(p), 0)) for p in prompts])
+real = torch.stack([torch.arange(40) >= 40 - n for n in sizes])
+counted = (real.long().cumsum(1) - 1).clamp(min=0)    # from 0 in each row
+shared = torch.arange(40).expand(4, 40)               # one for all rows
+
+# %% role="concept"
+def together(prefill, later, dice):
+    """Letters of the padded rows; later(step): places (4, 1) of a step."""
+    cache = Cache()
+    keep = torch.ones(40, 40, dtype=torch.bool).tril() & real[:, None, None]
+    keep = keep | torch.eye(40, dtype=torch.bool)     # a pad sees itself
+    logits = gpt(padded, cache, prefill, keep)[:, -1]
+    seen, written = real, []
+    for step, number in enumerate(dice):
+        new = pick(logits.softmax(-1), number)[:, None]
+        written.append(new)
+        seen = F.pad(seen, (0, 1), value=True)
+        logits = gpt(new, cache, later(step), seen[:, None, None])[:, -1]
+    return torch.cat(written, 1)
+
+# %% role="concept"
+single = torch.cat([write(gpt, p[None], dice) for p in prompts])
+own = counted[:, -1:] + 1
+
+def common(step):
+    return torch.full((4, 1), 40 + step)
+
+rules = {"own places": (counted, lambda step: own + step),
+         "one arange for all": (shared, common),
+         "own, then one for all": (counted, common)}
+agree = {name: same(together(*rule, dice)[:3], single[:3])
+         for name, rule in rules.items()}
+
+# %% role="concept"
+plot_bars(agree, xlabel="share of letters as if the row were alone",
+          title="Half of the repair is the fault",
+          alt="Three bars for the three short rows of a batch. Own places "
+              "and one arange for all give every letter as alone; own "
+              "places in the prefill with common ones later give few.")
+
+# %% role="concept"
+claim("short rows, one arange for all: share of letters as alone",
+      agree["one arange for all"], above=0.95)
+
+# %% [markdown] role="concept"
+# With rotations one `arange` for all is harmless: within a row every place is off by
+# the same number, and only differences count. (With a table of learned places it is
+# not.) Half of the repair is worse than none: counted places in the prefill and a
+# common one later tear a gap between prompt and answer, and the first letter is right
+# all the same. **Seen in the wild:** [unslothai/unsloth
+# 3699](https://github.com/unslothai/unsloth/issues/3699): the short prompts write
+# garbage, the longest one is right.
+
+# %% role="concept"
+claim("short rows, own places and then common ones: share as alone",
+      agree["own, then one for all"], below=0.9)
+
+# %% [markdown] trap="13.1" role="situation" core=true fault="a cache block is freed while another request reads it" symptom="an answer contains another user's words, with no error, once requests share a prefix"
+# ## One memory for all
+#
+# Nobody knows how long an answer gets, so memory is not cut into one long strip a
+# request. It is cut into *blocks* of four letters. A request has a *table*: the numbers
+# of its blocks, in order. Requests that begin alike, with the same system prompt, share
+# those blocks, so they are read and stored once.
+#
+# Below, Ann and Bob share the system prompt. Bob's answer is done, and his blocks go
+# back to the free list. Then Cem comes, who has nothing in common with either. Ann's
+# answer goes on.
+
+# %% trap="13.1" role="break"
+SIZE = 4                                          # letters of a block
+
+class Pool:
+    """Blocks of keys and values, and the letters that they stand for."""
+
+    def __init__(self, blocks):
+        self.free = list(range(blocks))
+        self.letters = torch.zeros(blocks, SIZE, dtype=torch.long)
+        # layer, key or value, head, block, place, channel
+        self.kv = torch.zeros(2, 2, 4, blocks, SIZE, 16)
+
+    def read(self, table, n):
+        """The first n letters of a table as a cache."""
+        kv = self.kv[:, :, :, table].flatten(3, 4)[:, :, None, :, :n]
+        return Cache([(k, v) for k, v in kv])
+
+# %% trap="13.1" role="break"
+def admit(pool, ids, shared=()):
+    """The table of a request (T,); its first blocks may be shared."""
+    table, start = list(shared), SIZE * len(shared)
+    while SIZE * len(table) < len(ids):
+        table.append(pool.free.pop(0))
+    cache = pool.read(table, start) if start else Cache()
+    gpt(ids[None, start:], cache)                 # prefill of the rest
+    for at in range(start, len(ids)):
+        block, place = table[at // SIZE], at % SIZE
+        pool.letters[block, place] = ids[at]
+        for layer, (k, v) in cache.layers.items():
+            pool.kv[layer, 0, :, block, place] = k[0, :, at]
+            pool.kv[layer, 1, :, block, place] = v[0, :, at]
+    return table
+
+# %% trap="13.1" role="break"
+system = "Answer briefly. "
+ann_ids, bob_ids, cem_ids = (text.encode(t) for t in (
+    system + "What is a GPU?  ", system + "Tell me a joke. ",
+    "My PIN is 4711. "))
+
+pool = Pool(12)
+ann = admit(pool, ann_ids)
+bob = admit(pool, bob_ids, shared=ann[:4])        # the system prompt
+pool.free += bob                                  # Bob is done
+cem = admit(pool, cem_ids)
+
+# %% trap="13.1" role="guess"
+guess("13.1", "Ann's request is still running. What happens to it?",
+      choices=["an error: one of her blocks is gone",
+               "nothing: her table still names her blocks",
+               "she reads Cem's words as her own",
+               "her blocks are empty: zeros for keys"])
+
+# %% trap="13.1" role="look"
+def reads(pool, table):
+    """What stands in the blocks of a table."""
+    return text.decode(pool.letters[table].flatten())
+
+print("Ann sent  ", repr(text.decode(ann_ids)))
+print("Ann reads ", repr(reads(pool, ann)))
+foreign = (pool.letters[ann].flatten() != ann_ids).sum().item()
+
+# %% trap="13.1" role="look"
+measured("13.1", 2)
+
+# %% trap="13.1" role="look"
+claim("blocks that Ann and Cem both believe to be theirs",
+      len({*ann} & {*cem}), expected=4)
+
+# %% [markdown] trap="13.1" role="why"
+# Bob's table holds eight blocks, and four of them are Ann's, too. The free list cannot
+# know: `free += table` says "nobody reads these", and one reader still does. The next
+# request that needs memory writes into them. Ann's table stays as it was, and each number
+# in it is valid. So nothing fails, and her answer is computed from Cem's keys.
+
+# %% trap="13.1" role="why"
+def owners(**tables):
+    """Who holds which of the 12 blocks, a row a request."""
+    return torch.stack([torch.tensor([float(b in table) for b in range(12)])
+                        for table in tables.values()])
+
+then = owners(Ann=ann, Bob=bob, Cem=())
+now = owners(Ann=ann, Bob=(), Cem=cem)
+both = (now.sum(0) > 1) & (now > 0)
+
+# %% trap="13.1" role="why"
+draw_grids({"Ann and Bob are served": then,
+            "Bob has gone, Cem has come": now},
+           marks={"Bob has gone, Cem has come": both},
+           row_names=["Ann", "Bob", "Cem"], columns="blocks of the memory",
+           legend="two owners, and only one of them knows",
+           title="Four blocks change hands under Ann",
+           alt="Two grids, three requests by twelve blocks. On the left "
+               "Ann and Bob share the first four blocks. On the right Bob "
+               "is gone; the same four belong to Ann and Cem, crossed.")
+
+# %% [markdown] trap="13.1" role="repair"
+# Count the readers. A block that is taken has one, each that shares it adds one, and it is
+# free when the last one has left:
+
+# %% trap="13.1" role="repair"
+class CountedPool(Pool):
+    """A pool that knows how many requests read a block."""
+
+    def __init__(self, blocks):
+        super().__init__(blocks)
+        self.readers = Counter()
+
+    def leave(self, table):
+        """A request is done with the blocks of its table."""
+        self.readers.subtract(table)
+        self.free += [b for b in table if self.readers[b] == 0]
+
+# %% trap="13.1" role="repair"
+pool = CountedPool(12)
+ann = admit(pool, ann_ids)
+pool.readers.update(ann)
+bob = admit(pool, bob_ids, shared=ann[:4])
+pool.readers.update(bob)
+pool.leave(bob)
+cem = admit(pool, cem_ids)
+print("Ann reads ", repr(reads(pool, ann)))
+
+# %% trap="13.1" role="repair"
+claim("with readers counted: blocks that Ann and Cem both hold",
+      len({*ann} & {*cem}), expected=0)
+
+# %% [markdown] trap="13.1" role="more" topics="what the model makes of it · blocks given twice · a block that is half full"
+# What the model makes of it: all of the system prompt that Ann reads is Cem's, and the next
+# letter of her answer has another distribution. Half the sum of the differences is the
+# *total variation*: the share of letters that would have to be other ones.
+
+# %% trap="13.1" role="more"
+def next_letter(pool, table, ids):
+    """Distribution behind the last letter, from the blocks of a table."""
+    cache = pool.read(table, len(ids) - 1)
+    return gpt(ids[None, -1:], cache)[0, -1].double().softmax(-1)
+
+def variation(p, q):
+    """Total variation between distributions (..., V)."""
+    return (p - q).abs().sum(-1) / 2
+
+true_next = next_letter(pool, ann, ann_ids)
+pool.free += ann[:4]                              # the fault once more
+pool.free.sort()
+cem = admit(pool, cem_ids)
+moved = variation(next_letter(pool, ann, ann_ids), true_next).item()
+
+# %% trap="13.1" role="more"
+claim("letters of Ann's prompt that are not hers", foreign, above=10)
+claim("Ann's next letter: total variation that Cem causes", moved,
+      above=1e-4)
+
+# %% [markdown] trap="13.1" role="more"
+# The count has faults of its own. A new block that starts at zero readers is never freed, and
+# the server stands still when its memory is used up. A table that is given twice, at a
+# *preemption* (the request had to make room) and again at its end, frees blocks that a
+# third request has taken in between. And a shared last block that is only half full needs a
+# copy before anybody writes on, or two requests write into one slot.
+
+# %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
+class Blocks:
+    """The n blocks of a paged cache, numbered 0 to n - 1; at first all
+    free.
+
+    take(k): a list of k blocks that are free, different ones, each of which
+    has one reader now. MemoryError where fewer are free; then none is
+    taken. share(table, k): a new list of the first k blocks of a table in
+    use, each of which has one reader more now. give(table): each block of
+    the table has one reader fewer now, and is free again when that was the
+    last one. ValueError where a block of it has no reader; then none is
+    given back. left(): how many blocks are free. No table is changed. Two
+    objects have nothing in common.
+
+    Example: n 3, a = take(2), b = share(a, 1), give(a): left() is 2, and
+    after give(b) it is 3.
+    """
+
+    # BEGIN SOLUTION
+    def __init__(self, n: int) -> None:
+        self.readers = [0] * n
+
+    def take(self, k: int) -> list:
+        free = [b for b, count in enumerate(self.readers) if count == 0]
+        if len(free) < k:
+            raise MemoryError(f"{k} blocks wanted, {len(free)} are free")
+        for block in free[:k]:
+            self.readers[block] = 1
+        return free[:k]
+
+    def share(self, table: list, k: int) -> list:
+        for block in table[:k]:
+            self.readers[block] += 1
+        return table[:k]
+
+    def give(self, table: list) -> None:
+        if not all(self.readers[block] for block in table):
+            raise ValueError(f"given back twice: {table}")
+        for block in table:
+            self.readers[block] -= 1
+
+    def left(self) -> int:
+        return self.readers.count(0)
+    # END SOLUTION
+
+# %% [markdown] trap="13.1" role="hint"
+# 1. Five methods: `__init__(self, n)`, `take`, `share`, `give` and `left`. Keep one number a block: how many requests read it.
+# 2. Free are the blocks that nobody reads. `take` makes the number 1, `share` adds one, `give` takes one away.
+# 3. Look before you change anything: are enough blocks free, has every block a reader? Only then count.
+
+# %% [markdown] trap="13.1" role="keep"
+# **Keep:** a block belongs to its readers, all of them; whoever leaves takes back one
+# vote, not the block. **In your own code:** after each step, count every block over all
+# tables and compare with its counter; a block in two tables whose counter says one is the
+# fault. **Source:** [Kwon et al. 2023, "Efficient Memory Management for Large Language
+# Model Serving with PagedAttention"](https://arxiv.org/abs/2309.06180). **Seen in the
+# wild:** [Wenyueh/MinivLLM 84](https://github.com/Wenyueh/MinivLLM/pull/84): a new block
+# starts with zero readers and never comes back.
+
+# %% [markdown] trap="13.2" role="situation" core=true fault="a prefix-cache key leaves out what stood before the block" symptom="answers differ with the prefix cache on: a hit for a prompt that was never served"
+# ## Have we read this before?
+#
+# Many prompts begin alike. So the server keeps the blocks of old requests and gives each a
+# *key*, made of the letters in it. A new prompt is cut into blocks of eight, too, and those
+# whose keys are known need not be read again.
+#
+# Below, one document is asked about: three parts and a question. Then somebody sends the
+# same parts in another order, the second before the first.
+
+# %% trap="13.2" role="break"
+def key_alone(ids, size=8):
+    """A key for each full block of ids (T,): its letters."""
+    return [hash(tuple(block.tolist()))
+            for block in ids.split(size) if len(block) == size]
+
+# %% trap="13.2" role="break"
+def prefill(model, store, ids, keys_of):
+    """Logits behind ids (1, T), the cache, and how much was found."""
+    keys, found = keys_of(ids[0]), []
+    for key in keys[:(ids.shape[1] - 1) // 8]:    # one letter is left
+        if key not in store:
+            break
+        found.append(store[key])
+    cache = joined(found)
+    hit = length(cache)
+    logits = model(ids[:, hit:], cache)[:, -1]
+    for at, key in enumerate(keys):
+        store.setdefault(key, part(cache, 8 * at, 8 * at + 8))
+    return logits, cache, hit
+
+# %% trap="13.2" role="break"
+one, two, three = rows(3, 8, kept_back)
+question = rows(1, 4, kept_back)[0]
+first = torch.cat([one, two, three, question])[None]
+second = torch.cat([two, one, three, question])[None]
+
+store = {}
+prefill(gpt, store, first, key_alone)             # fills the store
+served, _, hits = prefill(gpt, store, second, key_alone)
+
+# %% trap="13.2" role="guess"
+guess("13.2", "What does the second request get?",
+      choices=["nothing from the store, and the right answer",
+               "24 of its 28 letters from the store, and the right answer",
+               "24 of its 28 letters from the store, and mere noise",
+               "24 of its 28 letters from the store, and another text"])
+
+# %% trap="13.2" role="look"
+def continued(logits, cache, dice):
+    """len(dice) letters from these logits and this cache on."""
+    written = []
+    for number in dice:
+        written.append(pick(logits.softmax(-1), number))
+        logits = gpt(written[-1][:, None], cache)[:, -1]
+    return torch.cat(written)
+
+numbers = torch.rand(40)
+alone = write(gpt, second, numbers)[0]
+stored = continued(*prefill(gpt, store, second, key_alone)[:2], numbers)
+print(f"{hits} of {second.shape[1]} letters found")
+print("no store:  ", repr(text.decode(alone)))
+print("with store:", repr(text.decode(stored)))
+
+# %% trap="13.2" role="look"
+measured("13.2", 3)
+
+# %% trap="13.2" role="look"
+claim("letters found for a prompt that was never served", hits, expected=24)
+
+# %% [markdown] trap="13.2" role="why"
+# A key or value is not a property of the letters in its block. It was computed at a place,
+# and in the second layer from what the first had seen: all that stood before. The same
+# eight letters behind another text are other numbers. With a key of the block alone, all
+# nodes of the tree below that have the same letters melt into one.
+
+# %% trap="13.2" role="why"
+draw_tree({"start": "", "A": "1st, at 0", "B behind A": "1st, at 8",
+           "C behind A, B": "1st, at 16", "B": "2nd, at 0",
+           "A behind B": "2nd, at 8", "C behind B, A": "2nd, at 16"},
+          [("start", "A"), ("A", "B behind A"),
+           ("B behind A", "C behind A, B"), ("start", "B"),
+           ("B", "A behind B"), ("A behind B", "C behind B, A")],
+          cuts=[("start", "B"), ("B", "A behind B"),
+                ("A behind B", "C behind B, A")],
+          marks=["B", "A behind B", "C behind B, A"],
+          cut_name="found under a key that belongs to the other branch",
+          title="Same letters, other numbers",
+          alt="A tree of blocks from the start. One branch is A, B behind "
+              "A, C behind both: the first request. The other is B, A "
+              "behind B, C behind both: the second, and it is marked.")
+
+# %% [markdown] trap="13.2" role="repair"
+# So the key of a block holds the key of its parent. Then two keys are equal exactly if all
+# letters from the start to the end of the block are:
+
+# %% trap="13.2" role="repair"
+def key_chain(ids, size=8, made_by=""):
+    """Keys that hold all that stood before, and who computed it."""
+    keys, parent = [], made_by.encode()
+    for block in ids.split(size):
+        if len(block) == size:
+            parent = hashlib.sha256(
+                parent + repr(block.tolist()).encode()).digest()
+            keys.append(parent)
+    return keys
+
+store = {}
+prefill(gpt, store, first, key_chain)
+logits, cache, false_hits = prefill(gpt, store, second, key_chain)
+chained = continued(logits, cache, numbers)
+again = prefill(gpt, store, first, key_chain)[2]
+print("with store:", repr(text.decode(chained)))
+
+# %% trap="13.2" role="repair"
+claim("with chained keys: share of letters as without a store",
+      same(chained, alone), above=0.99)
+
+# %% [markdown] trap="13.2" role="more" topics="how far off the next letter is · adapters, images, new weights · a prompt that is found whole"
+# How far off the next letter is, over prompts of three blocks whose order was changed:
+
+# %% trap="13.2" role="more" tags=["plumbing"]
+def off(model, keys_first, keys_second, swap):
+    """Mean total variation of the next letter, over eight prompts."""
+    total = 0
+    for a, b, c, tail in rows(32, 8, kept_back).view(8, 4, 8):
+        store, before = {}, torch.cat([a, b, c, tail[:4]])[None]
+        after = torch.cat([b, a, c, tail[:4]])[None] if swap else before
+        prefill(gpt, store, before, keys_first)
+        got, true = (prefill(model, s, after, keys_second)[0].double()
+                     for s in (store, {}))
+        total += (got.softmax(-1) - true.softmax(-1)).abs().sum() / 2
+    return (total / 8).item()
+
+# %% trap="13.2" role="more" tags=["plumbing"]
+tuned = copy.deepcopy(gpt)                    # an adapter: rank 4 on qkv
+for block in tuned.blocks:
+    down, up = torch.randn(4, 64), torch.randn(192, 4)
+    block.qkv.weight += up @ down / 16
+
+wrong_order = off(gpt, key_alone, key_alone, swap=True)
+wrong_maker = off(tuned, key_chain, key_chain, swap=False)
+right_maker = off(tuned, key_chain,
+                  lambda ids: key_chain(ids, made_by="tuned"), swap=False)
+
+# %% trap="13.2" role="more"
+claim("another order: total variation of the next letter", wrong_order,
+      above=0.005)
+claim("another adapter, chained keys: total variation", wrong_maker,
+      above=0.02)
+claim("the adapter in the key: total variation", right_maker, below=1e-4)
+claim("chained keys: letters found for the other order", false_hits,
+      expected=0)
+claim("chained keys: letters found for the same prompt again", again,
+      expected=24)
+
+# %% [markdown] trap="13.2" role="more"
+# The second line is the same fault once more: the letters agree, and other weights computed
+# them. Whatever changes the numbers belongs into the key: the adapter, an image in the
+# prompt, the version of the weights. It is enough in the first block, since the chain
+# carries it on. Two more: only *full* blocks have a key, and a prompt that is found whole
+# leaves no letter to compute, hence no logits. Python's `hash` is no key either:
+# `hash((-1,)) == hash((-2,))`.
+
+# %% trap="13.2" role="exercise" points=3 difficulty=2 minutes=12
+def block_keys(ids: list, size: int, extra: str) -> list:
+    """The key of each full block of a prompt, for a cache of prefixes.
+
+    ids: the tokens, whole numbers, also below 0; none is possible. A block
+    is size neighbours; what is left over at the end has no key. Two keys
+    are equal exactly if all tokens up to the end of the block are equal and
+    extra is, however many blocks there are. extra: a text, such as the name
+    of an adapter. A key can be a key of a dict, and repr(key) has at most
+    200 characters, however long the prompt is. ids stays as it is.
+
+    Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second is another
+    one than the second of [0, 6, 7, 8], though both blocks are [7, 8].
+    """
+    # BEGIN SOLUTION
+    keys, key = [], extra
+    for end in range(size, len(ids) + 1, size):
+        text = repr((key, ids[end - size:end]))
+        key = hashlib.sha256(text.encode()).hexdigest()
+        keys.append(key)
+    return keys
+    # END SOLUTION
+
+# %% [markdown] trap="13.2" role="hint"
+# 1. What a block holds in a cache depends on every token before it: put the key of the block before it into its key, and so on from the front.
+# 2. `extra` goes into what the chain begins with; the chain carries it on to every key.
+# 3. Python's `hash` is made for dicts, not for telling texts apart: `hash(-1) == hash(-2)`. `hashlib.sha256(repr(what).encode()).hexdigest()` tells any two apart, and is short.
+
+# %% [markdown] trap="13.2" role="keep"
+# **Keep:** the key of a cache holds all that its content was computed from: every letter
+# before, and who did it. **In your own code:** serve one prompt twice, with the prefix
+# cache on and off, after a request that shares its middle but not its beginning; compare
+# logits. **Source:** [vLLM, "Automatic Prefix
+# Caching"](https://docs.vllm.ai/en/latest/design/prefix_caching/). **Seen in the wild:**
+# [vllm-project/vllm 30931](https://github.com/vllm-project/vllm/issues/30931): two
+# adapters of one name share blocks, found after eight hours.
+# [vllm-project/vllm 44250](https://github.com/vllm-project/vllm/issues/44250): an external
+# cache leaves out the adapter.
+
+# %% [markdown] trap="13.3" role="situation" fault="a request's seed depends on who shares its batch" symptom="the same prompt and seed give another answer when the server is busy"
+# ## The same seed
+#
+# Your server takes a `seed` with each request and puts it into a generator. A tester sends
+# one prompt with seed 42, notes the answer, and sends it again at noon, when three others
+# are being served. The logits of her row are the same to the last digit.
+#
+# "Same prompt, same seed, same probabilities," she says, "so it is the same answer."
+
+# %% trap="13.3" role="break"
+def sample(starts, n, seed):
+    """n letters behind each start, all rows drawn in one call."""
+    die = torch.Generator().manual_seed(seed)
+    letter, answers = torch.tensor(starts), []
+    for _ in range(n):
+        letter = torch.multinomial(pairs[letter], 1, generator=die)[:, 0]
+        answers.append(letter)
+    return torch.stack(answers, 1)                # (rows, n)
+
+hers, *others = text.encode("tqxz").tolist()
+quiet = sample([hers], 400, seed=42)[0]
+noon = sample([hers, *others], 400, seed=42)[0]   # she is row 0
+
+# %% trap="13.3" role="guess" quoted="wrong"
+guess("13.3", "At how many places of her answer does the same letter stand "
+      "at noon?", unit="%")
+
+# %% trap="13.3" role="look"
+percent = 100 * same(quiet, noon)
+print("quiet:", repr(text.decode(quiet[:50])))
+print("noon: ", repr(text.decode(noon[:50])))
+
+# %% trap="13.3" role="look"
+measured("13.3", percent, right=(4, 12))
+
+# %% trap="13.3" role="look"
+claim("share of letters that two batches agree on", percent / 100,
+      below=0.15)
+
+# %% [markdown] trap="13.3" role="why"
+# Two texts that have nothing to do with each other agree in about as many places: blanks
+# and the letter e are frequent. A generator is a tape of numbers, and `multinomial` reads it
+# row by row. Alone, she gets every number. Among four, the numbers between hers go to the
+# others, so from her second letter on she reads another part of the tape.
+
+# %% trap="13.3" role="why"
+def tape(people):
+    """The first 16 numbers of the tape, by who gets them."""
+    return [(i, i + 1, "hers" if i % people == 0 else "not hers")
+            for i in range(16)]
+
+# %% trap="13.3" role="why"
+draw_lanes({"alone": tape(1), "among four": tape(4)}, unit="numbers",
+           marks=["not hers"], title="One tape, cut by the batch size",
+           alt="Two lanes of sixteen random numbers. Alone every number is "
+               "hers; among four only each fourth one is.")
+
+# %% [markdown] trap="13.3" role="repair"
+# Each request gets a generator of its own, which travels with the request and not with the
+# row:
+
+# %% trap="13.3" role="repair"
+def sample_each(starts, n, dice):
+    """As above; dice: a generator for each row."""
+    letters, answers = list(starts), []
+    for _ in range(n):
+        letters = [torch.multinomial(pairs[a], 1, generator=die).item()
+                   for a, die in zip(letters, dice)]
+        answers.append(letters)
+    return torch.tensor(answers).T
+
+def new_dice(*seeds):
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+quiet = sample_each([hers], 100, new_dice(42))[0]
+noon = sample_each([*others, hers], 100, new_dice(1, 2, 3, 42))[3]
+print("quiet:", repr(text.decode(quiet[:50])))
+print("noon: ", repr(text.decode(noon[:50])))
+
+# %% trap="13.3" role="repair"
+claim("share of letters that agree, a generator for each request",
+      same(quiet, noon), expected=1)
+
+# %% [markdown] trap="13.3" role="more" topics="a fresh generator at each step · seed + step · requests that move"
+# A server may not want to carry states along. A fresh generator with the same seed at each
+# step gives the same number each time: reproducible, and a text of few letters. With
+# `seed + step` the numbers differ, and seeds `42` and `43` share all but the first of them.
+# Mix seed and step into one number instead:
+
+# %% trap="13.3" role="more"
+def answer_with(seed_of, seed, n=200):
+    """Letters whose generator is new at each step."""
+    letter, answer = hers, []
+    for step in range(n):
+        die = torch.Generator().manual_seed(seed_of(seed, step))
+        letter = torch.multinomial(pairs[letter], 1, generator=die).item()
+        answer.append(letter)
+    return answer
+
+def number_of(seed, step):
+    """A number that is another one for each pair."""
+    mixed = hashlib.sha256(f"{seed} {step}".encode()).digest()
+    return int.from_bytes(mixed[:7], "big")
+
+# %% trap="13.3" role="more"
+kinds = {name: len({*answer_with(rule, 42)}) for name, rule in {
+    "same seed each step": lambda seed, step: seed,
+    "seed + step": lambda seed, step: seed + step,
+    "seed and step mixed": number_of}.items()}
+print(kinds)
+
+# %% trap="13.3" role="more"
+claim("different letters in 200, the same seed at each step",
+      kinds["same seed each step"], below=6)
+claim("different letters in 200, seed and step mixed",
+      kinds["seed and step mixed"], above=15)
+
+# %% [markdown] trap="13.3" role="more"
+# A generator for each *row* of the batch is right until a request ends and another one moves
+# up into its row. What belongs to a request (dice, stop words, masks of a grammar) moves
+# with it, or it works for somebody else.
+
+# %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=12
+def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
+    """One token for each row of a batch: (B,) int64, drawn from its row.
+
+    probs: (B, V) float64; each row sums to 1, up to rounding, and may hold
+    zeros, which never come. Row r asks for token number steps[r] of a
+    request with seed seeds[r], both from 0 to 2**31 - 1. The token depends
+    on probs[r], seeds[r] and steps[r] alone: not on other rows, the row's
+    place, the batch's size or what was drawn before. Over the steps of a
+    request it follows the row, and so it does over seeds. Two requests
+    share no numbers: neither do seeds that are neighbours, nor one request
+    that is a few steps behind the other. No generator of torch, numpy or
+    Python is moved. Nothing handed over changes.
+
+    Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0].
+    """
+    # BEGIN SOLUTION
+    tokens = []
+    for row, seed, step in zip(probs, seeds, steps):
+        dice = np.random.Generator(np.random.Philox(key=seed, counter=step))
+        ends = row.cumsum(0)
+        tokens.append((ends <= dice.random() * ends[-1]).sum())
+    return torch.tensor(tokens)
+    # END SOLUTION
+
+# %% [markdown] trap="13.3" role="hint"
+# 1. A generator that several rows use in turn hands out its numbers by their places. Make a number for each row out of its own seed and step, and of nothing else.
+# 2. `seed + step` is no such number: request 42 at step 8 and request 43 at step 7 would draw alike. `np.random.default_rng([seed, step]).random()` mixes the two; `np.random.Philox(key=seed, counter=step)` is made for it.
+# 3. Compare that number with the ends of the pieces, `row.cumsum(0)`: the token is how many of them it has passed.
+
+# %% [markdown] trap="13.3" role="keep"
+# **Keep:** what a request draws depends on the request: its seed, its step, its
+# probabilities. **In your own code:** send one seeded request alone, then in the first and
+# in the last row of a full batch, and compare. **Source:** [Salmon et al. 2011, "Parallel
+# random numbers: as easy as 1, 2, 3"](https://doi.org/10.1145/2063384.2063405), on
+# generators that are functions of key and counter. **Seen in the wild:**
+# [vllm-project/vllm 51226](https://github.com/vllm-project/vllm/issues/51226): a seed is
+# ignored when another request of the batch has none. [NVIDIA/TensorRT-LLM
+# 17172](https://github.com/NVIDIA/TensorRT-LLM/pull/17172): seeds with counters, and what
+# slots that are used again can do to them.
+
+# %% [markdown] trap="13.4" role="situation" fault="streamed tokens are decoded and searched one by one" symptom="replacement characters and stop words in streamed text, and none in the whole text"
+# ## Word for word
+#
+# Nobody likes to wait for a whole answer, so you send each token as soon as it is there.
+# The tokens come from a byte-level tokenizer: a token is some bytes. The answer shall end
+# before the stop word `\nUser:`, behind which the model plays the other side, too.
+#
+# Your test decodes the whole list of tokens at once and compares with the text. It passes.
+
+# %% trap="13.4" role="break" tags=["plumbing"]
+def learn(data, n):
+    """The first n merges of byte-pair encoding."""
+    parts, merges = [bytes([b]) for b in data], []
+    for _ in range(n):
+        merges.append(max(Counter(zip(parts, parts[1:])).items(),
+                          key=lambda pair: (pair[1], pair[0]))[0])
+        parts = merged(parts, merges[-1])
+    return merges
+
+def merged(parts, pair):
+    """The parts with each such pair of neighbours put together."""
+    done = []
+    for b in parts:
+        if done and (done[-1], b) == pair:
+            done[-1] = pair[0] + b
+        else:
+            done.append(b)
+    return done
+
+# %% trap="13.4" role="break"
+phrases = ["Grüße aus Zürich:", "das kostet 5 €.", "你好,世界!", "Привет, мир!",
+           "naïve café,", "日本語のテキスト", "güneş doğdu,", "żółć", "🙂🎉"]
+order = torch.randperm(3 * len(phrases)).tolist()
+body = " ".join(phrases[i % len(phrases)] for i in order)
+stop = "\nUser:"
+merges = learn(body.encode(), 100)
+tokens = [bytes([b]) for b in (body + stop + " my password").encode()]
+for pair in merges:
+    tokens = merged(tokens, pair)
+
+# %% trap="13.4" role="break"
+def stream(tokens):
+    """Pieces of text, until the stop word comes."""
+    for token in tokens:
+        piece = token.decode("utf-8", "replace")
+        if stop in piece:
+            return
+        yield piece
+
+# %% trap="13.4" role="guess"
+guess("13.4", "What does the client see?",
+      choices=["`the text`, cut before the stop word",
+               "`the text`, with some letters broken, cut before the stop "
+               "word",
+               "letters broken, the stop word, and what stands behind it"])
+
+# %% trap="13.4" role="look"
+shown = "".join(stream(tokens))
+broken = shown.count("\ufffd")
+print(shown[:90])
+print("...", repr(shown[-24:]))
+print("letters broken:", broken)
+
+# %% trap="13.4" role="look"
+measured("13.4", 2)
+
+# %% trap="13.4" role="look"
+claim("broken letters in the stream", broken, above=3)
+
+# %% [markdown] trap="13.4" role="why"
+# A letter beyond ASCII is two to four bytes, and a token may end between them. Each half
+# becomes a replacement character, for good. A stop word comes in several tokens as well, so
+# it stands in no single piece. Looking for it in the text *so far* is not enough either: when
+# its last token comes, the others have been sent. What can still become a stop word, or a
+# letter, has to wait.
+
+# %% trap="13.4" role="why"
+pieces = ["Z", "\\xc3", "\\xbc", "rich", "\\nUs", "er:"]
+sent = {"by token": ["Z", "\ufffd", "\ufffd", "rich", "\\nUs", "er:"],
+        "held back": ["Z", "", "ü", "rich", "", ""]}
+
+# %% trap="13.4" role="why"
+draw_ranks({"six tokens": [pieces, *sent.values()]},
+           ranks=["token", *sent], marks={"six tokens": [
+               (1, 1), (1, 2), (1, 4), (1, 5)]},
+           title="What may still change has to wait",
+           alt="Three rows over six tokens: the bytes that come, what is "
+               "sent token by token, what is sent when endings are held "
+               "back. By token two halves of a letter are broken and the "
+               "stop word is sent in two parts; held back neither is.")
+
+# %% [markdown] trap="13.4" role="repair"
+# An incremental decoder keeps the bytes of an unfinished letter. And of the text, the longest
+# ending that begins a stop word is held until it has become one, or cannot any more:
+
+# %% trap="13.4" role="repair"
+def held_stream(tokens):
+    """The same text, as early as it can be sent."""
+    decoder, waiting = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    for token in tokens:
+        waiting += decoder.decode(token)
+        if stop in waiting:
+            yield waiting[:waiting.index(stop)]
+            return
+        hold = max(n for n in range(len(stop))
+                   if waiting.endswith(stop[:n]))
+        yield waiting[:len(waiting) - hold]
+        waiting = waiting[len(waiting) - hold:]
+    yield waiting + decoder.decode(b"", True)
+
+# %% trap="13.4" role="repair"
+repaired = "".join(held_stream(tokens))
+print(repaired[:90])
+print("...", repr(repaired[-24:]))
+
+# %% trap="13.4" role="repair"
+claim("the stream is the text before the stop word", repaired == body,
+      expected=True)
+
+# %% [markdown] trap="13.4" role="more" topics="letters that vanish · a search in the text so far"
+# Two repairs that are tried first. `errors="ignore"` drops halves of letters without a sign,
+# and a search in the text so far finds the stop word when most of it has been sent:
+
+# %% trap="13.4" role="more"
+def late_stream(tokens):
+    """Looks at the whole text, and has sent its beginning by then."""
+    decoder, sent = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    for token in tokens:
+        piece = decoder.decode(token)
+        if stop in sent + piece:
+            return sent
+        sent += piece
+    return sent
+
+ignored = "".join(t.decode("utf-8", "ignore") for t in tokens)
+leaked = late_stream(tokens).removeprefix(body)
+print("leaked:", repr(leaked))
+
+# %% trap="13.4" role="more"
+claim("letters that vanish with ignore",
+      len(body) - len(ignored.split(stop)[0]), above=0)
+claim("letters of the stop word that a late search has sent", len(leaked),
+      above=2)
+
+# %% trap="13.4" role="exercise" points=4 difficulty=3 minutes=15
+class Stream:
+    """The text of an answer while it is written, up to its first stop word.
+
+    stops: a list of texts, none empty, none inside another; no stops is
+    possible. push(token): token is the next bytes of the answer in UTF-8,
+    cut anywhere; the result is what can be sent now, a text. What was sent
+    is never taken back, so the ending that may still become a stop word is
+    held, and bytes that are no whole letter yet. Nothing else is held: all
+    that is sure is sent. From the first stop word on nothing comes, neither
+    the word nor what follows. end(): what is still held, once the answer is
+    over; an unfinished letter is sent as "\\ufffd", as are bytes that are
+    no UTF-8, at once.
+
+    Example: stops ["\\nUser"], push(b"Hi\\nU") "Hi", push(b"se") "",
+    push(b"d!") "\\nUsed!", end() "".
+    """
+
+    # BEGIN SOLUTION
+    def __init__(self, stops: list) -> None:
+        self.stops, self.held, self.over = stops, "", False
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: bytes, final: bool = False) -> str:
+        self.held += self.decoder.decode(token, final)
+        found = [self.held.find(s) for s in self.stops if s in self.held]
+        if self.over or found:
+            text = "" if self.over else self.held[:min(found)]
+            self.over, self.held = True, ""
+            return text
+        begun = [n for s in self.stops for n in range(len(s))
+                 if self.held.endswith(s[:n]) and not final]
+        cut = len(self.held) - max(begun, default=0)
+        text, self.held = self.held[:cut], self.held[cut:]
+        return text
+
+    def end(self) -> str:
+        return self.push(b"", True)
+    # END SOLUTION
+
+# %% [markdown] trap="13.4" role="hint"
+# 1. Three methods: `__init__(self, stops)`, `push` and `end`. `codecs.getincrementaldecoder("utf-8")("replace")` keeps the bytes of an unfinished letter until the rest comes; `decode(b"", True)` gives up on them.
+# 2. Add what it decodes to what is held. If a stop word is in it, send what stands before the first one, and from then on nothing.
+# 3. Else hold the longest ending that is the beginning of a stop word, and send the rest. `held.endswith(stop[:n])` for each `n` below `len(stop)`.
+
+# %% [markdown] trap="13.4" role="keep"
+# **Keep:** a stream is decoded as one text; what may still become something else waits.
+# **In your own code:** cut one text with two-, three- and four-byte letters at every byte,
+# push the pieces one by one, and compare what comes out with the text. A test that decodes
+# the whole list sees nothing. **Source:** Python's
+# [`codecs.IncrementalDecoder`](https://docs.python.org/3/library/codecs.html#incrementaldecoder-objects).
+# **Seen in the wild:** [ai-dynamo/dynamo
+# 12630](https://github.com/ai-dynamo/dynamo/issues/12630): 5 to 13 syllables of each Korean
+# answer are broken. [vllm-project/vllm
+# 3574](https://github.com/vllm-project/vllm/issues/3574): letters of a stop word are sent
+# before it is complete.
+
+# %% [markdown] trap="13.10" role="situation" fault="a grammar mask at each step changes which answer is likely" symptom="constrained decoding gives valid answers, and picks ones that the model finds unlikely"
+# ## One of twelve words
+#
+# A program reads the answer, so it has to be one of twelve words. At each step you mask all
+# letters with which none of them goes on, and draw from the rest. Each answer is valid now.
+#
+# "You have not only forbidden the other words," says a colleague, "you have also changed the
+# odds between the twelve."
+
+# %% trap="13.10" role="break"
+known = sorted({w for w in re.findall(r"\b[a-z]{5}\b", text.decode(told))})
+opening = text.encode("The answer is ")
+
+def twelve():
+    """Twelve words, and log-probabilities of all letters at each step."""
+    words = [known[i] for i in torch.randperm(len(known))[:12]]
+    ids = torch.stack([text.encode(w) for w in words])        # (12, 5)
+    read = torch.cat([opening.expand(12, -1), ids], 1)        # one call
+    steps = gpt(read)[:, len(opening) - 1:-1].double().log_softmax(-1)
+    return words, ids, steps                                  # (12, 5, V)
+
+# %% trap="13.10" role="break"
+def own(ids, steps):
+    """The model's log-probability of each word: all its steps."""
+    return steps.gather(2, ids[..., None])[..., 0].sum(1)
+
+def masked(words, ids, steps):
+    """The same, when each step is drawn from allowed letters alone."""
+    log = own(ids, steps)
+    for w, word in enumerate(words):
+        for i in range(5):
+            allowed = {x[i] for x in words if x[:i] == word[:i]}
+            letters_left = text.encode("".join(sorted(allowed)))
+            log[w] -= steps[w, i, letters_left].logsumexp(0)
+    return log.exp()
+
+sets = [twelve() for _ in range(8)]
+drawn = [masked(*one) for one in sets]
+meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
+
+# %% trap="13.10" role="guess" quoted="right"
+guess("13.10", "Compare with the model's own odds between the twelve. "
+      "Which share of the answers would have to be other words?", unit="%")
+
+# %% trap="13.10" role="look"
+apart = [variation(a, b).item() for a, b in zip(drawn, meant)]
+moved = 100 * sum(apart) / len(apart)
+words = sets[0][0]
+for w in meant[0].argsort(descending=True)[:6].tolist():
+    print(f"{words[w]}   the model {meant[0][w]:.2f}   "
+          f"masked {drawn[0][w]:.2f}")
+print(f"{moved:.0f} %, mean of eight sets of twelve words")
+
+# %% trap="13.10" role="look"
+measured("13.10", moved, right=(28, 84))
+
+# %% trap="13.10" role="look"
+claim("total variation between masked and valid", moved / 100, above=0.15)
+
+# %% [markdown] trap="13.10" role="why"
+# The mask looks one letter ahead. Where only few words begin with a letter, the letters after
+# it are forced, and what the model thinks of them no longer counts: they all get
+# probability one. So a word with a likely first letter and an absurd ending gains, and one
+# whose unlikely start would have led somewhere loses. The product of masked steps is a
+# distribution, of another kind.
+
+# %% trap="13.10" role="why"
+plot_bars({f"{words[w]}, {who}": table[0][w].item()
+           for w in meant[0].argsort(descending=True)[:3].tolist()
+           for who, table in (("the model", meant), ("masked", drawn))},
+          xlabel="probability", title="Each step is right, the word is not",
+          alt="Six bars, two for each of the three words that the model "
+              "finds most likely among the twelve: its own probability, "
+              "and that under the mask, which is another one.")
+
+# %% [markdown] trap="13.10" role="repair"
+# Where the answers are few, score them whole and normalise once, over words. That is one
+# call, as above, and no mask:
+
+# %% trap="13.10" role="repair"
+def score_whole(words, ids, steps, number):
+    """The word at which the running sum of the words passes number."""
+    chances = own(ids, steps).softmax(0)
+    return words[int((chances.cumsum(0) < number).sum())]
+
+throws = (torch.arange(2000) + 0.5) / 2000         # dice, evenly spread
+scored = Counter(score_whole(*sets[0], u) for u in throws)
+shares = torch.tensor([scored[w] / 2000 for w in words])
+
+# %% trap="13.10" role="repair"
+claim("scored whole: total variation", variation(shares, meant[0]),
+      below=0.01)
+
+# %% [markdown] trap="13.10" role="more" topics="answers that are too many to list"
+# What the mask gives is a distribution, too; only not this one:
+
+# %% trap="13.10" role="more"
+claim("sum of the masked probabilities", drawn[0].sum(), expected=1,
+      within=1e-6)
+claim("largest total variation of the eight sets", max(apart), above=0.3)
+
+# %% [markdown] trap="13.10" role="more"
+# For a grammar with endless answers nobody can list them. Then draw under the mask and keep
+# the product of what the mask left at each step: it says by which factor the answer was
+# favoured, and answers can be weighted or refused by it. Most servers do neither, and for
+# many uses validity is all that is asked. Only do not read such frequencies as beliefs of
+# the model.
+
+# %% trap="13.10" role="exercise" points=3 difficulty=2 minutes=10
+def given_valid(logprob: Callable, words: list) -> torch.Tensor:
+    """The probability of each word, given that the model writes one of
+    them.
+
+    words: different lists of tokens, one token or more each, of any length;
+    none is the beginning of another. logprob(begin) gives what the model
+    says behind the tokens of the list begin, [] at first: the
+    log-probabilities of the next token, (V,) float64, perhaps minus
+    infinity, but not so for all words. The result is (len(words),) float64
+    and sums to 1, also where each word is less likely than the least float
+    above 0. words stays as it is.
+
+    Example: 'ab' 0.5 * 0.2, 'ba' 0.5 * 0.6 for the model: [0.25, 0.75].
+    """
+    # BEGIN SOLUTION
+    total = torch.tensor([
+        sum(logprob(word[:i])[token] for i, token in enumerate(word))
+        for word in words], dtype=torch.float64)
+    return total.softmax(0)
+    # END SOLUTION
+
+# %% [markdown] trap="13.10" role="hint"
+# 1. The model's probability of a word is a product of one factor for each token, each of them given the tokens before it. No mask, and no division on the way.
+# 2. Divide once, at the end, by the sum over the words.
+# 3. Add log-probabilities in place of multiplying; `softmax` over the sums divides by their sum and does not run out of range.
+
+# %% [markdown] trap="13.10" role="keep"
+# **Keep:** a mask at each step makes answers valid and changes their odds; the model's own
+# odds, given validity, need whole answers. **In your own code:** for ten allowed answers
+# compare both, as above. **Source:** [Park et al. 2024, "Grammar-Aligned
+# Decoding"](https://arxiv.org/abs/2405.21047). **Seen in the wild:** [ggml-org/llama.cpp
+# 12643](https://github.com/ggml-org/llama.cpp/pull/12643): the probabilities of the choices
+# of a grammar do not add up to 1.
+
+# %% [markdown] role="concept"
+# ## Who may come in
+#
+# A batch need not wait for its longest row. At each step whoever is done leaves, and
+# whoever waits may come in: *continuous batching*. A scheduler decides who. Its memory
+# is a number of cache places, and nobody knows how long an answer will be. So it can let
+# in whoever fits *now*, and throw somebody out when all have grown; the one thrown out
+# reads everything again later. Or it can reserve room for the longest answer.
+#
+# Which is faster? A simulation: 200 requests, 6,000 places, answers of 200 letters on
+# average and 800 at most.
+
+# %% role="concept" tags=["plumbing"]
+def queue(requests, seed):
+    """Requests that wait: letters in the cache, written, still to write."""
+    rng = random.Random(seed)
+    return deque([rng.randint(50, 150), 0,
+                  min(800, 1 + int(rng.expovariate(1 / 200)))]
+                 for _ in range(requests))
+
+# %% role="concept" tags=["plumbing"]
+def schedule(room_for, requests=200, places=6000, seed=SEED):
+    """Evictions, letters read again for each written, letters a time."""
+    waiting, live = queue(requests, seed), []
+    evicted, again, written, clock = 0, 0, 0, 0.0
+    while waiting or live:
+        read = 0
+        while waiting and (not live or waiting[0][0] + 1 <= room_for(
+                live, places)):
+            live.append(waiting.popleft())
+            read += live[-1][0]
+            again += live[-1][0] if live[-1][1] else 0
+        while sum(job[0] + 1 for job in live) > places:
+            waiting.appendleft(live.pop())        # the newest has to go
+            evicted += 1
+        for job in live:
+            job[:] = job[0] + 1, job[1] + 1, job[2] - 1
+        written += len(live)
+        clock += 1 + 0.02 * (read + len(live))    # weights, then each token
+        live = [job for job in live if job[2]]
+    return evicted, again / written, written / clock
+
+# %% role="concept"
+def used(live):
+    return sum(job[0] for job in live)
+
+def growth(live):
+    """What those who run will still write, if answers take 200."""
+    return sum(max(0, 200 - job[1]) for job in live)
+
+policies = {
+    "fits now": lambda live, places: places - used(live),
+    "5 % stays free": lambda live, places: 0.95 * places - used(live),
+    "half the growth": lambda live, places: (
+        places - used(live) - growth(live) / 2 - 100),
+    "longest answer": lambda live, places: (
+        places - used(live) - sum(800 - job[1] for job in live) - 800)}
+runs = {name: schedule(rule) for name, rule in policies.items()}
+
+# %% role="concept"
+plot_columns({name: run[2] for name, run in runs.items()}, form=".1f",
+             xlabel="who may come in", ylabel="letters written, a time",
+             title="Reserving for the longest answer costs most",
+             alt="Four columns of letters written in a time: fits now, "
+                 "five percent free and half the growth are close to each "
+                 "other; reserving for the longest is half as high.")
+
+# %% [markdown] role="concept"
+# **Told:** let nobody in whom you may have to throw out. **Measured:** with whoever fits now
+# there is a storm of evictions, and it costs little. Never to evict costs half of the
+# throughput, since most answers are short. A small reserve keeps nearly all of both:
+
+# %% role="concept"
+storm, _, fits = runs["fits now"]
+calm, _, half = runs["half the growth"]
+claim("evictions when whoever fits now comes in", storm, above=100)
+claim("evictions with half the growth kept free", calm, below=60)
+claim("letters a time, longest answer over fits now",
+      runs["longest answer"][2] / fits, below=0.75)
+claim("letters a time, half the growth over fits now", half / fits,
+      above=0.95)
+
+# %% [markdown] role="concept"
+# A prefill is one long step, and while it runs nobody else gets a letter. So it can be cut
+# into pieces. Below, choose the pieces and the load. Guess first: with smaller pieces, which
+# of these falls: the worst gap between two letters, or its 99th percentile?
+
+# %% role="explore" explorer="scheduler"
+from dlsys_helpers.explorers.scheduler import scheduler
+
+scheduler
+
+# %% role="concept" tags=["plumbing"]
+def lives(lengths, slots, continuous):
+    """Spans (start, end, name) of each slot; all requests are there."""
+    waiting, clock = list(enumerate(lengths)), [0] * slots
+    spans = {f"slot {s}": [] for s in range(slots)}
+    while waiting:
+        if not continuous:                # all wait for the longest
+            clock = [max(clock)] * slots
+        group = 1 if continuous else slots
+        for number, steps in waiting[:group]:
+            s = min(range(slots), key=lambda k: clock[k]) if continuous \
+                else number % slots
+            spans[f"slot {s}"].append(
+                (clock[s], clock[s] + steps, f"r{number}"))
+            clock[s] += steps
+        waiting = waiting[group:]
+    return spans, max(clock)
+
+answers = [3, 9, 2, 4, 8, 2, 3, 5]
+static, long_way = lives(answers, 4, continuous=False)
+flowing, short_way = lives(answers, 4, continuous=True)
+
+# %% role="concept"
+draw_lanes({**{f"static {n[5:]}": s for n, s in static.items()},
+            **{f"flowing {n[5:]}": s for n, s in flowing.items()}},
+           unit="steps", moments={"static: all done": long_way,
+                                  "flowing: all done": short_way},
+           title="The batch as it fills and empties",
+           alt="Eight lanes, four slots each way. In the static batch "
+               "slots stand empty until the longest of four is done; in "
+               "the flowing one the next request follows at once, and all "
+               "eight are done earlier.")
+
+# %% role="concept"
+claim("steps, static batch over continuous", long_way / short_way,
+      above=1.2)
+
+# %% [markdown] trap="13.5" role="situation" core=true fault="a refused draft is replaced by a draw from the whole target" symptom="speculative decoding changes what the model writes, at the right acceptance rate"
+# ## A cheap writer and a dear reader
+#
+# One call of the GPT reads all weights for one letter. It could check several at the same
+# price. So a *draft*, the table of pairs, proposes a letter, and the GPT says whether it
+# stands. With `p` of the GPT and `q` of the draft, the letter `x` is kept with probability
+# `min(1, p[x] / q[x])`. If it is refused, the GPT draws one itself.
+#
+# The text is fluent, and the share of drafts that are kept is what it should be.
+
+# %% trap="13.5" role="break"
+contexts = rows(300, 24, kept_back)
+p = gpt(contexts)[:, -1].double().softmax(-1)     # the target
+q = pairs[contexts[:, -1]]                        # the draft
+
+def comes_out(kept, after):
+    """Distribution of the letter: kept (N, V) of the draft, else after."""
+    refused = 1 - kept.sum(-1, keepdim=True)
+    return kept + refused * after
+
+kept = q * (p / q).clamp(max=1)                   # drawn and accepted
+from_target = comes_out(kept, p)                  # refused: draw from p
+
+# %% trap="13.5" role="guess"
+guess("13.5", "Each refused letter was drawn by the target. Which share "
+      "of the letters would have to be others?", unit="%")
+
+# %% trap="13.5" role="look"
+wrong = 100 * variation(from_target, p).mean().item()
+accepted = kept.sum(-1).mean().item()
+print(f"drafts kept: {accepted:.2f}, letters that would have to be others: "
+      f"{wrong:.1f} %")
+
+# %% trap="13.5" role="look"
+measured("13.5", wrong, right=(5, 15))
+
+# %% trap="13.5" role="look"
+claim("total variation, refused drafts drawn from the target", wrong / 100,
+      above=0.04)
+
+# %% [markdown] trap="13.5" role="why"
+# Where the draft is too fond of a letter, refusals cut it down to what the target allows. So
+# the kept letters fill the area that both distributions have in common. Missing is exactly
+# the part of the target above the draft. A draw from the whole target gives letters that
+# were filled up already a second share.
+
+# %% trap="13.5" role="why" tags=["plumbing"]
+row = variation(p, q).argsort()[200]              # one context
+shown = p[row].argsort(descending=True)[:9]
+common = torch.minimum(p, q)[row, shown]
+names = [shown_letter(i) for i in shown.tolist()]
+
+# %% trap="13.5" role="why"
+ax = new_axes("Kept, missing and refused", "letter", "probability")
+ax.bar(names, common, color="C0", label="kept: both have it")
+ax.bar(names, (p[row, shown] - common), bottom=common, color="none",
+       edgecolor="C1", hatch="///", label="missing: only the target")
+ax.bar(names, (q[row, shown] - common), bottom=common, color="none",
+       edgecolor="C2", hatch="...", label="refused: only the draft")
+ax.legend()
+show(ax.figure, alt="Bars for nine letters. The lower part of each is what "
+     "target and draft have in common. On top some have a hatched part "
+     "that only the target has, others a dotted one that only the draft "
+     "has.")
+
+# %% [markdown] trap="13.5" role="repair"
+# So a refusal draws from what is missing: the target above the draft, made into a
+# distribution. The same acceptance, and the target to the last digit:
+
+# %% trap="13.5" role="repair"
+missing = (p - q).clamp(min=0)
+missing /= missing.sum(-1, keepdim=True)
+right = comes_out(kept, missing)
+
+# %% trap="13.5" role="repair"
+claim("total variation, refusals drawn from what is missing",
+      variation(right, p).max(), below=1e-9)
+
+# %% [markdown] trap="13.5" role="more" topics="keep if p >= q · a draft that takes its likeliest letter · another temperature"
+# Relatives of this fault, each seen in code. `p >= q` as the test forbids letters for ever. A
+# greedy draft scored with its soft `q`, or a draft at another temperature than the one in
+# the ratio, compares with a distribution that nobody drew from:
+
+# %% trap="13.5" role="more" tags=["plumbing"]
+hot = F.one_hot(q.argmax(-1), V).double()
+cold = q ** (1 / 0.7)
+cold /= cold.sum(-1, keepdim=True)
+rules = {"keep if p >= q": q * (p >= q),
+         "greedy draft, soft q": hot * (p / q).clamp(max=1),
+         "drawn at 0.7, q at 1": cold * (p / q).clamp(max=1)}
+bent = {name: (keep.sum(-1).mean().item(),
+               variation(comes_out(keep, missing), p).mean().item())
+        for name, keep in rules.items()}
+never = ((comes_out(rules["keep if p >= q"], missing) < 1e-12)
+         & (p > 1e-6)).double().sum(-1).mean().item()
+others = p * (1 - hot)                            # q as one-hot, refused
+hot_right = comes_out(hot * p, others / others.sum(-1, keepdim=True))
+
+# %% trap="13.5" role="more"
+plot_bars({f"{name}: {what}": pair[i] for name, pair in bent.items()
+           for i, what in enumerate(("kept", "off"))},
+          xlabel="share of drafts kept; total variation",
+          title="None of these is the target",
+          alt="Six bars: for each of three wrong rules the share of drafts "
+              "kept and the total variation to the target. None is zero.")
+
+# %% trap="13.5" role="more"
+claim("letters that can never come, keep if p >= q", never, above=5)
+claim("total variation, keep if p >= q", bent["keep if p >= q"][1],
+      above=0.05)
+claim("total variation, greedy draft with a soft q",
+      bent["greedy draft, soft q"][1], above=0.1)
+claim("greedy draft, q as one-hot: total variation",
+      variation(hot_right, p).mean(), below=1e-9)
+
+# %% [markdown] trap="13.5" role="folklore"
+# **Told:** to compare the draft with a draw of the target bends the distribution.
+# **Measured:** it depends on what happens then. If the target's draw is kept, whether it
+# agrees or not, the output *is* the target, and fewer drafts are kept. If the target draws
+# *again* after a mismatch, it is bent.
+
+# %% trap="13.5" role="folklore"
+claim("agreeing draws: share of drafts kept, over the right rule",
+      (p * q).sum(-1).mean() / accepted, below=0.7)
+claim("drawn again after a mismatch: total variation",
+      variation(comes_out(p * q, p), p).mean(), above=0.01)
+
+# %% trap="13.5" role="exercise" points=3 difficulty=2 minutes=12
+def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
+                 v: float) -> tuple:
+    """(token, kept): the token to write for a draft x, and whether it is x.
+
+    p, q: probabilities of target and draft, (V,) float64, zeros among them.
+    x: a token that was drawn from q. u and v: uniform and independent, 0 or
+    more and less than 1. x is kept where u is less than p[x] / q[x]; else v
+    alone picks the token. Over all draws of x, u and v the token follows p
+    exactly. token is an int, kept a bool; p and q stay as they are.
+
+    Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7
+    gives (1, False).
+    """
+    # BEGIN SOLUTION
+    if u * q[x] < p[x]:
+        return x, True
+    rest = (p - q).clamp(min=0).cumsum(0)
+    return int((rest <= v * rest[-1]).sum()), False
+    # END SOLUTION
+
+# %% [markdown] trap="13.5" role="hint"
+# 1. The drafts that are kept bring each token `min(p, q)` of the time. What is missing to `p`?
+# 2. Missing is `p - q` where that is above zero: divided by its sum it is the distribution that a refusal draws from.
+# 3. `v` picks a token as a dart picks a piece of a line: `cumsum` gives the ends of the pieces, and a piece of length 0 is never hit, not even by `v = 0`.
+
+# %% [markdown] trap="13.5" role="keep"
+# **Keep:** a refusal draws from max(0, p - q), normalised; and `q` is the distribution that
+# the draft was really drawn from. **In your own code:** do not judge by acceptance or by
+# the look of the text: put known `p` and `q` in, and count. **Source:** [Leviathan et al.
+# 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
+# 2023](https://arxiv.org/abs/2302.01318). **Seen in the wild:** [huggingface/transformers
+# 47932](https://github.com/huggingface/transformers/issues/47932): a `q` that was not drawn
+# from; the acceptance rises, and in the median 0.05 of the letters are off.
+
+# %% [markdown] trap="13.6" role="situation" fault="refused draft tokens stay in the KV cache" symptom="speculative decoding repeats or skips words, though each check is right"
+# ## Four letters in one call
+#
+# Now the draft proposes three letters at once, and one call of the GPT reads them. It draws
+# its own letter at each of the four places, with the dice of the request. As long as these
+# agree with the draft, they stand; the first that does not is taken from the GPT, and the
+# rest is forgotten.
+#
+# Each letter of the answer was drawn by the GPT with the dice of the request. "So the answer
+# has to be the one without a draft," says your colleague, "whatever the draft proposes."
+
+# %% trap="13.6" role="break"
+def one_call(new, cache, dice):
+    """Three drafts behind the letter new, and what the GPT says of them.
+
+    Returns the four letters that it read, its own four, and how many
+    drafts agree.
+    """
+    draft = [new]
+    for number in dice[:3]:
+        draft.append(pick(pairs[draft[-1]], number).item())
+    probs = gpt(torch.tensor([draft]), cache)[0].softmax(-1)
+    says = pick(probs, dice[:4, None]).tolist()
+    good = next((i for i in range(3) if draft[i + 1] != says[i]), 3)
+    return draft, says, good
+
+# %% trap="13.6" role="break"
+def speculate(ids, dice, n, stays):
+    """(n letters behind ids (1, T), share of drafts kept, calls)."""
+    cache, answer, kept, calls = Cache(), [], 0, 0
+    new = pick(gpt(ids, cache)[0, -1].softmax(-1), dice[0]).item()
+    while len(answer) < n:
+        past = length(cache)
+        draft, says, good = one_call(new, cache, dice[len(answer) + 1:])
+        answer += draft[:good + 1]
+        new, kept, calls = says[good], kept + good, calls + 1
+        cache = part(cache, 0, stays(past, good, length(cache)))
+    return torch.tensor(answer[:n]), kept / (3 * calls), calls
+
+# %% trap="13.6" role="break"
+starts, throws = rows(6, 12, kept_back), torch.rand(6, 50)
+plain = torch.cat([write(gpt, ids[None], dice[:40])
+                   for ids, dice in zip(starts, throws)])
+
+def trial(stays):
+    """(share of letters as without a draft, drafts kept, calls)."""
+    runs = [speculate(ids[None], dice, 40, stays)
+            for ids, dice in zip(starts, throws)]
+    return (same(torch.stack([r[0] for r in runs]), plain),
+            sum(r[1] for r in runs) / 6, sum(r[2] for r in runs) / 6)
+
+kept_all = trial(lambda past, good, read: read)
+
+# %% trap="13.6" role="guess" quoted="wrong"
+guess("13.6", "Which letters agree with the answers without a draft?",
+      choices=["all of them, in 40 calls", "all of them, in fewer calls",
+               "most agree: a few letters are doubled",
+               "most letters are others, and nothing fails"])
+
+# %% trap="13.6" role="look"
+agree, kept_share, calls = kept_all
+print(f"letters that agree: {agree:.2f}; drafts kept: {kept_share:.2f}; "
+      f"calls for 40 letters: {calls:.0f}")
+
+# %% trap="13.6" role="look"
+measured("13.6", 3)
+
+# %% trap="13.6" role="look"
+claim("share of letters as without a draft, all entries kept", agree,
+      below=0.6)
+
+# %% [markdown] trap="13.6" role="why"
+# The call that checked the draft has also written keys and values of all four letters into
+# the cache. Those behind the first disagreement belong to letters that are in no answer.
+# They stay, the next letter gets a place behind them, and from then on the GPT attends to
+# words that nobody has said.
+
+# %% trap="13.6" role="why"
+holds = {"before": ["T", "h", "e", "", "", "", ""],
+         "checked": ["T", "h", "e", "_", "c", "a", "r"],
+         "rolled back": ["T", "h", "e", "_", "c", "", ""]}
+
+# %% trap="13.6" role="why"
+draw_ranks({"what the cache holds": [*holds.values()]}, ranks=[*holds],
+           marks={"what the cache holds": [(1, 5), (1, 6)]},
+           title="What was refused has been read already",
+           alt="Three rows of seven places of a cache. Before: T, h, e. "
+               "After the check: four more, of which the last two, a and "
+               "r, are marked as refused. Rolled back: these two are "
+               "gone again.")
+
+# %% [markdown] trap="13.6" role="repair"
+# Keep what was there, the letter that was fed first, and the drafts that stand. The letter
+# that replaced the refused one has not been read yet: it is fed next.
+
+# %% trap="13.6" role="repair"
+rolled = trial(lambda past, good, read: past + good + 1)
+print(f"letters that agree: {rolled[0]:.2f}; drafts kept: {rolled[1]:.2f}; "
+      f"calls for 40 letters: {rolled[2]:.0f}")
+
+# %% trap="13.6" role="repair"
+claim("share of letters as without a draft, cache rolled back", rolled[0],
+      above=0.95)
+
+# %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
+# One entry too few, and the last letter that stands is never read. One too many, and a
+# refused one stays. Both are off by one, and both write fluent text:
+
+# %% trap="13.6" role="more"
+short = trial(lambda past, good, read: past + good)
+long = trial(lambda past, good, read: min(past + good + 2, read))
+plot_columns({"all stay": kept_all[0], "one too few": short[0],
+              "one too many": long[0], "rolled back": rolled[0]},
+             xlabel="entries that stay", ylabel="share of letters as plain",
+             form=".2f", title="Off by one is as bad as all of them",
+             alt="Four columns: only the cache that is rolled back to the "
+                 "right place gives the letters of plain decoding.")
+
+# %% trap="13.6" role="more"
+claim("one entry too few: share of letters", short[0], below=0.7)
+claim("one entry too many: share of letters", long[0], below=0.8)
+claim("calls for 40 letters", rolled[2], below=39)
+
+# %% trap="13.6" role="exercise" points=3 difficulty=2 minutes=10
+def commit(past: int, draft: list, says: list) -> tuple:
+    """(write, feed, stay) after one round of greedy speculative decoding.
+
+    past: the entries of the cache before the round. Then the token written
+    last and the guesses of draft, none or more, were fed at once, and each
+    left an entry. says: what the model itself wants behind each of them,
+    so one more than draft. write: the tokens to write, a list: those that
+    the model alone would have written, as many as the round decides.
+    feed: the token to feed next, the last one written, as it has no entry.
+    stay: the first entries of the cache that may stay, as a number. draft
+    and says stay as they are.
+
+    Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2]: ([4, 8], 8, 12).
+    """
+    # BEGIN SOLUTION
+    good = 0
+    for guess, said in zip(draft, says):
+        if guess != said:
+            break
+        good += 1
+    return draft[:good] + says[good:good + 1], says[good], past + 1 + good
+    # END SOLUTION
+
+# %% [markdown] trap="13.6" role="hint"
+# 1. A guess is right if it equals what the model says behind the token before it: compare `draft[i]` with `says[i]`, and stop at the first that differs. What the model says behind a wrong guess answers another text.
+# 2. The model's own token at that place is written as well: it costs no call. If all guesses are right, it is the one behind the last.
+# 3. The token that was fed first has its entry now, and so has each right guess. The token that the model added was not fed yet.
+
+# %% [markdown] trap="13.6" role="keep"
+# **Keep:** after a check the cache holds what was emitted, and nothing else. **In your own
+# code:** with the same dice, or greedily, speculative and plain decoding have to agree to
+# the letter; test it with a draft that is often wrong. **Source:** [Leviathan et al.
+# 2023](https://arxiv.org/abs/2211.17192). **Seen in the wild:** [openvinotoolkit/openvino.genai
+# 4190](https://github.com/openvinotoolkit/openvino.genai/issues/4190): a word is dropped and
+# its continuation stays.
+
+# %% [markdown] trap="13.7" role="situation" fault="one scale for all keys: one large channel takes the grid" symptom="perplexity jumps with a low-bit KV cache, though the keys reconstruct well"
+# ## A smaller cache
+#
+# Long conversations fill the memory with keys and values. So you store keys in 4 bits: a
+# scale for the tensor, codes from -7 to 7. On your GPT that costs next to nothing.
+#
+# Real models often have a few channels whose keys are much larger than the rest. You build
+# one: in each head two channels of the keys get thirty times as large, and those of the
+# queries thirty times as small. The products stay, and so does the loss.
+
+# %% trap="13.7" role="break"
+def with_outlier(model, factor=30):
+    """The same function; the slowest pair of key channels is larger."""
+    model = copy.deepcopy(model)
+    for block in model.blocks:
+        q, k, _ = block.qkv.weight.view(3, 4, 16, 64)   # heads, channels
+        q[:, [7, 15]] /= factor
+        k[:, [7, 15]] *= factor
+    return model
+
+# %% trap="13.7" role="break"
+class FourBits(Cache):
+    """Hands out keys that were rounded to 15 levels; dims share a scale."""
+
+    def __init__(self, dims):
+        super().__init__()
+        self.dims = dims
+
+    def add(self, layer, k, v):
+        k, v = super().add(layer, k, v)
+        scale = k.abs().amax(self.dims, keepdim=True).clamp(min=1e-8) / 7
+        return (k / scale).round() * scale, v
+
+# %% trap="13.7" role="break"
+passages = rows(16, 49, kept_back)
+
+def nats(model, cache=None):
+    """Loss on held-back text, read from this cache."""
+    logits = model(passages[:, :-1], cache)
+    return F.cross_entropy(logits.flatten(0, 1),
+                           passages[:, 1:].flatten()).item()
+
+class Blind(Cache):
+    """Keys are all zero: attention is a plain mean of the past."""
+
+    def add(self, layer, k, v):
+        k, v = super().add(layer, k, v)
+        return 0 * k, v
+
+outlier, tensor = with_outlier(gpt), (0, 1, 2, 3)
+full = nats(outlier)
+worth = nats(outlier, Blind()) - full             # what keys are good for
+lost = nats(outlier, FourBits(tensor)) - full
+
+# %% trap="13.7" role="guess"
+guess("13.7", "Without keys, attention could only take the mean of what "
+      "was, and the loss would be higher. How much of that do the 4 bits "
+      "cost, with the two large channels?",
+      choices=["a hundredth, as without them", "about a tenth",
+               "all of it, or more"])
+
+# %% trap="13.7" role="look"
+percent = 100 * lost / worth
+print(f"loss {full:.3f}; keys zero {worth:+.3f}; 4 bits {lost:+.3f}: "
+      f"{percent:.0f} %")
+
+# %% trap="13.7" role="look"
+measured("13.7", 2)
+
+# %% trap="13.7" role="look"
+claim("loss that 4 bits cost, over that without keys", lost / worth,
+      above=0.5)
+
+# %% [markdown] trap="13.7" role="why"
+# A scale for the tensor is set by its largest entry, and all other channels have to live on
+# the few levels near zero. Here nearly all of their keys round to zero. The two channels
+# with all the levels count for no more than others do, as the queries are small there.
+
+# %% trap="13.7" role="why" tags=["plumbing"]
+cache = Cache()
+nats(outlier, cache)
+some = cache.layers[0][0][0, 0, :12].abs()        # (tokens, channels)
+grid = cache.layers[0][0].abs().max() / 7
+zero = (some / grid).round() == 0
+gone = ((cache.layers[0][0] / grid).round() == 0).float().mean().item()
+
+# %% trap="13.7" role="why"
+draw_grids({"size of the keys": some / some.max(),
+            "codes that are zero": zero.float()},
+           rows="tokens", columns="channels of one head",
+           title="Two channels have all the levels",
+           alt="Two grids of twelve tokens by sixteen channels. On the "
+               "left two columns are dark, all others are pale. On the "
+               "right nearly all cells outside these two are filled: their "
+               "codes are zero.")
+
+# %% [markdown] trap="13.7" role="repair"
+# Large channels are large for every token. So a scale for each head and channel, over the
+# tokens, gives each its own grid:
+
+# %% trap="13.7" role="repair"
+rules = {"tensor": tensor, "head": (0, 2, 3), "token": (3,),
+         "channel": (2,)}
+costs = {name: max(0.0, nats(outlier, FourBits(dims)) - full)
+         for name, dims in rules.items()}
+
+# %% trap="13.7" role="repair"
+plot_columns({"all zero": worth, **costs}, xlabel="who shares a scale",
+             ylabel="nats lost", form=".3f", marks=["tensor"],
+             title="The same 4 bits, another axis",
+             alt="Five columns of loss: keys all zero, and 4 bits with a "
+                 "scale for the tensor, a head, a token, a channel. The "
+                 "last is close to nothing.")
+
+# %% trap="13.7" role="repair"
+claim("a scale for each channel: nats lost", costs["channel"], below=0.02)
+
+# %% [markdown] trap="13.7" role="more" topics="without outliers · 8 bits · a scale over one token · bytes"
+# Without large channels the scale of the tensor is fine, and with 8 bits it is nearly so:
+
+# %% trap="13.7" role="more" tags=["plumbing"]
+class EightBits(FourBits):
+    def add(self, layer, k, v):
+        k, v = Cache.add(self, layer, k, v)
+        scale = k.abs().amax(self.dims, keepdim=True) / 127
+        return (k / scale).round() * scale, v
+
+plain_cost = nats(gpt, FourBits(tensor)) - full
+eight = nats(outlier, EightBits(tensor)) - full
+alone = torch.randn(1, 4, 1, 16)
+nothing = (FourBits((2,)).add(0, alone, alone)[0] - alone).abs().max()
+
+# %% trap="13.7" role="more"
+claim("loss in float32: the outlier against the GPT",
+      abs(full - nats(gpt)), below=1e-4)
+claim("4 bits, no large channels: nats lost", plain_cost, below=0.05)
+claim("8 bits with large channels: nats lost", eight, below=0.05)
+claim("share of codes that are zero, large channels", gone, above=0.6)
+claim("a scale a channel over a single token: largest error", nothing,
+      below=1e-5)
+
+# %% [markdown] trap="13.7" role="more"
+# The last line is a trap of its own. In decode one token comes at a time. A scale for each
+# channel over that one token is the token itself: nothing is lost, and nothing saved, since
+# a scale is as large as the number that it stands for. So the newest tokens wait in full
+# precision until a *group* is complete, 32 of them, say. Scales are part of the size:
+
+# %% trap="13.7" role="more"
+def bytes_a_token(group, channels=16, bits=4):
+    """Codes, and a share of one scale of 4 bytes for each channel."""
+    return channels * (bits / 8 + 4 / group)
+
+draw_boxes({f"groups of {g}": {"codes": 16 * 0.5, "scales": 64 / g}
+            for g in (1, 8, 32)}, unit="bytes", limit=64,
+           limit_name="float32",
+           title="A group of one token saves nothing",
+           alt="Three stacks of bytes for one token and head: with groups "
+               "of one the scales alone are as large as float32; with "
+               "groups of 32 they are small.")
+
+# %% trap="13.7" role="more"
+claim("bytes a token and head, groups of 32", bytes_a_token(32),
+      expected=10)
+
+# %% trap="13.7" role="exercise" points=3 difficulty=2 minutes=12
+def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
+    """(codes, scales, rest): keys on a grid of their own for each channel.
+
+    k: (B, H, T, D) float32, left as it is. The tokens are cut into groups
+    of `group` neighbours; what is left over at the end is rest, as it is.
+    In each group each channel of each head of each row has a scale: its
+    largest size over 2**(bits - 1) - 1, or 1. where all are 0. scales:
+    (B, H, T // group, D) float32. codes: int8, the whole number nearest to
+    k / scale, (B, H, T // group * group, D). bits: 2 to 8. T may be less
+    than group. None of the three holds on to the memory of k.
+
+    Example: k of one channel, [3., -7., 1.], bits 4, group 2: codes
+    [3, -7], scales [1.], rest [1.].
+    """
+    # BEGIN SOLUTION
+    B, H, T, D = k.shape
+    n = T // group
+    parts = k[:, :, :n * group].reshape(B, H, n, group, D)
+    scales = parts.abs().amax(3) / (2 ** (bits - 1) - 1)
+    scales = torch.where(scales > 0, scales, 1.0)
+    codes = (parts / scales[:, :, :, None]).round().to(torch.int8)
+    codes = codes.reshape(B, H, n * group, D)
+    return codes, scales, k[:, :, n * group:].clone()
+    # END SOLUTION
+
+# %% [markdown] trap="13.7" role="hint"
+# 1. Reshape the whole groups to `(B, H, n, group, D)`. A scale for each channel is the largest size along the axis of the tokens in a group, and along no other.
+# 2. Give the scales that axis back, as one of length 1, before you divide.
+# 3. `k[:, :, n * group:]` is a view: as long as it lives, all of `k` does, and nothing is saved. `clone()` it.
+
+# %% [markdown] trap="13.7" role="keep"
+# **Keep:** a scale is shared along the axis in which sizes are alike: for keys that is a
+# channel over tokens. Judge by the loss, not by the error of the keys. **In your own code:**
+# print the largest absolute key of each channel; if a few stand out, a scale for the tensor
+# is lost. **Source:** [Liu et al. 2024, "KIVI"](https://arxiv.org/abs/2402.02750) and
+# [Hooper et al. 2024, "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:**
+# [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98):
+# perplexity 12.2 became about 10,000, at a smaller error of the keys.
+# [rajveer43/VeloxQuant-MLX 162](https://github.com/rajveer43/VeloxQuant-MLX/issues/162): a
+# scale a channel over one token.
+
+# %% [markdown] trap="13.8" role="situation" core=true fault="the trainer scores tokens under another distribution" symptom="importance ratios are not 1 in the first step of RL, with the same weights"
+# ## What did you write, and how likely was it?
+#
+# Somebody trains the model on what it wrote: good answers are made likelier. For that the
+# trainer compares the log-probability of each letter now with that of the time when it was
+# drawn. In the first step the weights are the same, so each ratio should be 1.
+#
+# The server draws at temperature 0.8 from the likeliest letters whose sum passes 0.9 (top-p).
+# It reports the log-probability of what it drew. The trainer computes its own, at the same
+# temperature.
+
+# %% trap="13.8" role="break"
+def nucleus(logits, top_p):
+    """Which letters are kept: the likeliest, until top_p is passed."""
+    chances, order = logits.softmax(-1).sort(-1, descending=True)
+    kept = chances.cumsum(-1) - chances < top_p
+    return torch.zeros_like(kept).scatter(-1, order, kept)
+
+# %% trap="13.8" role="break"
+ids, cache = rows(64, 16, kept_back), Cache()
+logits = gpt(ids, cache)[:, -1]
+drawn_at, drawn_ids, server, kept_sets = [], [], [], []
+for _ in range(24):
+    hot = logits / 0.8
+    kept_set = nucleus(hot, 0.9)
+    cut = hot.masked_fill(~kept_set, -math.inf).log_softmax(-1)
+    new = torch.multinomial(cut.exp(), 1)
+    drawn_at.append(logits)
+    drawn_ids.append(new)
+    server.append(cut.gather(1, new))
+    kept_sets.append(kept_set)
+    logits = gpt(new, cache)[:, -1]
+
+# %% trap="13.8" role="break"
+logits, new = torch.stack(drawn_at, 1), torch.stack(drawn_ids, 1)
+server, kept_sets = torch.cat(server, 1), torch.stack(kept_sets, 1)
+trainer = (logits / 0.8).log_softmax(-1).gather(2, new)[..., 0]
+ratio = (trainer - server).exp()                      # (64, 24)
+whole = ratio.prod(1)                                 # of each answer
+
+# %% trap="13.8" role="guess"
+guess("13.8", "For an answer of 24 letters the ratios are multiplied, and "
+      "100 % would be right. What is that product, in the middle of the 64 "
+      "answers?", unit="%")
+
+# %% trap="13.8" role="look"
+percent = 100 * whole.median().item()
+print(f"a letter: {ratio.mean():.3f}, an answer of 24: {percent:.1f} %")
+
+# %% trap="13.8" role="look"
+measured("13.8", percent, right=(6, 18))
+
+# %% trap="13.8" role="look"
+claim("mean ratio of a letter, the same weights", ratio.mean(), below=0.95)
+
+# %% [markdown] trap="13.8" role="why"
+# The server cut off the tail and stretched the rest to a sum of one: each letter that is left
+# became likelier by one over the kept mass. The trainer's softmax runs over all letters. So
+# the ratio of a letter is exactly the mass that was kept, whatever was drawn, and for 24
+# letters that mass is taken to the power of 24.
+
+# %% trap="13.8" role="why" tags=["plumbing"]
+spread = (logits[:, 0] / 0.8).softmax(-1)
+row = (spread.amax(-1) - 0.4).abs().argmin()      # neither sure nor flat
+chances = spread[row]
+at = chances.argsort(descending=True)[:14]
+kept_mass = chances[kept_sets[row, 0]].sum()
+before = chances[at]
+after = torch.where(kept_sets[row, 0, at], before / kept_mass, 0)
+axis_names = [shown_letter(i) for i in at.tolist()]
+
+# %% trap="13.8" role="why"
+ax = new_axes("What is left is stretched", "letter", "probability")
+spots = torch.arange(14)
+ax.bar(spots - 0.2, before, width=0.4, color="C0", label="the trainer's")
+ax.bar(spots + 0.2, after, width=0.4, color="C1", hatch="//",
+       label="drawn from: cut at 0.9")
+ax.set_xticks(spots, axis_names)
+ax.legend()
+show(ax.figure, alt="Two bars for each of the fourteen likeliest letters: "
+     "the trainer's probability and that of the cut distribution. Kept "
+     "letters have a higher second bar, those of the tail have none.")
+
+# %% [markdown] trap="13.8" role="repair"
+# The trainer needs what the server knew: the temperature, and which letters were kept. With
+# both it computes the distribution that was drawn from:
+
+# %% trap="13.8" role="repair"
+def as_drawn(logits, ids, temperature, kept):
+    """Log-probability of drawn ids (B, T) under what they came from."""
+    cut = (logits / temperature).masked_fill(~kept, -math.inf)
+    return cut.log_softmax(-1).gather(2, ids[..., None])[..., 0]
+
+mended = (as_drawn(logits, new[..., 0], 0.8, kept_sets) - server).exp()
+print(f"a letter: {mended.mean():.3f}, an answer: "
+      f"{mended.prod(1).median():.3f}")
+
+# %% trap="13.8" role="repair"
+claim("largest distance of a ratio from 1, with temperature and kept set",
+      (mended - 1).abs().max(), below=1e-4)
+
+# %% [markdown] trap="13.8" role="more" topics="the kept mass · a forgotten temperature · noise that is honest · text that is encoded again"
+# The ratio is the kept mass, letter by letter. With the temperature forgotten, too, it runs
+# to both sides. And noise that is nobody's fault looks different: a server in bfloat16
+# without any cut has ratios around 1.
+
+# %% trap="13.8" role="more" tags=["plumbing"]
+mass = ((logits / 0.8).softmax(-1) * kept_sets).sum(-1)
+raw = (logits.log_softmax(-1).gather(2, new)[..., 0] - server).exp()
+
+low = copy.deepcopy(gpt).to(torch.bfloat16)
+answers = torch.cat([ids, new[..., 0]], 1)
+there, here = ((model(answers)[:, 15:-1].float() / 0.8).log_softmax(-1)
+               .gather(2, new)[..., 0] for model in (low, gpt))
+noise = (here - there).exp()
+
+# %% trap="13.8" role="more"
+claim("largest gap between a ratio and the kept mass",
+      (ratio - mass).abs().max(), below=1e-5)
+claim("least ratio, temperature forgotten", raw.min(), below=0.8)
+claim("largest ratio, temperature forgotten", raw.max(), above=1.1)
+claim("bfloat16 server, no cut: mean ratio", noise.mean(), expected=1,
+      within=0.02)
+
+# %% [markdown] trap="13.8" role="more"
+# A trainer that recomputes the kept set from its own logits, in another precision, can find a
+# drawn letter outside: minus infinity. So the server sends the set along. One that takes the
+# server's number as its own has ratio 1 for ever, also after an update. And one that gets
+# *text* and encodes it again may score other tokens than those that were drawn.
+
+# %% trap="13.8" role="exercise" points=3 difficulty=2 minutes=10
+def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
+                 temperature: float, kept: torch.Tensor) -> torch.Tensor:
+    """The log-probability of each token under the distribution it was drawn
+    from: the softmax of logits / temperature over the kept tokens alone.
+
+    logits: (..., V) float32 or bfloat16. tokens: (...) int64, each of them
+    kept. temperature: above 0. kept: (..., V) bool, as the server reports
+    it, whatever rule it cut by. What stands in logits at other tokens
+    changes nothing, minus infinity included. The result is (...) float32,
+    calculated in float32. Gradients flow to logits. Nothing handed over
+    changes.
+
+    Example: logits [2., 2., 5.], token 0, temperature 1, kept [True, True,
+    False]: -0.6931.
+    """
+    # BEGIN SOLUTION
+    z = (logits.float() / temperature).masked_fill(~kept, -math.inf)
+    return z.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+    # END SOLUTION
+
+# %% [markdown] trap="13.8" role="hint"
+# 1. A token that was cut had no chance: before the softmax it is minus infinity, and the others share what is left.
+# 2. First float32, then the temperature, then the cut, then `log_softmax` over the last axis.
+# 3. `gather(-1, tokens[..., None])` picks each token's entry and leaves an axis of one.
+
+# %% [markdown] trap="13.8" role="keep"
+# **Keep:** a log-probability belongs to the distribution that was drawn from: temperature,
+# cut and all. **In your own code:** before the first update the mean ratio has to be 1 up to
+# rounding; print it, and the kept mass beside it. **Source:** [huggingface/trl
+# 6789](https://github.com/huggingface/trl/issues/6789), with the closed form. **Seen in the
+# wild:** the same thread, and [huggingface/trl
+# 4159](https://github.com/huggingface/trl/issues/4159): the temperature forgotten, ratio 2
+# at the first token.
+
+# %% [markdown] trap="13.9" role="situation" core=true fault="the benchmark's clock starts when the queue is over" symptom="measured latency stays flat under load, while users wait for seconds"
+# ## How fast is it?
+#
+# The server is done, and somebody asks for a number. It can answer eight requests at a time.
+# Your load generator sends 16,000 of them, which arrive by chance, as users do, at 0.8 of
+# what the server can take. It keeps at most eight open: a semaphore with eight places, and
+# behind it the clock starts. The first letter comes after a prefill of 0.05 seconds.
+#
+# The report says: time to the first token, p99: 0.05 s. That is, all but one user in a
+# hundred wait no longer.
+
+# %% trap="13.9" role="break"
+def simulate(load, slots=8, requests=16000, seed=SEED):
+    """(arrival, start, end) of each request; first come, first served."""
+    rng = random.Random(seed)
+    work = [0.05 + min(20, rng.expovariate(1)) for _ in range(requests)]
+    rate = load * slots / (sum(work) / requests)
+    free, now, log = [0.0] * slots, 0.0, []
+    for seconds_needed in work:
+        now += rng.expovariate(rate)
+        start = max(now, heapq.heappop(free))
+        heapq.heappush(free, start + seconds_needed)
+        log.append((now, start, start + seconds_needed))
+    return log
+
+# %% trap="13.9" role="break"
+def p99(values):
+    return sorted(values)[int(0.99 * len(values))]
+
+log = simulate(0.8)
+reported = p99([start + 0.05 - start for _, start, _ in log])
+
+# %% trap="13.9" role="guess"
+guess("13.9", "From pressing the key to the first letter: how long does "
+      "one in a hundred wait, at least?", unit="s")
+
+# %% trap="13.9" role="look"
+waits = [start + 0.05 - arrival for arrival, start, _ in log]
+true = p99(waits)
+print(f"from dispatch {reported:.2f} s, from arrival {true:.2f} s; "
+      f"mean {sum(waits) / len(waits):.2f} s")
+
+# %% trap="13.9" role="look"
+measured("13.9", true, right=(1.4, 4))
+
+# %% trap="13.9" role="look"
+claim("p99 from arrival over p99 from dispatch", true / reported, above=20)
+
+# %% [markdown] trap="13.9" role="why"
+# The wait is between the arrival and the place in the semaphore, and the clock starts behind
+# it. The busier the server, the more of the wait lies in front of the clock. Worst is the
+# *closed loop*: eight clients that send the next request when they have their answer. They
+# never queue, whatever the server does, and they report the highest throughput.
+
+# %% trap="13.9" role="why"
+busiest = max(range(16000), key=lambda i: waits[i])
+lanes = {}
+for i in range(busiest - 3, busiest + 1):
+    arrival, start, end = (t - log[busiest - 3][0] for t in log[i])
+    lanes[f"user {i - busiest + 4}"] = [
+        (arrival, start, "waits"), (start, min(end, start + 2), "served")]
+
+# %% trap="13.9" role="why"
+draw_lanes(lanes, unit="s", marks=["waits"],
+           title="The clock starts where the wait ends",
+           alt="Four lanes of users one behind the other. Each waits for "
+               "seconds, marked, and is served then; the clock of the "
+               "benchmark starts between the two.")
+
+# %% [markdown] trap="13.9" role="repair"
+# The clock starts when the request was *due*, whether it could be sent or not. And the report
+# names the load, since a latency without one says nothing:
+
+# %% trap="13.9" role="repair"
+loads = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+from_arrival = [p99([s + 0.05 - a for a, s, _ in simulate(load)])
+                for load in loads]
+
+# %% trap="13.9" role="repair"
+plot_lines(loads, {"from arrival": from_arrival,
+                   "from dispatch": [0.05] * len(loads)},
+           title="One clock sees the load", xlabel="load",
+           ylabel="p99 of the first token, s",
+           alt="Two lines over the load. From dispatch it is flat at 0.05 "
+               "seconds. From arrival it rises, and steeply towards a load "
+               "of one.")
+
+# %% trap="13.9" role="repair"
+claim("p99 from arrival, load 0.95 over load 0.5",
+      from_arrival[-1] / from_arrival[1], above=3)
+
+# %% [markdown] trap="13.9" role="more" topics="means · the closed loop · pads and pieces counted as tokens"
+# A mean does not show it at half load, and throughput never does:
+
+# %% trap="13.9" role="more" tags=["plumbing"]
+def closed_loop(clients=8, requests=16000, seed=SEED):
+    """Answers a second of clients that wait for theirs."""
+    rng = random.Random(seed)
+    free = [0.0] * clients
+    for _ in range(requests):
+        start = heapq.heappop(free)
+        heapq.heappush(free, start + 0.05 + min(20, rng.expovariate(1)))
+    return requests / max(free)
+
+half_log = simulate(0.5)
+half_mean = sum(s + 0.05 - a for a, s, _ in half_log) / 16000
+open_rate = 16000 / (max(end for *_, end in log) - log[0][0])
+sizes_of = random.Random(SEED)
+answer_sizes = [sizes_of.randint(8, 512) for _ in range(16000)]
+padded_sizes = sum(16 * max(answer_sizes[i:i + 16])
+                   for i in range(0, 16000, 16))
+
+# %% trap="13.9" role="more"
+claim("mean time to the first token at load 0.5, from arrival, in s",
+      half_mean, below=0.2)
+claim("closed loop over open loop at 0.8: answers a second",
+      closed_loop() / open_rate, above=1)
+claim("tokens with pads over tokens", padded_sizes / sum(answer_sizes),
+      above=1.5)
+
+# %% [markdown] trap="13.9" role="more"
+# The last line is another way to be fast: count the pads of a batch as tokens. A third: take
+# each piece of a stream for one token, when speculation sends several at once; then the gaps
+# between tokens come out too long. A fourth: send the same prompts twice, so that the prefix
+# cache answers.
+
+# %% trap="13.9" role="exercise" points=3 difficulty=2 minutes=12
+def first_token(arrive: list, chunks: list) -> tuple:
+    """(p99, gap, rate) of a run of a server, times in seconds, as floats.
+
+    arrive: when each request was sent, one or more, in any order. chunks:
+    for each request its pieces, (time, tokens), in the order of time. A
+    piece with 0 tokens only says that the server is there, and is no piece
+    of the answer. p99: the least time that 99 % of the requests or more
+    have to their first token; from their arrival on, and math.inf for one
+    that never gets a token. gap: the longest wait between two pieces of one
+    answer, 0.0 where none has two. rate: tokens of all answers a second,
+    from the first arrival to the last piece of an answer. At least one
+    request gets a token. Nothing handed over changes.
+
+    Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]]: (2.0, 0.5,
+    1.6).
+    """
+    # BEGIN SOLUTION
+    answers = [[(t, n) for t, n in pieces if n > 0] for pieces in chunks]
+    first = sorted(pieces[0][0] - start if pieces else math.inf
+                   for start, pieces in zip(arrive, answers))
+    p99 = first[math.ceil(99 * len(first) / 100) - 1]
+    gaps = [b[0] - a[0] for one in answers for a, b in zip(one, one[1:])]
+    last = max(one[-1][0] for one in answers if one)
+    tokens = sum(n for one in answers for _, n in one)
+    return p99, max(gaps, default=0.0), tokens / (last - min(arrive))
+    # END SOLUTION
+
+# %% [markdown] trap="13.9" role="hint"
+# 1. First throw out the pieces without tokens; then the first piece that is left stops a request's clock, which began at its arrival.
+# 2. Sort the times. At place `ceil(0.99 * n)`, counted from 1, stands the least that 99 % do not exceed.
+# 3. A request that got nothing waits for ever: left out, it would make the server look better the more it drops.
+
+# %% [markdown] trap="13.9" role="keep"
+# **Keep:** time runs from when the user asked. A latency has a load and a percentile.
+# **In your own code:** note for each request when it was due, sent, and answered first; if
+# sent minus due grows during the run, the load generator is the queue. **Source:**
+# [Schroeder et al. 2006, "Open Versus Closed: A Cautionary
+# Tale"](https://www.usenix.org/conference/nsdi-06/open-versus-closed-cautionary-tale).
+# **Seen in the wild:** [vllm-project/vllm
+# 54101](https://github.com/vllm-project/vllm/issues/54101): the benchmark's latency leaves
+# out the wait at its own semaphore.
+
+# %% [markdown] role="concept"
+# ## Further
+#
+# Servers of others do the same steps. Two of their names are worth knowing: vLLM, with
+# paged blocks and continuous batching, and llama.cpp, for small machines. What follows
+# uses Hugging Face's `transformers`, which is installed here and downloads nothing.
+#
+# ### The same in a library
+#
+# Its `generate` decodes from a cache, a `DynamicCache`, which can be cropped after a
+# refusal, and takes left-padded batches. A Llama from a configuration, with random
+# weights, is enough to compare:
+
+# %% role="concept" tags=["plumbing"]
+import contextlib
+import io
+
+with contextlib.redirect_stderr(io.StringIO()):   # notes of the imports
+    import transformers
+    from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+transformers.logging.set_verbosity_error()
+
+# %% role="concept" tags=["plumbing"]
+llama = LlamaForCausalLM(LlamaConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=64,
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    max_position_embeddings=128, bos_token_id=None, eos_token_id=None,
+    pad_token_id=0, initializer_range=0.5)).eval().requires_grad_(False)
+small = torch.randint(1, 64, (1, 12))
+options = {"max_new_tokens": 24, "do_sample": False}
+
+# %% role="concept"
+def by_hand(ids, n):
+    """Greedy decoding, one token a call, from the library's cache."""
+    cache, new, written = DynamicCache(config=llama.config), ids, []
+    for _ in range(n):
+        new = llama(new, past_key_values=cache).logits[:, -1:].argmax(-1)
+        written.append(new)
+    return torch.cat(written, 1)
+
+own_way = by_hand(small, 24)
+library = llama.generate(small, **options)[:, 12:]
+
+# %% role="concept"
+claim("greedy tokens by hand and by generate: share that agree",
+      same(own_way, library), above=0.99)
+
+# %% [markdown] role="concept"
+# A short row beside a long one, and drafts that `generate` finds in the text itself
+# (`prompt_lookup_num_tokens`): the tokens stay the same.
+
+# %% role="concept"
+batch = torch.cat([F.pad(small, (20, 0)), torch.randint(1, 64, (1, 32))])
+mask = torch.ones_like(batch)
+mask[0, :20] = 0
+beside = llama.generate(batch, attention_mask=mask, **options)[:1, 32:]
+drafted = llama.generate(small, prompt_lookup_num_tokens=3,
+                         **options)[:, 12:]
+
+cache = DynamicCache(config=llama.config)
+first_logits = llama(small, past_key_values=cache).logits[:, -1]
+llama(torch.randint(1, 64, (1, 3)), past_key_values=cache)   # refused
+cache.crop(-4)                                   # and one more, fed again
+after_crop = llama(small[:, 11:], past_key_values=cache).logits[:, -1]
+
+# %% role="concept"
+claim("a short row beside a long one: share of tokens as alone",
+      same(beside, library), above=0.95)
+claim("with drafts from the prompt: share of tokens as without",
+      same(drafted, library), above=0.95)
+claim("logits after three refused tokens were cropped: largest gap",
+      (after_crop - first_logits).abs().max(), below=1e-4)
+
+# %% [markdown] role="concept"
+# ### Greedy text and the size of the batch
+#
+# **Told:** greedy decoding gives the same text, whatever else is in the batch.
+# **Measured:** on a CPU in float32 the logits of a row move in the last bits when other rows
+# stand beside it, and the likeliest letter is the same. On a GPU, in 16 bits, with kernels
+# chosen by size, ties fall either way, and then the text differs. Kernels that do not depend
+# on the batch size exist, and cost speed.
+
+# %% role="concept"
+crowd = rows(16, 24, kept_back)
+with_others = gpt(crowd)[:, -1]
+by_itself = torch.cat([gpt(one[None])[:, -1] for one in crowd])
+
+# %% role="concept"
+claim("logits of a row alone and among sixteen: largest gap",
+      (with_others - by_itself).abs().max(), below=1e-4)
+claim("likeliest letters alone and among sixteen: share that agree",
+      same(with_others.argmax(-1), by_itself.argmax(-1)), above=0.9)
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. Three requests share a block. One ends. Who may have the block?**
+#
+# - [ ] the next request that needs memory :: Two requests still read it; they would read the newcomer's keys.
+# - [x] nobody yet: two readers are left :: The block is free when the count of its readers reaches zero.
+# - [ ] whoever took it first :: Order plays no part; the count does.
+
+# %% [markdown] role="quiz"
+# **2. A prefix cache finds 900 of 1,000 tokens of a prompt that nobody has sent before. That**
+#
+# - [ ] must be a fault :: Another prompt may have begun with the same 900 tokens.
+# - [ ] is always right: the tokens agree :: They have to agree from the start on, under the same weights and adapter.
+# - [x] is right if all 900 stand at the start of one prompt that the same weights have read :: That is what a chained key with its extras says.
+
+# %% [markdown] role="quiz"
+# **3. You keep one generator for each row of the batch. A seeded request is reproducible**
+#
+# - [x] until it moves to another row :: Then it goes on with the numbers of whoever sat there before.
+# - [ ] always: nobody else draws from its generator :: Rows are used again; the generator stays behind.
+# - [ ] never: the batch size changes :: The other rows draw from their own generators.
+
+# %% [markdown] role="quiz"
+# **4. The stop word is `###`. The text so far ends with `#`. The server sends**
+#
+# - [ ] all of it: one sign is no stop word :: If two more come, it should never have been sent.
+# - [x] all but the last sign :: It is the longest ending that begins a stop word. It goes out when the next letter is another one.
+# - [ ] nothing before the answer is complete :: That is safe, and no stream.
+
+# %% [markdown] role="quiz"
+# **5. Speculation with a new rule keeps 85 of 100 drafts where the old one kept 75. You conclude that**
+#
+# - [ ] the new rule is better :: A wrong rule may keep more; acceptance says nothing about the distribution.
+# - [ ] the draft has become better :: The draft is the same; the rule changed.
+# - [x] nothing yet, and put known p and q in and count :: For given p and q the right rule keeps the sum of the smaller of both. More is too much.
+
+# %% [markdown] role="quiz"
+# **6. A call checked four tokens, and the first two drafts stand. How many entries does the cache gain?**
+#
+# - [ ] four: they were computed :: Two of them belong to tokens that are in no answer.
+# - [ ] two: those that stand :: The token that was fed first has an entry as well.
+# - [x] three: the token that was fed, and the two drafts :: The token that replaces the refused one has not been read yet.
+
+# %% [markdown] role="quiz"
+# **7. Keys with a few large channels, 4 bits. The best axis for a common scale is**
+#
+# - [x] a channel over tokens :: Sizes are alike there, so no entry takes the levels of the others.
+# - [ ] a token over channels :: Each token has the same few large channels, and they set every scale.
+# - [ ] one scale for everything, with more clipping :: Clipped channels lose what is large, and the small ones gain little.
+
+# %% [markdown] role="quiz"
+# **8. Top-p 0.9, same weights. The trainer's ratios are all near 0.91. You**
+#
+# - [ ] clip them :: The clip hides it, and the gradient stays scaled.
+# - [x] give the trainer the kept sets :: The ratio is the kept mass; under the same cut it is 1.
+# - [ ] lower the learning rate :: The ratio is wrong before any step was made.
+
+# %% [markdown] role="quiz"
+# **9. Eight clients send their next request when they have their answer. Latency is low. Under real users it**
+#
+# - [ ] is the same: eight are served at a time :: Real users do not wait for each other; they queue.
+# - [ ] is lower: they come less often :: It depends on the load, and at high load they wait.
+# - [x] has to be measured with arrivals that do not wait :: A closed loop slows down with the server and never sees a queue.
+
+# %% [markdown] role="quiz"
+# **10. A grammar allows `yes` and `no`, one token each. Masking the step gives the odds**
+#
+# - [x] of the model, given one of the two :: With one step there is nothing ahead that the mask could miss.
+# - [ ] of another distribution, as always :: That needs answers of several steps.
+# - [ ] one half each :: The mask removes tokens; the rest keep their ratios.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: why a server wants a batch
+#
+# A layer reads its weights once a call, for one row as for many. In decode a row is one
+# token of one request, in prefill each token of the prompt is a row. So prefill has
+# hundreds of products for a byte of weights, decode one for each request. What the
+# batch cannot share is the cache: each request reads its own.
+#
+# **Before you run anything:** a model of 8 billion weights in 16 bits, grouped queries,
+# on one H200. How many tokens a second for one user? From which context length on do 16
+# users read more cache than weights? And what does a prefill of 2,048 tokens cost,
+# beside one step of decode?
+
+# %% role="gpu"
+from dlsys_helpers.gpu import half_dtype
+
+LAYERS, WIDTH, INNER, KV = 32, 4096, 14336, 1024      # as Llama-3-8B
+
+def layer_weights(where, dtype):
+    """The matrices of one layer: qkv, out, and the gated MLP."""
+    shapes = ((WIDTH + 2 * KV, WIDTH), (WIDTH, WIDTH),
+              (2 * INNER, WIDTH), (WIDTH, INNER))
+    return [torch.randn(a, b, device=where, dtype=dtype) * 0.01
+            for a, b in shapes]
+
+def layer(x, weights):
+    """All products of a layer for the rows x (rows, WIDTH)."""
+    qkv, out, gate_up, down = weights
+    h = F.linear(F.linear(x, qkv)[:, :out.shape[1]], out)
+    gate, up = F.linear(h, gate_up).chunk(2, -1)
+    return F.linear((F.silu(gate) * up)[:, :down.shape[1]], down)
+
+# %% role="gpu"
+sheet = datasheet(None)
+meta = layer_weights("meta", torch.bfloat16)
+weight_bytes = LAYERS * sum(w.nbytes for w in meta)
+token_bytes = LAYERS * 2 * KV * 2                # keys, values, 16 bits
+
+def tokens_a_second(users, context):
+    """All users together, if memory is the limit."""
+    read = weight_bytes + users * context * token_bytes
+    return users * sheet.memory_gbs * 1e9 / read
+
+def layer_flops(n):
+    x = torch.empty(n, WIDTH, device="meta", dtype=torch.bfloat16)
+    return flops(lambda: layer(x, meta))
+
+level = weight_bytes / (16 * token_bytes)             # context, 16 users
+print(f"weights {weight_bytes / 1e9:.1f} GB, cache {token_bytes / 1e3:.0f} "
+      f"kB a token; 16 users: as much at {level:.0f} tokens")
+for users in (1, 16, 64):
+    print(f"{users} users, context 2,048: at most "
+          f"{tokens_a_second(users, 2048):,.0f} tokens a second")
+
+# %% role="gpu"
+claim("FLOPs for each byte of weights, one token",
+      layer_flops(1) * LAYERS / weight_bytes, expected=1, within=0.01)
+claim("FLOPs a byte, a prefill of 2,048 tokens, over the ridge",
+      layer_flops(2048) * LAYERS / weight_bytes / sheet.ridge, above=5)
+claim("tokens a second, 64 users over one, context 2,048",
+      tokens_a_second(64, 2048) / tokens_a_second(1, 2048), above=20)
+
+# %% role="gpu"
+@gpu_result("13/layer", uses=[layer_weights, layer],
+            columns=["rows", "us", "us_low", "us_high", "gb"])
+def layer_times():
+    """One layer: a token each of 1, 16, 64 users, and a prefill."""
+    half = half_dtype("cuda")
+    # four copies, used in turn: none is still in the GPU's own cache
+    copies = [layer_weights("cuda", half) for _ in range(4)]
+    for n in (1, 16, 64, 2048):
+        x = torch.randn(n, WIDTH, device="cuda", dtype=half)
+        t = seconds(lambda: [layer(x, w) for w in copies], repeats=10,
+                    device="cuda", calls=5)
+        yield {"rows": n, "us": t.median / 4 * 1e6,
+               "us_low": t.low / 4 * 1e6, "us_high": t.high / 4 * 1e6,
+               "gb": sum(w.nbytes for w in copies[0]) / 1e9}
+
+# %% role="gpu"
+@gpu_result("13/cache", uses=[], columns=["context", "us", "gb"])
+def cache_times():
+    """Attention of one token each of 16 users over their caches."""
+    half = half_dtype("cuda")
+    for context in (2048, 16384):
+        q = torch.randn(16, 32, 1, 128, device="cuda", dtype=half)
+        k, v = (torch.randn(16, 8, context, 128, device="cuda", dtype=half)
+                for _ in range(2))
+        t = seconds(lambda: F.scaled_dot_product_attention(
+            q, k, v, enable_gqa=True), repeats=10, device="cuda", calls=5)
+        yield {"context": context, "us": t.median * 1e6,
+               "gb": (k.nbytes + v.nbytes) / 1e9}
+
+# %% role="gpu"
+def bandwidth(result, **row):
+    """GB/s that a row read, over the datasheet's."""
+    rate = result.value("gb", **row) / result.value("us", **row) * 1e6
+    return rate / datasheet(result.device_name).memory_gbs
+
+def over_one(rows):
+    """Time with so many rows over that with one."""
+    return (layer_times.value("us", rows=rows)
+            / layer_times.value("us", rows=1))
+
+# %% role="gpu"
+peak = datasheet(layer_times.device_name)
+prefill_over_one = (layer_flops(2048) / peak.half_tflops / 1e12) / (
+    weight_bytes / LAYERS / peak.memory_gbs / 1e9)
+answers_here = gpu_table(
+    peak,
+    layer_times.asks("one row: bandwidth over the datasheet's", 1,
+                     lambda: bandwidth(layer_times, rows=1),
+                     "0.69, all of Llama-2-7B, A100, gpt-fast", above=0.3),
+    layer_times.asks("16 rows over one row: time", 1,
+                     lambda: over_one(16), below=2),
+    layer_times.asks("a prefill of 2,048 over one row: time",
+                     round(prefill_over_one, 1), lambda: over_one(2048),
+                     above=2),
+    cache_times.asks("16 users, 16,384 tokens: share of the bandwidth", 1,
+                     lambda: bandwidth(cache_times, context=16384),
+                     above=0.1))
+answers_here
+
+# %% [markdown] role="gpu"
+# **Keep:** one user cannot be served faster than the weights are read; more users are
+# nearly free until their caches weigh as much. gpt-fast reports 104.9 tokens a second for
+# Llama-2-7B in 16 bits on an A100 (power limited to 330 W), which is 1,397 GB/s out of the
+# datasheet's 2,039; in 8 bits 155.58 and in 4 bits 196.80, where the prediction from bytes
+# alone would be two and four times as fast. **Source:**
+# [pytorch-labs/gpt-fast, README](https://github.com/pytorch-labs/gpt-fast/blob/0f925b5d4ce457b89a7ca6c9ce50f42bf2576945/README.md),
+# "Benchmarks".
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - Prompt and dice decide the answer. Whatever else changes it is a fault.
+# - A block is free when its last reader has left.
+# - The key of a block says all that it was computed from.
+# - What belongs to a request travels with it: dice, stop words, masks.
+# - A stream is one text. What may still change waits.
+# - A mask makes answers valid, and changes their odds.
+# - A refusal draws from what is missing, and the cache forgets what was refused.
+# - A scale is shared where sizes are alike.
+# - A log-probability belongs to the distribution that was drawn from.
+# - The clock starts when the user asks.
+#
+# **Next:** take one of these checks to a server of your own: one prompt, one seed, alone
+# and in a full batch.

@@ -1,0 +1,194 @@
+"""Exercise 13.10, `given_valid`."""
+
+from __future__ import annotations
+
+import fractions
+import math
+
+import torch
+
+from dlsys_checks.kit import integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("13.10", "given_valid", seen=("words", "weights", "sharp", "shift"),
+              says="probabilities of the words")
+
+ex.promise("given", "The probability of each word, given that the model writes one of them.",
+           says=("probabilities of the words",))
+ex.promise("words", "words: different lists of tokens, one token or more each, of any length; "
+           "none is the beginning of another.",
+           cases=("lengths from 1 to 6", "one token each", "one word", "many words"))
+ex.promise("begin", "logprob(begin) gives what the model says behind the tokens of the list begin, "
+           "[] at first: the log-probabilities of the next token, (V,) float64,",
+           says=("probabilities of the words", "led to", "raised"))
+ex.promise("minus", "perhaps minus infinity, but not so for all words.",
+           cases=("a word that can not come", "words that can not come"))
+ex.promise("form", "The result is (len(words),) float64",
+           says=("shape of the", "dtype of the", "type of the"))
+ex.promise("sum", "and sums to 1,", says=("probabilities of the words",))
+ex.promise("tiny", "also where each word is less likely than the least float above 0.",
+           cases=("very unlikely words", "long words"))
+ex.promise("left", "words stays as it is.", says=("inputs after the call",))
+ex.promise("example", "Example: 'ab' 0.5 * 0.2, 'ba' 0.5 * 0.6 for the model: [0.25, 0.75].",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    whole = integers(g)
+
+    def one(name, words, sharp=1.5, shift=0.0, vocabulary=6):
+        weights = torch.randn(4, vocabulary, vocabulary, generator=g, dtype=torch.float64)
+        return name, {"words": words, "weights": weights, "sharp": sharp, "shift": shift}
+
+    def some(n, length, vocabulary=5):
+        found = []
+        while len(found) < n:
+            word = [whole(0, vocabulary) for _ in range(length)]
+            if word not in found:
+                found.append(word)
+        return found
+
+    common = [[1, 2, 3], [1, 2, 4], [1, 0, 0], [2, 2, 2], [2, 1, 0]]
+    mixed = [[0], [1, 3], [1, 4, 2], [2, 0, 1, 1], [3, 1, 1, 2, 5], [4, 2, 2, 0, 1, 5]]
+    never = one("a word that can not come", [[1, 2], [1, 3], [2, 1], [0, 4]])
+    never[1]["weights"][:, :, 3] = -math.inf
+    nevers = one("words that can not come", [[1, 2, 0], [3, 1, 0], [3, 2, 0], [0, 4, 0]])
+    nevers[1]["weights"][0, :, 3] = -math.inf
+    example = torch.zeros(4, 2, 2, dtype=torch.float64)
+    example[1, 0] = torch.tensor([0.8, 0.2], dtype=torch.float64).log()    # behind token 0
+    example[1, 1] = torch.tensor([0.6, 0.4], dtype=torch.float64).log()    # behind token 1
+    return [one("words that begin alike", common), one("the same, sharper", common, sharp=4.0),
+            one("lengths from 1 to 6", mixed), one("one token each", [[0], [3], [5]]),
+            one("one word", [[2, 4, 1]]), one("four letters", some(5, 4)),
+            one("many words", some(40, 3)), one("the last token decides", [
+                [1, 2, 3, 0], [1, 2, 3, 4], [1, 2, 3, 5]]),
+            one("the first token decides", [[0, 1, 1], [3, 1, 1], [5, 1, 1]]),
+            one("a token again and again", [[2, 2, 2, 2], [2, 2, 2, 3], [3, 3, 3, 3]]),
+            one("a narrow way to a likely word", [[1, 5], [2, 0], [2, 1], [2, 3], [2, 4]]),
+            never, nevers,
+            one("very unlikely words", some(4, 5), shift=-160.0),
+            one("long words", some(3, 60), sharp=14.0),
+            ("the example", {"words": [[0, 1], [1, 0]], "weights": example, "sharp": 1.0,
+                             "shift": 0.0})]
+
+
+@ex.act
+def act(fn, words, weights, sharp, shift):
+    def logprob(begin):
+        """A model whose next token depends on the last one and on how many stand before it."""
+        if type(begin) is not list:
+            raise TypeError(f"logprob: got a {type(begin).__name__}, expected a list of tokens")
+        row = weights[min(len(begin), 3), begin[-1] if begin else 0]
+        row = row * sharp + (0.3 * begin[0] * row.sin() if len(begin) > 1 else 0.0)
+        return row.nan_to_num(nan=-math.inf, neginf=-math.inf).log_softmax(0) + shift
+
+    found = fn(logprob, words)
+    return {"found": found}
+
+
+@ex.law
+def law(out, words, weights, sharp, shift):
+    expect_parts(out, "found")
+
+    def says(begin):
+        row = weights[min(len(begin), 3), begin[-1] if begin else 0]
+        row = row * sharp + (0.3 * begin[0] * row.sin() if len(begin) > 1 else 0.0)
+        return row.nan_to_num(nan=-math.inf, neginf=-math.inf).log_softmax(0).exp()
+
+    shares = []
+    for word in words:                      # exact products, which no range ends
+        share = fractions.Fraction(1)
+        for i, token in enumerate(word):
+            share *= fractions.Fraction(says(word[:i])[token].item()) * fractions.Fraction(
+                1, 2**230) ** (shift < 0)
+        shares.append(share)
+    if shift < 0:                           # each word has as many factors of the shift
+        shares = [share * fractions.Fraction(2**230) ** len(word)
+                  for share, word in zip(shares, words, strict=True)]
+    wanted = torch.tensor([float(share / sum(shares)) for share in shares], dtype=torch.float64)
+    best = int(wanted.argmax())
+    expect_close("probabilities of the words", out["found"], wanted, rtol=1e-6, atol=1e-9,
+                 look=f"Of {len(words)} the likeliest is word {best}, {wanted[best]:.3g}.")
+    expect_equal("whether they sum to 1", abs(float(out["found"].sum()) - 1.0) < 1e-9, True)
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def made(logprob, words, *, begin=lambda word, i: word[:i], token=lambda word, i: word[i],
+         places=lambda word: range(len(word)), join=math.fsum, share=lambda t: t.softmax(0),
+         step=lambda row, word, i, words: row):
+    """The right answer with its pieces as options."""
+    total = [join([step(logprob(begin(word, i)), word, i, words)[token(word, i)].item()
+                   for i in places(word)]) for word in words]
+    return share(torch.tensor(total, dtype=torch.float64))
+
+
+def masked(row, word, i, words):
+    """What is left of a row behind the mask of a step, made to sum to 1 again."""
+    allowed = sorted({w[i] for w in words if w[:i] == word[:i] and len(w) > i})
+    out = torch.full_like(row, -math.inf)
+    out[allowed] = row[allowed]
+    return out.log_softmax(0)
+
+
+def greedy(logprob, words):
+    begin = []
+    while begin not in words:
+        allowed = sorted({w[len(begin)] for w in words if w[:len(begin)] == begin})
+        begin.append(max(allowed, key=lambda t: logprob(list(begin))[t].item()))
+    return torch.tensor([float(w == begin) for w in words], dtype=torch.float64)
+
+
+ex.wrong("a mask at each step, made to sum to 1 there", made, breaks="given", step=masked,
+         share=lambda t: t.exp())
+ex.wrong("the likeliest allowed token at each step", greedy, breaks="given")
+ex.wrong("the likeliest word gets all", made, breaks="given",
+         share=lambda t: torch.nn.functional.one_hot(t.argmax(), len(t)).double())
+ex.wrong("all words alike", made, breaks="given",
+         share=lambda t: torch.full_like(t, 1 / len(t)))
+# https://github.com/ggml-org/llama.cpp/pull/12643
+ex.wrong("the model's own probabilities, not divided by their sum", made,
+         breaks=("sum", "given"), share=lambda t: t.exp())
+ex.wrong("probabilities multiplied, which reach 0", made, breaks="tiny", says="",
+         share=lambda t: t.exp() / t.exp().sum())
+ex.wrong("multiplied with a floor of 1e-300", made, breaks="tiny", says="",
+         share=lambda t: (t.exp() + 1e-300) / (t.exp() + 1e-300).sum())
+ex.wrong("the mean over a word's tokens", made, breaks="given",
+         join=lambda v: math.fsum(v) / len(v))
+ex.wrong("the first token left out", made, breaks=("given", "words"),
+         places=lambda word: range(1, len(word)))
+ex.wrong("the last token left out", made, breaks=("given", "words"),
+         places=lambda word: range(len(word) - 1))
+ex.wrong("the first token alone", made, breaks="given", places=lambda word: [0])
+ex.wrong("the last token alone", made, breaks="given", places=lambda word: [len(word) - 1])
+ex.wrong("the last token as all that stands before", made, breaks="begin",
+         begin=lambda word, i: word[i - 1:i] if i else [])
+ex.wrong("nothing before any token", made, breaks="begin", begin=lambda word, i: [])
+ex.wrong("the token itself among what stands before it", made, breaks="begin",
+         begin=lambda word, i: word[:i + 1])
+ex.wrong("a tuple for the tokens before", made, says="raised", breaks="begin",
+         begin=lambda word, i: tuple(word[:i]))
+ex.wrong("log-probabilities multiplied", made, says="", breaks=("given", "sum"), join=math.prod)
+ex.wrong("the logarithms of the result", made, breaks=("given", "sum"),
+         share=lambda t: t.log_softmax(0))
+ex.wrong("minus infinity taken for a large number", made, breaks="minus",
+         step=lambda row, word, i, words: row.clamp(min=-4.0 - 400.0 * (row.max() < -50) - 400.0 * (
+             len(word) > 20)) if row.isinf().any() else row)
+ex.wrong("float32", made, says="dtype of the", breaks="form",
+         share=lambda t: t.softmax(0).float())
+ex.wrong("a list of floats", made, says="type of the", breaks="form",
+         share=lambda t: t.softmax(0).tolist())
+ex.wrong("one row of a matrix", made, says="shape of the", breaks="form",
+         share=lambda t: t.softmax(0)[None])
+
+
+@ex.wrong("the words taken apart in place", breaks="left")
+def in_place(logprob, words):
+    found = made(logprob, words)
+    for word in words:
+        word.pop()
+    return found

@@ -1,0 +1,218 @@
+"""Exercise 13.2, `block_keys`."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+from dlsys_checks.kit import integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
+
+MANY = 3000  # blocks: 16 bits tell about 250 of them apart
+
+ex = exercise("13.2", "block_keys", seen=("prompts", "size"), says="share a key")
+
+ex.promise("full", "The key of each full block of a prompt, for a cache of prefixes.",
+           says=("number of keys", "type of the keys"))
+ex.promise("ids", "ids: the tokens, whole numbers, also below 0; none is possible.",
+           cases=("tokens below 0", "no tokens", "large tokens", "digits that run together"))
+ex.promise("block", "A block is size neighbours; what is left over at the end has no key.",
+           says=("number of keys",))
+ex.promise("equal", "Two keys are equal exactly if all tokens up to the end of the block are equal",
+           says=("share a key", "have two keys"))
+ex.promise("extra", "and extra is,", cases=("two adapters", "an adapter named like the tokens"))
+ex.promise("many", "however many blocks there are.", cases=("many blocks", "a long prompt"))
+ex.promise("text", "extra: a text, such as the name of an adapter.",
+           cases=("extra with quotes and signs",))
+ex.promise("form", "A key can be a key of a dict,", says=("used as the docstring says",
+                                                         "Used as the docstring says"))
+ex.promise("short", "and repr(key) has at most 200 characters, however long the prompt is.",
+           says=("characters of a key",))
+ex.promise("left", "ids stays as it is.", says=("inputs after the call",))
+ex.promise("example", "Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second is another one "
+           "than the second of [0, 6, 7, 8], though both blocks are [7, 8].",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    whole = integers(g)
+
+    def some(n, top=900):
+        return torch.randint(1, top, (n,), generator=g).tolist()
+
+    def one(name, size, *prompts):
+        return name, {"prompts": [p if type(p) is tuple else (p, "") for p in prompts],
+                      "size": size}
+
+    n = whole(3, 6)
+    a, b, c, d = some(n), some(n), some(n), some(n)
+    tail = some(n - 1)
+    nine = some(9)
+    return [one("a common beginning", n, a + b + c, a + b + d, a + c, a),
+            one("the same blocks in another order", n, a + b + c + d, b + a + c + d, c + b + a + d),
+            one("another first block", n, a + b + c, d + b + c),
+            one("another block in the middle", n, a + b + c + d, a + c + c + d),
+            one("one block again and again", n, a + a + a, b + a + a),
+            one("two blocks exchanged far ahead", 1, nine, [*nine[:2][::-1], *nine[2:]]),
+            one("the same prompt twice", n, a + b + tail, list(a + b + tail), a + b),
+            one("two adapters", n, (a + b, "poet"), (a + b, "clerk"), a + b, (a + b, "poet")),
+            one("an adapter named like the tokens", 2, ([1, 2, 3, 4], "5"), ([1, 2, 3, 4], "")),
+            one("extra with quotes and signs", 2, ([7, 8], "a', 'b"), ([7, 8], "a"), ([7, 8], "ä"),
+                ([7, 8], "a', ('b"), ([7, 8], " "), ([7, 8], "\n")),
+            one("tokens below 0", 1, [-1], [-2], [1], [2], [-1, -2], [-2, -1], [-1, -1]),
+            one("large tokens", 2, [150_000, 3], [150_000, 259], [22_464, 3], [2**40, 3]),
+            one("digits that run together", 2, [1, 23, 4, 5], [12, 3, 4, 5], [1, 2, 34, 5]),
+            one("no tokens", n, [], a), one("fewer than a block", n, tail, a[:1]),
+            one("one token a block", 1, a), one("all in one block", 2 * n, a + b, b + a),
+            one("full to the last token", n, a + b), one("one token over", n, a + b + [4]),
+            one("many blocks", 1, torch.randperm(10 * MANY, generator=g)[:MANY].tolist()),
+            one("a long prompt", 2, (some(1600), "poet")),
+            one("the example", 2, [5, 6, 7, 8, 9], [0, 6, 7, 8])]
+
+
+@ex.act
+def act(fn, prompts, size):
+    numbers, found, longest, kinds = {}, [], 0, set()
+    for ids, extra in prompts:
+        keys = fn(ids, size, extra)
+        kinds.add(type(keys).__name__)
+        found.append([numbers.setdefault(key, len(numbers)) for key in keys])
+        longest = max([longest, *(len(repr(key)) for key in keys[-1:])])
+    return {"found": found, "longest": longest, "kinds": sorted(kinds)}
+
+
+@ex.law
+def law(out, prompts, size):
+    expect_parts(out, "found", "longest", "kinds")
+    expect_equal("type of the keys", out["kinds"], ["list"])
+    expect_length("prompts", out["found"], len(prompts))
+    first, place = {}, {}
+    for (ids, extra), keys in zip(prompts, out["found"]):
+        expect_length("keys", keys, len(ids) // size, f"{len(ids)} tokens, size {size}.")
+        for n, key in enumerate(keys):
+            till = (extra, *ids[:(n + 1) * size])
+            if place.setdefault(key, till) != till:
+                tell_shared(place[key], till, size, n)
+            if first.setdefault(till, key) != key:
+                raise Broken(f"number of keys for one beginning, which have two keys: block {n}",
+                             2, 1, "The same tokens and extra give the same key, call after call.")
+    if out["longest"] > 200:
+        raise Broken("characters of a key", out["longest"], "200 or fewer",
+                     "A key stands for its beginning and does not hold it.")
+
+
+def tell_shared(one, other, size, n):
+    """Raise Broken: two blocks share a key, with what differs."""
+    same = one[-size:] == other[-size:]
+    why = ("Their tokens are equal, extra is not." if one[1:] == other[1:] else
+           "The block's tokens are equal, those before it are not." if same else
+           "They hold other tokens.")
+    raise Broken(f"blocks that share a key, block {n}", 2, 1, why)
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def made(ids, size, extra, *, start=lambda extra: repr(extra), link=lambda key, block: (key, block),
+         short=lambda text: hashlib.sha256(text.encode()).hexdigest(), over=0,
+         show=lambda key: key):
+    """The right answer with its pieces as options."""
+    keys, key = [], start(extra)
+    for end in range(size, len(ids) + 1 + over, size):
+        key = short(repr(link(key, ids[end - size:end])))
+        keys.append(show(key))
+    return keys
+
+
+@not_an_answer
+def blocks(ids, size):
+    return [tuple(ids[end - size:end]) for end in range(size, len(ids) + 1, size)]
+
+
+ex.wrong("the block's own tokens alone", lambda ids, size, extra: blocks(ids, size),
+         breaks=("equal", "extra", "text"))
+# https://github.com/xLLM-AI/xllm/pull/2047
+ex.wrong("the chain without extra", made, breaks=("extra", "text"), start=lambda extra: "")
+ex.wrong("block and extra, without what stood before", lambda ids, size, extra: [
+    (extra, *block) for block in blocks(ids, size)], breaks="equal")
+ex.wrong("block and its place", lambda ids, size, extra: [
+    (extra, n, *block) for n, block in enumerate(blocks(ids, size))], breaks="equal")
+ex.wrong("the block and the one before it", lambda ids, size, extra: [
+    (extra, n, *ids[max(0, (n - 1) * size):(n + 1) * size]) for n in range(len(ids) // size)],
+    breaks="equal")
+ex.wrong("the block and the first one", lambda ids, size, extra: [
+    (extra, n, *ids[:size], *block) for n, block in enumerate(blocks(ids, size))], breaks="equal")
+ex.wrong("tokens up to the block in any order", lambda ids, size, extra: [
+    hashlib.sha256(repr((extra, sorted(ids[:(n + 1) * size]))).encode()).hexdigest()
+    for n in range(len(ids) // size)], breaks="equal")
+ex.wrong("the blocks' hashes added up", lambda ids, size, extra: [
+    (extra, n, sum(hash(block) for block in blocks(ids, size)[:n + 1]))
+    for n in range(len(ids) // size)], breaks=("equal", "ids"))
+ex.wrong("extra in the first block's key only, and no chain", lambda ids, size, extra: [
+    (extra if n == 0 else "", *block) for n, block in enumerate(blocks(ids, size))],
+    breaks=("equal", "extra"))
+
+
+# https://github.com/vllm-project/vllm/pull/8240
+@ex.wrong("Python's hash, which takes -1 for -2", breaks="ids")
+def python_hash(ids, size, extra):
+    keys, key = [], hash(extra)
+    for block in blocks(ids, size):
+        key = hash((key, block))
+        keys.append(key)
+    return keys
+
+
+# https://github.com/LMCache/LMCache/issues/3301
+ex.wrong("keys of 16 bits", made, breaks="many",
+         short=lambda text: hashlib.sha256(text.encode()).hexdigest()[:4])
+ex.wrong("tokens written one behind the other", lambda ids, size, extra: [
+    hashlib.sha256((extra + ";" + "".join(map(str, ids[:(n + 1) * size]))).encode()).hexdigest()
+    for n in range(len(ids) // size)], breaks="ids")
+ex.wrong("tokens cut to a byte each", lambda ids, size, extra: made(
+    [t % 256 for t in ids], size, extra), breaks=("ids", "equal", "many"))
+ex.wrong("extra without quotes, run together with the tokens", lambda ids, size, extra: [
+    hashlib.sha256((" ".join(map(str, ids[:(n + 1) * size])) + extra.strip("\n ")).encode())
+    .hexdigest() for n in range(len(ids) // size)], breaks=("extra", "text"))
+ex.wrong("a key for what is left over", lambda ids, size, extra: made(
+    ids, size, extra, over=size - 1), breaks=("block", "full"))
+ex.wrong("a full last block without a key", lambda ids, size, extra: made(
+    ids, size, extra, over=-1), breaks=("block", "full", "example"))
+ex.wrong("one key for the whole prompt", lambda ids, size, extra: made(ids, size, extra)[-1:],
+         breaks=("full", "block"))
+ex.wrong("the whole beginning as the key", lambda ids, size, extra: [
+    (extra, *ids[:(n + 1) * size]) for n in range(len(ids) // size)], breaks="short")
+ex.wrong("keys nested one in the other", lambda ids, size, extra: made(
+    ids, size, extra, short=lambda text: text) if len(ids) < 24 else [
+    (extra, *ids[:(n + 1) * size]) for n in range(len(ids) // size)], breaks="short")
+ex.wrong("a new key at each call", made, breaks="equal", start=lambda extra: id(object()) + next(
+    CALLS))
+ex.wrong("a list for a key", made, breaks="form", show=lambda key: [key])
+ex.wrong("a tensor of keys", lambda ids, size, extra: torch.tensor(
+    [int(key[:12], 16) for key in made(ids, size, extra)]), says="type of the keys",
+    breaks=("full", "equal"))
+
+
+@ex.wrong("ids emptied block by block", breaks="left")
+def emptied(ids, size, extra):
+    keys = made(ids, size, extra)
+    del ids[:len(keys) * size]
+    return keys
+
+
+class Calls:
+    """Numbers that never come twice."""
+
+    def __init__(self):
+        self.number = 0
+
+    def __next__(self):
+        self.number += 1
+        return self.number
+
+
+CALLS = Calls()

@@ -1,0 +1,247 @@
+"""Exercise 13.3, `draw`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from dlsys_checks.kit import integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import Broken, expect_equal, expect_like, expect_parts
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("13.3", "draw", seen=("probs", "rows", "seeds", "steps", "order", "pairs"),
+              says="tokens")
+
+ex.promise("one", "One token for each row of a batch: (B,) int64, drawn from its row.",
+           says=("of the tokens", "tokens that do not exist", "share of token"))
+ex.promise("zeros", "probs: (B, V) float64; each row sums to 1, up to rounding, and may hold "
+           "zeros, which never come.", says=("tokens of probability 0", "tokens that do not exist"))
+ex.promise("numbers", "Row r asks for token number steps[r] of a request with seed seeds[r], both "
+           "from 0 to 2**31 - 1.", cases=("large seeds", "large steps", "seed 0 and step 0"))
+ex.promise("alone", "The token depends on probs[r], seeds[r] and steps[r] alone: not on other "
+           "rows, the row's place, the batch's size or what was drawn before.",
+           says=("tokens that change",))
+ex.promise("follows", "Over the steps of a request it follows the row,",
+           says=("share of token", "tokens of probability 0"))
+ex.promise("seeds", "and so it does over seeds.", cases=("over seeds", "over seeds, far ahead",
+                                                         "seed 0 and step 0"))
+ex.promise("apart", "Two requests share no numbers: neither do seeds that are neighbours, nor one "
+           "request that is a few steps behind the other.", says=("equal tokens of two requests",))
+ex.promise("still", "No generator of torch, numpy or Python is moved.",
+           says=("generators that were moved",))
+ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
+ex.promise("example", "Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0].",
+           cases=("the example",))
+
+SHIFTS = (1, 2, 100, 1000, 1024, 10_000, 65_536, 100_000)
+
+
+@ex.cases
+def cases(g):
+    whole = integers(g)
+
+    def some(rows, tokens):
+        p = 0.1 + torch.rand(rows, tokens, generator=g, dtype=torch.float64)
+        return p / p.sum(1, keepdim=True)
+
+    def one(name, probs, seeds, steps, rows=None, pairs=0):
+        """rows: which row of probs each draw asks; the first all by default."""
+        n = len(seeds)
+        return name, {"probs": probs, "rows": [0] * n if rows is None else rows, "seeds": seeds,
+                      "steps": steps, "pairs": pairs,
+                      "order": torch.randperm(n, generator=g)[:12].tolist()}
+
+    def apart(name, seed, other, shift):
+        """40 draws of one request and of another that is so many steps behind."""
+        return one(name, some(1, 60), [seed] * 40 + [other] * 40,
+                   [shift + i for i in range(40)] + list(range(40)), pairs=40)
+
+    s, n = whole(50, 5000), 400
+    holes = some(1, 6)
+    holes[0, [0, 3, 5]] = 0.0
+    holes = holes / holes.sum()
+    far = [one_seed for one_seed in torch.randint(2**31 - 1, (60,), generator=g).tolist()]
+    return [one("some requests", some(6, 9), [whole(0, 999) for _ in range(6)],
+                [whole(0, 99) for _ in range(6)], rows=list(range(6))),
+            one("over the steps", some(1, 4), [s] * n, list(range(n))),
+            one("over the steps, two tokens", torch.tensor([[0.15, 0.85]], dtype=torch.float64),
+                [s + 1] * n, list(range(n))),
+            one("over seeds", some(1, 4), list(range(s, s + n)), [0] * n),
+            one("over seeds, far ahead", some(1, 3), list(range(n)), [1000 + s] * n),
+            one("zeros in the row", holes, [s + 2] * n, list(range(n))),
+            one("large seeds", some(1, 3), [2**31 - 1 - i for i in range(n)], [7] * n),
+            one("large steps", some(1, 3), [s] * n, [2**31 - 1 - i for i in range(n)]),
+            one("seed 0 and step 0", some(1, 3), [0, 0, 5, 9] * 15 + list(range(240)),
+                [0, 8, 0, 0] * 15 + list(range(240))),
+            one("one row", some(1, 7), [s], [3]),
+            one("a sure token", torch.eye(4, dtype=torch.float64), [s] * 4, [1] * 4,
+                rows=[0, 1, 2, 3]),
+            one("many requests of one step", some(20, 12), far[:20], [5] * 20,
+                rows=list(range(20))),
+            one("the same seeds in one batch", some(1, 30), [s] * 20, [4, 5] * 10),
+            *[apart(f"{d} steps behind the neighbour", s, s + 1, d) for d in SHIFTS],
+            apart("one step behind the one before", s + 1, s, 1),
+            apart("side by side with the neighbour", s, s + 1, 0),
+            apart("far apart", far[0], far[1], 0),
+            ("the example", {"probs": torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64),
+                             "rows": [0, 1], "seeds": [whole(0, 99), whole(0, 99)],
+                             "steps": [whole(0, 9), whole(0, 9)], "pairs": 0, "order": [0, 1]})]
+
+
+@ex.act
+def act(fn, probs, rows, seeds, steps, order, pairs):
+    import random
+
+    import numpy as np
+
+    def states():
+        kind, keys, *rest = np.random.get_state()
+        return [torch.get_rng_state().tolist(), random.getstate(), kind, keys.tolist(), rest]
+
+    mine, seeded, stepped = probs[rows].clone(), list(seeds), list(steps)
+    before = states()
+    together = fn(mine, seeded, stepped)
+    moved = int(before != states())
+    changed = int((mine != probs[rows]).sum()) + (seeded != seeds) + (stepped != steps)
+    kept = together.clone() if isinstance(together, torch.Tensor) else together
+    part = fn(probs[rows][order], [seeds[i] for i in order], [steps[i] for i in order])
+    alone = [fn(probs[rows][i:i + 1], seeds[i:i + 1], steps[i:i + 1]) for i in order[:4]]
+    alone = [one.tolist() if isinstance(one, torch.Tensor) else one for one in alone]
+    return {"together": kept, "part": part, "alone": alone, "moved": moved, "changed": changed}
+
+
+@ex.law
+def law(out, probs, rows, seeds, steps, order, pairs):
+    expect_parts(out, "together", "part", "alone", "moved", "changed")
+    tokens, n = out["together"], len(rows)
+    expect_like("tokens", tokens, torch.empty(n, dtype=torch.int64))
+    expect_like("tokens", out["part"], torch.empty(len(order), dtype=torch.int64))
+    expect_equal("generators that were moved", out["moved"], 0, "Make one of your own.")
+    expect_equal("numbers changed in what was handed over", out["changed"], 0)
+    if tokens.min() < 0 or tokens.max() >= probs.shape[1]:
+        raise Broken("tokens that do not exist", int(tokens.max()), f"0 to {probs.shape[1] - 1}")
+    chances = probs[rows, tokens]
+    expect_equal("tokens of probability 0 that came", int((chances == 0).sum()), 0)
+    if pairs:
+        same = int((tokens[:pairs] == tokens[pairs:]).sum())
+        if same > pairs // 2:
+            raise Broken("equal tokens of two requests", f"{same} of {pairs}", "few",
+                         f"Seeds {seeds[0]} and {seeds[-1]}, {steps[0]} steps apart.")
+    elif n >= 200:
+        for token, p in enumerate(probs[0].tolist()):
+            got, room = int((tokens == token).sum()), 5.5 * (n * p * (1 - p)) ** 0.5 + 3
+            repeats = 60 if "seed 0" in str(seeds[:4]) else 0
+            if abs(got - n * p) > room + repeats:
+                raise Broken(f"share of token {token} of {n} draws", round(got / n, 3),
+                             round(p, 3))
+    changes = int((out["part"] != tokens[order]).sum())
+    expect_equal("tokens that change in another batch", changes, 0,
+                 f"{len(order)} of the {n} rows, in another order.")
+    changes = sum(one != [int(tokens[i])] for one, i in zip(out["alone"], order))
+    expect_equal("tokens that change in a batch of one", changes, 0)
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def made(probs, seeds, steps, *, number=None, pick=None, place=False, form=torch.tensor):
+    """The right answer with its pieces as options."""
+    tokens = []
+    for r, (row, seed, step) in enumerate(zip(probs, seeds, steps)):
+        u = number(seed, step) if number else np.random.default_rng(
+            [seed, step, r] if place else [seed, step]).random()
+        ends = row.cumsum(0)
+        tokens.append(pick(row, u) if pick else int((ends <= u * ends[-1]).sum()))
+    return form(tokens)
+
+
+def first(seed):
+    """The first number of torch's generator with this seed."""
+    return torch.rand((), generator=torch.Generator().manual_seed(seed), dtype=torch.float64).item()
+
+
+def scrambled(x):
+    """A number from 0 to 1 for a whole number, as random as torch's."""
+    return first(x % 2**63)
+
+
+@ex.wrong("one generator for the batch, with the first seed", breaks="alone")
+def one_generator(probs, seeds, steps):
+    dice = torch.Generator().manual_seed(seeds[0] * 1_000_003 + steps[0])
+    return torch.multinomial(probs, 1, generator=dice)[:, 0]
+
+
+# https://github.com/vllm-project/vllm/issues/51226
+@ex.wrong("the generator of torch, seeds not looked at", says="", breaks=("still", "alone"))
+def of_torch(probs, seeds, steps):
+    return torch.multinomial(probs, 1)[:, 0]
+
+
+@ex.wrong("torch seeded anew for each row", breaks="still")
+def seeded_torch(probs, seeds, steps):
+    found = []
+    for row, seed, step in zip(probs, seeds, steps):
+        torch.default_generator.manual_seed(seed * 1_000_003 + step)
+        found.append(int(torch.multinomial(row, 1)))
+    return torch.tensor(found)
+
+
+ex.wrong("numpy seeded anew for each row", lambda probs, seeds, steps: made(
+    probs, seeds, steps, number=lambda seed, step: (
+        np.random.seed([seed, step]), np.random.random())[1]), breaks="still")
+ex.wrong("the place of the row mixed in", made, breaks="alone", place=True)
+# https://github.com/NVIDIA/TensorRT-LLM/pull/17172
+ex.wrong("a generator for each place of the batch", lambda probs, seeds, steps: made(
+    probs, [seeds[0] + 7 * r for r in range(len(seeds))], steps), breaks="alone")
+ex.wrong("the step left out", made, says="", breaks=("follows", "alone", "apart"),
+         number=lambda seed, step: first(seed))
+ex.wrong("the seed left out, or in bits that torch's generator does not read", made, says="",
+         breaks=("apart", "seeds", "numbers"), number=lambda seed, step: first((seed << 32) + step))
+ex.wrong("seed + step as the seed", made, breaks="apart",
+         number=lambda seed, step: first(seed + step))
+ex.wrong("seed - step as the seed", made, says="", breaks=("apart", "follows"),
+         number=lambda seed, step: first(abs(seed - step)))
+ex.wrong("1000 times the seed, plus the step", made, breaks="apart",
+         number=lambda seed, step: first(1000 * seed + step))
+ex.wrong("the product of seed and step", made, says="", breaks=("seeds", "numbers"),
+         number=lambda seed, step: scrambled(seed * step * 7 + (step > 5) * seed * 13))
+ex.wrong("the likeliest token", made, breaks=("follows", "apart"), says="share of token",
+         pick=lambda row, u: int(row.argmax()))
+ex.wrong("all tokens alike", made, says="", breaks=("follows", "zeros", "example", "seeds"),
+         pick=lambda row, u: int(u * len(row)))
+ex.wrong("the square of the probabilities", made, breaks="follows", says="share of token",
+         pick=lambda row, u: int((row.square().cumsum(0) <= u * row.square().sum()).sum()))
+ex.wrong("one token too far", made, says="", breaks=("one", "zeros", "follows", "example"),
+         pick=lambda row, u: int((row.cumsum(0) <= u).sum()) + 1)
+ex.wrong("a list of tokens", made, says="type of the tokens", breaks="one", form=list)
+ex.wrong("int32", made, says="dtype of the tokens", breaks="one",
+         form=lambda t: torch.tensor(t, dtype=torch.int32))
+ex.wrong("an axis of one left", made, says="shape of the tokens", breaks="one",
+         form=lambda t: torch.tensor(t)[:, None])
+ex.wrong("the chance in place of the token", lambda probs, seeds, steps: probs.gather(
+    1, made(probs, seeds, steps)[:, None])[:, 0], says="dtype of the tokens", breaks="one")
+
+
+class Kept:
+    """Generators that go on where they were left."""
+
+    def __init__(self):
+        self.dice = {}
+
+    def __call__(self, seed, step):
+        dice = self.dice.setdefault(seed, np.random.default_rng(seed))
+        return dice.random()
+
+
+@ex.wrong("a generator kept for each seed, which goes on", breaks=("alone", "numbers"), says="")
+def kept(probs, seeds, steps, generators=Kept()):  # noqa: B008
+    return made(probs, seeds, steps, number=generators)
+
+
+@ex.wrong("the rows made cumulative in place", breaks="left")
+def in_place(probs, seeds, steps):
+    found = made(probs, seeds, steps)
+    torch.cumsum(probs, 1, out=probs)
+    probs *= 2
+    return found

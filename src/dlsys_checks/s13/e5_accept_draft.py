@@ -1,0 +1,195 @@
+"""Exercise 13.5, `accept_draft`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import Broken, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
+
+BELOW_ONE = math.nextafter(1.0, 0.0)
+
+ex = exercise("13.5", "accept_draft", seen=("p", "q", "tries", "grid"), says="refusal")
+
+ex.promise("pair", "(token, kept): the token to write for a draft x, and whether it is x.",
+           says=("token of a draft that is kept", "of a draft that is refused"))
+ex.promise("any", "p, q: probabilities of target and draft, (V,) float64, zeros among them.",
+           cases=("zeros in p and in q", "a target that is sure", "equal, but for two",
+                  "many tokens"))
+ex.promise("drawn", "x: a token that was drawn from q.", cases=("a draft that is sure",))
+ex.promise("edges", "u and v: uniform and independent, 0 or more and less than 1.",
+           cases=("u of exactly 0", "v at its ends"))
+ex.promise("rule", "x is kept where u is less than p[x] / q[x];", says=("kept for draft",))
+ex.promise("alone", "else v alone picks the token.", says=("after another u",))
+ex.promise("follows", "Over all draws of x, u and v the token follows p exactly.",
+           says=("share of token", "raised"))
+ex.promise("types", "token is an int, kept a bool;", says=("types of",))
+ex.promise("left", "p and q stay as they are.", says=("numbers changed",))
+ex.promise("example", "Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7 "
+           "gives (1, False).", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def one(name, p, q, tries=None, grid=100):
+        p, q = (t / t.sum() for t in (p.double(), q.double()))
+        xs = [x for x in range(len(q)) if q[x] > 0]
+        if tries is None:
+            ratios = [min(1.0, (p[x] / q[x]).item()) for x in xs]
+            tries = [(x, u, v) for x, r in zip(xs, ratios) for u, v in (
+                (0.9 * r, 0.3), ((1 + 2 * r) / 3, 0.55), (0.5, 0.8), ((1 + r) / 2, 0.1))
+                if abs(u - r) > 1e-9]
+        return name, {"p": p, "q": q, "tries": tries, "grid": grid}
+
+    def some(n):
+        return 0.2 + torch.rand(n, generator=g, dtype=torch.float64)
+
+    holes = some(6), some(6)
+    holes[0][[0, 3]], holes[1][[1, 3, 5]] = 0.0, 0.0
+    sure = torch.zeros(4)
+    sure[int(torch.randint(4, (), generator=g))] = 1.0
+    near = some(5)
+    moved = near.clone()
+    moved[1], moved[3] = near[1] + 0.1, near[3] - 0.1
+    first = torch.tensor([0.0, 0.3, 0.3, 0.4, 0.0]), torch.tensor([0.5, 0.1, 0.4, 0.0, 0.0])
+    ends = [(0, BELOW_ONE, 0.0), (0, BELOW_ONE, BELOW_ONE), (2, 0.9, 0.0), (2, 0.9, BELOW_ONE)]
+    thirds = torch.tensor([3.0, 1.0, 1.0, 1.0, 1.0, 1.0]), torch.tensor([5.0, 1, 0.5, 0.5, 0.5, 0])
+    return [one("four tokens", some(4), some(4)), one("six tokens", some(6), some(6) ** 3),
+            one("a peaked target", some(5) ** 6, some(5)), one("a peaked draft", some(5),
+                                                               some(5) ** 6),
+            one("two tokens", some(2), some(2)), one("zeros in p and in q", *holes),
+            one("a draft that is sure", some(4), sure),
+            one("a target that is sure", sure, some(4)),
+            one("equal", near, near), one("equal, but for two", near, moved),
+            one("many tokens", some(40), some(40) ** 4, grid=200),
+            one("u of exactly 0", *holes, tries=[(0, 0.0, 0.5), (2, 0.0, 0.5)], grid=0),
+            one("v at its ends", *first, tries=ends, grid=0),
+            one("one token", torch.ones(1), torch.ones(1)),
+            one("sixths", *thirds),
+            one("the example", torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0]),
+                tries=[(0, 0.2, 0.4), (0, 0.7, 0.4)], grid=0)]
+
+
+@ex.act
+def act(fn, p, q, tries, grid):
+    def asked(x, u, v):
+        mine, yours = p.clone(), q.clone()
+        token, kept = fn(mine, yours, x, u, v)
+        moved.append(int((mine != p).sum() + (yours != q).sum()))
+        kinds.add(f"{type(token).__name__}, {type(kept).__name__}")
+        return [int(token), bool(kept)]
+
+    kinds, moved = set(), []
+    found = [asked(*one) for one in tries]
+    shares, again = [], []
+    for x in range(len(q)) if grid else []:
+        if q[x] > 0 and p[x] < q[x] and len(shares) < 4:
+            ratio = (p[x] / q[x]).item()
+            picked = [asked(x, (1 + ratio) / 2, (i + 0.5) / grid) for i in range(grid)]
+            shares.append([x, [token for token, _ in picked], sum(kept for _, kept in picked)])
+            again.append([asked(x, ratio + (1 - ratio) * at, 0.37)[0] for at in (0.2, 0.5, 0.9)])
+    return {"found": found, "shares": shares, "again": again, "kinds": sorted(kinds),
+            "moved": max(moved)}
+
+
+@ex.law
+def law(out, p, q, tries, grid):
+    expect_parts(out, "found", "shares", "again", "kinds", "moved")
+    expect_equal("numbers changed in p or q", out["moved"], 0, "Work on copies.")
+    missing = [max(0.0, a - b) for a, b in zip(p.tolist(), q.tolist())]
+    for (x, u, _), (token, kept) in zip(tries, out["found"], strict=True):
+        ratio = (p[x] / q[x]).item()
+        expect_equal(f"kept for draft {x}, u {u:.4g}", kept, u < ratio,
+                     f"p is {p[x]:.4g} there, q {q[x]:.4g}.")
+        if kept:
+            expect_equal("token of a draft that is kept", token, x)
+        elif not 0 <= token < len(p) or missing[token] <= 0:
+            raise Broken(f"share of token {token} after a refusal of {x}", "above 0", "0",
+                         "Only a token that drafts bring too seldom may follow.")
+    for x, tokens, kept in out["shares"]:
+        expect_equal("number kept of a draft that is refused", kept, 0)
+        for token in sorted({*tokens, *range(len(p))}):
+            wanted = missing[token] / sum(missing) if 0 <= token < len(p) else 0.0
+            got = tokens.count(token) / grid
+            if abs(got - wanted) > (2.5 / grid if wanted else 0.0):
+                raise Broken(f"share of token {token} after a refusal of {x}", got, wanted,
+                             f"p is {p[token]:.4g} there, q {q[token]:.4g}."
+                             if 0 <= token < len(p) else "There is no such token.")
+    for tokens in out["again"]:
+        expect_equal("tokens after another u, same v", tokens, tokens[:1] * len(tokens))
+    expect_equal("types of token and kept", out["kinds"], ["int, bool"])
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def made(p, q, x, u, v, *, keep=lambda p, q, x, u: u * q[x] < p[x],
+         rest=lambda p, q, x: (p - q).clamp(min=0), pick=None,
+         form=lambda token, kept: (token, kept)):
+    """The right answer with its pieces as options."""
+    if keep(p, q, x, u):
+        return form(x, True)
+    left = rest(p, q, x).double()
+    ends = left.cumsum(0)
+    at = (u if pick == "u" else v) * (ends[-1] if pick != "raw" else 1.0)
+    if pick == "left":
+        return form(int((ends < at).sum()), False)
+    return form(min(int((ends <= at).sum()), len(p) - 1), False)
+
+
+# https://github.com/ShopeeLLM/Spec-RL/issues/14
+ex.wrong("a refusal drawn from p", made, breaks="follows", rest=lambda p, q, x: p)
+ex.wrong("a refusal drawn from q", made, breaks="follows", rest=lambda p, q, x: q)
+ex.wrong("q minus p for p minus q", made, breaks="follows",
+         rest=lambda p, q, x: (q - p).clamp(min=0))
+ex.wrong("the distance of p and q, whatever its sign", made, breaks="follows",
+         rest=lambda p, q, x: (p - q).abs())
+ex.wrong("the missing part not divided by its sum", made, breaks="follows", pick="raw")
+# https://github.com/SafeAILab/EAGLE/issues/20
+ex.wrong("a refusal drawn from p, x alone left out", made, breaks="follows",
+         rest=lambda p, q, x: p.index_fill(0, torch.tensor(x), max(0.0, float(p[x] - q[x]))))
+ex.wrong("a refusal takes the likeliest token of p", made, breaks="follows",
+         rest=lambda p, q, x: torch.nn.functional.one_hot(p.argmax(), len(p)))
+ex.wrong("a refusal takes what is missing most", made, breaks="follows",
+         rest=lambda p, q, x: torch.nn.functional.one_hot((p - q).argmax(), len(p)))
+ex.wrong("u used a second time in place of v", made, says="",
+         breaks=("follows", "alone", "edges"), pick="u")
+ex.wrong("kept only where p is at least q", made, breaks=("rule", "follows", "example"),
+         keep=lambda p, q, x, u: p[x] >= q[x])
+ex.wrong("kept where u is below p", made, breaks=("rule", "follows"),
+         keep=lambda p, q, x, u: u < p[x])
+# https://github.com/ml-explore/mlx-swift-lm/pull/459
+ex.wrong("kept only where x is the likeliest token of p", made,
+         breaks=("rule", "follows", "example"), keep=lambda p, q, x, u: x == p.argmax())
+ex.wrong("q over p for p over q", made, breaks=("rule", "follows"),
+         keep=lambda p, q, x, u: u * p[x] < q[x])
+ex.wrong("kept where u is not below the ratio", made, breaks=("rule", "pair"),
+         keep=lambda p, q, x, u: u * q[x] >= p[x])
+ex.wrong("always kept", made, breaks=("rule", "pair"), keep=lambda p, q, x, u: True)
+ex.wrong("a token without probability kept at u = 0", made, says="kept for draft",
+         breaks="edges", keep=lambda p, q, x, u: u * q[x] <= p[x])
+ex.wrong("a token without a share picked at v = 0", made, says="share of token", breaks="edges",
+         pick="left")
+ex.wrong("the draft told as the token of a refusal", lambda p, q, x, u, v: (
+    x, made(p, q, x, u, v)[1]), breaks="follows")
+ex.wrong("token and kept in the other order", lambda p, q, x, u, v: made(p, q, x, u, v)[::-1],
+         says="", breaks=("pair", "follows", "types", "rule"))
+ex.wrong("a tensor for the token", made, breaks="types",
+         form=lambda token, kept: (torch.tensor(token), kept))
+ex.wrong("kept as a tensor", made, breaks="types",
+         form=lambda token, kept: (token, torch.tensor(kept)))
+
+
+@ex.wrong("q taken off p in place", breaks="left")
+def in_place(p, q, x, u, v):
+    found = made(p, q, x, u, v)
+    p.sub_(q).clamp_(min=0)
+    return found
+
+
+@ex.wrong("zeros in q lifted to 1e-3", says="share of token", breaks="follows")
+def lifted(p, q, x, u, v):
+    return made(p, q, x, u, v, rest=lambda p, q, x: (p - q.clamp(min=0.1)).clamp(min=0))

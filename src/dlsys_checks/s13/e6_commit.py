@@ -1,0 +1,152 @@
+"""Exercise 13.6, `commit`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_checks.kit import integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import Broken, expect_equal, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("13.6", "commit", seen=("past", "draft", "says"), says="tokens to write")
+
+ex.promise("triple", "(write, feed, stay) after one round of greedy speculative decoding.",
+           says=("type of the result", "parts of the result", "token to feed", "tokens to write"))
+ex.promise("past", "past: the entries of the cache before the round.",
+           cases=("an empty cache", "a long cache"), says=("entries that stay",))
+ex.promise("fed", "Then the token written last and the guesses of draft, none or more, were fed at "
+           "once, and each left an entry.", says=("entries that stay", "raised"))
+ex.promise("says", "says: what the model itself wants behind each of them, so one more than draft.",
+           says=("tokens to write",))
+ex.promise("write", "write: the tokens to write, a list: those that the model alone would have "
+           "written, as many as the round decides.",
+           says=("tokens to write", "type of the tokens"))
+ex.promise("feed", "feed: the token to feed next, the last one written, as it has no entry.",
+           says=("token to feed",))
+ex.promise("stay", "stay: the first entries of the cache that may stay, as a number.",
+           says=("entries that stay",))
+ex.promise("left", "draft and says stay as they are.", says=("inputs after the call",))
+ex.promise("example", "Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2]: ([4, 8], 8, 12).",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    whole = integers(g)
+
+    def one(name, n, good, past=None, again=()):
+        """`n` guesses of which the first `good` are right; those in `again` agree once more."""
+        says = torch.randperm(90, generator=g)[:n + 1].tolist()
+        draft = [says[i] if i < good or i in again else 100 + whole(0, 90) for i in range(n)]
+        return name, {"past": whole(5, 40) if past is None else past, "draft": draft,
+                      "says": says}
+
+    shifted = one("guesses one place late", 4, 0)
+    shifted[1]["draft"] = shifted[1]["says"][1:]
+    same = one("one token again and again", 4, 2)
+    same[1].update(draft=[7, 7, 8, 7], says=[7, 7, 7, 7, 7])
+    return [one("some are right", 5, whole(1, 4)), one("one is right", 3, 1),
+            one("none is right", 4, 0), one("all are right", 4, 4), one("all but the last", 4, 3),
+            one("one guess, right", 1, 1), one("one guess, wrong", 1, 0), one("no guess", 0, 0),
+            one("right again behind a wrong one", 6, 2, again=(3, 5)),
+            one("wrong at first, then right", 4, 0, again=(1, 2, 3)),
+            one("an empty cache", 3, 2, past=0), one("a long cache", 3, 1, past=4000),
+            one("many guesses", 20, whole(10, 15)), shifted, same,
+            ("the example", {"past": 10, "draft": [4, 7, 9], "says": [4, 8, 9, 2]})]
+
+
+@ex.act
+def act(fn, past, draft, says):
+    found = fn(past, draft, says)
+    return {"found": found}
+
+
+@ex.law
+def law(out, past, draft, says):
+    expect_parts(out, "found")
+    expect_type("result", out["found"], tuple)
+    if len(out["found"]) != 3:
+        raise Broken("parts of the result", len(out["found"]), 3)
+    write, feed, stay = out["found"]
+    expect_type("tokens to write", write, list)
+    wrong = [place for place, pair in enumerate(zip(draft, says)) if pair[0] != pair[1]]
+    n = wrong[0] if wrong else len(draft)
+    place = f"guess {n + 1} is the first wrong one" if wrong else "all guesses are right"
+    expect_equal("tokens to write", write, says[:n + 1], f"Of {len(draft)} guesses {place}.")
+    expect_equal("token to feed next", feed, says[n])
+    expect_equal("entries that stay", stay, past + n + 1,
+                 f"There are {past + 1 + len(draft)} now; {past} came before this round.")
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def made(past, draft, says, *, good=None, write=lambda draft, says, n: says[:n + 1],
+         feed=lambda draft, says, n: says[n], stay=lambda past, draft, n: past + 1 + n):
+    """The right answer with its pieces as options."""
+    n = 0
+    while n < len(draft) and draft[n] == says[n]:
+        n += 1
+    n = n if good is None else good(draft, says)
+    return write(draft, says, n), feed(draft, says, n), stay(past, draft, n)
+
+
+# https://github.com/Sudharsanselvaraj/Token-Print/issues/110
+ex.wrong("the entries of wrong guesses stay", made, breaks=("stay", "example"),
+         stay=lambda past, draft, n: past + 1 + len(draft))
+# https://github.com/openvinotoolkit/openvino.genai/issues/4190
+ex.wrong("the entry of the first wrong guess stays", made, breaks=("stay", "example"),
+         stay=lambda past, draft, n: min(past + 2 + n, past + 1 + len(draft)))
+ex.wrong("one entry too many stays", made, breaks="stay",
+         stay=lambda past, draft, n: past + 2 + n)
+ex.wrong("one entry too few stays", made, breaks=("stay", "fed"),
+         stay=lambda past, draft, n: past + n)
+# https://github.com/paiml/aprender/pull/2014
+ex.wrong("the whole cache dropped", made, breaks=("stay", "past"),
+         stay=lambda past, draft, n: 1 + n)
+ex.wrong("the round's entries all dropped", made, breaks=("stay", "fed"),
+         stay=lambda past, draft, n: past)
+ex.wrong("the number of entries to drop", made, breaks=("stay", "past"),
+         stay=lambda past, draft, n: len(draft) - n)
+ex.wrong("the entries as a list", made, breaks="stay",
+         stay=lambda past, draft, n: list(range(past + 1 + n)))
+ex.wrong("all guesses that agree counted, also behind a wrong one", made, says="",
+         breaks=("write", "says"), good=lambda draft, says: sum(map(int.__eq__, draft, says)))
+@ex.wrong("guesses kept up to the last that agrees", breaks="write")
+def up_to_the_last(past, draft, says):
+    same = [i + 1 for i in range(len(draft)) if draft[i] == says[i]]
+    return [*draft[:max(same, default=0)], says[max(same, default=0)]], *made(past, draft, says)[1:]
+
+
+ex.wrong("all guesses written", made, breaks=("write", "says"),
+         write=lambda draft, says, n: draft + says[-1:])
+ex.wrong("the model's own token not written", made, breaks=("write", "triple"),
+         write=lambda draft, says, n: draft[:n])
+ex.wrong("nothing added where all guesses are right", made, breaks=("write", "says"),
+         write=lambda draft, says, n: [*draft[:n], says[n]][:max(len(draft), 1)])
+ex.wrong("the first wrong guess written in place of the model's token", made, breaks="write",
+         write=lambda draft, says, n: (draft + says[-1:])[:n + 1])
+ex.wrong("says read one place late", made, says="", breaks=("says", "write"),
+         good=lambda draft, says: next((i for i in range(len(draft)) if draft[i] != says[i + 1]),
+                                       len(draft)))
+ex.wrong("all that the model says written", made, breaks=("write", "says"),
+         write=lambda draft, says, n: says[:])
+ex.wrong("the first wrong guess fed", made, breaks="feed",
+         feed=lambda draft, says, n: (draft + says[-1:])[n])
+ex.wrong("the last right guess fed", made, breaks="feed",
+         feed=lambda draft, says, n: (says[:1] + draft)[n])
+ex.wrong("the last of says fed", made, breaks="feed", feed=lambda draft, says, n: says[-1])
+ex.wrong("feed and stay in the other order", lambda past, draft, says: (
+    made(past, draft, says)[0], *made(past, draft, says)[:0:-1]), breaks=("feed", "triple"))
+ex.wrong("a tuple of tokens", made, says="type of the tokens", breaks="write",
+         write=lambda draft, says, n: tuple(says[:n + 1]))
+ex.wrong("a list of the three", lambda past, draft, says: list(made(past, draft, says)),
+         says="type of the result", breaks="triple")
+
+
+@ex.wrong("the model's token appended to draft in place", breaks="left")
+def in_place(past, draft, says):
+    found = made(past, draft, says)
+    draft[len(found[0]) - 1:] = found[0][-1:]
+    return found

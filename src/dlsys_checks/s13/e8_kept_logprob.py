@@ -1,0 +1,193 @@
+"""Exercise 13.8, `kept_logprob`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from dlsys_checks.kit import floats
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("13.8", "kept_logprob",
+              seen=("logits", "tokens", "temperature", "kept", "weight", "half"),
+              says="log-probabilities")
+
+ex.promise("under", "The log-probability of each token under the distribution it was drawn from: "
+           "the softmax of logits / temperature over the kept tokens alone.",
+           says=("log-probabilities", "gradient at the logits"))
+ex.promise("logits", "logits: (..., V) float32 or bfloat16.",
+           cases=("bfloat16", "answers of several tokens", "three axes", "large logits",
+                  "logits far below zero",
+                  "no axis but the last"))
+ex.promise("tokens", "tokens: (...) int64, each of them kept.", says=("shape of the",))
+ex.promise("temperature", "temperature: above 0.",
+           cases=("a low temperature", "a high temperature"))
+ex.promise("kept", "kept: (..., V) bool, as the server reports it, whatever rule it cut by.",
+           cases=("cut without a rule", "one token kept", "all tokens kept"))
+ex.promise("others", "What stands in logits at other tokens changes nothing, minus infinity "
+           "included.", cases=("minus infinity at other tokens", "huge at other tokens"))
+ex.promise("form", "The result is (...) float32, calculated in float32.",
+           says=("dtype of the", "type of the", "log-probabilities"))
+ex.promise("flow", "Gradients flow to logits.", says=("gradient at the logits", "unusable",
+                                                     "led to"))
+ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
+ex.promise("example", "Example: logits [2., 2., 5.], token 0, temperature 1, kept [True, True, "
+           "False]: -0.6931.", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    between = floats(g)
+
+    def one(name, *shape, size=2.0, temperature=None, cut="top", half=False):
+        logits = size * torch.randn(*shape, generator=g)
+        chance = (logits / size).softmax(-1)
+        if cut == "top":
+            kept = chance >= chance.amax(-1, keepdim=True) * 0.3
+        elif cut == "one":
+            kept = chance >= chance.amax(-1, keepdim=True)
+        else:
+            kept = torch.rand(*shape, generator=g) > (0.5 if cut == "any" else -1.0)
+        kept = kept.scatter(-1, torch.randint(shape[-1], (*shape[:-1], 1), generator=g), True)
+        if cut != "all":
+            out = kept.long().argmin(-1, keepdim=True)     # at least one is cut
+            kept = kept.scatter(-1, out, False)
+            kept = kept | (~kept.any(-1, keepdim=True) & (torch.arange(shape[-1]) != out))
+        if cut == "one":
+            kept = torch.nn.functional.one_hot(kept.long().argmax(-1), shape[-1]).bool()
+        tokens = torch.multinomial(kept.float().reshape(-1, shape[-1]), 1, generator=g)
+        return name, {"logits": logits, "tokens": tokens.reshape(shape[:-1]), "kept": kept,
+                      "temperature": between(0.6, 0.9) if temperature is None else temperature,
+                      "weight": 0.5 + torch.rand(shape[:-1], generator=g), "half": half}
+
+    def changed(found, value):
+        found[1]["logits"] = torch.where(found[1]["kept"], found[1]["logits"], value)
+        return found
+
+    far = one("logits far below zero", 4, 6, cut="any")
+    far[1]["logits"] = far[1]["logits"] - 200.0
+    return [one("a few tokens", 5, 7), one("answers of several tokens", 3, 4, 9),
+            one("three axes", 2, 3, 2, 5), one("no axis but the last", 6),
+            one("one row", 1, 8), one("many tokens to choose from", 3, 200),
+            one("a low temperature", 5, 6, temperature=0.05, size=1.0),
+            one("a high temperature", 5, 6, temperature=3.0),
+            one("temperature 1", 5, 6, temperature=1.0),
+            one("cut without a rule", 6, 8, cut="any"), one("all tokens kept", 4, 6, cut="all"),
+            one("one token kept", 4, 6, cut="one"), one("large logits", 4, 6, size=90.0, cut="any"),
+            far, changed(one("minus infinity at other tokens", 5, 7, cut="any"), -math.inf),
+            changed(one("huge at other tokens", 5, 7, cut="any"), 3e4),
+            one("bfloat16", 5, 9, half=True), one("bfloat16, many to choose from", 3, 300,
+                                                  half=True, cut="any"),
+            ("the example", {"logits": torch.tensor([[2.0, 2.0, 5.0]]),
+                             "tokens": torch.tensor([0]), "temperature": 1.0,
+                             "kept": torch.tensor([[True, True, False]]),
+                             "weight": torch.ones(1), "half": False})]
+
+
+@ex.act
+def act(fn, logits, tokens, temperature, kept, weight, half):
+    mine = logits.to(torch.bfloat16) if half else logits.clone()
+    mine.requires_grad_()
+    given, chosen = kept.clone(), tokens.clone()
+    found = fn(mine, chosen, temperature, given)
+    if isinstance(found, torch.Tensor) and found.shape == weight.shape and found.requires_grad:
+        (found * weight).sum().backward()
+    grad = torch.zeros_like(mine) if mine.grad is None else mine.grad
+    before = logits.to(torch.bfloat16) if half else logits
+    moved = (mine.detach() != before).sum() + (given != kept).sum() + (chosen != tokens).sum()
+    return {"found": found, "grad": grad.float(), "moved": int(moved)}
+
+
+@ex.law
+def law(out, logits, tokens, temperature, kept, weight, half):
+    expect_parts(out, "found", "grad", "moved")
+    expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
+    z = (logits.to(torch.bfloat16) if half else logits).double() / temperature
+    flat, at = z.reshape(-1, z.shape[-1]), tokens.reshape(-1)
+    wanted, slopes = torch.empty(len(flat)), torch.zeros_like(flat)
+    for row, (values, mask) in enumerate(zip(flat, kept.reshape(flat.shape))):
+        some = values[mask]
+        top = some.max()
+        share = (some - top).exp()
+        wanted[row] = (values[at[row]] - top - share.sum().log()).float()
+        slopes[row, mask] = -share / share.sum()
+        slopes[row, at[row]] += 1.0
+    reach = float(z.masked_fill(~kept, 0.0).abs().max()) + 1.0
+    look = f"temperature {temperature:.3g}; {int(kept.sum())} of {kept.numel()} entries are kept."
+    expect_close("log-probabilities", out["found"], wanted.reshape(tokens.shape), rtol=1e-5,
+                 atol=2e-6 * reach, look=look)
+    slopes = (slopes * weight.reshape(-1, 1).double() / temperature).float().reshape(z.shape)
+    expect_close("gradient at the logits", out["grad"], slopes,
+                 rtol=1e-2 if half else 1e-4, atol=(4e-3 if half else 1e-5) * reach / temperature)
+    if out["grad"][~kept].abs().max() if (~kept).any() else 0:
+        raise Broken("gradient at the logits that were cut", float(out["grad"][~kept].abs().max()),
+                     "0")
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def made(logits, tokens, temperature, kept, *, heat=lambda z, t: z / t, fill=-math.inf,
+         cut=True, take=lambda z: z.log_softmax(-1), pick=None, before=lambda z: z.float(),
+         after=lambda found: found):
+    """The right answer with its pieces as options."""
+    z = heat(before(logits), temperature)
+    if cut:
+        z = torch.where(kept, z, fill)
+    found = take(z).gather(-1, tokens[..., None] if pick is None else pick(z, tokens))[..., 0]
+    return after(found)
+
+
+# https://github.com/huggingface/trl/issues/6789
+ex.wrong("the softmax over all tokens, the cut left out", made, breaks=("under", "example"),
+         cut=False)
+# https://github.com/huggingface/trl/issues/4159
+ex.wrong("the temperature left out", made, breaks="under", heat=lambda z, t: z)
+ex.wrong("both left out", made, breaks=("under", "example"), cut=False, heat=lambda z, t: z)
+ex.wrong("multiplied by the temperature", made, breaks="under", heat=lambda z, t: z * t)
+ex.wrong("the temperature on the log-probabilities", lambda logits, tokens, temperature, kept: made(
+    logits, tokens, 1.0, kept) / temperature, breaks="under")
+ex.wrong("the logits that were cut set to 0", made, breaks=("under", "others"), fill=0.0)
+ex.wrong("the logits multiplied by kept", lambda logits, tokens, temperature, kept: made(
+    logits * kept, tokens, temperature, kept, cut=False), breaks=("under", "others", "example"))
+ex.wrong("a floor of -50 in place of minus infinity", made, breaks="logits", fill=-50.0)
+ex.wrong("kept the wrong way round", lambda logits, tokens, temperature, kept: made(
+    logits, tokens, temperature, ~kept), says="", breaks=("under", "example", "kept"))
+ex.wrong("the probability, not its logarithm", made, breaks=("under", "example"),
+         take=lambda z: z.softmax(-1))
+ex.wrong("the sign of a loss", made, breaks=("under", "example"), take=lambda z: -z.log_softmax(-1))
+ex.wrong("the logarithm of a softmax that is 0", made, says="", breaks=("under", "logits"),
+         take=lambda z: z.softmax(-1).log())
+ex.wrong("a small number in the logarithm", made, says="", breaks=("under", "logits"),
+         take=lambda z: (z.softmax(-1) + 1e-8).log())
+ex.wrong("the kept share divided out, the rest at temperature 1",
+         lambda logits, tokens, temperature, kept: made(logits, tokens, 1.0, kept, cut=False) - (
+             (logits.float() / temperature).softmax(-1) * kept).sum(-1).log(), breaks="under")
+ex.wrong("an own cut by share, not the server's", lambda logits, tokens, temperature, kept: made(
+    logits, tokens, temperature, kept | (logits >= logits.gather(-1, tokens[..., None]))),
+    breaks=("under", "kept", "example"))
+ex.wrong("the next token's place", made, breaks="under",
+         pick=lambda z, tokens: ((tokens + 1) % z.shape[-1])[..., None])
+ex.wrong("the likeliest token", made, breaks="under",
+         pick=lambda z, tokens: z.argmax(-1, keepdim=True))
+ex.wrong("calculated in bfloat16", made, breaks="form", before=lambda z: z if z.dtype == (
+    torch.bfloat16) else z.float(), after=lambda found: found.float())
+ex.wrong("the result in the dtype of the logits", lambda logits, tokens, temperature, kept: made(
+    logits, tokens, temperature, kept).to(logits.dtype), says="dtype of the", breaks="form")
+ex.wrong("float64", made, says="dtype of the", breaks="form", before=lambda z: z.double())
+ex.wrong("an axis of one left", lambda logits, tokens, temperature, kept: made(
+    logits, tokens, temperature, kept)[..., None], breaks="tokens")
+ex.wrong("summed over the answer", lambda logits, tokens, temperature, kept: made(
+    logits, tokens, temperature, kept).sum(-1), breaks="tokens")
+ex.wrong("the logits detached", lambda logits, tokens, temperature, kept: made(
+    logits.detach(), tokens, temperature, kept), breaks="flow")
+
+
+@ex.wrong("the logits cut in place", breaks="left")
+def in_place(logits, tokens, temperature, kept):
+    found = made(logits, tokens, temperature, kept)
+    logits.data.masked_fill_(~kept, 7.0)
+    return found
