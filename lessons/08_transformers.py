@@ -260,24 +260,21 @@ claim("causal: nats paid for the next token of a prefix", prefix_c.mean(),
       expected=math.log(16), within=0.1)
 
 # %% [markdown] trap="08.1" role="repair"
-# You need no dice to find such a leak. Change one token of a row, at each place in turn:
-# the logits of all places before it must stay.
+# You need no dice to find such a leak. Change the last token of a row: the logits of all
+# places before it must stay.
 
 # %% trap="08.1" role="repair"
 @torch.no_grad()
-def leak(model, **mask):
-    """Largest change of earlier logits when one token changes."""
+def earlier_move(model, **mask):
+    """Largest change of earlier logits when the last token changes."""
     ids = torch.randint(VOCAB, (4, T))
-    before, worst = model(ids, **mask), 0.0
-    for t in range(1, T):
-        other = ids.clone()
-        other[:, t] = (other[:, t] + 1) % VOCAB
-        change = (model(other, **mask) - before)[:, :t]
-        worst = max(worst, change.abs().max().item())
-    return worst
+    other = ids.clone()
+    other[:, -1] = (ids[:, -1] + 1) % VOCAB
+    change = model(other, **mask) - model(ids, **mask)
+    return change[:, :-1].abs().max().item()
 
 fresh = LM(VOCAB, T)
-leaks = leak(fresh), leak(fresh, is_causal=True)
+leaks = earlier_move(fresh), earlier_move(fresh, is_causal=True)
 print(f"earlier logits move by {leaks[0]:.2f} without a mask, "
       f"by {leaks[1]:.0e} with it")
 
@@ -285,10 +282,14 @@ print(f"earlier logits move by {leaks[0]:.2f} without a mask, "
 claim("a fresh model, causal: earlier logits move by", leaks[1],
       below=1e-5)
 
+# %% [markdown] trap="08.1" role="repair"
+# A mask that is off by a single place, or one for packed documents, needs each place in
+# turn. That is your exercise: a probe that takes any model.
+
 # %% [markdown] trap="08.1" role="more" topics="the numbers in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · the whole row in, logits shifted"
 # **The numbers in training.** The whole loss comes from the last place, an eighth of all.
-# Call `leak` in eval mode, and change tokens, not pads. A fresh model shows the leak, unless
-# its branches start at zero: then it shows after a few steps.
+# Change tokens, not pads. A fresh model shows the leak, unless its branches start at zero:
+# then it shows after a few steps.
 
 # %% trap="08.1" role="more"
 claim("nats paid as in training; ln 16 is 2.77", by_place.mean(),
@@ -402,41 +403,47 @@ claim("whole rows, logits shifted, no mask: last loss in training",
 # than ln 16, for a model that met rows of one length only.
 
 # %% trap="08.1" role="exercise" points=3 difficulty=2 minutes=10
-def packed_masks(lengths: list[int]) -> tuple:
-    """Three forms of one mask for packed documents: keep, ignore, bias.
+def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
+    """How far do earlier outputs move when one place of the rows changes?
 
-    lengths: how many tokens each document has, 0 included; the list may be
-    empty. They stand one behind the other in one row of T tokens, T their
-    sum. A token may look at itself and at the earlier tokens of its own
-    document, and at nothing of another. All three are of shape (T, T), the
-    row looks at the column. keep is bool, True where it may look, as SDPA
-    wants it. ignore is bool, True where it may not, as MHA wants it. bias
-    is float32, to be added to scores: 0 where it may look, else minus
-    infinity. lengths stays as it is. Each call makes new masks and leaves
-    earlier ones alone.
+    model maps (N, T, ...) to (N, T, ...): T places a row. x and others
+    have one shape (N, T, ...), T >= 1, float32 or int64. The result is a
+    list of T floats. For entry t, x takes the place t of others, in all
+    rows and at this place alone; the entry is the largest absolute change
+    of an output at a place before t, in any row. Entry 0 is 0.0. Measured
+    in eval mode and without building a graph; the grad mode is as before
+    afterwards. Every module comes back in its former mode, x and others as
+    they were.
 
-    Example: for [1, 2] keep is [[True, False, False], [False, True, False],
-    [False, True, True]].
+    Example: a model that moves all places one to the left, x
+    [[1., 2., 3.]], others [[5., 5., 9.]]: [0.0, 3.0, 6.0].
     """
     # BEGIN SOLUTION
-    document = torch.repeat_interleave(torch.arange(len(lengths)),
-                                       torch.tensor(lengths).long())
-    same = document[:, None] == document
-    keep = same.tril()
-    bias = torch.zeros(keep.shape).masked_fill(~keep, -math.inf)
-    return keep, ~keep, bias
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    found = [0.0]
+    with torch.no_grad():
+        before = model(x)
+        for t in range(1, x.shape[1]):
+            changed = x.clone()
+            changed[:, t] = others[:, t]
+            change = (model(changed) - before)[:, :t]
+            found.append(change.abs().max().item())
+    for module, mode in modes:
+        module.training = mode
+    return found
     # END SOLUTION
 
 # %% [markdown] trap="08.1" role="hint"
-# 1. Give each token the number of its document: `torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.long))`; without the dtype an empty list becomes floats. Two tokens are in one document when their numbers agree.
-# 2. Compare that vector with itself, once as a column and once as a row; `tril` keeps what is not in the future.
-# 3. Make the bias with `masked_fill`, not by multiplying: `0 * inf` is NaN.
+# 1. Two passes a place: the rows as they are, and a copy with the place exchanged. What stands before the place must not move.
+# 2. `[:, :t]` are the outputs before place `t`, of all rows. The output at `t` itself may change: it may look at its own token.
+# 3. Note each module's `training` before `model.eval()`, and hand it back afterwards.
 
 # %% [markdown] trap="08.1" role="keep"
 # **Keep:** a model that is asked for the next token must not see it. A loss below what
 # is possible, on tokens that the model has not met, is a leak. **In your own code:** take
-# `leak` from above: change one token of a row, at each place in turn, and compare the logits
-# before it. **Source:** [torch's documentation of
+# your `leak`: run it on a fresh model before you train, with two batches of tokens.
+# **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 # and [of nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html):
 # True means opposite things. **Seen in the wild:**
@@ -454,7 +461,10 @@ def packed_masks(lengths: list[int]) -> tuple:
 # Two questions go into one batch: one of eight tokens, one of five. The shorter row is
 # filled up with three *pads*, and the tokenizer hands you a mask, 1 for a token and 0
 # for a pad. A fresh `nn.MultiheadAttention` (MHA) gets the batch, and the mask is not used.
-# "Pads carry no meaning," says a colleague, "so attention passes them over."
+#
+# Then the same tokens get other pads, in one row below and in 64 more. "Three keys of
+# eight," says a colleague, "and what counts are the five tokens. Their results will move by
+# a few percent."
 
 # %% trap="08.2" role="break"
 real = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])    # (B, T)
@@ -466,23 +476,31 @@ with torch.no_grad():
     before, weights = mha(x, x, x)               # weights: mean over heads
     after, _ = mha(repadded, repadded, repadded)
 
+# %% trap="08.2" role="break"
+g = torch.Generator().manual_seed(SEED)
+many = torch.randn(64, 8, 32, generator=g)       # 64 rows, 5 tokens each
+refilled = many.clone()
+refilled[:, 5:] = torch.randn(64, 3, 32, generator=g)
+with torch.no_grad():
+    old, new = (mha(t, t, t)[0][:, :5] for t in (many, refilled))
+shift = ((new - old).square().mean() / old.square().mean()).sqrt()
+
 # %% trap="08.2" role="guess" quoted="wrong"
-guess("08.2", "What share of their attention do the five tokens give to "
-      "the three pads?", unit="%")
+guess("08.2", "How far do the results of the five tokens move, root mean "
+      "square, as a share of their own size?", unit="%")
 
 # %% trap="08.2" role="look"
 on_pads = weights[1, :5, 5:].sum(-1).mean()
 moved = (before - after)[1, :5].abs().max()
+print(f"other pads, same tokens: their results move by {shift:.0%}")
 print(f"attention of the tokens to pads: {on_pads:.0%}")
-print(f"other pads, same tokens: their results move by {moved:.2f}, "
-      f"at a standard deviation of {before[1, :5].std():.2f}")
 
 # %% trap="08.2" role="look"
-measured("08.2", 100 * on_pads, right=(25, 50))
+measured("08.2", 100 * shift, right=(60, 130))
 
 # %% trap="08.2" role="look"
-claim("share of the tokens' attention that goes to pads", on_pads,
-      above=0.25, below=0.5)
+claim("other pads: the tokens' results move, as a share of their size",
+      shift, above=0.6)
 
 # %% trap="08.2" role="look"
 plot_columns(
@@ -495,9 +513,10 @@ plot_columns(
         "which are marked.")
 
 # %% [markdown] trap="08.2" role="why"
-# A softmax gives something to each score, and a pad's score is like any other. So what
-# a question means depends on how far its row was filled up, and that on its neighbours in
-# the batch.
+# A softmax gives something to each score, and a pad's score is like any other. The result
+# is a mean of eight values, and three of them are exchanged. New less old has twice the
+# variance of these three: $\sqrt{2 \cdot 3 / 8}$, nearly nine tenths of the whole. So what a
+# question means hangs on what its row was filled up with.
 #
 # Both functions take a mask over the *keys*. MHA's `key_padding_mask` is `True` where to
 # ignore, the opposite of the tokenizer's 1. SDPA's `attn_mask` is `True` where one may look,
@@ -573,6 +592,8 @@ claim("inverted: share of the attention that goes to pads",
 # **Under the right mask** no weight falls on a pad, and other pads change nothing.
 
 # %% trap="08.2" role="more"
+claim("share of the tokens' attention that goes to pads", on_pads,
+      above=0.25, below=0.5)
 claim("other pads: results of the tokens move by", moved, above=0.1)
 claim("share of the attention that goes to pads, masked",
       weights[1, :, 5:].sum(-1).max(), expected=0)
@@ -844,8 +865,9 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # | memory (HBM) | `40` GB | `1.5` TB |
 #
 # `written_out` sends all scores to memory and back. In `tiled` a block of queries stays on
-# the chip, keys and values pass by in tiles, and the scores of a tile never leave. "So twice
-# the tokens are twice the traffic," says a colleague.
+# the chip, keys and values pass by in tiles, and the scores of a tile never leave. "No score
+# travels any more," says a colleague. "At 4,096 tokens of 64 numbers that must be dozens
+# of times fewer bytes."
 
 # %% trap="08.4" role="break"
 def written_out(q, k, v):
@@ -889,8 +911,9 @@ def traffic(n, tile=2048):
     return sum(fetched) + out.nbytes
 
 # %% trap="08.4" role="guess" quoted="wrong"
-guess("08.4", "8,192 tokens instead of 4,096, a block is 128 queries: how "
-      "many times as many bytes travel?", unit="times")
+guess("08.4", "4,096 tokens: how many times as many bytes does "
+      "`written_out` move as `tiled` with blocks of 128 queries?",
+      unit="times")
 
 # %% trap="08.4" role="look"
 def of_formula(n, d=64, size=2):
@@ -898,12 +921,15 @@ def of_formula(n, d=64, size=2):
     return 4 * n * d * size + 4 * n * n * size       # q, k, v and out; rest
 
 moved = {n: (of_formula(n), traffic(n)) for n in (4096, 8192)}
-growth = moved[8192][1] / moved[4096][1]
-print(f"tiled: {moved[4096][1] / 1e6:.0f} MB, then "
-      f"{moved[8192][1] / 1e6:.0f} MB, {growth:.2f} times as many")
+for n, (out, tiles) in moved.items():
+    print(f"{n:,} tokens: written out {out / 1e6:.0f} MB, tiled "
+          f"{tiles / 1e6:.0f} MB")
 
 # %% trap="08.4" role="look"
-measured("08.4", growth, right=(3.5, 4.5))
+measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
+
+# %% [markdown] trap="08.4" role="look"
+# Four times fewer, not dozens. And twice the tokens move four times the bytes, too:
 
 # %% trap="08.4" role="look"
 claim("bytes of flash, 8192 tokens over 4096", moved[8192][1]

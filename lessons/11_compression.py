@@ -84,10 +84,11 @@ def saved(state):
 # ## Fewer and fewer bits
 #
 # A reader with four layers is trained on the digits. Then its weights are rounded, all
-# four matrices alike: symmetric grids, one scale for each matrix. You try 8 bits, then 4,
-# 3 and 2. Somewhere on this way it stops reading.
+# four matrices alike, one symmetric grid for each matrix. At 8, 4 and 3 bits it loses
+# little. At 2 bits it breaks down.
 #
-# At 4 bits the rounded weights are off by more than a tenth of their size.
+# Two bits have four codes, and a symmetric grid uses three of them. "An affine grid uses the
+# fourth, too," says a colleague. "That is worth a few digits of a hundred."
 
 # %% trap="11.1" role="break"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -120,10 +121,27 @@ full = accuracy(reader, x_test, y_test)
 read = {bits: accuracy(rounded(reader, whole(bits)), x_test, y_test)
         for bits in (2, 3, 4, 8)}
 
-# %% trap="11.1" role="guess"
-guess("11.1", "At which width does it lose more than 20 of 100 digits for "
-      "the first time?",
-      choices=["`2` bits", "`3` bits", "`4` bits", "`8` bits"])
+# %% trap="11.1" role="break"
+def grouped(bits, size=16):
+    """An affine grid for each `size` neighbours of a row, by torch."""
+    def rule(w):
+        groups, top = w.reshape(-1, size), 2**bits - 1
+        low = groups.amin(1).clamp(max=0)
+        scale = (groups.amax(1).clamp(min=0) - low) / top
+        zero = (-low / scale).round().int()
+        return torch.fake_quantize_per_channel_affine(
+            groups, scale, zero, 0, 0, top)      # axis 0, codes 0 to top
+    return rule
+
+def affine(bits):
+    """One affine grid for the whole matrix."""
+    return lambda w: grouped(bits, w.numel())(w)
+
+by_four = accuracy(rounded(reader, affine(2)), x_test, y_test)
+
+# %% trap="11.1" role="guess" quoted="wrong"
+guess("11.1", "At 2 bits, how many digits of 100 does it read more with "
+      "affine grids than with symmetric ones?", unit="digits")
 
 # %% trap="11.1" role="look"
 plot_columns(read, xlabel="bits of each weight", ylabel="share read",
@@ -134,7 +152,10 @@ plot_columns(read, xlabel="bits of each weight", ylabel="share read",
                  "reader; at 2 bits the column is far lower.")
 
 # %% trap="11.1" role="look"
-measured("11.1", 0)
+print(f"2 bits: symmetric {read[2]:.2f}, affine {by_four:.2f}")
+
+# %% trap="11.1" role="look"
+measured("11.1", 100 * (by_four - read[2]), right=(25, 75))
 
 # %% trap="11.1" role="look"
 claim("share lost at 2 bits", full - read[2], above=0.25)
@@ -164,25 +185,9 @@ draw_histogram(w, grids=levels, unit="weight / largest",
 claim("least share of zeros in a matrix at 2 bits", min(gone), above=0.7)
 
 # %% [markdown] trap="11.1" role="repair"
-# So the levels are in the wrong place, and bits are only one way to mend that. An affine
-# grid uses the fourth code, too. A grid for each 16 neighbours lets the largest of sixteen
-# decide, not the largest of thousands. And the two layers at the ends may keep 8 bits.
-
-# %% trap="11.1" role="repair"
-def grouped(bits, size=16):
-    """An affine grid for each `size` neighbours of a row, by torch."""
-    def rule(w):
-        groups, top = w.reshape(-1, size), 2**bits - 1
-        low = groups.amin(1).clamp(max=0)
-        scale = (groups.amax(1).clamp(min=0) - low) / top
-        zero = (-low / scale).round().int()
-        return torch.fake_quantize_per_channel_affine(
-            groups, scale, zero, 0, 0, top)      # axis 0, codes 0 to top
-    return rule
-
-def affine(bits):
-    """One affine grid for the whole matrix."""
-    return lambda w: grouped(bits, w.numel())(w)
+# So the levels are in the wrong place. A grid for each 16 neighbours lets the largest of
+# sixteen decide, not the largest of thousands. And the two layers at the ends may keep 8
+# bits.
 
 # %% trap="11.1" role="repair"
 plans = {"symmetric": [whole(2)],
@@ -207,8 +212,8 @@ claim("2 bits, whole matrices: affine minus symmetric",
       two_bits["affine"] - two_bits["symmetric"], above=0.2)
 
 # %% [markdown] trap="11.1" role="repair"
-# The fourth code helps much, and costs next to nothing. Groups help once more, and are not free:
-# each stores its scale and the code of zero.
+# The fourth code costs next to nothing. Groups help once more, and are not free: each
+# stores its scale and the code of zero.
 
 # %% [markdown] trap="11.1" role="repair"
 # Below, the first layer of a digit reader. A weight lies between two levels (*rounding*),
@@ -363,9 +368,7 @@ retrained = copy.deepcopy(pruned)
 losses = fit(retrained, x_train, y_train, steps=100, lr=1e-3)
 
 # %% trap="11.2" role="guess"
-guess("11.2", "What share of its weights is zero now?",
-      choices=["`80 %`: pruned is pruned", "`35 %` or less",
-               "about half: small weights stay small"])
+guess("11.2", "What share of its weights is zero now?", unit="%")
 
 # %% trap="11.2" role="look"
 def report(name, model):
@@ -378,16 +381,17 @@ at_once = report("pruned", pruned)
 after = report("retrained", retrained)
 
 # %% trap="11.2" role="look"
-measured("11.2", 1)
+measured("11.2", 100 * zeros(retrained), right=(13, 35))
 
 # %% trap="11.2" role="look"
 claim("share of zeros after retraining", zeros(retrained), below=0.35)
 
 # %% [markdown] trap="11.2" role="why"
 # `remove` writes the zeros into the weight and forgets the mask. A zero is a number like
-# any other, so the first step moves it, unless no gradient reaches it. The good result
-# belongs to a dense net, and neither loss nor accuracy says so. Keep the masks, and set
-# the pruned weights to zero after *each* step:
+# any other, so the first step moves it. What stays zero are weights that no gradient
+# reaches: of pixels that are always dark, of hidden units that the pruning has cut off. The
+# good result belongs to a dense net, and neither loss nor accuracy says so. Keep the masks,
+# and set the pruned weights to zero after *each* step:
 
 # %% trap="11.2" role="repair"
 def retrain(model, after_backward=None, after_step=None, steps=100,
@@ -568,8 +572,8 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # divided by a *temperature* $T$ before the softmax: $p_T = \mathrm{softmax}(z / T)$. A
 # higher temperature makes the probabilities softer.
 #
-# You train students at `1`, `4`, `20` and `100`. A colleague warns of the last two: "above
-# ten, the probabilities are all alike, and nothing is left to learn."
+# You train students at `1`, `4`, `20` and `100`. "At `100` no digit gets even a fifth of the
+# teacher's probability," says a colleague, and that is so.
 
 # %% trap="11.3" role="break"
 teacher = dense
@@ -604,7 +608,7 @@ def hard(z):
 reads = {T: taught(lambda z: T**2 * soft(z, T)) for T in (1, 4, 20, 100)}
 reads["labels"] = taught(hard)
 
-# %% trap="11.3" role="guess" quoted="wrong"
+# %% trap="11.3" role="guess" quoted="right"
 guess("11.3", "Which student reads the fewest digits?",
       choices=["the one at `100`", "the one at `4`", "the one at `1`",
                "none: they differ by less than half a point"])
@@ -689,6 +693,8 @@ temperature
 # to a squared error between the logits, each row's mean taken away.
 
 # %% trap="11.3" role="more"
+claim("the most that the teacher gives to a digit at 100",
+      F.softmax(z_teacher / 100, 1).max(), below=0.2)
 claim("temperature 4 minus temperature 1", reads[4] - reads[1], above=0)
 claim("temperature 4 minus labels alone", reads[4] - reads["labels"],
       above=0.015)
@@ -795,9 +801,8 @@ found = {name: by_columns(w, x_in, order) for name, order in orders.items()}
 found["to nearest"] = symmetric(w, 3)
 
 # %% trap="11.4" role="guess" quoted="right"
-guess("11.4", "Which order leaves the least error in the output?",
-      choices=["the smallest inputs first", "the columns as they stand",
-               "all the same within a tenth", "the largest inputs first"])
+guess("11.4", "With the largest first, what share of the output's error "
+      "is left that rounding to nearest makes on new digits?", unit="%")
 
 # %% trap="11.4" role="look"
 def errors(found, w=w, x=x_new):
@@ -817,7 +822,8 @@ plot_bars({name: output for name, (_, output) in off.items()},
               "worst and the largest first is best.")
 
 # %% trap="11.4" role="look"
-measured("11.4", 3)
+measured("11.4", 100 * off["largest first"][1] / off["to nearest"][1],
+         right=(12, 36))
 
 # %% trap="11.4" role="look"
 claim("output's error: largest first over smallest first",

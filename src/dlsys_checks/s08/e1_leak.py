@@ -1,0 +1,330 @@
+"""Exercise 08.1, `leak`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dlsys_checks.kit import integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("08.1", "leak", seen=("kind", "x", "others", "weight"), says="entry")
+
+ex.promise("whole", "How far do earlier outputs move when one place of the rows changes?",
+           says=("entry",))
+ex.promise("model", "model maps (N, T, ...) to (N, T, ...): T places a row.", cases=(
+    "the mean of all places", "attention without a mask", "more axes", "numbers without axes",
+    "tokens, by their embedding"))
+ex.promise("sizes", "x and others have one shape (N, T, ...), T >= 1,", cases=(
+    "one place", "two places", "many places", "one row", "many rows"))
+ex.promise("tokens", "float32 or int64.", cases=("tokens, by their embedding",))
+ex.promise("list", "The result is a list of T floats.", says=("type of the", "number of entries"))
+ex.promise("alone", "For entry t, x takes the place t of others, in all rows and at this place "
+           "alone;", says=("entry",))
+ex.promise("entry", "the entry is the largest absolute change of an output at a place before t,",
+           says=("entry",))
+ex.promise("rows", "in any row.", says=("entry",))
+ex.promise("first", "Entry 0 is 0.0.", says=("entry 0",))
+ex.promise("eval", "Measured in eval mode", says=("entry", "calls in train mode"))
+ex.promise("no graph", "and without building a graph;", says=("calls with gradients",))
+ex.promise("grad mode", "the grad mode is as before afterwards.",
+           says=("grad mode after the call",))
+ex.promise("modes", "Every module comes back in its former mode,", says=("training flags",))
+ex.promise("left", "x and others as they were.", says=("numbers changed in x and others",))
+ex.promise("example", "Example: a model that moves all places one to the left, x [[1., 2., 3.]], "
+           "others [[5., 5., 9.]]: [0.0, 3.0, 6.0].", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    whole = integers(g)
+
+    def one(name, kind, rows, places, *shape, scale=1.0):
+        x, others = torch.randn(2, rows, places, *shape, generator=g) * scale
+        if kind == "tokens":
+            x = torch.randint(4, (rows, places), generator=g)
+            others = 3 - x
+        if kind == "one row":
+            others[:-1] = x[:-1]
+        return name, {"kind": kind, "x": x, "others": others,
+                      "weight": torch.randn(4, 4, generator=g)}
+    example = {"kind": "next", "x": torch.tensor([[1.0, 2.0, 3.0]]), "weight": torch.zeros(4, 4),
+               "others": torch.tensor([[5.0, 5.0, 9.0]])}
+    return [one("no leak", "causal", whole(2, 5), whole(4, 9), 4),
+            one("the mean of all places", "mean", whole(2, 5), whole(4, 9), 4),
+            one("attention without a mask", "attention", whole(2, 4), whole(3, 7), 4),
+            one("the next place alone", "next", whole(2, 5), whole(4, 9), 4),
+            one("two places on", "second", whole(2, 5), whole(4, 9), 4),
+            one("the last place alone", "last", whole(2, 5), whole(4, 9), 4),
+            one("only output 0 looks ahead", "first", whole(2, 5), whole(4, 9), 4),
+            one("one row only leaks", "one row", whole(3, 6), whole(4, 8), 4),
+            one("dropout", "dropout", whole(2, 5), whole(4, 9), 4),
+            one("a tiny leak", "mean", whole(2, 5), whole(4, 9), 4, scale=1e-7),
+            one("a large leak", "mean", whole(2, 5), whole(4, 9), 4, scale=1e4),
+            one("more axes", "mean", whole(2, 4), whole(3, 6), 2, 3),
+            one("numbers without axes", "mean", whole(2, 5), whole(4, 9)),
+            one("tokens, by their embedding", "tokens", whole(2, 5), whole(4, 9)),
+            one("one place", "mean", whole(2, 5), 1, 4), one("two places", "mean", 2, 2, 4),
+            one("many places", "mean", 2, whole(40, 60), 4), one("one row", "mean", 1, 5, 4),
+            one("many rows", "one row", whole(40, 60), 4, 4), ("the example", example)]
+
+
+@ex.act
+def act(fn, kind, x, others, weight):
+    calls = {"train": 0, "grad": 0, "changed": 0, "left": []}
+
+    class Model(nn.Module):
+        """Looks ahead as `kind` says; notes mode and grad mode of each call."""
+
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.2)),
+                                       nn.Dropout(0.5))
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, z):
+            calls["train"] += any(m.training for m in self.modules())
+            calls["grad"] += torch.is_grad_enabled()
+            if kind == "tokens":
+                if z.dtype != torch.int64:
+                    raise TypeError(f"model: got {z.dtype}, expected int64 tokens, as x has them")
+                z = weight[z]
+            z = z * self.scale
+            if kind == "causal":
+                return z.cumsum(1).cumsum(1)
+            if kind == "attention":
+                return ((z @ weight) @ z.mT).softmax(-1) @ z
+            if kind in ("next", "second"):
+                far = 1 if kind == "next" else 2
+                return torch.cat([z[:, far:], 0 * z[:, :far]], 1)
+            if kind == "last":
+                return z + z[:, -1:]
+            if kind == "first":
+                return torch.cat([z.sum(1, keepdim=True), z[:, 1:]], 1)
+            if kind == "dropout":
+                return self.inner[0](z)
+            return z - z.mean(1, keepdim=True)
+
+    model = Model()
+    results, flags = [], []
+    for modes in ([True, True, True, True, False, False], [False, True, False, False, True, True]):
+        for module, mode in zip(model.modules(), modes):
+            module.training = mode
+        given = [x, others] if len(results) == 0 else [others, x.flip(0)]
+        mine, theirs = (t.clone() for t in given)
+        torch.set_grad_enabled(not results)  # the second call comes from under no_grad
+        results.append(fn(model, mine, theirs))
+        calls["left"].append(int(torch.is_grad_enabled()))
+        flags.append([module.training for module in model.modules()])
+        calls["changed"] += int((mine != given[0]).sum() + (theirs != given[1]).sum())
+    return {"results": results, "flags": flags, **calls}
+
+
+def attended(z, weight):
+    """Attention without a mask; float64."""
+    return torch.einsum("nts,nsf->ntf", torch.einsum("ntf,fg,nsg->nts", z, weight, z).softmax(-1),
+                        z)
+
+
+def expected(kind, x, others, weight):
+    """The list, from what each kind does with one place; float64."""
+    x, others, weight = x.double(), others.double(), weight.double()
+    if kind == "tokens":
+        x, others = weight[x.long()], weight[others.long()]
+    places, found = x.shape[1], [0.0]
+    for t in range(1, places):
+        change = float((others[:, t] - x[:, t]).abs().max())
+        if kind == "attention":
+            other = x.clone()
+            other[:, t] = others[:, t]
+            gap = attended(other, weight) - attended(x, weight)
+            found.append(float(gap[:, :t].abs().max()))
+        elif kind in ("mean", "tokens", "one row"):
+            found.append(change / places)
+        else:
+            sees = {"causal": False, "dropout": False, "next": True, "second": t > 1,
+                    "last": t == places - 1, "first": True}
+            found.append(change * sees[kind])
+    return found
+
+
+@ex.law
+def law(out, kind, x, others, weight):
+    expect_parts(out, "results", "flags", "train", "grad", "changed", "left")
+    modes = [[True, True, True, True, False, False], [False, True, False, False, True, True]]
+    given = [(x, others), (others, x.flip(0))]
+    expect_equal("calls of your function", (len(out["results"]), len(out["flags"])), (2, 2))
+    for k, (got, flags) in enumerate(zip(out["results"], out["flags"], strict=True), 1):
+        right = expected(kind, *given[k - 1], weight)
+        expect_type(f"result of call {k}", got, list)
+        expect_equal(f"number of entries of call {k}", len(got), len(right))
+        for t, (mine, entry) in enumerate(zip(got, right, strict=True)):
+            expect_close(f"entry {t} of call {k}", mine, entry, rtol=1e-3,
+                         atol=3e-6 * float(x.abs().max()) if t else 0.0)
+        expect_equal(f"training flags after call {k}", flags, modes[k - 1],
+                     "Each module gets its own mode back.")
+    expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
+    expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
+    expect_equal("grad mode after the call: on at first, then off", out["left"], [1, 0],
+                 "Use with torch.no_grad().")
+    expect_equal("numbers changed in x and others", out["changed"], 0, "Change a copy.")
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def probed(model, x, others, *, part=lambda change, t: change[:, :t], where=lambda t: t,
+           size=lambda change: change.abs().max().item(), restore=True, evaluate=True,
+           grad=False, first=0.0):
+    """The worked answer with its pieces as options."""
+    modes = [(module, module.training) for module in model.modules()]
+    if evaluate:
+        model.eval()
+    found = []
+    with torch.set_grad_enabled(grad):
+        before = model(x.clone()).detach()
+        for t in range(x.shape[1]):
+            changed = x.clone()
+            changed[:, where(t)] = others[:, where(t)]
+            change = part(model(changed).detach() - before, t)
+            found.append(size(change) if t else first)
+    if restore:
+        for module, mode in modes:
+            module.training = mode
+    return found
+
+
+ex.wrong("the output of the place itself counted, which may change", probed, breaks="entry",
+         part=lambda change, t: change[:, :t + 1])
+ex.wrong("the later outputs, which may see it, and not the earlier ones", probed, breaks="entry",
+         part=lambda change, t: change[:, t:])
+ex.wrong("all outputs", probed, breaks="entry", part=lambda change, t: change)
+ex.wrong("only the output right before the place", probed, breaks="entry",
+         part=lambda change, t: change[:, t - 1:t])
+ex.wrong("only the first output", probed, breaks="entry", part=lambda change, t: change[:, :1])
+ex.wrong("one row only", probed, breaks="rows", part=lambda change, t: change[:1, :t])
+ex.wrong("everything from the place on changed", probed, breaks="alone",
+         where=lambda t: slice(t, None))
+ex.wrong("the places before it changed, too", probed, breaks="alone",
+         where=lambda t: slice(0, t + 1))
+ex.wrong("only the last place ever changed", probed, breaks="alone", where=lambda t: -1)
+ex.wrong("the place after it changed", probed, breaks="alone",
+         where=lambda t: slice(t + 1, t + 2))
+
+
+@ex.wrong("one copy for all places: what was changed stays changed", breaks="alone")
+def stays_changed(model, x, others):
+    return probed(model, x, others, where=lambda t: slice(1, t + 1))
+
+
+@ex.wrong("zeros in place of others", breaks="alone")
+def by_zeros(model, x, others):
+    return probed(model, x, torch.zeros_like(others))
+
+
+@ex.wrong("the tokens shifted by one in place of others", breaks="alone")
+def by_shift(model, x, others):
+    return probed(model, x, (x + 1) % 4 if x.dtype == torch.int64 else x + 1)
+
+
+ex.wrong("the mean change", probed, breaks="entry", size=lambda c: c.abs().mean().item())
+ex.wrong("the largest change with its sign: a fall is not seen", probed, breaks="entry",
+         size=lambda c: c.max().item())
+ex.wrong("the length of the change", probed, breaks="entry", size=lambda c: c.norm().item())
+ex.wrong("the sum of the changes", probed, breaks="entry",
+         size=lambda c: c.abs().sum().item())
+ex.wrong("yes or no in place of the size", probed, breaks="entry",
+         size=lambda c: float(c.abs().max() > 1e-5))
+ex.wrong("a change below 1e-6 taken for none", probed, breaks="entry",
+         size=lambda c: c.abs().max().item() if c.abs().max() > 1e-6 else 0.0)
+ex.wrong("the largest of all entries alone",
+         lambda model, x, others: max(probed(model, x, others)), says="type of the result",
+         breaks="list")
+ex.wrong("a tensor of entries",
+         lambda model, x, others: torch.tensor(probed(model, x, others)), says="type of the result",
+         breaks="list")
+ex.wrong("a list of tensors in place of floats",
+         lambda model, x, others: list(torch.tensor(probed(model, x, others))),
+         says="type of the entry", breaks="list")
+ex.wrong("no entry for place 0",
+         lambda model, x, others: probed(model, x, others)[1:], says="number of entries",
+         breaks="list")
+ex.wrong("None for place 0", probed, breaks="first", says="type of the entry 0", first=None)
+
+
+@ex.wrong("the mode left as it was: dropout looks like a leak", breaks="eval")
+def in_train_mode(model, x, others):
+    torch.manual_seed(0)
+    return probed(model, x, others, evaluate=False)
+
+
+ex.wrong("eval left behind", probed, breaks="modes", restore=False)
+
+
+@ex.wrong("train mode for all at the end", breaks="modes")
+def train_left(model, x, others):
+    out = probed(model, x, others)
+    model.train()
+    return out
+
+
+@ex.wrong("the model's own mode given to all its parts", breaks="modes")
+def one_mode(model, x, others):
+    mode = model.training
+    out = probed(model, x, others)
+    model.train(mode)
+    return out
+
+
+ex.wrong("a graph built", probed, breaks="no graph", grad=True)
+
+
+@ex.wrong("gradients switched off for good", breaks="grad mode")
+def off_for_good(model, x, others):
+    out = probed(model, x, others)
+    torch.set_grad_enabled(False)
+    return out
+
+
+@ex.wrong("gradients switched on at the end, whatever they were", breaks="grad mode")
+def on_at_the_end(model, x, others):
+    out = probed(model, x, others)
+    torch.set_grad_enabled(True)
+    return out
+
+
+@ex.wrong("x itself changed, and never put back", breaks="left")
+def in_place(model, x, others):
+    out = probed(model, x, others)
+    x.copy_(others)
+    return out
+
+
+ex.wrong("tokens turned into floats",
+         lambda model, x, others: probed(model, x.float(), others.float()),
+         says="raised TypeError", breaks="tokens")
+
+
+@ex.wrong("only the first 32 places tried", says="number of entries", breaks="sizes")
+def first_places(model, x, others):
+    return probed(model, x[:, :32], others[:, :32])
+
+
+@ex.wrong("random tokens in place of others", breaks="alone")
+def by_chance(model, x, others):
+    g = torch.Generator().manual_seed(0)
+    drawn = (torch.randint(4, x.shape, generator=g) if x.dtype == torch.int64
+             else torch.randn(x.shape, generator=g))
+    return probed(model, x, drawn)
+
+
+KNOWN: dict = {}
+
+
+@ex.wrong("the result remembered by the model", says="of call 2", breaks="whole")
+def remembered(model, x, others):
+    if KNOWN.get("model") is not model:
+        KNOWN.update(model=model, result=probed(model, x, others))
+    return KNOWN["result"]
