@@ -1703,8 +1703,8 @@ def commit(past: int, draft: list, says: list) -> tuple:
     """
     # BEGIN SOLUTION
     good = 0
-    for guess, said in zip(draft, says):
-        if guess != said:
+    for token, said in zip(draft, says):
+        if token != said:
             break
         good += 1
     return draft[:good] + says[good:good + 1], says[good], past + 1 + good
