@@ -220,7 +220,8 @@ def test_each_lesson_and_worksheet_has_buttons_that_open_the_notebook_itself(tmp
              for s in catalog.written()]
     config = yaml.safe_load((book.BOOK / "_config.yml").read_text())
     config["repository"]["url"] = "https://github.com/owner/course"
-    config["sphinx"]["config"] = {"html_context": {"default_mode": "auto"}}
+    config["sphinx"]["config"] = {"html_context": {"default_mode": "auto"},
+                                  "templates_path": ["_templates"]}
     source = tmp_path / "_build" / "source"
     for folder in ("notebooks", "exercises"):
         (source / folder).mkdir(parents=True)
