@@ -55,7 +55,7 @@ def course_card() -> Figure:
 
 def stage_card(entry: Stage) -> Figure:
     card = titled(entry.title, entry.promise, f"Deep Learning Systems, stage {entry.number}")
-    sketch(card, entry.number, (0.54, 0.2, 0.42, 0.6))
+    sketch(card, entry.number, (0.58, 0.2, 0.37, 0.6))
     return card
 
 
@@ -66,7 +66,7 @@ def titled(title: str, promise: str, above: str = "") -> Figure:
     card.text(0.06, 0.86, above, color=SOFT, size=21, va="top")
     top = 0.74
     for line in lines:
-        card.text(0.06, top, line, color=INK, size=48, weight="bold", va="top")
+        card.text(0.06, top, line, color=INK, size=46, weight="bold", va="top")
         top -= 0.135
     card.text(0.06, top - 0.03, textwrap.fill(promise, 34), color=SOFT, size=22, va="top",
               linespacing=1.45)
