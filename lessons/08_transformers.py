@@ -1019,8 +1019,8 @@ claim("torch's, 2048 tokens over 1024: bytes at a time",
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
 # %% [markdown] trap="08.4" role="repair"
-# Drag the next tile in, below: what is older shrinks by `fix`, in `total` and in `out`.
-# Switch a rescaling off. Rows whose first tile holds the largest score hide it.
+# Drag the next tile in: what is older shrinks by `fix`. Switch a rescaling off. Rows whose
+# first tile holds the largest score hide it.
 
 # %% role="explore" explorer="online_softmax"
 from dlsys_helpers.explorers.online_softmax import online_softmax
