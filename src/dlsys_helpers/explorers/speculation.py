@@ -2,7 +2,7 @@
 
 import torch
 
-from dlsys_helpers.explorers import Bars, Choice, Lines, Slider, explorer
+from dlsys_helpers.explorers import Bars, Choice, Columns, Grip, Lines, Slider, explorer
 
 TARGET = torch.tensor([0.34, 0.22, 0.15, 0.10, 0.08, 0.06, 0.04, 0.01], dtype=torch.float64)
 NAMES = ["the", "a", "one", "no", "this", "my", "each", "yon"]
@@ -69,12 +69,12 @@ def distance(rule, mix, k):
         Slider("k", "Drafts a call", (1, 2, 3, 4, 6, 8), 4),
     ],
     views=[
-        Lines("place", {"target": "target", "written": "written", "offered": "draft"},
-              title="Probability of each token, %", xlabel=f"token: {', '.join(NAMES)}",
-              ylabel="%", xlim=(0, len(NAMES) - 1), ylim=(0, 60)),
+        Columns("place", {"target": "target", "written": "written", "offered": "draft"},
+                title="Probability of each token, %", xlabel=f"token: {', '.join(NAMES)}",
+                ylabel="%", ylim=(0, 60)),
         Lines("mixes", {"acceptance": "drafts kept", "tv": "written beside target, TV"},
               title="With another draft", xlabel="uniform share in the draft", ylabel="share",
-              xlim=(0, 1), ylim=(0, 1), mark="now"),
+              xlim=(0, 1), ylim=(0, 1), mark="now", grips=[Grip("mix", x=float)]),
         Bars("speed", ["tokens a call"], title="Calls of the large model are saved", limit=9),
     ],
 )
