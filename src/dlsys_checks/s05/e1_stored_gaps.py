@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -242,6 +243,11 @@ def in_train_mode(model, x):
     return gaps
 
 
+@ex.wrong("a copy measured in train mode: the norms before it use the batch", breaks="eval")
+def copy_in_train_mode(model, x):
+    return gaps_of(copy.deepcopy(model).train(), torch.cat([x, x]))
+
+
 ex.wrong("BatchNorm1d only", gaps_of, breaks="kinds", kinds=(nn.BatchNorm1d,))
 ex.wrong("any norm that stores a mean", gaps_of, breaks="kinds",
          kinds=(*BOTH, nn.InstanceNorm2d))
@@ -249,7 +255,7 @@ ex.wrong("only the norms at the top of the model", gaps_of, breaks="depth",
          named=lambda model: [("", model), *model.named_children()])
 ex.wrong("x made float32 first", lambda model, x: gaps_of(model, x.float()), breaks="input",
          says="raised")
-ex.wrong("the batch itself compared, not what enters the norm", breaks="enters",
+ex.wrong("the batch itself compared, not what enters the norm", breaks="result",
          fn=lambda model, x: {
              name: (x.float().mean() - norm.running_mean).abs().div(
                  norm.running_var.sqrt()).max().item()

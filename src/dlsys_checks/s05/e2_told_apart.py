@@ -15,7 +15,8 @@ from dlsys_helpers.expect import (
 )
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("05.2", "told_apart", seen=("x", "weights", "kind"))
+# Kept: the first layer is handed x as it is.
+ex = exercise("05.2", "told_apart", seen=("x", "weights", "kind"), kept=("seen",))
 
 ex.promise("result", "Which share of a stream differs between its rows, layer by layer.",
            says=("share", "number of"))
@@ -126,6 +127,7 @@ def law(out, x, weights, kind):
         shares, seen = expected(rows, weights, kind)
         expect_equal("order of calls of the layers", got["calls"], list(range(len(weights))),
                      "Each layer once, in turn.")
+        expect_length("arguments of the layers", got["seen"], len(seen))
         for k, (mine, right) in enumerate(zip(got["seen"], seen, strict=True)):
             expect_close(f"argument of layer {k}", mine, right, rtol=1e-4)
         expect_type("list of shares", got["shares"], list)
@@ -215,7 +217,7 @@ ex.wrong("the unbiased variance, N - 1 rows", behind, breaks="squares",
 ex.wrong("sizes in place of squares", behind, breaks="squares",
          share=ratio(lambda h: (h - h.mean(0)).abs().mean(), lambda h: h.abs().mean()))
 ex.wrong("the root of the share", lambda layers, x: [
-    share ** 0.5 for share in behind(layers, x)], breaks="squares")
+    share ** 0.5 for share in behind(layers, x)], breaks="result")
 ex.wrong("the variance itself, over nothing", behind, breaks="whole",
          share=lambda h: left(h).item())
 ex.wrong("over the variance of all numbers", behind, breaks="whole",

@@ -199,7 +199,7 @@ ex.wrong("the model itself left out", breaks="names",
          fn=lambda model, x: [name for name in parted(model, x) if name])
 ex.wrong("from the innermost to the model", breaks="names",
          fn=lambda model, x: parted(model, x)[::-1])
-ex.wrong("only the model's own children", breaks="returned", says="names",
+ex.wrong("only the model's own children", breaks="result",
          fn=lambda model, x: [name for name in parted(model, x) if "." not in name])
 ex.wrong("every nn.Dropout of the model", says="names", breaks=("returned", "mode"),
          fn=lambda model, x: (parted(model, x), [
