@@ -1345,16 +1345,6 @@ claim("letters a time, longest answer over fits now",
 claim("letters a time, half the growth over fits now", half / fits,
       above=0.95)
 
-# %% [markdown] role="concept"
-# A prefill is one long step, and while it runs nobody else gets a letter. So it can be cut
-# into pieces. Below, choose the pieces and the load. Guess first: with smaller pieces, which
-# of these falls: the worst gap between two letters, or its 99th percentile?
-
-# %% role="explore" explorer="scheduler"
-from dlsys_helpers.explorers.scheduler import scheduler
-
-scheduler
-
 # %% role="concept" tags=["plumbing"]
 def lives(lengths, slots, continuous):
     """Spans (start, end, name) of each slot; all requests are there."""
@@ -1391,6 +1381,16 @@ draw_lanes({**{f"static {n[5:]}": s for n, s in static.items()},
 # %% role="concept"
 claim("steps, static batch over continuous", long_way / short_way,
       above=1.2)
+
+# %% [markdown] role="concept"
+# A prefill is one long step, and while it runs nobody else gets a letter. So it can be cut
+# into pieces. Below, choose how prompts are read, the load and the memory. Guess first: with smaller pieces, which
+# of these falls: the worst wait between two tokens, or the one that 99 % stay below?
+
+# %% role="explore" explorer="scheduler"
+from dlsys_helpers.explorers.scheduler import scheduler
+
+scheduler
 
 # %% [markdown] trap="13.5" role="situation" core=true fault="a refused draft is replaced by a draw from the whole target" symptom="speculative decoding changes what the model writes, at the right acceptance rate"
 # ## A cheap writer and a dear reader
@@ -1469,6 +1469,15 @@ right = comes_out(kept, missing)
 # %% trap="13.5" role="repair"
 claim("total variation, refusals drawn from what is missing",
       variation(right, p).max(), below=1e-9)
+
+# %% [markdown] trap="13.5" role="repair"
+# Below, mix the draft between the target and a uniform one, and choose a rule. Look for a
+# rule that keeps *more* drafts than the right one.
+
+# %% role="explore" explorer="speculation"
+from dlsys_helpers.explorers.speculation import speculation
+
+speculation
 
 # %% [markdown] trap="13.5" role="more" topics="keep if p >= q · a draft that takes its likeliest letter · another temperature"
 # Relatives of this fault, each seen in code. `p >= q` as the test forbids letters for ever. A
