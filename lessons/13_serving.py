@@ -512,8 +512,8 @@ class Blocks:
     after give(b) it is 3.
     """
 
-    # BEGIN SOLUTION
     def __init__(self, n: int) -> None:
+        # BEGIN SOLUTION
         self.readers = [0] * n
 
     def take(self, k: int) -> list:
@@ -1081,8 +1081,8 @@ class Stream:
     push(b"d!") "\\nUsed!", end() "".
     """
 
-    # BEGIN SOLUTION
     def __init__(self, stops: list) -> None:
+        # BEGIN SOLUTION
         self.stops, self.held, self.over = stops, "", False
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
