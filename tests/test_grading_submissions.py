@@ -647,6 +647,11 @@ def test_the_courses_own_notebooks_never_count(view):
         submitted_notebook.parse(data, stage=1)
 
 
+def test_an_exercise_may_ask_for_a_class():
+    assert submitted_notebook.defines("class  F:\n  def g(self", "F")
+    assert not submitted_notebook.defines("classF = 1; classes = F\nclass Fs:", "F")
+
+
 def test_a_megabyte_of_empty_lines_takes_no_time():
     assert not submitted_notebook.defines("\n" * 10**6, "f")
     assert submitted_notebook.defines("\n" * 10**6 + "  async  def f(x):", "f")

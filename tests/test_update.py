@@ -109,6 +109,13 @@ def test_half_an_answer_is_one_too_and_a_stub_is_none(course):
     assert [line[:5] for line in update.update(1).lines] == ["01.4:"]
 
 
+def test_the_stub_of_a_class_is_no_answer_and_a_method_more_is_one():
+    stub = ('class Blocks:\n    """Text."""\n\n    def __init__(self, n):\n'
+            '        raise NotImplementedError("exercise 13.1 is not written yet")\n')
+    assert update._is_unwritten(stub)
+    assert not update._is_unwritten(stub + "\n    def left(self):\n        return 0\n")
+
+
 def test_cells_and_imports_of_ones_own_come_along(course):
     def own(cells):
         cells[2]["source"] += ("\nimport itertools\nfrom collections import (\n    Counter,\n"

@@ -161,6 +161,8 @@ def _is_unwritten(source: str) -> bool:
     """Whether the stub's error alone stands below the text of the exercise."""
     found = _last(source)
     body = getattr(found, "body", [])[ast.get_docstring(found) is not None if found else 0:]
+    if isinstance(found, ast.ClassDef) and len(body) == 1:
+        body = getattr(body[0], "body", body)  # the stub of a class has an __init__ alone
     return len(body) == 1 and isinstance(body[0], ast.Raise) and _NOT_WRITTEN in source
 
 

@@ -135,8 +135,8 @@ def _calls(source: str, names: Iterable[str]) -> list[str]:
 
 
 def defines(source: str, function: str) -> bool:
-    """Whether the source of a cell, broken or not, has a `def` of this function."""
-    pattern = rf"^[ \t]*(async[ \t]+)?def[ \t]+{re.escape(function)}\b"
+    """Whether the source of a cell, broken or not, has a `def` of this function, or its class."""
+    pattern = rf"^[ \t]*((async[ \t]+)?def|class)[ \t]+{re.escape(function)}\b"
     return re.search(pattern, source, re.M) is not None
 
 

@@ -34,7 +34,8 @@ ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
 ex.promise("example", "Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0].",
            cases=("the example",))
 
-SHIFTS = (1, 2, 100, 1000, 1024, 10_000, 65_536, 100_000)
+SHIFTS = (1000, 1024, 10_000, 65_536, 100_000)  # beyond those that the longest case holds
+LONGEST, FEWEST = 250, 40                       # steps of a request, steps that are compared
 
 
 @ex.cases
@@ -81,7 +82,9 @@ def cases(g):
                 rows=list(range(20))),
             one("the same seeds in one batch", some(1, 30), [s] * 20, [4, 5] * 10),
             *[apart(f"{d} steps behind the neighbour", s, s + 1, d) for d in SHIFTS],
-            apart("one step behind the one before", s + 1, s, 1),
+            one("two neighbours at all distances", some(1, 60), [s] * LONGEST + [s + 1] * LONGEST,
+                [*range(LONGEST), *range(LONGEST)], pairs=-LONGEST),
+            *[apart(f"seeds {d} apart", s, s + d, 0) for d in (100, 256, 65_536)],
             apart("side by side with the neighbour", s, s + 1, 0),
             apart("far apart", far[0], far[1], 0),
             ("the example", {"probs": torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64),
@@ -123,7 +126,9 @@ def law(out, probs, rows, seeds, steps, order, pairs):
         raise Broken("tokens that do not exist", int(tokens.max()), f"0 to {probs.shape[1] - 1}")
     chances = probs[rows, tokens]
     expect_equal("tokens of probability 0 that came", int((chances == 0).sum()), 0)
-    if pairs:
+    if pairs < 0:
+        meet(tokens[:-pairs], tokens[-pairs:])
+    elif pairs:
         same = int((tokens[:pairs] == tokens[pairs:]).sum())
         if same > pairs // 2:
             raise Broken("equal tokens of two requests", f"{same} of {pairs}", "few",
@@ -140,6 +145,17 @@ def law(out, probs, rows, seeds, steps, order, pairs):
                  f"{len(order)} of the {n} rows, in another order.")
     changes = sum(one != [int(tokens[i])] for one, i in zip(out["alone"], order))
     expect_equal("tokens that change in a batch of one", changes, 0)
+
+
+def meet(one, other):
+    """Raise Broken where two requests, or one and itself later, draw alike at some distance."""
+    for a, b, whose in ((one, other, "two requests"), (other, one, "two requests"),
+                        (one, one, "two requests, one of them this one itself")):
+        for d in range(whose.endswith("itself"), len(a) - FEWEST):
+            same = int((a[d:] == b[:len(b) - d]).sum())
+            if same > 0.3 * (len(a) - d):
+                raise Broken(f"equal tokens of {whose}", f"{same} of {len(a) - d}", "few",
+                             f"Seeds that are neighbours, {d} steps apart.")
 
 
 # ---- wrong, by name
@@ -202,6 +218,12 @@ ex.wrong("seed + step as the seed", made, breaks="apart",
          number=lambda seed, step: first(seed + step))
 ex.wrong("seed - step as the seed", made, says="", breaks=("apart", "follows"),
          number=lambda seed, step: first(abs(seed - step)))
+ex.wrong("31 times the seed, plus the step", made, breaks="apart",
+         number=lambda seed, step: first(31 * seed + step))
+ex.wrong("the same number for two steps in a row", made, breaks=("apart", "follows"),
+         says="", number=lambda seed, step: np.random.default_rng([seed, step // 2]).random())
+ex.wrong("the last two digits of the seed", made, breaks=("apart", "seeds", "numbers"), says="",
+         number=lambda seed, step: np.random.default_rng([seed % 100, step]).random())
 ex.wrong("1000 times the seed, plus the step", made, breaks="apart",
          number=lambda seed, step: first(1000 * seed + step))
 ex.wrong("the product of seed and step", made, says="", breaks=("seeds", "numbers"),
