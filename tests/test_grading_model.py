@@ -13,6 +13,7 @@ from grading_samples import entry, without_sandbox, worksheet
 from dlsys import cli, model_rows, my_parts
 from dlsys.grading import (
     cohort,
+    due,
     judge,
     model_laws,
     pages,
@@ -255,3 +256,9 @@ def test_the_command_leaves_the_file_out_unless_it_is_asked(tmp_path, capsys):
 
 def test_every_part_is_one_of_the_catalogue():
     assert set(ROWS) == set(BY_ID)
+
+
+def test_a_course_may_say_when_it_is_due(tmp_path):
+    path = tmp_path / "course.toml"
+    path.write_text('late = "10%/day"\n[due]\n90 = 2027-01-15T23:59:00+01:00\n')
+    assert list(due.read(path).due) == [model_rows.NUMBER]

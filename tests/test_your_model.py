@@ -53,6 +53,8 @@ def test_the_notebook_runs_with_all_parts_the_learners(work, monkeypatch):
     names = {"__name__": "__main__"}
     for cell in lessons.read(SOURCE).of(kind="code"):
         run_cell(cell.source, f"<{cell['id']}>", names)
+        if cell.source.startswith("rehearse("):
+            calls.clear()  # it tries every part; what counts is the model's own use
     assert len(claims.LOG) > 20
     assert all(claim.holds for claim in claims.LOG)
     assert {part.id for part in CATALOGUE} - set(calls) == IN_RANKS

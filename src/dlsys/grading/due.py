@@ -145,7 +145,8 @@ def _matched(path: Path, facts: dict[str, Any], name: str, form: re.Pattern,
 
 
 def _stage(where: object, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and assignments.is_known(int(text[:6]))):
+    number = int(text[:6]) if text.isascii() and text.isdigit() else 0
+    if not (assignments.is_known(number) or assignments.is_model(number)):
         raise BadCourse(f"{where}: got stage {clean(text, 20)!r}, expected the number of a stage "
                         "or of an exam sheet.")
     return int(text)
