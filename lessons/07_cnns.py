@@ -1152,12 +1152,12 @@ losses = fit(model, brighter, labels, steps=100, lr=1e-2)
 
 # %% trap="07.7" role="guess" quoted="wrong"
 guess("07.7", "The two read nearly all of the old digits before. And now?",
-      choices=["the same share: body and head are the same",
-               "a point more or less: rounding and luck",
-               "clearly fewer"])
+      choices=["at most seven in ten", "from seven to nine in ten",
+               "a few less than before, over nine in ten",
+               "exactly as many: body and head are the same"])
 
 # %% trap="07.7" role="look"
-measured("07.7", 2)
+measured("07.7", 0)
 
 # %% trap="07.7" role="look"
 changed = [name for name, now in frozen.state_dict().items()
@@ -1167,12 +1167,13 @@ print(f"old digits read: {score_before:.2f} -> {old_score(frozen):.2f}")
 
 # %% trap="07.7" role="look"
 claim("old digits lost, as a share", score_before - old_score(frozen),
-      above=0.05)
+      above=0.3)
 
 # %% [markdown] trap="07.7" role="why"
 # `requires_grad` speaks of gradients. BatchNorm's running mean and variance have none:
 # they are buffers (trap 05.5), and each pass in train mode moves them, under
-# `torch.no_grad()` too. The body's norms now describe the new scanner.
+# `torch.no_grad()` too. The body's norms now describe the new scanner. A guesser would read
+# one old digit in five.
 
 # %% trap="07.7" role="why"
 def stored(kept, channel):
@@ -1441,7 +1442,8 @@ def hidden_values(model: nn.Module) -> int:
 # Pictures from a file come as `(N, H, W, C)`, torch wants `(N, C, H, W)`. A colleague
 # writes `x.reshape(N, C, H, W)`: the shape is right, nothing fails. The digits have
 # colours and lie somewhere on a canvas of 12 x 12 pixels. One net is trained on pictures
-# whose axes were moved properly.
+# whose axes were moved properly, a second one on what `reshape` made of them. Each is then
+# served as it was trained.
 
 # %% trap="07.9" role="break"
 def coloured(x, seed, side=12):
@@ -1472,24 +1474,43 @@ def colour_reader(way):
         batch=32)
     return net
 
-# %% trap="07.9" role="guess"
-guess("07.9", "Served by `reshape`: what share does it read?",
-      choices=["about one in ten: it guesses",
-               "about half: the ink is all still there",
-               "nearly as many: colours are a little off",
-               "as many: each number is still there"])
-
-# %% trap="07.9" role="look"
-measured("07.9", 0)
-
-# %% trap="07.9" role="look"
-proper = colour_reader("permute")
+# %% trap="07.9" role="break"
+proper, scrambled = colour_reader("permute"), colour_reader("reshape")
 share = {way: accuracy(proper, turn(files_test), y_test)
          for way, turn in ways_in.items()}
-print({way: f"{right:.2f}" for way, right in share.items()})
+consistent = accuracy(scrambled, ways_in["reshape"](files_test), y_test)
+
+# %% trap="07.9" role="guess"
+guess("07.9", "What share of the test digits does the second net read?",
+      unit="%")
+
+# %% trap="07.9" role="look"
+print(f"permute in both: {share['permute']:.2f}")
+print(f"reshape in both: {consistent:.2f}")
+
+# %% trap="07.9" role="look"
+measured("07.9", 100 * consistent, right=(30, 90))
+
+# %% trap="07.9" role="look"
+claim("reshape in training and serving: share read", consistent, above=0.2)
+
+# %% [markdown] trap="07.9" role="look"
+# It learns on scrambled pictures and reads most of them. Nothing in its loss tells you.
+# Only when a picture reaches the first net by the other way does the fault show:
 
 # %% trap="07.9" role="look"
 claim("share read when served by reshape", share["reshape"], below=0.3)
+
+# %% trap="07.9" role="look"
+plot_columns({"permute, both": share["permute"],
+              "reshape, both": consistent,
+              "reshape, serving": share["reshape"]}, form=".2f",
+             xlabel="axes moved by", ylabel="share of test digits read",
+             reference=(0.1, "guessing"),
+             title="The same mistake on both sides hides",
+             alt="Three columns beside a line at guessing. Permute in "
+                 "both is highest, reshape in both lower, reshape in "
+                 "serving alone near the line.")
 
 # %% [markdown] trap="07.9" role="why"
 # `reshape` keeps the order in memory and draws new borders through it: the first
@@ -1525,28 +1546,10 @@ claim("the second number of channel 0 by permute, of pixel 1",
 # %% trap="07.9" role="repair"
 claim("share read when served as trained", share["permute"], above=0.75)
 
-# %% [markdown] trap="07.9" role="more" topics="the same mistake in training and serving · the other number"
-# What if training and serving make the same mistake? The net then learns on scrambled
-# pictures. It still reads most of them:
+# %% [markdown] trap="07.9" role="more" topics="what the scrambling cost · the other number"
+# What the second net lost against the first:
 
 # %% trap="07.9" role="more"
-scrambled = colour_reader("reshape")
-consistent = accuracy(scrambled, ways_in["reshape"](files_test), y_test)
-print(f"reshape in both: {consistent:.2f}")
-
-# %% trap="07.9" role="more"
-plot_columns({"permute, both": share["permute"],
-              "reshape, both": consistent,
-              "reshape, serving": share["reshape"]}, form=".2f",
-             xlabel="axes moved by", ylabel="share of test digits read",
-             reference=(0.1, "guessing"),
-             title="The same mistake on both sides hides",
-             alt="Three columns beside a line at guessing. Permute in "
-                 "both is highest, reshape in both lower, reshape in "
-                 "serving alone near the line.")
-
-# %% trap="07.9" role="more"
-claim("reshape in training and serving: share read", consistent, above=0.2)
 claim("what the scrambling cost, as a share",
       share["permute"] - consistent, above=0.02)
 claim("the same by reshape, still of pixel 0",
@@ -1590,9 +1593,9 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="07.10" role="situation" core=true fault="head replaced after the optimizer was made" symptom="loss does not fall after replacing the head; optimizer holds old parameters"
 # ## A new head
 #
-# You freeze the body, make the optimizer, and remember that the head still has the old
-# digits' five outputs. So you put a new `nn.Linear` in its place and train for 200
-# steps on the new digits.
+# You make an Adam for all weights of the reader, and remember that its head still has the
+# old digits' five outputs. So you put a new `nn.Linear` in its place and train for 200
+# steps on the new digits. Nothing is frozen.
 
 # %% trap="07.10" role="break"
 xs, ys = x_train[~low], y_train[~low] - 5         # all the new digits
@@ -1610,25 +1613,39 @@ def train(model, optimizer, steps=200):
     return [*losses, F.cross_entropy(model(xs), ys).item()]
 
 # %% trap="07.10" role="break"
+free = copy.deepcopy(teacher)
+optimizer = torch.optim.Adam(free.parameters(), lr=1e-2)
+free.head = nn.Linear(64, 5)
+start = free.head.weight.detach().clone()
+free_losses = train(free, optimizer)
+
+# %% trap="07.10" role="guess"
+guess("07.10", "What share of the new test digits does it read after the "
+      "200 steps?", unit="%")
+
+# %% trap="07.10" role="look"
+free_reads = accuracy(free, xt, yt)
+shift = (free.head.weight - start).abs().max()
+print(f"new digits read: {free_reads:.2f}")
+print(f"largest move of a weight in the head: {shift:.1f}")
+
+# %% trap="07.10" role="look"
+measured("07.10", 100 * free_reads, right=(85, 100))
+
+# %% trap="07.10" role="look"
+claim("largest move of a weight in the head", shift, expected=0)
+
+# %% [markdown] trap="07.10" role="look"
+# Its head is as random as at the start, and no curve says so: the body has learned to suit
+# it. Freeze the body, and the same order shows:
+
+# %% trap="07.10" role="look"
 late = copy.deepcopy(teacher)
 late.body.requires_grad_(False)
 optimizer = torch.optim.Adam(late.parameters(), lr=1e-2)
 late.head = nn.Linear(64, 5)
 stuck = train(late, optimizer)
-
-# %% trap="07.10" role="guess"
-guess("07.10", "What happens?",
-      choices=["an error: the optimizer's tensors are not the model's",
-               "the loss does not move by a single digit",
-               "it trains as it should: the model is looked up each step",
-               "the loss falls, but slowly"])
-
-# %% trap="07.10" role="look"
-measured("07.10", 1)
-
-# %% trap="07.10" role="look"
 print(f"loss before {stuck[0]:.4f}   after 200 steps {stuck[-1]:.4f}")
-print(f"new digits read: {accuracy(late, xt, yt):.2f}")
 
 # %% trap="07.10" role="look"
 claim("what 200 steps changed in the loss", stuck[0] - stuck[-1],
@@ -1640,8 +1657,8 @@ claim("what 200 steps changed in the loss", stuck[0] - stuck[-1],
 # `None`, so each step skips it (stage 4).
 
 # %% trap="07.10" role="why"
-draw_blocks({"the model runs": ["body, frozen", "new head"],
-             "the optimizer holds": [("body, frozen", "old head")]},
+draw_blocks({"the model runs": ["body", "new head"],
+             "the optimizer holds": [("body", "old head")]},
             marks={"the optimizer holds": ["old head"]},
             captions={"the model runs": "nobody steps the new head",
                       "the optimizer holds": "a head that nobody runs"},
@@ -1671,34 +1688,25 @@ print("optimizer after the head:", moved(fresh, fresh_optimizer))
 falling = train(fresh, fresh_optimizer)
 
 # %% trap="07.10" role="repair"
-plot_lines(range(201), {"head last": stuck, "optimizer last": falling},
+plot_lines(range(201), {"head last": stuck, "optimizer last": falling,
+                        "head last, body free": free_losses},
            xlabel="step", ylabel="loss on the new digits",
            title="Made before the head, the optimizer misses it",
-           alt="Loss over 200 steps. With the head put in last it is a "
-               "level line, with the optimizer made last it falls.")
+           alt="Loss over 200 steps. With the body frozen and the head put "
+               "in last it is a level line, with the optimizer made last "
+               "it falls. It falls most with the body free, though its "
+               "head never moves.")
 
 # %% trap="07.10" role="repair"
 claim("loss that the other order takes away", falling[0] - falling[-1],
       above=0.3)
 
-# %% [markdown] trap="07.10" role="more" topics="a body that is not frozen hides it · what moves · weight decay on frozen tensors"
-# With the body left trainable, the same mistake hides at this rate: the body learns to
-# suit a random head, and the loss falls.
-
-# %% trap="07.10" role="more"
-free = copy.deepcopy(teacher)
-optimizer = torch.optim.Adam(free.parameters(), lr=1e-2)
-free.head = nn.Linear(64, 5)
-start = free.head.weight.detach().clone()
-train(free, optimizer)
-shift = (free.head.weight - start).abs().max()
-print(f"new digits read: {accuracy(free, xt, yt):.2f}")
-print(f"largest move of a weight in the head: {shift:.1f}")
+# %% [markdown] trap="07.10" role="more" topics="how many it reads, frozen and not · what moves · weight decay on frozen tensors"
+# With the body free the net reads nearly all new digits, with the body frozen it guesses:
 
 # %% trap="07.10" role="more"
 claim("share of the new digits read with a head that never moved",
-      accuracy(free, xt, yt), above=0.85)
-claim("largest move of a weight in the head", shift, expected=0)
+      free_reads, above=0.85)
 claim("share of the new digits read", accuracy(late, xt, yt), below=0.5)
 claim("tensors that move in the broken order", len(still), expected=0)
 

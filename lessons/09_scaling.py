@@ -413,48 +413,72 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 # clipping".
 
 # %% [markdown] trap="09.8" role="situation" core=true fault="weights in bfloat16 lose small updates" symptom="pure bfloat16 training stalls, small updates have no effect, weights do not change"
-# ## A thousand small steps
+# ## A hundred small steps
 #
 # To save memory you put the weights themselves into `bfloat16`: `model.bfloat16()`, two
 # bytes a weight, and the optimizer works on these. One weight stands at 1.0, and each
-# step adds 0.001 to it.
+# step adds 0.004 to it. In `float32` a hundred such steps move it by 0.4.
 
 # %% trap="09.8" role="break"
-weight = torch.tensor(1.0, dtype=torch.bfloat16)
-for _ in range(1000):
-    weight += 0.001
+def steps_of(size, dtype, steps=300):
+    """What a weight reads before and after each step; it begins at 1."""
+    weight = torch.tensor(1.0, dtype=dtype)
+    read = [1.0]
+    for _ in range(steps):
+        weight += size
+        read.append(weight.item())
+    return read
+
+full = steps_of(0.004, torch.float32)
+short = steps_of(0.004, torch.bfloat16)
 
 # %% trap="09.8" role="guess"
-guess("09.8", "What does the weight read after a thousand such steps?",
-      choices=["2.0, as in 32 bits",
-               "about 1.99, each step loses a little",
-               "1.0, as before"])
+guess("09.8", "In a hundred steps, how far does the weight move in "
+      "`bfloat16`, as a share of those 0.4?", unit="%")
 
 # %% trap="09.8" role="look"
-print("weight", weight.item())
+print(f"after 100 steps: {full[100]:.3f} in 32 bits, {short[100]:.3f} "
+      "in bfloat16")
 
 # %% trap="09.8" role="look"
-measured("09.8", 2)
+measured("09.8", 100 * (short[100] - 1) / 0.4, right=(180, 210))
+
+# %% [markdown] trap="09.8" role="look"
+# Nearly twice as far, and after 128 steps it stops. Steps that are a little shorter are
+# lost from the first one on:
 
 # %% trap="09.8" role="look"
-claim("the weight after 1,000 steps of 0.001", weight.item(), expected=1)
+plot_lines(range(301), {"0.004 in 32 bits": full,
+                        "0.004 in bfloat16": short,
+                        "0.003 in bfloat16": steps_of(0.003,
+                                                      torch.bfloat16)},
+           title="Rounded, a step is twice as long, or nothing",
+           xlabel="step", ylabel="the weight",
+           alt="Three lines over 300 steps. In 32 bits the weight rises "
+           "evenly to 2.2. In bfloat16 it rises twice as fast to 2 and "
+           "stays there; with steps of 0.003 it stays at 1.")
+
+# %% trap="09.8" role="look"
+claim("the weight after 1,000 steps of 0.001",
+      steps_of(0.001, torch.bfloat16, 1000)[-1], expected=1)
 
 # %% [markdown] trap="09.8" role="why"
 # With 7 bits for the fraction there are 128 steps between 1 and 2, so the next number
-# after 1 is about `1.008`. The sum `1.001` is nearer to 1 and becomes 1 again, a
-# thousand times. The gradient was right and the optimizer did its work; the result does
+# after 1 is about `1.008`. The sum `1.004` is a little nearer to it than to 1, and the
+# step doubles; `1.003` becomes 1 again, each time. From 2 on the gaps are twice as wide, and
+# 0.004 is lost, too. The gradient was right and the optimizer did its work; the result does
 # not fit into the weight.
 
 # %% trap="09.8" role="why"
 gap_at_1 = torch.finfo(torch.bfloat16).eps
 draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
                         for k in range(3)],
-           "the sum": [(1.001, "1.001")]},
+           "the sums": [(1.003, "1.003"), (1.004, "")]},
           moments={"rounds up from here": 1 + gap_at_1 / 2},
-          title="1.001 rounds to 1",
+          title="1.003 rounds to 1, and 1.004 does not",
           alt="A number line. bfloat16 has the numbers 1, 1.0078 and "
-          "1.0156; the sum 1.001 lies close to 1, far left of the middle "
-          "at 1.0039, from which it would round up.")
+          "1.0156. The sum 1.003 lies left of the middle at 1.0039, the "
+          "sum 1.004 just right of it, where it rounds up.")
 
 # %% [markdown] trap="09.8" role="repair"
 # A step is lost when it is smaller than half the gap: upwards a `256`th of the weight at
@@ -498,6 +522,10 @@ print("counter", counter.item())
 # %% trap="09.8" role="more"
 claim("what a counter in bfloat16 reads after 1,000 additions of 1",
       counter.item(), expected=256)
+claim("100 steps of 0.004 in bfloat16: way over that in 32 bits",
+      (short[100] - 1) / (full[100] - 1), expected=1.953, within=0.001)
+claim("the weight after 300 steps of 0.004 in bfloat16", short[-1],
+      expected=2)
 claim("steps between 1 and 2 in bfloat16",
       1 / torch.finfo(torch.bfloat16).eps, expected=128)
 
@@ -1421,8 +1449,8 @@ def both_ranks(wrapped):
 past, past_losses = both_ranks(wrapped=0)
 
 # %% trap="09.11" role="guess"
-guess("09.11", "In how many of the 100 steps do the ranks average their "
-      "gradients?", unit="steps")
+guess("09.11", "After the 100 steps, how far are the weights of rank 0 "
+      "from those of rank 1, as a share of their length?", unit="%")
 
 # %% trap="09.11" role="look"
 apart = (reads(past[0]) != reads(past[1])).sum().item()
@@ -1434,7 +1462,7 @@ print(f"test digits that the ranks read differently: {apart}")
 print("all_reduce on the tape:", calls("all_reduce"))
 
 # %% trap="09.11" role="look"
-measured("09.11", calls("all_reduce"), right=(0, 0))
+measured("09.11", 100 * gap(*past), right=(25, 70))
 
 # %% trap="09.11" role="look"
 claim("all_reduce calls in 100 steps", calls("all_reduce"), expected=0)

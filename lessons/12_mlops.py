@@ -297,10 +297,11 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 #
 # A net of eight hidden layers with sigmoids reads the value of a digit, 0 to 9, as a
 # number: mean squared error, plain SGD, 200 steps. The log shows one number a step. It
-# falls from far above to about 8, and then it moves little. "It learns, it only needs more
-# time," says the log's owner.
+# falls from far above to about 8, the variance of the targets, which a constant mean
+# reaches, too. The first layer has hardly moved.
 #
-# You show the net the zeros of the training set, then the nines.
+# So you take Adam, at a rate of 0.01. After 200 steps each of the nine layers has moved by
+# more than its own size. "Now all of them learn," says a colleague.
 
 # %% trap="12.2" role="break"
 values = y_train.float()[:, None]                # (1300, 1)
@@ -324,44 +325,52 @@ def run(net, lr, optimizer=torch.optim.SGD):
 
 asleep = deep(nn.Sigmoid)
 log, moved = run(asleep, lr=0.02)
+restless = deep(nn.Sigmoid)
+busy_log, busy = run(restless, 0.01, torch.optim.Adam)
 
 # %% trap="12.2" role="guess" quoted="wrong"
-guess("12.2", "What does it answer, on average?",
-      choices=["about 1 to zeros, about 8 to nines",
-               "about 3 to zeros, about 6 to nines: it is on its way",
-               "the same to both, in the first three digits"])
+guess("12.2", "How large is Adam's last loss, as a share of the variance "
+      "of the targets?", unit="%")
 
 # %% trap="12.2" role="look"
+variance = values.var(unbiased=False).item()
+last, busy_last = np.mean(log[-20:]), np.mean(busy_log[-20:])
+print(f"loss by SGD {last:.2f}, by Adam {busy_last:.2f}, variance of the "
+      f"targets {variance:.2f}")
 with torch.no_grad():
-    to_zeros, to_nines = (asleep(x_train[y_train == digit]).mean().item()
-                          for digit in (0, 9))
-last, variance = np.mean(log[-20:]), values.var(unbiased=False).item()
-print(f"answer to zeros {to_zeros:.2f}, to nines {to_nines:.2f}")
-print(f"loss {last:.2f}, variance of the targets {variance:.2f}")
+    for digit in (0, 9):
+        seen = restless(x_train[y_train == digit]).mean().item()
+        print(f"Adam's net answers to {digit}: {seen:.2f}")
 
 # %% trap="12.2" role="look"
-measured("12.2", 2)
+measured("12.2", 100 * busy_last / variance, right=(80, 120))
+
+# %% trap="12.2" role="look"
+claim("loss over the variance under Adam", busy_last / variance, above=0.85)
 
 # %% [markdown] trap="12.2" role="look"
-# It gives about the mean of all targets, whatever comes in. The loss of a constant mean is the
-# *variance* of the targets, and that is where the log stands.
+# It gives the mean of all targets, whatever comes in, as the net trained by SGD does. The loss
+# of a constant mean is the *variance* of the targets, and that is where both logs stand.
 
 # %% trap="12.2" role="look"
 claim("loss over the variance of the targets", last / variance,
       expected=1, within=0.1)
 
 # %% trap="12.2" role="look"
-plot_lines(range(1, 201), {"loss": log, "a constant": [variance] * 200},
+plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
+                           "a constant": [variance] * 200},
            xlabel="step", ylabel="loss",
            title="The loss falls to that of a constant",
-           alt="The loss falls within a few dozen steps to the line of the "
-               "variance of the targets, and goes up and down around it.")
+           alt="Two losses fall within a few dozen steps to the line of "
+               "the variance of the targets, and go up and down around "
+               "it.")
 
 # %% [markdown] trap="12.2" role="why"
 # Each sigmoid passes on a quarter of a gradient at most, and with small weights between
 # them each layer keeps far less: nearly nothing reaches the first layers. On the way forward
 # each sigmoid flattens, so the last layer gets nearly the same for each picture. From that
-# it can learn the mean, and no more.
+# it can learn the mean, and no more. Adam divides each gradient by its own size, so one far
+# below a millionth makes a full step: its layers move, and still see no picture.
 
 # %% trap="12.2" role="why"
 claim("relative change of the first layer", moved[0], below=1e-4)
@@ -384,13 +393,14 @@ claim("loss over the variance, with ReLU", awake_last / variance,
       below=0.6)
 
 # %% trap="12.2" role="repair"
-plot_lines(range(1, 10), {"sigmoid": moved, "ReLU + He": awake_moved},
+plot_lines(range(1, 10), {"sigmoid, SGD": moved, "sigmoid, Adam": busy,
+                          "ReLU + He, SGD": awake_moved},
            logy=True, xlabel="layer, input to output",
            ylabel="change over size",
-           title="One number a layer shows who sleeps",
-           alt="Relative change of nine layers, log axis. With sigmoids it "
-               "falls by orders of magnitude from the last layer to the "
-               "first, with ReLU all layers move.")
+           title="One number a layer shows who sleeps, not who learns",
+           alt="Relative change of nine layers, log axis. With sigmoids "
+               "and SGD it falls by orders of magnitude from the last "
+               "layer to the first. With Adam, and with ReLU, all move.")
 
 # %% [markdown] trap="12.2" role="more" topics="the last layer · what a last hidden unit still tells"
 # The sigmoid net's last layer moved by more than its own size, and its last hidden units
@@ -406,20 +416,12 @@ claim("relative change of the first layer, with ReLU", awake_moved[0],
       above=0.03)
 
 # %% [markdown] trap="12.2" role="folklore"
-# **Told:** a layer that moves learns. **Measured:** not under Adam. It divides each
-# gradient by its own size, so one far below a millionth makes a full step, down to about
-# its `eps`, 1e-8. The same sigmoid net moves in all its layers and still outputs the mean:
-# the report shows who sleeps, not who learns.
-
-# %% trap="12.2" role="folklore"
-busy_log, busy = run(deep(nn.Sigmoid), 0.01, torch.optim.Adam)
-busy_last = np.mean(busy_log[-20:])
-print("Adam:", " ".join(f"{m:.1f}" for m in busy))
-print(f"loss over the variance: {busy_last / variance:.2f}")
+# **Told:** a layer that moves learns. **Measured:** not under Adam, which makes full steps
+# of gradients down to about its `eps`, 1e-8. The report shows who sleeps; the loss beside
+# the variance shows who learns.
 
 # %% trap="12.2" role="folklore"
 claim("relative change of the first layer under Adam", busy[0], above=0.3)
-claim("loss over the variance under Adam", busy_last / variance, above=0.85)
 
 # %% trap="12.2" role="exercise" points=3 difficulty=2 minutes=10
 def layer_report(model: nn.Module, step) -> dict:
@@ -843,12 +845,11 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # ## The same picture twice
 #
 # A net maps pictures to 8 numbers, and a loss looks at distances between pairs of
-# pictures: the root of the summed squares. A root's slope is infinite at zero, so somebody
-# has written `torch.where(d2 > 0, d2.sqrt(), 0)`. In one batch of 64 pairs, one pair is the
-# same picture twice. The loss of this batch is 0.2, as always. "If one gradient explodes,
-# the clipping protects the others," says a colleague.
-#
-# You clip, take one step of SGD, and count.
+# pictures: the root of the summed squares. A root's slope is infinite at zero, and in one
+# batch of 64 pairs, one pair is the same picture twice. Somebody has guarded the root by
+# `torch.where`. Below are five further guards, each from somebody's code. The loss of this
+# batch is 0.2, as always, by all six. "One is as good as the other," says a colleague:
+# "no infinite value comes out of any of them."
 
 # %% trap="12.5" role="break"
 def guarded(d2):
@@ -868,25 +869,46 @@ def gradients(root):
     return loss.item()
 
 # %% trap="12.5" role="break"
-loss = gradients(guarded)
-raw = [p.grad.clone() for p in net.parameters()]
-nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-clipped = [p.grad for p in net.parameters()]
-stepped = [p.detach() - 0.1 * p.grad for p in net.parameters()]
+guards = {
+    "where": guarded,
+    "nan_to_num": lambda d2: d2.sqrt().nan_to_num(),
+    "times the mask": lambda d2: d2.sqrt() * (d2 > 0),
+    "masked_fill": lambda d2: d2.sqrt().masked_fill(d2 == 0, 0),
+    "clamp at 1e-12": lambda d2: d2.clamp(min=1e-12).sqrt(),
+    "plus 1e-12": lambda d2: (d2 + 1e-12).sqrt()}
+by_guard = {name: gradients(guard) for name, guard in guards.items()}
 
 # %% trap="12.5" role="guess" quoted="wrong"
-guess("12.5", "What share of the net's weights is NaN after the step?",
-      unit="%")
+guess("12.5", "With how many of the six guards are all gradients finite?",
+      unit="guards")
 
 # %% trap="12.5" role="look"
 def nan_share(tensors):
     return torch.cat([t.flatten() for t in tensors]).isnan().float().mean()
 
-before, after, share = map(nan_share, (raw, clipped, stepped))
-print(f"loss {loss:.2f}, weights NaN after a step: {share:.0%}")
+spoilt = {}
+for name, guard in guards.items():
+    gradients(guard)
+    spoilt[name] = nan_share(p.grad for p in net.parameters()).item()
+    print(f"{name:15} loss {by_guard[name]:.2f}, gradients NaN "
+          f"{spoilt[name]:.0%}")
+whole = sum(share == 0 for share in spoilt.values())
 
 # %% trap="12.5" role="look"
-measured("12.5", 100 * share, right=(95, 100))
+measured("12.5", whole, right=(2, 2))
+
+# %% [markdown] trap="12.5" role="look"
+# "The clipping protects the others," one hears. Clip the gradients of `where`, take a step
+# of SGD, and count:
+
+# %% trap="12.5" role="look"
+loss = gradients(guarded)
+raw = [p.grad.clone() for p in net.parameters()]
+nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+clipped = [p.grad for p in net.parameters()]
+stepped = [p.detach() - 0.1 * p.grad for p in net.parameters()]
+before, after, share = map(nan_share, (raw, clipped, stepped))
+print(f"loss {loss:.2f}, weights NaN after a step: {share:.0%}")
 
 # %% trap="12.5" role="look"
 claim("share of weights that are NaN after the step", share, expected=1)
@@ -901,7 +923,9 @@ plot_columns({"gradients": 100 * before, "gradients, clipped": 100 * after,
 
 # %% [markdown] trap="12.5" role="why"
 # `where` chooses in the forward pass. On the way back it sends *zero* into the branch
-# that was not taken, and the root multiplies this zero by its slope: `0 * inf` is `nan`.
+# that was not taken, and the root multiplies this zero by its slope: `0 * inf` is `nan`. A
+# mask or `nan_to_num` behind the root comes too late in the same way; a small number under
+# the root, or as its floor, keeps the slope finite.
 # Clipping then makes it complete: the norm of all gradients is `nan`, and each gradient
 # is multiplied by one over it.
 
@@ -959,6 +983,9 @@ nan_hunt
 
 # %% trap="12.5" role="more"
 claim("loss", loss, above=0.1, below=0.4)
+claim("guards of six whose gradients are all finite", whole, expected=2)
+claim("largest gap between the losses of two guards",
+      max(by_guard.values()) - min(by_guard.values()), below=1e-4)
 claim("share of gradients that are NaN before the clipping", before,
       above=0.2, below=0.95)
 claim("norm of all gradients", norm, above=0)
@@ -1092,26 +1119,24 @@ def search(form):
         weights += [weakref.ref(p) for p in net.parameters()]
     activations = held_mb(net)
     del net, opt, losses
-    alive = sum(p().nbytes for p in weights if p() is not None)
-    return stored, activations, alive / 1e6
+    left = [p() for p in weights if p() is not None]
+    return (stored, activations, sum(p.nbytes for p in left) / 1e6,
+            sum(p.grad.nbytes for p in left) / 1e6)
 
-stored, activations, alive = search(lambda loss: loss)
+stored, activations, alive, slopes = search(lambda loss: loss)
 
 # %% trap="12.6" role="guess"
-guess("12.6", "What do the five stored tensors hold, beside five numbers?",
-      choices=["nothing: `backward()` has freed the graphs",
-               "the activations of five batches",
-               "the weights of five readers",
-               "activations and weights"])
+guess("12.6", "A reader has 1.2 MB of weights. How many MB do the five "
+      "stored numbers keep in memory?", unit="MB")
 
 # %% trap="12.6" role="look"
 one = sum(p.nbytes for p in wide().parameters()) / 1e6
 print(f"one reader: {one:.2f} MB of weights")
 print(f"{len(stored)} losses: {alive:.2f} MB of weights alive, "
-      f"{activations:.2f} MB of activations")
+      f"{slopes:.2f} MB of gradients, {activations:.2f} MB of activations")
 
 # %% trap="12.6" role="look"
-measured("12.6", 2)
+measured("12.6", alive + slopes + activations, right=(10, 15))
 
 # %% trap="12.6" role="look"
 claim("weights alive, in readers", alive / one, expected=5)
