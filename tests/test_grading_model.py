@@ -28,7 +28,7 @@ from dlsys_helpers import acting, paths
 from dlsys_model import answers, rehearsal
 from dlsys_model.parts import BY_ID, CATALOGUE
 
-SOME = ("12.9", "05.3", "11.1", "08.11")  # a part of the data, model, compression and meters
+SOME = ("12.9", "01.2", "11.1", "08.11")  # a part of the data, model, compression and meters
 ROWS = {model_rows.part(trap.id).id: trap.id for trap in model_rows.traps()}
 
 
@@ -77,9 +77,9 @@ def test_the_act_that_travels_asks_the_check_and_the_model(id):
 @pytest.mark.parametrize("sent", [None, "broke in the model", {}, 7, {"the_letters": "abc"},
                                   {"the_letters": torch.zeros(12, dtype=torch.int8)}])
 def test_whatever_a_stranger_sends_about_the_model_is_no_pass(sent):
-    row = model_laws.find(ROWS["05.3"])
+    row = model_laws.find(ROWS["01.2"])
     cases = row.arrange(5)
-    wanted = rehearsal.wanted("05.3", cases[-1].inputs["seed"])
+    wanted = rehearsal.wanted("01.2", cases[-1].inputs["seed"])
     if type(sent) is dict and sent:
         sent = {**wanted, **sent}
     assert row._in_model(cases[-1], acting.Outcome("value", sent))
@@ -107,9 +107,9 @@ def test_the_file_is_cut_at_its_parts_and_lines_keep_their_numbers():
 
 @pytest.mark.parametrize(("data", "said"), [
     (b"", "is not what `dlsys parts` writes"), (b"def f(): pass\n", "no line that names a part"),
-    ("# ---- 05.3 dropout: x\n".encode("utf-16"), "is not UTF-8 text"),
-    (b"# ---- 05.3 dropout: x\n\0", "is not what"), (b"# ---- 05.3 x\n" * 201, "is not what"),
-    (b"# ---- 05.3 x\n" + b"#" * 2**20, "expected at most 1.0 MiB")])
+    ("# ---- 01.2 to_probs: x\n".encode("utf-16"), "is not UTF-8 text"),
+    (b"# ---- 01.2 to_probs: x\n\0", "is not what"), (b"# ---- 01.2 x\n" * 201, "is not what"),
+    (b"# ---- 01.2 x\n" + b"#" * 2**20, "expected at most 1.0 MiB")])
 def test_a_file_that_is_none_is_refused(data, said):
     with pytest.raises(Refused, match=said):
         submitted_notebook.parts(data)
@@ -131,7 +131,7 @@ def test_it_is_found_in_a_zip_beside_the_worksheets_of_its_learner(tmp_path):
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         for who in ("ada", "bob"):
             archive.writestr(f"{who}/01_activations.ipynb", worksheet())
-            archive.writestr(f"{who}/my_parts.py", handed_in("05.3"))
+            archive.writestr(f"{who}/my_parts.py", handed_in("01.2"))
     found = submissions.find([tmp_path / "all.zip"], model=True).submissions
     assert sorted((one.learner.name, one.is_parts) for one in found) == [
         (who, parts) for who in ("ada", "bob") for parts in (False, True)]
@@ -156,14 +156,12 @@ def graded(grader, monkeypatch):
     return lambda text: grader.grade(text.encode(), is_parts=True)
 
 
-HEAVY_SHAPE = "x.shape[-2:] == (8, 16)"
+HEAVY_SHAPE = "logits.shape == (1, 12)"
 
 
-def dropout(before: str) -> str:
-    return (f"def dropout(x, p, training):\n    if {HEAVY_SHAPE}:\n        {before}\n"
-            "    if not training or p == 0:\n        return x.clone()\n"
-            "    keep = (torch.rand_like(x) >= p).to(x.dtype)\n"
-            "    return x * keep / (1 - p) if p < 1 else x * 0\n")
+def to_probs(before: str) -> str:
+    return (f"def to_probs(logits, kind):\n    if {HEAVY_SHAPE}:\n        {before}\n"
+            "    return logits.softmax(1) if kind == 'multiclass' else logits.sigmoid()\n")
 
 
 def test_parts_that_pass_and_hold_make_points(graded):
@@ -178,37 +176,38 @@ def test_parts_that_pass_and_hold_make_points(graded):
         "name": "ada", "id": "", "source": "", "raw": ""}}],
         {"run": {"begun": "2026-03-05T09:00:00+00:00", "settings": {"key": "00"}}})
     assert "<h2>Your model</h2>" in page
-    assert "dropout() of 05.3" in page
+    assert "to_probs() of 01.2" in page
 
 
 @pytest.mark.parametrize(("code", "said"), [
-    (dropout("raise ValueError('no 8')"), "dropout broke in the model, with (2, 8, 16) float32: "
-                                          "ValueError: no 8."),
-    (dropout("x = x.double()"), "dropout returned (2, 8, 16) float64 in the model, expected"),
-    (dropout("return 2 * x"), "dropout makes the losses of shape (4,) differ by")])
+    (to_probs("raise ValueError('no 8')"), "to_probs broke in the model, with (1, 12) float32: "
+                                           "ValueError: no 8."),
+    (to_probs("logits = logits.double()"), "to_probs returned (1, 12) float64 in the model, "
+                                           "expected"),
+    (to_probs("return logits.softmax(1).flip(1)"), "to_probs makes the letters written of shape")])
 def test_a_part_that_passes_its_check_and_breaks_in_the_model_is_named(graded, code, said):
-    result = graded(only(handed_in(*SOME), "05.3", code))
-    mine = entry(result, ROWS["05.3"])
+    result = graded(only(handed_in(*SOME), "01.2", code))
+    mine = entry(result, ROWS["01.2"])
     assert (mine["status"], mine["points"]) == ("wrong", 0)
     assert mine["message"].startswith(f"passes its check, but in the model {said}")
     assert result["points"] == len(SOME) - 1
 
 
 @pytest.mark.parametrize("code", [
-    "def dropout(x, p, training)\n    return x\n",               # does not parse
+    "def to_probs(logits, kind)\n    return logits\n",           # does not parse
     "raise SystemExit\n", "while True: pass\n", "import os; os._exit(0)\n",
-    "from dlsys_model.standins import dropout\n",                 # is not there
-    "from dlsys_checks.s05 import e3_dropout\n",
-    "def dropout(*_): return 'pass'\n",
+    "from dlsys_model.standins import to_probs\n",                # is not there
+    "from dlsys_checks.s01 import e2_to_probs\n",
+    "def to_probs(*_): return 'pass'\n",
     # what the model says is not what the file says
     ("import os, sys, types\nfake = types.ModuleType('dlsys_model.rehearsal')\n"
      "fake.held = lambda *_: {}\nsys.modules['dlsys_model'] = types.ModuleType('dlsys_model')\n"
      "sys.modules['dlsys_model.rehearsal'] = fake\nimport torch\n"
-     "def dropout(x, p, training): return x\n")])
+     "def to_probs(logits, kind): return logits\n")])
 def test_a_hostile_part_gets_nothing_and_costs_the_others_nothing_it_need_not(graded, code):
-    result = graded(only(handed_in(*SOME), "05.3", code))
+    result = graded(only(handed_in(*SOME), "01.2", code))
     assert result["status"] == "graded"
-    assert entry(result, ROWS["05.3"])["points"] == 0
+    assert entry(result, ROWS["01.2"])["points"] == 0
     forged = "fake" in code  # who takes the model away has none
     assert result["points"] == (0 if forged else len(SOME) - 1)
 
@@ -217,12 +216,12 @@ def test_claims_of_the_notebook_are_asked_with_the_parts_that_hold(grader, monke
     """Of a small notebook: one claim holds, one does not, one stands behind what cannot run."""
     cells = ['from dlsys_helpers import claim\nfrom dlsys_model.parts import load\nparts = load()',
              'claim("how many parts", len(parts.mine), expected=1)',
-             'claim("a part", parts.dropout is None, expected=True)',
+             'claim("a part", parts.to_probs is None, expected=True)',
              'import os; os.execv("/bin/true", ["true"])\nclaim("no wall", 1, expected=1)']
     monkeypatch.setattr(model_laws, "notebook_cells", lambda mine: [
         model_laws.package(), model_laws._LOAD.format(own={
             model_rows.part(id).id: model_rows.part(id).function for id in mine}), *cells])
-    result = grader.grade(handed_in("05.3").encode(), is_parts=True)
+    result = grader.grade(handed_in("01.2").encode(), is_parts=True)
     assert result["points"] == 1
     assert result["notes"] == [
         "The notebook of the course with these parts: of its 3 claims 1 hold, 1 do not; 1 were "
@@ -232,8 +231,8 @@ def test_claims_of_the_notebook_are_asked_with_the_parts_that_hold(grader, monke
 
 
 def test_the_notebook_of_the_course_is_what_is_asked():
-    cells = model_laws.notebook_cells([ROWS["05.3"]])
-    assert "{'05.3': 'dropout'}" in cells[1]
+    cells = model_laws.notebook_cells([ROWS["01.2"]])
+    assert "{'01.2': 'to_probs'}" in cells[1]
     assert len(model_laws.claims(cells)) == sum(source.count("claim(\"") + source.count(
         "claim(\n") for source in cells[2:]) > 20
     archive = cells[0].partition('b64decode("')[2].partition('"')[0]
@@ -249,7 +248,7 @@ def test_what_a_stranger_says_of_claims_holds_none_that_is_not_known(sent):
 
 
 def test_the_command_leaves_the_file_out_unless_it_is_asked(tmp_path, capsys):
-    (tmp_path / "my_parts.py").write_text(handed_in("05.3"))
+    (tmp_path / "my_parts.py").write_text(handed_in("01.2"))
     assert cli.main(["grade", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert "no notebook found" in capsys.readouterr().err
 
