@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dlsys.grading import cohort, walls
+from dlsys.grading import cohort, isolation
 from dlsys_helpers import catalog, paths
 
 POINTS = {trap.id: trap.points for trap in catalog.traps(1)}
@@ -69,7 +69,7 @@ def notebook(cells: list[Any], **more: Any) -> bytes:
 
 def settings(seconds: float = 3.0, gib: float = 0.5, **more: Any) -> cohort.Settings:
     """Settings with a fixed key and small limits."""
-    limits = walls.Limits(seconds=seconds, total=30.0, memory=int(gib * 2**30), processes=24)
+    limits = isolation.Limits(seconds=seconds, total=30.0, memory=int(gib * 2**30), processes=24)
     return cohort.Settings("00" * 16, limits, **more)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from dlsys_helpers import gpu, measure, records
+from dlsys_helpers import gpu, gpu_records, measure
 
 LARGEST = 64  # of every dimension, and of randint's upper end; a power of 2, as kernels ask
 SIZED = {torch.empty, torch.randn, torch.zeros, torch.ones, torch.full, torch.randint}
@@ -52,7 +52,7 @@ def _operations(fn: Any, calls: int = 1, device: Any = "cpu",
     return {name: (count, 1.0) for name, (count, _) in _real(fn, calls).items()}
 
 
-def _live(*args: Any, _real: Any = records._live) -> records.GpuResult:
+def _live(*args: Any, _real: Any = gpu_records._live) -> gpu_records.GpuResult:
     ticks = itertools.count(1)
     memory = dict.fromkeys(("synchronize", "memory_allocated", "max_memory_allocated",
                             "reset_peak_memory_stats"), lambda *_: next(ticks) * 2**20)
@@ -71,7 +71,7 @@ def stage() -> ExitStack:
     on = ExitStack()
     on.enter_context(mock.patch.multiple(gpu, device=lambda *_: torch.device("cuda"),
                                          no_compiler=lambda: ""))
-    on.enter_context(mock.patch.multiple(records, _live=_live, provenance=lambda: ORIGIN))
+    on.enter_context(mock.patch.multiple(gpu_records, _live=_live, provenance=lambda: ORIGIN))
     on.enter_context(mock.patch.object(measure, "operations", _operations))
     # There is no driver: triton is interpreted, for which it must be imported anew.
     on.enter_context(mock.patch.dict(os.environ, TRITON_INTERPRET="1"))

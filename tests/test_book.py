@@ -17,11 +17,11 @@ from tools import (
     book,
     book_finish,
     book_home,
+    book_minutes,
     book_pages,
     book_sphinx,
     book_theme,
     proof,
-    reading,
     social_cards,
 )
 from tools.stage_drawings import DRAWINGS, drawing
@@ -319,11 +319,11 @@ def test_a_wrong_answer_that_passes_its_check_stops_the_book():
 
 
 def test_reading_time_counts_words_and_the_code_that_is_read():
-    text, code = "word " * (5 * reading.WORDS), "x = 1\n" * (5 * reading.LINES)
-    assert reading.of_lesson(lesson(cell("markdown", text, "concept"))) == 5
-    assert reading.of_lesson(lesson(cell("markdown", text, "concept"),
-                                    cell("code", code, "break"))) == 10
-    assert reading.of_lesson(lesson(cell("code", code, "setup"))) == 0
+    text, code = "word " * (5 * book_minutes.WORDS), "x = 1\n" * (5 * book_minutes.LINES)
+    assert book_minutes.of_lesson(lesson(cell("markdown", text, "concept"))) == 5
+    assert book_minutes.of_lesson(lesson(cell("markdown", text, "concept"),
+                                         cell("code", code, "break"))) == 10
+    assert book_minutes.of_lesson(lesson(cell("code", code, "setup"))) == 0
 
 
 def test_the_start_page_repeats_what_the_readme_asks_for():

@@ -10,7 +10,7 @@ from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import NOTEBOOKS
 from dlsys_helpers.stages import STAGES, stage
-from tools import book, book_present, book_traps, reading
+from tools import book, book_minutes, book_present, book_traps
 
 NUMBERS = [s.number for s in STAGES]
 # Whole numbers below 10 are words, an id is a name, a letter before a digit is one too (fp16).
@@ -134,17 +134,17 @@ def test_what_does_not_fit_is_left_and_what_follows_may_fit():
 
 
 def test_a_trap_takes_longer_to_read_with_more_text_and_a_lesson_is_more_than_its_traps():
-    words = " ".join(["word"] * reading.WORDS)
+    words = " ".join(["word"] * book_minutes.WORDS)
     one = cell("markdown", words, "situation", trap="01.1")
-    code = cell("code", "x = 1\n" * reading.LINES, "break", [printed("y")], trap="01.1")
+    code = cell("code", "x = 1\n" * book_minutes.LINES, "break", [printed("y")], trap="01.1")
     other = cell("markdown", words, "concept")
-    assert reading.of_trap(lesson(one, other), "01.1") == 1
-    assert reading.of_trap(lesson(one, code, other), "01.1") == 2
-    assert reading.of_lesson(lesson(one, code, other)) == 5
+    assert book_minutes.of_trap(lesson(one, other), "01.1") == 1
+    assert book_minutes.of_trap(lesson(one, code, other), "01.1") == 2
+    assert book_minutes.of_lesson(lesson(one, code, other)) == 5
 
 
 def test_the_formula_is_stated_with_its_source():
-    said = reading.formula()
-    assert f"{reading.WORDS} words" in said
-    assert f"{reading.LINES} lines" in said
+    said = book_minutes.formula()
+    assert f"{book_minutes.WORDS} words" in said
+    assert f"{book_minutes.LINES} lines" in said
     assert "doi.org" in said

@@ -5,7 +5,7 @@ import json
 import pytest
 from test_cli import FAKE_CHECKS
 
-from dlsys import cli, reading, worksheets
+from dlsys import cli, reading_time, worksheets
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.stages import STAGES
 
@@ -19,7 +19,7 @@ CHECKS = FAKE_CHECKS.replace("    value = fn()\n", """    try:
 TRAPS = [{"id": f"01.{k}", "title": f"Situation {k}", "fault": f"fault {k}", "symptom": "s",
           "function": f"fn{k}", "points": k, "difficulty": 1, "minutes": 5 * k,
           "core": k in (1, 3), "hints": ["look again"]} for k in (1, 2, 3, 4)]
-WORDS = " ".join(["word"] * 5 * reading.WORDS)  # five minutes
+WORDS = " ".join(["word"] * 5 * reading_time.WORDS)  # five minutes
 
 
 def cell(kind, id, source, **facts):
@@ -106,8 +106,8 @@ def say(capsys, *command):
 
 
 def test_a_stage_takes_what_its_cells_and_exercises_take():
-    core, whole = reading.times(STAGES[0])
-    assert (core, whole) == (reading.Times(15, 20), reading.Times(25, 50))
+    core, whole = reading_time.times(STAGES[0])
+    assert (core, whole) == (reading_time.Times(15, 20), reading_time.Times(25, 50))
 
 
 def test_start_says_both_times(capsys):

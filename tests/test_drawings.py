@@ -10,8 +10,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 import dlsys_helpers
-from dlsys_helpers import plots, sheet
-from tools import lessons, rests
+from dlsys_helpers import canvas, plots
+from tools import fingerprints, lessons
 
 SAID = {"title": "The finding", "alt": "What is seen."}
 CAUSAL = np.tril(np.ones((8, 8)))
@@ -108,7 +108,7 @@ def test_no_text_lies_on_another_or_outside_and_all_are_large_enough(name, examp
         assert text.get_fontsize() >= 10
         assert 0 <= box.x0 < box.x1 <= figure.bbox.width + 1, text.get_text()
         assert 0 <= box.y0 < box.y1 <= figure.bbox.height + 1, text.get_text()
-    assert figure.get_figwidth() == sheet.WIDTH
+    assert figure.get_figwidth() == canvas.WIDTH
 
 
 def test_cells_are_the_matrix_and_marks_are_crossed(example):
@@ -288,24 +288,24 @@ def test_the_bytes_depend_on_the_data_only(example):
     assert picture() == picture()
 
 
-@pytest.mark.parametrize("colour", [*sheet.KINDS, sheet.FAULT])
+@pytest.mark.parametrize("colour", [*canvas.KINDS, canvas.FAULT])
 def test_text_in_a_box_is_readable_and_no_kind_is_the_fault(colour):
     def light(c):
         parts = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in to_rgb(c)]
         return float(np.dot([0.2126, 0.7152, 0.0722], parts)) + 0.05
-    assert light(sheet.pale(colour)) / light(sheet.DARK) > 7
-    assert sheet.FAULT not in sheet.KINDS
+    assert light(canvas.pale(colour)) / light(canvas.DARK) > 7
+    assert canvas.FAULT not in canvas.KINDS
 
 
 def test_a_long_word_breaks_and_every_line_fits():
-    lines = sheet.wrap("a supercalifragilistic_name_without_a_blank here", 0.8).split("\n")
+    lines = canvas.wrap("a supercalifragilistic_name_without_a_blank here", 0.8).split("\n")
     assert "".join(lines) == "asupercalifragilistic_name_without_a_blankhere"
-    assert max(map(sheet.text_width, lines)) <= 0.8
+    assert max(map(canvas.text_width, lines)) <= 0.8
 
 
 def test_labels_move_apart_and_stay_in_order():
-    placed = sheet.spread([(1.0, "one label"), (1.05, "another"), (4.9, "at the end")], 0, 5)
-    ends = [(m - sheet.text_width(t) / 2, m + sheet.text_width(t) / 2) for _, m, t in placed]
+    placed = canvas.spread([(1.0, "one label"), (1.05, "another"), (4.9, "at the end")], 0, 5)
+    ends = [(m - canvas.text_width(t) / 2, m + canvas.text_width(t) / 2) for _, m, t in placed]
     assert [t for *_, t in placed] == ["one label", "another", "at the end"]
     assert all(one[1] < two[0] for one, two in itertools.pairwise(ends))
     assert 0 <= ends[0][0] < ends[-1][1] <= 5
@@ -314,5 +314,6 @@ def test_labels_move_apart_and_stay_in_order():
 def test_a_drawing_is_a_figure_to_the_builder_and_no_number_rests_on_it():
     code = 'from dlsys_helpers import draw_line\ndraw_line({"a": [1, 2]}, title="t", alt="a")'
     assert lessons.draws(code)
-    assert "dlsys_helpers.number_lines" in rests.rests_on([code], beside=())
-    assert not {"dlsys_helpers.number_lines", "dlsys_helpers.sheet"} & {*rests.rests_on([code])}
+    assert "dlsys_helpers.number_lines" in fingerprints.rests_on([code], beside=())
+    assert not {"dlsys_helpers.number_lines", "dlsys_helpers.canvas"} & {
+        *fingerprints.rests_on([code])}

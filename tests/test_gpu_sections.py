@@ -9,13 +9,13 @@ import re
 import pytest
 
 import dlsys_helpers
-from dlsys_helpers import records
+from dlsys_helpers import gpu_records
 from dlsys_helpers.paths import NOTEBOOKS, lessons
 from tests.rehearsal import ORIGIN, stage
-from tools import evidence
+from tools import gpu_evidence
 from tools.run_cells import run_cells
 
-DECLARED = evidence.evidence()
+DECLARED = gpu_evidence.evidence()
 STEMS = sorted({entry["notebook"] for entry in DECLARED})
 MOST_CELLS = 10
 
@@ -24,7 +24,7 @@ MOST_CELLS = 10
 def rehearsed(request, tmp_path_factory):
     """What the set-up and the GPU section of one lesson define, on a made-up device."""
     with stage(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "RECORDED", tmp_path_factory.mktemp("recorded"))
+        patch.setattr(gpu_records, "RECORDED", tmp_path_factory.mktemp("recorded"))
         dlsys_helpers.__dict__.pop("operations", None)  # a lesson imports it anew
         names = run_cells(NOTEBOOKS / f"{request.param}.ipynb", roles=("setup", "gpu"))
         dlsys_helpers.__dict__.pop("operations", None)
@@ -32,7 +32,7 @@ def rehearsed(request, tmp_path_factory):
 
 
 def results(names):
-    return {v.key: v for v in names.values() if isinstance(v, records.GpuResult)}
+    return {v.key: v for v in names.values() if isinstance(v, gpu_records.GpuResult)}
 
 
 def test_every_measurement_runs_to_its_end_and_could_be_recorded(rehearsed):
@@ -44,12 +44,12 @@ def test_every_measurement_runs_to_its_end_and_could_be_recorded(rehearsed):
         record = {"key": key, "source": result.source, "columns": [*result.columns],
                   "provenance": {**ORIGIN, "commit": "0000000", "dirty": False},
                   "rows": result.rows}
-        evidence.validate_record(json.loads(json.dumps(record)))
+        gpu_evidence.validate_record(json.loads(json.dumps(record)))
 
 
 def test_every_measurement_answers_a_question_and_every_question_is_answered(rehearsed):
     _, names = rehearsed
-    table, = (v for v in names.values() if isinstance(v, records.GpuTable))
+    table, = (v for v in names.values() if isinstance(v, gpu_records.GpuTable))
     assert {question.result.key for question in table.questions} == {*results(names)}
     assert all(math.isfinite(answer.number) for answer in table.answers)
     assert all(question.predicted != "" for question in table.questions)

@@ -14,13 +14,13 @@ from dlsys import cli, model_rows, my_parts
 from dlsys.grading import (
     cohort,
     due,
+    isolation,
     judge,
     model_laws,
     pages,
+    serialization,
     submissions,
     submitted_notebook,
-    walls,
-    wire,
 )
 from dlsys.grading.sandbox import SandboxRefused
 from dlsys.grading.submitted_notebook import Refused
@@ -71,7 +71,7 @@ def test_the_act_that_travels_asks_the_check_and_the_model(id):
     outcomes = [acting.run_act(act, fn, case) for case in cases]
     assert cases[-1].name == model_laws.IN_MODEL
     assert row.judge(cases, outcomes).status == "pass"
-    wire.unpack(wire.pack(outcomes[-1].value))
+    serialization.unpack(serialization.pack(outcomes[-1].value))
 
 
 @pytest.mark.parametrize("sent", [None, "broke in the model", {}, 7, {"the_letters": "abc"},
@@ -142,7 +142,7 @@ def test_it_is_found_in_a_zip_beside_the_worksheets_of_its_learner(tmp_path):
 @pytest.fixture(scope="module")
 def grader():
     try:
-        made = cohort.Grader(cohort.Settings("00" * 16, walls.Limits(seconds=15)))
+        made = cohort.Grader(cohort.Settings("00" * 16, isolation.Limits(seconds=15)))
     except SandboxRefused as error:
         without_sandbox(error)
     yield made

@@ -12,7 +12,7 @@ from dlsys.grading import hints, options, pages, reports, scoring, tally
 from dlsys.grading.overrides import Override
 from dlsys.grading.scoring import Scoring
 from dlsys_helpers import acting, catalog, checking, judging, verdicts
-from tools import worked
+from tools import solutions
 
 RUN = {"run": {"begun": "2026-03-05T09:00:00+00:00", "settings": {"key": "00"}}}
 HALF = {"cases": 12, "cases_held": 9, "promises": 4, "promises_held": 3,
@@ -52,7 +52,7 @@ def test_an_answer_keeps_no_promise_that_it_is_registered_to_break(dead_units):
 
 
 def test_a_right_answer_keeps_all_and_one_that_stops_keeps_none(dead_units):
-    for right in worked.beside("01.4").right_answers.values():
+    for right in solutions.beside("01.4").right_answers.values():
         assert counted(dead_units, right) == tally.complete(dead_units[0], len(dead_units[1]))
     for hopeless in (lambda h: 1 / 0, lambda h: None, lambda h: "3"):
         found = counted(dead_units, hopeless)

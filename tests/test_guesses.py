@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from dlsys_helpers import guess, guesses, measured, paths, progress, store
+from dlsys_helpers import guess, guesses, json_lines, measured, paths, progress
 from dlsys_helpers.claims import ClaimFailed
 from dlsys_helpers.explorers import _page, write_assets
 from dlsys_helpers.paths import NOTEBOOKS
@@ -26,7 +26,7 @@ COLOURS = ["red", "green", "`blue`"]
 def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("DLSYS_PROGRESS", raising=False)
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
-    for kept in (guesses._ASKED, guesses._SAID, guesses._MEASURED, store._said):
+    for kept in (guesses._ASKED, guesses._SAID, guesses._MEASURED, json_lines._said):
         kept.clear()
     return tmp_path / "my-work"
 

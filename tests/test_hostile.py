@@ -39,17 +39,17 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from dlsys.grading import (
     cohort,
-    frames,
+    framing,
+    isolation,
     judge,
     process_limit,
     reports,
     runner,
     sandbox,
+    serialization,
     shell,
     submitted_notebook,
     supervisor,
-    walls,
-    wire,
 )
 from dlsys_helpers import acting, catalog, checking, paths, stages, verdicts
 
@@ -445,7 +445,7 @@ def test_an_answer_that_comes_twice_is_judged_once(monkeypatch):
     judged = []
     monkeypatch.setattr(judge.Sitting, "_judged", lambda _, paper, __: judged.append(paper) or (
         verdicts.Verdict("wrong", paper.exercise.id, "no"), {"cases": 3}))
-    same = sandbox.Attempt(cells_done=True, answers={0: [wire.pack({
+    same = sandbox.Attempt(cells_done=True, answers={0: [serialization.pack({
         "kind": "value", "value": 1, "error_type": "", "error": "", "where": "", "mutated": []})]})
     box = types.SimpleNamespace(attempt=lambda *_, **__: same, limits=settings().limits, used={})
     trap = catalog.traps(1)[0]
@@ -542,7 +542,7 @@ def test_what_hung_where_it_was_checked_is_not_waited_for_again(monkeypatch):
     one.answers()
 
     assert len(waited) == 1
-    payloads = [frame[frames.HEAD.size:] for frame in sent if len(frame) > frames.HEAD.size]
+    payloads = [frame[framing.HEAD.size:] for frame in sent if len(frame) > framing.HEAD.size]
     assert payloads == [b"new", runner._FAULTS[0]]
 
 
@@ -768,7 +768,7 @@ ENDINGS = {"memory": "took more than 0.5 GiB of memory together.",
 def test_what_was_answered_in_the_second_attempt_keeps_its_own_words(why):
     """The first attempt died, the second answered one exercise and was ended from outside."""
     silent, spoke = sandbox.Attempt(fault="died"), sandbox.Attempt(
-        fault="died", cells_done=True, answers={0: [wire.pack({"missing": "int"})]})
+        fault="died", cells_done=True, answers={0: [serialization.pack({"missing": "int"})]})
     attempts = iter([silent, spoke])
     box = types.SimpleNamespace(attempt=lambda *_, **__: next(attempts),
                                 limits=settings().limits, used={"ended_by": why})
@@ -838,7 +838,7 @@ def test_the_limit_of_processes_is_named_to_whom_it_stops(grade):
 def test_what_hangs_in_a_crowd_is_told_the_limit(monkeypatch):
     monkeypatch.setattr(process_limit, "_most", lambda: 24)
     monkeypatch.setattr(process_limit, "_running", lambda: 23)
-    answer = wire.unpack(runner.isolated(lambda: time.sleep(60), 0.05))
+    answer = serialization.unpack(runner.isolated(lambda: time.sleep(60), 0.05))
     box = types.SimpleNamespace(limits=settings().limits)
 
     verdict = judge._fault(types.SimpleNamespace(
@@ -932,9 +932,9 @@ CHEATS = {
         "    f = struct.pack('<HI', k, len(m)) + m\n    for fd in range(3, 12):\n"
         "        try: os.write(fd, f)\n        except OSError: pass"),
     "writes 50,000 reports of cells": (
-        "from dlsys.grading import wire, frames\nimport os\n"
-        "m = wire.pack({'cells': [{'number': 1, 'line': 1, 'error': 'x' * 50}] * 20000})\n"
-        "for fd in range(3, 12):\n    try: os.write(fd, frames.frame(frames.CELLS, m))\n"
+        "from dlsys.grading import serialization, framing\nimport os\n"
+        "m = serialization.pack({'cells': [{'number': 1, 'line': 1, 'error': 'x' * 50}] * 20000})\n"
+        "for fd in range(3, 12):\n    try: os.write(fd, framing.frame(framing.CELLS, m))\n"
         "    except OSError: pass"),
     "writes a pickle": (
         "import os, pickle\nclass P:\n    def __reduce__(self): return (os.system, ('id',))\n"
@@ -1007,7 +1007,7 @@ def test_no_value_lies_its_way_to_a_pass(grade, name):
 
 def test_no_source_of_a_check_or_a_solution_is_in_reach(grade):
     places = [str(paths.SOLUTIONS), str(paths.ROOT / "lessons"),
-              str(paths.ROOT / "tests"), *walls.masked_paths()]
+              str(paths.ROOT / "tests"), *isolation.masked_paths()]
     search = f"""
 import os, sys, importlib
 found = []

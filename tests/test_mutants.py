@@ -4,19 +4,19 @@ import pytest
 
 from dlsys_helpers import checking
 from dlsys_helpers.expect import expect_close
-from tools import mutants, proof, worked
+from tools import mutants, proof, solutions
 
-IDS = [id for stage in worked.stages() for id in worked.answers(stage)]
+IDS = [id for stage in solutions.stages() for id in solutions.answers(stage)]
 
 
 @pytest.fixture(scope="module", params=IDS)
 def tried(request):
     """What became of an exercise's mutants; where the record is stale, they are tried now."""
     id = request.param
-    if id[:2] != worked.DRAFT and proof.fresh(id):
+    if id[:2] != solutions.DRAFT and proof.fresh(id):
         return id, proof.stored(id[:2])[id]["mutants"]
-    worked.beside(id)
-    return id, mutants.tried(id, *worked.answers(id[:2])[id])
+    solutions.beside(id)
+    return id, mutants.tried(id, *solutions.answers(id[:2])[id])
 
 
 def test_mutants_die_or_have_a_reason_and_the_counts_add_up(tried):
@@ -27,7 +27,7 @@ def test_mutants_die_or_have_a_reason_and_the_counts_add_up(tried):
     assert not facts["not_needed"], f"drop these ex.equivalent: {facts['not_needed']}"
     assert facts["mutants"] >= 3
     assert facts["mutants"] == facts["killed"] + len(facts["equivalent"])
-    known = worked.beside(id).equivalents
+    known = solutions.beside(id).equivalents
     assert all(known[name].strip() for name in facts["equivalent"])
 
 
@@ -61,15 +61,15 @@ def test_a_check_with_a_hole_lets_a_mutant_live():
 def test_the_draft_that_is_asked_for_is_read_and_no_other(tmp_path, monkeypatch):
     for name in ("01_activations", "02_backpropagation"):  # what a draft holds is another stage's
         (tmp_path / f"{name}.ipynb").write_text(
-            (worked.SOLUTIONS / "03_losses.ipynb").read_text("utf-8"), "utf-8")
-    monkeypatch.setattr(worked, "DRAFTED", tmp_path)
-    monkeypatch.setattr(worked, "DRAFT", "01")
-    assert worked.answers("01") == worked.answers("03")
-    assert {id[:2] for id in worked.answers("02")} == {"02"}
+            (solutions.SOLUTIONS / "03_losses.ipynb").read_text("utf-8"), "utf-8")
+    monkeypatch.setattr(solutions, "DRAFTED", tmp_path)
+    monkeypatch.setattr(solutions, "DRAFT", "01")
+    assert solutions.answers("01") == solutions.answers("03")
+    assert {id[:2] for id in solutions.answers("02")} == {"02"}
 
 
 @pytest.mark.parametrize(("draft", "command"), [("99", "LESSON=99 DRAFT=1"), ("", "LESSON=99")])
 def test_answers_that_were_not_built_are_asked_for(monkeypatch, draft, command):
-    monkeypatch.setattr(worked, "DRAFT", draft)
+    monkeypatch.setattr(solutions, "DRAFT", draft)
     with pytest.raises(SystemExit, match=f"stage 99: no worked .* Run: make build {command}$"):
-        worked.answers("99")
+        solutions.answers("99")

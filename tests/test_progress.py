@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from dlsys import review, start_page
-from dlsys_helpers import catalog, paths, progress, store
+from dlsys_helpers import catalog, json_lines, paths, progress
 from dlsys_helpers.stages import SPAN, STAGES
 
 TRAPS = [
@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "catalog").mkdir()
     monkeypatch.setattr(catalog, "FOLDER", tmp_path / "catalog")
     catalog.path(1).write_text(json.dumps(TRAPS))
-    store._said.clear()
+    json_lines._said.clear()
     return tmp_path / "my-work"
 
 
@@ -160,7 +160,7 @@ def test_damage_in_a_folder_that_cannot_be_written_is_a_note(folder, monkeypatch
 
     def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
-    monkeypatch.setattr(store, "_write_new", refuse)
+    monkeypatch.setattr(json_lines, "_write_new", refuse)
     assert progress.solved() == {"01.1"}
     assert "could not be mended" in capsys.readouterr().err
 

@@ -6,7 +6,7 @@ import pytest
 
 from dlsys_helpers import acting, checking, judging
 from dlsys_helpers.expect import expect_close
-from tools import proof, worked
+from tools import proof, solutions
 
 ID = "99.1"
 ANSWER = "def double(x):\n    return 2 * x\n"
@@ -26,7 +26,7 @@ def toy(monkeypatch, tmp_path):
     ex.wrong("tripling", says="result", trap="01.1", breaks="twice")(lambda x: 3 * x)
     ex.right("a sum")(lambda x: x + x)
     monkeypatch.setitem(checking.REGISTRY, ID, ex)
-    monkeypatch.setattr(worked, "answers", lambda stage: {ID: ("", ANSWER)})
+    monkeypatch.setattr(solutions, "answers", lambda stage: {ID: ("", ANSWER)})
     monkeypatch.setattr(proof, "RECORDS", tmp_path)
     for kept in (proof.fresh, proof.well_told, proof.paper, proof._remembering):
         kept.cache_clear()
@@ -44,15 +44,15 @@ def test_a_file_that_cannot_be_imported_is_named_with_its_line(text, toy, tmp_pa
     folder = tmp_path / "tests/right_answers"
     (folder / "s01").mkdir(parents=True)
     (folder / "s01/e1_predict.py").write_text(text, "utf-8")
-    monkeypatch.setattr(worked, "BESIDE", folder)
+    monkeypatch.setattr(solutions, "BESIDE", folder)
     for _ in range(2):  # it stays refused: nothing takes it for read
         with pytest.raises(SystemExit, match=r"s01/ cannot be imported: e1_predict\.py, line 3: "):
-            worked.beside(ID)
+            solutions.beside(ID)
 
 
 def test_an_unknown_exercise_is_told_the_known_ones():
     with pytest.raises(ValueError, match=r"got '01\.99', expected one of 01\.1"):
-        worked.beside("01.99")
+        solutions.beside("01.99")
 
 
 def test_a_sound_check_is_proven(toy):
@@ -123,7 +123,7 @@ def test_a_record_is_fresh_until_the_answer_changes(toy, monkeypatch):
     proof.write(ID, proof.prove(ID, 1)[0])
     proof.fresh.cache_clear()
     assert proof.fresh(ID)
-    monkeypatch.setattr(worked, "answers", lambda stage: {ID: ("", ANSWER.replace("2", "2.0"))})
+    monkeypatch.setattr(solutions, "answers", lambda stage: {ID: ("", ANSWER.replace("2", "2.0"))})
     proof.fresh.cache_clear()
     assert not proof.fresh(ID)
 
@@ -210,7 +210,7 @@ def test_the_records_name_what_the_registry_holds():
 
 def test_writing_one_exercise_keeps_the_others(monkeypatch, tmp_path):
     monkeypatch.setattr(proof, "RECORDS", tmp_path)
-    monkeypatch.setattr(worked, "answers", lambda stage: {"01.1": (), "01.2": ()})
+    monkeypatch.setattr(solutions, "answers", lambda stage: {"01.1": (), "01.2": ()})
     (tmp_path / "01.json").write_text(json.dumps({"01.1": {"a": 1}, "01.9": {}}), "utf-8")
     proof.write("01.2", {"b": 2})
     assert json.loads((tmp_path / "01.json").read_text("utf-8")) == {

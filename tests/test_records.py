@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dlsys_helpers import gpu, records
+from dlsys_helpers import gpu, gpu_records
 from dlsys_helpers.claims import ClaimFailed
 from dlsys_helpers.paths import ROOT
-from tools import evidence, record
+from tools import gpu_evidence, record
 from tools.run_cells import run_cells
 
 PROVENANCE = {"device": "NVIDIA H200", "sms": 132, "memory_gib": 139.8, "driver": "580.1",
@@ -40,7 +40,7 @@ answers = gpu_table(datasheet(speed.device_name), speed.asks(
 
 @pytest.fixture(autouse=True)
 def own_records(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "RECORDED", tmp_path / "recorded")
+    monkeypatch.setattr(gpu_records, "RECORDED", tmp_path / "recorded")
     monkeypatch.setattr(gpu, "_chosen", "auto")
     monkeypatch.setattr(gpu, "unusable", lambda: gpu.NONE)
     monkeypatch.delenv("DLSYS_COMMIT", raising=False)
@@ -56,8 +56,8 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(records, "_version", lambda _: "3.6.0")
-    monkeypatch.setattr(records, "output", lambda *command, **_: answers.get(
+    monkeypatch.setattr(gpu_records, "_version", lambda _: "3.6.0")
+    monkeypatch.setattr(gpu_records, "output", lambda *command, **_: answers.get(
         command[0]) if "status" not in command else None)
     return monkeypatch
 
@@ -69,7 +69,7 @@ def helper(value):
 def run_source(source: str, name: str = "<cell>", **names):
     """Run a cell as a notebook would, with its source in linecache."""
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    names = {"gpu_result": records.gpu_result, "gpu_table": records.gpu_table,
+    names = {"gpu_result": gpu_records.gpu_result, "gpu_table": gpu_records.gpu_table,
              "datasheet": gpu.datasheet, "helper": helper, **names}
     exec(compile(source, name, "exec"), names)
     return names
@@ -79,21 +79,21 @@ def speed_of(source: str = CELL, **names):
     return run_source(source, **names)["speed"]
 
 
-def store(result: records.GpuResult) -> None:
+def store(result: gpu_records.GpuResult) -> None:
     """Write a live result as `make record` does."""
     record.write_record({"key": result.key, "source": result.source, "rows": result.rows,
                          "columns": list(result.columns), "provenance": PROVENANCE})
 
 
 def record_file(text: str | None = None, **changes) -> Path:
-    path = records.record_path("01/speed")
+    path = gpu_records.record_path("01/speed")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(RECORD | changes) if text is None else text, "utf-8")
     return path
 
 
 def result(state="recorded", rows=RECORD["rows"], **changes):
-    return records.GpuResult("01/speed", ("n", "us"), state, rows, PROVENANCE, **changes)
+    return gpu_records.GpuResult("01/speed", ("n", "us"), state, rows, PROVENANCE, **changes)
 
 
 # ---- live, recorded, stale, missing
@@ -103,7 +103,7 @@ def test_on_cuda_it_measures_and_writes_nothing():
     speed = speed_of()
     assert (speed.state, speed.rows) == ("live", [{"n": 64, "us": 5.5}])
     assert "Measured now on NVIDIA H200 (132 SMs, 139.8 GiB), driver 580.1," in speed.note()
-    assert not records.RECORDED.exists()
+    assert not gpu_records.RECORDED.exists()
 
 
 def test_a_record_comes_back_without_cuda_as_it_was_measured(cuda):
@@ -150,11 +150,11 @@ def test_a_changed_source_makes_a_record_stale_and_shows_no_row(changed):
 
 def test_spaces_and_comments_around_a_function_do_not_make_it_stale():
     inside = "class A:\n" + "\n".join("    " + line for line in CELL.split("\n"))
-    bare = records.source_hash([CELL])
-    assert records.source_hash([CELL.replace(":\n", ":   \n") + "\n# afterwards\n"]) == bare
-    assert records.source_hash(["\n".join(inside.split("\n")[1:])]) == bare
-    assert records.source_hash([CELL.replace("inside counts", "has changed")]) != bare
-    assert records.source_hash([CELL.replace('"us"]', '"ms"]')]) != bare
+    bare = gpu_records.source_hash([CELL])
+    assert gpu_records.source_hash([CELL.replace(":\n", ":   \n") + "\n# afterwards\n"]) == bare
+    assert gpu_records.source_hash(["\n".join(inside.split("\n")[1:])]) == bare
+    assert gpu_records.source_hash([CELL.replace("inside counts", "has changed")]) != bare
+    assert gpu_records.source_hash([CELL.replace('"us"]', '"ms"]')]) != bare
 
 
 def test_what_keeps_a_device_from_use_stands_in_the_note(monkeypatch):
@@ -185,16 +185,17 @@ def test_rows_are_shown_escaped_and_without_colours():
 
 @pytest.mark.usefixtures("cuda")
 def test_the_driver_is_known_without_nvidia_smi(cuda, tmp_path):
-    cuda.setattr(records, "output", lambda *_, **__: None)
-    cuda.setattr(records, "DRIVER", tmp_path / "version")
-    assert records.provenance()["driver"] is None
-    records.DRIVER.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue\n")
-    assert records.provenance()["driver"] == "550.54.15"
+    cuda.setattr(gpu_records, "output", lambda *_, **__: None)
+    cuda.setattr(gpu_records, "DRIVER", tmp_path / "version")
+    assert gpu_records.provenance()["driver"] is None
+    gpu_records.DRIVER.write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue\n")
+    assert gpu_records.provenance()["driver"] == "550.54.15"
 
 
 def test_kernel_wrappers_count_by_the_function_they_wrap():
     wrapped = SimpleNamespace(fn=SimpleNamespace(fn=helper))  # as autotune around jit
-    assert records._function(wrapped) is helper
+    assert gpu_records._function(wrapped) is helper
     with pytest.raises(TypeError, match="expected functions defined in the notebook"):
         run_source(CELL, helper=SimpleNamespace())
 
@@ -202,7 +203,7 @@ def test_kernel_wrappers_count_by_the_function_they_wrap():
 # ---- the table
 
 def answers_of(speed, **bounds):
-    return records.gpu_table(gpu.datasheet(speed.device_name), speed.asks(
+    return gpu_records.gpu_table(gpu.datasheet(speed.device_name), speed.asks(
         "a tiny call: us", 5.0, lambda: speed.value("us", n=64), "4 (A 2020)", **bounds))
 
 
@@ -216,8 +217,8 @@ def test_without_rows_a_table_predicts_cites_and_asserts_nothing():
 
 
 def test_a_column_that_no_question_fills_is_left_out():
-    unpublished = records.Question(result(), "t", 5.0, lambda: 5.5, "", {"below": 6})
-    table = records.gpu_table(gpu.datasheet(None), unpublished)
+    unpublished = gpu_records.Question(result(), "t", 5.0, lambda: 5.5, "", {"below": 6})
+    table = gpu_records.gpu_table(gpu.datasheet(None), unpublished)
     assert [*table.head()[2:], *table.lines()[0][2:]] == ["measured", "claim", "5.5", "below 6"]
 
 
@@ -239,8 +240,9 @@ def test_a_claim_that_fails_on_somebodys_card_stops_nothing():
                                           "below 5"]
     short = answers_of(result("live", rows=RECORD["rows"][1:], trouble="out of memory"), below=5)
     assert "measured" not in short.head()
-    two = records.gpu_table(short.sheet, *short.questions,
-                            records.Question(result(), "t", 5.0, lambda: 5.5, "", {"below": 6}))
+    two = gpu_records.gpu_table(short.sheet, *short.questions,
+                                gpu_records.Question(result(), "t", 5.0, lambda: 5.5, "",
+                                                     {"below": 6}))
     assert [line[3] for line in two.lines()] == ["waits", "5.5"]
     assert two.notes()[-1].startswith("1 of 2 claims wait for a measurement")
     assert short.failures("01/speed") == ["a tiny call: us: no row answers it, expected below 5"]
@@ -248,8 +250,8 @@ def test_a_claim_that_fails_on_somebodys_card_stops_nothing():
 
 
 def test_a_device_without_a_datasheet_is_told_whose_prediction_stands_there():
-    other = records.GpuResult("01/speed", ("n", "us"), "live", RECORD["rows"],
-                              PROVENANCE | {"device": "NVIDIA GeForce RTX 4090"})
+    other = gpu_records.GpuResult("01/speed", ("n", "us"), "live", RECORD["rows"],
+                                  PROVENANCE | {"device": "NVIDIA GeForce RTX 4090"})
     assert ("No datasheet of NVIDIA GeForce RTX 4090 is on file: the predictions are for an "
             "NVIDIA H200.") in answers_of(other, below=6).notes()
 
@@ -258,23 +260,23 @@ def test_a_device_without_a_datasheet_is_told_whose_prediction_stands_there():
 
 @pytest.mark.parametrize("key", ["speed", "1/speed", "01/Speed", "01/../x", "01/a/b", "01/"])
 def test_keys_are_checked(key):
-    with pytest.raises(records.RecordError, match="expected \"NN/name\""):
-        records.gpu_result(key, columns=["n"])
+    with pytest.raises(gpu_records.RecordError, match="expected \"NN/name\""):
+        gpu_records.gpu_result(key, columns=["n"])
 
 
 def test_the_record_used_here_is_valid():
-    assert evidence.validate_record(copy.deepcopy(RECORD)) is None
+    assert gpu_evidence.validate_record(copy.deepcopy(RECORD)) is None
 
 
-@pytest.mark.parametrize("field", evidence.PROVENANCE)
+@pytest.mark.parametrize("field", gpu_evidence.PROVENANCE)
 def test_a_record_without_full_provenance_is_refused(field):
     for value in (None, "", [], "absent"):
         bad = copy.deepcopy(RECORD)
         bad["provenance"][field] = value
         if value == "absent":
             del bad["provenance"][field]
-        with pytest.raises(records.RecordError, match="provenance"):
-            evidence.validate_record(bad)
+        with pytest.raises(gpu_records.RecordError, match="provenance"):
+            gpu_evidence.validate_record(bad)
 
 
 @pytest.mark.parametrize("changes", [
@@ -286,14 +288,14 @@ def test_a_record_without_full_provenance_is_refused(field):
     {"provenance": PROVENANCE | {"date": "31.01.2026"}},
     {"provenance": PROVENANCE | {"commit": "main"}}, {"provenance": PROVENANCE | {"sms": -1}}])
 def test_an_invalid_record_is_refused(changes):
-    with pytest.raises(records.RecordError):
-        evidence.validate_record(RECORD | changes)
+    with pytest.raises(gpu_records.RecordError):
+        gpu_evidence.validate_record(RECORD | changes)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"key": "01/speed"}', "\x00", "3"])
 def test_a_damaged_file_is_named_with_its_remedy(text):
     record_file(text)
-    with pytest.raises(records.RecordError,
+    with pytest.raises(gpu_records.RecordError,
                        match=r"record 01/speed is damaged.*make record") as caught:
         run_source(CELL)
     assert len(str(caught.value)) < 350
@@ -301,7 +303,7 @@ def test_a_damaged_file_is_named_with_its_remedy(text):
 
 def test_a_record_under_another_name_is_refused():
     record_file(key="02/other")
-    with pytest.raises(records.RecordError, match="its key is 02/other"):
+    with pytest.raises(gpu_records.RecordError, match="its key is 02/other"):
         run_source(CELL)
 
 
@@ -320,7 +322,7 @@ HELPER = "def helper(value):\n    return value\n\n\nother = 1"
 
 @pytest.fixture
 def notebooks(tmp_path, monkeypatch):
-    monkeypatch.setattr(evidence, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(gpu_evidence, "NOTEBOOKS", tmp_path)
     return notebook(tmp_path / "01_activations.ipynb", ("setup", IMPORTS),
                     ("concept", "%magic\nhelper = None"), ("gpu", HELPER),
                     ("gpu", f"import math\n\n\n{CELL}\n\nspeed  # shown"), ("gpu", TABLE))
@@ -328,20 +330,21 @@ def notebooks(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("cuda")
 def test_evidence_finds_the_same_hash_as_a_run(notebooks):
-    assert [entry["state"] for entry in evidence.evidence()] == ["missing"]
+    assert [entry["state"] for entry in gpu_evidence.evidence()] == ["missing"]
     store(run_cells(notebooks, roles=("setup", "gpu"))["speed"])
-    entry, = evidence.evidence()
+    entry, = gpu_evidence.evidence()
     assert entry == {"notebook": "01_activations", "key": "01/speed", "function": "speed",
                      "columns": ["n", "us"], "state": "recorded", "provenance": PROVENANCE}
     notebooks.write_text(notebooks.read_text("utf-8").replace("return value", "return +value"))
-    assert [entry["state"] for entry in evidence.evidence()] == ["stale"]
+    assert [entry["state"] for entry in gpu_evidence.evidence()] == ["stale"]
 
 
 @pytest.mark.usefixtures("notebooks")
 def test_evidence_refuses_what_it_cannot_read(notebooks):
     notebook(notebooks, ("gpu", CELL))
-    with pytest.raises(records.RecordError, match="01_activations, speed: cannot read 'helper'"):
-        evidence.evidence()
+    with pytest.raises(gpu_records.RecordError,
+                       match="01_activations, speed: cannot read 'helper'"):
+        gpu_evidence.evidence()
 
 
 @pytest.mark.parametrize(("before", "inside"), [
@@ -350,20 +353,21 @@ def test_evidence_refuses_what_it_cannot_read(notebooks):
 def test_a_hash_covers_all_that_a_measurement_uses(notebooks, before, inside):
     cell = CELL.replace("helper(5.5)", f"helper({inside})")
     notebook(notebooks, ("concept", before), ("gpu", HELPER), ("gpu", cell))
-    with pytest.raises(records.RecordError, match=r"speed: uses (TOKENS|late|way), which the rec"):
-        evidence.evidence()
+    with pytest.raises(gpu_records.RecordError,
+                       match=r"speed: uses (TOKENS|late|way), which the rec"):
+        gpu_evidence.evidence()
     own = cell.replace("# a comment", "TOKENS = way = late = abs  # a comment")
     notebook(notebooks, ("concept", before), ("gpu", HELPER), ("gpu", own))
-    assert len(evidence.evidence()) == 1
+    assert len(gpu_evidence.evidence()) == 1
 
 
 def test_committed_records_are_valid_and_declared(monkeypatch):
     monkeypatch.undo()  # the real notebooks and records
-    declared = [entry["key"] for entry in evidence.evidence()]
-    stored = [path.relative_to(records.RECORDED).with_suffix("").as_posix()
-              for path in sorted(records.RECORDED.rglob("*.json"))]
+    declared = [entry["key"] for entry in gpu_evidence.evidence()]
+    stored = [path.relative_to(gpu_records.RECORDED).with_suffix("").as_posix()
+              for path in sorted(gpu_records.RECORDED.rglob("*.json"))]
     for key in stored:
-        evidence.validate_record(records.load_record(key))
+        gpu_evidence.validate_record(gpu_records.load_record(key))
     assert len(declared) == len(set(declared))
     assert set(stored) <= set(declared)
 
@@ -432,7 +436,7 @@ def recorder(notebooks, cuda):
 def test_record_writes_every_declared_measurement(capsys):
     assert record.main([]) == 0
     assert "recorded  01/speed" in capsys.readouterr().out
-    origin = records.load_record("01/speed")["provenance"]
+    origin = gpu_records.load_record("01/speed")["provenance"]
     assert origin == PROVENANCE | {"torch": str(torch.__version__), "date": origin["date"]}
 
 
@@ -449,7 +453,7 @@ def test_record_writes_nothing_that_does_not_bear_its_claims_out(notebooks, caps
     assert "01/speed is not written." in said
     assert why in said
     assert "failed: 01_activations, 01/speed." in said
-    assert not records.RECORDED.exists()
+    assert not gpu_records.RECORDED.exists()
 
 
 def test_record_wants_a_commit(recorder, capsys):
@@ -459,18 +463,18 @@ def test_record_wants_a_commit(recorder, capsys):
 
 
 def test_record_wants_its_provenance_before_it_measures(recorder):
-    recorder.setattr(records, "_driver", lambda: None)
+    recorder.setattr(gpu_records, "_driver", lambda: None)
     recorder.setattr(record, "run", lambda *_: pytest.fail("measured"))
-    with pytest.raises(records.RecordError, match=r"driver is None.*nvidia-smi nor /proc"):
+    with pytest.raises(gpu_records.RecordError, match=r"driver is None.*nvidia-smi nor /proc"):
         record.main([])
 
 
 def test_a_commit_from_the_environment_may_be_dirty(recorder):
     recorder.setenv("DLSYS_COMMIT", "fedcba987654-dirty")
     assert record.main([]) == 0
-    origin = records.load_record("01/speed")["provenance"]
+    origin = gpu_records.load_record("01/speed")["provenance"]
     assert (origin["commit"], origin["dirty"]) == ("fedcba987654", True)
-    assert "commit fedcba987654 with uncommitted changes" in records.describe(origin)
+    assert "commit fedcba987654 with uncommitted changes" in gpu_records.describe(origin)
 
 
 def test_records_themselves_do_not_make_a_checkout_dirty(tmp_path, monkeypatch):

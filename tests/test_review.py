@@ -13,7 +13,7 @@ import torch
 
 from dlsys import cli, review, start_page
 from dlsys_checks import questions
-from dlsys_helpers import catalog, paths, progress, store
+from dlsys_helpers import catalog, json_lines, paths, progress
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 STAGES = [one.number for one in catalog.written() if questions.exist(one.number)]
@@ -32,7 +32,7 @@ def day(number: float) -> datetime:
 def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("DLSYS_PROGRESS", raising=False)
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
-    store._said.clear()
+    json_lines._said.clear()
     return tmp_path / "my-work"
 
 

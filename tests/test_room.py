@@ -11,7 +11,7 @@ from rooms import Learner, Running, running, send, shown
 
 from dlsys import cli
 from dlsys.room import log, questions, report, results, rounds
-from dlsys_helpers import catalog, checking, paths, room
+from dlsys_helpers import catalog, checking, paths, room_client
 from dlsys_helpers.stages import SPAN, STAGES, stage
 from dlsys_helpers.verdicts import Verdict
 
@@ -310,13 +310,14 @@ def test_joining_guessing_checking_and_leaving_as_a_learner(served, my_work, cap
     assert "never code, and no name" in capsys.readouterr().out
     assert cli.main(join) == 0
     assert "already" in capsys.readouterr().out
-    assert room.file().stat().st_mode & 0o077 == 0
+    assert room_client.file().stat().st_mode & 0o077 == 0
     assert served.step("ask", trap="08.2") == 200
-    room.tell_guess("08.2", {"guess": 40.0, "sure": True})
+    room_client.tell_guess("08.2", {"guess": 40.0, "sure": True})
     wrong = checking.find("08.2").wrong_answers[0].name
-    room.tell_verdicts(Verdict("wrong", "08.2", misconception=wrong), Verdict("missing", "08.3"))
+    room_client.tell_verdicts(Verdict("wrong", "08.2", misconception=wrong),
+                              Verdict("missing", "08.3"))
     assert "not your code. To end that: dlsys leave" in capsys.readouterr().err
-    room._QUEUE.join()
+    room_client._QUEUE.join()
     assert shown(served.port, "watch", key=served.secret)["answered"] == 1
     for step in ("close", "reveal", "exercise"):
         assert served.step(step, trap="08.2") == 200
@@ -324,9 +325,9 @@ def test_joining_guessing_checking_and_leaving_as_a_learner(served, my_work, cap
     assert [(m["name"], m["count"]) for m in found["mistakes"]] == [(wrong, 1)]
     assert found["trying"] == 1
     assert cli.main(["leave"]) == 0
-    assert not room.file().exists()
-    room.tell_guess("08.2", {"guess": 1.0, "sure": True})
-    assert room._QUEUE.unfinished_tasks == 0
+    assert not room_client.file().exists()
+    room_client.tell_guess("08.2", {"guess": 1.0, "sure": True})
+    assert room_client._QUEUE.unfinished_tasks == 0
 
 
 def test_an_address_that_is_no_room_is_named(my_work, capsys):
@@ -343,22 +344,22 @@ def test_an_address_that_is_no_room_is_named(my_work, capsys):
 def test_a_room_that_never_answers_or_is_gone_keeps_nothing_waiting(my_work, monkeypatch):
     """The other end takes the call and says nothing: whatever returns here did not wait for it."""
     import socket
-    monkeypatch.setattr(room, "PATIENCE", 0.2)
+    monkeypatch.setattr(room_client, "PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        room.join({"address": f"http://127.0.0.1:{silent.getsockname()[1]}/", "code": "ABCDEF",
-                   "cookie": "dlsys-room=x"})
+        room_client.join({"address": f"http://127.0.0.1:{silent.getsockname()[1]}/",
+                          "code": "ABCDEF", "cookie": "dlsys-room=x"})
         for _ in range(200):
-            room.tell_guess("08.1", {"guess": 1.0, "sure": True})
-        assert 0 < room._QUEUE.unfinished_tasks <= room._QUEUE.maxsize + 1
-        room._QUEUE.join()
+            room_client.tell_guess("08.1", {"guess": 1.0, "sure": True})
+        assert 0 < room_client._QUEUE.unfinished_tasks <= room_client._QUEUE.maxsize + 1
+        room_client._QUEUE.join()
 
 
 def test_a_damaged_file_counts_as_no_room(my_work):
     my_work.mkdir()
-    room.file().write_text("[1")
-    assert room.joined() == {}
-    room.file().write_text('{"address": 3}')
-    assert room.joined() == {}
+    room_client.file().write_text("[1")
+    assert room_client.joined() == {}
+    room_client.file().write_text('{"address": 3}')
+    assert room_client.joined() == {}
 
 
 def test_killed_in_the_middle_of_a_round_nothing_acknowledged_is_lost(tmp_path):

@@ -18,7 +18,7 @@ from rooms import Learner, Running, running, send, shown, wait
 
 from dlsys import cli
 from dlsys.room import questions, results, server
-from dlsys_helpers import paths, room
+from dlsys_helpers import paths, room_client
 from dlsys_helpers.stages import stage
 
 RIGHT = "more than `4`"
@@ -252,7 +252,7 @@ def test_what_a_room_says_of_itself_is_harmless_on_a_terminal(tmp_path, monkeypa
     out = capsys.readouterr().out
     assert "evil" in out
     assert not re.search("[\x1b\x07\u202e]", out)
-    room.leave()
+    room_client.leave()
 
 
 def test_what_a_pages_own_text_shows_is_the_questions_alone(opened):

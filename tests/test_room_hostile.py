@@ -9,7 +9,7 @@ import pytest
 from rooms import Learner, running, send, shown
 from tornado.web import create_signed_value
 
-from dlsys.room import limits, server
+from dlsys.room import rate_limit, server
 
 RIGHT, POPULAR = "more than `4`", "about `0.36`, as in training"
 
@@ -189,14 +189,14 @@ def test_pages_let_no_other_host_in(room):
 def test_a_limit_forgets_old_tries_and_has_a_bounded_memory(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    limit = limits.Limit(2, 10)
+    limit = rate_limit.Limit(2, 10)
     for _ in range(2):
         assert not limit.spent("a")
         limit.count("a")
     assert limit.spent("a")
     now[0] = 11.0
     assert not limit.spent("a")
-    monkeypatch.setattr(limits, "KEYS", 100)
+    monkeypatch.setattr(rate_limit, "KEYS", 100)
     for k in range(1000):
         now[0] += 1
         limit.count(str(k))

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from dlsys_helpers.paths import ROOT
-from tools import rests, sweep
+from tools import fingerprints, sweep
 
 LESSONS = sweep.lessons([])
 LESSON = LESSONS[0]
@@ -41,15 +41,15 @@ def src(tmp_path, monkeypatch):
     """A copy of what records rest on, which a test may change."""
     shutil.copytree(ROOT / "src" / "dlsys_helpers", tmp_path / "src" / "dlsys_helpers")
     shutil.copyfile(ROOT / "requirements.lock", tmp_path / "requirements.lock")
-    monkeypatch.setattr(rests, "ROOT", tmp_path)
-    monkeypatch.setattr(rests, "SRC", tmp_path / "src")
+    monkeypatch.setattr(fingerprints, "ROOT", tmp_path)
+    monkeypatch.setattr(fingerprints, "SRC", tmp_path / "src")
     clear()
     yield tmp_path
     clear()
 
 
 def clear():
-    for cached in (rests._file, rests._imported_by, rests.module_fingerprint):
+    for cached in (fingerprints._file, fingerprints._imported_by, fingerprints.module_fingerprint):
         cached.cache_clear()
 
 
@@ -60,7 +60,8 @@ CHANGES = {  # file, what stands there, what it becomes, the part that a record 
                              "import os as os\n", ["dlsys_helpers.paths"]),
     "what shows and keeps": ("src/dlsys_helpers/cards.py", "import html\n",
                              "import html as html\n", []),
-    "a pin": ("requirements.lock", f"torch=={rests.pinned()['torch']}", "torch==9.9.9", ["torch"]),
+    "a pin": ("requirements.lock", f"torch=={fingerprints.pinned()['torch']}", "torch==9.9.9",
+              ["torch"]),
     "another pin": ("requirements.lock", "matplotlib==", "matplotlib==1.", []),
     "a helper's prose": ("src/dlsys_helpers/train.py", "from __future__",
                          "# Prose.\n\nfrom __future__", []),
@@ -77,14 +78,15 @@ def test_a_change_is_named(name, src):
     before = sweep.rests_on(LESSON)
     edit(src / file, old, new)
     clear()
-    assert rests.changes(before, sweep.rests_on(LESSON)) == parts
+    assert fingerprints.changes(before, sweep.rests_on(LESSON)) == parts
 
 
 def test_a_changed_cell_is_named_and_a_comment_is_not():
     code = code_of(LESSON)
-    before = rests.rests_on(code)
-    assert rests.changes(before, rests.rests_on([*code, "x = 1"])) == ["code"]
-    assert rests.changes(before, rests.rests_on([code[0] + "\n# Prose.", *code[1:]])) == []
+    before = fingerprints.rests_on(code)
+    assert fingerprints.changes(before, fingerprints.rests_on([*code, "x = 1"])) == ["code"]
+    after = fingerprints.rests_on([code[0] + "\n# Prose.", *code[1:]])
+    assert fingerprints.changes(before, after) == []
 
 
 def test_a_number_that_comes_back_to_a_guess_is_run():
@@ -94,8 +96,8 @@ def test_a_number_that_comes_back_to_a_guess_is_run():
 
 def test_explorer_rests_on_its_module_and_the_front_end():
     name = "dlsys_helpers.explorers.activations"
-    parts = rests.rests_on([f"from {name} import activations\nactivations"])
-    assert {name, "dlsys_helpers.explorers._picture", *rests.FRONT_END} <= parts.keys()
+    parts = fingerprints.rests_on([f"from {name} import activations\nactivations"])
+    assert {name, "dlsys_helpers.explorers._picture", *fingerprints.FRONT_END} <= parts.keys()
     assert "dlsys_helpers.explorers.schedules" not in parts
 
 
@@ -211,6 +213,6 @@ def test_an_unknown_lesson_is_refused():
 
 
 def test_other_versions_than_the_pinned_are_refused(monkeypatch):
-    monkeypatch.setattr(rests, "pinned", lambda: {"torch": "9.9.9"})
+    monkeypatch.setattr(fingerprints, "pinned", lambda: {"torch": "9.9.9"})
     with pytest.raises(SystemExit, match=r"expected 9\.9\.9 as pinned"):
         sweep.refuse_other_versions()

@@ -14,7 +14,7 @@ import pytest
 
 import dlsys_helpers
 from dlsys import doctor, grading, locations, start_page, windows, worksheet_runner
-from dlsys_helpers import catalog, paths, progress, store
+from dlsys_helpers import catalog, json_lines, paths, progress
 
 POSIX_GONE = Path(__file__).with_name("windows")
 SESSION = """
@@ -94,8 +94,8 @@ def test_an_exam_sheet_is_opened_and_paid_for(python, tmp_path):
 
 WRITER = """
 import sys
-from dlsys_helpers import progress, store
-assert "msvcrt" in vars(store)
+from dlsys_helpers import json_lines, progress
+assert "msvcrt" in vars(json_lines)
 print("go", flush=True)
 for n in range(30):
     progress.record(f"{sys.argv[1]}.{n}", "pass", "m" * 200)
@@ -175,7 +175,7 @@ def test_a_file_that_another_notebook_reads_is_replaced_a_little_later(tmp_path,
             raise PermissionError(13, "Permission denied")
         replace(source, target)
     monkeypatch.setattr(os, "replace", busy)
-    monkeypatch.setattr(store.time, "sleep", pauses.append)
-    store._replace(tmp_path / "a.jsonl", [{"id": "01.1"}])
+    monkeypatch.setattr(json_lines.time, "sleep", pauses.append)
+    json_lines._replace(tmp_path / "a.jsonl", [{"id": "01.1"}])
     assert (tmp_path / "a.jsonl").read_bytes() == b'{"id": "01.1"}\n'
     assert pauses == sorted(pauses)

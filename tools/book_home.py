@@ -12,7 +12,7 @@ from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import reading
+from tools import book_minutes
 from tools.book_pages import Lessons, count, exercise_minutes, fenced, link, raw
 from tools.stage_drawings import drawing
 
@@ -42,7 +42,8 @@ def start_page(template: str, lessons: Lessons, repository: str = "", branch: st
 
 def how_long(template: str, lessons: Lessons) -> str:
     """The page on how to use the course, with its hours."""
-    return template.replace("{{ hours }}", hours(lessons)).replace("{{ rate }}", reading.formula())
+    told = template.replace("{{ hours }}", hours(lessons))
+    return told.replace("{{ rate }}", book_minutes.formula())
 
 
 # ---- the guess
@@ -95,7 +96,7 @@ def stage_map(lessons: Lessons) -> str:
 def written_card(entry: Stage, lesson: NotebookNode) -> str:
     traps = len(catalog.traps(entry.number))
     return (f'<li class="stage-card"><a href="notebooks/{entry.stem}.html">{card_text(entry)}'
-            f'<span class="stage-state">{count(traps, "trap")}, {reading.of_lesson(lesson)} + '
+            f'<span class="stage-state">{count(traps, "trap")}, {book_minutes.of_lesson(lesson)} + '
             f"{exercise_minutes(entry.number)} minutes</span></a></li>")
 
 
@@ -115,7 +116,7 @@ def card_text(entry: Stage) -> str:
 def hours(lessons: Lessons) -> str:
     """Reading and exercise time of all lessons, in a sentence."""
     read, solve = (round(sum(minutes) / 60) for minutes in (
-        map(reading.of_lesson, lessons.values()), map(exercise_minutes, lessons)))
+        map(book_minutes.of_lesson, lessons.values()), map(exercise_minutes, lessons)))
     written = "" if len(lessons) == len(STAGES) else " written so far"
     take = "takes" if len(lessons) == 1 else "take"
     return (f"The {count(len(lessons), 'stage')}{written} {take} about {count(read, 'hour')} "

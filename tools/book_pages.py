@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 from nbformat import NotebookNode
 
-from dlsys_helpers import catalog, checking, records
+from dlsys_helpers import catalog, checking, gpu_records
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import evidence, reading, worked
+from tools import book_minutes, gpu_evidence, solutions
 from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -62,7 +62,7 @@ def traps_page(lessons: Lessons) -> str:
              "its place in it. The number is the same in the lesson, in its exercise, in your "
              "progress and in the feedback of a check. *Core* traps are the short way through a "
              "stage: at most five, with an hour of exercises. In its lesson a trap stands under "
-             "its situation, since the fault would give the answer away.", reading.formula()]
+             "its situation, since the fault would give the answer away.", book_minutes.formula()]
     for entry in STAGES:
         found = catalog.traps(entry.number)
         if found and entry.number in lessons:
@@ -70,7 +70,7 @@ def traps_page(lessons: Lessons) -> str:
                      link("trap", t.id, t.title), link("exercise", t.id, t.function),
                      f"{'core, ' if t.core else ''}{t.difficulty} of 5, "
                      f"{count(t.points, 'point')}",
-                     f"{reading.of_trap(lessons[entry.number], t.id)} + {t.minutes}")
+                     f"{book_minutes.of_trap(lessons[entry.number], t.id)} + {t.minutes}")
                     for t in found]
             head = ("Trap", "The fault", "The situation in its lesson", "Exercise",
                     "Path, difficulty, points", "Minutes to read + solve")
@@ -116,7 +116,7 @@ def wrong_answers_of(entry: Stage) -> str:
 
 def proof(id: str) -> str:
     """What else proves a check, in one sentence: other right answers, and mutants of the answer."""
-    routes, record = len(worked.beside(id).right_answers), proofs.stored(id[:2]).get(id)
+    routes, record = len(solutions.beside(id).right_answers), proofs.stored(id[:2]).get(id)
     if not record:
         return f"Besides, {routes} right answers by other routes pass."
     mutant, seeds = record["mutants"], record["right"]["seeds"]
@@ -152,7 +152,7 @@ STATES = {"recorded": "recorded", "stale": "recorded with an earlier version of 
 
 
 def gpu_page() -> str:
-    found = evidence.evidence()
+    found = gpu_evidence.evidence()
     recorded = sum(e["state"] == "recorded" for e in found)
     rows = [(f"`{e['key']}`",
              f"[Stage {int(e['notebook'][:2])}](notebooks/{e['notebook']}.ipynb)",
@@ -172,8 +172,9 @@ def gpu_page() -> str:
 
 def record(entry: dict) -> str:
     """One recorded measurement: its provenance and its rows."""
-    shown = records.GpuResult(entry["key"], tuple(entry["columns"]), entry["state"],
-                              records.load_record(entry["key"])["rows"], entry["provenance"])
+    rows = gpu_records.load_record(entry["key"])["rows"]
+    shown = gpu_records.GpuResult(entry["key"], tuple(entry["columns"]), entry["state"], rows,
+                                  entry["provenance"])
     return f"## {entry['key']}\n\n{raw(shown._repr_html_())}"
 
 

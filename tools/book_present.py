@@ -18,7 +18,7 @@ from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import Stage, stage
-from tools import book_pages, book_traps, reading
+from tools import book_minutes, book_pages, book_traps
 
 DATA = ROOT / "book" / "present.yml"
 OPENING, CLOSING, QUESTIONS = 5, 5, 5  # minutes; the questions take what is left, at least these
@@ -116,7 +116,7 @@ def shown_block(lesson: NotebookNode, trap: Trap) -> Block:
             *book_pages.shown(book_traps.cells(lesson, trap.id, "repair"))[:1],
             *book_traps.cells(lesson, trap.id, "keep", "markdown")]
     page = f"[{trap.id} {book_pages.plain(trap.name)}](../{book_traps.name(trap.id)}.md)"
-    return Block(math.ceil(GUESS + RUN + reading.minutes(told)),
+    return Block(math.ceil(GUESS + RUN + book_minutes.minutes(told)),
                  f"Trap {page}: code, guess, look, why, repair", trap.id)
 
 
@@ -132,7 +132,8 @@ def extras(lesson: NotebookNode) -> list[Block]:
     asked = sum("<details" in c.source for c in lesson.cells
                 if c.metadata.get("dlsys", {}).get("role") == "quiz")
     return [Block(2 * asked, f"The quiz: {book_pages.count(asked, 'question')}, hands up"),
-            Block(math.ceil(reading.minutes(gpu)), "The GPU section: count first, then compare")]
+            Block(math.ceil(book_minutes.minutes(gpu)),
+                  "The GPU section: count first, then compare")]
 
 
 def paused(blocks: list[Block], minutes: int) -> list[Block]:
@@ -197,7 +198,7 @@ def trap_link(id: str) -> str:
 def overview(stages: list[Stage], lessons: book_pages.Lessons) -> str:
     rows = [(str(s.number), f"[{s.title}]({name(s)}.md)",
              book_pages.count(len(catalog.traps(s.number)), "trap"),
-             str(reading.of_lesson(lessons[s.number])),
+             str(book_minutes.of_lesson(lessons[s.number])),
              str(book_pages.exercise_minutes(s.number))) for s in stages]
     lengths = ", ".join(str(f.minutes) for f in FRAMES[:-1])
     return "\n\n".join([
@@ -206,7 +207,7 @@ def overview(stages: list[Stage], lessons: book_pages.Lessons) -> str:
         "break live, and the questions that come. The minutes of a plan are made from "
         f"the lesson: {GUESS} for a guess, {RUN} for a live run, the words and lines of what is "
         f"told, and for an exercise its own minutes and {COMPARE} to compare answers. "
-        f"{reading.formula()}",
+        f"{book_minutes.formula()}",
         "Slides are one file that opens in any browser, without a network:",
         "```bash\ndlsys slides 1                      # writes my-work/01_slides.html\n"
         "dlsys slides 1 --out first.html     # or where you say\n```",

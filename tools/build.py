@@ -31,7 +31,17 @@ from dlsys_helpers import acting, catalog, checking, lesson_names, paths, stages
 from dlsys_helpers.cards import inline
 from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import core_path, lessons, new, proof, reading, readme, rests, stored_outputs, sweep
+from tools import (
+    book_minutes,
+    core_path,
+    fingerprints,
+    lessons,
+    new,
+    proof,
+    readme,
+    stored_outputs,
+    sweep,
+)
 from tools.canonical import canonical
 from tools.execution import CellFailed, run
 from tools.lessons import Source
@@ -79,7 +89,7 @@ def version(cells: list[NotebookNode]) -> str:
     """Fingerprint of a worksheet's stubs and checks: tells an old copy from a new one."""
     code = "\0".join(c.source for c in cells if c.metadata["dlsys"]["role"] in
                      {"exercise", "check"})
-    return rests.fingerprint(code)
+    return fingerprints.fingerprint(code)
 
 
 def made(kind: str, cell_id: str, text: str, **dlsys: object) -> NotebookNode:
@@ -220,7 +230,7 @@ def short_way(source: Source, cells: list[NotebookNode]) -> list[str]:
         return []
     spent = sum(source.minutes(trap) for trap in core)
     links = ", ".join(to_trap(source, trap) for trap in core)
-    read = reading.by_fives(reading.core(cells))
+    read = book_minutes.by_fives(book_minutes.core(cells))
     return [f"- The core path is {links}: about {read} minutes to read, {spent} for its exercises. "
             "It runs without the other traps, which are there when you need them."]
 

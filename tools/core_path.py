@@ -16,10 +16,10 @@ import nbformat
 import papermill
 from nbformat import NotebookNode
 
-from dlsys import reading
+from dlsys import reading_time
 from dlsys_helpers import catalog
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import rests
+from tools import fingerprints
 
 RECORD = ROOT / "tests" / "records" / "core.json"
 
@@ -31,7 +31,7 @@ def lessons() -> list[Path]:
 def core(path: Path) -> NotebookNode:
     """The lesson's core path, without explorers, which no cell uses."""
     book = nbformat.read(path, as_version=4)
-    book.cells = [c for c in reading.core(book.cells) if c.metadata.dlsys.role != "explore"]
+    book.cells = [c for c in reading_time.core(book.cells) if c.metadata.dlsys.role != "explore"]
     return book
 
 
@@ -58,7 +58,7 @@ def run(path: Path) -> NotebookNode:
 
 def rests_on(path: Path) -> dict[str, str]:
     """Fingerprints of what decides whether the path runs."""
-    return rests.rests_on(c.source for c in core(path).cells if c.cell_type == "code")
+    return fingerprints.rests_on(c.source for c in core(path).cells if c.cell_type == "code")
 
 
 def stored() -> dict[str, dict[str, str]]:
@@ -67,7 +67,7 @@ def stored() -> dict[str, dict[str, str]]:
 
 def stale(path: Path) -> str:
     """What changed since the path was run, with the command; "" where nothing did."""
-    changed = rests.changes(stored().get(path.stem, {}), rests_on(path))
+    changed = fingerprints.changes(stored().get(path.stem, {}), rests_on(path))
     return (f"{path.stem}: its core path changed since it was run alone: {', '.join(changed[:4])}. "
             f"Run: .venv/bin/python -m tools.core_path {path.stem[:2]}") if changed else ""
 

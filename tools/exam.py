@@ -15,7 +15,7 @@ from functools import cache
 
 from dlsys_checks.exam import faults, laws, mends, numbers, probes
 from dlsys_helpers.paths import ROOT
-from tools import rests
+from tools import fingerprints
 
 RECORD = ROOT / "tests" / "records" / "exam.json"
 SEEDS = (501, 502, 503)
@@ -36,14 +36,14 @@ def scripts() -> dict[str, str]:
 def _ground() -> str:
     """Fingerprint of the dependencies that all scripts share."""
     images, labels = laws.pictures()
-    return rests.fingerprint(json.dumps([
-        rests.without_prose(inspect.getsource(probes)), images.tolist(), labels.tolist(),
-        sorted(rests.pinned().items())]))
+    return fingerprints.fingerprint(json.dumps([
+        fingerprints.without_prose(inspect.getsource(probes)), images.tolist(), labels.tolist(),
+        sorted(fingerprints.pinned().items())]))
 
 
 def rests_on(source: str) -> str:
     """Fingerprint of one script with its dependencies."""
-    return rests.fingerprint(_ground() + rests.without_prose(source))
+    return fingerprints.fingerprint(_ground() + fingerprints.without_prose(source))
 
 
 @cache

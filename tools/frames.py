@@ -22,7 +22,7 @@ import numpy as np
 from dlsys_helpers.explorers import Explorer, load, names
 from dlsys_helpers.explorers._packing import pack
 from dlsys_helpers.paths import ROOT
-from tools import rests
+from tools import fingerprints
 
 RECORD = ROOT / "tests" / "records" / "explorers.json"
 LIMIT_BYTES = 180_000  # as base64 in a page a third more
@@ -30,9 +30,9 @@ LIMIT_BYTES = 180_000  # as base64 in a page a third more
 
 def rests_on(name: str) -> str:
     """Fingerprint of the code behind an explorer's frames; the front end only draws them."""
-    parts = rests.rests_on([f"from dlsys_helpers.explorers.{name} import {name}\n{name}"])
-    return rests.fingerprint(json.dumps(
-        {part: mark for part, mark in parts.items() if part not in rests.FRONT_END}))
+    parts = fingerprints.rests_on([f"from dlsys_helpers.explorers.{name} import {name}\n{name}"])
+    return fingerprints.fingerprint(json.dumps(
+        {part: mark for part, mark in parts.items() if part not in fingerprints.FRONT_END}))
 
 
 def stored() -> dict[str, dict[str, Any]]:

@@ -22,7 +22,7 @@ from dlsys_checks import questions
 from dlsys_helpers import checking, explorers, guesses, stages
 from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_helpers.paths import ROOT
-from tools import worked
+from tools import solutions
 
 TRAP_ORDER = ["situation", "break", "guess", "look", "why", "repair", "more", "folklore",
               "exercise", "hint", "keep"]
@@ -453,7 +453,7 @@ def imported(source: Source, folder: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except Exception as error:
-        source.refuse(None, f"{folder} cannot be imported: {worked.line_of(error, folder)}"
+        source.refuse(None, f"{folder} cannot be imported: {solutions.line_of(error, folder)}"
                       f"{type(error).__name__}: {error}.", f"Mend the file in {folder}.")
 
 

@@ -1,7 +1,7 @@
 """Change each worked answer mechanically, and see whether its check refuses the change.
 
 A mutant that passes is a hole of the check, or is equivalent to the answer; then the exercise's
-file says why: `ex.equivalent(mutant, why)`. tools/worked.py shows them; tools/proof.py records.
+file says why: `ex.equivalent(mutant, why)`. tools/solutions.py shows them; tools/proof.py records.
 """
 
 from __future__ import annotations

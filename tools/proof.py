@@ -35,7 +35,7 @@ from dlsys_helpers import acting, checking
 from dlsys_helpers.judging import Exercise, Run, WrongAnswer
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.verdicts import Verdict
-from tools import mutants, rests, worked
+from tools import fingerprints, mutants, solutions
 
 RECORDS = ROOT / "tests" / "records" / "checks"
 ENGINE = ("dlsys_helpers.acting", "dlsys_helpers.expect", "dlsys_helpers.judging")
@@ -52,7 +52,7 @@ WORKED = "the worked answer"
 
 def right_answers(id: str) -> dict[str, Callable]:
     """The worked answer of an exercise and those by other routes, by name."""
-    exercise, (setup, source) = worked.beside(id), worked.answers(id[:2])[id]
+    exercise, (setup, source) = solutions.beside(id), solutions.answers(id[:2])[id]
     space: dict[str, Any] = {"__name__": "worksheet"}
     exec(compile(f"{setup}\n{source}", f"<{id}>", "exec"), space)
     return {WORKED: space[exercise.function], **exercise.right_answers}
@@ -75,7 +75,7 @@ def refusals(id: str, seeds: Sequence[int], others: Sequence[int]) -> Iterator[s
 
 def all_wrong(id: str) -> list[tuple[WrongAnswer, bool]]:
     """The registered wrong answers, and whether each is a name for somebody's mistake."""
-    exercise = worked.beside(id)
+    exercise = solutions.beside(id)
     return [(wrong, True) for wrong in exercise.wrong_answers] + [
         (probe, False) for probe in exercise.probes]
 
@@ -150,7 +150,7 @@ def paper(id: str, seed: int) -> tuple[Exercise, list[acting.Case]]:
 
 @cache
 def _remembering(id: str) -> Exercise:
-    return remembering(worked.beside(id))
+    return remembering(solutions.beside(id))
 
 
 def _forget() -> None:
@@ -265,24 +265,25 @@ def rests_on(id: str) -> str:
     Neither prose counts nor the words of messages, nor the docstring: that the promises are its
     words, the tests ask each time.
     """
-    return _fingerprint(id, ENGINE, rests.without_words)
+    return _fingerprint(id, ENGINE, fingerprints.without_words)
 
 
 def says_by(id: str) -> str:
     """Fingerprint of what `rests_on` covers, and of the words of messages."""
-    return _fingerprint(id, (*ENGINE, *WORDS), rests.without_prose)
+    return _fingerprint(id, (*ENGINE, *WORDS), fingerprints.without_prose)
 
 
 def _fingerprint(id: str, engine: Sequence[str], kept: Callable[[str], str]) -> str:
-    exercise = worked.beside(id)
-    names = {*engine, *(name for name in rests.reached([exercise.law_fn.__module__])
+    exercise = solutions.beside(id)
+    names = {*engine, *(name for name in fingerprints.reached([exercise.law_fn.__module__])
                         if name.startswith("dlsys_checks."))}
     code = [kept(inspect.getsource(importlib.import_module(name))) for name in sorted(names)]
-    beside = worked.beside_file(exercise)
+    beside = solutions.beside_file(exercise)
     code += [kept(beside.read_text("utf-8") if beside.exists() else ""),
-             rests.without_prose(Path(mutants.__file__).read_text("utf-8")),
-             *map(rests.without_prose, worked.answers(id[:2])[id]), str(rests.pinned())]
-    return rests.fingerprint("\0".join(code))
+             fingerprints.without_prose(Path(mutants.__file__).read_text("utf-8")),
+             *map(fingerprints.without_prose, solutions.answers(id[:2])[id]),
+             str(fingerprints.pinned())]
+    return fingerprints.fingerprint("\0".join(code))
 
 
 def stored(stage: str) -> dict[str, Any]:
@@ -320,7 +321,7 @@ def retell(id: str) -> tuple[dict[str, Any], list[str]]:
 
 def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
     """The record of an exercise, and a line for each thing that contradicts it."""
-    exercise = worked.beside(id)
+    exercise = solutions.beside(id)
     found = list(refusals(id, range(seeds), range(min(seeds, OTHER_SEEDS))))
     for wrong, named in all_wrong(id):
         found += [f"{id}, {wrong.name}: {text}"
@@ -328,7 +329,7 @@ def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
     found += [f"{id}: {text}" for text in open_answers(id)]
     answer = right_answers(id)[WORKED]
     found += [f"{id}: {text}" for text in unjudged(id, answer, exercise.arrange(0))]
-    tried = mutants.tried(id, *worked.answers(id[:2])[id])
+    tried = mutants.tried(id, *solutions.answers(id[:2])[id])
     found += [f"{id}, mutant lives: {name}" for name in tried["unexplained"]]
     found += [f"{id}, a reason for a mutant that dies: {name}" for name in tried["not_needed"]]
     return {"rests_on": rests_on(id), "says_by": says_by(id),
@@ -341,7 +342,7 @@ def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
 def write(id: str, facts: dict[str, Any]) -> None:
     """Put the record of one exercise into that of its stage."""
     entry = {**stored(id[:2]), id: facts}
-    wanted = sorted(set(entry) & set(worked.answers(id[:2])))
+    wanted = sorted(set(entry) & set(solutions.answers(id[:2])))
     RECORDS.mkdir(parents=True, exist_ok=True)
     (RECORDS / f"{id[:2]}.json").write_text(
         json.dumps({key: entry[key] for key in wanted}, indent=1) + "\n", "utf-8")
@@ -354,7 +355,7 @@ def main() -> None:
     parser.add_argument("--right", action="store_true", help="right answers only, no record")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    ids = [id for stage in worked.stages() for id in worked.answers(stage)]
+    ids = [id for stage in solutions.stages() for id in solutions.answers(stage)]
     if unknown := [w for w in args.what if not any(w in (id, id[:2]) for id in ids)]:
         parser.error(f"got {', '.join(unknown)}, expected stages or exercises with an answer in "
                      "solutions/. Run: make build LESSON=05")

@@ -21,8 +21,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))  # a GPU machine need not have the package installed
 
-from dlsys_helpers import gpu, records  # noqa: E402
-from tools import evidence  # noqa: E402
+from dlsys_helpers import gpu, gpu_records  # noqa: E402
+from tools import gpu_evidence  # noqa: E402
 from tools.run_cells import run_cells  # noqa: E402
 
 
@@ -33,10 +33,10 @@ def main(stems: list[str]) -> int:
     commit = os.environ.get("DLSYS_COMMIT") or commit_here()
     if commit is None:
         return stop("the checkout's commit is unknown. Set DLSYS_COMMIT to its hash.")
-    evidence.check_provenance(origin(commit))  # before anything is measured
+    gpu_evidence.check_provenance(origin(commit))  # before anything is measured
     if stems:
         return write_all(stems[0], commit)
-    declared = dict.fromkeys(entry["notebook"] for entry in evidence.evidence())
+    declared = dict.fromkeys(entry["notebook"] for entry in gpu_evidence.evidence())
     failed = [stem for stem in declared if run(stem, commit) != 0]
     left = report()
     if failed or left:
@@ -54,10 +54,11 @@ def run(stem: str, commit: str) -> int:
 
 def write_all(stem: str, commit: str) -> int:
     """Run the setup and GPU cells of one lesson and write what held; returns the exit status."""
-    names = run_cells(evidence.NOTEBOOKS / f"{stem}.ipynb", roles=("setup", "gpu"))
-    tables = [v for v in names.values() if isinstance(v, records.GpuTable)]
-    wrong = {v.key: wrongs(v, tables) for v in names.values() if isinstance(v, records.GpuResult)}
-    for result in (v for v in names.values() if isinstance(v, records.GpuResult)):
+    names = run_cells(gpu_evidence.NOTEBOOKS / f"{stem}.ipynb", roles=("setup", "gpu"))
+    tables = [v for v in names.values() if isinstance(v, gpu_records.GpuTable)]
+    results = [v for v in names.values() if isinstance(v, gpu_records.GpuResult)]
+    wrong = {v.key: wrongs(v, tables) for v in results}
+    for result in results:
         if wrong[result.key]:
             print(f"{result.key} is not written. {'; '.join(wrong[result.key])}", file=sys.stderr)
         else:
@@ -67,7 +68,7 @@ def write_all(stem: str, commit: str) -> int:
     return int(any(wrong.values()))
 
 
-def wrongs(result: records.GpuResult, tables: list[records.GpuTable]) -> list[str]:
+def wrongs(result: gpu_records.GpuResult, tables: list[gpu_records.GpuTable]) -> list[str]:
     """Why a measurement is not recorded: what stopped it, or claims that its rows contradict."""
     found = [text for table in tables for text in table.failures(result.key)]
     return [result.trouble, *found] if result.trouble else found
@@ -75,8 +76,8 @@ def wrongs(result: records.GpuResult, tables: list[records.GpuTable]) -> list[st
 
 def write_record(record: dict[str, Any]) -> None:
     """Write a validated record; it appears whole or not at all."""
-    evidence.validate_record(record)
-    path = records.record_path(record["key"])
+    gpu_evidence.validate_record(record)
+    path = gpu_records.record_path(record["key"])
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
@@ -85,21 +86,21 @@ def write_record(record: dict[str, Any]) -> None:
 
 def origin(commit: str) -> dict[str, Any]:
     """Where a record comes from: the machine, and the commit of the lessons."""
-    return {**records.provenance(), "commit": commit.removesuffix("-dirty"),
+    return {**gpu_records.provenance(), "commit": commit.removesuffix("-dirty"),
             "dirty": commit.endswith("-dirty")}
 
 
 def commit_here() -> str | None:
     """The checkout's commit, with "-dirty" after it when anything but records has changed."""
-    commit = records.output("git", "rev-parse", "--short=12", "HEAD", cwd=ROOT)
-    changes = records.output("git", "status", "--porcelain", "--", ".",
-                             f":(exclude){records.RECORDED}", cwd=ROOT)
+    commit = gpu_records.output("git", "rev-parse", "--short=12", "HEAD", cwd=ROOT)
+    changes = gpu_records.output("git", "status", "--porcelain", "--", ".",
+                                 f":(exclude){gpu_records.RECORDED}", cwd=ROOT)
     return f"{commit}-dirty" if commit and changes else commit
 
 
 def report() -> list[str]:
     """Print the state of every measurement; returns the keys without a fresh record."""
-    entries = evidence.evidence()
+    entries = gpu_evidence.evidence()
     for entry in entries:
         print(f"{entry['state']:9} {entry['key']}")
     return [entry["key"] for entry in entries if entry["state"] != "recorded"]

@@ -12,21 +12,21 @@ from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
+from dlsys_helpers.gpu_records import RECORDED
 from dlsys_helpers.paths import ROOT
-from dlsys_helpers.records import RECORDED
-from tools import rests
+from tools import fingerprints
 
 
 def rests_on(book: NotebookNode) -> dict[str, str]:
     """What the outputs of a notebook rest on, by name, each with its fingerprint or version."""
     stage = f"{book.metadata['dlsys']['stage']:02d}"
-    parts = rests.rests_on((c.source for c in code_cells(book)), beside=())
-    parts["requirements.lock"] = rests.fingerprint(
+    parts = fingerprints.rests_on((c.source for c in code_cells(book)), beside=())
+    parts["requirements.lock"] = fingerprints.fingerprint(
         (ROOT / "requirements.lock").read_text("utf-8"))
     if book.metadata["dlsys"]["view"] == "solution":
-        parts["checks"] = rests.fingerprint("\0".join(_checks(book, stage)))
+        parts["checks"] = fingerprints.fingerprint("\0".join(_checks(book, stage)))
     else:
-        parts["GPU records"] = rests.fingerprint("\0".join(
+        parts["GPU records"] = fingerprints.fingerprint("\0".join(
             path.read_text("utf-8") for path in sorted(RECORDED.glob(f"{stage}/*.json"))))
     return parts
 
@@ -35,8 +35,8 @@ def _checks(book: NotebookNode, stage: str) -> Iterator[str]:
     """The points that a verdict shows, and the stage's checks with all that they import."""
     yield from (str(cell.metadata["dlsys"].get("points")) for cell in code_cells(book))
     files = sorted((ROOT / f"src/dlsys_checks/s{stage}").glob("*.py"))
-    modules = rests.reached(f"dlsys_checks.s{stage}.{path.stem}" for path in files)
-    yield from (rests.module_fingerprint(name) for name in sorted(modules))
+    modules = fingerprints.reached(f"dlsys_checks.s{stage}.{path.stem}" for path in files)
+    yield from (fingerprints.module_fingerprint(name) for name in sorted(modules))
 
 
 def code_cells(book: NotebookNode) -> list[NotebookNode]:
@@ -49,7 +49,7 @@ def changes(book: NotebookNode, old: NotebookNode) -> list[str]:
     Of the code every letter counts: a cell may show its own source.
     """
     stored = old.metadata.get("dlsys", {}).get("rests_on", {})
-    found = rests.changes(stored, book.metadata["dlsys"]["rests_on"])
+    found = fingerprints.changes(stored, book.metadata["dlsys"]["rests_on"])
     same = [c.source for c in code_cells(book)] == [c.source for c in code_cells(old)]
     return found if same else sorted({*found, "code"})
 
@@ -78,7 +78,7 @@ def stale_pictures(book: NotebookNode) -> list[str]:
     found = []
     for cell in code_cells(book):
         if name := cell.metadata["dlsys"].get("explorer"):
-            now = {**rests.rests_on([cell.source]), "code": stored.get("code")}
-            parts = [part for part in rests.changes(stored, now) if part in now]
+            now = {**fingerprints.rests_on([cell.source]), "code": stored.get("code")}
+            parts = [part for part in fingerprints.changes(stored, now) if part in now]
             found += [f"explorer {name} ({', '.join(parts)})"] if parts else []
     return found

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from dlsys_helpers.lesson_names import YOUR_MODEL, key, with_model
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import proof, rests, worked
+from tools import fingerprints, proof, solutions
 
 RECORDS = ROOT / "tests" / "records" / "sweep"
 SEEDS, THREADS = 5, (1, 2)
@@ -77,7 +77,7 @@ def names_a_choice(cell: dict[str, Any]) -> bool:
 
 def rests_on(path: Path) -> dict[str, str]:
     """Fingerprints of what determines this lesson's claims, see `rests`."""
-    return rests.rests_on("".join(cell["source"]) for cell in code_cells(path))
+    return fingerprints.rests_on("".join(cell["source"]) for cell in code_cells(path))
 
 
 def run_here(path: Path, seed: int, threads: int) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def try_draft(path: Path) -> None:
 
 def owed(path: Path) -> str:
     """What comes after the sweep of a lesson: its proofs where they are stale, else the tests."""
-    ids = () if path.stem == YOUR_MODEL else worked.answers(key(path))
+    ids = () if path.stem == YOUR_MODEL else solutions.answers(key(path))
     return proof.stale(path.stem, ids) or "Next: make test"
 
 
@@ -209,7 +209,7 @@ def stale(path: Path, seeds: int = SEEDS) -> str:
     renew = f"Run: make sweep LESSON={key(path)}"
     if not entry:
         return f"{path.stem}: its claims were not swept. {renew}"
-    if changed := rests.changes(entry["rests_on"], rests_on(path)):
+    if changed := fingerprints.changes(entry["rests_on"], rests_on(path)):
         return f"{path.stem}: changed since its claims were swept: {', '.join(changed)}. {renew}"
     if entry["seeds"] < seeds:
         return f"{path.stem}: swept over {entry['seeds']} seeds, expected {seeds}. {renew}"
@@ -223,7 +223,7 @@ def keep(path: Path, entry: dict[str, Any]) -> None:
 
 def refuse_other_versions() -> None:
     """A record names the pinned versions, so these have to be the ones that run."""
-    for name, version in rests.pinned().items():
+    for name, version in fingerprints.pinned().items():
         if (here := importlib.metadata.version(name)) != version:
             raise SystemExit(f"{name}: got {here}, expected {version} as pinned. Run: make setup")
 

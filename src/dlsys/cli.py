@@ -16,7 +16,7 @@ from dlsys import (
     grading,
     locations,
     my_parts,
-    reading,
+    reading_time,
     start_page,
     update,
     windows,
@@ -37,11 +37,11 @@ from dlsys.room.command import add_join, add_leave
 from dlsys.room.command import add_parser as add_room
 from dlsys.slides import add_parser as add_slides
 from dlsys.terminal import bold, new_table, say, styled
-from dlsys_helpers import paths, progress, room
+from dlsys_helpers import paths, progress, room_client
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
-from dlsys_helpers.limits import SECONDS
 from dlsys_helpers.stages import SPAN, Stage
+from dlsys_helpers.timeouts import SECONDS
 from dlsys_helpers.verdicts import STATUSES, Verdict
 from dlsys_watch import command as watch
 
@@ -107,7 +107,7 @@ def run_start_model() -> int:
 
 def _length(stage: Stage, short: bool) -> str:
     """How long the stage takes, and where the rest is when the worksheet holds the core alone."""
-    core, whole = reading.times(stage)
+    core, whole = reading_time.times(stage)
     if short:
         return (f"The worksheet holds the core path: about {core}. The rest, beside your answers: "
                 f"dlsys start {stage.number} --update")
@@ -156,7 +156,7 @@ def run_check(args: argparse.Namespace) -> int:
     for id, verdict in report.verdicts.items():
         if verdict.status != "missing":
             progress.record(id, verdict.status, verdict.misconception)
-    room.tell_verdicts(*report.verdicts.values())
+    room_client.tell_verdicts(*report.verdicts.values())
     if args.json:
         print(json.dumps(_as_data(worksheet, report), indent=1))
     else:

@@ -15,7 +15,7 @@ from typing import Any
 
 import dlsys_helpers
 from dlsys.check_stub import CheckStub
-from dlsys_helpers import limits, paths, progress
+from dlsys_helpers import paths, progress, timeouts
 from dlsys_helpers.errors import UserError
 
 PROBES = ("loss_curve", "look_at_batch", "one_batch", "gradient_report", "trace", "evaluation",
@@ -178,7 +178,7 @@ def check(id: str, fn: Callable[[], dict]) -> None:
     from dlsys_helpers import checking
     _refuse_bad_call(id, fn)
     seeds = checking.drawn_seeds()
-    verdict = laws.run_check(id, fn, seeds, limits.SECONDS)
+    verdict = laws.run_check(id, fn, seeds, timeouts.SECONDS)
     progress.record(id, verdict.status, verdict.misconception)
     try:
         checking.tell(verdict, sheet.trap(id))

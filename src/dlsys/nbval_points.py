@@ -19,7 +19,7 @@ import pytest
 
 from dlsys import assignments, worksheets
 from dlsys.notebook_reader import checked_in
-from dlsys_helpers import limits, paths, verdicts
+from dlsys_helpers import paths, timeouts, verdicts
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _set_options(option: argparse.Namespace, notebooks: list[Path]) -> None:
     """What suits a learner, where the command line leaves it open."""
     if option.nbval_cell_timeout == NBVAL_SECONDS:
-        option.nbval_cell_timeout = limits.SECONDS
+        option.nbval_cell_timeout = timeouts.SECONDS
     if getattr(option, "dist", "no") == "load":
         option.dist = "loadfile"  # a notebook's cells share one kernel
     if getattr(option, "xmlpath", "") is None and os.access(notebooks[0].parent, os.W_OK):

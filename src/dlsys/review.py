@@ -22,8 +22,8 @@ from dlsys_checks.questions import AnswerError, Question
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
+from dlsys_helpers.json_lines import Store
 from dlsys_helpers.stages import NUMBERS, SPAN
-from dlsys_helpers.store import Store
 
 INTERVALS = (2, 7, 21)  # days after the event, after the first right answer, after the second
 MISTAKE, SOLVED, RIGHT, WRONG, PRACTISED, SEEN = (

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import assignments, reading, review, windows, work_folder
+from dlsys import assignments, reading_time, review, windows, work_folder
 from dlsys_checks.questions import AnswerError
 from dlsys_helpers import cards, catalog, paths, progress
 from dlsys_helpers.catalog import Trap
@@ -223,7 +223,7 @@ def _count(row: StageState) -> str:
 
 def _length(stage: Stage) -> str:
     """How long the stage takes, its core path first."""
-    core, whole = reading.times(stage)
+    core, whole = reading_time.times(stage)
     return f"About {whole}." if core == whole else f"Core path: about {core}. All: {whole}."
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import locations, reading, worksheets
+from dlsys import locations, reading_time, worksheets
 from dlsys.worksheets import WorksheetError
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.lesson_names import YOUR_MODEL
@@ -97,7 +97,7 @@ def worksheet_copy(shipped: bytes, stage: Stage, lesson: str, core: bool = False
         return linked
     book = json.loads(linked)
     on_path = {None, *(trap.id for trap in catalog.traps(stage.number) if trap.core)}
-    _shorten(book, [c for c in book["cells"] if reading.facts(c).get("trap") in on_path])
+    _shorten(book, [c for c in book["cells"] if reading_time.facts(c).get("trap") in on_path])
     return _written(book)
 
 
@@ -110,7 +110,7 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False
     book = json.loads(shipped)
     book["metadata"]["dlsys"]["version"] = lesson_version(book)
     if core:
-        _shorten(book, reading.core(book["cells"]))
+        _shorten(book, reading_time.core(book["cells"]))
     end = worksheet.removeprefix(stage.stem).removesuffix(".ipynb")
     _lead_to_guess(book["cells"], paths.lesson_copy(stage.number, end).name)
     for cell in book["cells"]:

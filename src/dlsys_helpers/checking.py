@@ -15,7 +15,7 @@ from dlsys_helpers import acting, cards, catalog
 from dlsys_helpers.errors import OneLine
 from dlsys_helpers.expect import show
 from dlsys_helpers.judging import Exercise
-from dlsys_helpers.limits import SECONDS
+from dlsys_helpers.timeouts import SECONDS
 from dlsys_helpers.verdicts import Verdict
 
 FIXED_SEEDS = (0, 1)
@@ -125,7 +125,7 @@ def check(id: str, fn: Callable, seconds: float = SECONDS) -> None:
     CheckFailed where nobody sees the card, so that nbval, papermill and scripts notice. Raises
     BadCall for arguments that are not the id of an exercise and a function, Stopped for a Ctrl-C.
     """
-    from dlsys_helpers import progress, room
+    from dlsys_helpers import progress, room_client
     _refuse_bad_call(id, fn)
     try:
         verdict = run_check(id, fn, drawn_seeds(), seconds)
@@ -133,7 +133,7 @@ def check(id: str, fn: Callable, seconds: float = SECONDS) -> None:
         at = acting.learner_frame(stop)
         raise Stopped(f"exercise {id}: you stopped its check{at and f' in {at}'}") from None
     progress.record(id, verdict.status, verdict.misconception)
-    room.tell_verdicts(verdict)
+    room_client.tell_verdicts(verdict)
     tell(verdict, catalog.trap(id))
 
 

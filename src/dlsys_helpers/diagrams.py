@@ -13,8 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dlsys_helpers.plots import INK
-from dlsys_helpers.sheet import (
+from dlsys_helpers.canvas import (
     FAULT,
     KINDS,
     MARGIN,
@@ -28,6 +27,7 @@ from dlsys_helpers.sheet import (
     text_width,
     wrap,
 )
+from dlsys_helpers.plots import INK
 
 
 def draw_ranks(steps: Mapping[str, Sequence[Sequence[str]]], *, title: str, alt: str,

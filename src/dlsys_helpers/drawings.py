@@ -14,8 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dlsys_helpers.plots import INK
-from dlsys_helpers.sheet import (
+from dlsys_helpers.canvas import (
     DARK,
     FAULT,
     KINDS,
@@ -37,6 +36,7 @@ from dlsys_helpers.sheet import (
     widest_part,
     wrap,
 )
+from dlsys_helpers.plots import INK
 
 HATCHES = ("//", "..", "\\\\", "xx", "--")
 

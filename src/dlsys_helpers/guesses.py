@@ -14,7 +14,7 @@ from decimal import Decimal
 from math import floor
 from typing import Any, NamedTuple
 
-from dlsys_helpers import cards, progress, room
+from dlsys_helpers import cards, progress, room_client
 from dlsys_helpers.cards import inline
 from dlsys_helpers.claims import ClaimFailed
 
@@ -72,7 +72,7 @@ def guess(id: str, question: str, *, choices: Sequence[str] = (), unit: str = ""
         _show_form(asked, _said(asked))
     else:
         print(_plain(asked))
-    room.say_guess()
+    room_client.say_guess()
 
 
 def checked(asked: Question) -> Question:
@@ -206,7 +206,7 @@ def _hear(asked: Question, said: dict) -> None:
     result = _MEASURED.get(asked.id)
     progress.record_guess(asked.id, said["guess"], said["sure"],
                           result.agrees(said["guess"]) if result else None)
-    room.tell_guess(asked.id, said)
+    room_client.tell_guess(asked.id, said)
     if result:
         _answer(asked, result, said, update=True)
 

@@ -157,7 +157,7 @@ class Exercise:
         return register
 
     def equivalent(self, mutant: str, why: str) -> None:
-        """State why a mutant of the worked answer, as tools/worked.py names it, is right."""
+        """State why a mutant of the worked answer, as tools/solutions.py names it, is right."""
         self.equivalents[mutant] = why
 
     def arrange(self, seed: int) -> list[Case]:

@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from dlsys_helpers.plots import INK
-from dlsys_helpers.sheet import (
+from dlsys_helpers.canvas import (
     DARK,
     FAULT,
     KINDS,
@@ -36,6 +35,7 @@ from dlsys_helpers.sheet import (
     widest_part,
     wrap,
 )
+from dlsys_helpers.plots import INK
 
 
 def draw_line(rows: Mapping[str, Sequence], *, title: str, alt: str, unit: str = "",

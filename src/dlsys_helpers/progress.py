@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dlsys_helpers.store import Store
+from dlsys_helpers.json_lines import Store
 
 _STORE = Store(".progress.jsonl", "Progress", lambda entry: all(
     isinstance(entry.get(field), str) for field in ("id", "status")))

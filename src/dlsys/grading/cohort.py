@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import dlsys_checks
-from dlsys.grading import due, overrides, scoring, submissions, submitted_notebook, walls
+from dlsys.grading import due, isolation, overrides, scoring, submissions, submitted_notebook
 from dlsys.grading.budget import Budget
 from dlsys.grading.people import answers_to, doubt
 from dlsys.grading.sandbox import SandboxLost, SandboxRefused, Zygote
@@ -54,7 +54,7 @@ class Settings:
     """
 
     key: str
-    limits: walls.Limits
+    limits: isolation.Limits
     walled: bool = True
     stage: int | None = None
 
@@ -65,7 +65,7 @@ class Settings:
     @staticmethod
     def read(facts: dict[str, Any]) -> Settings:
         """The settings from what `plain` returned."""
-        return Settings(**{**facts, "limits": walls.Limits(**facts["limits"])})
+        return Settings(**{**facts, "limits": isolation.Limits(**facts["limits"])})
 
 
 def fresh_key() -> str:

@@ -24,8 +24,8 @@ from typing import Any
 from dlsys.grading.text import clean, some
 from dlsys.notebook_reader import NO_WORKSHEET
 from dlsys_helpers.errors import UserError
-from dlsys_helpers.limits import SECONDS
 from dlsys_helpers.stages import NUMBERS
+from dlsys_helpers.timeouts import SECONDS
 from dlsys_helpers.verdicts import STATUSES
 
 _OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
@@ -204,14 +204,14 @@ def _left_out(names: list[str]) -> str:
 
 
 def _journal(args: argparse.Namespace) -> Any:
-    from dlsys.grading import cohort, walls
+    from dlsys.grading import cohort, isolation
 
     if args.regrade and not args.resume:
         raise cohort.RunError("--regrade: belongs to a run that stands: add --resume.")
     if not args.resume:
         seconds, gib = args.seconds or SECONDS, args.memory or GIB
-        limits = walls.Limits(seconds=seconds, total=walls.TIMES * seconds,
-                              memory=int(gib * 2**30))
+        limits = isolation.Limits(seconds=seconds, total=isolation.TIMES * seconds,
+                                  memory=int(gib * 2**30))
         key = _recorded_key(args.key) if args.key else cohort.fresh_key()
         return cohort.Journal.begin(
             args.out, cohort.Settings(key, limits, args.sandbox != "none", args.stage))

@@ -13,8 +13,8 @@ import signal
 import socket
 import time
 
-from dlsys.grading import frames, walls
-from dlsys.grading.frames import ACTS, CELLS, END, JOB, FrameError
+from dlsys.grading import framing, isolation
+from dlsys.grading.framing import ACTS, CELLS, END, JOB, FrameError
 
 START_SECONDS = 60.0
 END_SECONDS = 1.0  # what was killed ends as soon as the kernel has taken its memory back
@@ -26,12 +26,12 @@ def main(judge: socket.socket, supervisor: socket.socket, walled: bool,
     """Serve the judge's jobs until it hangs up. Never returns."""
     with contextlib.suppress(FrameError, OSError):
         if walled:
-            walls.separate()
+            isolation.separate()
             proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
             socket.send_fds(supervisor, [b"p"], [proc])
             os.close(proc)
-            walls.give_up_privileges(user)
-            walls.prctl(walls.DIE_WITH_PARENT, signal.SIGKILL)
+            isolation.give_up_privileges(user)
+            isolation.prctl(isolation.DIE_WITH_PARENT, signal.SIGKILL)
         signal.signal(signal.SIGCHLD, _reap)
         # Python has a handler for it, and a handler makes it a signal that the sandbox can send.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -66,8 +66,8 @@ def _alive(name: str) -> bool:
 def serve(judge: socket.socket, supervisor: socket.socket, walled: bool) -> None:
     """Run one job in a new runner; pass its frames to the judge, then an END frame."""
     judge.settimeout(None)
-    _, job = frames.read(judge.recv)
-    _, acts = frames.read(judge.recv)
+    _, job = framing.read(judge.recv)
+    _, acts = framing.read(judge.recv)
     runner = _start_runner(supervisor)
     try:
         fault = _relay(job, acts, runner, judge)
@@ -77,7 +77,7 @@ def serve(judge: socket.socket, supervisor: socket.socket, walled: bool) -> None
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
     judge.settimeout(None)
-    judge.sendall(frames.frame(END, json.dumps(fault).encode()))
+    judge.sendall(framing.frame(END, json.dumps(fault).encode()))
     if walled:
         _await_orphans()
 
@@ -85,12 +85,12 @@ def serve(judge: socket.socket, supervisor: socket.socket, walled: bool) -> None
 def _start_runner(supervisor: socket.socket) -> socket.socket:
     """A socket to a new runner, which the zygote forks from the loaded process."""
     mine, theirs = socket.socketpair()
-    walls.prctl(walls.SET_DUMPABLE, 1)  # the zygote joins the namespaces of this process
+    isolation.prctl(isolation.SET_DUMPABLE, 1)  # the zygote joins the namespaces of this process
     socket.send_fds(supervisor, [b"f"], [theirs.fileno()])
     theirs.close()
-    frames.read_until(mine, time.monotonic() + START_SECONDS)  # it has joined, and waits
+    framing.read_until(mine, time.monotonic() + START_SECONDS)  # it has joined, and waits
     # Closes /proc/1/mem to the learner's code, which has the same user.
-    walls.prctl(walls.SET_DUMPABLE, 0)
+    isolation.prctl(isolation.SET_DUMPABLE, 0)
     return mine
 
 
@@ -99,14 +99,14 @@ def _relay(job: bytes, acts: bytes, runner: socket.socket, judge: socket.socket)
     seconds = _patience(job)
     at = CELLS
     try:
-        runner.sendall(frames.frame(JOB, job) + frames.frame(ACTS, acts))
+        runner.sendall(framing.frame(JOB, job) + framing.frame(ACTS, acts))
         while True:
-            index, payload = frames.read_until(runner, time.monotonic() + seconds)
+            index, payload = framing.read_until(runner, time.monotonic() + seconds)
             if index == END:
                 return {"fault": "", "at": at}
             at = index
             judge.settimeout(None)
-            judge.sendall(frames.frame(index, payload))
+            judge.sendall(framing.frame(index, payload))
     except FrameError as error:
         return {"fault": error.kind, "at": at}
     except OSError:

@@ -26,14 +26,14 @@ import dlsys_checks
 from dlsys import assignments
 from dlsys.grading import (
     cgroups,
-    frames,
+    framing,
+    isolation,
     process_limit,
+    serialization,
     submitted_notebook,
     tally,
-    walls,
-    wire,
 )
-from dlsys.grading.frames import CELLS
+from dlsys.grading.framing import CELLS
 from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
 from dlsys.grading.submitted_notebook import Notebook
 from dlsys.grading.text import clean, place
@@ -154,7 +154,7 @@ class Judge:
         attempt = Attempt()
         with suppress(SandboxLost), self.zygote.sandbox() as sandbox:
             attempt = sandbox.attempt([(1, _PROBE)], [act])
-        match [wire.unpack(answer) for answer in attempt.answers.get(0, [])]:
+        match [serialization.unpack(answer) for answer in attempt.answers.get(0, [])]:
             case [{"value": list(holes)}]:
                 pass
             case other:
@@ -162,7 +162,7 @@ class Judge:
         if holes:
             self.zygote.close()
             raise SandboxRefused(f"sandbox: does not hold: {clean(', '.join(map(str, holes)))}. "
-                                 f"{walls.remedy()}")
+                                 f"{isolation.remedy()}")
         limits = self.zygote.limits
         own = self.zygote.group.most
         bound = own or cgroups.bound()
@@ -253,8 +253,8 @@ def _claims_of_the_notebook(sitting: Sitting) -> list[str]:
 
 def _messages(payload: bytes) -> list:
     try:
-        return wire.unpack_all(payload)
-    except wire.WireError:
+        return serialization.unpack_all(payload)
+    except serialization.WireError:
         return []
 
 
@@ -367,8 +367,8 @@ class Sitting:
         key = paper.exercise.id, hashlib.sha256(answer).digest()
         if key not in self.judged:
             try:
-                messages = wire.unpack_all(answer)
-            except wire.WireError:
+                messages = serialization.unpack_all(answer)
+            except serialization.WireError:
                 messages = [{"fault": "broken"}]
             match messages[0] if messages else {}:
                 case {"missing": str(kind)}:
@@ -480,7 +480,7 @@ def _reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes: int)
     """
     ends = {number: 2 + source.count("\n") for number, source in cells}  # an error may lie behind
     kept = []
-    for report in attempt.cells[:frames.MOST_REPORTS]:
+    for report in attempt.cells[:framing.MOST_REPORTS]:
         match report:
             case {"number": int(number), "line": int() | None as line,
                   "error": str(error)} if number in ends:

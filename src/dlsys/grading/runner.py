@@ -27,8 +27,8 @@ import numpy as np
 import torch
 
 from dlsys.check_stub import CheckStub
-from dlsys.grading import frames, process_limit, wire
-from dlsys.grading.frames import CELLS, END
+from dlsys.grading import framing, process_limit, serialization
+from dlsys.grading.framing import CELLS, END
 from dlsys.grading.shell import Shell
 from dlsys_helpers import acting
 from dlsys_helpers.acting import Case, Outcome
@@ -44,7 +44,7 @@ _DEFAULT_NUMPY = np.geterr()
 _RECURSION_LIMIT = sys.getrecursionlimit()
 MODULES = dict(sys.modules)  # the zygote adds what it loads later
 _LOADED_ONCE = {"torch", "numpy"}  # cannot be imported twice in a process
-_FAULTS = tuple(wire.pack({"fault": kind}) for kind in ("timeout", "crowded", "died"))
+_FAULTS = tuple(serialization.pack({"fault": kind}) for kind in ("timeout", "crowded", "died"))
 
 
 check = CheckStub()
@@ -52,14 +52,14 @@ check = CheckStub()
 
 def main(line: socket.socket) -> None:
     """Tell the init that the runner is ready, read one job and do it; return when all is sent."""
-    line.sendall(frames.frame(CELLS))
-    _, head = frames.read(line.recv)
-    _, acts = frames.read(line.recv)
+    line.sendall(framing.frame(CELLS))
+    _, head = framing.read(line.recv)
+    _, acts = framing.read(line.recv)
     job = json.loads(head)
-    runner = Runner(line, job, wire.unpack_all(acts, MOST_INPUTS))
+    runner = Runner(line, job, serialization.unpack_all(acts, MOST_INPUTS))
     runner.cells(job["cells"])
     runner.answers()
-    line.sendall(frames.frame(END))
+    line.sendall(framing.frame(END))
 
 
 class Runner:
@@ -81,13 +81,13 @@ class Runner:
     def cells(self, cells: list) -> None:
         """Run the cells in order; an exception ends only its cell and is reported."""
         for number, source in cells:
-            self.line.sendall(frames.frame(CELLS))  # the time of this cell begins
+            self.line.sendall(framing.frame(CELLS))  # the time of this cell begins
             if self.checkpoints:
                 self._checkpointed(number, source)
             else:
                 self._cell(number, source)
-        payload = wire.pack({"cells": self.reports[:frames.MOST_REPORTS]})
-        self.line.sendall(frames.frame(CELLS, payload))
+        payload = serialization.pack({"cells": self.reports[:framing.MOST_REPORTS]})
+        self.line.sendall(framing.frame(CELLS, payload))
 
     def _cell(self, number: int, source: str) -> None:
         before = len(sys.modules)
@@ -129,7 +129,7 @@ class Runner:
 
     def _more_time(self) -> None:
         """Start the time limit again: the next work is not part of the cell."""
-        self.line.sendall(frames.frame(CELLS))
+        self.line.sendall(framing.frame(CELLS))
         if self.done is not None:
             with contextlib.suppress(OSError):
                 write(self.done, GOES_ON)
@@ -143,7 +143,7 @@ class Runner:
         self.checked[id] = fn
         act = next((act for act in self.acts if act["id"] == id), None)
         early = self.early.setdefault(id, [])
-        if self.careful and act and len(early) < frames.EARLY:
+        if self.careful and act and len(early) < framing.EARLY:
             self._more_time()
             early.append((fn, isolated(lambda: answer(act, fn), self.seconds)))
             self._more_time()
@@ -151,12 +151,12 @@ class Runner:
     def answers(self) -> None:
         """Send an answer for each act: in this process, or each in its own when careful."""
         for index, act in enumerate(self.acts):
-            self.line.sendall(frames.frame(index))  # the time of this exercise begins
+            self.line.sendall(framing.frame(index))  # the time of this exercise begins
             if self.careful:
                 self._all_answers(index, act)
             else:
                 fn = self.checked.get(act["id"], self.shell.space.get(act["function"]))
-                self.line.sendall(frames.frame(index, answer(act, fn)))
+                self.line.sendall(framing.frame(index, answer(act, fn)))
 
     def _all_answers(self, index: int, act: dict) -> None:
         """Send the answers of the function checked last, of the one named, and the early ones.
@@ -170,11 +170,11 @@ class Runner:
         for fn in [last] if last is named else [last, named]:
             known = [payload for f, payload in early if f is fn]
             if not known or (self.both and known[0] not in _FAULTS):
-                self.line.sendall(frames.frame(index))
+                self.line.sendall(framing.frame(index))
                 payload = isolated(lambda fn=fn: answer(act, fn), self.seconds)
-                self.line.sendall(frames.frame(index, payload))
+                self.line.sendall(framing.frame(index, payload))
         for _, payload in early:
-            self.line.sendall(frames.frame(index, payload))
+            self.line.sendall(framing.frame(index, payload))
 
 
 def _report(error: BaseException, number: int) -> dict:
@@ -200,17 +200,17 @@ def _line(error: BaseException) -> int | None:
 def answer(act: dict, fn: Any) -> bytes:
     """The outcomes of the learner's function on all cases, as messages one after the other."""
     if not callable(fn):
-        return wire.pack({"missing": "" if fn is None else type(fn).__name__})
+        return serialization.pack({"missing": "" if fn is None else type(fn).__name__})
     call = acting.load_act(act["act"]) if act["act"] else acting.call_function
-    messages, budget = [], wire.Budget()
+    messages, budget = [], serialization.Budget()
     settle()
     with acting.standard_session():  # outer: cheap to enter again per act
         for inputs in act["cases"]:
             outcome = _act(call, fn, Case("", inputs))
             try:
-                messages.append(wire.pack(_facts(outcome), budget, LARGEST_ANSWER))
-            except (wire.TooLarge, MemoryError):
-                return wire.pack({"fault": "large"})
+                messages.append(serialization.pack(_facts(outcome), budget, LARGEST_ANSWER))
+            except (serialization.TooLarge, MemoryError):
+                return serialization.pack({"fault": "large"})
             if outcome.kind == "todo":
                 break
     return b"".join(messages)
@@ -279,15 +279,15 @@ def isolated(unit: Callable[[], bytes], seconds: float) -> bytes:
         setpgid(0, 0)
         close(answer_in)
         with contextlib.suppress(BaseException):
-            _write_all(answer_out, frames.frame(0, unit()))
+            _write_all(answer_out, framing.frame(0, unit()))
         _exit(0)
     close(answer_out)
     deadline = time.monotonic() + seconds
     try:
-        return frames.read(lambda n: _read_until(answer_in, n, deadline))[1]
-    except frames.FrameError as error:
+        return framing.read(lambda n: _read_until(answer_in, n, deadline))[1]
+    except framing.FrameError as error:
         late = error.kind == "timeout" and process_limit.late()
-        return wire.pack({"fault": "crowded" if late else error.kind})
+        return serialization.pack({"fault": "crowded" if late else error.kind})
     finally:
         close(answer_in)
         _end(pid)
@@ -302,7 +302,7 @@ def _write_all(fd: int, data: bytes) -> None:
 def _read_until(fd: int, n: int, deadline: float) -> bytes:
     ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
     if not ready:
-        raise frames.FrameError("timeout")
+        raise framing.FrameError("timeout")
     return read(fd, n)
 
 

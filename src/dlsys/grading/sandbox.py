@@ -17,15 +17,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlsys.grading import cgroups, frames, supervisor, walls
-from dlsys.grading.frames import ACTS, CELLS, END, JOB
+from dlsys.grading import cgroups, framing, isolation, supervisor
+from dlsys.grading.framing import ACTS, CELLS, END, JOB
+from dlsys.grading.isolation import Limits
 from dlsys.grading.text import clean
-from dlsys.grading.walls import Limits
 from dlsys_helpers.errors import UserError
 
 START_SECONDS = 300.0  # loading torch from a cold disk, on a busy machine
 MOST_BYTES = 64 * 2**20  # most that one attempt may send
-MOST_ANSWERS = frames.EARLY + 2  # from the end: of what was checked last, and of that name
+MOST_ANSWERS = framing.EARLY + 2  # from the end: of what was checked last, and of that name
 GRACE = 20.0  # seconds that the judge waits longer than the sandbox may live
 
 
@@ -56,7 +56,8 @@ class Zygote:
 
     def __init__(self, limits: Limits, walled: bool = True) -> None:
         if sys.platform != "linux":
-            raise SandboxRefused(f"grading: got {sys.platform}, expected Linux. {walls.remedy()}")
+            raise SandboxRefused(
+                f"grading: got {sys.platform}, expected Linux. {isolation.remedy()}")
         self.limits, self.walled = limits, walled
         self.group = cgroups.make(limits) if walled else cgroups.NONE
         self.compiler = False  # whether it is loaded
@@ -66,13 +67,13 @@ class Zygote:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", "-m", "dlsys.grading.zygote"], stdin=theirs,
             stdout=subprocess.DEVNULL, stderr=self._said, cwd="/",
-            env=walls.ENVIRONMENT, start_new_session=True, pass_fds=self.group.fds)
+            env=isolation.ENVIRONMENT, start_new_session=True, pass_fds=self.group.fds)
         theirs.close()
         with contextlib.suppress(OSError):  # it has ended by now: `wait` says so
             self._line.sendall(json.dumps({
                 "walled": walled, "limits": limits.plain(), "group": self.group.plain(),
-                "package": str(walls.PACKAGES[0]), "visible": walls.visible_paths(),
-                "masked": walls.masked_paths()}).encode())
+                "package": str(isolation.PACKAGES[0]), "visible": isolation.visible_paths(),
+                "masked": isolation.masked_paths()}).encode())
 
     def wait(self) -> None:
         """Wait until the zygote can fork. Raises SandboxRefused, which says what to do."""
@@ -87,12 +88,13 @@ class Zygote:
             self.close()
             raise SandboxRefused(
                 f"sandbox: got the package in {answer['package']}, expected that in "
-                f"{walls.PACKAGES[0]}. Run this checkout's own dlsys, and leave PYTHONPATH unset.")
+                f"{isolation.PACKAGES[0]}. Run this checkout's own dlsys, and leave PYTHONPATH "
+                "unset.")
         if "error" in answer:
             self.close()
             raise SandboxRefused(
-                f"sandbox: cannot be built here ({clean(answer['error'], 160)}). {walls.remedy()} "
-                "Or, for notebooks you trust as your own: --sandbox=none")
+                f"sandbox: cannot be built here ({clean(answer['error'], 160)}). "
+                f"{isolation.remedy()} Or, for notebooks you trust as your own: --sandbox=none")
         if not answer["group"]:
             self._leave_group()
 
@@ -178,23 +180,23 @@ class Sandbox:
         found, received = Attempt(), 0
         try:
             self._line.settimeout(GRACE)
-            self._line.sendall(frames.frame(JOB, json.dumps(job).encode()))
-            self._line.sendall(frames.frame(ACTS, b"".join(acts)))
+            self._line.sendall(framing.frame(JOB, json.dumps(job).encode()))
+            self._line.sendall(framing.frame(ACTS, b"".join(acts)))
             while True:
-                index, payload = frames.read_until(self._line, self._deadline)
+                index, payload = framing.read_until(self._line, self._deadline)
                 if index == END:
                     _take_end(found, payload)
                     return found
                 found.at, received = index, received + len(payload)
                 if received > MOST_BYTES:
-                    raise frames.FrameError("broken")
+                    raise framing.FrameError("broken")
                 if index == CELLS:
                     _take_cells(found, payload)
                 elif index < len(acts) and payload:
                     _take_answer(found, index, payload, MOST_ANSWERS if careful else 1)
         except OSError:
             found.fault = "died"
-        except frames.FrameError as error:
+        except framing.FrameError as error:
             found.fault = error.kind
         return found
 
@@ -204,18 +206,18 @@ def pack_act(id: str, function: str, act: str, cases: Sequence[Any]) -> bytes:
 
     The names of the cases stay here: they would tell what each case tests.
     """
-    from dlsys.grading import wire
-    return wire.pack({"id": id, "function": function, "act": act,
-                      "cases": [case.inputs for case in cases]})
+    from dlsys.grading import serialization
+    return serialization.pack({"id": id, "function": function, "act": act,
+                               "cases": [case.inputs for case in cases]})
 
 
 def _take_cells(found: Attempt, payload: bytes) -> None:
-    from dlsys.grading import wire
+    from dlsys.grading import serialization
     try:
-        match wire.unpack(payload) if payload else None:
+        match serialization.unpack(payload) if payload else None:
             case {"cells": list(cells)}:
                 found.cells, found.cells_done = cells, True
-    except wire.WireError:
+    except serialization.WireError:
         found.cells_done = False
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dlsys.grading import init, walls
+from dlsys.grading import init, isolation
 from dlsys.grading.cgroups import NONE, Group, read
 
 LOOK_EVERY = 0.02  # seconds between two looks at the memory
@@ -29,7 +29,7 @@ _SHARED_OUT = re.compile(rb"\n(?:Pss|SwapPss):\s+(\d+)")
 
 
 def main(judge: socket.socket, zygote: socket.socket, walled: bool,
-         limits: walls.Limits, user: int | None, group: Group) -> None:
+         limits: isolation.Limits, user: int | None, group: Group) -> None:
     """Open one sandbox after the other until the judge is gone. Never returns."""
     lender = os.getppid()
     while True:
@@ -60,7 +60,7 @@ def main(judge: socket.socket, zygote: socket.socket, walled: bool,
 class Supervised:
     """One submission's sandbox, from its init's start to the last of its processes."""
 
-    def __init__(self, zygote: socket.socket, walled: bool, limits: walls.Limits,
+    def __init__(self, zygote: socket.socket, walled: bool, limits: isolation.Limits,
                  user: int | None, group: Group = NONE, lender: int | None = None) -> None:
         self.zygote, self.walled, self.limits, self.user = zygote, walled, limits, user
         self.group, self.kills = group, group.kills()
@@ -94,7 +94,7 @@ class Supervised:
     def _fork_init(self, line: int, life: int, mine: socket.socket,
                      theirs: socket.socket) -> int:
         if self.walled:
-            walls.unshare(walls.NEW_PIDS)  # for children from now on
+            isolation.unshare(isolation.NEW_PIDS)  # for children from now on
         pid = os.fork()
         if pid == 0:
             try:

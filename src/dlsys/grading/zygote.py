@@ -20,9 +20,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from dlsys.grading import supervisor, walls
+from dlsys.grading import isolation, supervisor
 from dlsys.grading.cgroups import NONE, Group
-from dlsys.grading.walls import Limits
+from dlsys.grading.isolation import Limits
 
 LONGEST_SETTINGS = 65536
 LARGE_PAGE = 2 * 2**20  # bytes
@@ -35,16 +35,16 @@ def main() -> None:
     judge, inside = socket.socket(fileno=os.dup(0)), INSIDE in sys.argv
     try:
         settings = json.loads(judge.recv(LONGEST_SETTINGS, socket.MSG_PEEK))
-        if settings["package"] != (mine := str(walls.PACKAGES[0])):
+        if settings["package"] != (mine := str(isolation.PACKAGES[0])):
             judge.sendall(json.dumps({"package": mine}).encode())
             os._exit(1)
         if settings["walled"] and not inside:  # the settings wait in the line for the next program
-            walls.build_view(settings["visible"], settings["masked"])
-            walls.start_inside("-P", "-s", "-m", "dlsys.grading.zygote", INSIDE)
+            isolation.build_view(settings["visible"], settings["masked"])
+            isolation.start_inside("-P", "-s", "-m", "dlsys.grading.zygote", INSIDE)
         judge.recv(LONGEST_SETTINGS)
         silence(0, 1, 2)
         limits = Limits(**settings["limits"])
-        user = walls.own_id() if settings["walled"] else None
+        user = isolation.own_id() if settings["walled"] else None
         group = _that_opens(Group.read(settings["group"]))
         zygote = _start_supervisor(judge, settings["walled"], limits, user, group)
         prepare = _load()
@@ -80,7 +80,7 @@ def _start_supervisor(judge: socket.socket, walled: bool, limits: Limits, user: 
     if os.fork() == 0:
         try:
             mine.close()
-            walls.prctl(walls.DIE_WITH_PARENT, signal.SIGKILL)
+            isolation.prctl(isolation.DIE_WITH_PARENT, signal.SIGKILL)
             supervisor.main(judge, theirs, walled, limits, user, group)
         finally:
             os._exit(1)
@@ -142,7 +142,7 @@ def _collapse(first: int, end: int) -> None:
     """
     first, end = -(-first // LARGE_PAGE) * LARGE_PAGE, end // LARGE_PAGE * LARGE_PAGE
     if first < end:
-        walls.libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), COLLAPSE)
+        isolation.libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), COLLAPSE)
 
 
 def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: int | None,
@@ -157,7 +157,7 @@ def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: in
         if kind == b"f":
             if not group.stands():
                 os._exit(1)  # somebody removed it: the judge starts afresh, with a new one
-            with contextlib.suppress(walls.WallError):  # the init has ended by now
+            with contextlib.suppress(isolation.WallError):  # the init has ended by now
                 children.append(_fork_runner(*fds, walled, limits, user, group, run))
             for fd in fds:
                 os.close(fd)
@@ -175,18 +175,19 @@ def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: in
 def _fork_runner(line: int, init_fd: int, walled: bool, limits: Limits, user: int | None,
                  group: Group, run: Callable) -> int:
     if walled:
-        walls.set_namespaces(init_fd, walls.NEW_PIDS)  # for children from now on
+        isolation.set_namespaces(init_fd, isolation.NEW_PIDS)  # for children from now on
     pid = os.fork()
     if pid == 0:
         try:
             os.setsid()
             group.enter()
             if walled:
-                walls.set_namespaces(init_fd, walls.OWN)
-                walls.empty_home(limits)
-                walls.limit(limits)
-                walls.give_up_privileges(user)
-                walls.prctl(walls.SET_DUMPABLE, 1)  # so that the supervisor can measure its memory
+                isolation.set_namespaces(init_fd, isolation.OWN)
+                isolation.empty_home(limits)
+                isolation.limit(limits)
+                isolation.give_up_privileges(user)
+                # So that the supervisor can measure its memory.
+                isolation.prctl(isolation.SET_DUMPABLE, 1)
             supervisor._close_others({line})
             silence(0, 1, 2)  # anew: the flags of an open file are those of all who share it
             run(socket.socket(fileno=line))

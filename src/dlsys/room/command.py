@@ -13,7 +13,7 @@ from urllib import error, request
 from dlsys import work_folder
 from dlsys.grading.text import clean
 from dlsys.room.questions import RoomError
-from dlsys_helpers import room
+from dlsys_helpers import room_client
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import SPAN
 
@@ -91,7 +91,7 @@ def add_join(commands) -> None:
 
 def run_join(args: argparse.Namespace) -> int:
     address, code = whole_address(args.address), args.code.strip().upper()
-    old = room.joined()
+    old = room_client.joined()
     if old and (old["address"], old["code"]) == (address, code) and _answers(old):
         print(f"You are in the room {code} already. To end that: dlsys leave")
         return 0
@@ -100,9 +100,10 @@ def run_join(args: argparse.Namespace) -> int:
                         "Leave it first: dlsys leave")
     told, cookie = _post_join(address, code, args.name)
     try:
-        room.join({"address": address, "code": code, "cookie": cookie})
+        room_client.join({"address": address, "code": code, "cookie": cookie})
     except OSError as fault:
-        raise UserError(f"join: {room.file()} cannot be written ({fault.strerror}).") from None
+        raise UserError(
+            f"join: {room_client.file()} cannot be written ({fault.strerror}).") from None
     print(f"You are in the room {code}: {clean(told.get('title', ''))}. Guesses and the verdicts "
           "of your checks are told to it: never code"
           f"{', and no name' if not (args.name and told.get('names')) else ''}. "
@@ -164,13 +165,14 @@ def add_leave(commands) -> None:
 
 
 def run_leave(_: argparse.Namespace) -> int:
-    old = room.joined()
-    if not old and not room.file().exists():
+    old = room_client.joined()
+    if not old and not room_client.file().exists():
         print("You are in no room: nothing to leave.")
         return 0
     try:
-        room.leave()
+        room_client.leave()
     except OSError as fault:
-        raise UserError(f"leave: {room.file()} cannot be removed ({fault.strerror}).") from None
+        raise UserError(
+            f"leave: {room_client.file()} cannot be removed ({fault.strerror}).") from None
     print(f"You left the room {old.get('code', '')}. Nothing is told to it any more.")
     return 0

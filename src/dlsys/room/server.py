@@ -26,9 +26,9 @@ from tornado import httpserver, iostream, locks, web
 
 from dlsys.grading.text import clean
 from dlsys.room import results
-from dlsys.room.limits import Limit
 from dlsys.room.log import Log
 from dlsys.room.questions import Item, questions_that_come, to_break_live
+from dlsys.room.rate_limit import Limit
 from dlsys.room.rounds import EXERCISE, OPEN, REST, REVEALED, SHOWN, Room
 
 PAGES = Path(__file__).with_name("pages")

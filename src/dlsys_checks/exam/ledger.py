@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from dlsys_checks.exam import sheet
 from dlsys_helpers import progress
-from dlsys_helpers.store import Store
+from dlsys_helpers.json_lines import Store
 
 STORE = Store(".exam.jsonl", "What you paid", lambda entry: (
     type(entry.get("sheet")) is int and type(entry.get("case")) is int

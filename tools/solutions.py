@@ -1,6 +1,6 @@
 """The worked answers of the exercises, and what is kept beside the tests: other right answers.
 
-    python -m tools.worked 01.4        the mutants of a worked answer that its check lets pass
+    python -m tools.solutions 01.4        the mutants of a worked answer that its check lets pass
 
 With DRAFT=01 in the environment those of stage 1 come from its draft build.
 """

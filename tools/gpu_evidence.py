@@ -14,8 +14,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from dlsys_helpers.paths import NOTEBOOKS
-from dlsys_helpers.records import (
+from dlsys_helpers.gpu_records import (
     KEY,
     RecordError,
     extent,
@@ -23,6 +22,7 @@ from dlsys_helpers.records import (
     source_hash,
     state_of,
 )
+from dlsys_helpers.paths import NOTEBOOKS
 
 PROVENANCE = {"device": str, "sms": int, "memory_gib": float, "driver": str, "cuda": str,
               "torch": str, "triton": str, "date": str, "commit": str, "dirty": bool}

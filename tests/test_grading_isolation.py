@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from dlsys.grading import cgroups, process_limit, sandbox, seccomp, supervisor, walls, zygote
+from dlsys.grading import cgroups, isolation, process_limit, sandbox, seccomp, supervisor, zygote
 from dlsys_helpers import paths
 
 HEADERS = {0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -99,7 +99,7 @@ def test_an_unknown_architecture_is_refused():
 def test_another_system_is_refused_with_the_remedy(monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(sandbox.SandboxRefused, match="Grade on Linux"):
-        sandbox.Zygote(walls.Limits())
+        sandbox.Zygote(isolation.Limits())
 
 
 @pytest.mark.parametrize(("setting", "value", "command"), [
@@ -113,18 +113,18 @@ def test_the_remedy_follows_from_what_the_kernel_says(monkeypatch, setting, valu
             return value + "\n"
         raise FileNotFoundError
     monkeypatch.setattr(Path, "read_text", read)
-    assert command in walls.remedy()
+    assert command in isolation.remedy()
 
 
 def test_nothing_that_is_shown_leads_to_the_course():
-    shown = [Path(path) for path in walls.visible_paths()]
-    package, checks = walls.PACKAGES[0], walls.PACKAGES[-1]
+    shown = [Path(path) for path in isolation.visible_paths()]
+    package, checks = isolation.PACKAGES[0], isolation.PACKAGES[-1]
     for folder in ("solutions", "lessons", "tests", "notebooks"):
         assert not any((path / folder / "01_activations.ipynb").exists() for path in shown)
     assert package in shown
     assert checks.name == "dlsys_checks"
     assert not {package.parent, package.parents[1]} & set(shown)
-    assert walls.masked_paths() == [str(checks)]
+    assert isolation.masked_paths() == [str(checks)]
 
 
 DONE, NOT_HERE = 0x00050000, 0x0005005F
@@ -295,7 +295,7 @@ def delegated(tmp_path, monkeypatch):
 
 
 def test_a_group_bounds_memory_with_a_margin_and_processes(delegated):
-    limits = walls.Limits(memory=2 << 30, disk=64 << 20, processes=32)
+    limits = isolation.Limits(memory=2 << 30, disk=64 << 20, processes=32)
 
     group = cgroups.make(limits, delegated)
     (folder,) = (delegated / CGROUP / "job").glob("dlsys-sandbox-*")
@@ -311,13 +311,13 @@ def test_a_group_bounds_memory_with_a_margin_and_processes(delegated):
 
 
 def test_the_bound_that_is_told_is_the_smallest_there_is(delegated):
-    assert cgroups.make(walls.Limits(memory=16 << 30), delegated).most == 8 << 30
+    assert cgroups.make(isolation.Limits(memory=16 << 30), delegated).most == 8 << 30
 
 
 def test_where_no_group_can_be_made_nothing_is_bounded_and_nothing_left(tmp_path):
     plant(tmp_path, {"proc/self/cgroup": "4:memory:/", f"{V1}/memory.limit_in_bytes": NO_LIMIT})
 
-    group = cgroups.make(walls.Limits(), tmp_path)  # its folder has no file to write to
+    group = cgroups.make(isolation.Limits(), tmp_path)  # its folder has no file to write to
 
     assert (group, group.kills(), group.stands()) == (cgroups.NONE, 0, True)
     group.enter()
@@ -355,7 +355,7 @@ def fill_group(group: cgroups.Group, size: int) -> int:
 def group(monkeypatch):
     """A group of this machine with a small bound; skips where none can be had."""
     monkeypatch.setattr(cgroups, "MARGIN", 0)
-    made = cgroups.make(walls.Limits(memory=40 * 2**20, disk=0))
+    made = cgroups.make(isolation.Limits(memory=40 * 2**20, disk=0))
     if not made.fds:
         pytest.skip("no control group can be made here: no right to it, or no memory controller")
     yield made
@@ -363,7 +363,7 @@ def group(monkeypatch):
 
 
 def test_what_the_kernel_ends_for_its_groups_bound_is_ended_by_memory(group):
-    watch = supervisor.Supervised(None, False, walls.Limits(), None, group)
+    watch = supervisor.Supervised(None, False, isolation.Limits(), None, group)
     inside = fill_group(group, 10 * 2**20)
     before = watch._killed()
     beyond = fill_group(group, 80 * 2**20)
@@ -383,7 +383,7 @@ def test_a_group_is_removed_with_its_grader_and_its_left_overs_by_the_next(group
     left = home / f"{cgroups.PREFIX}0-left"
     left.mkdir()
 
-    other = cgroups.make(walls.Limits())
+    other = cgroups.make(isolation.Limits())
 
     assert not left.exists()
     assert (home / group.name).exists()
@@ -437,7 +437,7 @@ def test_two_zygotes_of_root_have_not_the_same_user(monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: 7)  # each in a process namespace of its own
     monkeypatch.setattr(Path, "read_text", lambda _: "0 0 4294967295\n")
 
-    ids = {walls.own_id() for _ in range(50)}
+    ids = {isolation.own_id() for _ in range(50)}
 
     assert len(ids) == 50
     assert min(ids) >= 0x7000_0000
@@ -450,11 +450,11 @@ def test_root_gives_ids_that_its_container_has(monkeypatch, mapped, given):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(Path, "read_text", lambda _: mapped + "\n")
 
-    assert (walls.own_id() is not None) == given
+    assert (isolation.own_id() is not None) == given
 
 
 def test_what_is_shown_are_the_interpreter_and_what_it_needs():
-    shown = walls.visible_paths()
+    shown = isolation.visible_paths()
     assert os.path.realpath(sys.executable) in shown
     files = [os.path.isfile(path) for path in shown]
     assert files == sorted(files), "a file first would hide the folder around it"
@@ -465,7 +465,7 @@ def test_what_the_kernel_counts_by_user_is_limited():
              resource.RLIMIT_RTPRIO, resource.RLIMIT_NICE)
 
     def report(line: socket.socket) -> None:
-        walls.limit(walls.Limits(open_files=99))
+        isolation.limit(isolation.Limits(open_files=99))
         line.send(repr([resource.getrlimit(kind) for kind in kinds]).encode())
 
     mine, theirs = socket.socketpair()
@@ -478,7 +478,7 @@ def test_what_the_kernel_counts_by_user_is_limited():
 
 
 def test_the_bounds_on_the_trust_page_are_those_of_the_code():
-    limits, page = walls.Limits(), (paths.ROOT / "book" / "grading_trust.md").read_text("utf-8")
+    limits, page = isolation.Limits(), (paths.ROOT / "book" / "grading_trust.md").read_text("utf-8")
     stated = " ".join(page.split())
     assert f"with {limits.processes} processes, and {limits.open_files} open files" in stated
 
@@ -487,8 +487,8 @@ def test_the_bounds_on_the_trust_page_are_those_of_the_code():
 
 def refused(monkeypatch, **environment: str) -> str:
     """What is said where the zygote's environment is this one."""
-    monkeypatch.setattr(walls, "ENVIRONMENT", {**walls.ENVIRONMENT, **environment})
-    zygote = sandbox.Zygote(walls.Limits(), walled=False)
+    monkeypatch.setattr(isolation, "ENVIRONMENT", {**isolation.ENVIRONMENT, **environment})
+    zygote = sandbox.Zygote(isolation.Limits(), walled=False)
     with pytest.raises(sandbox.SandboxRefused) as told:
         zygote.wait()
     return str(told.value)
@@ -501,7 +501,7 @@ def test_a_zygote_that_dies_says_why(monkeypatch, tmp_path):
 
 
 def test_a_zygote_of_another_checkout_is_refused(monkeypatch):
-    monkeypatch.setattr(walls, "PACKAGES", [Path("/other/src/dlsys"), *walls.PACKAGES[1:]])
+    monkeypatch.setattr(isolation, "PACKAGES", [Path("/other/src/dlsys"), *isolation.PACKAGES[1:]])
 
     told = refused(monkeypatch)
 

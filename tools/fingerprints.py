@@ -26,8 +26,9 @@ PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
 # Left out: these keep, judge and show what a learner did, or draw; no number depends on them.
 BESIDE = {f"dlsys_helpers.{name}" for name in (
     "acting", "cards", "catalog", "checking", "diagrams", "drawings", "errors", "expect",
-    "guesses", "judging", "number_lines", "plots", "progress", "room", "sheet", "store", "verdicts",
-    "wording")} | {f"dlsys_model.{name}" for name in ("errors", "report", "show")}
+    "guesses", "judging", "number_lines", "plots", "progress", "room_client", "canvas",
+    "json_lines", "verdicts", "wording")} | {
+    f"dlsys_model.{name}" for name in ("errors", "report", "show")}
 LEARNERS = ("dlsys.", "dlsys_model.answers")
 FRONT_END = ("explorers/explorer.js", "explorers/explorer.css")
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dlsys.grading import seccomp
-from dlsys_helpers.limits import SECONDS
+from dlsys_helpers.timeouts import SECONDS
 
 libc = ctypes.CDLL(None, use_errno=True)
 

@@ -1,4 +1,4 @@
-"""How long lessons and traps take to read, for the book; `dlsys.reading` counts."""
+"""How long lessons and traps take to read, for the book; `dlsys.reading_time` counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from nbformat import NotebookNode
 
-from dlsys.reading import LINES, WORDS, by_fives, core, facts, minutes
+from dlsys.reading_time import LINES, WORDS, by_fives, core, facts, minutes
 
 __all__ = ["LINES", "WORDS", "by_fives", "core", "formula", "minutes", "of_core", "of_lesson",
            "of_trap"]
