@@ -12,6 +12,7 @@ from grading_samples import entry, without_sandbox, worksheet
 
 from dlsys import cli, model_rows, my_parts
 from dlsys.grading import (
+    acts,
     cohort,
     due,
     isolation,
@@ -67,7 +68,7 @@ def test_the_act_that_travels_asks_the_check_and_the_model(id):
     row = model_laws.find(ROWS[id])
     fn = answers.functions(paths.SOLUTIONS, [id])[0][id]
     cases = row.arrange(5)
-    act = acting.load_act(row.act_source())
+    act = acting.load_act(acts.act_source(row))
     outcomes = [acting.run_act(act, fn, case) for case in cases]
     assert cases[-1].name == model_laws.IN_MODEL
     assert row.judge(cases, outcomes).status == "pass"

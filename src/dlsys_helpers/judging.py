@@ -181,10 +181,6 @@ class Exercise:
         with _opened(registered):
             return acting.run_act(self.act_fn, fn, case, seconds)
 
-    def act_source(self) -> str:
-        """The act as source that travels to the answer; "" for a plain call."""
-        return "" if self.act_fn is acting.call_function else acting.act_source(self.act_fn)
-
     def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
         """The verdict on outcomes, which may come from an untrusted process.
 

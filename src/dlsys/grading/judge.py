@@ -33,6 +33,7 @@ from dlsys.grading import (
     submitted_notebook,
     tally,
 )
+from dlsys.grading.acts import act_source
 from dlsys.grading.framing import CELLS
 from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
 from dlsys.grading.submitted_notebook import Notebook
@@ -144,7 +145,7 @@ class Judge:
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))
         return Paper(remembering(exercise), trap, seeds,
                      tuple(tuple(exercise.arrange(seed)) for seed in seeds),
-                     exercise.act_source())
+                     act_source(exercise))
 
     def _prove_walls(self) -> str:
         """Try each wall from inside with a probe; returns what the walls are, if all hold."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import dlsys_model
 from dlsys import model_rows
+from dlsys.grading.acts import act_source
 from dlsys.grading.text import clean
 from dlsys.remembering import remembering
 from dlsys_helpers import catalog, checking, paths
@@ -49,11 +50,6 @@ class Held(Exercise):
         return [*self.own.arrange(seed),
                 Case(IN_MODEL, {"in_model": self.part.id, "seed": seed % SEEDS})]
 
-    def act_source(self) -> str:
-        """Either act, by what a case holds."""
-        own = self.own.act_source() or _CALL
-        return _ACT.replace("OWN", re.match(r"def (\w+)", own)[1]) + own
-
     def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
         """The exercise's verdict; of an answer that passes, what the model says about it."""
         verdict = self.own.judge(cases[:-1], outcomes[:-1])
@@ -71,6 +67,13 @@ class Held(Exercise):
         said = rehearsal.differs(rehearsal.wanted(self.part.id, case.inputs["seed"]),
                                  outcome.value)
         return said and f"{name} {said}"
+
+
+@act_source.register
+def _either_act(row: Held) -> str:
+    """The act of the exercise and the model's, by what a case holds."""
+    own = act_source(row.own) or _CALL
+    return _ACT.replace("OWN", re.match(r"def (\w+)", own)[1]) + own
 
 
 _CALL = "def call(fn, **inputs):\n    return fn(*inputs.values())\n"
