@@ -188,11 +188,7 @@ found = {
     "unused": parts.unused_names(model, [run.batch()],
                                  lambda _, batch: run._loss(*batch)),
     "moved by neighbours": parts.batch_dependence(model, rows, rows[:3]),
-    "noisy modules": parts.noisy_modules(model.eval(), rows),
-    "stream that tells rows apart": round(
-        parts.told_apart(model.branches(), model.emb(rows))[-1], 2),
 }
-model.train()
 
 # %% role="concept" tags=["plumbing"]
 found |= {
@@ -204,7 +200,11 @@ found |= {
         parts.layer_report(model, run.one_step).items(),
         key=lambda item: item[1])[0],
     "waits in a step": len(parts.find_waits(events)),
+    "noisy modules": parts.noisy_modules(model.eval(), rows),
+    "stream that tells rows apart": round(
+        parts.told_apart(model.branches(), model.emb(rows))[-1], 2),
 }
+model.train()
 for name, value in found.items():
     print(f"{name}: {value}")
 

@@ -191,6 +191,8 @@ def _meters(parts: Parts, model: Network, text: Text) -> Numbers:
         unused_weights=len(unused), the_moves=[moved[name] for name, _ in
                                                model.named_parameters() if name in moved],
         moved_by_neighbours=parts.batch_dependence(model, x, x[:1]),
+        noisy_modules=len(parts.noisy_modules(model.eval(), x)),
+        told_apart=parts.told_apart(model.branches(), model.emb(x)),
         modules_with_a_NaN=parts.first_nan_module(model, x) is not None,
         waits=len(parts.find_waits([("aten::item", 0.0, 5.0),
                                     ("aten::_local_scalar_dense", 1.0, 4.0)])))
