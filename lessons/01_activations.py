@@ -535,9 +535,9 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
 #
-# Someone wanted sparse activations and set the bias of a ReLU layer to $-5$. "Take
-# the share of zeros of each unit, and raise an alarm above 20 %," you have read. You
-# try that detector on a *healthy*, fresh layer first.
+# Someone wanted sparse activations and set the bias of a ReLU layer to $-5$. You have
+# read how to catch that: "Count the zeros of each unit, and raise an alarm where more than
+# 20 % are zero." You try that detector on a *healthy*, fresh layer first.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)

@@ -120,8 +120,8 @@ claim("by a product of two", kept["a * b"], expected=8000)
 #
 # You write the training loop from memory and leave out one line. "Without it each step
 # is only too long, as at a higher rate," says a colleague who looks over your shoulder.
-# The data are noiseless and linear, so the loss can reach zero. You try it twice: each
-# step sees all rows, or 8 of them, drawn anew.
+# The data are noiseless and linear, so the loss can reach zero. You try it twice: once
+# each step sees all rows, once 8 rows that are drawn anew.
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)

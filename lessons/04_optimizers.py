@@ -110,8 +110,8 @@ optimizer_paths
 # ## Two filters for weight decay
 #
 # You keep biases and gains, which only scale a channel, out of weight decay. The list of
-# names below stands in many scripts. "It misses some. Go by axes instead: what has two or
-# more is a matrix and decays, and no gain does," says a colleague. You try the list on
+# names below stands in many scripts. "It misses some. Go by axes instead: a tensor with
+# two or more is a matrix and decays. So no gain does," says a colleague. You try the list on
 # torch's own encoder layer, the rule by axes on a ConvNeXt.
 
 # %% trap="04.1" role="break"

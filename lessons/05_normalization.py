@@ -111,8 +111,8 @@ draw_grids({
 # Your reader has two BatchNorms and reads nearly all of the test digits. You deploy it
 # behind a camera that sends one image at a time, and it is wrong more often than right.
 # "BatchNorm cannot work with a batch of one," says a colleague. "Collect the images and
-# send them together." You look at something else: what enters the first norm, beside
-# what that norm has stored.
+# send them together." You look at something else: you compare what enters the first
+# norm with what that norm has stored.
 
 # %% trap="05.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),

@@ -479,8 +479,8 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # ## Patience
 #
 # You have 150 digits, and somebody labelled them in a hurry: three of ten labels are
-# drawn at random. You train for 200 epochs, of one step on all 150 digits at once or of
-# five steps in batches of 30. So that training ends in time you add early stopping with a
+# drawn at random. You train for 200 epochs, in two ways: with one step an epoch, on all
+# 150 digits at once, or with five, on 30 digits each. So that training ends in time you add early stopping with a
 # patience of ten: stop when ten steps in a row bring no new lowest training loss.
 
 # %% trap="06.3" role="break"

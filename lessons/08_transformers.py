@@ -684,9 +684,9 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 # place is asked for the token after it. The other is trained like BERT: everything in
 # view, some tokens replaced by a `[MASK]`, and each of these is asked for.
 #
-# For a token in the middle of a row the second pays about three fifths of what the first
-# pays for the next one. Now it has to write on: the text so far, a `[MASK]` behind it. "For that
-# I would take the causal one all the same," says a colleague.
+# In the middle of a row the second has about three fifths of the loss that the first has
+# for the next token. Now it has to write on: the text so far, a `[MASK]` behind it. "For
+# that I would take the causal one all the same," says a colleague.
 
 # %% trap="08.3" role="break"
 WORDS, MASK, ROW = 8, 8, 8                       # [MASK] is token 8

@@ -328,8 +328,8 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
 # numbers, so it takes about a fifth more arithmetic," says a colleague. "Merge it, and it
 # takes none." $BA$ has the shape of $W$, so both can be added up once, before service.
 #
-# You count the matrix products of one call, for a GPU that answers one user at a time
-# often waits less for arithmetic than for the many small jobs that it is handed. And as
+# You count the matrix products of one call: a GPU that answers one user at a time often
+# waits longer for the start of each small job than for its arithmetic. And as
 # weights are often served in `bfloat16`, you merge an update of a thousandth of $W$ there.
 
 # %% trap="10.2" role="break"

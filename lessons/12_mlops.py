@@ -297,8 +297,8 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 #
 # A net of eight hidden layers with sigmoids reads the value of a digit, 0 to 9, as a
 # number: mean squared error, plain SGD, 200 steps. The log shows one number a step. It
-# falls from far above to about 8, the variance of the targets, which a constant mean
-# reaches, too. The first layer has hardly moved.
+# falls from far above to about 8. That is the variance of the targets: who always answers
+# their mean has the same loss. The first layer has hardly moved.
 #
 # So you take Adam, at a rate of 0.01. After 200 steps each of the nine layers has moved by
 # more than its own size. "Now all of them learn," says a colleague.
@@ -847,8 +847,8 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # A net maps pictures to 8 numbers, and a loss looks at distances between pairs of
 # pictures: the root of the summed squares. A root's slope is infinite at zero, and in one
 # batch of 64 pairs, one pair is the same picture twice. Somebody has guarded the root by
-# `torch.where`. Below are five further guards, each from somebody's code. The loss of this
-# batch is 0.2, as always, by all six. "One is as good as the other," says a colleague:
+# `torch.where`. Below are five further guards, each from somebody's code. All six give
+# this batch the usual loss, 0.2. "One is as good as the other," says a colleague:
 # "no infinite value comes out of any of them."
 
 # %% trap="12.5" role="break"
