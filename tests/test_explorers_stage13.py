@@ -8,11 +8,13 @@ import torch
 from dlsys_helpers.explorers.scheduler import (
     LONG,
     OUT,
+    READ,
     REQUESTS,
     RULES,
     STEP,
     TOKEN,
     WAITS,
+    WRITES,
     batches,
     continuous,
     run,
@@ -63,6 +65,24 @@ def test_a_request_alone_waits_for_its_own_prompt_and_then_a_step_a_token():
     assert job.times[0] - job.at == pytest.approx(STEP + TOKEN * job.prompt)
     waits = {round(b - a, 9) for a, b in itertools.pairwise(job.times)}
     assert waits == {round(STEP + TOKEN, 9)}
+
+
+def test_who_has_its_first_token_writes_one_at_each_later_step_and_reads_no_more():
+    jobs, _ = served("continuous, prefill first")
+    for job in jobs:
+        reads = [end for _, end, state in job.spans if state == READ]
+        writes = [end for _, end, state in job.spans if state == WRITES]
+        assert max(reads) == job.times[0]
+        assert writes == job.times[1:]
+
+
+def test_prompts_that_are_read_whole_have_the_step_to_themselves():
+    jobs, _ = served("continuous, prefill first")
+    reads, writes = ({span[:2] for job in jobs for span in job.spans if span[2] == state}
+                     for state in (READ, WRITES))
+    assert reads
+    assert writes
+    assert not reads & writes
 
 
 def test_a_long_prompt_stops_all_who_write_unless_it_is_read_in_pieces():

@@ -243,7 +243,7 @@ def draw_lanes(lanes: Mapping[str, Sequence[tuple[float, float, str]]], *, title
         sheet.line([(at(time), top), (at(time), sheet.bottom)], dashed=True, label="moment")
     axis(sheet, at, left, unit)
     if told:
-        _legend(sheet, told, colours)
+        _legend(sheet, told, colours, {_kind(label) for label in marks})
     sheet.show()
 
 
@@ -251,14 +251,15 @@ def _kind(label: str) -> str:
     return label.rstrip("0123456789 ") or label
 
 
-def _legend(sheet: Sheet, hatches: Mapping[str, str], colours: Mapping[str, str]) -> None:
-    """A swatch and a name for each kind, in lines."""
+def _legend(sheet: Sheet, hatches: Mapping[str, str], colours: Mapping[str, str],
+            faults: Collection[str] = ()) -> None:
+    """A swatch and a name for each kind, in lines; a kind at fault looks as it does above."""
     x, y = MARGIN, sheet.bottom + 0.05
     for kind, colour in colours.items():
         text = wrap(kind, WIDTH - 0.4)
         if x > MARGIN and x + 0.35 + text_width(text) > RIGHT:
             x, y = MARGIN, sheet.bottom + 0.03
         sheet.box(x, y + 0.03, 0.14, 0.12, label="legend", hatch=hatches.get(kind, ""),
-                  colour=colour)
+                  colour=colour, fault=kind in faults)
         sheet.text(x + 0.2, y, text)
         x += 0.35 + text_width(text)

@@ -15,7 +15,7 @@ ex = exercise("13.9", "first_token", seen=("arrive", "chunks"), says="seconds to
 
 ex.promise("three", "(p99, gap, rate) of a run of a server, times in seconds, as floats.",
            says=("type of", "parts of the result"))
-ex.promise("arrive", "arrive: when each request was sent, one or more, in any order.",
+ex.promise("arrive", "arrive: when each request was due, one or more, in any order.",
            cases=("arrivals in any order", "one request", "arrivals long after 0"))
 ex.promise("chunks", "chunks: for each request its pieces, (time, tokens), in the order of time.",
            says=("seconds to the first token", "longest wait", "tokens a second"))

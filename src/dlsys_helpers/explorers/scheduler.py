@@ -104,9 +104,11 @@ def continuous(jobs, piece, room):
             now = max(now, waiting[0].at)
         admit(waiting, live, now, room)
         throw_out(waiting, live, now, room)
-        reading = [job for job in live if job.read < job.held]
-        writing = [] if piece is None and reading else [j for j in live if j not in reading]
-        left = piece or LONG * REQUESTS
+        writing = [job for job in live if job.written and job.read == job.held - 1]
+        reading = [job for job in live if job not in writing]
+        if piece is None and reading:
+            writing = []
+        left = max(1, piece - len(writing)) if piece else LONG * REQUESTS
         done, tokens = [], 0
         for job in reading:
             some = min(job.held - job.read, left - tokens)
@@ -160,9 +162,9 @@ def run(rule, pause, room):
         Slider("room", "Tokens whose keys fit into memory", (7000, 8000, 40_000), 40_000),
     ],
     views=[
-        Heatmap("lanes", title=f"The first {SHOWN} requests, the earliest at the bottom",
+        Heatmap("lanes", title=f"The first {SHOWN} requests",
                 xlabel="seconds", ylabel="request", vmin=0, vmax=4, xlim=(0, SECONDS),
-                ylim=(0, SHOWN), label="0 away, 1 waits, 2 is read, 3 writes, 4 thrown out"),
+                ylim=(0, SHOWN), label="1 waits, 2 is read, 3 writes, 4 out"),
         Bars("gaps", ["wait between tokens, 99 %", "wait between tokens, worst",
                       "time to the first token, 99 %"], title="Seconds", limit=80, unit=" s"),
         Bars("rate", ["tokens a second"], title="Written by all requests", limit=800),
