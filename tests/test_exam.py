@@ -241,7 +241,7 @@ BLANKS = ("def scaled(images):\n", "\n\n\ndef scaled(images):  # mended\n")
     (3, {"paid": []}, "paid: got nothing, expected the line that receipt() prints"),
     (3, {"mend": []}, "the price counts for a whole answer"),
     (3, {"faults": [OTHER]}, "expected what is planted here"),
-    (3, {"paid": EVERYTHING}, "price: got 35, expected 10 or less"),
+    (3, {"paid": EVERYTHING}, "price: got 41, expected 10 or less"),
     (3, {"paid": [word for word in EVERYTHING if not word.startswith("read")]},
      "one of the parts that you read")])
 def test_a_wrong_answer_is_told_what_is_wrong(row, other, says):
@@ -299,8 +299,8 @@ def test_a_mend_that_reaches_the_library_by_another_name_earns_nothing():
     """The fault is a softmax before the loss: without it in torch, all numbers were healthy."""
     number, place = next((n, k) for n in sheet.NUMBERS for k in range(1, 5)
                          if [f.id for f in sheet.case(n, k)] == ["03.1"])
-    torch_mended = [("def scaled", "for t in [torch.Tensor]:\n    t.softmax = lambda s, d: s\n\n"
-                     "def scaled")]
+    torch_mended = [("def scaled", "for t in [torch.Tensor]:\n    t.softmax = lambda s, d: "
+                     "s if s.grad_fn else torch.softmax(s, d)\n\ndef scaled")]
     mine = answer(number, place, mend=torch_mended, paid=EVERYTHING)
 
     try:

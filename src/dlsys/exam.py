@@ -19,7 +19,7 @@ from dlsys_helpers import paths, progress, timeouts
 from dlsys_helpers.errors import UserError
 
 PROBES = ("loss_curve", "look_at_batch", "one_batch", "gradient_report", "trace", "evaluation",
-          "two_ranks")
+          "two_ranks", "serving")
 BREAK = ",\n" + " " * len('"paid": [')  # between the lines of a long receipt
 
 
@@ -85,8 +85,12 @@ class Case:
         """What two ranks do that train copies of one model side by side."""
         self._look("two_ranks")
 
+    def serving(self) -> None:
+        """What happens while a language model serves requests."""
+        self._look("serving")
+
     def read(self, part: str) -> None:
-        """The source of a part: data, model, optimizer, train, evaluate or ranks."""
+        """The source of a part: data, model, optimizer, train, evaluate, ranks or serve."""
         def shown() -> str:
             from dlsys_checks.exam import faults, sheet
             if part not in faults.PARTS:
@@ -329,7 +333,7 @@ Five training scripts read digits and come from one plain script. Cases 1 to 4 h
 fault each, case 5 has two. For each case you name the fault, show a number as evidence, and mend
 the script. You do not see the script: you look at it with probes, and each probe costs.
 
-The plain script has six parts:
+The plain script has seven parts:
 
 - `data`: 1,000 pictures of 8 x 8 bytes, split in three; `brighten` augments, `scaled` makes inputs;
 - `model`: a linear layer and attention over the rows of a picture, batch norm, two layers with
@@ -338,7 +342,9 @@ The plain script has six parts:
 - `train`: sets a new head, trains 6 epochs of 10 batches in two halves each, clips the gradients,
   and keeps a copy of the state that reads best;
 - `evaluate`: the share of test pictures read right; and `smaller`, a copy rounded to 8 bits;
-- `ranks`: `side_by_side` trains two copies of a model as DDP does, with both ranks in one process.
+- `ranks`: `side_by_side` trains two copies of a model as DDP does, with both ranks in one process;
+- `serve`: a language model of digits as it is drawn, not trained. `Memory` keeps the keys and
+  values of its requests in blocks, `speculate` checks the drafts of a cheaper model.
 
 | what you buy | price |
 |---|---|
@@ -414,7 +420,7 @@ small number would end the NaN and leave each picture on a scale of its own.""")
                   "return (images.float() - 80) / 90")],
         "paid": ["loss_curve", "look_at_batch", "read data"],
     }'''),
-    ("markdown", "The price would have been 6 of 10. Reading all six parts would have cost 18, "
+    ("markdown", "The price would have been 6 of 10. Reading all seven parts would have cost 21, "
      "with no number as evidence."),
     ("markdown", """## Worked case 2: nothing looks wrong
 

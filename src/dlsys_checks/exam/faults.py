@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dlsys_helpers.planting import planted
 
-PARTS = ("data", "model", "optimizer", "train", "evaluate", "ranks")
+PARTS = ("data", "model", "optimizer", "train", "evaluate", "ranks", "serve")
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,19 @@ DRAWN = (
            (CLIP_RANK, f"{CLIP_RANK}        average(copies)\n"
                        "        for sgd in optimizers:\n")),
           (("two_ranks", "smallest norm at a rank's step", 0.1, 0.244),)),
+    Fault("13.1", "a shared block that one of its readers gives back", "serve",
+          (("self.readers[table[-1]] += 1", "self.readers[table[-1]] = 1"),),
+          (("serving", "free blocks that a request still reads", 2, 2),)),
+    Fault("13.2", "a block known by its own tokens alone", "serve",
+          (("key = tuple(ids[:end])", "key = tuple(ids[end - 4:end])"),),
+          (("serving", "difference of the logits with shared blocks", 0.01, 1.0),)),
+    Fault("13.5", "a refused draft replaced by a draw from the whole target", "serve",
+          (("    rest = (p[good] - q[good]).clamp(min=0) if good < len(draft) else p[good]\n", ""),
+           ("torch.multinomial(rest, 1)", "torch.multinomial(p[good], 1)")),
+          (("serving", "difference of the shares of a digit, with a draft", 0.15, 0.35),)),
+    Fault("13.6", "refused drafts that stay in the cache", "serve",
+          (("    grown = grown[:, :cache.shape[1] + 1 + good]\n", ""),),
+          (("serving", "places of the cache beyond the digits that stand", 3, 3),)),
 )
 # The worked cases, a loud one and a silent one: in no draw.
 FIRST = Fault("12.1", "a blank page divided by its spread", "data",

@@ -4,7 +4,7 @@ import ast
 import difflib
 
 LINES, LETTERS = 6, 160  # for each fault: lines that go or come; characters of those that come
-LONGEST = 5000  # characters of all texts of a mend
+LONGEST = 8000  # characters of all texts of a mend
 # What leads out of the script, to the probes that measure it.
 CALLS = {"exec", "eval", "compile", "open", "globals", "locals", "vars", "getattr", "setattr",
          "delattr", "breakpoint"}

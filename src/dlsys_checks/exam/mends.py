@@ -16,7 +16,9 @@ RIGHT = (
                      f"{CLIP}")]),
     ("02.1", [(TOTAL, f"{TOTAL}            model.zero_grad()\n")]),
     ("06.4", [("score, model.state_dict()", "score, copy.deepcopy(model.state_dict())")]),
-    ("06.7", [("(400, 700)]", "(700, 950)]")]))
+    ("06.7", [("(400, 700)]", "(700, 950)]")]),
+    ("13.2", [("key = tuple(ids[end - 4:end])", "key = str(ids[:end])")]),
+    ("13.6", [("    rest = ", "    grown = grown[:, :good - len(draft) or None]\n    rest = ")]))
 HALF = (
     ("06.7", [("(400, 700)]", "(500, 800)]")]),
     ("09.12", [("(one.parameters(), 0.25)", "(one.parameters(), 9)")]),
@@ -33,7 +35,12 @@ HALF = (
     ("12.3", [(", generator=torch.Generator().manual_seed(0)", ", generator="
                "torch.Generator().manual_seed(int(images.sum()))")]),
     ("12.1", [("keepdim=True)\n\n\n# part: model",
-               "keepdim=True).clamp(min=1e-6)\n\n\n# part: model")]))
+               "keepdim=True).clamp(min=1e-6)\n\n\n# part: model")]),
+    ("13.1", [("self.readers[block] == 0", "self.readers[block] < 0")]),
+    ("13.2", [("tuple(ids[end - 4:end])", "(end, *ids[end - 4:end])")]),
+    ("13.2", [("if key not in self.known:", "if True:")]),
+    ("13.5", [("(p[good], 1)", "((p[good] - q[good - 1]).abs(), 1)")]),
+    ("13.6", [("    rest = ", "    grown = grown[:, :cache.shape[1] + good]\n    rest = ")]))
 
 
 def mended(id: str, changes: list[tuple[str, str]]) -> str:

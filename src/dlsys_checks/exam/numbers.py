@@ -4,9 +4,9 @@ The ranges hold for the script on any seed, with room for other processors and o
 """
 
 PRICES = {"loss_curve": 1, "look_at_batch": 2, "one_batch": 2, "gradient_report": 3, "trace": 3,
-          "evaluation": 3, "two_ranks": 3, "read data": 3, "read model": 3, "read optimizer": 3,
-          "read train": 3, "read evaluate": 3, "read ranks": 3, "wrong name": 3,
-          "wrong evidence": 3}
+          "evaluation": 3, "two_ranks": 3, "serving": 3, "read data": 3, "read model": 3,
+          "read optimizer": 3, "read train": 3, "read evaluate": 3, "read ranks": 3,
+          "read serve": 3, "wrong name": 3, "wrong evidence": 3}
 # For a case with one fault, and with two: the loss, a dear probe and a part for each, and one more
 # look or wrong name. Not all that there is, so that each look has to be chosen.
 BUDGETS = {1: 10, 2: 16}
@@ -48,6 +48,14 @@ HEALTHY = {
         "rows that both ranks read": (0, 0),
         "largest difference of the ranks' weights": (0, 1e-6),
         "smallest norm at a rank's step": (0.249, 0.251)},
+    "serving": {
+        "free blocks that a request still reads": (0, 0),
+        "blocks that nobody gives back": (0, 0),
+        "blocks that two requests share": (2, 2),
+        "difference of the logits with shared blocks": (0, 1e-4),
+        "difference of the shares of a digit, with a draft": (0, 0.1),
+        "share of drafts that stand": (0.4, 0.6),
+        "places of the cache beyond the digits that stand": (0, 0)},
 }
 
 

@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
 
 def look(source, images, labels, seed, probes=("loss_curve", "look_at_batch", "one_batch",
                                                "gradient_report", "trace", "evaluation",
-                                               "two_ranks")):
+                                               "two_ranks", "serving")):
     """The numbers of these probes: {probe: {name: float}}; of loss_curve the curve, too.
 
     On one thread: the tensors are so small that a second one would only wait. What the script
@@ -284,3 +284,57 @@ def two_ranks(run):
             "largest difference of the ranks' weights": max(
                 float((a - b).detach().abs().max()) for a, b in zip(first, second)),
             "smallest norm at a rank's step": min(norms)}
+
+
+@torch.no_grad()
+def serving(run):
+    """A fresh language model that serves: two requests share blocks, and drafts are checked."""
+    model = run.space["Writer"]()
+    one, two, three, four = ([k, 9 - k, k, k + 4] for k in range(4))
+    memory = run.space["Memory"](model)
+    blocks = len(memory.free)
+    ann, bob = memory.enter([*one, *two, *three]), memory.enter([*one, *two, *four])
+    shared = len({*ann} & {*bob})
+    memory.leave(bob)
+    lost = len({*memory.free} & {*ann})
+    memory.leave(ann)
+    stand, zeros, beyond = drafted(run.space["speculate"])
+    return {"free blocks that a request still reads": float(lost),
+            "blocks that nobody gives back": float(blocks - len(memory.free)),
+            "blocks that two requests share": float(shared),
+            "difference of the logits with shared blocks": behind_another(run.space, model),
+            "difference of the shares of a digit, with a draft": abs(zeros - 0.5),
+            "share of drafts that stand": stand,
+            "places of the cache beyond the digits that stand": beyond}
+
+
+def behind_another(space, model):
+    """Logits from the blocks of a prompt that came earlier in another order, and without any."""
+    one, two, three = ([k, 9 - k, k, k + 4] for k in range(3))
+    memory, ids, last = space["Memory"](model), [*three, *two, *one], torch.tensor([5])
+    memory.enter([*one, *two, *three])
+    served, _ = model(last, memory.cache(memory.enter(ids)))
+    alone, _ = model(torch.tensor([*ids, 5]), torch.zeros(2, 0, 32))
+    return float((served[-1] - alone[-1]).abs().max())
+
+
+def drafted(speculate, calls=600):
+    """Drafts of a model that says 0 always, where the target says 0 and 1 alike.
+
+    Returns the share of drafts that stand, that of digit 0 as the first that is written, and how
+    many places the cache of a call with three refused drafts has too many.
+    """
+    cache, zero = torch.zeros(2, 5, 32), torch.zeros(1, dtype=torch.long)
+    q = torch.eye(10)[:1]
+
+    def target(ids, cache, digits=(0, 1)):
+        logits = torch.full((len(ids), 10), -math.inf)
+        logits[:, list(digits)] = 0.0
+        return logits, torch.cat([cache, torch.zeros(2, len(ids), 32)], 1)
+
+    written = [speculate(target, zero, zero, q, cache)[0] for _ in range(calls)]
+    _, grown = speculate(lambda ids, cache: target(ids, cache, (1,)), zero, zero.expand(3),
+                         q.expand(3, 10), cache)
+    return (share(torch.tensor([len(digits) == 2 for digits in written])),
+            share(torch.stack([digits[0] for digits in written]) == 0),
+            float(grown.shape[1] - cache.shape[1] - 1))

@@ -1,4 +1,5 @@
-"""The training script of the exam, without a fault: a reader of digits, from bytes to int8.
+"""The training script of the exam, without a fault: a reader of digits, from bytes to int8,
+and beside it what serves a language model.
 
 It is read as text, and each fault of faults.py is a small change of it. A line `# part: ...` begins
 a part; a learner pays for each part that is looked at.
@@ -150,3 +151,74 @@ def average(copies):
             mean = torch.stack([p.grad for p in same]).mean(0)
             for p in same:
                 p.grad = mean.clone()
+
+
+# part: serve
+class Writer(nn.Module):
+    """A language model of digits, two layers of causal attention; its weights stay as drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self.digits = nn.Embedding(10, 16)
+        self.layers = nn.ModuleList([nn.Linear(16, 48), nn.Linear(16, 48)])
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, ids, cache):
+        """Logits (T, 10) behind ids (T,), after what cache (2, P, 32) holds; that with them."""
+        x, grown = self.digits(ids), []
+        for layer, before in zip(self.layers, cache):
+            query, new = layer(x).split([16, 32], 1)
+            grown.append(torch.cat([before, new]))
+            key, value = grown[-1].split(16, 1)
+            seen = torch.ones(len(ids), len(key)).tril(len(before)).bool()
+            x = x + F.scaled_dot_product_attention(query, key, value, seen)
+        return self.head(x), torch.stack(grown)
+
+
+class Memory:
+    """Keys and values in blocks of four digits; requests that begin alike share their blocks."""
+
+    def __init__(self, model, blocks=12):
+        self.model, self.held = model, torch.zeros(blocks, 2, 4, 32)
+        self.free, self.readers, self.known = list(range(blocks)), [0] * blocks, {}
+
+    def cache(self, table):
+        """What the blocks of a table hold, as one cache."""
+        return self.held[table].transpose(0, 1).flatten(1, 2)
+
+    @torch.no_grad()
+    def enter(self, ids):
+        """Read a prompt, a list of digits, in full blocks. Returns its table."""
+        table = []
+        for end in range(4, len(ids) + 1, 4):
+            key = tuple(ids[:end])
+            if key not in self.known:
+                _, grown = self.model(torch.tensor(ids[end - 4:end]), self.cache(table))
+                self.known[key] = self.free.pop(0)
+                self.held[self.known[key]] = grown[:, -4:]
+            table.append(self.known[key])
+            self.readers[table[-1]] += 1
+        return table
+
+    def leave(self, table):
+        """A request is done; a block without readers is free, and no longer known."""
+        for block in table:
+            self.readers[block] -= 1
+            if self.readers[block] == 0:
+                self.free.append(block)
+                self.known = {key: b for key, b in self.known.items() if b != block}
+
+
+@torch.no_grad()
+def speculate(model, last, draft, q, cache):
+    """Check in one call digits (D,) that a cheaper model has drawn from q (D, 10), behind `last`.
+
+    Returns those that stand with one more digit, drawn as the model does, and the cache.
+    """
+    logits, grown = model(torch.cat([last, draft]), cache)
+    p, good = logits.softmax(1), 0
+    while good < len(draft) and torch.rand(()) * q[good, draft[good]] < p[good, draft[good]]:
+        good += 1
+    rest = (p[good] - q[good]).clamp(min=0) if good < len(draft) else p[good]
+    grown = grown[:, :cache.shape[1] + 1 + good]
+    return torch.cat([draft[:good], torch.multinomial(rest, 1)]), grown
