@@ -1691,13 +1691,13 @@ def commit(past: int, draft: list, says: list) -> tuple:
     """(write, feed, stay) after one round of greedy speculative decoding.
 
     past: the entries of the cache before the round. Then the token written
-    last and the guesses of draft, none or more, were fed at once, and each
-    left an entry. says: what the model itself wants behind each of them,
-    so one more than draft. write: the tokens to write, a list: those that
-    the model alone would have written, as many as the round decides.
-    feed: the token to feed next, the last one written, as it has no entry.
-    stay: the first entries of the cache that may stay, as a number. draft
-    and says stay as they are.
+    last was fed, and with it draft, a list of guesses, perhaps none; each
+    token left an entry. says: what the model itself wants behind each of
+    them, so one more than draft. Tokens are whole numbers, 0 or more.
+    write: the tokens to write, a list: as many as this round makes sure
+    that the model alone would write. feed: the token to feed next, the last
+    one written, as it has no entry. stay: the first entries of the cache
+    that may stay, as a number. draft and says stay as they are.
 
     Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2]: ([4, 8], 8, 12).
     """
