@@ -1067,15 +1067,16 @@ claim("letters of the stop word that a late search has sent", len(leaked),
 class Stream:
     """The text of an answer while it is written, up to its first stop word.
 
-    stops: a list of texts, none empty, none inside another; no stops is
-    possible. push(token): token is the next bytes of the answer in UTF-8,
-    cut anywhere; the result is what can be sent now, a text. What was sent
-    is never taken back, so the ending that may still become a stop word is
-    held, and bytes that are no whole letter yet. Nothing else is held: all
-    that is sure is sent. From the first stop word on nothing comes, neither
-    the word nor what follows. end(): what is still held, once the answer is
-    over; an unfinished letter is sent as "\\ufffd", as are bytes that are
-    no UTF-8, at once.
+    stops: a list of texts, none empty, none inside another, perhaps no text
+    at all; it stays as it is. push(token): token is the next bytes of the
+    answer in UTF-8, cut anywhere; the result is what can be sent now, a
+    text. Bytes that are no UTF-8 come as "\\ufffd". What was sent is never
+    taken back, so the ending that may still become a stop word is held, and
+    bytes that are no whole letter yet. Nothing else is held: all that is
+    sure is sent. From the first stop word on nothing comes, neither the
+    word nor what follows. end(), called once, when the answer is over: what
+    is still held; an unfinished letter comes as "\\ufffd". What happens to
+    one object changes no other.
 
     Example: stops ["\\nUser"], push(b"Hi\\nU") "Hi", push(b"se") "",
     push(b"d!") "\\nUsed!", end() "".
