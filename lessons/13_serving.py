@@ -501,8 +501,10 @@ class Blocks:
     use, each of which has one reader more now. give(table): each block of
     the table has one reader fewer now, and is free again when that was the
     last one. ValueError where a block of it has no reader; then none is
-    given back. left(): how many blocks are free. No table is changed. Two
-    objects have nothing in common.
+    given back. left(): how many blocks are free. No table is changed. A
+    table may be joined from several lists, or have grown since; it holds no
+    block twice, and none but 0 to n - 1. What happens to one object changes
+    no other.
 
     Example: n 3, a = take(2), b = share(a, 1), give(a): left() is 2, and
     after give(b) it is 3.
@@ -728,11 +730,12 @@ def block_keys(ids: list, size: int, extra: str) -> list:
     """The key of each full block of a prompt, for a cache of prefixes.
 
     ids: the tokens, whole numbers, also below 0; none is possible. A block
-    is size neighbours; what is left over at the end has no key. Two keys
-    are equal exactly if all tokens up to the end of the block are equal and
-    extra is, however many blocks there are. extra: a text, such as the name
-    of an adapter. A key can be a key of a dict, and repr(key) has at most
-    200 characters, however long the prompt is. ids stays as it is.
+    is size neighbours; what is left over at the end has no key. For one
+    size, two keys are equal exactly if all tokens up to the end of the
+    block are equal and extra is, however many blocks there are. extra: a
+    text, such as the name of an adapter. A key can be a key of a dict, and
+    repr(key) has at most 200 characters, however long ids and extra are.
+    ids stays as it is.
 
     Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second is another
     one than the second of [0, 6, 7, 8], though both blocks are [7, 8].
@@ -893,10 +896,11 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
     zeros, which never come. Row r asks for token number steps[r] of a
     request with seed seeds[r], both from 0 to 2**31 - 1. The token depends
     on probs[r], seeds[r] and steps[r] alone: not on other rows, the row's
-    place, the batch's size or what was drawn before. Over the steps of a
-    request it follows the row, and so it does over seeds. Two requests
-    share no numbers: neither do seeds that are neighbours, nor one request
-    that is a few steps behind the other. No generator of torch, numpy or
+    place, the batch's size or what was drawn before. The tokens of many
+    steps of one request follow the row, and so do those of one step of many
+    requests. No two pairs of seed and step use the same random numbers: not
+    those of neighbours, nor where one request is some steps behind another,
+    nor where seed and step change places. No generator of torch, numpy or
     Python is moved. Nothing handed over changes.
 
     Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0].
@@ -1076,15 +1080,16 @@ claim("letters of the stop word that a late search has sent", len(leaked),
 class Stream:
     """The text of an answer while it is written, up to its first stop word.
 
-    stops: a list of texts, none empty, none inside another; no stops is
-    possible. push(token): token is the next bytes of the answer in UTF-8,
-    cut anywhere; the result is what can be sent now, a text. What was sent
-    is never taken back, so the ending that may still become a stop word is
-    held, and bytes that are no whole letter yet. Nothing else is held: all
-    that is sure is sent. From the first stop word on nothing comes, neither
-    the word nor what follows. end(): what is still held, once the answer is
-    over; an unfinished letter is sent as "\\ufffd", as are bytes that are
-    no UTF-8, at once.
+    stops: a list of texts, none empty, none inside another, perhaps no text
+    at all; it stays as it is. push(token): token is the next bytes of the
+    answer in UTF-8, cut anywhere; the result is what can be sent now, a
+    text. Bytes that are no UTF-8 come as "\\ufffd". What was sent is never
+    taken back, so the ending that may still become a stop word is held, and
+    bytes that are no whole letter yet. Nothing else is held: all that is
+    sure is sent. From the first stop word on nothing comes, neither the
+    word nor what follows. end(), called once, when the answer is over: what
+    is still held; an unfinished letter comes as "\\ufffd". What happens to
+    one object changes no other.
 
     Example: stops ["\\nUser"], push(b"Hi\\nU") "Hi", push(b"se") "",
     push(b"d!") "\\nUsed!", end() "".
@@ -1728,13 +1733,13 @@ def commit(past: int, draft: list, says: list) -> tuple:
     """(write, feed, stay) after one round of greedy speculative decoding.
 
     past: the entries of the cache before the round. Then the token written
-    last and the guesses of draft, none or more, were fed at once, and each
-    left an entry. says: what the model itself wants behind each of them,
-    so one more than draft. write: the tokens to write, a list: those that
-    the model alone would have written, as many as the round decides.
-    feed: the token to feed next, the last one written, as it has no entry.
-    stay: the first entries of the cache that may stay, as a number. draft
-    and says stay as they are.
+    last was fed, and with it draft, a list of guesses, perhaps none; each
+    token left an entry. says: what the model itself wants behind each of
+    them, so one more than draft. Tokens are whole numbers, 0 or more.
+    write: the tokens to write, a list: as many as this round makes sure
+    that the model alone would write. feed: the token to feed next, the last
+    one written, as it has no entry. stay: the first entries of the cache
+    that may stay, as a number. draft and says stay as they are.
 
     Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2]: ([4, 8], 8, 12).
     """
@@ -2128,7 +2133,7 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
     logits: (..., V) float32 or bfloat16. tokens: (...) int64, each of them
     kept. temperature: above 0. kept: (..., V) bool, as the server reports
     it, whatever rule it cut by. What stands in logits at other tokens
-    changes nothing, minus infinity included. The result is (...) float32,
+    changes nothing, be it infinity or nan. The result is (...) float32,
     calculated in float32. Gradients flow to logits. Nothing handed over
     changes.
 

@@ -21,15 +21,20 @@ ex.promise("ids", "ids: the tokens, whole numbers, also below 0; none is possibl
            cases=("tokens below 0", "no tokens", "large tokens", "digits that run together"))
 ex.promise("block", "A block is size neighbours; what is left over at the end has no key.",
            says=("number of keys",))
-ex.promise("equal", "Two keys are equal exactly if all tokens up to the end of the block are equal",
+ex.promise("equal", "For one size, two keys are equal exactly if all tokens up to the end of the "
+           "block are equal",
            says=("share a key", "have two keys"))
-ex.promise("extra", "and extra is,", cases=("two adapters", "an adapter named like the tokens"))
-ex.promise("many", "however many blocks there are.", cases=("many blocks", "a long prompt"))
+ex.promise("extra", "and extra is,", cases=("two adapters", "an adapter named like the tokens",
+                                            "an adapter that ends in a digit", "long names"))
+ex.promise("many", "however many blocks there are.", cases=("many blocks", "a long prompt",
+                                                               "long prompts that differ early",
+                                                               "a long block"))
 ex.promise("text", "extra: a text, such as the name of an adapter.",
            cases=("extra with quotes and signs",))
 ex.promise("form", "A key can be a key of a dict,", says=("used as the docstring says",
                                                          "Used as the docstring says"))
-ex.promise("short", "and repr(key) has at most 200 characters, however long the prompt is.",
+ex.promise("short", "and repr(key) has at most 200 characters, however long ids and extra "
+           "are.",
            says=("characters of a key",))
 ex.promise("left", "ids stays as it is.", says=("inputs after the call",))
 ex.promise("example", "Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second is another one "
@@ -51,7 +56,8 @@ def cases(g):
     n = whole(3, 6)
     a, b, c, d = some(n), some(n), some(n), some(n)
     tail = some(n - 1)
-    nine = some(9)
+    nine, early = some(9), some(1400)
+    long = "adapters/" + "".join(chr(97 + whole(0, 26)) for _ in range(600))
     return [one("a common beginning", n, a + b + c, a + b + d, a + c, a),
             one("the same blocks in another order", n, a + b + c + d, b + a + c + d, c + b + a + d),
             one("another first block", n, a + b + c, d + b + c),
@@ -62,13 +68,20 @@ def cases(g):
             one("two adapters", n, (a + b, "poet"), (a + b, "clerk"), a + b, (a + b, "poet")),
             one("an adapter named like the tokens", 2, ([1, 2, 3, 4], "5"), ([1, 2, 3, 4], "")),
             one("extra with quotes and signs", 2, ([7, 8], "a', 'b"), ([7, 8], "a"), ([7, 8], "ä"),
-                ([7, 8], "a', ('b"), ([7, 8], " "), ([7, 8], "\n")),
+                ([7, 8], "a', ('b"), ([7, 8], " "), ([7, 8], "\n"), ([7, 8], "Ä"), ([7, 8], "A")),
             one("tokens below 0", 1, [-1], [-2], [1], [2], [-1, -2], [-2, -1], [-1, -1]),
-            one("large tokens", 2, [150_000, 3], [150_000, 259], [22_464, 3], [2**40, 3]),
+            one("large tokens", 2, [150_000, 3], [150_000, 259], [22_464, 3], [2**40, 3],
+                [2**40, 2**32 + 3], [0, 3], [2**32, 3]),
             one("digits that run together", 2, [1, 23, 4, 5], [12, 3, 4, 5], [1, 2, 34, 5]),
             one("no tokens", n, [], a), one("fewer than a block", n, tail, a[:1]),
             one("one token a block", 1, a), one("all in one block", 2 * n, a + b, b + a),
             one("full to the last token", n, a + b), one("one token over", n, a + b + [4]),
+            one("an adapter that ends in a digit", 2, ([2, 3], "x1"), ([12, 3], "x"),
+                ([2, 3], "x1,"), ([2, 3], "")),
+            one("long names", 1, ([7], long + "a"), ([7], long + "b"), ([7], long)),
+            one("long prompts that differ early", 700, early, [*early[:3], 0, *early[4:]],
+                [*early[:1000], 0, *early[1001:]], [*early[:650], 0, *early[651:]]),
+            one("a long block", 1400, early, [*early[:700], 0, *early[701:]]),
             one("many blocks", 1, torch.randperm(10 * MANY, generator=g)[:MANY].tolist()),
             one("a long prompt", 2, (some(1600), "poet")),
             one("the example", 2, [5, 6, 7, 8, 9], [0, 6, 7, 8])]
@@ -128,33 +141,38 @@ def made(ids, size, extra, *, start=lambda extra: repr(extra), link=lambda key, 
     return keys
 
 
+def hashed(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 @not_an_answer
 def blocks(ids, size):
     return [tuple(ids[end - size:end]) for end in range(size, len(ids) + 1, size)]
 
 
 ex.wrong("the block's own tokens alone", lambda ids, size, extra: blocks(ids, size),
-         breaks=("equal", "extra", "text"))
+         breaks=("equal", "extra", "text", "short"), says="share a key")
 # https://github.com/xLLM-AI/xllm/pull/2047
 ex.wrong("the chain without extra", made, breaks=("extra", "text"), start=lambda extra: "")
 ex.wrong("block and extra, without what stood before", lambda ids, size, extra: [
-    (extra, *block) for block in blocks(ids, size)], breaks="equal")
+    (extra, *block) for block in blocks(ids, size)], breaks=("equal", "short"))
 ex.wrong("block and its place", lambda ids, size, extra: [
-    (extra, n, *block) for n, block in enumerate(blocks(ids, size))], breaks="equal")
+    (extra, n, *block) for n, block in enumerate(blocks(ids, size))], breaks=("equal", "short"))
 ex.wrong("the block and the one before it", lambda ids, size, extra: [
     (extra, n, *ids[max(0, (n - 1) * size):(n + 1) * size]) for n in range(len(ids) // size)],
-    breaks="equal")
+    breaks=("equal", "short"))
 ex.wrong("the block and the first one", lambda ids, size, extra: [
-    (extra, n, *ids[:size], *block) for n, block in enumerate(blocks(ids, size))], breaks="equal")
+    (extra, n, *ids[:size], *block) for n, block in enumerate(blocks(ids, size))],
+    breaks=("equal", "short"))
 ex.wrong("tokens up to the block in any order", lambda ids, size, extra: [
     hashlib.sha256(repr((extra, sorted(ids[:(n + 1) * size]))).encode()).hexdigest()
     for n in range(len(ids) // size)], breaks="equal")
 ex.wrong("the blocks' hashes added up", lambda ids, size, extra: [
     (extra, n, sum(hash(block) for block in blocks(ids, size)[:n + 1]))
-    for n in range(len(ids) // size)], breaks=("equal", "ids"))
+    for n in range(len(ids) // size)], breaks=("equal", "ids", "short"))
 ex.wrong("extra in the first block's key only, and no chain", lambda ids, size, extra: [
     (extra if n == 0 else "", *block) for n, block in enumerate(blocks(ids, size))],
-    breaks=("equal", "extra"))
+    breaks=("equal", "extra", "short"))
 
 
 # https://github.com/vllm-project/vllm/pull/8240
@@ -178,6 +196,28 @@ ex.wrong("tokens cut to a byte each", lambda ids, size, extra: made(
 ex.wrong("extra without quotes, run together with the tokens", lambda ids, size, extra: [
     hashlib.sha256((" ".join(map(str, ids[:(n + 1) * size])) + extra.strip("\n ")).encode())
     .hexdigest() for n in range(len(ids) // size)], breaks=("extra", "text"))
+ex.wrong("extra and the tokens run together", lambda ids, size, extra: [
+    hashed(extra + ",".join(map(str, ids[:(n + 1) * size]))) for n in range(len(ids) // size)],
+    breaks="extra")
+ex.wrong("tokens shortened by repr, which leaves out the middle", lambda ids, size, extra: [
+    hashed(repr((extra, str(torch.tensor(ids[:(n + 1) * size])))))
+    for n in range(len(ids) // size)], breaks="many")
+ex.wrong("the last 64 tokens alone", lambda ids, size, extra: [
+    hashed(repr((extra, n, ids[max(0, (n + 1) * size - 64):(n + 1) * size])))
+    for n in range(len(ids) // size)], breaks=("many", "equal"), says="")
+ex.wrong("the first 512 tokens and the last", lambda ids, size, extra: [
+    hashed(repr((extra, n, ids[:(n + 1) * size][:512], ids[(n + 1) * size - 1])))
+    for n in range(len(ids) // size)], breaks=("many", "equal"), says="")
+ex.wrong("extra cut to 16 letters", lambda ids, size, extra: made(ids, size, extra[:16]),
+         breaks="extra")
+ex.wrong("extra beside the hash", lambda ids, size, extra: [
+    (extra, key) for key in made(ids, size, extra)], breaks=("short", "extra"), says="characters")
+ex.wrong("tokens cut to 32 bits", lambda ids, size, extra: made(
+    [t % 2**32 for t in ids], size, extra), breaks="ids")
+ex.wrong("the last token of a block left out", lambda ids, size, extra: made(
+    ids, size, extra, link=lambda key, block: (key, block[:-1])), breaks=("equal", "ids", "many"))
+ex.wrong("small and large letters of extra taken for one", lambda ids, size, extra: made(
+    ids, size, extra.lower()), breaks=("extra", "text"))
 ex.wrong("a key for what is left over", lambda ids, size, extra: made(
     ids, size, extra, over=size - 1), breaks=("block", "full"))
 ex.wrong("a full last block without a key", lambda ids, size, extra: made(

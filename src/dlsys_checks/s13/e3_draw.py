@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import torch
 
@@ -22,20 +24,21 @@ ex.promise("numbers", "Row r asks for token number steps[r] of a request with se
 ex.promise("alone", "The token depends on probs[r], seeds[r] and steps[r] alone: not on other "
            "rows, the row's place, the batch's size or what was drawn before.",
            says=("tokens that change",))
-ex.promise("follows", "Over the steps of a request it follows the row,",
-           says=("share of token", "tokens of probability 0"))
-ex.promise("seeds", "and so it does over seeds.", cases=("over seeds", "over seeds, far ahead",
-                                                         "seed 0 and step 0"))
-ex.promise("apart", "Two requests share no numbers: neither do seeds that are neighbours, nor one "
-           "request that is a few steps behind the other.", says=("equal tokens of two requests",))
+ex.promise("follows", "The tokens of many steps of one request follow the row,",
+           says=("share of token", "tokens of probability 0", "different tokens"))
+ex.promise("seeds", "and so do those of one step of many requests.",
+           cases=("over seeds", "over seeds, far ahead", "seed 0 and step 0"))
+ex.promise("apart", "No two pairs of seed and step use the same random numbers: not those of "
+           "neighbours, nor where one request is some steps behind another, nor where seed and "
+           "step change places.", says=("equal tokens of two requests",))
 ex.promise("still", "No generator of torch, numpy or Python is moved.",
            says=("generators that were moved",))
 ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
 ex.promise("example", "Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0].",
            cases=("the example",))
 
-SHIFTS = (1000, 1024, 10_000, 65_536, 100_000)  # beyond those that the longest case holds
-LONGEST, FEWEST = 250, 40                       # steps of a request, steps that are compared
+SHIFTS = (10_000, 65_536, 100_000, 1_000_003)  # beyond those that the longest case holds
+LONGEST, FEWEST = 1100, 40                     # steps of a request, steps that are compared
 
 
 @ex.cases
@@ -53,12 +56,16 @@ def cases(g):
                       "steps": steps, "pairs": pairs,
                       "order": torch.randperm(n, generator=g)[:12].tolist()}
 
+    def two(name, pairs):
+        """40 draws beside 40 others: (seed, step, seed of the other, step of the other)."""
+        a, b, c, d = zip(*pairs, strict=True)
+        return one(name, some(1, 60), [*a, *c], [*b, *d], pairs=len(pairs))
+
     def apart(name, seed, other, shift):
         """40 draws of one request and of another that is so many steps behind."""
-        return one(name, some(1, 60), [seed] * 40 + [other] * 40,
-                   [shift + i for i in range(40)] + list(range(40)), pairs=40)
+        return two(name, [(seed, shift + i, other, i) for i in range(40)])
 
-    s, n = whole(50, 5000), 400
+    s, n = 2 * whole(25, 2500), 400
     holes = some(1, 6)
     holes[0, [0, 3, 5]] = 0.0
     holes = holes / holes.sum()
@@ -87,6 +94,14 @@ def cases(g):
             *[apart(f"seeds {d} apart", s, s + d, 0) for d in (100, 256, 65_536)],
             apart("side by side with the neighbour", s, s + 1, 0),
             apart("far apart", far[0], far[1], 0),
+            two("seed and step change places", [(s + i, i, i, s + i) for i in range(40)]),
+            two("seed and step change places, from 1 on",
+                [(s + i, i, i + 1, s + i - 1) for i in range(40)]),
+            two("digits of seed and step that run together",
+                [(s, 10 * d + i, 10 * s + d, i) for d in (1, 4, 7, 9) for i in range(10)]),
+            two("steps 0 and 1 of many requests", [(s + i, 0, s + i, 1) for i in range(40)]),
+            one("many tokens", torch.full((1, 4000), 1 / 4000, dtype=torch.float64), [s] * n,
+                list(range(n))),
             ("the example", {"probs": torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64),
                              "rows": [0, 1], "seeds": [whole(0, 99), whole(0, 99)],
                              "steps": [whole(0, 9), whole(0, 9)], "pairs": 0, "order": [0, 1]})]
@@ -100,12 +115,13 @@ def act(fn, probs, rows, seeds, steps, order, pairs):
 
     def states():
         kind, keys, *rest = np.random.get_state()
-        return [torch.get_rng_state().tolist(), random.getstate(), kind, keys.tolist(), rest]
+        return {"torch": torch.get_rng_state().tolist(), "Python": random.getstate(),
+                "numpy": [kind, keys.tolist(), rest]}
 
     mine, seeded, stepped = probs[rows].clone(), list(seeds), list(steps)
     before = states()
     together = fn(mine, seeded, stepped)
-    moved = int(before != states())
+    moved = [name for name, state in states().items() if state != before[name]]
     changed = int((mine != probs[rows]).sum()) + (seeded != seeds) + (stepped != steps)
     kept = together.clone() if isinstance(together, torch.Tensor) else together
     part = fn(probs[rows][order], [seeds[i] for i in order], [steps[i] for i in order])
@@ -120,7 +136,7 @@ def law(out, probs, rows, seeds, steps, order, pairs):
     tokens, n = out["together"], len(rows)
     expect_like("tokens", tokens, torch.empty(n, dtype=torch.int64))
     expect_like("tokens", out["part"], torch.empty(len(order), dtype=torch.int64))
-    expect_equal("generators that were moved", out["moved"], 0, "Make one of your own.")
+    expect_equal("generators that were moved", out["moved"], [], "Make one of your own.")
     expect_equal("numbers changed in what was handed over", out["changed"], 0)
     if tokens.min() < 0 or tokens.max() >= probs.shape[1]:
         raise Broken("tokens that do not exist", int(tokens.max()), f"0 to {probs.shape[1] - 1}")
@@ -132,7 +148,14 @@ def law(out, probs, rows, seeds, steps, order, pairs):
         same = int((tokens[:pairs] == tokens[pairs:]).sum())
         if same > pairs // 2:
             raise Broken("equal tokens of two requests", f"{same} of {pairs}", "few",
-                         f"Seeds {seeds[0]} and {seeds[-1]}, {steps[0]} steps apart.")
+                         f"Seed {seeds[0]} at step {steps[0]} and seed {seeds[pairs]} at step "
+                         f"{steps[pairs]}, for one.")
+    elif probs.shape[1] > 1000:
+        different, wanted = len(set(tokens.tolist())), probs.shape[1] * (
+            1 - (1 - 1 / probs.shape[1]) ** n)
+        if different < 0.93 * wanted:
+            raise Broken(f"different tokens of {n} draws", different, f"about {wanted:.0f}",
+                         f"Of {probs.shape[1]} that are equally likely; is your number coarse?")
     elif n >= 200:
         for token, p in enumerate(probs[0].tolist()):
             got, room = int((tokens == token).sum()), 5.5 * (n * p * (1 - p)) ** 0.5 + 3
@@ -177,6 +200,11 @@ def first(seed):
     return torch.rand((), generator=torch.Generator().manual_seed(seed), dtype=torch.float64).item()
 
 
+def mixed(seed, step):
+    """A number of 32 bits for both."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
+
+
 def scrambled(x):
     """A number from 0 to 1 for a whole number, as random as torch's."""
     return first(x % 2**63)
@@ -184,7 +212,7 @@ def scrambled(x):
 
 @ex.wrong("one generator for the batch, with the first seed", breaks="alone")
 def one_generator(probs, seeds, steps):
-    dice = torch.Generator().manual_seed(seeds[0] * 1_000_003 + steps[0])
+    dice = torch.Generator().manual_seed(mixed(seeds[0], steps[0]))
     return torch.multinomial(probs, 1, generator=dice)[:, 0]
 
 
@@ -198,7 +226,7 @@ def of_torch(probs, seeds, steps):
 def seeded_torch(probs, seeds, steps):
     found = []
     for row, seed, step in zip(probs, seeds, steps):
-        torch.default_generator.manual_seed(seed * 1_000_003 + step)
+        torch.default_generator.manual_seed(mixed(seed, step))
         found.append(int(torch.multinomial(row, 1)))
     return torch.tensor(found)
 
@@ -206,6 +234,9 @@ def seeded_torch(probs, seeds, steps):
 ex.wrong("numpy seeded anew for each row", lambda probs, seeds, steps: made(
     probs, seeds, steps, number=lambda seed, step: (
         np.random.seed([seed, step]), np.random.random())[1]), breaks="still")
+ex.wrong("Python's generator seeded anew for each row", lambda probs, seeds, steps: made(
+    probs, seeds, steps, number=lambda seed, step: (
+        random.seed(f"{seed},{step}"), random.random())[1]), breaks="still")
 ex.wrong("the place of the row mixed in", made, breaks="alone", place=True)
 # https://github.com/NVIDIA/TensorRT-LLM/pull/17172
 ex.wrong("a generator for each place of the batch", lambda probs, seeds, steps: made(
@@ -228,6 +259,24 @@ ex.wrong("1000 times the seed, plus the step", made, breaks="apart",
          number=lambda seed, step: first(1000 * seed + step))
 ex.wrong("the product of seed and step", made, says="", breaks=("seeds", "numbers"),
          number=lambda seed, step: scrambled(seed * step * 7 + (step > 5) * seed * 13))
+ex.wrong("1000003 times the seed, plus the step", made, breaks="apart",
+         number=lambda seed, step: first(1_000_003 * seed + step))
+ex.wrong("256 times the seed, exclusive or the step", made, breaks="apart",
+         number=lambda seed, step: first((seed << 8) ^ step))
+ex.wrong("seed and step in the order of their size", made, breaks="apart",
+         number=lambda seed, step: np.random.default_rng(sorted([seed, step])).random())
+ex.wrong("digits of seed and step written together", made, breaks="apart",
+         number=lambda seed, step: np.random.default_rng(int(f"{seed}{step}")).random())
+ex.wrong("the seed times the step and 1", made, says="", breaks=("apart", "seeds", "numbers"),
+         number=lambda seed, step: np.random.default_rng(seed * (step + 1)).random())
+ex.wrong("the step cut to ten bits", made, says="", breaks=("apart", "numbers"),
+         number=lambda seed, step: np.random.default_rng([seed, step % 1024]).random())
+ex.wrong("the seed cut to 16 bits", made, says="", breaks=("apart", "numbers"),
+         number=lambda seed, step: np.random.default_rng([seed % 65_536, step]).random())
+ex.wrong("steps 0 and 1 taken for one", made, says="", breaks=("apart", "numbers", "seeds"),
+         number=lambda seed, step: np.random.default_rng([seed, max(step, 1)]).random())
+ex.wrong("a number of three digits", made, says="different tokens", breaks="follows",
+         number=lambda seed, step: np.random.default_rng([seed, step]).integers(1000) / 1000)
 ex.wrong("the likeliest token", made, breaks=("follows", "apart"), says="share of token",
          pick=lambda row, u: int(row.argmax()))
 ex.wrong("all tokens alike", made, says="", breaks=("follows", "zeros", "example", "seeds"),

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import codecs
+import re
 
 from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_length, expect_parts, expect_type
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("13.4", "Stream", seen=("stops", "tokens"), says="text after")
+ex = exercise("13.4", "Stream", seen=("stops", "tokens", "beside"), says="text after")
 
 ex.promise("text", "The text of an answer while it is written, up to its first stop word.",
            says=("another text", "broken letters", "text that was sent too early",
                  "text behind a stop word", "text that is held too long"))
-ex.promise("stops", "stops: a list of texts, none empty, none inside another; no stops is "
-           "possible.", cases=("no stops", "two stops", "two stops that overlap",
-                               "stops that begin alike", "a stop of one letter"))
+ex.promise("stops", "stops: a list of texts, none empty, none inside another, perhaps no text at "
+           "all;", cases=("no stops", "two stops", "two stops that overlap",
+                          "stops that begin alike", "a stop of one letter",
+                          "two stops, of which the first holds more", "stops with signs"))
+ex.promise("left", "it stays as it is.", says=("inputs after the call",))
 ex.promise("cut", "push(token): token is the next bytes of the answer in UTF-8, cut anywhere;",
            cases=("letter by letter", "byte by byte", "a token without bytes", "one token"))
 ex.promise("kind", "the result is what can be sent now, a text.", says=("type of the",))
+ex.promise("bad", "Bytes that are no UTF-8 come as \"\\ufffd\".",
+           cases=("bytes that are no UTF-8",))
 ex.promise("never", "What was sent is never taken back, so the ending that may still become a stop "
            "word is held,", says=("text that was sent too early",))
 ex.promise("letters", "and bytes that are no whole letter yet.", says=("broken letters",
@@ -28,9 +33,12 @@ ex.promise("sure", "Nothing else is held: all that is sure is sent.",
            says=("text that is held too long",))
 ex.promise("over", "From the first stop word on nothing comes, neither the word nor what follows.",
            says=("text behind a stop word",))
-ex.promise("end", "end(): what is still held, once the answer is over;", says=("text after end",))
-ex.promise("bad", "an unfinished letter is sent as \"\\ufffd\", as are bytes that are no UTF-8, at "
-           "once.", cases=("an unfinished letter", "bytes that are no UTF-8"))
+ex.promise("end", "end(), called once, when the answer is over: what is still held;",
+           says=("text after end",))
+ex.promise("unfinished", "an unfinished letter comes as \"\\ufffd\".",
+           cases=("an unfinished letter", "an unfinished letter behind a stop word",
+                  "an unfinished letter behind what is held"))
+ex.promise("apart", "What happens to one object changes no other.", cases=("two answers at once",))
 ex.promise("example", "Example: stops [\"\\nUser\"], push(b\"Hi\\nU\") \"Hi\", push(b\"se\") \"\", "
            "push(b\"d!\") \"\\nUsed!\", end() \"\".", cases=("the example",))
 
@@ -54,10 +62,17 @@ def cases(g):
             data = data[n:]
         return found
 
-    def one(name, stops, text, size=4):
-        return name, {"stops": stops, "tokens": tokens(text, size)}
+    def given(name, stops, *pieces):
+        """The tokens as they are cut here."""
+        return name, {"stops": stops, "tokens": [list(p if type(p) is bytes else p.encode())
+                                                 for p in pieces], "beside": []}
 
-    stop = "\nUser:"
+    def one(name, stops, text, size=4):
+        return name, {"stops": stops, "tokens": tokens(text, size), "beside": []}
+
+    stop, smile = "\nUser:", "🙂".encode()
+    two = one("two answers at once", [stop], f"{some()} 你好 🙂🙂", 1)
+    two[1]["beside"] = tokens(f"🙂 {some()}", 1)
     return [one("a stop word in the end", [stop], some() + stop + " secret " + some(3)),
             one("no stop word comes", [stop], some() + "\nUse it"),
             one("ends like a stop word", [stop], some(3) + "\nUser"),
@@ -65,7 +80,7 @@ def cases(g):
                 f"{some(2)}\n\nUs\nUse\n\nUser\nUser of {some(2)}{stop} no"),
             one("letter by letter", [stop], some(4) + stop + "x", 1),
             one("byte by byte", ["日本"], "日光 " + some(4) + " 日 日本 x", 1),
-            ("one token", {"stops": [stop], "tokens": [list(f"Zürich{stop} secret".encode())]}),
+            given("one token", [stop], f"Zürich{stop} secret"),
             one("a stop word at the front", [stop], stop + some(2)),
             one("twice", ["ende"], f"{some(2)} ende {some(2)} ende {some(2)}", 3),
             one("no stops", [], some(8)), one("two stops", ["#", stop], some(4) + "\nUser# no"),
@@ -77,40 +92,59 @@ def cases(g):
             one("a stop that repeats itself", ["aab"], "ba aaa aaaa aaaab", 1),
             one("a stop that repeats itself, longer", ["ababc"],
                 f"{some(1)} abab ababab ababababc x", 2),
-            ("a token without bytes", {"stops": [stop], "tokens": [[], *tokens(some(2)), [],
-                                                                  *tokens(stop[:4]), [],
-                                                                  *tokens(" x"), []]}),
-            ("no token", {"stops": [stop], "tokens": []}),
+            given("a token without bytes", [stop], "", some(2), "", some(1), stop[:4], "",
+                  " x", ""),
+            given("no token", [stop]),
+            given("two stops, of which the first holds more", ["abc", "bd"], f"{some(1)} ab", "ac",
+                  " xab", "c no"),
+            given("a stop word twice in one token", ["ende"], some(2), f" {some(2)} ende da ende."),
+            one("stops with signs", ["<|eot|>", "Is it?", "etc."],
+                f"< {some(1)} eot <|eot > Is i, Is itc, etca <|eot|>no", 3), two,
+            one("letters that only look like others", [stop], f"\ufeff\nuser: {some(1)}\r\n\nUSER: "
+                f"e\u0301 \u00e9 \nUser\uff1a{stop} no", 5),
             one("an unfinished letter", [stop], some(3).encode() + "🙂".encode()[:3]),
+            given("an unfinished letter behind a stop word", [stop], some(2), stop,
+                  b"so " + smile[:2]),
+            given("an unfinished letter behind what is held", [stop], some(2), stop[:3],
+                  smile[:3]),
             one("bytes that are no UTF-8", [stop], b"ab\xff\xfec" + some(2).encode() + b"\xff.", 2),
             one("many letters", [stop], some(40) + stop + some(4), 6),
-            ("the example", {"stops": ["\nUser"], "tokens": [list(b"Hi\nU"), list(b"se"),
-                                                            list(b"d!")]})]
+            given("the example", ["\nUser"], b"Hi\nU", b"se", b"d!")]
 
 
 @ex.act
-def act(fn, stops, tokens):
-    stream = fn(list(stops))
-    sent = [stream.push(bytes(token)) for token in tokens]
-    return {"sent": sent, "end": stream.end()}
+def act(fn, stops, tokens, beside):
+    stream, sent = fn(stops), []
+    other, aside = fn(stops) if beside else None, []
+    for place in range(max(len(tokens), len(beside))):
+        sent += [stream.push(bytes(token)) for token in tokens[place:place + 1]]
+        aside += [other.push(bytes(token)) for token in beside[place:place + 1]]
+    return {"sent": sent, "end": stream.end(), "aside": aside,
+            "last": other.end() if beside else ""}
 
 
 @ex.law
-def law(out, stops, tokens):
-    expect_parts(out, "sent", "end")
-    expect_length("texts", out["sent"], len(tokens))
+def law(out, stops, tokens, beside):
+    expect_parts(out, "sent", "end", "aside", "last")
+    judge(out["sent"], out["end"], stops, tokens)
+    judge(out["aside"], out["last"], stops, beside)
+
+
+def judge(sent, end, stops, tokens):
+    """Judge the texts of one object, in the order in which they came."""
+    expect_length("texts", sent, len(tokens))
     data, sofar, over = b"", "", False
-    for token, text in zip(tokens, out["sent"], strict=True):
+    for token, text in zip(tokens, sent, strict=True):
         expect_type("text that push returns", text, str)
         data += bytes(token)
         over = compare(sofar + text, *sure(data, stops))
         sofar += text
-    expect_type("text that end returns", out["end"], str)
+    expect_type("text that end returns", end, str)
     whole = data.decode("utf-8", "replace")
     at = min((whole.find(s) for s in stops if s in whole), default=len(whole))
-    if sofar + out["end"] != whole[:at]:
+    if sofar + end != whole[:at]:
         raise Broken("text after end, all of it" if not over else "text behind a stop word",
-                     repr((sofar + out["end"])[-20:]), repr(whole[:at][-20:]))
+                     repr((sofar + end)[-20:]), repr(whole[:at][-20:]))
 
 
 def sure(data, stops):
@@ -148,7 +182,7 @@ def compare(got, wanted, over):
 
 @not_an_answer
 def stream(stops, *, decoder=lambda: codecs.getincrementaldecoder("utf-8")("replace"), hold=None,
-           find=min, over=True, flush=True):
+           find=min, over=True, flush=True, where=str.find, most=max, last=None):
     """The right object with its pieces as options."""
     class Texts:
         def __init__(self):
@@ -158,12 +192,12 @@ def stream(stops, *, decoder=lambda: codecs.getincrementaldecoder("utf-8")("repl
             self.held += self.decoder.decode(token, final)
             if self.done:
                 return ""
-            found = [self.held.find(s) for s in stops if s in self.held]
+            found = [at for s in stops if (at := where(self.held, s)) >= 0]
             if found:
                 self.done, text = over, self.held[:find(found)]
                 self.held = self.held[find(found):].replace(stops[0], "", 1) if not over else ""
                 return text
-            n = 0 if final else hold(self.held, stops) if hold else max(
+            n = 0 if final else hold(self.held, stops) if hold else most(
                 (n for s in stops for n in range(len(s)) if self.held.endswith(s[:n])), default=0)
             cut = max(0, len(self.held) - n)
             text, self.held = self.held[:cut], self.held[cut:]
@@ -172,6 +206,8 @@ def stream(stops, *, decoder=lambda: codecs.getincrementaldecoder("utf-8")("repl
         def end(self):
             if not flush:
                 return ""
+            if last:
+                return last("" if self.done else self.held, self.decoder.decode(b"", True), self)
             return self.push(b"", True)
     return Texts()
 
@@ -241,8 +277,8 @@ def token_by_token(stops):
 
 
 @not_an_answer
-def searched_behind(stops):
-    """The whole text is searched, and what is new is sent at once."""
+def searched_behind(stops, alone=False):
+    """The whole text is searched, or each piece alone, and what is new is sent at once."""
     class Sent:
         def __init__(self):
             self.text, self.done = "", False
@@ -250,7 +286,8 @@ def searched_behind(stops):
 
         def push(self, token, final=False):
             piece = self.decoder.decode(token, final)
-            before, self.text = self.text, self.text + piece
+            before = "" if alone else self.text
+            self.text = before + piece
             if self.done:
                 return ""
             found = [self.text.find(s) for s in stops if s in self.text]
@@ -262,19 +299,29 @@ def searched_behind(stops):
     return Sent()
 
 
+def by_pattern(held, stop):
+    """Where the stop word stands if its signs were those of a regular expression."""
+    found = re.search(stop, held)
+    return found.start() if found else -1
+
+
 def longest(held, stops):
     return max(map(len, stops), default=1) - 1
 
 
 # https://github.com/antonellof/ferrox/issues/124
 ex.wrong("each token decoded and searched alone", token_by_token, says="",
-         breaks=("letters", "never", "over", "text", "end", "bad"))
+         breaks=("letters", "never", "over", "text", "end", "bad", "unfinished"))
 ex.wrong("each token decoded alone", stream, breaks="letters", decoder=lambda: Each("replace"))
-ex.wrong("bytes that are no letter yet dropped", stream, says="", breaks=("letters", "text", "bad"),
+ex.wrong("bytes that are no letter yet dropped", stream, says="",
+         breaks=("letters", "text", "bad", "unfinished"),
          decoder=lambda: Each("ignore"))
-ex.wrong("bytes that are no UTF-8 dropped", stream, says="", breaks="bad", decoder=Lenient)
+ex.wrong("bytes that are no UTF-8 dropped", stream, says="",
+         breaks=("bad", "unfinished"), decoder=Lenient)
 # https://github.com/vllm-project/vllm/issues/3574
 ex.wrong("the whole text searched, its beginning sent already", searched_behind, breaks="never")
+ex.wrong("a stop word sought in each piece alone", searched_behind, says="",
+         breaks=("never", "over", "stops"), alone=True)
 ex.wrong("held always, as long as a stop word less one", stream, breaks="sure", hold=longest)
 ex.wrong("held always, as long as a stop word", stream, breaks="sure",
          hold=lambda held, stops: max(map(len, stops), default=0))
@@ -291,10 +338,18 @@ ex.wrong("the shortest ending held", stream, says="text that was sent too early"
 ex.wrong("only the first stop word held back", stream, says="text that was sent too early",
          breaks=("stops", "never"), hold=lambda held, stops: max(
              (n for s in stops[:1] for n in range(len(s)) if held.endswith(s[:n])), default=0))
+ex.wrong("the ending of the last stop word held, not the longest", stream, says="",
+         breaks=("stops", "never"), most=lambda found, default: [default, *found][-1])
+ex.wrong("the last of two stop words found", stream, breaks="over", where=str.rfind)
+ex.wrong("stop words taken for patterns", stream, says="", breaks="stops", where=by_pattern)
 ex.wrong("goes on behind the stop word", stream, breaks="over", over=False)
 ex.wrong("what is held is lost at the end", stream, breaks="end", flush=False)
-ex.wrong("an unfinished letter is lost at the end", stream, says="text after end", breaks="bad",
-         decoder=Unfinished)
+ex.wrong("an unfinished letter sent, though a stop word came", stream, says="text behind a stop",
+         breaks="unfinished", last=lambda held, rest, self: held + rest)
+ex.wrong("an unfinished letter in front of what is held", stream, says="text after end",
+         breaks="unfinished", last=lambda held, rest, self: "" if self.done else rest + held)
+ex.wrong("an unfinished letter is lost at the end", stream, says="text after end",
+         breaks="unfinished", decoder=Unfinished)
 
 
 # https://github.com/Blaizzy/mlx-vlm/pull/1778
@@ -344,3 +399,18 @@ def word_too(stops):
         def end(self):
             return self.inner.end()
     return Word()
+
+
+ONE_DECODER = {}
+
+
+@ex.wrong("one decoder for all objects", says="", breaks="apart")
+def one_decoder(stops):
+    kind = codecs.getincrementaldecoder("utf-8")
+    return stream(stops, decoder=lambda: ONE_DECODER.setdefault("it", kind("replace")))
+
+
+@ex.wrong("stops sorted in place", breaks="left")
+def in_place(stops):
+    stops.sort(key=len)
+    return stream(stops)

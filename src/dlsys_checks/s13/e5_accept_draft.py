@@ -11,6 +11,7 @@ from dlsys_helpers.expect import Broken, expect_equal, expect_parts
 from dlsys_helpers.judging import not_an_answer
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
+NEXT = 1e-9  # how near to p / q, as a share of it, a number u is tried
 
 ex = exercise("13.5", "accept_draft", seen=("p", "q", "tries", "grid"), says="refusal")
 
@@ -18,11 +19,13 @@ ex.promise("pair", "(token, kept): the token to write for a draft x, and whether
            says=("token of a draft that is kept", "of a draft that is refused"))
 ex.promise("any", "p, q: probabilities of target and draft, (V,) float64, zeros among them.",
            cases=("zeros in p and in q", "a target that is sure", "equal, but for two",
-                  "many tokens"))
+                  "many tokens", "almost equal"))
 ex.promise("drawn", "x: a token that was drawn from q.", cases=("a draft that is sure",))
 ex.promise("edges", "u and v: uniform and independent, 0 or more and less than 1.",
-           cases=("u of exactly 0", "v at its ends"))
-ex.promise("rule", "x is kept where u is less than p[x] / q[x];", says=("kept for draft",))
+           cases=("u of exactly 0", "v at its ends", *(f"v next to 1, {i}" for i in range(4)),
+                                   "shares of thousandths"))
+ex.promise("rule", "x is kept where u is less than p[x] / q[x];",
+           says=("kept for draft", "number kept of"))
 ex.promise("alone", "else v alone picks the token.", says=("after another u",))
 ex.promise("follows", "Over all draws of x, u and v the token follows p exactly.",
            says=("share of token", "raised"))
@@ -40,8 +43,8 @@ def cases(g):
         if tries is None:
             ratios = [min(1.0, (p[x] / q[x]).item()) for x in xs]
             tries = [(x, u, v) for x, r in zip(xs, ratios) for u, v in (
-                (0.9 * r, 0.3), ((1 + 2 * r) / 3, 0.55), (0.5, 0.8), ((1 + r) / 2, 0.1))
-                if abs(u - r) > 1e-9]
+                (0.9 * r, 0.3), ((1 + 2 * r) / 3, 0.55), (0.5, 0.8), ((1 + r) / 2, 0.1),
+                (r * (1 - NEXT), 0.4), (r * (1 + NEXT), 0.6)) if abs(u - r) > 1e-12 and u < 1]
         return name, {"p": p, "q": q, "tries": tries, "grid": grid}
 
     def some(n):
@@ -54,6 +57,18 @@ def cases(g):
     near = some(5)
     moved = near.clone()
     moved[1], moved[3] = near[1] + 0.1, near[3] - 0.1
+    almost = one("almost equal", near, near, tries=[(0, 0.5, 0.3), (1, 0.5, 0.8), (3, 0.9, 0.1)])
+    shift = 1e-10 * torch.tensor([0.0, 1.0, 0.0, -1.0, 0.0], dtype=torch.float64)
+    almost[1]["q"] = almost[1]["p"] + shift
+    edges = []
+    while len(edges) < 4:                # shares whose sum stays below 1 in float64
+        p, q = some(7), some(7)
+        p[-1], q[-1] = 0.1, 2.0
+        edge = one(f"v next to 1, {len(edges)}", p, q, tries=[(6, 0.9, BELOW_ONE)], grid=0)
+        rest = (edge[1]["p"] - edge[1]["q"]).clamp(min=0)
+        if (rest / rest.sum()).cumsum(0)[-1] < 1:
+            edges.append(edge)
+    fine = torch.tensor([0.1603, 0.3397, 0.5]), torch.tensor([0.0, 0.0, 1.0])
     first = torch.tensor([0.0, 0.3, 0.3, 0.4, 0.0]), torch.tensor([0.5, 0.1, 0.4, 0.0, 0.0])
     ends = [(0, BELOW_ONE, 0.0), (0, BELOW_ONE, BELOW_ONE), (2, 0.9, 0.0), (2, 0.9, BELOW_ONE)]
     thirds = torch.tensor([3.0, 1.0, 1.0, 1.0, 1.0, 1.0]), torch.tensor([5.0, 1, 0.5, 0.5, 0.5, 0])
@@ -68,7 +83,8 @@ def cases(g):
             one("u of exactly 0", *holes, tries=[(0, 0.0, 0.5), (2, 0.0, 0.5)], grid=0),
             one("v at its ends", *first, tries=ends, grid=0),
             one("one token", torch.ones(1), torch.ones(1)),
-            one("sixths", *thirds),
+            one("sixths", *thirds), almost, *edges,
+            one("shares of thousandths", *fine, grid=1000),
             one("the example", torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0]),
                 tries=[(0, 0.2, 0.4), (0, 0.7, 0.4)], grid=0)]
 
@@ -102,8 +118,10 @@ def law(out, p, q, tries, grid):
     missing = [max(0.0, a - b) for a, b in zip(p.tolist(), q.tolist())]
     for (x, u, _), (token, kept) in zip(tries, out["found"], strict=True):
         ratio = (p[x] / q[x]).item()
+        near = f" u is just {'below' if u < ratio else 'above'} p / q."
         expect_equal(f"kept for draft {x}, u {u:.4g}", kept, u < ratio,
-                     f"p is {p[x]:.4g} there, q {q[x]:.4g}.")
+                     f"p is {p[x]:.4g} there, q {q[x]:.4g}."
+                     f"{near if abs(u - ratio) < 2 * NEXT else ''}")
         if kept:
             expect_equal("token of a draft that is kept", token, x)
         elif not 0 <= token < len(p) or missing[token] <= 0:
@@ -140,6 +158,12 @@ def made(p, q, x, u, v, *, keep=lambda p, q, x, u: u * q[x] < p[x],
     return form(min(int((ends <= at).sum()), len(p) - 1), False)
 
 
+def shares(p, q, more=0.0):
+    """The missing part, which sums to 1 up to rounding; `more` is added to its sum."""
+    rest = (p - q).clamp(min=0)
+    return rest / (rest.sum() + more)
+
+
 # https://github.com/ShopeeLLM/Spec-RL/issues/14
 ex.wrong("a refusal drawn from p", made, breaks="follows", rest=lambda p, q, x: p)
 ex.wrong("a refusal drawn from q", made, breaks="follows", rest=lambda p, q, x: q)
@@ -168,6 +192,20 @@ ex.wrong("q over p for p over q", made, breaks=("rule", "follows"),
          keep=lambda p, q, x, u: u * p[x] < q[x])
 ex.wrong("kept where u is not below the ratio", made, breaks=("rule", "pair"),
          keep=lambda p, q, x, u: u * q[x] >= p[x])
+ex.wrong("never kept", made, breaks=("rule", "pair", "follows", "example"),
+         keep=lambda p, q, x, u: False)
+ex.wrong("p over q, to which a small number is added", made, breaks="rule",
+         keep=lambda p, q, x, u: u < p[x] / (q[x] + 1e-8))
+ex.wrong("v counted in shares that are rounded, so past the last token", made, says="",
+         breaks="edges", pick="raw", rest=lambda p, q, x: shares(p, q))
+ex.wrong("the missing part in float32", made, says="", breaks="any",
+         rest=lambda p, q, x: p.float() - torch.minimum(p.float(), q.float()))
+ex.wrong("a small number added to the sum of the missing part", made, breaks=("any", "edges"),
+         pick="raw", rest=lambda p, q, x: shares(p, q, 1e-8))
+ex.wrong("p drawn from where little is missing", made, breaks="any",
+         rest=lambda p, q, x: p if (p - q).clamp(min=0).sum() < 1e-6 else (p - q).clamp(min=0))
+ex.wrong("p times the share that is refused", made, breaks="follows",
+         rest=lambda p, q, x: p * (1 - (p / q.clamp(min=1e-300)).clamp(max=1)))
 ex.wrong("always kept", made, breaks=("rule", "pair"), keep=lambda p, q, x, u: True)
 ex.wrong("a token without probability kept at u = 0", made, says="kept for draft",
          breaks="edges", keep=lambda p, q, x, u: u * q[x] <= p[x])

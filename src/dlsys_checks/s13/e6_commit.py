@@ -15,12 +15,14 @@ ex.promise("triple", "(write, feed, stay) after one round of greedy speculative 
            says=("type of the result", "parts of the result", "token to feed", "tokens to write"))
 ex.promise("past", "past: the entries of the cache before the round.",
            cases=("an empty cache", "a long cache"), says=("entries that stay",))
-ex.promise("fed", "Then the token written last and the guesses of draft, none or more, were fed at "
-           "once, and each left an entry.", says=("entries that stay", "raised"))
+ex.promise("fed", "Then the token written last was fed, and with it draft, a list of guesses, "
+           "perhaps none; each token left an entry.", says=("entries that stay", "raised"))
 ex.promise("says", "says: what the model itself wants behind each of them, so one more than draft.",
            says=("tokens to write",))
-ex.promise("write", "write: the tokens to write, a list: those that the model alone would have "
-           "written, as many as the round decides.",
+ex.promise("numbers", "Tokens are whole numbers, 0 or more.",
+           cases=("token 0 guessed right", "token 0 guessed wrong", "large numbers of tokens"))
+ex.promise("write", "write: the tokens to write, a list: as many as this round makes sure that the "
+           "model alone would write.",
            says=("tokens to write", "type of the tokens"))
 ex.promise("feed", "feed: the token to feed next, the last one written, as it has no entry.",
            says=("token to feed",))
@@ -37,7 +39,7 @@ def cases(g):
 
     def one(name, n, good, past=None, again=()):
         """`n` guesses of which the first `good` are right; those in `again` agree once more."""
-        says = torch.randperm(90, generator=g)[:n + 1].tolist()
+        says = (torch.randperm(90, generator=g)[:n + 1] + 1).tolist()
         draft = [says[i] if i < good or i in again else 100 + whole(0, 90) for i in range(n)]
         return name, {"past": whole(5, 40) if past is None else past, "draft": draft,
                       "says": says}
@@ -46,18 +48,29 @@ def cases(g):
     shifted[1]["draft"] = shifted[1]["says"][1:]
     same = one("one token again and again", 4, 2)
     same[1].update(draft=[7, 7, 8, 7], says=[7, 7, 7, 7, 7])
+    large = one("large numbers of tokens", 4, 0)
+    large[1].update(draft=[4000, 70_001, 128_000, 9], says=[4000, 70_001, 600, 9, 5])
+    zero = one("token 0 guessed right", 4, 3)
+    zero[1]["says"][1] = zero[1]["draft"][1] = 0
+    not_zero = one("token 0 guessed wrong", 3, 1)
+    not_zero[1]["draft"][1] = 0
+    a, b, c, d = one("", 3, 0)[1]["says"]
+    repeated = one("a guess right at first, wrong when it comes again", 4, 0)
+    repeated[1].update(draft=[a, b, a, c], says=[a, b, d, c, b])
     return [one("some are right", 5, whole(1, 4)), one("one is right", 3, 1),
             one("none is right", 4, 0), one("all are right", 4, 4), one("all but the last", 4, 3),
             one("one guess, right", 1, 1), one("one guess, wrong", 1, 0), one("no guess", 0, 0),
             one("right again behind a wrong one", 6, 2, again=(3, 5)),
             one("wrong at first, then right", 4, 0, again=(1, 2, 3)),
             one("an empty cache", 3, 2, past=0), one("a long cache", 3, 1, past=4000),
-            one("many guesses", 20, whole(10, 15)), shifted, same,
+            one("many guesses", 20, whole(10, 15)), shifted, same, large, zero, not_zero,
+            repeated,
             ("the example", {"past": 10, "draft": [4, 7, 9], "says": [4, 8, 9, 2]})]
 
 
 @ex.act
 def act(fn, past, draft, says):
+    draft[:] = [int(str(token)) for token in draft]  # objects of their own, as numbers read are
     found = fn(past, draft, says)
     return {"found": found}
 
@@ -129,6 +142,16 @@ ex.wrong("the first wrong guess written in place of the model's token", made, br
          write=lambda draft, says, n: (draft + says[-1:])[:n + 1])
 ex.wrong("says read one place late", made, says="", breaks=("says", "write"),
          good=lambda draft, says: next((i for i in range(len(draft)) if draft[i] != says[i + 1]),
+                                       len(draft)))
+ex.wrong("only the last token written", made, breaks=("write", "says"),
+         write=lambda draft, says, n: says[n:n + 1])
+ex.wrong("token 0 never right", made, says="", breaks="numbers", good=lambda draft, says: next(
+    (i for i, (a, b) in enumerate(zip(draft, says)) if not a or a != b), len(draft)))
+ex.wrong("compared by `is`, which holds only for numbers below 257", made, says="",
+         breaks="numbers", good=lambda draft, says: next(
+             (i for i, (a, b) in enumerate(zip(draft, says)) if a is not b), len(draft)))
+ex.wrong("the first wrong guess sought by its value", made, says="", breaks=("write", "says"),
+         good=lambda draft, says: next((draft.index(a) for a, b in zip(draft, says) if a != b),
                                        len(draft)))
 ex.wrong("all that the model says written", made, breaks=("write", "says"),
          write=lambda draft, says, n: says[:])

@@ -24,11 +24,12 @@ ex.promise("logits", "logits: (..., V) float32 or bfloat16.",
                   "no axis but the last"))
 ex.promise("tokens", "tokens: (...) int64, each of them kept.", says=("shape of the",))
 ex.promise("temperature", "temperature: above 0.",
-           cases=("a low temperature", "a high temperature"))
+           cases=("a low temperature", "a high temperature", "a very low temperature"))
 ex.promise("kept", "kept: (..., V) bool, as the server reports it, whatever rule it cut by.",
            cases=("cut without a rule", "one token kept", "all tokens kept"))
-ex.promise("others", "What stands in logits at other tokens changes nothing, minus infinity "
-           "included.", cases=("minus infinity at other tokens", "huge at other tokens"))
+ex.promise("others", "What stands in logits at other tokens changes nothing, be it infinity or "
+           "nan.", cases=("minus infinity at other tokens", "huge at other tokens",
+                          "infinity at other tokens", "nan at other tokens"))
 ex.promise("form", "The result is (...) float32, calculated in float32.",
            says=("dtype of the", "type of the", "log-probabilities"))
 ex.promise("flow", "Gradients flow to logits.", says=("gradient at the logits", "unusable",
@@ -67,6 +68,8 @@ def cases(g):
         found[1]["logits"] = torch.where(found[1]["kept"], found[1]["logits"], value)
         return found
 
+    cold = one("a very low temperature", 4, 6, temperature=0.001, size=1.0, cut="any")
+    cold[1]["logits"] = torch.where(cold[1]["kept"], cold[1]["logits"] - 20.0, 5.0)
     far = one("logits far below zero", 4, 6, cut="any")
     far[1]["logits"] = far[1]["logits"] - 200.0
     return [one("a few tokens", 5, 7), one("answers of several tokens", 3, 4, 9),
@@ -77,7 +80,9 @@ def cases(g):
             one("temperature 1", 5, 6, temperature=1.0),
             one("cut without a rule", 6, 8, cut="any"), one("all tokens kept", 4, 6, cut="all"),
             one("one token kept", 4, 6, cut="one"), one("large logits", 4, 6, size=90.0, cut="any"),
-            far, changed(one("minus infinity at other tokens", 5, 7, cut="any"), -math.inf),
+            far, cold, changed(one("infinity at other tokens", 5, 7, cut="any"), math.inf),
+            changed(one("nan at other tokens", 5, 7, cut="any"), math.nan),
+            changed(one("minus infinity at other tokens", 5, 7, cut="any"), -math.inf),
             changed(one("huge at other tokens", 5, 7, cut="any"), 3e4),
             one("bfloat16", 5, 9, half=True), one("bfloat16, many to choose from", 3, 300,
                                                   half=True, cut="any"),
@@ -97,7 +102,8 @@ def act(fn, logits, tokens, temperature, kept, weight, half):
         (found * weight).sum().backward()
     grad = torch.zeros_like(mine) if mine.grad is None else mine.grad
     before = logits.to(torch.bfloat16) if half else logits
-    moved = (mine.detach() != before).sum() + (given != kept).sum() + (chosen != tokens).sum()
+    moved = (mine.detach().nan_to_num(7.0) != before.nan_to_num(7.0)).sum()
+    moved += (given != kept).sum() + (chosen != tokens).sum()
     return {"found": found, "grad": grad.float(), "moved": int(moved)}
 
 
@@ -153,7 +159,13 @@ ex.wrong("the temperature on the log-probabilities", lambda logits, tokens, temp
 ex.wrong("the logits that were cut set to 0", made, breaks=("under", "others"), fill=0.0)
 ex.wrong("the logits multiplied by kept", lambda logits, tokens, temperature, kept: made(
     logits * kept, tokens, temperature, kept, cut=False), breaks=("under", "others", "example"))
-ex.wrong("a floor of -50 in place of minus infinity", made, breaks="logits", fill=-50.0)
+ex.wrong("a floor of -50 in place of minus infinity", made, breaks=("logits", "temperature"),
+         fill=-50.0)
+ex.wrong("a floor of -10000 in place of minus infinity", made, breaks=("temperature", "others"),
+         fill=-1e4)
+ex.wrong("the logarithm of kept added", lambda logits, tokens, temperature, kept: made(
+    logits.float() / temperature + kept.float().log(), tokens, 1.0, kept, cut=False), says="",
+    breaks="others")
 ex.wrong("kept the wrong way round", lambda logits, tokens, temperature, kept: made(
     logits, tokens, temperature, ~kept), says="", breaks=("under", "example", "kept"))
 ex.wrong("the probability, not its logarithm", made, breaks=("under", "example"),

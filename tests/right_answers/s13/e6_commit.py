@@ -37,7 +37,7 @@ def by_recursion(past, draft, says):
     return draft[:1] + write, feed, stay
 
 
-ex.equivalent("for guess, said in zip(draft, says): -> for guess, said in zip(says, draft):",
+ex.equivalent("for token, said in zip(draft, says): -> for token, said in zip(says, draft):",
               "pairs are compared, whichever comes first, and zip ends with the shorter list")
 ex.probe("no guess taken for granted not to come", lambda past, draft, says: (
     made(past, draft, says) if draft else ([says[0]], says[0], past)), breaks="fed")
