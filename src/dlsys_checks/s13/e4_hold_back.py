@@ -242,6 +242,14 @@ class Unfinished:
         return self.inner.decode(token)
 
 
+class Marked(Unfinished):
+    """A decoder that writes a question mark for what it cannot read, but for the end."""
+
+    def decode(self, token, final=False):
+        text = self.inner.decode(token, final)
+        return text if final else text.replace("\ufffd", "?")
+
+
 class Whole:
     """Bytes kept until all of them can be read."""
 
@@ -318,6 +326,8 @@ ex.wrong("bytes that are no letter yet dropped", stream, says="",
          decoder=lambda: Each("ignore"))
 ex.wrong("bytes that are no UTF-8 dropped", stream, says="",
          breaks=("bad", "unfinished"), decoder=Lenient)
+ex.wrong("a question mark for bytes that are no UTF-8", stream, says="", breaks="bad",
+         decoder=Marked)
 # https://github.com/vllm-project/vllm/issues/3574
 ex.wrong("the whole text searched, its beginning sent already", searched_behind, breaks="never")
 ex.wrong("a stop word sought in each piece alone", searched_behind, says="",

@@ -161,6 +161,8 @@ ex.wrong("the logits multiplied by kept", lambda logits, tokens, temperature, ke
     logits * kept, tokens, temperature, kept, cut=False), breaks=("under", "others", "example"))
 ex.wrong("a floor of -50 in place of minus infinity", made, breaks=("logits", "temperature"),
          fill=-50.0)
+ex.wrong("logits below -100 raised to it", made, breaks="logits",
+         before=lambda z: z.float().clamp(min=-100.0))
 ex.wrong("a floor of -10000 in place of minus infinity", made, breaks=("temperature", "others"),
          fill=-1e4)
 ex.wrong("the logarithm of kept added", lambda logits, tokens, temperature, kept: made(
