@@ -34,6 +34,7 @@ def cut(start, end):
     return TEXT[:a] + TEXT[TEXT.index(end, a):]
 
 
+MEASURED = 'measured("01.2", 100 * recall(alarm), right=(20, 60))'
 CASES = {
     "unknown role": (TEXT.replace('role="summary"', 'role="epilogue"'), "epilogue"),
     "no role": (TEXT.replace('# %% [markdown] role="summary"', "# %% [markdown]"), "role None"),
@@ -89,14 +90,16 @@ CASES = {
     "no question": (TEXT.replace("raises the alarm?", "raises the alarm."), "ends with '?'"),
     "guess of another trap": (TEXT.replace('guess("01.2"', 'guess("01.3"'), "'01.2'"),
     "guess without answers": (TEXT.replace('unit="operations"', 'unit=""'), "or a unit"),
-    "guess that nothing comes back to": (TEXT.replace('measured("01.2", 0)', "pass"),
+    "guess that nothing comes back to": (TEXT.replace(MEASURED, "pass"),
                                          "0 cells come"),
-    "measured twice": (TEXT.replace('measured("01.2", 0)\n', 'measured("01.2", 0)\n\n'
-                                    '# %% trap="01.2" role="look"\nmeasured("01.2", 0)\n'),
+    "measured twice": (TEXT.replace(MEASURED, f'{MEASURED}\n\n'
+                                    f'# %% trap="01.2" role="look"\n{MEASURED}'),
                        "2 cells come"),
-    "measured beside other code": (TEXT.replace('measured("01.2", 0)', 'measured("01.2", 0)\npass'),
+    "measured beside other code": (TEXT.replace(MEASURED, f"{MEASURED}\npass"),
                                    "1 cells come"),
-    "no such choice": (TEXT.replace('measured("01.2", 0)', 'measured("01.2", 3)'),
+    "no such choice": (TEXT.replace('alarm?", unit="%")',
+                                    'alarm?",\n      choices=["a", "b", "c"])')
+                       .replace(MEASURED, 'measured("01.2", 3)'),
                        "does not answer"),
     "a number without a range": (TEXT.replace("flips, right=(4, 12)", "flips"), "does not answer"),
     "explanation that stutters": (TEXT.replace(":: The sigmoid of a", ":: Right. The sigmoid of a"),
@@ -397,9 +400,9 @@ def test_worked_answers_run_where_an_answer_or_its_points_changed(tmp_path, chan
 def test_worked_answers_rest_on_the_checks_of_their_stage_and_what_these_import(monkeypatch):
     old = stored("solution")
     assert "checks" not in stored().metadata["dlsys"]["rests_on"]
-    real = stored_outputs.rests.module_fingerprint
+    real = stored_outputs.fingerprints.module_fingerprint
     for module in ("dlsys_checks.s01.e3_grad_ratio", "dlsys_helpers.expect"):
-        monkeypatch.setattr(stored_outputs.rests, "module_fingerprint",
+        monkeypatch.setattr(stored_outputs.fingerprints, "module_fingerprint",
                             lambda name, other=module: real(name) + "x" * (name == other))
         assert "checks" in stored_outputs.changes(stored("solution"), old)
 

@@ -133,7 +133,7 @@ def test_the_changelog_keeps_its_form_and_begins_with_the_version_of_the_package
 
 def test_the_first_version_names_each_stage():
     first = " ".join(CHANGES.rpartition("\n## [1.0.0]")[2].split())
-    assert [s.title for s in STAGES if f"- Stage {s.number}, *{s.title}*: " not in first] == []
+    assert [s.title for s in STAGES[:12] if f"- Stage {s.number}, *{s.title}*: " not in first] == []
     traps = re.findall(r"- Stage \d+, \*[^*]*\*: (\d+) traps", first)
     assert f"twelve stages, {sum(map(int, traps))} traps" in first
     assert sum(map(int, traps)) <= len(catalog.traps())

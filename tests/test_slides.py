@@ -55,7 +55,7 @@ def test_every_trap_is_asked_measured_explained_repaired_and_kept(number):
     """One column a trap: the situation, the wrong code, the question, then each step; no claim."""
     for trap in catalog.traps(number):
         found = column(number, trap.id)
-        assert 6 <= len(found) <= 8
+        assert 6 <= len(found) <= 9  # a long break takes three, a long repair two
         assert [s.first for s in found] == [True, *[False] * (len(found) - 1)]
         named = list(dict.fromkeys(re.sub(r"^#+ \S+ ", "", s.heading) for s in found))
         assert named == [trap.title, "Your guess", "Measured", f"Why: {trap.fault}", "Repair",
