@@ -298,7 +298,7 @@ def test_the_page_of_gpu_evidence_counts_what_is_recorded(monkeypatch, recorded)
     entries = [{"key": f"s{n}/a", "notebook": "01_activations", "columns": ["n"],
                 "state": "recorded" if n < recorded else "missing", "provenance": None}
                for n in range(2)]
-    monkeypatch.setattr(book_pages.evidence, "evidence", lambda: entries)
+    monkeypatch.setattr(book_pages.gpu_evidence, "evidence", lambda: entries)
     monkeypatch.setattr(book_pages, "record", lambda entry: "")
     assert f"wherever there is none: {recorded} of 2 by now." in book_pages.gpu_page()
 

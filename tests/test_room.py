@@ -95,7 +95,7 @@ def test_without_any_output_the_answer_is_what_counts_as_right(tmp_path, monkeyp
         (tmp_path / "class" / "08_lesson.ipynb").read_bytes())
     monkeypatch.setattr(paths, "NOTEBOOKS", shipped)
     found = {item.trap.id: item for item in questions.of_stage(stage(8))}
-    assert found["08.2"].measured[:3] == ("08.2", "25 to 50 %", (25, 50))
+    assert found["08.2"].measured[:3] == ("08.2", "60 to 130 %", (60.0, 130.0))
     assert found["08.1"].measured.shown == "“more than `4`”"
 
 
