@@ -400,7 +400,7 @@ first, *_, last = gradient_norms(sigmoids)
 # %% trap="01.3" role="guess" quoted="wrong"
 guess("01.3",
       "Fresh sigmoids: how many times smaller than the colleague's "
-      "$0.25^8$ is the first layer's gradient over the last one's?",
+      "`0.25**8` is the first layer's gradient over the last one's?",
       unit="times")
 
 # %% trap="01.3" role="look"

@@ -30,7 +30,7 @@ def test_a_nan_of_the_forward_pass_stays_in_its_rows_and_spoils_each_gradient(pl
     found, text = nan_hunt(fault=FORWARD, place=place, bad=bad)
     behind = np.array([layer >= place for layer in PLACES])
     np.testing.assert_array_equal(found["values"], first_rows(bad) * behind)
-    np.testing.assert_array_equal(found["passed"], first_rows(bad) * np.ones(LAYERS))
+    np.testing.assert_array_equal(found["gradients"], first_rows(bad) * np.ones(LAYERS))
     assert found["weights"].tolist() == [100] * LAYERS
     assert "The loss is NaN; of 8 weights 8 have" in text
     assert f"name layer {place};" in text
@@ -42,14 +42,14 @@ def test_a_nan_of_the_backward_pass_reaches_what_lies_before_it(place):
     found, text = nan_hunt(fault=BACKWARD, place=place, bad=3)
     before = np.array([layer < place for layer in PLACES])
     assert not found["values"].any()
-    np.testing.assert_array_equal(found["passed"], first_rows(3) * before)
+    np.testing.assert_array_equal(found["gradients"], first_rows(3) * before)
     assert found["weights"].tolist() == [100 * (layer <= place) for layer in PLACES]
     assert "name no layer;" in text
 
 
 def test_a_nan_added_to_the_loss_reaches_no_gradient():
     found, text = nan_hunt(fault=LOSS)
-    assert not any(found[name].any() for name in ("values", "passed", "weights"))
+    assert not any(found[name].any() for name in ("values", "gradients", "weights"))
     assert "The loss is NaN; of 8 weights 0 have" in text
 
 

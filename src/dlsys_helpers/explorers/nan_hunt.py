@@ -88,7 +88,7 @@ def by_layer(name, title):
     ],
     views=[
         by_layer("values", "Forward: values behind a layer"),
-        by_layer("passed", "Backward: gradients there"),
+        by_layer("gradients", "Backward: gradients there"),
         Columns("layer", {"weights": "NaN"}, title="Gradient of each layer's weight",
                 xlabel="layer", ylabel="share that is NaN, %", ylim=(0, 105)),
     ],
@@ -100,7 +100,7 @@ def nan_hunt(fault, place, bad):
     weights = [100 * layer.weight.grad.isnan().double().mean().item() for layer in net]
     first = next((f"layer {k}" for k, v in enumerate(values, 1) if v.isnan().any()), "no layer")
     spared = sum(share == 0 for share in weights)
-    return {"values": spoilt(values), "passed": spoilt(passed),
+    return {"values": spoilt(values), "gradients": spoilt(passed),
             "layer": range(1, LAYERS + 1), "weights": weights}, (
         f"The loss is {'NaN' if math.isnan(loss) else f'{loss:.2f}'}; of {LAYERS} weights "
         f"{LAYERS - spared} have NaN in their gradient. Hooks on the way forward name {first}; "
