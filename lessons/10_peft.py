@@ -939,7 +939,7 @@ def fresh():
 
 first_version, second_version, third_version = fresh(), fresh(), fresh()
 told = second_version.load_state_dict(file, strict=False)
-third_version.load_adapter(folder, "trained")
+_ = third_version.load_adapter(folder, "trained")
 
 # %% trap="10.5" role="guess" quoted="wrong"
 guess("10.5", "Which of the three answers as the trained adapter does?",

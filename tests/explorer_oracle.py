@@ -72,7 +72,10 @@ def differences(box, explorer, setting) -> list[str]:
     for view, drawn in zip(explorer.views, drawings, strict=True):
         compare = {"lines": _lines, "columns": _columns, "heatmap": _heatmap, "bars": _bars,
                    "graph": _graph}[view.kind]
-        found += [f"{view.title}: {problem}" for problem in compare(view, drawn, arrays)]
+        bare = [axis for axis in ("x", "y") if view.kind in ("lines", "columns")
+                and len(drawn[axis]) < 2]
+        problems = [f"axis {bare[0]} has no two labels"] if bare else compare(view, drawn, arrays)
+        found += [f"{view.title}: {problem}" for problem in problems]
     return found
 
 

@@ -131,16 +131,16 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
 
     wall.locator("body").press("n")  # the next question asks for a number
     box = phones[1].get_by_label("Your guess")
-    box.fill("40")
+    box.fill("80")
     phones[1].get_by_role("radio", name="not sure").check()
     phones[1].keyboard.press("Enter")
     expect(wall.locator(".answered")).to_contain_text("1 answered of 3 here")
     next_step(wall, "Close")
     next_step(wall, "Show the counts")
-    expect(wall.get_by_role("img", name="Guesses from 0 to 100 %. 1 answer")).to_be_visible()
+    expect(wall.get_by_role("img", name="Guesses from 0 to 135 %. 1 answer")).to_be_visible()
     expect(wall.locator(".band")).to_have_count(0)
     wall.locator("body").press("r")
-    expect(wall.get_by_role("img", name="1 of them between 25 and 50 %")).to_be_visible()
+    expect(wall.get_by_role("img", name="1 of them between 60 and 130 %")).to_be_visible()
     expect(wall.locator(".band")).to_have_count(1)
     fine(wall, phones[1])
 

@@ -10,7 +10,7 @@ from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("05.3", "noisy_modules", seen=("kind", "x", "scale", "live"))
+ex = exercise("05.3", "noisy_modules", seen=("kind", "x", "scale", "live", "front"))
 
 ex.promise("result", "Names of the modules at which two calls of model(x) part.",
            says=("names",))
@@ -41,7 +41,7 @@ def cases(g):
         x = torch.randn(rows or whole(5, 9), 6, generator=g)
         if kind == "codes":
             x = torch.randint(0, 7, (rows or whole(30, 40),), generator=g)
-        return name, {"kind": kind, "x": x, "scale": scale, "live": live}
+        return name, {"kind": kind, "x": x, "scale": scale, "live": live, "front": whole(1, 5)}
 
     return [one("nothing noisy", "quiet"), one("noise, and layers behind it", "function"),
             one("two noises in a row", "two"), one("noise inside a block", "block"),
@@ -56,7 +56,7 @@ def cases(g):
 
 
 @ex.act
-def act(fn, kind, x, scale, live):
+def act(fn, kind, x, scale, live, front):
     class Noise(nn.Module):
         """Adds noise in any mode, as a function without a flag does."""
 
@@ -104,7 +104,8 @@ def act(fn, kind, x, scale, live):
 
     model = {
         "quiet": lambda: nn.Sequential(linear(), nn.Dropout(0.5), nn.ReLU(), linear()),
-        "function": lambda: nn.Sequential(linear(), Noise(), nn.Tanh(), linear()),
+        "function": lambda: nn.Sequential(*(linear() for _ in range(front)), Noise(), nn.Tanh(),
+                                          linear()),
         "two": lambda: nn.Sequential(linear(), Noise(), Noise(), linear()),
         "block": lambda: nn.Sequential(linear(), nn.Sequential(
             linear(), nn.Sequential(nn.Tanh(), Noise()), linear()), linear()),
@@ -140,20 +141,20 @@ def act(fn, kind, x, scale, live):
     return result
 
 
-NOISY = {"quiet": [], "function": ["", "1"], "two": ["", "1"],
+NOISY = {"quiet": [], "two": ["", "1"],
          "block": ["", "1", "1.1", "1.1.1"], "end": ["", "2"], "list": ["", "1", "1.parts.1"],
          "idle": ["", "1"], "plain": ["", "1"], "train": ["", "1"], "codes": ["", "1"],
          "example": ["", "body"]}
 
 
 @ex.law
-def law(out, kind, x, scale, live):
+def law(out, kind, x, scale, live, front):
     expect_parts(out, "found", "calls", "graphs", "hooks", "modes")
     expect_length("calls of your function", out["found"], 2)
-    right = NOISY[kind] if kind != "module" else ["", "1"] if live else []
+    right = {"module": ["", "1"] if live else [], "function": ["", str(front)]} | NOISY
     for got in out["found"]:
         expect_type("result", got, list)
-        expect_equal("names", got, right, "Equal when given, not equal when returned.")
+        expect_equal("names", got, right[kind], "Equal when given, not equal when returned.")
     expect_equal("calls of the model, in two calls of your function", out["calls"], 4,
                  "Two for each.")
     expect_equal("training flags that changed", out["modes"], 0)

@@ -229,6 +229,9 @@ def by_shift(model, x, others):
     return probed(model, x, (x + 1) % 4 if x.dtype == torch.int64 else x + 1)
 
 
+ex.wrong("half of the change, doubled, as if the model were linear", breaks="model",
+         fn=lambda model, x, others: probed(model, x, others) if x.dtype == torch.int64 else probed(
+             model, x, (x + others) / 2, size=lambda c: 2 * c.abs().max().item()))
 ex.wrong("the mean change", probed, breaks="entry", size=lambda c: c.abs().mean().item())
 ex.wrong("the largest change with its sign: a fall is not seen", probed, breaks="entry",
          size=lambda c: c.max().item())

@@ -113,7 +113,7 @@ def act(fn, n, steps):
             if name in tables and more[0] in tables:
                 tables[name] += tables.pop(more[0])
                 kept[name] = list(tables[name])
-            rows.append({"found": None, "kind": "list", "same": False, "error": "",
+            rows.append({"found": None, "kind": "NoneType", "same": False, "error": "",
                          "left": blocks.left()})
             continue
         try:
@@ -122,7 +122,8 @@ def act(fn, n, steps):
             elif kind == "share":
                 found = blocks.share(tables.get(more[0], []), more[1])
             else:
-                found = blocks.give(tables.get(name, []))
+                found = None
+                blocks.give(tables.get(name, []))
             error = ""
         except NotImplementedError:
             raise
@@ -146,10 +147,12 @@ def law(out, n, steps):
     readers, tables = {}, {}
     for number, ((kind, name, *more), row) in enumerate(zip(steps, out["rows"]), 1):
         expect_parts(row, "found", "kind", "same", "error", "left", what="step")
+        expect_type("name of the error", row["error"], str)
         free = n - len(readers)
         look = f"Step {number}: {kind} for request {name}."
         if kind == "join":
             tables[name] = tables[name] + tables.pop(more[0])
+            nothing(row)
             left("free blocks after a table grew", row, n, readers, look)
             continue
         if kind == "take":
@@ -169,14 +172,17 @@ def took(row, k, free, n, readers, look):
     if k > free:
         wanted_error("take of too many", row, "MemoryError",
                      f"{look} {free} are free, {k} wanted.")
+        nothing(row)
         left("free blocks after a take of too many", row, n, readers, look)
         return
     no_error("take of enough", row, f"{look} {free} are free, {k} wanted.")
     expect_equal("type of the blocks from take", row["kind"], "list")
     expect_length("blocks from take", row["found"], k, look)
+    expect_equal("blocks from take are a table in use", row["same"], False, "A new list.")
     for block in row["found"]:
         if type(block) is not int or not 0 <= block < n:
             raise Broken("blocks that do not exist", block, f"0 to {n - 1}", look)
+    for block in row["found"]:
         if row["found"].count(block) > 1:
             raise Broken("blocks taken twice in one table", block, "different ones", look)
         if block in readers:
@@ -198,6 +204,7 @@ def shared(row, wanted, n, readers, look):
 
 def gave(row, table, n, readers, look):
     """Judge one give, and count what is left of its readers."""
+    nothing(row)
     if any(block not in readers for block in table):
         wanted_error("give of a table without readers", row, "ValueError", look)
         left("free blocks after a give that is refused", row, n, readers, look)
@@ -208,6 +215,12 @@ def gave(row, table, n, readers, look):
         if not readers[block]:
             del readers[block]
     left("free blocks after give", row, n, readers, look)
+
+
+def nothing(row):
+    """Judge that a step is reported without blocks."""
+    expect_equal("blocks of a step that gives none", (row["found"], row["kind"], row["same"]),
+                 (None, "NoneType", False))
 
 
 def no_error(what, row, look):

@@ -8,7 +8,7 @@ import torch
 
 from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_parts
+from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_parts, expect_type
 from dlsys_helpers.judging import not_an_answer
 
 MANY = 3000  # blocks: 16 bits tell about 250 of them apart
@@ -107,13 +107,17 @@ def law(out, prompts, size):
     for (ids, extra), keys in zip(prompts, out["found"]):
         expect_length("keys", keys, len(ids) // size, f"{len(ids)} tokens, size {size}.")
         for n, key in enumerate(keys):
+            expect_type("number of a key", key, int)
+            if key not in place:  # they are counted as they come
+                expect_equal("number of a new key", key, len(place))
             till = (extra, *ids[:(n + 1) * size])
             if place.setdefault(key, till) != till:
                 tell_shared(place[key], till, size, n)
             if first.setdefault(till, key) != key:
                 raise Broken(f"number of keys for one beginning, which have two keys: block {n}",
                              2, 1, "The same tokens and extra give the same key, call after call.")
-    if out["longest"] > 200:
+    expect_type("characters of a key", out["longest"], int)
+    if not 0 <= out["longest"] <= 200:
         raise Broken("characters of a key", out["longest"], "200 or fewer",
                      "A key stands for its beginning and does not hold it.")
 

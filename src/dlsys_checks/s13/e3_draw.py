@@ -9,7 +9,14 @@ import torch
 
 from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import Broken, expect_equal, expect_like, expect_parts
+from dlsys_helpers.expect import (
+    Broken,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+    expect_type,
+)
 from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("13.3", "draw", seen=("probs", "rows", "seeds", "steps", "order", "pairs"),
@@ -166,6 +173,9 @@ def law(out, probs, rows, seeds, steps, order, pairs):
     changes = int((out["part"] != tokens[order]).sum())
     expect_equal("tokens that change in another batch", changes, 0,
                  f"{len(order)} of the {n} rows, in another order.")
+    for one in out["alone"]:
+        expect_length("tokens of a batch of one", one, 1)
+        expect_type("token of a batch of one", one[0], int)
     changes = sum(one != [int(tokens[i])] for one, i in zip(out["alone"], order))
     expect_equal("tokens that change in a batch of one", changes, 0)
 

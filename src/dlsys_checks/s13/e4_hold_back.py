@@ -303,7 +303,7 @@ def searched_behind(stops, alone=False):
             return self.text[len(before):max(len(before), min(found))] if found else piece
 
         def end(self):
-            return self.push(b"", True)
+            return self.push(b"", final=True)
     return Sent()
 
 

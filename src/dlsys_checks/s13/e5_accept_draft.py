@@ -7,7 +7,14 @@ import math
 import torch
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import Broken, expect_equal, expect_parts
+from dlsys_helpers.expect import (
+    Broken,
+    expect_equal,
+    expect_length,
+    expect_parts,
+    expect_type,
+    show,
+)
 from dlsys_helpers.judging import not_an_answer
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
@@ -98,14 +105,22 @@ def act(fn, p, q, tries, grid):
         kinds.add(f"{type(token).__name__}, {type(kept).__name__}")
         return [int(token), bool(kept)]
 
+    def too_seldom(token):
+        return 0 <= token < len(p) and bool(p[token] > q[token])
+
     kinds, moved = set(), []
     found = [asked(*one) for one in tries]
+    # After a refusal any of these may come: only another one is reported.
+    found = [[None if not kept and too_seldom(token) else token, kept]
+             for token, kept in found]
     shares, again = [], []
     for x in range(len(q)) if grid else []:
         if q[x] > 0 and p[x] < q[x] and len(shares) < 4:
             ratio = (p[x] / q[x]).item()
             picked = [asked(x, (1 + ratio) / 2, (i + 0.5) / grid) for i in range(grid)]
-            shares.append([x, [token for token, _ in picked], sum(kept for _, kept in picked)])
+            tokens = [token for token, _ in picked]
+            shares.append([x, [tokens.count(token) for token in range(len(p))],
+                           sum(kept for _, kept in picked)])
             again.append([asked(x, ratio + (1 - ratio) * at, 0.37)[0] for at in (0.2, 0.5, 0.9)])
     return {"found": found, "shares": shares, "again": again, "kinds": sorted(kinds),
             "moved": max(moved)}
@@ -116,7 +131,10 @@ def law(out, p, q, tries, grid):
     expect_parts(out, "found", "shares", "again", "kinds", "moved")
     expect_equal("numbers changed in p or q", out["moved"], 0, "Work on copies.")
     missing = [max(0.0, a - b) for a, b in zip(p.tolist(), q.tolist())]
-    for (x, u, _), (token, kept) in zip(tries, out["found"], strict=True):
+    expect_length("answers", out["found"], len(tries))
+    for (x, u, _), pair in zip(tries, out["found"], strict=True):
+        expect_length("answer", pair, 2)
+        token, kept = pair
         ratio = (p[x] / q[x]).item()
         near = f" u is just {'below' if u < ratio else 'above'} p / q."
         expect_equal(f"kept for draft {x}, u {u:.4g}", kept, u < ratio,
@@ -124,19 +142,29 @@ def law(out, p, q, tries, grid):
                      f"{near if abs(u - ratio) < 2 * NEXT else ''}")
         if kept:
             expect_equal("token of a draft that is kept", token, x)
-        elif not 0 <= token < len(p) or missing[token] <= 0:
-            raise Broken(f"share of token {token} after a refusal of {x}", "above 0", "0",
+        elif token is not None:
+            raise Broken(f"share of token {show(token)} after a refusal of {x}", "above 0", "0",
                          "Only a token that drafts bring too seldom may follow.")
-    for x, tokens, kept in out["shares"]:
+    refused = [x for x in range(len(q)) if grid and q[x] > 0 and p[x] < q[x]][:4]
+    expect_length("drafts that are refused", out["shares"], len(refused))
+    for x, row in zip(refused, out["shares"], strict=True):
+        expect_length("counts", row, 3)
+        expect_equal("draft that is refused", row[0], x)
+        counts, kept = row[1:]
         expect_equal("number kept of a draft that is refused", kept, 0)
-        for token in sorted({*tokens, *range(len(p))}):
-            wanted = missing[token] / sum(missing) if 0 <= token < len(p) else 0.0
-            got = tokens.count(token) / grid
+        expect_length("counted tokens", counts, len(p))
+        for token, count in enumerate(counts):
+            expect_type(f"count of token {token}", count, int)
+            wanted, got = missing[token] / sum(missing), count / grid
             if abs(got - wanted) > (2.5 / grid if wanted else 0.0):
                 raise Broken(f"share of token {token} after a refusal of {x}", got, wanted,
-                             f"p is {p[token]:.4g} there, q {q[token]:.4g}."
-                             if 0 <= token < len(p) else "There is no such token.")
+                             f"p is {p[token]:.4g} there, q {q[token]:.4g}.")
+        expect_equal(f"share of token after a refusal of {x}: tokens of p's", sum(counts), grid,
+                     "The others are no tokens.")
+    expect_length("drafts asked again", out["again"], len(refused))
     for tokens in out["again"]:
+        expect_length("tokens after another u", tokens, 3)
+        expect_type("token after another u", tokens[0], int)
         expect_equal("tokens after another u, same v", tokens, tokens[:1] * len(tokens))
     expect_equal("types of token and kept", out["kinds"], ["int, bool"])
 

@@ -147,7 +147,7 @@ ex.wrong("only the last token written", made, breaks=("write", "says"),
          write=lambda draft, says, n: says[n:n + 1])
 ex.wrong("token 0 never right", made, says="", breaks="numbers", good=lambda draft, says: next(
     (i for i, (a, b) in enumerate(zip(draft, says)) if not a or a != b), len(draft)))
-ex.wrong("compared by `is`, which holds only for numbers below 257", made, says="",
+ex.wrong("compared by identity, which holds only for numbers below 257", made, says="",
          breaks="numbers", good=lambda draft, says: next(
              (i for i, (a, b) in enumerate(zip(draft, says)) if a is not b), len(draft)))
 ex.wrong("the first wrong guess sought by its value", made, says="", breaks=("write", "says"),
