@@ -425,6 +425,20 @@ claim("one", 1, expected=1)
     assert (done.returncode, done.stdout) == (0, "holds: one: 1\n"), done.stderr
 
 
+def test_a_gpu_machine_needs_no_installed_package():
+    script = """
+import sys
+sys.path[:] = [path for path in sys.path if not path.endswith("src")]
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+import tools.record
+print(tools.record.gpu.__file__)
+"""
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""} | {"PYTHONPATH": ""}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env,
+                          timeout=120, check=False, cwd=ROOT)
+    assert done.stdout == f"{ROOT / 'src/dlsys_helpers/gpu.py'}\n", done.stderr
+
+
 @pytest.fixture
 def recorder(notebooks, cuda):
     """tools/record.py, running lessons in this process, where CUDA is faked."""

@@ -18,12 +18,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))  # a GPU machine need not have the package installed
+from dlsys_helpers import gpu, gpu_records
+from tools import gpu_evidence
+from tools.run_cells import run_cells
 
-from dlsys_helpers import gpu, gpu_records  # noqa: E402
-from tools import gpu_evidence  # noqa: E402
-from tools.run_cells import run_cells  # noqa: E402
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(stems: list[str]) -> int:
