@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dlsys import run_source
 
+LESSON = "lesson"  # the module that a notebook's functions belong to
 ON_GPU = "used-on-gpu"  # tag of a cell, whatever its role, that the GPU section builds on
 
 
@@ -19,7 +22,10 @@ def run_cells(path: Path, roles: Collection[str] = ()) -> dict[str, Any]:
     Cells tagged ON_GPU run with those of role "gpu". A cell's error ends the run and is raised as
     it is.
     """
-    names: dict[str, Any] = {"__name__": "__main__", "display": print}
+    # torch.compile looks its guards' names up in the module that a function names as its own.
+    module = sys.modules[LESSON] = ModuleType(LESSON)
+    module.display = print
+    names = vars(module)
     for n, cell in enumerate(json.loads(path.read_text("utf-8"))["cells"]):
         if cell["cell_type"] == "code" and _wanted(cell["metadata"], roles):
             start = time.perf_counter()
