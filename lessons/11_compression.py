@@ -2292,9 +2292,10 @@ for rows in (1, 256):
 # other. A weight stored in 8 or 4 bits is turned back into 16 bits on the way to the
 # multiplier, unless the multiplier takes the narrow type itself.
 #
-# **Before you run anything:** a matrix of 8192 x 8192. How long do 8 and 4 bits take for
-# one row, beside 16 bits? And for 4,096 rows: what do 8-bit weights save that are turned
-# back first, what do products of 8-bit integers, of 8-bit floats, and of a 2:4 matrix?
+# **Before you run anything:** a matrix of 16,384 x 16,384. How long do 8 and 4 bits take
+# for one row, beside 16 bits? And for 4,096 rows: what do 8-bit weights save that are
+# turned back first, and what does the kernel save that torchao calls for 4 bits? There,
+# what do products of 8-bit integers, of 8-bit floats, and of a 2:4 matrix take?
 
 # %% role="gpu"
 from torch.nn.functional import ScalingType, scaled_mm
@@ -2302,7 +2303,7 @@ from torch.sparse import to_sparse_semi_structured
 
 from dlsys_helpers.gpu import half_dtype
 
-def stored(kind, where, width=8192):
+def stored(kind, where, width=16384):
     """A square weight as it is stored; int4 holds two codes in a byte."""
     if kind == "16 bits":
         return torch.randn(width, width, device=where,
@@ -2317,23 +2318,19 @@ def stored(kind, where, width=8192):
 def opened(w, half):
     """The weight in 16 bits again; one scale for all of it."""
     if w.dtype == torch.uint8:
-        w = torch.stack([w & 15, w >> 4], -1).flatten(-2)
+        w = torch.cat([w & 15, w >> 4], -1)
     return w if w.dtype == half else w.to(half) * 0.01
 
-def one_row(x, w):
-    return (opened(w, x.dtype) * x).sum(-1)
-
-def many_rows(x, w):
-    return x @ opened(w, x.dtype).T
-
-def over(kind, rows):
-    """Time with this kind of weight over that with 16 bits."""
-    return (weights.value("us", kind=kind, rows=rows)
-            / weights.value("us", kind="16 bits", rows=rows))
-
-def times(kind, other="16 bits"):
-    return (products.value("us", kind=kind)
-            / products.value("us", kind=other))
+def product_with(w, rows, half):
+    """A call of x and w; 4 bits by the kernel that torchao calls."""
+    if w.dtype == torch.uint8 and torch.cuda.is_available():
+        packed = torch.ops.aten._convert_weight_to_int4pack(w, 8)
+        scales = w.new_ones(len(w) // 128, len(w), 2, dtype=half)
+        return lambda x, w: torch.ops.aten._weight_int4pack_mm(
+            x, packed, 128, scales)
+    if rows == 1:
+        return torch.compile(lambda x, w: (opened(w, half) * x).sum(-1))
+    return torch.compile(lambda x, w: x @ opened(w, half).T)
 
 # %% role="gpu"
 def product(kind, x, w):
@@ -2360,9 +2357,9 @@ for kind in kinds:
 
 def per_byte(rows):
     """FLOPs for each byte of a weight of 16 bits."""
-    x = torch.empty(rows, 8192, device="meta", dtype=half_dtype("meta"))
-    return flops(lambda: many_rows(x, stored("16 bits", "meta"))
-                 ) / read["16 bits"]
+    x = torch.empty(rows, 16384, device="meta", dtype=half_dtype("meta"))
+    w = stored("16 bits", "meta")
+    return flops(lambda: x @ opened(w, x.dtype).T) / read["16 bits"]
 
 chain = nn.Sequential(*[m for _ in range(8) for m in (
     nn.Linear(256, 256), nn.ReLU())]).to("meta")
@@ -2377,18 +2374,27 @@ claim("FLOPs a byte with one row", per_byte(1), expected=1)
 claim("FLOPs a byte of the weight, 4,096 rows, over the ridge of an H200",
       per_byte(4096) / datasheet(None).ridge, above=10)
 
+def over(kind, rows):
+    """Time with this kind of weight over that with 16 bits."""
+    return (weights.value("us", kind=kind, rows=rows)
+            / weights.value("us", kind="16 bits", rows=rows))
+
+def times(kind, other="16 bits"):
+    return (products.value("us", kind=kind)
+            / products.value("us", kind=other))
+
 # %% role="gpu"
-@gpu_result("11/weights", uses=[stored, opened, one_row, many_rows],
+@gpu_result("11/weights", uses=[stored, opened, product_with],
             columns=["kind", "rows", "us", "us_low", "us_high"])
 def weights():
     """Weights of 16, 8 and 4 bits, for one row and for 4,096."""
     for kind in ("16 bits", "int8", "int4"):
         w = stored(kind, "cuda")
-        for rows, call in ((1, one_row), (4096, many_rows)):
-            x = torch.randn(rows, w.shape[0], device="cuda",
+        for rows in (1, 4096):
+            x = torch.randn(rows, len(w), device="cuda",
                             dtype=half_dtype("cuda"))
-            fused = torch.compile(call, dynamic=False)
-            t = seconds(lambda: fused(x, w), repeats=10, device="cuda",
+            call = product_with(w, rows, x.dtype)
+            t = seconds(lambda: call(x, w), repeats=10, device="cuda",
                         calls=10)
             yield {"kind": kind, "rows": rows, "us": t.median * 1e6,
                    "us_low": t.low * 1e6, "us_high": t.high * 1e6}
@@ -2424,8 +2430,10 @@ answers_here = gpu_table(
                  lambda: over("int4", 1), "0.53, the same", below=0.7),
     weights.asks("4,096 rows, int8 weights: time", "1 or more",
                  lambda: over("int8", 4096), above=0.9),
+    weights.asks("4,096 rows, int4 weights: time", "1 or more",
+                 lambda: over("int4", 4096), above=3),
     products.asks("4,096 rows, int8 products: time", 0.5,
-                  lambda: times("int8"), below=0.9),
+                  lambda: times("int8"), below=1.2),
     products.asks("4,096 rows, fp8 products: time", 0.5,
                   lambda: times("fp8"), below=0.9),
     products.asks("4,096 rows, 2:4 over dense: time", 0.5,
@@ -2435,11 +2443,14 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **Keep:** for one row the bytes of the weights set the least time; whether a kernel comes
-# near it has to be measured. torchao's own tables do not agree: 8-bit weights take 0.62 of
-# the time in that of 2024, on an A100, and 1.5 times as long in that of 2026, where an H100
-# serves 32 prompts at once. For many rows time should follow the products, and weights that
-# are turned back into 16 bits save none of them. So measure at the batch that you serve.
+# **Keep:** for one row the bytes of the weights set the least time, and a kernel made for
+# it comes near. For many rows the products decide: weights that are turned back into 16
+# bits save none of them, and the kernel that is quickest for one row of 4 bits is by far the
+# slowest for 4,096. Products of 8-bit integers should take half the time; PyTorch's own call saves
+# little of it here, and that of 8-bit floats nearly all. torchao's tables do not agree
+# either: 8-bit weights take 0.62 of the time in that of 2024, on an A100, and 1.5 times as
+# long in that of 2026, where an H100 serves 32 prompts at once. So measure at the batch
+# that you serve.
 # **Source:** torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
