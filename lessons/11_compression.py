@@ -2445,12 +2445,12 @@ answers_here
 # %% [markdown] role="gpu"
 # **Keep:** for one row the bytes of the weights set the least time, and a kernel made for
 # it comes near. For many rows the products decide: weights that are turned back into 16
-# bits save none of them, and the kernel that is quickest for one row of 4 bits is by far the
-# slowest for 4,096. Products of 8-bit integers should take half the time; PyTorch's own call saves
-# little of it here, and that of 8-bit floats nearly all. torchao's tables do not agree
-# either: 8-bit weights take 0.62 of the time in that of 2024, on an A100, and 1.5 times as
-# long in that of 2026, where an H100 serves 32 prompts at once. So measure at the batch
-# that you serve.
+# bits save none of them, and the kernel that is quickest for one row of 4 bits is by far
+# the slowest for 4,096. Products of 8-bit integers should take half the time; PyTorch's
+# own call saves less than half of that here, and the one for 8-bit floats nearly all.
+# torchao's tables do not agree either: 8-bit weights take 0.62 of the time in that of
+# 2024, on an A100, and 1.5 times as long in that of 2026, where an H100 serves 32 prompts
+# at once. So measure at the batch that you serve.
 # **Source:** torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and

@@ -260,9 +260,20 @@ def far(explorer):
     return list(explorer.grid().values())[-1 :: -(1 + len(explorer.grid()) // 4)]
 
 
+def dragged(explorer):
+    """Where a point that moves several controls at once can be dragged to."""
+    for view in explorer.views:
+        held = {grip.control for grip in view.grips}
+        if len(held) > 1:
+            rest = explorer.defaults.items()
+            yield from (setting for setting in explorer.grid().values()
+                        if all(setting[name] == value for name, value in rest if name not in held))
+
+
 def looked_at(explorer):
     """The settings whose frames a browser test compares, by key."""
-    settings = [explorer.defaults, *(setting for *_, setting in walk(explorer)), *far(explorer)]
+    settings = [explorer.defaults, *(setting for *_, setting in walk(explorer)), *far(explorer),
+                *dragged(explorer)]
     return {explorer.key(setting, static=True): setting for setting in settings}
 
 
