@@ -167,6 +167,24 @@ def claimed(text, holds):
     return {"text": text, "value": 2.5, "bound": "below 2", "holds": holds}
 
 
+def test_further_seeds_widen_a_fresh_record(tmp_path, monkeypatch):
+    for name, value in {"RECORDS": tmp_path / "records", "ROOT": tmp_path, "SEEDS": 2,
+                        "native": lambda: "default", "refuse_other_versions": lambda: None}.items():
+        monkeypatch.setattr(sweep, name, value)
+    monkeypatch.setattr(sweep, "run", lambda path, one: [
+        {**claimed("loss", one.seed < 3), "value": 2.0 + one.seed}])
+    assert ended(monkeypatch, "01", "--seeds", "2") is None
+    assert sweep.stored(LESSON)["claims"]["loss"]["runs"] == 4
+    assert ended(monkeypatch, "01", "--seeds", "4") == (
+        "claims that do not hold:\nloss: 5 at seed 3, threads 1, native; expected below 2")
+    entry = sweep.stored(LESSON)
+    assert (entry["runs"], entry["seeds"]) == (6, 4)
+    assert entry["claims"]["loss"] == {"bound": "below 2", "least": 2, "most": 5, "runs": 6}
+    monkeypatch.setattr(sweep, "native", lambda: "avx2")  # another machine begins anew
+    ended(monkeypatch, "01", "--seeds", "5")
+    assert sweep.stored(LESSON)["runs"] == len(list(sweep.runs(5, ["default"])))
+
+
 @pytest.mark.parametrize(("missing", "says"), [
     ("", "Next: make test"), ("01_activations: not proven", "01_activations: not proven")])
 def test_a_sweep_counts_its_runs_and_says_what_comes_next(missing, says, tmp_path, monkeypatch,

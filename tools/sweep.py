@@ -2,7 +2,7 @@
 
     python -m tools.sweep               lessons whose record is stale; all with --all
     python -m tools.sweep 01            one lesson; writes tests/records/sweep/01.json
-    python -m tools.sweep 01 --seeds 50
+    python -m tools.sweep 01 --seeds 50 only the seeds that a fresh record lacks
     python -m tools.sweep 01 --draft    the draft, once, with another seed; writes nothing
 
 Five seeds run with one thread and two, further ones with one, all with the instructions that this
@@ -148,25 +148,41 @@ def runs(seeds: int, sets: Sequence[str]) -> Iterator[Run]:
     yield from (Run(0, 1, name) for name in sets)
 
 
-def sweep(path: Path, seeds: int) -> dict[str, Any]:
-    """The record of one lesson: for each claim its bound and the range of values seen."""
+def sweep(path: Path, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
+    """The record of one lesson: for each claim its bound and the range of values seen.
+
+    known: a fresh record, which further seeds widen; empty to begin anew.
+    """
     own = native()
-    parts, plan = rests_on(path), list(runs(seeds, smaller_sets(own)))
-    seen: dict[str, dict[str, Any]] = {}
-    failed = []
+    begun = known.get("seeds", 0)
+    plan = [one for one in runs(seeds, smaller_sets(own)) if one.seed >= begun]
+    claims = {text: dict(entry) for text, entry in known.get("claims", {}).items()}
+    failed = list(known.get("failed", []))
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # each thread waits for a run's process
         found_in = pool.map(functools.partial(run, path), plan)
         for place, (one, found) in enumerate(zip(plan, found_in, strict=True), 1):
             for claim in found:
-                entry = seen.setdefault(claim["text"], {"bound": claim["bound"], "values": []})
-                entry["values"].append(claim["value"])
+                widen(claims, claim)
             failed += refuted(found, one)
             print(f"{path.stem}: {place} of {len(plan)}, {one}", flush=True)
-    claims = {text: {"bound": e["bound"], "least": min(e["values"]), "most": max(e["values"]),
-                     "runs": len(e["values"])} for text, e in seen.items()}
-    return {"rests_on": parts, "plan": PLAN, "seeds": seeds, "threads": list(THREADS),
-            "native": own, "sets": smaller_sets(own), "runs": len(plan),
+    return {"rests_on": rests_on(path), "plan": PLAN, "seeds": seeds, "threads": list(THREADS),
+            "native": own, "sets": smaller_sets(own), "runs": known.get("runs", 0) + len(plan),
             "date": datetime.now(UTC).date().isoformat(), "failed": failed, "claims": claims}
+
+
+def widen(claims: dict[str, dict[str, Any]], claim: dict[str, Any]) -> None:
+    """Take the value of one run into a claim's range."""
+    value = claim["value"]
+    seen = claims.setdefault(claim["text"], {"bound": claim["bound"], "least": value,
+                                             "most": value, "runs": 0})
+    seen["least"], seen["most"] = min(seen["least"], value), max(seen["most"], value)
+    seen["runs"] += 1
+
+
+def known(path: Path, anew: bool) -> dict[str, Any]:
+    """The record that further seeds can widen: of today's claims and of this CPU."""
+    entry = {} if anew or stale(path, 0) else stored(path)
+    return entry if entry.get("native") == native() else {}
 
 
 def refuted(claims: list[dict[str, Any]], one: Run) -> list[str]:
@@ -265,7 +281,7 @@ def main() -> None:
     for path in lessons(args.lesson):
         seeds = args.seeds or max(SEEDS, stored(path).get("seeds", 0))
         if args.all or stale(path, seeds):
-            entry = sweep(path, seeds)
+            entry = sweep(path, seeds, known(path, args.all))
             keep(path, entry)
             print(f"{path.stem}: {len(entry['claims'])} claims, {entry['runs']} runs, recorded in "
                   f"{record_path(path).relative_to(ROOT)}")
