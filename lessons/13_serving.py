@@ -1263,7 +1263,7 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
     log-probabilities of the next token, (V,) float64, perhaps minus
     infinity, but not so for all words. The result is (len(words),) float64
     and sums to 1, also where each word is less likely than the least float
-    above 0. words stays as it is.
+    above 0. words and what logprob returned stay as they are.
 
     Example: 'ab' 0.5 * 0.2, 'ba' 0.5 * 0.6 for the model: [0.25, 0.75].
     """
@@ -1947,10 +1947,11 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
     k: (B, H, T, D) float32, left as it is. The tokens are cut into groups
     of `group` neighbours; what is left over at the end is rest, as it is.
     In each group each channel of each head of each row has a scale: its
-    largest size over 2**(bits - 1) - 1, or 1. where all are 0. scales:
-    (B, H, T // group, D) float32. codes: int8, the whole number nearest to
-    k / scale, (B, H, T // group * group, D). bits: 2 to 8. T may be less
-    than group. None of the three holds on to the memory of k.
+    largest absolute value over 2**(bits - 1) - 1, or 1. where all are 0.
+    scales: (B, H, T // group, D) float32. codes: int8, the whole number
+    nearest to k / scale, (B, H, T // group * group, D). bits: 2 to 8. T may
+    be less than group. None of the three is a view of k or of a copy of it:
+    each holds its own numbers and nothing more.
 
     Example: k of one channel, [3., -7., 1.], bits 4, group 2: codes
     [3, -7], scales [1.], rest [1.].
@@ -1967,7 +1968,7 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="13.7" role="hint"
-# 1. Reshape the whole groups to `(B, H, n, group, D)`. A scale for each channel is the largest size along the axis of the tokens in a group, and along no other.
+# 1. Reshape the whole groups to `(B, H, n, group, D)`. A scale for each channel is the largest absolute value along the axis of the tokens in a group, and along no other.
 # 2. Give the scales that axis back, as one of length 1, before you divide.
 # 3. `k[:, :, n * group:]` is a view: as long as it lives, all of `k` does, and nothing is saved. `clone()` it.
 
@@ -2302,12 +2303,12 @@ def first_token(arrive: list, chunks: list) -> tuple:
     arrive: when each request was due, one or more, in any order. chunks:
     for each request its pieces, (time, tokens), in the order of time. A
     piece with 0 tokens only says that the server is there, and is no piece
-    of the answer. p99: the least time that 99 % of the requests or more
-    have to their first token; from their arrival on, and math.inf for one
-    that never gets a token. gap: the longest wait between two pieces of one
-    answer, 0.0 where none has two. rate: tokens of all answers a second,
-    from the first arrival to the last piece of an answer. At least one
-    request gets a token. Nothing handed over changes.
+    of the answer. p99: the least time within which at least 99 % of the
+    requests have their first token, counted from when each was due; one
+    that never gets a token takes math.inf. gap: the longest wait between
+    two pieces of one answer, 0.0 where none has two. rate: tokens of all
+    answers a second, from the first arrival to the last piece of an answer.
+    At least one request gets a token. Nothing handed over changes.
 
     Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]]: (2.0, 0.5,
     1.6).

@@ -609,6 +609,8 @@ def test_escape_from_a_drawer_leads_back_to_its_button(opened):
     page.set_viewport_size(DESK)
 
 
+MOST_STOPS = 600  # of the Tab key on a page; a trap's page has about 200
+
 # The theme shows the focus of a folding of the sidebar on the arrow in it.
 RINGS = """() => {
   const e = document.activeElement;
@@ -626,10 +628,13 @@ def test_whatever_takes_the_focus_shows_it(opened, size):
     page.set_viewport_size(size)
     page.evaluate("document.activeElement.blur()")
     bare, seen = set(), set()
-    for _ in range(150):
+    for _ in range(MOST_STOPS):
         page.keyboard.press("Tab")
-        seen.add(page.evaluate("document.activeElement.outerHTML"))
         bare.add(page.evaluate(RINGS))
+        html = page.evaluate("document.activeElement.outerHTML")
+        if html.startswith("<body"):  # once around
+            break
+        seen.add(html)
     page.set_viewport_size(DESK)
     assert any("Download this page" in html for html in seen)
     assert any("primary-toggle" in html for html in seen)

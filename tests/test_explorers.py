@@ -107,10 +107,10 @@ def test_a_record_of_frames_is_fresh_until_what_they_rest_on_changes(monkeypatch
     frames.fresh.cache_clear()
     assert not frames.fresh("activations")
     frames.RECORD.write_text(json.dumps(
-        {"activations": {"rests_on": frames.fingerprints_on("activations")}}), "utf-8")
+        {"activations": {"rests_on": frames.rests_on("activations")}}), "utf-8")
     frames.fresh.cache_clear()
     assert frames.fresh("activations")
-    assert frames.fingerprints_on("activations") != frames.rests_on("schedules")
+    assert frames.rests_on("activations") != frames.rests_on("schedules")
     monkeypatch.setattr(frames.fingerprints, "module_fingerprint", lambda name: f"changed {name}")
     frames.fresh.cache_clear()
     assert not frames.fresh("activations")

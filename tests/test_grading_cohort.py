@@ -479,7 +479,7 @@ def test_what_waited_behind_a_hand_in_that_ends_its_worker_is_graded(tmp_path, m
     from dlsys.grading import cluster
 
     checks = cohort.versions()["checks"]
-    monkeypatch.setattr(cluster, "work", lambda settings, data, draw: os._exit(1)
+    monkeypatch.setattr(cluster, "work", lambda settings, data, *_: os._exit(1)
                         if data == b"ends" else {**cohort.refused("read"), "checks": checks})
     jobs = [cohort.Job(submissions.Submission(name, submissions.learner_named(name), tmp_path),
                        name, name.encode()) for name in ("ends", "waits", "waits, too")]

@@ -137,7 +137,7 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
     expect(wall.locator(".answered")).to_contain_text("1 answered of 3 here")
     next_step(wall, "Close")
     next_step(wall, "Show the counts")
-    expect(wall.get_by_role("img", name="Guesses from 0 to 135 %. 1 answer")).to_be_visible()
+    expect(wall.get_by_role("img", name="Guesses from 0 to 100 %. 1 answer")).to_be_visible()
     expect(wall.locator(".band")).to_have_count(0)
     wall.locator("body").press("r")
     expect(wall.get_by_role("img", name="1 of them between 60 and 130 %")).to_be_visible()

@@ -30,7 +30,8 @@ ex.promise("form", "The result is (len(words),) float64",
 ex.promise("sum", "and sums to 1,", says=("probabilities of the words",))
 ex.promise("tiny", "also where each word is less likely than the least float above 0.",
            cases=("very unlikely words", "long words"))
-ex.promise("left", "words stays as it is.", says=("inputs after the call",))
+ex.promise("left", "words and what logprob returned stay as they are.",
+           says=("inputs after the call", "numbers changed"))
 ex.promise("example", "Example: 'ab' 0.5 * 0.2, 'ba' 0.5 * 0.6 for the model: [0.25, 0.75].",
            cases=("the example",))
 
@@ -77,21 +78,33 @@ def cases(g):
 
 @ex.act
 def act(fn, words, weights, sharp, shift):
+    kept = {}
+
     def logprob(begin):
-        """A model whose next token depends on the last one and on how many stand before it."""
+        """A model that keeps what it has said for a beginning."""
         if type(begin) is not list:
             raise TypeError(f"logprob: got a {type(begin).__name__}, expected a list of tokens")
+        if tuple(begin) not in kept:
+            row = said(begin)
+            kept[tuple(begin)] = row, row.clone()
+        return kept[tuple(begin)][0]
+
+    def said(begin):
+        """A model whose next token depends on the last one and on how many stand before it."""
         row = weights[min(len(begin), 3), begin[-1] if begin else 0]
         row = row * sharp + (0.3 * begin[0] * row.sin() if len(begin) > 1 else 0.0)
         return row.nan_to_num(nan=-math.inf, neginf=-math.inf).log_softmax(0) + shift
 
     found = fn(logprob, words)
-    return {"found": found}
+    return {"found": found, "moved": sum(int((row != as_said).sum())
+                                         for row, as_said in kept.values())}
 
 
 @ex.law
 def law(out, words, weights, sharp, shift):
-    expect_parts(out, "found")
+    expect_parts(out, "found", "moved")
+    expect_equal("numbers changed in what logprob returned", out["moved"], 0,
+                 "Adding with += to a number picked from a tensor writes into the tensor.")
 
     def says(begin):
         row = weights[min(len(begin), 3), begin[-1] if begin else 0]
@@ -184,6 +197,17 @@ ex.wrong("a list of floats", made, says="type of the", breaks="form",
          share=lambda t: t.softmax(0).tolist())
 ex.wrong("one row of a matrix", made, says="shape of the", breaks="form",
          share=lambda t: t.softmax(0)[None])
+
+
+@ex.wrong("sums added up inside the model's own rows", says="numbers changed", breaks="left")
+def added(logprob, words):
+    totals = []
+    for word in words:
+        total = logprob([])[word[0]]
+        for i in range(1, len(word)):
+            total += logprob(word[:i])[word[i]]
+        totals.append(total.item())
+    return torch.tensor(totals, dtype=torch.float64).softmax(0)
 
 
 @ex.wrong("the words taken apart in place", breaks="left")

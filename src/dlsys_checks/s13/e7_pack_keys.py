@@ -26,7 +26,7 @@ ex.promise("groups", "The tokens are cut into groups of `group` neighbours;",
 ex.promise("rest", "what is left over at the end is rest, as it is.", says=("rest",))
 ex.promise("each", "In each group each channel of each head of each row has a scale:",
            says=("scales",))
-ex.promise("scale", "its largest size over 2**(bits - 1) - 1,", says=("scales", "codes"))
+ex.promise("scale", "its largest absolute value over 2**(bits - 1) - 1,", says=("scales", "codes"))
 ex.promise("zero", "or 1. where all are 0.", cases=("a channel of zeros", "all zeros"))
 ex.promise("scales", "scales: (B, H, T // group, D) float32.", says=("of the scales",))
 ex.promise("codes", "codes: int8, the whole number nearest to k / scale, (B, H, T // group * "
@@ -34,7 +34,8 @@ ex.promise("codes", "codes: int8, the whole number nearest to k / scale, (B, H, 
 ex.promise("bits", "bits: 2 to 8.", cases=("2 bits", "8 bits"))
 ex.promise("short", "T may be less than group.", cases=("fewer tokens than a group",
                                                         "no tokens"))
-ex.promise("memory", "None of the three holds on to the memory of k.", says=("bytes held",))
+ex.promise("memory", "None of the three is a view of k or of a copy of it: each holds its own "
+           "numbers and nothing more.", says=("bytes held", "bytes kept"))
 ex.promise("example", "Example: k of one channel, [3., -7., 1.], bits 4, group 2: codes [3, -7], "
            "scales [1.], rest [1.].", cases=("the example",))
 
@@ -75,23 +76,26 @@ def act(fn, k, bits, group, order):
     else:
         mine = k.clone()
     found = fn(mine, bits, group)
-    held = 0
+    held = more = 0
     if isinstance(found, (tuple, list)):
         tensors = [t for t in found if isinstance(t, torch.Tensor)]
         here = mine.untyped_storage().data_ptr()
         held = sum(t.untyped_storage().data_ptr() == here for t in tensors if t.nbytes)
+        more = sum(max(0, t.untyped_storage().nbytes() - t.nbytes) for t in tensors)
     held *= mine.untyped_storage().nbytes()
     rest = found[2] if isinstance(found, (tuple, list)) and len(found) == 3 else None
     return {"found": tuple(found[:2]) if rest is not None and type(found) is tuple else found,
-            "rest": rest, "held": held, "moved": int((mine != k).sum())}
+            "rest": rest, "held": held, "more": more, "moved": int((mine != k).sum())}
 
 
 @ex.law
 def law(out, k, bits, group, order):
-    expect_parts(out, "found", "rest", "held", "moved")
+    expect_parts(out, "found", "rest", "held", "more", "moved")
     expect_equal("numbers changed in k", out["moved"], 0, "Work on a copy.")
     expect_type("result", out["found"], tuple)
-    if len(out["found"]) != 2 or out["rest"] is None:
+    if len(out["found"]) == 3:          # rest is None, or the three are no tuple
+        expect_type("rest", out["found"][2], torch.Tensor)
+    if len(out["found"]) != 2:
         raise Broken("parts of the result", len(out["found"]), 3)
     codes, scales = out["found"]
     B, H, T, D = k.shape
@@ -103,7 +107,7 @@ def law(out, k, bits, group, order):
         wanted[:, :, i] = torch.where(largest > 0, largest / top, 1.0).float()
         places[:, :, i * group:(i + 1) * group] = part / wanted[:, :, i, None].double()
     expect_close("scales", scales, wanted, rtol=1e-5, atol=0.0,
-                 look=f"The largest size of a channel in its {group} tokens, over {top}.")
+                 look=f"The largest absolute value of a channel in its {group} tokens, over {top}.")
     expect_like("codes", codes, torch.empty(B, H, n * group, D, dtype=torch.int8))
     gap = (codes.double() - places).abs()
     if gap.numel() and gap.max() > 0.5 + 1e-3:
@@ -113,6 +117,8 @@ def law(out, k, bits, group, order):
     expect_equal("rest", out["rest"], k[:, :, n * group:], f"{T - n * group} tokens are left over.")
     expect_equal("bytes held of the memory of k", out["held"], 0,
                  "A view keeps all of it alive.")
+    expect_equal("bytes kept beside the numbers", out["more"], 0,
+                 "A view of a copy keeps all of the copy alive.")
 
 
 # ---- wrong, by name
@@ -168,7 +174,7 @@ ex.wrong("as many levels as bits give, on one side", where_any, breaks=("scale",
          top=lambda bits: 2 ** bits - 1)
 ex.wrong("one level too many", where_any, breaks=("scale", "bits", "codes"),
          top=lambda bits: 2 ** (bits - 1))
-ex.wrong("the largest number, not the largest size", where_any, breaks=("scale", "zero"),
+ex.wrong("the largest number, not the largest absolute value", where_any, breaks=("scale", "zero"),
          size=lambda parts, dims: parts.amax(dims, keepdim=True))
 ex.wrong("half the distance from the least to the largest", where_any, breaks="scale",
          size=lambda parts, dims: (parts.amax(dims, keepdim=True) -
@@ -200,6 +206,8 @@ ex.wrong("the tokens left over cut off at the front", made, says="", breaks=("re
          rest=lambda k, n: k[:, :, :k.shape[2] - n].clone())
 # https://github.com/rajveer43/VeloxQuant-MLX/issues/162
 ex.wrong("the rest as a view of k", made, breaks="memory", rest=lambda k, n: k[:, :, n:])
+ex.wrong("the rest as a view of a copy of k", made, says="bytes kept", breaks="memory",
+         rest=lambda k, n: k.clone()[:, :, n:])
 ex.wrong("a list of the three", made, says="type of the result", breaks="parts", form=list)
 
 
