@@ -1192,6 +1192,12 @@ answers
 # Not 1/1600, says the datasheet, but 1/20: GELU's FLOPs are few, its bytes are
 # two thirds of the Linear layer's.
 #
+# **On the H100 of the record** every product up to 1,024 rows and columns
+# takes about 14 µs, and every GELU about 7: that is the launch, whatever the
+# size. A matrix of 8,192 costs one row as much as 64. And the rate has a
+# summit: at 4,096 the product runs at four fifths of the datasheet's rate, at
+# 8,192 at less.
+#
 # **Keep:** before you speed a step up, count its FLOPs and bytes. Above the
 # ridge, fewer or cheaper FLOPs help. Below it, fewer bytes help: fuse the
 # activation into the step before it, keep 16 bits, batch more rows. Far under

@@ -1706,6 +1706,12 @@ answers
 # most of forward and backward. Between them stand ReLU, its backward and the sums
 # for the biases.
 #
+# **On the H100 of the record** memory and the two forwards come out as counted.
+# The update does not: it takes nearly three times its predicted share. The trace
+# says why. The prediction counts one pass over seven tensors; `foreach` makes nine
+# passes, from `_foreach_lerp_` to `_foreach_addcdiv_`, each over all weights.
+# Stage 4 measures the fused update, which makes one.
+#
 # **Keep:** backward is about two forwards of arithmetic, and the graph's memory is
 # proportional to the batch. If memory is short, halve the batch and accumulate,
 # or keep fewer results and compute them again (checkpointing, stage 9). If time is

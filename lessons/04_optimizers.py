@@ -1901,6 +1901,11 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
+# **On the H100 of the record** the loop over 400 tensors takes 26 ms, with 1,000
+# numbers in each as with 250,000: that is the price of orders. Fused, the same step
+# takes less than a twentieth of it. With four large tensors the loop is no slower
+# than `foreach`, and fused takes less than the half that bytes predict.
+#
 # **Keep:** count tensors, not weights, when a step is slow; `fused=True` is the
 # cheapest in orders and in memory on top, where it exists. `foreach` is torch's
 # default on a GPU and holds temporary copies while it runs. On a CPU the default is

@@ -21,6 +21,7 @@ from tools import (
     book_pages,
     book_sphinx,
     book_theme,
+    gpu_figure,
     proof,
     social_cards,
 )
@@ -300,7 +301,36 @@ def test_the_page_of_gpu_evidence_counts_what_is_recorded(monkeypatch, recorded)
                for n in range(2)]
     monkeypatch.setattr(book_pages.gpu_evidence, "evidence", lambda: entries)
     monkeypatch.setattr(book_pages, "record", lambda entry: "")
-    assert f"wherever there is none: {recorded} of 2 by now." in book_pages.gpu_page()
+    assert f"wherever there is none: {recorded} of 2 by now." in book_pages.gpu_page({})
+
+
+def gpu_lesson(*lines):
+    rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
+    head = "".join(f"<th>{name}</th>" for name in ("asked", "predicted, X", "measured", "claim"))
+    return new_notebook(cells=[new_code_cell("", outputs=[new_output("display_data", {
+        "text/html": f'<div class="dlsys-gpu"><table><thead><tr>{head}</tr></thead>'
+                     f"<tbody>{rows}</tbody></table></div>"})])])
+
+
+def test_a_figure_shows_each_number_over_its_prediction():
+    lessons = {2: gpu_lesson(("peak: MB", "400", "404", ""), ("update: time", "1,000", "4,000", ""),
+                             ("copy", "1 or, by launches, 16", "1", ""), ("held", "0", "0", "")),
+               3: gpu_lesson(("a < b: time", "2", "waits", ""), ("rate", "1", "0.01", ""))}
+    page = book_pages.gpu_page(lessons)
+    assert ("## Counted bytes were right within 20 % in 1 of 1 cases, other predictions in 0 of 2"
+            in page)
+    left, right = gpu_figure.LEFT, gpu_figure.WIDTH - gpu_figure.RIGHT
+    # Four times lies three quarters of the way from 1/16 to 16 on a scale of logarithms.
+    at = left + 0.75 * (right - left)
+    assert f'<circle cx="{at:.1f}"' in page
+    assert f'<circle cx="{left:.1f}"' in page  # a hundredth stands at the edge
+    assert page.count("<title>") == 3
+    assert "| [3](notebooks/03_losses.ipynb) | rate | 1 | 0.01 |" in page
+    assert page.index("| rate |") < page.index("| update: time |")
+
+
+def test_without_a_record_there_is_no_figure():
+    assert "<svg" not in book_pages.gpu_page({2: new_notebook()})
 
 
 def test_only_an_unfinished_course_is_written_so_far():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from nbformat import NotebookNode
 
 from dlsys_helpers import catalog, checking, gpu_records
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import book_minutes, gpu_evidence, solutions
+from tools import book_minutes, gpu_evidence, gpu_figure, solutions
 from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -21,7 +21,7 @@ Lessons = dict[int, NotebookNode]
 def generated(lessons: Lessons) -> dict[str, str]:
     """The generated pages for looking up, by name, in the order of the contents."""
     pages = {"traps": traps_page(lessons), "wrong_answers": wrong_answers_page(list(lessons)),
-             "errata": errata_page(lessons), "gpu_evidence": gpu_page()}
+             "errata": errata_page(lessons), "gpu_evidence": gpu_page(lessons)}
     if RESULTS.exists():
         pages["benchmarks"] = RESULTS.read_text("utf-8")
     return pages
@@ -151,7 +151,7 @@ STATES = {"recorded": "recorded", "stale": "recorded with an earlier version of 
           "missing": "not recorded yet"}
 
 
-def gpu_page() -> str:
+def gpu_page(lessons: Lessons) -> str:
     found = gpu_evidence.evidence()
     recorded = sum(e["state"] == "recorded" for e in found)
     rows = [(f"`{e['key']}`",
@@ -167,7 +167,35 @@ def gpu_page() -> str:
              "those that bear out what is claimed of them.",
              table(("Measurement", "Lesson", "State"), rows) if rows else
              "No lesson declares a measurement yet."]
+    parts[2:2] = predictions(lessons)
     return "\n\n".join([*parts, *(record(e) for e in found if e["state"] == "recorded")]) + "\n"
+
+
+def predictions(lessons: Lessons) -> list[str]:
+    """How far the predictions of the lessons were right: a figure, and what was furthest off."""
+    found = [pair for number, notebook in lessons.items()
+             for pair in gpu_figure.pairs(f"{number:02}", htmls(notebook))]
+    if not found:
+        return []
+    return [f"## {gpu_figure.finding(found)}", raw(gpu_figure.drawing(found)),
+            "Each mark is a number that a lesson predicted from counted bytes, FLOPs or orders and "
+            "a datasheet, before anything ran: a square for bytes, a dot for anything else. The "
+            "band holds what came within 20 %. Predictions from the full rate of the multipliers "
+            "are least times: nothing reaches that rate. The furthest off are these; the lesson "
+            "says what they leave out.",
+            table(("Stage", "Asked", "Predicted", "Measured"), [
+                (f"[{int(pair.stage)}](notebooks/{stage(int(pair.stage)).stem}.ipynb)",
+                 plain(pair.asked), pair.predicted, pair.measured)
+                for pair in gpu_figure.furthest(found)]),
+            "## All measurements"]
+
+
+def htmls(notebook: NotebookNode) -> Iterator[str]:
+    """The outputs of a notebook that are HTML."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "text/html" in output.get("data", {}):
+                yield output.data["text/html"]
 
 
 def record(entry: dict) -> str:
