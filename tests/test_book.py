@@ -21,7 +21,7 @@ from tools import (
     book_pages,
     book_sphinx,
     book_theme,
-    gpu_figure,
+    gpu_tables,
     proof,
     social_cards,
 )
@@ -319,7 +319,7 @@ def test_a_figure_shows_each_number_over_its_prediction():
     page = book_pages.gpu_page(lessons)
     assert ("## Counted bytes were right within 20 % in 1 of 1 cases, other predictions in 0 of 2"
             in page)
-    left, right = gpu_figure.LEFT, gpu_figure.WIDTH - gpu_figure.RIGHT
+    left, right = gpu_tables.LEFT, gpu_tables.WIDTH - gpu_tables.RIGHT
     # Four times lies three quarters of the way from 1/16 to 16 on a scale of logarithms.
     at = left + 0.75 * (right - left)
     assert f'<circle cx="{at:.1f}"' in page
@@ -327,6 +327,16 @@ def test_a_figure_shows_each_number_over_its_prediction():
     assert page.count("<title>") == 3
     assert "| [3](notebooks/03_losses.ipynb) | rate | 1 | 0.01 |" in page
     assert page.index("| rate |") < page.index("| update: time |")
+
+
+def test_a_cell_of_a_gpu_table_says_its_column_in_the_book():
+    cell = gpu_lesson(("peak: MB", "400", "404", "")).cells[0]
+    cell.outputs[0].data["text/html"] = cell.outputs[0].data["text/html"].replace(
+        "<td>", '<td style="text-align:left;overflow-wrap:anywhere">')
+    cell.metadata["tags"] = []
+    book.dress_code(cell, {"role": "gpu"})
+    assert ('<td data-label="measured" style="text-align:left">404</td>'
+            in cell.outputs[0].data["text/html"])
 
 
 def test_without_a_record_there_is_no_figure():

@@ -40,6 +40,7 @@ from tools import (
     book_pages,
     book_present,
     book_traps,
+    gpu_tables,
     social_cards,
     versions,
 )
@@ -178,6 +179,9 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
     if facts.get("explorer"):
         mount_explorer(cell, facts["explorer"])
         return
+    for output in cell.get("outputs", []):
+        if "dlsys-gpu" in output.get("data", {}).get("text/html", ""):
+            output.data["text/html"] = gpu_tables.labelled(output.data["text/html"])
     alts = [alt_text(o, cell.id) for o in cell.get("outputs", []) if book_traps.is_figure(o)]
     if alts:
         cell.metadata.setdefault("tags", []).append("figure")

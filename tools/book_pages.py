@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 from dlsys_helpers import catalog, checking, gpu_records
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import book_minutes, gpu_evidence, gpu_figure, solutions
+from tools import book_minutes, gpu_evidence, gpu_tables, solutions
 from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -174,10 +174,10 @@ def gpu_page(lessons: Lessons) -> str:
 def predictions(lessons: Lessons) -> list[str]:
     """How far the predictions of the lessons were right: a figure, and what was furthest off."""
     found = [pair for number, notebook in lessons.items()
-             for pair in gpu_figure.pairs(f"{number:02}", htmls(notebook))]
+             for pair in gpu_tables.pairs(f"{number:02}", htmls(notebook))]
     if not found:
         return []
-    return [f"## {gpu_figure.finding(found)}", raw(gpu_figure.drawing(found)),
+    return [f"## {gpu_tables.finding(found)}", raw(gpu_tables.drawing(found)),
             "Each mark is a number that a lesson predicted from counted bytes, FLOPs or orders and "
             "a datasheet, before anything ran: a square for bytes, a dot for anything else. The "
             "band holds what came within 20 %. Predictions from the full rate of the multipliers "
@@ -186,7 +186,7 @@ def predictions(lessons: Lessons) -> list[str]:
             table(("Stage", "Asked", "Predicted", "Measured"), [
                 (f"[{int(pair.stage)}](notebooks/{stage(int(pair.stage)).stem}.ipynb)",
                  plain(pair.asked), pair.predicted, pair.measured)
-                for pair in gpu_figure.furthest(found)]),
+                for pair in gpu_tables.furthest(found)]),
             "## All measurements"]
 
 
@@ -203,7 +203,7 @@ def record(entry: dict) -> str:
     rows = gpu_records.load_record(entry["key"])["rows"]
     shown = gpu_records.GpuResult(entry["key"], tuple(entry["columns"]), entry["state"], rows,
                                   entry["provenance"])
-    return f"## {entry['key']}\n\n{raw(shown._repr_html_())}"
+    return f"## {entry['key']}\n\n{raw(gpu_tables.labelled(shown._repr_html_()))}"
 
 
 def raw(text: str) -> str:

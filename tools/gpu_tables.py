@@ -1,4 +1,4 @@
-"""The figure of the page of GPU evidence: each number that was measured over its prediction."""
+"""What the book makes of the tables of GPU sections: rows for a phone, a figure of predictions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,23 @@ from bs4 import BeautifulSoup
 
 NEAR = 1.2                       # within 20 % counts as near
 LEAST, MOST = 1 / 16, 16         # ends of the axis
-WIDTH, LEFT, RIGHT, ROW, TOP = 720, 86, 34, 26, 8
+WIDTH, LEFT, RIGHT, ROW, TOP = 440, 64, 30, 22, 6
 BYTES = re.compile(r"\b(memory|bytes held|MB|GB)\b")
 TICKS = {1 / 16: "1/16", 1 / 4: "1/4", 1: "as predicted", 4: "4 times", 16: "16 times"}
+
+
+def labelled(text: str) -> str:
+    """HTML whose GPU tables say in each cell which column it is, as a phone shows them."""
+    soup = BeautifulSoup(text, "html.parser")
+    for box in soup.select(".dlsys-gpu"):
+        box["class"] = ["dlsys-gpu", "rows"]
+        table = box.find("table", recursive=False)
+        head = [cell.text for cell in table.select("thead th")] if table else []
+        for line in table.select("tbody tr") if table else ():
+            for name, cell in zip(head, line.select("td"), strict=True):
+                cell["data-label"] = name
+                cell["style"] = cell["style"].partition(";")[0]  # a word may stay whole
+    return str(soup)
 
 
 class Pair(NamedTuple):
@@ -87,7 +101,7 @@ def drawing(found: Sequence[Pair]) -> str:
         parts += [_mark(pair, y) for pair in found if pair.stage == stage]
     label = html.escape(f"{finding(found)}.")
     return (f'<svg class="dlsys-predicted" viewBox="0 0 {WIDTH} {height}" role="img" '
-            f'aria-label="{label}" style="width:100%;max-width:{WIDTH}px">{"".join(parts)}</svg>')
+            f'aria-label="{label}" style="width:100%;max-width:36rem">{"".join(parts)}</svg>')
 
 
 def _x(ratio: float) -> float:
@@ -96,7 +110,7 @@ def _x(ratio: float) -> float:
 
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:
-    return (f'<text x="{x:.1f}" y="{y:.1f}" fill="currentColor" font-size="14" '
+    return (f'<text x="{x:.1f}" y="{y:.1f}" fill="currentColor" font-size="13" '
             f'text-anchor="{anchor}">{html.escape(words)}</text>')
 
 
