@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import zipfile
 
@@ -196,7 +197,7 @@ def test_a_part_that_passes_its_check_and_breaks_in_the_model_is_named(graded, c
 
 @pytest.mark.parametrize("code", [
     "def to_probs(logits, kind)\n    return logits\n",           # does not parse
-    "raise SystemExit\n", "while True: pass\n", "import os; os._exit(0)\n",
+    "raise SystemExit\n", "import os; os._exit(0)\n",
     "from dlsys_model.standins import to_probs\n",                # is not there
     "from dlsys_checks.s01 import e2_to_probs\n",
     "def to_probs(*_): return 'pass'\n",
@@ -211,6 +212,18 @@ def test_a_hostile_part_gets_nothing_and_costs_the_others_nothing_it_need_not(gr
     assert entry(result, ROWS["01.2"])["points"] == 0
     forged = "fake" in code  # who takes the model away has none
     assert result["points"] == (0 if forged else len(SOME) - 1)
+
+
+def test_a_part_that_never_ends_gets_nothing_and_costs_the_others_nothing(monkeypatch):
+    monkeypatch.setattr(judge, "_claims_of_the_notebook", lambda _: [])
+    try:
+        hasty = cohort.Grader(cohort.Settings("00" * 16, isolation.Limits(seconds=4)))
+    except SandboxRefused as error:
+        without_sandbox(error)
+    text = only(handed_in(*SOME), "01.2", "while True: pass\n")
+    with contextlib.closing(hasty):
+        result = hasty.grade(text.encode(), is_parts=True)
+    assert (result["status"], result["points"]) == ("graded", len(SOME) - 1)
 
 
 def test_claims_of_the_notebook_are_asked_with_the_parts_that_hold(grader, monkeypatch):
