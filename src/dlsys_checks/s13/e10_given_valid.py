@@ -163,7 +163,6 @@ ex.wrong("the likeliest word gets all", made, breaks="given",
          share=lambda t: torch.nn.functional.one_hot(t.argmax(), len(t)).double())
 ex.wrong("all words alike", made, breaks="given",
          share=lambda t: torch.full_like(t, 1 / len(t)))
-# https://github.com/ggml-org/llama.cpp/pull/12643
 ex.wrong("the model's own probabilities, not divided by their sum", made,
          breaks=("sum", "given"), share=lambda t: t.exp())
 ex.wrong("probabilities multiplied, which reach 0", made, breaks="tiny", says="",

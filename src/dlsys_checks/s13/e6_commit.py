@@ -108,7 +108,6 @@ def made(past, draft, says, *, good=None, write=lambda draft, says, n: says[:n +
 # https://github.com/Sudharsanselvaraj/Token-Print/issues/110
 ex.wrong("the entries of wrong guesses stay", made, breaks=("stay", "example"),
          stay=lambda past, draft, n: past + 1 + len(draft))
-# https://github.com/openvinotoolkit/openvino.genai/issues/4190
 ex.wrong("the entry of the first wrong guess stays", made, breaks=("stay", "example"),
          stay=lambda past, draft, n: min(past + 2 + n, past + 1 + len(draft)))
 ex.wrong("one entry too many stays", made, breaks="stay",
