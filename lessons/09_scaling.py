@@ -481,10 +481,10 @@ draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
           "sum 1.004 just right of it, where it rounds up.")
 
 # %% [markdown] trap="09.8" role="repair"
-# A step is lost when it is smaller than half the gap: upwards a `256`th of the weight at
-# 1, a `512`th just below 2. So keep a copy in `float32`, the *master*. The optimizer
-# steps there, and the weight is rounded from it anew each time. What is too small today
-# adds up.
+# A step up is lost when it is smaller than half the gap to the next number. That half is a
+# `256`th of a weight of 1, a `512`th of one just below 2. So keep a copy in `float32`, the
+# *master*. The optimizer steps there, and the weight is rounded from it anew each time. What
+# is too small today adds up.
 
 # %% trap="09.8" role="repair"
 master = torch.tensor(1.0)
@@ -756,10 +756,11 @@ claim("GB on each of eight GPUs, masters and moments split",
 
 # %% [markdown] trap="09.9" role="more"
 # What mixed precision can halve is what autograd keeps for the backward pass, the
-# *activations*: those of products, and of what takes their results as they come. On a GPU
-# `autocast` computes softmax and LayerNorm in `float32`, on a CPU in 16 bits. They grow with the batch. The 16-bit copies of the weights, which `autocast`
-# makes and keeps for the backward pass, do not. So with a small batch mixed precision
-# keeps more, not less:
+# *activations*: those of matrix products, and of operations that take their 16-bit results
+# as they come. On a GPU `autocast` computes softmax and LayerNorm in `float32`, on a CPU in
+# 16 bits. Activations grow with the batch. The 16-bit copies of the weights, which
+# `autocast` makes and keeps for the backward pass, do not. So with a small batch mixed
+# precision keeps more, not less:
 
 # %% trap="09.9" role="more"
 blocks = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU())
@@ -2118,9 +2119,9 @@ claim("divided by the labels that count: the miss", miss(by_count, target),
       below=1e-5)
 
 # %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
-# With class weights and class numbers as labels the divisor of `F.cross_entropy` is the
-# sum of the weights of these labels, and so it is for the pieces. `reduction="sum"` gives
-# each piece's sum without a divisor of its own, so that one for all can follow:
+# With class weights, and class numbers as labels, `F.cross_entropy` divides by the sum of
+# the labels' weights. For the pieces that is the sum over the whole step. `reduction="sum"`
+# gives each piece's sum without a divisor of its own, so that one for all can follow:
 
 # %% trap="09.2" role="more"
 rare = torch.linspace(0.2, 3, 10)                 # weights of ten classes

@@ -282,11 +282,11 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # %% [markdown] trap="12.1" role="keep"
 # **Keep:** a NaN that arises in the forward pass is found on the way forward, by a hook
 # on each module. Anomaly mode sees gradients: for such a NaN it names the last operation
-# whose gradient uses its values. With cross-entropy that is the log-softmax, with an L1 or
-# a hinge loss, whose gradients hold signs alone, the last linear layer. **In your own
+# whose gradient uses its values. With cross-entropy that is the log-softmax. With an L1 or
+# a hinge loss, whose gradients hold only signs, it is the last linear layer. **In your own
 # code:** at the first loss or gradient norm that is not finite, save batch and weights,
-# and run the hooks on them. Look at both: `F.multi_margin_loss` gives a finite number for
-# logits of NaN. **Source:** PyTorch,
+# and run the hooks on them. Watch loss and norm: `F.multi_margin_loss` gives a finite number
+# for logits of NaN. **Source:** PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
 # wild:** [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36): the
@@ -1055,8 +1055,8 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # ## Five losses in a list
 #
 # A search trains five readers, one after the other, each under the same name. To choose
-# the best later it stores the last training loss of each after `backward()` and
-# the step, still a tensor. Memory grows from trial to trial.
+# the best later, it stores each reader's last training loss as it is, a tensor, after
+# `backward()` and the step. Memory grows from trial to trial.
 #
 # Trap 02.5 had a sum of losses, in a loop without `backward()`. It held the activations
 # of each batch.

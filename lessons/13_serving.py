@@ -3,7 +3,7 @@
 #
 # A model is trained, and people want to talk to it. So you write a server. At first it
 # answers one request. Then it answers several at once, out of one memory. Then that
-# memory is full, then it shall be faster, then somebody trains on what it wrote, and in
+# memory is full, then it has to be faster, then somebody trains on what it wrote, and in
 # the end somebody asks how fast it is.
 #
 # Each step is a few lines, and each has a way to be wrong that raises no error: the
@@ -305,9 +305,9 @@ claim("short rows, one arange for all: share of letters as alone",
 
 # %% [markdown] role="concept"
 # With rotations one `arange` for all is harmless: within a row every place is off by
-# the same number, and only differences count. It is not with a table of learned places,
-# nor with rotations whose speeds depend on the length (dynamic NTK, LongRoPE). Half of
-# the repair is worse than none: counted places in the prefill and a common one later
+# the same number, and only differences count. With a table of learned places it does
+# harm, and with rotations whose speeds depend on the length (dynamic NTK, LongRoPE). Half
+# of the repair is worse than none: counted places in the prefill and a common one later
 # tear a gap between prompt and answer, and the first letter is right all the same.
 # **Seen in the wild:** [unslothai/unsloth
 # 3699](https://github.com/unslothai/unsloth/issues/3699): the short prompts write
@@ -485,10 +485,10 @@ claim("Ann's next letter: total variation that Cem causes", moved,
 
 # %% [markdown] trap="13.1" role="more"
 # The count has faults of its own. A new block that starts at zero readers is never freed, and
-# the server stands still when its memory is used up. A table that is given twice, at a
+# the server stands still when its memory is used up. A table that is given back twice, at a
 # *preemption* (the request had to make room) and again at its end, frees blocks that a
-# third request has taken in between. And a shared last block that is only half full needs a
-# copy before anybody writes on, or two requests write into one slot.
+# third request has taken in between. And a shared last block that is only half full has to
+# be copied before one of its readers writes on, or two requests write into one slot.
 
 # %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
 class Blocks:
@@ -634,8 +634,8 @@ claim("share of letters as in the first request's answer",
       same(stored, before), above=0.95)
 
 # %% [markdown] trap="13.2" role="why"
-# With a key of the block alone, all nodes of the tree below that have the same letters melt
-# into one.
+# In the tree below, blocks of the same letters are different nodes. Under a key made of the
+# block alone they share one entry.
 
 # %% trap="13.2" role="why"
 draw_tree({"start": "", "A": "1st, at 0", "B behind A": "1st, at 8",
@@ -718,11 +718,13 @@ claim("chained keys: letters found for the same prompt again", again,
       expected=24)
 
 # %% [markdown] trap="13.2" role="more"
-# The second line is the same fault once more: the letters agree, and other weights computed
-# them. An *adapter* (LoRA) is a small change of the weights that a request may ask for. Whatever changes the numbers belongs into the key: the adapter, an image in the
+# The second claim is the same fault once more: the letters agree, and other weights computed
+# their keys and values. An *adapter* (LoRA) is a small change of the weights that a request
+# may ask for. Whatever changes the numbers belongs in the key: the adapter, an image in the
 # prompt, the version of the weights. It is enough in the first block, since the chain
 # carries it on. Two more: in this design, as in vLLM's, only *full* blocks have a key, and a
-# prompt that is found whole leaves no letter to compute, hence no logits. Python's `hash` is no key either:
+# prompt that is found whole leaves no letter to compute, hence no logits. Python's `hash` is
+# no key either:
 # `hash((-1,)) == hash((-2,))`.
 
 # %% trap="13.2" role="exercise" points=3 difficulty=2 minutes=12
@@ -852,7 +854,7 @@ claim("share of letters that agree, a generator for each request",
 # %% [markdown] trap="13.3" role="more" topics="a fresh generator at each step · seed + step · requests that move"
 # A server may not want to carry states along. A fresh generator with the same seed at each
 # step gives the same number each time: reproducible, and a text of few letters. With
-# `seed + step` the numbers differ, and seeds `42` and `43` share all but the first of them.
+# `seed + step` the numbers differ, but seed `43` gets those of seed `42`, one step earlier.
 # Mix seed and step into one number instead:
 
 # %% trap="13.3" role="more"
@@ -935,8 +937,8 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 # ## Word for word
 #
 # Nobody likes to wait for a whole answer, so you send each token as soon as it is there.
-# The tokens come from a byte-level tokenizer: a token is some bytes. The answer shall end
-# before the stop word `\nUser:`, behind which the model plays the other side, too.
+# The tokens come from a byte-level tokenizer: a token is some bytes. The answer has to end
+# before the stop word `\nUser:`, since the model goes on with what the user says next.
 #
 # Your test decodes the whole list of tokens at once and compares with the text. It passes.
 
@@ -1198,8 +1200,7 @@ claim("total variation between masked and valid", moved / 100, above=0.15)
 # The mask looks one letter ahead. Where only few words begin with a letter, the letters after
 # it are forced, and what the model thinks of them no longer counts: they all get
 # probability one. So a word with a likely first letter and an absurd ending gains, and a word
-# with an unlikely first letter and a sure ending loses. The product of masked steps is a
-# distribution, of another kind.
+# with an unlikely first letter and a sure ending loses.
 
 # %% trap="13.10" role="why" tags=["plumbing"]
 gains = (drawn[0] - meant[0]).argsort(descending=True)[:2].tolist()
@@ -1356,9 +1357,9 @@ plot_columns({name: run[2] for name, run in runs.items()}, form=".1f",
 
 # %% [markdown] role="concept"
 # **Told:** let nobody in whom you may have to throw out. **Measured:** never to evict costs
-# half of the throughput, since most answers are short. With whoever fits now there is a storm
-# of evictions, and about a letter is read again for each that is written. A small reserve
-# ends the storm, and is the fastest of all:
+# half of the throughput, since most answers are short. Letting in whoever fits now brings a
+# storm of evictions: for each letter that is written, about one is read again. A small
+# reserve ends the storm, and is the fastest of all:
 
 # %% role="concept"
 storm, _, fits = runs["fits now"]
@@ -1424,16 +1425,17 @@ scheduler
 # With prompts in pieces the worst wait falls: no step is longer than a piece. The wait that 99 %
 # stay below rises, as more steps carry a part of somebody's prompt, and the first token comes
 # later. Servers report these waits as *ITL* (between two tokens) or *TPOT* (their mean in an
-# answer), beside *TTFT* (to the first token), and as *goodput* the requests a second for which
-# both stay below a limit.
+# answer), beside *TTFT* (to the first token). *Goodput* is how many requests a second
+# stay below the limits that are set for both.
 
 # %% [markdown] trap="13.5" role="situation" core=true fault="a refused draft is replaced by a draw from the whole target" symptom="speculative decoding changes what the model writes, at the right acceptance rate"
 # ## A cheap writer and a dear reader
 #
-# One call of the GPT reads all weights for one letter. While reading them is what takes the
-# time, it could check several at nearly the same price. So a *draft*, the table of pairs, proposes a letter, and the GPT says whether it
-# stands. With `p` of the GPT and `q` of the draft, the letter `x` is kept with probability
-# `min(1, p[x] / q[x])`. If it is refused, the GPT draws one itself.
+# One call of the GPT reads all weights for one letter. If that reading is what takes the
+# time, a call can check several letters at nearly the same price. So a *draft*, the table of
+# pairs, proposes a letter, and the GPT says whether it stands. With `p` of the GPT and `q` of
+# the draft, the letter `x` is kept with probability `min(1, p[x] / q[x])`. If it is refused,
+# the GPT draws one itself.
 #
 # The text is fluent, and the share of drafts that are kept is what it should be.
 
@@ -1470,9 +1472,9 @@ claim("total variation, refused drafts drawn from the target", wrong / 100,
 
 # %% [markdown] trap="13.5" role="why"
 # Where the draft is too fond of a letter, refusals cut it down to what the target allows. So
-# the kept letters fill the area that both distributions have in common. Missing is exactly
-# the part of the target above the draft. A draw from all of `p` gives letters whose share is
-# already full some more.
+# the kept letters fill the area that both distributions have in common. What is missing is
+# exactly the part of the target above the draft. A draw from all of `p` adds to letters
+# whose share is already full.
 
 # %% trap="13.5" role="why" tags=["plumbing"]
 row = variation(p, q).argsort()[200]              # one context
@@ -1516,10 +1518,11 @@ from dlsys_helpers.explorers.speculation import speculation
 speculation
 
 # %% [markdown] trap="13.5" role="more" topics="keep if p >= q · a draft that takes its likeliest letter · another temperature"
-# Relatives of this fault, each seen in code. `p >= q` as the test forbids letters for ever. A
-# greedy draft scored with its soft `q`, or a draft at another temperature than the one in
-# the ratio, compares with a distribution that nobody drew from. (And the right rule can be
-# slow: in a full batch a call is limited by its products, and each refused draft costs some.)
+# Three relatives of this fault, each seen in code. The test `p >= q` keeps some letters out
+# for ever. A greedy draft scored with its soft `q`, or a draft at another temperature than
+# the one in the ratio, compares with a distribution that nobody drew from. (And the right
+# rule can be slow: in a full batch a call is limited by its products, and each refused draft
+# costs some.)
 
 # %% trap="13.5" role="more" tags=["plumbing"]
 hot = F.one_hot(q.argmax(-1), V).double()
@@ -1843,7 +1846,7 @@ claim("loss that 4 bits cost, over that without keys", lost / worth,
 # %% [markdown] trap="13.7" role="why"
 # A scale for the tensor is set by its largest entry, and all other channels have to live on
 # the few levels near zero. Here nearly all of their keys round to zero. The two channels
-# with all the levels count for no more than others do, as the queries are small there.
+# that have all the levels count no more than others, since their queries are small.
 
 # %% trap="13.7" role="why" tags=["plumbing"]
 cache = Cache()
@@ -1976,7 +1979,8 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # **Keep:** a scale is shared along the axis in which sizes are alike: for keys that is a
 # channel over tokens, for values a token. Judge by the loss, not by the error of the keys.
 # **In your own code:** print the largest absolute key of each channel; if a few stand out,
-# whole numbers of few bits with a scale for the tensor are lost. **Source:** [Liu et al. 2024, "KIVI"](https://arxiv.org/abs/2402.02750) and
+# integers of few bits with one scale for the tensor lose the others. **Source:** [Liu et al.
+# 2024, "KIVI"](https://arxiv.org/abs/2402.02750) and
 # [Hooper et al. 2024, "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:**
 # [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98):
 # perplexity 12.2 became about 10,000 with 4 bits.
@@ -1991,8 +1995,9 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # drawn. In the first step the weights are the same, so each ratio should be 1.
 #
 # The server draws at temperature 0.8 from the likeliest letters whose sum passes 0.9 (top-p).
-# It reports each log-probability under what it drew from (in vLLM `processed_logprobs`; raw
-# ones are the default). The trainer computes its own, at the same temperature.
+# It reports each log-probability under what it drew from. (vLLM does so with
+# `processed_logprobs`; its default is raw ones.) The trainer computes its own, at the same
+# temperature.
 
 # %% trap="13.8" role="break"
 def nucleus(logits, top_p):
@@ -2085,10 +2090,10 @@ claim("largest distance of a ratio from 1, with temperature and kept set",
       (mended - 1).abs().max(), below=1e-4)
 
 # %% [markdown] trap="13.8" role="more" topics="the kept mass · a forgotten temperature · noise that is honest · text that is encoded again"
-# The ratio is the kept mass, letter by letter. With the temperature forgotten, too, it runs
-# to both sides. Without a cut the *mean* ratio is then 1, though nearly every ratio is off:
-# over draws from `q` the mean of `p / q` is the sum of `p`, whatever `p` is. So look at the
-# logs. Noise that is nobody's fault, of a server in bfloat16, is small there:
+# The ratio is the kept mass, letter by letter. With the temperature forgotten, too, ratios
+# lie on both sides of 1. Without a cut the *mean* ratio is then 1, though nearly every ratio
+# is off: over draws from `q` the mean of `p / q` is the sum of `p`, whatever `p` is. So look
+# at the log ratios. Noise that is nobody's fault, of a server in bfloat16, is small there:
 
 # %% trap="13.8" role="more" tags=["plumbing"]
 mass = ((logits / 0.8).softmax(-1) * kept_sets).sum(-1)
@@ -2213,8 +2218,8 @@ claim("p99 from arrival over p99 from dispatch", true / reported, above=20)
 # %% [markdown] trap="13.9" role="why"
 # The wait is between the arrival and the place in the semaphore, and the clock starts behind
 # it. The busier the server, the more of the wait lies in front of the clock. Worst is the
-# *closed loop*: eight clients that send the next request when they have their answer. No more
-# than the server has slots, they never queue, and they report the highest throughput.
+# *closed loop*: eight clients that send the next request when they have their answer. As they
+# are no more than the server's slots, they never queue, and they report the highest throughput.
 
 # %% trap="13.9" role="why"
 busiest = max(range(16000), key=lambda i: waits[i])
@@ -2261,7 +2266,7 @@ claim("p99 from arrival, load 0.95 over load 0.5",
       from_arrival[-1] / from_arrival[1], above=3)
 
 # %% [markdown] trap="13.9" role="more" topics="means · the closed loop · pads and pieces counted as tokens"
-# A mean does not show it at half load, and throughput does not at any load below 1:
+# At half load the mean does not show the wait; throughput shows it at no load below 1:
 
 # %% trap="13.9" role="more" tags=["plumbing"]
 def closed_loop(clients=8, requests=16000, seed=SEED):
@@ -2350,8 +2355,8 @@ def first_token(arrive: list, chunks: list) -> tuple:
 #
 # ### The same in a library
 #
-# Its `generate` decodes from a cache, a `DynamicCache`, which can be cropped after a
-# refusal, and takes left-padded batches. A Llama from a configuration, with random
+# Its `generate` takes left-padded batches and decodes from a `DynamicCache`, which can be
+# cropped after a refusal. A Llama from a configuration, with random
 # weights, is enough to compare:
 
 # %% role="concept" tags=["plumbing"]
