@@ -791,8 +791,8 @@ quiet = sample([hers], 400, seed=42)[0]
 noon = sample([hers, *others], 400, seed=42)[0]   # she is row 0
 
 # %% trap="13.3" role="guess" quoted="wrong"
-guess("13.3", "At how many places of her answer does the same letter stand "
-      "at noon?", unit="%")
+guess("13.3", "How many percent of the places of her answer hold the same "
+      "letter at noon?", unit="%")
 
 # %% trap="13.3" role="look"
 percent = 100 * same(quiet, noon)
@@ -984,11 +984,11 @@ def stream(tokens):
 
 # %% trap="13.4" role="guess"
 guess("13.4", "What does the client see?",
-      choices=["`the text`, cut before the stop word",
+      choices=["the whole text, cut before the stop word",
                "letters broken, the stop word, and what stands behind it",
-               "`the text`, with some letters broken, cut before the stop "
-               "word",
-               "`the text` up to its first half letter, and an error"])
+               "the whole text, with some letters broken, cut before the "
+               "stop word",
+               "the text up to its first half letter, and an error"])
 
 # %% trap="13.4" role="look"
 received = "".join(stream(tokens))
@@ -1179,7 +1179,8 @@ meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 
 # %% trap="13.10" role="guess" quoted="right"
 guess("13.10", "Compare with the model's own odds between the twelve. "
-      "Which share of the answers would have to be other words?", unit="%")
+      "Which share of the answers would have to change to match them?",
+      unit="%")
 
 # %% trap="13.10" role="look"
 apart = [variation(a, b).item() for a, b in zip(drawn, meant)]
@@ -1826,8 +1827,8 @@ lost = nats(outlier, FourBits(tensor)) - full
 
 # %% trap="13.7" role="guess"
 guess("13.7", "Without keys, attention could only take the mean of what "
-      "was, and the loss would be higher. How much of that do the 4 bits "
-      "cost, with the two large channels?",
+      "was, and the loss would be higher. How much of that rise do the "
+      "4 bits cost, with the two large channels?",
       choices=["more than half of it, or all", "about a third of it",
                "about a tenth of it", "a hundredth, as without them"])
 
