@@ -83,6 +83,44 @@ def test_no_line_of_the_wrong_code_is_lost():
             assert {*"\n".join(broken).split("\n")} <= {*shown, ""}, trap.id
 
 
+@pytest.mark.parametrize("number", [s.number for s in STAGES])
+def test_no_slide_is_empty_and_notes_stay_through_a_trap(number):
+    for slide in made(number):
+        assert any(c.source or printed(deck.Slide("", [c])) or deck.figures([c])
+                   for c in slide.cells), slide.heading
+    for trap in catalog.traps(number):
+        assert {s.notes for s in column(number, trap.id)} == {deck.notes(trap.id)}
+
+
+@pytest.mark.parametrize("number", [s.number for s in STAGES])
+def test_who_votes_has_the_situation_and_who_voted_reads_the_letter(number):
+    for trap in catalog.traps(number):
+        asked, = [s for s in column(number, trap.id) if s.heading.endswith("Your guess")]
+        told = [c.source for c in slides.lesson(stage(number)).cells
+                if c.metadata["dlsys"].get("trap") == trap.id
+                and c.metadata["dlsys"]["role"] == "situation"]
+        assert told[-1].rpartition("\n\n")[2] in words(asked), trap.id
+        measured, = [s for s in column(number, trap.id) if s.heading.endswith("Measured")]
+        listed = [li.get_text() for li in BeautifulSoup(words(asked), "html.parser").select("li")]
+        if listed:
+            letter, said = re.search(r"Measured: ([A-D]), “(.*?)”\.", words(measured)).groups()
+            assert listed["ABCD".index(letter)] == said.replace("`", ""), trap.id
+
+
+def test_a_repair_that_is_no_code_says_what_to_decide():
+    repair, = [s for s in column(7, "07.3") if s.heading.endswith("Repair")]
+    assert "give the body a rate of its own" in words(repair)
+
+
+def test_an_explorer_has_its_own_name_and_its_picture_what_it_says():
+    found = {s.heading: s for s in made(7) if s.heading.startswith("## Explore")}
+    assert list(found) == [f"## Explore: {name}" for name in (
+        "Output size", "Receptive field", "Forgetting")]
+    cell, = found["## Explore: Forgetting"].cells
+    assert "Adam, 100 steps" in cell.outputs[0].metadata["image/png"]["alt"]
+    assert "controls" in found["## Explore: Forgetting"].notes
+
+
 def test_a_third_of_the_slides_shows_a_picture():
     found = [s for entry in STAGES for s in made(entry.number)]
     assert sum(bool(deck.figures(s.cells)) for s in found) >= len(found) / 3
@@ -101,6 +139,10 @@ def test_a_repair_shows_what_is_new_and_nothing_that_only_reports():
     code = "x = 1\n\ny = g(x)\nprint(\n    y)\nclaim('y', y, above=0)"
     assert deck.changed(code, ["x = 1\ny = f(x)"]) == "y = g(x)"
     assert deck.changed("x = 1\nprint(x)", ["x = 1"]) == "x = 1"
+    code = "def f():\n    return 1\n\n\nprint(2)\n\ny = f()\n"
+    assert deck.changed(code, []) == "def f():\n    return 1\n\ny = f()"
+    long = "\n\n".join(f"x = {n}" for n in range(12))
+    assert deck.changed(long, []) == long.replace("\n\n", "\n")
 
 
 def test_the_beginning_of_a_text_is_its_first_sentences():

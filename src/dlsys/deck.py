@@ -4,7 +4,8 @@ nbconvert turns cells into slides of reveal.js. slides_template/ holds reveal.js
 plugin/notes.js, the speaker view, of release 6.0.2, from dist/ of the npm package; nbconvert would
 load them from a network. A trap is a column: the wrong code, the question, what was measured, the
 cause in a picture, the repair, what to keep with the exercise. What a lesson says besides stays in
-the lesson. Down goes on in a trap, right leaves it for the next one.
+the lesson. Down goes on in a trap, right leaves it for the next one. The speaker view has a trap's
+notes on all its slides.
 """
 
 from __future__ import annotations
@@ -64,12 +65,24 @@ def slides(book: NotebookNode) -> Iterator[Slide]:
             yield from trap_slides([c for c in book.cells if _trap(c) == trap])
         elif not trap and cell.cell_type == "markdown":
             section = next(iter(_SECTION.findall(cell.source)), section)
-        elif not trap and _role(cell) in ("concept", "explore"):
+        elif not trap and "explorer" in cell.metadata.get("dlsys", {}):
+            yield explored(cell)
+        elif not trap and _role(cell) == "concept":
             for drawn in figures(_outputs(cell)):
-                # An explorer's picture says nothing of itself; its controls are in the lesson.
-                drawn.outputs[0].metadata.setdefault("image/png", {}).setdefault("alt", section)
                 yield Slide(f"## {section}", [drawn], first=True)
     yield from texts(book, "summary")
+
+
+def explored(cell: NotebookNode) -> Slide:
+    """The picture of an explorer, under its own name: the section that it stands in is another's.
+
+    What it says of itself becomes the description of its picture.
+    """
+    said = cell.outputs[0].data["text/plain"]
+    drawn = figures(_outputs(cell))[0]
+    drawn.outputs[0].metadata.setdefault("image/png", {})["alt"] = said
+    return Slide(f"## Explore: {said.partition(':')[0]}", [drawn], first=True,
+                 notes="**Live:** the lesson has its controls. Ask for a guess, then move one.")
 
 
 def texts(book: NotebookNode, role: str) -> Iterator[Slide]:
@@ -104,20 +117,37 @@ def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
     told = [_text(situation)]
     before = told if high([*told, *broken]) <= FULL - HEADING else []
     code, *further = code_pages(broken)
-    yield Slide(f"## {number} {title}", [*before, code], first=True, notes=notes(number))
-    yield from (Slide(f"### {number} {title}", [more]) for more in further)
-    bodies = ([[*([] if before else told), asked]], [measured(by_role)], [cause(by_role)],
+    say = notes(number)
+    yield Slide(f"## {number} {title}", [*before, code], first=True, notes=say)
+    yield from (Slide(f"### {number} {title}", [more], notes=say) for more in further)
+    bodies = ([guessed(told, broken, asked)], [measured(by_role)], [cause(by_role)],
               repaired(by_role, broken), [kept(by_role, number)])
     for step, found in zip(STEPS, bodies, strict=True):
         heading = f"### {number} {step.format(fault=catalog.trap(number).fault)}"
-        yield from (Slide(heading, body) for body in found)
+        yield from (Slide(heading, body, notes=say) for body in found)
+
+
+def guessed(told: list[NotebookNode], broken: list[NotebookNode],
+            asked: NotebookNode) -> list[NotebookNode]:
+    """The situation and the question, which a class reads while it thinks; code if it is short."""
+    whole = [*told, *broken, asked]
+    return whole if high(whole) <= FULL * 2 // 3 else [*told, asked]
 
 
 def measured(by_role: dict) -> list[NotebookNode]:
-    """What came of the guess, and the first figure of the look; without one, what it printed."""
+    """What came of the guess, and the first figure of the look; without one, what it printed.
+
+    A choice is named with its letter, by which the class has voted.
+    """
+    choices = _choices(by_role["guess"][0])
+    letters = {f"“{choice}”": f"{letter}, “{choice}”"
+               for letter, choice in zip("ABCD", choices, strict=False)}
     shown = [c for role in ("look", "why", "repair") for c in by_role.get(role, [])
              if c.cell_type == "code" and "measured" in c.metadata.get("tags", [])]
     answer = [part for c in shown for part in _outputs(c)]
+    for part in answer:
+        for choice, lettered in letters.items():
+            part.source = part.source.replace(choice, lettered)
     seen = [part for c in by_role["look"] if c.cell_type == "code" and c not in shown
             for part in _outputs(c)]
     return [*(figures(seen)[:1] or seen[:1]), *answer]
@@ -135,19 +165,33 @@ def why_figures(by_role: dict) -> list[NotebookNode]:
 
 
 def repaired(by_role: dict, broken: list[NotebookNode]) -> list[list[NotebookNode]]:
-    """The lines of the repair that the wrong code has not, and what they print or draw.
+    """What the repair says, its lines that the wrong code has not, and what they print or draw.
 
-    A figure that has no room below them comes on a slide of its own.
+    A figure that has no room below them comes on a slide of its own. Where a repair is a decision
+    and no code, its words stand alone.
     """
+    said = by_role["repair"][0]
+    text = said.source if said.cell_type == "markdown" else ""
     cells = [c for c in by_role["repair"] if c.cell_type == "code" and not _folded(c)]
     cells = cells or [c for c in by_role["repair"] if c.cell_type == "code"][:1]
     new = [_code(c, changed(c.source, [b.source for b in broken])) for c in cells[:1]]
     seen = [part for c in by_role["repair"] if c.cell_type == "code" for part in _outputs(c)]
-    code, drawn = code_pages(new)[:1], figures(seen)[:1]
+    code = code_pages(new)[:1] if any(c.source for c in new) else []
+    drawn = figures(seen)[:1]
+    if not code:
+        return [[_text(beginning(text, 3)), *drawn]]
     room = FULL - HEADING - high(code)
-    if drawn:
-        return [[*code, *drawn]] if room >= FIGURE else [code, drawn]
-    return [[*code, *[part for part in seen if high([part]) <= room][:1]]]
+    shown = [part for part in seen if high([part]) <= room][:1]
+    lead = [_text(beginning(text, 1))] if text else []
+    if drawn and room < FIGURE:
+        return [[*fitting(lead, code), *code], drawn]
+    return [[*fitting(lead, [*code, *(drawn or shown)]), *code, *(drawn or shown)]]
+
+
+def fitting(lead: list[NotebookNode], cells: list[NotebookNode]) -> list[NotebookNode]:
+    """The words that lead to these cells, or none where a slide has no room for both."""
+    most = FULL - HEADING - (FIGURE if figures(cells) else 0)
+    return lead if high([*lead, *cells]) <= most else []
 
 
 def kept(by_role: dict, number: str) -> list[NotebookNode]:
@@ -170,13 +214,17 @@ def kept(by_role: dict, number: str) -> list[NotebookNode]:
 
 
 def changed(code: str, before: Iterable[str]) -> str:
-    """The lines of a repair that do not stand in the wrong code and do more than report."""
+    """The lines of a repair that do not stand in the wrong code and do more than report.
+
+    Empty lines between them stay, unless one slide could not take them.
+    """
     known = {line.strip() for text in before for line in text.splitlines()}
     reports = {n for node in ast.parse(code).body if _REPORT.match(ast.unparse(node))
                for n in range(node.lineno, node.end_lineno + 1)}
-    lines = [line for n, line in enumerate(code.splitlines(), 1)
-             if line.strip() and n not in reports]
-    return "\n".join([line for line in lines if line.strip() not in known] or lines)
+    lines = [line for n, line in enumerate(code.splitlines(), 1) if n not in reports]
+    new = [line for line in lines if not line.strip() or line.strip() not in known]
+    found = "\n".join(new if any(map(str.strip, new)) else lines).strip("\n")
+    return re.sub(r"\n{2,}", "\n\n" if len(found.splitlines()) <= CODE_LINES else "\n", found)
 
 
 def beginning(text: str, sentences: int) -> str:
@@ -233,13 +281,24 @@ def _question(cell: NotebookNode, number: str) -> NotebookNode:
     """The question of a guess with its choices, as its cell stored them; or a text."""
     if cell.cell_type == "markdown":
         return _text(cell.source)
-    stored = "\n".join(out.data.get("text/plain", "") for out in cell.outputs if "data" in out)
-    asked, *choices = stored.splitlines()
-    asked = f"**{asked.removeprefix('Your guess: ')}**"
-    if choices and choices[0].startswith("  - a number"):
+    asked = f"**{_stored(cell)[0].removeprefix('Your guess: ')}**"
+    choices = _choices(cell)
+    if not choices:
         return _text(f'{asked}<span data-guess="{number}"></span>')
-    listed = "\n".join(f"<li>{inline(choice.removeprefix('  - '))}</li>" for choice in choices)
+    listed = "\n".join(f"<li>{inline(choice)}</li>" for choice in choices)
     return _text(f'{asked}\n\n<ol class="choices" data-guess="{number}">{listed}</ol>')
+
+
+def _stored(cell: NotebookNode) -> list[str]:
+    """The lines that a guess has stored: the question, then a line for each choice."""
+    return "\n".join(out.data.get("text/plain", "") for out in cell.get("outputs", [])
+                     if "data" in out).splitlines()
+
+
+def _choices(cell: NotebookNode) -> list[str]:
+    """The choices of a guess; none where it asks for a number."""
+    found = [line.removeprefix("  - ") for line in _stored(cell)[1:]]
+    return [] if found and found[0].startswith("a number") else found
 
 
 def high(cells: Iterable[NotebookNode]) -> int:

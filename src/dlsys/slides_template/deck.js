@@ -3,7 +3,10 @@
 "use strict";
 
 const HEIGHT = 720; // pixels
-const LARGEST = 125, LEAST_WITH_CODE = 100, LEAST = 80; // percent of the usual size of letters
+// Percent of the usual size of letters; words alone may be larger than those beside a figure.
+const LARGEST = 150, LARGEST_WITH_FIGURE = 125, LEAST_WITH_CODE = 100, LEAST = 80;
+// Pixels in height below which letters give way to a figure, and below which a figure gives way.
+const FIGURE = 420, LEAST_FIGURE = 300;
 
 function tooLarge(slide) {
   return slide.scrollHeight > HEIGHT
@@ -16,13 +19,16 @@ function fit(slide) {
   if (!slide || slide.querySelector("section")) return;
   const least = slide.querySelector(".jp-InputArea pre") ? LEAST_WITH_CODE : LEAST;
   const figures = [...slide.querySelectorAll("img")];
-  for (const wrap of [false, true]) {
+  const largest = figures.length ? LARGEST_WITH_FIGURE : LARGEST;
+  const tries = [[false, LEAST_FIGURE, least], [true, LEAST_FIGURE, least]];
+  if (figures.length) tries.unshift([false, FIGURE, 100]);
+  for (const [wrap, height, smallest] of tries) {
     slide.classList.toggle("wrap", wrap);
-    for (let size = LARGEST; size >= least; size -= 5) {
+    for (let size = largest; size >= smallest; size -= 5) {
       slide.style.fontSize = `${size}%`;
       figures.forEach((img) => { img.style.maxHeight = ""; });
-      const over = slide.scrollHeight - HEIGHT;
-      figures.forEach((img) => { img.style.maxHeight = `${Math.max(300, img.offsetHeight - Math.max(0, over))}px`; });
+      const over = Math.max(0, slide.scrollHeight - HEIGHT);
+      figures.forEach((img) => { img.style.maxHeight = `${Math.max(height, img.offsetHeight - over)}px`; });
       if (!tooLarge(slide)) return;
     }
   }
