@@ -563,10 +563,9 @@ claim("old digits: what one rate costs", old["frozen"] - old["one rate"],
       above=0.08)
 
 # %% [markdown] trap="07.3" role="why"
-# The popular advice says that one rate for all destroys the body and with it the
-# result. With these fifty examples and Adam it gives the *best* of the four readers of
-# the new digits. What it destroys is the old task, for which nothing in the new loss
-# speaks.
+# The new loss speaks of the new digits only. At the head's rate they push the body so
+# far that the old head no longer reads it. Popular advice says that the new task
+# suffers, too: with these fifty examples and Adam one rate reads it *best*.
 
 # %% trap="07.3" role="why"
 plot_lines(range(1, 101),

@@ -113,7 +113,7 @@ def test_the_speaker_view_has_the_notes_of_a_trap(first):
     view = opened.value
     expect(view.locator(".speaker-controls-notes")).to_contain_text("Live:", timeout=20_000)
     view.close()
-    assert first.locator("section.present aside.notes").is_hidden()
+    assert first.locator("section.present section.present aside.notes").is_hidden()
 
 
 def test_a_room_stands_in_a_frame_and_is_about_the_trap_of_the_slide(page, tmp_path):

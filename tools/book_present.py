@@ -1,4 +1,4 @@
-"""A presenter's page for each stage: three plans by the clock, what to break live, the questions.
+"""A presenter's page for each stage: plans by the clock, what to break live, the questions.
 
 The plans are made from the catalog and the lessons; what to change live and what is asked comes
 from book/present.yml, which is written by hand.
@@ -7,12 +7,14 @@ from book/present.yml, which is written by hand.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import yaml
 from nbformat import NotebookNode
 
+from dlsys import deck
 from dlsys_helpers import catalog
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
@@ -21,19 +23,20 @@ from dlsys_helpers.stages import Stage, stage
 from tools import book_minutes, book_pages, book_traps
 
 DATA = ROOT / "book" / "present.yml"
-OPENING, CLOSING, QUESTIONS = 5, 5, 5  # minutes; the questions take what is left, at least these
 GUESS, RUN, COMPARE = 2, 2, 3  # a show of hands, a live run, comparing answers after an exercise
 
 
 class Frame(NamedTuple):
-    """A session: its length and pause, the most core traps, those with their exercise first, and
-    whether other traps, the quiz and the GPU section may follow."""
+    """A session: its length and pause, the most core traps, those with their exercise first,
+    whether other traps, the quiz and the GPU section may follow, and the minutes of the opening, of
+    the closing and at least of the questions, which take what is left."""
 
     minutes: int
     pause: int
     traps: int
     solved: int
     long: bool = False
+    edge: int = 5
 
 
 class Block(NamedTuple):
@@ -44,7 +47,8 @@ class Block(NamedTuple):
     trap: str = ""
 
 
-FRAMES = (Frame(45, 0, 2, 1), Frame(90, 5, 4, 2), Frame(180, 15, 5, 5, long=True))
+FRAMES = (Frame(20, 0, 1, 0, edge=2), Frame(45, 0, 2, 1), Frame(90, 5, 4, 2),
+          Frame(180, 15, 5, 5, long=True))
 
 
 def pages(lessons: book_pages.Lessons) -> dict[str, str]:
@@ -80,10 +84,11 @@ def data() -> dict[int, dict]:
 
 def plan(lesson: NotebookNode, frame: Frame) -> list[Block]:
     """The blocks of a session, in order; they add up to its minutes."""
-    traps = catalog.traps(lesson.metadata.dlsys.stage)
-    core = [[shown_block(lesson, t), solved_block(t)] for t in traps if t.core]
-    rest = [[shown_block(lesson, t), solved_block(t)] for t in traps if not t.core]
-    left = frame.minutes - OPENING - CLOSING - QUESTIONS - frame.pause
+    traps, slides = catalog.traps(lesson.metadata.dlsys.stage), first_slides(lesson)
+    both = {t: [shown_block(lesson, t, slides[t.id]), solved_block(t)] for t in traps}
+    core = [blocks for t, blocks in both.items() if t.core]
+    rest = [blocks for t, blocks in both.items() if not t.core]
+    left = frame.minutes - 3 * frame.edge - frame.pause
     pairs, left = fitting(core, left, frame.solved)
     alone = [[shown] for shown, _ in core if shown.trap not in {b.trap for b in pairs}]
     told, left = fitting(alone, left, frame.traps - len(pairs) // 2)
@@ -93,9 +98,10 @@ def plan(lesson: NotebookNode, frame: Frame) -> list[Block]:
     more, left = fitting([[block] for block in extras(lesson)], left, frame.long * 2)
     places = [t.id for t in traps]
     blocks = sorted([*pairs, *told, *late, *others], key=lambda block: places.index(block.trap))
-    return [Block(OPENING, "The situation of the stage"), *paused([*blocks, *more], frame.pause),
-            Block(CLOSING, "What you take with you"),
-            Block(QUESTIONS + left, "Questions, and what ran over")]
+    return [Block(frame.edge, "The situation of the stage"),
+            *paused([*blocks, *more], frame.pause),
+            Block(frame.edge, "What you take with you"),
+            Block(frame.edge + left, "Questions, and what ran over")]
 
 
 def fitting(groups: Iterable[list[Block]], left: int, most: int) -> tuple[list[Block], int]:
@@ -108,7 +114,14 @@ def fitting(groups: Iterable[list[Block]], left: int, most: int) -> tuple[list[B
     return taken, left
 
 
-def shown_block(lesson: NotebookNode, trap: Trap) -> Block:
+def first_slides(lesson: NotebookNode) -> dict[str, int]:
+    """The number of the slide with which each trap begins, as `dlsys slides` counts them."""
+    found = ((re.match(r"## (\d\d\.\d+) ", slide.heading), number)
+             for number, slide in enumerate(deck.slides(lesson), 1))
+    return {heading[1]: number for heading, number in found if heading}
+
+
+def shown_block(lesson: NotebookNode, trap: Trap, slide: int) -> Block:
     """A trap as it is shown: what its own page holds, told, with a guess and a live run."""
     told = [*book_traps.cells(lesson, trap.id, "situation", "markdown"),
             *book_pages.shown(book_traps.cells(lesson, trap.id, "break")),
@@ -117,7 +130,7 @@ def shown_block(lesson: NotebookNode, trap: Trap) -> Block:
             *book_traps.cells(lesson, trap.id, "keep", "markdown")]
     page = f"[{trap.id} {book_pages.plain(trap.name)}](../{book_traps.name(trap.id)}.md)"
     return Block(math.ceil(GUESS + RUN + book_minutes.minutes(told)),
-                 f"Trap {page}: code, guess, look, why, repair", trap.id)
+                 f"Trap {page}, from slide {slide}: code, guess, look, why, repair", trap.id)
 
 
 def solved_block(trap: Trap) -> Block:
@@ -160,9 +173,10 @@ def clock(blocks: list[Block]) -> str:
 def page(entry: Stage, lesson: NotebookNode, written: dict) -> str:
     """The presenter's page of one stage."""
     parts = [f"# Present stage {entry.number}: {entry.title}",
-             f"`dlsys slides {entry.number}` makes the slides. Beside them, keep your copy of the "
-             f"lesson open, from `dlsys start {entry.number}`: it has no outputs yet, so break "
-             f"things there. [The lesson](../notebooks/{entry.stem}.ipynb) has those of a run."]
+             f"`dlsys slides {entry.number}` makes the slides; {{kbd}}`G`, a number and Enter lead "
+             "to the slide that a plan names. Beside them, keep your copy of the lesson open, from "
+             f"`dlsys start {entry.number}`: it has no outputs yet, so break things there. "
+             f"[The lesson](../notebooks/{entry.stem}.ipynb) has those of a run."]
     for frame in FRAMES:
         blocks = plan(lesson, frame)
         parts += [f"## {frame.minutes} minutes", clock(blocks), left_out(entry.number, blocks)]
@@ -213,9 +227,11 @@ def overview(stages: list[Stage], lessons: book_pages.Lessons) -> str:
         "dlsys slides 1 --out first.html     # or where you say\n```",
         "A trap is a column of six slides, seven or eight where its code is long: the wrong code, "
         "the question, what was measured, the cause in a picture, the lines that repair it, what "
-        "to keep with the exercise and its clock. Drawings of the lesson stand between the traps. "
-        "{kbd}`Space` goes on, "
-        "{kbd}`→` skips to the next trap, {kbd}`D` switches between light and dark, {kbd}`?` lists "
-        "all keys. Print to PDF from the address with `?view=print` at its end.",
+        "to keep with the exercise and its clock. Drawings of the lesson stand between the traps; "
+        "what an explorer draws has its controls in the lesson. {kbd}`Space` goes on, "
+        "{kbd}`→` skips to the next trap, {kbd}`G` and a number lead to a slide, {kbd}`S` opens "
+        "the speaker view with a trap's questions on each of its slides, {kbd}`D` switches between "
+        "light and dark, {kbd}`?` lists all keys. Print to PDF from the address with `?view=print` "
+        "at its end.",
         book_pages.table(("Stage", "Page", "Traps", "Minutes to read", "Minutes of exercises"),
                          rows)]) + "\n"

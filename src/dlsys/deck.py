@@ -264,7 +264,7 @@ def _outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
             yield _text(f"**{data.get('text/plain', '').strip()}**\n\n{hands}")
         elif "image/png" in data:
             data = {"image/png": data["image/png"]}
-            yield _output(nb4.new_output("display_data", data, metadata=output.metadata))
+            yield _output(nb4.new_output("display_data", data, metadata=deepcopy(output.metadata)))
         elif output.output_type == "stream" and output.name == "stdout":
             yield _output(_printed(output.text))
         elif not _folded(cell) and "text/plain" in data:

@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     write(out, deck.html(slides, f"{stage.number}. {stage.title}"))
     print(f"{len(slides)} slides: {out}. Open the file in a browser: space goes on, right skips to "
           "the next trap, 1 to 4 count hands for A to D, T starts an exercise's clock, S opens the "
-          "speaker view, R shows a room, D switches between light and dark, ? lists all keys.")
+          "speaker view, G and a number lead to a slide, R shows a room, D switches between light "
+          "and dark, ? lists all keys.")
     return 0
 
 
