@@ -107,7 +107,10 @@ def pages(parts: Iterable, size, most: int) -> Iterator[list]:
 
 
 def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
-    """The slides of one trap: its code, on two where it is long, then STEPS."""
+    """The slides of one trap: its code, on two where it is long, then STEPS.
+
+    Above the code stands the situation, or as much of it as there is room for: its first sentence.
+    """
     by_role = {role: [c for c in cells if _role(c) == role] for role in map(_role, cells)}
     first, *rest = (c.source for c in by_role["situation"])
     number, title = _HEADING.match(first).groups()
@@ -115,8 +118,9 @@ def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
     broken = [_code(c) for c in by_role["break"] if c.cell_type == "code" and not _folded(c)]
     asked = _question(by_role["guess"][0], number)
     told = [_text(situation)]
-    before = told if high([*told, *broken]) <= FULL - HEADING else []
     code, *further = code_pages(broken)
+    before = (told if high([*told, *broken]) <= FULL - HEADING else
+              fitting([_text(beginning(situation, 1))], [code]))
     say = notes(number)
     yield Slide(f"## {number} {title}", [*before, code], first=True, notes=say)
     yield from (Slide(f"### {number} {title}", [more], notes=say) for more in further)

@@ -14,13 +14,14 @@ function tooLarge(slide) {
 }
 
 // The largest letters with which a slide stays within its frame; all its sizes are in em. A figure
-// takes the room that the words leave, and a printed line that is still too long is wrapped.
+// takes the room that the words leave. A printed line that is too long at the usual size is wrapped.
 function fit(slide) {
   if (!slide || slide.querySelector("section")) return;
-  const least = slide.querySelector(".jp-InputArea pre") ? LEAST_WITH_CODE : LEAST;
+  const code = slide.querySelector(".jp-InputArea pre"), printed = slide.querySelector("pre");
   const figures = [...slide.querySelectorAll("img")];
   const largest = figures.length ? LARGEST_WITH_FIGURE : LARGEST;
-  const tries = [[false, LEAST_FIGURE, least], [true, LEAST_FIGURE, least]];
+  const tries = [[false, LEAST_FIGURE, printed ? LEAST_WITH_CODE : LEAST],
+    [true, LEAST_FIGURE, code ? LEAST_WITH_CODE : LEAST]];
   if (figures.length) tries.unshift([false, FIGURE, 100]);
   for (const [wrap, height, smallest] of tries) {
     slide.classList.toggle("wrap", wrap);
