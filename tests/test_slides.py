@@ -141,6 +141,10 @@ def test_a_repair_shows_what_is_new_and_nothing_that_only_reports():
     assert deck.changed("x = 1\nprint(x)", ["x = 1"]) == "x = 1"
     code = "def f():\n    return 1\n\n\nprint(2)\n\ny = f()\n"
     assert deck.changed(code, []) == "def f():\n    return 1\n\ny = f()"
+    before = "def f(x):\n    for y in x:\n        g(y)"
+    assert deck.changed("def f(x):\n    k = 1\n    for y in x:\n        h(y)", [before]) == (
+        "def f(x):\n    k = 1\n    for y in x:\n        h(y)")
+    assert deck.changed("def f(x):\n    for y in x:\n        g(y)\nf(3)", [before]) == "f(3)"
     long = "\n\n".join(f"x = {n}" for n in range(12))
     assert deck.changed(long, []) == long.replace("\n\n", "\n")
 

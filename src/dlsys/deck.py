@@ -220,15 +220,31 @@ def kept(by_role: dict, number: str) -> list[NotebookNode]:
 def changed(code: str, before: Iterable[str]) -> str:
     """The lines of a repair that do not stand in the wrong code and do more than report.
 
-    Empty lines between them stay, unless one slide could not take them.
+    The lines stay that open the block of such a line, and empty lines between them, unless one
+    slide could not take those.
     """
     known = {line.strip() for text in before for line in text.splitlines()}
     reports = {n for node in ast.parse(code).body if _REPORT.match(ast.unparse(node))
                for n in range(node.lineno, node.end_lineno + 1)}
     lines = [line for n, line in enumerate(code.splitlines(), 1) if n not in reports]
-    new = [line for line in lines if not line.strip() or line.strip() not in known]
-    found = "\n".join(new if any(map(str.strip, new)) else lines).strip("\n")
+    new = {n for n, line in enumerate(lines) if line.strip() and line.strip() not in known}
+    new |= {opening for n in new for opening in openings(lines, n)}
+    found = "\n".join(line for n, line in enumerate(lines)
+                      if not new or n in new or not line.strip()).strip("\n")
     return re.sub(r"\n{2,}", "\n\n" if len(found.splitlines()) <= CODE_LINES else "\n", found)
+
+
+def openings(lines: list[str], n: int) -> Iterator[int]:
+    """The lines in whose blocks line n stands, the innermost first."""
+    inner = _indent(lines[n])
+    for above in range(n - 1, -1, -1):
+        if lines[above].strip() and _indent(lines[above]) < inner:
+            inner = _indent(lines[above])
+            yield above
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def beginning(text: str, sentences: int) -> str:
