@@ -3256,10 +3256,16 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** flash reaches 36 % of the card's rate, as published.
-# Attention written out takes 16 times as long, with 9.9 GB on top where flash needs 34
-# MB. And your stage's kernel, a page of Triton, takes 7 % longer than torch's for one
-# head.
+# **On the H100 of the record** flash reaches 36 % of the card's rate, as published. Torch's
+# `math` form takes 16 times as long, with 9.9 GB on top where flash needs 34 MB. Not all of
+# that is traffic. Given 16 bits, this form computes in float32: each tensor of scores takes
+# 4 GiB, not the 2 that you counted, and the products miss the rate of 16 bits.
+#
+# Your stage's kernel, a page of Triton, takes 7 % longer than torch's for one head, though
+# it computes the hidden half of the scores, too. But one head does not fill the card: of
+# the sixteen above, without a mask and so with twice the products, torch does one in 96 µs,
+# and this one alone takes it 118. Bytes and launches cost what you counted: stride 8 takes
+# 4.2 times as long as stride 1, ten small operations 9.8 times as long as one.
 #
 # **Keep:** count bytes, sectors and launches before you measure; what the clock says
 # beyond them is a question for the profiler. A record compares with the datasheet of its

@@ -179,9 +179,10 @@ def predictions(lessons: Lessons) -> list[str]:
         return []
     return [f"## {gpu_tables.finding(found)}", raw(gpu_tables.drawing(found)),
             "Each mark is a number that a lesson predicted from counted bytes, FLOPs or orders and "
-            "a datasheet, before anything ran: a square for bytes, a dot for anything else. The "
+            "a datasheet, without a clock: a square for bytes, a dot for anything else. The "
             "band holds what came within 20 %. Predictions from the full rate of the multipliers "
-            "are least times: nothing reaches that rate. The furthest off are these; the lesson "
+            "are least times: nothing reaches that rate. A gap is predicted as a bound, and less "
+            "is better. Each was measured in one run. The furthest off are these; the lesson "
             "says what they leave out.",
             table(("Stage", "Asked", "Predicted", "Measured"), [
                 (f"[{int(pair.stage)}](notebooks/{stage(int(pair.stage)).stem}.ipynb)",

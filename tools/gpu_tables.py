@@ -13,7 +13,8 @@ from bs4 import BeautifulSoup
 NEAR = 1.2                       # within 20 % counts as near
 LEAST, MOST = 1 / 16, 16         # ends of the axis
 WIDTH, LEFT, RIGHT, ROW, TOP = 440, 64, 30, 22, 6
-BYTES = re.compile(r"\b(memory|bytes held|MB|GB)\b")
+BYTES = re.compile(r"\b(memory|MB|GB)\b")
+COUNTED = "bytes held"           # stage 10 counts them in the small and in the real stack
 TICKS = {1 / 16: "1/16", 1 / 4: "1/4", 1: "as predicted", 4: "4 times", 16: "16 times"}
 
 
@@ -38,6 +39,7 @@ class Pair(NamedTuple):
     asked: str
     predicted: str
     measured: str
+    above: str = ""                  # the question before it, where this one asks "the same"
 
     @property
     def ratio(self) -> float:
@@ -46,7 +48,7 @@ class Pair(NamedTuple):
 
     @property
     def in_bytes(self) -> bool:
-        return bool(BYTES.search(self.asked))
+        return bool(BYTES.search(self.asked + self.above))
 
     @property
     def near(self) -> bool:
@@ -54,17 +56,23 @@ class Pair(NamedTuple):
 
 
 def pairs(stage: str, outputs: Iterator[str]) -> Iterator[Pair]:
-    """The pairs in the tables of a lesson's GPU section, from the HTML of its stored outputs."""
+    """The pairs in the tables of a lesson's GPU section, from the HTML of its stored outputs.
+
+    A row whose measurement is a count as well is left out.
+    """
     for output in outputs:
         table = BeautifulSoup(output, "html.parser").select_one(".dlsys-gpu > table")
         head = [cell.text for cell in table.select("th")] if table else []
         if "measured" not in head:
             continue
         predicted = next(i for i, name in enumerate(head) if name.startswith("predicted"))
+        last = ""
         for line in table.select("tbody tr"):
             cells = [cell.text for cell in line.select("td")]
-            pair = Pair(stage, cells[0], cells[predicted], cells[head.index("measured")])
-            if _number(pair.predicted) and _number(pair.measured):
+            pair = Pair(stage, cells[0], cells[predicted], cells[head.index("measured")],
+                        last if cells[0].endswith("the same") else "")
+            last = pair.asked
+            if COUNTED not in last and _number(pair.predicted) and _number(pair.measured):
                 yield pair
 
 
