@@ -1903,8 +1903,9 @@ answers
 # %% [markdown] role="gpu"
 # **On the H100 of the record** the loop over 400 tensors takes 26 ms, with 1,000
 # numbers in each as with 250,000: that is the price of orders. Fused, the same step
-# takes less than a twentieth of it. But fused is not free of it: 400 tensors of 1,000
-# numbers take 1.0 ms, of 250,000 numbers 1.1 ms.
+# takes less than a twentieth of it. Against `foreach`, the default on a GPU, it takes
+# about a third of the time in all three shapes. But fused pays for orders as well: 400
+# tensors of 1,000 numbers take 1.0 ms, of 250,000 numbers 1.1 ms.
 #
 # With four large tensors the loop is no slower than `foreach`. Fused takes 0.38 of the
 # loop's time where 0.5 was predicted: `cost` sees what is written. With what is read as

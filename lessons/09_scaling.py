@@ -1228,10 +1228,10 @@ print("events around the last one, itself among them:", around)
 claim("the same in fifty steps as before", 50 * len(found), expected=250)
 
 # %% [markdown] trap="09.10" role="more"
-# `tolist()` fetches both numbers with one copy, the only time that these fifty steps
-# wait. On a GPU a copy may wait, too, and shows in the trace as a `cudaStreamSynchronize`;
-# from pinned memory, with `non_blocking=True`, it does not have to. The GPU section at the
-# end measures both.
+# `tolist()` fetches both numbers with one copy, the only time that these fifty steps wait.
+# On a GPU a copy may wait, too, and shows in the trace as a `cudaStreamSynchronize`; from
+# pinned memory, with `non_blocking=True`, it does not have to. The GPU section at the end
+# counts such waits and times both kinds of memory.
 
 # %% [markdown] trap="09.10" role="more"
 # `torch.compile` runs Python once, writes down the tensor operations as a graph, and puts
