@@ -58,9 +58,12 @@ def test_the_phrases_come_from_other_repositories_than_the_rows():
     told = yaml.safe_load((book_finder.BOOK / "symptoms.yml").read_text("utf-8"))["groups"]
     ours = {source.partition("#")[0].lower() for group in told.values() for row in group
             for source in row.get("source", ())}
-    phrases = yaml.safe_load(finder_record.PHRASES.read_text("utf-8"))
-    assert len(phrases) == len({phrase["said"] for phrase in phrases}) == 60
-    assert ours.isdisjoint(phrase["from"].partition("#")[0].lower() for phrase in phrases)
+    seen, fresh = ({phrase["from"].partition("#")[0].lower()
+                    for phrase in finder_record.phrases(name)} for name in ("seen", "fresh"))
+    assert ours.isdisjoint(seen | fresh)
+    assert seen.isdisjoint(fresh)
+    phrases = finder_record.phrases("seen") + finder_record.phrases("fresh")
+    assert len(phrases) == len({phrase["said"] for phrase in phrases}) == 60 + 56
     assert {trap for phrase in phrases for trap in phrase.get("traps", ())} <= {
         trap.id for trap in catalog.traps()}
 
@@ -232,7 +235,10 @@ def test_words_that_fit_nothing_leave_all_rows_and_say_so(finder):
 def test_the_page_says_how_well_it_answers(html):
     got = json.loads(book_finder.RECORD.read_text("utf-8"))
     text = " ".join((html / "symptoms.html").read_text("utf-8").split())
-    assert f"among the first three for {got['found']} of {got['with']}" in text
+    fresh, seen = got["fresh"], got["seen"]
+    assert (f"among the first three for {fresh['found']} of {fresh['with']} "
+            f"({got['gathered']['found']} on the day") in text
+    assert f"it is {seen['found']} of {seen['with']} and" in text
 
 
 def test_without_a_script_all_rows_stand_and_no_box(browser, html):

@@ -79,10 +79,15 @@ def page(lessons: book_pages.Lessons) -> str:
 def measured() -> str:
     """What the finder does on phrases of people who asked, see tests/test_find.py."""
     got = json.loads(RECORD.read_text("utf-8"))
-    return (f"On {got['with'] + got['without']} phrases that people wrote in public threads, "
-            f"gathered before and apart from these lines, the right cause is among the first "
-            f"three for {got['found']} of {got['with']}; of {got['without']} phrases without a "
-            f"trap, {got['honest']} get no trap for an answer.")
+    seen, fresh, gathered = got["seen"], got["fresh"], got["gathered"]
+    return (f"How often it is right: of {fresh['with'] + fresh['without']} phrases that people "
+            "wrote in public threads and that no line was written to fit, the right cause is "
+            f"among the first three for {fresh['found']} of {fresh['with']} "
+            f"({gathered['found']} on the day they were gathered); of {fresh['without']} without "
+            f"a trap, {fresh['honest']} get no trap for an answer. On the "
+            f"{seen['with'] + seen['without']} phrases that were looked at while the lines "
+            f"were improved, it is {seen['found']} of {seen['with']} and {seen['honest']} of "
+            f"{seen['without']}.")
 
 
 def cells(row: Row) -> tuple[str, str, str, str]:

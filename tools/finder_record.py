@@ -1,6 +1,7 @@
 """How well the symptom finder answers what people wrote, into tests/records/finder.json.
 
-The phrases are tests/finder_phrases.yml; book_finder shows the figures on the finder's page:
+tests/finder_phrases.yml is looked at while rows and spellings are improved, finder_fresh.yml only
+measures; book_finder shows the figures of both on the finder's page:
 
     .venv/bin/python -m tools.finder_record
 """
@@ -15,7 +16,15 @@ from dlsys import find
 from dlsys_helpers.paths import ROOT
 from tools.book_finder import RECORD
 
-PHRASES = ROOT / "tests" / "finder_phrases.yml"
+PHRASES = {"seen": ROOT / "tests" / "finder_phrases.yml",
+           "fresh": ROOT / "tests" / "finder_fresh.yml"}
+# What the fresh phrases got on the day they were gathered, before anything changed after it.
+GATHERED = {"found": 27, "first": 21, "honest": 6}
+
+
+def phrases(name: str) -> list[dict]:
+    """One of the two sets, as it is written."""
+    return yaml.safe_load(PHRASES[name].read_text("utf-8"))
 
 
 def causes(hits: list[dict]) -> list[str]:
@@ -24,16 +33,16 @@ def causes(hits: list[dict]) -> list[str]:
     return list(dict.fromkeys(found))[:3]
 
 
-def measure() -> dict[str, int]:
-    """Counts over all phrases; a right cause that "Nothing fits" stands over does not count.
+def measure(name: str) -> dict[str, int]:
+    """Counts over a set's phrases; a right cause that "Nothing fits" stands over does not count.
 
     found, first: a right trap among the first three causes, as the very first. honest: phrases
     without a trap that get none, as nothing fits or as the best row says that no trap shows it;
     nothing: those where nothing fits.
     """
     known = find.index(find.rows())
-    told = yaml.safe_load(PHRASES.read_text("utf-8"))
-    answers = [(find.rank(known, phrase["said"]), phrase.get("traps")) for phrase in told]
+    answers = [(find.rank(known, phrase["said"]), phrase.get("traps"))
+               for phrase in phrases(name)]
     right = [(causes(answer.hits) if answer.fits else [], traps)
              for answer, traps in answers if traps]
     none = [answer for answer, traps in answers if not traps]
@@ -45,8 +54,12 @@ def measure() -> dict[str, int]:
             "nothing": sum(not answer.fits for answer in none)}
 
 
+def record() -> dict[str, dict[str, int]]:
+    return {name: measure(name) for name in PHRASES} | {"gathered": GATHERED}
+
+
 def update() -> None:
-    RECORD.write_text(json.dumps(measure(), indent=1) + "\n", "utf-8")
+    RECORD.write_text(json.dumps(record(), indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
