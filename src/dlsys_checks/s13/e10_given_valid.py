@@ -24,12 +24,13 @@ ex.promise("begin", "logprob(begin) gives what the model says behind the tokens 
            "[] at first: the log-probabilities of the next token, (V,) float64,",
            says=("probabilities of the words", "led to", "raised"))
 ex.promise("minus", "perhaps minus infinity, but not so for all words.",
-           cases=("a word that can not come", "words that can not come"))
+           cases=("a word that can not come", "words that can not come",
+                  "a word that can not come beside unlikely ones"))
 ex.promise("form", "The result is (len(words),) float64",
            says=("shape of the", "dtype of the", "type of the"))
 ex.promise("sum", "and sums to 1,", says=("probabilities of the words",))
 ex.promise("tiny", "also where each word is less likely than the least float above 0.",
-           cases=("very unlikely words", "long words"))
+           cases=("very unlikely words", "long words", "a far less likely word in front"))
 ex.promise("left", "words and what logprob returned stay as they are.",
            says=("inputs after the call", "numbers changed"))
 ex.promise("example", "Example: 'ab' 0.5 * 0.2, 'ba' 0.5 * 0.6 for the model: [0.25, 0.75].",
@@ -58,6 +59,13 @@ def cases(g):
     never[1]["weights"][:, :, 3] = -math.inf
     nevers = one("words that can not come", [[1, 2, 0], [3, 1, 0], [3, 2, 0], [0, 4, 0]])
     nevers[1]["weights"][0, :, 3] = -math.inf
+    beside = one("a word that can not come beside unlikely ones", [[2, 1], [3, 1], [2, 4]])
+    beside[1]["weights"][0, :, 3] = -math.inf
+    beside[1]["weights"][1, 2, [1, 4]] -= 120.0
+    front = one("a far less likely word in front", [[0, *word] for word in some(4, 4)],
+                shift=-160.0)
+    front[1]["words"][0][0] = 5
+    front[1]["weights"][0, :, 5] = -900.0
     example = torch.zeros(4, 2, 2, dtype=torch.float64)
     example[1, 0] = torch.tensor([0.8, 0.2], dtype=torch.float64).log()    # behind token 0
     example[1, 1] = torch.tensor([0.6, 0.4], dtype=torch.float64).log()    # behind token 1
@@ -69,7 +77,7 @@ def cases(g):
             one("the first token decides", [[0, 1, 1], [3, 1, 1], [5, 1, 1]]),
             one("a token again and again", [[2, 2, 2, 2], [2, 2, 2, 3], [3, 3, 3, 3]]),
             one("a narrow way to a likely word", [[1, 5], [2, 0], [2, 1], [2, 3], [2, 4]]),
-            never, nevers,
+            never, nevers, beside, front,
             one("very unlikely words", some(4, 5), shift=-160.0),
             one("long words", some(3, 60), sharp=14.0),
             ("the example", {"words": [[0, 1], [1, 0]], "weights": example, "sharp": 1.0,
@@ -190,6 +198,10 @@ ex.wrong("the logarithms of the result", made, breaks=("given", "sum"),
 ex.wrong("minus infinity taken for a large number", made, breaks="minus",
          step=lambda row, word, i, words: row.clamp(min=-4.0 - 400.0 * (row.max() < -50) - 400.0 * (
              len(word) > 20)) if row.isinf().any() else row)
+ex.wrong("e**-50 for a token that can not come", made, breaks="minus",
+         step=lambda row, word, i, words: row.nan_to_num(neginf=-50.0))
+ex.wrong("the first word for the measure, in place of the likeliest", made, breaks="tiny", says="",
+         share=lambda t: (t - t[0]).exp() / (t - t[0]).exp().sum())
 ex.wrong("float32", made, says="dtype of the", breaks="form",
          share=lambda t: t.softmax(0).float())
 ex.wrong("a list of floats", made, says="type of the", breaks="form",

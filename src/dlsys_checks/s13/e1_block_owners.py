@@ -14,7 +14,8 @@ ex.promise("numbers", "The n blocks of a paged cache, numbered 0 to n - 1;",
 ex.promise("free", "at first all free.", says=("free blocks of a new object",
                                               "free blocks after take", "blocks from take"))
 ex.promise("take", "take(k): a list of k blocks that are free, different ones,",
-           says=("blocks from take", "blocks taken twice", "blocks that somebody reads"))
+           says=("blocks from take", "blocks taken twice", "blocks that somebody reads",
+                 "take of enough"))
 ex.promise("reader", "each of which has one reader now.",
            says=("free blocks after give", "free blocks after take", "take of enough"))
 ex.promise("memory", "MemoryError where fewer are free; then none is taken.",
@@ -89,6 +90,11 @@ def cases(g):
                 *[(take, name, 1) for name in "bcd"], *[step for name in "bcd" for step in (
                     (give, name), (give, "a"), (take, name, 1))]),
             one("many requests", 16, *long),
+            one("free blocks that are no neighbours", 5, *[(take, name, 1) for name in "abcde"],
+                (give, "a"), (give, "c"), (give, "e"), (take, "f", 3)),
+            one("read by 300 requests", 2, (take, "a", 1),
+                *[(share, f"r{i}", "a", 1) for i in range(299)], (give, "a"), (take, "b", 1),
+                *[(give, f"r{i}") for i in range(299)], (take, "c", 1)),
             one("a table joined from two", k + m + 2, (take, "a", k), (share, "b", "a", 2),
                 (take, "c", 2), (join, "b", "c"), (give, "a"), (share, "d", "b", 3), (give, "b"),
                 (give, "d"), (take, "e", k + m)),
@@ -104,6 +110,12 @@ def cases(g):
 def act(fn, n, steps):
     def copied(found):
         return list(found) if type(found) in (list, tuple) else found
+
+    def tried(step, *more):
+        try:
+            return step(*more)
+        except (MemoryError, ValueError):    # the count of its free blocks tells
+            return []
 
     blocks, other = fn(n), fn(n + 1)
     tables, kept, rows, changed = {}, {}, [], 0
@@ -135,12 +147,18 @@ def act(fn, n, steps):
         changed += sum(tables[key] != kept[key] for key in tables)
         rows.append({"found": copied(found), "kind": type(found).__name__, "same": same,
                      "error": error, "left": blocks.left()})
-    return {"first": first, "rows": rows, "changed": changed, "other": other.left()}
+    free, one, two = other.left(), fn(n + 1), fn(n + 1)
+    tried(other.give, tried(other.take, 2))
+    table = tried(one.take, 2)
+    tried(two.give, tried(two.take, 2))
+    tried(one.give, table)
+    return {"first": first, "rows": rows, "changed": changed, "other": free,
+            "alone": other.left(), "beside": one.left()}
 
 
 @ex.law
 def law(out, n, steps):
-    expect_parts(out, "first", "rows", "changed", "other")
+    expect_parts(out, "first", "rows", "changed", "other", "alone", "beside")
     expect_type("free blocks", out["first"], int)
     expect_equal("free blocks of a new object", out["first"], n)
     expect_length("steps", out["rows"], len(steps))
@@ -165,6 +183,8 @@ def law(out, n, steps):
             tables[name] = row["found"] or []
         expect_equal("tables that changed", out["changed"], 0, "Return lists of their own.")
     expect_equal("blocks of a second object that are free", out["other"], n + 1)
+    expect_equal("blocks of a second object that are free, given back behind the first's",
+                 out["beside"], out["alone"], "Each object counts its own readers.")
 
 
 def took(row, k, free, n, readers, look):
@@ -363,6 +383,24 @@ def not_if_shared(self, block, table):
         self.free.append(block)
 
 
+def neighbours(self, k):
+    """The first k free blocks in a row."""
+    free = sorted(self.free)
+    runs = [free[i:i + k] for i in range(len(free) - k + 1) if not k
+            or free[i + k - 1] - free[i] == k - 1]
+    if not runs:
+        raise MemoryError
+    self.free = [block for block in self.free if block not in runs[0]]
+    return runs[0]
+
+
+class Bytes(dict):
+    """Numbers of 8 bits by their keys."""
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value % 256)
+
+
 def known_tables(self, block, table):
     """Only a table that was handed out as it stands can be given back."""
     if table not in self.tables:
@@ -370,12 +408,18 @@ def known_tables(self, block, table):
     self.fall(block)
 
 
-SHARED = {}
+SHARED, COUNTS = {}, {}
 
 ex.wrong("a block freed by the first who gives it back", pool, breaks=("last", "more"), drop=freed)
 ex.wrong("share counts two", pool, breaks="more", step=2)
 ex.wrong("a shared block is never free again", pool, breaks="last", drop=not_if_shared)
 ex.wrong("share counts nobody", pool, breaks=("more", "last", "give"), step=0)
+ex.wrong("a table of blocks in a row alone", pool, says="take of enough",
+         breaks=("take", "memory"), some=neighbours)
+ex.wrong("readers counted in 8 bits", lambda n: pool(n, state=(Bytes(), list(range(n)))), says="",
+         breaks=("more", "last"))
+ex.wrong("the counts of readers in one dict for all objects", lambda n: pool(
+    n, state=(COUNTS, list(range(n)))), breaks="own", says="blocks of a second object")
 # https://github.com/Wenyueh/MinivLLM/pull/87
 ex.wrong("a new block counts no reader", pool, says="", breaks=("reader", "give", "last"), begin=0,
          known="never")

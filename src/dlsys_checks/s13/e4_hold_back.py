@@ -18,7 +18,9 @@ ex.promise("text", "The text of an answer while it is written, up to its first s
 ex.promise("stops", "stops: a list of texts, none empty, none inside another, perhaps no text at "
            "all;", cases=("no stops", "two stops", "two stops that overlap",
                           "stops that begin alike", "a stop of one letter",
-                          "two stops, of which the first holds more", "stops with signs"))
+                          "two stops, of which the first holds more",
+                          "two stops, of which the second holds more", "stops with signs",
+                          "a stop word in capitals"))
 ex.promise("left", "it stays as it is.", says=("inputs after the call",))
 ex.promise("cut", "push(token): token is the next bytes of the answer in UTF-8, cut anywhere;",
            cases=("letter by letter", "byte by byte", "a token without bytes", "one token"))
@@ -97,6 +99,9 @@ def cases(g):
             given("no token", [stop]),
             given("two stops, of which the first holds more", ["abc", "bd"], f"{some(1)} ab", "ac",
                   " xab", "c no"),
+            given("two stops, of which the second holds more", ["bd", "abc"], "güneş ab", "d",
+                  " xab", "c no"),
+            given("a stop word in capitals", [stop], "Zürich\nUSER: aus"),
             given("a stop word twice in one token", ["ende"], some(2), f" {some(2)} ende da ende."),
             one("stops with signs", ["<|eot|>", "Is it?", "etc."],
                 f"< {some(1)} eot <|eot > Is i, Is itc, etca <|eot|>no", 3), two,
@@ -350,8 +355,14 @@ ex.wrong("only the first stop word held back", stream, says="text that was sent 
              (n for s in stops[:1] for n in range(len(s)) if held.endswith(s[:n])), default=0))
 ex.wrong("the ending of the last stop word held, not the longest", stream, says="",
          breaks=("stops", "never"), most=lambda found, default: [default, *found][-1])
+ex.wrong("the ending of the first stop word that fits held, not the longest", stream, says="",
+         breaks=("stops", "never"), hold=lambda held, stops: next(
+             (n for s in stops for n in range(len(s) - 1, 0, -1) if held.endswith(s[:n])), 0))
 ex.wrong("the last of two stop words found", stream, breaks="over", where=str.rfind)
 ex.wrong("stop words taken for patterns", stream, says="", breaks="stops", where=by_pattern)
+ex.wrong("small and large letters of a stop word taken for one", stream, says="",
+         breaks=("stops", "sure"),
+         where=lambda held, stop: held.lower().find(stop.lower()))
 ex.wrong("goes on behind the stop word", stream, breaks="over", over=False)
 ex.wrong("what is held is lost at the end", stream, breaks="end", flush=False)
 ex.wrong("an unfinished letter sent, though a stop word came", stream, says="text behind a stop",

@@ -20,7 +20,8 @@ ex.promise("fed", "Then the token written last was fed, and with it draft, a lis
 ex.promise("says", "says: what the model itself wants behind each of them, so one more than draft.",
            says=("tokens to write",))
 ex.promise("numbers", "Tokens are whole numbers, 0 or more.",
-           cases=("token 0 guessed right", "token 0 guessed wrong", "large numbers of tokens"))
+           cases=("token 0 guessed right", "token 0 guessed wrong", "token 0 in a guess's place",
+                  "large numbers of tokens"))
 ex.promise("write", "write: the tokens to write, a list: as many as this round makes sure that the "
            "model alone would write.",
            says=("tokens to write", "type of the tokens"))
@@ -54,6 +55,8 @@ def cases(g):
     zero[1]["says"][1] = zero[1]["draft"][1] = 0
     not_zero = one("token 0 guessed wrong", 3, 1)
     not_zero[1]["draft"][1] = 0
+    own = one("token 0 in a guess's place", 3, 1)
+    own[1]["says"][1] = 0
     a, b, c, d = one("", 3, 0)[1]["says"]
     repeated = one("a guess right at first, wrong when it comes again", 4, 0)
     repeated[1].update(draft=[a, b, a, c], says=[a, b, d, c, b])
@@ -63,7 +66,7 @@ def cases(g):
             one("right again behind a wrong one", 6, 2, again=(3, 5)),
             one("wrong at first, then right", 4, 0, again=(1, 2, 3)),
             one("an empty cache", 3, 2, past=0), one("a long cache", 3, 1, past=4000),
-            one("many guesses", 20, whole(10, 15)), shifted, same, large, zero, not_zero,
+            one("many guesses", 20, whole(10, 15)), shifted, same, large, zero, not_zero, own,
             repeated,
             ("the example", {"past": 10, "draft": [4, 7, 9], "says": [4, 8, 9, 2]})]
 
@@ -121,6 +124,8 @@ ex.wrong("the round's entries all dropped", made, breaks=("stay", "fed"),
          stay=lambda past, draft, n: past)
 ex.wrong("the number of entries to drop", made, breaks=("stay", "past"),
          stay=lambda past, draft, n: len(draft) - n)
+ex.wrong("a 0 taken for no token", made, says="", breaks="numbers",
+         feed=lambda draft, says, n: says[n] or says[n - 1])
 ex.wrong("the entries as a list", made, breaks="stay",
          stay=lambda past, draft, n: list(range(past + 1 + n)))
 ex.wrong("all guesses that agree counted, also behind a wrong one", made, says="",

@@ -24,7 +24,8 @@ ex.promise("logits", "logits: (..., V) float32 or bfloat16.",
                   "no axis but the last"))
 ex.promise("tokens", "tokens: (...) int64, each of them kept.", says=("shape of the",))
 ex.promise("temperature", "temperature: above 0.",
-           cases=("a low temperature", "a high temperature", "a very low temperature"))
+           cases=("a low temperature", "a high temperature", "a very low temperature",
+                  "almost temperature 0"))
 ex.promise("kept", "kept: (..., V) bool, as the server reports it, whatever rule it cut by.",
            cases=("cut without a rule", "one token kept", "all tokens kept"))
 ex.promise("others", "What stands in logits at other tokens changes nothing, be it infinity or "
@@ -70,6 +71,8 @@ def cases(g):
 
     cold = one("a very low temperature", 4, 6, temperature=0.001, size=1.0, cut="any")
     cold[1]["logits"] = torch.where(cold[1]["kept"], cold[1]["logits"] - 20.0, 5.0)
+    coldest = one("almost temperature 0", 4, 6, temperature=1e-8, size=1.0, cut="any")
+    coldest[1]["logits"] = torch.where(coldest[1]["kept"], coldest[1]["logits"] - 20.0, 5.0)
     far = one("logits far below zero", 4, 6, cut="any")
     far[1]["logits"] = far[1]["logits"] - 200.0
     return [one("a few tokens", 5, 7), one("answers of several tokens", 3, 4, 9),
@@ -80,7 +83,8 @@ def cases(g):
             one("temperature 1", 5, 6, temperature=1.0),
             one("cut without a rule", 6, 8, cut="any"), one("all tokens kept", 4, 6, cut="all"),
             one("one token kept", 4, 6, cut="one"), one("large logits", 4, 6, size=90.0, cut="any"),
-            far, cold, changed(one("infinity at other tokens", 5, 7, cut="any"), math.inf),
+            far, cold, coldest,
+            changed(one("infinity at other tokens", 5, 7, cut="any"), math.inf),
             changed(one("nan at other tokens", 5, 7, cut="any"), math.nan),
             changed(one("minus infinity at other tokens", 5, 7, cut="any"), -math.inf),
             changed(one("huge at other tokens", 5, 7, cut="any"), 3e4),
@@ -165,6 +169,8 @@ ex.wrong("logits below -100 raised to it", made, breaks="logits",
          before=lambda z: z.float().clamp(min=-100.0))
 ex.wrong("a floor of -10000 in place of minus infinity", made, breaks=("temperature", "others"),
          fill=-1e4)
+ex.wrong("a floor of -1e9 in place of minus infinity", made, breaks=("temperature", "others"),
+         fill=-1e9)
 ex.wrong("the logarithm of kept added", lambda logits, tokens, temperature, kept: made(
     logits.float() / temperature + kept.float().log(), tokens, 1.0, kept, cut=False), says="",
     breaks="others")
