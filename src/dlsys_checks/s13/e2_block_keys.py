@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import torch
@@ -18,14 +19,16 @@ ex = exercise("13.2", "block_keys", seen=("prompts", "size"), says="share a key"
 ex.promise("full", "The key of each full block of a prompt, for a cache of prefixes.",
            says=("number of keys", "type of the keys"))
 ex.promise("ids", "ids: the tokens, whole numbers, also below 0; none is possible.",
-           cases=("tokens below 0", "no tokens", "large tokens", "digits that run together"))
+           cases=("tokens below 0", "no tokens", "large tokens", "digits that run together",
+                                                            "sums that are equal"))
 ex.promise("block", "A block is size neighbours; what is left over at the end has no key.",
            says=("number of keys",))
 ex.promise("equal", "For one size, two keys are equal exactly if all tokens up to the end of the "
            "block are equal",
            says=("share a key", "have two keys"))
 ex.promise("extra", "and extra is,", cases=("two adapters", "an adapter named like the tokens",
-                                            "an adapter that ends in a digit", "long names"))
+                                            "an adapter that ends in a digit",
+                                            "an adapter that ends in a token", "long names"))
 ex.promise("many", "however many blocks there are.", cases=("many blocks", "a long prompt",
                                                                "long prompts that differ early",
                                                                "a long block"))
@@ -78,6 +81,10 @@ def cases(g):
             one("full to the last token", n, a + b), one("one token over", n, a + b + [4]),
             one("an adapter that ends in a digit", 2, ([2, 3], "x1"), ([12, 3], "x"),
                 ([2, 3], "x1,"), ([2, 3], "")),
+            one("an adapter that ends in a token", 1, ([2, 3], "x"),
+                *[([3], "x" + end) for end in (",2", " 2", ", 2", "[2]", ":2", "-2", "|2")]),
+            one("sums that are equal", 2, *[ids for m in (31, 33, 257, 1_000_003)
+                                            for ids in ([4, 5 + m], [5, 5])]),
             one("long names", 1, ([7], long + "a"), ([7], long + "b"), ([7], long)),
             one("long prompts that differ early", 700, early, [*early[:3], 0, *early[4:]],
                 [*early[:1000], 0, *early[1001:]], [*early[:650], 0, *early[651:]]),
@@ -203,6 +210,12 @@ ex.wrong("extra without quotes, run together with the tokens", lambda ids, size,
 ex.wrong("extra and the tokens run together", lambda ids, size, extra: [
     hashed(extra + ",".join(map(str, ids[:(n + 1) * size]))) for n in range(len(ids) // size)],
     breaks="extra")
+ex.wrong("extra in front of the tokens, with commas", lambda ids, size, extra: [
+    hashed(",".join([extra, *map(str, ids[:(n + 1) * size])])) for n in range(len(ids) // size)],
+    breaks="extra")
+ex.wrong("31 times what stands before, plus the token", lambda ids, size, extra: [
+    functools.reduce(lambda key, token: (31 * key + token) % 2**64, ids[:(n + 1) * size],
+                     int(hashed(extra), 16)) for n in range(len(ids) // size)], breaks="ids")
 ex.wrong("tokens shortened by repr, which leaves out the middle", lambda ids, size, extra: [
     hashed(repr((extra, str(torch.tensor(ids[:(n + 1) * size])))))
     for n in range(len(ids) // size)], breaks="many")

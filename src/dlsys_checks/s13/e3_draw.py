@@ -44,7 +44,8 @@ ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
 ex.promise("example", "Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0].",
            cases=("the example",))
 
-SHIFTS = (10_000, 65_536, 100_000, 1_000_003)  # beyond those that the longest case holds
+# beyond those that the longest case holds
+SHIFTS = (10_000, 65_536, 100_000, 1_000_003, 10**6, 2**20, 2**24, 10**9, 2**30)
 LONGEST, FEWEST = 1100, 40                     # steps of a request, steps that are compared
 
 
@@ -99,6 +100,8 @@ def cases(g):
             one("two neighbours at all distances", some(1, 60), [s] * LONGEST + [s + 1] * LONGEST,
                 [*range(LONGEST), *range(LONGEST)], pairs=-LONGEST),
             *[apart(f"seeds {d} apart", s, s + d, 0) for d in (100, 256, 65_536)],
+            *[two(f"one step and {d} seeds away", [(s + d, i, s, i + 1) for i in range(40)])
+              for d in (1000, 65_536, 10**6, 2**20)],
             apart("side by side with the neighbour", s, s + 1, 0),
             apart("far apart", far[0], far[1], 0),
             two("seed and step change places", [(s + i, i, i, s + i) for i in range(40)]),
@@ -271,6 +274,12 @@ ex.wrong("the product of seed and step", made, says="", breaks=("seeds", "number
          number=lambda seed, step: scrambled(seed * step * 7 + (step > 5) * seed * 13))
 ex.wrong("1000003 times the seed, plus the step", made, breaks="apart",
          number=lambda seed, step: first(1_000_003 * seed + step))
+ex.wrong("a million times the seed, plus the step", made, breaks="apart",
+         number=lambda seed, step: np.random.default_rng(10**6 * seed + step).random())
+ex.wrong("the seed, 20 bits up, plus the step", made, breaks="apart",
+         number=lambda seed, step: np.random.default_rng((seed << 20) + step).random())
+ex.wrong("a million times the step, plus the seed", made, breaks="apart",
+         number=lambda seed, step: np.random.default_rng(10**6 * step + seed).random())
 ex.wrong("256 times the seed, exclusive or the step", made, breaks="apart",
          number=lambda seed, step: first((seed << 8) ^ step))
 ex.wrong("seed and step in the order of their size", made, breaks="apart",
