@@ -25,8 +25,10 @@ def stack(kernel, stride, dilation, depth, weights):
     g, layers = torch.Generator().manual_seed(0), []
     equal = weights == WEIGHTS[0]
     for k in range(depth):
-        conv = nn.Conv2d(1 if k == 0 else CHANNELS, CHANNELS, kernel, stride, bias=False,
-                         padding=dilation * (kernel - 1) // 2, dilation=dilation).double()
+        # Without its own start: that would draw from the generator of the lesson.
+        conv = nn.utils.skip_init(
+            nn.Conv2d, 1 if k == 0 else CHANNELS, CHANNELS, kernel, stride, bias=False,
+            padding=dilation * (kernel - 1) // 2, dilation=dilation, dtype=torch.float64)
         if equal:
             nn.init.ones_(conv.weight)
         else:
