@@ -144,7 +144,9 @@ def test_stored_notebook_is_clean(path):
     assert not [o for o in outputs if o.output_type == "error" or o.get("name") == "stderr"]
     texts = [json.dumps([o for o in c.outputs if "image/png" not in o.get("data", {})])
              for c in cells]
-    assert not [text for text in texts if "widget-view" in text or str(ROOT) in text]
+    # Wherever it was built: a path of another machine names the same folders.
+    strange = ("widget-view", str(ROOT), "/book/_build/", "/site-packages/")
+    assert not [text for text in texts if any(part in text for part in strange)]
     # A cell may catch a warning to show it.
     assert not [c.source for c, text in zip(cells, texts, strict=True)
                 if "Warning" in text and "catch_warnings(record=True)" not in c.source]
