@@ -153,7 +153,7 @@ def sweep(path: Path, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
 
     known: a fresh record, which further seeds widen; empty to begin anew.
     """
-    own = native()
+    own, parts = native(), rests_on(path)  # of what runs, should somebody edit meanwhile
     begun = known.get("seeds", 0)
     plan = [one for one in runs(seeds, smaller_sets(own)) if one.seed >= begun]
     claims = {text: dict(entry) for text, entry in known.get("claims", {}).items()}
@@ -165,7 +165,7 @@ def sweep(path: Path, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
                 widen(claims, claim)
             failed += refuted(found, one)
             print(f"{path.stem}: {place} of {len(plan)}, {one}", flush=True)
-    return {"rests_on": rests_on(path), "plan": PLAN, "seeds": seeds, "threads": list(THREADS),
+    return {"rests_on": parts, "plan": PLAN, "seeds": seeds, "threads": list(THREADS),
             "native": own, "sets": smaller_sets(own), "runs": known.get("runs", 0) + len(plan),
             "date": datetime.now(UTC).date().isoformat(), "failed": failed, "claims": claims}
 
@@ -179,7 +179,7 @@ def widen(claims: dict[str, dict[str, Any]], claim: dict[str, Any]) -> None:
     seen["runs"] += 1
 
 
-def known(path: Path, anew: bool) -> dict[str, Any]:
+def to_widen(path: Path, anew: bool) -> dict[str, Any]:
     """The record that further seeds can widen: of today's claims and of this CPU."""
     entry = {} if anew or stale(path, 0) else stored(path)
     return entry if entry.get("native") == native() else {}
@@ -281,7 +281,7 @@ def main() -> None:
     for path in lessons(args.lesson):
         seeds = args.seeds or max(SEEDS, stored(path).get("seeds", 0))
         if args.all or stale(path, seeds):
-            entry = sweep(path, seeds, known(path, args.all))
+            entry = sweep(path, seeds, to_widen(path, args.all))
             keep(path, entry)
             print(f"{path.stem}: {len(entry['claims'])} claims, {entry['runs']} runs, recorded in "
                   f"{record_path(path).relative_to(ROOT)}")
