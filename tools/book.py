@@ -180,7 +180,7 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
         mount_explorer(cell, facts["explorer"])
         return
     for output in cell.get("outputs", []):
-        if "dlsys-gpu" in output.get("data", {}).get("text/html", ""):
+        if "text/html" in output.get("data", {}):
             output.data["text/html"] = gpu_tables.labelled(output.data["text/html"])
     alts = [alt_text(o, cell.id) for o in cell.get("outputs", []) if book_traps.is_figure(o)]
     if alts:
