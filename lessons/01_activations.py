@@ -1194,11 +1194,12 @@ answers
 #
 # **On the H100 of the record** every product up to 1,024 rows and columns takes
 # about 14 µs, and every GELU of those sizes about 7. The arithmetic of 1,024
-# needs 2 µs; the rest is what it takes to give the order, whatever the size. A
-# matrix of 8,192 costs 64 rows 3 % more than one. GELU takes 1/15 of its Linear
-# layer's time, and a tenth more than a copy: this card's memory is slower than
-# an H200's, so while a number comes and goes there is time for 40 instructions.
-# The copy itself reaches 2.9 TB/s of the datasheet's 3.35.
+# needs 2 µs by the datasheet; the rest is what it takes to give the order, at
+# each of these sizes. A matrix of 8,192 costs 64 rows 3 % more than one. GELU
+# takes 1/15 of its Linear layer's time, and a tenth more than a copy: this
+# card's memory is slower than an H200's, so while a number comes and goes there
+# is time for 40 instructions. The copy itself reaches 2.9 TB/s of the
+# datasheet's 3.35.
 #
 # And the rate has a summit: at 4,096 the product runs at four fifths of the
 # datasheet's rate, at 8,192 at less. The record does not say why. In stage 9

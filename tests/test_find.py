@@ -16,7 +16,7 @@ ROWS = find.rows()
 KNOWN = find.index(ROWS)
 PHRASES = [phrase["said"] for name in finder_record.PHRASES
            for phrase in finder_record.phrases(name)]
-FOUND = {"seen": 44, "fresh": 27}  # of 45 and 46 phrases with a trap; they may rise only
+FOUND = {"seen": 44, "fresh": 30}  # of 45 and 46 phrases with a trap; they may rise only
 HONEST = {"seen": 12, "fresh": 6}  # of 15 and 10 without
 
 

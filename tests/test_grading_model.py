@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import contextlib
+import dataclasses
 import io
 import zipfile
 
@@ -214,16 +214,13 @@ def test_a_hostile_part_gets_nothing_and_costs_the_others_nothing_it_need_not(gr
     assert result["points"] == (0 if forged else len(SOME) - 1)
 
 
-def test_a_part_that_never_ends_gets_nothing_and_costs_the_others_nothing(monkeypatch):
-    monkeypatch.setattr(judge, "_claims_of_the_notebook", lambda _: [])
-    try:
-        hasty = cohort.Grader(cohort.Settings("00" * 16, isolation.Limits(seconds=4)))
-    except SandboxRefused as error:
-        without_sandbox(error)
-    text = only(handed_in(*SOME), "01.2", "while True: pass\n")
-    with contextlib.closing(hasty):
-        result = hasty.grade(text.encode(), is_parts=True)
+def test_a_part_that_never_ends_gets_nothing_and_costs_the_others_nothing(grader, graded,
+                                                                          monkeypatch):
+    hasty = dataclasses.replace(grader.settings.limits, seconds=4)
+    monkeypatch.setattr(grader.judge.zygote, "limits", hasty)
+    result = graded(only(handed_in(*SOME), "01.2", "while True: pass\n"))
     assert (result["status"], result["points"]) == ("graded", len(SOME) - 1)
+    assert entry(result, ROWS["01.2"])["points"] == 0
 
 
 def test_claims_of_the_notebook_are_asked_with_the_parts_that_hold(grader, monkeypatch):

@@ -24,6 +24,7 @@ from nbformat import v4 as nb4
 
 from dlsys.formulas import mathml
 from dlsys.room.questions import questions_that_come, to_break_live
+from dlsys.room.results import LETTERS
 from dlsys_helpers import catalog
 from dlsys_helpers.cards import inline
 
@@ -145,7 +146,7 @@ def measured(by_role: dict) -> list[NotebookNode]:
     """
     choices = _choices(by_role["guess"][0])
     letters = {f"“{choice}”": f"{letter}, “{choice}”"
-               for letter, choice in zip("ABCD", choices, strict=False)}
+               for letter, choice in zip(LETTERS, choices, strict=False)}
     shown = [c for role in ("look", "why", "repair") for c in by_role.get(role, [])
              if c.cell_type == "code" and "measured" in c.metadata.get("tags", [])]
     answer = [part for c in shown for part in _outputs(c)]
