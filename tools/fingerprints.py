@@ -23,11 +23,12 @@ from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
-# Left out: these keep, judge and show what a learner did, or draw; no number depends on them.
+# Left out: these keep, judge and show what a learner did, draw, or name the stages; no number
+# depends on them.
 BESIDE = {f"dlsys_helpers.{name}" for name in (
     "acting", "cards", "catalog", "checking", "diagrams", "drawings", "errors", "expect",
     "guesses", "judging", "number_lines", "plots", "progress", "room_client", "canvas",
-    "json_lines", "verdicts", "wording")} | {
+    "json_lines", "stages", "verdicts", "wording")} | {
     f"dlsys_model.{name}" for name in ("errors", "report", "show")}
 LEARNERS = ("dlsys.", "dlsys_model.answers")
 FRONT_END = ("explorers/explorer.js", "explorers/explorer.css")
