@@ -2421,6 +2421,69 @@ claim("logits after three refused tokens were cropped: largest gap",
       (after_crop - first_logits).abs().max(), below=1e-4)
 
 # %% [markdown] role="concept"
+# ### Its continuous batching
+#
+# `generate_batch` is the library's own server: pages of a cache, a queue, and requests
+# that come and go within the batch. Five requests ask for 24 tokens each. One pass may
+# read 24 tokens, so a long prompt is cut into pieces, and a page holds 16. All five
+# together need fifteen pages. You give it 16, then 12.
+
+# %% role="concept" tags=["plumbing"]
+from transformers import GenerationConfig
+from transformers.generation import ContinuousBatchingConfig
+
+prompts = [torch.randint(1, 64, (n,)).tolist() for n in (5, 40, 12, 30, 7)]
+greedy = GenerationConfig(**options, pad_token_id=0, eos_token_id=-1)
+
+passes = []          # tokens of each pass of the model
+counting = llama.register_forward_pre_hook(
+    lambda _, args, given: passes.append(given["input_ids"].shape[1]),
+    with_kwargs=True)
+
+# %% role="concept"
+def served(pages):
+    """What the five were answered, (5, 24), and the tokens of each pass."""
+    passes.clear()
+    answers = llama.generate_batch(
+        prompts, generation_config=greedy, warmup=False,
+        continuous_batching_config=ContinuousBatchingConfig(
+            page_size=16, num_blocks=pages, max_batch_tokens=24,
+            use_cuda_graph=False, use_async_batching=False))
+    return torch.tensor([answers[f"req_{i}"].generated_tokens
+                         for i in range(5)]), passes.copy()
+
+one_by_one = torch.cat([
+    llama.generate(torch.tensor([ids]), **options)[:, -24:]
+    for ids in prompts])
+(with_room, wide), (pressed, narrow) = served(16), served(12)
+
+# %% role="concept" tags=["plumbing"]
+reread = sum(narrow) - sum(wide)
+ax = new_axes(f"Four pages fewer: {reread} tokens are read again", "pass",
+              "tokens in the pass")
+for sizes, name, line in ((wide, "16 pages", "--"),
+                          (narrow, "12 pages", "-")):
+    ax.step(range(len(sizes)), sizes, line, where="post", label=name)
+ax.legend()
+show(ax.figure, "Tokens of each pass of the library's server. Both begin "
+     "with four full passes of 24 tokens, then one to five a pass. With "
+     "twelve pages more full passes follow near the end: it ends later.")
+
+# %% role="concept"
+claim("answers from a batch that changes: share of tokens as alone",
+      min(same(with_room, one_by_one), same(pressed, one_by_one)),
+      above=0.95)
+claim("passes for five answers, one request after another would take 120",
+      len(wide), below=40)
+claim("tokens that are read again with twelve pages", reread, above=30)
+
+# %% [markdown] role="concept"
+# The answers are those of each request alone. With 12 pages one request has to leave when
+# the others grow, and what it had is read again later: more passes, and no trace of it in
+# the answers. That is the eviction of *Who may come in*. On a GPU the library sizes its cache by
+# the free memory; on a CPU the sizes have to be given.
+
+# %% [markdown] role="concept"
 # ### Greedy text and the size of the batch
 #
 # **Told:** greedy decoding gives the same text, whatever else is in the batch.
