@@ -37,7 +37,7 @@ ex.promise("seeds", "and so do those of one step of many requests.",
            cases=("over seeds", "over seeds, far ahead", "seed 0 and step 0"))
 ex.promise("apart", "No two pairs of seed and step use the same random numbers: not those of "
            "neighbours, nor where one request is some steps behind another, nor where seed and "
-           "step change places.", says=("equal tokens of two requests",))
+           "step change places.", says=("equal tokens of two requests", "share of tokens that are"))
 ex.promise("still", "No generator of torch, numpy or Python is moved.",
            says=("generators that were moved",))
 ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
@@ -112,6 +112,8 @@ def cases(g):
             two("steps 0 and 1 of many requests", [(s + i, 0, s + i, 1) for i in range(40)]),
             one("many tokens", torch.full((1, 4000), 1 / 4000, dtype=torch.float64), [s] * n,
                 list(range(n))),
+            *[one(f"{v} equal tokens, step by step", torch.full((1, v), 1 / v, dtype=torch.float64),
+                  [s] * LONGEST, list(range(LONGEST))) for v in (6, 8, 12)],
             ("the example", {"probs": torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64),
                              "rows": [0, 1], "seeds": [whole(0, 99), whole(0, 99)],
                              "steps": [whole(0, 9), whole(0, 9)], "pairs": 0, "order": [0, 1]})]
@@ -173,6 +175,8 @@ def law(out, probs, rows, seeds, steps, order, pairs):
             if abs(got - n * p) > room + repeats:
                 raise Broken(f"share of token {token} of {n} draws", round(got / n, 3),
                              round(p, 3))
+        if n == LONGEST:
+            follow(tokens, probs.shape[1], seeds[0])
     changes = int((out["part"] != tokens[order]).sum())
     expect_equal("tokens that change in another batch", changes, 0,
                  f"{len(order)} of the {n} rows, in another order.")
@@ -181,6 +185,17 @@ def law(out, probs, rows, seeds, steps, order, pairs):
         expect_type("token of a batch of one", one[0], int)
     changes = sum(one != [int(tokens[i])] for one, i in zip(out["alone"], order))
     expect_equal("tokens that change in a batch of one", changes, 0)
+
+
+def follow(tokens, v, seed):
+    """Raise Broken where equally likely tokens of neighbouring steps hang together."""
+    n = len(tokens) - 1
+    for step, count in enumerate(torch.bincount((tokens[:-1] - tokens[1:]) % v, minlength=v)):
+        if abs(count - n / v) > 6 * (n / v) ** 0.5:
+            raise Broken(f"share of tokens that are {step} less than that of the step before",
+                         round(int(count) / n, 3), round(1 / v, 3),
+                         f"Seed {seed}, {v} tokens that are equally likely: do two steps use the "
+                         "same numbers?")
 
 
 def meet(one, other):
@@ -296,6 +311,12 @@ ex.wrong("steps 0 and 1 taken for one", made, says="", breaks=("apart", "numbers
          number=lambda seed, step: np.random.default_rng([seed, max(step, 1)]).random())
 ex.wrong("a number of three digits", made, says="different tokens", breaks="follows",
          number=lambda seed, step: np.random.default_rng([seed, step]).integers(1000) / 1000)
+# numpy's counter goes on by one for four numbers, so the next step begins where this one went on
+ex.wrong("a number for each token, from a counter that begins at the step", lambda probs, seeds,
+         steps: torch.tensor([int((torch.from_numpy(np.random.Generator(np.random.Philox(
+             key=seed, counter=step)).gumbel(size=len(row))) + row.log()).argmax())
+             for row, seed, step in zip(probs, seeds, steps)]), breaks="apart",
+         says="share of tokens that are")
 ex.wrong("the likeliest token", made, breaks=("follows", "apart"), says="share of token",
          pick=lambda row, u: int(row.argmax()))
 ex.wrong("all tokens alike", made, says="", breaks=("follows", "zeros", "example", "seeds"),

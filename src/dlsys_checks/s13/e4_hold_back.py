@@ -15,12 +15,12 @@ ex = exercise("13.4", "Stream", seen=("stops", "tokens", "beside"), says="text a
 ex.promise("text", "The text of an answer while it is written, up to its first stop word.",
            says=("another text", "broken letters", "text that was sent too early",
                  "text behind a stop word", "text that is held too long"))
-ex.promise("stops", "stops: a list of texts, none empty, none inside another, perhaps no text at "
-           "all;", cases=("no stops", "two stops", "two stops that overlap",
-                          "stops that begin alike", "a stop of one letter",
-                          "two stops, of which the first holds more",
-                          "two stops, of which the second holds more", "stops with signs",
-                          "a stop word in capitals"))
+ex.promise("stops", "stops: a list of texts, none empty, none inside another, none with "
+           "\"\\ufffd\", perhaps no text at all;",
+           cases=("no stops", "two stops", "two stops that overlap", "stops that begin alike",
+                  "a stop of one letter", "two stops, of which the first holds more",
+                  "two stops, of which the second holds more", "stops with signs",
+                  "a stop word in capitals"))
 ex.promise("left", "it stays as it is.", says=("inputs after the call",))
 ex.promise("cut", "push(token): token is the next bytes of the answer in UTF-8, cut anywhere;",
            cases=("letter by letter", "byte by byte", "a token without bytes", "one token"))
