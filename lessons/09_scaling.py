@@ -1469,7 +1469,7 @@ measured("09.11", 100 * gap(*past), right=(25, 70))
 claim("all_reduce calls in 100 steps", calls("all_reduce"), expected=0)
 
 # %% [markdown] trap="09.11" role="why"
-# Two losses fall, two readers work, and they are two different readers. `DDP(model)` hangs
+# Two losses fall and both ranks can read, but each has a model of its own. `DDP(model)` hangs
 # a hook on each parameter and packs gradients into *buckets*. The hooks do not send by
 # themselves: each call of `ddp(x)`, with gradients on, *prepares the reducer* for one
 # backward pass. Then a bucket whose gradients have all arrived goes out in one

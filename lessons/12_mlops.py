@@ -297,8 +297,8 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 #
 # A net of eight hidden layers with sigmoids reads the value of a digit, 0 to 9, as a
 # number: mean squared error, plain SGD, 200 steps. The log shows one number a step. It
-# falls from far above to about 8. That is the variance of the targets: who always answers
-# their mean has the same loss. The first layer has hardly moved.
+# falls from far above to about 8. That is the variance of the targets: a net that always
+# answers their mean has this loss. The first layer has hardly moved.
 #
 # So you take Adam, at a rate of 0.01. After 200 steps each of the nine layers has moved by
 # more than its own size. "Now all of them learn," says a colleague.

@@ -241,8 +241,8 @@ claim("share of letters that are the same with a cache and without",
 
 # %% [markdown] role="concept"
 # What decode costs shows in what is read. One call reads each weight once, for one
-# letter as for a prompt of 24. (Counted are the products with weights, not those of the
-# scores.)
+# letter as for a prompt of 24. (The count below holds products with weights. Attention's own,
+# of queries with keys, are left out.)
 
 # %% role="concept"
 weights = sum(p.numel() for p in gpt.parameters())
@@ -1563,10 +1563,10 @@ claim("greedy draft, q as one-hot: total variation",
       variation(hot_right, p).mean(), below=1e-9)
 
 # %% [markdown] trap="13.5" role="folklore"
-# **Told:** to compare the draft with a draw of the target bends the distribution.
-# **Measured:** there are two such rules. *Draw and compare*: the target's draw is written,
-# whether it agrees with the draft or not. The output *is* the target, and fewer drafts are
-# kept. *Draw, and draw again after a mismatch*: this one is bent.
+# **Told:** whoever keeps a draft only if a draw of the target agrees with it bends the
+# distribution. **Measured:** it depends on what is written after a mismatch. If it is that
+# same draw, the output *is* the target, and fewer drafts are kept. If the target is drawn
+# once more, the output is bent.
 
 # %% trap="13.5" role="folklore"
 claim("agreeing draws: share of drafts kept, over the right rule",
@@ -1868,8 +1868,8 @@ draw_grids({"size of the keys": some / some.max(),
                "codes are zero.")
 
 # %% [markdown] trap="13.7" role="repair"
-# Large channels are large for every token. So a scale for each head and channel, over the
-# tokens, gives each its own grid:
+# The two channels are large in every row of the picture. So give each channel of each head a
+# scale of its own, taken over all tokens:
 
 # %% trap="13.7" role="repair"
 rules = {"tensor": tensor, "head": (0, 2, 3), "token": (3,),
@@ -1922,8 +1922,8 @@ claim("a scale a channel over a single token: largest error", nothing,
       below=1e-5)
 
 # %% [markdown] trap="13.7" role="more"
-# The last line is a trap of its own. In decode one token comes at a time. A scale for each
-# channel over that one token is the token itself: nothing is lost, and nothing saved, since
+# The last of these claims is a trap of its own. In decode one token comes at a time. A
+# scale for each channel over that one token is the token itself: nothing is lost, and nothing saved, since
 # a scale is as large as the number that it stands for. So the newest tokens wait in full
 # precision until a *group* is complete, 32 of them, say. Scales are part of the size:
 
@@ -2047,8 +2047,8 @@ claim("mean ratio of a letter, the same weights", ratio.mean(), below=0.95)
 # %% [markdown] trap="13.8" role="why"
 # The server cut off the tail and stretched the rest to a sum of one: each letter that is left
 # became likelier by one over the kept mass. The trainer's softmax runs over all letters. So
-# the ratio of a letter is exactly the mass that was kept, whatever was drawn, and for 24
-# letters that mass is taken to the power of 24.
+# the ratio of a letter is exactly the mass that was kept at its place, whichever letter was
+# drawn. The ratio of an answer of 24 letters is the product of 24 such masses.
 
 # %% trap="13.8" role="why" tags=["plumbing"]
 spread = (logits[:, 0] / 0.8).softmax(-1)
@@ -2296,8 +2296,8 @@ claim("tokens with pads over tokens", padded_sizes / sum(answer_sizes),
       above=1.5)
 
 # %% [markdown] trap="13.9" role="more"
-# The last line is another way to look fast: count the pads of a batch as tokens. A third: send
-# the same prompts twice, so that the prefix cache answers. And a way to look slow: take each
+# The last of these claims is another way to look fast: the pads of a batch are counted as
+# tokens. A third: send the same prompts twice, so that the prefix cache answers. And a way to look slow: take each
 # piece of a stream for one token, when speculation sends several at once; then the gaps
 # between tokens come out too long. More clients than slots do queue in a closed loop, but
 # they can never send more than the server takes.
