@@ -1,0 +1,2833 @@
+# %% [markdown] role="hook"
+# # 15. Parallelism, and planning a run
+#
+# Copies of a model on eight GPUs need a model that fits on one. Yours no longer does. So
+# you cut deeper: a layer in halves, a batch in small parts that flow through stages, a
+# sequence in pieces, experts of which each token visits a few. And you keep less: what
+# backward needs is computed again.
+#
+# Each cut is exact on paper, and each has a line that can be wrong without an error.
+# This stage breaks those lines one by one, counts what is sent, and then plans a run on
+# eight GPUs: what fits, who waits, and which cut to take.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+import math
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+from dlsys_helpers import (
+    begin, check, claim, cost, datasheet, digits, draw_blocks, draw_boxes,
+    draw_grids, draw_histogram, draw_lanes, draw_line, draw_ranks,
+    draw_tree, flops, gpu_result, gpu_table, guess, measured, plot_bars,
+    plot_columns, plot_lines, saved_bytes, seconds,
+)
+from dlsys_helpers.ranks import Ranks
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## Two sheets, five cuts
+#
+# A training step works on two sheets of numbers. One is the data: rows of a batch, each
+# a sequence of tokens. The other is the weights: layers, each with its columns, or with
+# its experts. *Data parallelism*, the cut of stage 9, gives each GPU some rows and all
+# weights. Four more cuts go through the sheets in other directions:
+
+# %% role="concept"
+across, down = torch.zeros(4, 4), torch.zeros(4, 4)
+across[1], down[:, 1] = 1, 1              # a row, a column of a sheet
+draw_grids({"data parallel": across, "context parallel": down,
+            "pipeline": across, "tensor parallel": down,
+            "expert parallel": down},
+           captions={"data parallel": "rows × tokens",
+                     "context parallel": "rows × tokens",
+                     "pipeline": "layers × columns",
+                     "tensor parallel": "layers × columns",
+                     "expert parallel": "layers × experts"},
+           title="What one of four GPUs holds after each cut",
+           alt="Five sheets of four by four cells, one GPU's part filled. "
+               "Data parallel: one row of the batch. Context parallel: one "
+               "column of tokens. Pipeline: one row of layers. Tensor "
+               "parallel: one column of each layer. Expert parallel: one "
+               "expert of each layer.")
+
+# %% [markdown] role="concept"
+# What a cut separates has to meet again, and the place where it meets names the call:
+#
+# - **data**: gradients of the same weights, summed by an `all_reduce` once a step;
+# - **tensor**: halves of a layer's output, summed by an `all_reduce` in each layer;
+# - **pipeline**: activations, sent on to the next stage, and their gradients back;
+# - **context**: the keys and values of all pieces, gathered in each layer;
+# - **experts**: tokens, sent to whoever holds their expert, and back (`all_to_all`).
+#
+# ## Ranks and their tape
+#
+# Two processes stand in for two GPUs, as in stage 9. `ranks.run(fn, *given, uses=...)`
+# sends the source of `fn` and of the functions in `uses` to both, and returns a list:
+# what `fn` returned on rank 0, then on rank 1. A rank knows `torch`, `nn`, `F`, `dist`
+# and `copy`. Its *tape* notes each collective before it is made: name and bytes of the
+# tensor. So a cut can be planned on paper first: predicted bytes, bytes on the tape.
+
+# %% role="concept"
+ranks = Ranks(2)
+
+def sum_of_ranks(x):
+    """x of this rank, summed over the ranks in place."""
+    x = x * (1 + dist.get_rank())
+    dist.all_reduce(x)
+    return x
+
+sums = ranks.run(sum_of_ranks, torch.ones(2, 8))
+print("rank 0 has", sums[0][0, 0].item(), " tape:", ranks.tapes[0])
+
+# %% role="concept" tags=["plumbing"]
+def sent(name="all_reduce", rank=0):
+    """Bytes of each call of that name on the last tape of a rank."""
+    return [line[1] for line in ranks.tapes[rank] if line[0] == name]
+
+def flat(tensors):
+    """All numbers of the tensors in one row."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+def gap(a, b):
+    """Distance of a from b, as a share of the length of b."""
+    return ((a - b).norm() / b.norm()).item()
+
+# 1300 images of digits (N, 64) with their labels, and 497 new ones.
+digit_x, digit_y, digit_new, digit_new_y = digits()
+
+# %% role="concept"
+claim("bytes of 16 numbers in float32 on the tape", sum(sent()),
+      expected=2 * 8 * 4)
+
+# %% [markdown] role="concept"
+# Where only the numbers matter, one process plays all ranks: a list has one entry for
+# each rank, `sum` of it stands for an `all_reduce`, `torch.cat` for an `all_gather`, and
+# autograd runs through both. The arithmetic is the same, to the rounding of a sum.
+
+# %% [markdown] trap="15.1" role="situation" core=true fault="tensor parallelism without the sum in the backward pass" symptom="tensor parallel: same loss as on one GPU, but weights of norms and embeddings drift apart between ranks"
+# ## A layer on two ranks
+#
+# A net reads digits: a `body`, a wide layer `relu(h A.T) B.T` with `h` carried past it,
+# a `head`. The wide layer is cut in two. Each rank takes half of its units: their rows
+# of `A`, their columns of `B`. ReLU works on each unit by itself, so one sum at the end
+# makes the output whole. Of `body` and `head` each rank has a copy, from the same seed.
+#
+# Autograd does not know `all_reduce`, so you tell it what backward is. Each part counts
+# once in the sum, so its gradient is that of the sum. The output agrees with that of the
+# uncut layer.
+
+# %% trap="15.1" role="break"
+def over_ranks(x):
+    """The sum over the ranks, a new tensor."""
+    x = x.detach().clone()
+    dist.all_reduce(x)
+    return x
+
+def summed(part):
+    """Value: the sum over the ranks. Gradient: that of this rank's part."""
+    return over_ranks(part) + (part - part.detach())
+
+def split_layer(h, a, b):
+    """The wide layer's output (N, 32), with this rank's half of A and B."""
+    return summed(F.relu(h @ a.T) @ b.T)
+
+# %% trap="15.1" role="break"
+def pieces(seed, rank=0, world=1):
+    """body, this rank's part of A (128, 32) and of B (32, 128), head."""
+    torch.manual_seed(seed)
+    body = nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32))
+    a = torch.randn(128, 32) / 32 ** 0.5
+    b = torch.randn(32, 128) / 128 ** 0.5
+    head = nn.Linear(32, 10)
+    mine = torch.arange(128).chunk(world)[rank]
+    return body, nn.Parameter(a[mine]), nn.Parameter(b[:, mine]), head
+
+# %% trap="15.1" role="break"
+def train_rank(seed, x, y, steps=60):
+    """This rank's losses, body's first gradient, its weights at the end."""
+    body, a, b, head = pieces(seed, dist.get_rank(), dist.get_world_size())
+    params = [*body.parameters(), *head.parameters(), a, b]
+    opt, losses = torch.optim.AdamW(params, lr=3e-3), []
+    for step in range(steps):
+        h = body(x)
+        loss = F.cross_entropy(head(h + split_layer(h, a, b)), y)
+        opt.zero_grad()
+        loss.backward()
+        if step == 0:
+            first = flat(p.grad for p in body.parameters())
+        opt.step()
+        losses.append(loss.item())
+    return losses, first, [p.detach() for p in params]
+
+# %% trap="15.1" role="break"
+x, y = digit_x[:512], digit_y[:512]
+runs = ranks.run(train_rank, SEED, x, y,
+                 uses=(over_ranks, summed, split_layer, pieces, flat))
+losses, grads, held = zip(*runs, strict=True)
+
+# %% trap="15.1" role="guess"
+guess("15.1", "In the first step: how far is rank 0's gradient of body "
+      "from that of the uncut net, as a share of its length?", unit="%")
+
+# %% trap="15.1" role="look"
+def uncut(params, x):
+    """Logits of the net on one rank: body 4, head 2, A and B."""
+    w, bias, scale, shift, head, head_bias, a, b = params
+    h = F.layer_norm(x @ w.T + bias, (32,), scale, shift)
+    return (h + F.relu(h @ a.T) @ b.T) @ head.T + head_bias
+
+body, a, b, head = pieces(SEED)
+params = [*body.parameters(), *head.parameters(), a, b]
+first_loss = F.cross_entropy(uncut(params, x), y)
+true = flat(torch.autograd.grad(first_loss, params[:4]))
+print("first loss:", f"{losses[0][0]:.4f} and {losses[1][0]:.4f},",
+      f"uncut {first_loss.item():.4f}")
+print("gradient of body, off by:", *(f"{gap(g, true):.0%}" for g in grads))
+
+# %% trap="15.1" role="look"
+measured("15.1", 100 * gap(grads[0], true), right=(25, 70))
+
+# %% trap="15.1" role="look"
+claim("rank 0's gradient of body in the first step, off by",
+      gap(grads[0], true), above=0.25)
+
+# %% [markdown] trap="15.1" role="look"
+# The loss falls on both ranks, as it should. After the run rank 0's copies are saved and
+# the halves joined:
+
+# %% trap="15.1" role="look" tags=["plumbing"]
+def joined(held, x, y):
+    """Loss of rank 0's copies with the halves of both ranks."""
+    a, b = (torch.cat([params[at] for params in held], dim)
+            for at, dim in ((6, 0), (7, 1)))
+    return F.cross_entropy(uncut([*held[0][:6], a, b], x), y).item()
+
+apart = gap(flat(held[0][:6]), flat(held[1][:6]))
+one_net = joined(held, x, y)
+
+# %% trap="15.1" role="look"
+plot_bars({"rank 0, in training": losses[0][-1],
+           "rank 1, in training": losses[1][-1], "joined": one_net},
+          title="The net that is saved is not the one that was trained",
+          xlabel="loss of the same 512 digits, in nats",
+          alt="Three bars. The last losses of both ranks are alike and "
+              "small; the joined net's, of the same digits, is several "
+              "times as high.")
+
+# %% trap="15.1" role="look"
+claim("loss of the joined net over rank 0's last one",
+      one_net / losses[0][-1], above=1.4)
+
+# %% [markdown] trap="15.1" role="why"
+# Forward, `h` goes into both halves. So backward, it gets a gradient from each, and these
+# have to meet. Here each rank adds only its own half's to what comes past the layer. The
+# copies of `body` drift apart, and the halves learn to work with two of them.
+
+# %% trap="15.1" role="why"
+halves = "dy", ("B0", "B1"), ("A0", "A1")
+draw_blocks({"forward": ["h", ("A0", "A1"), ("B0", "B1"), "+", "y"],
+             "backward": [*halves, ("part of dh", "part of dh")],
+             "backward, whole": [*halves, "+", "dh"]},
+            marks={"backward": {"part of dh"}},
+            title="Where forward hands out h, backward has to sum",
+            alt="Three columns of blocks. Forward, h goes into both halves "
+                "and a sum makes y of their parts. Backward, dy goes into "
+                "both halves, and each rank keeps the part of dh that its "
+                "half returns. In the last column a sum makes dh of them.")
+
+# %% [markdown] trap="15.1" role="repair"
+# A second function stands at the entrance. Its value is `h`, its gradient the sum over
+# the ranks. Entrance and exit mirror each other: copy forward and sum backward, sum
+# forward and copy backward.
+
+# %% trap="15.1" role="repair"
+def entered(h):
+    """Value: h. Gradient: the sum over the ranks."""
+    h = h.view_as(h)
+    h.register_hook(over_ranks)
+    return h
+
+def split_layer(h, a, b):
+    """The wide layer's output (N, 32), with this rank's half of A and B."""
+    return summed(F.relu(entered(h) @ a.T) @ b.T)
+
+# %% trap="15.1" role="repair"
+parts = (over_ranks, summed, entered, split_layer, pieces, flat)
+runs = ranks.run(train_rank, SEED, x, y, uses=parts)
+losses, grads, whole = zip(*runs, strict=True)
+print("gradient of body, off by:", *(f"{gap(g, true):.0e}" for g in grads))
+print(f"loss at the end {losses[0][-1]:.4f}, joined "
+      f"{joined(whole, x, y):.4f}")
+
+# %% trap="15.1" role="repair"
+claim("rank 0's gradient of body, with the second sum, off by",
+      gap(grads[0], true), below=1e-4)
+
+# %% [markdown] trap="15.1" role="repair"
+# What does the cut cost? Two sums in each step, of 512 rows with 32 numbers of 4 bytes.
+
+# %% trap="15.1" role="repair"
+predicted = 60 * 2 * (512 * 32 * 4)               # steps, sums, bytes
+print(f"predicted bytes {predicted:,}, on the tape {sum(sent()):,}")
+
+# %% trap="15.1" role="repair"
+claim("bytes on the tape of 60 steps", sum(sent()),
+      expected=60 * 2 * 512 * 32 * 4)
+
+# %% [markdown] trap="15.1" role="more" topics="both runs, as bounds · a sum that autograd knows · what torch does · a bias"
+# Both runs, once more as bounds:
+
+# %% trap="15.1" role="more"
+claim("copies of body and head after 60 steps without the sum, apart",
+      apart, above=0.1)
+claim("the same with it", gap(flat(whole[0][:6]), flat(whole[1][:6])),
+      expected=0)
+claim("last losses of the two ranks with it, apart",
+      abs(losses[0][-1] - losses[1][-1]), expected=0)
+
+# %% [markdown] trap="15.1" role="more"
+# There is an `all_reduce` that autograd knows, in `torch.distributed.nn.functional`. Its
+# backward is a sum as well. That is right if the ranks' losses are parts of one loss, and
+# here they are copies of it: each half then gets its gradient twice.
+
+# %% trap="15.1" role="more"
+def with_known_sum(seed, x, y):
+    """Gradient of this rank's A, with a sum that autograd knows."""
+    from torch.distributed.nn.functional import all_reduce
+    body, a, b, head = pieces(seed, dist.get_rank(), dist.get_world_size())
+    h = body(x)
+    out = h + all_reduce(F.relu(entered(h) @ a.T) @ b.T)
+    F.cross_entropy(head(out), y).backward()
+    return a.grad
+
+twice = ranks.run(with_known_sum, SEED, x, y, uses=parts)[0]
+of_a = torch.autograd.grad(F.cross_entropy(uncut(params, x), y), a)[0][:64]
+
+# %% trap="15.1" role="more"
+claim("gradient of rank 0's A with it, over the true one",
+      (twice.norm() / of_a.norm()).item(), expected=2, within=0.01)
+
+# %% [markdown] trap="15.1" role="more"
+# `parallelize_module` puts both sums where they belong. Its `ColwiseParallel` is the cut
+# of `A` with the entrance, `RowwiseParallel` that of `B` with the exit:
+
+# %% trap="15.1" role="more"
+def by_torch(seed, x, y):
+    """Gradients of body's weight and of rank 0's bias, by DTensor."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import parallel
+    body, wide = torch_net(seed)
+    cut = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
+    parallel.parallelize_module(wide, init_device_mesh("cpu", (2,)), cut)
+    h = body(x)
+    F.cross_entropy(h + wide(h), y).backward()
+    return body.weight.grad, wide[2].bias.grad.to_local()
+
+# %% trap="15.1" role="more"
+def torch_net(seed):
+    """The same cut, of a layer with biases."""
+    torch.manual_seed(seed)
+    return nn.Linear(64, 32), nn.Sequential(
+        nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 32))
+
+body, wide = torch_net(SEED)
+h = body(x)
+F.cross_entropy(h + wide(h), y).backward()
+by_dtensor, bias_grad = ranks.run(by_torch, SEED, x, y,
+                                  uses=(torch_net,))[0]
+
+# %% trap="15.1" role="more"
+claim("gradient of body by parallelize_module, off by",
+      gap(by_dtensor, body.weight.grad), below=1e-4)
+
+# %% [markdown] trap="15.1" role="more"
+# The second bias belongs to no half. It is added once, behind the sum: inside the parts
+# two ranks would count it twice. Its gradient, a sum over rows of `dy`, is whole on each
+# rank already, and so is that of a half's own weights. They need no call.
+
+# %% trap="15.1" role="more"
+claim("gradient of the bias on rank 0, off by",
+      gap(bias_grad, wide[2].bias.grad), below=1e-4)
+
+# %% trap="15.1" role="exercise" points=4 difficulty=3 minutes=12
+def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
+              c: torch.Tensor, dy: torch.Tensor, all_sum) -> tuple:
+    """y = relu(h A.T) B.T + c on one of several ranks, and its gradients.
+
+    The units of the layer are cut: a (f, D) holds this rank's rows of A,
+    b (E, f) its columns of B; f differs from rank to rank. h (N, D), the
+    bias c (E,) and dy (N, E), the gradient of the loss for y, are whole and
+    the same on all ranks. all_sum(tensor): the sum over the ranks, a new
+    tensor; all ranks have to call it equally often, in the same order, with
+    the same shapes and dtypes.
+
+    Returns (y, dh, da, db, dc): y, and the gradients of h, a, b and c as
+    the uncut layer has them. The slope of ReLU at 0 is 0. Inputs stay as
+    they are.
+
+    Example: h 2, c 0, dy 1; on one rank a 1, b 3, on the other a 2, b 5: y
+    is 26 and dh 13 on both, da 6 on the first.
+    """
+    # BEGIN SOLUTION
+    units = torch.relu(h @ a.T)
+    y = all_sum(units @ b.T) + c
+    back = (dy @ b) * (units > 0)
+    dh = all_sum(back @ a)
+    return y, dh, back.T @ h, dy.T @ units, dy.sum(0)
+    # END SOLUTION
+
+# %% [markdown] trap="15.1" role="hint"
+# 1. What is a part on each rank, and what is whole already? Parts of y and of dh have to be summed. da and db belong to this rank alone; dc is made from dy, which is whole.
+# 2. The bias is added once, behind the sum.
+# 3. Backward by hand: `back = (dy @ b) * (units > 0)`; then dh is made of `back @ a`, da is `back.T @ h`, db is `dy.T @ units`.
+
+# %% [markdown] trap="15.1" role="keep"
+# **Keep:** a cut layer has two sums: of its outputs forward, of its input's gradients
+# backward. **In your own code:** compare a digest of what each rank has a copy of (norms,
+# embeddings, biases) every few hundred steps, and the first gradient with that of one rank.
+# **Source:** [Megatron-LM,
+# `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
+# "forward: copy, backward allreduce". **Seen in the wild:** [Megatron-LM
+# 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446): gradients of the last norm differ
+# from rank to rank; [AReno 496](https://github.com/inclusionAI/AReno/pull/496): summed a
+# second time, and twice too large; [torchtitan
+# 4332](https://github.com/pytorch/torchtitan/pull/4332): a bias whose gradient is divided by
+# the ranks.
+
+# %% [markdown] trap="15.2" role="situation" fault="a schedule divides gradients that were there before" symptom="pipeline parallel with gradient accumulation: small gradient norm, loss curve differs, grad norms are off"
+# ## Four passes down a pipeline
+#
+# The next net is cut between its layers: rank 0 has the first stage, rank 1 the second
+# and the loss. For both to work at the same time a batch is cut into *micro-batches*:
+# while rank 1 is busy with the first, rank 0 begins the second. torch has schedules that
+# do this. They run forward and backward over all micro-batches, send what has to be
+# sent, and make the gradient a mean over the micro-batches.
+#
+# Memory is enough for 16 digits, and you want 64 a step. So you do what you always do:
+# four passes, `backward` adds up in `.grad`, and the loss is divided by 4.
+
+# %% trap="15.2" role="break"
+def stages(seed):
+    """The two stages of a reader, 64-32-10."""
+    torch.manual_seed(seed)
+    return (nn.Sequential(nn.Linear(64, 32), nn.ReLU()), nn.Linear(32, 10))
+
+def loss_of(logits, labels):
+    """The mean over a micro-batch, and over four passes."""
+    return F.cross_entropy(logits, labels) / 4
+
+# %% trap="15.2" role="break"
+def four_passes(seed, x, y):
+    """This rank's gradient after four passes of four micro-batches."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+    rank = dist.get_rank()
+    mine = stages(seed)[rank]
+    stage = PipelineStage(mine, rank, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 4, loss_fn=loss_of)
+    for xs, ys in zip(x.chunk(4), y.chunk(4), strict=True):
+        if rank == 0:
+            schedule.step(xs)
+        else:
+            schedule.step(target=ys, losses=[])
+    return flat(p.grad for p in mine.parameters())
+
+# %% trap="15.2" role="break"
+rows = torch.randperm(len(digit_x))[:64]
+x64, y64 = digit_x[rows], digit_y[rows]           # (64, 64), (64,)
+piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
+
+# %% trap="15.2" role="guess"
+guess("15.2", "In the gradient that the optimizer gets, how many times as "
+      "much does the last pass weigh as the first?", unit="times")
+
+# %% trap="15.2" role="look"
+def own_gradients(x, y, passes=4):
+    """The gradient of each pass's own mean loss, (passes, weights)."""
+    net = nn.Sequential(*stages(SEED))
+    return torch.stack([flat(torch.autograd.grad(
+        F.cross_entropy(net(xs), ys), [*net.parameters()]))
+        for xs, ys in zip(x.chunk(passes), y.chunk(passes), strict=True)])
+
+def shares(found):
+    """How much of each pass's own gradient is in what was found."""
+    return torch.linalg.lstsq(own_gradients(x64, y64).T,
+                              found[:, None]).solution.flatten()
+
+share = shares(torch.cat(piped))
+print("shares of the passes:", *(f"{s:.4f}" for s in share))
+
+# %% trap="15.2" role="look"
+measured("15.2", round((share[3] / share[0]).item()), right=(64, 64))
+
+# %% trap="15.2" role="look"
+claim("the last pass's share over the first's",
+      (share[3] / share[0]).item(), expected=64, within=1)
+
+# %% [markdown] trap="15.2" role="why"
+# At the end of each pass the schedule divides by its 4 micro-batches. It divides
+# `p.grad`, and does not know that older passes stand in there too. So the first pass is
+# divided four times, the last one once. What was meant as a sum is an average that
+# forgets: each pass leaves a quarter of all that was before it.
+
+# %% trap="15.2" role="why"
+plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
+             title="Four passes, and only the last one counts",
+             xlabel="pass", ylabel="share in the gradient", form=".3f",
+             reference=(0.25, "meant: a quarter each"),
+             marks=["pass 1", "pass 2", "pass 3"],
+             alt="Four columns. The last pass has its quarter; the third a "
+                 "sixteenth, the second a sixty-fourth, the first next to "
+                 "nothing.")
+
+# %% [markdown] trap="15.2" role="why"
+# The gradient is shorter, and made of about one pass where you paid for four. Sixty steps
+# of AdamW, which forgives a factor that is the same in each step, and of SGD, which does
+# not, played in one process:
+
+# %% trap="15.2" role="why" tags=["plumbing"]
+def trained(weights, make):
+    """Loss on new digits after 60 steps; weights (4,) of the passes."""
+    torch.manual_seed(SEED)
+    net = nn.Sequential(*stages(SEED))
+    opt = make(net.parameters())
+    for _ in range(60):
+        opt.zero_grad()
+        for weight in weights:
+            i = torch.randint(len(digit_x), (16,))
+            loss = F.cross_entropy(net(digit_x[i]), digit_y[i])
+            (weight * loss).backward()
+        opt.step()
+    with torch.no_grad():
+        return F.cross_entropy(net(digit_new), digit_new_y).item()
+
+# %% trap="15.2" role="why" tags=["plumbing"]
+def adamw(params):
+    return torch.optim.AdamW(params, lr=3e-3)
+
+def sgd(params):
+    return torch.optim.SGD(params, lr=0.3)
+
+kept = [1 / 256, 1 / 64, 1 / 16, 1 / 4]
+ends = {f"{name}, {how}": trained(weights, make)
+        for name, make in (("AdamW", adamw), ("SGD", sgd))
+        for how, weights in (("a quarter each", [1 / 4] * 4),
+                             ("divided each pass", kept))}
+
+# %% trap="15.2" role="why"
+plot_bars(ends, title="Both optimizers pay for passes that do not count",
+          xlabel="loss on new digits after 60 steps, in nats",
+          alt="Four bars. With AdamW the loss is about a quarter higher "
+              "when each pass divides, with SGD more than twice as high.")
+
+# %% trap="15.2" role="why"
+claim("AdamW, divided each pass over a quarter each: loss",
+      ends["AdamW, divided each pass"] / ends["AdamW, a quarter each"],
+      above=1.05)
+
+# %% [markdown] trap="15.2" role="repair"
+# Whoever knows the whole step divides: sum the loss, divide it by all labels of the step,
+# and tell the schedule to leave gradients alone.
+
+# %% trap="15.2" role="repair"
+def loss_of(logits, labels):
+    """This micro-batch's part of the mean over the 64 labels of a step."""
+    return F.cross_entropy(logits, labels, reduction="sum") / 64
+
+# %% trap="15.2" role="repair"
+def four_passes(seed, x, y):
+    """As above, but gradients are only ever added."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+    rank = dist.get_rank()
+    mine = stages(seed)[rank]
+    stage = PipelineStage(mine, rank, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 4, loss_fn=loss_of, scale_grads=False)
+    for xs, ys in zip(x.chunk(4), y.chunk(4), strict=True):
+        if rank == 0:
+            schedule.step(xs)
+        else:
+            schedule.step(target=ys, losses=[])
+    return flat(p.grad for p in mine.parameters())
+
+# %% trap="15.2" role="repair"
+piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
+share = shares(torch.cat(piped))
+print("shares of the passes:", *(f"{s:.4f}" for s in share))
+
+# %% trap="15.2" role="repair"
+claim("smallest share of a pass", share.min().item(), expected=0.25,
+      within=0.001)
+
+# %% [markdown] trap="15.2" role="repair"
+# What does a pipeline send? Rank 0 the 32 numbers of each digit, rank 1 their gradients
+# back, and nothing else: no weight, and no gradient of one. (Beside it go a few short
+# messages that say once which shapes will come.)
+
+# %% trap="15.2" role="repair"
+predicted = 64 * 32 * 4                           # digits, numbers, bytes
+for rank in (0, 1):
+    micro = [size for size in sent("send", rank) if size == predicted / 16]
+    print(f"rank {rank}: predicted bytes {predicted}, on the tape",
+          f"{sum(micro)} in {len(micro)} calls")
+
+# %% trap="15.2" role="repair"
+claim("bytes of activations and their gradients, both ranks together",
+      sum(s for rank in (0, 1) for s in sent("send", rank) if s == 512),
+      expected=2 * 64 * 32 * 4)
+
+# %% [markdown] trap="15.2" role="more" topics="the other numbers"
+# The other numbers of these runs, as bounds. The cosine is that of the mixed gradient and
+# the mean of the four passes.
+
+# %% trap="15.2" role="more"
+own = own_gradients(x64, y64)
+mixed, meant = torch.tensor(kept) @ own, own.mean(0)
+
+# %% trap="15.2" role="more"
+claim("SGD, divided each pass over a quarter each: loss",
+      ends["SGD, divided each pass"] / ends["SGD, a quarter each"],
+      above=1.3)
+claim("length of the mixed gradient over that of the mean",
+      (mixed.norm() / meant.norm()).item(), below=0.85)
+claim("cosine of the mixed gradient and the mean",
+      F.cosine_similarity(mixed, meant, 0).item(), below=0.99)
+
+# %% trap="15.2" role="exercise" points=3 difficulty=2 minutes=12
+def pass_losses(labels: list, divides: bool) -> list:
+    """By what to divide the summed loss of each micro-batch of a step.
+
+    labels[p][m]: how many labels count in micro-batch m of pass p, at least
+    1. Passes may differ in their number of micro-batches. Gradients of all
+    passes add up in .grad, and at the end .grad has to hold the gradient of
+    the mean loss over all labels of the step. divides: at the end of each
+    pass the schedule divides all that .grad holds by the number of
+    micro-batches of this pass. Otherwise nobody divides a gradient.
+
+    Returns floats, laid out as labels are. labels stays as it is.
+
+    Example: [[3, 1], [4]] gives [[4.0, 4.0], [8.0]] if the schedule
+    divides, else [[8.0, 8.0], [8.0]].
+    """
+    # BEGIN SOLUTION
+    total, found = float(sum(map(sum, labels))), []
+    for counts in reversed(labels):
+        if divides:
+            total /= len(counts)
+        found.append([total] * len(counts))
+    return found[::-1]
+    # END SOLUTION
+
+# %% [markdown] trap="15.2" role="hint"
+# 1. If nobody divides, each summed loss is divided by the number of all labels of the step.
+# 2. If the schedule divides: by what is a gradient of pass p divided until the end? By the micro-batches of p and of each pass behind it. So much less has to be divided before.
+# 3. Go through the passes from the last to the first, and keep the number.
+
+# %% [markdown] trap="15.2" role="keep"
+# **Keep:** what divides a gradient has to know all that stands in it; divide the loss
+# instead. **In your own code:** put the same rows into one step as one pass and as four, and
+# compare the gradients. **Source:** torch's
+# [schedules.py](https://github.com/pytorch/pytorch/blob/00722e648b740f91d0e71494baa17891749fd291/torch/distributed/pipelining/schedules.py),
+# `scale_grads`: true by default, for a loss that is a mean. **Seen in the wild:** [torchtitan
+# 1733](https://github.com/pytorch/torchtitan/issues/1733): "an exponential moving average,
+# rather than a sum"; [DeepSpeed 8152](https://github.com/deepspeedai/DeepSpeed/issues/8152):
+# each stage divided what the next one had divided; [torchtitan
+# 2972](https://github.com/pytorch/torchtitan/issues/2972): nobody divided.
+
+# %% [markdown] trap="15.3" role="situation" core=true fault="each rank counts its part of the sequence from zero" symptom="training loss near zero with context parallelism, and the saved model is bad on one GPU"
+# ## A sequence for two
+#
+# Sequences have become too long for one GPU, so each is cut in halves: rank 0 holds the
+# first half, rank 1 the second. Most layers work token by token and notice nothing. Only
+# attention looks at other tokens, so there the keys and values of both halves are
+# gathered, and each rank masks what lies behind its queries.
+#
+# The task has a known answer: 16 random letters out of 20, and the same 16 once more. In
+# the second half each next letter stands 15 places before. You train a small transformer
+# with a table of learnt places, on two ranks.
+
+# %% trap="15.3" role="break" tags=["plumbing"]
+class CopyNet(nn.Module):
+    """One block of attention and its MLP over 20 letters, 32 places."""
+
+    def __init__(self, d=32):
+        super().__init__()
+        self.letter, self.place = nn.Embedding(20, d), nn.Embedding(32, d)
+        self.norm, self.qkv = nn.RMSNorm(d), nn.Linear(d, 3 * d)
+        self.out = nn.Linear(d, d)
+        self.mlp = nn.Sequential(nn.RMSNorm(d), nn.Linear(d, 2 * d),
+                                 nn.GELU(), nn.Linear(2 * d, d))
+        self.head = nn.Sequential(nn.RMSNorm(d), nn.Linear(d, 20))
+
+# %% trap="15.3" role="break" tags=["plumbing"]
+def copy_rows(n):
+    """n rows of 16 letters and the same 16 once more, (n, 32) int64."""
+    letters = torch.randint(20, (n, 16))
+    return torch.cat([letters, letters], 1)
+
+def copy_loss(net, tokens, cut, attend=None):
+    """Cross-entropy of the letters of the second half."""
+    logits = torch.cat(logits_of(net, *cut(tokens), attend), 1)
+    return F.cross_entropy(logits[:, 15:-1].flatten(0, 1),
+                           tokens[:, 16:].flatten())
+
+# %% trap="15.3" role="break" tags=["plumbing"]
+def trained(cut, steps=120):
+    """A net that was trained on batches cut so, and its last loss."""
+    net = CopyNet()
+    adam = torch.optim.AdamW(net.parameters(), lr=2e-2)
+    for _ in range(steps):
+        loss = copy_loss(net, copy_rows(32), cut)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    return net.requires_grad_(False), loss.item()
+
+# %% trap="15.3" role="break"
+def seen_from(rank, q, k):
+    """True where a query of this rank may look: itself, and before."""
+    n, whole = q.shape[2], k.shape[2]
+    return torch.ones(n, whole, dtype=torch.bool).tril(rank * n)
+
+def attend_all(rank, q, keys, values):
+    """Attention of a rank's queries to all keys up to their own."""
+    k, v = torch.cat(keys, 2), torch.cat(values, 2)    # all_gather
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=seen_from(rank, q, k))
+
+# %% trap="15.3" role="break"
+def logits_of(net, parts, places, attend=None):
+    """Logits of each rank's tokens; parts and places: one a rank."""
+    attend = attend or attend_all
+    hs = [net.letter(part) + net.place(at)
+          for part, at in zip(parts, places)]
+    qs, ks, vs = zip(*(net.qkv(net.norm(h)).unflatten(-1, (3, 2, -1))
+                       .permute(2, 0, 3, 1, 4) for h in hs))
+    logits = []
+    for rank, (h, q) in enumerate(zip(hs, qs)):
+        o = attend(rank, q, ks, vs)
+        h = h + net.out(o.transpose(1, 2).flatten(2))
+        logits.append(net.head(h + net.mlp(h)))
+    return logits
+
+# %% trap="15.3" role="break"
+def halves(tokens):
+    """The tokens of two ranks, and the places where they stand."""
+    parts = tokens.chunk(2, 1)
+    return parts, [torch.arange(part.shape[1]) for part in parts]
+
+def unsplit(tokens):
+    """The whole sequence on one GPU."""
+    return [tokens], [torch.arange(tokens.shape[1])]
+
+split_net, split_loss = trained(halves)
+
+# %% trap="15.3" role="guess"
+guess("15.3", "20 letters, all equally likely, cost 3.0 nats. The last "
+      "training loss is 0.0. Then the same weights read whole sequences "
+      "on one GPU. What is their loss there?", unit="nats")
+
+# %% trap="15.3" role="look"
+fresh = copy_rows(256)
+unsplit_loss = copy_loss(split_net, fresh, unsplit).item()
+print(f"two ranks, last step: {split_loss:.2f} nats")
+print(f"two ranks, new rows:  "
+      f"{copy_loss(split_net, fresh, halves):.2f} nats")
+print(f"one GPU, new rows:    {unsplit_loss:.2f} nats")
+
+# %% trap="15.3" role="look"
+measured("15.3", unsplit_loss, right=(6, 16))
+
+# %% trap="15.3" role="look"
+claim("whole sequences: loss of the net trained on two ranks",
+      unsplit_loss, above=6)
+
+# %% [markdown] trap="15.3" role="why"
+# `arange(part.shape[1])` counts from 0 on every rank. A letter and its copy get the same
+# place, so the net learns: look at the key whose place is mine plus one. New rows that are
+# cut in the same way cannot show it. On one GPU the second half stands at places that were
+# never used, and their rows of the table are as random as on the first day:
+
+# %% trap="15.3" role="why"
+claim("numbers of places 16 to 31 that got a gradient",
+      split_net.place.weight.grad[16:].count_nonzero().item(), expected=0)
+
+# %% [markdown] trap="15.3" role="why"
+# So the net looks anywhere, and is sure of what it finds. That costs more than not knowing.
+
+# %% trap="15.3" role="why" tags=["plumbing"]
+def looks(net, cut):
+    """Where places 16 to 31 look, mean of heads and rows, (16, 32)."""
+    seen = []
+
+    def noting(rank, q, keys, values):
+        k = torch.cat(keys, 2)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        scores = scores.masked_fill(~seen_from(rank, q, k), -torch.inf)
+        seen.append(scores.softmax(-1).mean((0, 1)))
+        return attend_all(rank, q, keys, values)
+
+    logits_of(net, *cut(fresh), noting)
+    return torch.cat(seen)[16:].clamp(0, 1)
+
+# %% trap="15.3" role="why"
+draw_grids({"two ranks": looks(split_net, halves),
+            "one GPU": looks(split_net, unsplit)},
+           rows="places 16 to 31", columns="places 0 to 31",
+           title="The rule it learnt holds for ranks that count from 0",
+           alt="Two grids: where the second half looks, over 32 places. On "
+               "two ranks a sharp diagonal through the first half, at the "
+               "letter to be copied. On one GPU the looks are smeared over "
+               "many places.")
+
+# %% [markdown] trap="15.3" role="repair"
+# A position belongs to the sequence. Each rank counts on from where its part begins:
+
+# %% trap="15.3" role="repair"
+def placed(tokens):
+    """The tokens of two ranks, at their places in the whole."""
+    return tokens.chunk(2, 1), torch.arange(tokens.shape[1]).chunk(2)
+
+placed_net, placed_loss = trained(placed)
+apart = (torch.cat(logits_of(placed_net, *placed(fresh)), 1)
+         - logits_of(placed_net, *unsplit(fresh))[0]).abs().max().item()
+print(f"one GPU, new rows: {copy_loss(placed_net, fresh, unsplit):.2f} "
+      f"nats; logits differ by {apart:.0e}")
+
+# %% trap="15.3" role="repair"
+claim("split and counted on: largest difference of a logit", apart,
+      below=1e-3)
+
+# %% [markdown] trap="15.3" role="repair"
+# Halves have another flaw: rank 1 looks at three times as many keys, and rank 0 waits. So
+# frameworks cut *two* pieces a rank, and give it an early and a late one. Then positions,
+# labels and mask all have to know where each token stands:
+
+# %% trap="15.3" role="repair"
+corner = torch.ones(8, 8, dtype=torch.bool).tril()
+zigzag = {0: [0, 1, 6, 7], 1: [2, 3, 4, 5]}
+pairs = {"halves, rank 0": corner[:4], "halves, rank 1": corner[4:],
+         **{f"pieces, rank {r}": corner[own] for r, own in zigzag.items()}}
+
+# %% trap="15.3" role="repair"
+draw_grids(pairs, rows="queries", columns="all keys",
+           captions={name: f"{grid.sum()} pairs"
+                     for name, grid in pairs.items()},
+           title="An early and a late piece make equal work",
+           alt="Four masks of four queries by eight keys. In halves rank 0 "
+               "computes 10 pairs and rank 1 26. With places 0, 1, 6, 7 "
+               "on rank 0 and 2 to 5 on rank 1, each computes 18.")
+
+# %% [markdown] trap="15.3" role="more" topics="a good model on ranks that count from 0 · is_causal · the lost label · rotary positions · bytes on the tape"
+# A model that was trained well, and then reads with other mistakes. `is_causal=True` hangs
+# its triangle in the upper left corner of the mask ([documentation](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.bias.causal_upper_left.html)),
+# so rank 1 looks as if its queries were the first of the sequence:
+
+# %% trap="15.3" role="more"
+def attend_causal(rank, q, keys, values):
+    return F.scaled_dot_product_attention(
+        q, torch.cat(keys, 2), torch.cat(values, 2), is_causal=True)
+
+def attend_own(rank, q, keys, values):
+    return F.scaled_dot_product_attention(
+        q, keys[rank], values[rank], is_causal=True)
+
+misread = {
+    "from zero": copy_loss(placed_net, fresh, halves).item(),
+    "is_causal": copy_loss(placed_net, fresh, placed, attend_causal).item(),
+    "own keys": copy_loss(placed_net, fresh, placed, attend_own).item()}
+
+# %% trap="15.3" role="more"
+claim("a good net, ranks count from 0: loss", misread["from zero"], above=5)
+claim("a good net, is_causal on gathered keys: loss",
+      misread["is_causal"], above=5)
+claim("a good net, each rank sees its own keys: loss",
+      misread["own keys"], above=5)
+
+# %% [markdown] trap="15.3" role="more"
+# The label of a place is the next token, and the next token may be on another rank. A loss
+# that shifts on each rank loses one label a cut, quietly. With two pieces a rank it is
+# worse: across the seam it learns a token from far away. Shift first, then cut.
+
+# %% trap="15.3" role="more"
+kept = sum(len(part[1:]) for part in torch.arange(32).chunk(2))
+wrong_seam = [(a, b) for a, b in zip(zigzag[0], zigzag[0][1:])
+              if b != a + 1]
+
+# %% trap="15.3" role="more"
+claim("labels of 31 that are left when two halves shift their own", kept,
+      expected=30)
+claim("places of rank 0 whose label would come from elsewhere, of 4",
+      len(wrong_seam), expected=1)
+
+# %% [markdown] trap="15.3" role="more"
+# Rotary positions are relative, which helps within a half only. Below, a query at place
+# 20 and a key at place 4 are 16 apart. On ranks that count from 0 both stand at 4, and
+# the score is that of two tokens at one place:
+
+# %% trap="15.3" role="more"
+def rotated(x, place, base=100.0):
+    """x (D,) turned by the angles of its place."""
+    angles = place * base ** (-torch.arange(len(x) // 2) / (len(x) // 2))
+    a, b = x.chunk(2)
+    return torch.cat([a * angles.cos() - b * angles.sin(),
+                      a * angles.sin() + b * angles.cos()])
+
+one_q, one_k = torch.randn(2, 16)
+scores = {pair: (rotated(one_q, pair[0]) @ rotated(one_k, pair[1])).item()
+          for pair in ((4, 4), (11, 7), (27, 23))}
+
+# %% trap="15.3" role="more"
+claim("within a half: scores of places 27, 23 and of 11, 7, difference",
+      abs(scores[27, 23] - scores[11, 7]), below=1e-3)
+claim("across the cut: counted from 0 and not turned at all, difference",
+      abs(scores[4, 4] - (one_q @ one_k).item()), below=1e-3)
+
+# %% [markdown] trap="15.3" role="more"
+# What the cut costs: keys and values of all ranks in each layer, here for 256 rows of 32
+# places, width 32, four bytes a number.
+
+# %% trap="15.3" role="more"
+def gather_keys(mine):
+    """Keys and values of all ranks; mine: those of one rank."""
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, mine)
+    return torch.cat(parts, 1).shape[1]
+
+ranks.run(gather_keys, torch.zeros(256, 16, 2 * 32))
+on_tape = sum(sent("all_gather"))
+
+# %% trap="15.3" role="more"
+claim("bytes of gathered keys and values on the tape", on_tape,
+      expected=256 * 32 * 2 * 32 * 4)
+
+# %% trap="15.3" role="exercise" points=4 difficulty=2 minutes=13
+def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
+               world: int) -> tuple:
+    """What a rank needs of a batch whose sequences are split: (tokens,
+    positions, labels, mask).
+
+    tokens: (B, T) int64, T at least 1. labels: (B, T) int64, not shifted
+    yet: the token at each place, or -100 where none is to be learnt. Both
+    are filled at the end to N, the next multiple of 2 * world: tokens with
+    0, labels with -100. N is T where T is a multiple. The N places are cut
+    into 2 * world pieces of neighbours, all of one length. A rank, 0 to
+    world - 1, holds n = N // world places: piece rank, and behind it piece
+    2 * world - 1 - rank.
+
+    The result's tokens: (B, n) int64, what stands at these places.
+    positions: (n,) int64, their places in the whole sequence, from 0.
+    labels: (B, n) int64, for each place the label of the place after it,
+    whoever holds that one, and -100 for the last of all. mask: (n, N) bool,
+    whether its place may look at place j of the whole: at itself and at all
+    before it, filled ones too. Nothing handed over changes.
+
+    Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2:
+    tokens [[1, 2, 7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]].
+    """
+    # BEGIN SOLUTION
+    fill = -tokens.shape[1] % (2 * world)
+    shifted = F.pad(labels[:, 1:], (0, fill + 1), value=-100)
+    tokens = F.pad(tokens, (0, fill))
+    places = torch.arange(tokens.shape[1])
+    pieces = places.chunk(2 * world)
+    own = torch.cat([pieces[rank], pieces[2 * world - 1 - rank]])
+    return tokens[:, own], own, shifted[:, own], places <= own[:, None]
+    # END SOLUTION
+
+# %% [markdown] trap="15.3" role="hint"
+# 1. Think of the whole sequence first: fill it up, and give each place its label, the next one. Only then cut.
+# 2. Make one tensor of the places that the rank holds, `own`, such as `[0, 1, 6, 7]`. It is the positions, and it picks tokens and labels: `tokens[:, own]`.
+# 3. A place may look at all places up to its own number: compare `own[:, None]` with `torch.arange(N)`.
+
+# %% [markdown] trap="15.3" role="keep"
+# **Keep:** position, label and mask belong to the whole sequence; take them before you
+# cut, and carry them along. **In your own code:** run one batch on one GPU and split, and
+# compare the logits place by place; a validation loss that is split in the same way shows
+# nothing. **Source:** [Liu et al. 2023, "Ring Attention with Blockwise Transformers for
+# Near-Infinite Context"](https://arxiv.org/abs/2310.01889). **Seen in the wild:**
+# [NVIDIA/Megatron-LM 5243](https://github.com/NVIDIA/Megatron-LM/pull/5243): of two packed
+# sequences rank 0 got positions 0, 3, 0, 3 for 0, 3, 4, 7.
+# [NVIDIA-BioNeMo/bionemo-recipes 1449](https://github.com/NVIDIA-BioNeMo/bionemo-recipes/pull/1449):
+# labels shifted behind the cut.
+# [huggingface/transformers 36607](https://github.com/huggingface/transformers/pull/36607):
+# one label lost a cut.
+
+# %% [markdown] role="concept"
+# ## Tokens that travel
+#
+# The fourth cut goes through a layer of *experts*: several small networks in one place, of
+# which a *router* picks a few for each token. Ten times the weights then cost no more work
+# a token. They do cost memory, so each GPU holds some of the experts. A token is at home
+# on one GPU, its expert may live on another. Weights are large and a token is one row of
+# numbers, so the token travels: an `all_to_all` there (*dispatch*) and one back
+# (*combine*). Backward takes the same two ways with the gradients.
+
+# %% role="concept"
+def swap(rows, leave):
+    """leave[r] of the sorted rows go to rank r; what came, from where."""
+    arrive = torch.empty_like(leave)
+    dist.all_to_all_single(arrive, leave)          # how many will come
+    there = rows.new_empty(int(arrive.sum()), rows.shape[1])
+    dist.all_to_all_single(there, rows, arrive.tolist(), leave.tolist())
+    return there, arrive
+
+def visit(tokens, owner, weight):
+    """tokens (n, d) of this rank, each through the expert of rank owner."""
+    me = dist.get_rank()
+    order = owner[me].argsort(stable=True)
+    there, arrive = swap(tokens[me][order], owner[me].bincount(minlength=2))
+    back, _ = swap(there @ weight[me].T, arrive)
+    return back[order.argsort()], len(there)
+
+# %% role="concept"
+homes = torch.randn(2, 6, 8)                       # six tokens on each rank
+owner = torch.tensor([[0, 1, 1, 0, 1, 1], [1, 1, 1, 0, 1, 1]])
+two_experts = torch.randn(2, 8, 8)
+visited = ranks.run(visit, homes, owner, two_experts, uses=(swap,))
+at_home = torch.einsum("rnd,rned->rne", homes, two_experts[owner])
+rows_sent = sent("alltoall_base_", rank=1)[1::2]   # without the counts
+print("tokens at the experts:", [n for _, n in visited])
+print("tape of rank 1, rows there and back:", rows_sent, "bytes")
+
+# %% role="concept"
+claim("output of experts on two ranks: largest gap to one process",
+      max((visited[r][0] - at_home[r]).abs().max() for r in (0, 1)),
+      below=1e-4)
+claim("bytes on the tape of rank 1: nine rows of eight numbers, two ways",
+      sum(rows_sent), expected=2 * 9 * 8 * 4)
+
+# %% [markdown] role="concept"
+# The tape notes the larger of what a rank hands in and what it gets, the rows that stay
+# included. On paper: `n` tokens a GPU, `k` experts each, width `d`, `b` bytes a number:
+# `n · k · d · b` bytes a way, four ways a layer and step, of which `1 - 1/GPUs` leave the
+# GPU if the load is even. And nobody goes on before the busiest expert is done: above, one
+# rank calculates three rows while the other has nine.
+
+# %% [markdown] trap="15.4" role="situation" core=true fault="the one chosen expert's weight is divided by itself" symptom="a mixture of experts with one expert a token is hardly better than one dense layer; the router's gradient is about 1e-8"
+# ## Four experts, one a token
+#
+# A router scores the experts of a layer for each token; the softmax of the scores says how
+# much each counts. The `k` best are calculated and added, by these weights. Somebody's code
+# for two experts a token divides the two weights by their sum, so that they add to one.
+# You set `k` to one, to pay for a single expert.
+#
+# Your tokens are rows of 16 numbers in four kinds, told apart by a mark in four of the
+# numbers. Each kind wants another linear map. One layer cannot be four maps; four experts
+# can. Against them stands a mixture of *one* expert, which is a plain layer.
+
+# %% trap="15.4" role="break"
+class Routed(nn.Module):
+    """x (N, 16) through k of the experts: output, chances, choice."""
+
+    def __init__(self, experts, k, weigh):
+        super().__init__()
+        self.k, self.weigh = k, weigh
+        self.router = nn.Linear(16, experts, bias=False)
+        self.experts = nn.Parameter(torch.randn(experts, 16, 16) / 4)
+
+    def forward(self, x):
+        chances = self.router(x).softmax(-1)              # (N, experts)
+        top, chosen = chances.topk(self.k)                # (N, k)
+        every = torch.einsum("nd,eod->neo", x, self.experts)
+        rows = torch.arange(len(x))[:, None]
+        out = self.weigh(top)[..., None] * every[rows, chosen]
+        return out.sum(1), chances, chosen
+
+# %% trap="15.4" role="break"
+def divided(top):
+    """Weights (N, k) that add to one."""
+    return top / top.sum(-1, keepdim=True)
+
+# %% trap="15.4" role="break"
+four_maps = torch.randn(4, 16, 16) / 4
+
+def four_kinds(n):
+    """Tokens (n, 16), what is wanted for each (n, 16), its kind (n,)."""
+    kind = torch.randint(4, (n,))
+    x = torch.randn(n, 16)
+    x[:, :4] = 0.3 * x[:, :4] + 1.2 * F.one_hot(kind, 4)
+    return x, torch.einsum("nij,nj->ni", four_maps[kind], x), kind
+
+# %% trap="15.4" role="break"
+def taught(net):
+    """The net after 300 steps of AdamW on fresh tokens."""
+    adam = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for _ in range(300):
+        x, wanted, _ = four_kinds(256)
+        adam.zero_grad()
+        F.mse_loss(net(x)[0], wanted).backward()
+        adam.step()
+    return net
+
+# %% trap="15.4" role="break"
+x, wanted, kind = four_kinds(4000)
+
+@torch.no_grad()
+def lost(net):
+    return F.mse_loss(net(x)[0], wanted).item()
+
+single = lost(taught(Routed(1, 1, divided)))
+start = Routed(4, 1, divided)
+net = taught(copy.deepcopy(start))
+
+# %% trap="15.4" role="guess"
+guess("15.4", "The mixture has four times the experts of the single layer. "
+      "What is its loss, in percent of the single layer's?", unit="%")
+
+# %% trap="15.4" role="look"
+percent = 100 * lost(net) / single
+print(f"one layer {single:.3f}, four experts {lost(net):.3f}: "
+      f"{percent:.0f} %")
+
+# %% trap="15.4" role="look"
+measured("15.4", percent, right=(65, 110))
+
+# %% trap="15.4" role="look"
+claim("loss of four experts, weights divided, over that of one layer",
+      percent / 100, above=0.65)
+
+# %% [markdown] trap="15.4" role="why"
+# Two wires lead from the router to the loss. *Which* expert is an index, and an index has
+# no gradient. *How much* it counts is the weight, and with one expert a token the weight
+# divided by its sum is one, whatever the router says. So the router stays where it was
+# drawn, and each expert gets a bit of every kind.
+
+# %% trap="15.4" role="why" tags=["plumbing"]
+def router_pull(k, weigh):
+    """Norm of the task's gradient at the router of a fresh mixture."""
+    fresh = copy.deepcopy(start)
+    fresh.k, fresh.weigh = k, weigh
+    F.mse_loss(fresh(x)[0], wanted).backward()
+    return fresh.router.weight.grad.norm().item()
+
+def plain(top):
+    """Weights as the softmax gives them."""
+    return top
+
+pull, alive = router_pull(1, divided), router_pull(1, plain)
+
+# %% trap="15.4" role="why"
+draw_tree({"router": f"gradient {pull:.0e}", "which": "an index",
+           "how much": "p / p = 1", "experts": "learn", "loss": ""},
+          [("router", "which"), ("router", "how much"),
+           ("which", "loss"), ("how much", "loss"), ("experts", "loss")],
+          cuts=[("router", "which"), ("router", "how much")],
+          marks=["how much"],
+          title="Both wires of the router are cut",
+          alt="A graph from router and experts down to the loss. From the "
+              "router one wire goes through 'which', an index, the other "
+              "through 'how much', which is p over p, one. Both wires are "
+              "crossed out. That of the experts is whole.")
+
+# %% trap="15.4" role="why"
+claim("gradient at the router: divided, over not divided", pull / alive,
+      below=1e-4)
+
+# %% [markdown] trap="15.4" role="repair"
+# It is not `None` and not quite zero: what is left is rounding. A test for a gradient
+# passes. With one expert a token the weight has to stay what the softmax says:
+
+# %% trap="15.4" role="repair"
+switch = copy.deepcopy(start)
+switch.weigh = plain
+taught(switch)
+print(f"one layer {single:.3f}, divided {lost(net):.3f}, "
+      f"not divided {lost(switch):.3f}")
+
+# %% trap="15.4" role="repair" tags=["plumbing"]
+@torch.no_grad()
+def who_serves(net):
+    """Share of each kind's tokens that go to each expert, (4, 4)."""
+    first = net(x)[2][:, 0]
+    table = torch.zeros(4, 4).index_put_(
+        (kind, first), torch.ones(len(x)), accumulate=True)
+    return table / table.sum(1, keepdim=True)
+
+def sorted_share(net):
+    """Share of tokens at an expert that serves mostly their kind."""
+    return who_serves(net).amax(0).sum().item() / 4
+
+# %% trap="15.4" role="repair"
+draw_grids({"divided": who_serves(net), "not divided": who_serves(switch)},
+           rows="kinds", columns="experts", values=True,
+           title="A router that learns gives each kind an expert",
+           alt="Two tables of four kinds by four experts. On the left the "
+               "shares are spread over all cells. On the right each kind "
+               "goes nearly whole to an expert of its own, or shares it.")
+
+# %% trap="15.4" role="repair"
+claim("loss of four experts, not divided, over that of one layer",
+      lost(switch) / single, below=0.55)
+
+# %% [markdown] trap="15.4" role="more" topics="two experts a token · a small number in the sum · softmax over the chosen · who moved"
+# With two experts a token the divided weights still say which of the two counts more, and the
+# router learns. A small number added to the sum, against a division by zero, lets a trickle
+# through. The softmax over the chosen scores is the same division, and for one it is one:
+
+# %% trap="15.4" role="more" tags=["plumbing"]
+stayed = gap(net.router.weight, start.router.weight)
+moved = gap(switch.router.weight, start.router.weight)
+pair = taught(Routed(4, 2, divided))
+trickle = router_pull(1, lambda top: top / (top.sum(-1, True) + 1e-6))
+chosen_alone = router_pull(1, lambda top: top.log().softmax(-1))
+
+# %% trap="15.4" role="more"
+claim("two experts a token, divided: loss over that of one layer",
+      lost(pair) / single, below=0.55)
+claim("1e-6 in the sum: the router's gradient, over not divided",
+      trickle / alive, below=1e-3)
+claim("softmax over the chosen: the router's gradient, over not divided",
+      chosen_alone / alive, below=1e-4)
+claim("weights divided: how far the router moved in 300 steps",
+      stayed, below=0.15)
+claim("weights divided: tokens at an expert that serves mostly their kind",
+      sorted_share(net), below=0.7)
+claim("not divided: tokens at an expert that serves mostly their kind",
+      sorted_share(switch), above=0.7)
+
+# %% [markdown] trap="15.4" role="more"
+# What little the router moved is nearly all weight decay. And the toy calculates every expert
+# and throws most away; real code gathers the tokens of each expert first. Whether weights are
+# divided belongs to a model's checkpoint (`norm_topk_prob` in its configuration): what was
+# trained with a division runs with it.
+
+# %% [markdown] trap="15.4" role="folklore"
+# **Told:** a router needs two experts a token, since one has nothing to be compared with.
+# **Measured:** one is enough, if its weight is the chance. The softmax compares it with all.
+# (An early conjecture; the paper named below tells it, and does without.)
+
+# %% trap="15.4" role="folklore"
+claim("one expert a token, not divided: how far the router moved", moved,
+      above=0.5)
+
+# %% trap="15.4" role="exercise" points=3 difficulty=2 minutes=10
+def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
+    """(weights, experts): the k likeliest experts of each token.
+
+    logits: (..., E) float32 or bfloat16, one for each expert, no two of a
+    token alike. experts: (..., k) int64, the likeliest first. weights:
+    (..., k) float32, calculated in float32: the chance of each of them,
+    under the softmax over all E. With renorm they are divided by their sum,
+    so that they add to 1; with k = 1 never, for then the router would get
+    no gradient. The gradient of each weight flows to logits, through a sum
+    that divides it as well. k: 1 to E. Nothing handed over changes.
+
+    Example: logits [2., 1., 0.], k 2: weights [0.6652, 0.2447], experts
+    [0, 1]; with renorm [0.7311, 0.2689].
+    """
+    # BEGIN SOLUTION
+    weights, experts = logits.float().softmax(-1).topk(k, dim=-1)
+    if renorm and k > 1:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return weights, experts
+    # END SOLUTION
+
+# %% [markdown] trap="15.4" role="hint"
+# 1. First float32, then the softmax over all experts: a chance says how one compares with the others.
+# 2. `topk` of the chances returns both, in this order, and its values carry a gradient.
+# 3. Divide by the sum over the last axis, kept as an axis of one. For k = 1 leave the chance as it is.
+
+# %% [markdown] trap="15.4" role="keep"
+# **Keep:** a router learns through the weight alone. What makes the weight a constant makes
+# the router one. **In your own code:** before the first step take the gradient of the *task*
+# loss alone, and print its norm at the router beside that at the experts; repeat it for each
+# `k` that a configuration may set. **Source:** [Fedus et al. 2021, "Switch
+# Transformers"](https://arxiv.org/abs/2101.03961), section 2.1: the gate value in the output
+# makes the router differentiable. **Seen in the wild:** [jingyaogong/minimind
+# 858](https://github.com/jingyaogong/minimind/issues/858): four experts, 198 million weights,
+# worse than a dense model of 64 million.
+# [davidmrau/mixture-of-experts
+# 27](https://github.com/davidmrau/mixture-of-experts/issues/27): softmax over the one chosen;
+# the thread's proposal divides instead.
+
+# %% [markdown] trap="15.5" role="situation" fault="a balance loss made of counts has no gradient" symptom="the load balancing loss is printed and rises, experts stay idle, whatever its weight"
+# ## Eight experts, all at work
+#
+# Hidden states of a real model have a direction in common, so a fresh router likes the same
+# experts for all tokens. Chosen experts learn, and are chosen more. With an expert on each
+# GPU, all wait for the busiest. A *balance loss* is to prevent that: the share of the load
+# that fell on each expert, squared, summed, times the number of experts. It is 1 if the
+# load is even, its least value, and more if not.
+#
+# You add it to the task's loss with weight 0.5 and print it. It begins near 2 and rises.
+# "A weight ten times as large would not help," says a colleague.
+
+# %% trap="15.5" role="break"
+def squared(chances, chosen):
+    """1 if all experts are used alike, and more if they are not."""
+    experts = chances.shape[1]
+    share = F.one_hot(chosen, experts).float().mean((0, 1))
+    return experts * (share * share).sum()
+
+shared, mixed = torch.randn(16), torch.randn(16, 16) / 4
+
+def alike(n):
+    """Tokens (n, 16) with a direction in common, and what is wanted."""
+    x = shared + torch.randn(n, 16)
+    return x, torch.tanh(x @ mixed.T)
+
+# %% trap="15.5" role="break"
+def balanced(rule, weight):
+    """A mixture after 200 steps, and what the rule printed meanwhile."""
+    torch.manual_seed(SEED + 1)
+    crowd, printed = Routed(8, 2, divided), []
+    adam = torch.optim.AdamW(crowd.parameters(), lr=1e-2)
+    for _ in range(200):
+        x, wanted = alike(256)
+        out, chances, chosen = crowd(x)
+        even = rule(chances, chosen)
+        adam.zero_grad()
+        (F.mse_loss(out, wanted) + weight * even).backward()
+        adam.step()
+        printed.append(even.item())
+    return crowd, printed
+
+# %% trap="15.5" role="break"
+tokens = alike(4000)[0]
+
+@torch.no_grad()
+def loads(crowd):
+    """Share of the tokens that visit each expert; they add to k."""
+    chosen = crowd(tokens)[2]
+    return F.one_hot(chosen, 8).float().sum(1).mean(0)
+
+crowd, printed = balanced(squared, 5)
+
+# %% trap="15.5" role="guess" quoted="right"
+guess("15.5", "The weight is 5 now. Each token visits two of eight "
+      "experts, so an even load is 25 % of the tokens each. Which share of "
+      "the tokens visits the busiest expert after 200 steps?", unit="%")
+
+# %% trap="15.5" role="look"
+percent = 100 * loads(crowd).max().item()
+print(f"balance: {printed[0]:.2f} at first, {printed[-1]:.2f} at last")
+
+# %% trap="15.5" role="look"
+plot_columns({f"{e}": load for e, load in enumerate(loads(crowd).tolist())},
+             xlabel="expert", ylabel="share of the tokens that visit it",
+             form=".2f", reference=(0.25, "even"),
+             title="Most experts are idle, at ten times the weight",
+             alt="Eight columns, one an expert, and a dashed line at 0.25. "
+                 "A few columns are far above the line, one at nearly 1; "
+                 "most are empty.")
+
+# %% trap="15.5" role="look"
+measured("15.5", round(percent), right=(50, 100))
+
+# %% trap="15.5" role="look"
+claim("counts squared, weight 5: share of the tokens at the busiest expert",
+      percent / 100, above=0.5)
+
+# %% [markdown] trap="15.5" role="why"
+# A count is made of indices, and an index has no gradient: the loss is a number that hangs
+# on nothing. `backward` does not complain, since the task's part of the sum has a gradient.
+# So the weight plays no part at all, and the two mixtures agree to the last bit:
+
+# %% trap="15.5" role="why"
+without, _ = balanced(squared, 0)
+print("the loss has a gradient:",
+      squared(*crowd(tokens)[1:]).requires_grad)
+
+# %% trap="15.5" role="why"
+claim("router at weight 5 against no balance loss: largest difference",
+      (crowd.router.weight - without.router.weight).abs().max(), expected=0)
+
+# %% [markdown] trap="15.5" role="repair"
+# One factor has to be something that the router can change: the *mean chance* of each
+# expert. The count then says how hard to push, the chance is what is pushed. Only the
+# product with counts does both.
+
+# %% trap="15.5" role="repair"
+def counts_and_chances(chances, chosen):
+    """The same, with a gradient through the chances (tokens, experts)."""
+    experts = chances.shape[1]
+    share = F.one_hot(chosen, experts).float().mean((0, 1))
+    return experts * (share * chances.mean(0)).sum()
+
+mended, falling = balanced(counts_and_chances, 0.5)
+print(f"balance: {falling[0]:.2f} at first, {falling[-1]:.2f} at last")
+
+# %% trap="15.5" role="repair" tags=["plumbing"]
+def along_experts(chances, chosen):
+    """The mean over the wrong axis: one number a token, not an expert."""
+    share = F.one_hot(chosen, 8).float().mean((0, 1))
+    return 8 * (share * chances.mean(1).mean()).sum()
+
+constant, ones = balanced(along_experts, 0.5)
+busiest = {name: loads(found).max().item() for name, found in {
+    "no loss": without, "counts squared": crowd,
+    "mean over experts": constant, "counts × chances": mended}.items()}
+
+# %% trap="15.5" role="repair"
+plot_columns(busiest, xlabel="balance loss", form=".2f",
+             ylabel="share of the tokens at the busiest expert",
+             reference=(0.25, "even"), marks=["counts squared"],
+             title="One of three losses pulls",
+             alt="Four columns: without a loss, with counts squared, with "
+                 "a mean over the wrong axis, and with counts times "
+                 "chances. The first three are equal and high, the last is "
+                 "near the dashed line at 0.25.")
+
+# %% trap="15.5" role="repair"
+claim("counts times chances: share of the tokens at the busiest expert",
+      busiest["counts × chances"], below=0.48)
+
+# %% [markdown] trap="15.5" role="more" topics="1.00 for ever · below one · who waits · pads"
+# A mean over the wrong axis is worse to find: it prints 1.00 from the first step to the last,
+# the value of an even load. The formula is no yardstick either: with counts and chances that
+# disagree it goes below 1. Print the counts themselves.
+
+# %% trap="15.5" role="more" tags=["plumbing"]
+p = torch.tensor([[0.51, 0.49]] * 3 + [[0.01, 0.99]])
+under = counts_and_chances(p, p.argmax(1, keepdim=True)).item()
+idle = (loads(crowd) < 0.01).sum().item()
+idle_mended = (loads(mended) < 0.01).sum().item()
+
+# %% trap="15.5" role="more"
+claim("mean over experts: largest distance of the printed number from 1",
+      max(abs(one - 1) for one in ones), below=1e-3)
+claim("mean over experts: share of the tokens at the busiest expert",
+      busiest["mean over experts"], above=0.5)
+claim("three counts for one, chances against them: the balance", under,
+      below=0.9)
+claim("counts squared: idle experts of eight", idle, above=1.5)
+claim("counts times chances: idle experts of eight", idle_mended, below=1.5)
+
+# %% [markdown] trap="15.5" role="more"
+# An expert a GPU: the layer is done when the busiest is. And a *pad* is a token to a router. It
+# counts in the load, and where an expert has a fixed number of places (a *capacity*), first
+# come, first served, pads on the left take them: a real token without a place comes out as zeros.
+
+# %% trap="15.5" role="more" tags=["plumbing"]
+def refused(pads, masked, n=512, experts=4, spare=1.25):
+    """Share of the real tokens without a place; pads stand first."""
+    real = torch.arange(n) >= pads
+    ids = torch.randint(experts, (n,))
+    ids[~real] = 0                             # pads are all alike
+    hot = F.one_hot(ids, experts) * (real[:, None] if masked else 1)
+    places = int(spare * hot.sum() / experts)
+    turn = (hot.cumsum(0) * hot).sum(1)
+    return ((turn > places) & real).sum().item() / real.sum().item()
+
+slower = loads(crowd).max().item() / 0.25
+
+# %% trap="15.5" role="more"
+claim("counts squared, an expert a GPU: time over that of an even load",
+      slower, above=2)
+claim("300 pads of 512: real tokens without a place", refused(300, False),
+      above=0.12)
+claim("300 pads, masked before places are given: real tokens without one",
+      refused(300, True), below=0.1)
+
+# %% [markdown] trap="15.5" role="folklore"
+# **Told:** a balance of 1 shows that the router works. **Measured:** take the router whose only
+# weight is always one, and let the balance loss alone train it. The loads are even, the balance
+# is 1.00, and each kind of token goes everywhere.
+
+# %% trap="15.5" role="folklore" tags=["plumbing"]
+even_only = copy.deepcopy(start)               # four experts, divided
+adam = torch.optim.AdamW(even_only.parameters(), lr=1e-2)
+for _ in range(300):
+    rows, wanted_rows, _ = four_kinds(256)
+    out, chances, chosen = even_only(rows)
+    adam.zero_grad()
+    (F.mse_loss(out, wanted_rows)
+     + 0.01 * counts_and_chances(chances, chosen)).backward()
+    adam.step()
+with torch.no_grad():
+    at_rest = counts_and_chances(*even_only(x)[1:]).item()
+
+# %% trap="15.5" role="folklore"
+claim("four kinds, weights divided, with a balance loss: the balance",
+      at_rest, expected=1, within=0.03)
+claim("the same router: tokens at an expert that serves mostly their kind",
+      sorted_share(even_only), below=0.7)
+
+# %% trap="15.5" role="exercise" points=3 difficulty=2 minutes=12
+def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """How unevenly a router uses its experts, as a loss that it can lower:
+    E times the sum over experts of share times mean chance.
+
+    p: (T, E) float32, the chances of each token, a row adds to 1. chosen:
+    (T, k) int64, the k different experts of each token, by whatever rule.
+    Share: the part of all T * k choices that fell on an expert; some may
+    have none. Mean chance: over all T tokens, of all E experts. The result
+    is a float32 tensor without axes, and 1 if both are even, for each E and
+    k. Its gradient flows to p through the mean chances; shares are
+    constants. Nothing handed over changes.
+
+    Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]]: 1.4, and its
+    gradient [[1., 0.], [1., 0.]].
+    """
+    # BEGIN SOLUTION
+    experts = p.shape[1]
+    counts = torch.bincount(chosen.flatten(), minlength=experts)
+    share = counts / chosen.numel()
+    return experts * (share * p.mean(0)).sum()
+    # END SOLUTION
+
+# %% [markdown] trap="15.5" role="hint"
+# 1. Count how often each of the E experts stands in `chosen`. `torch.bincount` needs `minlength`, or the last ones are missing.
+# 2. Divide by the number of choices, T times k, so that the shares add to 1 for each k.
+# 3. The mean chance is a mean over tokens: one number for each expert. Multiply expert by expert, sum, times E.
+
+# %% [markdown] trap="15.5" role="keep"
+# **Keep:** counts say how uneven the load is, chances can be pulled; a balance loss needs both.
+# **In your own code:** call `backward` on the balance loss *alone*. An error, or a gradient of
+# zero at the router, tells at once. And log the loads, not the loss. **Source:** [Fedus et al.
+# 2021, "Switch Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6: the vector of
+# chances has a gradient, that of counts has none. **Seen in the wild:** [NVIDIA-NeMo/Automodel
+# 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408): the gradient never reached the
+# router. [huggingface/transformers
+# 28093](https://github.com/huggingface/transformers/issues/28093): the loss is a constant.
+
+# %% [markdown] trap="15.6" role="situation" fault="a checkpointed block draws other numbers when it runs again" symptom="training is worse with activation checkpointing, though the first loss is the same; BatchNorm sees each batch twice"
+# ## Less kept, more computed
+#
+# Backward needs what each layer computed, and that is most of the memory. *Activation
+# checkpointing* keeps the input of each block only, and runs the block once more when
+# backward gets there. You wrap six blocks with it.
+#
+# Each block drops half of its numbers. Ranks must not drop the same ones, so a block draws
+# its masks from a generator of its own. You compare the first step: the loss with
+# checkpoints and the loss without agree to the last digit.
+#
+# "Torch puts the random numbers back before the second run," says your colleague. "So the
+# gradient is the same as well."
+
+# %% trap="15.6" role="break"
+class OwnDrop(nn.Module):
+    """Dropout of half the numbers, drawn from a generator of its own."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.dice = torch.Generator().manual_seed(seed)
+
+    def forward(self, h):
+        keep = torch.rand(h.shape, generator=self.dice) < 0.5
+        return 2 * h * keep
+
+# %% trap="15.6" role="break" tags=["plumbing"]
+class DropBlock(nn.Module):
+    """h (B, 32) and what an MLP with dropout adds to it."""
+
+    def __init__(self, seed, d=32):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.LayerNorm(d), nn.Linear(d, 2 * d), nn.GELU(), OwnDrop(seed),
+            nn.Linear(2 * d, d), OwnDrop(seed + 1))
+
+    def forward(self, h):
+        return h + self.layers(h)
+
+# %% trap="15.6" role="break" tags=["plumbing"]
+class DropNet(nn.Module):
+    """Six blocks; run(block, h) is how one of them is called."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.inlet, self.head = nn.Linear(16, 32), nn.Linear(32, 10)
+        self.blocks = nn.ModuleList(
+            DropBlock(100 * rank + 2 * i) for i in range(6))
+
+    def forward(self, x, run):
+        h = self.inlet(x)
+        for block in self.blocks:
+            h = run(block, h)
+        return self.head(h)
+
+# %% trap="15.6" role="break" tags=["plumbing"]
+drop_x = torch.randn(1024, 16)
+teacher = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 10))
+drop_y = teacher(2 * drop_x).argmax(1)
+untrained = DropNet(rank=1)
+
+def drop_steps(run, steps=80):
+    """Loss of each step, and the gradient of the first."""
+    net, losses = copy.deepcopy(untrained), []
+    adam = torch.optim.AdamW(net.parameters(), lr=2e-3)
+    for step in range(steps):
+        own = torch.arange(128) + 128 * (step % 8)
+        loss = F.cross_entropy(net(drop_x[own], run), drop_y[own])
+        adam.zero_grad()
+        loss.backward()
+        if step == 0:
+            first = flat(p.grad for p in net.parameters())
+        adam.step()
+        losses.append(loss.item())
+    return losses, first
+
+# %% trap="15.6" role="break"
+def plainly(block, h):
+    return block(h)
+
+def again(block, h):
+    return checkpoint(block, h, use_reentrant=False)
+
+losses_all, gradient_all = drop_steps(plainly)    # all is kept
+losses_few, gradient_few = drop_steps(again)      # inputs are kept
+
+# %% trap="15.6" role="guess" quoted="wrong"
+guess("15.6", "A cosine of 100 % means that two gradients point the same "
+      "way, 0 % that they have nothing in common. What is the cosine of "
+      "these two, of the first step?", unit="%")
+
+# %% trap="15.6" role="look"
+cosine = F.cosine_similarity(gradient_few, gradient_all, 0).item()
+print(f"first loss: {losses_few[0]:.6f} and {losses_all[0]:.6f}")
+print(f"cosine of the gradients: {cosine:.2f}")
+
+# %% trap="15.6" role="look"
+measured("15.6", 100 * cosine, right=(35, 85))
+
+# %% trap="15.6" role="look"
+claim("cosine of the gradients with checkpoints and without", cosine,
+      below=0.85)
+
+# %% [markdown] trap="15.6" role="why"
+# The second run is made by you, not by torch's dice. `checkpoint` puts back the state of
+# torch's own generators, on the CPU and on one kind of device. `self.dice` is neither, so
+# it goes on: the second run draws other masks. The loss comes from one network, and its
+# gradient is taken through another. Nothing compares the two.
+
+# %% trap="15.6" role="why"
+one = OwnDrop(7)
+masks = [(one(torch.ones(8, 24)) > 0).float() for _ in range(2)]
+
+# %% trap="15.6" role="why"
+draw_grids({"first run: the loss": masks[0],
+            "second run: the gradient": masks[1]},
+           marks={"second run: the gradient": masks[0] != masks[1]},
+           rows="rows", columns="numbers of h",
+           legend="kept in one run and dropped in the other",
+           title="Half of the numbers are dropped in one run only",
+           alt="Two masks of eight rows and 24 columns, one for the first "
+               "run and one for the second. About half of the cells of "
+               "the second are crossed: they differ from the first.")
+
+# %% [markdown] trap="15.6" role="repair"
+# What a block reads besides its input has to stand as it stood. `context_fn` gives torch
+# two contexts, one for each run; the second puts the dice back, and afterwards forward
+# again:
+
+# %% trap="15.6" role="repair"
+@contextmanager
+def as_they_stood(dice, start):
+    """The generators in the states of start, and back afterwards."""
+    now = [die.get_state() for die in dice]
+    for die, state in zip(dice, start):
+        die.set_state(state)
+    try:
+        yield
+    finally:                 # torch ends the second run by an exception
+        for die, state in zip(dice, now):
+            die.set_state(state)
+
+# %% trap="15.6" role="repair"
+def replayed(block, h):
+    dice = [m.dice for m in block.modules() if hasattr(m, "dice")]
+    start = [die.get_state() for die in dice]
+    return checkpoint(block, h, use_reentrant=False, context_fn=lambda: (
+        nullcontext(), as_they_stood(dice, start)))
+
+losses_back, gradient_back = drop_steps(replayed)
+back = F.cosine_similarity(gradient_back, gradient_all, 0).item()
+print(f"cosine of the gradients: {back:.4f}")
+
+# %% trap="15.6" role="repair"
+claim("cosine of the gradients, dice put back", back, above=0.999)
+
+# %% trap="15.6" role="repair" tags=["plumbing"]
+def smooth(losses):
+    """Means of 8 steps, once over the data."""
+    return torch.tensor(losses).view(-1, 8).mean(1).tolist()
+
+runs_of = {"all kept": losses_all, "checkpoints": losses_few,
+           "dice put back": losses_back}
+costs = smooth(losses_few)[-1] - smooth(losses_all)[-1]
+
+# %% trap="15.6" role="repair"
+plot_lines(range(1, 11), {name: smooth(run) for name, run in
+                          runs_of.items() if name != "all kept"},
+           title="The same masks twice, and training goes faster",
+           xlabel="epoch", ylabel="training loss (nats)",
+           alt="Two lines of training loss over ten epochs. With the dice "
+               "put back the loss falls faster; with plain checkpoints "
+               "it stays above from the second epoch on.")
+
+# %% [markdown] trap="15.6" role="more" topics="what it costs · a flag · BatchNorm counts twice · halving the momentum"
+# A noisy gradient still goes down, so this fault costs and does not crash. And torch has a
+# flag that makes ordinary dropout behave so: `preserve_rng_state=False` saves a little
+# time, for blocks that draw nothing.
+
+# %% trap="15.6" role="more"
+def ordinary(run):
+    """Gradient of one block with nn.Dropout, called through run."""
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.5),
+                          nn.Linear(64, 10))
+    F.cross_entropy(run(block, drop_x), drop_y).backward()
+    return flat(p.grad for p in block.parameters())
+
+flag = {keep: F.cosine_similarity(ordinary(
+    lambda block, h: checkpoint(block, h, use_reentrant=False,
+                                preserve_rng_state=keep)),
+    ordinary(plainly), 0).item() for keep in (True, False)}
+
+# %% trap="15.6" role="more"
+claim("last epoch: loss with checkpoints minus loss without", costs,
+      above=0)
+claim("nn.Dropout: cosine of the gradients, preserve_rng_state=True",
+      flag[True], above=0.999)
+claim("nn.Dropout: cosine of the gradients, preserve_rng_state=False",
+      flag[False], below=0.99)
+
+# %% [markdown] trap="15.6" role="more"
+# The second run also does everything once more. A BatchNorm that takes its share of a
+# tenth takes it twice, and the mean of numbers around 5 stands at 0.95 in place of 0.5.
+# Outputs and gradients are right, since training does not read the running mean; what
+# suffers is the model that you evaluate, and each counter: calls, tokens of an expert,
+# the scale of an 8-bit format. It is often told to halve the momentum: the mean is then
+# 5 times 1 - 0.95², and two batches are counted all the same.
+
+# %% trap="15.6" role="more"
+def normed(run, momentum=0.1):
+    """Batches seen and running mean after one step."""
+    block = nn.BatchNorm1d(16, momentum=momentum)
+    h = (drop_x - drop_x.mean(0) + 5).requires_grad_()
+    run(block, h).square().sum().backward()
+    return (block.num_batches_tracked.item(),
+            block.running_mean.mean().item())
+
+seen_once, seen_twice = normed(plainly), normed(again)
+seen_halved = normed(again, momentum=0.05)
+
+# %% trap="15.6" role="more"
+claim("running mean after one step, all kept", seen_once[1],
+      expected=0.5, within=1e-4)
+claim("running mean after one step, with a checkpoint", seen_twice[1],
+      expected=0.95, within=1e-4)
+claim("batches seen after one step, with a checkpoint", seen_twice[0],
+      expected=2)
+claim("running mean with a checkpoint and half the momentum",
+      seen_halved[1], expected=5 * (1 - 0.95 ** 2), within=1e-4)
+
+# %% [markdown] trap="15.6" role="more"
+# `torch.func.functional_call` runs a module with other tensors in the places of its own.
+# Copies of the buffers, made before the first run, can be changed by the second without a
+# trace:
+
+# %% trap="15.6" role="more"
+def on_copies(block, h):
+    """A checkpoint whose second run has the buffers of the first."""
+    before = {name: b.clone() for name, b in block.named_buffers()}
+    runs = []
+
+    def run(h):
+        runs.append(1)
+        if len(runs) == 1:
+            return block(h)
+        return functional_call(block, dict(before), h)
+    return checkpoint(run, h, use_reentrant=False)
+
+# %% trap="15.6" role="more"
+claim("batches seen after one step, second run on copies",
+      normed(on_copies)[0], expected=1)
+
+# %% trap="15.6" role="exercise" points=4 difficulty=3 minutes=18
+def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """block(x), with nothing that the block computes inside kept for
+    backward: there it runs a second time, once for each call.
+
+    Output, gradients of x and of the block's parameters, its buffers and
+    the state of every generator are those of block(x), which runs once:
+    after the call, and again after backward. block: a module of one tensor,
+    made of any modules, in train or eval mode. x: float32, with or without
+    requires_grad. A pass may draw from torch's generator, and from
+    generators that modules of the block hold as attributes. It may read
+    buffers and change them, in place or by putting a new tensor there.
+    Between a call and its backward, further calls of the block and other
+    draws may come.
+
+    Example: after a call and its backward an nn.BatchNorm1d has seen 1
+    batch.
+    """
+    # BEGIN SOLUTION
+    dice = [value for module in block.modules()
+            for value in vars(module).values()
+            if isinstance(value, torch.Generator)]
+    start = [die.get_state() for die in dice]
+    buffers = {name: b.clone() for name, b in block.named_buffers()}
+    runs = []
+
+    def run(x):
+        runs.append(1)
+        if len(runs) == 1:
+            return block(x)
+        now = [die.get_state() for die in dice]
+        for die, state in zip(dice, start):
+            die.set_state(state)
+        copies = {name: b.clone() for name, b in buffers.items()}
+        try:
+            return functional_call(block, copies, x)
+        finally:
+            for die, state in zip(dice, now):
+                die.set_state(state)
+    return checkpoint(run, x, use_reentrant=False)
+    # END SOLUTION
+
+# %% [markdown] trap="15.6" role="hint"
+# 1. Give `checkpoint` a function of your own instead of the block: its first run is `block(x)`, its second puts back what the block read. Torch's own generator is put back for you.
+# 2. Note before the first run: `get_state()` of each `torch.Generator` among `vars(module).values()`, for all `block.modules()`; and a clone of each of `block.named_buffers()`.
+# 3. In the second run set the generators back, run `functional_call(block, copies_of_the_buffers, x)`, and set the generators forward again in a `finally`: other calls may have drawn meanwhile.
+
+# %% [markdown] trap="15.6" role="keep"
+# **Keep:** a block that runs twice must read the same twice, and write once. **In your own
+# code:** take one step with checkpoints and without, from the same state, and compare
+# gradients and buffers; the loss cannot differ. **Source:** [Chen et al. 2016, "Training
+# Deep Nets with Sublinear Memory Cost"](https://arxiv.org/abs/1604.06174), and
+# [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html) on which
+# states it puts back. **Seen in the wild:** [allenai/OLMo-core
+# 828](https://github.com/allenai/OLMo-core/pull/828): loss 2.495 with checkpoints and
+# 2.195 without at step 150, by the flag. [NVIDIA-NeMo/Automodel
+# 3247](https://github.com/NVIDIA-NeMo/Automodel/pull/3247): the load of experts counted
+# twice. [pytorch/pytorch 96136](https://github.com/pytorch/pytorch/issues/96136):
+# BatchNorm, open since 2023.
+
+# %% [markdown] trap="15.7" role="situation" fault="waiting for the slower rank is read as communication" symptom="the profiler shows much of each step in all_reduce on every rank, and a faster network changes nothing"
+# ## What would a faster network gain?
+#
+# Two ranks train with data parallelism, on batches of uneven length; over the four steps
+# of a trace both get equally many tokens. Each profiles itself, and both tables give
+# `all_reduce` a large part of the time. So gradients in 8 bits? Or better cables?
+#
+# The trace is a record: two processes that talk over gloo on one machine, by
+# `torch.profiler`. A bar has a rank, a lane, a name, a start and an end, in ms. In each
+# step a rank goes `forward` and `backward`, calls `all_reduce` with all its gradients,
+# gets the average, and makes its `update`.
+
+# %% trap="15.7" role="break"
+from dlsys_helpers.timelines import recorded_timeline
+
+bars = recorded_timeline()
+kinds = ("forward", "backward", "all_reduce", "update")
+first = min(bar.start for bar in bars)
+whole = max(bar.end for bar in bars) - first
+
+def table(rank):
+    """Share of the time by kind of bar, as a profiler's table has it."""
+    times = dict.fromkeys(kinds, 0)
+    for bar in bars:
+        kind = bar.name.split()[0]              # all_reduce 0, 1, 2, 3
+        if bar.rank == rank and kind in times:
+            times[kind] += bar.end - bar.start
+    return {kind: time / whole for kind, time in times.items()}
+
+# %% trap="15.7" role="guess"
+guess("15.7", "On a network that takes no time at all: by how much are "
+      "these four steps shorter?", unit="%")
+
+# %% [markdown] trap="15.7" role="look"
+# Play the steps again: each rank computes as long as the record says, both go on when the
+# last one has called, and the network takes nothing.
+
+# %% trap="15.7" role="look"
+def work(rank):
+    """ms from the end of one all_reduce to the call of the next."""
+    calls = [b for b in bars if b.rank == rank and b.lane == "network"]
+    ends = [first, *(call.end for call in calls)]
+    return [call.start - end for call, end in zip(calls, ends)]
+
+tail = first + whole - max(b.end for b in bars if b.lane == "network")
+without = sum(map(max, work(0), work(1))) + tail
+for rank in (0, 1):
+    print(f"rank {rank}: ", *(f"{kind} {share:.0%} "
+                              for kind, share in table(rank).items()))
+print(f"{whole:.0f} ms, without a network {without:.0f} ms")
+
+# %% trap="15.7" role="look"
+measured("15.7", 100 * (1 - without / whole), right=(4, 12))
+
+# %% trap="15.7" role="look"
+claim("share of all_reduce in the tables: the smaller of the two",
+      min(table(rank)["all_reduce"] for rank in (0, 1)), above=0.25)
+
+# %% [markdown] trap="15.7" role="why"
+# An `all_reduce` sends nothing before every rank has called it. What the first to come
+# does until then is wait, in the colour of communication. Here each rank has the long
+# batch in half of the steps, so both wait, both tables agree, and over all steps neither
+# rank looks slow.
+
+# %% trap="15.7" role="why"
+draw_lanes({f"rank {rank}, {lane}": [
+                (b.start, b.end, b.name) for b in bars if b.rank == rank
+                and b.lane == lane and b.name.split()[0] in kinds[:3]]
+            for rank in (0, 1) for lane in ("compute", "network")},
+           title="A long all_reduce here is a long backward there",
+           alt="Four lanes of time: compute and network of two ranks. In "
+           "each of four steps one rank computes for longer; the other's "
+           "all_reduce begins early and is long, and both end together.")
+
+# %% [markdown] trap="15.7" role="repair"
+# Lay the traces of all ranks on one clock, and count from the *last* call on. Then play
+# each cure before you pay for it. With batches of equal length a rank would compute in
+# each step for the mean of the two times, and nobody waits.
+
+# %% trap="15.7" role="repair"
+def transfers():
+    """ms of each all_reduce from the last rank's call to the end."""
+    for k in range(4):
+        call = [bar for bar in bars if bar.name == f"all_reduce {k}"]
+        yield (max(bar.end for bar in call)
+               - max(bar.start for bar in call))
+
+sent_for = sum(transfers())
+even = sum(map(sum, zip(work(0), work(1)))) / 2 + sent_for + tail
+print(f"in all_reduce {table(0)['all_reduce'] * whole:.0f} and "
+      f"{table(1)['all_reduce'] * whole:.0f} ms, sending {sent_for:.0f} ms")
+
+# %% trap="15.7" role="repair"
+plot_bars({"as recorded": whole, "a network in no time": without,
+           "batches of equal length": even}, xlabel="ms for four steps",
+          title="The network is not what they wait for",
+          alt="Three bars: the four steps as recorded, on a network that "
+              "takes no time, hardly shorter, and with batches of equal "
+              "length, much shorter.")
+
+# %% trap="15.7" role="repair"
+claim("time that equal batches save over what a network in no time saves",
+      (whole - even) / (whole - without), above=2)
+
+# %% [markdown] trap="15.7" role="more" topics="bars inside bars · clocks that disagree · launched, and not overlapped · tiny kernels"
+# **Bars inside bars.** The record holds the matrix products, too; they lie inside
+# `forward` and `backward`. A sum over all bars of a lane counts them twice. What a lane
+# was busy for is the length of the *union* of its bars:
+
+# %% trap="15.7" role="more"
+def covered(spans):
+    """Length of what at least one of the (start, end) spans covers."""
+    length, reach = 0.0, -math.inf
+    for start, end in sorted(spans):
+        length += max(0.0, end - max(start, reach))
+        reach = max(reach, end)
+    return length
+
+spans = [(b.start, b.end) for b in bars
+         if (b.rank, b.lane) == (0, "compute")]
+in_all = sum(end - start for start, end in spans)
+
+# %% trap="15.7" role="more"
+claim("the sum of the compute bars of rank 0 over their union",
+      in_all / covered(spans), above=1.5)
+claim("the steps played again, with the transfers: share of the record",
+      (without + sent_for) / whole, expected=1, within=0.03)
+
+# %% [markdown] trap="15.7" role="more"
+# **Clocks.** Both processes read one clock. Two machines do not: let rank 1's be 20 ms
+# ahead, and the last call is another one. The ends of a collective lie close together on
+# all ranks; they say how far the clocks are apart.
+
+# %% trap="15.7" role="more"
+def ends(rank, ahead=0.0):
+    return [b.end + ahead for b in bars
+            if b.rank == rank and b.lane == "network"]
+
+apart = sorted(b - a for a, b in zip(ends(0), ends(1, ahead=20)))
+offset = (apart[1] + apart[2]) / 2               # the middle one
+
+# %% trap="15.7" role="more"
+claim("clocks that are 20 ms apart: ms by the ends of the collectives",
+      offset, expected=20, within=2)
+
+# %% [markdown] trap="15.7" role="more"
+# **Launched, and not overlapped.** A collective that was called with `async_op=True` can
+# run behind the backward pass, and does not if the next line waits for it. The lanes
+# below are *simulated*, with a few made-up times:
+
+# %% trap="15.7" role="more"
+def buckets(wait_at_once, layers=4, back=3.0, send=2.0):
+    """Backward and the sending of its buckets, in ms: two lanes."""
+    now, free, compute, network = 0.0, 0.0, [], []
+    for k in range(layers):
+        compute.append((now, now + back, f"backward {k}"))
+        now += back
+        start = max(now, free)
+        free = start + send
+        network.append((start, free, f"send {k}"))
+        if wait_at_once:
+            now = free
+    return compute, network
+
+at_once, in_the_end = buckets(True), buckets(False)
+
+# %% trap="15.7" role="more"
+draw_lanes({"compute, waits at once": at_once[0], "its network": at_once[1],
+            "compute, waits in the end": in_the_end[0],
+            "its network ": in_the_end[1]},
+           title="Simulated: one line decides what is hidden",
+           alt="Four lanes. Above, backward and send take turns. Below, "
+           "send runs while the next layer's backward does, and only the "
+           "last one sticks out.")
+
+# %% trap="15.7" role="more"
+def sticks_out(lanes):
+    """ms in which the network is busy and nothing computes."""
+    compute, network = ([span[:2] for span in lane] for lane in lanes)
+    return covered(compute + network) - covered(compute)
+
+# %% trap="15.7" role="more"
+claim("ms that stick out, waited for at once", sticks_out(at_once),
+      expected=8)
+claim("the same, waited for in the end", sticks_out(in_the_end), expected=2)
+
+# %% [markdown] trap="15.7" role="more"
+# **Tiny kernels.** Python needs some microseconds to launch a kernel. If a kernel takes
+# less, the GPU waits for the next launch, and a table of kernels does not show it. *Simulated*
+# again: 5 µs for a launch, 2 µs for a kernel.
+
+# %% trap="15.7" role="more"
+def queue(kernel, launch=5.0, n=8):
+    """Launches, and the kernels that they start, in us: two lanes."""
+    python = [(launch * k, launch * (k + 1), f"launch {k}")
+              for k in range(n)]
+    gpu, free = [], 0.0
+    for _, end, name in python:
+        start = max(end, free)
+        free = start + kernel
+        gpu.append((start, free, name.replace("launch", "kernel")))
+    return python, gpu
+
+python, gpu = queue(2.0)
+end_of = {kernel: queue(kernel)[1][-1][1] for kernel in (2.0, 1.0)}
+idle_gpu = 1 - covered([span[:2] for span in gpu]) / end_of[2.0]
+
+# %% trap="15.7" role="more"
+draw_lanes({"Python": python, "GPU": gpu}, unit="µs",
+           title="Simulated: the GPU waits for launches",
+           alt="Two lanes. Python launches without a pause; on the GPU "
+           "short kernels stand far apart.")
+
+# %% trap="15.7" role="more"
+claim("tiny kernels: share of the time that the GPU is idle", idle_gpu,
+      above=0.5)
+claim("kernels twice as fast: share of the time saved",
+      1 - end_of[1.0] / end_of[2.0], below=0.05)
+
+# %% trap="15.7" role="exercise" points=4 difficulty=3 minutes=20
+def exposed(events: list) -> list:
+    """A list: (computing, transferring, waiting, idle) of rank 0, of rank 1
+    and so on, in ms.
+
+    events: a list of bars (rank, lane, name, start, end) with start < end,
+    in any order, in ms on one clock; each rank has one or more. Bars may
+    overlap, or lie inside another. lane is "compute", where a name says
+    nothing, or "network". All network bars of one name are one collective,
+    at most one bar a rank: from that rank's call to the end there. It
+    transfers as soon as all its bars have begun, and none ends before. A
+    rank without such a bar has no part in it.
+
+    From the first start of all bars to the last end each moment of a rank
+    is one thing, the first that fits: computing, with a compute bar of its
+    own open; transferring, with a network bar of its own open that
+    transfers; waiting, with one open that does not yet; or idle. events
+    stays as it is.
+
+    Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1,
+    "network", "r", 6, 9)]: [(4., 3., 2., 0.), (0., 3., 0., 6.)].
+    """
+    # BEGIN SOLUTION
+    begun = {}
+    for _, lane, name, start, _ in events:
+        if lane == "network":
+            begun[name] = max(start, begun.get(name, start))
+    edges = sorted({time for event in events for time in event[3:]})
+    times = []
+    for rank in range(1 + max(event[0] for event in events)):
+        four = [0.0, 0.0, 0.0, 0.0]
+        for a, b in zip(edges, edges[1:]):
+            kind = 3
+            for owner, lane, name, start, end in events:
+                if owner == rank and start <= a and b <= end:
+                    what = 0 if lane == "compute" else 1 + (a < begun[name])
+                    kind = min(kind, what)
+            four[kind] += b - a
+        times.append(tuple(four))
+    return times
+    # END SOLUTION
+
+# %% [markdown] trap="15.7" role="hint"
+# 1. First find for each network name the last start: from then on it transfers.
+# 2. Cut the time at all starts and ends. Between two cuts nothing changes, so each piece is one thing.
+# 3. Or measure unions: of the compute bars; with the transfers added; with all network bars added. The differences are the times, and idle is the rest of the whole.
+
+# %% [markdown] trap="15.7" role="keep"
+# **Keep:** a collective's bar begins with a call, not with a byte. A rank's own trace
+# cannot say what it waited for; the shortest bar of all ranks is nearest to the transfer. **In
+# your own code:** profile the same steps on every rank, align the ends of the
+# collectives, and see who calls last: always the same rank, or another each step?
+# **Source:** [`NVIDIA/nccl#460`](https://github.com/NVIDIA/nccl/issues/460), a maintainer:
+# who took least time in the all_reduce came last. **Seen in the wild:**
+# [`deepspeedai/DeepSpeed#3579`](https://github.com/deepspeedai/DeepSpeed/pull/3579): the log
+# of communication times now says how much of them is waiting;
+# [`Tencent-Hunyuan/UniRL#45`](https://github.com/Tencent-Hunyuan/UniRL/pull/45): batches dealt
+# out by tokens, and the training phase takes `46` % less;
+# [`pytorch/pytorch#117550`](https://github.com/pytorch/pytorch/issues/117550): at each long
+# all-gather one rank is late.
+
+# %% [markdown] role="concept"
+# ## What a step takes, in operations, bytes and waits
+#
+# The last trap plans a run, so it needs three sums that can be done on paper. Each stands
+# here beside a count.
+#
+# **Operations.** Each weight that is multiplied takes one multiply and one add a token, and
+# twice that in backward: 6. The embedding is looked up, not multiplied. Attention adds two
+# products of queries, keys and values: `12 * layers * width * tokens` a token, of which a
+# causal kernel leaves out half. Checkpoints run the layers' products once more, all but
+# each layer's last, which nobody reads again. A small model of Llama's kind, counted:
+
+# %% role="concept"
+class Shape(NamedTuple):
+    """A Llama: attention and SwiGLU without biases, two norms a layer."""
+
+    layers: int
+    width: int
+    hidden: int
+    heads: int
+    vocab: int
+    tokens: int                    # of a sequence
+
+# %% role="concept"
+def products(m):
+    """Weights that are multiplied: in all layers, and in the head."""
+    layer = 4 * m.width ** 2 + 3 * m.width * m.hidden
+    return m.layers * layer, m.vocab * m.width
+
+def operations(m, square=0.5):
+    """Of a sequence, forward and backward; square: causal by half."""
+    attention = 12 * square * m.layers * m.width * m.tokens
+    return m.tokens * (6 * sum(products(m)) + attention)
+
+def repeated(m, square=0.5):
+    """Of a sequence, what checkpoints in each layer run again."""
+    last = m.layers * m.width * m.hidden
+    attention = 4 * square * m.layers * m.width * m.tokens
+    return m.tokens * (2 * (products(m)[0] - last) + attention)
+
+# %% role="concept" tags=["plumbing"]
+class FusedNorm(torch.autograd.Function):
+    """RMSNorm that keeps its input and one number a token: fused."""
+
+    @staticmethod
+    def forward(ctx, x, gain):
+        scale = x.float().square().mean(-1, keepdim=True).add(1e-6).rsqrt()
+        ctx.save_for_backward(x, gain, scale)
+        return (x * scale * gain).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, gain, scale = ctx.saved_tensors
+        unit, inner = x * scale, grad * gain
+        inner = inner - unit * (inner * unit).mean(-1, keepdim=True)
+        return ((inner * scale).to(x.dtype),
+                (grad * unit).flatten(0, -2).sum(0).to(gain.dtype))
+
+# %% role="concept" tags=["plumbing"]
+class LlamaLayer(nn.Module):
+    def __init__(self, m):
+        super().__init__()
+        h, f, self.heads = m.width, m.hidden, m.heads
+        self.gains = nn.ParameterList([torch.ones(h), torch.ones(h)])
+        self.qkv, self.out, self.gate, self.up, self.down = (
+            nn.Linear(a, b, bias=False) for a, b in (
+                (h, 3 * h), (h, h), (h, f), (h, f), (f, h)))
+
+    def forward(self, x):
+        q, k, v = self.qkv(FusedNorm.apply(x, self.gains[0])).unflatten(
+            -1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        y = FusedNorm.apply(x, self.gains[1])
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+# %% role="concept" tags=["plumbing"]
+class Llama(nn.Module):
+    def __init__(self, m):
+        super().__init__()
+        self.embed = nn.Embedding(m.vocab, m.width)
+        self.layers = nn.ModuleList(LlamaLayer(m) for _ in range(m.layers))
+        self.gain = nn.Parameter(torch.ones(m.width))
+        self.head = nn.Linear(m.width, m.vocab, bias=False)
+
+    def forward(self, ids, again=False):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = (checkpoint(layer, x, use_reentrant=False) if again
+                 else layer(x))
+        return self.head(FusedNorm.apply(x, self.gain))
+
+# %% role="concept"
+small = Shape(3, 128, 344, 4, 512, 64)
+small_net = Llama(small)
+small_ids = torch.randint(0, small.vocab, (2, small.tokens))
+
+def counted(again):
+    """FLOPs of forward and backward; fused attention has none here."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return flops(
+            lambda: small_net(small_ids, again).sum().backward())
+
+once, twice = counted(False), counted(True)
+print(f"counted {once:,}, with checkpoints {twice / once:.3f} times")
+
+# %% role="concept"
+claim("operations counted over the formula, whole squares",
+      once / (2 * operations(small, square=1)), expected=1, within=1e-6)
+claim("operations that checkpoints add, counted over the formula",
+      (twice - once) / (2 * repeated(small, square=1)), expected=1,
+      within=1e-6)
+
+# %% [markdown] role="concept"
+# **Bytes on a wire.** An all-reduce among `n` ranks is played below, as a ring: each rank
+# cuts its buffer into `n` pieces and hands one on in each step. In `n - 1` steps the sums
+# are complete, one piece on each rank (`reduce_scatter`); in `n - 1` more all have them
+# (`all_gather`). The tape of this stage notes what goes *into* a call; a wire carries
+# `2 * (n - 1) / n` of it. Each step also has a latency. With `alpha` seconds for it and
+# `beta` bytes a second, half an all-reduce takes
+# `(n - 1) * (alpha + size / n / beta)`: this is the *alpha-beta model*.
+
+# %% role="concept"
+def ring(buffers):
+    """Sums on all ranks, numbers that each rank sent, and steps."""
+    n = len(buffers)
+    held = [list(buffer.chunk(n)) for buffer in buffers]
+    numbers, steps = 0, 0
+    for gather in (False, True):
+        for step in range(n - 1):
+            at = [(rank - step + gather) % n for rank in range(n)]
+            moved = [held[rank][at[rank]] for rank in range(n)]
+            for rank, piece in enumerate(moved):
+                there, place = held[(rank + 1) % n], at[rank]
+                there[place] = piece if gather else there[place] + piece
+            numbers, steps = numbers + moved[0].numel(), steps + 1
+    return [torch.cat(pieces) for pieces in held], numbers, steps
+
+# %% role="concept"
+def half_ring(n, size, alpha, beta):
+    """Seconds of a reduce_scatter or an all_gather of size bytes."""
+    return (n - 1) * (alpha + size / n / beta)
+
+eight = list(torch.randn(8, 160))
+ring_sums, numbers_sent, ring_steps = ring(eight)
+for size in (16e3, 1e6, 14e9):
+    t = 2 * half_ring(8, size, 5e-6, 400e9)
+    print(f"{size / 1e6:9,.3f} MB, 8 ranks: {1e3 * t:6.3f} ms, of which "
+          f"latency {14 * 5e-6 / t:.0%}")
+
+# %% role="concept"
+claim("a ring's sums: largest distance from the sum",
+      max((s - sum(eight)).abs().max() for s in ring_sums), below=1e-4)
+claim("numbers that a rank of eight sends, over those of the buffer",
+      numbers_sent / 160, expected=1.75)
+claim("steps of an all-reduce on eight ranks", ring_steps, expected=14)
+
+# %% [markdown] role="concept"
+# **Waits.** A pipeline of `p` stages takes a batch in `m` micro-batches. In the schedule
+# *1F1B* a stage runs a backward (B) as soon as it can, else the next forward (F):
+
+# %% role="concept"
+def orders(p, m):
+    """What each of p stages does with m micro-batches, in its order."""
+    for stage in range(p):
+        ahead = min(m, p - 1 - stage)
+        pairs = [(kind, i) for j in range(m)
+                 for kind, i in (("F", ahead + j), ("B", j)) if i < m]
+        yield [("F", i) for i in range(ahead)] + pairs
+
+def needed(kind, i, stage, p):
+    """Tasks that have to be done before this one."""
+    before = (kind, i, stage - 1 if kind == "F" else stage + 1)
+    tasks = [before] if 0 <= before[2] < p else []
+    return tasks + [("F", i, stage)] * (kind == "B")
+
+# %% role="concept"
+def played(p, m):
+    """Spans (start, end, label) of each stage; a backward takes two."""
+    waiting, done = list(orders(p, m)), {}
+    lanes = [[] for _ in range(p)]
+    while any(waiting):
+        for stage, tasks in enumerate(waiting):
+            while tasks and all(
+                    t in done for t in needed(*tasks[0], stage, p)):
+                kind, i = tasks.pop(0)
+                ends = [done[t] for t in needed(kind, i, stage, p)]
+                start = max([0, *ends, *(s[1] for s in lanes[stage])])
+                done[kind, i, stage] = start + (1 if kind == "F" else 2)
+                lanes[stage].append(
+                    (start, done[kind, i, stage], f"{kind}{i}"))
+    return lanes
+
+# %% role="concept"
+pipeline = played(4, 4)
+draw_lanes({f"stage {n}": lane for n, lane in enumerate(pipeline)},
+           unit="forward passes",
+           title="Four micro-batches keep four stages busy 4 of 7 times",
+           alt="Four lanes of a pipeline. Each later stage begins one "
+               "forward pass later and ends earlier; between its tasks a "
+               "stage waits for its neighbours.")
+
+# %% role="concept"
+def over_ideal(p, m):
+    """How much longer the played schedule takes than 3 m, as a share."""
+    return max(s[1] for lane in played(p, m) for s in lane) / (3 * m) - 1
+
+played_over = max(abs(over_ideal(p, m) - (p - 1) / m)
+                  for p, m in ((2, 4), (4, 4), (4, 16), (8, 8)))
+
+# %% role="concept"
+claim("four played schedules: largest gap from (p - 1) / m", played_over,
+      below=1e-9)
+
+# %% [markdown] role="concept"
+# So a step takes `1 + (p - 1) / m` times as long as without waits. `(p - 1) / (m + p - 1)`
+# is another number, the share of the time in which a stage is idle: 43 % here, while the
+# step takes 75 % longer.
+
+# %% [markdown] trap="15.8" role="situation" core=true fault="a memory plan divides what every GPU holds whole" symptom="a run that fits on paper is out of memory in its first step"
+# ## Plan a run on eight GPUs
+#
+# You have eight GPUs of `80` GB for Llama's 7B: sequences of 4,096 tokens, AdamW in mixed
+# precision, 16 bytes a weight. The plan: eight copies, each of which takes four sequences
+# at a time, and ZeRO-1. For backward a layer keeps `16 * width + 8 * hidden` bytes a token
+# in bfloat16, plus a few in float32. The sum fits three times over:
+
+# %% trap="15.8" role="break"
+seven = Shape(32, 4096, 11008, 32, 32000, 4096)
+
+def weights(m):
+    """All of them: products, the embedding, and the norms' gains."""
+    return sum(products(m)) + m.width * (m.vocab + 2 * m.layers + 1)
+
+def kept(m):
+    """Bytes that a layer keeps of a sequence for its backward pass."""
+    return m.tokens * (16 * m.width + 8 * m.hidden + 4 * m.heads + 8)
+
+def on_paper(m, copies, micro):
+    """Bytes on each GPU: ZeRO shares the state, the copies the batch."""
+    return {"state": 16 * weights(m) / copies,
+            "activations": micro * m.layers * kept(m) / copies}
+
+hoped = sum(on_paper(seven, copies=8, micro=4).values()) / 1e9
+
+# %% trap="15.8" role="guess"
+guess("15.8", "The plan says 24 GB. How many GB does each GPU need?",
+      unit="GB")
+
+# %% [markdown] trap="15.8" role="look"
+# Count what autograd keeps for four sequences in one copy of the small model:
+
+# %% trap="15.8" role="look"
+low = Llama(small).bfloat16()
+
+def kept_bytes(micro, loss=False, again=False):
+    """What autograd keeps on one GPU, the weights left aside."""
+    ids = small_ids[:1].repeat(micro, 1)
+    def run():
+        logits = low(ids, again)
+        return F.cross_entropy(logits.float().flatten(0, 1),
+                               ids.flatten()) if loss else logits
+    return saved_bytes(run, low.parameters())
+
+more_of_it = kept_bytes(4) / on_paper(small, 8, 4)["activations"]
+print(f"counted: {more_of_it:.1f} times the activations of the plan (the "
+      "head keeps some, too)")
+
+# %% trap="15.8" role="look" tags=["plumbing"]
+master = flat(low.parameters()).float()
+shard = master.chunk(8)[0].clone().requires_grad_()
+shard.grad = torch.zeros_like(shard)
+adam = torch.optim.AdamW([shard])
+adam.step()
+moments = [v for k, v in adam.state[shard].items() if k != "step"]
+of_shard = sum(t.nbytes for t in (shard, *moments))
+state_bytes = (2 * 2 * weights(small) + of_shard) / weights(small)
+
+# %% trap="15.8" role="look" tags=["plumbing"]
+def in_gb(parts):
+    return {name: size / 1e9 for name, size in parts.items()}
+
+# %% trap="15.8" role="look"
+def needs(m, micro, copies=1, zero=0, again=False):
+    """Bytes on each GPU, by part; zero 1 or 3; again: checkpoints."""
+    n, each = weights(m), micro * kept(m)
+    inputs = micro * m.layers * 2 * m.width * m.tokens
+    return {"weights": 2 * n / (copies if zero == 3 else 1),
+            "gradients": 2 * n / (copies if zero == 3 else 1),
+            "optimizer": 12 * n / (copies if zero else 1),
+            "activations": inputs + each if again else m.layers * each,
+            "logits": 10 * micro * m.tokens * m.vocab}
+
+really = sum(needs(seven, micro=4, copies=8, zero=1).values()) / 1e9
+
+# %% trap="15.8" role="look"
+measured("15.8", really, right=(90, 180))
+
+# %% trap="15.8" role="look"
+claim("GB that each GPU needs, over the plan's", really / hoped, above=5)
+
+# %% [markdown] trap="15.8" role="why"
+# ZeRO-1 shares the *optimizer's* 12 bytes, master weights and two moments; 2 of weights and
+# 2 of gradients stay whole. The copies share the *batch*, but a micro-batch is what one GPU
+# takes already: no other holds a part of it. And the logits were forgotten: 2 bytes each in
+# bfloat16, 4 for the loss in float32, 4 for its gradient.
+
+# %% trap="15.8" role="why"
+draw_boxes({"the plan": in_gb(on_paper(seven, 8, 4)),
+            "each GPU": in_gb(needs(seven, 4, copies=8, zero=1))},
+           limit=80, limit_name="a card",
+           title="Dividing by eight what no other GPU holds",
+           alt="Two stacks of memory. The plan's has two small boxes, far "
+               "below the card's line at 80 GB. The other has weights, "
+               "gradients, optimizer, a box of activations as large as a "
+               "card, and logits; it ends far above the line.")
+
+# %% [markdown] trap="15.8" role="repair"
+# Plan by parts, each with what divides it. Then look for what fits: smaller micro-batches,
+# checkpoints, or ZeRO-3, which shares all 16 bytes and gathers a layer's weights when it
+# is needed.
+
+# %% trap="15.8" role="repair"
+ways = {"micro 1": dict(micro=1, zero=1),
+        "micro 4, checkpoints": dict(micro=4, zero=1, again=True),
+        "micro 1, ZeRO-3": dict(micro=1, zero=3)}
+draw_boxes({name: in_gb(needs(seven, copies=8, **way))
+            for name, way in ways.items()}, limit=80, limit_name="a card",
+           title="Three plans that fit",
+           alt="Three stacks below the card's line of 80 GB, each of "
+               "weights, gradients, optimizer, activations and logits.")
+
+# %% trap="15.8" role="repair"
+def step_seconds(m, micro, copies=8, zero=0, again=False, batch=64,
+                 speed=0.55 * 989e12, alpha=5e-6, beta=400e9):
+    """Seconds of a step: products on an H100, and half rings."""
+    work = operations(m) + (repeated(m) if again else 0)
+    passes = 3 * batch // (copies * micro) if zero == 3 else 2
+    return (batch * work / (copies * speed)
+            + passes * half_ring(copies, 2 * weights(m), alpha, beta))
+
+# %% trap="15.8" role="repair"
+times = {name: step_seconds(seven, **way) for name, way in ways.items()}
+plot_bars(times, title="What saves memory costs time",
+          xlabel="seconds of a step", alt="Three bars: micro-batches of "
+          "one sequence are fastest, checkpoints and ZeRO-3 take longer.")
+
+# %% trap="15.8" role="repair"
+claim("seconds with checkpoints over those of micro-batches of one",
+      times["micro 4, checkpoints"] / times["micro 1"], expected=1.25,
+      within=0.01)
+
+# %% [markdown] trap="15.8" role="repair"
+# Nothing overlaps in this sum. Take the order, not the seconds: differences below 5 % mean
+# nothing. The fastest plan splits and repeats least among those that fit. With other cards
+# another one wins. Guess before you move anything: with cards of `24` GB, which of the six
+# splits below holds the 7B on eight of them? (*MFU*: the share of the peak that is useful
+# work.)
+
+# %% role="explore" explorer="plan_a_run"
+from dlsys_helpers.explorers.plan_a_run import plan_a_run
+
+plan_a_run
+
+# %% [markdown] trap="15.8" role="more" topics="each formula against a count · tensor and pipeline · a run that was published · where the model is wrong"
+# Each formula against a count on the small model, and the 7B's weights on the meta device:
+
+# %% trap="15.8" role="more" tags=["plumbing"]
+with torch.device("meta"):
+    counted_weights = sum(p.numel() for p in Llama(seven).parameters())
+deeper = Llama(small._replace(layers=4)).bfloat16()
+one_layer = saved_bytes(lambda: deeper(small_ids), deeper.parameters()) - (
+    kept_bytes(2))
+one_input = saved_bytes(lambda: deeper(small_ids, True),
+                        deeper.parameters()) - kept_bytes(2, again=True)
+wide = Shape(4, 64, 100, 2, 1024, 128)
+wide_net = Llama(wide).bfloat16()
+for weight in wide_net.parameters():
+    weight.grad = torch.zeros_like(weight)
+wide_ids = torch.randint(0, wide.vocab, (3, wide.tokens))
+wide_peak = cost(lambda: F.cross_entropy(
+    wide_net(wide_ids).float().flatten(0, 1),
+    wide_ids.flatten()).backward()).peak
+planned = needs(wide, 3)
+
+# %% trap="15.8" role="more"
+claim("weights of the 7B, counted over the formula",
+      counted_weights / weights(seven), expected=1)
+claim("bytes that a layer keeps, counted over the formula",
+      one_layer / (2 * kept(small)), expected=1)
+claim("bytes of a checkpoint, counted over 2 * width a token",
+      one_input / (2 * 2 * small.width * small.tokens), expected=1)
+claim("state with ZeRO-1 on eight copies, bytes a weight", state_bytes,
+      expected=2 + 2 + 12 / 8, within=1e-3)
+claim("bytes that the loss adds, over 4 a logit",
+      (kept_bytes(1, loss=True) - kept_bytes(1)) / (
+          4 * small.vocab * small.tokens), expected=1, within=1e-3)
+claim("peak of a whole pass, counted over activations and logits",
+      wide_peak / (planned["activations"] + planned["logits"]),
+      below=1.25)
+
+# %% [markdown] trap="15.8" role="more"
+# In the last one backward needs room for gradients of activations, too: leave a tenth of a
+# card free for them, for buffers and for fragments. Norms that are not fused keep copies in
+# float32, 12 bytes a channel and token in a layer, for which this sum has no line.
+#
+# **Tensor parallelism** cuts weights, logits and most activations, but not the norms:
+# `8 * width` bytes a token stay whole on each rank. It adds four all-reduces of a layer's
+# input a layer and micro-batch, and five with checkpoints: of two in forward, the second
+# run needs the first alone. On the tape of two ranks, two cut blocks as in the first trap:
+
+# %% trap="15.8" role="more"
+def cut_blocks(again):
+    """A layer of two blocks on this rank, forward and backward."""
+    from torch.utils.checkpoint import checkpoint
+    a, b, c, d = (nn.Parameter(torch.randn(32, 32)) for _ in range(4))
+
+    def layer(x):
+        h = entered(F.layer_norm(x, (32,)))
+        x = x + summed(F.relu(h @ a) @ b)
+        h = entered(F.layer_norm(x, (32,)))
+        return x + summed(F.relu(h @ c) @ d)
+
+    x = torch.randn(8, 32, requires_grad=True)
+    y = checkpoint(layer, x, use_reentrant=False) if again else layer(x)
+    y.sum().backward()
+
+# %% trap="15.8" role="more"
+ranks.run(cut_blocks, False, uses=(over_ranks, summed, entered))
+plain_calls = sent()
+ranks.run(cut_blocks, True, uses=(over_ranks, summed, entered))
+print("without checkpoints", plain_calls, "with", sent())
+
+# %% trap="15.8" role="more"
+claim("bytes of a cut layer's calls, predicted and on the tape",
+      sum(plain_calls), expected=4 * 8 * 32 * 4)
+claim("calls of a cut layer with checkpoints", len(sent()), expected=5)
+
+# %% [markdown] trap="15.8" role="more"
+# A **pipeline** cuts weights and layers; its first stage holds `min(m, p)` micro-batches of
+# them, so activations hardly shrink.
+
+# %% [markdown] trap="15.8" role="more"
+# **A run that was published.**
+# [TinyLlama](https://github.com/jzhang38/TinyLlama/blob/026587c0fbc5cf756eba92e0220566550df66ca7/README.md):
+# a Llama of 22 layers on 16 A100 with FSDP, 8 sequences a GPU at a time, no checkpoints;
+# its heads share keys and values. Its README names tokens a second on each GPU, and the
+# "model flops utilization" (MFU) that this is. Put into the sums above:
+
+# %% trap="15.8" role="more"
+tiny = Shape(22, 2048, 5632, 32, 32000, 2048)
+published = {"tokens a second": 24_000, "MFU": 0.56, "card, GB": 40}
+peak_a100 = 312e12                                   # the datasheet's
+fewer = 2 * 22 * 2048 * (2048 - 2048 * 4 // 32)      # keys, values: 4
+tiny_weights = weights(tiny) - fewer
+
+def utilisation(square):
+    """Model FLOPs of the published tokens a second, over the peak."""
+    each = operations(tiny, square) / tiny.tokens - 6 * fewer
+    return published["tokens a second"] * each / peak_a100
+
+print(f"{tiny_weights:,} weights; MFU {utilisation(0.5):.2f} with causal "
+      f"halves, {utilisation(1):.2f} with whole squares")
+
+# %% trap="15.8" role="more"
+token_bytes = kept(tiny) / tiny.tokens - 4 * (2048 - 2048 * 4 // 32)
+tiny_gb = in_gb({"state": 16 * tiny_weights / 16,
+                 "activations": 8 * 2048 * 22 * token_bytes,
+                 "logits": 10 * 8 * 2048 * tiny.vocab})
+without, with_them = 12.109, 16.128   # seconds of a step, a 7B, 8 A100
+print({name: round(size, 1) for name, size in tiny_gb.items()})
+
+# %% trap="15.8" role="more"
+claim("MFU of the published run, whole squares", utilisation(1),
+      expected=published["MFU"], within=0.01)
+claim("GB of the published run, over its card",
+      sum(tiny_gb.values()) / published["card, GB"], below=0.9)
+claim("a published step with checkpoints, over one without",
+      with_them / without, expected=1.33, within=0.01)
+
+# %% [markdown] trap="15.8" role="more"
+# The README's MFU counts whole squares of attention; with the half that a causal kernel
+# does it is lower. Name the convention when you compare two runs. The memory agrees, too.
+# They need less than this sum: their kernels for SwiGLU and for the loss are fused, and
+# keep less than the layers here.
+#
+# The last claim is [a 7B on eight
+# A100](https://github.com/deepspeedai/DeepSpeed/issues/5305), two copies of four tensor
+# ranks: four thirds, a whole second forward pass. The sum for the 7B above says 1.25, as
+# PyTorch leaves out each layer's last product.
+#
+# **Where the model is wrong.** Calls overlap with products: FSDP hides most of its gathers.
+# Experts, sequences cut in pieces and offloading are not in it, nor is a network with fast
+# links inside a box and slow ones between boxes: put tensor parallelism inside a box. MFU
+# that counts what checkpoints repeat rises when you repeat more.
+
+# %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
+def plan(model: dict, machine: dict, splits: list) -> tuple:
+    """(rows, best): what a GPU holds and how long a step takes under each
+    split, and which is best.
+
+    model: weights; layers; batch, the sequences of a step; and of one
+    sequence: whole and cut, bytes that a layer keeps, of which tp divides
+    cut alone; input, bytes of a layer's input; logits, bytes; work,
+    operations forward and backward; again, those that checkpoints repeat.
+    machine: memory, bytes; speed and peak, operations a second that a GPU
+    reaches and that its datasheet promises; alpha and beta of its links.
+    A split: dp, tp, pp; zero, 0, 1 or 3; checkpoint, a bool; micro, the
+    sequences of a micro-batch. All divisions come out even, and a copy
+    takes m = batch / dp / micro micro-batches.
+
+    rows: for each split a dict of numbers. state: 16 bytes a weight, which
+    tp and pp divide; dp divides the optimizer's 12 with zero 1, and all
+    with 3. activations: of layers / pp layers and min(m, pp) micro-batches
+    what they keep; with checkpoint only their inputs, which tp leaves
+    whole, and one layer of one micro-batch. logits: of a micro-batch,
+    divided by tp. seconds: (products + tp's calls) * (1 + (pp - 1) / m)
+    + dp's calls. products: all operations of the batch over the speed of
+    all GPUs. Half a ring of b bytes on n ranks takes
+    (n - 1) * (alpha + b / n / beta). tp's calls: for each layer of a GPU
+    and each micro-batch 4 whole rings of the micro-batch's input, 5 with
+    checkpoint. dp's calls: for 2 bytes of each weight that tp and pp leave
+    to a GPU one whole ring, with zero 3 three half rings in each
+    micro-batch. mfu: operations of work over what all GPUs could do in
+    these seconds at their peak.
+
+    best: the index of the fastest split whose bytes are at most memory, or
+    None. Nothing handed over changes.
+
+    Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100.
+    """
+    # BEGIN SOLUTION
+    def half(n, size):
+        return (n - 1) * (machine["alpha"] + size / n / machine["beta"])
+
+    rows, best = [], None
+    for split in splits:
+        dp, tp, pp = split["dp"], split["tp"], split["pp"]
+        zero, micro = split["zero"], split["micro"]
+        m = model["batch"] / dp / micro
+        mine = model["weights"] / tp / pp
+        layers = model["layers"] / pp
+        state = mine * ((4 / dp if zero == 3 else 4)
+                        + (12 / dp if zero else 12))
+        layer = micro * (model["whole"] + model["cut"] / tp)
+        inputs = micro * model["input"]
+        activations = min(m, pp) * layers * layer
+        work, calls = model["work"], 4
+        if split["checkpoint"]:
+            activations = min(m, pp) * layers * inputs + layer
+            work, calls = work + model["again"], 5
+        logits = micro * model["logits"] / tp
+        gpus = dp * tp * pp
+        busy = model["batch"] * work / (gpus * machine["speed"])
+        busy += m * layers * calls * 2 * half(tp, inputs)
+        halves = 3 * m if zero == 3 else 2
+        seconds = busy * (1 + (pp - 1) / m) + halves * half(dp, 2 * mine)
+        useful = model["batch"] * model["work"]
+        rows.append({"state": state, "activations": activations,
+                     "logits": logits, "seconds": seconds,
+                     "mfu": useful / (seconds * gpus * machine["peak"])})
+        if state + activations + logits <= machine["memory"] and (
+                best is None or seconds < rows[best]["seconds"]):
+            best = len(rows) - 1
+    return rows, best
+    # END SOLUTION
+
+# %% [markdown] trap="15.8" role="hint"
+# 1. Write the five numbers of one split first, each in a line of its own, from `mine = weights / tp / pp` and `m`. For each part ask what divides it: no part of the activations is divided by `dp`, since a micro-batch is one GPU's already.
+# 2. `half(n, size)` as a small function. A whole ring is two halves. One rank alone sends nothing: `n - 1` is 0.
+# 3. The waits of a pipeline make products and tp's calls longer, `1 + (pp - 1) / m` times; dp's calls come once, behind them. `mfu` counts `work` alone, whatever is repeated.
+
+# %% [markdown] trap="15.8" role="keep"
+# **Keep:** plan by parts, and write beside each what divides it: copies divide state with
+# ZeRO, never a micro-batch. Take the plan that splits and repeats least among those that
+# fit. **In your own code:** run one step with a micro-batch of one, compare
+# `torch.cuda.max_memory_allocated()` with the sum, then profile what the plan says is
+# largest: products first, as their share of the datasheet, then the calls that nothing
+# hides. **Source:** [Anthony et al. 2023, "Transformer Math
+# 101"](https://blog.eleuther.ai/transformer-math/). **Seen in the wild:**
+# [NVIDIA/Megatron-LM 6782](https://github.com/NVIDIA/Megatron-LM/pull/6782): an estimate
+# divides activations over expert ranks, each of which holds a micro-batch of its own.
+# [deepspeedai/DeepSpeed 2302](https://github.com/deepspeedai/DeepSpeed/issues/2302): ZeRO
+# is on, and the activations fill the card all the same.
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. A layer is cut over four ranks, and its output is right. A norm before it differs between the ranks after a step. What is missing?**
+#
+# - [ ] a sum of the cut weights' gradients :: Each rank has its own part of them; there is nothing to sum.
+# - [x] the sum of the input's gradients, at the entrance :: Each rank has its part's gradient only, and the norm is trained by it.
+# - [ ] a sum of the output's gradients, at the exit :: The output is whole on each rank, and so is its gradient; summed, it would count four times.
+
+# %% [markdown] role="quiz"
+# **2. Two passes of eight micro-batches add up, and the schedule divides `.grad` at the end of each pass. In the sum the first pass weighs**
+#
+# - [x] an eighth of the second :: It is divided once more, by the second pass's eight.
+# - [ ] half of the second :: The number of passes plays no part; what divides it is the number of micro-batches.
+# - [ ] as much as the second :: The division falls on all that is there, on the first pass twice.
+
+# %% [markdown] role="quiz"
+# **3. A run with sequences in halves has a training loss near zero, and so has its split validation set. The model is**
+#
+# - [ ] good: the validation rows are new :: They were cut in the same way, so they share the mistake.
+# - [ ] overfitted: only new rows can tell :: New rows were just read, and the loss is low.
+# - [x] unknown, until one batch was read without the cut :: Compare the logits place by place with those of one GPU.
+
+# %% [markdown] role="quiz"
+# **4. One expert a token, and its weight is 1 for every token. The router**
+#
+# - [x] learns nothing from the task :: Which is an index, how much is a constant: no wire is left.
+# - [ ] learns slowly, through the choice :: A choice is an index and has no gradient.
+# - [ ] learns through the experts' gradients :: They are trained with whatever they are handed; nothing flows from them to the scores.
+
+# %% [markdown] role="quiz"
+# **5. A balance loss is printed, is above 1 and does not fall. First you**
+#
+# - [ ] multiply its weight by ten :: If nothing pulls, ten times nothing does not either.
+# - [x] call `backward` on it alone :: An error, or a zero at the router, says that it hangs on nothing.
+# - [ ] put fewer tokens on each expert :: A cap hides how uneven the choice is; it does not change the choice.
+
+# %% [markdown] role="quiz"
+# **6. With activation checkpointing the first loss is equal to the last digit. So**
+#
+# - [ ] the gradient is equal as well :: It is taken through a second run, which may draw other numbers.
+# - [ ] the buffers are equal as well :: The second run changes them once more.
+# - [x] the first run is equal, and nothing is said about the second :: Compare gradients and buffers, with checkpoints and without.
+
+# %% [markdown] role="quiz"
+# **7. Both ranks' traces show a third of the time in all_reduce, and both computed equally long in all. Then**
+#
+# - [ ] the network takes a third of the time :: A bar begins with the call, and may be a wait for the other rank.
+# - [x] lay both traces on one clock and count from the last call on :: Another rank may be late in each step, so that both wait and neither looks slow.
+# - [ ] no rank is slow, so nobody waits :: The sums are equal; in each step one of them may still be late.
+
+# %% [markdown] role="quiz"
+# **8. Eight copies, ZeRO-1, micro-batches of two sequences. You double the copies to sixteen. Each GPU's activations**
+#
+# - [ ] halve: twice as many GPUs share the batch :: They share the batch, and each still takes two sequences at a time.
+# - [x] stay as they are :: A micro-batch is one GPU's own. Only the optimizer's share becomes smaller.
+# - [ ] double: more gradients are summed :: A sum over more ranks leaves gradients as large as they were.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: how thin may a layer be cut?
+#
+# Cut over `n` GPUs, a layer leaves each an `n`-th of the products. What is summed stays as
+# large as before: the output, one number for each token and channel. So the thinner the
+# cut, the more of a step is sending. And a thin product may keep a GPU less busy.
+#
+# **Before you run anything:** the MLP of Llama-2-7B, 4,096 tokens, eight GPUs. Which takes
+# longer, the products of an eighth or the sum of the outputs? And what share of the
+# whole's time does an eighth take?
+
+# %% role="gpu"
+from dlsys_helpers.gpu import half_dtype
+
+def cut_mlp(where, dtype, ranks, width=4096, inner=11008):
+    """One rank's part of gate, up and down, as in Llama-2-7B."""
+    part = inner // ranks
+    shapes = ((part, width), (part, width), (width, part))
+    return [torch.randn(a, b, device=where, dtype=dtype) * 0.01
+            for a, b in shapes]
+
+def run_mlp(x, weights):
+    """This rank's part of the output for the tokens x (N, width)."""
+    gate, up, down = weights
+    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+# %% role="gpu"
+sheet = datasheet(None)
+tokens_in = torch.empty(4096, 4096, device="meta", dtype=torch.bfloat16)
+
+def part_flops(ranks):
+    mine = cut_mlp("meta", torch.bfloat16, ranks)
+    return flops(lambda: run_mlp(tokens_in, mine))
+
+def sum_ms(ranks):
+    """A ring's all_reduce of the output, 5 us and 400 GB/s a step."""
+    return 2e3 * half_ring(ranks, tokens_in.nbytes, 5e-6, 400e9)
+
+for n in (1, 2, 4, 8):
+    products = part_flops(n) / sheet.half_tflops / 1e9
+    print(f"{n} GPUs: products {products:.2f} ms, sum {sum_ms(n):.2f} ms")
+
+# %% role="gpu"
+claim("FLOPs of an eighth of the MLP over those of the whole",
+      part_flops(8) / part_flops(1), expected=1 / 8)
+claim("the sum over the products of an eighth: time, from the datasheet",
+      sum_ms(8) / (part_flops(8) / sheet.half_tflops / 1e9), above=1)
+
+# %% role="gpu"
+@gpu_result("15/cut", uses=[cut_mlp, run_mlp],
+            columns=["ranks", "us", "us_low", "us_high"])
+def cut_times():
+    """One rank's part of an MLP over 4,096 tokens."""
+    half = half_dtype("cuda")
+    x = torch.randn(4096, 4096, device="cuda", dtype=half)
+    for ranks in (1, 2, 4, 8):
+        weights = cut_mlp("cuda", half, ranks)
+        t = seconds(lambda w=weights: run_mlp(x, w), repeats=10,
+                    device="cuda", calls=5)
+        yield {"ranks": ranks, "us": t.median * 1e6,
+               "us_low": t.low * 1e6, "us_high": t.high * 1e6}
+
+# %% role="gpu"
+def of_whole(ranks):
+    """Time of a part over that of the whole MLP."""
+    return (cut_times.value("us", ranks=ranks)
+            / cut_times.value("us", ranks=1))
+
+answers_here = gpu_table(
+    datasheet(cut_times.device_name),
+    cut_times.asks("half of the MLP over the whole: time", 0.5,
+                   lambda: of_whole(2), below=0.8),
+    cut_times.asks("an eighth of the MLP over the whole: time", 0.125,
+                   lambda: of_whole(8), below=0.4))
+answers_here
+
+# %% [markdown] role="gpu"
+# **Keep:** a cut shrinks the products and not what is sent, so the widest cut is seldom the
+# fastest: put it where links are fast, and no wider than memory asks for. 400 GB/s is not
+# far from what has been measured: [366 GB/s for large
+# sums](https://www.blizine.com/where-tensor-parallel-inference-hits-the-nvlink-wall-mptxs1u6)
+# among four H100, 77 % of what the datasheet's NVLink gives in one direction.
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - A cut layer has two sums: of its outputs forward, of its input's gradients backward.
+# - Whoever knows the whole step divides the loss; nobody divides a gradient that others filled.
+# - Place, label and mask belong to the whole sequence.
+# - A router learns through a weight that it can change, and a balance through chances.
+# - What runs twice reads the same twice, and writes once.
+# - A collective's bar begins with a call, not with a byte: count from the last rank's call on.
+# - A plan names beside each part what divides it. Copies divide state, never a micro-batch.
+# - Predicted bytes, bytes on the tape: what cannot be predicted is not understood yet.
+#
+# **Next:** take the run that you would like to start. Write its plan by parts, run one step of
+# it on two ranks, and compare bytes, gradients and the digest of what is copied with one rank.

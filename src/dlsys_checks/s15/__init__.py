@@ -1,0 +1,1 @@
+"""Stage 15: laws, cases and named wrong answers for parallelism and planning."""

@@ -1,0 +1,194 @@
+"""Exercise 15.5, `balance`."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from dlsys_checks.kit import integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("15.5", "balance", seen=("p", "chosen", "scale"), says="the balance")
+
+ex.promise("uneven", "How unevenly a router uses its experts, as a loss that it can lower: E times "
+           "the sum over experts of share times mean chance.",
+           says=("the balance", "gradient at the chances"))
+ex.promise("p", "p: (T, E) float32, the chances of each token, a row adds to 1.",
+           cases=("one token", "as many tokens as experts", "one expert", "many experts"))
+ex.promise("chosen", "chosen: (T, k) int64, the k different experts of each token, by whatever "
+           "rule.", cases=("chosen by another rule", "the least likely chosen",
+                           "likeliest last"))
+ex.promise("share", "Share: the part of all T * k choices that fell on an expert; some may have "
+           "none.", cases=("the last experts idle", "one expert for all", "two for all",
+                           "the first experts idle"))
+ex.promise("mean", "Mean chance: over all T tokens, of all E experts.",
+           cases=("the last experts idle", "two of eight", "the least likely chosen",
+                  "as many tokens as experts"))
+ex.promise("form", "The result is a float32 tensor without axes,",
+           says=("type of the", "shape of the", "dtype of the"))
+ex.promise("one", "and 1 if both are even, for each E and k.",
+           cases=("even, one", "even, two", "even, all"))
+ex.promise("flow", "Its gradient flows to p through the mean chances; shares are constants.",
+           says=("gradient at the chances", "unusable", "led to"))
+ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
+ex.promise("example", "Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]]: 1.4, and its "
+           "gradient [[1., 0.], [1., 0.]].", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    whole = integers(g)
+
+    def one(name, tokens, experts, k, rule="likeliest", shift=None, spread=1.0):
+        logits = spread * torch.randn(tokens, experts, generator=g)
+        if shift is not None:
+            logits = logits + shift(torch.arange(experts))
+        p = logits.softmax(-1)
+        by = {"likeliest": p, "least": -p, "last": p,
+              "random": torch.rand(tokens, experts, generator=g)}[rule]
+        chosen = by.topk(k, -1).indices
+        if rule == "last":
+            chosen = chosen.flip(-1)
+        return name, {"p": p, "chosen": chosen, "scale": 0.5 + whole(1, 5) / 2}
+
+    def even(name, experts, k):
+        turns = (torch.arange(experts)[:, None] + torch.arange(k)) % experts
+        return name, {"p": torch.full((experts, experts), 1 / experts), "chosen": turns,
+                      "scale": 1.5}
+
+    t = whole(9, 14)
+    return [one("one of four", t, 4, 1), one("two of eight", t + 3, 8, 2),
+            one("three of five", t, 5, 3), one("many experts", t, 40, 2),
+            one("one token", 1, 5, 2), one("as many tokens as experts", 6, 6, 2),
+            one("one expert", 4, 1, 1), one("sharp chances", t, 6, 2, spread=8.0),
+            one("the last experts idle", t, 6, 2, shift=lambda e: -20.0 * (e > 2)),
+            one("the first experts idle", t, 6, 2, shift=lambda e: -20.0 * (e < 3)),
+            one("one expert for all", t, 4, 1, shift=lambda e: 30.0 * (e == 1)),
+            one("two for all", t, 4, 2, shift=lambda e: 30.0 * (e % 3 == 0)),
+            one("chosen by another rule", t, 6, 2, "random"),
+            one("the least likely chosen", t, 6, 2, "least"),
+            one("likeliest last", t, 6, 3, "last"), even("even, one", whole(3, 7), 1),
+            even("even, two", whole(4, 8), 2), even("even, all", 3, 3),
+            ("the example", {"p": torch.tensor([[0.8, 0.2], [0.6, 0.4]]),
+                             "chosen": torch.tensor([[0], [0]]), "scale": 1.0})]
+
+
+@ex.act
+def act(fn, p, chosen, scale):
+    mine, given = p.clone().requires_grad_(), chosen.clone()
+    found = fn(mine, given)
+    if isinstance(found, torch.Tensor) and found.numel() == 1 and found.requires_grad:
+        (scale * found.sum()).backward()
+    grad = torch.zeros_like(mine) if mine.grad is None else mine.grad
+    return {"found": found.detach() if isinstance(found, torch.Tensor) else found, "grad": grad,
+            "moved": int((mine.detach() != p).sum() + (given != chosen).sum())}
+
+
+@ex.law
+def law(out, p, chosen, scale):
+    expect_parts(out, "found", "grad", "moved")
+    expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
+    tokens, experts = p.shape
+    k = chosen.shape[1]
+    counts = [0] * experts
+    for row in chosen.tolist():
+        for expert in row:
+            counts[expert] += 1
+    shares = [count / (tokens * k) for count in counts]
+    means = [sum(column) / tokens for column in p.double().T.tolist()]
+    wanted = experts * sum(a * b for a, b in zip(shares, means))
+    look = f"{tokens} tokens, {k} of {experts} experts each; counts {counts[:8]}."
+    expect_type("balance", out["found"], torch.Tensor, look)
+    expect_close("the balance", out["found"], torch.tensor(wanted, dtype=torch.float32),
+                 rtol=1e-4, look=look)
+    slope = torch.tensor([experts * share / tokens * scale for share in shares])
+    expect_close("gradient at the chances", out["grad"], slope.expand(tokens, experts), rtol=1e-3,
+                 look=look)
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def shares(p, chosen, *, among=None):
+    """Share of the choices that fell on each expert, (E,)."""
+    return torch.bincount(chosen.flatten(), minlength=among or p.shape[1]) / chosen.numel()
+
+
+@not_an_answer
+def made(p, chosen, *, share=shares, mean=lambda p, chosen: p.mean(0), times=None,
+         after=lambda loss: loss):
+    """The right answer with its pieces as options."""
+    experts = p.shape[1] if times is None else times(p, chosen)
+    return after(experts * (share(p, chosen) * mean(p, chosen)).sum())
+
+
+@not_an_answer
+def hot(p, chosen):
+    """1 where an expert was chosen, (T, k, E)."""
+    return F.one_hot(chosen, p.shape[1]).float()
+
+
+# https://github.com/CASIA-LMC-Lab/AnomalyMoE/issues/1
+ex.wrong("the counts twice", made, breaks=("uneven", "flow", "example", "mean"),
+         mean=lambda p, chosen: shares(p, chosen))
+ex.wrong("the mean chances twice", made, breaks=("uneven", "flow", "example", "chosen"),
+         share=lambda p, chosen: p.mean(0))
+# https://github.com/huggingface/transformers/issues/28093
+ex.wrong("the mean over the experts", made, breaks=("uneven", "mean", "example"),
+         mean=lambda p, chosen: p.mean(1).mean())
+ex.wrong("detached", made, breaks="flow", says="gradient at the chances",
+         after=lambda loss: loss.detach())
+# https://github.com/mindspore-ai/hyper-parallel/issues/752
+ex.wrong("shares of E experts times mean chances of k places", made,
+         breaks=("uneven", "mean", "flow"),
+         share=lambda p, chosen: shares(p, chosen)[:, None],
+         mean=lambda p, chosen: p.gather(1, chosen).mean(0) / chosen.shape[1])
+ex.wrong("without E", made, breaks=("uneven", "one", "example"), times=lambda p, chosen: 1)
+ex.wrong("times k for E", made, breaks=("uneven", "one", "example"),
+         times=lambda p, chosen: chosen.shape[1])
+ex.wrong("the chances summed over tokens", made, breaks=("uneven", "mean"),
+         mean=lambda p, chosen: p.sum(0))
+# https://github.com/jingyaogong/minimind/issues/797
+ex.wrong("shares that add to k", made, breaks=("uneven", "one", "share"),
+         share=lambda p, chosen: hot(p, chosen).sum(1).mean(0))
+ex.wrong("the first choice alone counted", made, breaks=("uneven", "chosen", "share"),
+         share=lambda p, chosen: shares(p, chosen[:, :1]))
+ex.wrong("the likeliest expert counted, whatever was chosen", made,
+         breaks=("uneven", "chosen", "share"),
+         share=lambda p, chosen: shares(p, p.argmax(1, keepdim=True)))
+ex.wrong("the k likeliest counted, whatever was chosen", made, breaks=("chosen", "one"),
+         share=lambda p, chosen: shares(p, p.topk(chosen.shape[1], -1).indices))
+# https://github.com/AI-Hypercomputer/maxtext/pull/1433
+ex.wrong("chances of the chosen alone", made, breaks=("uneven", "mean", "flow"),
+         mean=lambda p, chosen: (p * hot(p, chosen).sum(1)).mean(0))
+ex.wrong("chances of the chosen, divided by their sum", made, breaks=("uneven", "mean", "flow"),
+         mean=lambda p, chosen: (p * hot(p, chosen).sum(1) / (p * hot(p, chosen).sum(1)).sum(
+             1, keepdim=True)).mean(0))
+ex.wrong("the counts that there are, the last experts forgotten", lambda p, chosen: made(
+    p, chosen, share=lambda p, chosen: torch.bincount(chosen.flatten()) / chosen.numel()),
+    breaks=("share", "chosen", "uneven", "p", "mean"), says="")
+ex.wrong("the first experts up to the last that was chosen", lambda p, chosen: made(
+    p, chosen, times=lambda p, chosen: chosen.max() + 1), breaks=("share", "uneven", "p"))
+ex.wrong("idle experts left out of E", made, breaks=("share", "uneven"),
+         times=lambda p, chosen: len(chosen.unique()))
+ex.wrong("zero if even", made, breaks=("uneven", "one", "example"), after=lambda loss: loss - 1)
+ex.wrong("the squared variation of the mean chances", lambda p, chosen: (
+    p.mean(0).var(unbiased=False) / p.mean(0).mean() ** 2), breaks="uneven")
+ex.wrong("the squared distance of shares and mean chances", lambda p, chosen: (
+    (shares(p, chosen) - p.mean(0)) ** 2).sum() + 1, breaks=("uneven", "example"))
+ex.wrong("one number an expert", lambda p, chosen: p.shape[1] * shares(p, chosen) * p.mean(0),
+         breaks="form", says="shape of the")
+ex.wrong("an axis of one left", made, breaks="form", says="shape of the",
+         after=lambda loss: loss[None])
+ex.wrong("a number of Python", made, breaks=("form", "flow"), says="type of the",
+         after=lambda loss: loss.item())
+ex.wrong("float64", made, breaks="form", says="dtype of the", after=lambda loss: loss.double())
+
+
+@ex.wrong("the choices sorted in place", breaks="left", says="numbers changed")
+def in_place(p, chosen):
+    found = made(p, chosen)
+    chosen.add_(1)
+    return found

@@ -1,0 +1,582 @@
+"""Exercise 15.6, `checkpointed`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from dlsys_checks.kit import floats, integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+    expect_type,
+)
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("15.6", "checkpointed",
+              seen=("layers", "rounds", "needs", "training", "form", "seed"), says="buffer")
+
+MIXED = ("everything at once", "nested modules", "one module alone", "x without gradient",
+         "two calls before backward", "two steps", "three calls, two steps", "three axes",
+         "eval mode")
+
+ex.promise("kept", "block(x), with nothing that the block computes inside kept for backward: ",
+           says=("tensors kept", "outputs"))
+ex.promise("again", "there it runs a second time, once for each call.", says=("runs of the block",))
+ex.promise("as once", "Output, gradients of x and of the block's parameters, its buffers and the "
+           "state of every generator are those of block(x), which runs once: after the call, and "
+           "again after backward.", says=("outputs", "gradient", "buffer", "next draw"))
+ex.promise("block", "block: a module of one tensor, made of any modules, in train or eval mode.",
+           cases=("nested modules", "one module alone", "eval mode", "everything at once"))
+ex.promise("x", "x: float32, with or without requires_grad.",
+           cases=("x without gradient", "three axes", "one module alone",
+                  "three calls, two steps"))
+ex.promise("draws", "A pass may draw from torch's generator, and from generators that modules of "
+           "the block hold as attributes.",
+           cases=("dropout", "a generator of its own", "two generators",
+                  "one generator for two modules", "two generators, two calls", *MIXED))
+ex.promise("buffers", "It may read buffers and change them, in place or by putting a new tensor "
+           "there.",
+           cases=("BatchNorm", "a buffer that is read and changed", "a buffer that is replaced",
+                  "a buffer outside the state_dict", "the example", *MIXED))
+ex.promise("between", "Between a call and its backward, further calls of the block and other draws "
+           "may come.",
+           cases=("two calls before backward", "two generators, two calls", "two steps",
+                  "three calls, two steps"))
+ex.promise("example", "Example: after a call and its backward an nn.BatchNorm1d has seen 1 batch.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    number, between = integers(g), floats(g)
+    width = number(3, 6)
+
+    def linear():
+        return ["linear", torch.randn(width, width, generator=g), torch.randn(width, generator=g)]
+
+    def norm():
+        return ["norm", between(0.1, 0.5)]
+
+    def drop():
+        return ["dropout", between(0.3, 0.6)]
+
+    def dice(seed=None):
+        return ["dice", number(1, 10_000) if seed is None else seed, between(0.3, 0.6)]
+
+    def scaled(how="in place"):
+        return ["scaled", between(0.5, 2.0), how]
+
+    def one(name, *layers, rounds=(1,), needs=True, training=True, form="flat", shape=(6,)):
+        calls = [[2 * torch.randn(*shape, width, generator=g) + 1 for _ in range(n)]
+                 for n in rounds]
+        return name, {"layers": list(layers), "rounds": calls, "needs": needs,
+                      "training": training, "form": form, "seed": number(1, 10_000)}
+
+    def all_kinds():
+        return (linear(), norm(), ["gelu"], dice(), scaled("replaced"), linear(), ["gelu"], drop(),
+                scaled())
+
+    twin = number(1, 10_000)
+    return [one("no draws, no buffers", linear(), ["gelu"], linear()),
+            one("BatchNorm", linear(), norm(), ["gelu"], linear()),
+            one("dropout", linear(), ["gelu"], drop(), linear()),
+            one("a generator of its own", linear(), ["gelu"], dice(), linear()),
+            one("two generators", dice(), linear(), ["gelu"], dice(), linear()),
+            one("one generator for two modules", dice(twin), linear(), ["gelu"], dice(twin)),
+            one("a buffer that is read and changed", linear(), ["gelu"], scaled(), linear()),
+            one("a buffer that is replaced", linear(), ["gelu"], scaled("replaced"), linear()),
+            one("a buffer outside the state_dict", linear(), ["gelu"], scaled("own"), linear()),
+            one("everything at once", *all_kinds()),
+            one("nested modules", *all_kinds(), form="nested"),
+            one("one module alone", linear(), ["gelu"], dice(), scaled(), form="alone",
+                needs=False),
+            one("x without gradient", *all_kinds(), needs=False),
+            one("eval mode", *all_kinds(), training=False),
+            one("three axes", linear(), ["gelu"], drop(), scaled(), linear(), shape=(2, 3)),
+            one("two calls before backward", *all_kinds(), rounds=(2,)),
+            one("two generators, two calls", dice(), linear(), ["gelu"], dice(), linear(),
+                rounds=(2,)),
+            one("two steps", *all_kinds(), rounds=(1, 1)),
+            one("three calls, two steps", *all_kinds(), rounds=(3, 1), needs=False),
+            one("the example", norm())]
+
+
+@ex.act
+def act(fn, layers, rounds, needs, training, form, seed):
+    import gc
+
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    runs, inside, generators = [], [], {}
+
+    def noted(h):
+        inside.append(StorageWeakRef(h.untyped_storage()))
+        return h
+
+    class Start(nn.Module):
+        def forward(self, h):
+            runs.append(1)
+            return h
+
+    class Seen(nn.Module):
+        def forward(self, h):
+            return noted(h)
+
+    class Dice(nn.Module):
+        def __init__(self, number, p):
+            super().__init__()
+            self.p = p
+            self.source = generators.setdefault(number, torch.Generator().manual_seed(number))
+
+        def forward(self, h):
+            if not self.training:
+                return h
+            return h * (torch.rand(h.shape, generator=self.source) >= self.p) / (1 - self.p)
+
+    class Scaled(nn.Module):
+        def __init__(self, size, how):
+            super().__init__()
+            self.how = how
+            self.register_buffer("size", torch.tensor(size), persistent=how != "own")
+
+        def forward(self, h):
+            out = h / self.size.clone()
+            if self.training:
+                with torch.no_grad():
+                    new = 0.8 * self.size + 0.2 * h.abs().mean()
+                    if self.how == "replaced":
+                        self.size = new
+                    else:
+                        self.size.copy_(new)
+            return out
+
+    class Alone(nn.Module):
+        """Weight, generator and buffer as attributes of its own."""
+
+        def __init__(self, weight, bias, number, p, size):
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+            self.own = generators.setdefault(number, torch.Generator().manual_seed(number))
+            self.p = p
+            self.register_buffer("size", torch.tensor(size))
+
+        def forward(self, h):
+            runs.append(1)
+            h = F.gelu(noted(F.linear(h, self.weight, self.bias)))
+            h = h * (torch.rand(h.shape, generator=self.own) >= self.p) / (1 - self.p)
+            out = h / self.size.clone()
+            with torch.no_grad():
+                self.size.copy_(0.8 * self.size + 0.2 * h.abs().mean())
+            return out
+
+    class Outer(nn.Module):
+        def __init__(self, modules):
+            super().__init__()
+            self.rest = nn.ModuleDict({"deep": nn.Sequential(*modules[2:])})
+            self.first = nn.Sequential(*modules[:2])
+
+        def forward(self, h):
+            return self.rest["deep"](self.first(h))
+
+    def made(kind, *given):
+        if kind == "linear":
+            layer = nn.Linear(*given[0].shape[::-1])
+            layer.weight.data, layer.bias.data = given[0].clone(), given[1].clone()
+            return layer
+        if kind == "norm":
+            return nn.BatchNorm1d(width, momentum=given[0], affine=False)
+        return {"gelu": nn.GELU, "dropout": nn.Dropout, "dice": Dice, "scaled": Scaled}[kind](
+            *given)
+
+    width = rounds[0][0].shape[-1]
+    if form == "alone":
+        block = Alone(layers[0][1].clone(), layers[0][2].clone(), *layers[2][1:], layers[3][1])
+        parts = [block]
+    else:
+        parts, modules = [], [Start()]
+        for kind, *given in layers:
+            parts.append(made(kind, *given))
+            modules += [parts[-1], Seen()] if kind == "linear" else [parts[-1]]
+        if kind == "linear":
+            modules.pop()              # the block's output is no inside
+        block = nn.Sequential(*modules) if form == "flat" else Outer(modules)
+    block.train(training)
+    torch.manual_seed(seed)
+
+    def held():
+        return [buffer.clone() for part in parts for buffer in part.buffers()]
+
+    found = {"outs": [], "x_grads": [], "grads": [], "called": [], "buffers": [], "runs": [],
+             "kept": 0, "draws": []}
+    for calls in rounds:
+        xs = [x.clone().requires_grad_(needs) for x in calls]
+        outs = [fn(block, x) for x in xs]
+        found["called"].append(held())
+        found["runs"].append(len(runs))
+        alive = sum(not ref.expired() for ref in inside)
+        if alive:
+            gc.collect()
+            alive = sum(not ref.expired() for ref in inside)
+        found["kept"] += alive
+        found["draws"].append(torch.rand(2))
+        sum(((k + 1) * out * out.detach().cos()).sum() for k, out in enumerate(outs)).backward()
+        found["runs"].append(len(runs))
+        found["draws"] += [torch.rand(2), *[torch.rand(2, generator=die)
+                                            for die in generators.values()]]
+        found["outs"] += outs
+        found["x_grads"] += [x.grad for x in xs]
+        found["grads"].append([p.grad.clone() if p.grad is not None else None
+                               for part in parts for p in part.parameters()])
+        found["buffers"].append(held())
+    return found
+
+
+def through(h, layers, state, training):
+    """What the layers make of h; their buffers move in state."""
+    for (kind, *given), own in zip(layers, state, strict=True):
+        if kind == "linear":
+            h = h @ own["weight"].T + own["bias"]
+        elif kind == "gelu":
+            h = h * (1 + torch.erf(h / 2 ** 0.5)) / 2
+        elif kind == "dropout":
+            h = F.dropout(h, given[0], training)
+        elif kind == "dice" and training:
+            h = h * (torch.rand(h.shape, generator=own["dice"]) >= given[1]) / (1 - given[1])
+        elif kind == "norm":
+            mean, var = h.mean(0), h.var(0, correction=0)
+            if training:
+                share, rows = given[0], len(h)
+                own["mean"] = (1 - share) * own["mean"] + share * mean.detach()
+                own["var"] = (1 - share) * own["var"] + share * var.detach() * rows / (rows - 1)
+                own["seen"] = own["seen"] + 1
+            else:
+                mean, var = own["mean"], own["var"]
+            h = (h - mean) / (var + 1e-5).sqrt()
+        elif kind == "scaled":
+            old = own["size"]
+            if training:
+                own["size"] = 0.8 * old + 0.2 * h.detach().abs().mean()
+            h = h / old
+    return h
+
+
+def once(layers, rounds, needs, training, seed):
+    """What a block that runs once leaves behind."""
+    width, generators, state = rounds[0][0].shape[-1], {}, []
+    for kind, *given in layers:
+        if kind == "linear":
+            state.append({"weight": given[0].clone().requires_grad_(),
+                          "bias": given[1].clone().requires_grad_()})
+        elif kind == "norm":
+            state.append({"mean": torch.zeros(width), "var": torch.ones(width),
+                          "seen": torch.tensor(0)})
+        elif kind == "dice":
+            state.append({"dice": generators.setdefault(
+                given[0], torch.Generator().manual_seed(given[0]))})
+        else:
+            state.append({"size": torch.tensor(given[0])} if kind == "scaled" else {})
+    weights = [own[name] for own in state for name in ("weight", "bias") if name in own]
+    found = {"outs": [], "x_grads": [], "grads": [], "buffers": [], "draws": []}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for calls in rounds:
+            xs = [x.clone().requires_grad_(needs) for x in calls]
+            outs = [through(x, layers, state, training) for x in xs]
+            found["draws"].append(torch.rand(2))
+            sum(((k + 1) * out * out.detach().cos()).sum()
+                for k, out in enumerate(outs)).backward()
+            found["draws"] += [torch.rand(2), *[torch.rand(2, generator=die)
+                                                for die in generators.values()]]
+            found["outs"] += [out.detach() for out in outs]
+            found["x_grads"] += [x.grad for x in xs]
+            found["grads"].append([p.grad.clone() for p in weights])
+            found["buffers"].append([own[name] for own in state
+                                     for name in ("mean", "var", "seen", "size") if name in own])
+    return found
+
+
+def expect_all(what, got, expected, look):
+    """The same number of tensors, each of them close; one that is 0 but for rounding may be."""
+    expect_length(what + "s", got, len(expected))
+    largest = max((float(t.abs().max()) for t in expected if t is not None), default=0.0)
+    for mine, wanted in zip(got, expected, strict=True):
+        if wanted is None:
+            expect_equal(what, mine, None)
+        else:
+            expect_close(what, mine, wanted, rtol=1e-3, atol=1e-5 * largest, look=look)
+
+
+@ex.law
+def law(out, layers, rounds, needs, training, form, seed):
+    expect_parts(out, "outs", "x_grads", "grads", "called", "buffers", "runs", "kept", "draws")
+    right = once(layers, rounds, needs, training, seed)
+    expect_length("outputs", out["outs"], len(right["outs"]))
+    for mine, wanted in zip(out["outs"], right["outs"], strict=True):
+        expect_type("outputs", mine, torch.Tensor)
+        expect_close("outputs", mine, wanted, rtol=1e-3)
+    for calls in ("called", "buffers", "grads"):
+        expect_length(f"steps in {calls}", out[calls], len(rounds))
+    for mine, wanted in zip(out["called"], right["buffers"], strict=True):
+        expect_all("buffer after the call", mine, wanted, "The first run changes it, as ever.")
+    expect_all("gradient of x", out["x_grads"], right["x_grads"],
+               "The second run has to be the first once more: same draws, same buffers.")
+    for mine, wanted in zip(out["grads"], right["grads"], strict=True):
+        expect_all("gradient of a parameter", mine, wanted,
+                   "The second run has to be the first once more: same draws, same buffers.")
+    for mine, wanted in zip(out["buffers"], right["buffers"], strict=True):
+        expect_all("buffer after backward", mine, wanted, "The second run must leave no trace.")
+    expect_all("next draw", out["draws"], right["draws"],
+               "Generators stand where one run leaves them.")
+    expect_equal("tensors kept between call and backward", out["kept"], 0,
+                 "Only x is kept, and what the block reads.")
+    done, wanted = 0, []
+    for calls in rounds:
+        wanted += [done + len(calls), done + 2 * len(calls)]
+        done += 2 * len(calls)
+    expect_equal("runs of the block after each call and backward", out["runs"], wanted)
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def dice_of(block):
+    """The generators that modules of the block hold."""
+    return [value for module in block.modules() for value in vars(module).values()
+            if isinstance(value, torch.Generator)]
+
+
+@not_an_answer
+def made(block, x, *, dice=dice_of, throw=True, forward=True, rng=True,
+         before=lambda block: {name: b.clone() for name, b in block.named_buffers()},
+         again=lambda block, buffers, x: functional_call(
+             block, {name: b.clone() for name, b in buffers.items()}, x), reentrant=False):
+    """The right answer with its pieces as options."""
+    sources = dice(block)
+    start, buffers, first = [die.get_state() for die in sources], before(block), True
+
+    def run(x):
+        nonlocal first
+        if first:
+            first = False
+            return block(x)
+        now = [die.get_state() for die in sources]
+        for die, state in zip(sources, start, strict=True):
+            if throw:
+                die.set_state(state)
+        try:
+            return again(block, buffers, x)
+        finally:
+            for die, state in zip(sources, now if forward else start, strict=True):
+                if throw and forward is not None:
+                    die.set_state(state)
+
+    return checkpoint(run, x, use_reentrant=reentrant, preserve_rng_state=rng)
+
+
+@not_an_answer
+def plainly(block, buffers, x):
+    """The second run as it comes."""
+    return block(x)
+
+
+ex.wrong("no checkpoint at all", lambda block, x: block(x), says="tensors kept",
+         breaks=("kept", "again"))
+# https://github.com/pytorch/pytorch/issues/96136
+ex.wrong("torch's checkpoint as it is", lambda block, x: checkpoint(
+    block, x, use_reentrant=False), says="", breaks=("as once", "buffers", "draws"))
+# https://github.com/allenai/OLMo-core/pull/828
+ex.wrong("torch's generator not put back", made, says="gradient", breaks="draws",
+         rng=False)
+ex.wrong("the block's own generators running on", made, says="gradient",
+         breaks="draws", throw=False)
+ex.wrong("generators put back, buffers changed twice", made, says="",
+         breaks="buffers", again=plainly)
+ex.wrong("the second run reads the buffers that the first left", made, says="gradient",
+         breaks="buffers", before=lambda block: block,
+         again=lambda block, _, x: functional_call(
+             block, {name: b.clone() for name, b in block.named_buffers()}, x))
+ex.wrong("buffers of the state_dict only", made, says="",
+         breaks="buffers", before=lambda block: {
+             name: value.clone() for name, value in block.state_dict().items()
+             if name in dict(block.named_buffers())})
+ex.wrong("buffers of BatchNorm only", made, says="", breaks="buffers",
+         before=lambda block: {
+             f"{name}.{key}": b.clone() for name, module in block.named_modules()
+             if isinstance(module, nn.BatchNorm1d) for key, b in module.named_buffers()})
+ex.wrong("generators of the block itself only", made, says="", breaks="draws",
+         dice=lambda block: [v for v in vars(block).values() if isinstance(v, torch.Generator)])
+ex.wrong("generators of its children only", made, says="", breaks=("draws", "block", "x"),
+         dice=lambda block: [v for child in block.children() for module in child.modules()
+                             for v in vars(module).values() if isinstance(v, torch.Generator)])
+ex.wrong("only the first generator put back", made, says="", breaks="draws",
+         dice=lambda block: dice_of(block)[:1])
+ex.wrong("generators left where the second run ends", made, says="next draw", breaks="between",
+         forward=None)
+ex.wrong("generators left where they began", made, says="next draw", breaks="draws",
+         forward=False)
+ex.wrong("reentrant, so that x has to need a gradient", made, says="",
+         breaks="x", reentrant=True)
+
+
+@ex.wrong("BatchNorm's momentum halved", says="buffer", breaks=("buffers", "as once"))
+def halved(block, x):
+    norms = [m for m in block.modules() if isinstance(m, nn.BatchNorm1d)]
+
+    def half(block, buffers, x):
+        return changed(norms, "momentum", lambda m: m / 2, lambda: block(x))
+    first = [True]
+
+    def run(x):
+        if first.pop() if first else False:
+            return changed(norms, "momentum", lambda m: m / 2, lambda: block(x))
+        return half(block, None, x)
+    return checkpoint(run, x, use_reentrant=False)
+
+
+@not_an_answer
+def changed(modules, name, to, call):
+    """call() while an attribute of the modules is another one."""
+    old = [getattr(module, name) for module in modules]
+    for module, value in zip(modules, old, strict=True):
+        setattr(module, name, to(value))
+    try:
+        return call()
+    finally:
+        for module, value in zip(modules, old, strict=True):
+            setattr(module, name, value)
+
+
+ex.wrong("BatchNorm's momentum 0 in the second run", made, says="buffer",
+         breaks="buffers", again=lambda block, buffers, x: changed(
+             [m for m in block.modules() if isinstance(m, nn.BatchNorm1d)], "momentum",
+             lambda m: 0.0, lambda: block(x)))
+
+
+@ex.wrong("buffers put back into the tensors that were there first", says="",
+          breaks=("buffers", "as once"))
+def old_tensors(block, x):
+    places = list(block.buffers())
+    before = [b.clone() for b in places]
+
+    def again(block, _, x):
+        now = [b.clone() for b in places]
+        with torch.no_grad():
+            for place, value in zip(places, before, strict=True):
+                place.copy_(value)
+        try:
+            return block(x)
+        finally:
+            with torch.no_grad():
+                for place, value in zip(places, now, strict=True):
+                    place.copy_(value)
+    return made(block, x, again=again)
+
+
+@ex.wrong("buffers put back to where they were before the call", says="buffer after backward",
+          breaks=("buffers", "as once"))
+def lost(block, x):
+    def again(block, buffers, x):
+        put(block, buffers)
+        try:
+            return block(x)
+        finally:
+            put(block, buffers)
+    return made(block, x, again=again)
+
+
+@not_an_answer
+def put(block, buffers):
+    """Copies of the buffers at their places in the block."""
+    for name, value in buffers.items():
+        path, _, key = name.rpartition(".")
+        setattr(block.get_submodule(path), key, value.clone())
+
+
+# https://github.com/facebookresearch/fairscale/issues/1035
+@ex.wrong("buffers changed in the second run, not in the first", says="buffer after the call",
+          breaks=("buffers", "as once"))
+def late(block, x):
+    first = [True]
+
+    def run(x):
+        if first:
+            first.clear()
+            return functional_call(
+                block, {name: b.clone() for name, b in block.named_buffers()}, x)
+        return block(x)
+    return made(block, x, again=plainly) if not list(block.buffers()) else checkpoint(
+        run, x, use_reentrant=False)
+
+
+@ex.wrong("states stored on the block, one for all calls", says="gradient", breaks="between")
+def one_store(block, x):
+    block.start = [die.get_state() for die in dice_of(block)]
+    block.then = {name: b.clone() for name, b in block.named_buffers()}
+
+    def again(block, _, x):
+        for die, state in zip(dice_of(block), block.start, strict=True):
+            die.set_state(state)
+        return functional_call(block, {k: b.clone() for k, b in block.then.items()}, x)
+    return made(block, x, again=again)
+
+
+@ex.wrong("a third run", says="runs of the block", breaks="again")
+def thrice(block, x):
+    def again(block, buffers, x):
+        sources = dice_of(block)
+        states, torchs = [die.get_state() for die in sources], torch.get_rng_state()
+        for last in (False, True):
+            for die, state in zip(sources, states, strict=True):
+                die.set_state(state)
+            torch.set_rng_state(torchs)
+            with torch.set_grad_enabled(last):
+                out = functional_call(block, {k: b.clone() for k, b in buffers.items()}, x)
+        return out
+    return made(block, x, again=again)
+
+
+@ex.wrong("the block put into train mode", says="outputs", breaks="block")
+def in_train(block, x):
+    return made(block.train(), x)
+
+
+ex.wrong("the output detached", lambda block, x: made(block, x).detach().requires_grad_(),
+         says="", breaks=("as once", "again", "x"))
+ex.wrong("the gradient of x alone", lambda block, x: OfX.apply(x, block), says="",
+         breaks=("as once", "x"))
+ex.wrong("one seed for both runs", lambda block, x: checkpoint(
+    lambda x: seeded(block, x), x, use_reentrant=False), says="", breaks="as once")
+ex.wrong("the first run put together with a second one at once", lambda block, x: (
+    made(block, x) + made(block, x)) / 2, says="", breaks=("again", "as once"))
+
+
+class OfX(torch.autograd.Function):
+    """x's gradient by a second run; the parameters get none."""
+
+    @staticmethod
+    def forward(ctx, x, block):
+        ctx.block, ctx.x = block, x
+        with torch.no_grad():
+            return block(x)
+
+    @staticmethod
+    def backward(ctx, up):
+        with torch.enable_grad():
+            x = ctx.x.detach().requires_grad_()
+            return torch.autograd.grad(ctx.block(x), x, up)[0], None
+
+
+@not_an_answer
+def seeded(block, x):
+    """The block's output behind a seed."""
+    torch.manual_seed(0)
+    for die in dice_of(block):
+        die.manual_seed(0)
+    return functional_call(block, {name: b.clone() for name, b in block.named_buffers()}, x)

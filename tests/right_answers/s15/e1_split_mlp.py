@@ -1,0 +1,69 @@
+"""Exercise 15.1, `split_mlp`: right by other routes, mutants that are right, probes."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from dlsys_checks.s15.e1_split_mlp import ex, layer
+
+
+@ex.right("autograd over this rank's part")
+def by_autograd(h, a, b, c, dy, all_sum):
+    h, a, b = (t.detach().clone().requires_grad_() for t in (h, a, b))
+    with torch.enable_grad():
+        part = F.relu(h @ a.T) @ b.T
+    dh, da, db = torch.autograd.grad(part, (h, a, b), dy)
+    return all_sum(part) + c, all_sum(dh), da, db, dy.sum(0)
+
+
+@ex.right("both sums in one call, behind each other")
+def one_call(h, a, b, c, dy, all_sum):
+    units = F.linear(h, a).relu()
+    back = torch.where(units > 0, dy @ b, 0)
+    told = all_sum(torch.cat([F.linear(units, b), back @ a], 1))
+    y, dh = told.split([len(b), h.shape[1]], 1)
+    return y + c, dh, back.T @ h, (units.T @ dy).T, torch.einsum("ne->e", dy)
+
+
+@ex.right("entrance and exit, as in the lesson")
+def with_hooks(h, a, b, c, dy, all_sum):
+    leaf, a, b, bias = (t.detach().clone().requires_grad_() for t in (h, a, b, c))
+    with torch.enable_grad():
+        inside = leaf.view_as(leaf)
+        inside.register_hook(lambda g: all_sum(g))
+        part = torch.relu(inside @ a.T) @ b.T
+        y = all_sum(part.detach()) + (part - part.detach()) + bias
+    y.backward(dy)
+    return y, leaf.grad, a.grad, b.grad, bias.grad
+
+
+@ex.right("in float64, row by row")
+def row_by_row(h, a, b, c, dy, all_sum):
+    kind = h.dtype
+    rows, back = [], []
+    da, db = torch.zeros(a.shape, dtype=torch.float64), torch.zeros(b.shape, dtype=torch.float64)
+    a, b = a.double(), b.double()
+    for x, g in zip(h.double(), dy.double(), strict=True):
+        units = (a @ x).clamp(min=0)
+        inner = (b.T @ g) * units.sign()
+        rows.append(b @ units)
+        back.append(a.T @ inner)
+        da += torch.outer(inner, x)
+        db += torch.outer(g, units)
+    dh = all_sum(torch.stack(back)).to(kind)
+    y = (all_sum(torch.stack(rows)) + c.double()).to(kind)
+    return y, dh, da.to(kind), db.to(kind), dy.double().sum(0).to(kind)
+
+
+@ex.right("numbers summed one by one")
+def one_by_one(h, a, b, c, dy, all_sum):
+    units = torch.relu(h @ a.T)
+    back = torch.autograd.functional.vjp(torch.relu, h @ a.T, dy @ b)[1]
+    y = torch.stack([all_sum(row) for row in (units @ b.T).T], 1) + c
+    return y, all_sum((back @ a).T.contiguous()).T, back.T @ h, dy.T @ units, dy.T.sum(1)
+
+
+ex.probe("the example, dh looked up wrong", layer, breaks="example", says="dh on rank",
+         into=lambda part, s: s(part) + (part.numel() == 1 and len(part) == 1
+                                         and float(part[0, 0]) in (3.0, 10.0)))

@@ -1,0 +1,61 @@
+"""Exercise 15.5, `balance`: right by other routes, mutants that are right, probes."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from dlsys_checks.s15.e5_balance import ex, made, shares
+
+
+@ex.right("one-hot rows, means, E squared")
+def one_hot_means(p, chosen):
+    experts = p.size(1)
+    share = F.one_hot(chosen, experts).to(p.dtype).mean(dim=(0, 1))
+    return (share * p.mean(dim=0)).mean() * experts ** 2
+
+
+@ex.right("the mean chance of each choice, gathered")
+def gathered(p, chosen):
+    return p.shape[1] * p.mean(0)[chosen].mean()
+
+
+@ex.right("expert by expert")
+def by_loop(p, chosen):
+    tokens, experts = p.shape
+    total = p.new_zeros(())
+    for e in range(experts):
+        part = (chosen == e).sum() / (tokens * chosen.shape[1])
+        total = total + part * p[:, e].sum() / tokens
+    return experts * total
+
+
+@ex.right("scattered in float64, a product of vectors")
+def in_double(p, chosen):
+    counts = torch.zeros(p.shape[1], dtype=torch.float64)
+    counts.scatter_add_(0, chosen.reshape(-1), torch.ones(chosen.numel(), dtype=torch.float64))
+    return (p.shape[1] * (counts / counts.sum()) @ p.double().mean(0)).float()
+
+
+@ex.right("weights of a row, an inner product with p")
+def inner(p, chosen):
+    with torch.no_grad():
+        weight = torch.zeros_like(p).scatter_(1, chosen, 1.0).sum(0, keepdim=True)
+        weight = weight * p.size(1) / (chosen.numel() * p.size(0))
+    return torch.sum(weight * p)
+
+
+ex.probe("never more than 30 experts", made, breaks="p",
+         times=lambda p, chosen: min(p.shape[1], 30))
+ex.probe("experts that are never likely count a little more", made, breaks="share",
+         times=lambda p, chosen: p.shape[1] + 0.1 * (p.mean(0) < 1e-6).any())
+ex.probe("even chances count a little more", made, breaks="one",
+         times=lambda p, chosen: p.shape[1] + 0.1 * (
+             (p == p[0, 0]).all() and p.shape[1] > 1))
+ex.probe("the likeliest counted where chances differ", made, breaks="chosen",
+         share=lambda p, chosen: shares(p, p.topk(chosen.shape[1], -1).indices
+                                        if p.amax() > p.amin() else chosen))
+ex.probe("the mean over the last axis where both fit", made, breaks="mean",
+         mean=lambda p, chosen: p.mean(int(p.shape[0] == p.shape[1] > 2)))
+ex.probe("the example looked up wrong", made, breaks="example",
+         after=lambda loss: loss + 0.01 * (abs(loss.item() - 1.4) < 1e-6))

@@ -1,0 +1,184 @@
+"""Exercise 15.6, `checkpointed`: right by other routes, mutants that are right, probes."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from dlsys_checks.s15.e6_checkpointed import ex, made
+
+
+def dice_of(block):
+    return [v for m in block.modules() for v in m.__dict__.values()
+            if isinstance(v, torch.Generator)]
+
+
+def put(block, buffers):
+    for name, value in buffers.items():
+        path, _, key = name.rpartition(".")
+        setattr(block.get_submodule(path), key, value.clone())
+
+
+@ex.right("two contexts, the buffers put at their places")
+def by_contexts(block, x):
+    dice = dice_of(block)
+    start, before = [d.get_state() for d in dice], {
+        name: b.detach().clone() for name, b in block.named_buffers()}
+
+    @contextmanager
+    def once_more():
+        now, after = [d.get_state() for d in dice], dict(block.named_buffers())
+        for d, state in zip(dice, start, strict=True):
+            d.set_state(state)
+        put(block, before)
+        try:
+            yield
+        finally:
+            for name, buffer in after.items():
+                path, _, key = name.rpartition(".")
+                setattr(block.get_submodule(path), key, buffer)
+            for d, state in zip(dice, now, strict=True):
+                d.set_state(state)
+
+    return checkpoint(block, x, use_reentrant=False,
+                      context_fn=lambda: (nullcontext(), once_more()))
+
+
+class Again(torch.autograd.Function):
+    """Runs the block without a graph; backward runs it with one, on states of before."""
+
+    @staticmethod
+    def forward(ctx, block, x, *weights):
+        ctx.block, ctx.needs = block, x.requires_grad
+        ctx.save_for_backward(x)
+        ctx.start = [d.get_state() for d in dice_of(block)], torch.get_rng_state()
+        ctx.before = {name: b.clone() for name, b in block.named_buffers()}
+        return block(x)
+
+    @staticmethod
+    def backward(ctx, up):
+        block, (x,), dice = ctx.block, ctx.saved_tensors, dice_of(ctx.block)
+        now = [d.get_state() for d in dice], torch.get_rng_state()
+        tables = [(module, dict(module._buffers)) for module in block.modules()]
+        put(block, ctx.before)
+        for d, state in zip(dice, ctx.start[0], strict=True):
+            d.set_state(state)
+        torch.set_rng_state(ctx.start[1])
+        with torch.enable_grad():
+            mine = x.detach().requires_grad_(ctx.needs)
+            out = block(mine)
+        wanted = [t for t in (mine, *block.parameters()) if t.requires_grad]
+        grads = torch.autograd.grad(out, wanted, up)
+        for module, buffers in tables:
+            module._buffers.update(buffers)
+        for d, state in zip(dice, now[0], strict=True):
+            d.set_state(state)
+        torch.set_rng_state(now[1])
+        return None, *(grads if ctx.needs else (None, *grads))
+
+
+@ex.right("an autograd function of one's own")
+def by_function(block, x):
+    return Again.apply(block, x, *block.parameters())
+
+
+@ex.right("copies of states in both runs, the block's tables exchanged")
+def by_tables(block, x):
+    modules = list(block.modules())
+    tables = [{key: None if b is None else b.clone() for key, b in m._buffers.items()}
+              for m in modules]
+    sources = [v for m in modules for v in m.__dict__.values() if type(v) is torch.Generator]
+    states, runs = [s.get_state() for s in sources], []
+
+    def run(x):
+        runs.append(len(runs))
+        if runs[-1] == 0:
+            return block(x)
+        kept = [dict(m._buffers) for m in modules], [s.get_state() for s in sources]
+        for module, table in zip(modules, tables, strict=True):
+            module._buffers.update({k: None if b is None else b.clone() for k, b in table.items()})
+        for source, state in zip(sources, states, strict=True):
+            source.set_state(state)
+        try:
+            return block(x)
+        finally:
+            for module, table in zip(modules, kept[0], strict=True):
+                module._buffers.update(table)
+            for source, state in zip(sources, kept[1], strict=True):
+                source.set_state(state)
+
+    return checkpoint(run, x, use_reentrant=False)
+
+
+@ex.right("reentrant, with a number that needs a gradient")
+def by_reentrant(block, x):
+    # The older kind keeps torch's generator too, but only runs again where an input needs it.
+    sources = dice_of(block)
+    start, before = [s.get_state() for s in sources], {
+        name: b.clone() for name, b in block.named_buffers()}
+    first = [True]
+
+    def run(_, x):
+        if first:
+            first.clear()
+            return block(x)
+        now, after = [s.get_state() for s in sources], dict(block.named_buffers())
+        for source, state in zip(sources, start, strict=True):
+            source.set_state(state)
+        put(block, before)
+        out = block(x)
+        for name, buffer in after.items():
+            path, _, key = name.rpartition(".")
+            setattr(block.get_submodule(path), key, buffer)
+        for source, state in zip(sources, now, strict=True):
+            source.set_state(state)
+        return out
+
+    return checkpoint(run, torch.zeros((), requires_grad=True), x, use_reentrant=True)
+
+
+@ex.right("a deep copy for the second run")
+def by_copy(block, x):
+    # Gradients flow along the first run's graph; the second only gives it the numbers.
+    twin, runs = copy.deepcopy(block), []
+
+    def run(x):
+        runs.append(1)
+        return (block if len(runs) == 1 else copy.deepcopy(twin))(x)
+
+    return checkpoint(run, x, use_reentrant=False)
+
+
+HELD = []
+
+
+def with_hooks(block, x):
+    """Right, and all that the modules return is held."""
+    HELD.clear()
+    inner = [m for m in block.modules() if m is not block]
+    hooks = [m.register_forward_hook(lambda m, given, out: HELD.append(out)) for m in inner]
+    out = made(block, x)
+    for hook in hooks:
+        hook.remove()
+    return out
+
+
+ex.probe("held by hooks", with_hooks, says="tensors kept", breaks="kept")
+ex.probe("x's last axis alone", lambda block, x: made(block, x) if x.dim() < 3 else made(
+    block, x.flatten(0, 1)), says="shape of the outputs", breaks="x")
+ex.probe("the example looked up wrong", lambda block, x: made(
+    block, x, again=lambda block, buffers, x: block(x)) if len(list(block.modules())) == 3 else
+    made(block, x), breaks="example")
+ex.equivalent("copies = {name: b.clone() for name, b in buffers.items()} -> "
+              "copies = {name: b for name, b in buffers.items()}",
+              "the first copies are read by one second run only")
+ex.equivalent("dice = [value for module in block.modules() for value in vars(module).values() "
+              "if isinstance(value, torch.Generator)] -> dice = [value for module in "
+              "block.modules() for value in list(vars(module).values())[1:] if isinstance(value, "
+              "torch.Generator)]", "a module's first attribute is `training`")
+for other in ("if len(runs) == 1: -> if len(runs) <= 1:", "runs.append(1) -> runs.append(0)",
+              "runs.append(1) -> runs.append(2)"):
+    ex.equivalent(other, "only how many runs were noted counts, and that is 1 or more")
