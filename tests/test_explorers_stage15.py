@@ -119,10 +119,12 @@ def test_the_fastest_that_fits_is_told():
 
 @pytest.mark.parametrize(("setting", "says"), [
     ({"gpus": 0}, "0 GPUs hold nothing, and the state alone is 108 GB: 2 GPUs"),
-    ({"gpus": 64, "split": "5 tensor over all"}, "64 ranks do not divide 32 heads: 1, 2, 4, 8"),
-    ({"gpus": 64, "split": STAGES}, "64 ranks do not divide 32 layers"),
-    ({"gpus": 1, "split": "4 tensor by two, copies, ZeRO-1"}, "no whole number of pairs"),
-    ({"model": "65B", "gpus": 1, "card": 24}, "would at"),
+    ({"gpus": 64, "split": "5 tensor over all"}, "more than a box of 8: take 8 or fewer"),
+    ({"gpus": 64, "split": STAGES}, "64 stages do not divide 32 layers: 1, 2"),
+    ({"gpus": 1, "split": "4 tensor by two, copies, ZeRO-1"}, "take an even number of GPUs"),
+    ({"model": "65B", "gpus": 1, "card": 24}, "none here does, up to 64 GPUs"),
+    ({"model": "65B", "gpus": 1}, "64 GPUs, split 3 with checkpoints, would at"),
+    ({"split": ZERO_1}, "split 2 (copies, ZeRO-1): 58.5 GB fit into 80 less a tenth"),
     ({"split": "1 copies", "card": 24}, "129 GB do not fit into 24"),
 ])
 def test_a_bad_combination_gets_one_sentence_and_an_empty_column(setting, says):
@@ -131,6 +133,26 @@ def test_a_bad_combination_gets_one_sentence_and_an_empty_column(setting, says):
     assert sentence.endswith(".")
     assert len(sentence) < 200
     assert np.isfinite(arrays["fits"]).all()
+
+
+@pytest.mark.parametrize(("gpus", "bandwidth", "says"), [
+    (128, 4e11, "divides 64 sequences"), (3, 4e11, "divides 64 sequences"),
+    (-1, 4e11, "from 1 to 64"), (2.5, 4e11, "from 1 to 64"), (8, 0, "more than 0 bytes a second")])
+def test_what_cannot_be_planned_gets_one_sentence(gpus, bandwidth, says):
+    with pytest.raises(ValueError, match=says):
+        plans(MODELS["7B"], gpus, False, bandwidth)
+
+
+def test_a_zero_that_is_not_in_the_sum_is_refused():
+    with pytest.raises(ValueError, match="zero 0, 1 or 3"):
+        memory(MODELS["7B"], Split(dp=8, zero=2), False)
+
+
+def test_a_tenth_of_the_card_stays_free():
+    sizes = [plan[1] for card in CARDS for plan in fitting(MODELS["7B"], 8, card, 4e11)
+             if plan[1] > 0.9e9 * card]
+    assert sizes == []
+    assert fitting(MODELS["7B"], 8, 66, 4e11)[0][0] < fitting(MODELS["7B"], 8, 64, 4e11)[0][0]
 
 
 def test_what_fits_nowhere_says_so():

@@ -8,6 +8,7 @@ from dlsys_helpers.explorers import Bars, Choice, Columns, Grip, Heatmap, Slider
 
 VOCAB, TOKENS, BATCH = 32_000, 4096, 64     # of a sequence; sequences of a step, taken one by one
 PEAK, REACH, LATENCY = 989e12, 0.55, 5e-6   # FLOP/s of an H100, what products reach, s a ring step
+BOX, FILLED = 8, 0.9                        # GPUs behind fast links; what a plan may take of a card
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits")
 TIMES = ("products", "tensor's calls", "copies' calls", "bubble")
 ROWS, TOP = 40, 2                           # cells of a stack; its top, in cards
@@ -41,6 +42,15 @@ GPUS = (0, 1, 2, 4, 8, 16, 64)
 CARDS = (24, 40, 80, 192)
 
 
+def micro_batches(split):
+    """How many of one sequence a copy takes in a step; ValueError for a split of no such kind."""
+    whole = {*split[:3]} <= {*range(1, BATCH + 1)}
+    if not whole or BATCH % split.dp or split.zero not in (0, 1, 3):
+        raise ValueError(f"split: got {split}, expected dp, tp and pp from 1 to {BATCH}, a dp that "
+                         f"divides {BATCH} sequences, and zero 0, 1 or 3.")
+    return BATCH // split.dp
+
+
 def products(model):
     """Weights that are multiplied: of the layers, and of the head."""
     return model.layers * model.width * (4 * model.width + 3 * model.hidden), VOCAB * model.width
@@ -58,18 +68,20 @@ def kept(model):
 
 
 def memory(model, split, checkpoint):
-    """Bytes on the fullest GPU, by PARTS, if one GPU were the first stage and the last."""
+    """Bytes by PARTS: an average stage's state, the first's activations, the last's logits."""
     mine = weights(model) / (split.tp * split.pp)
     over = [split.dp if split.zero >= stage else 1 for stage in (3, 3, 1)]
     whole, cut = kept(model)
     layer, inputs = whole + cut / split.tp, 2 * TOKENS * model.width
-    held = min(BATCH // split.dp, split.pp) * model.layers / split.pp
+    held = min(micro_batches(split), split.pp) * model.layers / split.pp
     return [2 * mine / over[0], 2 * mine / over[1], 12 * mine / over[2],
             held * inputs + layer if checkpoint else held * layer, 10 * TOKENS * VOCAB / split.tp]
 
 
 def a_pass(ranks, size, bandwidth):
-    """Seconds of half an all-reduce around a ring."""
+    """Seconds of half an all-reduce around a ring; bandwidth in bytes a second, more than 0."""
+    if not bandwidth > 0:
+        raise ValueError(f"bandwidth: got {bandwidth}, expected more than 0 bytes a second.")
     return (ranks - 1) * (LATENCY + size / ranks / bandwidth)
 
 
@@ -80,7 +92,7 @@ def seconds(model, split, checkpoint, bandwidth):
     last = model.layers * model.width * model.hidden    # nobody needs it a second time
     again = 2 * (layers - last) + 2 * square if checkpoint else 0
     work = 6 * (layers + head + square) + again
-    small = BATCH // split.dp
+    small = micro_batches(split)
     computed = work * TOKENS * BATCH / (split.dp * split.tp * split.pp * PEAK * REACH)
     calls = (5 if checkpoint else 4) * 2 * small * model.layers / split.pp
     tensor = calls * a_pass(split.tp, 2 * TOKENS * model.width, bandwidth)
@@ -92,14 +104,15 @@ def seconds(model, split, checkpoint, bandwidth):
 def obstacle(model, split, gpus):
     """Why this split cannot be made, in one sentence that says what could; "" if it can."""
     if split.dp * split.tp != gpus and split.pp == 1:
-        return (f"{gpus} GPU is no whole number of pairs, so no layer is cut by two: "
-                "take 2 GPUs or more, or split 1.")
-    for ranks, count, what in ((split.tp, model.heads, "heads"),
-                               (split.pp, model.layers, "layers")):
-        if count % ranks:
-            fine = [n for n in GPUS if n and count % n == 0]
-            return (f"{ranks} ranks do not divide {count} {what}: "
-                    f"{', '.join(map(str, fine[:-1]))} or {fine[-1]} would.")
+        return ("A pair of GPUs cuts a layer by two, and one is left over: take an even number of "
+                "GPUs, or split 1.")
+    if split.tp > BOX:
+        return (f"Tensor parallelism needs the fast links inside a box, and {split.tp} GPUs are "
+                f"more than a box of {BOX}: take {BOX} or fewer, or split 4.")
+    if model.layers % split.pp:
+        fine = [n for n in GPUS if n and model.layers % n == 0]
+        return (f"{split.pp} stages do not divide {model.layers} layers: "
+                f"{', '.join(map(str, fine[:-1]))} or {fine[-1]} would.")
     return ""
 
 
@@ -115,7 +128,7 @@ def fitting(model, gpus, card, bandwidth):
     found = ((sum(time), sum(size), f"split {name[0]}{' with checkpoints' * again}")
              for again in (False, True)
              for name, (size, time) in plans(model, gpus, again, bandwidth).items())
-    return sorted(plan for plan in found if plan[1] <= card * 1e9)
+    return sorted(plan for plan in found if plan[1] <= FILLED * card * 1e9)
 
 
 def way_out(model, gpus, card, bandwidth):
@@ -159,14 +172,14 @@ def verdict(model, gpus, card, split, found, bandwidth):
     if split not in found:
         return obstacle(model, SPLITS[split](gpus), gpus)
     size, time = (sum(part) for part in found[split])
-    if size > card * 1e9:
+    if size > FILLED * card * 1e9:
         most = PARTS[int(np.argmax(found[split][0]))]
-        return (f"{gigabytes(size)} do not fit into {card} (the largest part: {most}); "
+        return (f"{gigabytes(size)} do not fit into {card} less a tenth (the largest: {most}); "
                 f"{way_out(model, gpus, card, bandwidth)}.")
     useful = seconds(model, SPLITS[split](gpus), False, bandwidth)[0] * REACH
     best, _, words = fitting(model, gpus, card, bandwidth)[0]
     faster = f"{words} takes {best:.3g} s" if best < 0.999 * time else "nothing here is faster"
-    return (f"{gigabytes(size)} fit into {card}, a step takes {time:.3g} s at MFU "
+    return (f"{gigabytes(size)} fit into {card} less a tenth, a step takes {time:.3g} s at MFU "
             f"{useful / time:.2f}; {faster}.")
 
 
@@ -183,13 +196,14 @@ def verdict(model, gpus, card, split, found, bandwidth):
     views=[
         Heatmap("stacks", title="Memory of a GPU, in cards", xlabel="split",
                 ylabel="cards", vmin=0, vmax=len(PARTS), xlim=(0.5, 6.5),
-                ylim=(0, TOP), label="part", ways=Ways({"card": ("ends", "height")}, "last"),
+                ylim=(0, TOP), label="part", ways=Ways({"nine tenths": ("ends", "height")}, "last"),
                 grips=[Grip("split", x=lambda name: int(name[0]))]),
-        Columns("number", {"fits": "fits", "large": "too large"}, title="Seconds of a step",
+        Columns("number", {"fits": "fits", "large": "too large"},
+                title="Seconds of a step, with an H100's products",
                 xlabel="split", ylabel="seconds", mark="at",
                 grips=[Grip("split", x=lambda name: int(name[0]))]),
         Bars("parts", [f"{n} {part}" for n, part in enumerate(PARTS, 1)],
-             title="What the fullest GPU holds", limit=100, unit=" %"),
+             title="What a GPU holds", limit=100, unit=" %"),
         Bars("shares", TIMES, title="What the chosen step waits for", limit=100, unit=" %"),
     ],
 )
@@ -199,10 +213,12 @@ def plan_a_run(model, gpus, card, split, checkpoint, bandwidth):
     shape, rate = MODELS[model], bandwidth * 1e9
     found = plans(shape, gpus, again, rate)
     times = [sum(found[name][1]) if name in found else 0 for name in SPLITS]
-    fit = [name in found and sum(found[name][0]) <= card * 1e9 for name in SPLITS]
-    named = f"{model}, {gpus} GPU{'s' * (gpus != 1)}, {split}{', checkpoints' * again}: "
+    fit = [name in found and sum(found[name][0]) <= FILLED * card * 1e9
+           for name in SPLITS]
+    named = (f"{model}, {gpus} GPU{'s' * (gpus != 1)}, split {split[0]} ({split[2:]})"
+             f"{', checkpoints' * again}: ")
     return {"stacks": stacks(found, card), "last": [1],
-            "ends": [0.5, 6.5], "height": [1, 1], "at": [int(split[0])],
+            "ends": [0.5, 6.5], "height": [FILLED, FILLED], "at": [int(split[0])],
             "number": range(1, 7), "fits": np.where(fit, times, 0),
             "large": np.where(fit, 0, times), "parts": percent(found, split, 0),
             "shares": percent(found, split, 1)}, (
