@@ -1813,7 +1813,7 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 #
 # Two ranks train with data parallelism, on batches of uneven length; over the four steps
 # of a trace both get equally many tokens. Each profiles itself, and both tables give
-# `all_reduce` a large part of the time. So gradients in 8 bits? Or better cables?
+# `all_reduce` a third of the time. So gradients in 8 bits? Or better cables?
 #
 # The trace is a record: two processes that talk over gloo on one machine, by
 # `torch.profiler`. A bar has a rank, a lane, a name, a start and an end, in ms. In each
@@ -1867,8 +1867,8 @@ claim("share of all_reduce in the tables: the smaller of the two",
       min(table(rank)["all_reduce"] for rank in (0, 1)), above=0.25)
 
 # %% [markdown] trap="15.7" role="why"
-# An `all_reduce` sends nothing before every rank has called it. What the first to come
-# does until then is wait, in the colour of communication. Here each rank has the long
+# An `all_reduce` cannot end before every rank has called it. What the first to come does
+# until then is nearly all wait, in the colour of communication. Here each rank has the long
 # batch in half of the steps, so both wait, both tables agree, and over all steps neither
 # rank looks slow.
 
@@ -1938,8 +1938,9 @@ claim("the steps played again, with the transfers: share of the record",
 
 # %% [markdown] trap="15.7" role="more"
 # **Clocks.** Both processes read one clock. Two machines do not: let rank 1's be 20 ms
-# ahead, and the last call is another one. The ends of a collective lie close together on
-# all ranks; they say how far the clocks are apart.
+# ahead, and the last call is another one. The ends of an `all_reduce` lie close together
+# on all ranks (those of a `broadcast` or `reduce` need not); they say how far the clocks
+# are apart.
 
 # %% trap="15.7" role="more"
 def ends(rank, ahead=0.0):
@@ -2078,7 +2079,7 @@ def exposed(events: list) -> list:
 # **Keep:** a collective's bar begins with a call, not with a byte. A rank's own trace
 # cannot say what it waited for; the shortest bar of all ranks is nearest to the transfer. **In
 # your own code:** profile the same steps on every rank, align the ends of the
-# collectives, and see who calls last: always the same rank, or another each step?
+# `all_reduce`s, and see who calls last: always the same rank, or another each step?
 # **Source:** [`NVIDIA/nccl#460`](https://github.com/NVIDIA/nccl/issues/460), a maintainer:
 # who took least time in the all_reduce came last. **Seen in the wild:**
 # [`deepspeedai/DeepSpeed#3579`](https://github.com/deepspeedai/DeepSpeed/pull/3579): the log
@@ -2096,9 +2097,11 @@ def exposed(events: list) -> list:
 #
 # **Operations.** Each weight that is multiplied takes one multiply and one add a token, and
 # twice that in backward: 6. The embedding is looked up, not multiplied. Attention adds two
-# products of queries, keys and values: `12 * layers * width * tokens` a token, of which a
-# causal kernel leaves out half. Checkpoints run the layers' products once more, all but
-# each layer's last, which nobody reads again. A small model of Llama's kind, counted:
+# products, queries with keys and chances with values: `12 * layers * width * tokens` a
+# token, of which a causal kernel leaves out half. Checkpoints run the layers' products once
+# more: with torch's `use_reentrant=False` all but each layer's last, which nobody reads
+# again; with Megatron's or the reentrant ones all, four thirds of the work. A small model of
+# Llama's kind, counted:
 
 # %% role="concept"
 class Shape(NamedTuple):
@@ -2205,8 +2208,8 @@ claim("operations that checkpoints add, counted over the formula",
 # **Bytes on a wire.** An all-reduce among `n` ranks is played below, as a ring: each rank
 # cuts its buffer into `n` pieces and hands one on in each step. In `n - 1` steps the sums
 # are complete, one piece on each rank (`reduce_scatter`); in `n - 1` more all have them
-# (`all_gather`). The tape of this stage notes what goes *into* a call; a wire carries
-# `2 * (n - 1) / n` of it. Each step also has a latency. With `alpha` seconds for it and
+# (`all_gather`). The tape of this stage notes what goes *into* a call; in a ring
+# each rank sends `2 * (n - 1) / n` of it. Each step also has a latency. With `alpha` seconds for it and
 # `beta` bytes a second, half an all-reduce takes
 # `(n - 1) * (alpha + size / n / beta)`: this is the *alpha-beta model*.
 
@@ -2247,7 +2250,8 @@ claim("steps of an all-reduce on eight ranks", ring_steps, expected=14)
 
 # %% [markdown] role="concept"
 # **Waits.** A pipeline of `p` stages takes a batch in `m` micro-batches. In the schedule
-# *1F1B* a stage runs a backward (B) as soon as it can, else the next forward (F):
+# *1F1B* a stage begins with `p - 1 - stage` forwards (F), then takes turns: one forward, one
+# backward (B). So the first stage holds at most `p` micro-batches:
 
 # %% role="concept"
 def orders(p, m):
@@ -2263,6 +2267,9 @@ def needed(kind, i, stage, p):
     before = (kind, i, stage - 1 if kind == "F" else stage + 1)
     tasks = [before] if 0 <= before[2] < p else []
     return tasks + [("F", i, stage)] * (kind == "B")
+
+# %% [markdown] role="concept"
+# Played, a task starts when its stage is free and the tasks that it needs are done:
 
 # %% role="concept"
 def played(p, m):
@@ -2285,7 +2292,7 @@ def played(p, m):
 pipeline = played(4, 4)
 draw_lanes({f"stage {n}": lane for n, lane in enumerate(pipeline)},
            unit="forward passes",
-           title="Four micro-batches keep four stages busy 4 of 7 times",
+           title="Four micro-batches keep four stages busy 4/7 of the time",
            alt="Four lanes of a pipeline. Each later stage begins one "
                "forward pass later and ends earlier; between its tasks a "
                "stage waits for its neighbours.")
@@ -2303,7 +2310,8 @@ claim("four played schedules: largest gap from (p - 1) / m", played_over,
       below=1e-9)
 
 # %% [markdown] role="concept"
-# So a step takes `1 + (p - 1) / m` times as long as without waits. `(p - 1) / (m + p - 1)`
+# So a step takes `1 + (p - 1) / m` times as long as without waits, if stages are equal,
+# sending is free and no stage is cut into pieces that interleave. `(p - 1) / (m + p - 1)`
 # is another number, the share of the time in which a stage is idle: 43 % here, while the
 # step takes 75 % longer.
 
@@ -2372,7 +2380,9 @@ def in_gb(parts):
 
 # %% trap="15.8" role="look"
 def needs(m, micro, copies=1, zero=0, again=False):
-    """Bytes on each GPU, by part; zero 1 or 3; again: checkpoints."""
+    """Bytes on each GPU, by part; zero 0, 1, 3; again: checkpoints."""
+    if zero not in (0, 1, 3):
+        raise ValueError(f"zero: got {zero}, this sum knows 0, 1 and 3")
     n, each = weights(m), micro * kept(m)
     inputs = micro * m.layers * 2 * m.width * m.tokens
     return {"weights": 2 * n / (copies if zero == 3 else 1),
@@ -2396,24 +2406,23 @@ claim("GB that each GPU needs, over the plan's", really / hoped, above=5)
 # bfloat16, 4 for the loss in float32, 4 for its gradient.
 
 # %% trap="15.8" role="why"
-draw_boxes({"the plan": in_gb(on_paper(seven, 8, 4)),
-            "each GPU": in_gb(needs(seven, 4, copies=8, zero=1))},
+draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
+            "the plan": in_gb(on_paper(seven, 8, 4))},
            limit=80, limit_name="a card",
-           title="Dividing by eight what no other GPU holds",
-           alt="Two stacks of memory. The plan's has two small boxes, far "
-               "below the card's line at 80 GB. The other has weights, "
+           title="The plan divides by eight what each GPU holds whole",
+           alt="Two stacks of memory. That of each GPU has weights, "
                "gradients, optimizer, a box of activations as large as a "
-               "card, and logits; it ends far above the line.")
+               "card, and logits; it ends far above the card's line at 80 "
+               "GB. The plan's has two small boxes, far below the line.")
 
 # %% [markdown] trap="15.8" role="repair"
 # Plan by parts, each with what divides it. Then look for what fits: smaller micro-batches,
-# checkpoints, or ZeRO-3, which shares all 16 bytes and gathers a layer's weights when it
-# is needed.
+# checkpoints, or ZeRO-3, which shares all 16 bytes and gathers a layer when it is needed.
 
 # %% trap="15.8" role="repair"
 ways = {"micro 1": dict(micro=1, zero=1),
         "micro 4, checkpoints": dict(micro=4, zero=1, again=True),
-        "micro 1, ZeRO-3": dict(micro=1, zero=3)}
+        "micro 2, ZeRO-3": dict(micro=2, zero=3)}
 draw_boxes({name: in_gb(needs(seven, copies=8, **way))
             for name, way in ways.items()}, limit=80, limit_name="a card",
            title="Three plans that fit",
@@ -2423,7 +2432,10 @@ draw_boxes({name: in_gb(needs(seven, copies=8, **way))
 # %% trap="15.8" role="repair"
 def step_seconds(m, micro, copies=8, zero=0, again=False, batch=64,
                  speed=0.55 * 989e12, alpha=5e-6, beta=400e9):
-    """Seconds of a step: products on an H100, and half rings."""
+    """Seconds of a step: products at 0.55 of an H100, half rings."""
+    if batch % (copies * micro):
+        raise ValueError(f"micro: got {micro}; {copies} copies of it have "
+                         f"to divide the batch of {batch}")
     work = operations(m) + (repeated(m) if again else 0)
     passes = 3 * batch // (copies * micro) if zero == 3 else 2
     return (batch * work / (copies * speed)
@@ -2431,7 +2443,7 @@ def step_seconds(m, micro, copies=8, zero=0, again=False, batch=64,
 
 # %% trap="15.8" role="repair"
 times = {name: step_seconds(seven, **way) for name, way in ways.items()}
-plot_bars(times, title="What saves memory costs time",
+plot_bars(times, title="What saves memory here costs time",
           xlabel="seconds of a step", alt="Three bars: micro-batches of "
           "one sequence are fastest, checkpoints and ZeRO-3 take longer.")
 
@@ -2441,11 +2453,12 @@ claim("seconds with checkpoints over those of micro-batches of one",
       within=0.01)
 
 # %% [markdown] trap="15.8" role="repair"
-# Nothing overlaps in this sum. Take the order, not the seconds: differences below 5 % mean
-# nothing. The fastest plan splits and repeats least among those that fit. With other cards
-# another one wins. Guess before you move anything: with cards of `24` GB, which of the six
-# splits below holds the 7B on eight of them? (*MFU*: the share of the peak that is useful
-# work.)
+# Products at 0.55 of the peak are assumed, and nothing overlaps, though most of ZeRO-3's
+# gathers can. Differences below 5 % mean nothing. Of what fits, on fast links the fastest
+# splits and repeats least; on slow ones it sends least. Guess first: with cards of `24` GB
+# and activations kept, which split holds the 7B on eight: copies with ZeRO-0 (1), 1 (2) or
+# 3 (3), pairs (4), tensor (5) or stages (6) over all? (*MFU*: useful work's share of the
+# peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
@@ -2497,7 +2510,7 @@ claim("peak of a whole pass, counted over activations and logits",
 # **Tensor parallelism** cuts weights, logits and most activations, but not the norms:
 # `8 * width` bytes a token stay whole on each rank. It adds four all-reduces of a layer's
 # input a layer and micro-batch, and five with checkpoints: of two in forward, the second
-# run needs the first alone. On the tape of two ranks, two cut blocks as in the first trap:
+# run needs the first alone (where it goes to the end, six). On the tape of two ranks, two cut blocks as in the first trap:
 
 # %% trap="15.8" role="more"
 def cut_blocks(again):
@@ -2570,19 +2583,22 @@ claim("a published step with checkpoints, over one without",
 
 # %% [markdown] trap="15.8" role="more"
 # The README's MFU counts whole squares of attention; with the half that a causal kernel
-# does it is lower. Name the convention when you compare two runs. The memory agrees, too.
-# They need less than this sum: their kernels for SwiGLU and for the loss are fused, and
+# does it is lower. Name the convention when you compare two runs. The memory is no
+# contradiction: the sum stays below the card. They need less than this sum: their kernels for SwiGLU and for the loss are fused, and
 # keep less than the layers here.
 #
 # The last claim is [a 7B on eight
 # A100](https://github.com/deepspeedai/DeepSpeed/issues/5305), two copies of four tensor
 # ranks: four thirds, a whole second forward pass. The sum for the 7B above says 1.25, as
-# PyTorch leaves out each layer's last product.
+# `use_reentrant=False` leaves out each layer's last product.
 #
 # **Where the model is wrong.** Calls overlap with products: FSDP hides most of its gathers.
-# Experts, sequences cut in pieces and offloading are not in it, nor is a network with fast
-# links inside a box and slow ones between boxes: put tensor parallelism inside a box. MFU
-# that counts what checkpoints repeat rises when you repeat more.
+# In bytes it leaves out: ZeRO-2, gradients kept in float32 (2 bytes a weight more), the
+# layers that ZeRO-3 has gathered just now, heads that share keys and values, checkpoints of
+# some layers only, sequence parallelism (which cuts the norms, too), experts, sequences cut
+# in pieces, offloading, and 1 to 2 GB that CUDA and NCCL take for themselves. In seconds: a
+# network with fast links inside a box and slow ones between boxes. Put tensor parallelism
+# inside a box. MFU that counts what checkpoints repeat rises when you repeat more.
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
@@ -2662,8 +2678,8 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 
 # %% [markdown] trap="15.8" role="keep"
 # **Keep:** plan by parts, and write beside each what divides it: copies divide state with
-# ZeRO, never a micro-batch. Take the plan that splits and repeats least among those that
-# fit. **In your own code:** run one step with a micro-batch of one, compare
+# ZeRO, never a micro-batch. Among those that fit, take on fast links what repeats least,
+# on slow ones what sends least. **In your own code:** run one step with a micro-batch of one, compare
 # `torch.cuda.max_memory_allocated()` with the sum, then profile what the plan says is
 # largest: products first, as their share of the datasheet, then the calls that nothing
 # hides. **Source:** [Anthony et al. 2023, "Transformer Math
