@@ -533,8 +533,8 @@ ends = {f"{name}, {how}": trained(weights, make)
 # %% trap="15.2" role="why"
 plot_bars(ends, title="AdamW pays for lost passes, SGD for short steps",
           xlabel="loss on new digits after 60 steps, in nats",
-          alt="Six bars. With AdamW the loss is about a quarter higher when "
-              "each pass divides, and equal shares as small cost nothing. "
+          alt="Six bars. With AdamW the loss is about a quarter higher "
+              "when each pass divides; equal shares as small cost nothing. "
               "With SGD it is more than twice as high, by equal shares as "
               "small as well.")
 
@@ -578,8 +578,8 @@ claim("smallest share of a pass", share.min().item(), expected=0.25,
 
 # %% [markdown] trap="15.2" role="repair"
 # What does a pipeline send? Rank 0 the 32 numbers of each digit, rank 1 their gradients
-# back, and no gradient of a weight. (Beside it go a few short messages that say once which
-# shapes will come. Tied embeddings or a clipped norm would add calls.)
+# back, and no gradient of a weight. (Beside it: a few short messages with the shapes, once.
+# Tied embeddings or a clipped norm would add calls.)
 
 # %% trap="15.2" role="repair"
 predicted = 64 * 32 * 4                           # digits, numbers, bytes
