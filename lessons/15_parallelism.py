@@ -722,11 +722,12 @@ def attend_all(rank, q, keys, values):
 def logits_of(net, parts, places, attend=None):
     """Logits of each rank's tokens; parts and places: one a rank."""
     attend = attend or attend_all
+    # Each rank: letters and places, queries, keys and values of its own.
     hs = [net.letter(part) + net.place(at)
           for part, at in zip(parts, places)]
     qs, ks, vs = zip(*(net.qkv(net.norm(h)).unflatten(-1, (3, 2, -1))
                        .permute(2, 0, 3, 1, 4) for h in hs))
-    logits = []
+    logits = []               # attention looks at all ranks, the rest not
     for rank, (h, q) in enumerate(zip(hs, qs)):
         o = attend(rank, q, ks, vs)
         h = h + net.out(o.transpose(1, 2).flatten(2))
@@ -822,9 +823,9 @@ claim("split and counted on: largest difference of a logit", apart,
       below=1e-3)
 
 # %% [markdown] trap="15.3" role="repair"
-# Halves have another flaw: rank 1 looks at three times as many keys, and rank 0 waits. So
-# frameworks cut *two* pieces a rank, and give it an early and a late one. Then positions,
-# labels and mask all have to know where each token stands:
+# Halves have another flaw: rank 1 looks at up to three times as many keys, and rank 0
+# waits. So frameworks cut *two* pieces a rank, and give it an early and a late one. Then
+# positions, labels and mask all have to know where each token stands:
 
 # %% trap="15.3" role="repair"
 corner = torch.ones(8, 8, dtype=torch.bool).tril()
@@ -908,7 +909,9 @@ claim("across the cut: counted from 0 and not turned at all, difference",
 
 # %% [markdown] trap="15.3" role="more"
 # What the cut costs: keys and values of all ranks in each layer, here for 256 rows of 32
-# places, width 32, four bytes a number.
+# places, width 32, four bytes a number. Backward sends as many, the gradients of keys and
+# values, back by a `reduce_scatter`. Weights are copies: their gradients are summed over
+# these ranks, and the loss is divided by the labels of all.
 
 # %% trap="15.3" role="more"
 def gather_keys(mine):
@@ -1176,8 +1179,8 @@ draw_grids({"divided": who_serves(net), "not divided": who_serves(switch)},
            rows="kinds", columns="experts", values=True,
            title="A router that learns gives each kind an expert",
            alt="Two tables of four kinds by four experts. On the left the "
-               "shares are spread over all cells. On the right each kind "
-               "goes nearly whole to an expert of its own, or shares it.")
+               "shares are spread over all cells. On the right most "
+               "tokens of a kind go to one expert.")
 
 # %% trap="15.4" role="repair"
 claim("loss of four experts, not divided, over that of one layer",
@@ -1192,7 +1195,16 @@ claim("loss of four experts, not divided, over that of one layer",
 stayed = gap(net.router.weight, start.router.weight)
 moved = gap(switch.router.weight, start.router.weight)
 pair = taught(Routed(4, 2, divided))
-trickle = router_pull(1, lambda top: top / (top.sum(-1, True) + 1e-6))
+
+def leaky(top):
+    """Weights that add to a little less than one."""
+    return top / (top.sum(-1, keepdim=True) + 1e-6)
+
+trickle = router_pull(1, leaky)
+dripped = copy.deepcopy(start)
+dripped.weigh = leaky
+with torch.random.fork_rng():
+    taught(dripped)
 chosen_alone = router_pull(1, lambda top: top.log().softmax(-1))
 
 # %% trap="15.4" role="more"
@@ -1210,10 +1222,18 @@ claim("not divided: tokens at an expert that serves mostly their kind",
       sorted_share(switch), above=0.7)
 
 # %% [markdown] trap="15.4" role="more"
-# What little the router moved is nearly all weight decay. And the toy calculates every expert
-# and throws most away; real code gathers the tokens of each expert first. Whether weights are
-# divided belongs to a model's checkpoint (`norm_topk_prob` in its configuration): what was
-# trained with a division runs with it.
+# AdamW divides the smallness of that trickle away, and takes full steps with it. SGD does not,
+# and a trickle of 1e-8 is lost in rounding.
+
+# %% trap="15.4" role="more"
+claim("1e-6 in the sum, AdamW: loss over that of one layer",
+      lost(dripped) / single, below=0.2)
+
+# %% [markdown] trap="15.4" role="more"
+# What little the router moved with no such number is nearly all weight decay. And the toy
+# calculates every expert and throws most away; real code gathers the tokens of each expert
+# first. Whether weights are divided belongs to a model's checkpoint (`norm_topk_prob` in its
+# configuration): what was trained with a division runs with it.
 
 # %% [markdown] trap="15.4" role="folklore"
 # **Told:** a router needs two experts a token, since one has nothing to be compared with.
@@ -1252,8 +1272,8 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # 3. Divide by the sum over the last axis, kept as an axis of one. For k = 1 leave the chance as it is.
 
 # %% [markdown] trap="15.4" role="keep"
-# **Keep:** a router learns through the weight alone. What makes the weight a constant makes
-# the router one. **In your own code:** before the first step take the gradient of the *task*
+# **Keep:** a router learns through the weight alone. What makes the weight a constant
+# leaves the router without the task's gradient. **In your own code:** before the first step take the gradient of the *task*
 # loss alone, and print its norm at the router beside that at the experts; repeat it for each
 # `k` that a configuration may set. **Source:** [Fedus et al. 2021, "Switch
 # Transformers"](https://arxiv.org/abs/2101.03961), section 2.1: the gate value in the output
@@ -1273,7 +1293,7 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # that fell on each expert, squared, summed, times the number of experts. It is 1 if the
 # load is even, its least value, and more if not.
 #
-# You add it to the task's loss with weight 0.5 and print it. It begins near 2 and rises.
+# You add it to the task's loss with weight 0.5 and print it. It begins above 1 and rises.
 # "A weight ten times as large would not help," says a colleague.
 
 # %% trap="15.5" role="break"
@@ -1358,8 +1378,8 @@ claim("router at weight 5 against no balance loss: largest difference",
 
 # %% [markdown] trap="15.5" role="repair"
 # One factor has to be something that the router can change: the *mean chance* of each
-# expert. The count then says how hard to push, the chance is what is pushed. Only the
-# product with counts does both.
+# expert. The count then says how hard to push, the chance is what is pushed: the
+# product does both.
 
 # %% trap="15.5" role="repair"
 def counts_and_chances(chances, chosen):
@@ -1396,7 +1416,11 @@ plot_columns(busiest, xlabel="balance loss", form=".2f",
 claim("counts times chances: share of the tokens at the busiest expert",
       busiest["counts × chances"], below=0.48)
 
-# %% [markdown] trap="15.5" role="more" topics="1.00 for ever · below one · who waits · pads"
+# %% [markdown] trap="15.5" role="more" topics="other ways to balance · 1.00 for ever · below one · who waits · pads"
+# Two others balance, too: mean chances, squared (a router may then be even in chances and not in
+# counts), and no loss at all, but a bias on the choice, raised for whoever counts too few. And on
+# several ranks counts are of all of them, a sum.
+#
 # A mean over the wrong axis is worse to find: it prints 1.00 from the first step to the last,
 # the value of an even load. The formula is no yardstick either: with counts and chances that
 # disagree it goes below 1. Print the counts themselves.
@@ -1407,6 +1431,11 @@ under = counts_and_chances(p, p.argmax(1, keepdim=True)).item()
 idle = (loads(crowd) < 0.01).sum().item()
 idle_mended = (loads(mended) < 0.01).sum().item()
 
+def chances_alone(chances, chosen):
+    return chances.shape[1] * chances.mean(0).square().sum()
+
+by_chances = loads(balanced(chances_alone, 0.5)[0]).max().item()
+
 # %% trap="15.5" role="more"
 claim("mean over experts: largest distance of the printed number from 1",
       max(abs(one - 1) for one in ones), below=1e-3)
@@ -1414,6 +1443,8 @@ claim("mean over experts: share of the tokens at the busiest expert",
       busiest["mean over experts"], above=0.5)
 claim("three counts for one, chances against them: the balance", under,
       below=0.9)
+claim("mean chances squared: share of the tokens at the busiest expert",
+      by_chances, below=0.48)
 claim("counts squared: idle experts of eight", idle, above=1.5)
 claim("counts times chances: idle experts of eight", idle_mended, below=1.5)
 
@@ -1496,7 +1527,7 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 # 3. The mean chance is a mean over tokens: one number for each expert. Multiply expert by expert, sum, times E.
 
 # %% [markdown] trap="15.5" role="keep"
-# **Keep:** counts say how uneven the load is, chances can be pulled; a balance loss needs both.
+# **Keep:** counts say how uneven the load is, chances can be pulled: a balance loss needs them.
 # **In your own code:** call `backward` on the balance loss *alone*. An error, or a gradient of
 # zero at the router, tells at once. And log the loads, not the loss. **Source:** [Fedus et al.
 # 2021, "Switch Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6: the vector of
@@ -1508,13 +1539,14 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="15.6" role="situation" fault="a checkpointed block draws other numbers when it runs again" symptom="training is worse with activation checkpointing, though the first loss is the same; BatchNorm sees each batch twice"
 # ## Less kept, more computed
 #
-# Backward needs what each layer computed, and that is most of the memory. *Activation
-# checkpointing* keeps the input of each block only, and runs the block once more when
-# backward gets there. You wrap six blocks with it.
+# Backward needs what each layer computed, and with many tokens that is most of the
+# memory. *Activation checkpointing* keeps the input of each block only, and runs the
+# block once more when backward gets there. You wrap six blocks with it.
 #
-# Each block drops half of its numbers. Ranks must not drop the same ones, so a block draws
-# its masks from a generator of its own. You compare the first step: the loss with
-# checkpoints and the loss without agree to the last digit.
+# Each block drops half of its numbers. Ranks with other rows must not drop the same
+# ones (tensor ranks must, in what is a copy), so a block draws its masks from a
+# generator of its own. You compare the first step: the loss with checkpoints and the
+# loss without agree to the last digit.
 #
 # "Torch puts the random numbers back before the second run," says your colleague. "So the
 # gradient is the same as well."
@@ -1609,10 +1641,11 @@ claim("cosine of the gradients with checkpoints and without", cosine,
       below=0.85)
 
 # %% [markdown] trap="15.6" role="why"
-# The second run is made by you, not by torch's dice. `checkpoint` puts back the state of
-# torch's own generators, on the CPU and on one kind of device. `self.dice` is neither, so
-# it goes on: the second run draws other masks. The loss comes from one network, and its
-# gradient is taken through another. Nothing compares the two.
+# The second run calls your block again, and your dice are not torch's. `checkpoint`
+# puts back the state of torch's own generators, on the CPU and on one kind of device.
+# `self.dice` is neither, so it goes on: the second run draws other masks. The loss
+# comes from one network, and its gradient is taken through another. Torch compares the
+# two by shapes and dtypes, never by values.
 
 # %% trap="15.6" role="why"
 one = OwnDrop(7)
@@ -1630,9 +1663,9 @@ draw_grids({"first run: the loss": masks[0],
                "the second are crossed: they differ from the first.")
 
 # %% [markdown] trap="15.6" role="repair"
-# What a block reads besides its input has to stand as it stood. `context_fn` gives torch
-# two contexts, one for each run; the second puts the dice back, and afterwards forward
-# again:
+# What a block reads besides its input has to stand as it stood. `context_fn` gives
+# torch two contexts, one for each run; the second sets the dice to where they stood,
+# and afterwards to where it found them:
 
 # %% trap="15.6" role="repair"
 @contextmanager
@@ -1676,8 +1709,8 @@ plot_lines(range(1, 11), {name: smooth(run) for name, run in
            title="The same masks twice, and training goes faster",
            xlabel="epoch", ylabel="training loss (nats)",
            alt="Two lines of training loss over ten epochs. With the dice "
-               "put back the loss falls faster; with plain checkpoints "
-               "it stays above from the second epoch on.")
+               "put back the loss falls faster: the lines lie together at "
+               "first, then that of plain checkpoints stays above.")
 
 # %% [markdown] trap="15.6" role="more" topics="what it costs · a flag · BatchNorm counts twice · halving the momentum"
 # A noisy gradient still goes down, so this fault costs and does not crash. And torch has a
