@@ -113,8 +113,24 @@ def shared_pages() -> str:
             + grid(("aaaxb",), 62, 20, 11) + box(62, 4, 54, 8, "b") + box(62, 42, 54, 8, "b"))
 
 
+def anchor() -> str:
+    """A policy held near its reference by a spring, and one that has left."""
+    spring = "24,27 32,20 40,34 48,20 56,34 64,20 72,27"
+    return (dot(16, 27, "b", 6) + line(spring, "b") + dot(80, 27)
+            + curve("M22 22C44 2 84 2 104 8", "x") + dot(108, 9, "x"))
+
+
+def split_run() -> str:
+    """Eight devices as a grid of two splits, and one of them over its memory."""
+    levels = (20, 20, 20, 22, 16, 16, 16, 14)
+    return "".join(box(6 + 14 * k, 4, 11, 46, "b")
+                   + box(6 + 14 * k, 50 - level, 11, level, "x" if k == 3 else "a")
+                   for k, level in enumerate(2 * level for level in levels))
+
+
 DRAWINGS = (neuron, lost_gradient, lying_loss, descent, statistics, early_stop, receptive_field,
-            causal_mask, ranks, low_rank, few_levels, nan, shared_pages)
+            causal_mask, ranks, low_rank, few_levels, nan, shared_pages,
+            anchor, split_run)
 
 
 def drawing(number: int) -> str:

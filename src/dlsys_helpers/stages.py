@@ -42,6 +42,10 @@ STAGES = (
           "The loss is NaN at step 500. Now what?"),
     Stage(13, "serving", "Serving a language model",
           "Many users, one cache: whose words are in the answer?"),
+    Stage(14, "preferences", "Learning from preferences",
+          "The loss looks right, and the model has gone elsewhere: what holds it?"),
+    Stage(15, "parallelism", "Parallelism, and planning a run",
+          "A layer, a batch, a sequence in pieces; then a run of your own on eight GPUs."),
 )
 NUMBERS = range(1, len(STAGES) + 1)
 SPAN = f"1 to {len(STAGES)}"  # as commands and errors say it
