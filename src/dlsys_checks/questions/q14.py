@@ -1,7 +1,5 @@
 """Stage 14: references, groups, penalties on the KL, and ratios."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,1 +1,1 @@
-"""Stage 13: laws, cases and named wrong answers for serving a language model."""
+"""Stage 14: laws, cases and named wrong answers for learning from preferences."""
