@@ -24,9 +24,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    begin, check, claim, draw_blocks, draw_boxes, draw_grids,
-    draw_histogram, draw_lanes, draw_line, draw_ranks, draw_tree, guess,
-    measured, plot_bars, plot_columns, plot_lines,
+    begin, check, claim, cost, datasheet, draw_blocks, draw_boxes,
+    draw_grids, draw_histogram, draw_lanes, draw_line, draw_ranks,
+    draw_tree, gpu_result, gpu_table, guess, measured, peak_bytes,
+    plot_bars, plot_columns, plot_lines, seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -125,13 +126,32 @@ claim("KL of the best policy to the start, beta 0.2 over beta 1",
        / kl(best, start)).item(), above=2)
 
 # %% [markdown] role="concept"
+# And if the judge errs? Below, one of twelve answers is a trick that the start hardly knows:
+# bad in truth, and the judge may love it. Guess first: how far can you lower the price before
+# the *true* reward falls?
+
+# %% role="explore" explorer="kl_price"
+from dlsys_helpers.explorers.kl_price import kl_price
+
+kl_price
+
+# %% [markdown] role="explore"
+# With a judge who is right, a cheaper nat earns more. With one who errs, the judge's reward
+# rises all the way, and the true one falls as soon as the trick is worth its nats. The KL is
+# what stands between a policy and the errors of its judge, and a plot of the judge's reward
+# does not show when it gives way.
+
+# %% [markdown] role="concept"
+# ## Training a table
+#
 # Below, `learn` trains such a table on a loss, from the start on. It notes the loss and the
 # KL to the start at each step.
 
 # %% role="concept"
-def learn(loss_of, steps=400, lr=0.1):
+def learn(loss_of, steps=400, lr=0.1, logits=None):
     """The policy (K, A) that a loss makes, its losses and its KLs."""
-    logits = start.clone().requires_grad_()
+    if logits is None:
+        logits = start.clone().requires_grad_()
     adam = torch.optim.Adam([logits], lr=lr)
     losses, moved = [], []
     for _ in range(steps):
@@ -171,9 +191,9 @@ is_read = places < ends[:, None]
 draw_grids({"read by the model": is_read, "summed": is_answer},
            rows="answers of a batch", columns="places",
            title="All is read, only the answer is summed",
-           alt="Two grids, three rows of ten places. On the left all places "
-               "but the pads at the end of a row are filled. On the right "
-               "only those of the answer, behind the prompt.")
+           alt="Two grids, three rows of ten places. On the left all "
+               "places but the pads at the end of a row are filled. On "
+               "the right only those of the answer, behind the prompt.")
 
 # %% role="concept"
 logits = torch.randn(3, 10, 20)
@@ -186,10 +206,388 @@ claim("nats summed with the prompts, over those of the answers",
       (of_all / of_answer).item(), above=1.2)
 
 # %% [markdown] trap="14.1" role="situation" core=true fault="the reference is the policy itself" symptom="the DPO loss stays at 0.693, and the model drifts away all the same"
-# ## Trap 14.1
+# ## A loss that stands still
+#
+# *Direct preference optimisation* (DPO) needs no reward. It raises, for each pair, the
+# *margin*: the log ratio of policy and reference at the preferred answer, less that at
+# the other. The loss is the minus log-sigmoid of $\beta$ times the margin. The
+# reference is the model before training, and it takes no gradient.
+#
+# You train for 400 steps. The log says 0.693 at the first step and at the last. "That is
+# log 2, a margin of zero," says a colleague. "So the policy has not moved at all."
 
-# %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are punished, because their rewards are compared with those of other prompts"
-# ## Trap 14.2
+# %% trap="14.1" role="break"
+def dpo(logp, reference):
+    """Loss of 64 fresh pairs a prompt; reference: logits (K, A)."""
+    chosen, other = ask(64)
+    with torch.no_grad():
+        old = reference.log_softmax(-1)
+    ratio = logp - old
+    margin = ratio.gather(1, chosen) - ratio.gather(1, other)
+    return -F.logsigmoid(BETA * margin).mean()
+
+policy = start.clone().requires_grad_()
+reference = policy
+drifted, losses, moved = learn(lambda logp: dpo(logp, reference),
+                               logits=policy)
+
+# %% trap="14.1" role="guess" quoted="wrong"
+guess("14.1", "The best policy has a KL of about 0.4 to the start. What "
+      "has this one after its 400 steps?", unit="nats")
+
+# %% trap="14.1" role="look"
+best_moved = kl(best, start).item()
+print(f"loss: {losses[0]:.4f} at first, {losses[-1]:.4f} at last")
+print(f"KL to the start: {moved[-1]:.2f} nats, best {best_moved:.2f}")
+
+# %% trap="14.1" role="look"
+measured("14.1", moved[-1], right=(1.2, 3.0))
+
+# %% trap="14.1" role="look"
+claim("largest distance of a loss from log 2, which is 0.693",
+      max(abs(loss - math.log(2)) for loss in losses), below=1e-5)
+
+# %% [markdown] trap="14.1" role="look"
+# The loss has not moved by a digit, and the policy has gone far past the best one:
+
+# %% trap="14.1" role="look"
+claim("KL to the start over that of the best policy",
+      moved[-1] / best_moved, above=2.5)
+
+# %% [markdown] trap="14.1" role="why"
+# `reference = policy` copies a name, not a table. So both log-probabilities are equal at
+# each step, the margin is 0, and the loss is log 2. Its *gradient* is not 0: only the
+# policy's side passes one. A pair pulls with $\beta\,\sigma(-\beta\,\text{margin})$, which
+# is half of $\beta$ at a margin of 0.
+#
+# Against a fixed reference the margin grows, and the pull fades: that is the anchor. Here
+# the margin is 0 again after each step. The pull never fades.
+
+# %% trap="14.1" role="why"
+margins = torch.linspace(-6, 6, 61)
+plot_lines(margins.tolist(),
+           {"fixed reference":
+                (BETA * (-BETA * margins).sigmoid()).tolist(),
+            "runs along": [BETA / 2] * 61},
+           title="A margin that never grows never lets go",
+           xlabel="what the policy has gained on a pair, nats",
+           ylabel="pull of the pair",
+           alt="Pull of a pair over what the policy has gained on it. With "
+               "a fixed reference the curve falls from one to zero. With a "
+               "reference that runs along it is a flat line at one half.")
+
+# %% [markdown] trap="14.1" role="repair"
+# Copy the policy before the first step. Of a module that is `copy.deepcopy(policy)`, in
+# evaluation mode:
+
+# %% trap="14.1" role="repair"
+policy = start.clone().requires_grad_()
+reference = policy.detach().clone()
+held, held_losses, held_moved = learn(
+    lambda logp: dpo(logp, reference), logits=policy)
+print(f"loss: {held_losses[0]:.3f} at first, {held_losses[-1]:.3f} at last")
+print(f"KL to the start: {held_moved[-1]:.2f}, best {best_moved:.2f}; "
+      f"KL to the best: {kl(held, best):.3f}")
+
+# %% trap="14.1" role="repair"
+claim("with a copy: KL to the best policy", kl(held, best).item(),
+      below=0.08)
+
+# %% [markdown] trap="14.1" role="repair"
+# From pairs alone, without a reward, it has found the best policy of the closed form.
+
+# %% trap="14.1" role="repair"
+plot_lines(list(range(1, 401)),
+           {"runs along": moved, "copy": held_moved,
+            "best": [best_moved] * 400},
+           title="The copy stops where it should",
+           xlabel="step", ylabel="KL to the start, nats",
+           alt="KL to the start over 400 steps. With a copy it rises to "
+               "the level of the best policy and stays there. With a "
+               "reference that runs along it rises to several times that.")
+
+# %% [markdown] trap="14.1" role="more" topics="the mean over tokens · pairs the wrong way round · other ways to 0.693"
+# *The mean over tokens* in place of the sum divides each margin by the length of the answer.
+# For answers of one length n that is a beta of beta / n: the anchor is n times weaker. In
+# closed form, for n = 12:
+
+# %% trap="14.1" role="more"
+loose = best_policy(start, reward, BETA / 12)
+claim("mean over 12 tokens: KL of the best policy over that of the sum",
+      (kl(loose, start) / kl(best, start)).item(), above=2)
+
+# %% [markdown] trap="14.1" role="more"
+# (Some methods mean it so: SimPO and length-normalised DPO take the mean on purpose, with a
+# far larger beta.) *Pairs the wrong way round* train as nicely as others. The loss falls,
+# and the reward with it:
+
+# %% trap="14.1" role="more"
+def swapped(logp):
+    """DPO that takes the other answer for the preferred one."""
+    chosen, other = ask(64)
+    ratio = logp - start
+    margin = ratio.gather(1, other) - ratio.gather(1, chosen)
+    return -F.logsigmoid(BETA * margin).mean()
+
+turned, turned_losses, _ = learn(swapped, steps=200)
+
+# %% trap="14.1" role="more"
+claim("pairs the wrong way round: last loss", turned_losses[-1], below=0.67)
+claim("pairs the wrong way round: reward lost",
+      (earned(start) - earned(turned)).item(), above=0.2)
+
+# %% [markdown] trap="14.1" role="more"
+# The loss is log 2 for ever in three more cases: the optimizer holds other weights than the
+# model, the mask of the answer is empty (then both log-probabilities are 0.0 in the log), or
+# chosen and rejected are the same text. At the *first* step 0.693 is right, with dropout off.
+
+# %% trap="14.1" role="exercise" points=4 difficulty=3 minutes=15
+def dpo_loss(policy: nn.Module, beta: float):
+    """The loss of DPO for a policy whose training begins now.
+
+    policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a
+    place are those of the token behind it. Returns a function
+    loss(chosen, rejected), which is called at each step. Both are pairs
+    (ids, answer) with answer (B, T) bool, true at the tokens of the answer
+    and never at the first place; row by row they answer the same prompt.
+    T may differ between the two, B between calls.
+
+    The loss is the mean over rows of -log(sigmoid(beta * margin)), a
+    scalar. margin: by how much the log-probability of the chosen answer
+    has grown since dpo_loss was called, minus the same for the rejected
+    one. The policy runs in the mode that it is in, what it is compared with
+    in evaluation mode. It stays finite for margins of hundreds of nats.
+    Gradients flow to the policy as it is now, and to it alone. Weights of
+    the policy, their requires_grad and its mode stay as they are.
+
+    Example: at the first step of a policy in evaluation mode: 0.6931.
+    """
+    # BEGIN SOLUTION
+    reference = copy.deepcopy(policy).eval()
+
+    def logp(model, ids, answer):
+        each = model(ids)[:, :-1].log_softmax(-1)
+        each = each.gather(-1, ids[:, 1:, None])[..., 0]
+        return each.where(answer[:, 1:], 0.0).sum(-1)
+
+    def loss(chosen, rejected):
+        with torch.no_grad():
+            old = logp(reference, *chosen) - logp(reference, *rejected)
+        new = logp(policy, *chosen) - logp(policy, *rejected)
+        return -F.logsigmoid(beta * (new - old)).mean()
+
+    return loss
+    # END SOLUTION
+
+# %% [markdown] trap="14.1" role="hint"
+# 1. Two models are at work: the policy, which changes from call to call, and a copy of what it was when `dpo_loss` was called. `copy.deepcopy(policy)` makes one.
+# 2. The log-probability of an answer is the sum over its tokens: `answer_logp` above does it from logits, ids and the mask.
+# 3. Copy first, outside of the inner function. In it: the copy under `torch.no_grad()`, then `F.logsigmoid`, which stays finite.
+
+# %% [markdown] trap="14.1" role="keep"
+# **Keep:** what a loss compares with has to stand still, and a flat loss says nothing about
+# the weights. **In your own code:** ask `any(p is q for p, q in zip(policy.parameters(),
+# reference.parameters()))`, and log the KL to the first checkpoint beside the loss.
+# **Source:** [Rafailov et al. 2023, "Direct Preference
+# Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:**
+# [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11): the reference is
+# the policy and is updated with it; TRL refuses the same object for both since [huggingface/trl
+# 5534](https://github.com/huggingface/trl/pull/5534).
+
+# %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
+# ## Eight answers to each prompt
+#
+# *Group relative policy optimisation* (GRPO) draws a *group* of answers to a prompt. An
+# answer's *advantage* is its reward less the mean of its group, divided by their standard
+# deviation. The loss pushes the log-probability of each answer by its advantage.
+#
+# Below, 64 prompts have 8 possible answers each. The right one earns one point. On top of
+# that each prompt gives points of its own, 0 to 8, to any answer: easy texts score well
+# anyway. The answers are drawn in eight rounds, one answer to each prompt a round.
+
+# %% trap="14.2" role="break"
+N, G = 64, 8                              # prompts, answers to each
+right = torch.randint(8, (N,))            # the right one of eight
+points = 8 * torch.rand(N)                # for any answer to a prompt
+
+def rounds(logp):
+    """G rounds of an answer to each prompt: both (G * N,) int64."""
+    drawn = torch.multinomial(logp.exp(), G, replacement=True)  # (N, G)
+    return torch.arange(N).repeat(G), drawn.T.flatten()
+
+def by_view(rewards):
+    """Advantages (G * N,): each reward against the others of its group."""
+    groups = rewards.view(-1, G)
+    gap = groups - groups.mean(1, keepdim=True)
+    return (gap / (groups.std(1, keepdim=True) + 1e-4)).flatten()
+
+# %% trap="14.2" role="break"
+def grpo(advantage, steps=60, lr=0.5):
+    """Mean chance of the right answer at the start and after each step."""
+    logits, found = torch.zeros(N, 8, requires_grad=True), [1 / 8]
+    for _ in range(steps):
+        logp = logits.log_softmax(-1)
+        asked, answers = rounds(logp.detach())
+        rewards = points[asked] + (answers == right[asked])
+        loss = -(advantage(rewards) * logp[asked, answers]).sum() / G
+        slope, = torch.autograd.grad(loss, logits)
+        with torch.no_grad():
+            logits -= lr * slope
+        chance = logits.softmax(-1)[torch.arange(N), right].mean()
+        found.append(chance.item())
+    return found
+
+viewed = grpo(by_view)
+
+# %% trap="14.2" role="guess"
+guess("14.2", "At first a right answer has a chance of 12.5 %. If it is "
+      "compared with the other answers to its prompt, it has 98 % after 60 "
+      "steps. What has it here?", unit="%")
+
+# %% trap="14.2" role="look"
+print(f"chance of the right answer: {100 * viewed[0]:.1f} % at first, "
+      f"{100 * viewed[-1]:.0f} % after 60 steps")
+
+# %% trap="14.2" role="look"
+measured("14.2", 100 * viewed[-1], right=(35, 75))
+
+# %% trap="14.2" role="look"
+claim("chance of the right answer, groups by view", viewed[-1], below=0.75)
+
+# %% [markdown] trap="14.2" role="look"
+# Of the right answers that are drawn in the first step, this share is pushed *down*:
+
+# %% trap="14.2" role="look"
+asked, answers = rounds(torch.full((N, 8), -math.log(8)))
+is_right = answers == right[asked]
+rewards = points[asked] + is_right
+down = (by_view(rewards)[is_right] < 0).float().mean().item()
+
+# %% trap="14.2" role="look"
+claim("right answers pushed down, groups by view", down, above=0.1)
+
+# %% [markdown] trap="14.2" role="why"
+# The list holds the first answers to all prompts, then the second ones. `view(-1, 8)` cuts
+# it into eight neighbours each: one answer to each of eight *different* prompts. Whoever
+# has the easy prompt wins, right or wrong:
+
+# %% trap="14.2" role="why"
+cut = torch.arange(4).repeat_interleave(4).view(4, 4) / 3.0
+draw_grids({"view(-1, 4)": cut, "one prompt, one group": cut.T},
+           rows="rounds", column_names=["A", "B", "C", "D"],
+           captions={"view(-1, 4)": "prompts A to D",
+                     "one prompt, one group": "prompts A to D"},
+           title="A row is a round, a column is a group",
+           alt="Two grids of four rounds by four prompts, shaded by group. "
+               "On the left each row is one group, on the right each "
+               "column.")
+
+# %% [markdown] trap="14.2" role="why"
+# It does not train the wrong way. What the other prompts earn has nothing to do with *this*
+# answer, so it adds noise, not a direction. The mean reward rises, only slowly, and a plot of
+# it does not look broken.
+
+# %% [markdown] trap="14.2" role="repair"
+# Read the list as it was laid out, rounds by prompts, and take the mean over rounds:
+
+# %% trap="14.2" role="repair"
+def by_prompt(rewards):
+    """Advantages (G * N,): a group is the G answers to one prompt."""
+    groups = rewards.view(G, N)
+    return ((groups - groups.mean(0)) / (groups.std(0) + 1e-4)).flatten()
+
+grouped = grpo(by_prompt)
+down_now = (by_prompt(rewards)[is_right] < 0).sum().item()
+print(f"chance of the right answer: {100 * grouped[-1]:.0f} %, "
+      f"right answers pushed down: {down_now}")
+
+# %% trap="14.2" role="repair"
+claim("chance of the right answer, a group a prompt", grouped[-1],
+      above=0.95)
+
+# %% [markdown] trap="14.2" role="repair"
+# Among its own, a right answer is never below the mean:
+
+# %% trap="14.2" role="repair"
+claim("right answers pushed down, a group a prompt", down_now, expected=0)
+
+# %% trap="14.2" role="repair"
+batch = grpo(lambda r: (r - r.mean()) / (r.std() + 1e-4))
+plot_lines(list(range(61)), {"a group a prompt": grouped,
+                             "the whole batch": batch,
+                             "groups by view": viewed},
+           title="Other people's rewards are noise",
+           xlabel="step", ylabel="chance of the right answer",
+           alt="Chance of the right answer over 60 steps. With a group for "
+               "each prompt it is near one. With the whole batch as a "
+               "group it is lower, with groups by view lower still.")
+
+# %% [markdown] trap="14.2" role="more" topics="the whole batch as a group · groups without a difference · unequal groups"
+# *The whole batch as a group* compares with a steadier mean, and still with other
+# prompts. Where all prompts give about the same rewards it does little harm, and some
+# methods divide by the batch's standard deviation on purpose, after the mean of the group
+# was taken off. Here prompts differ:
+
+# %% trap="14.2" role="more"
+claim("chance of the right answer, the whole batch as a group", batch[-1],
+      below=0.9)
+
+# %% [markdown] trap="14.2" role="more"
+# *A group without a difference*, all right or all wrong, teaches nothing: all its advantages
+# are 0. Without the small number beside the standard deviation they are not a number:
+
+# %% trap="14.2" role="more"
+equal = torch.ones(4)
+plain = (equal - equal.mean()) / equal.std()
+claim("a group of equal rewards, nothing added: advantages that are nan",
+      plain.isnan().sum().item(), expected=4)
+
+# %% [markdown] trap="14.2" role="more"
+# *Unequal groups* come from answers that were filtered, timed out, or cut off at the end of
+# a batch. Then no `view` is right, however the list is sorted, and a group needs a name: the
+# id of its prompt.
+
+# %% trap="14.2" role="exercise" points=3 difficulty=2 minutes=12
+def group_advantage(rewards: torch.Tensor,
+                    prompt_ids: torch.Tensor) -> torch.Tensor:
+    """How each answer did among the answers to the same prompt.
+
+    rewards: (N,) float32. prompt_ids: (N,) int64, any numbers; a group is
+    all answers with one id, wherever they stand, and groups may differ in
+    size. The advantage of an answer is its reward minus the mean of its
+    group, divided by the standard deviation of its group (with n - 1) plus
+    1e-4. It is 0 for an answer that is alone in its group, and for all of a
+    group whose rewards are equal.
+
+    Returns (N,) float32, in the order of rewards. Nothing handed over
+    changes.
+
+    Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2]:
+    [-0.7071, -0.7070, 0.7071, 0.7070].
+    """
+    # BEGIN SOLUTION
+    found = torch.zeros_like(rewards)
+    for prompt in prompt_ids.unique():
+        mine = prompt_ids == prompt
+        group = rewards[mine]
+        if len(group) > 1:
+            found[mine] = (group - group.mean()) / (group.std() + 1e-4)
+    return found
+    # END SOLUTION
+
+# %% [markdown] trap="14.2" role="hint"
+# 1. Do not count on an order: `prompt_ids == one` finds a group wherever its answers stand.
+# 2. For each id of `prompt_ids.unique()`: take its rewards, and write what they become to the same places.
+# 3. The standard deviation of one number is not a number. Leave 0 there.
+
+# %% [markdown] trap="14.2" role="keep"
+# **Keep:** a group is the answers to one prompt, and its name travels with each of them. **In
+# your own code:** put the prompt's number in place of the reward: then every standard deviation
+# within a group has to be 0. **Source:** [Shao et al. 2024,
+# "DeepSeekMath"](https://arxiv.org/abs/2402.03300), which introduces GRPO. **Seen in the
+# wild:** [StarsfieldAI/R1-V 67](https://github.com/StarsfieldAI/R1-V/issues/67): exactly this
+# list and this view; [XU-YIJIE/grpo-flat
+# 2](https://github.com/XU-YIJIE/grpo-flat/issues/2): the whole batch was one group.
 
 # %% [markdown] trap="14.3" role="situation" core=true fault="the gradient of the KL penalty is zero on average" symptom="the KL penalty changes nothing, whatever its weight"
 # ## Trap 14.3
@@ -199,6 +597,116 @@ claim("nats summed with the prompts, over those of the answers",
 
 # %% [markdown] role="quiz"
 # ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. DPO has run for a thousand steps, and its loss is 0.6931 at each of them. The weights**
+#
+# - [ ] have not changed: a loss that stands still has no gradient :: Its gradient at a margin of zero is half of beta for each pair.
+# - [x] may have gone anywhere :: If the reference runs along, each step pushes, and nothing holds.
+# - [ ] are those of the best policy :: There the margins are not zero, and the loss is below log 2.
+
+# %% [markdown] role="quiz"
+# **2. Rewards lie round by round: first answers of all prompts, then second ones. There are as many prompts as rounds. `rewards.view(-1, rounds)` gives groups of**
+#
+# - [ ] one prompt each: the numbers agree :: The shape is the same, and its rows are rounds.
+# - [ ] mixed size :: All have the same size; the shape does not tell them apart.
+# - [x] one answer to each prompt :: Neighbours in the list are different prompts.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: the reference and the logits
+#
+# DPO trains one model and asks a second one. With AdamW in mixed precision a weight of the
+# trained model takes 16 bytes: two for itself, two for its gradient, twelve for a copy in 32
+# bits and two moments. A weight of the reference takes two. And each model writes *logits*,
+# one number for each entry of the vocabulary at each token.
+#
+# **Before you run anything:** a policy of 8 billion weights, 8 answers of 1,024 tokens, a
+# vocabulary of 128,256, logits in 16 bits. Which is larger, the reference or what
+# `log_softmax` makes of the logits of one call? And how much of the latter is left if rows
+# are taken one at a time?
+
+# %% role="gpu"
+from dlsys_helpers.gpu import half_dtype
+
+def whole(logits, ids):
+    """Log-probabilities (B, T) of ids (B, T), over all rows at once."""
+    logp = logits.float().log_softmax(-1)
+    return logp.gather(-1, ids[..., None])[..., 0]
+
+def by_row(logits, ids):
+    """The same: the token's logit less the log of the sum, row by row."""
+    return torch.stack([whole(z, i) for z, i in zip(logits, ids)])
+
+def batch_of(where, dtype, rows=8, size=1024, vocabulary=128_256):
+    """Logits (rows, size, vocabulary) and ids, as a reference gives."""
+    logits = torch.randn(rows, size, vocabulary, device=where, dtype=dtype)
+    return logits, torch.randint(vocabulary, (rows, size), device=where)
+
+# %% role="gpu"
+given = batch_of("meta", torch.bfloat16)
+peaks = {form.__name__: cost(lambda: form(*given)).peak / 1e9
+         for form in (whole, by_row)}
+plot_bars({"policy in training": 8 * 16, "reference": 8 * 2,
+           "logits": given[0].nbytes / 1e9,
+           "log_softmax, whole": peaks["whole"],
+           "log_softmax, by row": peaks["by_row"],
+           "what is kept": 8 * 1024 * 4 / 1e9},
+          xlabel="GB", title="Of all this, 33 kB are needed later",
+          alt="Bars in GB: a policy in training 128, its reference 16, "
+              "logits 2.1, log_softmax of all rows 8.4 and of one row 1.1, "
+              "the log-probabilities themselves nearly nothing.")
+
+# %% role="gpu"
+few = batch_of("cpu", torch.float32, rows=3, size=5, vocabulary=40)
+claim("GB of log_softmax, whole over by row",
+      peaks["whole"] / peaks["by_row"], above=6)
+claim("GB of the reference over those of log_softmax, whole",
+      16 / peaks["whole"], above=1.5)
+claim("log-probabilities, whole minus by row",
+      (whole(*few) - by_row(*few)).abs().max().item(), below=1e-5)
+
+# %% role="gpu"
+@gpu_result("14/logp", uses=[whole, by_row, batch_of],
+            columns=["form", "ms", "ms_low", "ms_high", "peak_gb"])
+def forms():
+    """Log-probabilities of 8 answers of 1,024 tokens, without gradient."""
+    logits, ids = batch_of("cuda", half_dtype("cuda"))
+    for form in (whole, by_row):
+        t = seconds(lambda: form(logits, ids), repeats=10, device="cuda")
+        yield {"form": form.__name__, "ms": t.median * 1e3,
+               "ms_low": t.low * 1e3, "ms_high": t.high * 1e3,
+               "peak_gb": peak_bytes(lambda: form(logits, ids)) / 1e9}
+
+# %% role="gpu"
+def over(column):
+    """By row over whole."""
+    return (forms.value(column, form="by_row")
+            / forms.value(column, form="whole"))
+
+answers_here = gpu_table(
+    datasheet(forms.device_name),
+    forms.asks("whole: peak beside the logits, GB", round(peaks["whole"], 1),
+               lambda: forms.value("peak_gb", form="whole"), above=4),
+    forms.asks("by row over whole: peak memory",
+               round(peaks["by_row"] / peaks["whole"], 2),
+               lambda: over("peak_gb"), below=0.5),
+    forms.asks("by row over whole: time", 1, lambda: over("ms"), below=1.5))
+answers_here
+
+# %% [markdown] role="gpu"
+# **Keep:** a reference that stands still answers the same question the same way. So ask it
+# once, before training, and keep one number for each answer: 8 bytes a pair in place of 16
+# GB. With an adapter (LoRA) no second model is needed: the policy with its adapter switched
+# off is the reference. Where a call has to be made, take the rows one at a time.
 
 # %% [markdown] role="summary"
 # ## What you take with you
+#
+# - The best policy is the start times $\exp(\text{reward} / \beta)$: know where you are going.
+# - The KL is what stands between a policy and the errors of its judge: plot it.
+# - What a loss compares with has to stand still.
+# - A group is the answers to one prompt, and its name travels with each of them.
+#
+# **Next:** take one of your own runs, and plot its KL to the first checkpoint beside its loss.
