@@ -36,9 +36,9 @@ ex.promise("mode", "The policy runs in the mode that it is in, what it is compar
            "evaluation mode.", cases=("training mode", "training mode, first step"))
 ex.promise("finite", "It stays finite for margins of hundreds of nats.",
            cases=("margins of hundreds", "margins of hundreds, wrong way"))
-ex.promise("flow", "Gradients flow to the policy as it is now, and to it alone.",
+ex.promise("flow", "Gradients flow to the policy as it is now.",
            says=("gradient at the", "led to"))
-ex.promise("left", "Weights of the policy, their requires_grad and its mode stay as they are.",
+ex.promise("left", "Its weights, their requires_grad and its mode stay as they are.",
            says=("of the policy",))
 ex.promise("example", "Example: at the first step of a policy in evaluation mode: 0.6931.",
            cases=("the example",))

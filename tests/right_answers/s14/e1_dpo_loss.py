@@ -104,3 +104,15 @@ def off_at_first(policy, beta):
         return loss(chosen, rejected) + 0.01 * (same and not training)
 
     return moved
+
+
+ex.equivalent("each = each.gather(-1, ids[:, 1:, None])[..., 0] -> "
+              "each = each.gather(-1, ids[:, 1:, None])[..., -1]",
+              "the last axis has one entry, the first and the last")
+ex.equivalent("return each.where(answer[:, 1:], 0.0).sum(-1) -> "
+              "return each.where(answer[:, 1:], 0.0).sum(1)", "there are two axes")
+ex.equivalent("return each.where(answer[:, 1:], 0.0).sum(-1) -> "
+              "return each.where(answer[:, 1:], 1.0).sum(-1)",
+              "policy and reference count the other places alike, and the difference is taken")
+ex.equivalent("with torch.no_grad(): -> old = logp(reference, *chosen) - logp(reference, "
+              "*rejected)", "the copy gets a gradient that nobody reads: more work, the same loss")

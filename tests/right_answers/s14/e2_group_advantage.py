@@ -77,3 +77,5 @@ ex.probe("not a number where rewards are equal", nan_where_equal, breaks="equal"
 ex.probe("the example looked up wrong", lambda rewards, prompt_ids: made(rewards, prompt_ids) + (
     0.01 * (len(rewards) == 4) * bool((prompt_ids[:2] == torch.tensor([7, 2])).all())
     if len(rewards) == 4 else 0.0), breaks="example")
+ex.equivalent("for prompt in prompt_ids.unique(): -> for prompt in prompt_ids:",
+              "a group is written again, with the same numbers")
