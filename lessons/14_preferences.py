@@ -590,10 +590,426 @@ def group_advantage(rewards: torch.Tensor,
 # 2](https://github.com/XU-YIJIE/grpo-flat/issues/2): the whole batch was one group.
 
 # %% [markdown] trap="14.3" role="situation" core=true fault="the gradient of the KL penalty is zero on average" symptom="the KL penalty changes nothing, whatever its weight"
-# ## Trap 14.3
+# ## A price on every nat
+#
+# Now the policy draws its own answers. At each step those that earned more than the mean of
+# their prompt are made likelier (*REINFORCE*). To stay near the start it pays for the KL.
+# That is a mean, too: over answers that the policy draws, of log policy - log start. So
+# somebody takes the mean of just that over the answers at hand, which estimates the KL
+# without bias, and adds it to the loss, times `BETA`.
 
-# %% [markdown] trap="14.4" role="situation" fault="the old log-probabilities are computed anew in each inner step" symptom="the PPO ratio is always 1, and nothing is ever clipped"
-# ## Trap 14.4
+# %% trap="14.3" role="break"
+def drawn(logp, n=256):
+    """n answers a prompt: log-probability now and at the start, reward."""
+    answers = draw(logp.detach(), n)
+    return (table.gather(1, answers) for table in (logp, start, reward))
+
+def reinforce(penalty):
+    """A loss for `learn`: earn more, and pay penalty(now, then)."""
+    def loss_of(logp):
+        now, then, got = drawn(logp)
+        better = got - got.mean(1, keepdim=True)
+        return (penalty(now, then) - better * now).mean()
+    return loss_of
+
+# %% trap="14.3" role="break"
+def log_ratio(now, then):
+    """Its mean over answers that the policy draws is the KL."""
+    return BETA * (now - then)
+
+free, _, free_way = learn(reinforce(lambda now, then: 0 * now))
+held, _, held_way = learn(reinforce(log_ratio))
+
+# %% trap="14.3" role="guess"
+guess("14.3", "Without the penalty the policy ends at some KL to the "
+      "start. With it, at a beta of 1, what share of that KL is left?",
+      unit="%")
+
+# %% trap="14.3" role="look"
+share = 100 * held_way[-1] / free_way[-1]
+print(f"KL to the start: {free_way[-1]:.3f} nats without the penalty, "
+      f"{held_way[-1]:.3f} with it; best would be {kl(best, start):.3f}")
+
+# %% trap="14.3" role="look"
+measured("14.3", share, right=(90, 110))
+
+# %% [markdown] trap="14.3" role="look"
+# Perhaps the sign is wrong? Then the policy should run away with the sign turned round:
+
+# %% trap="14.3" role="look"
+turned, _, turned_way = learn(reinforce(
+    lambda now, then: -log_ratio(now, then)))
+plot_lines(range(400), {
+    "no penalty": free_way, "penalty": held_way, "its sign turned":
+    turned_way, "the best policy": [kl(best, start).item()] * 400},
+    title="The penalty changes nothing, with either sign",
+    xlabel="step", ylabel="KL to the start, nats",
+    alt="Three curves of the KL rise together and lie on top of each "
+        "other: without a penalty, with it, and with its sign turned. A "
+        "flat line far below is the KL of the best policy.")
+
+# %% trap="14.3" role="look"
+claim("KL to the start, with the penalty over without",
+      held_way[-1] / free_way[-1], expected=1, within=0.05)
+
+# %% [markdown] trap="14.3" role="why"
+# The number is right, its gradient is not. Differentiate `now - then`: the start is a
+# constant and drops out. The gradient of `now` is left, averaged over draws from the policy
+# itself, and that is nothing: probabilities sum to 1, so what makes one answer likelier makes
+# the others less likely.
+#
+# The true KL changes because other answers get drawn. A draw carries no gradient, so autograd
+# does not see it. Below, the average over *all* answers, at a policy halfway to the judge:
+
+# %% trap="14.3" role="why" tags=["plumbing"]
+def pull(penalty, policy):
+    """Mean gradient (K, A) of a penalty at the logits, over all draws."""
+    logits = policy.clone().requires_grad_()
+    mean = (policy.exp() * penalty(logits.log_softmax(-1), start)).sum()
+    return torch.autograd.grad(mean, logits)[0]
+
+def true_pull(distance, policy):
+    """Gradient (K, A) of distance(policy) at the logits, a prompt."""
+    logits = policy.clone().requires_grad_()
+    return torch.autograd.grad(K * BETA * distance(
+        logits.log_softmax(-1)), logits)[0]
+
+halfway = best_policy(start, reward, 0.5)
+wanted = true_pull(lambda p: kl(p, start), halfway)
+order = halfway[0].argsort(descending=True)
+
+# %% trap="14.3" role="why"
+plot_lines(range(1, A + 1), {
+    "of the KL": wanted[0, order],
+    "of the log-ratio": pull(log_ratio, halfway)[0, order]},
+    title="The KL has a gradient, the mean log-ratio has none",
+    xlabel="answers, the likeliest first",
+    ylabel="mean gradient at the logit",
+    alt="Two lines over sixteen answers. The gradient of the KL is large "
+        "at the likeliest answers, above zero for some and below for "
+        "others. That of the log-ratio is zero at each answer.")
+
+# %% trap="14.3" role="why"
+claim("largest mean gradient of the log-ratio",
+      pull(log_ratio, halfway).abs().max(), below=1e-5)
+
+# %% [markdown] trap="14.3" role="repair"
+# Half the *square* of the log-ratio has the gradient log-ratio * gradient of `now`: each
+# answer is pushed by its own log-ratio. Averaged over the draws, this is exactly the gradient
+# of the KL:
+
+# %% trap="14.3" role="repair"
+def half_square(now, then):
+    """Its mean gradient is that of the KL."""
+    return BETA * (now - then) ** 2 / 2
+
+mended, _, mended_way = learn(reinforce(half_square))
+print(f"KL to the start: {mended_way[-1]:.3f}, to the best policy: "
+      f"{kl(mended, best):.4f}; largest gap of the two gradients: "
+      f"{(pull(half_square, halfway) - wanted).abs().max():.1e}")
+
+# %% trap="14.3" role="repair"
+claim("KL to the best policy, with half the square", kl(mended, best),
+      below=0.02)
+
+# %% [markdown] trap="14.3" role="repair"
+# Where an answer has several tokens, `now` and `then` are sums over them: first the sum, then
+# the square.
+
+# %% [markdown] trap="14.3" role="more" topics="in the reward · k3, the better estimate · tokens squared one by one"
+# The same gradient comes out if the log-ratio is taken off the *reward*, as a number without
+# gradient: PPO's old way.
+#
+# GRPO puts another estimate into the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. It is told
+# to be the better one, and as a number it is: as unbiased, never negative, and with less noise.
+# As a loss it has the gradient of the *other* KL, of the start to the policy. It pulls, and to
+# another place:
+
+# %% trap="14.3" role="more" tags=["plumbing"]
+def priced(logp):
+    """The log-ratio is taken off the reward."""
+    now, then, got = drawn(logp)
+    got = got - BETA * (now - then).detach()
+    return -((got - got.mean(1, keepdim=True)) * now).mean()
+
+def k3(now, then):
+    """GRPO's estimate of the KL."""
+    return BETA * (torch.exp(then - now) - 1 + now - then)
+
+paid = learn(priced)[0]
+third, _, third_way = learn(reinforce(k3))
+elsewhere = true_pull(lambda p: kl(start, p), halfway)
+
+# %% trap="14.3" role="more"
+claim("KL to the best policy, taken off the reward", kl(paid, best),
+      below=0.01)
+claim("largest gap between k3's mean gradient and that of the other KL",
+      (pull(k3, halfway) - elsewhere).abs().max(), below=1e-4)
+claim("k3 in the loss: KL to the start, over that of the best policy",
+      third_way[-1] / kl(best, start), above=1.2)
+claim("half the square: largest gap to the gradient of the KL",
+      (pull(half_square, halfway) - wanted).abs().max(), below=1e-5)
+
+# %% [markdown] trap="14.3" role="more"
+# Squared token by token, the log-ratios lose a part: a token also decides what can follow, and
+# answers for the log-ratios behind it, too; the source below shows it. And all this holds for
+# draws of the policy as it is now. On older draws the terms need the ratio of the next trap.
+
+# %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
+def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
+    """A term of a loss, a scalar, which pulls the policy to the reference.
+
+    Averaged over all answers that the policy may draw, its gradient is
+    that of KL(policy, reference) in nats. The KL is that of whole answers.
+    logp, logp_ref: (N, T), the log-probability of each token of N answers,
+    given those before it, by the policy that drew them and by the
+    reference; 0 in both behind the end of a shorter answer. Both float32
+    or both float64, and so is the term. They stay as they are.
+
+    Example: two answers of one token, each with probability 0.5; the
+    reference gives them 0.25 and 0.75. At their logits the mean gradient is
+    [0.2747, -0.2747].
+    """
+    # BEGIN SOLUTION
+    gap = (logp - logp_ref).sum(-1)
+    return (gap ** 2 / 2).mean()
+    # END SOLUTION
+
+# %% [markdown] trap="14.3" role="hint"
+# 1. An answer is drawn as a whole, so it has one log-ratio: the sum over its tokens.
+# 2. Each answer has to be pushed by its own log-ratio. Which function of it has the log-ratio as its derivative?
+# 3. A mean over answers, so that more answers do not pull harder.
+
+# %% [markdown] trap="14.3" role="keep"
+# **Keep:** an estimate with the right value need not have the right gradient; what is drawn
+# depends on the weights, too. **In your own code:** train with ten times the beta, and with
+# its sign turned. If the curve of the KL stays where it was, the penalty has no gradient.
+# **Source:** [Tang and Munos 2025, "On a few pitfalls in KL divergence gradient estimation
+# for RL"](https://arxiv.org/abs/2506.09477); on the values [Schulman 2020, "Approximating KL
+# Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:**
+# [allenai/open-instruct 535](https://github.com/allenai/open-instruct/pull/535): the
+# estimate in the loss "will completely ignore" the reference.
+
+# %% [markdown] trap="14.4" role="situation" fault="the old log-probabilities are those of now" symptom="the PPO ratio is always 1, and nothing is ever clipped"
+# ## Sixteen steps on one draw
+#
+# Drawing is the slow part of such a training. So PPO draws once and takes several *inner
+# steps* on the same answers. Meanwhile the policy moves away from the one that drew them. The
+# *ratio* says how far: so many times as likely is an answer now as it was then. It is
+# clipped at 1 - eps and 1 + eps, so an answer that has had its share is pushed no further.
+#
+# Below is one such round. The judge is in a hurry: each reward comes with noise. Of the
+# eight answers to a prompt one earned most, by merit or by luck.
+
+# %% trap="14.4" role="break"
+def sample(policy, n=8):
+    """n answers a prompt, and how much better than their mean each is."""
+    answers = draw(policy, n)
+    felt = reward.gather(1, answers) + torch.randn(K, n)
+    felt = felt - felt.mean(1, keepdim=True)
+    return answers, felt / (felt.std(1, keepdim=True) + 1e-4)
+
+def clipped(now, old, adv, eps=0.2):
+    """What PPO maximises, of answers (K, n)."""
+    ratio = (now - old).exp()
+    return torch.minimum(ratio * adv,
+                         ratio.clamp(1 - eps, 1 + eps) * adv)
+
+# %% trap="14.4" role="break"
+def climb(logits, goal, rate):
+    """Logits after a step up, and the policy (K, A) that they make."""
+    (grad,) = torch.autograd.grad(K * goal.mean(), logits)
+    logits = (logits + rate * grad).detach()
+    return logits.requires_grad_(), logits.detach().log_softmax(-1)
+
+def inner_steps(policy, answers, adv, steps=16, rate=1.0):
+    """The policies on the way, the first included."""
+    logits, way = policy.clone().requires_grad_(), [policy]
+    for _ in range(steps):
+        now = logits.log_softmax(-1).gather(1, answers)
+        old = now.detach()
+        logits, policy = climb(logits, clipped(now, old, adv), rate)
+        way.append(policy)
+    return way
+
+# %% trap="14.4" role="break"
+answers, adv = sample(start)
+way = inner_steps(start, answers, adv)
+winner = answers.gather(1, adv.argmax(1, keepdim=True))
+
+# %% trap="14.4" role="guess"
+guess("14.4", "The answer that earned most had a probability of about a "
+      "tenth when it was drawn. The clip is at 0.8 and 1.2. What is its "
+      "probability after the sixteen steps, in the mean over prompts?",
+      unit="%")
+
+# %% trap="14.4" role="look"
+at_first, at_last = (p.gather(1, winner).exp().mean().item()
+                     for p in (way[0], way[-1]))
+print(f"probability of the winner: {at_first:.2f}, then {at_last:.2f}; "
+      f"the round moved the policy by {kl(start, way[-1]):.2f} nats")
+
+# %% trap="14.4" role="look"
+measured("14.4", 100 * at_last, right=(35, 90))
+
+# %% trap="14.4" role="look"
+claim("KL that one round moves the policy, nats", kl(start, way[-1]),
+      above=0.5)
+
+# %% [markdown] trap="14.4" role="why"
+# `old` is what the policy says *now*. So the ratio compares each policy with itself: it is 1
+# in every step, never leaves the clip, and the minimum has nothing to choose. What is left is
+# a plain policy gradient, sixteen times over on the same eight answers, as if they had been
+# drawn anew each time.
+
+# %% trap="14.4" role="why"
+now = torch.eye(6)[:, :6]                 # step t works on policy t
+first = torch.zeros(6, 6, dtype=torch.bool)
+first[:, 0] = True                        # the one that drew
+draw_grids({"kept from the sampling": now, "computed anew": now},
+           marks={"kept from the sampling": first,
+                  "computed anew": now.bool()},
+           rows="inner steps", columns="policies, the first one drew",
+           legend="taken for old",
+           title="Anew, each policy is compared with itself",
+           alt="Two grids of six inner steps by six policies. In both the "
+               "policy of the step is filled, on the diagonal. Crossed is "
+               "what counts as old: on the left always the first policy, "
+               "on the right the diagonal itself.")
+
+# %% [markdown] trap="14.4" role="repair"
+# So the log-probabilities are noted once, at the sampling, before the first step:
+
+# %% trap="14.4" role="repair"
+def inner_steps_kept(policy, answers, adv, steps=16, rate=1.0):
+    """The policies on the way, the first included."""
+    logits, way = policy.clone().requires_grad_(), [policy]
+    old = policy.gather(1, answers)       # of the policy that drew
+    for _ in range(steps):
+        now = logits.log_softmax(-1).gather(1, answers)
+        logits, policy = climb(logits, clipped(now, old, adv), rate)
+        way.append(policy)
+    return way
+
+kept_way = inner_steps_kept(start, answers, adv)
+
+# %% trap="14.4" role="repair"
+plot_lines(range(1, 17), {
+    "anew": [kl(start, p) for p in way[1:]],
+    "kept": [kl(start, p) for p in kept_way[1:]]},
+    title="From the second step on the clip holds, or does not",
+    xlabel="inner steps", ylabel="KL to the policy that drew, nats",
+    logy=True,
+    alt="Two curves over sixteen inner steps on a logarithmic axis. They "
+        "start at one point. With the log-probabilities kept the curve "
+        "is soon flat; with those computed anew it rises on and on.")
+
+# %% trap="14.4" role="repair"
+claim("KL of the round, computed anew over kept",
+      kl(start, way[-1]) / kl(start, kept_way[-1]), above=15)
+
+# %% [markdown] trap="14.4" role="repair"
+# Look at the first step: there both are the same. Before it the policy *is* the one that drew,
+# so a ratio of 1 is right, and its gradient is the plain one. A trainer that takes one inner
+# step a draw, as GRPO does by default in trl, shows ratio 1 and nothing clipped for ever, and
+# nothing is wrong with it:
+
+# %% trap="14.4" role="repair"
+claim("largest difference after the first inner step, anew and kept",
+      (way[1] - kept_way[1]).abs().max(), below=1e-5)
+
+# %% [markdown] trap="14.4" role="more" topics="ten rounds of one step · does it cost reward? · a forgotten temperature · one ratio an answer"
+# Ten rounds, with one inner step each and with sixteen. Does the fault cost reward? At a small
+# rate it earns more: every step pushes on, where the clip stops. What the clip buys is that
+# eight noisy rewards cannot decide alone, whatever the rate is. At the rate of this trap the
+# faulty policy has all but settled on one answer a prompt after ten rounds:
+
+# %% trap="14.4" role="more" tags=["plumbing"]
+def rounds(inner, **how):
+    """The policy after ten rounds; both ways meet the same chances."""
+    torch.manual_seed(SEED + 1)
+    policy = start
+    for _ in range(10):
+        policy = inner(policy, *sample(policy), **how)[-1]
+    return policy
+
+def entropy(policy):
+    """Nats, mean over prompts."""
+    return -(policy.exp() * policy).sum(-1).mean()
+
+single, single_kept, small, small_kept, large, large_kept = (
+    rounds(inner, **how)
+    for how in ({"steps": 1}, {"rate": 0.1}, {})
+    for inner in (inner_steps, inner_steps_kept))
+
+# %% trap="14.4" role="more"
+claim("ten rounds of one step: largest difference, anew and kept",
+      (single.exp() - single_kept.exp()).abs().max(), below=1e-4)
+claim("ten rounds at a small rate: reward, anew minus kept",
+      earned(small) - earned(small_kept), above=0)
+claim("ten rounds: entropy of the policy, anew", entropy(large), below=0.5)
+claim("ten rounds: entropy of the policy, kept", entropy(large_kept),
+      above=0.5)
+
+# %% [markdown] trap="14.4" role="more"
+# The old log-probability belongs to the distribution that was drawn from, temperature and all
+# (trap 13.8). Draw at 0.6 and score at 1, and most ratios are outside the clip before the
+# first step, while their mean looks right:
+
+# %% trap="14.4" role="more"
+hot = (start / 0.6).log_softmax(-1)
+picked = draw(hot, 512)
+ratio = (start - hot).gather(1, picked).exp()
+
+# %% trap="14.4" role="more"
+claim("drawn at 0.6, scored at 1: mean ratio", ratio.mean(), expected=1,
+      within=0.1)
+claim("drawn at 0.6, scored at 1: share outside the clip",
+      ((ratio - 1).abs() > 0.2).float().mean(), above=0.5)
+
+# %% [markdown] trap="14.4" role="more"
+# In a language model the ratio is one of a token. The product over an answer leaves the clip
+# by its length alone: one of the review's questions, and somebody's issue.
+
+# %% trap="14.4" role="exercise" points=3 difficulty=2 minutes=12
+def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
+               adv: torch.Tensor, eps: float) -> torch.Tensor:
+    """PPO's loss of one inner step, a scalar: minus the mean, over all
+    tokens, of the smaller of ratio * advantage and clipped ratio *
+    advantage.
+
+    A token's ratio says how many times as likely it is now as when it was
+    drawn; clipped, it stays between 1 - eps and 1 + eps. logp,
+    logp_sampled: (N, T), its log-probability now and then. adv: (N,), the
+    advantage of each answer. In the first inner step after a draw every
+    ratio is 1, and the gradient is that of adv * logp. Gradients flow to
+    logp alone, even if logp_sampled or adv come with a graph. All are
+    float32 or all float64, and so is the loss. Nothing handed over changes.
+
+    Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps
+    0.2: -2.2, and the gradient at logp is [[-1., 0.]].
+    """
+    # BEGIN SOLUTION
+    ratio = (logp - logp_sampled.detach()).exp()
+    gain = adv.detach()[:, None]
+    return -torch.minimum(ratio * gain,
+                          ratio.clamp(1 - eps, 1 + eps) * gain).mean()
+    # END SOLUTION
+
+# %% [markdown] trap="14.4" role="hint"
+# 1. The ratio is exp(now - then). Then is a constant: what was noted at the sampling, without its graph.
+# 2. The clip alone is not enough: a bad answer that has got likelier has to be pushed back, however far it is. That is what the minimum is for.
+# 3. `adv[:, None]` gives each token the advantage of its answer.
+
+# %% [markdown] trap="14.4" role="keep"
+# **Keep:** a ratio of 1 is right in the first step after a draw, and a fault from the second
+# on; old is the policy that drew, not the last one. **In your own code:** print the largest
+# distance of a ratio from 1 for each inner step: 0 in the first, more in the later ones.
+# **Source:** [Schulman et al. 2017, "Proximal Policy Optimization
+# Algorithms"](https://arxiv.org/abs/1707.06347). **Seen in the wild:**
+# [tensorforce/tensorforce 312](https://github.com/tensorforce/tensorforce/issues/312): the
+# ratio is exactly 1 in the later steps, too. Reported, and right with one inner step:
+# [huggingface/trl 3757](https://github.com/huggingface/trl/issues/3757).
 
 # %% [markdown] role="quiz"
 # ## Check yourself

@@ -118,4 +118,123 @@ def who_wins(rng):
 
 # ---- 14.3 the KL in the loss
 
+@asks("14.3")
+def gradient_of_the_log_ratio(rng):
+    p, q = rng.choice([0.2, 0.3, 0.4]), rng.choice([0.6, 0.7, 0.8])
+    policy = torch.tensor([p, 1 - p], dtype=torch.float64)
+    reference = torch.tensor([q, 1 - q], dtype=torch.float64)
+    true = policy * ((policy / reference).log() - (policy * (policy / reference).log()).sum())
+    shown = (policy / reference).log()
+    return number(
+        f"Two answers; the policy gives them {p} and {1 - p:.1f}, the reference {q} and "
+        f"{1 - q:.1f}. The loss has the mean log-ratio of the answers drawn. What is its gradient "
+        "at the first logit, averaged over all draws? A number of size 0.005 or less counts as 0; "
+        "then type 0.", 0.0, "The reference drops out, and the gradient of the log-probability is "
+        "0 on average.", true[0].item(), shown[0].item())
+
+
+@asks("14.3")
+def gradient_of_the_kl(rng):
+    p, q = rng.choice([0.2, 0.3, 0.4]), rng.choice([0.6, 0.7, 0.8])
+    logits = torch.tensor([p, 1 - p], dtype=torch.float64).log().requires_grad_()
+    reference = torch.tensor([q, 1 - q], dtype=torch.float64)
+    policy = logits.softmax(0)
+    (policy * (policy / reference).log()).sum().backward()
+    gap = math.log(p / q)
+    return number(
+        f"Two answers; the policy gives them {p} and {1 - p:.1f}, the reference {q} and "
+        f"{1 - q:.1f}. What is the gradient of KL(policy, reference), in nats, at the first "
+        "logit?", logits.grad[0].item(), "Probability times (its log-ratio minus the KL).", 0.0,
+        gap, p * gap, within=0.01)
+
+
+@asks("14.3")
+def sum_then_square(rng):
+    gaps = [rng.choice([-0.4, -0.2, 0.3, 0.5]) for _ in range(3)]
+    while abs(sum(gaps)) < 0.15 or len(set(gaps)) < 2:
+        gaps = [rng.choice([-0.4, -0.2, 0.3, 0.5]) for _ in range(3)]
+    right = 0.5 * math.fsum(gaps) ** 2
+    each = 0.5 * math.fsum(g * g for g in gaps)
+    return number(
+        f"An answer of three tokens has the log-ratios {', '.join(f'{g:g}' for g in gaps)}. What "
+        "is its term, half a square, whose mean gradient is that of the KL of whole answers?",
+        right, "First the sum over the tokens, then the square.", each, each / 3,
+        math.fsum(gaps), within=0.02)
+
+
+@asks("14.3")
+def the_sign_turned(rng):
+    beta = rng.choice([0.04, 0.1, 0.5, 1.0])
+    return choice(
+        rng, f"The mean log-ratio of fresh draws stands in the loss, times {beta:g}. By mistake "
+        "with a minus. What does the KL to the reference do, compared with the plus?",
+        "the same, up to noise",
+        ["it grows faster", "it shrinks", "it grows faster, until the reward holds it"],
+        "Neither sign has a gradient on average.")
+
+
+@asks("14.3")
+def where_k3_pulls(rng):
+    what = rng.choice(["exp(-d) - 1 + d", "k3, exp(-d) - 1 + d,"])
+    return choice(
+        rng, f"d is log policy - log reference of an answer that the policy drew. {what} is put "
+        "into the loss. Its gradient is, on average, that of",
+        "KL(reference, policy)",
+        ["KL(policy, reference)", "nothing: it is 0", "half of KL(policy, reference)"],
+        "Its value estimates KL(policy, reference), its gradient belongs to the other direction.")
+
+
 # ---- 14.4 the ratio
+
+@asks("14.4")
+def ratio_in_a_later_step(rng):
+    then, now = -rng.choice([1.5, 2.0, 2.5]), -rng.choice([0.6, 0.9, 1.2])
+    return number(
+        f"A token had log-probability {then} when it was drawn. Three inner steps later it has "
+        f"{now}. What is its ratio?", math.exp(now) / math.exp(then),
+        "exp(now - then), with then from the sampling.", 1.0, now / then,
+        math.exp(then) / math.exp(now))
+
+
+@asks("14.4")
+def what_the_minimum_takes(rng):
+    ratio = rng.choice([1.5, 1.8, 0.4, 0.6])
+    adv = rng.choice([-2.0, -1.0, 1.0, 2.0])
+    eps = rng.choice([0.1, 0.2, 0.3])
+    lowest, highest = 1 - eps, 1 + eps
+    held = lowest if ratio < lowest else highest
+    right = sorted([ratio * adv, held * adv])[0]
+    return number(
+        f"Ratio {ratio}, advantage {adv:g}, eps {eps}. What does PPO's objective, which is to be "
+        "maximised, take for this token?", right, "The smaller of ratio * advantage and clipped "
+        "ratio * advantage.", sorted([ratio * adv, held * adv])[1], held, adv)
+
+
+@asks("14.4")
+def one_inner_step(rng):
+    rounds = rng.choice([100, 500, 2000])
+    return choice(
+        rng, f"A trainer takes one inner step on each draw. Over {rounds} draws its log shows "
+        "ratio 1.000 and no token clipped. What is wrong?",
+        "nothing: in the first step after a draw that is right",
+        ["the old log-probabilities are computed anew", "the learning rate is too small",
+         "eps is too large"], "The policy that is trained is still the one that drew.")
+
+
+@asks("14.4")
+def steps_with_a_ratio(rng):
+    inner, draws = rng.choice([4, 8, 16]), rng.choice([3, 5, 10])
+    steps = [step for _ in range(draws) for step in range(inner)]
+    return whole(
+        f"{draws} draws, {inner} inner steps on each, log-probabilities kept from the sampling. "
+        "In how many of all the steps does every ratio have to be 1?", steps.count(0),
+        "In the first after each draw.", 1, draws * inner, 0)
+
+
+@asks("14.4")
+def ratio_of_an_answer(rng):
+    each, tokens = rng.choice([1.01, 1.02, 0.99]), rng.choice([50, 100, 200])
+    return number(
+        f"Each token of an answer has ratio {each}. What is their product over {tokens} tokens?",
+        math.prod([each] * tokens), "It leaves the clip by the length alone: so the ratio is one "
+        "of a token.", each, 1 + tokens * (each - 1), within=0.03)
