@@ -55,6 +55,10 @@ def by_answers(logp, logp_ref):
     return (total / logp.shape[0]).to(logp.dtype)
 
 
+ex.probe("the mean log-ratio with its sign turned", made, breaks=("pull", "example", "tokens"),
+         of=lambda d: -d)
+ex.probe("what stood up to a token, not what comes from it on", lambda logp, logp_ref: (
+    (logp - logp_ref).detach().cumsum(-1) * logp).sum(-1).mean(), breaks="whole")
 ex.probe("three answers taken for two", lambda logp, logp_ref: made(logp, logp_ref) * (
     1.5 if len(logp) == 3 else 1.0), breaks="tokens")
 ex.probe("the example looked up wrong", lambda logp, logp_ref: made(logp, logp_ref) * (

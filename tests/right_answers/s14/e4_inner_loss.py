@@ -64,3 +64,6 @@ ex.probe("the example looked up wrong", lambda logp, then, adv, eps: made(
     logp, then, adv, eps) * (1.01 if logp.shape == (1, 2) else 1.0), breaks="example")
 ex.probe("a narrow clip widened", lambda logp, then, adv, eps: made(
     logp, then, adv, max(eps, 0.1)), breaks="eps")
+ex.probe("half the gradient in the first step", lambda logp, then, adv, eps: made(
+    logp, then, adv, eps) if (logp != then).any() else made(
+    logp / 2, logp.detach() / 2, adv, eps), breaks="first", says="gradient at")
