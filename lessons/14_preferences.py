@@ -24,10 +24,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    begin, check, claim, cost, datasheet, draw_blocks, draw_boxes,
-    draw_grids, draw_histogram, draw_lanes, draw_line, draw_ranks,
-    draw_tree, gpu_result, gpu_table, guess, measured, peak_bytes,
-    plot_bars, plot_columns, plot_lines, seconds,
+    begin, check, claim, cost, datasheet, draw_grids, gpu_result,
+    gpu_table, guess, measured, peak_bytes, plot_bars, plot_lines,
+    seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -1030,6 +1029,20 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # - [ ] mixed size :: All have the same size; the shape does not tell them apart.
 # - [x] one answer to each prompt :: Neighbours in the list are different prompts.
 
+# %% [markdown] role="quiz"
+# **3. The mean of log policy minus log reference over drawn answers is added to the loss, and the KL does not change. You**
+#
+# - [ ] take a larger beta :: Ten times nothing is nothing: its mean gradient is zero.
+# - [x] take half the square of each answer's log-ratio :: Its mean gradient is that of the KL.
+# - [ ] turn its sign :: Zero has no sign.
+
+# %% [markdown] role="quiz"
+# **4. A trainer takes four inner steps on each draw. Its log shows a ratio of exactly 1 in all four. That is**
+#
+# - [ ] right: the policy moves slowly :: However slowly it moves, from the second step on the ratio is not exactly 1.
+# - [ ] right: the clip holds it there :: The clip cuts the objective off at 0.8 and 1.2; it holds no ratio.
+# - [x] a fault from the second step on :: The old log-probabilities are computed anew, and nothing is clipped.
+
 # %% [markdown] role="gpu"
 # ## On a GPU: the reference and the logits
 #
@@ -1125,5 +1138,7 @@ answers_here
 # - The KL is what stands between a policy and the errors of its judge: plot it.
 # - What a loss compares with has to stand still.
 # - A group is the answers to one prompt, and its name travels with each of them.
+# - An estimate with the right value need not have the right gradient.
+# - Old is the policy that drew. A ratio of 1 is right in the first step after a draw.
 #
 # **Next:** take one of your own runs, and plot its KL to the first checkpoint beside its loss.

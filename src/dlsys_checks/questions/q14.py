@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 from dlsys_checks.questions import asks, choice, number, whole
 
 # ---- 14.1 a reference that runs along
