@@ -109,11 +109,11 @@ claim("what another policy loses, over beta times its KL to the best",
 
 # %% role="concept"
 order = reward[0].argsort(descending=True)
-steps = {f"beta {beta:g}": best_policy(start, reward, beta)[0, order].exp()
-         for beta in (5.0, 1.0, 0.2)}
-draw_grids({"start": start[0, order].exp()[None],
-            **{name: p[None] for name, p in steps.items()}},
-           columns="answers, from the highest reward to the lowest",
+shown = torch.stack([start, *(best_policy(start, reward, beta)
+                              for beta in (5.0, 1.0, 0.2))])[:, 0, order]
+draw_grids({"probability of each answer": shown.exp().clamp(max=0.5) * 2},
+           row_names=["start", "beta 5", "beta 1", "beta 0.2"],
+           columns="answers, the highest reward first",
            title="The cheaper a nat, the fewer answers are left",
            alt="Four rows of sixteen cells, one a policy; a dark cell is a "
                "likely answer. The start is uneven. As beta falls, the "
@@ -143,8 +143,8 @@ kl_price
 # %% [markdown] role="concept"
 # ## Training a table
 #
-# Below, `learn` trains such a table on a loss, from the start on. It notes the loss and the
-# KL to the start at each step.
+# Below, `learn` trains such a table on a loss, from the start on or from `logits` that it is
+# handed. It notes the loss and the KL to the start at each step.
 
 # %% role="concept"
 def learn(loss_of, steps=400, lr=0.1, logits=None):
