@@ -66,8 +66,8 @@ def ask(n):
 #
 # $$\mathbb{E}[\text{reward}] - \beta\, \mathrm{KL}(\text{policy}, \text{start})$$
 #
-# with the KL in nats: how surprised the start is by what the policy writes. $\beta$ is
-# what one nat costs. The best policy is known in closed form: each answer's old
+# with the KL in nats: the mean, over answers of the policy, of log policy - log start.
+# $\beta$ is what one nat costs. The best policy is known in closed form: each answer's old
 # probability times $\exp(\text{reward} / \beta)$, divided by what makes them sum to 1.
 
 # %% role="concept"
@@ -316,8 +316,8 @@ claim("mean over 12 tokens: KL of the best policy over that of the sum",
       (kl(loose, start) / kl(best, start)).item(), above=2)
 
 # %% [markdown] trap="14.1" role="more"
-# (Some methods mean it so: SimPO and length-normalised DPO take the mean on purpose, with a
-# far larger beta.) *Pairs the wrong way round* train as nicely as others. The loss falls,
+# (SimPO and length-normalised DPO take the mean on purpose, and choose their beta for
+# it.) *Pairs the wrong way round* train as nicely as others. The loss falls,
 # and the reward with it:
 
 # %% trap="14.1" role="more"
@@ -390,8 +390,8 @@ def dpo_loss(policy: nn.Module, beta: float):
 # **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:**
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11): the reference is
-# the policy and is updated with it; TRL refuses the same object for both since [huggingface/trl
-# 5534](https://github.com/huggingface/trl/pull/5534).
+# the policy and is updated with it. TRL refuses one object for both, since [huggingface/trl
+# 5534](https://github.com/huggingface/trl/pull/5534) in KTO, too.
 
 # %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
 # ## Eight answers to each prompt
