@@ -709,7 +709,7 @@ print(f"KL to the start: {mended_way[-1]:.3f}, to the best policy: "
 
 # %% trap="14.3" role="repair"
 claim("KL to the best policy, with half the square", kl(mended, best),
-      below=0.02)
+      below=0.01)
 
 # %% [markdown] trap="14.3" role="repair"
 # Where an answer has several tokens, `now` and `then` are sums over them: first the sum, then
@@ -736,7 +736,7 @@ def k3(now, then):
     return BETA * (torch.exp(then - now) - 1 + now - then)
 
 paid = learn(priced)[0]
-third, _, third_way = learn(reinforce(k3))
+third = learn(reinforce(k3))[0]
 elsewhere = true_pull(lambda p: kl(start, p), halfway)
 
 # %% trap="14.3" role="more"
@@ -744,8 +744,8 @@ claim("KL to the best policy, taken off the reward", kl(paid, best),
       below=0.01)
 claim("largest gap between k3's mean gradient and that of the other KL",
       (pull(k3, halfway) - elsewhere).abs().max(), below=1e-4)
-claim("k3 in the loss: KL to the start, over that of the best policy",
-      third_way[-1] / kl(best, start), above=1.2)
+claim("KL to the best policy, with k3 in the loss", kl(third, best),
+      above=0.02)
 claim("half the square: largest gap to the gradient of the KL",
       (pull(half_square, halfway) - wanted).abs().max(), below=1e-5)
 
@@ -821,7 +821,7 @@ def climb(logits, goal, rate):
     logits = (logits + rate * grad).detach()
     return logits.requires_grad_(), logits.detach().log_softmax(-1)
 
-def inner_steps(policy, answers, adv, steps=16, rate=1.0):
+def inner_steps(policy, answers, adv, steps=16, rate=2.0):
     """The policies on the way, the first included."""
     logits, way = policy.clone().requires_grad_(), [policy]
     for _ in range(steps):
@@ -849,7 +849,7 @@ print(f"probability of the winner: {at_first:.2f}, then {at_last:.2f}; "
       f"the round moved the policy by {kl(start, way[-1]):.2f} nats")
 
 # %% trap="14.4" role="look"
-measured("14.4", 100 * at_last, right=(35, 90))
+measured("14.4", 100 * at_last, right=(38, 100))
 
 # %% trap="14.4" role="look"
 claim("KL that one round moves the policy, nats", kl(start, way[-1]),
@@ -880,7 +880,7 @@ draw_grids({"kept from the sampling": now, "computed anew": now},
 # So the log-probabilities are noted once, at the sampling, before the first step:
 
 # %% trap="14.4" role="repair"
-def inner_steps_kept(policy, answers, adv, steps=16, rate=1.0):
+def inner_steps_kept(policy, answers, adv, steps=16, rate=2.0):
     """The policies on the way, the first included."""
     logits, way = policy.clone().requires_grad_(), [policy]
     old = policy.gather(1, answers)       # of the policy that drew
@@ -946,9 +946,9 @@ claim("ten rounds of one step: largest difference, anew and kept",
       (single.exp() - single_kept.exp()).abs().max(), below=1e-4)
 claim("ten rounds at a small rate: reward, anew minus kept",
       earned(small) - earned(small_kept), above=0)
-claim("ten rounds: entropy of the policy, anew", entropy(large), below=0.5)
+claim("ten rounds: entropy of the policy, anew", entropy(large), below=0.45)
 claim("ten rounds: entropy of the policy, kept", entropy(large_kept),
-      above=0.5)
+      above=0.45)
 
 # %% [markdown] trap="14.4" role="more"
 # The old log-probability belongs to the distribution that was drawn from, temperature and all
