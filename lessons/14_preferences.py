@@ -630,7 +630,7 @@ print(f"KL to the start: {free_way[-1]:.3f} nats without the penalty, "
       f"{held_way[-1]:.3f} with it; best would be {kl(best, start):.3f}")
 
 # %% trap="14.3" role="look"
-measured("14.3", share, right=(90, 110))
+measured("14.3", round(share), right=(90, 110))
 
 # %% [markdown] trap="14.3" role="look"
 # Perhaps the sign is wrong? Then the policy should run away with the sign turned round:
@@ -862,19 +862,21 @@ claim("KL that one round moves the policy, nats", kl(start, way[-1]),
 # drawn anew each time.
 
 # %% trap="14.4" role="why"
-now = torch.eye(6)[:, :6]                 # step t works on policy t
-first = torch.zeros(6, 6, dtype=torch.bool)
-first[:, 0] = True                        # the one that drew
-draw_grids({"kept from the sampling": now, "computed anew": now},
-           marks={"kept from the sampling": first,
-                  "computed anew": now.bool()},
+now = torch.eye(6)                        # step t works on policy t
+old = torch.zeros(6, 6)
+old[:, 0] = 0.4                           # the one that drew
+draw_grids({"kept from the sampling": torch.maximum(now, old),
+            "computed anew": now},
+           captions={"kept from the sampling": "pale: taken for old"},
+           marks={"computed anew": now.bool()},
+           legend="worked on, and taken for old at the same time",
            rows="inner steps", columns="policies, the first one drew",
-           legend="taken for old",
            title="Anew, each policy is compared with itself",
            alt="Two grids of six inner steps by six policies. In both the "
-               "policy of the step is filled, on the diagonal. Crossed is "
-               "what counts as old: on the left always the first policy, "
-               "on the right the diagonal itself.")
+               "policy of the step is filled, on the diagonal. On the left "
+               "the first policy is pale in each step: it counts as old. "
+               "On the right the diagonal itself is crossed: what is "
+               "worked on counts as old.")
 
 # %% [markdown] trap="14.4" role="repair"
 # So the log-probabilities are noted once, at the sampling, before the first step:
@@ -896,7 +898,7 @@ kept_way = inner_steps_kept(start, answers, adv)
 plot_lines(range(1, 17), {
     "anew": [kl(start, p) for p in way[1:]],
     "kept": [kl(start, p) for p in kept_way[1:]]},
-    title="From the second step on the clip holds, or does not",
+    title="The first step is the same, the others are not",
     xlabel="inner steps", ylabel="KL to the policy that drew, nats",
     logy=True,
     alt="Two curves over sixteen inner steps on a logarithmic axis. They "
@@ -968,7 +970,7 @@ claim("drawn at 0.6, scored at 1: share outside the clip",
 
 # %% [markdown] trap="14.4" role="more"
 # In a language model the ratio is one of a token. The product over an answer leaves the clip
-# by its length alone: one of the review's questions, and somebody's issue.
+# by its length alone; GSPO takes one ratio an answer on purpose, with a far narrower clip.
 
 # %% trap="14.4" role="exercise" points=3 difficulty=2 minutes=12
 def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,

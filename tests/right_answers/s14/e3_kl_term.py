@@ -63,3 +63,7 @@ ex.probe("three answers taken for two", lambda logp, logp_ref: made(logp, logp_r
     1.5 if len(logp) == 3 else 1.0), breaks="tokens")
 ex.probe("the example looked up wrong", lambda logp, logp_ref: made(logp, logp_ref) * (
     1.01 if abs(float(logp_ref.exp()[0, 0]) % 0.5 - 0.25) < 1e-12 else 1.0), breaks="example")
+ex.equivalent("gap = (logp - logp_ref).sum(-1) -> gap = (logp - logp_ref).sum(1)",
+              "of the two axes the last is the second")
+ex.equivalent("gap = (logp - logp_ref).sum(-1) -> gap = (logp_ref - logp).sum(-1)",
+              "its square is the same")
