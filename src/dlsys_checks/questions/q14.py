@@ -121,18 +121,15 @@ def who_wins(rng):
 # ---- 14.3 the KL in the loss
 
 @asks("14.3")
-def gradient_of_the_log_ratio(rng):
-    p, q = rng.choice([0.2, 0.3, 0.4]), rng.choice([0.6, 0.7, 0.8])
-    policy = torch.tensor([p, 1 - p], dtype=torch.float64)
-    reference = torch.tensor([q, 1 - q], dtype=torch.float64)
-    true = policy * ((policy / reference).log() - (policy * (policy / reference).log()).sum())
-    shown = (policy / reference).log()
-    return number(
-        f"Two answers; the policy gives them {p} and {1 - p:.1f}, the reference {q} and "
-        f"{1 - q:.1f}. The loss has the mean log-ratio of the answers drawn. What is its gradient "
-        "at the first logit, averaged over all draws? A number of size 0.005 or less counts as 0; "
-        "then type 0.", 0.0, "The reference drops out, and the gradient of the log-probability is "
-        "0 on average.", true[0].item(), shown[0].item())
+def what_is_left(rng):
+    beta = rng.choice([0.01, 0.05, 0.1, 0.5])
+    return choice(
+        rng, f"A loss has {beta:g} * (logp - logp_ref).mean() over answers that the policy has "
+        "just drawn. What does its gradient hold, averaged over many draws?",
+        "nothing: neither the reference nor a pull",
+        ["a pull to the reference", "a pull away from the reference",
+         "a pull to the reference, with more noise than a square would have"],
+        "logp_ref is a constant and drops out; the gradient of logp is 0 on average.")
 
 
 @asks("14.3")

@@ -19,10 +19,10 @@ ex.promise("loss", "PPO's loss of one inner step, a scalar: minus the mean, over
 ex.promise("ratio", "A token's ratio says how many times as likely it is now as when it was "
            "drawn;", cases=(
                "several tokens", "one token an answer", "one answer", "as many tokens as answers",
-               "likelier and good", "likelier and bad", "less likely and good",
-               "less likely and bad", "far away", "a wide clip", "a narrow clip",
-               "small advantages", "advantages of 0", "a later step, the graph kept", "float32",
-               "the example"))
+               "likelier and good", "likelier and bad", "far likelier and bad",
+               "less likely and good", "less likely and bad", "far away", "a wide clip",
+               "a narrow clip", "small advantages", "advantages of 0",
+               "a later step, the graph kept", "float32", "the example"))
 ex.promise("eps", "clipped, it stays between 1 - eps and 1 + eps.",
            cases=("a wide clip", "a narrow clip", "far away", "likelier and bad",
                   "less likely and good"))
@@ -69,6 +69,7 @@ def cases(g):
             one("as many tokens as answers", 4, 4),
             one("likelier and good", 3, 4, low=0.05, high=0.9, sign=1),
             one("likelier and bad", 3, 4, low=0.3, high=0.9, sign=-1),
+            one("far likelier and bad", 3, 4, low=1.5, high=4.0, sign=-1),
             one("less likely and good", 3, 4, low=-0.9, high=-0.35, sign=1),
             one("less likely and bad", 3, 4, low=-0.9, high=-0.05, sign=-1),
             one("far away", 3, 4, low=-4.0, high=4.0),
@@ -210,3 +211,10 @@ def in_place(logp, then, adv, eps):
     then.data.copy_(logp.data)
     adv.data.mul_(0)
     return loss
+
+
+@ex.wrong("a bad advantage counted three times at most, as dual clip has it", breaks="ratio")
+def dual_clip(logp, then, adv, eps):
+    least = 3 * adv.detach()[:, None]
+    return made(logp, then, adv, eps, both=lambda a, b: torch.where(
+        least < 0, torch.maximum(torch.minimum(a, b), least), torch.minimum(a, b)))
