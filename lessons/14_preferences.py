@@ -970,7 +970,8 @@ claim("drawn at 0.6, scored at 1: share outside the clip",
 
 # %% [markdown] trap="14.4" role="more"
 # In a language model the ratio is one of a token. The product over an answer leaves the clip
-# by its length alone; GSPO takes one ratio an answer on purpose, with a far narrower clip.
+# by its length alone. (GSPO takes one ratio an answer on purpose: the geometric mean of its
+# tokens, and a far narrower clip.)
 
 # %% trap="14.4" role="exercise" points=3 difficulty=2 minutes=12
 def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
