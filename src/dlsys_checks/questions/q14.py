@@ -174,10 +174,10 @@ def the_sign_turned(rng):
 
 @asks("14.3")
 def where_k3_pulls(rng):
-    what = rng.choice(["exp(-d) - 1 + d", "k3, exp(-d) - 1 + d,"])
+    d, beta = rng.choice(["d", "x", "r"]), rng.choice([0.04, 0.1, 1.0])
     return choice(
-        rng, f"d is log policy - log reference of an answer that the policy drew. {what} is put "
-        "into the loss. Its gradient is, on average, that of",
+        rng, f"{d} is log policy - log reference of an answer that the policy drew. Into the loss "
+        f"goes {beta:g} * (exp(-{d}) - 1 + {d}). On average its gradient points along that of",
         "KL(reference, policy)",
         ["KL(policy, reference)", "nothing: it is 0", "half of KL(policy, reference)"],
         "Its value estimates KL(policy, reference), its gradient belongs to the other direction.")
@@ -206,7 +206,7 @@ def what_the_minimum_takes(rng):
     return number(
         f"Ratio {ratio}, advantage {adv:g}, eps {eps}. What does PPO's objective, which is to be "
         "maximised, take for this token?", right, "The smaller of ratio * advantage and clipped "
-        "ratio * advantage.", sorted([ratio * adv, held * adv])[1], held, adv)
+        "ratio * advantage.", sorted([ratio * adv, held * adv])[1], adv)
 
 
 @asks("14.4")
