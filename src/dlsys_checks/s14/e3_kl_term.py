@@ -8,7 +8,13 @@ import torch
 
 from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+    expect_type,
+)
 from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("14.3", "kl_term", seen=("logits", "logits_ref", "rows", "tokens", "real",
@@ -111,6 +117,7 @@ def act(fn, logits, logits_ref, rows, tokens, real, batches, dtype):
 def law(out, logits, logits_ref, rows, tokens, real, batches, dtype):
     expect_parts(out, "grad", "moved", "forms")
     expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
+    expect_type("forms of the term", out["forms"], list)
     for form in out["forms"]:
         expect_length("form of the term", form, 4)
         kind, shape, got, alive = form
