@@ -1046,6 +1046,27 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # - [ ] right: the clip holds it there :: The clip cuts the objective off at 0.8 and 1.2; it holds no ratio.
 # - [x] a fault from the second step on :: The old log-probabilities are computed anew, and nothing is clipped.
 
+# %% [markdown] role="quiz"
+# **5. Under the reference two answers are equally likely. One has a reward that is higher by 1. With half the beta the best policy's odds between them are**
+#
+# - [ ] twice as high :: They are exp(1 / beta) to one: beta stands in the exponent.
+# - [x] the square of what they were :: exp(2 / beta) is exp(1 / beta) times itself.
+# - [ ] the same: only the distance changes :: The distance changes because the odds do.
+
+# %% [markdown] role="quiz"
+# **6. The judge's reward rises from step to step, and so does the KL. The answers**
+#
+# - [x] may get worse all the while :: A judge errs somewhere, and what it overrates is worth many nats.
+# - [ ] get better: that is what is maximised :: What is maximised is the judge's opinion, less the price of the nats.
+# - [ ] stay as they were :: A KL that rises says that others are drawn.
+
+# %% [markdown] role="quiz"
+# **7. Of four answers to a prompt all are right, reward 1. Their advantages are**
+#
+# - [ ] 1 each: all are to be made likelier :: An advantage compares with the group, and the group's mean is 1.
+# - [x] 0 each: this group teaches nothing :: No answer is better than the others.
+# - [ ] not a number :: They would be, if nothing stood beside the standard deviation of 0.
+
 # %% [markdown] role="gpu"
 # ## On a GPU: the reference and the logits
 #
