@@ -105,7 +105,7 @@ claim("what another policy loses, over beta times its KL to the best",
 
 # %% [markdown] role="concept"
 # For the first prompt: start, and best policy for three prices of a nat. At a high price
-# it hardly moves, at a low one it gives the judge's favourite and little else.
+# it hardly moves, at a low one it gives the judge's favourites and little else.
 
 # %% role="concept"
 order = reward[0].argsort(descending=True)
@@ -136,9 +136,10 @@ kl_price
 
 # %% [markdown] role="explore"
 # With a judge who is right, a cheaper nat earns more. With one who errs, the judge's reward
-# rises all the way, and the true one falls as soon as the trick is worth its nats. The KL is
-# what stands between a policy and the errors of its judge, and a plot of the judge's reward
-# does not show when it gives way.
+# rises all the way. The true one is 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at
+# 0.3: by then the trick's reward pays for the nats that it takes. The KL is what stands between
+# a policy and the errors of its judge, and a plot of the judge's reward does not show when it
+# gives way.
 
 # %% [markdown] role="concept"
 # ## Training a table
@@ -168,8 +169,9 @@ def learn(loss_of, steps=400, lr=0.1, logits=None):
 #
 # In the table an answer is one choice. A language model makes it of *tokens*, and its
 # log-probability is the *sum* of theirs, each given all that stand before it. What counts
-# is the answer: not the prompt, which was given, nor the pads behind it. Logits at one place
-# speak of the next token, so they are shifted by one.
+# is the answer: not the pads behind it, nor the prompt, which was given. (In a difference of
+# two answers to one prompt the prompt cancels; in a mean over tokens it does not.) Logits at
+# one place speak of the next token, so they are shifted by one.
 
 # %% role="concept"
 def token_logp(logits, ids):
@@ -231,7 +233,7 @@ drifted, losses, moved = learn(lambda logp: dpo(logp, reference),
                                logits=policy)
 
 # %% trap="14.1" role="guess" quoted="wrong"
-guess("14.1", "The best policy has a KL of about 0.4 to the start. What "
+guess("14.1", "The best policy has a KL of about 0.5 to the start. What "
       "has this one after its 400 steps?", unit="nats")
 
 # %% trap="14.1" role="look"
@@ -259,8 +261,9 @@ claim("KL to the start over that of the best policy",
 # policy's side passes one. A pair pulls with $\beta\,\sigma(-\beta\,\text{margin})$, which
 # is half of $\beta$ at a margin of 0.
 #
-# Against a fixed reference the margin grows, and the pull fades: that is the anchor. Here
-# the margin is 0 again after each step. The pull never fades.
+# Against a fixed reference the margin grows, and the pull fades, while that of a pair judged
+# the other way round grows. The anchor is where they balance. (If no pair is ever judged the
+# other way round, nothing stops it.) Here the margin is 0 again after each step.
 
 # %% trap="14.1" role="why"
 margins = torch.linspace(-6, 6, 61)
@@ -293,7 +296,7 @@ claim("with a copy: KL to the best policy", kl(held, best).item(),
       below=0.08)
 
 # %% [markdown] trap="14.1" role="repair"
-# From pairs alone, without a reward, it has found the best policy of the closed form.
+# From fresh pairs alone, without a reward, it has found the best policy of the closed form.
 
 # %% trap="14.1" role="repair"
 plot_lines(list(range(1, 401)),
@@ -302,10 +305,10 @@ plot_lines(list(range(1, 401)),
            title="The copy stops where it should",
            xlabel="step", ylabel="KL to the start, nats",
            alt="KL to the start over 400 steps. With a copy it rises to "
-               "the level of the best policy and stays there. With a "
+               "the level of the best policy and stays near it. With a "
                "reference that runs along it rises to several times that.")
 
-# %% [markdown] trap="14.1" role="more" topics="the mean over tokens · pairs the wrong way round · other ways to 0.693"
+# %% [markdown] trap="14.1" role="more" topics="the mean over tokens · pairs the wrong way round · other ways to 0.693 · what a falling loss hides"
 # *The mean over tokens* in place of the sum divides each margin by the length of the answer.
 # For answers of one length n that is a beta of beta / n: the anchor is n times weaker. In
 # closed form, for n = 12:
@@ -336,9 +339,12 @@ claim("pairs the wrong way round: reward lost",
       (earned(start) - earned(turned)).item(), above=0.2)
 
 # %% [markdown] trap="14.1" role="more"
-# The loss is log 2 for ever in three more cases: the optimizer holds other weights than the
-# model, the mask of the answer is empty (then both log-probabilities are 0.0 in the log), or
+# The loss is log 2 for ever in more cases. Among them: the optimizer holds other weights than
+# the model, the mask of the answer is empty (then both log-probabilities are 0.0 in the log), or
 # chosen and rejected are the same text. At the *first* step 0.693 is right, with dropout off.
+#
+# A falling loss does not say that the chosen answers get likelier. The margin is a difference:
+# it also grows while both log-probabilities fall, that of the other answer faster.
 
 # %% trap="14.1" role="exercise" points=4 difficulty=3 minutes=15
 def dpo_loss(policy: nn.Module, beta: float):
@@ -385,9 +391,9 @@ def dpo_loss(policy: nn.Module, beta: float):
 
 # %% [markdown] trap="14.1" role="keep"
 # **Keep:** what a loss compares with has to stand still, and a flat loss says nothing about
-# the weights. **In your own code:** ask `any(p is q for p, q in zip(policy.parameters(),
-# reference.parameters()))`, and log the KL to the first checkpoint beside the loss.
-# **Source:** [Rafailov et al. 2023, "Direct Preference
+# the weights. **In your own code:** note the reference's log-probabilities of one batch before
+# training. Ten steps later they must be the same. Log the KL to the first checkpoint beside
+# the loss. **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:**
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11): the reference is
 # the policy and is updated with it. TRL refuses one object for both, since [huggingface/trl
@@ -439,9 +445,9 @@ def grpo(advantage, steps=60, lr=0.5):
 viewed = grpo(by_view)
 
 # %% trap="14.2" role="guess"
-guess("14.2", "At first a right answer has a chance of 12.5 %. If it is "
-      "compared with the other answers to its prompt, it has 98 % after 60 "
-      "steps. What has it here?", unit="%")
+guess("14.2", "At first a right answer has a chance of 12.5 %. With this "
+      "trap's repair it has 98 % after 60 steps. What has it here?",
+      unit="%")
 
 # %% trap="14.2" role="look"
 print(f"chance of the right answer: {100 * viewed[0]:.1f} % at first, "
@@ -483,8 +489,9 @@ draw_grids({"view(-1, 4)": cut, "one prompt, one group": cut.T},
 
 # %% [markdown] trap="14.2" role="why"
 # It does not train the wrong way. What the other prompts earn has nothing to do with *this*
-# answer, so it adds noise, not a direction. The mean reward rises, only slowly, and a plot of
-# it does not look broken.
+# answer. In the mean it adds noise, not a direction. In the standard deviation, many times as
+# large, it makes each push small. The mean reward rises, only slowly, and a plot of it does not
+# look broken.
 
 # %% [markdown] trap="14.2" role="repair"
 # Read the list as it was laid out, rounds by prompts, and take the mean over rounds:
@@ -497,6 +504,8 @@ def by_prompt(rewards):
 
 grouped = grpo(by_prompt)
 down_now = (by_prompt(rewards)[is_right] < 0).sum().item()
+spread = (rewards.view(-1, G).std(1).mean()
+          / rewards.view(G, N).std(0).mean()).item()
 print(f"chance of the right answer: {100 * grouped[-1]:.0f} %, "
       f"right answers pushed down: {down_now}")
 
@@ -509,19 +518,21 @@ claim("chance of the right answer, a group a prompt", grouped[-1],
 
 # %% trap="14.2" role="repair"
 claim("right answers pushed down, a group a prompt", down_now, expected=0)
+claim("standard deviation of a group, by view over a group a prompt",
+      spread, above=4)
 
 # %% trap="14.2" role="repair"
 batch = grpo(lambda r: (r - r.mean()) / (r.std() + 1e-4))
 plot_lines(list(range(61)), {"a group a prompt": grouped,
                              "the whole batch": batch,
                              "groups by view": viewed},
-           title="Other people's rewards are noise",
+           title="Other prompts drown the signal",
            xlabel="step", ylabel="chance of the right answer",
            alt="Chance of the right answer over 60 steps. With a group for "
                "each prompt it is near one. With the whole batch as a "
                "group it is lower, with groups by view lower still.")
 
-# %% [markdown] trap="14.2" role="more" topics="the whole batch as a group · groups without a difference · unequal groups"
+# %% [markdown] trap="14.2" role="more" topics="the whole batch as a group · groups without a difference · unequal groups · without the division"
 # *The whole batch as a group* compares with a steadier mean, and still with other
 # prompts. Where all prompts give about the same rewards it does little harm, and some
 # methods divide by the batch's standard deviation on purpose, after the mean of the group
@@ -533,7 +544,9 @@ claim("chance of the right answer, the whole batch as a group", batch[-1],
 
 # %% [markdown] trap="14.2" role="more"
 # *A group without a difference*, all right or all wrong, teaches nothing: all its advantages
-# are 0. Without the small number beside the standard deviation they are not a number:
+# are 0. (For rewards such as 1000.1 the mean is off by a rounding in float32, and the division
+# makes much of it.) Without the small number beside the standard deviation they are not a
+# number:
 
 # %% trap="14.2" role="more"
 equal = torch.ones(4)
@@ -545,6 +558,10 @@ claim("a group of equal rewards, nothing added: advantages that are nan",
 # *Unequal groups* come from answers that were filtered, timed out, or cut off at the end of
 # a batch. Then no `view` is right, however the list is sorted, and a group needs a name: the
 # id of its prompt.
+#
+# *The division* itself is disputed: it gives more weight to prompts with nearly all answers
+# right, or nearly none. Dr. GRPO leaves it out ([Liu et al.
+# 2025](https://arxiv.org/abs/2503.20783)).
 
 # %% trap="14.2" role="exercise" points=3 difficulty=2 minutes=12
 def group_advantage(rewards: torch.Tensor,
@@ -593,9 +610,9 @@ def group_advantage(rewards: torch.Tensor,
 #
 # Now the policy draws its own answers. At each step those that earned more than the mean of
 # their prompt are made likelier (*REINFORCE*). To stay near the start it pays for the KL.
-# That is a mean, too: over answers that the policy draws, of log policy - log start. So
-# somebody takes the mean of just that over the answers at hand, which estimates the KL
-# without bias, and adds it to the loss, times `BETA`.
+# That is a mean, too: over answers that the policy draws, of log policy - log start. The mean
+# of this log-ratio over the answers at hand estimates the KL without bias. It goes into the
+# loss, times `BETA`.
 
 # %% trap="14.3" role="break"
 def drawn(logp, n=256):
@@ -620,14 +637,14 @@ free, _, free_way = learn(reinforce(lambda now, then: 0 * now))
 held, _, held_way = learn(reinforce(log_ratio))
 
 # %% trap="14.3" role="guess"
-guess("14.3", "Without the penalty the policy ends at some KL to the "
-      "start. With it, at a beta of 1, what share of that KL is left?",
-      unit="%")
+guess("14.3", "After 50 steps without the penalty the policy has some KL "
+      "to the start, and it still grows. With it, at a beta of 1, what "
+      "share of that KL is left?", unit="%")
 
 # %% trap="14.3" role="look"
-share = 100 * held_way[-1] / free_way[-1]
-print(f"KL to the start: {free_way[-1]:.3f} nats without the penalty, "
-      f"{held_way[-1]:.3f} with it; best would be {kl(best, start):.3f}")
+share = 100 * held_way[49] / free_way[49]
+print(f"KL to the start: {free_way[49]:.3f} nats without the penalty, "
+      f"{held_way[49]:.3f} with it; best would be {kl(best, start):.3f}")
 
 # %% trap="14.3" role="look"
 measured("14.3", round(share), right=(90, 110))
@@ -643,13 +660,14 @@ plot_lines(range(400), {
     turned_way, "the best policy": [kl(best, start).item()] * 400},
     title="The penalty changes nothing, with either sign",
     xlabel="step", ylabel="KL to the start, nats",
-    alt="Three curves of the KL rise together and lie on top of each "
-        "other: without a penalty, with it, and with its sign turned. A "
-        "flat line far below is the KL of the best policy.")
+    alt="Three curves of the KL rise together and end at one level: "
+        "without a penalty, with it, and with its sign turned, which is "
+        "a little lower on the way. A flat line far below is the KL of "
+        "the best policy.")
 
 # %% trap="14.3" role="look"
-claim("KL to the start, with the penalty over without",
-      held_way[-1] / free_way[-1], expected=1, within=0.05)
+claim("KL after 50 steps, with the penalty over without",
+      held_way[49] / free_way[49], expected=1, within=0.1)
 
 # %% [markdown] trap="14.3" role="why"
 # The number is right, its gradient is not. Differentiate `now - then`: the start is a
@@ -693,9 +711,9 @@ claim("largest mean gradient of the log-ratio",
       pull(log_ratio, halfway).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="repair"
-# Half the *square* of the log-ratio has the gradient log-ratio * gradient of `now`: each
-# answer is pushed by its own log-ratio. Averaged over the draws, this is exactly the gradient
-# of the KL:
+# Half the *square* of the log-ratio has the gradient log-ratio * gradient of `now`: an answer
+# is pushed down by as much as it is likelier than at the start. Averaged over the draws, this is
+# exactly the gradient of the KL:
 
 # %% trap="14.3" role="repair"
 def half_square(now, then):
@@ -716,13 +734,13 @@ claim("KL to the best policy, with half the square", kl(mended, best),
 # the square.
 
 # %% [markdown] trap="14.3" role="more" topics="in the reward · k3, the better estimate · tokens squared one by one"
-# The same gradient comes out if the log-ratio is taken off the *reward*, as a number without
-# gradient: PPO's old way.
+# The same mean gradient comes out if the log-ratio is taken off the *reward*, as a number
+# without gradient: PPO's old way.
 #
-# GRPO puts another estimate into the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. It is told
-# to be the better one, and as a number it is: as unbiased, never negative, and with less noise.
-# As a loss it has the gradient of the *other* KL, of the start to the policy. It pulls, and to
-# another place:
+# GRPO puts another estimate into the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As a number
+# it is unbiased, too, never negative, and near the start it has less noise. As a loss it has the
+# gradient of the *other* KL, of the start to the policy. So it does pull (the thread below calls
+# it fine), but to another place:
 
 # %% trap="14.3" role="more" tags=["plumbing"]
 def priced(logp):
@@ -740,8 +758,8 @@ third = learn(reinforce(k3))[0]
 elsewhere = true_pull(lambda p: kl(start, p), halfway)
 
 # %% trap="14.3" role="more"
-claim("KL to the best policy, taken off the reward", kl(paid, best),
-      below=0.01)
+claim("KL to the best policy, taken off the reward",
+      kl(paid, best).clamp(min=0), below=0.01)
 claim("largest gap between k3's mean gradient and that of the other KL",
       (pull(k3, halfway) - elsewhere).abs().max(), below=1e-4)
 claim("KL to the best policy, with k3 in the loss", kl(third, best),
@@ -750,9 +768,9 @@ claim("half the square: largest gap to the gradient of the KL",
       (pull(half_square, halfway) - wanted).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="more"
-# Squared token by token, the log-ratios lose a part: a token also decides what can follow, and
-# answers for the log-ratios behind it, too; the source below shows it. And all this holds for
-# draws of the policy as it is now. On older draws the terms need the ratio of the next trap.
+# Squared token by token, the log-ratios lose a part: a token also decides what can follow, so it
+# has to answer for the log-ratios behind it (see the source below). On draws of an older policy
+# each term has to be multiplied by the ratio of the next trap.
 
 # %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
 def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
@@ -781,8 +799,8 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="14.3" role="keep"
 # **Keep:** an estimate with the right value need not have the right gradient; what is drawn
-# depends on the weights, too. **In your own code:** train with ten times the beta, and with
-# its sign turned. If the curve of the KL stays where it was, the penalty has no gradient.
+# depends on the weights, too. **In your own code:** turn the sign of the penalty, at the same
+# beta. If the KL still goes the same way, up to noise, the penalty has no gradient.
 # **Source:** [Tang and Munos 2025, "On a few pitfalls in KL divergence gradient estimation
 # for RL"](https://arxiv.org/abs/2506.09477); on the values [Schulman 2020, "Approximating KL
 # Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:**
@@ -795,7 +813,7 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # Drawing is the slow part of such a training. So PPO draws once and takes several *inner
 # steps* on the same answers. Meanwhile the policy moves away from the one that drew them. The
 # *ratio* says how far: so many times as likely is an answer now as it was then. It is
-# clipped at 1 - eps and 1 + eps, so an answer that has had its share is pushed no further.
+# clipped at 1 - eps and 1 + eps: an answer that has had its share no longer pushes itself.
 #
 # Below is one such round. The judge is in a hurry: each reward comes with noise. Of the
 # eight answers to a prompt one earned most, by merit or by luck.
@@ -919,18 +937,18 @@ claim("KL of the round, computed anew over kept",
 claim("largest difference after the first inner step, anew and kept",
       (way[1] - kept_way[1]).abs().max(), below=1e-5)
 
-# %% [markdown] trap="14.4" role="more" topics="ten rounds of one step · does it cost reward? · a forgotten temperature · one ratio an answer"
-# Ten rounds, with one inner step each and with sixteen. Does the fault cost reward? At a small
-# rate it earns more: every step pushes on, where the clip stops. What the clip buys is that
-# eight noisy rewards cannot decide alone, whatever the rate is. At the rate of this trap the
-# faulty policy has all but settled on one answer a prompt after ten rounds:
+# %% [markdown] trap="14.4" role="more" topics="rounds of one step · does it cost reward? · a forgotten temperature · one ratio an answer"
+# Does the fault cost reward? With one inner step a round it changes nothing. At a small rate it
+# earns more: every step pushes on, where the clip stops. At the rate of this trap eight noisy
+# rewards decide alone: after ten rounds the faulty policy has all but settled on one answer a
+# prompt, and there it stays. The kept one still learns, and with most seeds it ends higher:
 
 # %% trap="14.4" role="more" tags=["plumbing"]
-def rounds(inner, **how):
-    """The policy after ten rounds; both ways meet the same chances."""
+def trained(inner, times=10, **how):
+    """The policy after some rounds; both ways meet the same chances."""
     torch.manual_seed(SEED + 1)
     policy = start
-    for _ in range(10):
+    for _ in range(times):
         policy = inner(policy, *sample(policy), **how)[-1]
     return policy
 
@@ -938,10 +956,14 @@ def entropy(policy):
     """Nats, mean over prompts."""
     return -(policy.exp() * policy).sum(-1).mean()
 
-single, single_kept, small, small_kept, large, large_kept = (
-    rounds(inner, **how)
-    for how in ({"steps": 1}, {"rate": 0.1}, {})
+(single, single_kept, small, small_kept, large, large_kept, late,
+ late_kept) = (
+    trained(inner, **how)
+    for how in ({"steps": 1}, {"rate": 0.1}, {}, {"times": 100})
     for inner in (inner_steps, inner_steps_kept))
+print(f"reward after 10 rounds: anew {earned(large):.2f}, "
+      f"kept {earned(large_kept):.2f}; after 100: anew "
+      f"{earned(late):.2f}, kept {earned(late_kept):.2f}")
 
 # %% trap="14.4" role="more"
 claim("ten rounds of one step: largest difference, anew and kept",
@@ -955,7 +977,7 @@ claim("ten rounds: entropy of the policy, kept", entropy(large_kept),
 # %% [markdown] trap="14.4" role="more"
 # The old log-probability belongs to the distribution that was drawn from, temperature and all
 # (trap 13.8). Draw at 0.6 and score at 1, and most ratios are outside the clip before the
-# first step, while their mean looks right:
+# first step, while their mean looks right. So both are scored at 0.6.
 
 # %% trap="14.4" role="more"
 hot = (start / 0.6).log_softmax(-1)
@@ -970,8 +992,8 @@ claim("drawn at 0.6, scored at 1: share outside the clip",
 
 # %% [markdown] trap="14.4" role="more"
 # In a language model the ratio is one of a token. The product over an answer leaves the clip
-# by its length alone. (GSPO takes one ratio an answer on purpose: the geometric mean of its
-# tokens, and a far narrower clip.)
+# by its length alone. (GSPO takes one ratio an answer on purpose. It is the geometric mean over
+# its tokens, which stays near 1, so its clip is far narrower.)
 
 # %% trap="14.4" role="exercise" points=3 difficulty=2 minutes=12
 def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
@@ -1006,7 +1028,7 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # %% [markdown] trap="14.4" role="keep"
 # **Keep:** a ratio of 1 is right in the first step after a draw, and a fault from the second
 # on; old is the policy that drew, not the last one. **In your own code:** print the largest
-# distance of a ratio from 1 for each inner step: 0 in the first, more in the later ones.
+# distance of a ratio from 1 for each inner step: near 0 in the first, more in the later ones.
 # **Source:** [Schulman et al. 2017, "Proximal Policy Optimization
 # Algorithms"](https://arxiv.org/abs/1707.06347). **Seen in the wild:**
 # [tensorforce/tensorforce 312](https://github.com/tensorforce/tensorforce/issues/312): the
@@ -1021,7 +1043,7 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # %% [markdown] role="quiz"
 # **1. DPO has run for a thousand steps, and its loss is 0.6931 at each of them. The weights**
 #
-# - [ ] have not changed: a loss that stands still has no gradient :: Its gradient at a margin of zero is half of beta for each pair.
+# - [ ] have not changed: a loss that stands still has no gradient :: It may have one: if the reference runs along, each pair pulls with half of beta.
 # - [x] may have gone anywhere :: If the reference runs along, each step pushes, and nothing holds.
 # - [ ] are those of the best policy :: There the margins are not zero, and the loss is below log 2.
 
@@ -1042,7 +1064,7 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # %% [markdown] role="quiz"
 # **4. A trainer takes four inner steps on each draw. Its log shows a ratio of exactly 1 in all four. That is**
 #
-# - [ ] right: the policy moves slowly :: However slowly it moves, from the second step on the ratio is not exactly 1.
+# - [ ] right: the policy moves slowly :: At any rate that shows in the weights, the ratio is not exactly 1 from the second step on.
 # - [ ] right: the clip holds it there :: The clip cuts the objective off at 0.8 and 1.2; it holds no ratio.
 # - [x] a fault from the second step on :: The old log-probabilities are computed anew, and nothing is clipped.
 
@@ -1089,7 +1111,7 @@ def whole(logits, ids):
     return logp.gather(-1, ids[..., None])[..., 0]
 
 def by_row(logits, ids):
-    """The same: the token's logit less the log of the sum, row by row."""
+    """The same, one row at a time."""
     return torch.stack([whole(z, i) for z, i in zip(logits, ids)])
 
 def batch_of(where, dtype, rows=8, size=1024, vocabulary=128_256):
@@ -1105,8 +1127,8 @@ plot_bars({"policy in training": 8 * 16, "reference": 8 * 2,
            "logits": given[0].nbytes / 1e9,
            "log_softmax, whole": peaks["whole"],
            "log_softmax, by row": peaks["by_row"],
-           "what is kept": 8 * 1024 * 4 / 1e9},
-          xlabel="GB", title="Of all this, 33 kB are needed later",
+           "what comes out": 8 * 1024 * 4 / 1e9},
+          xlabel="GB", title="Of all this, 33 kB come out",
           alt="Bars in GB: a policy in training 128, its reference 16, "
               "logits 2.1, log_softmax of all rows 8.4 and of one row 1.1, "
               "the log-probabilities themselves nearly nothing.")
@@ -1151,9 +1173,10 @@ answers_here
 
 # %% [markdown] role="gpu"
 # **Keep:** a reference that stands still answers the same question the same way. So ask it
-# once, before training, and keep one number for each answer: 8 bytes a pair in place of 16
-# GB. With an adapter (LoRA) no second model is needed: the policy with its adapter switched
-# off is the reference. Where a call has to be made, take the rows one at a time.
+# once, before training, and keep one number for each answer, the sum over its tokens: 8 bytes
+# a pair in place of 16 GB. With an adapter (LoRA) no second model is needed: the policy with its
+# adapter switched off is the reference. Where the reference has to be called, take the rows one
+# at a time. (For the policy this saves nothing: backward keeps all rows.)
 
 # %% [markdown] role="summary"
 # ## What you take with you
