@@ -1,0 +1,1197 @@
+# %% [markdown] role="hook"
+# # 14. Learning from preferences
+#
+# The model writes well, and people like some of its answers better than others. So you
+# ask them, and train on what they say: on pairs of answers (DPO), or on rewards for
+# answers that the model draws itself (PPO, GRPO).
+#
+# Each of these losses is three lines long. Each holds the policy near the model that it
+# started from, or is meant to. Get one line wrong and the loss looks as it should, no
+# error comes, and the policy goes somewhere else. In this stage you know where it should
+# go, to the last digit, and watch where it goes.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    begin, check, claim, cost, datasheet, draw_grids, gpu_result,
+    gpu_table, guess, measured, peak_bytes, plot_bars, plot_lines,
+    seconds,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## A judge, and pairs of answers
+#
+# There are `K` prompts, and `A` possible answers to each. A *policy* is a table of
+# log-probabilities, (K, A): so likely it gives each answer. It begins at `start`, the model
+# before this training, which is called the *reference* later.
+#
+# The judge feels a *reward* for each answer, a number that nobody sees. Of two answers it
+# prefers one, by chance: with probability sigmoid(difference of the rewards). This is
+# the *Bradley-Terry* model.
+
+# %% role="concept"
+K, A = 8, 16                              # prompts, answers to each
+reward = torch.randn(K, A)
+start = torch.randn(K, A).log_softmax(-1)
+
+def draw(logp, n):
+    """n answers (K, n) to each prompt, from a policy logp (K, A)."""
+    return torch.multinomial(logp.exp(), n, replacement=True)
+
+def ask(n):
+    """n pairs a prompt: the preferred answers and the others, (K, n)."""
+    one, two = draw(start, n), draw(start, n)
+    gap = reward.gather(1, one) - reward.gather(1, two)
+    first = torch.rand(K, n) < gap.sigmoid()
+    return torch.where(first, one, two), torch.where(first, two, one)
+
+# %% [markdown] role="concept"
+# ## Where the policy should go
+#
+# It should earn reward and stay near the start, or it learns to please this judge and
+# forgets all else. So it is to maximise
+#
+# $$\mathbb{E}[\text{reward}] - \beta\, \mathrm{KL}(\text{policy}, \text{start})$$
+#
+# with the KL in nats: the mean, over answers of the policy, of log policy - log start.
+# $\beta$ is what one nat costs. The best policy is known in closed form: each answer's old
+# probability times $\exp(\text{reward} / \beta)$, divided by what makes them sum to 1.
+
+# %% role="concept"
+BETA = 1.0
+
+def kl(p, q):
+    """KL(p, q) in nats, mean over prompts, of policies (K, A)."""
+    return (p.exp() * (p - q)).sum(-1).mean()
+
+def earned(logp):
+    """Expected reward of a policy (K, A), mean over prompts."""
+    return (logp.exp() * reward).sum(-1).mean()
+
+def best_policy(start, reward, beta):
+    """The policy (K, A) that no other exceeds, for this beta."""
+    return (start + reward / beta).log_softmax(-1)
+
+best = best_policy(start, reward, BETA)
+
+# %% [markdown] role="concept"
+# Any other policy falls short of it by exactly $\beta$ times its KL to the best. Take one
+# at random:
+
+# %% role="concept"
+def worth(logp):
+    """What is to be maximised."""
+    return earned(logp) - BETA * kl(logp, start)
+
+other = torch.randn(K, A).log_softmax(-1)
+lost = worth(best) - worth(other)
+
+# %% role="concept"
+claim("what another policy loses, over beta times its KL to the best",
+      (lost / (BETA * kl(other, best))).item(), expected=1, within=0.001)
+
+# %% [markdown] role="concept"
+# For the first prompt: start, and best policy for three prices of a nat. At a high price
+# it hardly moves, at a low one it gives the judge's favourites and little else.
+
+# %% role="concept"
+order = reward[0].argsort(descending=True)
+shown = torch.stack([start, *(best_policy(start, reward, beta)
+                              for beta in (5.0, 1.0, 0.2))])[:, 0, order]
+draw_grids({"probability of each answer": shown.exp().clamp(max=0.5) * 2},
+           row_names=["start", "beta 5", "beta 1", "beta 0.2"],
+           columns="answers, the highest reward first",
+           title="The cheaper a nat, the fewer answers are left",
+           alt="Four rows of sixteen cells, one a policy; a dark cell is a "
+               "likely answer. The start is uneven. As beta falls, the "
+               "colour gathers at the left, where the rewards are high.")
+
+# %% role="concept"
+claim("KL of the best policy to the start, beta 0.2 over beta 1",
+      (kl(best_policy(start, reward, 0.2), start)
+       / kl(best, start)).item(), above=2)
+
+# %% [markdown] role="concept"
+# And if the judge errs? Below, one of twelve answers is a trick that the start hardly knows:
+# bad in truth, and the judge may love it. Guess first: how far can you lower the price before
+# the *true* reward falls?
+
+# %% role="explore" explorer="kl_price"
+from dlsys_helpers.explorers.kl_price import kl_price
+
+kl_price
+
+# %% [markdown] role="explore"
+# With a judge who is right, a cheaper nat earns more. With one who errs, the judge's reward
+# rises all the way. The true one is 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at
+# 0.3: by then the trick's reward pays for the nats that it takes. The KL is what stands between
+# a policy and the errors of its judge, and a plot of the judge's reward does not show when it
+# gives way.
+
+# %% [markdown] role="concept"
+# ## Training a table
+#
+# Below, `learn` trains such a table on a loss, from the start on or from `logits` that it is
+# handed. It notes the loss and the KL to the start at each step.
+
+# %% role="concept"
+def learn(loss_of, steps=400, lr=0.1, logits=None):
+    """The policy (K, A) that a loss makes, its losses and its KLs."""
+    if logits is None:
+        logits = start.clone().requires_grad_()
+    adam = torch.optim.Adam([logits], lr=lr)
+    losses, moved = [], []
+    for _ in range(steps):
+        logp = logits.log_softmax(-1)
+        loss = loss_of(logp)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        losses.append(loss.item())
+        moved.append(kl(logp.detach(), start).item())
+    return logits.detach().log_softmax(-1), losses, moved
+
+# %% [markdown] role="concept"
+# ## An answer is more than one token
+#
+# In the table an answer is one choice. A language model makes it of *tokens*, and its
+# log-probability is the *sum* of theirs, each given all that stand before it. What counts
+# is the answer: not the pads behind it, nor the prompt, which was given. (In a difference of
+# two answers to one prompt the prompt cancels; in a mean over tokens it does not.) Logits at
+# one place speak of the next token, so they are shifted by one.
+
+# %% role="concept"
+def token_logp(logits, ids):
+    """logits (B, T, V), ids (B, T) -> (B, T - 1), of all but the first."""
+    return logits[:, :-1].log_softmax(-1).gather(
+        -1, ids[:, 1:, None])[..., 0]
+
+def answer_logp(logits, ids, answer):
+    """Log-probability (B,) of the tokens where answer (B, T) is true."""
+    each = token_logp(logits, ids)
+    return each.where(answer[:, 1:], 0.0).sum(-1)
+
+# %% role="concept"
+prompts, ends = torch.tensor([3, 5, 4]), torch.tensor([9, 7, 10])
+places = torch.arange(10)
+is_answer = (places >= prompts[:, None]) & (places < ends[:, None])
+is_read = places < ends[:, None]
+draw_grids({"read by the model": is_read, "summed": is_answer},
+           rows="answers of a batch", columns="places",
+           title="All is read, only the answer is summed",
+           alt="Two grids, three rows of ten places. On the left all "
+               "places but the pads at the end of a row are filled. On "
+               "the right only those of the answer, behind the prompt.")
+
+# %% role="concept"
+logits = torch.randn(3, 10, 20)
+ids = torch.randint(20, (3, 10))
+of_answer, of_all = (answer_logp(logits, ids, mask).sum()
+                     for mask in (is_answer, is_read))
+
+# %% role="concept"
+claim("nats summed with the prompts, over those of the answers",
+      (of_all / of_answer).item(), above=1.2)
+
+# %% [markdown] trap="14.1" role="situation" core=true fault="the reference is the policy itself" symptom="the DPO loss stays at 0.693, and the model drifts away all the same"
+# ## A loss that stands still
+#
+# *Direct preference optimisation* (DPO) needs no reward. It raises, for each pair, the
+# *margin*: the log ratio of policy and reference at the preferred answer, less that at
+# the other. The loss is the minus log-sigmoid of $\beta$ times the margin. The
+# reference is the model before training, and it takes no gradient.
+#
+# You train for 400 steps. The log says 0.693 at the first step and at the last. "That is
+# log 2, a margin of zero," says a colleague. "So the policy has not moved at all."
+
+# %% trap="14.1" role="break"
+def dpo(logp, reference):
+    """Loss of 64 fresh pairs a prompt; reference: logits (K, A)."""
+    chosen, other = ask(64)
+    with torch.no_grad():
+        old = reference.log_softmax(-1)
+    ratio = logp - old
+    margin = ratio.gather(1, chosen) - ratio.gather(1, other)
+    return -F.logsigmoid(BETA * margin).mean()
+
+policy = start.clone().requires_grad_()
+reference = policy
+drifted, losses, moved = learn(lambda logp: dpo(logp, reference),
+                               logits=policy)
+
+# %% trap="14.1" role="guess" quoted="wrong"
+guess("14.1", "The best policy has a KL of about 0.5 to the start. What "
+      "has this one after its 400 steps?", unit="nats")
+
+# %% trap="14.1" role="look"
+best_moved = kl(best, start).item()
+print(f"loss: {losses[0]:.4f} at first, {losses[-1]:.4f} at last")
+print(f"KL to the start: {moved[-1]:.2f} nats, best {best_moved:.2f}")
+
+# %% trap="14.1" role="look"
+measured("14.1", moved[-1], right=(1.2, 3.0))
+
+# %% trap="14.1" role="look"
+claim("the lowest loss of the 400 steps", min(losses), expected=0.693,
+      within=0.001)
+
+# %% [markdown] trap="14.1" role="look"
+# The loss has not moved by a digit, and the policy has gone far past the best one:
+
+# %% trap="14.1" role="look"
+claim("KL to the start over that of the best policy",
+      moved[-1] / best_moved, above=2.5)
+
+# %% [markdown] trap="14.1" role="why"
+# `reference = policy` copies a name, not a table. So both log-probabilities are equal at
+# each step, the margin is 0, and the loss is log 2. Its *gradient* is not 0: only the
+# policy's side passes one. A pair pulls with $\beta\,\sigma(-\beta\,\text{margin})$, which
+# is half of $\beta$ at a margin of 0.
+#
+# Against a fixed reference the margin grows, and the pull fades, while that of a pair judged
+# the other way round grows. The anchor is where they balance. (If no pair is ever judged the
+# other way round, nothing stops it.) Here the margin is 0 again after each step.
+
+# %% trap="14.1" role="why"
+margins = torch.linspace(-6, 6, 61)
+plot_lines(margins.tolist(),
+           {"fixed reference":
+                (BETA * (-BETA * margins).sigmoid()).tolist(),
+            "runs along": [BETA / 2] * 61},
+           title="A margin that never grows never lets go",
+           xlabel="what the policy has gained on a pair, nats",
+           ylabel="pull of the pair",
+           alt="Pull of a pair over what the policy has gained on it. With "
+               "a fixed reference the curve falls from one to zero. With a "
+               "reference that runs along it is a flat line at one half.")
+
+# %% [markdown] trap="14.1" role="repair"
+# Copy the policy before the first step. Of a module that is `copy.deepcopy(policy)`, in
+# evaluation mode:
+
+# %% trap="14.1" role="repair"
+policy = start.clone().requires_grad_()
+reference = policy.detach().clone()
+held, held_losses, held_moved = learn(
+    lambda logp: dpo(logp, reference), logits=policy)
+print(f"loss: {held_losses[0]:.3f} at first, {held_losses[-1]:.3f} at last")
+print(f"KL to the start: {held_moved[-1]:.2f}, best {best_moved:.2f}; "
+      f"KL to the best: {kl(held, best):.3f}")
+
+# %% trap="14.1" role="repair"
+claim("with a copy: KL to the best policy", kl(held, best).item(),
+      below=0.08)
+
+# %% [markdown] trap="14.1" role="repair"
+# From fresh pairs alone, without a reward, it has found the best policy of the closed form.
+
+# %% trap="14.1" role="repair"
+plot_lines(list(range(1, 401)),
+           {"runs along": moved, "copy": held_moved,
+            "best": [best_moved] * 400},
+           title="The copy stops where it should",
+           xlabel="step", ylabel="KL to the start, nats",
+           alt="KL to the start over 400 steps. With a copy it rises to "
+               "the level of the best policy and stays near it. With a "
+               "reference that runs along it rises to several times that.")
+
+# %% [markdown] trap="14.1" role="more" topics="the mean over tokens · pairs the wrong way round · other ways to 0.693 · what a falling loss hides"
+# *The mean over tokens* in place of the sum divides each margin by the length of the answer.
+# For answers of one length n that is a beta of beta / n: the anchor is n times weaker. In
+# closed form, for n = 12:
+
+# %% trap="14.1" role="more"
+loose = best_policy(start, reward, BETA / 12)
+claim("mean over 12 tokens: KL of the best policy over that of the sum",
+      (kl(loose, start) / kl(best, start)).item(), above=2)
+
+# %% [markdown] trap="14.1" role="more"
+# (SimPO and length-normalised DPO take the mean on purpose, and choose their beta for
+# it.) *Pairs the wrong way round* train as nicely as others. The loss falls,
+# and the reward with it:
+
+# %% trap="14.1" role="more"
+def swapped(logp):
+    """DPO that takes the other answer for the preferred one."""
+    chosen, other = ask(64)
+    ratio = logp - start
+    margin = ratio.gather(1, other) - ratio.gather(1, chosen)
+    return -F.logsigmoid(BETA * margin).mean()
+
+turned, turned_losses, _ = learn(swapped, steps=200)
+
+# %% trap="14.1" role="more"
+claim("pairs the wrong way round: last loss", turned_losses[-1], below=0.67)
+claim("pairs the wrong way round: reward lost",
+      (earned(start) - earned(turned)).item(), above=0.2)
+
+# %% [markdown] trap="14.1" role="more"
+# The loss is log 2 for ever in more cases. Among them: the optimizer holds other weights than
+# the model, the mask of the answer is empty (then both log-probabilities are 0.0 in the log), or
+# chosen and rejected are the same text. At the *first* step 0.693 is right, with dropout off.
+#
+# A falling loss does not say that the chosen answers get likelier. The margin is a difference:
+# it also grows while both log-probabilities fall, that of the other answer faster.
+
+# %% trap="14.1" role="exercise" points=4 difficulty=3 minutes=15
+def dpo_loss(policy: nn.Module, beta: float):
+    """The loss of DPO for a policy whose training begins now.
+
+    policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a
+    place are those of the token behind it. Returns a function
+    loss(chosen, rejected), which is called at each step. Both are pairs
+    (ids, answer) with answer (B, T) bool, true at the tokens of the answer
+    and never at the first place; row by row they answer the same prompt.
+    T may differ between the two, B between calls.
+
+    The loss is the mean over rows of -log(sigmoid(beta * margin)), a
+    scalar. margin: by how much the log-probability of the chosen answer
+    has grown since dpo_loss was called, minus the same for the rejected
+    one. The policy runs in the mode that it is in, what it is compared with
+    in evaluation mode. It stays finite for margins of hundreds of nats.
+    Gradients flow to the policy as it is now. Its weights, their
+    requires_grad and its mode stay as they are.
+
+    Example: at the first step of a policy in evaluation mode: 0.6931.
+    """
+    # BEGIN SOLUTION
+    reference = copy.deepcopy(policy).eval()
+
+    def logp(model, ids, answer):
+        each = model(ids)[:, :-1].log_softmax(-1)
+        each = each.gather(-1, ids[:, 1:, None])[..., 0]
+        return each.where(answer[:, 1:], 0.0).sum(-1)
+
+    def loss(chosen, rejected):
+        with torch.no_grad():
+            old = logp(reference, *chosen) - logp(reference, *rejected)
+        new = logp(policy, *chosen) - logp(policy, *rejected)
+        return -F.logsigmoid(beta * (new - old)).mean()
+
+    return loss
+    # END SOLUTION
+
+# %% [markdown] trap="14.1" role="hint"
+# 1. Two models are at work: the policy, which changes from call to call, and a copy of what it was when `dpo_loss` was called. `copy.deepcopy(policy)` makes one.
+# 2. The log-probability of an answer is the sum over its tokens: `answer_logp` above does it from logits, ids and the mask.
+# 3. Copy first, outside of the inner function. In it: the copy under `torch.no_grad()`, then `F.logsigmoid`, which stays finite.
+
+# %% [markdown] trap="14.1" role="keep"
+# **Keep:** what a loss compares with has to stand still, and a flat loss says nothing about
+# the weights. **In your own code:** note the reference's log-probabilities of one batch before
+# training. Ten steps later they must be the same. Log the KL to the first checkpoint beside
+# the loss. **Source:** [Rafailov et al. 2023, "Direct Preference
+# Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:**
+# [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11): the reference is
+# the policy and is updated with it. TRL refuses one object for both, since [huggingface/trl
+# 5534](https://github.com/huggingface/trl/pull/5534) in KTO, too.
+
+# %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
+# ## Eight answers to each prompt
+#
+# *Group relative policy optimisation* (GRPO) draws a *group* of answers to a prompt. An
+# answer's *advantage* is its reward less the mean of its group, divided by their standard
+# deviation. The loss pushes the log-probability of each answer by its advantage.
+#
+# Below, 64 prompts have 8 possible answers each. The right one earns one point. On top of
+# that each prompt gives points of its own, 0 to 8, to any answer: easy texts score well
+# anyway. The answers are drawn in eight rounds, one answer to each prompt a round.
+
+# %% trap="14.2" role="break"
+N, G = 64, 8                              # prompts, answers to each
+right = torch.randint(8, (N,))            # the right one of eight
+points = 8 * torch.rand(N)                # for any answer to a prompt
+
+def rounds(logp):
+    """G rounds of an answer to each prompt: both (G * N,) int64."""
+    drawn = torch.multinomial(logp.exp(), G, replacement=True)  # (N, G)
+    return torch.arange(N).repeat(G), drawn.T.flatten()
+
+def by_view(rewards):
+    """Advantages (G * N,): each reward against the others of its group."""
+    groups = rewards.view(-1, G)
+    gap = groups - groups.mean(1, keepdim=True)
+    return (gap / (groups.std(1, keepdim=True) + 1e-4)).flatten()
+
+# %% trap="14.2" role="break"
+def grpo(advantage, steps=60, lr=0.5):
+    """Mean chance of the right answer at the start and after each step."""
+    logits, found = torch.zeros(N, 8, requires_grad=True), [1 / 8]
+    for _ in range(steps):
+        logp = logits.log_softmax(-1)
+        asked, answers = rounds(logp.detach())
+        rewards = points[asked] + (answers == right[asked])
+        loss = -(advantage(rewards) * logp[asked, answers]).sum() / G
+        slope, = torch.autograd.grad(loss, logits)
+        with torch.no_grad():
+            logits -= lr * slope
+        chance = logits.softmax(-1)[torch.arange(N), right].mean()
+        found.append(chance.item())
+    return found
+
+viewed = grpo(by_view)
+
+# %% trap="14.2" role="guess"
+guess("14.2", "At first a right answer has a chance of 12.5 %. With this "
+      "trap's repair it has 98 % after 60 steps. What has it here?",
+      unit="%")
+
+# %% trap="14.2" role="look"
+print(f"chance of the right answer: {100 * viewed[0]:.1f} % at first, "
+      f"{100 * viewed[-1]:.0f} % after 60 steps")
+
+# %% trap="14.2" role="look"
+measured("14.2", 100 * viewed[-1], right=(35, 75))
+
+# %% trap="14.2" role="look"
+claim("chance of the right answer, groups by view", viewed[-1], below=0.75)
+
+# %% [markdown] trap="14.2" role="look"
+# Of the right answers that are drawn in the first step, this share is pushed *down*:
+
+# %% trap="14.2" role="look"
+asked, answers = rounds(torch.full((N, 8), -math.log(8)))
+is_right = answers == right[asked]
+rewards = points[asked] + is_right
+down = (by_view(rewards)[is_right] < 0).float().mean().item()
+
+# %% trap="14.2" role="look"
+claim("right answers pushed down, groups by view", down, above=0.1)
+
+# %% [markdown] trap="14.2" role="why"
+# The list holds the first answers to all prompts, then the second ones. `view(-1, 8)` cuts
+# it into eight neighbours each: one answer to each of eight *different* prompts. Whoever
+# has the easy prompt wins, right or wrong:
+
+# %% trap="14.2" role="why"
+cut = torch.arange(4).repeat_interleave(4).view(4, 4) / 3.0
+draw_grids({"view(-1, 4)": cut, "one prompt, one group": cut.T},
+           rows="rounds", column_names=["A", "B", "C", "D"],
+           captions={"view(-1, 4)": "prompts A to D",
+                     "one prompt, one group": "prompts A to D"},
+           title="A row is a round, a column is a group",
+           alt="Two grids of four rounds by four prompts, shaded by group. "
+               "On the left each row is one group, on the right each "
+               "column.")
+
+# %% [markdown] trap="14.2" role="why"
+# It does not train the wrong way. What the other prompts earn has nothing to do with *this*
+# answer. In the mean it adds noise, not a direction. In the standard deviation, many times as
+# large, it makes each push small. The mean reward rises, only slowly, and a plot of it does not
+# look broken.
+
+# %% [markdown] trap="14.2" role="repair"
+# Read the list as it was laid out, rounds by prompts, and take the mean over rounds:
+
+# %% trap="14.2" role="repair"
+def by_prompt(rewards):
+    """Advantages (G * N,): a group is the G answers to one prompt."""
+    groups = rewards.view(G, N)
+    return ((groups - groups.mean(0)) / (groups.std(0) + 1e-4)).flatten()
+
+grouped = grpo(by_prompt)
+down_now = (by_prompt(rewards)[is_right] < 0).sum().item()
+print(f"chance of the right answer: {100 * grouped[-1]:.0f} %, "
+      f"right answers pushed down: {down_now}")
+
+# %% trap="14.2" role="repair"
+claim("chance of the right answer, a group a prompt", grouped[-1],
+      above=0.95)
+
+# %% [markdown] trap="14.2" role="repair"
+# Among its own, a right answer is never below the mean:
+
+# %% trap="14.2" role="repair"
+claim("right answers pushed down, a group a prompt", down_now, expected=0)
+
+# %% [markdown] trap="14.2" role="repair"
+# And its push is divided by the spread of its own group:
+
+# %% trap="14.2" role="repair"
+spread = (rewards.view(-1, G).std(1).mean()
+          / rewards.view(G, N).std(0).mean()).item()
+
+# %% trap="14.2" role="repair"
+claim("standard deviation of a group, by view over a group a prompt",
+      spread, above=4)
+
+# %% trap="14.2" role="repair"
+batch = grpo(lambda r: (r - r.mean()) / (r.std() + 1e-4))
+plot_lines(list(range(61)), {"a group a prompt": grouped,
+                             "the whole batch": batch,
+                             "groups by view": viewed},
+           title="Other prompts drown the signal",
+           xlabel="step", ylabel="chance of the right answer",
+           alt="Chance of the right answer over 60 steps. With a group for "
+               "each prompt it is near one. With the whole batch as a "
+               "group it is lower, with groups by view lower still.")
+
+# %% [markdown] trap="14.2" role="more" topics="the whole batch as a group · groups without a difference · unequal groups · without the division"
+# *The whole batch as a group* compares with a steadier mean, and still with other
+# prompts. Where all prompts give about the same rewards it does little harm, and some
+# methods divide by the batch's standard deviation on purpose, after the mean of the group
+# was taken off. Here prompts differ:
+
+# %% trap="14.2" role="more"
+claim("chance of the right answer, the whole batch as a group", batch[-1],
+      below=0.9)
+
+# %% [markdown] trap="14.2" role="more"
+# *A group without a difference*, all right or all wrong, teaches nothing: all its advantages
+# are 0. (In float32 the mean of large rewards may be off by a rounding, and the division makes
+# much of it.) Without the small number beside the standard deviation they are not a number:
+
+# %% trap="14.2" role="more"
+equal = torch.ones(4)
+plain = (equal - equal.mean()) / equal.std()
+claim("a group of equal rewards, nothing added: advantages that are nan",
+      plain.isnan().sum().item(), expected=4)
+
+# %% [markdown] trap="14.2" role="more"
+# *Unequal groups* come from answers that were filtered, timed out, or cut off at the end of
+# a batch. Then no `view` is right, however the list is sorted, and a group needs a name: the
+# id of its prompt.
+#
+# *The division* itself is disputed: it gives more weight to prompts with nearly all answers
+# right, or nearly none. Dr. GRPO leaves it out ([Liu and
+# others](https://arxiv.org/abs/2503.20783)).
+
+# %% trap="14.2" role="exercise" points=3 difficulty=2 minutes=12
+def group_advantage(rewards: torch.Tensor,
+                    prompt_ids: torch.Tensor) -> torch.Tensor:
+    """How each answer did among the answers to the same prompt.
+
+    rewards: (N,) float32. prompt_ids: (N,) int64, any numbers; a group is
+    all answers with one id, wherever they stand, and groups may differ in
+    size. The advantage of an answer is its reward minus the mean of its
+    group, divided by the standard deviation of its group (with n - 1) plus
+    1e-4. It is 0 for an answer that is alone in its group, and for all of a
+    group whose rewards are equal.
+
+    Returns (N,) float32, in the order of rewards. Nothing handed over
+    changes.
+
+    Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2]:
+    [-0.7071, -0.7070, 0.7071, 0.7070].
+    """
+    # BEGIN SOLUTION
+    found = torch.zeros_like(rewards)
+    for prompt in prompt_ids.unique():
+        mine = prompt_ids == prompt
+        group = rewards[mine]
+        if len(group) > 1:
+            found[mine] = (group - group.mean()) / (group.std() + 1e-4)
+    return found
+    # END SOLUTION
+
+# %% [markdown] trap="14.2" role="hint"
+# 1. Do not count on an order: `prompt_ids == one` finds a group wherever its answers stand.
+# 2. For each id of `prompt_ids.unique()`: take its rewards, and write what they become to the same places.
+# 3. The standard deviation of one number is not a number. Leave 0 there.
+
+# %% [markdown] trap="14.2" role="keep"
+# **Keep:** a group is the answers to one prompt, and its name travels with each of them. **In
+# your own code:** put the prompt's number in place of the reward: then every standard deviation
+# within a group has to be 0. **Source:** [Shao et al. 2024,
+# "DeepSeekMath"](https://arxiv.org/abs/2402.03300), which introduces GRPO. **Seen in the
+# wild:** [StarsfieldAI/R1-V 67](https://github.com/StarsfieldAI/R1-V/issues/67): exactly this
+# list and this view; [XU-YIJIE/grpo-flat
+# 2](https://github.com/XU-YIJIE/grpo-flat/issues/2): the whole batch was one group.
+
+# %% [markdown] trap="14.3" role="situation" core=true fault="the gradient of the KL penalty is zero on average" symptom="the KL penalty changes nothing, whatever its weight"
+# ## A price on every nat
+#
+# Now the policy draws its own answers. At each step those that earned more than the mean of
+# their prompt are made likelier (*REINFORCE*). To stay near the start it pays for the KL.
+# That is a mean, too: over answers that the policy draws, of log policy - log start. The mean
+# of this log-ratio over the answers at hand estimates the KL without bias. It goes into the
+# loss, times `BETA`.
+
+# %% trap="14.3" role="break"
+def drawn(logp, n=256):
+    """n answers a prompt: log-probability now and at the start, reward."""
+    answers = draw(logp.detach(), n)
+    return (table.gather(1, answers) for table in (logp, start, reward))
+
+def reinforce(penalty):
+    """A loss for `learn`: earn more, and pay penalty(now, then)."""
+    def loss_of(logp):
+        now, then, got = drawn(logp)
+        better = got - got.mean(1, keepdim=True)
+        return (penalty(now, then) - better * now).mean()
+    return loss_of
+
+# %% trap="14.3" role="break"
+def log_ratio(now, then):
+    """Its mean over answers that the policy draws is the KL."""
+    return BETA * (now - then)
+
+free, _, free_way = learn(reinforce(lambda now, then: 0 * now))
+held, _, held_way = learn(reinforce(log_ratio))
+
+# %% trap="14.3" role="guess"
+guess("14.3", "After 50 steps without the penalty the policy has some KL "
+      "to the start, and it still grows. With it, at a beta of 1, what "
+      "share of that KL is left?", unit="%")
+
+# %% trap="14.3" role="look"
+share = 100 * held_way[49] / free_way[49]
+print(f"KL to the start: {free_way[49]:.3f} nats without the penalty, "
+      f"{held_way[49]:.3f} with it; best would be {kl(best, start):.3f}")
+
+# %% trap="14.3" role="look"
+measured("14.3", round(share), right=(85, 115))
+
+# %% [markdown] trap="14.3" role="look"
+# Perhaps the sign is wrong? Then the policy should run away with the sign turned round:
+
+# %% trap="14.3" role="look"
+turned, _, turned_way = learn(reinforce(
+    lambda now, then: -log_ratio(now, then)))
+plot_lines(range(400), {
+    "no penalty": free_way, "penalty": held_way, "its sign turned":
+    turned_way, "the best policy": [kl(best, start).item()] * 400},
+    title="The penalty changes nothing, with either sign",
+    xlabel="step", ylabel="KL to the start, nats",
+    alt="Three curves of the KL rise together and end at one level: "
+        "without a penalty, with it, and with its sign turned, which is "
+        "a little lower on the way. A flat line far below is the KL of "
+        "the best policy.")
+
+# %% trap="14.3" role="look"
+claim("KL after 50 steps, with the penalty over without",
+      held_way[49] / free_way[49], expected=1, within=0.15)
+
+# %% [markdown] trap="14.3" role="why"
+# The number is right, its gradient is not. Differentiate `now - then`: the start is a
+# constant and drops out. The gradient of `now` is left, averaged over draws from the policy
+# itself, and that is nothing: probabilities sum to 1, so what makes one answer likelier makes
+# the others less likely.
+#
+# The true KL changes because other answers get drawn. A draw carries no gradient, so autograd
+# does not see it. Below, the average over *all* answers, at a policy halfway to the judge:
+
+# %% trap="14.3" role="why" tags=["plumbing"]
+def pull(penalty, policy):
+    """Mean gradient (K, A) of a penalty at the logits, over all draws."""
+    logits = policy.clone().requires_grad_()
+    mean = (policy.exp() * penalty(logits.log_softmax(-1), start)).sum()
+    return torch.autograd.grad(mean, logits)[0]
+
+def true_pull(distance, policy):
+    """Gradient (K, A) of distance(policy) at the logits, a prompt."""
+    logits = policy.clone().requires_grad_()
+    return torch.autograd.grad(K * BETA * distance(
+        logits.log_softmax(-1)), logits)[0]
+
+halfway = best_policy(start, reward, 0.5)
+wanted = true_pull(lambda p: kl(p, start), halfway)
+order = halfway[0].argsort(descending=True)
+
+# %% trap="14.3" role="why"
+plot_lines(range(1, A + 1), {
+    "of the KL": wanted[0, order],
+    "of the log-ratio": pull(log_ratio, halfway)[0, order]},
+    title="The KL has a gradient, the mean log-ratio has none",
+    xlabel="answers, the likeliest first",
+    ylabel="mean gradient at the logit",
+    alt="Two lines over sixteen answers. The gradient of the KL is large "
+        "at the likeliest answers, above zero for some and below for "
+        "others. That of the log-ratio is zero at each answer.")
+
+# %% trap="14.3" role="why"
+claim("largest mean gradient of the log-ratio",
+      pull(log_ratio, halfway).abs().max(), below=1e-5)
+
+# %% [markdown] trap="14.3" role="repair"
+# Half the *square* of the log-ratio has the gradient log-ratio * gradient of `now`: an answer
+# is pushed down by as much as it is likelier than at the start. Averaged over the draws, this is
+# exactly the gradient of the KL:
+
+# %% trap="14.3" role="repair"
+def half_square(now, then):
+    """Its mean gradient is that of the KL."""
+    return BETA * (now - then) ** 2 / 2
+
+mended, _, mended_way = learn(reinforce(half_square))
+print(f"KL to the start: {mended_way[-1]:.3f}, to the best policy: "
+      f"{kl(mended, best):.4f}; largest gap of the two gradients: "
+      f"{(pull(half_square, halfway) - wanted).abs().max():.1e}")
+
+# %% trap="14.3" role="repair"
+claim("KL to the best policy, with half the square", kl(mended, best),
+      below=0.01)
+
+# %% [markdown] trap="14.3" role="repair"
+# Where an answer has several tokens, `now` and `then` are sums over them: first the sum, then
+# the square.
+
+# %% [markdown] trap="14.3" role="more" topics="in the reward · k3, the better estimate · tokens squared one by one"
+# The same mean gradient comes out if the log-ratio is taken off the *reward*, as a number
+# without gradient: PPO's old way.
+#
+# GRPO puts another estimate into the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As a number
+# it is unbiased, too, never negative, and near the start it has less noise. As a loss it has the
+# gradient of the *other* KL, of the start to the policy. So it does pull (the thread below calls
+# it fine), but to another place:
+
+# %% trap="14.3" role="more" tags=["plumbing"]
+def priced(logp):
+    """The log-ratio is taken off the reward."""
+    now, then, got = drawn(logp)
+    got = got - BETA * (now - then).detach()
+    return -((got - got.mean(1, keepdim=True)) * now).mean()
+
+def k3(now, then):
+    """GRPO's estimate of the KL."""
+    return BETA * (torch.exp(then - now) - 1 + now - then)
+
+paid = learn(priced)[0]
+third = learn(reinforce(k3))[0]
+elsewhere = true_pull(lambda p: kl(start, p), halfway)
+
+# %% trap="14.3" role="more"
+claim("KL to the best policy, taken off the reward",
+      kl(paid, best).clamp(min=0), below=0.01)
+claim("largest gap between k3's mean gradient and that of the other KL",
+      (pull(k3, halfway) - elsewhere).abs().max(), below=1e-4)
+claim("KL to the best policy, with k3 in the loss", kl(third, best),
+      above=0.02)
+claim("half the square: largest gap to the gradient of the KL",
+      (pull(half_square, halfway) - wanted).abs().max(), below=1e-5)
+
+# %% [markdown] trap="14.3" role="more"
+# Squared token by token, the log-ratios lose a part: a token also decides what can follow, so it
+# has to answer for the log-ratios behind it (see the source below). On draws of an older policy
+# each term has to be multiplied by the ratio of the next trap.
+
+# %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
+def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
+    """A term of a loss, a scalar, which pulls the policy to the reference.
+
+    Averaged over all answers that the policy may draw, its gradient is
+    that of KL(policy, reference) in nats. The KL is that of whole answers.
+    logp, logp_ref: (N, T), the log-probability of each token of N answers,
+    given those before it, by the policy that drew them and by the
+    reference; 0 in both behind the end of a shorter answer. Both float32
+    or both float64, and so is the term. They stay as they are.
+
+    Example: two answers of one token, each with probability 0.5; the
+    reference gives them 0.25 and 0.75. At their logits the mean gradient is
+    [0.2747, -0.2747].
+    """
+    # BEGIN SOLUTION
+    gap = (logp - logp_ref).sum(-1)
+    return (gap ** 2 / 2).mean()
+    # END SOLUTION
+
+# %% [markdown] trap="14.3" role="hint"
+# 1. An answer is drawn as a whole, so it has one log-ratio: the sum over its tokens.
+# 2. Each answer has to be pushed by its own log-ratio. Which function of it has the log-ratio as its derivative?
+# 3. A mean over answers, so that more answers do not pull harder.
+
+# %% [markdown] trap="14.3" role="keep"
+# **Keep:** an estimate with the right value need not have the right gradient; what is drawn
+# depends on the weights, too. **In your own code:** turn the sign of the penalty, at the same
+# beta. If the KL still goes the same way, up to noise, the penalty has no gradient.
+# **Source:** [Tang and Munos 2025, "On a few pitfalls in KL divergence gradient estimation
+# for RL"](https://arxiv.org/abs/2506.09477); on the values [Schulman 2020, "Approximating KL
+# Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:**
+# [allenai/open-instruct 535](https://github.com/allenai/open-instruct/pull/535): the
+# estimate in the loss "will completely ignore" the reference.
+
+# %% [markdown] trap="14.4" role="situation" fault="the old log-probabilities are those of now" symptom="the PPO ratio is always 1, and nothing is ever clipped"
+# ## Sixteen steps on one draw
+#
+# Drawing is the slow part of such a training. So PPO draws once and takes several *inner
+# steps* on the same answers. Meanwhile the policy moves away from the one that drew them. The
+# *ratio* says how far: so many times as likely is an answer now as it was then. It is
+# clipped at 1 - eps and 1 + eps: an answer that has had its share no longer pushes itself.
+#
+# Below is one such round. The judge is in a hurry: each reward comes with noise. Of the
+# eight answers to a prompt one earned most, by merit or by luck.
+
+# %% trap="14.4" role="break"
+def sample(policy, n=8):
+    """n answers a prompt, and how much better than their mean each is."""
+    answers = draw(policy, n)
+    felt = reward.gather(1, answers) + torch.randn(K, n)
+    felt = felt - felt.mean(1, keepdim=True)
+    return answers, felt / (felt.std(1, keepdim=True) + 1e-4)
+
+def clipped(now, old, adv, eps=0.2):
+    """What PPO maximises, of answers (K, n)."""
+    ratio = (now - old).exp()
+    return torch.minimum(ratio * adv,
+                         ratio.clamp(1 - eps, 1 + eps) * adv)
+
+# %% trap="14.4" role="break"
+def climb(logits, goal, rate):
+    """Logits after a step up, and the policy (K, A) that they make."""
+    (grad,) = torch.autograd.grad(K * goal.mean(), logits)
+    logits = (logits + rate * grad).detach()
+    return logits.requires_grad_(), logits.detach().log_softmax(-1)
+
+def inner_steps(policy, answers, adv, steps=16, rate=2.0):
+    """The policies on the way, the first included."""
+    logits, way = policy.clone().requires_grad_(), [policy]
+    for _ in range(steps):
+        now = logits.log_softmax(-1).gather(1, answers)
+        old = now.detach()
+        logits, policy = climb(logits, clipped(now, old, adv), rate)
+        way.append(policy)
+    return way
+
+# %% trap="14.4" role="break"
+answers, adv = sample(start)
+way = inner_steps(start, answers, adv)
+winner = answers.gather(1, adv.argmax(1, keepdim=True))
+
+# %% trap="14.4" role="guess"
+guess("14.4", "The answer that earned most had a probability of about a "
+      "tenth when it was drawn. The clip is at 0.8 and 1.2. What is its "
+      "probability after the sixteen steps, in the mean over prompts?",
+      unit="%")
+
+# %% trap="14.4" role="look"
+at_first, at_last = (p.gather(1, winner).exp().mean().item()
+                     for p in (way[0], way[-1]))
+print(f"probability of the winner: {at_first:.2f}, then {at_last:.2f}; "
+      f"the round moved the policy by {kl(start, way[-1]):.2f} nats")
+
+# %% trap="14.4" role="look"
+measured("14.4", 100 * at_last, right=(38, 100))
+
+# %% trap="14.4" role="look"
+claim("KL that one round moves the policy, nats", kl(start, way[-1]),
+      above=0.5)
+
+# %% [markdown] trap="14.4" role="why"
+# `old` is what the policy says *now*. So the ratio compares each policy with itself: it is 1
+# in every step, never leaves the clip, and the minimum has nothing to choose. What is left is
+# a plain policy gradient, sixteen times over on the same eight answers, as if they had been
+# drawn anew each time.
+
+# %% trap="14.4" role="why"
+now = torch.eye(6)                        # step t works on policy t
+old = torch.zeros(6, 6)
+old[:, 0] = 0.4                           # the one that drew
+draw_grids({"kept from the sampling": torch.maximum(now, old),
+            "computed anew": now},
+           captions={"kept from the sampling": "pale: taken for old"},
+           marks={"computed anew": now.bool()},
+           legend="worked on, and taken for old at the same time",
+           rows="inner steps", columns="policies, the first one drew",
+           title="Anew, each policy is compared with itself",
+           alt="Two grids of six inner steps by six policies. In both the "
+               "policy of the step is filled, on the diagonal. On the left "
+               "the first policy is pale in each step: it counts as old. "
+               "On the right the diagonal itself is crossed: what is "
+               "worked on counts as old.")
+
+# %% [markdown] trap="14.4" role="repair"
+# So the log-probabilities are noted once, at the sampling, before the first step:
+
+# %% trap="14.4" role="repair"
+def inner_steps_kept(policy, answers, adv, steps=16, rate=2.0):
+    """The policies on the way, the first included."""
+    logits, way = policy.clone().requires_grad_(), [policy]
+    old = policy.gather(1, answers)       # of the policy that drew
+    for _ in range(steps):
+        now = logits.log_softmax(-1).gather(1, answers)
+        logits, policy = climb(logits, clipped(now, old, adv), rate)
+        way.append(policy)
+    return way
+
+kept_way = inner_steps_kept(start, answers, adv)
+
+# %% trap="14.4" role="repair"
+plot_lines(range(1, 17), {
+    "anew": [kl(start, p) for p in way[1:]],
+    "kept": [kl(start, p) for p in kept_way[1:]]},
+    title="The first step is the same, the others are not",
+    xlabel="inner steps", ylabel="KL to the policy that drew, nats",
+    logy=True,
+    alt="Two curves over sixteen inner steps on a logarithmic axis. They "
+        "start at one point. With the log-probabilities kept the curve "
+        "is soon flat; with those computed anew it rises on and on.")
+
+# %% trap="14.4" role="repair"
+claim("KL of the round, computed anew over kept",
+      kl(start, way[-1]) / kl(start, kept_way[-1]), above=15)
+
+# %% [markdown] trap="14.4" role="repair"
+# Look at the first step: there both are the same. Before it the policy *is* the one that drew,
+# so a ratio of 1 is right, and its gradient is the plain one. A trainer that takes one inner
+# step a draw, as GRPO does by default in trl, shows ratio 1 and nothing clipped for ever, and
+# nothing is wrong with it:
+
+# %% trap="14.4" role="repair"
+claim("largest difference after the first inner step, anew and kept",
+      (way[1] - kept_way[1]).abs().max(), below=1e-5)
+
+# %% [markdown] trap="14.4" role="more" topics="rounds of one step · does it cost reward? · a forgotten temperature · one ratio an answer"
+# Does the fault cost reward? With one inner step a round it changes nothing. At a small rate it
+# earns more: every step pushes on, where the clip stops. At the rate of this trap eight noisy
+# rewards decide alone: after ten rounds the faulty policy has all but settled on one answer a
+# prompt, and there it stays. The kept one still learns, and with most seeds it ends higher:
+
+# %% trap="14.4" role="more" tags=["plumbing"]
+def trained(inner, times=10, **how):
+    """The policy after some rounds; both ways meet the same chances."""
+    torch.manual_seed(SEED + 1)
+    policy = start
+    for _ in range(times):
+        policy = inner(policy, *sample(policy), **how)[-1]
+    return policy
+
+def entropy(policy):
+    """Nats, mean over prompts."""
+    return -(policy.exp() * policy).sum(-1).mean()
+
+(single, single_kept, small, small_kept, large, large_kept, late,
+ late_kept) = (
+    trained(inner, **how)
+    for how in ({"steps": 1}, {"rate": 0.1}, {}, {"times": 100})
+    for inner in (inner_steps, inner_steps_kept))
+print(f"reward after 10 rounds: anew {earned(large):.2f}, "
+      f"kept {earned(large_kept):.2f}; after 100: anew "
+      f"{earned(late):.2f}, kept {earned(late_kept):.2f}")
+
+# %% trap="14.4" role="more"
+claim("ten rounds of one step: largest difference, anew and kept",
+      (single.exp() - single_kept.exp()).abs().max(), below=1e-4)
+claim("ten rounds at a small rate: reward, anew minus kept",
+      earned(small) - earned(small_kept), above=0)
+claim("ten rounds: entropy of the policy, anew", entropy(large), below=0.45)
+claim("ten rounds: entropy of the policy, kept", entropy(large_kept),
+      above=0.45)
+
+# %% [markdown] trap="14.4" role="more"
+# The old log-probability belongs to the distribution that was drawn from, temperature and all
+# (trap 13.8). Draw at 0.6 and score at 1, and most ratios are outside the clip before the
+# first step, while their mean looks right. So both are scored at 0.6.
+
+# %% trap="14.4" role="more"
+hot = (start / 0.6).log_softmax(-1)
+picked = draw(hot, 512)
+ratio = (start - hot).gather(1, picked).exp()
+
+# %% trap="14.4" role="more"
+claim("drawn at 0.6, scored at 1: mean ratio", ratio.mean(), expected=1,
+      within=0.1)
+claim("drawn at 0.6, scored at 1: share outside the clip",
+      ((ratio - 1).abs() > 0.2).float().mean(), above=0.5)
+
+# %% [markdown] trap="14.4" role="more"
+# In a language model the ratio is one of a token. The product over an answer leaves the clip
+# by its length alone. (GSPO takes one ratio an answer on purpose. It is the geometric mean over
+# its tokens, which stays near 1, so its clip is far narrower.)
+
+# %% trap="14.4" role="exercise" points=3 difficulty=2 minutes=12
+def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
+               adv: torch.Tensor, eps: float) -> torch.Tensor:
+    """PPO's loss of one inner step, a scalar: minus the mean, over all
+    tokens, of the smaller of ratio * advantage and clipped ratio *
+    advantage.
+
+    A token's ratio says how many times as likely it is now as when it was
+    drawn; clipped, it stays between 1 - eps and 1 + eps. logp,
+    logp_sampled: (N, T), its log-probability now and then. adv: (N,), the
+    advantage of each answer. In the first inner step after a draw every
+    ratio is 1, and the gradient is that of adv * logp. Gradients flow to
+    logp alone, even if logp_sampled or adv come with a graph. All are
+    float32 or all float64, and so is the loss. Nothing handed over changes.
+
+    Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps
+    0.2: -2.2, and the gradient at logp is [[-1., 0.]].
+    """
+    # BEGIN SOLUTION
+    ratio = (logp - logp_sampled.detach()).exp()
+    gain = adv.detach()[:, None]
+    return -torch.minimum(ratio * gain,
+                          ratio.clamp(1 - eps, 1 + eps) * gain).mean()
+    # END SOLUTION
+
+# %% [markdown] trap="14.4" role="hint"
+# 1. The ratio is exp(now - then). Then is a constant: what was noted at the sampling, without its graph.
+# 2. The clip alone is not enough: a bad answer that has got likelier has to be pushed back, however far it is. That is what the minimum is for.
+# 3. `adv[:, None]` gives each token the advantage of its answer.
+
+# %% [markdown] trap="14.4" role="keep"
+# **Keep:** a ratio of 1 is right in the first step after a draw, and a fault from the second
+# on; old is the policy that drew, not the last one. **In your own code:** print the largest
+# distance of a ratio from 1 for each inner step: near 0 in the first, more in the later ones.
+# **Source:** [Schulman et al. 2017, "Proximal Policy Optimization
+# Algorithms"](https://arxiv.org/abs/1707.06347). **Seen in the wild:**
+# [tensorforce/tensorforce 312](https://github.com/tensorforce/tensorforce/issues/312): the
+# ratio is exactly 1 in the later steps, too. Reported, and right with one inner step:
+# [huggingface/trl 3757](https://github.com/huggingface/trl/issues/3757).
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. DPO has run for a thousand steps, and its loss is 0.6931 at each of them. The weights**
+#
+# - [ ] have not changed: a loss that stands still has no gradient :: It may have one: if the reference runs along, each pair pulls with half of beta.
+# - [x] may have gone anywhere :: If the reference runs along, each step pushes, and nothing holds.
+# - [ ] are those of the best policy :: There the margins are not zero, and the loss is below log 2.
+
+# %% [markdown] role="quiz"
+# **2. Rewards lie round by round: first answers of all prompts, then second ones. There are as many prompts as rounds. `rewards.view(-1, rounds)` gives groups of**
+#
+# - [ ] one prompt each: the numbers agree :: The shape is the same, and its rows are rounds.
+# - [ ] mixed size :: All have the same size; the shape does not tell them apart.
+# - [x] one answer to each prompt :: Neighbours in the list are different prompts.
+
+# %% [markdown] role="quiz"
+# **3. The mean of log policy minus log reference over drawn answers is added to the loss, and the KL does not change. You**
+#
+# - [ ] take a larger beta :: Ten times nothing is nothing: its mean gradient is zero.
+# - [x] take half the square of each answer's log-ratio :: Its mean gradient is that of the KL.
+# - [ ] turn its sign :: Zero has no sign.
+
+# %% [markdown] role="quiz"
+# **4. A trainer takes four inner steps on each draw. Its log shows a ratio of exactly 1 in all four. That is**
+#
+# - [ ] right: the policy moves slowly :: At any rate that shows in the weights, the ratio is not exactly 1 from the second step on.
+# - [ ] right: the clip holds it there :: The clip cuts the objective off at 0.8 and 1.2; it holds no ratio.
+# - [x] a fault from the second step on :: The old log-probabilities are computed anew, and nothing is clipped.
+
+# %% [markdown] role="quiz"
+# **5. Under the reference two answers are equally likely. One has a reward that is higher by 1. With half the beta the best policy's odds between them are**
+#
+# - [ ] twice as high :: They are exp(1 / beta) to one: beta stands in the exponent.
+# - [x] the square of what they were :: exp(2 / beta) is exp(1 / beta) times itself.
+# - [ ] the same: only the distance changes :: The distance changes because the odds do.
+
+# %% [markdown] role="quiz"
+# **6. The judge's reward rises from step to step, and so does the KL. The answers**
+#
+# - [x] may get worse all the while :: A judge errs somewhere, and what it overrates is worth many nats.
+# - [ ] get better: that is what is maximised :: What is maximised is the judge's opinion, less the price of the nats.
+# - [ ] stay as they were :: A KL that rises says that others are drawn.
+
+# %% [markdown] role="quiz"
+# **7. Of four answers to a prompt all are right, reward 1. Their advantages are**
+#
+# - [ ] 1 each: all are to be made likelier :: An advantage compares with the group, and the group's mean is 1.
+# - [x] 0 each: this group teaches nothing :: No answer is better than the others.
+# - [ ] not a number :: They would be, if nothing stood beside the standard deviation of 0.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: the reference and the logits
+#
+# DPO trains one model and asks a second one. With AdamW in mixed precision a weight of the
+# trained model takes 16 bytes: two for itself, two for its gradient, twelve for a copy in 32
+# bits and two moments. A weight of the reference takes two. And each model writes *logits*,
+# one number for each entry of the vocabulary at each token.
+#
+# **Before you run anything:** a policy of 8 billion weights, 8 answers of 1,024 tokens, a
+# vocabulary of 128,256, logits in 16 bits. Which is larger, the reference or what
+# `log_softmax` makes of the logits of one call? And how much of the latter is left if rows
+# are taken one at a time?
+
+# %% role="gpu"
+from dlsys_helpers.gpu import half_dtype
+
+def whole(logits, ids):
+    """Log-probabilities (B, T) of ids (B, T), over all rows at once."""
+    logp = logits.float().log_softmax(-1)
+    return logp.gather(-1, ids[..., None])[..., 0]
+
+def by_row(logits, ids):
+    """The same, one row at a time."""
+    return torch.stack([whole(z, i) for z, i in zip(logits, ids)])
+
+def batch_of(where, dtype, rows=8, size=1024, vocabulary=128_256):
+    """Logits (rows, size, vocabulary) and ids, as a reference gives."""
+    logits = torch.randn(rows, size, vocabulary, device=where, dtype=dtype)
+    return logits, torch.randint(vocabulary, (rows, size), device=where)
+
+# %% role="gpu"
+given = batch_of("meta", torch.bfloat16)
+peaks = {form.__name__: cost(lambda: form(*given)).peak / 1e9
+         for form in (whole, by_row)}
+plot_bars({"policy in training": 8 * 16, "reference": 8 * 2,
+           "logits": given[0].nbytes / 1e9,
+           "log_softmax, whole": peaks["whole"],
+           "log_softmax, by row": peaks["by_row"],
+           "what comes out": 8 * 1024 * 4 / 1e9},
+          xlabel="GB", title="Of all this, 33 kB come out",
+          alt="Bars in GB: a policy in training 128, its reference 16, "
+              "logits 2.1, log_softmax of all rows 8.4 and of one row 1.1, "
+              "the log-probabilities themselves nearly nothing.")
+
+# %% role="gpu"
+few = batch_of("cpu", torch.float32, rows=3, size=5, vocabulary=40)
+claim("GB of log_softmax, whole over by row",
+      peaks["whole"] / peaks["by_row"], above=6)
+claim("GB of the reference over those of log_softmax, whole",
+      16 / peaks["whole"], above=1.5)
+claim("log-probabilities, whole minus by row",
+      (whole(*few) - by_row(*few)).abs().max().item(), below=1e-5)
+
+# %% role="gpu"
+@gpu_result("14/logp", uses=[whole, by_row, batch_of],
+            columns=["form", "ms", "ms_low", "ms_high", "peak_gb"])
+def forms():
+    """Log-probabilities of 8 answers of 1,024 tokens, without gradient."""
+    logits, ids = batch_of("cuda", half_dtype("cuda"))
+    for form in (whole, by_row):
+        t = seconds(lambda: form(logits, ids), repeats=10, device="cuda")
+        yield {"form": form.__name__, "ms": t.median * 1e3,
+               "ms_low": t.low * 1e3, "ms_high": t.high * 1e3,
+               "peak_gb": peak_bytes(lambda: form(logits, ids)) / 1e9}
+
+# %% role="gpu"
+def over(column):
+    """By row over whole."""
+    return (forms.value(column, form="by_row")
+            / forms.value(column, form="whole"))
+
+answers_here = gpu_table(
+    datasheet(forms.device_name),
+    forms.asks("whole: peak beside the logits, GB",
+               round(peaks["whole"], 1),
+               lambda: forms.value("peak_gb", form="whole"), above=4),
+    forms.asks("by row over whole: peak memory",
+               round(peaks["by_row"] / peaks["whole"], 2),
+               lambda: over("peak_gb"), below=0.5),
+    forms.asks("by row over whole: time", 1, lambda: over("ms"), below=1.5))
+answers_here
+
+# %% [markdown] role="gpu"
+# **Keep:** a reference that stands still answers the same question the same way. So ask it
+# once, before training, and keep one number for each answer, the sum over its tokens: 8 bytes
+# a pair in place of 16 GB. With an adapter (LoRA) no second model is needed: the policy with its
+# adapter switched off is the reference. Where the reference has to be called, take the rows one
+# at a time. (For the policy this saves nothing: backward keeps all rows.)
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - The best policy is the start times $\exp(\text{reward} / \beta)$: know where you are going.
+# - The KL is what stands between a policy and the errors of its judge: plot it.
+# - What a loss compares with has to stand still.
+# - A group is the answers to one prompt, and its name travels with each of them.
+# - An estimate with the right value need not have the right gradient.
+# - Old is the policy that drew. A ratio of 1 is right in the first step after a draw.
+#
+# **Next:** take one of your own runs, and plot its KL to the first checkpoint beside its loss.

@@ -1,0 +1,343 @@
+"""Exercise 14.1, `dpo_loss`."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_checks.kit import floats, integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("14.1", "dpo_loss", seen=("weights", "calls", "beta", "training", "frozen"),
+              says="the loss")
+
+ex.promise("begins", "The loss of DPO for a policy whose training begins now.",
+           says=("the loss", "gradient at the"))
+ex.promise("logits", "policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a place "
+           "are those of the token behind it.", says=("the loss", "gradient at the"))
+ex.promise("each", "Returns a function loss(chosen, rejected), which is called at each step.",
+           says=("is not callable", "the loss", "gradient at the"))
+ex.promise("mask", "Both are pairs (ids, answer) with answer (B, T) bool, true at the tokens of "
+           "the answer and never at the first place; row by row they answer the same prompt.",
+           says=("the loss", "gradient at the"))
+ex.promise("sizes", "T may differ between the two, B between calls.",
+           cases=("other lengths", "other lengths, without pads", "two calls", "three calls"))
+ex.promise("mean", "The loss is the mean over rows of -log(sigmoid(beta * margin)), a scalar.",
+           says=("the loss", "gradient at the", "scalar outputs"))
+ex.promise("margin", "margin: by how much the log-probability of the chosen answer has grown since "
+           "dpo_loss was called, minus the same for the rejected one.",
+           says=("the loss", "gradient at the"))
+ex.promise("mode", "The policy runs in the mode that it is in, what it is compared with in "
+           "evaluation mode.", cases=("training mode", "training mode, first step"))
+ex.promise("finite", "It stays finite for margins of hundreds of nats.",
+           cases=("margins of hundreds", "margins of hundreds, wrong way"))
+ex.promise("flow", "Gradients flow to the policy as it is now.",
+           says=("gradient at the", "led to"))
+ex.promise("left", "Its weights, their requires_grad and its mode stay as they are.",
+           says=("of the policy",))
+ex.promise("example", "Example: at the first step of a policy in evaluation mode: 0.6931.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    whole, between = integers(g), floats(g)
+
+    def pair(rows, size, tokens, prompt, lengths, front=0):
+        """ids and mask: a prompt of this length, then answers of these lengths, pads around."""
+        ids = torch.randint(tokens, (rows, size), generator=g)
+        at = torch.arange(size)
+        ends = torch.tensor(lengths)[:, None] + front + prompt
+        return ids, (at >= front + prompt) & (at < ends)
+
+    def one(name, steps=1, *, rows=3, tokens=7, size=2.0, move=0.7, beta=None, training=False,
+            frozen=False, other=0, front=0, full=False, two=False, tiny=False):
+        start = [size * torch.randn(n, tokens, generator=g) for n in (tokens, tokens)]
+        weights, calls = [start], []
+        for step in range(steps):
+            weights.append([w + move * torch.randn(w.shape, generator=g) for w in start])
+            n, prompt, longest = rows + step, whole(1, 4), whole(4, 7)
+            both = []
+            for extra in (0, other):
+                top = 1 if tiny else longest
+                lengths = [top + extra if full else whole(1, top + extra + 1) for _ in range(n)]
+                both.append(pair(n, front + prompt + longest + extra, tokens, prompt, lengths,
+                                 front))
+            ids = both[1][0]
+            ids[:, :front + prompt] = both[0][0][:, :front + prompt]
+            if two:
+                for _, mask in both:
+                    mask[:, -1] = True
+                    mask[:, front + prompt] = True
+                    mask[:, front + prompt + 1] = False
+            calls.append(both)
+        return name, {"weights": weights, "calls": calls, "training": training, "frozen": frozen,
+                      "beta": between(0.05, 0.4) if beta is None else beta}
+
+    far = one("margins of hundreds", size=1.0, move=60.0, beta=1.0, rows=4, full=True)
+    back = one("margins of hundreds, wrong way", size=1.0, move=90.0, beta=2.0, rows=5, full=True)
+    example = one("the example", move=0.0, beta=0.1)
+    first = one("training mode, first step", move=0.0, training=True, beta=0.5)
+    return [one("a step"), one("one row", rows=1), one("many rows", rows=9),
+            one("trained far away", move=3.0), one("two calls", 2), one("three calls", 3),
+            one("pads behind", rows=5), one("pads in front", front=3, rows=4),
+            one("other lengths", other=3), one("other lengths, without pads", other=2, full=True),
+            one("an answer in two parts", two=True), one("one token", tiny=True),
+            one("two tokens to choose from", tokens=2), one("a small beta", beta=0.01, move=2.0),
+            one("a large beta", beta=3.0), one("training mode", training=True, beta=0.5),
+            first, one("a frozen weight", frozen=True), far, back, example]
+
+
+@ex.act
+def act(fn, weights, calls, beta, training, frozen):
+    class Letters(nn.Module):
+        """Logits from the last token and the first one; other ones in training mode."""
+
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Parameter(weights[0][0].clone())
+            self.first = nn.Parameter(weights[0][1].clone(), requires_grad=not frozen)
+
+        def forward(self, ids):
+            logits = self.last[ids] + self.first[ids[:, :1]]
+            return 0.5 * logits if self.training else logits
+
+    policy = Letters().train(training)
+    loss = fn(policy, beta)
+    found = {"values": [], "last": [], "first": [], "moved": 0, "mode": 0, "trained": 0}
+    for (last, first), ((ids, answer), (others, rejected)) in zip(weights[1:], calls):
+        with torch.no_grad():
+            policy.last.copy_(last)
+            policy.first.copy_(first)
+        policy.zero_grad()
+        value = loss((ids.clone(), answer.clone()), (others.clone(), rejected.clone()))
+        value.backward()
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad.clone()
+                 for p in (policy.last, policy.first)]
+        found["values"].append(value.detach())
+        found["last"].append(grads[0])
+        found["first"].append(grads[1])
+        found["moved"] += int((policy.last.detach() != last).sum()
+                              + (policy.first.detach() != first).sum())
+        found["mode"] += int(policy.training != training)
+        found["trained"] += int(not policy.last.requires_grad) + int(
+            policy.first.requires_grad == frozen)
+    return found
+
+
+@ex.law
+def law(out, weights, calls, beta, training, frozen):
+    expect_parts(out, "values", "last", "first", "moved", "mode", "trained")
+    expect_equal("weights of the policy that changed", out["moved"], 0, "A loss changes none.")
+    expect_equal("mode of the policy: times it was another one", out["mode"], 0,
+                 "eval() on the copy, not on the policy.")
+    expect_equal("requires_grad of the policy: weights where it changed", out["trained"], 0,
+                 "Only what the policy is compared with takes no gradient.")
+    for name in ("values", "last", "first"):
+        expect_length(name, out[name], len(calls))
+    for step, (now, pairs) in enumerate(zip(weights[1:], calls)):
+        value, slopes = by_hand(weights[0], now, pairs, beta, training)
+        look = f"call {step + 1}, beta {beta:.3g}."
+        expect_close("the loss", out["values"][step], value.float(), rtol=2e-4, atol=2e-5,
+                     look=look)
+        for name, slope in zip(("last", "first"), slopes):
+            wanted = torch.zeros_like(slope) if frozen and name == "first" else slope
+            expect_close(f"gradient at the weights {name!r}", out[name][step], wanted.float(),
+                         rtol=1e-3, atol=1e-5 * max(1.0, beta), look=look)
+
+
+def by_hand(start, now, pairs, beta, training):
+    """The loss and its gradients in float64, token by token; no autograd."""
+    now, start = ([w.double() for w in tables] for tables in (now, start))
+    scale = 0.5 if training else 1.0
+    slopes, total = [torch.zeros_like(w) for w in now], torch.zeros((), dtype=torch.float64)
+    rows = len(pairs[0][0])
+    for row in range(rows):
+        margin, steps = 0.0, []
+        for sign, (ids, answer) in zip((1.0, -1.0), pairs):
+            for at in answer[row].nonzero().flatten().tolist():
+                token, before, head = (int(ids[row, k]) for k in (at, at - 1, 0))
+                new = (scale * (now[0][before] + now[1][head])).log_softmax(-1)
+                old = (start[0][before] + start[1][head]).log_softmax(-1)
+                margin = margin + sign * (new[token] - old[token])
+                slope = -new.exp()
+                slope[token] += 1.0
+                steps.append((before, head, sign * scale * slope))
+        total = total + F.softplus(-beta * margin) / rows
+        pull = -beta * torch.sigmoid(-beta * margin) / rows
+        for before, head, slope in steps:
+            slopes[0][before] += pull * slope
+            slopes[1][head] += pull * slope
+    return total, slopes
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def summed(model, ids, answer, first=1, mean=False):
+    """Log-probability (B,) of an answer: the sum over its tokens, or their mean."""
+    each = model(ids)[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    mask = answer[:, first:each.shape[1] + first].to(each.dtype)
+    return (each * mask).sum(-1) / (mask.sum(-1).clamp(min=1) if mean else 1)
+
+
+@not_an_answer
+def made(policy, beta, *, keep=lambda policy: copy.deepcopy(policy).eval(), logp=summed, sign=1.0,
+         squash=lambda margin: -F.logsigmoid(margin), gather=lambda losses: losses.mean()):
+    """The right answer with its pieces as options."""
+    reference = keep(policy)
+
+    def loss(chosen, rejected):
+        with torch.no_grad():
+            old = logp(reference, *chosen) - logp(reference, *rejected)
+        new = logp(policy, *chosen) - logp(policy, *rejected)
+        return gather(squash(sign * beta * (new - old)))
+
+    return loss
+
+
+@not_an_answer
+def parts(policy, beta, *, of):
+    """A loss whose margin is made `of` beta and the four log-probabilities."""
+    before = copy.deepcopy(policy).eval()
+
+    def loss(chosen, rejected):
+        scores = [summed(model, *pair) for model in (policy, before) for pair in (chosen, rejected)]
+        return -F.logsigmoid(of(beta, *scores[:2], *(s.detach() for s in scores[2:]))).mean()
+
+    return loss
+
+
+# https://github.com/YiyangZhou/POVID/issues/11
+ex.wrong("the policy as its own reference", made, breaks="begins",
+         keep=lambda policy: policy)
+ex.wrong("a shallow copy, which shares the weights", made, breaks=("begins", "margin"),
+         keep=lambda policy: copy.copy(policy).eval())
+ex.wrong("no reference at all", lambda policy, beta: lambda chosen, rejected: -F.logsigmoid(
+    beta * (summed(policy, *chosen) - summed(policy, *rejected))).mean(),
+    breaks=("margin", "example"))
+
+
+@ex.wrong("a copy made at the first call", breaks=("begins", "margin"))
+def late(policy, beta):
+    kept = []
+
+    def loss(chosen, rejected):
+        if not kept:
+            kept.append(made(policy, beta))
+        return kept[0](chosen, rejected)
+
+    return loss
+
+
+@ex.wrong("a reference renewed after each step", breaks=("each", "margin"))
+def renewed(policy, beta):
+    kept = [made(policy, beta)]
+
+    def loss(chosen, rejected):
+        value = kept[0](chosen, rejected)
+        kept[0] = made(policy, beta)
+        return value
+
+    return loss
+
+
+# https://github.com/jingyaogong/minimind/issues/298
+ex.wrong("the mean over the tokens of an answer", made, breaks=("margin", "mean"),
+         logp=lambda model, ids, answer: summed(model, ids, answer, mean=True))
+ex.wrong("the mean over all places", made, breaks=("margin", "mean"),
+         logp=lambda model, ids, answer: summed(model, ids, answer) / ids.shape[1])
+ex.wrong("pads summed with the answer", made, breaks="mask",
+         logp=lambda model, ids, answer: summed(model, ids, torch.ones_like(answer)))
+ex.wrong("the mask not shifted with the logits", made, breaks=("mask", "logits"),
+         logp=lambda model, ids, answer: summed(model, ids, answer, first=0))
+ex.wrong("the logits not shifted", made, breaks="logits",
+         logp=lambda model, ids, answer: (model(ids).log_softmax(-1).gather(-1, ids[..., None])[
+             ..., 0] * answer).sum(-1))
+ex.wrong("the first token of the answer left out", made, breaks=("mask", "margin"),
+         logp=lambda model, ids, answer: summed(
+             model, ids, answer & (answer.cumsum(1) > 1)))
+ex.wrong("logits in place of log-probabilities", made, breaks="margin",
+         logp=lambda model, ids, answer: (model(ids)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+                                          * answer[:, 1:]).sum(-1))
+ex.wrong("the sign of the margin", made, breaks=("margin", "mean"), sign=-1.0)
+ex.wrong("the sign of the loss", made, breaks=("mean", "example"), squash=F.logsigmoid)
+ex.wrong("beta left out", lambda policy, beta: made(policy, 1.0), breaks="mean")
+ex.wrong("divided by beta", lambda policy, beta: made(policy, 1 / beta), breaks="mean")
+ex.wrong("beta on the policy's side alone", parts, breaks=("mean", "example"),
+         of=lambda beta, good, bad, good_before, bad_before: beta * (good - bad) - (
+             good_before - bad_before))
+ex.wrong("beta times the loss", lambda policy, beta: made(
+    policy, 1.0, gather=lambda losses: beta * losses.mean()), breaks=("mean", "example"))
+ex.wrong("the sum over rows", made, breaks=("mean", "example"), gather=lambda losses: losses.sum())
+ex.wrong("one loss a row", made, breaks="mean", says="led to", gather=lambda losses: losses)
+ex.wrong("the sigmoid of the mean margin", made, breaks="mean", squash=lambda margin: -F.logsigmoid(
+    margin.mean()))
+ex.wrong("the logarithm of a sigmoid", made, breaks="finite",
+         squash=lambda margin: -torch.log(torch.sigmoid(margin)))
+ex.wrong("a small number in the logarithm", made, breaks="finite",
+         squash=lambda margin: -torch.log(torch.sigmoid(margin) + 1e-8))
+ex.wrong("a margin cut at 20", made, breaks="finite",
+         squash=lambda margin: -F.logsigmoid(margin.clamp(-20, 20)))
+ex.wrong("the hinge in place of the logistic loss", made, breaks=("mean", "example"),
+         squash=lambda margin: F.relu(1 - margin))
+ex.wrong("the copy in the policy's mode", made, breaks="mode", keep=copy.deepcopy)
+ex.wrong("the policy put into evaluation mode", made, breaks="left",
+         keep=lambda policy: copy.deepcopy(policy.eval()))
+ex.wrong("both in training mode", lambda policy, beta: made(policy.train(), beta,
+                                                            keep=copy.deepcopy),
+         breaks=("left", "mode", "example"))
+ex.wrong("the policy's own weights frozen, too", made, breaks=("left", "flow"), says="",
+         keep=lambda policy: copy.deepcopy(policy.requires_grad_(False)).eval())
+ex.wrong("chosen and rejected exchanged in the reference", parts, breaks=("margin", "example"),
+         of=lambda beta, good, bad, good_before, bad_before: beta * (
+             good - bad - bad_before + good_before))
+ex.wrong("the loss without its gradient", made, breaks="flow", says="gradient at the",
+         gather=lambda losses: losses.mean().detach().requires_grad_())
+ex.wrong("no gradient through the rejected answer", parts, breaks="flow", says="gradient at the",
+         of=lambda beta, good, bad, good_before, bad_before: beta * (
+             good - bad.detach() - good_before + bad_before))
+ex.wrong("a loss and not a function", lambda policy, beta: torch.tensor(0.6931), says="led to",
+         breaks="each")
+
+
+@ex.wrong("a mask of the first call, used again", breaks="sizes", says="")
+def first_mask(policy, beta):
+    loss, kept = made(policy, beta), []
+
+    def with_mask(chosen, rejected):
+        kept.append((chosen[1], rejected[1]))
+        rows = len(kept[0][0])
+        return loss((chosen[0][:rows, :kept[0][0].shape[1]], kept[0][0][:, :chosen[0].shape[1]]),
+                    (rejected[0][:rows, :kept[0][1].shape[1]],
+                     kept[0][1][:, :rejected[0].shape[1]]))
+
+    return with_mask
+
+
+@ex.wrong("both answers cut to the shorter one", breaks="sizes")
+def cut_short(policy, beta):
+    loss = made(policy, beta)
+
+    def shorter(chosen, rejected):
+        n = min(chosen[0].shape[1], rejected[0].shape[1])
+        return loss(*((ids[:, :n], answer[:, :n]) for ids, answer in (chosen, rejected)))
+
+    return shorter
+
+
+@ex.wrong("the chosen answer's mask for both", breaks=("mask", "sizes"), says="")
+def one_mask(policy, beta):
+    loss = made(policy, beta)
+
+    def masked(chosen, rejected):
+        n, m = chosen[0].shape[1], rejected[0].shape[1]
+        mask = F.pad(chosen[1], (0, max(0, m - n)))[:, :m]
+        return loss(chosen, (rejected[0], mask))
+
+    return masked

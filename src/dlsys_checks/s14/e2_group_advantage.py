@@ -1,0 +1,231 @@
+"""Exercise 14.2, `group_advantage`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_checks.kit import integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("14.2", "group_advantage", seen=("rewards", "prompt_ids"), says="advantages")
+
+ex.promise("among", "How each answer did among the answers to the same prompt.",
+           says=("advantages",))
+ex.promise("rewards", "rewards: (N,) float32.", says=("advantages",))
+ex.promise("ids", "prompt_ids: (N,) int64, any numbers;",
+           cases=("ids below 0", "large ids", "ids with gaps"))
+ex.promise("group", "a group is all answers with one id, wherever they stand,",
+           says=("advantages",))
+ex.promise("unequal", "and groups may differ in size.",
+           cases=("unequal groups", "unequal groups, mixed", "a large group and small ones",
+                  "one id comes back", "alone among others", "ids below 0",
+                  "a group of equal rewards"))
+ex.promise("advantage", "The advantage of an answer is its reward minus the mean of its group, "
+           "divided by the standard deviation of its group (with n - 1) plus 1e-4.",
+           says=("advantages",))
+ex.promise("alone", "It is 0 for an answer that is alone in its group,",
+           cases=("alone among others", "each alone", "one answer"))
+ex.promise("equal", "and for all of a group whose rewards are equal.",
+           cases=("equal rewards", "a group of equal rewards"))
+ex.promise("form", "Returns (N,) float32, in the order of rewards.",
+           says=("shape of the", "dtype of the", "type of the", "advantages"))
+ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
+ex.promise("example", "Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2]: "
+           "[-0.7071, -0.7070, 0.7071, 0.7070].", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    whole = integers(g)
+
+    def one(name, ids, *, level=3.0, size=1.0, rewards=None, shift=0.0):
+        ids = torch.as_tensor(ids)
+        if rewards is None:
+            names, of = ids.unique(return_inverse=True)
+            rewards = shift + level * torch.randn(len(names), generator=g)[of]
+            rewards = rewards + size * torch.randn(len(ids), generator=g)
+        return name, {"rewards": rewards, "prompt_ids": ids}
+
+    def mixed(ids):
+        return ids[torch.randperm(len(ids), generator=g)]
+
+    k, n = whole(3, 6), whole(3, 6)
+    if k == n:
+        n += 1
+    prompts = torch.randperm(20, generator=g)[:k]
+    sizes = torch.tensor([whole(2, 4), whole(5, 8), whole(2, 4), whole(8, 10)])
+    apart = torch.tensor([5, 3, 9, 2]).repeat_interleave(sizes)
+    half = torch.cat([torch.full((4,), 0.5), torch.randn(5, generator=g)])
+    half_ids = torch.tensor([1, 1, 1, 1, 0, 0, 0, 0, 0])
+    order = torch.randperm(9, generator=g)
+    return [one("round by round", prompts.repeat(n)),
+            one("prompt by prompt", prompts.repeat_interleave(n)),
+            one("mixed", mixed(prompts.repeat(n))),
+            one("mixed, many prompts", mixed(torch.arange(30).repeat(3))),
+            one("one id comes back", [4, 4, 1, 1, 1, 4, 4, 6, 6, 4]),
+            one("groups of two", mixed(prompts.repeat(2))),
+            one("one group", torch.full((n,), 3)),
+            one("unequal groups", apart), one("unequal groups, mixed", mixed(apart)),
+            one("a large group and small ones", mixed(torch.tensor([0] * 40 + [1, 1, 2, 2]))),
+            one("alone among others", [3, 8, 3, 5, 3, 8]), one("each alone", [2, 0, 1]),
+            one("one answer", [0]),
+            one("ids below 0", mixed(torch.tensor([-1, -1, -1, -2, -2, -2, 0, 0, 1, 1]))),
+            one("large ids", mixed(torch.tensor([2**40, 2**40 + 1, 2**32, 7]).repeat(3))),
+            one("ids with gaps", mixed(torch.tensor([100, 3, 57]).repeat(n))),
+            one("rewards below 0", mixed(prompts.repeat(n)), shift=-20.0),
+            one("large rewards", mixed(prompts.repeat(n)), shift=500.0, size=20.0),
+            one("small rewards", mixed(prompts.repeat(n)), level=0.01, size=0.001),
+            one("tiny differences", prompts.repeat(n), level=0.001, size=2e-5),
+            one("equal rewards", prompts.repeat(n), rewards=torch.ones(k * n)),
+            one("a group of equal rewards", half_ids[order], rewards=half[order]),
+            one("rewards of 0 and 1", mixed(prompts.repeat(8)), rewards=(torch.rand(
+                8 * k, generator=g) < 0.4).float()),
+            one("the example", [7, 2, 7, 2], rewards=torch.tensor([1.0, 5.0, 3.0, 6.0]))]
+
+
+@ex.act
+def act(fn, rewards, prompt_ids):
+    mine, ids = rewards.clone(), prompt_ids.clone()
+    found = fn(mine, ids)
+    moved = int((mine != rewards).sum() + (ids != prompt_ids).sum())
+    return {"found": found, "moved": moved}
+
+
+@ex.law
+def law(out, rewards, prompt_ids):
+    expect_parts(out, "found", "moved")
+    expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
+    members = {}
+    for at, name in enumerate(prompt_ids.tolist()):
+        members.setdefault(name, []).append(at)
+    wanted = torch.zeros(len(rewards), dtype=torch.float64)
+    for places in members.values():
+        group = [float(rewards[at]) for at in places]
+        mean = sum(group) / len(group)
+        if len(group) > 1:
+            spread = (sum((r - mean) ** 2 for r in group) / (len(group) - 1)) ** 0.5
+            for at, r in zip(places, group):
+                wanted[at] = (r - mean) / (spread + 1e-4)
+    sizes = sorted({len(places) for places in members.values()})
+    expect_close("advantages", out["found"], wanted.float(), rtol=2e-3, atol=2e-3,
+                 look=f"{len(members)} groups of {', '.join(map(str, sizes))} answers.")
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def made(rewards, prompt_ids, *, ids=lambda ids: ids, centre=lambda group: group.mean(),
+         spread=lambda group: group.std(), plus=1e-4, least=2, to=lambda found: found):
+    """The right answer with its pieces as options."""
+    found, names = torch.zeros_like(rewards), ids(prompt_ids)
+    for name in names.unique():
+        mine = names == name
+        group = rewards[mine]
+        if len(group) >= least:
+            found[mine] = (group - centre(group)) / (spread(group) + plus)
+    return to(found)
+
+
+@not_an_answer
+def cut(rewards, size):
+    """Advantages in chunks of this size, one behind the other."""
+    return torch.cat([(part - part.mean()) / (part.std(correction=len(part) > 1) + 1e-4)
+                      for part in rewards.split(size)])
+
+
+# https://github.com/StarsfieldAI/R1-V/issues/67
+ex.wrong("neighbours for a group, as many as the first prompt has", lambda rewards, prompt_ids: cut(
+    rewards, int((prompt_ids == prompt_ids[0]).sum())), breaks="group")
+ex.wrong("rounds for a group: one answer of each prompt", lambda rewards, prompt_ids: cut(
+    rewards, len(prompt_ids.unique())), breaks=("group", "among"))
+# https://github.com/XU-YIJIE/grpo-flat/issues/2
+ex.wrong("the whole batch for a group", lambda rewards, prompt_ids: cut(rewards, len(rewards)),
+         breaks="among")
+ex.wrong("laid out round by round, whatever the ids", lambda rewards, prompt_ids, ids=None: made(
+    rewards, torch.arange(len(rewards)) % len(prompt_ids.unique())), breaks=("group", "unequal"))
+ex.wrong("a new group wherever the id changes", made, breaks=("group", "among"),
+         ids=lambda ids: torch.cat([torch.zeros(1, dtype=torch.long),
+                                    (ids[1:] != ids[:-1]).cumsum(0)]))
+
+
+@ex.wrong("sorted by prompt, and left in that order", breaks=("group", "form"))
+def left_sorted(rewards, prompt_ids):
+    order = prompt_ids.argsort(stable=True)
+    return made(rewards[order], prompt_ids[order])
+
+
+@ex.wrong("the same size for all groups", breaks="unequal", says="")
+def one_size(rewards, prompt_ids):
+    order, groups = prompt_ids.argsort(stable=True), len(prompt_ids.unique())
+    size = len(rewards) // groups
+    found = torch.zeros_like(rewards)
+    found[order[:size * groups]] = made(rewards[order[:size * groups]],
+                                        torch.arange(groups).repeat_interleave(size))
+    return found
+
+
+@ex.wrong("the mean of the group, the standard deviation of the batch", breaks="advantage")
+def batch_spread(rewards, prompt_ids):
+    whole = rewards.std(correction=int(len(rewards) > 1))
+    return made(rewards, prompt_ids, spread=lambda group: whole)
+
+
+ex.wrong("not divided by the standard deviation", made, breaks=("advantage", "example"),
+         spread=lambda group: torch.ones(()), plus=0.0)
+ex.wrong("the standard deviation with n", made, breaks=("advantage", "example"),
+         spread=lambda group: group.std(correction=0))
+ex.wrong("divided by the variance", made, breaks="advantage", spread=lambda group: group.var())
+ex.wrong("nothing added to the standard deviation", made, breaks=("equal", "advantage"), plus=0.0)
+ex.wrong("ranks in place of rewards", lambda rewards, prompt_ids: made(
+    rewards.argsort().argsort().float(), prompt_ids), breaks="rewards")
+ex.wrong("1e-8 added in place of 1e-4", made, breaks="advantage", plus=1e-8)
+ex.wrong("1e-2 added in place of 1e-4", made, breaks=("advantage", "example"), plus=1e-2)
+ex.wrong("the square root of the variance plus 1e-4", made, breaks="advantage", plus=0.0,
+         spread=lambda group: (group.var() + 1e-4).sqrt())
+ex.wrong("not a number where an answer is alone", made, breaks="alone", least=1,
+         spread=lambda group: ((group - group.mean()).square().sum() / (len(group) - 1)).sqrt())
+ex.wrong("the reward itself where an answer is alone", made, breaks="alone", least=1,
+         centre=lambda group: group.mean() * (len(group) > 1),
+         spread=lambda group: group.std() if len(group) > 1 else torch.ones(()))
+ex.wrong("groups of fewer than three left out", made, breaks=("advantage", "example"), least=3)
+ex.wrong("the mean left in", made, breaks=("advantage", "example"),
+         centre=lambda group: torch.zeros(()))
+ex.wrong("the median in place of the mean", made, breaks=("advantage", "example"),
+         centre=lambda group: group.median())
+ex.wrong("the best of the group taken off", made, breaks=("advantage", "example"),
+         centre=lambda group: group.amax())
+ex.wrong("the mean of the others taken off", made, breaks=("advantage", "example"),
+         centre=lambda group: (group.sum() - group) / (len(group) - 1))
+ex.wrong("the sign turned round", made, breaks=("advantage", "example"), to=lambda found: -found)
+ex.wrong("clipped to one standard deviation", made, breaks="advantage",
+         to=lambda found: found.clamp(-1, 1))
+ex.wrong("one number a group", lambda rewards, prompt_ids: torch.stack(
+    [rewards[prompt_ids == name].mean() for name in prompt_ids.unique()]), breaks="form",
+    says="shape of the")
+ex.wrong("a table of groups and answers", lambda rewards, prompt_ids: made(
+    rewards, prompt_ids)[None], breaks="form", says="shape of the")
+ex.wrong("float64", made, breaks="form", says="dtype of the", to=lambda found: found.double())
+ex.wrong("a list", made, breaks="form", says="type of the", to=lambda found: found.tolist())
+ex.wrong("ids taken for places from 0 on", lambda rewards, prompt_ids: sum(
+    torch.where(prompt_ids == name, made(rewards, prompt_ids), 0.0)
+    for name in range(len(prompt_ids.unique()))) + torch.zeros_like(rewards), says="advantages",
+    breaks=("ids", "among"))
+ex.wrong("ids below 0 taken for pads", lambda rewards, prompt_ids: made(rewards, prompt_ids) * (
+    prompt_ids >= 0), breaks="ids")
+ex.wrong("ids cut to 32 bits", lambda rewards, prompt_ids: made(
+    rewards, prompt_ids.to(torch.int32)), breaks="ids")
+
+
+@ex.wrong("written into the rewards", breaks="left")
+def in_place(rewards, prompt_ids):
+    rewards.copy_(made(rewards, prompt_ids))
+    return rewards
+
+
+@ex.wrong("rewards sorted in place", breaks="left")
+def sorted_in_place(rewards, prompt_ids):
+    found = made(rewards, prompt_ids)
+    rewards.copy_(rewards.sort(descending=True).values + 1.0)
+    return found

@@ -1,0 +1,194 @@
+"""Exercise 14.3, `kl_term`."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+from dlsys_checks.kit import integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("14.3", "kl_term", seen=("logits", "logits_ref", "rows", "tokens", "real",
+                                       "batches", "dtype"), says="mean gradient")
+
+ex.promise("pull", "A term of a loss, a scalar, which pulls the policy to the reference. Averaged "
+           "over all answers that the policy may draw, its gradient is that of KL(policy, "
+           "reference) in nats.", says=("mean gradient", "shape of the term", "type of",
+                                        "gradient of the term"))
+ex.promise("whole", "The KL is that of whole answers.",
+           cases=("answers of two tokens", "answers of three tokens", "two answers of two tokens",
+                  "shorter answers", "shorter answers, two at once",
+                  "float32, answers of two tokens"))
+ex.promise("tokens", "logp, logp_ref: (N, T), the log-probability of each token of N answers, "
+           "given those before it, by the policy that drew them and by the reference;",
+           cases=("one answer of one token", "two answers of one token", "three answers at once",
+                  "two answers of two tokens", "shorter answers, two at once", "float32",
+                  "eight tokens to choose from", "far apart", "already there"))
+ex.promise("pads", "0 in both behind the end of a shorter answer.",
+           cases=("shorter answers", "shorter answers, two at once"))
+ex.promise("dtype", "Both float32 or both float64, and so is the term.",
+           says=("dtype of the term",))
+ex.promise("left", "They stay as they are.", says=("numbers changed",))
+ex.promise("example", "Example: two answers of one token, each with probability 0.5; the reference "
+           "gives them 0.25 and 0.75. At their logits the mean gradient is [0.2747, -0.2747].",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    between = integers(g)
+
+    def one(name, choices, length, together, *, size=1.0, ends=False, dtype="float64",
+            logits=None, logits_ref=None):
+        """All answers as a tree: a row of logits for each beginning; token 0 may be the end."""
+        beginnings = [start for n in range(length)
+                      for start in itertools.product(range(choices), repeat=n)
+                      if not (ends and 0 in start)]
+        answers = [a for a in itertools.product(range(choices), repeat=length)
+                   if not ends or all(x != 0 or set(a[t:]) == {0} for t, x in enumerate(a))]
+        rows = [[0 if ends and 0 in a[:t] else beginnings.index(a[:t]) for t in range(length)]
+                for a in answers]
+        real = [[not (ends and 0 in a[:t]) for t in range(length)] for a in answers]
+        shape = len(beginnings), choices
+        if logits is None:
+            logits = size * torch.randn(*shape, generator=g, dtype=torch.float64)
+        if logits_ref is None:
+            logits_ref = size * torch.randn(*shape, generator=g, dtype=torch.float64)
+        return name, {"logits": logits, "logits_ref": logits_ref, "rows": torch.tensor(rows),
+                      "tokens": torch.tensor(answers), "real": torch.tensor(real),
+                      "batches": torch.tensor([*itertools.product(range(len(answers)),
+                                                                  repeat=together)]),
+                      "dtype": dtype}
+
+    same = torch.randn(1, 4, generator=g, dtype=torch.float64)
+    apart = torch.zeros(1, 3, dtype=torch.float64)
+    apart[0, 2 * between(0, 2)] = 9.0          # the reference prefers another
+    return [one("one answer of one token", 5, 1, 1), one("two answers of one token", 4, 1, 2),
+            one("three answers at once", 3, 1, 3), one("eight tokens to choose from", 8, 1, 1),
+            one("answers of two tokens", 3, 2, 1), one("two answers of two tokens", 2, 2, 2),
+            one("answers of three tokens", 2, 3, 1),
+            one("shorter answers", 3, 2, 1, ends=True),
+            one("shorter answers, two at once", 2, 3, 2, ends=True),
+            one("far apart", 3, 1, 2, logits=apart, logits_ref=apart.flip(1) - 2 * apart),
+            one("already there", 4, 1, 2, logits=same, logits_ref=same.clone()),
+            one("float32", 4, 1, 2, dtype="float32"),
+            one("float32, answers of two tokens", 3, 2, 1, dtype="float32"),
+            one("the example", 2, 1, 1, logits=torch.zeros(1, 2, dtype=torch.float64),
+                logits_ref=torch.tensor([[0.25, 0.75]], dtype=torch.float64).log())]
+
+
+@ex.act
+def act(fn, logits, logits_ref, rows, tokens, real, batches, dtype):
+    kind = getattr(torch, dtype)
+    weights = logits.to(kind).requires_grad_()
+
+    def scored(table):
+        return table.log_softmax(-1)[rows, tokens].where(real, torch.zeros((), dtype=kind))
+
+    fixed, total, moved, forms = scored(logits_ref.to(kind)), torch.zeros_like(weights), 0, set()
+    with torch.no_grad():
+        chances = scored(weights).sum(1).exp()
+    for batch in batches:
+        now, ref = scored(weights)[batch], fixed[batch]
+        term = fn(now, ref)
+        if not isinstance(term, torch.Tensor):
+            forms.add((type(term).__name__, "", "", ""))
+            continue
+        forms.add(("Tensor", str(list(term.shape)), str(term.dtype), str(term.requires_grad)))
+        if term.requires_grad and term.dim() == 0:
+            (grad,) = torch.autograd.grad(term, weights, allow_unused=True)
+            if grad is not None:
+                total += chances[batch].prod() * grad
+        moved += int((now.detach() != scored(weights).detach()[batch]).sum())
+        moved += int((ref != fixed[batch]).sum())
+    kind, shape, kept, alive = (", ".join(sorted(set(part))) for part in zip(*forms))
+    return {"grad": total.double(), "moved": moved, "kind": kind, "shape": shape, "kept": kept,
+            "alive": alive}
+
+
+@ex.law
+def law(out, logits, logits_ref, rows, tokens, real, batches, dtype):
+    expect_parts(out, "grad", "moved", "kind", "shape", "kept", "alive")
+    expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
+    expect_equal("type of the term", out["kind"], "Tensor", "It has to carry a gradient.")
+    expect_equal("shape of the term", out["shape"], "[]", "A loss is a scalar.")
+    expect_equal("dtype of the term", out["kept"], f"torch.{dtype}")
+    expect_equal("gradient of the term: there is one", out["alive"], "True", "logp brings it.")
+    exact = logits.double().requires_grad_()
+    chosen, fixed = (torch.where(real, z.log_softmax(-1)[rows, tokens], 0.0).sum(1)
+                     for z in (exact, logits_ref.double()))
+    (chosen.exp() * (chosen - fixed)).sum().backward()
+    low = dtype == "float32"
+    expect_close("mean gradient at the logits", out["grad"], exact.grad, rtol=2e-4 if low else 1e-6,
+                 atol=1e-5 if low else 1e-9,
+                 look=f"All {len(tokens)} answers, {batches.shape[1]} at a time, each as often as "
+                      "the policy draws it.")
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def made(logp, logp_ref, *, gap=lambda d: d.sum(-1), of=lambda d: d**2 / 2,
+         over=lambda terms: terms.mean()):
+    """A right answer with its pieces as options."""
+    return over(of(gap(logp - logp_ref)))
+
+
+# https://github.com/allenai/open-instruct/pull/535
+ex.wrong("the mean log-ratio: its value is right, its gradient is nothing", made,
+         breaks=("pull", "example", "tokens"), of=lambda d: d)
+ex.wrong("k3, whose gradient is that of KL(reference, policy)", made, breaks=("pull", "example"),
+         of=lambda d: torch.exp(-d) - 1 + d)
+ex.wrong("k3 with the log-ratio turned round", made, breaks=("pull", "example"),
+         of=lambda d: torch.exp(d) - 1 - d)
+ex.wrong("k3 a token, summed", made, breaks=("pull", "example"), gap=lambda d: d,
+         of=lambda d: (torch.exp(-d) - 1 + d).sum(-1))
+# https://arxiv.org/abs/2506.09477
+ex.wrong("each token squared by itself", made, breaks="whole", gap=lambda d: d,
+         of=lambda d: (d**2 / 2).sum(-1))
+ex.wrong("the mean over the tokens, squared", made, breaks="whole", gap=lambda d: d.mean(-1))
+ex.wrong("the mean over all tokens", made, breaks="whole", gap=lambda d: d)
+ex.wrong("the first token alone", made, breaks="whole", gap=lambda d: d[:, 0])
+ex.wrong("the last place alone", made, breaks="whole", gap=lambda d: d[:, -1])
+ex.wrong("shorter answers left out", lambda logp, logp_ref: made(
+    logp, logp_ref, over=lambda terms: (terms * (logp != 0).all(-1)).mean()), breaks="pads")
+ex.wrong("divided by the tokens of each answer", lambda logp, logp_ref: made(
+    logp, logp_ref, of=lambda d: d**2 / 2 / (logp != 0).sum(-1).clamp(min=1)), breaks="whole")
+ex.wrong("the square without its half", made, breaks=("pull", "example"), of=lambda d: d**2)
+ex.wrong("the square with its sign turned", made, breaks=("pull", "example"),
+         of=lambda d: -d**2 / 2)
+ex.wrong("the size of the log-ratio", made, breaks=("pull", "example"), of=torch.abs)
+ex.wrong("the sum over answers", made, says="", breaks=("pull", "tokens"),
+         over=lambda terms: terms.sum())
+ex.wrong("one term an answer", made, says="shape of the term", breaks="pull",
+         over=lambda terms: terms)
+ex.wrong("torch's kl_div, policy first", lambda logp, logp_ref: torch.nn.functional.kl_div(
+    logp, logp_ref, log_target=True, reduction="batchmean"), breaks=("pull", "example"))
+ex.wrong("weighted by the probability once more, as by torch's kl_div",
+         lambda logp, logp_ref: torch.nn.functional.kl_div(
+             logp_ref, logp, log_target=True, reduction="batchmean"), breaks=("pull", "example"))
+ex.wrong("the batch's own mean taken off", lambda logp, logp_ref: (
+    ((logp - logp_ref).sum(-1) - (logp - logp_ref).sum(-1).mean()).detach()
+    * logp.sum(-1)).mean(), breaks=("pull", "tokens"))
+ex.wrong("the KL detached", lambda logp, logp_ref: made(logp.detach(), logp_ref), breaks="pull",
+         says="gradient of the term")
+ex.wrong("a number in place of a tensor", lambda logp, logp_ref: made(logp, logp_ref).item(),
+         says="type of the term", breaks="pull")
+ex.wrong("the log-ratio held between -1 and 1", made, breaks="pull",
+         gap=lambda d: d.sum(-1).clamp(-1.0, 1.0))
+ex.wrong("the pull held between -5 and 5", lambda logp, logp_ref: (
+    (logp - logp_ref).sum(-1).clamp(-5.0, 5.0).detach() * logp.sum(-1)).mean(), breaks="tokens")
+ex.wrong("always float32", lambda logp, logp_ref: made(logp.float(), logp_ref.float()),
+         says="dtype of the term", breaks="dtype")
+ex.wrong("always float64", lambda logp, logp_ref: made(logp.double(), logp_ref.double()),
+         says="dtype of the term", breaks="dtype")
+
+
+@ex.wrong("the log-ratio written over logp", breaks="left")
+def in_place(logp, logp_ref):
+    term = made(logp, logp_ref)
+    logp.data.sub_(logp_ref)
+    return (logp.sum(-1) - logp.sum(-1).detach()).mean() * 0 + term
