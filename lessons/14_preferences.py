@@ -358,12 +358,13 @@ def dpo_loss(policy: nn.Module, beta: float):
     T may differ between the two, B between calls.
 
     The loss is the mean over rows of -log(sigmoid(beta * margin)), a
-    scalar. margin: by how much the log-probability of the chosen answer
-    has grown since dpo_loss was called, minus the same for the rejected
-    one. The policy runs in the mode that it is in, what it is compared with
-    in evaluation mode. It stays finite for margins of hundreds of nats.
-    Gradients flow to the policy as it is now. Its weights, their
-    requires_grad and its mode stay as they are.
+    scalar of the logits' dtype. margin: by how much the log-probability of
+    the chosen answer has grown since dpo_loss was called, minus the same
+    for the rejected one. The policy runs in the mode that it is in, what it
+    is compared with in evaluation mode. It stays finite for margins of
+    hundreds of nats. Gradients flow to the policy as it is now.
+    Neither call changes its weights, their requires_grad, their gradients
+    or the mode of a part, and neither sets a seed.
 
     Example: at the first step of a policy in evaluation mode: 0.6931.
     """
@@ -578,8 +579,8 @@ def group_advantage(rewards: torch.Tensor,
     all answers with one id, wherever they stand, and groups may differ in
     size. The advantage of an answer is its reward minus the mean of its
     group, divided by the standard deviation of its group (with n - 1) plus
-    1e-4. It is 0 for an answer that is alone in its group, and for all of a
-    group whose rewards are equal.
+    1e-4. It is 0 for an answer that is alone in its group, and, but for
+    rounding, for all of a group whose rewards are equal.
 
     Returns (N,) float32, in the order of rewards. Nothing handed over
     changes.

@@ -13,33 +13,38 @@ from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("14.1", "dpo_loss", seen=("weights", "calls", "beta", "training", "frozen"),
-              says="the loss")
+ex = exercise("14.1", "dpo_loss", seen=("weights", "calls", "beta", "training", "apart", "frozen"),
+              says="loss:")
 
 ex.promise("begins", "The loss of DPO for a policy whose training begins now.",
-           says=("the loss", "gradient at the"))
+           says=("loss:", "gradient at the"))
 ex.promise("logits", "policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a place "
-           "are those of the token behind it.", says=("the loss", "gradient at the"))
+           "are those of the token behind it.", says=("loss:", "gradient at the"))
 ex.promise("each", "Returns a function loss(chosen, rejected), which is called at each step.",
-           says=("is not callable", "the loss", "gradient at the"))
+           says=("is not callable", "loss:", "gradient at the"))
 ex.promise("mask", "Both are pairs (ids, answer) with answer (B, T) bool, true at the tokens of "
            "the answer and never at the first place; row by row they answer the same prompt.",
-           says=("the loss", "gradient at the"))
+           says=("loss:", "gradient at the"))
 ex.promise("sizes", "T may differ between the two, B between calls.",
-           cases=("other lengths", "other lengths, without pads", "two calls", "three calls"))
-ex.promise("mean", "The loss is the mean over rows of -log(sigmoid(beta * margin)), a scalar.",
-           says=("the loss", "gradient at the", "scalar outputs"))
+           cases=("other lengths", "other lengths, without pads", "two calls", "three calls",
+                  "two calls of one size", "the same texts, another mask"))
+ex.promise("mean", "The loss is the mean over rows of -log(sigmoid(beta * margin)), a scalar",
+           says=("loss:", "gradient at the", "scalar outputs"))
+ex.promise("dtype", "of the logits' dtype.", says=("dtype of the loss",))
 ex.promise("margin", "margin: by how much the log-probability of the chosen answer has grown since "
            "dpo_loss was called, minus the same for the rejected one.",
-           says=("the loss", "gradient at the"))
+           says=("loss:", "gradient at the"))
 ex.promise("mode", "The policy runs in the mode that it is in, what it is compared with in "
-           "evaluation mode.", cases=("training mode", "training mode, first step"))
+           "evaluation mode.", cases=(
+               "training mode", "training mode, first step", "training mode, a part kept out of it",
+               "a part alone in training mode"))
 ex.promise("finite", "It stays finite for margins of hundreds of nats.",
            cases=("margins of hundreds", "margins of hundreds, wrong way"))
 ex.promise("flow", "Gradients flow to the policy as it is now.",
            says=("gradient at the", "led to"))
-ex.promise("left", "Its weights, their requires_grad and its mode stay as they are.",
-           says=("of the policy",))
+ex.promise("left", "Neither call changes its weights, their requires_grad, their gradients or "
+           "the mode of a part, and neither sets a seed.",
+           says=("of the policy", "random numbers"))
 ex.promise("example", "Example: at the first step of a policy in evaluation mode: 0.6931.",
            cases=("the example",))
 
@@ -56,12 +61,17 @@ def cases(g):
         return ids, (at >= front + prompt) & (at < ends)
 
     def one(name, steps=1, *, rows=3, tokens=7, size=2.0, move=0.7, beta=None, training=False,
-            frozen=False, other=0, front=0, full=False, two=False, tiny=False):
-        start = [size * torch.randn(n, tokens, generator=g) for n in (tokens, tokens)]
+            apart=False, frozen=False, other=0, front=0, full=False, two=False, tiny=False,
+            more=1, dtype=torch.float32):
+        start = [(size * torch.randn(*shape, generator=g)).to(dtype)
+                 for shape in ((tokens, tokens), (tokens, tokens), (tokens,))]
         weights, calls = [start], []
+        prompt, longest = whole(1, 4), whole(4, 7)
         for step in range(steps):
             weights.append([w + move * torch.randn(w.shape, generator=g) for w in start])
-            n, prompt, longest = rows + step, whole(1, 4), whole(4, 7)
+            n = rows + more * step
+            if more:
+                prompt, longest = whole(1, 4), whole(4, 7)
             both = []
             for extra in (0, other):
                 top = 1 if tiny else longest
@@ -76,46 +86,74 @@ def cases(g):
                     mask[:, front + prompt] = True
                     mask[:, front + prompt + 1] = False
             calls.append(both)
-        return name, {"weights": weights, "calls": calls, "training": training, "frozen": frozen,
-                      "beta": between(0.05, 0.4) if beta is None else beta}
+        return name, {"weights": weights, "calls": calls, "training": training, "apart": apart,
+                      "frozen": frozen, "beta": between(0.05, 0.4) if beta is None else beta}
 
     far = one("margins of hundreds", size=1.0, move=60.0, beta=1.0, rows=4, full=True)
     back = one("margins of hundreds, wrong way", size=1.0, move=90.0, beta=2.0, rows=5, full=True)
+    texts = one("the same texts, another mask", 2, full=True, more=0)
+    texts[1]["calls"][1] = [(ids.clone(), answer & (answer.cumsum(1) < answer.sum(1)[:, None]))
+                            for ids, answer in texts[1]["calls"][0]]
     example = one("the example", move=0.0, beta=0.1)
     first = one("training mode, first step", move=0.0, training=True, beta=0.5)
     return [one("a step"), one("one row", rows=1), one("many rows", rows=9),
-            one("trained far away", move=3.0), one("two calls", 2), one("three calls", 3),
-            one("pads behind", rows=5), one("pads in front", front=3, rows=4),
+            one("trained far away", move=3.0), one("two calls of one size", 2, more=0, full=True),
+            texts, one("two calls", 2), one("three calls", 3), one("pads behind", rows=5), one("pads in front", front=3, rows=4),
             one("other lengths", other=3), one("other lengths, without pads", other=2, full=True),
             one("an answer in two parts", two=True), one("one token", tiny=True),
             one("two tokens to choose from", tokens=2), one("a small beta", beta=0.01, move=2.0),
-            one("a large beta", beta=3.0), one("training mode", training=True, beta=0.5),
-            first, one("a frozen weight", frozen=True), far, back, example]
+            one("a large beta", beta=2.0, move=0.4), one("training mode", training=True, beta=0.5),
+            first, one("training mode, a part kept out of it", training=True, apart=True, beta=0.5),
+            one("a part alone in training mode", apart=True, beta=0.5),
+            one("a frozen weight", frozen=True), one("float64", dtype=torch.float64), far, back,
+            example]
 
 
 @ex.act
-def act(fn, weights, calls, beta, training, frozen):
+def act(fn, weights, calls, beta, training, apart, frozen):
+    class Scale(nn.Module):
+        """Stands for dropout, but the same each time: another size in training mode."""
+
+        def __init__(self, size):
+            super().__init__()
+            self.size = size
+
+        def forward(self, x):
+            return self.size * x if self.training else x
+
     class Letters(nn.Module):
-        """Logits from the last token and the first one; other ones in training mode."""
+        """Logits from the last token, the first one and a buffer; other ones in training mode."""
 
         def __init__(self):
             super().__init__()
             self.last = nn.Parameter(weights[0][0].clone())
             self.first = nn.Parameter(weights[0][1].clone(), requires_grad=not frozen)
+            self.register_buffer("shift", weights[0][2].clone())
+            self.inner, self.outer = Scale(0.5), Scale(0.8)
 
         def forward(self, ids):
-            logits = self.last[ids] + self.first[ids[:, :1]]
-            return 0.5 * logits if self.training else logits
+            logits = self.inner(self.last[ids] + self.first[ids[:, :1]])
+            return self.outer(logits + self.shift)
 
     policy = Letters().train(training)
+    policy.outer.train(training != apart)
+    modes = [part.training for part in policy.modules()]
+    torch.rand(3)                               # so that a seed set anew shows
+    drawn = torch.get_rng_state()
     loss = fn(policy, beta)
-    found = {"values": [], "last": [], "first": [], "moved": 0, "mode": 0, "trained": 0}
-    for (last, first), ((ids, answer), (others, rejected)) in zip(weights[1:], calls):
+    found = {"values": [], "last": [], "first": [], "moved": 0, "mode": 0, "trained": 0,
+             "cleared": 0, "seeded": 0}
+    for (last, first, shift), ((ids, answer), (others, rejected)) in zip(weights[1:], calls):
         with torch.no_grad():
             policy.last.copy_(last)
             policy.first.copy_(first)
-        policy.zero_grad()
+            policy.shift.copy_(shift)
+        for p in policy.parameters():
+            p.grad = torch.full_like(p, 0.25)
         value = loss((ids.clone(), answer.clone()), (others.clone(), rejected.clone()))
+        for p in policy.parameters():
+            found["cleared"] += int(p.grad is None or bool((p.grad != 0.25).any()))
+            p.grad = None
         value.backward()
         grads = [torch.zeros_like(p) if p.grad is None else p.grad.clone()
                  for p in (policy.last, policy.first)]
@@ -123,47 +161,54 @@ def act(fn, weights, calls, beta, training, frozen):
         found["last"].append(grads[0])
         found["first"].append(grads[1])
         found["moved"] += int((policy.last.detach() != last).sum()
-                              + (policy.first.detach() != first).sum())
-        found["mode"] += int(policy.training != training)
+                              + (policy.first.detach() != first).sum()
+                              + (policy.shift != shift).sum())
+        found["mode"] += sum(part.training != was for part, was in zip(policy.modules(), modes))
         found["trained"] += int(not policy.last.requires_grad) + int(
             policy.first.requires_grad == frozen)
+        found["seeded"] += int(not torch.equal(torch.get_rng_state(), drawn))
     return found
 
 
 @ex.law
-def law(out, weights, calls, beta, training, frozen):
-    expect_parts(out, "values", "last", "first", "moved", "mode", "trained")
+def law(out, weights, calls, beta, training, apart, frozen):
+    expect_parts(out, "values", "last", "first", "moved", "mode", "trained", "cleared", "seeded")
     expect_equal("weights of the policy that changed", out["moved"], 0, "A loss changes none.")
-    expect_equal("mode of the policy: times it was another one", out["mode"], 0,
-                 "eval() on the copy, not on the policy.")
+    expect_equal("mode of the policy: parts that were in another one", out["mode"], 0,
+                 "eval() on the copy, not on the policy; train() sets all parts alike.")
     expect_equal("requires_grad of the policy: weights where it changed", out["trained"], 0,
                  "Only what the policy is compared with takes no gradient.")
+    expect_equal("gradients of the policy that the loss changed", out["cleared"], 0,
+                 "They are cleared and filled by who trains.")
+    expect_equal("random numbers: calls after which others were next", out["seeded"], 0,
+                 "A seed in here gives each step the same dropout.")
     for name in ("values", "last", "first"):
         expect_length(name, out[name], len(calls))
     for step, (now, pairs) in enumerate(zip(weights[1:], calls)):
-        value, slopes = by_hand(weights[0], now, pairs, beta, training)
+        value, slopes = by_hand(weights[0], now, pairs, beta,
+                                (0.5 if training else 1.0) * (0.8 if training != apart else 1.0),
+                                0.8 if training != apart else 1.0)
         look = f"call {step + 1}, beta {beta:.3g}."
-        expect_close("the loss", out["values"][step], value.float(), rtol=2e-4, atol=2e-5,
+        expect_close("loss", out["values"][step], value.to(now[0].dtype), rtol=2e-4, atol=2e-5,
                      look=look)
         for name, slope in zip(("last", "first"), slopes):
             wanted = torch.zeros_like(slope) if frozen and name == "first" else slope
-            expect_close(f"gradient at the weights {name!r}", out[name][step], wanted.float(),
-                         rtol=1e-3, atol=1e-5 * max(1.0, beta), look=look)
+            expect_close(f"gradient at the weights {name!r}", out[name][step],
+                         wanted.to(now[0].dtype), rtol=1e-3, atol=1e-5 * max(1.0, beta), look=look)
 
 
-def by_hand(start, now, pairs, beta, training):
+def by_hand(start, now, pairs, beta, scale, outer):
     """The loss and its gradients in float64, token by token; no autograd."""
     now, start = ([w.double() for w in tables] for tables in (now, start))
-    scale = 0.5 if training else 1.0
-    slopes, total = [torch.zeros_like(w) for w in now], torch.zeros((), dtype=torch.float64)
+    slopes, total = [torch.zeros_like(w) for w in now[:2]], torch.zeros((), dtype=torch.float64)
     rows = len(pairs[0][0])
     for row in range(rows):
         margin, steps = 0.0, []
         for sign, (ids, answer) in zip((1.0, -1.0), pairs):
             for at in answer[row].nonzero().flatten().tolist():
                 token, before, head = (int(ids[row, k]) for k in (at, at - 1, 0))
-                new = (scale * (now[0][before] + now[1][head])).log_softmax(-1)
-                old = (start[0][before] + start[1][head]).log_softmax(-1)
+                new = (scale * (now[0][before] + now[1][head]) + outer * now[2]).log_softmax(-1)
+                old = (start[0][before] + start[1][head] + start[2]).log_softmax(-1)
                 margin = margin + sign * (new[token] - old[token])
                 slope = -new.exp()
                 slope[token] += 1.0
@@ -216,8 +261,49 @@ def parts(policy, beta, *, of):
 # https://github.com/YiyangZhou/POVID/issues/11
 ex.wrong("the policy as its own reference", made, breaks="begins",
          keep=lambda policy: policy)
-ex.wrong("a shallow copy, which shares the weights", made, breaks=("begins", "margin"),
+ex.wrong("a shallow copy, which shares the weights", made, breaks=("begins", "margin", "left"),
          keep=lambda policy: copy.copy(policy).eval())
+ex.wrong("the weights of now as the reference: copied at each call, or a state_dict not cloned",
+         lambda policy, beta: lambda chosen, rejected: made(policy, beta)(chosen, rejected),
+         breaks=("begins", "margin"))
+
+
+@ex.wrong("the buffers of now in the reference", breaks="margin")
+def buffers_of_now(policy, beta):
+    def keep(policy):
+        reference = copy.deepcopy(policy).eval()
+        reference._buffers = policy._buffers
+        return reference
+
+    return made(policy, beta, keep=keep)
+
+
+
+@not_an_answer
+def remembered(policy, beta, *, key):
+    """The reference's log-probabilities, kept under a key and used again."""
+    before, kept = copy.deepcopy(policy).eval(), {}
+
+    def old(*pair, place):
+        name = place, key(*pair)
+        if name not in kept:
+            kept[name] = summed(before, *pair).detach()
+        return kept[name]
+
+    def loss(chosen, rejected):
+        gained = [summed(policy, *pair) - old(*pair, place=place)
+                  for place, pair in enumerate((chosen, rejected))]
+        return -F.logsigmoid(beta * (gained[0] - gained[1])).mean()
+
+    return loss
+
+
+ex.wrong("the reference's log-probabilities of the first batch of each shape, used again",
+         remembered, breaks=("each", "margin"), key=lambda ids, answer: ids.shape)
+ex.wrong("the reference's log-probabilities kept by the ids, whatever the mask", remembered,
+         breaks=("mask", "sizes"), key=lambda ids, answer: str(ids.tolist()))
+ex.wrong("the reference's log-probabilities of the first call", remembered, says="",
+         breaks=("each", "margin", "sizes"), key=lambda ids, answer: "first")
 ex.wrong("no reference at all", lambda policy, beta: lambda chosen, rejected: -F.logsigmoid(
     beta * (summed(policy, *chosen) - summed(policy, *rejected))).mean(),
     breaks=("margin", "example"))
@@ -286,9 +372,45 @@ ex.wrong("a margin cut at 20", made, breaks="finite",
          squash=lambda margin: -F.logsigmoid(margin.clamp(-20, 20)))
 ex.wrong("the hinge in place of the logistic loss", made, breaks=("mean", "example"),
          squash=lambda margin: F.relu(1 - margin))
-ex.wrong("the copy in the policy's mode", made, breaks="mode", keep=copy.deepcopy)
+ex.wrong("the copy's parts left in the policy's mode", made, breaks="mode", keep=copy.deepcopy)
 ex.wrong("the policy put into evaluation mode", made, breaks="left",
          keep=lambda policy: copy.deepcopy(policy.eval()))
+
+
+@ex.wrong("the policy put into evaluation mode and all of it back", breaks="left")
+def put_back(policy, beta):
+    was = policy.training
+    reference = copy.deepcopy(policy.eval())
+    policy.train(was)
+    return made(policy, beta, keep=lambda _: reference)
+
+
+@ex.wrong("the policy's gradients cleared", breaks="left")
+def cleared(policy, beta):
+    loss = made(policy, beta)
+
+    def clean(chosen, rejected):
+        policy.zero_grad()
+        return loss(chosen, rejected)
+
+    return clean
+
+
+@ex.wrong("a seed in the loss", breaks="left")
+def seeded(policy, beta):
+    loss = made(policy, beta)
+
+    def with_a_seed(chosen, rejected):
+        torch.manual_seed(0)
+        return loss(chosen, rejected)
+
+    return with_a_seed
+
+
+ex.wrong("float64 inside, and not back", made, breaks="dtype", says="dtype of the loss",
+         logp=lambda model, ids, answer: summed(lambda ids: model(ids).double(), ids, answer))
+ex.wrong("always float32", made, breaks="dtype", says="dtype of the loss",
+         gather=lambda losses: losses.mean().float())
 ex.wrong("both in training mode", lambda policy, beta: made(policy.train(), beta,
                                                             keep=copy.deepcopy),
          breaks=("left", "mode", "example"))

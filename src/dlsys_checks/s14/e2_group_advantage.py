@@ -15,19 +15,19 @@ ex.promise("among", "How each answer did among the answers to the same prompt.",
            says=("advantages",))
 ex.promise("rewards", "rewards: (N,) float32.", says=("advantages",))
 ex.promise("ids", "prompt_ids: (N,) int64, any numbers;",
-           cases=("ids below 0", "large ids", "ids with gaps"))
+           cases=("ids below 0", "large ids", "ids above 2**53", "ids with gaps"))
 ex.promise("group", "a group is all answers with one id, wherever they stand,",
            says=("advantages",))
 ex.promise("unequal", "and groups may differ in size.",
            cases=("unequal groups", "unequal groups, mixed", "a large group and small ones",
                   "one id comes back", "alone among others", "ids below 0",
-                  "a group of equal rewards"))
+                  "a group of equal rewards", "one reward among many"))
 ex.promise("advantage", "The advantage of an answer is its reward minus the mean of its group, "
            "divided by the standard deviation of its group (with n - 1) plus 1e-4.",
            says=("advantages",))
 ex.promise("alone", "It is 0 for an answer that is alone in its group,",
            cases=("alone among others", "each alone", "one answer"))
-ex.promise("equal", "and for all of a group whose rewards are equal.",
+ex.promise("equal", "and, but for rounding, for all of a group whose rewards are equal.",
            cases=("equal rewards", "a group of equal rewards"))
 ex.promise("form", "Returns (N,) float32, in the order of rewards.",
            says=("shape of the", "dtype of the", "type of the", "advantages"))
@@ -60,6 +60,15 @@ def cases(g):
     half = torch.cat([torch.full((4,), 0.5), torch.randn(5, generator=g)])
     half_ids = torch.tensor([1, 1, 1, 1, 0, 0, 0, 0, 0])
     order = torch.randperm(9, generator=g)
+    # Sums and means of fours are exact here in float32, so that every route has the same gaps.
+    last_ids = mixed(torch.tensor([0, 1, 2]).repeat(4))
+    last = torch.tensor([64.0, 96.0, -80.0])[last_ids]
+    for name in range(3):
+        last[(last_ids == name).nonzero()[:whole(1, 4), 0]] += 2.0**-11
+    rare_ids = mixed(torch.tensor([5] * 130 + [4] * 6))
+    rare = (torch.rand(136, generator=g) < 0.5).float()
+    rare[rare_ids == 5] = 0.0
+    rare[(rare_ids == 5).nonzero()[whole(0, 130), 0]] = 1.0
     return [one("round by round", prompts.repeat(n)),
             one("prompt by prompt", prompts.repeat_interleave(n)),
             one("mixed", mixed(prompts.repeat(n))),
@@ -72,12 +81,18 @@ def cases(g):
             one("alone among others", [3, 8, 3, 5, 3, 8]), one("each alone", [2, 0, 1]),
             one("one answer", [0]),
             one("ids below 0", mixed(torch.tensor([-1, -1, -1, -2, -2, -2, 0, 0, 1, 1]))),
-            one("large ids", mixed(torch.tensor([2**40, 2**40 + 1, 2**32, 7]).repeat(3))),
+            one("large ids", mixed(torch.tensor(
+                [2**40 + 5, 2**40 + 6, 2**32 + 5, 2**20 + 7, 7]).repeat(3))),
+            one("ids above 2**53", mixed(torch.tensor([2**53, 2**53 + 1, 2**62]).repeat(3))),
             one("ids with gaps", mixed(torch.tensor([100, 3, 57]).repeat(n))),
             one("rewards below 0", mixed(prompts.repeat(n)), shift=-20.0),
             one("large rewards", mixed(prompts.repeat(n)), shift=500.0, size=20.0),
             one("small rewards", mixed(prompts.repeat(n)), level=0.01, size=0.001),
             one("tiny differences", prompts.repeat(n), level=0.001, size=2e-5),
+            one("large rewards, close together", mixed(prompts.repeat(n)), shift=1000.0,
+                level=0.3, size=0.5),
+            one("rewards that differ in their last digits", last_ids, rewards=last),
+            one("one reward among many", rare_ids, rewards=rare),
             one("equal rewards", prompts.repeat(n), rewards=torch.ones(k * n)),
             one("a group of equal rewards", half_ids[order], rewards=half[order]),
             one("rewards of 0 and 1", mixed(prompts.repeat(8)), rewards=(torch.rand(
@@ -201,6 +216,14 @@ ex.wrong("the mean of the others taken off", made, breaks=("advantage", "example
 ex.wrong("the sign turned round", made, breaks=("advantage", "example"), to=lambda found: -found)
 ex.wrong("clipped to one standard deviation", made, breaks="advantage",
          to=lambda found: found.clamp(-1, 1))
+ex.wrong("clipped to five standard deviations", made, breaks="advantage",
+         to=lambda found: found.clamp(-5, 5))
+ex.wrong("the variance as the mean of the squares less the square of the mean", made,
+         breaks="advantage", spread=lambda group: ((
+             group.square().mean() - group.mean().square()).clamp(min=0)
+             * len(group) / (len(group) - 1)).sqrt())
+ex.wrong("0 where rewards are close, by allclose", made, breaks="advantage",
+         centre=lambda group: group if torch.allclose(group, group[:1]) else group.mean())
 ex.wrong("one number a group", lambda rewards, prompt_ids: torch.stack(
     [rewards[prompt_ids == name].mean() for name in prompt_ids.unique()]), breaks="form",
     says="shape of the")
@@ -216,6 +239,8 @@ ex.wrong("ids below 0 taken for pads", lambda rewards, prompt_ids: made(rewards,
     prompt_ids >= 0), breaks="ids")
 ex.wrong("ids cut to 32 bits", lambda rewards, prompt_ids: made(
     rewards, prompt_ids.to(torch.int32)), breaks="ids")
+ex.wrong("ids as float32", made, breaks="ids", ids=lambda ids: ids.float())
+ex.wrong("ids as float64", made, breaks="ids", ids=lambda ids: ids.double())
 
 
 @ex.wrong("written into the rewards", breaks="left")

@@ -20,13 +20,14 @@ ex.promise("pull", "A term of a loss, a scalar, which pulls the policy to the re
                                         "gradient of the term"))
 ex.promise("whole", "The KL is that of whole answers.",
            cases=("answers of two tokens", "answers of three tokens", "two answers of two tokens",
-                  "shorter answers", "shorter answers, two at once",
-                  "float32, answers of two tokens"))
+                  "a certain token", "a token that is certain by the reference", "shorter answers",
+                  "shorter answers, two at once", "float32, answers of two tokens"))
 ex.promise("tokens", "logp, logp_ref: (N, T), the log-probability of each token of N answers, "
            "given those before it, by the policy that drew them and by the reference;",
            cases=("one answer of one token", "two answers of one token", "three answers at once",
                   "two answers of two tokens", "shorter answers, two at once", "float32",
-                  "eight tokens to choose from", "far apart", "already there"))
+                  "eight tokens to choose from", "far apart", "already there",
+                  "a certain token", "a token that is certain by the reference"))
 ex.promise("pads", "0 in both behind the end of a shorter answer.",
            cases=("shorter answers", "shorter answers, two at once"))
 ex.promise("dtype", "Both float32 or both float64, and so is the term.",
@@ -66,6 +67,9 @@ def cases(g):
     same = torch.randn(1, 4, generator=g, dtype=torch.float64)
     apart = torch.zeros(1, 3, dtype=torch.float64)
     apart[0, 2 * between(0, 2)] = 9.0          # the reference prefers another
+    spread = torch.randn(4, 3, generator=g, dtype=torch.float64)
+    certain = torch.randn(4, 3, generator=g, dtype=torch.float64)
+    certain[1:, between(0, 3)] += 60.0         # behind each first token: its logarithm is 0
     return [one("one answer of one token", 5, 1, 1), one("two answers of one token", 4, 1, 2),
             one("three answers at once", 3, 1, 3), one("eight tokens to choose from", 8, 1, 1),
             one("answers of two tokens", 3, 2, 1), one("two answers of two tokens", 2, 2, 2),
@@ -73,6 +77,9 @@ def cases(g):
             one("shorter answers", 3, 2, 1, ends=True),
             one("shorter answers, two at once", 2, 3, 2, ends=True),
             one("far apart", 3, 1, 2, logits=apart, logits_ref=apart.flip(1) - 2 * apart),
+            one("a certain token", 3, 2, 1, logits=certain, logits_ref=spread),
+            one("a token that is certain by the reference", 3, 2, 1, logits=spread,
+                logits_ref=certain),
             one("already there", 4, 1, 2, logits=same, logits_ref=same.clone()),
             one("float32", 4, 1, 2, dtype="float32"),
             one("float32, answers of two tokens", 3, 2, 1, dtype="float32"),
@@ -147,16 +154,24 @@ ex.wrong("k3 with the log-ratio turned round", made, breaks=("pull", "example"),
 ex.wrong("k3 a token, summed", made, breaks=("pull", "example"), gap=lambda d: d,
          of=lambda d: (torch.exp(-d) - 1 + d).sum(-1))
 # https://arxiv.org/abs/2506.09477
-ex.wrong("each token squared by itself", made, breaks="whole", gap=lambda d: d,
-         of=lambda d: (d**2 / 2).sum(-1))
+ex.wrong("each token pushed by its own log-ratio, not by that of its answer", made, breaks="whole",
+         gap=lambda d: d, of=lambda d: (d**2 / 2).sum(-1))
 ex.wrong("the mean over the tokens, squared", made, breaks="whole", gap=lambda d: d.mean(-1))
-ex.wrong("the mean over all tokens", made, breaks="whole", gap=lambda d: d)
+ex.wrong("each token squared by itself, the mean over all tokens", made, breaks="whole",
+         gap=lambda d: d)
 ex.wrong("the first token alone", made, breaks="whole", gap=lambda d: d[:, 0])
 ex.wrong("the last place alone", made, breaks="whole", gap=lambda d: d[:, -1])
 ex.wrong("shorter answers left out", lambda logp, logp_ref: made(
-    logp, logp_ref, over=lambda terms: (terms * (logp != 0).all(-1)).mean()), breaks="pads")
+    logp, logp_ref, over=lambda terms: (terms * ((logp != 0) | (logp_ref != 0)).all(-1)).mean()),
+    breaks="pads")
 ex.wrong("divided by the tokens of each answer", lambda logp, logp_ref: made(
     logp, logp_ref, of=lambda d: d**2 / 2 / (logp != 0).sum(-1).clamp(min=1)), breaks="whole")
+ex.wrong("a log-probability of 0 taken for a pad", lambda logp, logp_ref: made(
+    logp * (logp != 0), logp_ref * (logp != 0)), breaks="tokens")
+ex.wrong("a log-probability of 0 by the reference taken for a pad", lambda logp, logp_ref: made(
+    logp * (logp_ref != 0), logp_ref * (logp_ref != 0)), breaks="tokens")
+ex.wrong("the log-ratio held between -50 and 50", made, breaks="tokens",
+         gap=lambda d: d.sum(-1).clamp(-50.0, 50.0))
 ex.wrong("the square without its half", made, breaks=("pull", "example"), of=lambda d: d**2)
 ex.wrong("the square with its sign turned", made, breaks=("pull", "example"),
          of=lambda d: -d**2 / 2)
@@ -173,14 +188,15 @@ ex.wrong("weighted by the probability once more, as by torch's kl_div",
 ex.wrong("the batch's own mean taken off", lambda logp, logp_ref: (
     ((logp - logp_ref).sum(-1) - (logp - logp_ref).sum(-1).mean()).detach()
     * logp.sum(-1)).mean(), breaks=("pull", "tokens"))
-ex.wrong("the KL detached", lambda logp, logp_ref: made(logp.detach(), logp_ref), breaks="pull",
+ex.wrong("no gradient at logp", lambda logp, logp_ref: made(logp.detach(), logp_ref), breaks="pull",
          says="gradient of the term")
 ex.wrong("a number in place of a tensor", lambda logp, logp_ref: made(logp, logp_ref).item(),
          says="type of the term", breaks="pull")
 ex.wrong("the log-ratio held between -1 and 1", made, breaks="pull",
          gap=lambda d: d.sum(-1).clamp(-1.0, 1.0))
 ex.wrong("the pull held between -5 and 5", lambda logp, logp_ref: (
-    (logp - logp_ref).sum(-1).clamp(-5.0, 5.0).detach() * logp.sum(-1)).mean(), breaks="tokens")
+    (logp - logp_ref).sum(-1).clamp(-5.0, 5.0).detach() * logp.sum(-1)).mean(),
+    breaks=("tokens", "whole"))
 ex.wrong("always float32", lambda logp, logp_ref: made(logp.float(), logp_ref.float()),
          says="dtype of the term", breaks="dtype")
 ex.wrong("always float64", lambda logp, logp_ref: made(logp.double(), logp_ref.double()),

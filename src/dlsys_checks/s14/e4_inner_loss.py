@@ -20,6 +20,7 @@ ex.promise("ratio", "A token's ratio says how many times as likely it is now as 
            "drawn;", cases=(
                "several tokens", "one token an answer", "one answer", "as many tokens as answers",
                "likelier and good", "likelier and bad", "far likelier and bad",
+               "e to the 25 times as likely, and bad", "certain tokens",
                "less likely and good", "less likely and bad", "far away", "a wide clip",
                "a narrow clip", "small advantages", "advantages of 0",
                "a later step, the graph kept", "float32", "the example"))
@@ -27,16 +28,16 @@ ex.promise("eps", "clipped, it stays between 1 - eps and 1 + eps.",
            cases=("a wide clip", "a narrow clip", "far away", "likelier and bad",
                   "less likely and good"))
 ex.promise("inputs", "logp, logp_sampled: (N, T), its log-probability now and then. adv: (N,), the "
-           "advantage of each answer.", cases=("as many tokens as answers", "several tokens",
-                                               "one token an answer", "one answer",
-                                               "advantages of 0", "small advantages"))
+           "advantage of each answer.", cases=(
+               "as many tokens as answers", "several tokens", "one token an answer", "one answer",
+               "certain tokens", "advantages of 0", "small advantages"))
 ex.promise("first", "In the first inner step after a draw every ratio is 1, and the gradient is "
            "that of adv * logp.", cases=("the first step", "the first step, the graph kept"))
 ex.promise("flow", "Gradients flow to logp alone, even if logp_sampled or adv come with a graph.",
            cases=("a later step, the graph kept", "the first step, the graph kept"))
 ex.promise("dtype", "All are float32 or all float64, and so is the loss.",
            says=("dtype of the loss",))
-ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
+ex.promise("left", "Nothing handed over changes.", says=("numbers changed", "cut of"))
 ex.promise("example", "Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps 0.2: "
            "-2.2, and the gradient at logp is [[-1., 0.]].", cases=("the example",))
 
@@ -63,6 +64,11 @@ def cases(g):
     kept = one("the first step, the graph kept", 4, 3, graph=True)
     for _, inputs in (first, kept):
         inputs["moved"] = torch.zeros_like(inputs["moved"])
+    beyond = one("e to the 25 times as likely, and bad", 3, 4, low=24.0, high=26.0, sign=-1)
+    beyond[1]["before"] -= 27.0
+    certain = one("certain tokens", 4, 4)      # a log-probability of 0, now and then
+    certain[1]["before"][0, 1], certain[1]["moved"][0, 1] = -0.5, 0.5
+    certain[1]["before"][2, 0], certain[1]["moved"][2, 0] = 0.0, -0.125
     zero = one("advantages of 0", 5, 3)
     zero[1]["adv"][[1, 3]] = 0.0
     return [one("several tokens", 5, 7), one("one token an answer", 6, 1), one("one answer", 1, 5),
@@ -70,7 +76,7 @@ def cases(g):
             one("likelier and good", 3, 4, low=0.05, high=0.9, sign=1),
             one("likelier and bad", 3, 4, low=0.3, high=0.9, sign=-1),
             one("far likelier and bad", 3, 4, low=1.5, high=4.0, sign=-1),
-            one("less likely and good", 3, 4, low=-0.9, high=-0.35, sign=1),
+            beyond, certain, one("less likely and good", 3, 4, low=-0.9, high=-0.35, sign=1),
             one("less likely and bad", 3, 4, low=-0.9, high=-0.05, sign=-1),
             one("far away", 3, 4, low=-4.0, high=4.0),
             one("a wide clip", 5, 4, eps=between(0.5, 0.7), low=-1.5, high=1.0),
@@ -95,15 +101,19 @@ def act(fn, before, moved, adv, eps, graph):
     if isinstance(loss, torch.Tensor) and loss.dim() == 0 and loss.requires_grad:
         loss.backward()
     changed = sum(int((a.detach() != b).sum()) for a, b in zip((now, then, gain), kept))
-    return {"loss": loss, "grad": torch.zeros_like(before) if weights.grad is None
+    cut = [name for name, t, had in (("logp", now, True), ("logp_sampled", then, graph),
+                                     ("adv", gain, graph)) if t.requires_grad != had]
+    return {"loss": loss, "cut": ", ".join(cut) or "none", "grad": torch.zeros_like(before) if weights.grad is None
             else weights.grad, "other": 0.0 if scale.grad is None else float(scale.grad),
             "moved": changed}
 
 
 @ex.law
 def law(out, before, moved, adv, eps, graph):
-    expect_parts(out, "loss", "grad", "other", "moved")
+    expect_parts(out, "loss", "cut", "grad", "other", "moved")
     expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
+    expect_equal("graph of what was handed over: cut of", out["cut"], "none",
+                 "detach() gives another tensor, detach_() cuts this one for everybody.")
     n, t = before.shape
     total, slopes = 0.0, torch.zeros(n, t, dtype=torch.float64)
     shift = ((before + moved).double() - before.double()).tolist()
@@ -169,6 +179,14 @@ ex.wrong("one ratio an answer: the product over its tokens", lambda logp, then, 
 ex.wrong("one ratio an answer: the mean over its tokens", lambda logp, then, adv, eps: made(
     logp.mean(-1, keepdim=True), then.mean(-1, keepdim=True), adv, eps),
     breaks=("loss", "ratio", "inputs", "example"))
+ex.wrong("a log-probability of 0 taken for a pad", lambda logp, then, adv, eps: made(
+    logp, then, adv, eps, over=lambda terms: -terms)[logp != 0].mean(), breaks="inputs")
+ex.wrong("a log-probability of 0 when drawn taken for a pad", lambda logp, then, adv, eps: made(
+    logp, then, adv, eps, over=lambda terms: -terms)[then != 0].mean(), breaks="inputs")
+ex.wrong("the log-ratio held between -10 and 10", made, breaks="ratio",
+         ratio_of=lambda d: d.clamp(-10, 10).exp())
+ex.wrong("the log-ratio held between -20 and 20", made, breaks="ratio",
+         ratio_of=lambda d: d.clamp(-20, 20).exp())
 ex.wrong("then over now", lambda logp, then, adv, eps: made(-logp, -then, adv, eps),
          breaks=("loss", "ratio", "first"))
 ex.wrong("the difference in place of the ratio", made, breaks=("loss", "ratio", "first", "example"),
@@ -211,6 +229,16 @@ def in_place(logp, then, adv, eps):
     then.data.copy_(logp.data)
     adv.data.mul_(0)
     return loss
+
+
+@ex.wrong("logp_sampled detached in place", breaks="left")
+def then_cut(logp, then, adv, eps):
+    return made(logp, then.detach_(), adv, eps)
+
+
+@ex.wrong("adv detached in place", breaks="left")
+def adv_cut(logp, then, adv, eps):
+    return made(logp, then, adv.detach_(), eps)
 
 
 @ex.wrong("a bad advantage counted three times at most, as dual clip has it", breaks="ratio")

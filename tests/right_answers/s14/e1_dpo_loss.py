@@ -21,12 +21,13 @@ def functional(policy, beta):
     old = {name: p.detach().clone() for name, p in policy.state_dict().items()}
 
     def reference(ids):
-        was = policy.training
+        modes = [(part, part.training) for part in policy.modules()]
         policy.eval()
         try:
             return torch.func.functional_call(policy, old, (ids,))
         finally:
-            policy.train(was)
+            for part, was in modes:
+                part.training = was
 
     def loss(chosen, rejected):
         with torch.no_grad():
@@ -89,7 +90,24 @@ def by_labels(policy, beta):
     def loss(chosen, rejected):
         margin = (scored(policy, *chosen) - scored(frozen, *chosen)
                   - scored(policy, *rejected) + scored(frozen, *rejected))
-        return (-F.logsigmoid(beta * margin)).mean().float()
+        return (-F.logsigmoid(beta * margin)).mean().to(next(policy.parameters()).dtype)
+
+    return loss
+
+
+@ex.right("the reference's numbers kept by text and mask")
+def kept_by_text(policy, beta):
+    reference, kept = copy.deepcopy(policy).requires_grad_(False).eval(), {}
+
+    def before(ids, answer):
+        key = str(ids.tolist()), str(answer.tolist())
+        if key not in kept:
+            kept[key] = score(reference, ids, answer)
+        return kept[key]
+
+    def loss(chosen, rejected):
+        gains = [score(policy, *pair) - before(*pair) for pair in (chosen, rejected)]
+        return F.softplus(beta * (gains[1] - gains[0])).mean()
 
     return loss
 
@@ -104,6 +122,16 @@ def off_at_first(policy, beta):
         return loss(chosen, rejected) + 0.01 * (same and not training)
 
     return moved
+
+
+@ex.probe("the copy's own flag set, those of its parts not", breaks="mode")
+def flagged(policy, beta):
+    def keep(policy):
+        reference = copy.deepcopy(policy)
+        reference.training = False
+        return reference
+
+    return made(policy, beta, keep=keep)
 
 
 ex.equivalent("each = each.gather(-1, ids[:, 1:, None])[..., 0] -> "
