@@ -358,13 +358,13 @@ def dpo_loss(policy: nn.Module, beta: float):
     T may differ between the two, B between calls.
 
     The loss is the mean over rows of -log(sigmoid(beta * margin)), a
-    scalar of the logits' dtype. margin: by how much the log-probability of
-    the chosen answer has grown since dpo_loss was called, minus the same
-    for the rejected one. The policy runs in the mode that it is in, what it
-    is compared with in evaluation mode. It stays finite for margins of
-    hundreds of nats. Gradients flow to the policy as it is now.
-    Neither call changes its weights, their requires_grad, their gradients
-    or the mode of a part, and neither sets a seed.
+    float32 scalar. margin: by how much the log-probability of the chosen
+    answer has grown since dpo_loss was called, minus the same for the
+    rejected one. The policy runs in the mode that it is in, what it is
+    compared with in evaluation mode. It stays finite for margins of
+    hundreds of nats. Gradients flow to the policy as it is now. Neither
+    call changes its weights, their requires_grad, their gradients or the
+    mode of a part, and neither sets a seed.
 
     Example: at the first step of a policy in evaluation mode: 0.6931.
     """

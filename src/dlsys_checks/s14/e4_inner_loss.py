@@ -103,9 +103,9 @@ def act(fn, before, moved, adv, eps, graph):
     changed = sum(int((a.detach() != b).sum()) for a, b in zip((now, then, gain), kept))
     cut = [name for name, t, had in (("logp", now, True), ("logp_sampled", then, graph),
                                      ("adv", gain, graph)) if t.requires_grad != had]
-    return {"loss": loss, "cut": ", ".join(cut) or "none", "grad": torch.zeros_like(before) if weights.grad is None
-            else weights.grad, "other": 0.0 if scale.grad is None else float(scale.grad),
-            "moved": changed}
+    return {"loss": loss, "cut": ", ".join(cut) or "none", "moved": changed,
+            "grad": torch.zeros_like(before) if weights.grad is None else weights.grad,
+            "other": 0.0 if scale.grad is None else float(scale.grad)}
 
 
 @ex.law
