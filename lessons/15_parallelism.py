@@ -371,15 +371,15 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
     """y = relu(h A.T) B.T + c on one of several ranks, and its gradients.
 
     The units of the layer are cut: a (f, D) holds this rank's rows of A,
-    b (E, f) its columns of B; f differs from rank to rank. h (N, D), the
-    bias c (E,) and dy (N, E), the gradient of the loss for y, are whole and
-    the same on all ranks. all_sum(tensor): the sum over the ranks, a new
-    tensor; all ranks have to call it equally often, in the same order, with
-    the same shapes and dtypes.
+    b (E, f) its columns of B; f is at least 1 and differs from rank to
+    rank. h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss
+    for y, are whole and the same on all ranks. all_sum(tensor): the sum
+    over the ranks, a new tensor; all ranks have to call it equally often,
+    in the same order, with the same shapes and dtypes.
 
-    Returns (y, dh, da, db, dc): y, and the gradients of h, a, b and c as
-    the uncut layer has them. The slope of ReLU at 0 is 0. Inputs stay as
-    they are.
+    Returns (y, dh, da, db, dc), in the one dtype of all inputs: y, and the
+    gradients of h, a, b and c as the uncut layer has them. The slope of
+    ReLU at 0 is 0. Inputs stay as they are, requires_grad as well.
 
     Example: h 2, c 0, dy 1; on one rank a 1, b 3, on the other a 2, b 5: y
     is 26 and dh 13 on both, da 6 on the first.
@@ -620,12 +620,13 @@ claim("cosine of the mixed gradient and the mean",
 def pass_losses(labels: list, divides: bool) -> list:
     """By what to divide the summed loss of each micro-batch of a step.
 
-    labels[p][m]: how many labels count in micro-batch m of pass p, at least
-    1. Passes may differ in their number of micro-batches. Gradients of all
-    passes add up in .grad, and at the end .grad has to hold the gradient of
-    the mean loss over all labels of the step. divides: at the end of each
-    pass the schedule divides all that .grad holds by the number of
-    micro-batches of this pass. Otherwise nobody divides a gradient.
+    labels[p][m], at least 1: how many labels count in micro-batch m of pass
+    p. Each pass has one or more micro-batches, and passes may differ in
+    their number. Gradients of all passes add up in .grad, and at the end
+    .grad has to hold the gradient of the mean loss over all labels of the
+    step. divides: at the end of each pass the schedule divides all that
+    .grad holds by the number of micro-batches of this pass. Otherwise
+    nobody divides a gradient.
 
     Returns floats, laid out as labels are. labels stays as it is.
 
@@ -1249,12 +1250,13 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
     """(weights, experts): the k likeliest experts of each token.
 
     logits: (..., E) float32 or bfloat16, one for each expert, no two of a
-    token alike. experts: (..., k) int64, the likeliest first. weights:
-    (..., k) float32, calculated in float32: the chance of each of them,
-    under the softmax over all E. With renorm they are divided by their sum,
-    so that they add to 1; with k = 1 never, for then the router would get
-    no gradient. The gradient of each weight flows to logits, through a sum
-    that divides it as well. k: 1 to E. Nothing handed over changes.
+    token alike, nor their chances in float32. experts: (..., k) int64, the
+    likeliest first. weights: (..., k) float32, calculated in float32: the
+    chance of each of them, under the softmax over all E. With renorm they
+    are divided by their sum, so that they add to 1; with k = 1 never, for
+    then the router would get no gradient. The gradient of each weight flows
+    to logits, through a sum that divides it as well. k: 1 to E. Nothing
+    handed over changes.
 
     Example: logits [2., 1., 0.], k 2: weights [0.6652, 0.2447], experts
     [0, 1]; with renorm [0.7311, 0.2689].
@@ -1503,13 +1505,13 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """How unevenly a router uses its experts, as a loss that it can lower:
     E times the sum over experts of share times mean chance.
 
-    p: (T, E) float32, the chances of each token, a row adds to 1. chosen:
-    (T, k) int64, the k different experts of each token, by whatever rule.
-    Share: the part of all T * k choices that fell on an expert; some may
-    have none. Mean chance: over all T tokens, of all E experts. The result
-    is a float32 tensor without axes, and 1 if both are even, for each E and
-    k. Its gradient flows to p through the mean chances; shares are
-    constants. Nothing handed over changes.
+    p: (T, E) float32, T at least 1, the chances of each token, a row adds
+    to 1. chosen: (T, k) int64, the k different experts of each token, by
+    whatever rule. Share: the part of all T * k choices that fell on an
+    expert; some may have none. Mean chance: over all T tokens, of all E
+    experts. The result is a float32 tensor without axes, and 1 if both are
+    even, for each E and k. Its gradient flows to p through the mean
+    chances; shares are constants. Nothing handed over changes.
 
     Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]]: 1.4, and its
     gradient [[1., 0.], [1., 0.]].
@@ -1801,10 +1803,10 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     after the call, and again after backward. block: a module of one tensor,
     made of any modules, in train or eval mode. x: float32, with or without
     requires_grad. A pass may draw from torch's generator, and from
-    generators that modules of the block hold as attributes. It may read
-    buffers and change them, in place or by putting a new tensor there.
-    Between a call and its backward, further calls of the block and other
-    draws may come.
+    generators that are themselves attributes of the block's modules. It may
+    read buffers, tensors from the start, and change them, in place or by
+    putting a new tensor there, of any shape. Between a call and its one
+    backward, further calls of the block and other draws may come.
 
     Example: after a call and its backward an nn.BatchNorm1d has seen 1
     batch.
@@ -2077,12 +2079,12 @@ def exposed(events: list) -> list:
     and so on, in ms.
 
     events: a list of bars (rank, lane, name, start, end) with start < end,
-    in any order, in ms on one clock; each rank has one or more. Bars may
-    overlap, or lie inside another. lane is "compute", where a name says
-    nothing, or "network". All network bars of one name are one collective,
-    at most one bar a rank: from that rank's call to the end there. It
-    transfers as soon as all its bars have begun, and none ends before. A
-    rank without such a bar has no part in it.
+    ints or floats, in any order, in ms on one clock; each rank has one or
+    more. Bars may overlap, or lie inside another. lane is "compute", where
+    a name says nothing, or "network". All network bars of one name are one
+    collective, at most one bar a rank: from that rank's call to the end
+    there. It transfers as soon as all its bars have begun, and none ends
+    before. A rank without such a bar has no part in it.
 
     From the first start of all bars to the last end each moment of a rank
     is one thing, the first that fits: computing, with a compute bar of its
@@ -2649,32 +2651,34 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
     split, and which is best.
 
     model: weights; layers; batch, the sequences of a step; and of one
-    sequence: whole and cut, bytes that a layer keeps, of which tp divides
-    cut alone; input, bytes of a layer's input; logits, bytes; work,
+    sequence: whole and cut: bytes that a layer keeps, and tp divides cut
+    but not whole; input, bytes of a layer's input; logits, bytes; work,
     operations forward and backward; again, those that checkpoints repeat.
     machine: memory, bytes; speed and peak, operations a second that a GPU
     reaches and that its datasheet promises; alpha and beta of its links.
-    A split: dp, tp, pp; zero, 0, 1 or 3; checkpoint, a bool; micro, the
-    sequences of a micro-batch. All divisions come out even, and a copy
-    takes m = batch / dp / micro micro-batches.
+    splits: one or more dicts: dp, tp, pp; zero, 0, 1 or 3; checkpoint, a
+    bool; micro, the sequences of a micro-batch. All divisions come out
+    even, and each of the dp copies of the model takes m = batch / dp /
+    micro micro-batches.
 
-    rows: for each split a dict of numbers. state: 16 bytes a weight, which
-    tp and pp divide; dp divides the optimizer's 12 with zero 1, and all
-    with 3. activations: of layers / pp layers and min(m, pp) micro-batches
-    what they keep; with checkpoint only their inputs, which tp leaves
-    whole, and one layer of one micro-batch. logits: of a micro-batch,
-    divided by tp. seconds: (products + tp's calls) * (1 + (pp - 1) / m)
-    + dp's calls. products: all operations of the batch over the speed of
-    all GPUs. Half a ring of b bytes on n ranks takes
-    (n - 1) * (alpha + b / n / beta). tp's calls: for each layer of a GPU
-    and each micro-batch 4 whole rings of the micro-batch's input, 5 with
-    checkpoint. dp's calls: for 2 bytes of each weight that tp and pp leave
-    to a GPU one whole ring, with zero 3 three half rings in each
-    micro-batch. mfu: operations of work over what all GPUs could do in
-    these seconds at their peak.
+    rows: for each split a dict of these five numbers. state: 16 bytes a
+    weight, which tp and pp divide; dp divides the optimizer's 12 with
+    zero 1, and all with 3. activations: of layers / pp layers and
+    min(m, pp) micro-batches what they keep; with checkpoint only their
+    inputs, which tp leaves whole, and what one layer keeps for one
+    micro-batch. logits: of a micro-batch, divided by tp. seconds:
+    (products + tp's calls) * (1 + (pp - 1) / m) + dp's calls. products:
+    all operations of the batch over the speed of all GPUs. Half a ring
+    of b bytes on n ranks takes (n - 1) * (alpha + b / n / beta). tp's
+    calls: for each layer of a GPU and each micro-batch 4 whole rings of
+    the micro-batch's input, 5 with checkpoint. dp's calls: for 2 bytes
+    of each weight that tp and pp leave to a GPU one whole ring, with
+    zero 3 three half rings in each micro-batch. mfu: operations of
+    work, for the whole batch, over what all GPUs could do in these
+    seconds at their peak.
 
     best: the index of the fastest split whose bytes are at most memory, or
-    None. Nothing handed over changes.
+    None; no two are equally fast. Nothing handed over changes.
 
     Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100.
     """

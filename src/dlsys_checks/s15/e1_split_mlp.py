@@ -18,19 +18,19 @@ ex = exercise("15.1", "split_mlp", seen=("h", "a", "b", "c", "dy"), says="dh on 
 ex.promise("layer", "y = relu(h A.T) B.T + c on one of several ranks, and its gradients.",
            says=("y on rank", "number of the results"))
 ex.promise("cut", "The units of the layer are cut: a (f, D) holds this rank's rows of A, "
-           "b (E, f) its columns of B; f differs from rank to rank.",
+           "b (E, f) its columns of B; f is at least 1 and differs from rank to rank.",
            cases=("ranks of other sizes", "one unit on a rank", "the example"))
 ex.promise("whole", "h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss for y, are "
            "whole and the same on all ranks.", says=("y on rank", "dc on rank"))
 ex.promise("calls", "all_sum(tensor): the sum over the ranks, a new tensor; all ranks have to call "
            "it equally often, in the same order, with the same shapes and dtypes.",
            says=("what the ranks ask for",))
-ex.promise("returns", "Returns (y, dh, da, db, dc): y, and the gradients of h, a, b and c as the "
-           "uncut layer has them.", says=("dh on rank", "da on rank", "db on rank", "dc on rank",
-                                          "y on rank", "type of the results",
-                                          "number of the results"))
+ex.promise("returns", "Returns (y, dh, da, db, dc), in the one dtype of all inputs: y, and the "
+           "gradients of h, a, b and c as the uncut layer has them.",
+           says=("dh on rank", "da on rank", "db on rank", "dc on rank", "y on rank",
+                 "type of the results", "number of the results"))
 ex.promise("slope", "The slope of ReLU at 0 is 0.", cases=("units at zero",))
-ex.promise("stay", "Inputs stay as they are.", says=("inputs that changed",))
+ex.promise("stay", "Inputs stay as they are, requires_grad as well.", says=("inputs that changed",))
 ex.promise("example", "Example: h 2, c 0, dy 1; on one rank a 1, b 3, on the other a 2, b 5: y is "
            "26 and dh 13 on both, da 6 on the first.", cases=("the example",))
 
@@ -89,7 +89,8 @@ def act(fn, h, a, b, c, dy):
         except Pause:
             return asked[0], None
         results = [t.detach() if isinstance(t, torch.Tensor) else t for t in found]
-        changed = sum(not torch.equal(t, k) for t, k in zip(given, kept))
+        changed = [name for name, t, k in zip(("h", "a", "b", "c", "dy"), given, kept, strict=True)
+                   if t.requires_grad or not torch.equal(t, k)]
         return None, {"kind": type(found).__name__, "results": results, "changed": changed}
 
     sums = []
@@ -119,9 +120,9 @@ def law(out, h, a, b, c, dy):
         expect_length("the results", done["results"], 5)
         wanted = {"y": y, "dh": dh, "da": das[rank], "db": dbs[rank], "dc": dc}
         for (name, right), got in zip(wanted.items(), done["results"], strict=True):
-            expect_close(f"{name} on rank {rank}", got, right.to(h.dtype), rtol=1e-3,
+            expect_close(f"result {name} on rank {rank}", got, right.to(h.dtype), rtol=1e-3,
                          atol=1e-4 * float(right.abs().max()))
-        expect_equal("inputs that changed", done["changed"], 0)
+        expect_equal("inputs that changed", done["changed"], [])
 
 
 def by_hand(h, a, b, c, dy):
@@ -172,6 +173,7 @@ ex.wrong("dh of this rank's half alone", layer, breaks="returns", into=half)
 # The lesson's sum that autograd knows: its backward is a sum as well.
 ex.wrong("dy summed as well, so all inner gradients count twice", layer, says="dh on rank",
          breaks="returns", first=lambda dy, s: s(dy))
+ex.wrong("dh summed twice", layer, breaks="returns", into=lambda part, s: s(s(part)))
 ex.wrong("dh summed and divided by the ranks", layer, breaks="returns",
          into=lambda part, s: s(part) / world(s))
 ex.wrong("dh times the number of ranks, as if halves were alike", layer, breaks="returns",
@@ -226,3 +228,19 @@ def into_c(h, a, b, c, dy, all_sum):
     found = layer(h, a, b, c, dy, all_sum)
     c += found[0].sum(0)
     return found
+
+
+@ex.wrong("dy emptied for the gradient", says="inputs that changed", breaks="stay")
+def emptied(h, a, b, c, dy, all_sum):
+    found = layer(h, a, b, c, dy, all_sum)
+    dy.zero_()
+    return found
+
+
+@ex.wrong("gradients asked for on the inputs themselves", says="inputs that changed",
+          breaks="stay")
+def on_inputs(h, a, b, c, dy, all_sum):
+    found = layer(h, a, b, c, dy, all_sum)
+    for t in (h, a, b, c):
+        t.requires_grad_()
+    return tuple(t.detach() for t in found)

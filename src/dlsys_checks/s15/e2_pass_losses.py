@@ -10,17 +10,19 @@ from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("15.2", "pass_losses", seen=("labels", "divides"), says="divisor in pass")
+ex = exercise("15.2", "pass_losses", seen=("labels", "divides"), says="divisor of micro-batch")
 
 ex.promise("summed", "By what to divide the summed loss of each micro-batch of a step.",
-           says=("divisor in pass",))
-ex.promise("counts", "labels[p][m]: how many labels count in micro-batch m of pass p, at least 1.",
+           says=("divisor of micro-batch",))
+ex.promise("counts", "labels[p][m], at least 1: how many labels count in micro-batch m of pass p.",
            cases=("unequal labels", "unequal labels, divided", "one label", "very many labels"))
-ex.promise("ragged", "Passes may differ in their number of micro-batches.",
+ex.promise("ragged", "Each pass has one or more micro-batches, and passes may differ in their "
+           "number.",
            cases=("unequal passes", "unequal passes, divided", "passes of one micro-batch, divided",
                   "the example", "the example, undivided"))
 ex.promise("mean", "Gradients of all passes add up in .grad, and at the end .grad has to hold the "
-           "gradient of the mean loss over all labels of the step.", says=("divisor in pass",))
+           "gradient of the mean loss over all labels of the step.",
+           says=("divisor of micro-batch",))
 ex.promise("divides", "divides: at the end of each pass the schedule divides all that .grad holds "
            "by the number of micro-batches of this pass.",
            cases=("divided", "two passes, divided", "unequal labels, divided",
@@ -65,7 +67,9 @@ def act(fn, labels, divides):
     kept = copy.deepcopy(labels)
     found = fn(labels, divides)
     if type(found) is list:
-        found = [list(row) if type(row) is list else row for row in found]
+        # A float64 of numpy is a float.
+        found = [[float(d) if isinstance(d, float) else d for d in row]
+                 if type(row) is list else row for row in found]
     return {"found": found, "labels": labels, "kept": kept}
 
 
@@ -82,7 +86,7 @@ def law(out, labels, divides):
         for behind in labels[p:]:
             later /= len(behind) if divides else 1
         for m, got in enumerate(row):
-            expect_close(f"divisor in pass {p} of micro-batch {m}", got, float(later * total),
+            expect_close(f"divisor of micro-batch {m} in pass {p}", got, float(later * total),
                          rtol=1e-6, look="A label of each pass has to weigh the same at the end.")
     for name in ("labels", "kept"):
         expect_equal("labels after the call", out[name], labels)
@@ -133,6 +137,8 @@ ex.wrong("the passes before it, not those behind it", divisors, breaks="divides"
 ex.wrong("the own pass forgotten: only those behind it", divisors, breaks="divides", factor=after)
 ex.wrong("all micro-batches of the step at once", divisors, breaks="divides",
          factor=lambda labels, p: sum(map(len, labels)))
+ex.wrong("all passes at once, not those from it on", divisors, breaks="divides",
+         factor=lambda labels, p: before(labels, len(labels) - 1))
 ex.wrong("what the schedule divides not given back", divisors, breaks="divides",
          use=lambda divides: False)
 ex.wrong("given back where nobody divides", divisors, breaks="otherwise", use=lambda divides: True)
@@ -140,6 +146,8 @@ ex.wrong("given back the wrong way round: divided twice", divisors, breaks="divi
          factor=lambda labels, p: 1 / before(labels[p:], len(labels[p:]) - 1))
 ex.wrong("all passes taken to be as long as the first", divisors, breaks="ragged",
          factor=lambda labels, p: power(len(labels[0]), len(labels) - p))
+ex.wrong("all passes behind it taken to be as long as it is", divisors, breaks="ragged",
+         factor=lambda labels, p: power(len(labels[p]), len(labels) - p))
 ex.wrong("all passes taken to be as long as the last", divisors, breaks="ragged",
          factor=lambda labels, p: power(len(labels[-1]), len(labels) - p))
 ex.wrong("the labels of the pass, not of the step", divisors, breaks="mean",
@@ -163,7 +171,7 @@ ex.wrong("one row for all passes", lambda labels, divides: [
     d for row in divisors(labels, divides) for d in row], says="", breaks="laid out")
 
 
-@ex.wrong("the mean of each micro-batch's own mean", says="divisor in pass",
+@ex.wrong("the mean of each micro-batch's own mean", says="divisor of micro-batch",
           breaks=("mean", "counts"))
 def mean_of_means(labels, divides):
     found = divisors(labels, divides)

@@ -22,9 +22,9 @@ ex.promise("parts", "(weights, experts):", says=("type of the two parts", "two p
 ex.promise("likeliest", "the k likeliest experts of each token.",
            says=("experts of a token",))
 ex.promise("logits", "logits: (..., E) float32 or bfloat16, one for each expert, no two of a "
-           "token alike.",
-           cases=("bfloat16", "bfloat16, many experts", "three axes", "no axis but the last",
-                  "one token", "large logits", "logits far below zero"))
+           "token alike, nor their chances in float32.",
+           cases=("bfloat16", "bfloat16, close logits", "bfloat16, many experts", "three axes",
+                  "no axis but the last", "one token", "large logits", "logits far below zero"))
 ex.promise("experts", "experts: (..., k) int64, the likeliest first.",
            says=("type of the experts", "shape of the experts", "dtype of the experts",
                  "order of the experts"))
@@ -79,6 +79,9 @@ def cases(g):
             one("logits far below zero", 4, 6, k=2, renorm=False, shift=-120.0),
             one("bfloat16", 4, 6, k=2, renorm=True, half=True),
             one("bfloat16, many experts", 3, 24, k=3, renorm=False, half=True),
+            ("bfloat16, close logits", {
+                "logits": torch.tensor([[0.001, 0.00101, 0.0, -1.0]]), "k": 2, "renorm": False,
+                "weight": torch.tensor([[1.0, 2.0]]), "half": True}),
             ("the example", {"logits": torch.tensor([[2.0, 1.0, 0.0]]), "k": 2, "renorm": False,
                              "weight": torch.ones(1, 2), "half": False}),
             ("the example, divided", {"logits": torch.tensor([[2.0, 1.0, 0.0]]), "k": 2,
@@ -188,6 +191,13 @@ ex.wrong("one in value, the chance in gradient", made, breaks="one",
 ex.wrong("calculated in bfloat16", made, breaks=("chance", "logits"), says="",
          before=lambda z: z if z.dtype == torch.bfloat16 else z.float(),
          after=lambda w: w.float())
+@ex.wrong("experts by chances in bfloat16", breaks=("likeliest", "experts", "logits"))
+def by_rounded(logits, k, renorm):
+    experts = logits.softmax(-1).topk(k, dim=-1).indices
+    weights = logits.float().softmax(-1).gather(-1, experts)
+    return (weights / weights.sum(-1, keepdim=True) if renorm and k > 1 else weights), experts
+
+
 ex.wrong("weights in the dtype of the logits", lambda logits, k, renorm: tuple(
     part.to(logits.dtype) if part.is_floating_point() else part
     for part in made(logits, k, renorm)), breaks=("chance", "logits"),

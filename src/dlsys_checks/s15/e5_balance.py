@@ -10,12 +10,12 @@ from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts, expect_type
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("15.5", "balance", seen=("p", "chosen", "scale"), says="the balance")
+ex = exercise("15.5", "balance", seen=("p", "chosen", "scale"), says="balance")
 
 ex.promise("uneven", "How unevenly a router uses its experts, as a loss that it can lower: E times "
            "the sum over experts of share times mean chance.",
-           says=("the balance", "gradient at the chances"))
-ex.promise("p", "p: (T, E) float32, the chances of each token, a row adds to 1.",
+           says=("balance", "gradient at the chances"))
+ex.promise("p", "p: (T, E) float32, T at least 1, the chances of each token, a row adds to 1.",
            cases=("one token", "as many tokens as experts", "one expert", "many experts"))
 ex.promise("chosen", "chosen: (T, k) int64, the k different experts of each token, by whatever "
            "rule.", cases=("chosen by another rule", "the least likely chosen",
@@ -59,7 +59,7 @@ def cases(g):
                       "scale": 1.5}
 
     t = whole(9, 14)
-    return [one("one of four", t, 4, 1), one("two of eight", t + 3, 8, 2),
+    return [one("two of eight", t + 3, 8, 2), one("one of four", t, 4, 1),
             one("three of five", t, 5, 3), one("many experts", t, 40, 2),
             one("one token", 1, 5, 2), one("as many tokens as experts", 6, 6, 2),
             one("one expert", 4, 1, 1), one("sharp chances", t, 6, 2, spread=8.0),
@@ -101,7 +101,7 @@ def law(out, p, chosen, scale):
     wanted = experts * sum(a * b for a, b in zip(shares, means))
     look = f"{tokens} tokens, {k} of {experts} experts each; counts {counts[:8]}."
     expect_type("balance", out["found"], torch.Tensor, look)
-    expect_close("the balance", out["found"], torch.tensor(wanted, dtype=torch.float32),
+    expect_close("balance", out["found"], torch.tensor(wanted, dtype=torch.float32),
                  rtol=1e-4, look=look)
     slope = torch.tensor([experts * share / tokens * scale for share in shares])
     expect_close("gradient at the chances", out["grad"], slope.expand(tokens, experts), rtol=1e-3,
@@ -166,6 +166,9 @@ ex.wrong("chances of the chosen alone", made, breaks=("uneven", "mean", "flow"),
 ex.wrong("chances of the chosen, divided by their sum", made, breaks=("uneven", "mean", "flow"),
          mean=lambda p, chosen: (p * hot(p, chosen).sum(1) / (p * hot(p, chosen).sum(1)).sum(
              1, keepdim=True)).mean(0))
+ex.wrong("mean chances over the tokens that chose the expert", made,
+         breaks=("uneven", "mean", "flow"), mean=lambda p, chosen: (
+             p * hot(p, chosen).sum(1)).sum(0) / hot(p, chosen).sum((0, 1)).clamp(min=1))
 ex.wrong("the counts that there are, the last experts forgotten", lambda p, chosen: made(
     p, chosen, share=lambda p, chosen: torch.bincount(chosen.flatten()) / chosen.numel()),
     breaks=("share", "chosen", "uneven", "p", "mean"), says="")
@@ -187,7 +190,7 @@ ex.wrong("a number of Python", made, breaks=("form", "flow"), says="type of the"
 ex.wrong("float64", made, breaks="form", says="dtype of the", after=lambda loss: loss.double())
 
 
-@ex.wrong("the choices sorted in place", breaks="left", says="numbers changed")
+@ex.wrong("the choices counted from 1, in place", breaks="left", says="numbers changed")
 def in_place(p, chosen):
     found = made(p, chosen)
     chosen.add_(1)

@@ -37,16 +37,17 @@ ex.promise("block", "block: a module of one tensor, made of any modules, in trai
 ex.promise("x", "x: float32, with or without requires_grad.",
            cases=("x without gradient", "three axes", "one module alone",
                   "three calls, two steps"))
-ex.promise("draws", "A pass may draw from torch's generator, and from generators that modules of "
-           "the block hold as attributes.",
+ex.promise("draws", "A pass may draw from torch's generator, and from generators that are "
+           "themselves attributes of the block's modules.",
            cases=("dropout", "a generator of its own", "two generators",
                   "one generator for two modules", "two generators, two calls", *MIXED))
-ex.promise("buffers", "It may read buffers and change them, in place or by putting a new tensor "
-           "there.",
+ex.promise("buffers", "It may read buffers, tensors from the start, and change them, in place or "
+           "by putting a new tensor there, of any shape.",
            cases=("BatchNorm", "a buffer that is read and changed", "a buffer that is replaced",
+                  "a buffer that is changed, then read", "a buffer that grows",
                   "a buffer outside the state_dict", "the example", *MIXED))
-ex.promise("between", "Between a call and its backward, further calls of the block and other draws "
-           "may come.",
+ex.promise("between", "Between a call and its one backward, further calls of the block and other "
+           "draws may come.",
            cases=("two calls before backward", "two generators, two calls", "two steps",
                   "three calls, two steps"))
 ex.promise("example", "Example: after a call and its backward an nn.BatchNorm1d has seen 1 batch.",
@@ -93,6 +94,9 @@ def cases(g):
             one("a buffer that is read and changed", linear(), ["gelu"], scaled(), linear()),
             one("a buffer that is replaced", linear(), ["gelu"], scaled("replaced"), linear()),
             one("a buffer outside the state_dict", linear(), ["gelu"], scaled("own"), linear()),
+            one("a buffer that is changed, then read", linear(), ["gelu"], scaled("first"),
+                linear(), rounds=(2,)),
+            one("a buffer that grows", linear(), ["gelu"], scaled("grown"), linear()),
             one("everything at once", *all_kinds()),
             one("nested modules", *all_kinds(), form="nested"),
             one("one module alone", linear(), ["gelu"], dice(), scaled(), form="alone",
@@ -144,18 +148,21 @@ def act(fn, layers, rounds, needs, training, form, seed):
         def __init__(self, size, how):
             super().__init__()
             self.how = how
-            self.register_buffer("size", torch.tensor(size), persistent=how != "own")
+            size = torch.tensor([size, 2 * size] if how == "grown" else size)
+            self.register_buffer("size", size, persistent=how != "own")
 
         def forward(self, h):
-            out = h / self.size.clone()
+            out = h / self.size.mean()       # a new tensor: what is kept for backward stays
             if self.training:
                 with torch.no_grad():
-                    new = 0.8 * self.size + 0.2 * h.abs().mean()
-                    if self.how == "replaced":
-                        self.size = new
-                    else:
+                    new = h.abs().mean()
+                    new = torch.cat([self.size, new[None]]) if self.how == "grown" else (
+                        0.8 * self.size + 0.2 * new)
+                    if self.how in ("in place", "own"):
                         self.size.copy_(new)
-            return out
+                    else:
+                        self.size = new
+            return h / self.size if self.how == "first" else out
 
     class Alone(nn.Module):
         """Weight, generator and buffer as attributes of its own."""
@@ -262,8 +269,11 @@ def through(h, layers, state, training):
         elif kind == "scaled":
             old = own["size"]
             if training:
-                own["size"] = 0.8 * old + 0.2 * h.detach().abs().mean()
-            h = h / old
+                amount = h.detach().abs().mean()
+                own["size"] = 0.8 * old + 0.2 * amount
+                if given[1] == "grown":
+                    own["size"] = torch.tensor([*old.tolist(), amount.item()])
+            h = h / (own["size"] if given[1] == "first" else old.mean())
     return h
 
 
@@ -281,7 +291,10 @@ def once(layers, rounds, needs, training, seed):
             state.append({"dice": generators.setdefault(
                 given[0], torch.Generator().manual_seed(given[0]))})
         else:
-            state.append({"size": torch.tensor(given[0])} if kind == "scaled" else {})
+            state.append({})
+            if kind == "scaled":
+                size, how = given
+                state[-1]["size"] = torch.tensor([size, 2 * size] if how == "grown" else size)
     weights = [own[name] for own in state for name in ("weight", "bias") if name in own]
     found = {"outs": [], "x_grads": [], "grads": [], "buffers": [], "draws": []}
     with torch.random.fork_rng(devices=[]):
@@ -410,6 +423,9 @@ ex.wrong("buffers of BatchNorm only", made, says="", breaks="buffers",
          before=lambda block: {
              f"{name}.{key}": b.clone() for name, module in block.named_modules()
              if isinstance(module, nn.BatchNorm1d) for key, b in module.named_buffers()})
+ex.wrong("the batches of BatchNorm counted twice", made, says="buffer",
+         breaks=("buffers", "example"), again=lambda block, buffers, x: functional_call(
+             block, {name: b.clone() for name, b in buffers.items() if b.is_floating_point()}, x))
 ex.wrong("generators of the block itself only", made, says="", breaks="draws",
          dice=lambda block: [v for v in vars(block).values() if isinstance(v, torch.Generator)])
 ex.wrong("generators of its children only", made, says="", breaks=("draws", "block", "x"),
@@ -479,6 +495,38 @@ def old_tensors(block, x):
     return made(block, x, again=again)
 
 
+@ex.wrong("the buffers of now copied over those that the second run made", says="gradient",
+          breaks="buffers")
+def over_its_own(block, x):
+    def again(block, buffers, x):
+        now = {name: b.clone() for name, b in block.named_buffers()}
+        copy_into(block, buffers)
+        try:
+            return block(x)
+        finally:
+            copy_into(block, now)
+    return made(block, x, again=again)
+
+
+@ex.wrong("old buffers copied into tensors of another shape", says="", breaks="buffers")
+def into_others(block, x):
+    def again(block, buffers, x):
+        now = {name: b.clone() for name, b in block.named_buffers()}
+        copy_into(block, buffers)
+        try:
+            return block(x)
+        finally:
+            put(block, now)
+    return made(block, x, again=again)
+
+
+@not_an_answer
+def copy_into(block, buffers):
+    """The numbers of the buffers, copied into the tensors that the block holds."""
+    for name, b in block.named_buffers():
+        b.data.copy_(buffers[name])
+
+
 @ex.wrong("buffers put back to where they were before the call", says="buffer after backward",
           breaks=("buffers", "as once"))
 def lost(block, x):
@@ -515,7 +563,8 @@ def late(block, x):
         run, x, use_reentrant=False)
 
 
-@ex.wrong("states stored on the block, one for all calls", says="gradient", breaks="between")
+@ex.wrong("states stored on the block, one for all calls", says="gradient",
+          breaks=("between", "buffers"))
 def one_store(block, x):
     block.start = [die.get_state() for die in dice_of(block)]
     block.then = {name: b.clone() for name, b in block.named_buffers()}

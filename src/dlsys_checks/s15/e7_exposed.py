@@ -14,8 +14,8 @@ ex = exercise("15.7", "exposed", seen=("events",), says="ms transferring")
 ex.promise("list", "A list: (computing, transferring, waiting, idle) of rank 0, of rank 1 and so "
            "on, in ms.", says=("type of", "number of ranks", "parts of rank", "ms computing",
                                 "ms transferring"))
-ex.promise("events", "events: a list of bars (rank, lane, name, start, end) with start < end, in "
-           "any order, in ms on one clock; each rank has one or more.",
+ex.promise("events", "events: a list of bars (rank, lane, name, start, end) with start < end, "
+           "ints or floats, in any order, in ms on one clock; each rank has one or more.",
            cases=("bars in any order", "one bar", "times far from 0", "times below 0",
                   "whole numbers"))
 ex.promise("inside", "Bars may overlap, or lie inside another.",

@@ -19,7 +19,7 @@ ex = exercise("15.8", "plan", seen=("model", "machine", "splits"), says="split")
 ex.promise("two", "(rows, best): what a GPU holds and how long a step takes under each split, and "
            "which is best.", says=("type of the result", "parts of the result"))
 ex.promise("model", "model: weights; layers; batch, the sequences of a step; and of one sequence: "
-           "whole and cut, bytes that a layer keeps, of which tp divides cut alone;",
+           "whole and cut: bytes that a layer keeps, and tp divides cut but not whole;",
            says=("activations",))
 ex.promise("given", "input, bytes of a layer's input; logits, bytes; work, operations forward and "
            "backward; again, those that checkpoints repeat.",
@@ -27,18 +27,19 @@ ex.promise("given", "input, bytes of a layer's input; logits, bytes; work, opera
 ex.promise("machine", "machine: memory, bytes; speed and peak, operations a second that a GPU "
            "reaches and that its datasheet promises; alpha and beta of its links.",
            says=("seconds", "mfu", "best"))
-ex.promise("split", "A split: dp, tp, pp; zero, 0, 1 or 3; checkpoint, a bool; micro, the "
-           "sequences of a micro-batch.", says=("state", "activations", "logits", "seconds"))
-ex.promise("small", "All divisions come out even, and a copy takes m = batch / dp / micro "
-           "micro-batches.", says=("activations", "seconds"))
-ex.promise("rows", "rows: for each split a dict of numbers.",
+ex.promise("split", "splits: one or more dicts: dp, tp, pp; zero, 0, 1 or 3; checkpoint, a "
+           "bool; micro, the sequences of a micro-batch.",
+           says=("state", "activations", "logits", "seconds"))
+ex.promise("small", "All divisions come out even, and each of the dp copies of the model "
+           "takes m = batch / dp / micro micro-batches.", says=("activations", "seconds"))
+ex.promise("rows", "rows: for each split a dict of these five numbers.",
            says=("type of", "number of", "parts of a row"))
 ex.promise("state", "state: 16 bytes a weight, which tp and pp divide; dp divides the optimizer's "
            "12 with zero 1, and all with 3.", says=("state",))
 ex.promise("activations", "activations: of layers / pp layers and min(m, pp) micro-batches what "
            "they keep;", says=("activations",))
-ex.promise("inputs", "with checkpoint only their inputs, which tp leaves whole, and one layer of "
-           "one micro-batch.", says=("activations",))
+ex.promise("inputs", "with checkpoint only their inputs, which tp leaves whole, and what one "
+           "layer keeps for one micro-batch.", says=("activations",))
 ex.promise("logits", "logits: of a micro-batch, divided by tp.", says=("logits",))
 ex.promise("waits", "seconds: (products + tp's calls) * (1 + (pp - 1) / m) + dp's calls.",
            says=("seconds",))
@@ -50,9 +51,10 @@ ex.promise("tensor", "tp's calls: for each layer of a GPU and each micro-batch 4
            "the micro-batch's input, 5 with checkpoint.", says=("seconds",))
 ex.promise("copies", "dp's calls: for 2 bytes of each weight that tp and pp leave to a GPU one "
            "whole ring, with zero 3 three half rings in each micro-batch.", says=("seconds",))
-ex.promise("mfu", "mfu: operations of work over what all GPUs could do in these seconds at their "
-           "peak.", says=("mfu",))
-ex.promise("best", "best: the index of the fastest split whose bytes are at most memory, or None.",
+ex.promise("mfu", "mfu: operations of work, for the whole batch, over what all GPUs could do in "
+           "these seconds at their peak.", says=("mfu",))
+ex.promise("best", "best: the index of the fastest split whose bytes are at most memory, or None; "
+           "no two are equally fast.",
            says=("best",))
 ex.promise("left", "Nothing handed over changes.", says=("inputs after the call",))
 ex.promise("example", "Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100.",
@@ -170,7 +172,8 @@ def cases(g):
                          "logits": 20, "work": 600, "again": 150},
                "machine": {"memory": 1000, "speed": 300.0, "peak": 600.0, "alpha": 0.125,
                            "beta": 64.0}, "splits": [split(2, 1, 1, 1)]}
-    return [("the example", example), fitted, tight,
+    return [some("copies without ZeRO", [split(4, 1, 1)], room=lambda s: s[0] * 2),
+            ("the example", example), fitted, tight,
             some("eight GPUs", wide, room=middle),
             some("eight GPUs, in another order", shuffled(wide), room=middle),
             some("slow links", shuffled(wide), room=middle, beta=1e10),
@@ -295,6 +298,10 @@ ex.wrong("stages do not divide the state", made, says="state", breaks=("state", 
          over=lambda s: s["tp"])
 ex.wrong("tensor ranks do not divide the state", made, says="state", breaks=("state", "split"),
          over=lambda s: s["pp"])
+ex.wrong("copies divide the state without ZeRO, too", made, says="state", breaks="state",
+         shared=lambda zero: (zero != 1, zero != 1, True))
+ex.wrong("ZeRO-3 divides the optimizer alone", made, says="state", breaks="state",
+         shared=lambda zero: (False, False, zero > 0))
 # https://github.com/NVIDIA/Megatron-LM/pull/6782
 ex.wrong("activations divided by the copies", made, says="activations", breaks="activations",
          copies=lambda s: s["dp"])
@@ -318,6 +325,8 @@ ex.wrong("the copy's whole batch for a micro-batch", made, says="activations",
 ex.wrong("one sequence for a micro-batch", made, says="activations", breaks="split",
          taken=lambda s, batch: 1)
 ex.wrong("logits forgotten", made, says="logits", breaks="logits", kept=0.0)
+ex.wrong("logits of all micro-batches in flight", made, says="logits", breaks="logits",
+         logits=lambda s: s["tp"] / s["pp"])
 ex.wrong("logits not divided by tp", made, says="logits", breaks="logits", logits=lambda s: 1)
 ex.wrong("logits divided by the copies", made, says="logits", breaks="logits",
          logits=lambda s: s["tp"] * s["dp"])
