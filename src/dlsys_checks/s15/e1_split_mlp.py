@@ -89,8 +89,9 @@ def act(fn, h, a, b, c, dy):
         except Pause:
             return asked[0], None
         results = [t.detach() if isinstance(t, torch.Tensor) else t for t in found]
-        changed = [name for name, t, k in zip(("h", "a", "b", "c", "dy"), given, kept, strict=True)
-                   if t.requires_grad or not torch.equal(t, k)]
+        named = dict(zip(("h", "a", "b", "c", "dy"), zip(given, kept, strict=True), strict=True))
+        changed = [name for name, (t, k) in named.items() if not torch.equal(t, k)]
+        changed += [f"{name}.requires_grad" for name, (t, _) in named.items() if t.requires_grad]
         return None, {"kind": type(found).__name__, "results": results, "changed": changed}
 
     sums = []

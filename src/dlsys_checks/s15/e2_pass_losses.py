@@ -15,7 +15,8 @@ ex = exercise("15.2", "pass_losses", seen=("labels", "divides"), says="divisor o
 ex.promise("summed", "By what to divide the summed loss of each micro-batch of a step.",
            says=("divisor of micro-batch",))
 ex.promise("counts", "labels[p][m], at least 1: how many labels count in micro-batch m of pass p.",
-           cases=("unequal labels", "unequal labels, divided", "one label", "very many labels"))
+           cases=("unequal labels", "unequal labels, divided", "one label", "very many labels",
+                  "the example", "the example, undivided"))
 ex.promise("ragged", "Each pass has one or more micro-batches, and passes may differ in their "
            "number.",
            cases=("unequal passes", "unequal passes, divided", "passes of one micro-batch, divided",
@@ -152,7 +153,7 @@ ex.wrong("all passes taken to be as long as the last", divisors, breaks="ragged"
          factor=lambda labels, p: power(len(labels[-1]), len(labels) - p))
 ex.wrong("the labels of the pass, not of the step", divisors, breaks="mean",
          total=lambda labels, p: sum(labels[p]))
-ex.wrong("the first micro-batch's labels for all", divisors, breaks=("counts", "mean"),
+ex.wrong("the first micro-batch's labels for all", divisors, breaks="counts",
          total=lambda labels, p: labels[0][0] * sum(map(len, labels)))
 ex.wrong("labels counted in 16 bits", divisors, breaks="counts",
          total=lambda labels, p: sum(map(sum, labels)) % 65536)

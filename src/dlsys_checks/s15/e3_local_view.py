@@ -66,11 +66,11 @@ def cases(g):
             one("four ranks, the third", 2, 24, 2, 4), one("three ranks, the last", 2, 18, 2, 3),
             one("one rank", 2, 10, 0, 1), one("one rank, two tokens", 2, 2, 0, 1),
             one("one row", 1, 12, 1, 3),
+            one("a prompt is not learnt", 3, 16, number(0, 2), 2, "answer"),
+            one("few labels", 4, 24, number(0, 3), 3, "few"),
             one("places left over", 2, 13, 0, 2), one("one place left over", 2, 19, 1, 5),
             one("many tokens, many left over", 2, 6 * world + 1, 0, world),
             one("fewer tokens than pieces", 2, 5, 1, 4), one("one token", 2, 1, 0, 3),
-            one("a prompt is not learnt", 3, 16, number(0, 2), 2, "answer"),
-            one("few labels", 4, 24, number(0, 3), 3, "few"),
             one("a part of a larger batch", 2, 12, number(0, 2), 2, order="part"),
             one("rows that lie across", 3, 8, number(0, 2), 2, order="across"),
             ("the example", {"tokens": eight, "labels": eight.clone(), "rank": 0, "world": 2,
@@ -238,6 +238,8 @@ ex.wrong("what is left over cut off", made, says="", breaks=("fill", "tokens"),
 ex.wrong("filled though nothing is left over", made, says="shape of the", breaks="even",
          long=lambda T, world: (T // (2 * world) + 1) * 2 * world)
 ex.wrong("a list of the four", made, says="type of the result", breaks="result", form=list)
+ex.wrong("labels before the positions", made, says="positions", breaks="positions",
+         form=lambda parts: (parts[0], parts[2], parts[1], parts[3]))
 ex.wrong("without the positions", made, says="parts of the result", breaks="result",
          form=lambda parts: (parts[0], parts[2], parts[3]))
 

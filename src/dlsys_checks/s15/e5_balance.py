@@ -59,7 +59,7 @@ def cases(g):
                       "scale": 1.5}
 
     t = whole(9, 14)
-    return [one("two of eight", t + 3, 8, 2), one("one of four", t, 4, 1),
+    return [one("one of four", t, 4, 1), one("two of eight", t + 3, 8, 2),
             one("three of five", t, 5, 3), one("many experts", t, 40, 2),
             one("one token", 1, 5, 2), one("as many tokens as experts", 6, 6, 2),
             one("one expert", 4, 1, 1), one("sharp chances", t, 6, 2, spread=8.0),
@@ -141,7 +141,7 @@ ex.wrong("the mean over the experts", made, breaks=("uneven", "mean", "example")
 ex.wrong("detached", made, breaks="flow", says="gradient at the chances",
          after=lambda loss: loss.detach())
 # https://github.com/mindspore-ai/hyper-parallel/issues/752
-ex.wrong("shares of E experts times mean chances of k places", made,
+ex.wrong("mean chances over the choices, not over all tokens", made,
          breaks=("uneven", "mean", "flow"),
          share=lambda p, chosen: shares(p, chosen)[:, None],
          mean=lambda p, chosen: p.gather(1, chosen).mean(0) / chosen.shape[1])
@@ -166,9 +166,6 @@ ex.wrong("chances of the chosen alone", made, breaks=("uneven", "mean", "flow"),
 ex.wrong("chances of the chosen, divided by their sum", made, breaks=("uneven", "mean", "flow"),
          mean=lambda p, chosen: (p * hot(p, chosen).sum(1) / (p * hot(p, chosen).sum(1)).sum(
              1, keepdim=True)).mean(0))
-ex.wrong("mean chances over the tokens that chose the expert", made,
-         breaks=("uneven", "mean", "flow"), mean=lambda p, chosen: (
-             p * hot(p, chosen).sum(1)).sum(0) / hot(p, chosen).sum((0, 1)).clamp(min=1))
 ex.wrong("the counts that there are, the last experts forgotten", lambda p, chosen: made(
     p, chosen, share=lambda p, chosen: torch.bincount(chosen.flatten()) / chosen.numel()),
     breaks=("share", "chosen", "uneven", "p", "mean"), says="")

@@ -325,8 +325,9 @@ ex.wrong("the copy's whole batch for a micro-batch", made, says="activations",
 ex.wrong("one sequence for a micro-batch", made, says="activations", breaks="split",
          taken=lambda s, batch: 1)
 ex.wrong("logits forgotten", made, says="logits", breaks="logits", kept=0.0)
-ex.wrong("logits of all micro-batches in flight", made, says="logits", breaks="logits",
-         logits=lambda s: s["tp"] / s["pp"])
+ex.wrong("logits of all micro-batches in flight", lambda model, machine, splits: made(
+    model, machine, splits, logits=lambda s: s["tp"] / min(
+        s["pp"], model["batch"] // s["dp"] // s["micro"])), says="logits", breaks="logits")
 ex.wrong("logits not divided by tp", made, says="logits", breaks="logits", logits=lambda s: 1)
 ex.wrong("logits divided by the copies", made, says="logits", breaks="logits",
          logits=lambda s: s["tp"] * s["dp"])

@@ -141,8 +141,6 @@ ex.probe("the state alone against memory", made, says="best", breaks="best",
          fits=lambda size, memory: size <= 2 * memory)
 ex.probe("the best MFU", made, says="best", breaks="best",
          pick=lambda rows: lambda k: -rows[k]["mfu"])
-ex.probe("logits of all micro-batches in flight", made, says="logits", breaks="logits",
-         logits=lambda s: s["tp"] / s["pp"])
 ex.probe("the example looked up wrong", lambda model, machine, splits: made(
     model, machine, splits, sizes=(2, 2, 12) if model["weights"] != 10 else (2, 2, 14)),
     says="state", breaks="example")
