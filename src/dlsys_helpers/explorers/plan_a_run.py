@@ -199,7 +199,7 @@ def verdict(model, gpus, card, split, found, bandwidth):
                 ylim=(0, TOP), label="part", ways=Ways({"nine tenths": ("ends", "height")}, "last"),
                 grips=[Grip("split", x=lambda name: int(name[0]))]),
         Columns("number", {"fits": "fits", "large": "too large"},
-                title="Seconds of a step, with an H100's products",
+                title="Seconds of a step on H100s",
                 xlabel="split", ylabel="seconds", mark="at",
                 grips=[Grip("split", x=lambda name: int(name[0]))]),
         Bars("parts", [f"{n} {part}" for n, part in enumerate(PARTS, 1)],
