@@ -381,8 +381,8 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
     gradients of h, a, b and c as the uncut layer has them. The slope of
     ReLU at 0 is 0. Inputs stay as they are, requires_grad as well.
 
-    Example: h 2, c 0, dy 1; on one rank a 1, b 3, on the other a 2, b 5: y
-    is 26 and dh 13 on both, da 6 on the first.
+    Example: h 2, c 0, dy 1; on one rank a 3, b 5, on the other a 4, b 7: y
+    is 86 and dh 43 on both, da 10 on the first.
     """
     # BEGIN SOLUTION
     units = torch.relu(h @ a.T)

@@ -31,8 +31,8 @@ ex.promise("returns", "Returns (y, dh, da, db, dc), in the one dtype of all inpu
                  "type of the results", "number of the results"))
 ex.promise("slope", "The slope of ReLU at 0 is 0.", cases=("units at zero",))
 ex.promise("stay", "Inputs stay as they are, requires_grad as well.", says=("inputs that changed",))
-ex.promise("example", "Example: h 2, c 0, dy 1; on one rank a 1, b 3, on the other a 2, b 5: y is "
-           "26 and dh 13 on both, da 6 on the first.", cases=("the example",))
+ex.promise("example", "Example: h 2, c 0, dy 1; on one rank a 3, b 5, on the other a 4, b 7: y is "
+           "86 and dh 43 on both, da 10 on the first.", cases=("the example",))
 
 
 @ex.cases
@@ -51,8 +51,8 @@ def cases(g):
 
     k = whole(3, 7)
     example = {"h": torch.tensor([[2.0]]), "c": torch.zeros(1), "dy": torch.ones(1, 1),
-               "a": [torch.tensor([[1.0]]), torch.tensor([[2.0]])],
-               "b": [torch.tensor([[3.0]]), torch.tensor([[5.0]])]}
+               "a": [torch.tensor([[3.0]]), torch.tensor([[4.0]])],
+               "b": [torch.tensor([[5.0]]), torch.tensor([[7.0]])]}
     return [one("two ranks", [k, k]), one("one rank alone", [k + 1]),
             one("four ranks", [4, 4, 4, 4]),
             one("ranks of other sizes", [k, 2, k + 3]),
