@@ -23,14 +23,14 @@ from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
-# Left out: these keep, judge and show what a learner did, draw, or name the stages; no number
-# depends on them.
+# Left out: these keep, judge and show what a learner did, or draw; no number depends on them.
 BESIDE = {f"dlsys_helpers.{name}" for name in (
     "acting", "cards", "catalog", "checking", "diagrams", "drawings", "errors", "expect",
     "guesses", "judging", "number_lines", "plots", "progress", "room_client", "canvas",
-    "json_lines", "stages", "verdicts", "wording")} | {
+    "json_lines", "verdicts", "wording")} | {
     f"dlsys_model.{name}" for name in ("errors", "report", "show")}
 LEARNERS = ("dlsys.", "dlsys_model.answers")
+NAMES = "dlsys_helpers.stages"
 FRONT_END = ("explorers/explorer.js", "explorers/explorer.css")
 
 
@@ -156,13 +156,13 @@ def used_modules(code: str) -> set[str]:
 def reached(modules: Iterable[str]) -> set[str]:
     """These modules and all that they import, transitively.
 
-    Not those that read what a learner wrote, the command `dlsys` among them: no number of the
-    course depends on it.
+    Not those that read what a learner wrote, the command `dlsys` among them, nor the list of the
+    stages' names, which grows with each stage: no number or output of a lesson depends on them.
     """
     found: set[str] = set()
     left = list(modules)
     while left:
-        if (name := left.pop()) not in found and not name.startswith(LEARNERS):
+        if (name := left.pop()) not in found and not name.startswith((*LEARNERS, NAMES)):
             found.add(name)
             left += _imported_by(name)
     return found

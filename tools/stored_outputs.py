@@ -16,14 +16,11 @@ from dlsys_helpers.gpu_records import RECORDED
 from dlsys_helpers.paths import ROOT
 from tools import fingerprints
 
-# A list of names that grows with each stage: no output of a lesson shows it.
-NAMES = frozenset({"dlsys_helpers.stages"})
-
 
 def rests_on(book: NotebookNode) -> dict[str, str]:
     """What the outputs of a notebook rest on, by name, each with its fingerprint or version."""
     stage = f"{book.metadata['dlsys']['stage']:02d}"
-    parts = fingerprints.rests_on((c.source for c in code_cells(book)), beside=NAMES)
+    parts = fingerprints.rests_on((c.source for c in code_cells(book)), beside=())
     parts["requirements.lock"] = fingerprints.fingerprint(
         (ROOT / "requirements.lock").read_text("utf-8"))
     if book.metadata["dlsys"]["view"] == "solution":
@@ -38,7 +35,7 @@ def _checks(book: NotebookNode, stage: str) -> Iterator[str]:
     """The points that a verdict shows, and the stage's checks with all that they import."""
     yield from (str(cell.metadata["dlsys"].get("points")) for cell in code_cells(book))
     files = sorted((ROOT / f"src/dlsys_checks/s{stage}").glob("*.py"))
-    modules = fingerprints.reached(f"dlsys_checks.s{stage}.{path.stem}" for path in files) - NAMES
+    modules = fingerprints.reached(f"dlsys_checks.s{stage}.{path.stem}" for path in files)
     yield from (fingerprints.module_fingerprint(name) for name in sorted(modules))
 
 

@@ -495,48 +495,11 @@ def old_tensors(block, x):
     return made(block, x, again=again)
 
 
-@ex.wrong("the buffers of now copied over those that the second run made", says="gradient",
-          breaks="buffers")
-def over_its_own(block, x):
-    def again(block, buffers, x):
-        now = {name: b.clone() for name, b in block.named_buffers()}
-        copy_into(block, buffers)
-        try:
-            return block(x)
-        finally:
-            copy_into(block, now)
-    return made(block, x, again=again)
-
-
-@ex.wrong("old buffers copied into tensors of another shape", says="", breaks="buffers")
-def into_others(block, x):
-    def again(block, buffers, x):
-        now = {name: b.clone() for name, b in block.named_buffers()}
-        copy_into(block, buffers)
-        try:
-            return block(x)
-        finally:
-            put(block, now)
-    return made(block, x, again=again)
-
-
 @not_an_answer
 def copy_into(block, buffers):
     """The numbers of the buffers, copied into the tensors that the block holds."""
     for name, b in block.named_buffers():
         b.data.copy_(buffers[name])
-
-
-@ex.wrong("buffers put back to where they were before the call", says="buffer after backward",
-          breaks=("buffers", "as once"))
-def lost(block, x):
-    def again(block, buffers, x):
-        put(block, buffers)
-        try:
-            return block(x)
-        finally:
-            put(block, buffers)
-    return made(block, x, again=again)
 
 
 @not_an_answer
@@ -545,6 +508,28 @@ def put(block, buffers):
     for name, value in buffers.items():
         path, _, key = name.rpartition(".")
         setattr(block.get_submodule(path), key, value.clone())
+
+
+@not_an_answer
+def between(block, buffers, x, back, forth):
+    """The second run, after back(block, buffers) and before forth(block, the buffers of now)."""
+    now = {name: b.clone() for name, b in block.named_buffers()}
+    back(block, buffers)
+    try:
+        return block(x)
+    finally:
+        forth(block, now)
+
+
+ex.wrong("the buffers of now copied over those that the second run made", made, says="gradient",
+         breaks="buffers",
+         again=lambda block, buffers, x: between(block, buffers, x, copy_into, copy_into))
+ex.wrong("old buffers copied into tensors of another shape", made, says="", breaks="buffers",
+         again=lambda block, buffers, x: between(block, buffers, x, copy_into, put))
+ex.wrong("buffers put back to where they were before the call", made,
+         says="buffer after backward", breaks=("buffers", "as once"),
+         again=lambda block, buffers, x: between(block, buffers, x, put,
+                                                 lambda block, now: put(block, buffers)))
 
 
 # https://github.com/facebookresearch/fairscale/issues/1035
