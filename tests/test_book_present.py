@@ -1,5 +1,6 @@
 """The presenter's pages: plans add up, ids exist, an answer holds no number that nobody asserts."""
 
+import functools
 import re
 
 import pytest
@@ -23,11 +24,20 @@ def lessons():
     return {number: book.read(NOTEBOOKS / f"{stage(number).stem}.ipynb") for number in NUMBERS}
 
 
+@pytest.fixture(scope="module")
+def plans(lessons):
+    """The plans of a stage, one a frame."""
+    @functools.cache
+    def made(number):
+        slides = book_present.first_slides(lessons[number])
+        return [book_present.plan(lessons[number], frame, slides) for frame in book_present.FRAMES]
+    return made
+
+
 @pytest.mark.parametrize("number", NUMBERS)
-def test_plans_add_up_and_hold_a_trap_with_its_exercise_unless_short(number, lessons):
+def test_plans_add_up_and_hold_a_trap_with_its_exercise_unless_short(number, plans):
     known = {t.id: t for t in catalog.traps(number)}
-    for frame in book_present.FRAMES:
-        blocks = book_present.plan(lessons[number], frame)
+    for frame, blocks in zip(book_present.FRAMES, plans(number), strict=True):
         assert sum(b.minutes for b in blocks) == frame.minutes
         assert all(b.minutes > 0 for b in blocks)
         about = [b.trap for b in blocks if b.trap]
@@ -43,10 +53,10 @@ def test_plans_add_up_and_hold_a_trap_with_its_exercise_unless_short(number, les
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_short_session_stays_on_the_core_path(number, lessons):
+def test_a_short_session_stays_on_the_core_path(number, plans):
     core = {t.id for t in catalog.traps(number) if t.core}
-    for frame in book_present.FRAMES[:2]:
-        shown = {b.trap for b in book_present.plan(lessons[number], frame) if b.trap}
+    for blocks in plans(number)[:2]:
+        shown = {b.trap for b in blocks if b.trap}
         assert shown <= core
 
 
@@ -112,9 +122,9 @@ def test_a_page_has_its_plans_the_live_lines_and_links_to_its_traps(lessons):
     assert "(present/01.md)" in pages["present"]
 
 
-def test_a_plan_names_the_slide_on_which_a_trap_begins(lessons):
+def test_a_plan_names_the_slide_on_which_a_trap_begins(lessons, plans):
     found = list(deck.slides(lessons[7]))
-    blocks = book_present.plan(lessons[7], book_present.FRAMES[-1])
+    blocks = plans(7)[-1]
     named = {b.trap: int(re.search(r"from slide (\d+):", b.text)[1])
              for b in blocks if b.text.startswith("Trap")}
     assert len(named) >= 5

@@ -6,7 +6,7 @@ import pytest
 
 from dlsys_helpers import acting, checking, judging
 from dlsys_helpers.expect import expect_close
-from tools import proof, solutions
+from tools import fingerprints, proof, solutions
 
 ID = "99.1"
 ANSWER = "def double(x):\n    return 2 * x\n"
@@ -28,10 +28,12 @@ def toy(monkeypatch, tmp_path):
     monkeypatch.setitem(checking.REGISTRY, ID, ex)
     monkeypatch.setattr(solutions, "answers", lambda stage: {ID: ("", ANSWER)})
     monkeypatch.setattr(proof, "RECORDS", tmp_path)
-    for kept in (proof.fresh, proof.well_told, proof.paper, proof._remembering):
+    for kept in (proof.fresh, proof.well_told, proof.unchanged, proof.paper,
+                 proof._remembering):
         kept.cache_clear()
     yield ex
-    for kept in (proof.fresh, proof.well_told, proof.paper, proof._remembering):
+    for kept in (proof.fresh, proof.well_told, proof.unchanged, proof.paper,
+                 proof._remembering):
         kept.cache_clear()
 
 
@@ -130,15 +132,29 @@ def test_a_record_is_fresh_until_the_answer_changes(toy, monkeypatch):
 
 @pytest.mark.parametrize("module", [*proof.ENGINE, "dlsys_checks.s01.e1_predict"])
 def test_a_record_rests_on_the_engine_and_the_exercises_file(toy, monkeypatch, module):
-    before, read = proof.rests_on(ID), proof.inspect.getsource
-    monkeypatch.setattr(proof.inspect, "getsource", lambda m: read(m) + (
-        "\nCHANGED = 1\n" if m.__name__ == module else ""))
+    before, read = proof.rests_on(ID), fingerprints.source
+    monkeypatch.setattr(fingerprints, "source", lambda name: read(name) + (
+        "\nCHANGED = 1\n" if name == module else ""))
     assert proof.rests_on(ID) != before
 
 
+def test_where_no_text_changed_nothing_is_parsed(toy, monkeypatch, tmp_path):
+    proof.write(ID, proof.prove(ID, 1)[0])
+    (tmp_path / proof.AS_WRITTEN).write_text(proof.as_written() + "\n", "utf-8")
+    monkeypatch.setattr(proof, "_fingerprint", lambda *_: pytest.fail("parsed"))
+    assert proof.well_told(ID)
+    assert not proof.fresh("99.2"), "it has no record"
+
+
+def test_a_remark_is_another_text(toy, monkeypatch):
+    before, read = proof.as_written(), fingerprints.source
+    monkeypatch.setattr(fingerprints, "source", lambda name: read(name) + "\n# a remark\n")
+    assert proof.as_written() != before
+
+
 def test_a_record_does_not_rest_on_comments(toy, monkeypatch):
-    before, read = proof.rests_on(ID), proof.inspect.getsource
-    monkeypatch.setattr(proof.inspect, "getsource", lambda m: read(m) + "\n# a remark\n")
+    before, read = proof.rests_on(ID), fingerprints.source
+    monkeypatch.setattr(fingerprints, "source", lambda name: read(name) + "\n# a remark\n")
     assert proof.rests_on(ID) == before
 
 
@@ -152,9 +168,9 @@ def test_a_record_does_not_rest_on_comments(toy, monkeypatch):
     ("rel_tol=within", "rel_tol=2 * within", True),
 ])
 def test_a_word_in_a_message_makes_no_verdict_stale(toy, monkeypatch, old, new, verdicts_change):
-    before, words, read = proof.rests_on(ID), proof.says_by(ID), proof.inspect.getsource
-    assert old in read(judging)
-    monkeypatch.setattr(proof.inspect, "getsource", lambda m: read(m).replace(old, new))
+    before, words, read = proof.rests_on(ID), proof.says_by(ID), fingerprints.source
+    assert old in read("dlsys_helpers.judging")
+    monkeypatch.setattr(fingerprints, "source", lambda name: read(name).replace(old, new))
     assert (proof.rests_on(ID) != before) == verdicts_change
     assert proof.says_by(ID) != words
 
@@ -200,8 +216,8 @@ def test_an_answer_that_comes_late_after_another_failure_has_the_first_one(toy):
 
 def test_the_records_name_what_the_registry_holds():
     """Where a record is fresh, its counts are those of the exercise."""
-    for id, exercise in checking.load_all().items():
-        facts = proof.stored(id[:2]).get(id)
+    for id in checking.load_all():
+        facts, exercise = proof.stored(id[:2]).get(id), solutions.beside(id)
         if facts and proof.fresh(id):
             assert facts["right"]["answers"] == 1 + len(exercise.right_answers), id
             assert facts["wrong"]["answers"] == len(proof.all_wrong(id)), id

@@ -82,9 +82,12 @@ def data() -> dict[int, dict]:
 
 # ---- plans
 
-def plan(lesson: NotebookNode, frame: Frame) -> list[Block]:
-    """The blocks of a session, in order; they add up to its minutes."""
-    traps, slides = catalog.traps(lesson.metadata.dlsys.stage), first_slides(lesson)
+def plan(lesson: NotebookNode, frame: Frame, slides: dict[str, int]) -> list[Block]:
+    """The blocks of a session, in order; they add up to its minutes.
+
+    slides: the number of each trap's first slide, see `first_slides`.
+    """
+    traps = catalog.traps(lesson.metadata.dlsys.stage)
     both = {t: [shown_block(lesson, t, slides[t.id]), solved_block(t)] for t in traps}
     core = [blocks for t, blocks in both.items() if t.core]
     rest = [blocks for t, blocks in both.items() if not t.core]
@@ -177,8 +180,9 @@ def page(entry: Stage, lesson: NotebookNode, written: dict) -> str:
              "to the slide that a plan names. Beside them, keep your copy of the lesson open, from "
              f"`dlsys start {entry.number}`: it has no outputs yet, so break things there. "
              f"[The lesson](../notebooks/{entry.stem}.ipynb) has those of a run."]
+    slides = first_slides(lesson)
     for frame in FRAMES:
-        blocks = plan(lesson, frame)
+        blocks = plan(lesson, frame, slides)
         parts += [f"## {frame.minutes} minutes", clock(blocks), left_out(entry.number, blocks)]
     parts += ["## What to break live", "Run the setup cells before the class. Ask for the guess "
               "first, by show of hands, and write the count on the board."]

@@ -66,7 +66,7 @@ def offered(button: dict[str, str]) -> bool:
 def name_folds(make: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """The bar's list of pages with a name on each fold: "Pages of 1. Perceptron ..."."""
     made = make(*args, **options)
-    soup = BeautifulSoup(str(made), "html.parser")
+    soup = made if isinstance(made, BeautifulSoup) else BeautifulSoup(str(made), "html.parser")
     for fold in soup.select("li > details > summary"):
         link = fold.parent.parent.find("a", recursive=False)
         fold["aria-label"] = f"Pages of {link.get_text()}"

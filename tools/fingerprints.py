@@ -169,14 +169,20 @@ def reached(modules: Iterable[str]) -> set[str]:
 
 
 @functools.cache
+def source(module: str) -> str:
+    """The text of a module under src/."""
+    return _file(module).read_text("utf-8")
+
+
+@functools.cache
 def _imported_by(module: str) -> list[str]:
-    return [name for _, name in _imports(ast.parse(_file(module).read_text("utf-8")))]
+    return [name for _, name in _imports(ast.parse(source(module)))]
 
 
 @functools.cache
 def module_fingerprint(module: str) -> str:
     """Of a module under src/, without its prose."""
-    return fingerprint(without_prose(_file(module).read_text("utf-8")))
+    return fingerprint(without_prose(source(module)))
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
