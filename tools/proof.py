@@ -14,7 +14,6 @@ messages has changed, only what is told is made anew.
 from __future__ import annotations
 
 import argparse
-import copy
 import inspect
 import json
 import math
@@ -34,7 +33,8 @@ from dlsys_helpers import acting, checking
 from dlsys_helpers.judging import Exercise, Run, WrongAnswer
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.verdicts import Verdict
-from tools import fingerprints, mutants, solutions
+from tools import fingerprints, forging, mutants, solutions
+from tools.forging import replaced
 
 RECORDS = ROOT / "tests" / "records" / "checks"
 AS_WRITTEN = "as_written.txt"  # beside them, see `unchanged`
@@ -52,10 +52,7 @@ WORKED = "the worked answer"
 
 def right_answers(id: str) -> dict[str, Callable]:
     """The worked answer of an exercise and those by other routes, by name."""
-    exercise, (setup, source) = solutions.beside(id), solutions.answers(id[:2])[id]
-    space: dict[str, Any] = {"__name__": "worksheet"}
-    exec(compile(f"{setup}\n{source}", f"<{id}>", "exec"), space)
-    return {WORKED: space[exercise.function], **exercise.right_answers}
+    return {WORKED: solutions.worked(id), **solutions.beside(id).right_answers}
 
 
 def refusals(id: str, seeds: Sequence[int], others: Sequence[int]) -> Iterator[str]:
@@ -198,18 +195,6 @@ def leaves(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
         yield from leaves(item, (*path, key))
 
 
-def replaced(value: Any, path: tuple, change: Callable) -> Any:
-    """A copy of a plain value with the leaf at `path` changed."""
-    if not path:
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(replaced(v, path[1:], change) if i == path[0] else v
-                     for i, v in enumerate(value))
-    new = copy.copy(value)
-    new[path[0]] = replaced(value[path[0]], path[1:], change)
-    return new
-
-
 def spoilt(leaf: Any) -> dict[str, Callable]:
     """Ways to spoil an output that broadcasting or a sloppy comparison would forgive."""
     if type(leaf) is float:
@@ -278,9 +263,9 @@ def as_written() -> str:
     """
     checks = [*(fingerprints.SRC / "dlsys_checks").rglob("*.py"), *solutions.BESIDE.rglob("*.py")]
     texts = [path.read_text("utf-8") for path in sorted(checks)]
-    texts += [*map(fingerprints.source, (*ENGINE, *WORDS)), Path(mutants.__file__).read_text("utf-8"),
-              str([solutions.answers(stage) for stage in solutions.stages()]),
-              str(fingerprints.pinned())]
+    texts += [*map(fingerprints.source, (*ENGINE, *WORDS)),
+              Path(mutants.__file__).read_text("utf-8"), str(fingerprints.pinned()),
+              *(str(solutions.answers(stage)) for stage in solutions.stages())]
     return fingerprints.fingerprint("\0".join(texts))
 
 
@@ -338,6 +323,13 @@ def retell(id: str) -> tuple[dict[str, Any], list[str]]:
             "told": {} if found else judged(id)}, found
 
 
+def proven(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
+    """As `prove`, and its law is given forged outcomes, in a process of its own."""
+    facts, found = prove(id, seeds)
+    law = forging.complaints({id: forging.PARTS})[id]
+    return facts, found + ([f"{id}, a forged outcome: {law}"] if law else [])
+
+
 def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
     """The record of an exercise, and a line for each thing that contradicts it."""
     exercise = solutions.beside(id)
@@ -387,7 +379,7 @@ def main() -> None:
             if args.right:
                 facts, found = {}, list(refusals(id, range(args.seeds), range(args.seeds)))
             else:
-                facts, found = retell(id) if fresh(id) and not args.what else prove(id, args.seeds)
+                facts, found = retell(id) if fresh(id) and not args.what else proven(id, args.seeds)
         if facts and not found:
             write(id, facts)
         _forget()

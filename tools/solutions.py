@@ -13,7 +13,9 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dlsys_helpers import checking
 from dlsys_helpers.judging import Exercise
@@ -43,6 +45,14 @@ def answers(stage: str) -> dict[str, tuple[str, str]]:
 def stages() -> list[str]:
     """The stages that have worked answers, "01" and on."""
     return [path.stem[:2] for path in sorted(SOLUTIONS.glob("[0-9][0-9]_*.ipynb"))]
+
+
+def worked(id: str) -> Callable:
+    """The worked answer of an exercise, in a namespace of its own."""
+    setup, source = answers(id[:2])[id]
+    space: dict[str, Any] = {"__name__": "worksheet"}
+    exec(compile(f"{setup}\n{source}", f"<{id}>", "exec"), space)
+    return space[checking.find(id).function]
 
 
 def beside(id: str) -> Exercise:
