@@ -3,12 +3,9 @@
 import ast
 import inspect
 import os
-import random
 import re
-import sys
 
 import nbformat
-import numpy as np
 import pytest
 import torch
 
@@ -119,29 +116,9 @@ def test_right_answers_by_other_routes_pass(id):
     rights = solutions.beside(id).right_answers
     assert len(rights) >= 4, f"{len(rights)} other right answers, expected at least 4"
     for place, (route, fn) in enumerate(rights.items()):
-        verdict = failure(id, fn, slice(place, None, len(rights))) if fresh(id) else (
+        verdict = proof.failure(id, fn, slice(place, None, len(rights))) if fresh(id) else (
             run_check(id, fn, range(proof.RIGHT_SEEDS)))
         assert verdict.status == "pass", (route, verdict)
-
-
-def failure(id, fn, which=slice(None)):
-    """The verdict of the first case of seed 0 that fails, without a name; of the last if none does.
-    """
-    exercise = REGISTRY[id]
-    for case in exercise.arrange(0)[which]:
-        verdict = exercise.run(fn, case)[1]
-        if verdict.status != "pass":
-            break
-    return verdict
-
-
-SESSIONS = {
-    "no gradients": lambda: torch.set_grad_enabled(False),
-    "float64 by default": lambda: torch.set_default_dtype(torch.float64),
-    "a deeper recursion": lambda: sys.setrecursionlimit(50_000),
-    "other seeds": lambda: (torch.manual_seed(7), random.seed(7), np.random.seed(7)),
-    "a device by default": lambda: torch.set_default_device("meta"),
-}
 
 
 def named(id):
@@ -149,39 +126,22 @@ def named(id):
     return run_check(id, REGISTRY[id].wrong_answers[0].fn, [0])
 
 
-def verdicts_of(ids) -> dict:
-    """What a wrong answer of each exercise is told in this session."""
-    return {id: failure(id, REGISTRY[id].wrong_answers[0].fn) for id in ids}
-
-
-def refused(ids) -> dict:
-    """The verdict on each worked answer that does not pass in this session."""
-    found = {id: failure(id, REFERENCE[id]) for id in ids}
-    return {id: verdict for id, verdict in found.items() if verdict.status != "pass"}
-
-
-@pytest.fixture(scope="module")
-def ordinary():
-    return verdicts_of(IDS)
-
-
-@pytest.mark.parametrize("session", SESSIONS)
-def test_the_session_changes_no_verdict(session, ordinary):
+@pytest.mark.parametrize("session", proof.SESSIONS)
+def test_the_session_changes_no_verdict(session):
     """One setting at a time, on the first exercise of each stage."""
-    with acting.standard_session():
-        SESSIONS[session]()
-        assert verdicts_of(FIRST) == {id: ordinary[id] for id in FIRST}
-        assert refused(FIRST) == {}
+    assert [line for id in FIRST for line in proof.unsettled(id, [session])] == []
 
 
-def test_a_session_with_all_settings_changed_changes_no_verdict(ordinary):
-    """The name of a mistake is asked for where it costs most, only of the first of each stage."""
+def test_a_session_with_all_settings_changed_changes_no_verdict():
+    """On the first exercise of each stage and where the record is stale; the proof has tried all.
+
+    The name of a mistake is asked for where it costs most, only of the first.
+    """
+    asked = {*FIRST, *(id for id in IDS if not fresh(id))}
+    assert [line for id in sorted(asked) for line in proof.unsettled(id, proof.SESSIONS)] == []
     names = {id: named(id) for id in FIRST}
     with acting.standard_session():
-        for change in SESSIONS.values():
-            change()
-        assert verdicts_of(IDS) == ordinary
-        assert refused(IDS) == {}
+        proof.change(proof.SESSIONS)
         assert {id: named(id) for id in FIRST} == names
 
 

@@ -17,15 +17,17 @@ import argparse
 import inspect
 import json
 import math
+import random
 import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from dlsys.remembering import remembering
@@ -207,6 +209,49 @@ def spoilt(leaf: Any) -> dict[str, Callable]:
     return found
 
 
+# ---- sessions
+
+SESSIONS = {  # settings that a learner's session may have, none of which changes a verdict
+    "no gradients": lambda: torch.set_grad_enabled(False),
+    "float64 by default": lambda: torch.set_default_dtype(torch.float64),
+    "a deeper recursion": lambda: sys.setrecursionlimit(50_000),
+    "other seeds": lambda: (torch.manual_seed(7), random.seed(7), np.random.seed(7)),
+    "a device by default": lambda: torch.set_default_device("meta"),
+}
+
+
+def change(names: Iterable[str]) -> None:
+    """Change these settings of the session."""
+    for name in names:
+        SESSIONS[name]()
+
+
+def failure(id: str, fn: Callable, which: slice = slice(None)) -> Verdict:
+    """The verdict of the first of these cases of seed 0 that fails, without the name of a mistake;
+    of the last one where none does.
+    """
+    exercise = checking.find(id)
+    for case in exercise.arrange(0)[which]:
+        verdict = exercise.run(fn, case)[1]
+        if verdict.status != "pass":
+            break
+    return verdict
+
+
+def unsettled(id: str, names: Collection[str]) -> Iterator[str]:
+    """A line for each verdict that changes with these settings: of the worked answer, and of the
+    first wrong one.
+    """
+    answers = {WORKED: right_answers(id)[WORKED], "a wrong answer": all_wrong(id)[0][0].fn}
+    for name, fn in answers.items():
+        before = failure(id, fn)
+        with acting.standard_session():
+            change(names)
+            after = failure(id, fn)
+        if after != before:
+            yield f"{id}, {name}: {after} in a session with {', '.join(names)}, before: {before}"
+
+
 # ---- promises
 
 def unpromised(exercise: Exercise, docstring: str | None) -> list[str]:
@@ -324,8 +369,9 @@ def retell(id: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def proven(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
-    """As `prove`, and its law is given forged outcomes, in a process of its own."""
+    """As `prove`; in changed sessions, too, and with forged outcomes, in a process of its own."""
     facts, found = prove(id, seeds)
+    found += unsettled(id, SESSIONS)
     law = forging.complaints({id: forging.PARTS})[id]
     return facts, found + ([f"{id}, a forged outcome: {law}"] if law else [])
 
