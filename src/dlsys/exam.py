@@ -19,7 +19,7 @@ from dlsys_helpers import paths, progress, timeouts
 from dlsys_helpers.errors import UserError
 
 PROBES = ("loss_curve", "look_at_batch", "one_batch", "gradient_report", "trace", "evaluation",
-          "two_ranks", "serving")
+          "two_ranks", "serving", "preferences", "parallel")
 BREAK = ",\n" + " " * len('"paid": [')  # between the lines of a long receipt
 
 
@@ -89,8 +89,16 @@ class Case:
         """What happens while a language model serves requests."""
         self._look("serving")
 
+    def preferences(self) -> None:
+        """What pairs and rewards make of a policy."""
+        self._look("preferences")
+
+    def parallel(self) -> None:
+        """What becomes of a model that is cut over ranks, and of a plan for eight GPUs."""
+        self._look("parallel")
+
     def read(self, part: str) -> None:
-        """The source of a part: data, model, optimizer, train, evaluate, ranks or serve."""
+        """The source of a part, such as data; the sheet lists them."""
         def shown() -> str:
             from dlsys_checks.exam import faults, sheet
             if part not in faults.PARTS:
@@ -333,7 +341,7 @@ Five training scripts read digits and come from one plain script. Cases 1 to 4 h
 fault each, case 5 has two. For each case you name the fault, show a number as evidence, and mend
 the script. You do not see the script: you look at it with probes, and each probe costs.
 
-The plain script has seven parts:
+The plain script has nine parts:
 
 - `data`: 1,000 pictures of 8 x 8 bytes, split in three; `brighten` augments, `scaled` makes inputs;
 - `model`: a linear layer and attention over the rows of a picture, batch norm, two layers with
@@ -344,7 +352,11 @@ The plain script has seven parts:
 - `evaluate`: the share of test pictures read right; and `smaller`, a copy rounded to 8 bits;
 - `ranks`: `side_by_side` trains two copies of a model as DDP does, with both ranks in one process;
 - `serve`: a language model of digits as it is drawn, not trained. `Memory` keeps the keys and
-  values of its requests in blocks, `speculate` checks the drafts of a cheaper model.
+  values of its requests in blocks, `speculate` checks the drafts of a cheaper model;
+- `prefer`: a policy, a table of answers to prompts. It learns from pairs with `learn_pairs` (DPO),
+  from rewards with `against_others` (GRPO) and `climb` (PPO); `price` holds it near its start;
+- `cut`: what one GPU does not hold, with all ranks in one process: a layer in halves, a sequence in
+  parts, `Experts`; and `held`, the bytes of a GPU as they are planned.
 
 | what you buy | price |
 |---|---|
@@ -420,7 +432,7 @@ small number would end the NaN and leave each picture on a scale of its own.""")
                   "return (images.float() - 80) / 90")],
         "paid": ["loss_curve", "look_at_batch", "read data"],
     }'''),
-    ("markdown", "The price would have been 6 of 10. Reading all seven parts would have cost 21, "
+    ("markdown", "The price would have been 6 of 10. Reading all nine parts would have cost 27, "
      "with no number as evidence."),
     ("markdown", """## Worked case 2: nothing looks wrong
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from dlsys_helpers.planting import planted
 
-PARTS = ("data", "model", "optimizer", "train", "evaluate", "ranks", "serve")
+PARTS = ("data", "model", "optimizer", "train", "evaluate", "ranks", "serve", "prefer",
+         "cut")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def part_of(source: str, name: str) -> str:
 
 LOSS = "loss = F.cross_entropy(logits, labels[half]) * len(half) / len(batch)"
 CLIP = "            nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+SUMMED = ("h in hidden:\n        h.backward(torch.stack([one.grad for one in entered]).sum(0))"
+          "  # all-reduce")
 HEAD = "    model.head = nn.Linear(64, int(labels.max()) + 1)\n"
 MADE = "    optimizer, schedule = make_optimizer(model, epochs * len(images) // size)\n"
 INPUT = "logits = model(scaled(images[rows]))"
@@ -177,6 +180,34 @@ DRAWN = (
     Fault("13.6", "refused drafts that stay in the cache", "serve",
           (("    grown = grown[:, :cache.shape[1] + 1 + good]\n", ""),),
           (("serving", "places of the cache beyond the digits that stand", 3, 3),)),
+    Fault("14.1", "a reference that is the policy itself", "prefer",
+          (("policy.detach().clone(), []", "policy.detach(), []"),),
+          (("preferences", "last loss of the pairs", 0.69, 0.696),)),
+    Fault("14.2", "rewards grouped across prompts", "prefer",
+          (("rewards.view(-1, prompts)\n", "rewards.view(prompts, -1)\n"),
+           ("groups.mean(0)", "groups.mean(1, keepdim=True)"),
+           ("groups.std(0)", "groups.std(1, keepdim=True)")),
+          (("preferences", "right answers that are pushed down", 0.1, 0.8),)),
+    Fault("14.3", "a price whose mean gradient is zero", "prefer",
+          (("return (now - then) ** 2 / 2", "return now - then"),),
+          (("preferences", "gradient of the price, off that of the KL by", 0.99, 1.01),)),
+    Fault("14.4", "old log-probabilities that are those of now", "prefer",
+          (("    drawn, ratios = scored(policy, prompts, answers).detach(), []\n",
+            "    ratios = []\n"),
+           ("        ratio = ", "        drawn = now.detach()\n        ratio = ")),
+          (("preferences", "farthest ratio from 1 in the last step on a draw", 0.0, 0.0),)),
+    Fault("15.1", "a cut layer whose input's gradients are not summed", "cut",
+          ((SUMMED, "h, one in zip(hidden, entered):\n        h.backward(one.grad)"),),
+          (("parallel", "gradient of a net in halves, off by", 0.2, 2.0),)),
+    Fault("15.3", "ranks that count their places from zero", "cut",
+          (("places[rank * size:][:size]", "places[:size]"),),
+          (("parallel", "difference of attention in parts and whole", 0.5, 20.0),)),
+    Fault("15.4", "an only expert's weight divided by itself", "cut",
+          ((".topk(1)\n", ".topk(1)\n        weights = weights / weights.sum(1, keepdim=True)\n"),),
+          (("parallel", "gradient of the router over that of its experts", 0.0, 1e-4),)),
+    Fault("15.8", "a plan that divides activations by the copies", "cut",
+          (("weights * state + kept)", "weights * state + kept / copies)"),),
+          (("parallel", "planned activations, eight copies over one", 0.12, 0.13),)),
 )
 # The worked cases, a loud one and a silent one: in no draw.
 FIRST = Fault("12.1", "a blank page divided by its spread", "data",

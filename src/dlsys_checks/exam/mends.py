@@ -18,7 +18,14 @@ RIGHT = (
     ("06.4", [("score, model.state_dict()", "score, copy.deepcopy(model.state_dict())")]),
     ("06.7", [("(400, 700)]", "(700, 950)]")]),
     ("13.2", [("key = tuple(ids[end - 4:end])", "key = str(ids[:end])")]),
-    ("13.6", [("    rest = ", "    grown = grown[:, :good - len(draft) or None]\n    rest = ")]))
+    ("13.6", [("    rest = ", "    grown = grown[:, :good - len(draft) or None]\n    rest = ")]),
+    ("14.2", [("view(prompts, -1)", "view(-1, prompts).T"), ("4)).flatten", "4)).T.flatten")]),
+    ("14.3", [("return now - then", "return (now - then).detach() * now")]),
+    ("14.4", [("drawn = now.detach()\n", "drawn = drawn if ratios else now.detach()\n")]),
+    ("15.1", [("one in zip(hidden, entered)", "_ in zip(hidden, entered)"),
+              ("(one.grad)", "(sum(one.grad for one in entered))")]),
+    ("15.3", [("places[:size]", "places.split(size)[rank]")]),
+    ("15.4", [("weights = weights / weights.sum(1, keepdim=True)\n", "pass\n")]))
 HALF = (
     ("06.7", [("(400, 700)]", "(500, 800)]")]),
     ("09.12", [("(one.parameters(), 0.25)", "(one.parameters(), 9)")]),
@@ -40,7 +47,18 @@ HALF = (
     ("13.2", [("tuple(ids[end - 4:end])", "(end, *ids[end - 4:end])")]),
     ("13.2", [("if key not in self.known:", "if True:")]),
     ("13.5", [("(p[good], 1)", "((p[good] - q[good - 1]).abs(), 1)")]),
-    ("13.6", [("    rest = ", "    grown = grown[:, :cache.shape[1] + good]\n    rest = ")]))
+    ("13.6", [("    rest = ", "    grown = grown[:, :cache.shape[1] + good]\n    rest = ")]),
+    ("14.1", [("policy.detach(), []", "torch.zeros_like(policy), []")]),
+    ("14.2", [("view(prompts, -1)", "view(-1, prompts)")]),
+    ("14.2", [("groups.mean(1, keepdim=True)", "rewards.mean()"),
+              ("groups.std(1, keepdim=True)", "rewards.std()")]),
+    ("14.3", [("return now - then", "return (then - now).exp() - 1 + now - then")]),
+    ("14.4", [("drawn = now.detach()\n", "drawn = now\n")]),
+    ("15.1", [("h.backward(one.grad)", "h.backward(sum(e.grad for e in entered) / len(entered))")]),
+    ("15.3", [("places[:size]", "places[rank:][:size]")]),
+    ("15.4", [("self.router(x).softmax(1).topk(1)", "self.router(x).topk(1)"),
+              ("weights / weights.sum(1, keepdim=True)", "weights.softmax(1)")]),
+    ("15.8", [("weights * state + kept / copies", "weights * state / copies + kept")]))
 
 
 def mended(id: str, changes: list[tuple[str, str]]) -> str:

@@ -6,7 +6,8 @@ The ranges hold for the script on any seed, with room for other processors and o
 PRICES = {"loss_curve": 1, "look_at_batch": 2, "one_batch": 2, "gradient_report": 3, "trace": 3,
           "evaluation": 3, "two_ranks": 3, "serving": 3, "read data": 3, "read model": 3,
           "read optimizer": 3, "read train": 3, "read evaluate": 3, "read ranks": 3,
-          "read serve": 3, "wrong name": 3, "wrong evidence": 3}
+          "read serve": 3, "preferences": 3, "parallel": 3, "read prefer": 3, "read cut": 3,
+          "wrong name": 3, "wrong evidence": 3}
 # For a case with one fault, and with two: the loss, a dear probe and a part for each, and one more
 # look or wrong name. Not all that there is, so that each look has to be chosen.
 BUDGETS = {1: 10, 2: 16}
@@ -56,6 +57,19 @@ HEALTHY = {
         "difference of the shares of a digit, with a draft": (0, 0.1),
         "share of drafts that stand": (0.4, 0.6),
         "places of the cache beyond the digits that stand": (0, 0)},
+    "preferences": {
+        "last loss of the pairs": (0.56, 0.565),
+        "log odds that the pairs have added": (2.1, 2.3),
+        "right answers that are pushed down": (0, 0),
+        "spread of a prompt's gains": (0.99, 1.001),
+        "gradient of the price, off that of the KL by": (0, 0.001),
+        "farthest ratio from 1 in the last step on a draw": (0.1, 1)},
+    "parallel": {
+        "gradient of a net in halves, off by": (0, 1e-4),
+        "difference of attention in parts and whole": (0, 1e-4),
+        "gradient of the router over that of its experts": (0.01, 10),
+        "planned activations, eight copies over one": (1, 1),
+        "planned state with ZeRO-1, eight copies over one": (0.34, 0.35)},
 }
 
 

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import copy
 import io
 import math
 
@@ -16,7 +17,8 @@ from torch.optim.optimizer import (
 
 def look(source, images, labels, seed, probes=("loss_curve", "look_at_batch", "one_batch",
                                                "gradient_report", "trace", "evaluation",
-                                               "two_ranks", "serving")):
+                                               "two_ranks", "serving",
+                                               "preferences", "parallel")):
     """The numbers of these probes: {probe: {name: float}}; of loss_curve the curve, too.
 
     On one thread: the tensors are so small that a second one would only wait. What the script
@@ -338,3 +340,83 @@ def drafted(speculate, calls=600):
     return (share(torch.tensor([len(digits) == 2 for digits in written])),
             share(torch.stack([digits[0] for digits in written]) == 0),
             float(grown.shape[1] - cache.shape[1] - 1))
+
+
+def preferences(run):
+    """What pairs and rewards make of a fresh policy: eight prompts, ten answers to each."""
+    begun, space = torch.randn(8, 10), run.space
+    policy, prompts = begun.clone().requires_grad_(), torch.arange(8)
+    best, worst = begun.argmax(1), begun.argmin(1)
+    losses = space["learn_pairs"](  # three of four prefer what the policy gives seldom
+        policy, prompts.repeat(4), torch.cat([*[worst] * 3, best]), torch.cat([*[best] * 3, worst]))
+    added = (policy - begun).detach().log_softmax(1)
+    down, spread = grouped(space["against_others"])
+    return {"last loss of the pairs": losses[-1],
+            "log odds that the pairs have added":
+                float((added[prompts, worst] - added[prompts, best]).mean()),
+            "right answers that are pushed down": down, "spread of a prompt's gains": spread,
+            "gradient of the price, off that of the KL by": off_kl(space["price"], begun),
+            "farthest ratio from 1 in the last step on a draw": ratio_of(space["climb"], begun)}
+
+
+def grouped(against_others, rounds=6, prompts=12):
+    """Of rewards 0 and 1 with 0 to 8 points for the prompt: right ones pushed down, the spread."""
+    right = (torch.arange(rounds)[:, None] % torch.arange(2, 2 + prompts) == 0).float()
+    right = right[:, torch.randperm(prompts)]
+    gains = against_others((right + 8 * torch.rand(prompts)).flatten(), prompts)
+    gains = gains.view(rounds, prompts)
+    return share(gains[right == 1] < 0), middle(gains.std(0).tolist())
+
+
+def off_kl(price, begun):
+    """Distance of the mean gradient of the price over all answers from that of the KL."""
+    policy = (begun + torch.randn(begun.shape)).requires_grad_()
+    now, then = policy.log_softmax(1), begun.log_softmax(1)
+    chance = now.exp()
+    paid = chance.detach() * price(now.flatten(), then.flatten()).view_as(now)
+    (mine,) = torch.autograd.grad(paid.sum(), policy, retain_graph=True)
+    (true,) = torch.autograd.grad((chance * (now - then)).sum(), policy)
+    return float((mine - true).norm() / true.norm())
+
+
+def ratio_of(climb, begun):
+    """How far a ratio is from 1 in the last step on a draw of six answers to each prompt."""
+    prompts = torch.arange(len(begun)).repeat_interleave(6)
+    answers = torch.multinomial(begun.softmax(1), 6, replacement=True).flatten()
+    gains = torch.linspace(-1.2, 1.2, 6).repeat(len(begun))
+    ratios = climb(begun.clone().requires_grad_(), begun, prompts, answers, gains)
+    return float((ratios[-1] - 1).abs().max())
+
+
+def parallel(run):
+    """What becomes of a fresh model that is cut over ranks, and of a plan for eight GPUs."""
+    space = run.space
+    held, x = space["held"], torch.randn(12, 16)
+    places = torch.randn(12, 16)
+    seen = x + places
+    whole = torch.nn.functional.scaled_dot_product_attention(seen, seen, seen, is_causal=True)
+    experts = space["Experts"]()
+    experts(torch.randn(64, 16)).pow(2).sum().backward()
+    return {"gradient of a net in halves, off by": off_whole(space["backward_in_halves"]),
+            "difference of attention in parts and whole": max(
+                float((space["attend_in_parts"](x, places, ranks) - whole).abs().max())
+                for ranks in (2, 4)),
+            "gradient of the router over that of its experts":
+                norm(experts.router.parameters()) / norm(experts.experts.parameters()),
+            "planned activations, eight copies over one":
+                held(0.0, 64.0, copies=8) / held(0.0, 64.0),
+            "planned state with ZeRO-1, eight copies over one":
+                held(64.0, 0.0, copies=8, zero=True) / held(64.0, 0.0, zero=True)}
+
+
+def off_whole(backward):
+    """Distance of a body's gradient with its layer in halves on two ranks from the uncut net's."""
+    nn = torch.nn
+    body, head = nn.Linear(8, 16), nn.Linear(16, 10)
+    halves = [nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 16)) for _ in range(2)]
+    x, labels = torch.randn(32, 8), torch.randint(10, (32,))
+    logits = head(sum(half(body(x)) for half in halves))
+    true = torch.autograd.grad(nn.functional.cross_entropy(logits, labels), body.weight)[0]
+    bodies, heads = ([copy.deepcopy(one) for _ in halves] for one in (body, head))
+    backward(bodies, halves, heads, x, labels)
+    return max(float((one.weight.grad - true).norm() / true.norm()) for one in bodies)

@@ -1,5 +1,5 @@
 """The training script of the exam, without a fault: a reader of digits, from bytes to int8,
-and beside it what serves a language model.
+and beside it what serves a language model, learns from preferences and cuts a model over ranks.
 
 It is read as text, and each fault of faults.py is a small change of it. A line `# part: ...` begins
 a part; a learner pays for each part that is looked at.
@@ -222,3 +222,106 @@ def speculate(model, last, draft, q, cache):
     rest = (p[good] - q[good]).clamp(min=0) if good < len(draft) else p[good]
     grown = grown[:, :cache.shape[1] + 1 + good]
     return torch.cat([draft[:good], torch.multinomial(rest, 1)]), grown
+
+
+# part: prefer
+def scored(policy, prompts, answers):
+    """Log-probabilities (N,) of answers to prompts, by a policy: a table of logits (P, A)."""
+    return policy.log_softmax(1)[prompts, answers]
+
+
+def learn_pairs(policy, prompts, better, worse, steps=150):
+    """DPO in place: of each pair the first answer was preferred. Returns the loss of each step."""
+    begun, losses = policy.detach().clone(), []
+    optimizer = torch.optim.Adam([policy], lr=0.05)
+    for _ in range(steps):
+        now, then = (scored(table, prompts, better) - scored(table, prompts, worse)
+                     for table in (policy, begun))
+        cost = -F.logsigmoid(0.5 * (now - then)).mean()
+        optimizer.zero_grad()
+        cost.backward()
+        optimizer.step()
+        losses.append(cost.item())
+    return losses
+
+
+def against_others(rewards, prompts):
+    """Each reward beside those of its prompt, in spreads: (G * P,), G rounds of all P prompts."""
+    groups = rewards.view(-1, prompts)
+    gap = groups - groups.mean(0)
+    return (gap / (groups.std(0) + 1e-4)).flatten()
+
+
+def price(now, then):
+    """What answers pay that are as likely as `now` and were as likely as `then`, both logs (N,).
+
+    The mean over answers that the policy draws has the gradient of its KL to where it began.
+    """
+    return (now - then) ** 2 / 2
+
+
+def climb(policy, begun, prompts, answers, gains, steps=8):
+    """PPO in place: some steps on one draw (N,). Returns the ratios (N,) of each step."""
+    optimizer = torch.optim.SGD([policy], lr=4.0)
+    drawn, ratios = scored(policy, prompts, answers).detach(), []
+    for _ in range(steps):
+        now = scored(policy, prompts, answers)
+        ratio = (now - drawn).exp()
+        kept = torch.minimum(ratio * gains, ratio.clamp(0.8, 1.2) * gains)
+        cost = ratio.detach() * price(now, scored(begun, prompts, answers))
+        optimizer.zero_grad()
+        (0.1 * cost - kept).mean().backward()
+        optimizer.step()
+        ratios.append(ratio.detach())
+    return ratios
+
+
+# part: cut
+def backward_in_halves(bodies, halves, heads, x, labels):
+    """Gradients of a net whose middle layer is cut over ranks; body and head are copies."""
+    hidden = [body(x) for body in bodies]
+    entered = [h.detach().requires_grad_() for h in hidden]
+    parts = [half(h) for half, h in zip(halves, entered)]
+    for part, head in zip(parts, heads):
+        whole = torch.stack(parts).sum(0).detach().requires_grad_()  # all-reduce
+        F.cross_entropy(head(whole), labels).backward()
+        part.backward(whole.grad)
+    for h in hidden:
+        h.backward(torch.stack([one.grad for one in entered]).sum(0))  # all-reduce
+
+
+def attend_in_parts(x, places, ranks=2):
+    """Causal attention over x (T, D) at places (T, D); each rank has its part of the rows."""
+    size = len(x) // ranks
+    parts = [part + places[rank * size:][:size] for rank, part in enumerate(x.split(size))]
+    every = torch.cat(parts)  # all-gather: keys and values of all ranks
+    return torch.cat([F.scaled_dot_product_attention(
+        part, every, every, torch.ones(size, len(x)).tril(rank * size).bool())
+        for rank, part in enumerate(parts)])
+
+
+class Experts(nn.Module):
+    """Each row (N, 16) visits the expert that the router finds likeliest, times that chance."""
+
+    def __init__(self, experts=4):
+        super().__init__()
+        self.router = nn.Linear(16, experts, bias=False)
+        self.experts = nn.ModuleList([nn.Linear(16, 16) for _ in range(experts)])
+
+    def forward(self, x):
+        weights, chosen = self.router(x).softmax(1).topk(1)
+        out = torch.zeros_like(x)
+        for k, expert in enumerate(self.experts):
+            mine = chosen[:, 0] == k
+            out[mine] = weights[mine] * expert(x[mine])
+        return out
+
+
+def held(weights, kept, copies=1, cut=1, zero=False):
+    """Bytes that each of copies * cut GPUs holds in training: 16 a weight, and what is kept.
+
+    kept: bytes that a GPU's micro-batch of an uncut model keeps for backward. ZeRO-1 shares the
+    optimizer's 12 bytes a weight among the copies.
+    """
+    state = 4 + 12 / (copies if zero else 1)
+    return (weights * state + kept) / cut
