@@ -26,7 +26,8 @@ from torch.nn import functional as F
 from dlsys_helpers import (
     accuracy, begin, check, claim, cost, datasheet, digits, draw_blocks,
     draw_boxes, draw_grids, draw_histogram, fit, flops, gpu_result,
-    gpu_table, guess, measured, plot_bars, plot_columns, seconds,
+    gpu_table, guess, measured, plot_bars, plot_columns, plot_lines,
+    seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -1681,6 +1682,509 @@ def free_dims(examples: list):
 # mended with an example of two and tests at several sizes. **Source:** PyTorch,
 # [`torch.export`](https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/export.html).
 
+# %% [markdown] trap="11.8" role="situation" fault="block scales along the tokens, not along the sum" symptom="emulated MXFP4 or MXFP8 is much better than the hardware: block scales along the wrong axis, outlier channels"
+# ## Two loud units in four bits
+#
+# A device will multiply in *MXFP4*: numbers of 4 bits, and 32 neighbours share a scale, a
+# power of two. You do not have it yet, so you emulate it: round to the format, multiply in
+# float32.
+#
+# Two inputs of the reader's second layer are *loud*: 35 times as large as they were, their
+# weights 35 times smaller, so the product is the same. (Language models have such channels
+# by themselves.) "Let 32 digits of one input share a scale," says a colleague, "then no
+# quiet number shares with a loud one. The format asks for 4 bits and a scale for each 32."
+# Your emulation reads more than nine of ten digits.
+
+# %% trap="11.8" role="break"
+def to_fp4(x):
+    """The nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives."""
+    x = x.clamp(-6, 6)
+    step = torch.where(x.abs() < 2, 0.5, torch.where(x.abs() < 4, 1.0, 2.0))
+    return (x / step).round() * step
+
+def to_mxfp4(x, axis):
+    """Codes, and their scales: one for 32 neighbours along the axis."""
+    blocks = x.unflatten(axis, (-1, 32))
+    largest = blocks.abs().amax(axis + 1, keepdim=True)
+    scale = 2.0 ** (largest.frexp().exponent - 3)
+    return to_fp4(blocks / scale), scale        # the largest: from 4 to 8
+
+# %% trap="11.8" role="break"
+def mxfp4(x, axis):
+    """x as its codes and scales show it."""
+    codes, scale = to_mxfp4(x, axis)
+    return (codes * scale).flatten(axis, axis + 1)
+
+first, second, third = linears(dense)
+with torch.no_grad():
+    units = F.relu(first(x_train))              # (1300, 64)
+    loudest = units.norm(dim=0).view(2, 32).argmax(1)
+    gain = torch.ones(2, 32)
+    gain[[0, 1], loudest] = 35
+    gain = gain.flatten()                       # one loud unit in each 32
+    inputs = gain * F.relu(first(x_test[:480]))            # (480, 64)
+    weight = second.weight / gain                          # (64, 64)
+
+# %% trap="11.8" role="break"
+@torch.no_grad()
+def read_with(x, w):
+    """Share of 480 digits, the second layer multiplying x and w."""
+    hidden = F.relu(x @ w.T + second.bias)
+    found = third(hidden).argmax(1)
+    return (found == y_test[:480]).float().mean().item()
+
+exact = read_with(inputs, weight)
+emulated = read_with(mxfp4(inputs, 0), mxfp4(weight, 1))
+
+# %% trap="11.8" role="guess" quoted="wrong"
+guess("11.8", "How many digits of 100 does the reader read on the device?",
+      unit="digits")
+
+# %% trap="11.8" role="look"
+on_device = read_with(mxfp4(inputs, 1), mxfp4(weight, 1))
+plot_bars({"not rounded": exact, "your emulation": emulated,
+           "the device": on_device}, xlabel="share of the digits read",
+          title="The device reads far fewer digits than the emulation",
+          alt="Three bars of digits read: nearly all without rounding and "
+              "in the emulation, far fewer on the device.")
+
+# %% trap="11.8" role="look"
+measured("11.8", 100 * on_device, right=(25, 75))
+
+# %% trap="11.8" role="look"
+claim("digits read: emulation minus device", emulated - on_device,
+      above=0.2)
+
+# %% [markdown] trap="11.8" role="why"
+# An entry of the product is a *sum* over the inputs. The device multiplies 32 pairs of
+# codes, adds them up, and only then multiplies by two scales. It can, because all 32 pairs
+# have the same two. A scale that changes from pair to pair does not leave the sum. So
+# blocks lie along the axis that is summed:
+
+# %% trap="11.8" role="why"
+def product(x, w):
+    """x @ w.T from codes: a sum of 32 pairs, times its two scales."""
+    (x, scale_x), (w, scale_w) = to_mxfp4(x, 1), to_mxfp4(w, 1)
+    sums = torch.einsum("nbk,obk->nob", x, w)            # of codes alone
+    return (sums * (scale_x.mT * scale_w.squeeze(2))).sum(2)
+
+along_sum = mxfp4(inputs, 1) @ mxfp4(weight, 1).T
+apart = (product(inputs, weight) - along_sum).norm() / along_sum.norm()
+
+# %% trap="11.8" role="why"
+claim("codes first, then scales: how far from the rounded product", apart,
+      below=1e-5)
+
+# %% [markdown] trap="11.8" role="why"
+# There a loud number sets the scale of its quiet neighbours, and most of them become zero.
+# In the emulation it had none:
+
+# %% trap="11.8" role="why"
+shown = slice(int(loudest[0]) // 16 * 16, int(loudest[0]) // 16 * 16 + 16)
+grids = {"along the digits": mxfp4(inputs, 0),
+         "along the sum": mxfp4(inputs, 1)}
+grids = {name: x[:12, shown] != 0 for name, x in grids.items()}
+loud = (gain > 1)[shown].expand(12, 16)
+draw_grids(grids, rows="digit", columns="input", legend="loud",
+           marks={name: loud for name in grids},
+           captions={"along the digits": "filled: not zero"},
+           title="Along the sum, a loud input silences its block",
+           alt="Two grids of twelve digits and sixteen inputs. With blocks "
+               "along the digits nearly all cells are filled; along the "
+               "sum few but those of the loud column.")
+
+# %% [markdown] trap="11.8" role="repair"
+# Emulate along the sum, and you see what the device will do. Then help it where the sum
+# allows: a factor of each *input* may move into its weights. Divide each input by its
+# largest size on the training digits, and multiply its weights by it, before both are
+# rounded:
+
+# %% trap="11.8" role="repair"
+size = (gain * units).amax(0)
+size = size.clamp(min=1e-4 * size.max())         # units that stay dark
+moved = read_with(mxfp4(inputs / size, 1), mxfp4(weight * size, 1))
+print(f"digits read: along the sum {on_device:.2f}, sizes moved into the "
+      f"weights {moved:.2f}")
+
+# %% trap="11.8" role="repair"
+claim("share lost along the sum, sizes moved into the weights",
+      exact - moved, below=0.05)
+
+# %% [markdown] trap="11.8" role="more" topics="a test that shows nothing · torchao's numbers · which way a power of two is rounded"
+# On inputs without a loud unit both axes have the same error, so a test on ordinary or on
+# random numbers shows nothing. And the emulation is the format's: torchao's `MXTensor`,
+# whose blocks always lie along the last axis, gives the same numbers to the last bit.
+
+# %% trap="11.8" role="more" tags=["plumbing"]
+with contextlib.redirect_stderr(io.StringIO()):
+    from torchao.prototype.mx_formats.mx_tensor import MXTensor
+
+# %% trap="11.8" role="more"
+even = inputs / gain                    # no input is loud
+plain = even @ second.weight.detach().T
+
+def product_off(axis):
+    """Error of that product, its inputs in blocks along an axis."""
+    found = mxfp4(even, axis) @ mxfp4(second.weight.detach(), 1).T
+    return ((found - plain).norm() / plain.norm()).item()
+
+theirs = MXTensor.to_mx(inputs, torch.float4_e2m1fn_x2, 32).dequantize(
+    torch.float32)
+
+# %% trap="11.8" role="more"
+claim("no loud unit: error along the digits over that along the sum",
+      product_off(0) / product_off(1), above=0.85, below=1.15)
+claim("numbers in which torchao's MXFP4 differs",
+      int((theirs != mxfp4(inputs, 1)).sum()), expected=0)
+claim("share of the quiet inputs that become zero along the sum",
+      1 - (mxfp4(inputs, 1)[:, gain == 1] != 0).sum()
+      / (inputs[:, gain == 1] != 0).sum(), above=0.7)
+
+# %% [markdown] trap="11.8" role="more"
+# Along the tokens is no mistake where numbers are only *stored*: the keys of trap 13.7 are
+# widened before they are multiplied. And the sum may run along the tokens: over the keys
+# in the product of attention's weights and values, over the batch in the gradient of a
+# weight. So training rounds a tensor twice, once along each axis.
+#
+# Which way a power of two is rounded is a choice, too. Here are blocks of MXFP8, whose
+# largest level is 448. The specification rounds down, after the exponents alone; some
+# kernels round to the nearest power, some up.
+
+# %% trap="11.8" role="more"
+drawn_blocks = torch.randn(4096, 32)
+top, at = drawn_blocks.abs().max(1, keepdim=True)
+powers = {"down": top.log2().floor() - 8,        # 448 lies above 2 ** 8
+          "nearest": (top / 448).log2().round(),
+          "up": (top / 448).log2().ceil()}
+clipped, worst = {}, {}
+for way, power in powers.items():
+    scaled = drawn_blocks / 2**power
+    seen = scaled.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+    off = ((seen - scaled) / scaled).abs().gather(1, at)
+    clipped[way] = (top / 2**power > 448).float().mean().item()
+    worst[way] = off.max().item()
+    print(f"{way:8} blocks cut {clipped[way]:.2f}, worst loss of a "
+          f"largest number {worst[way]:.3f}")
+
+# %% trap="11.8" role="more"
+claim("share of the blocks that are cut, to the nearest power",
+      clipped["nearest"], above=0.5)
+claim("rounded up: share of the blocks that are cut", clipped["up"],
+      expected=0)
+claim("worst loss of a largest number, to the nearest power",
+      worst["nearest"], above=0.25)
+claim("worst loss of a largest number, rounded down", worst["down"],
+      above=0.1, below=0.15)
+claim("worst loss of a largest number, rounded up", worst["up"],
+      below=0.07)
+
+# %% trap="11.8" role="exercise" points=3 difficulty=3 minutes=15
+def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
+              ) -> torch.Tensor:
+    """einsum(equation, a, b) as a device that multiplies MXFP4 returns it.
+
+    equation: two operands and a result, such as "td,od->to". One letter is
+    summed: it is in both operands and not in the result. All others are in
+    the result; some may be in both operands. a, b: float32, in any memory
+    order, left as they are; the summed axis has a multiple of 32 entries.
+
+    First both are rounded: each 32 neighbours along the summed axis share a
+    scale, the largest power of two that is at most a quarter of their
+    largest size. A number becomes the nearest of 0, 0.5, 1, 1.5, 2, 3, 4
+    and 6 times the scale, with its sign; 32 zeros stay zeros. Then they are
+    multiplied and added up in float32.
+
+    Example: "k,k->", [33., 1., ..., 1.] and 32 ones: 32., not 64.
+    """
+    # BEGIN SOLUTION
+    operands, result = equation.split("->")
+    rounded_ones = []
+    for letters, x in zip(operands.split(","), (a, b)):
+        axis, = [i for i, c in enumerate(letters) if c not in result]
+        blocks = x.unflatten(axis, (-1, 32))
+        largest = blocks.abs().amax(axis + 1, keepdim=True)
+        scale = 2.0 ** (largest.frexp().exponent - 3)
+        levels = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+        gaps = ((blocks / scale).abs()[..., None] - levels).abs()
+        codes = levels[gaps.argmin(-1)] * blocks.sign()
+        rounded_ones.append((codes * scale).flatten(axis, axis + 1))
+    return torch.einsum(equation, *rounded_ones)
+    # END SOLUTION
+
+# %% [markdown] trap="11.8" role="hint"
+# 1. Of each operand find the letter that the result does not have; its place is the axis.
+# 2. `x.unflatten(axis, (-1, 32))` cuts that axis into blocks and puts their 32 entries at `axis + 1`; `flatten(axis, axis + 1)` takes it back.
+# 3. `largest.frexp().exponent - 3` is the power: `frexp` gives a mantissa from 0.5 to 1. Zeros get a power as well, so nothing is divided by 0.
+
+# %% [markdown] trap="11.8" role="keep"
+# **Keep:** hardware multiplies block formats with their scales outside the sum, so blocks
+# lie along the axis that is summed, and a loud channel costs its neighbours. An emulation
+# with other blocks promises what no device keeps. **In your own code:** make one column of
+# a test tensor 35 times as large; along the sum its neighbours turn to zeros. **Seen in
+# the wild:** [`btxchain/btx#89`](https://github.com/btxchain/btx/pull/89), a design in
+# whose two products the scales ran along the free axis: no block-scaled unit could take
+# them; [`flashinfer-ai/flashinfer#3814`](https://github.com/flashinfer-ai/flashinfer/pull/3814),
+# a test with the wrong axis in one operand, which passed, as its numbers were too much alike;
+# [`ml-explore/mlx#4353`](https://github.com/ml-explore/mlx/pull/4353), block scales
+# rounded to the nearest power, which cut the largest numbers. **Source:** NVIDIA,
+# [`cuda.tile.mma_scaled`](https://docs.nvidia.com/cuda/cutile-python/generated/cuda.tile.mma_scaled.html),
+# "block scales along the K dimension".
+
+# %% [markdown] trap="11.9" role="situation" fault="NVFP4 without the tensor's scale loses small numbers" symptom="NVFP4 without a global scale: small weights or gradients become all zeros, training stalls with a larger batch"
+# ## Gradients in four bits, and a larger batch
+#
+# *NVFP4* gives each 16 neighbours a finer scale than a power of two: a float8 number,
+# E4M3. Normal random numbers come back a tenth off. So you train a reader whose gradients
+# are rounded to it: each layer rounds what comes back to it, along the sum of either
+# product. All else stays in float32.
+#
+# With 16 digits a step the reader learns. Then you take 256 digits a step, with Adam as
+# before. In float32 that ends at a loss of about 0.1.
+
+# %% trap="11.9" role="break"
+def nvfp4(x, axis):
+    """x in NVFP4: 16 neighbours along the axis share a float8 scale."""
+    blocks = x.unflatten(axis, (-1, 16))
+    largest = blocks.abs().amax(axis + 1, keepdim=True)
+    scale = (largest / 6).clamp(max=448).to(torch.float8_e4m3fn).float()
+    codes = to_fp4((blocks / scale).nan_to_num(0))     # 0 / 0 is no number
+    return (codes * scale).flatten(axis, axis + 1)
+
+# %% trap="11.9" role="break"
+class Product(torch.autograd.Function):
+    """x @ w.T; its gradient is rounded for each of two products."""
+
+    @staticmethod
+    def forward(ctx, x, w, rounding):
+        ctx.save_for_backward(x, w)
+        ctx.rounding = rounding
+        return x @ w.T
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return ctx.rounding(g, 1) @ w, ctx.rounding(g, 0).T @ x, None
+
+# %% trap="11.9" role="break"
+class Rounding(nn.Linear):
+    """A layer without a bias whose gradients are rounded."""
+
+    def __init__(self, inputs, outputs, rounding):
+        super().__init__(inputs, outputs, bias=False)
+        self.rounding = rounding
+
+    def forward(self, x):
+        return Product.apply(x, self.weight, self.rounding)
+
+def reader_by(rounding):
+    """64 pixels, 64 and 64 units, 16 outputs: ten digits, six unused."""
+    return nn.Sequential(Rounding(64, 64, rounding), nn.ReLU(),
+                         Rounding(64, 64, rounding), nn.ReLU(),
+                         Rounding(64, 16, rounding))
+
+# %% trap="11.9" role="break"
+def curve(rounding, batch, steps=150):
+    """The trained reader, and its loss as a mean over ten steps each."""
+    model = reader_by(rounding)
+    losses = fit(model, x_train, y_train, steps=steps, lr=3e-3, batch=batch)
+    return model, torch.tensor(losses).view(-1, 10).mean(1).tolist()
+
+trained = {batch: curve(nvfp4, batch) for batch in (16, 64, 256)}
+in_float = curve(lambda g, axis: g, 256)
+
+# %% trap="11.9" role="guess"
+guess("11.9", "At which loss does it end with 256 digits a step, gradients "
+      "in NVFP4?", unit="nats")
+
+# %% trap="11.9" role="look"
+final = {batch: losses[-1] for batch, (_, losses) in trained.items()}
+lines = {f"{batch} digits": losses
+         for batch, (_, losses) in trained.items()}
+lines["256, float32"] = in_float[1]
+plot_lines(range(10, 151, 10), lines, xlabel="step", ylabel="loss in nats",
+           title="The more digits a step, the less it learns",
+           alt="Four curves of loss. With 16 digits a step it falls, with "
+               "64 half as far, with 256 it stays where it began; in "
+               "float32 with 256 digits it falls furthest.")
+
+# %% trap="11.9" role="look"
+measured("11.9", final[256], right=(2, 3.5))
+
+# %% trap="11.9" role="look"
+claim("loss with 256 digits a step over that with 16",
+      final[256] / final[16], above=3)
+
+# %% [markdown] trap="11.9" role="why"
+# The loss is a mean, so a digit's gradient is divided by the number of digits. For a
+# float32 that is no matter, and Adam does not ask how large a gradient is. But a scale is
+# a number, too, and the smallest that E4M3 has is `2 ** -9`. Below half of it a scale
+# becomes zero, and 16 numbers with it: all blocks whose largest number is below
+# `6 * 2 ** -10`, or `0.0059`. With 256 digits no gradient of an output is larger than
+# `1 / 256`.
+
+# %% trap="11.9" role="why"
+def error_at(size, rounding, axis=1):
+    """Relative error of normal numbers of this size."""
+    x = size * torch.randn(64, 256)
+    return ((rounding(x, axis) - x).norm() / x.norm()).item()
+
+sizes = [10.0**k for k in (-4, -3, -2.7, -2.3, -2, -1, 0, 1, 2, 3, 3.5, 4)]
+alone = [error_at(size, nvfp4) for size in sizes]
+
+# %% trap="11.9" role="why"
+def nvfp4_two(x, axis):
+    """NVFP4 with a float32 scale of the whole tensor as well."""
+    whole = x.abs().max() / (6 * 448)
+    if whole == 0:
+        return x
+    return nvfp4(x / whole, axis) * whole
+
+both = [error_at(size, nvfp4_two) for size in sizes]
+plot_lines(sizes, {"one scale": alone, "two scales": both}, logx=True,
+           xlabel="size of the numbers", ylabel="error over size",
+           title="One float8 scale: a cliff at either end",
+           alt="Two curves of the error by the size of the numbers. With "
+               "two scales it is flat at a tenth. With the block's scale "
+               "alone it rises to one below 0.002 and above 3000.")
+
+# %% trap="11.9" role="why"
+claim("numbers of size 0.001, one scale: error over size", alone[1],
+      above=0.99)
+
+# %% [markdown] trap="11.9" role="repair"
+# So NVFP4 has a second scale, one float32 for the tensor: its largest number over
+# `6 * 448`. Divided by it, the largest block has the scale 448, the largest in E4M3, and
+# there is most room below. It is `nvfp4_two` above, and the training is as in float32:
+
+# %% trap="11.9" role="repair"
+repaired = curve(nvfp4_two, 256)
+print(f"loss with 256 digits: one scale {final[256]:.2f}, two "
+      f"{repaired[1][-1]:.2f}, float32 {in_float[1][-1]:.2f}")
+
+# %% trap="11.9" role="repair"
+claim("loss with 256 digits, two scales, less that in float32",
+      repaired[1][-1] - in_float[1][-1], below=0.1)
+
+# %% [markdown] trap="11.9" role="more" topics="the first step · torchao · a floor, and the other end · what two scales do not hold"
+# With 256 digits not one weight has moved. With 16 and 64 the training goes on as long as
+# there are digits that the reader gets badly wrong: a digit whose gradient has become
+# small teaches no more.
+
+# %% trap="11.9" role="more"
+def first_step(batch):
+    """Share of the weights that a first step reaches."""
+    model = reader_by(nvfp4)
+    F.cross_entropy(model(x_train[:batch]), y_train[:batch]).backward()
+    grads = torch.cat([p.grad.flatten() for p in model.parameters()])
+    return (grads != 0).float().mean().item()
+
+reached = {batch: first_step(batch) for batch in (16, 64, 256)}
+print({batch: f"{share:.2f}" for batch, share in reached.items()})
+
+# %% trap="11.9" role="more"
+claim("share of the weights that a first step of 256 digits reaches",
+      reached[256], expected=0)
+claim("share of the weights that a first step of 16 digits reaches",
+      reached[16], above=0.1)
+
+# %% [markdown] trap="11.9" role="more"
+# torchao agrees, with one scale and with two. Its block scales do not fall to zero: it
+# holds them at 1 / 64 or more. Small numbers are lost all the same, as their codes become
+# zero in place of their scale.
+
+# %% trap="11.9" role="more" tags=["plumbing"]
+with contextlib.redirect_stderr(io.StringIO()):
+    from torchao.prototype.mx_formats.nvfp4_tensor import (
+        NVFP4Tensor, per_tensor_amax_to_scale,
+    )
+
+def by_torchao(x, two):
+    """x through torchao's NVFP4, blocks along the last axis."""
+    whole = per_tensor_amax_to_scale(x.abs().max()) if two else None
+    return NVFP4Tensor.to_nvfp4(x, per_tensor_scale=whole).dequantize(
+        torch.float32)
+
+# %% trap="11.9" role="more"
+numbers = torch.randn(256, 256)
+
+def differ(ours, theirs):
+    """Share of the numbers that are not the same but for rounding."""
+    return 1 - torch.isclose(ours, theirs, rtol=1e-5).float().mean().item()
+
+one_off = differ(nvfp4(numbers, 1), by_torchao(numbers, False))
+two_off = differ(nvfp4_two(numbers, 1), by_torchao(numbers, True))
+lost = (by_torchao(numbers / 1000, False) == 0).float().mean().item()
+
+# %% trap="11.9" role="more"
+claim("share of normal numbers in which torchao differs, one scale",
+      one_off, below=1e-3)
+claim("share of normal numbers in which torchao differs, two scales",
+      two_off, below=1e-3)
+claim("torchao, one scale, numbers of size 0.001: share of zeros", lost,
+      above=0.98)
+
+# %% [markdown] trap="11.9" role="more"
+# At the other end all scales are 448, and what is larger than `6 * 448` is cut. Two
+# scales hold any size, but not any two sizes at once: a block whose largest number is a
+# millionth of the tensor's is lost again.
+
+# %% trap="11.9" role="more"
+with_outlier = numbers.clone()
+with_outlier[0, 0] = 1e7
+left = nvfp4_two(with_outlier, 1)[1:]
+
+# %% trap="11.9" role="more"
+claim("numbers of size 10,000, one scale: error over size", alone[-1],
+      above=0.7)
+claim("two scales: the worst error over all sizes", max(both), below=0.12)
+claim("one number is 10,000,000: share of zeros in the other rows",
+      (left == 0).float().mean(), expected=1)
+
+# %% trap="11.9" role="exercise" points=3 difficulty=2 minutes=12
+def nvfp4_scales(parts: list) -> tuple:
+    """(whole, scales) of NVFP4 for matrices that are multiplied as one.
+
+    parts: one or more, such as the weights of q, k and v, which a server
+    stacks for a single product: (R, C) float32 in any memory order, finite,
+    left as they are. Each has its own R; C is a multiple of 16. Stacked,
+    they have one tensor's scale. whole: float32 without axes, the largest
+    size in any part / (6 * 448); 1 if all are zero. scales: a list, for
+    each part (R, C // 16) float8_e4m3fn: the largest size among 16
+    neighbours of a row / 6 / whole, rounded to the nearest float8. A block
+    of zeros has 0.
+
+    Example: 16 numbers 2688, 0, ..., 0, and 16 numbers 0, ..., 0, -6: 1,
+    with the scales [[448.]] and [[1.]].
+    """
+    # BEGIN SOLUTION
+    whole = torch.stack([part.abs().max() for part in parts]).max()
+    whole = whole / (6 * 448) if whole > 0 else torch.tensor(1.0)
+    scales = []
+    for part in parts:
+        largest = part.abs().unflatten(1, (-1, 16)).amax(2)
+        scales.append((largest / 6 / whole).to(torch.float8_e4m3fn))
+    return whole, scales
+    # END SOLUTION
+
+# %% [markdown] trap="11.9" role="hint"
+# 1. Two passes: first the largest size over all parts, then the blocks of each part.
+# 2. A large negative number is large: `abs` before each maximum.
+# 3. `part.unflatten(1, (-1, 16))` has the 16 neighbours in its last axis; `.to(torch.float8_e4m3fn)` rounds to nearest.
+
+# %% [markdown] trap="11.9" role="keep"
+# **Keep:** a scale is stored in a type that has a smallest and a largest number. A float8
+# scale needs a second one of the whole tensor, or small tensors become zeros and large
+# ones are cut. **In your own code:** round a tensor, the same times 0.001, and the same
+# times 1000: the relative error has to stay. **Seen in the wild:**
+# [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39), weights that came
+# back as zeros because float8 scales did;
+# [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467), a global scale that was not
+# applied throughout, and tests that compared zeros with zeros;
+# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604), a tensor's scale that forgot
+# the 6. **Source:** Intel, [NVFP4
+# quantization](https://intel.github.io/neural-compressor/latest/docs/source/3x/PT_NVFP4Quant.html),
+# "two-level scaling".
+
 # %% [markdown] role="concept"
 # ## Further
 #
@@ -1864,7 +2368,7 @@ claim("error of the weights, NVFP4 over int4 in groups of 16",
 # On the weights of this layer the float formats are not nearer than integers in groups of
 # 16, whose float32 scales bring them to 6 bits a weight. What the formats are made for is
 # the product: GPUs such as Blackwell multiply them with their block scales as they are,
-# weights and inputs alike. Torch has the types, `float4_e2m1fn_x2` for two codes in a byte and
+# weights and inputs alike. Traps 11.8 and 11.9 round inputs and gradients to them. Torch has the types, `float4_e2m1fn_x2` for two codes in a byte and
 # `float8_e8m0fnu` for the power of two.
 
 # %% [markdown] role="concept"
@@ -2284,6 +2788,20 @@ for rows in (1, 256):
 # - [x] you look at what the file declares, and call it with several sizes :: In trap 11.7 the same call wrote a fixed size for one of two models.
 # - [ ] the exporter warns you if not :: It changed the size without an error.
 
+# %% [markdown] role="quiz"
+# **8. Inputs `(tokens, channels)` times weights, in MXFP4. One channel is loud in every token. Its 31 neighbours in the sum**
+#
+# - [ ] keep their digits if scales lie along the tokens :: The device cannot multiply such blocks; only an emulation can.
+# - [x] share its scale and lose most of their digits :: The blocks lie along the channels, which are summed; the loud one sets the scale.
+# - [ ] are cut at the largest level :: The loud number is the largest, so nothing beside it is beyond the levels; it is too small for them.
+
+# %% [markdown] role="quiz"
+# **9. NVFP4 with block scales alone. Weights of size 1 come back a tenth off. The same weights, a thousandth as large, come back**
+#
+# - [ ] a tenth off: floats do not ask for size :: The scale is a float of 8 bits, and it has a smallest number.
+# - [ ] twice as far off :: Between the two sizes the error rises a little. At a thousandth nothing is left.
+# - [x] as zeros :: Their scales are below half of the smallest E4M3 number, and round to 0.
+
 # %% [markdown] role="gpu"
 # ## On a GPU: when fewer bits save time
 #
@@ -2480,5 +2998,7 @@ answers_here
 # - A trace holds one run. Test a program on inputs for each way of each branch.
 # - What an exporter's example shows may become a fact: give it two of everything, and
 #   read what the file declares.
+# - Blocks that share a scale lie along the axis that is summed. A scale is a number of its
+#   own type, with a smallest and a largest.
 #
 # **Next:** stage 12 asks what to do when the loss is NaN at step 500.

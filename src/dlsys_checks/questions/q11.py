@@ -347,3 +347,119 @@ def file_declares(rng):
         ["those with any number of rows", f"those with up to {size + 1} rows",
          f"those with {columns} rows"],
         "A number in the declaration is fixed; an open size has a name there.")
+
+
+# ---- 11.8 Two loud units in four bits
+
+@asks("11.8")
+def scales_of_a_row(rng):
+    tokens, inputs = rng.choice([96, 480, 2048]), rng.choice([64, 256, 1024])
+    return whole(
+        f"x holds {tokens} tokens with {inputs} inputs each, w the weights of a layer, and a "
+        "device multiplies x @ w.T in MXFP4. How many scales belong to one token?",
+        torch.zeros(inputs).view(-1, 32).shape[0],
+        "The sum runs over the inputs, and 32 neighbours along it share a scale.",
+        tokens // 32, inputs, inputs // 16)
+
+
+@asks("11.8")
+def smallest_left(rng):
+    power, more = rng.randint(2, 6), rng.choice([1.0, 1.25, 1.75])
+    top = more * 2.0 ** power
+    levels = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
+    sizes = torch.linspace(0, top, 64001, dtype=torch.float64)
+    units = sizes / 2.0 ** (power - 2)
+    gone = sizes[(units[:, None] - levels).abs().argmin(1) == 0].max()
+    return number(
+        f"The largest number of a block in MXFP4 is {top:g}, so the scale is "
+        f"{2 ** (power - 2):g}. Up to which size does a number of the block become zero?",
+        gone.item(), "The smallest level is half the scale; below half of it zero is nearest.",
+        2.0 ** (power - 2) / 2, 2.0 ** (power - 2), top / 2, within=0.02)
+
+
+@asks("11.8")
+def along_which_axis(rng):
+    what, right = rng.choice([
+        ("the gradient of a layer's weights, gradients of the outputs times inputs",
+         "the tokens"), ("attention's weights times the values", "the keys"),
+        ("attention's queries times keys", "the channels of a head"),
+        ("a layer's outputs, inputs times weights", "the inputs of the layer")])
+    others = ["the tokens", "the keys", "the channels of a head", "the inputs of the layer"]
+    wrong = [other for other in others if other != right]
+    return choice(
+        rng, f"A device calculates {what}, both operands in MXFP4. Along which axis do 32 "
+        "neighbours share a scale?", "along the axis of " + right,
+        ["along the axis of " + other for other in rng.sample(wrong, 2)] + [
+            "along the last axis in memory, whichever it is"],
+        "A scale leaves the sum only if it is the same for all pairs that are added.")
+
+
+@asks("11.8")
+def a_test_that_tells(rng):
+    gain = rng.choice([30, 40, 100])
+    return choice(
+        rng, "An emulation of MXFP4 shares scales along the tokens, the device along the inputs. "
+        "Which test shows the difference most plainly?",
+        f"one input, for all tokens, made {gain} times as large",
+        ["more random numbers, all of one size", f"all numbers made {gain} times as large",
+         "the same random numbers in float64"],
+        "Its neighbours along the inputs share its scale and become zero; along the tokens it has "
+        "no other neighbours than its own kind.")
+
+
+# ---- 11.9 Gradients in four bits, and a larger batch
+
+@asks("11.9")
+def lost_below(rng):
+    least, top = rng.choice([6, 7, 9]), rng.choice([3, 6, 7])
+    return number(
+        f"A block's scale is its largest size over {top}, stored in a float whose smallest number "
+        f"is 2**-{least}; less than half of it is rounded to zero. Below which largest size is a "
+        "whole block lost?", top * 2.0 ** -least / 2,
+        "The scale is zero below half of the smallest number; the block's largest is the scale "
+        "times the largest code.", 2.0 ** -least, top * 2.0 ** -least, 2.0 ** -least / 2)
+
+
+@asks("11.9")
+def scale_of_the_tensor(rng):
+    top = rng.choice([0.05, 0.4, 3.0, 20.0, 1344.0])
+    return number(
+        f"The largest size in a tensor is {top:g}. Which scale of the tensor gives the largest "
+        "block the scale 448, if the largest code is 6?", top / (6 * 448),
+        "Divided by it the tensor's largest number is 6 times 448.", top / 448, top / 6,
+        6 * 448 / top)
+
+
+@asks("11.9")
+def bytes_in_nvfp4(rng):
+    rows, columns = rng.choice([64, 256, 1024]), rng.choice([128, 512, 4096])
+    codes = torch.empty(rows, columns // 2, dtype=torch.uint8, device="meta").nbytes
+    scales = torch.empty(rows, columns // 16, dtype=torch.float8_e4m3fn, device="meta").nbytes
+    return whole(
+        f"A matrix of {rows} x {columns} is stored in NVFP4: two codes a byte, a float8 scale for "
+        "16 numbers, and one float32. How many bytes are that?", codes + scales + 4,
+        "Half a byte a number, a sixteenth for the scales, and four.", codes, 2 * codes + scales,
+        codes + 4 * scales + 4)
+
+
+@asks("11.9")
+def batch_that_is_too_large(rng):
+    share = rng.choice([0.35, 0.7, 0.9, 1.4])
+    batches = [16, 32, 64, 128, 256, 512]
+    first = next(n for n in batches if share / n < 6 * 2.0 ** -10)
+    return whole(
+        f"The largest entry of a digit's gradient is {share:g}, and the loss is a mean over the "
+        "batch. In NVFP4 with block scales alone a block is lost if its largest number is below "
+        "0.0059. Which is the first of the batches 16, 32, 64, 128, 256, 512 in which all "
+        "gradients become zero?", first,
+        "The mean divides each digit's gradient by the batch.", first // 2, 2 * first)
+
+
+@asks("11.9")
+def one_scale_for_three(rng):
+    tops = rng.sample([0.2, 0.5, 0.9, 1.6, 2.4], 3)
+    return number(
+        f"q, k and v are stacked for one product in NVFP4. Their largest sizes are {tops[0]:g}, "
+        f"{tops[1]:g} and {tops[2]:g}. Which largest size decides the float32 scale of all three?",
+        max(tops), "Stacked, they are one tensor; with a smaller one, blocks would be cut.",
+        min(tops), sum(tops), sum(tops) / 3, within=0.02)

@@ -1,0 +1,263 @@
+"""Exercise 11.8, `mx_einsum`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import Broken, expect_equal, expect_like, expect_parts
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("11.8", "mx_einsum", seen=("equation", "a", "b", "order"), says="entries of the")
+
+ALONG_OTHERS = ("summed in front", "attention's weights and values", "gradient of a weight",
+                "summed in the middle", "as a product of matrices")
+
+ex.promise("device", "einsum(equation, a, b) as a device that multiplies MXFP4 returns it.",
+           says=("of the result", "entries of the"))
+ex.promise("equation", 'equation: two operands and a result, such as "td,od->to".',
+           says=("of the result", "entries of the"))
+ex.promise("summed", "One letter is summed: it is in both operands and not in the result.",
+           cases=ALONG_OTHERS)
+ex.promise("others", "All others are in the result; some may be in both operands.",
+           cases=("attention's queries and keys", "attention's weights and values",
+                  "four axes", "entry by entry"))
+ex.promise("any", "a, b: float32, in any memory order,",
+           cases=("made the other way round", "gaps in memory", "tiny", "huge", "one row"))
+ex.promise("left alone", "left as they are;", says=("numbers changed",))
+ex.promise("multiple", "the summed axis has a multiple of 32 entries.",
+           cases=("32 entries", "five blocks", "one block has loud numbers"))
+ex.promise("both", "First both are rounded:", says=("entries of the",))
+ex.promise("blocks", "each 32 neighbours along the summed axis share a scale,",
+           says=("entries of the",))
+ex.promise("power", "the largest power of two that is at most a quarter of their largest size.",
+           says=("entries of the",))
+ex.promise("levels", "A number becomes the nearest of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 times the "
+           "scale, with its sign;", says=("entries of the",))
+ex.promise("zeros", "32 zeros stay zeros.", cases=("a block of zeros", "zeros alone"))
+ex.promise("float32", "Then they are multiplied and added up in float32.",
+           says=("dtype of the", "type of the", "entries of the"))
+ex.promise("example", 'Example: "k,k->", [33., 1., ..., 1.] and 32 ones: 32., not 64.',
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def one(name, equation, loud=40.0, size=1.0, order="rows", **axes):
+        names, _ = equation.split("->")
+        a, b = (torch.randn([axes[c] for c in letters], generator=g) for letters in
+                names.split(","))
+        if a.dim() > 1:            # one column of a is loud, at a place of its own
+            summed = next(i for i, c in enumerate(names.split(",")[0])
+                          if c not in equation.split("->")[1])
+            at = int(torch.randint(a.shape[summed], (), generator=g))
+            a.select(summed, at).mul_(loud)
+        return name, {"equation": equation, "a": size * a, "b": b / 8, "order": order}
+
+    empty = one("a block of zeros", "td,od->to", t=5, o=4, d=96)
+    empty[1]["a"][1, 32:64] = 0.0
+    empty[1]["b"][2, :32] = -0.0
+    lone = one("one block has loud numbers", "td,od->to", loud=1.0, t=4, o=3, d=128)
+    lone[1]["a"][:, 40] *= -300.0
+    below = one("the largest numbers are negative", "td,od->to", loud=1.0, t=4, o=5, d=64)
+    below[1]["a"] = below[1]["a"].abs() / 4
+    below[1]["a"][:, ::9] *= -30.0
+    example = torch.ones(32)
+    example[0] = 33.0
+    return [one("a layer", "td,od->to", t=6, o=5, d=64), one("32 entries", "td,od->to", t=4, o=3,
+                                                             d=32),
+            one("five blocks", "td,od->to", t=3, o=4, d=160), lone, below,
+            one("as a product of matrices", "ij,jk->ik", i=5, j=64, k=3),
+            one("summed in front", "ki,kj->ij", k=96, i=4, j=32),
+            one("gradient of a weight", "to,td->od", t=64, o=32, d=5),
+            one("summed in the middle", "akb,ck->abc", a=3, k=64, b=32, c=2),
+            one("attention's queries and keys", "bqd,bkd->bqk", b=32, q=4, k=3, d=64),
+            one("attention's weights and values", "bqk,bkd->bqd", b=2, q=3, k=64, d=32),
+            one("four axes", "bhqd,bhkd->bhqk", b=2, h=3, q=4, k=2, d=32),
+            one("entry by entry", "td,td->t", t=32, d=64),
+            one("the result turned", "td,od->ot", t=6, o=5, d=64),
+            one("other letters", "xz,yz->xy", x=4, y=3, z=64),
+            one("no loud column", "td,od->to", loud=1.0, t=5, o=4, d=64),
+            one("tiny", "td,od->to", size=1e-20, t=4, o=3, d=64),
+            one("huge", "td,od->to", size=1e20, t=4, o=3, d=64),
+            one("one row", "td,od->to", t=1, o=1, d=64), empty,
+            one("zeros alone", "td,od->to", size=0.0, t=3, o=2, d=32),
+            one("made the other way round", "td,od->to", order="columns", t=32, o=64, d=32),
+            one("gaps in memory", "td,od->to", order="gaps", t=4, o=5, d=64),
+            ("the example", {"equation": "k,k->", "a": example, "b": torch.ones(32),
+                             "order": "rows"})]
+
+
+@ex.act
+def act(fn, equation, a, b, order):
+    given = []
+    for x in (a, b):
+        mine = x.clone()
+        if order == "columns":
+            mine = x.mT.contiguous().mT
+        if order == "gaps":
+            mine = torch.cat([x, x + 1], -1)[..., :x.shape[-1]]
+        given.append(mine)
+    out = fn(equation, *given)
+    moved = 0
+    for mine, x in zip(given, (a, b)):
+        same = mine.shape == x.shape and mine.dtype == x.dtype
+        moved += int((mine.view(torch.int32) != x.view(torch.int32)).sum()) if same else x.numel()
+    return {"out": out, "moved": moved}
+
+
+@ex.law
+def law(out, equation, a, b, order):
+    expect_parts(out, "out", "moved")
+    expect_equal("numbers changed in a and b", out["moved"], 0, "Work on copies.")
+    names, result = equation.split("->")
+    first, second = (stepped(x.double(), letters.index(next(iter(set(letters) - set(result)))))
+                     for x, letters in zip((a, b), names.split(",")))
+    exact = torch.einsum(equation, first, second)
+    reach = torch.einsum(equation, first.abs(), second.abs())
+    expect_like("result", out["out"], exact.float())
+    gap = (out["out"].double() - exact).abs() - 1e-5 * reach
+    if not (gap <= 0).all():
+        worst = int(gap.nan_to_num(float("inf")).argmax())
+        raise Broken("entries of the result", float(out["out"].flatten()[worst]),
+                     float(exact.flatten()[worst]),
+                     "Blocks of 32 lie along the axis that is summed, in both operands.")
+
+
+@not_an_answer
+def stepped(x, axis):
+    """x in MXFP4 along the axis, by the spacing of the levels, in float64."""
+    flat = x.movedim(axis, -1)
+    out = torch.empty_like(flat)
+    for place in range(0, flat.shape[-1], 32):
+        block = flat[..., place:place + 32]
+        power = torch.frexp(block.abs().amax(-1, keepdim=True)).exponent - 3
+        unit = torch.ldexp(block, -power)
+        step = torch.ldexp(torch.ones_like(unit), torch.frexp(unit.abs()).exponent.clamp(1, 3) - 2)
+        out[..., place:place + 32] = torch.ldexp(
+            ((unit / step).round() * step).clamp(-6.0, 6.0), power)
+    return out.movedim(-1, axis)
+
+
+# ---- wrong, by name
+
+LEVELS = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+
+
+@not_an_answer
+def made(equation, a, b, *, axes=None, block=32, power=lambda top: top.log2().floor() - 2,
+         levels=LEVELS, size=lambda x: x.abs(), sign=True, floor=False, halves=(True, True),
+         zeros=True, multiply=torch.einsum, least=0.0):
+    """The right answer with its pieces as options."""
+    names, result = equation.split("->")
+    rounded = []
+    for letters, x, wanted in zip(names.split(","), (a, b), halves):
+        axis = next(i for i, c in enumerate(letters) if c not in result)
+        if axes is not None:
+            axis = axes(letters, result, x)
+        rounded.append(blockwise(x, axis, block, power, torch.tensor(levels), size, sign, floor,
+                                 zeros, least) if wanted else x)
+    return multiply(equation, *rounded)
+
+
+@not_an_answer
+def blockwise(x, axis, block, power, levels, size, sign, floor, zeros, least):
+    """x in blocks along the axis; whole axes where they are no multiple of the block."""
+    moved = x.movedim(axis, -1)
+    n = moved.shape[-1]
+    parts = moved.reshape(*moved.shape[:-1], -1, block if n % block == 0 else n)
+    top = size(parts).amax(-1, keepdim=True)
+    scale = 2.0 ** power(top.clamp(min=least))
+    units = parts / scale
+    if zeros:
+        units = torch.where(top > 0, units, 0.0)
+        scale = torch.where(top > 0, scale, 1.0)
+    gaps = units.abs()[..., None] - levels
+    if floor:
+        gaps = torch.where(gaps < 0, torch.inf, gaps)
+    codes = levels[gaps.abs().argmin(-1)]
+    codes = torch.where(units.isnan(), units, codes)
+    codes = codes * units.sign() if sign else codes
+    return (codes * scale).reshape(moved.shape).movedim(-1, axis)
+
+
+ex.wrong("blocks along the last axis, whatever is summed", made, breaks="summed",
+         axes=lambda letters, result, x: len(letters) - 1)
+ex.wrong("blocks along the first axis", made, breaks=("blocks", "others", "multiple"),
+         axes=lambda letters, result, x: 0)
+ex.wrong("blocks across the sum: along an axis that stays", made, breaks=("blocks", "summed"),
+         axes=lambda letters, result, x: next(
+             (i for i, c in enumerate(letters) if c in result), 0))
+ex.wrong("blocks along the first letter that both have", made, breaks="others",
+         axes=lambda letters, result, x: first_shared(letters, result))
+
+
+@not_an_answer
+def first_shared(letters, result):
+    """The axis of the first letter in both operands, where the letters of the cases tell it."""
+    summed = next(i for i, c in enumerate(letters) if c not in result)
+    shared = [i for i, c in enumerate(letters) if c in "bh" and len(letters) > 2]
+    if len(letters) == 2 and result == letters[0]:
+        shared = [0]
+    return shared[0] if shared and letters != "akb" else summed
+
+
+@ex.wrong("neighbours in memory, not along an axis", breaks="any")
+def in_memory(equation, a, b):
+    x, y = (stepped(t.mT.double(), 1).float().mT if t.stride(0) == 1 and t.dim() == 2 else t
+            for t in (a, b))
+    return made(equation, a, b) if x is a and y is b else torch.einsum(equation, x, y)
+
+
+ex.wrong("one scale for the whole axis", made, breaks="blocks", block=10**9)
+ex.wrong("blocks of 16, as in NVFP4", made, breaks="blocks", block=16)
+ex.wrong("a scale of any size, not a power of two", made, breaks="power",
+         power=lambda top: (top / 6).log2())
+ex.wrong("a power of two rounded up", made, breaks="power",
+         power=lambda top: (top / 6).log2().ceil())
+ex.wrong("the nearest power of two", made, breaks="power",
+         power=lambda top: (top / 6).log2().round())
+ex.wrong("the largest power of two below the largest size itself", made,
+         breaks=("power", "example"), power=lambda top: top.log2().floor())
+ex.wrong("the largest number, not the largest size", made, says="entries of the",
+         breaks=("power", "zeros"), size=lambda x: x.clamp(min=0.0))
+ex.wrong("only the first operand rounded", made, breaks="both", halves=(True, False))
+ex.wrong("only the second operand rounded", made, breaks=("both", "example"), halves=(False, True))
+ex.wrong("nothing rounded", made, breaks=("both", "device", "example"), halves=(False, False))
+ex.wrong("even levels, as of integers", made, breaks="levels", levels=(0, 1, 2, 3, 4, 5, 6, 7))
+ex.wrong("a level of 8 above 6", made, breaks="levels", levels=(*LEVELS, 8))
+ex.wrong("no level of 0.5", made, breaks="levels", levels=(0, 1, 1.5, 2, 3, 4, 6))
+ex.wrong("cut off, not rounded", made, breaks="levels", floor=True)
+ex.wrong("the sign lost", made, breaks="levels", sign=False)
+ex.wrong("divided by the scale of a block of zeros", made, breaks="zeros", zeros=False)
+ex.wrong("a least scale of 1e-8", made, breaks="any", least=1e-8)
+ex.wrong("the product rounded to bfloat16", lambda equation, a, b: made(equation, a, b).bfloat16(
+    ).float(), breaks="float32")
+ex.wrong("multiplied in bfloat16", lambda equation, a, b: made(
+    equation, a, b, multiply=lambda eq, x, y: torch.einsum(eq, x.bfloat16(), y.bfloat16())),
+    says="dtype of the", breaks="float32")
+ex.wrong("float64", lambda equation, a, b: made(equation, a, b).double(), says="dtype of the",
+         breaks="float32")
+ex.wrong("a number of Python's where one is left", lambda equation, a, b: made(
+    equation, a, b).item() if equation == "k,k->" else made(equation, a, b), says="type of the",
+    breaks="example")
+ex.wrong("the axes of the result in the order of the operands", says="of the result",
+         breaks="equation", fn=lambda equation, a, b: made(
+             "td,od->to" if equation == "td,od->ot" else equation, a, b))
+
+
+@ex.wrong("the product rounded as well", breaks="device")
+def rounded_again(equation, a, b):
+    out = made(equation, a, b)
+    if out.dim() != 2 or out.shape[-1] != 32:
+        return out
+    return stepped(out.double(), 1).float()
+
+
+@ex.wrong("the operands rounded in place", breaks="left alone")
+def in_place(equation, a, b):
+    names, result = equation.split("->")
+    for letters, x in zip(names.split(","), (a, b)):
+        axis = next(i for i, c in enumerate(letters) if c not in result)
+        x.copy_(stepped(x.double(), axis).float())
+    return torch.einsum(equation, a, b)

@@ -1,0 +1,266 @@
+"""Exercise 11.9, `nvfp4_scales`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    Broken,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+    expect_type,
+)
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("11.9", "nvfp4_scales", seen=("parts", "order"), says="scale of")
+
+SEVERAL = ("q, k and v", "the second is the largest", "the last is the largest", "the example",
+           "two sizes far apart")
+
+ex.promise("pair", "(whole, scales) of NVFP4 for matrices that are multiplied as one.",
+           says=("result", "scale of"))
+ex.promise("parts", "parts: one or more, such as the weights of q, k and v, which a server "
+           "stacks for a single product:", cases=("one part", *SEVERAL))
+ex.promise("any", "(R, C) float32 in any memory order, finite,",
+           cases=("made the other way round", "gaps in memory", "tiny", "huge"))
+ex.promise("left alone", "left as they are.", says=("numbers changed",))
+ex.promise("sizes", "Each has its own R; C is a multiple of 16.",
+           cases=("q, k and v", "one row", "one block a row", "many blocks"))
+ex.promise("shared", "Stacked, they have one tensor's scale.",
+           says=("scale of the whole", "scale of part"))
+ex.promise("whole", "whole: float32 without axes, the largest size in any part / (6 * 448);",
+           says=("scale of the whole",))
+ex.promise("all zeros", "1 if all are zero.", cases=("zeros alone",))
+ex.promise("scales", "scales: a list, for each part (R, C // 16) float8_e4m3fn:",
+           says=("scales", "scale of part", "float8"))
+ex.promise("blocks", "the largest size among 16 neighbours of a row / 6 / whole,",
+           says=("scale of part",))
+ex.promise("nearest", "rounded to the nearest float8.", says=("scale of part",))
+ex.promise("zeros", "A block of zeros has 0.", cases=("blocks of zeros", "zeros alone"))
+ex.promise("example", "Example: 16 numbers 2688, 0, ..., 0, and 16 numbers 0, ..., 0, -6: 1, "
+           "with the scales [[448.]] and [[1.]].", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def one(name, *rows, blocks=3, sizes=None, order="rows"):
+        sizes = sizes or [1.0] * len(rows)
+        parts = []
+        for r, size in zip(rows, sizes):
+            part = torch.randn(r, 16 * blocks, generator=g)
+            spread = torch.exp(torch.randn(r, blocks, 1, generator=g))   # blocks unlike in size
+            parts.append(size * (part.view(r, blocks, 16) * spread).view(r, -1))
+        return name, {"parts": parts, "order": order}
+
+    empty = one("blocks of zeros", 3, 2)
+    empty[1]["parts"][0][1, 16:32] = 0.0
+    empty[1]["parts"][1][0, :16] = -0.0
+    below = one("the largest is negative", 4, 3)
+    below[1]["parts"][1][0, 5] = -9.0 * below[1]["parts"][0].abs().max()
+    lone = one("one large number among small ones", 9, 1, sizes=[1.0, 1e-2])
+    lone[1]["parts"][1][0, 20] = 1.5 * lone[1]["parts"][0].abs().max()
+    signs = one("blocks of negative numbers", 3, 2)
+    signs[1]["parts"][0][:, 16:] = -signs[1]["parts"][0][:, 16:].abs()
+    example = [torch.zeros(1, 16), torch.zeros(1, 16)]
+    example[0][0, 0], example[1][0, 15] = 2688.0, -6.0
+    return [one("one part", 5), one("q, k and v", 6, 2, 2),
+            one("the second is the largest", 3, 4, 2, sizes=[0.1, 3.0, 0.5]),
+            one("the last is the largest", 3, 2, 5, 4, sizes=[0.2, 1.0, 0.7, 6.0]),
+            one("two sizes far apart", 4, 3, sizes=[1.0, 1e-3]),
+            one("scales that are hardly numbers", 6, 5, blocks=4, sizes=[1.0, 1e-5]),
+            below, lone, signs, empty, one("zeros alone", 3, 2, sizes=[0.0, 0.0]),
+            one("one row", 1, 1), one("one block a row", 4, 3, blocks=1),
+            one("many blocks", 2, 3, blocks=11), one("as a gradient", 5, 4, sizes=[1e-4, 2e-4]),
+            one("tiny", 4, 2, sizes=[1e-25, 3e-25]), one("huge", 4, 2, sizes=[1e25, 1e24]),
+            one("made the other way round", 16, 32, blocks=2, order="columns"),
+            one("gaps in memory", 4, 3, order="gaps"),
+            ("the example", {"parts": example, "order": "rows"})]
+
+
+@ex.act
+def act(fn, parts, order):
+    given = []
+    for part in parts:
+        mine = part.clone()
+        if order == "columns":
+            mine = part.T.contiguous().T
+        if order == "gaps":
+            mine = torch.cat([part, part + 1], 1)[:, :part.shape[1]]
+        given.append(mine)
+    handed = list(given)
+    out = fn(handed)
+    moved = abs(len(handed) - len(parts))
+    for mine, part in zip(given, parts):
+        same = mine.shape == part.shape and mine.dtype == part.dtype
+        moved += int((mine.view(torch.int32) != part.view(torch.int32)).sum()) if same else 1
+    kinds = []                      # of the scales; float8 itself can hardly be compared
+
+    def plain(value):
+        if isinstance(value, torch.Tensor):
+            kinds.append(str(value.dtype))
+            return value.float() if value.dtype.itemsize == 1 else value
+        if isinstance(value, list | tuple):
+            return type(value)(plain(each) for each in value)
+        kinds.append("no tensor")
+        return value
+
+    out = plain(out)
+    return {"out": out, "kinds": kinds, "moved": moved}
+
+
+@ex.law
+def law(out, parts, order):
+    expect_parts(out, "out", "kinds", "moved")
+    expect_equal("numbers changed in parts", out["moved"], 0, "Work on copies.")
+    expect_type("result", out["out"], tuple)
+    if len(out["out"]) != 2:
+        raise Broken("parts of the result", len(out["out"]), 2)
+    whole, scales = out["out"]
+    top = max(max(abs(v) for v in part.flatten().tolist()) for part in parts)
+    wanted = top / 2688 if top else 1.0
+    expect_close("scale of the whole", whole, torch.tensor(wanted), rtol=1e-5, atol=0.0,
+                 look="The largest size in any part, over 6 * 448.")
+    expect_length("scales", scales, len(parts))
+    for number, (found, kind, part) in enumerate(zip(scales, out["kinds"][1:], parts)):
+        of = f"scale of part {number}"
+        blocks = part.double().unfold(1, 16, 16)
+        ratios = torch.maximum(blocks.amax(-1), -blocks.amin(-1)) / (6 * wanted)
+        expect_equal(f"dtype of the float8 {of}", kind, "torch.float8_e4m3fn")
+        expect_like(of, found, ratios.float())
+        near(of, found.double(), ratios)
+
+
+def near(what, found, ratios):
+    """Raise Broken unless each scale is the float8 nearest to its ratio; ties go either way.
+
+    Single precision moves a ratio by less than a millionth part of it.
+    """
+    known = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).double()
+    least = (ratios[..., None] - known).abs().amin(-1)
+    gap = (found - ratios).abs() - least - 1e-6 * ratios
+    if not (gap <= 0).all():
+        worst = int(gap.nan_to_num(float("inf")).argmax())
+        raise Broken(what, float(found.flatten()[worst]),
+                     f"the float8 nearest to {float(ratios.flatten()[worst]):.4g}",
+                     "The largest size of 16 neighbours, over 6, over the whole's scale.")
+
+
+@not_an_answer
+def made(parts, *, over=6 * 448, six=6.0, size=lambda x: x.abs(), largest=lambda x: x.abs(),
+         tops=max, cut=lambda part: part.unflatten(1, (-1, 16)).transpose(1, 2),
+         store=lambda s: s.to(torch.float8_e4m3fn), of_zeros=1.0, own=False, times=False,
+         least=0.0, inverse=False):
+    """The right answer with its pieces as options."""
+    found = [size(part).max() for part in parts]
+    whole = tops(found) / over
+    whole = whole if whole > least else torch.tensor(max(of_zeros, least))
+    scales = []
+    for part, mine in zip(parts, found):
+        shared = (mine / over if mine > 0 else torch.tensor(1.0)) if own else whole
+        high = largest(cut(part)).amax(1) / six
+        scales.append(store(high * shared if times else high / shared))
+    return (1 / whole if inverse else whole), scales
+
+
+# ---- wrong, by name
+
+ex.wrong("no scale of the tensor: 1", made, breaks=("whole", "shared"), over=1.0,
+         tops=lambda found: torch.tensor(1.0))
+# https://github.com/pytorch/ao/pull/2604
+ex.wrong("the tensor's scale without the 6", made, breaks=("whole", "example"), over=448.0)
+ex.wrong("the tensor's scale without the 448", made, breaks=("whole", "example"), over=6.0)
+# https://github.com/vllm-project/vllm/pull/20578
+ex.wrong("the largest number, not the largest size, for the tensor", made,
+         breaks=("whole", "any"), size=lambda x: x)
+ex.wrong("the largest number, not the largest size, in a block", made,
+         breaks=("blocks", "example"), largest=lambda x: x)
+ex.wrong("a tensor's scale of its own for each part", made, breaks=("shared", "example"), own=True)
+ex.wrong("the first part's largest size", made, breaks="shared", tops=lambda found: found[0])
+ex.wrong("the last part's largest size", made, breaks="shared", tops=lambda found: found[-1])
+ex.wrong("the mean of the parts' largest sizes", made, breaks="shared",
+         tops=lambda found: sum(found) / len(found))
+ex.wrong("the largest size in the part of the largest norm", breaks="shared", fn=lambda parts: made(
+    parts, tops=lambda found: max(zip(parts, found), key=lambda pair: pair[0].norm())[1]))
+# https://github.com/vllm-project/vllm/pull/47515
+ex.wrong("the smallest of the parts' scales", made, breaks="shared", tops=min)
+ex.wrong("the tensor's scale as its inverse", made, breaks=("whole", "pair"), inverse=True)
+ex.wrong("multiplied by the tensor's scale, not divided", made, says="scale of part",
+         breaks="blocks", times=True)
+ex.wrong("a block's scale without the 6", made, says="scale of part", breaks=("blocks", "example"),
+         six=1.0)
+ex.wrong("blocks of 16 below each other, or of every n-th number", made, says="scale of part",
+         breaks=("blocks", "sizes"),
+         cut=lambda part: part.unflatten(1, (16, -1)))
+ex.wrong("one scale for a row", made, says="scale of part", breaks=("blocks", "sizes"),
+         cut=lambda part: part.unflatten(1, (-1, 16)).transpose(1, 2).amax(
+             2, keepdim=True).expand(-1, -1, part.shape[1] // 16))
+ex.wrong("scales in float32", made, says="dtype of the float8", breaks="scales", store=lambda s: s)
+ex.wrong("scales in the other float8, e5m2", made, says="dtype of the float8", breaks="scales",
+         store=lambda s: s.to(torch.float8_e5m2))
+ex.wrong("rounded by way of bfloat16", made, says="scale of part", breaks="nearest",
+         store=lambda s: (s * 0.97).bfloat16().to(torch.float8_e4m3fn))
+ex.wrong("a power of two, as in MXFP4", made, says="scale of part", breaks="nearest",
+         store=lambda s: torch.where(s > 0, 2.0 ** s.log2().floor(), 0.0).to(torch.float8_e4m3fn))
+ex.wrong("rounded down", made, says="scale of part", breaks="nearest",
+         store=lambda s: cut_down(s))
+ex.wrong("a floor of 1 / 64 below the scales", made, says="scale of part",
+         breaks=("nearest", "zeros"),
+         store=lambda s: s.clamp(min=2.0 ** -6).to(torch.float8_e4m3fn))
+ex.wrong("1 for a block of zeros", made, says="scale of part", breaks="zeros",
+         store=lambda s: torch.where(s == 0, 1.0, s).to(torch.float8_e4m3fn))
+ex.wrong("0 divided by 0", made, breaks="all zeros", of_zeros=0.0)
+ex.wrong("a least scale of 1e-12", made, breaks=("any", "all zeros"), least=1e-12, of_zeros=0.0)
+
+
+@not_an_answer
+def cut_down(s):
+    known = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    at = torch.bucketize(s * (1 + 1e-6), known, right=True) - 1
+    return known[at.clamp(0, 126)].to(torch.float8_e4m3fn)
+
+
+@ex.wrong("the order in memory read, not the axes", says="scale of part", breaks="any")
+def in_memory(parts):
+    whole, scales = made(parts)
+    for i, part in enumerate(parts):
+        if part.stride(0) == 1 and part.shape[0] % 16 == 0:
+            scales[i] = (part.T.reshape(-1, 16).abs().amax(1) / 6 / whole).to(
+                torch.float8_e4m3fn).view(scales[i].shape)
+    return whole, scales
+
+
+ex.wrong("the scale with an axis", lambda parts: (made(parts)[0].view(1), made(parts)[1]),
+         says="shape of the scale of the whole", breaks="whole")
+ex.wrong("the scale as a number of Python's", lambda parts: (made(parts)[0].item(),
+                                                             made(parts)[1]),
+         says="type of the scale of the whole", breaks="whole")
+ex.wrong("the scale in float64", lambda parts: (made(parts)[0].double(), made(parts)[1]),
+         says="dtype of the scale of the whole", breaks="whole")
+ex.wrong("scales and whole the other way round", lambda parts: made(parts)[::-1],
+         says="type of the scale of the whole", breaks="pair")
+ex.wrong("all scales in one tensor", says="type of the scales", breaks="scales",
+         fn=lambda parts: (made(parts)[0], torch.cat([s.float() for s in made(parts)[1]]).to(
+             torch.float8_e4m3fn)))
+ex.wrong("a tuple of scales", lambda parts: (made(parts)[0], tuple(made(parts)[1])),
+         says="type of the scales", breaks="scales")
+ex.wrong("the axis of the block kept", lambda parts: (made(parts)[0], [
+    s[..., None] for s in made(parts)[1]]), says="shape of the scale of part", breaks="scales")
+ex.wrong("the first part's scales alone", lambda parts: (made(parts)[0], made(parts)[1][:1]),
+         says="number of scales", breaks="scales")
+
+
+@ex.wrong("the sizes taken in place", breaks="left alone")
+def in_place(parts):
+    for part in parts:
+        part.abs_()
+    return made(parts)
+
+
+@ex.wrong("parts taken off the list", breaks="left alone")
+def taken_off(parts):
+    mine = [parts.pop(0) for _ in range(len(parts))]
+    return made(mine)
