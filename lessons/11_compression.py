@@ -2174,8 +2174,8 @@ def nvfp4_scales(parts: list) -> tuple:
 # %% [markdown] trap="11.9" role="keep"
 # **Keep:** a scale is stored in a type that has a smallest and a largest number. A float8
 # scale needs a second one of the whole tensor, or small tensors become zeros and large
-# ones are cut. **In your own code:** round a tensor, the same times 0.001, and the same
-# times 1000: the relative error has to stay. **Seen in the wild:**
+# ones are cut. **In your own code:** round a tensor, then the same a thousandth and a
+# thousand times as large: the relative error has to stay. **Seen in the wild:**
 # [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39), weights that came
 # back as zeros because float8 scales did;
 # [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467), a global scale that was not
