@@ -6,7 +6,6 @@ import torch
 
 from dlsys_checks.s11.e8_mx_einsum import LEVELS, ex, made
 
-
 ex.equivalent("gaps = ((blocks / scale).abs()[..., None] - levels).abs() -> "
               "gaps = (levels - (blocks / scale).abs()[..., None]).abs()",
               "the size of a difference has no sign")
