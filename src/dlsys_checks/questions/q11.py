@@ -396,10 +396,11 @@ def along_which_axis(rng):
 
 @asks("11.8")
 def a_test_that_tells(rng):
-    gain = rng.choice([30, 40, 100])
+    gain, what = rng.choice([30, 40, 100]), rng.choice(["MXFP4", "MXFP8", "NVFP4"])
+    where = rng.choice(["a layer", "an MLP", "a projection"])
     return choice(
-        rng, "An emulation of MXFP4 shares scales along the tokens, the device along the inputs. "
-        "Which test shows the difference most plainly?",
+        rng, f"An emulation of {what} shares scales along the tokens, the device along the inputs "
+        f"of {where}. Which test shows the difference most plainly?",
         f"one input, for all tokens, made {gain} times as large",
         ["more random numbers, all of one size", f"all numbers made {gain} times as large",
          "the same random numbers in float64"],

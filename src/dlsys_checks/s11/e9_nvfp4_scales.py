@@ -125,6 +125,10 @@ def law(out, parts, order):
     expect_close("scale of the whole", whole, torch.tensor(wanted), rtol=1e-5, atol=0.0,
                  look="The largest size in any part, over 6 * 448.")
     expect_length("scales", scales, len(parts))
+    for number, found in enumerate(scales):
+        expect_type(f"scale of part {number}", found, torch.Tensor)
+    expect_length("dtypes of the tensors", out["kinds"], 1 + len(parts))
+    expect_equal("dtype of the scale of the whole", out["kinds"][0], "torch.float32")
     for number, (found, kind, part) in enumerate(zip(scales, out["kinds"][1:], parts)):
         of = f"scale of part {number}"
         blocks = part.double().unfold(1, 16, 16)
