@@ -5,7 +5,7 @@
 # is a curve that moves when you call it. You hand them rates, names and step
 # counts. Some values are defaults that you never chose. They take what they get.
 #
-# Nine times below the lines look right and raise nothing. This stage has you guess
+# Eleven times below the lines look right and raise nothing. This stage has you guess
 # what they do, write them yourself and compare with torch, number by number.
 
 # %% role="setup" tags=["parameters"]
@@ -24,8 +24,8 @@ from torch.optim import lr_scheduler as sched
 
 from dlsys_helpers import (
     accuracy, begin, check, claim, cost, datasheet, digits, draw_blocks,
-    draw_boxes, fit, gpu_result, gpu_table, guess, measured, peak_bytes,
-    plot_bars, plot_columns, plot_lines, seconds,
+    draw_boxes, draw_line, fit, gpu_result, gpu_table, guess, measured,
+    peak_bytes, plot_bars, plot_columns, plot_lines, seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -366,8 +366,8 @@ plot_bars(borrowed | own, xlabel="share of test digits right",
               "0.01 and SGD at 0.3 both exceed nine tenths.")
 
 # %% [markdown] trap="04.2" role="more" topics="the other three runs · Muon"
-# The other three bars. Muon's rate is a third kind of number: *Further*, at the end of
-# this stage, measures it.
+# The other three bars. Muon's rate is a third kind of number: *Muon, a rule for matrices*,
+# further down, measures it.
 
 # %% trap="04.2" role="more"
 claim("SGD at 0.001: share right", borrowed["SGD at 0.001"], below=0.75)
@@ -1481,11 +1481,503 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # of Optimization Algorithms"](https://arxiv.org/abs/2302.06675), algorithm 2 and
 # section 5.
 
+# %% [markdown] trap="04.11" role="situation" fault="Adam's second moment in bfloat16 never falls" symptom="bfloat16 model with AdamW: steps stay too short after large gradients, exp_avg_sq does not fall"
+# ## A model in sixteen bits
+#
+# To save memory you load a model in bfloat16, weights and all. AdamW keeps its moments in
+# the dtype of the weights, so they take half as well. bfloat16 has the range of float32
+# and about three digits. "An average over a thousand gradients is noisier than that. The
+# rounding cancels," says a colleague.
+#
+# Many runs begin with large gradients. Below, the first five are 30 times as large as the
+# 3,000 after them, and `moments` follows the second moment of 300 weights.
+
+# %% trap="04.11" role="break"
+def moments(dtype, loud=30.0, quiet=3000, **options):
+    """exp_avg_sq (300,) after five loud gradients and each quiet one."""
+    w = nn.Parameter(torch.zeros(300, dtype=dtype))
+    opt, seen = torch.optim.AdamW([w], lr=0.001, **options), []
+    for step in range(5 + quiet):
+        noise = torch.randn(300) * (loud if step < 5 else 1.0)
+        w.grad = noise.to(dtype)
+        opt.step()
+        if step >= 4:
+            seen.append(opt.state[w]["exp_avg_sq"].float().clone())
+    return torch.stack(seen)
+
+full = moments(torch.float32)
+half = moments(torch.bfloat16)
+
+# %% trap="04.11" role="guess" quoted="wrong"
+guess("04.11",
+      "At the end, how many times as large as in float32 is the mean of "
+      "the second moment in bfloat16?", unit="times")
+
+# %% trap="04.11" role="look"
+larger = (half[-1].mean() / full[-1].mean()).item()
+print(f"float32: {full[0].mean():.1f} falls to {full[-1].mean():.1f}   "
+      f"bfloat16: {half[0].mean():.1f} becomes {half[-1].mean():.1f}")
+
+# %% trap="04.11" role="look"
+measured("04.11", larger, right=(2.8, 5.5))
+
+# %% trap="04.11" role="look"
+claim("second moment at the end, bfloat16 over float32", larger, above=3)
+
+# %% trap="04.11" role="look"
+plot_lines(range(0, 3001, 50), {"float32": full[::50].mean(1),
+                                "bfloat16": half[::50].mean(1)},
+           xlabel="quiet steps", ylabel="mean of exp_avg_sq",
+           title="In float32 the loud start is forgotten, in bfloat16 not",
+           alt="The second moment over 3,000 quiet steps. In float32 it "
+               "falls from about 4.5 to about 1.2; in bfloat16 it starts "
+               "there and rises a little.")
+
+# %% [markdown] trap="04.11" role="look"
+# Adam divides by its root, so its steps are about half as long as they should be. How many
+# of the 300 numbers are lower at the end than after the loud start?
+
+# %% trap="04.11" role="look"
+claim("bfloat16: numbers that are lower at the end",
+      (half[-1] < half[0]).sum(), expected=0)
+
+# %% [markdown] trap="04.11" role="why"
+# A small gradient takes a thousandth off the moment: $0.999\,v$. Between 1 and 2 bfloat16
+# has 128 numbers, so below $v$ the next one is at least a 256th of $v$ away. A thousandth
+# is less than half of that, and is rounded back. A gradient whose square is much larger
+# than $v$ still gets in. So the moment is a ratchet: up, and never down.
+
+# %% trap="04.11" role="why"
+draw_line({"bfloat16": [(1.4921875, "1.492"), (1.5, "1.5"),
+                        (1.5078125, "1.508")],
+           "0.999 times 1.5": [(0.999 * 1.5, "1.4985")]},
+          title="A thousandth off 1.5 is rounded back to 1.5",
+          alt="A number line. The bfloat16 numbers 1.492, 1.5 and 1.508 "
+              "stand far apart; 0.999 times 1.5 lies just left of 1.5.")
+
+# %% trap="04.11" role="why"
+octave = (torch.arange(128, 256) / 128).bfloat16()      # all from 1 to 2
+claim("of the 128 numbers from 1 to 2: lower after times 0.999",
+      (octave * 0.999 < octave).sum(), expected=0)
+
+# %% [markdown] trap="04.11" role="repair"
+# Keep the moments in float32: with weights in float32 and autocast for the computation
+# they are.
+
+# %% trap="04.11" role="repair"
+layer = nn.Linear(8, 8)
+opt = torch.optim.AdamW(layer.parameters(), lr=0.001)
+with torch.autocast("cpu", torch.bfloat16):
+    layer(torch.randn(4, 8)).square().mean().backward()
+opt.step()
+kept = opt.state[layer.weight]["exp_avg_sq"]
+print(f"under autocast the second moment is {kept.dtype}")
+
+# %% trap="04.11" role="repair"
+claim("autocast: bytes of a number of the second moment",
+      kept.element_size(), expected=4)
+
+# %% [markdown] trap="04.11" role="repair"
+# Where memory forbids that, *round at random*: up with a probability that is the part you
+# would cut off. Each rounding is wrong, and their mean is right. With whole numbers, where
+# $0.999 \cdot 100 = 99.9$ is 100 again and again:
+
+# %% trap="04.11" role="repair"
+def at_random(x):
+    """x as whole numbers: 99.9 is 100 nine times in ten, else 99."""
+    low = x.floor()
+    return low + (torch.rand_like(x) < x - low)
+
+nearest = drawn = torch.full((1000,), 100.0)
+for _ in range(1000):
+    nearest = (0.999 * nearest).round()
+    drawn = at_random(0.999 * drawn)
+print(f"to the nearest: {nearest.mean():.1f}   drawn: {drawn.mean():.1f}   "
+      f"exact: {100 * 0.999**1000:.1f}")
+
+# %% trap="04.11" role="repair"
+claim("whole numbers, rounded at random: mean after 1,000 times 0.999",
+      drawn.mean(), expected=100 * 0.999**1000, within=1)
+
+# %% [markdown] trap="04.11" role="more" topics="without a loud start · other betas · the fused step"
+# Without any loud start the moment is too large as well. It is not the loop over operations
+# that does it: `fused`, which computes in float32 and rounds once, ends as high. A second
+# beta of 0.95, as many language models have, takes off more than a gap at each step:
+
+# %% trap="04.11" role="more"
+even = moments(torch.bfloat16, loud=1.0)[-1].mean()
+exact = 1 - 0.999**3005                     # as in float32
+fused = moments(torch.bfloat16, fused=True)[-1].mean()
+quick = moments(torch.bfloat16, quiet=500, betas=(0.9, 0.95))[-1].mean()
+print(f"no loud start: {even:.2f} for {exact:.2f}   fused: {fused:.1f}   "
+      f"beta 0.95: {quick:.2f}")
+
+# %% trap="04.11" role="more"
+claim("no loud start: bfloat16 over float32", even / exact, above=1.5)
+claim("fused, loud start: bfloat16 over float32",
+      fused / full[-1].mean(), above=3)
+claim("second beta 0.95, loud start: the mean, which should be 1", quick,
+      expected=1, within=0.1)
+
+# %% [markdown] trap="04.11" role="folklore"
+# **Told:** moments in bfloat16 train as well as in float32;
+# [`NVIDIA/TransformerEngine#1465`](https://github.com/NVIDIA/TransformerEngine/pull/1465)
+# reports similar convergence.
+# **Measured:** it depends on one number. With a second beta of 0.95 the moment follows the
+# gradients, with the default of 0.999 it only rises.
+
+# %% trap="04.11" role="exercise" points=4 difficulty=3 minutes=25
+def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
+                generator: torch.Generator) -> torch.Tensor:
+    """Adam's next second moment, rounded to bfloat16 at random.
+
+    v: (N,) bfloat16, 0 or more, the moment so far. grad: (N,) float32 or
+    bfloat16. Let x = beta2 * v + (1 - beta2) * grad**2, calculated in
+    float32; 0 <= beta2 < 1. Returns (N,) bfloat16: x itself where that is a
+    bfloat16 number, elsewhere one of its two neighbours there, the upper
+    one with the probability (x - lower) / (upper - lower). Every entry is
+    drawn for itself, and anew in each call, with `generator` and nothing
+    else. v and grad are left alone.
+
+    Example: v 1.5, gradient 0, beta2 0.999: x is 1.4985, and the answer 1.5
+    four times in five, else 1.4921875.
+    """
+    # BEGIN SOLUTION
+    x = beta2 * v.float() + (1 - beta2) * grad.float()**2
+    part, power = torch.frexp(x)              # x = part * 2**power
+    scaled = 256 * part                       # bfloat16 has 8 bits of it
+    low = scaled.floor()
+    up = torch.rand(x.shape, generator=generator) < scaled - low
+    return torch.ldexp((low + up) / 256, power).bfloat16()
+    # END SOLUTION
+
+# %% [markdown] trap="04.11" role="hint"
+# 1. What is too coarse is the storage. Calculate `x` in float32 from the first product on.
+# 2. On which grid do whole numbers of the lesson stand, and on which those of bfloat16? `torch.frexp(x)` gives a part from 0.5 to 1 and a power of two: times 256 the part lies among whole numbers.
+# 3. The neighbours are also the bits: bfloat16 is the upper half of a float32. `x.view(torch.int32)` shows them.
+
+# %% [markdown] trap="04.11" role="keep"
+# **Keep:** a running average moves by $1-\beta$ of itself at a time, and what stores it
+# has to see that much: for bfloat16, more than a 256th. **In your own code:** print
+# `opt.state[p]["exp_avg_sq"].dtype`, and count how many of its numbers fell in a hundred
+# steps. **Seen in the wild:**
+# [`whitecircle/halo#30`](https://github.com/whitecircle/halo/pull/30), a second moment off
+# by tens of percent when rounded to the nearest;
+# [`NVIDIA-NeMo/Automodel#2248`](https://github.com/NVIDIA-NeMo/Automodel/pull/2248), a
+# guide that warns of moments in the dtype of a bfloat16 model. **Source:** Zamirai et al.
+# 2021, ["Revisiting BFloat16 Training"](https://arxiv.org/abs/2010.06192), on rounding at
+# random.
+
+# %% [markdown] role="concept"
+# ## Muon, a rule for matrices
+#
+# Muon takes the momentum of a weight matrix and pushes its singular values towards one
+# before it steps, with a few matrix products (*Newton-Schulz*). So it is for the hidden
+# matrices of a network. What is no matrix, `torch.optim.Muon` refuses: biases, gains,
+# kernels of a convolution. An embedding or an output layer is a matrix, and it takes them
+# without a word. Its documentation leaves them, like the vectors, to AdamW: you have to
+# sort them out yourself, as in trap 04.1.
+
+# %% role="concept"
+def muon_takes(*shape):
+    try:
+        torch.optim.Muon([nn.Parameter(torch.zeros(shape))])
+    except ValueError:
+        return False
+    return True
+
+print({"hidden (64, 64)": muon_takes(64, 64), "bias": muon_takes(64),
+       "kernel": muon_takes(8, 8, 3, 3),
+       "embedding (1000, 64)": muon_takes(1000, 64)})
+
+# %% role="concept"
+claim("Muon takes a bias or a kernel",
+      muon_takes(64) or muon_takes(8, 8, 3, 3), expected=False)
+claim("Muon takes an embedding", muon_takes(1000, 64), expected=True)
+
+# %% [markdown] role="concept"
+# Its default rate is AdamW's 0.001, and means another step: an $n$ by $n$ matrix whose
+# singular values are near one has entries of about $1/\sqrt{n}$. That is the step with
+# `adjust_lr_fn="original"`, the default. With `"match_rms_adamw"` it is about a fifth of
+# the rate for each shape, so that Muon can be given a rate that was found for AdamW. Look at
+# the first step of a matrix of 256 by 256:
+
+# %% role="concept"
+def first_rms(optimizer, **options):
+    """Root mean square of a matrix's first step, in rates."""
+    w = nn.Parameter(torch.zeros(256, 256))
+    w.grad = torch.randn(256, 256)
+    optimizer([w], lr=0.001, **options).step()
+    return w.detach().square().mean().sqrt().item() / 0.001
+
+rms = {"AdamW": first_rms(torch.optim.AdamW),
+       "match_rms_adamw": first_rms(torch.optim.Muon,
+                                    adjust_lr_fn="match_rms_adamw"),
+       "original": first_rms(torch.optim.Muon)}
+
+# %% role="concept"
+plot_bars(rms, xlabel="root mean square of the first step, in rates",
+          title="One rate, three steps: Muon's default is the shortest",
+          alt="Three bars. AdamW's first step is one rate, Muon's with "
+              "match_rms_adamw about a fifth of it, with the original "
+              "adjustment about a twentieth.")
+
+# %% role="concept"
+claim("Muon, original, 256 by 256: first step in rates", rms["original"],
+      expected=0.056, within=0.006)
+claim("Muon, match_rms_adamw: first step in rates",
+      rms["match_rms_adamw"], expected=0.18, within=0.02)
+
+# %% [markdown] role="concept"
+# So AdamW's rate is too low for that default. Let Muon train the hidden matrices of a deeper reader,
+# and AdamW the rest:
+
+# %% role="concept"
+def with_hidden(rule, steps=60):
+    """Training loss; `rule` has the hidden matrices, AdamW the rest."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
+                        nn.ReLU(), nn.Linear(64, 64), nn.ReLU(),
+                        nn.Linear(64, 10))
+    hidden = [net[2].weight, net[4].weight]
+    rest = [p for p in net.parameters() if all(p is not h for h in hidden)]
+    opts = rule(hidden), torch.optim.AdamW(rest, lr=0.001)
+    for _ in range(steps):
+        net.zero_grad()
+        batch_loss(net).backward()
+        for opt in opts:
+            opt.step()
+    return F.cross_entropy(net(x_train), y_train).item()
+
+# %% role="concept"
+by_adamw = with_hidden(torch.optim.AdamW)           # its default: 0.001
+by_muon = with_hidden(torch.optim.Muon)             # its default: 0.001
+bolder = with_hidden(lambda p: torch.optim.Muon(p, lr=0.02))
+print(f"loss, AdamW {by_adamw:.2f}, Muon {by_muon:.2f}, "
+      f"Muon at 0.02 {bolder:.2f}")
+
+# %% role="concept"
+claim("hidden matrices at 0.001: loss with Muon over AdamW's",
+      by_muon / by_adamw, above=1.2)
+claim("Muon: loss at 0.02 over that at 0.001", bolder / by_muon,
+      below=0.8)
+
+# %% [markdown] role="concept"
+# In these 60 steps the default rate is far too low; twenty times as much is not. A rate
+# belongs to its rule, once more. **Source:** PyTorch
+# documentation of [`Muon`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Muon.html).
+
+# %% [markdown] trap="04.10" role="situation" fault="Muon orthogonalizes each rank's shard, not the matrix" symptom="Muon's update changes with the number of GPUs: sharded or tensor-parallel weights"
+# ## One matrix on four ranks
+#
+# A hidden layer of 256 by 256 no longer fits beside the others. So its rows lie on four
+# ranks, 64 on each: weights, gradient and momentum. Each rank steps its own rows. With
+# AdamW that is how sharding works. Now Muon takes over the layer. "Each rank still brings
+# its singular values to one. So the step is as long as on a single rank," says a
+# colleague.
+#
+# Below, one process plays the ranks, with the gradient of a batch of digits.
+
+# %% trap="04.10" role="break"
+def wide():
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(),
+                         nn.Linear(256, 256), nn.ReLU(),
+                         nn.Linear(256, 10))
+
+net = wide()
+batch_loss(net).backward()
+pull = net[2].weight.grad                    # (256, 256)
+
+# %% trap="04.10" role="break"
+def step_of(optimizer, grad, ranks):
+    """First step of a weight whose rows lie on this many ranks."""
+    rows = []
+    for part in grad.chunk(ranks):           # what one rank holds
+        w = nn.Parameter(torch.zeros_like(part))
+        w.grad = part.clone()
+        optimizer([w], lr=1.0, weight_decay=0).step()
+        rows.append(-w.detach())
+    return torch.cat(rows)
+
+muon = torch.optim.Muon
+whole, apart = step_of(muon, pull, 1), step_of(muon, pull, 4)
+
+# %% trap="04.10" role="guess" quoted="wrong"
+guess("04.10",
+      "How long is the step of the four ranks together (the root of its "
+      "sum of squares), if a single rank's is one?", unit="times")
+
+# %% trap="04.10" role="look"
+times = (apart.norm() / whole.norm()).item()
+adamw = torch.optim.AdamW
+moved = (step_of(adamw, pull, 4) - step_of(adamw, pull, 1)).abs().max()
+print(f"AdamW: largest difference {moved:.0e}   Muon: {times:.2f} times")
+
+# %% trap="04.10" role="look"
+measured("04.10", times, right=(1.3, 2.3))
+
+# %% trap="04.10" role="look"
+claim("Muon, four ranks: length of the step over one rank's", times,
+      above=1.5)
+
+# %% trap="04.10" role="look"
+lengths = {str(n): (step_of(muon, pull, n).norm() / whole.norm()).item()
+           for n in (1, 2, 4, 8)}
+plot_columns(lengths, xlabel="ranks", ylabel="length of the step",
+             form=".2f", title="More ranks, a longer step",
+             alt="Columns for 1, 2, 4 and 8 ranks. Each is higher than the "
+                 "one before; at 8 ranks the step is nearly twice as long.")
+
+# %% [markdown] trap="04.10" role="look"
+# It points elsewhere, too. The two steps lie farther apart than the right one is long:
+
+# %% trap="04.10" role="look"
+claim("distance of the two steps, in lengths of one rank's",
+      (apart - whole).norm() / whole.norm(), above=0.9)
+
+# %% [markdown] trap="04.10" role="why"
+# AdamW's rule runs entry by entry: where a row lies does not matter. Muon's runs over a
+# *matrix*. The gradient of a batch has a few strong directions, and each of them runs
+# through all rows. Every rank finds them in its quarter and scales that quarter until they
+# have a size of one. Four quarters of one, on top of each other, are $\sqrt{4} = 2$.
+
+# %% trap="04.10" role="why"
+tops = {name: torch.linalg.svdvals(step)[:40]
+        for name, step in {"one rank": whole, "four ranks": apart}.items()}
+plot_lines(range(1, 41), tops, xlabel="number of the direction",
+           ylabel="singular value of the step",
+           title="Four ranks double each strong direction",
+           alt="The forty largest singular values of the step. With one "
+               "rank they lie around one; with four ranks each is nearly "
+               "twice as large.")
+
+# %% trap="04.10" role="why"
+claim("four ranks: largest singular value of the step",
+      tops["four ranks"][0], above=1.8, below=2.6)
+
+# %% trap="04.10" role="repair"
+def gathered(grad, ranks):
+    """The same, but each rank orthogonalizes the whole."""
+    parts, rows = grad.chunk(ranks), []
+    for rank in range(ranks):
+        matrix = torch.cat(parts)            # an all-gather
+        rows.append(step_of(muon, matrix, 1).chunk(ranks)[rank])
+    return torch.cat(rows)
+
+mended = (gathered(pull, 4) - whole).abs().max()
+print(f"largest difference from one rank: {mended:.0e}")
+
+# %% trap="04.10" role="repair"
+claim("gathered first: largest difference from one rank", mended,
+      expected=0)
+
+# %% [markdown] trap="04.10" role="repair"
+# Momentum may stay on its rank; only what is orthogonalized has to be whole. A smaller rate
+# is no repair: it shortens the step and leaves its direction.
+#
+# The tensor in memory can be more than a matrix as well. Query, key and value are often
+# stored as one stack. Orthogonalized together, the one with the loudest gradient takes the
+# step. Cut a stack into its matrices first.
+
+# %% [markdown] trap="04.10" role="more" topics="a smaller rate · a stack of three · what the loss says · sharded tensors of torch"
+# Divided by the root of four, the step has about the right length, and is still far from
+# the right one. And a stack of three in which one gradient is ten times as large:
+
+# %% trap="04.10" role="more"
+stack = torch.randn(192, 64)
+stack[:64] *= 10                            # the query's gradient
+joint, each = step_of(muon, stack, 1), step_of(muon, stack, 3)
+
+# %% trap="04.10" role="more"
+claim("the step of four ranks, halved: distance from the right one",
+      (apart / 2 - whole).norm() / whole.norm(), above=0.4)
+claim("one stack: the loud matrix's share of the step's length",
+      joint[:64].norm() / joint.norm(), above=0.85)
+claim("three matrices: its share", each[:64].norm() / each.norm(),
+      expected=math.sqrt(1 / 3), within=0.03)
+
+# %% [markdown] trap="04.10" role="more"
+# Does the loss say so? Train the layer on one rank and on sixteen, at a rate of 0.02:
+
+# %% trap="04.10" role="more" tags=["plumbing"]
+def trained_on(ranks, steps=60):
+    """Loss on all training digits; Muon has the hidden layer's rows."""
+    model = wide()
+    hidden = model[2].weight
+    rest = [p for p in model.parameters() if p is not hidden]
+    rows = hidden.detach().chunk(ranks)      # views: a step is seen
+    opts = [muon(rows, lr=0.02), adamw(rest, lr=0.001)]
+    for _ in range(steps):
+        model.zero_grad()
+        batch_loss(model).backward()
+        for w, g in zip(rows, hidden.grad.chunk(ranks)):
+            w.grad = g
+        for opt in opts:
+            opt.step()
+    return F.cross_entropy(model(x_train), y_train).item()
+
+# %% trap="04.10" role="more"
+single, sixteen = trained_on(1), trained_on(16)
+print(f"loss on one rank {single:.2f}, on sixteen {sixteen:.2f}")
+
+# %% trap="04.10" role="more"
+claim("rate 0.02: loss on sixteen ranks over one rank's",
+      sixteen / single, below=0.6)
+
+# %% [markdown] trap="04.10" role="more"
+# It is lower, because this rate was low and sixteen ranks take longer steps. So the loss
+# praises the fault. What is lost is that a run means the same on another number of GPUs.
+#
+# Torch's own sharded tensors, `DTensor`, are an exception: a product of two of them is the
+# product of the whole matrices, with the messages that it takes. `torch.optim.Muon` is
+# right on them, and sends much. Plain tensors that hold a shard, such as `to_local()`
+# gives, look like matrices.
+
+# %% trap="04.10" role="exercise" points=4 difficulty=3 minutes=20
+def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
+              orthogonalize) -> torch.Tensor:
+    """This rank's rows of Muon's step, for a stack that lies on ranks.
+
+    The stack holds one or more matrices on top of each other: sizes[0]
+    rows of the first, then sizes[1] of the second, and so on. Its rows are
+    cut over the ranks in order; a cut may fall inside a matrix. shard:
+    (n, m) float32, what this rank holds; n may differ from rank to rank,
+    and may be 0. gather(shard) returns the list of all ranks' shards.
+    Every rank has to call it once, or the others wait for ever.
+    orthogonalize(matrix) returns a new tensor of the same shape; each
+    matrix of the stack goes through it whole and alone. Returns the (n, m)
+    rows of the result that belong to this rank. shard is left alone.
+
+    Example: shards [[2., 4.], [1., 0.]] and [[0., 5.]], sizes [1, 2], and
+    an orthogonalize that divides by the largest entry: rank 0 returns
+    [[0.5, 1.], [0.2, 0.]].
+    """
+    # BEGIN SOLUTION
+    shards = gather(shard)
+    matrices = torch.cat(shards).split(sizes)
+    step = torch.cat([orthogonalize(matrix) for matrix in matrices])
+    return step.split([len(part) for part in shards])[rank]
+    # END SOLUTION
+
+# %% [markdown] trap="04.10" role="hint"
+# 1. There are two cuts through the same rows: where ranks change, and where matrices change. Undo the first before you make the second.
+# 2. `torch.cat` puts shards together along the rows; `split` takes a list of sizes.
+# 3. Where this rank's rows begin depends on how many rows the ranks before it hold, not on `rank` times `n`.
+
+# %% [markdown] trap="04.10" role="keep"
+# **Keep:** before you shard an optimizer, ask whether its rule runs entry by entry. What
+# needs the matrix gets the whole matrix, and only one. **In your own code:** take one step
+# with the weight whole and one with it cut, and compare. **Seen in the wild:**
+# [`deepspeedai/DeepSpeed#8090`](https://github.com/deepspeedai/DeepSpeed/pull/8090),
+# silently wrong updates wherever a matrix crossed two ranks: no rank held all of it;
+# [`InternLM/xtuner#2030`](https://github.com/InternLM/xtuner/pull/2030), query, key and
+# value orthogonalized together. **Source:** Liu et al. 2025, ["Muon is Scalable for LLM
+# Training"](https://arxiv.org/abs/2502.16982), with a Muon for many GPUs.
+
 # %% [markdown] role="concept"
 # ## Further
 #
-# No trap needs what follows: two optimizers at the rates of a chart, why a rate falls, or
-# rises first, and Muon, a rule for matrices.
+# No trap needs what follows: two optimizers at the rates of a chart, and why a rate falls,
+# or rises first.
 
 # %% [markdown] role="concept"
 # ### Which one wins?
@@ -1639,104 +2131,6 @@ claim("up for 30 % of the 500 steps: step of the peak",
       rates.index(max(rates)), expected=149)
 claim("last rate, 10,000 times below the first", rates[-1],
       expected=4e-7, within=1e-9)
-
-# %% [markdown] role="concept"
-# ### Muon: a rule for matrices
-#
-# Muon takes the momentum of a weight matrix and pushes its singular values towards one
-# before it steps, with a few matrix products (*Newton-Schulz*). So it is for the hidden
-# matrices of a network. What is no matrix, `torch.optim.Muon` refuses: biases, gains,
-# kernels of a convolution. An embedding or an output layer is a matrix, and it takes them
-# without a word. Its documentation leaves them, like the vectors, to AdamW: you have to
-# sort them out yourself, as in trap 04.1.
-
-# %% role="concept"
-def muon_takes(*shape):
-    try:
-        torch.optim.Muon([nn.Parameter(torch.zeros(shape))])
-    except ValueError:
-        return False
-    return True
-
-print({"hidden (64, 64)": muon_takes(64, 64), "bias": muon_takes(64),
-       "kernel": muon_takes(8, 8, 3, 3),
-       "embedding (1000, 64)": muon_takes(1000, 64)})
-
-# %% role="concept"
-claim("Muon takes a bias or a kernel",
-      muon_takes(64) or muon_takes(8, 8, 3, 3), expected=False)
-claim("Muon takes an embedding", muon_takes(1000, 64), expected=True)
-
-# %% [markdown] role="concept"
-# Its default rate is AdamW's 0.001, and means another step: an $n$ by $n$ matrix whose
-# singular values are near one has entries of about $1/\sqrt{n}$. That is the step with
-# `adjust_lr_fn="original"`, the default. With `"match_rms_adamw"` it is about a fifth of
-# the rate for each shape, so that Muon can be given a rate that was found for AdamW. Look at
-# the first step of a matrix of 256 by 256:
-
-# %% role="concept"
-def first_rms(optimizer, **options):
-    """Root mean square of a matrix's first step, in rates."""
-    w = nn.Parameter(torch.zeros(256, 256))
-    w.grad = torch.randn(256, 256)
-    optimizer([w], lr=0.001, **options).step()
-    return w.detach().square().mean().sqrt().item() / 0.001
-
-rms = {"AdamW": first_rms(torch.optim.AdamW),
-       "match_rms_adamw": first_rms(torch.optim.Muon,
-                                    adjust_lr_fn="match_rms_adamw"),
-       "original": first_rms(torch.optim.Muon)}
-
-# %% role="concept"
-plot_bars(rms, xlabel="root mean square of the first step, in rates",
-          title="One rate, three steps: Muon's default is the shortest",
-          alt="Three bars. AdamW's first step is one rate, Muon's with "
-              "match_rms_adamw about a fifth of it, with the original "
-              "adjustment about a twentieth.")
-
-# %% role="concept"
-claim("Muon, original, 256 by 256: first step in rates", rms["original"],
-      expected=0.056, within=0.006)
-claim("Muon, match_rms_adamw: first step in rates",
-      rms["match_rms_adamw"], expected=0.18, within=0.02)
-
-# %% [markdown] role="concept"
-# So AdamW's rate is too low for that default. Let Muon train the hidden matrices of a deeper reader,
-# and AdamW the rest:
-
-# %% role="concept"
-def with_hidden(rule, steps=60):
-    """Training loss; `rule` has the hidden matrices, AdamW the rest."""
-    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
-                        nn.ReLU(), nn.Linear(64, 64), nn.ReLU(),
-                        nn.Linear(64, 10))
-    hidden = [net[2].weight, net[4].weight]
-    rest = [p for p in net.parameters() if all(p is not h for h in hidden)]
-    opts = rule(hidden), torch.optim.AdamW(rest, lr=0.001)
-    for _ in range(steps):
-        net.zero_grad()
-        batch_loss(net).backward()
-        for opt in opts:
-            opt.step()
-    return F.cross_entropy(net(x_train), y_train).item()
-
-# %% role="concept"
-by_adamw = with_hidden(torch.optim.AdamW)           # its default: 0.001
-by_muon = with_hidden(torch.optim.Muon)             # its default: 0.001
-bolder = with_hidden(lambda p: torch.optim.Muon(p, lr=0.02))
-print(f"loss, AdamW {by_adamw:.2f}, Muon {by_muon:.2f}, "
-      f"Muon at 0.02 {bolder:.2f}")
-
-# %% role="concept"
-claim("hidden matrices at 0.001: loss with Muon over AdamW's",
-      by_muon / by_adamw, above=1.2)
-claim("Muon: loss at 0.02 over that at 0.001", bolder / by_muon,
-      below=0.8)
-
-# %% [markdown] role="concept"
-# In these 60 steps the default rate is far too low; twenty times as much is not. A rate
-# belongs to its rule, once more. **Source:** PyTorch
-# documentation of [`Muon`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Muon.html).
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1936,6 +2330,8 @@ answers
 # - None skips a tensor; with a zero gradient momentum goes on.
 # - With the default betas, bias correction shortens Adam's first steps. Lion has two
 #   betas for two jobs.
+# - A moment in bfloat16 rises and, at the default beta, does not fall. A rule for
+#   matrices needs the whole matrix, and only one.
 #
 # **Next:** stage 5 looks at what a network keeps besides its weights: the numbers
 # of its norms.

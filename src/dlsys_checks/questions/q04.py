@@ -486,3 +486,135 @@ def lion_state(rng):
         f"A model of {billions:g} billion float32 weights. How many GB does Lion remember between "
         "two steps (1 GB = 1e9 bytes)?", billions * torch.zeros_like(w).nbytes / w.numel(),
         "One momentum a weight, half of what AdamW keeps.", billions * by_adam, 0)
+
+
+# ---- 04.10 One matrix on four ranks
+
+def _polar(matrix):
+    """The matrix with its singular values brought to one."""
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    return u @ v
+
+
+@asks("04.10")
+def strong_direction(rng):
+    ranks, rows = rng.choice([2, 4, 8, 16]), rng.randint(3, 8)
+    direction = torch.ones(ranks * rows, 1, dtype=torch.float64)
+    step = torch.cat([_polar(part) for part in direction.chunk(ranks)])
+    return number(
+        f"A gradient has one strong direction, spread evenly over {ranks * rows} rows. They lie on "
+        f"{ranks} ranks, and each orthogonalizes its own rows exactly. Which singular value has "
+        "that direction in the step of all ranks together?", torch.linalg.svdvals(step)[0].item(),
+        "Each rank brings its part to a length of one: together the root of the ranks.", 1, ranks)
+
+
+@asks("04.10")
+def stack_of_matrices(rng):
+    k, d = rng.choice([2, 3, 4, 6]), rng.choice([4, 8, 16])
+    g = torch.Generator().manual_seed(rng.randrange(1000))
+    stack = torch.randn(k * d, d, generator=g, dtype=torch.float64)
+    apart = torch.cat([_polar(matrix) for matrix in stack.chunk(k)])
+    return number(
+        f"{k} matrices of {d} by {d} are stored as one stack of {k * d} rows. How many times as "
+        "long is the step with each matrix orthogonalized exactly by itself, as with the whole "
+        "stack orthogonalized as one?", (apart.norm() / _polar(stack).norm()).item(),
+        f"Each of the {k} has {d} singular values of one, and so has the stack.", 1, k)
+
+
+@asks("04.10")
+def may_be_cut(rng):
+    rows, ranks = rng.choice([256, 512, 1024]), rng.choice([2, 4, 8])
+    right, *others = [
+        "Muon", *rng.sample(["SGD with momentum", "AdamW", "Lion", "RMSprop", "Adagrad"], 3)]
+    return choice(
+        rng, f"A weight's {rows} rows lie on {ranks} ranks, and each rank steps its own rows. With "
+        "which optimizer is the step another one than on a single rank?", right, others,
+        "Its rule runs over the matrix; the others run entry by entry.")
+
+
+@asks("04.10")
+def first_own_row(rng):
+    ranks, m = rng.choice([4, 5, 6, 7]), rng.choice([64, 128])
+    rows = ranks * rng.randint(5, 12) - rng.randint(1, 3)
+    parts = torch.arange(rows).chunk(ranks)
+    rank = len(parts) - 1
+    return whole(
+        f"`chunk({ranks})` cuts a ({rows}, {m}) gradient over {ranks} ranks. After the gather, at "
+        f"which row, counted from 0, do the rows of rank {rank} begin in the whole step?",
+        int(parts[rank][0]),
+        "All parts before the last one are equal; the last is the shorter one.",
+        rank * len(parts[rank]), rows - len(parts[0]))
+
+
+@asks("04.10")
+def gathered_bytes(rng):
+    n, ranks = rng.choice([1024, 2048, 4096, 8192]), rng.choice([4, 8, 16])
+    own = n // ranks * n * 4
+    return number(
+        f"A float32 gradient of {n} by {n} lies on {ranks} ranks by rows. To orthogonalize the "
+        "whole, how many MB does each rank receive from the others (1 MB = 1e6 bytes)?",
+        own * (ranks - 1) / 1e6, "All parts but its own.", own * ranks / 1e6, own / 1e6)
+
+
+# ---- 04.11 A model in sixteen bits
+
+def _after_zeros(v, beta2, steps):
+    """A bfloat16 moment after this many gradients of 0, rounded to the nearest."""
+    v = torch.tensor([v]).bfloat16()
+    for _ in range(steps):
+        v = beta2 * v
+    return v.item()
+
+
+@asks("04.11")
+def never_falls(rng):
+    v, steps = rng.choice([1.5, 2.5, 3.0, 6.0, 20.0]), rng.choice([500, 1000, 2000, 3000])
+    return number(
+        f"A second moment of {v} is stored in bfloat16 and rounded to the nearest; beta2 is 0.999. "
+        f"What does it hold after {steps} gradients of exactly 0?", _after_zeros(v, 0.999, steps),
+        "A thousandth is less than half the gap to the next number below.",
+        v * 0.999**steps, 0)
+
+
+@asks("04.11")
+def falls_at_random(rng):
+    v, steps = rng.choice([2.0, 3.0, 5.0, 8.0]), rng.choice([500, 1000, 2000])
+    return number(
+        f"A thousand second moments of {v} are stored in bfloat16 and rounded at random, without "
+        f"bias; beta2 is 0.999. What is their mean after {steps} gradients of 0, about?",
+        v * 0.999**steps, "The mean of the roundings is exact: v times beta2 to the steps.",
+        v, 0, within=0.02)
+
+
+@asks("04.11")
+def chance_of_the_upper(rng):
+    k, share = rng.randint(130, 250), rng.choice([0.2, 0.3, 0.4, 0.6, 0.7, 0.8])
+    low, high = k / 128, (k + 1) / 128
+    x = low + share * (high - low)
+    return number(
+        f"{low:.7g} and {high:.7g} are neighbours in bfloat16. With which probability does {x:.7g} "
+        "become the upper one, when it is rounded at random without bias?",
+        (x - low) / (high - low), "Its distance from the lower one, in gaps.",
+        1 - share, 0.5, within=0.01)
+
+
+@asks("04.11")
+def steps_too_short(rng):
+    times = rng.choice([2, 3, 4, 5, 9])
+    return number(
+        f"A second moment in bfloat16 has stayed {times} times as large as the gradients of the "
+        "last thousands of steps make it. How many times as long would Adam's steps be with the "
+        "right one (eps is negligible)?", math.sqrt(times),
+        "Adam divides by the root of the second moment.", times, 1)
+
+
+@asks("04.11")
+def which_beta_falls(rng):
+    v = rng.choice([1.0, 1.5, 2.0, 3.0, 7.0])
+    betas = [*rng.sample([0.9995, 0.9999, 0.999, 0.9985], 3), rng.choice([0.9, 0.95, 0.99])]
+    falling = [beta for beta in betas if _after_zeros(v, beta, 50) < v]
+    return choice(
+        rng, f"A second moment of {v} is stored in bfloat16 and rounded to the nearest, the "
+        "gradients are 0. With which beta2 does it fall?", falling[0],
+        [beta for beta in betas if beta not in falling],
+        "1 - beta2 has to be more than half a gap, which is between a 512th and a 256th of v.")

@@ -1,0 +1,225 @@
+"""Exercise 04.10, `muon_rows`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_checks.kit import floats, integers
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("04.10", "muon_rows", seen=("parts", "sizes", "how", "loose"), says="rows of rank")
+
+EMPTY = ("a rank without rows", "two ranks without rows, one of them the first")
+UNEVEN = ("unequal parts", "a short last part", "one row a rank, and many",
+          "a rank in the middle of a matrix")
+STACKS = ("three matrices", "three matrices of unequal size", "a loud matrix", "a cut in each",
+          "one rank, three matrices", "many matrices")
+ex.promise("stack", "This rank's rows of Muon's step, for a stack that lies on ranks. The stack "
+           "holds one or more matrices on top of each other: sizes[0] rows of the first, then "
+           "sizes[1] of the second, and so on.",
+           cases=(*STACKS, *EMPTY, *UNEVEN, "the example", "a wide stack",
+                  "a shard that is a part of a table"), says=("rows of rank",))
+ex.promise("cut", "Its rows are cut over the ranks in order; a cut may fall inside a matrix.",
+           says=("rows of rank",))
+ex.promise("uneven", "shard: (n, m) float32, what this rank holds; n may differ from rank to rank,",
+           cases=(*UNEVEN, *EMPTY, "the example", "a cut in each"))
+ex.promise("empty", "and may be 0.", cases=EMPTY)
+ex.promise("gather", "gather(shard) returns the list of all ranks' shards.",
+           says=("rows of rank",))
+ex.promise("once", "Every rank has to call it once, or the others wait for ever.",
+           says=("calls of gather",))
+ex.promise("whole", "orthogonalize(matrix) returns a new tensor of the same shape; each matrix of "
+           "the stack goes through it whole and alone.", says=("rows of rank",))
+ex.promise("shape", "Returns the (n, m) rows of the result that belong to this rank.",
+           says=("shape of the rows", "type of the rows", "rows of rank"))
+ex.promise("left alone", "shard is left alone.", says=("numbers changed in the shards",))
+ex.promise("example", "Example: shards [[2., 4.], [1., 0.]] and [[0., 5.]], sizes [1, 2], and an "
+           "orthogonalize that divides by the largest entry: rank 0 returns "
+           "[[0.5, 1.], [0.2, 0.]].", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    number, between = integers(g), floats(g)
+
+    def one(name, sizes, cuts, m, how="polar", loud=1.0, scale=1.0, loose=False):
+        stack = torch.randn(sum(sizes), m, generator=g) * scale
+        stack[:sizes[0]] *= loud
+        return name, {"parts": list(stack.split(cuts)), "sizes": list(sizes), "how": how,
+                      "loose": loose}
+
+    n, m = number(2, 4), number(5, 8)
+    return [one("one matrix", (8,), (2, 2, 2, 2), 6), one("one rank", (7,), (7,), 5),
+            one("one rank, three matrices", (3, 3, 4), (10,), 5),
+            one("a wide matrix", (6,), (3, 3), 11), one("a tall matrix", (24,), (8, 8, 8), 3),
+            one("three matrices", (4, 4, 4), (3, 3, 3, 3), m),
+            one("three matrices of unequal size", (6, 2, 2), (5, 5), m),
+            one("a cut in each", (5, 4, 5), (3, 4, 4, 3), m),
+            one("a loud matrix", (4, 4, 4), (6, 6), m, loud=between(30, 100)),
+            one("a rank in the middle of a matrix", (2, 9), (4, 3, 4), m),
+            one("many matrices", (1, 2, 1, 3, 1), (4, 4), m),
+            one("a wide stack", (3, 3), (2, 2, 2), 9),
+            one("unequal parts", (9,), (4, 3, 2), m),
+            one("a short last part", (4, 6), (3, 3, 3, 1), m),
+            one("one row a rank, and many", (6, 3), (1, 1, 7), m),
+            one("a rank without rows", (3,), (1, 1, 1, 0), m),
+            one("two ranks without rows, one of them the first", (4, 3), (0, 3, 0, 4), m),
+            one("tiny numbers", (4 * n,), (n,) * 4, m, scale=1e-6),
+            one("one column", (6,), (3, 3), 1),
+            one("a shard that is a part of a table", (4, 4), (4, 4), m, loose=True),
+            ("the example", {"parts": [torch.tensor([[2.0, 4.0], [1.0, 0.0]]),
+                                       torch.tensor([[0.0, 5.0]])],
+                             "sizes": [1, 2], "how": "largest", "loose": False})]
+
+
+@ex.act
+def act(fn, parts, sizes, how, loose):
+    def orthogonalize(matrix):
+        if how == "largest":
+            return matrix / matrix.max()
+        u, _, v = torch.linalg.svd(matrix.double(), full_matrices=False)
+        return (u @ v).to(matrix.dtype)
+
+    rows, calls, moved = [], [], 0
+    for rank in range(len(parts)):
+        mine = [torch.cat([p, p + 1], 1)[:, :p.shape[1]] if loose else p.clone() for p in parts]
+        heard = []
+
+        def gather(shard, mine=mine, rank=rank, heard=heard):
+            heard.append(rank)
+            return [shard if r == rank else p for r, p in enumerate(mine)]
+
+        given = mine[rank]
+        rows.append(fn(given, rank, gather, list(sizes), orthogonalize))
+        calls.append(len(heard))
+        moved += int((given != parts[rank]).sum())
+    return {"rows": rows, "calls": calls, "moved": moved}
+
+
+def polar(matrix):
+    """The nearest matrix whose singular values are one, by the root of its Gram matrix."""
+    tall = matrix.T if len(matrix) < matrix.shape[1] else matrix
+    values, vectors = torch.linalg.eigh(tall.T @ tall)
+    made = tall @ (vectors / values.sqrt()) @ vectors.T
+    return made.T if len(matrix) < matrix.shape[1] else made
+
+
+@ex.law
+def law(out, parts, sizes, how, loose):
+    expect_parts(out, "rows", "calls", "moved")
+    stack, made, at = torch.cat(parts).double(), [], 0
+    for size in sizes:
+        matrix = stack[at:at + size]
+        made.append(polar(matrix) if how == "polar" else matrix / matrix.amax())
+        at += size
+    wanted = torch.cat(made).float()
+    expect_length("rows of all ranks", out["rows"], len(parts))
+    at = 0
+    for rank, part in enumerate(parts):
+        expect_close(f"rows of rank {rank}", out["rows"][rank], wanted[at:at + len(part)],
+                     rtol=0.0, atol=1e-3,
+                     look=f"The matrices have {sizes} rows, the ranks {[len(p) for p in parts]}.")
+        at += len(part)
+    expect_equal("calls of gather, rank by rank", out["calls"], [1] * len(parts),
+                 "A rank that calls it more or less often than the others hangs all of them.")
+    expect_equal("numbers changed in the shards", out["moved"], 0, "Work on a copy.")
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def rows_of(shard, rank, gather, sizes, orthogonalize, *, join=torch.cat,
+            cut=lambda stack, sizes, shards: stack.split(sizes),
+            own=lambda step, rank, shards: step.split([len(p) for p in shards])[rank],
+            each=lambda matrix, orthogonalize: orthogonalize(matrix)):
+    """The right answer with its pieces as options."""
+    shards = gather(shard)
+    step = torch.cat([each(matrix, orthogonalize)
+                      for matrix in cut(join(shards), sizes, shards)])
+    return own(step, rank, shards)
+
+
+ex.wrong("the rank's own rows alone", breaks=("whole", "once"),
+         fn=lambda shard, rank, gather, sizes, orthogonalize: orthogonalize(shard))
+
+
+@ex.wrong("the rank's own rows alone, over the root of the ranks", breaks="whole")
+def local_scaled(shard, rank, gather, sizes, orthogonalize):
+    return orthogonalize(shard) / len(gather(shard)) ** 0.5
+
+
+@ex.wrong("the rank's own rows alone, cut where the matrices change", breaks="whole")
+def local_pieces(shard, rank, gather, sizes, orthogonalize):
+    shards = gather(shard)
+    end = torch.tensor(sizes).cumsum(0)
+    first = sum(map(len, shards[:rank]))
+    which = torch.bucketize(torch.arange(first, first + len(shard)), end, right=True)
+    made = shard.clone()
+    for matrix in which.unique():
+        made[which == matrix] = orthogonalize(shard[which == matrix])
+    return made
+
+
+@ex.wrong("orthogonalized first, gathered afterwards", breaks="whole")
+def gathered_late(shard, rank, gather, sizes, orthogonalize):
+    return gather(orthogonalize(shard))[rank]
+
+
+ex.wrong("the whole stack as one matrix", rows_of, breaks="stack",
+         cut=lambda stack, sizes, shards: [stack])
+ex.wrong("the stack cut into equal matrices", rows_of, breaks="stack",
+         cut=lambda stack, sizes, shards: stack.tensor_split(len(sizes)))
+ex.wrong("only the first matrix orthogonalized", rows_of, breaks="stack",
+         cut=lambda stack, sizes, shards: [stack[:sizes[0]], stack[sizes[0]:]])
+ex.wrong("the sizes read from the last to the first", rows_of, breaks="stack",
+         cut=lambda stack, sizes, shards: stack.split(sizes[::-1]))
+ex.wrong("rows from rank times n on, as if all parts were equal", rows_of, breaks="uneven",
+         own=lambda step, rank, shards: step[rank * len(shards[rank]):][:len(shards[rank])])
+ex.wrong("the rows cut into equal parts", rows_of, breaks="uneven",
+         own=lambda step, rank, shards: step.tensor_split(len(shards))[rank])
+ex.wrong("all rows, not this rank's", rows_of, breaks="shape",
+         own=lambda step, rank, shards: step)
+ex.wrong("the first rank's rows for every rank", rows_of, breaks=("shape", "cut"),
+         own=lambda step, rank, shards: step[:len(shards[rank])])
+ex.wrong("the shards joined from the last to the first", rows_of, breaks="cut",
+         join=lambda shards: torch.cat(shards[::-1]))
+ex.wrong("the gradient itself, gathered and cut", rows_of, breaks="whole",
+         each=lambda matrix, orthogonalize: matrix)
+ex.wrong("each matrix orthogonalized by its columns' lengths", rows_of, breaks="whole",
+         each=lambda matrix, orthogonalize: matrix / matrix.norm(dim=0))
+ex.wrong("the own shard put in front of the others", breaks="cut",
+         fn=lambda shard, rank, gather, sizes, orthogonalize: own_first(
+             shard, rank, gather(shard), sizes, orthogonalize))
+
+
+@not_an_answer
+def own_first(shard, rank, shards, sizes, orthogonalize):
+    stack = torch.cat([shard, *shards[:rank], *shards[rank + 1:]])
+    return torch.cat([orthogonalize(m) for m in stack.split(sizes)])[:len(shard)]
+
+
+@ex.wrong("gathered once for each matrix", breaks="once")
+def gathers_often(shard, rank, gather, sizes, orthogonalize):
+    made = [orthogonalize(torch.cat(gather(shard)).split(sizes)[i]) for i in range(len(sizes))]
+    made, first = torch.cat(made), sum(map(len, gather(shard)[:rank]))
+    return made[first:first + len(shard)]
+
+
+@ex.wrong("a rank without rows leaves early", breaks=("once", "empty"))
+def leaves_early(shard, rank, gather, sizes, orthogonalize):
+    return rows_of(shard, rank, gather, sizes, orthogonalize) if len(shard) else shard.clone()
+
+
+@ex.wrong("a rank without rows taken out of the count", breaks="empty")
+def skips_empty(shard, rank, gather, sizes, orthogonalize):
+    shards = [p for p in gather(shard) if len(p)]
+    step = torch.cat([orthogonalize(m) for m in torch.cat(shards).split(sizes)])
+    return step.split([len(p) for p in shards])[min(rank, len(shards) - 1)]
+
+
+@ex.wrong("the shard's memory used for the step", breaks="left alone")
+def overwrites(shard, rank, gather, sizes, orthogonalize):
+    made = rows_of(shard, rank, gather, sizes, orthogonalize)
+    return shard.copy_(made).clone()

@@ -1,0 +1,268 @@
+"""Exercise 04.11, `moment_step`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_checks.kit import floats
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_like, expect_parts
+from dlsys_helpers.judging import not_an_answer
+
+ex = exercise("04.11", "moment_step", seen=("v", "grad", "beta2", "loose"),
+              says="numbers that are no neighbour")
+
+MANY = 4096  # entries of a case that counts how often something is drawn
+COUNTED = ("share that went up", "entries that differ")
+ex.promise("moment", "Adam's next second moment, rounded to bfloat16 at random.",
+           says=("numbers that are no neighbour", *COUNTED))
+ex.promise("v", "v: (N,) bfloat16, 0 or more, the moment so far.",
+           cases=("no moment yet", "no moment and no gradient", "a tiny moment", "a huge moment",
+                  "every second number of a table", "all entries different"))
+ex.promise("grad", "grad: (N,) float32 or bfloat16.", cases=("gradients in bfloat16",))
+ex.promise("x", "Let x = beta2 * v + (1 - beta2) * grad**2, calculated in float32;",
+           says=("numbers that are no neighbour", "share that went up", "numbers that moved"))
+ex.promise("beta2", "0 <= beta2 < 1.", cases=("a small beta", "a beta of 0", "a beta of 0.99",
+                                               "a beta near 1", "gradients in bfloat16",
+                                               "one entry", "numbers that bfloat16 holds"))
+ex.promise("form", "Returns (N,) bfloat16:", says=("next moment",))
+ex.promise("exact", "x itself where that is a bfloat16 number,", says=("numbers that moved",))
+ex.promise("neighbours", "elsewhere one of its two neighbours there,",
+           says=("numbers that are no neighbour",))
+ex.promise("probability", "the upper one with the probability (x - lower) / (upper - lower).",
+           says=("share that went up",))
+ex.promise("each", "Every entry is drawn for itself,", says=("entries that differ from the",))
+ex.promise("anew", "and anew in each call,", says=("entries that differ in two calls",))
+ex.promise("generator", "with `generator` and nothing else.",
+           says=("bytes of torch's own generator", "entries that a second generator"))
+ex.promise("left alone", "v and grad are left alone.", says=("numbers changed in v and grad",))
+ex.promise("example", "Example: v 1.5, gradient 0, beta2 0.999: x is 1.4985, and the answer 1.5 "
+           "four times in five, else 1.4921875.", cases=("the example",))
+
+
+def exactly(v, grad, beta2):
+    """The next moment (N,) in float64."""
+    return beta2 * v.double() + (1 - beta2) * grad.double() ** 2
+
+
+def between_which(x):
+    """The bfloat16 numbers below and above x (N,) float64, and where x lies, from 0 to 1.
+
+    Where x is one of them, it is the lower one.
+    """
+    gap = 2.0 ** (torch.floor(torch.log2(x.clamp(min=1e-30))) - 7)  # 8 bits, the first is 1
+    low = torch.floor(x / gap) * gap
+    return low, low + gap, (x - low) / gap
+
+
+@ex.cases
+def cases(g):
+    between = floats(g)
+
+    def small():
+        return between(0.05, 0.3)
+
+    def usual():
+        return between(0.6, 9.0)
+
+    def none():
+        return 0.0
+
+    def alike(name, v, grad, beta2=0.999, dtype=torch.float32):
+        """All entries are the same, and x is near neither two numbers nor the middle of them.
+
+        A gradient in bfloat16 has a square that is far from any bfloat16 number.
+        """
+        while True:
+            moment = torch.full((MANY,), v()).bfloat16()
+            slope = torch.full((MANY,), grad()).to(dtype)
+            place, coarse = (between_which(exactly(moment, g, beta2))[2][0]
+                             for g in (slope, (slope**2).double().sqrt()))
+            if 0.1 < abs(place - 0.5) < 0.4 and (
+                    dtype == torch.float32 or 0.15 < abs(place - coarse) < 0.5):
+                return given(name, moment, slope, beta2)
+
+    def given(name, v, grad, beta2, loose=False):
+        return name, {"v": torch.as_tensor(v).bfloat16(), "grad": torch.as_tensor(grad),
+                      "beta2": beta2, "loose": loose}
+
+    def spread(name, loose=False):
+        return given(name, 4 * torch.rand(MANY, generator=g), 3 * torch.randn(MANY, generator=g),
+                     0.999, loose)
+
+    return [alike("a small gradient", usual, small), alike("a large gradient", usual, usual),
+            alike("no moment yet", none, usual),
+            alike("a tiny moment", lambda: between(1e-9, 1e-8), lambda: between(1e-5, 2e-4)),
+            alike("a huge moment", lambda: between(1e8, 1e9), lambda: between(1e4, 2e5)),
+            alike("gradients in bfloat16", usual, usual, between(0.2, 0.5), torch.bfloat16),
+            alike("a small beta", usual, usual, between(0.1, 0.4)),
+            alike("a beta of 0", usual, usual, 0.0), alike("a beta of 0.99", usual, usual, 0.99),
+            alike("a beta near 1", usual, lambda: between(20.0, 60.0), 0.9999),
+            spread("all entries different"),
+            spread("every second number of a table", loose=True),
+            given("one entry", [between(1.0, 2.0)], [between(0.1, 0.3)], 0.9),
+            given("no moment and no gradient", [0.0] * 50, [0.0] * 50, 0.999),
+            given("numbers that bfloat16 holds", [1.0, 2.0, 3.0, 0.5, 96.0] * 9,
+                  [1.0, 0.0, 1.0, 1.5, 4.0] * 9, 0.5),
+            given("the example", [1.5] * MANY, [0.0] * MANY, 0.999)]
+
+
+@ex.act
+def act(fn, v, grad, beta2, loose):
+    touched = 0
+
+    def call(generator):
+        nonlocal touched
+        mine, slope = (torch.stack([t, t + 1], 1)[:, 0] if loose else t.clone() for t in (v, grad))
+        made = fn(mine, slope, beta2, generator)
+        touched += int((mine != v).sum() + (slope != grad).sum())
+        return made.clone() if isinstance(made, torch.Tensor) else made
+
+    generator = torch.Generator().manual_seed(1)
+    before = torch.get_rng_state()
+    first, second = call(generator), call(generator)
+    again = call(torch.Generator().manual_seed(1))
+    outside = int((torch.get_rng_state() != before).sum())
+    return {"first": first, "second": second, "again": again, "touched": touched,
+            "outside": outside}
+
+
+@ex.law
+def law(out, v, grad, beta2, loose):
+    expect_parts(out, "first", "second", "again", "touched", "outside")
+    x = exactly(v, grad, beta2)
+    low, high, place = between_which(x)
+    for key in ("first", "second", "again"):
+        expect_like("next moment", out[key], v)
+        expect_neighbours(out[key].double(), x, low, high)
+    expect_equal("numbers changed in v and grad", out["touched"], 0, "Work on a copy.")
+    expect_equal("bytes of torch's own generator that changed", out["outside"], 0,
+                 "Draw with generator=generator.")
+    expect_equal("entries that a second generator with the same seed rounded differently",
+                 int((out["first"] != out["again"]).sum()), 0, "All chance comes from `generator`.")
+    if len(x) == MANY:
+        ups = [(out[key].double() == high).double() for key in ("first", "second")]
+        expect_chance(*ups, place)
+
+
+def expect_neighbours(got, x, low, high):
+    """Raise Broken unless got is x, or a neighbour of an x that bfloat16 does not hold."""
+    moved = (low == x) & (got != x)
+    expect_equal("numbers that moved where x is a bfloat16 number", int(moved.sum()), 0)
+    strange = ((got != low) & (got != high)).nonzero()
+    if len(strange):
+        i = int(strange[0])
+        raise Broken("numbers that are no neighbour of x", float(got[i]),
+                     [float(low[i]), float(high[i])], f"x is {float(x[i]):.7g} there.")
+
+
+def expect_chance(up, anew, place):
+    """Raise Broken unless the ups (N,) of two calls are free draws with the chances `place`."""
+
+    def expect_differ(what, one, other, p, q, look):
+        usual = float((p * (1 - q) + q * (1 - p)).mean())
+        share = float((one != other).double().mean())
+        if share < usual / 2:
+            raise Broken(f"entries that differ {what}", share, usual, look)
+
+    for part in filter(torch.any, (place < 0.5, place >= 0.5)):
+        chance, went = place[part], up[part]
+        room = 5 * float((chance * (1 - chance)).mean() / len(went)) ** 0.5 + 1e-3
+        expect_close("share that went up", float(went.mean()), float(chance.mean()), rtol=0.0,
+                     atol=room, look="The nearer x is to the upper neighbour, the more often.")
+    half = len(up) // 2
+    for lag, which in ((1, "from the one before"), (half, "from the one half the tensor away")):
+        expect_differ(which, up[lag:], up[:-lag], place[lag:], place[:-lag],
+                      "Draw as many numbers as there are entries.")
+    expect_differ("in two calls", up, anew, place, place, "Each call draws anew.")
+
+
+# ---- wrong, by name
+
+@not_an_answer
+def moment(v, grad, beta2, generator, *,
+           x=lambda v, grad, beta2: beta2 * v.float() + (1 - beta2) * grad.float() ** 2,
+           noise=lambda x, generator: torch.rand(x.shape, generator=generator),
+           goes_up=lambda noise, rest: noise < rest, bits=8):
+    """The right answer with its pieces as options."""
+    part, power = torch.frexp(x(v, grad, beta2))
+    scaled = 2**bits * part
+    up = goes_up(noise(scaled, generator), scaled - scaled.floor())
+    return torch.ldexp((scaled.floor() + up) / 2**bits, power).bfloat16()
+
+
+ex.wrong("the product taken in bfloat16", moment, breaks="x",
+         x=lambda v, grad, beta2: (beta2 * v + (1 - beta2) * grad.bfloat16() ** 2).float())
+ex.wrong("calculated in float32, rounded to the nearest", moment, breaks="moment",
+         says="share that went up", goes_up=lambda noise, rest: rest > 0.5)
+ex.wrong("always rounded down", moment, breaks="probability", says="share that went up",
+         goes_up=lambda noise, rest: rest < 0)
+ex.wrong("always rounded up", moment, breaks="probability", says="share that went up",
+         goes_up=lambda noise, rest: rest > 0)
+ex.wrong("up or down with equal chances", moment, breaks="probability", says="share that went up",
+         goes_up=lambda noise, rest: (noise < 0.5) & (rest > 0))
+ex.wrong("the two chances swapped", moment, breaks="probability", says="share that went up",
+         goes_up=lambda noise, rest: (noise > rest) & (rest > 0))
+ex.wrong("one draw for all entries", moment, breaks=("each", "probability"),
+         says="share that went up",
+         noise=lambda x, generator: torch.rand((), generator=generator).expand(x.shape))
+ex.wrong("half as many draws as entries, each used twice", moment, breaks="each",
+         says="entries that differ", noise=lambda x, generator: torch.rand(
+             (len(x) + 1) // 2, generator=generator).repeat(2)[:len(x)])
+ex.wrong("the gradient not squared", moment, breaks="x",
+         x=lambda v, grad, beta2: beta2 * v.float() + (1 - beta2) * grad.float().abs())
+ex.wrong("the shares of moment and gradient swapped", moment, breaks="x",
+         x=lambda v, grad, beta2: (1 - beta2) * v.float() + beta2 * grad.float() ** 2)
+ex.wrong("the whole square added", moment, breaks="x",
+         x=lambda v, grad, beta2: beta2 * v.float() + grad.float() ** 2)
+ex.wrong("the square taken in the gradient's dtype", moment, breaks="grad", says="",
+         x=lambda v, grad, beta2: beta2 * v.float() + (1 - beta2) * (grad**2).float())
+ex.wrong("a beta of 0.999, whatever is asked for", moment, breaks="beta2",
+         x=lambda v, grad, beta2: 0.999 * v.float() + (1 - 0.999) * grad.float() ** 2)
+ex.wrong("rounded to seven bits", moment, breaks="neighbours", bits=7)
+ex.wrong("drawn among finer numbers, then rounded to the nearest", moment, breaks="probability",
+         says="share that went up", bits=10)
+ex.wrong("drawn with torch's own generator", moment, breaks="generator",
+         says="bytes of torch's own generator",
+         noise=lambda x, generator: torch.rand(x.shape))
+
+
+@ex.wrong("the same draws in each call", breaks="anew", says="entries that differ in two calls")
+def same_draws(v, grad, beta2, generator):
+    return moment(v, grad, beta2, generator.manual_seed(0))
+
+
+@ex.wrong("noise of one size for all: a 256th",
+          breaks=("neighbours", "probability", "exact"))
+def fixed_noise(v, grad, beta2, generator):
+    x = beta2 * v.float() + (1 - beta2) * grad.float() ** 2
+    return (x + (torch.rand(x.shape, generator=generator) - 0.5) / 256).bfloat16()
+
+
+@ex.wrong("noise on the bits, then rounded to the nearest",
+          breaks=("neighbours", "exact", "probability"))
+def noise_and_nearest(v, grad, beta2, generator):
+    x = beta2 * v.float() + (1 - beta2) * grad.float() ** 2
+    noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
+    return (x.view(torch.int32) + noise).view(torch.float32).bfloat16()
+
+
+@ex.wrong("left in float32", breaks="form", says="dtype of the next moment")
+def in_float32(v, grad, beta2, generator):
+    return moment(v, grad, beta2, generator).float()
+
+
+@ex.wrong("v changed in place", breaks="left alone", says="numbers changed in v and grad")
+def in_place(v, grad, beta2, generator):
+    return v.copy_(moment(v, grad, beta2, generator))
+
+
+@ex.wrong("a moment of 0 left at 0", breaks="v", says="numbers that are no neighbour")
+def stays_empty(v, grad, beta2, generator):
+    return torch.where(v > 0, moment(v, grad, beta2, generator), v)
+
+
+@ex.wrong("an exact number moved up now and then", breaks="exact", says="numbers that moved")
+def moves_exact(v, grad, beta2, generator):
+    return moment(v, grad, beta2, generator,
+                  goes_up=lambda noise, rest: noise < torch.where(rest == 0, 0.2, rest))
