@@ -13,8 +13,8 @@ from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("14.1", "dpo_loss", seen=("weights", "calls", "beta", "training", "apart", "frozen"),
-              says="loss:")
+ex = exercise("14.1", "dpo_loss", seen=("weights", "calls", "beta", "training", "apart", "switched",
+                                       "frozen"), says="loss:")
 
 ex.promise("begins", "The loss of DPO for a policy whose training begins now.",
            says=("loss:", "gradient at the"))
@@ -37,7 +37,8 @@ ex.promise("margin", "margin: by how much the log-probability of the chosen answ
 ex.promise("mode", "The policy runs in the mode that it is in, what it is compared with in "
            "evaluation mode.", cases=(
                "training mode", "training mode, first step", "training mode, a part kept out of it",
-               "a part alone in training mode"))
+               "a part alone in training mode", "put into training mode for the steps",
+               "put into evaluation mode for the steps"))
 ex.promise("finite", "It stays finite for margins of hundreds of nats.",
            cases=("margins of hundreds", "margins of hundreds, wrong way"))
 ex.promise("flow", "Gradients flow to the policy as it is now.",
@@ -61,8 +62,8 @@ def cases(g):
         return ids, (at >= front + prompt) & (at < ends)
 
     def one(name, steps=1, *, rows=3, tokens=7, size=2.0, move=0.7, beta=None, training=False,
-            apart=False, frozen=False, other=0, front=0, full=False, two=False, tiny=False,
-            more=1):
+            apart=False, switched=False, frozen=False, other=0, front=0, full=False, two=False,
+            tiny=False, more=1):
         start = [size * torch.randn(*shape, generator=g)
                  for shape in ((tokens, tokens), (tokens, tokens), (tokens,))]
         weights, calls = [start], []
@@ -87,7 +88,8 @@ def cases(g):
                     mask[:, front + prompt + 1] = False
             calls.append(both)
         return name, {"weights": weights, "calls": calls, "training": training, "apart": apart,
-                      "frozen": frozen, "beta": between(0.05, 0.4) if beta is None else beta}
+                      "switched": switched, "frozen": frozen,
+                      "beta": between(0.05, 0.4) if beta is None else beta}
 
     far = one("margins of hundreds", size=1.0, move=60.0, beta=1.0, rows=4, full=True)
     back = one("margins of hundreds, wrong way", size=1.0, move=90.0, beta=2.0, rows=5, full=True)
@@ -106,11 +108,13 @@ def cases(g):
             one("a large beta", beta=2.0, move=0.4), one("training mode", training=True, beta=0.5),
             first, one("training mode, a part kept out of it", training=True, apart=True, beta=0.5),
             one("a part alone in training mode", apart=True, beta=0.5),
+            one("put into training mode for the steps", training=True, switched=True, beta=0.5),
+            one("put into evaluation mode for the steps", switched=True, beta=0.5),
             one("a frozen weight", frozen=True), far, back, example]
 
 
 @ex.act
-def act(fn, weights, calls, beta, training, apart, frozen):
+def act(fn, weights, calls, beta, training, apart, switched, frozen):
     class Scale(nn.Module):
         """Stands for dropout, but the same each time: another size in training mode."""
 
@@ -132,17 +136,25 @@ def act(fn, weights, calls, beta, training, apart, frozen):
             self.inner, self.outer = Scale(0.5), Scale(0.8)
 
         def forward(self, ids):
+            found["seeded"] += int(not torch.equal(torch.get_rng_state(), drawn))
             logits = self.inner(self.last[ids] + self.first[ids[:, :1]])
             return self.outer(logits + self.shift)
 
-    policy = Letters().train(training)
-    policy.outer.train(training != apart)
-    modes = [part.training for part in policy.modules()]
+    def put(policy, training):
+        policy.train(training)
+        policy.outer.train(training != apart)
+        return [part.training for part in policy.modules()]
+
+    policy = Letters()
+    modes = put(policy, training != switched)
     torch.rand(3)                               # so that a seed set anew shows
     drawn = torch.get_rng_state()
-    loss = fn(policy, beta)
     found = {"values": [], "last": [], "first": [], "moved": 0, "mode": 0, "trained": 0,
              "cleared": 0, "seeded": 0}
+    loss = fn(policy, beta)
+    found["mode"] += sum(part.training != was for part, was in zip(policy.modules(), modes))
+    if switched:                                # as who trains and measures by turns does
+        modes = put(policy, training)
     for (last, first, shift), ((ids, answer), (others, rejected)) in zip(weights[1:], calls):
         with torch.no_grad():
             policy.last.copy_(last)
@@ -171,7 +183,7 @@ def act(fn, weights, calls, beta, training, apart, frozen):
 
 
 @ex.law
-def law(out, weights, calls, beta, training, apart, frozen):
+def law(out, weights, calls, beta, training, apart, switched, frozen):
     expect_parts(out, "values", "last", "first", "moved", "mode", "trained", "cleared", "seeded")
     expect_equal("weights of the policy that changed", out["moved"], 0, "A loss changes none.")
     expect_equal("mode of the policy: parts that were in another one", out["mode"], 0,
@@ -180,7 +192,7 @@ def law(out, weights, calls, beta, training, apart, frozen):
                  "Only what the policy is compared with takes no gradient.")
     expect_equal("gradients of the policy that the loss changed", out["cleared"], 0,
                  "They are cleared and filled by who trains.")
-    expect_equal("random numbers: calls after which others were next", out["seeded"], 0,
+    expect_equal("random numbers: times that others were next", out["seeded"], 0,
                  "A seed in here gives each step the same dropout.")
     for name in ("values", "last", "first"):
         expect_length(name, out[name], len(calls))
@@ -276,7 +288,6 @@ def buffers_of_now(policy, beta):
         return reference
 
     return made(policy, beta, keep=keep)
-
 
 
 @not_an_answer
@@ -385,6 +396,18 @@ def put_back(policy, beta):
     return made(policy, beta, keep=lambda _: reference)
 
 
+@ex.wrong("the modes of the beginning set again at each step", breaks=("left", "mode"))
+def modes_kept(policy, beta):
+    modes, loss = [(part, part.training) for part in policy.modules()], made(policy, beta)
+
+    def with_modes(chosen, rejected):
+        for part, was in modes:
+            part.training = was
+        return loss(chosen, rejected)
+
+    return with_modes
+
+
 @ex.wrong("the policy's gradients cleared", breaks="left")
 def cleared(policy, beta):
     loss = made(policy, beta)
@@ -403,6 +426,18 @@ def seeded(policy, beta):
     def with_a_seed(chosen, rejected):
         torch.manual_seed(0)
         return loss(chosen, rejected)
+
+    return with_a_seed
+
+
+@ex.wrong("a seed around the loss, and the generator put back", breaks="left")
+def seeded_inside(policy, beta):
+    loss = made(policy, beta)
+
+    def with_a_seed(chosen, rejected):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return loss(chosen, rejected)
 
     return with_a_seed
 
