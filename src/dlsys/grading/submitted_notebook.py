@@ -25,6 +25,11 @@ _COMPILER = re.compile(
     rf"|\bbackward\(\s*[\w\[]|\bgrad\({_ARGUMENT}{_ARGUMENT}\s*[\w.]+\s*[,()]")
 
 
+# What reads its callers or the memory, where an act may hold what it built. No exercise needs it.
+_REACHES = re.compile(r"\b(?:_getframe|currentframe|f_back|f_locals|f_globals|get_objects"
+                      r"|get_referrers|get_referents|__closure__|co_freevars|settrace|setprofile"
+                      r"|inspect\.stack)\b")
+
 LARGEST_PARTS, MOST_PIECES = 2**20, 200  # bytes and pieces of a my_parts.py
 # Where a part begins, or the learner's own half.
 _PIECE = re.compile(r"^# (?:---- \d\d\.\d+ |==== )", re.M | re.A)
@@ -89,6 +94,10 @@ def _remarks(found: NotebookFile, wanted: int | None) -> list[str]:
         remarks.append("Some cells have the same id; each was run all the same.")
     if wanted and found.stage and found.stage != wanted:
         remarks.append(f"It says stage {clean(found.stage, 20)}; graded as stage {wanted}.")
+    reach = sorted({name for _, source in found.cells for name in _REACHES.findall(source)})
+    if reach:
+        remarks.append(f"Its code reads its callers or the memory ({', '.join(reach)}), where an "
+                       "answer may be looked up. Read it before its points count.")
     return remarks
 
 

@@ -1,7 +1,8 @@
 """Exercise 15.1, `split_mlp`.
 
 One process plays all ranks. Each is run until it asks for a sum that is not known yet; when all
-have asked, the sum is known and each is run again from its start.
+have asked, the sum is known and each is run again from its start. Before each turn a rank that is
+none is run: an answer that keeps what other ranks were given keeps that one's part as well.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ def act(fn, h, a, b, c, dy):
     class Pause(BaseException):
         """Ends a run that waits for the other ranks."""
 
-    def run(rank, sums):
+    def run(mine, sums):
         """One rank from its start on, with the sums that are known: what it asks for, or ends."""
-        given = [t.clone(memory_format=torch.preserve_format) for t in (h, a[rank], b[rank], c, dy)]
+        given = [t.clone(memory_format=torch.preserve_format) for t in (h, *mine, c, dy)]
         kept = [t.clone() for t in given]
         asked, made = [], []
 
@@ -94,9 +95,10 @@ def act(fn, h, a, b, c, dy):
         changed += [f"{name}.requires_grad" for name, (t, _) in named.items() if t.requires_grad]
         return None, {"kind": type(found).__name__, "results": results, "changed": changed}
 
-    sums = []
+    sums, ranks = [], list(zip(a, b))
     for _ in range(30):
-        turns = [run(rank, sums) for rank in range(len(a))]
+        run((-a[-1], b[-1]), sums)
+        turns = [run(mine, sums) for mine in ranks]
         asks = [ask for ask, _ in turns]
         if all(ask is None for ask in asks):
             return {"ranks": [done for _, done in turns], "asks": []}
