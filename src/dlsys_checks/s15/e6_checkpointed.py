@@ -22,6 +22,10 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("15.6", "checkpointed",
               seen=("layers", "rounds", "needs", "training", "form", "seed"), says="buffer")
 
+# By how much the gradient at a linear layer is larger where its output was made by a second run, of
+# which the gradient is the witness.
+SECOND = 1.5
+
 MIXED = ("everything at once", "nested modules", "one module alone", "x without gradient",
          "two calls before backward", "two steps", "three calls, two steps", "three axes",
          "eval mode")
@@ -118,9 +122,22 @@ def act(fn, layers, rounds, needs, training, form, seed):
 
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    runs, inside, generators = [], [], {}
+    runs, inside, generators, now = [], [], {}, [1.0]
+
+    class Marked(torch.autograd.Function):
+        """h; its gradient times a number that is saved in each run, and another in the second."""
+
+        @staticmethod
+        def forward(ctx, h, mark):
+            ctx.save_for_backward(mark)
+            return h.clone()
+
+        @staticmethod
+        def backward(ctx, up):
+            return up * ctx.saved_tensors[0], None
 
     def noted(h):
+        h = Marked.apply(h, torch.tensor(now[0]))
         inside.append(StorageWeakRef(h.untyped_storage()))
         return h
 
@@ -233,7 +250,9 @@ def act(fn, layers, rounds, needs, training, form, seed):
             alive = sum(not ref.expired() for ref in inside)
         found["kept"] += alive
         found["draws"].append(torch.rand(2))
+        now[0] = 1.5                   # SECOND in the law
         sum(((k + 1) * out * out.detach().cos()).sum() for k, out in enumerate(outs)).backward()
+        now[0] = 1.0
         found["runs"].append(len(runs))
         found["draws"] += [torch.rand(2), *[torch.rand(2, generator=die)
                                             for die in generators.values()]]
@@ -247,9 +266,11 @@ def act(fn, layers, rounds, needs, training, form, seed):
 
 def through(h, layers, state, training):
     """What the layers make of h; their buffers move in state."""
-    for (kind, *given), own in zip(layers, state, strict=True):
+    for place, ((kind, *given), own) in enumerate(zip(layers, state, strict=True)):
         if kind == "linear":
             h = h @ own["weight"].T + own["bias"]
+            if place + 1 < len(layers):
+                h = h.detach() + SECOND * (h - h.detach())
         elif kind == "gelu":
             h = h * (1 + torch.erf(h / 2 ** 0.5)) / 2
         elif kind == "dropout":
@@ -336,8 +357,15 @@ def law(out, layers, rounds, needs, training, form, seed):
         expect_close("outputs", mine, wanted, rtol=1e-3)
     for calls in ("called", "buffers", "grads"):
         expect_length(f"steps in {calls}", out[calls], len(rounds))
+    expect_equal("tensors kept between call and backward", out["kept"], 0,
+                 "Only x is kept, and what the block reads.")
     for mine, wanted in zip(out["called"], right["buffers"], strict=True):
         expect_all("buffer after the call", mine, wanted, "The first run changes it, as ever.")
+    done, wanted = 0, []
+    for calls in rounds:
+        wanted += [done + len(calls), done + 2 * len(calls)]
+        done += 2 * len(calls)
+    expect_equal("runs of the block after each call and backward", out["runs"], wanted)
     expect_all("gradient of x", out["x_grads"], right["x_grads"],
                "The second run has to be the first once more: same draws, same buffers.")
     for mine, wanted in zip(out["grads"], right["grads"], strict=True):
@@ -347,13 +375,6 @@ def law(out, layers, rounds, needs, training, form, seed):
         expect_all("buffer after backward", mine, wanted, "The second run must leave no trace.")
     expect_all("next draw", out["draws"], right["draws"],
                "Generators stand where one run leaves them.")
-    expect_equal("tensors kept between call and backward", out["kept"], 0,
-                 "Only x is kept, and what the block reads.")
-    done, wanted = 0, []
-    for calls in rounds:
-        wanted += [done + len(calls), done + 2 * len(calls)]
-        done += 2 * len(calls)
-    expect_equal("runs of the block after each call and backward", out["runs"], wanted)
 
 
 # ---- wrong, by name
