@@ -631,6 +631,17 @@ def test_the_instructor_can_say_the_stage():
     assert parsed.remarks == ["It says stage 2; graded as stage 1."]
 
 
+def test_code_that_reads_its_callers_is_named_to_the_instructor():
+    cells = [code("import sys\nheld = sys._getframe(1).f_locals"), code("torch.stack([x])")]
+
+    parsed = submitted_notebook.parse(notebook(cells))
+
+    assert parsed.notes == []
+    assert parsed.remarks == [
+        "Its code reads its callers or the memory (_getframe, f_locals), where an answer may be "
+        "looked up. Read it before its points count."]
+
+
 def test_a_stage_of_thousands_of_digits_is_told_in_some():
     data = notebook([code("1")], metadata={"dlsys": {"stage": 10**4000}})
 
