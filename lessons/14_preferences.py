@@ -407,9 +407,9 @@ def dpo_loss(policy: nn.Module, beta: float):
 # answer's *advantage* is its reward less the mean of its group, divided by their standard
 # deviation. The loss pushes the log-probability of each answer by its advantage.
 #
-# Below, 64 prompts have 8 possible answers each. The right one earns one point. On top of
-# that each prompt gives points of its own, 0 to 8, to any answer: easy texts score well
-# anyway. The answers are drawn in eight rounds, one answer to each prompt a round.
+# Here 64 prompts have 8 possible answers each. The right one earns one point, and each
+# prompt gives 0 to 8 points to any answer: easy texts score well. The answers are drawn in
+# eight rounds, one answer to each prompt a round.
 
 # %% trap="14.2" role="break"
 N, G = 64, 8                              # prompts, answers to each

@@ -1152,8 +1152,9 @@ claim("gradient at the router: divided, over not divided", pull / alive,
       below=1e-4)
 
 # %% [markdown] trap="15.4" role="repair"
-# It is not `None` and not quite zero: what is left is rounding. A test for a gradient
-# passes. With one expert a token the weight has to stay what the softmax says:
+# With one expert a token the weight has to stay what the softmax says. A test for a
+# gradient does not tell: the broken router has one, neither `None` nor quite zero. It is
+# rounding.
 
 # %% trap="15.4" role="repair"
 switch = copy.deepcopy(start)
@@ -1271,7 +1272,7 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # %% [markdown] trap="15.4" role="hint"
 # 1. First float32, then the softmax over all experts: a chance says how one compares with the others.
 # 2. `topk` of the chances returns both, in this order, and its values carry a gradient.
-# 3. Divide by the sum over the last axis, kept as an axis of one. For k = 1 leave the chance as it is.
+# 3. Divide by the sum over the last axis, kept as an axis of one. One weight divided by itself is 1: for k = 1 leave it as it is.
 
 # %% [markdown] trap="15.4" role="keep"
 # **Keep:** a router learns through the weight alone. What makes the weight a constant
@@ -1367,7 +1368,7 @@ claim("counts squared, weight 5: share of the tokens at the busiest expert",
 # %% [markdown] trap="15.5" role="why"
 # A count is made of indices, and an index has no gradient: the loss is a number that hangs
 # on nothing. `backward` does not complain, since the task's part of the sum has a gradient.
-# So the weight plays no part at all, and the two mixtures agree to the last bit:
+# So the weight plays no part: without the loss the mixture is the same, to the last bit.
 
 # %% trap="15.5" role="why"
 without, _ = balanced(squared, 0)
@@ -2366,7 +2367,7 @@ claim("four played schedules: largest gap from (p - 1) / m", played_over,
 # You have eight GPUs of `80` GB for Llama's 7B: sequences of 4,096 tokens, AdamW in mixed
 # precision, 16 bytes a weight. The plan: eight copies, each of which takes four sequences
 # at a time, and ZeRO-1. For backward a layer keeps `16 * width + 8 * hidden` bytes a token
-# in bfloat16, plus a few in float32. The sum fits three times over:
+# in bfloat16, plus a few in float32. On paper that fits three times over.
 
 # %% trap="15.8" role="break"
 seven = Shape(32, 4096, 11008, 32, 32000, 4096)
