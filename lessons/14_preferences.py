@@ -475,7 +475,7 @@ claim("right answers pushed down, groups by view", down, above=0.1)
 # %% [markdown] trap="14.2" role="why"
 # The list holds the first answers to all prompts, then the second ones. `view(-1, 8)` cuts
 # it into eight neighbours each: one answer to each of eight *different* prompts. Whoever
-# has the easy prompt wins, right or wrong:
+# has the easy prompt wins, right or wrong.
 
 # %% trap="14.2" role="why"
 cut = torch.arange(4).repeat_interleave(4).view(4, 4) / 3.0

@@ -496,9 +496,9 @@ plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
                  "nothing.")
 
 # %% [markdown] trap="15.2" role="why"
-# The gradient is shorter, and made of about one pass where you paid for four. Sixty steps
-# of AdamW, which forgives a factor that is the same in each step, and of SGD, which does
-# not; `as small` are equal shares with the same sum:
+# The gradient is shorter, and made of about one pass where you paid for four. AdamW forgives
+# a factor that is the same in each step, and loses by passes that hardly count; SGD loses by
+# short steps, equal ones `as small` too.
 
 # %% trap="15.2" role="why" tags=["plumbing"]
 def trained(weights, make):
@@ -771,7 +771,7 @@ claim("whole sequences: loss of the net trained on two ranks",
 # `arange(part.shape[1])` counts from 0 on every rank. A letter and its copy get the same
 # place, so the net learns: look at the key whose place is mine plus one. New rows that are
 # cut in the same way cannot show it. On one GPU the second half stands at places that were
-# never used, and their rows of the table are as random as on the first day:
+# never used, and their rows of the table are as random as on the first day.
 
 # %% trap="15.3" role="why"
 claim("numbers of places 16 to 31 that got a gradient",
