@@ -58,12 +58,11 @@ def test_the_phrases_come_from_other_repositories_than_the_rows():
     told = yaml.safe_load((book_finder.BOOK / "symptoms.yml").read_text("utf-8"))["groups"]
     ours = {source.partition("#")[0].lower() for group in told.values() for row in group
             for source in row.get("source", ())}
-    seen, fresh = ({phrase["from"].partition("#")[0].lower()
-                    for phrase in finder_record.phrases(name)} for name in ("seen", "fresh"))
-    assert ours.isdisjoint(seen | fresh)
-    assert seen.isdisjoint(fresh)
-    phrases = finder_record.phrases("seen") + finder_record.phrases("fresh")
-    assert len(phrases) == len({phrase["said"] for phrase in phrases}) == 60 + 56
+    sets = [{phrase["from"].partition("#")[0].lower() for phrase in finder_record.phrases(name)}
+            for name in finder_record.PHRASES]
+    assert len(set.union(ours, *sets)) == len(ours) + sum(map(len, sets))
+    phrases = [phrase for name in finder_record.PHRASES for phrase in finder_record.phrases(name)]
+    assert len(phrases) == len({phrase["said"] for phrase in phrases}) == 64 + 52 + 53
     assert {trap for phrase in phrases for trap in phrase.get("traps", ())} <= {
         trap.id for trap in catalog.traps()}
 
@@ -102,6 +101,12 @@ def test_several_causes_are_numbered_and_one_without_a_trap_says_so():
 
 def test_other_words_are_cut_at_commas_but_not_in_parentheses():
     assert book_finder.others({"also": "a b, c (N, 1), d"}) == ["a b", "c (N, 1)", "d"]
+
+
+def test_the_page_shows_the_first_other_words_and_the_finder_knows_all():
+    row = book_finder.Row("s", [f"w{number}" for number in range(9)], "t", "f", [], "p")
+    assert book_finder.cells(row)[0] == "**s** Also: w0, w1, w2, w3, w4, w5"
+    assert book_finder.stored_row(row)["also"] == row.also
 
 
 def test_a_row_without_a_trap_leads_to_a_part_of_a_lesson_or_says_that_none_shows_it():
@@ -235,9 +240,10 @@ def test_words_that_fit_nothing_leave_all_rows_and_say_so(finder):
 def test_the_page_says_how_well_it_answers(html):
     got = json.loads(book_finder.RECORD.read_text("utf-8"))
     text = " ".join((html / "symptoms.html").read_text("utf-8").split())
-    fresh, seen = got["fresh"], got["seen"]
-    assert (f"among the first three for {fresh['found']} of {fresh['with']} "
-            f"({got['gathered']['found']} on the day") in text
+    seen, unseen = got["seen"], [got[name] for name in got["gathered"]]
+    found, asked, then = (sum(one[key] for one in ones) for ones, key in (
+        (unseen, "found"), (unseen, "with"), (got["gathered"].values(), "found")))
+    assert f"among the first three for {found} of {asked} ({then} on the day" in text
     assert f"it is {seen['found']} of {seen['with']} and" in text
 
 

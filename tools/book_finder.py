@@ -33,6 +33,7 @@ from tools import book_gallery, book_pages, book_traps
 BOOK = ROOT / "book"
 RECORD = ROOT / "tests" / "records" / "finder.json"  # written by tools.finder_record
 OTHERS = "More signs"  # the group of traps that symptoms.yml does not name
+SHOWN = 6  # other words of a row that the page shows; the finder knows all
 TRAP = re.compile(r"\d\d\.\d+")
 COMMA = re.compile(r", (?![^(]*\))")  # but not within parentheses
 SIGNS = re.compile(r"^## Signs of .*?\n\n((?:\|.*\n)+)", re.MULTILINE)
@@ -79,11 +80,13 @@ def page(lessons: book_pages.Lessons) -> str:
 def measured() -> str:
     """What the finder does on phrases of people who asked, see tests/test_find.py."""
     got = json.loads(RECORD.read_text("utf-8"))
-    seen, fresh, gathered = got["seen"], got["fresh"], got["gathered"]
+    seen, gathered = got["seen"], got["gathered"]
+    fresh = {key: sum(got[name][key] for name in gathered) for key in seen}
+    then = sum(one["found"] for one in gathered.values())
     return (f"How often it is right: of {fresh['with'] + fresh['without']} phrases that people "
             "wrote in public threads and that no line was written to fit, the right cause is "
             f"among the first three for {fresh['found']} of {fresh['with']} "
-            f"({gathered['found']} on the day they were gathered); of {fresh['without']} without "
+            f"({then} on the day they were gathered); of {fresh['without']} without "
             f"a trap, {fresh['honest']} get no trap for an answer. On the "
             f"{seen['with'] + seen['without']} phrases that were looked at while the lines "
             f"were improved, it is {seen['found']} of {seen['with']} and {seen['honest']} of "
@@ -91,7 +94,7 @@ def measured() -> str:
 
 
 def cells(row: Row) -> tuple[str, str, str, str]:
-    also = f" Also: {', '.join(row.also)}" if row.also else ""
+    also = f" Also: {', '.join(row.also[:SHOWN])}" if row.also else ""
     return f"**{row.see}**{also}", row.test, row.fix, places(row)
 
 
@@ -191,6 +194,7 @@ def rules() -> dict:
             for group in told["same"] for one in group}
     levels = told["levels"]
     return {"endings": told["endings"], "weights": told["weights"], "near": levels["near"],
+            "outside": told["outside"],
             **{key: sorted({stem(word) for word in told[key].split()})
                for key in ("idle", "elsewhere")}, "same": same,
             "longest": max(len(words.split()) for words in same),

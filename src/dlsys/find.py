@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote_plus
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 class Read(NamedTuple):
     """A row as it is compared: its phrases, and the tokens of each place."""
 
-    row: dict
+    row: dict | None  # None for a subject that the course leaves out
     phrases: list[list[str]]  # the sign, then its other words
     places: list[tuple[float, list[str]]]  # how much a place counts, its tokens
 
@@ -51,6 +51,7 @@ class Index(NamedTuple):
     rows: list[Read]
     weights: dict[str, float]  # of each token of a sign, its other words or its causes
     all: list[str]  # each token that stands anywhere
+    ours: set[str]  # each token that stands in a row of the course
     lengths: list[list[float]]  # of each phrase of each row
 
 
@@ -124,16 +125,26 @@ def read(row: dict) -> Read:
                                (weights["rest"], plain(places["rest"]))])
 
 
+def outside() -> list[Read]:
+    """Subjects that the course leaves out; where one comes first, no row fits."""
+    return [read({"see": see, "also": also, "causes": []})._replace(row=None)
+            for see, *also in rules()["outside"]]
+
+
 def index(rows: list[dict]) -> Index:
-    """Reads all rows; a token says the more, the fewer rows have it outside test and fix."""
-    all_read = [read(row) for row in rows]
+    """Reads all rows; a token says the more, the fewer rows have it as sign, word or cause."""
+    all_read = [*map(read, rows), *outside()]
     shares = Counter(token for row in all_read
                      for token in {token for _, words in row.places[:3] for token in words})
-    weights = {token: says_much(len(rows), share) for token, share in shares.items()}
+    weights = {token: says_much(len(all_read), share) for token, share in shares.items()}
     lengths = [[math.hypot(*(weights[token] for token in set(phrase))) for phrase in row.phrases]
                for row in all_read]
-    return Index(all_read, weights, sorted({token for row in all_read for _, words in row.places
-                                            for token in words}), lengths)
+    return Index(all_read, weights, sorted(words_in(all_read)),
+                 words_in(row for row in all_read if row.row), lengths)
+
+
+def words_in(rows: Iterable[Read]) -> set[str]:
+    return {token for row in rows for _, words in row.places for token in words}
 
 
 def says_much(rows: int, share: int) -> float:
@@ -210,10 +221,13 @@ def rank(known: Index, query: str) -> Answer:
             weights["quoted"] if exact else 1), DIGITS)
         scored.append((score, exact or score >= weights["fits"] * whole, row.row))
     scored.sort(key=lambda one: -one[0])
+    left_out = bool(scored) and not scored[0][2]
+    scored = [one for one in scored if one[2]]
     most, fits = scored[0][:2] if scored else (0, False)
-    missing = dict.fromkeys(word for token, word in told if token in asked and not nears[token])
+    missing = dict.fromkeys(word for token, word in told
+                            if token in asked and known.ours.isdisjoint(nears[token]))
     return Answer([row for score, _, row in scored if score >= weights["shown"] * most],
-                  fits, list(missing))
+                  fits and not left_out, list(missing))
 
 
 def says(rules: list[str]) -> str:
@@ -228,13 +242,13 @@ def traps(row: dict) -> list[str]:
 
 
 def words_of(row: dict) -> dict:
-    """What a row is found by, as text: the sign, other words for it, causes, and the rest."""
+    """What a row is found by, as text: the sign, other words for it, causes, page and rules."""
     names = [catalog.trap(cause["trap"]).name if "trap" in cause else cause["says"]
              for cause in row["causes"]]
     first = [catalog.trap(trap).symptom for trap in traps(row)[:1]]
     watched = [says(cause["rules"]) for cause in row["causes"] if cause.get("rules")]
     return {"see": row["see"], "also": row["also"], "name": " . ".join([*names, *first]),
-            "rest": " . ".join([row["test"], row["fix"], row.get("page", ""), *watched])}
+            "rest": " . ".join([row.get("page", ""), *watched])}
 
 
 def rows() -> list[dict]:

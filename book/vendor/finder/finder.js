@@ -9,6 +9,9 @@
   const IDLE = new Set(rules.idle), ELSEWHERE = new Set(rules.elsewhere);
   const SAME = new Map(Object.entries(rules.same));
   const WORD = /[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*/g;
+  // Subjects that the course leaves out are ranked beside the rows; where one comes first, none fits.
+  const ranked = [...rows, ...rules.outside.map(([see, ...also]) => (
+    { see, also, name: "", rest: "", outside: true }))];
   const sum = (list) => list.reduce((a, b) => a + b, 0);
 
   // A word without its ending, with one spelling for -ise and -ize.
@@ -52,11 +55,11 @@
     return goesOn || begins ? WEIGHTS.start : 0;
   }
 
-  const saysMuch = (share) => Math.log(1 + rows.length / (1 + share));
+  const saysMuch = (share) => Math.log(1 + ranked.length / (1 + share));
 
   // Rows read once: their phrases, the tokens of each place, and how much each token says.
   function index() {
-    const read = rows.map((row) => {
+    const read = ranked.map((row) => {
       const phrases = [row.see, ...row.also].map(plain);
       return { row, phrases, places: [[WEIGHTS.see, phrases[0]], [WEIGHTS.also,
         phrases.slice(1).flat()], [WEIGHTS.name, plain(row.name)], [WEIGHTS.rest, plain(row.rest)]] };
@@ -68,7 +71,8 @@
       r.lengths = r.phrases.map((phrase) => Math.hypot(
         ...[...new Set(phrase)].map((token) => saysMuch(shares.get(token)))));
     });
-    return { read, all: [...new Set(read.flatMap((r) => r.places.flatMap(([, words]) => words)))] };
+    const words = (list) => new Set(list.flatMap((r) => r.places.flatMap(([, tokens]) => tokens)));
+    return { read, all: [...words(read)], ours: words(read.filter((r) => !r.row.outside)) };
   }
 
   // How much an asked token says; near: the tokens of all rows that are like it.
@@ -126,9 +130,12 @@
         * closest(asked, nears, r) * whole) * (exact ? WEIGHTS.quoted : 1)).toFixed(DIGITS));
       return { row: r.row, score, fits: exact || score >= WEIGHTS.fits * whole };
     }).filter((r) => r.score > 0).sort((a, b) => b.score - a.score);
-    const missing = told.filter(([token]) => asked.has(token) && !nears.get(token).size);
-    return { hits: scored.filter((r) => r.score >= WEIGHTS.shown * scored[0].score).map((r) => r.row),
-      fits: scored.length > 0 && scored[0].fits,
+    const leftOut = scored.length > 0 && scored[0].row.outside;
+    const ours = scored.filter((r) => !r.row.outside);
+    const missing = told.filter(([token]) => asked.has(token)
+      && ![...nears.get(token).keys()].some((word) => known.ours.has(word)));
+    return { hits: ours.filter((r) => r.score >= WEIGHTS.shown * ours[0].score).map((r) => r.row),
+      fits: ours.length > 0 && ours[0].fits && !leftOut,
       missing: [...new Set(missing.map(([, word]) => word))] };
   }
 
