@@ -316,9 +316,10 @@ with_ones = reader.weight.grad.clone()
 
 # %% trap="02.2" role="guess" quoted="right"
 guess("02.2",
-      "How large is its gradient, compared with that of the mean?",
-      choices=["the same: ones are neutral", "64 times",
-               "8 times, the root of 64"])
+      "How long is `with_ones`, beside the gradient of the mean that you "
+      "had before?",
+      choices=["as long: ones are neutral", "64 times as long",
+               "8 times as long, the root of 64"])
 
 # %% trap="02.2" role="look"
 try:
@@ -463,10 +464,12 @@ shown[shown < 0.99] = 0          # for the plot
 loss.backward()
 
 # %% trap="02.3" role="guess"
-guess("02.3", "Which gradient do the three inputs get?",
-      choices=["zero, all three",
-               "the true slopes: the loss came before the edit",
-               "one, all three, as without a sigmoid"])
+guess("02.3", "What do the three inputs get: with `y.data`, as above, and "
+      "with `y.detach()` in its place?",
+      choices=["`data`: zeros; `detach()`: an error in `backward`",
+               "`data`: the true slopes; `detach()`: zeros",
+               "`data`: zeros; `detach()`: zeros",
+               "`data`: the true slopes; `detach()`: the true slopes"])
 
 # %% trap="02.3" role="look"
 s = 1 / (1 + torch.exp(-torch.tensor([1.0, 2.0, 3.0])))
@@ -474,9 +477,6 @@ edited = y.detach().clone()
 truth = s * (1 - s)              # the derivative of the sigmoid
 print(f"got    {x.grad.tolist()}")
 print(f"truth  {[round(t, 3) for t in truth.tolist()]}")
-
-# %% trap="02.3" role="look"
-measured("02.3", 0)
 
 # %% trap="02.3" role="look"
 claim("largest gradient", x.grad.abs().max(), expected=0)
@@ -496,6 +496,9 @@ plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
 # pass, and you overwrote it. Autograd counts a tensor's edits to notice such things, and
 # `.data` bypasses the count. `detach()` shares the memory too, but also the count: an
 # edit through torch makes `backward` raise. For a copy that you may edit, add `clone()`.
+
+# %% trap="02.3" role="why"
+measured("02.3", 0)
 
 # %% trap="02.3" role="why"
 draw_tree({"x": "1, 2, 3", "y": "kept for backward", "shown": "y.data",
