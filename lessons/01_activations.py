@@ -553,8 +553,8 @@ alarms = {"healthy": flagged(healthy(x_normal).relu()),
 
 # %% trap="01.4" role="guess" quoted="wrong"
 guess("01.4",
-      "How many of the 64 units of the healthy layer does it call dead?",
-      unit="units")
+      "In the healthy layer, one unit is off more often than the others. "
+      "For what share of the rows is its output zero?", unit="%")
 
 # %% trap="01.4" role="look"
 def off_for_all(h):
@@ -566,14 +566,16 @@ dead = {"healthy": off_for_all(healthy(x_normal).relu()),
 print(f"flagged: {alarms}   off for every row: {dead}")
 
 # %% trap="01.4" role="look"
-measured("01.4", alarms["healthy"], right=(55, 64))
+measured("01.4", 100 * (healthy(x_normal) <= 0).float().mean(0).max(),
+         right=(64, 96))
 
 # %% trap="01.4" role="look"
 claim("healthy units of 64 that the usual detector flags",
       alarms["healthy"], above=60)
 
 # %% [markdown] trap="01.4" role="look"
-# None of these units is dead. The sunk ones are: off for every row.
+# None of these units is dead, though one is off for most of the rows. The sunk ones
+# are: off for every row.
 
 # %% trap="01.4" role="look"
 claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
