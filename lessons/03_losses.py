@@ -617,10 +617,9 @@ score_small = accuracy(net, x_test, y_test)
 
 # %% trap="03.4" role="guess" quoted="wrong"
 guess("03.4",
-      "In a fresh net: the gradient norm of the first layer, over that of "
-      "the last?",
-      choices=["about `1e-4`", "near 1: between `0.01` and `100`",
-               "below `1e-8`, as with the sigmoids"])
+      "In a fresh net: how many times as large is the gradient norm of the "
+      "first layer as that of the last, where a thousandth is 0.001?",
+      unit="times")
 
 # %% trap="03.4" role="look"
 def weight_gradients(net):
@@ -633,7 +632,7 @@ norms = weight_gradients(deep(small))
 print(f"first {norms[0]:.0e}, last {norms[-1]:.0e}")
 
 # %% trap="03.4" role="look"
-measured("03.4", 1)
+measured("03.4", norms[0] / norms[-1], right=(0.9, 2.7))
 
 # %% trap="03.4" role="look"
 claim("first over last", norms[0] / norms[-1],
