@@ -267,7 +267,8 @@ body = five_convs()
 photo = torch.rand(1, 1, 81, 81)
 
 # %% trap="07.2" role="guess" quoted="wrong"
-guess("07.2", "How wide is the square of pixels that can change it?",
+guess("07.2", "Sort the 81 x 81 pixels by how much each moves that unit. "
+      "How many, from the strongest on, have half of the whole effect?",
       unit="pixels")
 
 # %% trap="07.2" role="look"
@@ -288,7 +289,9 @@ def width(share):
 foot = footprint(body)
 
 # %% trap="07.2" role="look"
-measured("07.2", width(footprint(body)), right=(11, 11))
+measured("07.2", ((strong := footprint(body).flatten().sort(
+    descending=True).values).cumsum(0) < strong.sum() / 2).sum() + 1,
+    right=(12, 36))
 
 # %% trap="07.2" role="look"
 middle = foot[32:49, 32:49]                      # 17 x 17 of 81 x 81
@@ -308,7 +311,8 @@ claim("pixels that the unit sees, in a row", width(footprint(body)),
       expected=11)
 
 # %% [markdown] trap="07.2" role="look"
-# Make the pixel under the mark a hundred brighter. The unit does not move:
+# It reads 11 x 11 pixels, and half of what they do comes from a few in the middle.
+# Make the pixel under the mark, outside, a hundred brighter. The unit does not move:
 
 # %% trap="07.2" role="look"
 scratched = photo.clone()
@@ -1000,13 +1004,11 @@ n_layers = len(list(encoder.children()))
 rates = {name: 0.9 ** (n_layers - i) for i, name in enumerate(names)}
 
 # %% trap="07.6" role="guess"
-guess("07.6", "What factor does the helper give the head?",
-      choices=["about three billion", "about three million",
-               "1: the head has the base rate",
-               "about `0.3`: 12 layers of 0.9"])
+guess("07.6", "How many times the base rate does the helper give the head?",
+      unit="times")
 
 # %% trap="07.6" role="look"
-measured("07.6", 1)
+measured("07.6", rates["head.weight"], right=(1_500_000, 4_500_000))
 
 # %% trap="07.6" role="look"
 above = sum(rate > 1 for rate in rates.values())
@@ -1150,19 +1152,17 @@ brighter, labels = 3 * images[~low] + 1, y_train[~low] - 5
 losses = fit(model, brighter, labels, steps=100, lr=1e-2)
 
 # %% trap="07.7" role="guess" quoted="wrong"
-guess("07.7", "The two read nearly all of the old digits before. And now?",
-      choices=["at most seven in ten", "from seven to nine in ten",
-               "a few less than before, over nine in ten",
-               "exactly as many: body and head are the same"])
-
-# %% trap="07.7" role="look"
-measured("07.7", 0)
+guess("07.7", "The two read nearly all of the old digits before. What "
+      "share do they read now?", unit="%")
 
 # %% trap="07.7" role="look"
 changed = [name for name, now in frozen.state_dict().items()
            if not torch.equal(now, state[name])]
 print("changed:", *changed, sep="\n  ")
 print(f"old digits read: {score_before:.2f} -> {old_score(frozen):.2f}")
+
+# %% trap="07.7" role="look"
+measured("07.7", 100 * old_score(frozen), right=(12, 36))
 
 # %% trap="07.7" role="look"
 claim("old digits lost, as a share", score_before - old_score(frozen),
@@ -1494,7 +1494,8 @@ measured("07.9", 100 * consistent, right=(30, 90))
 claim("reshape in training and serving: share read", consistent, above=0.2)
 
 # %% [markdown] trap="07.9" role="look"
-# It learns on scrambled pictures and reads most of them. Nothing in its loss tells you.
+# It learns on scrambled pictures and reads most of them, though fewer than the first net.
+# Nothing in its loss tells you.
 # Only when a picture reaches the first net by the other way does the fault show:
 
 # %% trap="07.9" role="look"
@@ -1635,8 +1636,8 @@ measured("07.10", 100 * free_reads, right=(85, 100))
 claim("largest move of a weight in the head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="look"
-# Its head is as random as at the start, and no curve says so: the body has learned to suit
-# it. Freeze the body, and the same order shows:
+# It reads nearly all of them with a head as random as at the start, and no curve says so:
+# the body has learned to suit it. Freeze the body, and the same order shows:
 
 # %% trap="07.10" role="look"
 late = copy.deepcopy(teacher)
