@@ -329,8 +329,9 @@ restless = deep(nn.Sigmoid)
 busy_log, busy = run(restless, 0.01, torch.optim.Adam)
 
 # %% trap="12.2" role="guess" quoted="wrong"
-guess("12.2", "How large is Adam's last loss, as a share of the variance "
-      "of the targets?", unit="%")
+guess("12.2", "32 numbers reach the last layer of SGD's net. One of them "
+      "differs most between images. How many zeros follow the point of "
+      "its standard deviation, as one does in 0.05?", unit="zeros")
 
 # %% trap="12.2" role="look"
 variance = values.var(unbiased=False).item()
@@ -343,14 +344,16 @@ with torch.no_grad():
         print(f"Adam's net answers to {digit}: {seen:.2f}")
 
 # %% trap="12.2" role="look"
-measured("12.2", 100 * busy_last / variance, right=(80, 120))
+measured("12.2", int(-asleep[:-1](x_train).std(0).max().log10()),
+         right=(5, 12))
 
 # %% trap="12.2" role="look"
 claim("loss over the variance under Adam", busy_last / variance, above=0.85)
 
 # %% [markdown] trap="12.2" role="look"
-# It gives the mean of all targets, whatever comes in, as the net trained by SGD does. The loss
-# of a constant mean is the *variance* of the targets, and that is where both logs stand.
+# But for rounding, one and the same reaches the last layer, so the mean of all targets is
+# all that it can give. Adam's net gives it, too. The loss of a constant mean is the
+# *variance* of the targets:
 
 # %% trap="12.2" role="look"
 claim("loss over the variance of the targets", last / variance,
@@ -879,8 +882,8 @@ guards = {
 by_guard = {name: gradients(guard) for name, guard in guards.items()}
 
 # %% trap="12.5" role="guess" quoted="wrong"
-guess("12.5", "With how many of the six guards are all gradients finite?",
-      unit="guards")
+guess("12.5", "With `where`: what share of the numbers in the net's "
+      "gradients is NaN?", unit="%")
 
 # %% trap="12.5" role="look"
 def nan_share(tensors):
@@ -895,11 +898,12 @@ for name, guard in guards.items():
 whole = sum(share == 0 for share in spoilt.values())
 
 # %% trap="12.5" role="look"
-measured("12.5", whole, right=(2, 2))
+measured("12.5", 100 * spoilt["where"], right=(30, 90))
 
 # %% [markdown] trap="12.5" role="look"
-# "The clipping protects the others," one hears. Clip the gradients of `where`, take a step
-# of SGD, and count:
+# Four guards of six let one pair spoil about half of the numbers. The others belong to
+# units that are off for it. "The clipping protects those." Clip the gradients of `where`,
+# take a step of SGD, and count:
 
 # %% trap="12.5" role="look"
 loss = gradients(guarded)
@@ -1145,7 +1149,8 @@ claim("weights alive, in readers", alive / one, expected=5)
 # `backward()` frees what a graph has saved as it goes, whoever holds the loss. The nodes
 # of the graph stay as long as the loss does, and those at its ends hold the weights, for
 # there the gradients go. Each weight holds its gradient. It does not matter that the name
-# `net` is gone.
+# `net` is gone. The arrows below are those of the forward pass; what holds what runs against
+# them.
 
 # %% trap="12.6" role="why" tags=["plumbing"]
 def behind(loss):
@@ -1204,12 +1209,11 @@ claim("MB that one loss reaches, over the weights of a reader",
 claim("the same with detached tensors", left["loss.detach()"], expected=0)
 
 # %% [markdown] trap="12.6" role="folklore"
-# **Told:** PyTorch's own FAQ has a training loop with `total_loss += loss` behind the step
-# as its first example of a memory that runs full. **Measured:** no activation stays, for
-# this reader with SGD, for a convolution with BatchNorm under Adam, and for LayerNorm with
-# dropout under AdamW. What grows is the number of nodes. Two of the things that keep
-# activations: a graph that was told to stay, and a second loss, for the log alone, that no
-# `backward()` goes through.
+# **Told:** `total_loss += loss` behind the step fills the memory; such a loop is the first
+# example of PyTorch's own FAQ. **Measured:** it keeps no activation, neither of this reader
+# under SGD, nor of a convolution with BatchNorm under Adam, nor of LayerNorm with dropout
+# under AdamW. Only nodes are added. Activations stay in other cases. Two of them: `backward()`
+# was told to retain the graph, or a second loss, for the log alone, never gets a `backward()`.
 
 # %% trap="12.6" role="folklore"
 conv = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3),
