@@ -351,9 +351,9 @@ measured("12.2", int(-asleep[:-1](x_train).std(0).max().log10()),
 claim("loss over the variance under Adam", busy_last / variance, above=0.85)
 
 # %% [markdown] trap="12.2" role="look"
-# But for rounding, one and the same reaches the last layer, so the mean of all targets is
-# all that it can give. Adam's net gives it, too. The loss of a constant mean is the
-# *variance* of the targets:
+# Whatever the image, the last layer gets the same numbers, but for rounding. So the mean of
+# all targets is all that it can give, and Adam's net gives it, too. The loss of a constant
+# mean is the *variance* of the targets:
 
 # %% trap="12.2" role="look"
 claim("loss over the variance of the targets", last / variance,
@@ -902,8 +902,8 @@ measured("12.5", 100 * spoilt["where"], right=(30, 90))
 
 # %% [markdown] trap="12.5" role="look"
 # Four guards of six let one pair spoil about half of the numbers. The others belong to
-# units that are off for it. "The clipping protects those." Clip the gradients of `where`,
-# take a step of SGD, and count:
+# units that are off for it. "The clipping protects those," one hears. Clip the gradients
+# of `where`, take a step of SGD, and count:
 
 # %% trap="12.5" role="look"
 loss = gradients(guarded)
