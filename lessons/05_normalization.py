@@ -428,8 +428,8 @@ by_net = {"post-norm, fresh": differs(fresh),
           "post-norm, 20 steps": differs(early)}
 
 # %% trap="05.2" role="guess" quoted="wrong"
-guess("05.2", "After 20 steps: which share of the last stream differs "
-      "between the test images?",
+guess("05.2", "After 20 steps the test images go through the net. Of what "
+      "the last layer gives out, which share depends on the image?",
       choices=["below `0.001`", "about `0.01`", "over `0.1`"])
 
 # %% trap="05.2" role="look"
