@@ -1826,11 +1826,11 @@ worth = nats(outlier, Blind()) - full             # what keys are good for
 lost = nats(outlier, FourBits(tensor)) - full
 
 # %% trap="13.7" role="guess"
-guess("13.7", "Without keys, attention could only take the mean of what "
-      "was, and the loss would be higher. How much of that rise do the "
-      "4 bits cost, with the two large channels?",
-      choices=["more than half of it, or all", "about a third of it",
-               "about a tenth of it", "a hundredth, as without them"])
+guess("13.7", "With all keys set to zero the loss rises. With 4 bits and "
+      "the two large channels it rises, too. How large is the second "
+      "rise, beside the first?",
+      choices=["over half of it", "about a third", "about a tenth",
+               "about a hundredth"])
 
 # %% trap="13.7" role="look"
 percent = 100 * lost / worth

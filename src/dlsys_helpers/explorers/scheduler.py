@@ -177,5 +177,5 @@ def scheduler(rule, pause, room):
     return {"lanes": shown, "gaps": gaps, "rate": [round(facts["rate"], 1)]}, (
         f"{rule[0].upper()}{rule[1:]}, an arrival each {pause:g} s, room for {room:,} tokens: 99 % "
         f"of the waits between two tokens take {gaps[0]:.3f} s or less, the worst {gaps[1]:.2f} s; "
-        f"99 % have their first token after {gaps[2]:.2f} s. {facts['rate']:.0f} tokens a second, "
-        f"{facts['thrown']} requests thrown out.")
+        f"99 % wait {gaps[2]:.2f} s or less for their first token. {facts['rate']:.0f} tokens a "
+        f"second, {facts['thrown']} requests thrown out.")
