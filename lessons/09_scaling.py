@@ -700,6 +700,8 @@ claim("bytes a weight in bfloat16 with masters",
 # The usual sum of `84` GB forgets the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as
 # 4 + 4 + 8. Under `autocast` nothing changes either, as weights, gradients and moments
 # are in `float32`. Only with all in `bfloat16` is it half, and then small steps are lost.
+# What mixed precision can halve are the activations, and for 64 rows it keeps more of them,
+# not fewer (*More* counts).
 
 # %% [markdown] trap="09.9" role="repair"
 # What does not fit can be split. With several GPUs each may keep a part of the moments
