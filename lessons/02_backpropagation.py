@@ -495,7 +495,8 @@ plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
 # `.data` shares its memory with `y`. Sigmoid had kept its *result* for the backward
 # pass, and you overwrote it. Autograd counts a tensor's edits to notice such things, and
 # `.data` bypasses the count. `detach()` shares the memory too, but also the count: an
-# edit through torch makes `backward` raise. For a copy that you may edit, add `clone()`.
+# edit through torch makes `backward` raise, as *More* shows. For a copy that you may edit, add
+# `clone()`.
 
 # %% trap="02.3" role="why"
 measured("02.3", 0)
