@@ -3,9 +3,10 @@
     .venv/bin/python -m benchmarks.watch_corpus [NAME ...]
 
 The programs lie in `tests/watch/corpus`. A faulty one names its source and the traps that count
-as right; `# fault` marks its lines. Each runs in a process of its own, once alone and once under
-the watch with its hints, and has to compute the same. The record is watch_corpus.json;
-`benchmarks.watch_tools` adds what other tools say of the same programs.
+as right; `# fault` marks its lines. A few were rebuilt by whoever wrote the rules for them: their
+first line says "(with its rule)", and the page counts them apart. Each runs in a process of its
+own, once alone and once under the watch with its hints, and has to compute the same. The record is
+watch_corpus.json; `benchmarks.watch_tools` adds what other tools say of the same programs.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ def head(path: Path) -> tuple[str, list[str]]:
     """Where a faulty program comes from, and the traps that are right for it."""
     found = HEAD.match(path.read_text("utf-8"))
     return found["source"], found["traps"].split(", ")
+
+
+def is_own(name: str) -> bool:
+    """Whether a program was rebuilt together with a rule, by its name in the record."""
+    return "(with its rule)" in (CORPUS / f"{name}.py").read_text("utf-8").partition("\n")[0]
 
 
 def marked(path: Path) -> set[int]:

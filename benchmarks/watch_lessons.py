@@ -38,6 +38,8 @@ ON_PURPOSE: dict[tuple[str, str], str] = {
     ("10-concept-7", "nothing-loaded"): "the helper through which 10.5's broken load runs",
     ("12-6-folklore-1", "sum-keeps-graphs"): "a running sum of losses, to count what it holds",
     ("12-11-repair-2", "smoothing-over-inf"): "smoothing over masked classes, with a guard",
+    ("15-4-more-1", "weight-by-itself"): "a softmax over the one chosen, to compare its gradient",
+    ("15-6-more-1", "checkpoint-redraws"): "the flag set to False, to compare the gradients",
     ("15-8-look-1", "no-causal-mask"): "a loss whose bytes are counted; nothing is trained on it",
 }
 

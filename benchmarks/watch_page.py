@@ -47,15 +47,22 @@ def costs() -> str:
         ("start-up, beyond torch", "", f"{record['start_up_s']:.2f} s", "")])
 
 
+def foreign(rows: dict[str, dict]) -> dict[str, dict]:
+    """The programs by somebody who had not read the rules."""
+    return {name: row for name, row in rows.items() if not watch_corpus.is_own(name)}
+
+
 def stems(rows: dict[str, dict], verdict: str) -> list[str]:
     return [name.partition("/")[2] for name, row in rows.items() if row.get("verdict") == verdict]
 
 
 def recall() -> str:
     """What the watch says of the corpus, from the record, as Markdown."""
-    rows = watch_corpus.read()["programs"]
+    every = watch_corpus.read()["programs"]
+    rows, own = foreign(every), {name: every[name] for name in every if watch_corpus.is_own(name)}
     counts, faulty = watch_corpus.counts(rows), sum("verdict" in row for row in rows.values())
-    healthy = counts["healthy"]
+    healthy, beside = counts["healthy"], watch_corpus.counts(own)
+    rebuilt = sum("verdict" in row for row in own.values())
     told = [("found by a sound rule, with the right trap",
              f"{counts[watch_corpus.FOUND]} of {faulty}", ""),
             ("found by a hint alone", f"{counts[watch_corpus.HINT]} of {faulty}",
@@ -67,14 +74,21 @@ def recall() -> str:
             ("healthy programs with a false alarm", f"{counts['false alarm']} of {healthy}", ""),
             ("healthy programs with a false hint", f"{counts['false hint']} of {healthy}", ""),
             ("programs that computed something else",
-             f"{sum(not row['same'] for row in rows.values())} of {len(rows)}", "")]
+             f"{sum(not row['same'] for row in rows.values())} of {len(rows)}", ""),
+            ("rebuilt together with their rules: found",
+             f"{beside[watch_corpus.FOUND]} of {rebuilt}", ""),
+            ("the same, missed", f"{beside[watch_corpus.MISSED]} of {rebuilt}",
+             code(stems(own, watch_corpus.MISSED))),
+            ("healthy and written together with rules, with a false alarm or hint",
+             f"{beside['false alarm'] + beside['false hint']} of {beside['healthy']}", "")]
     return markdown(("", "programs", "which"), told)
 
 
 def others() -> str:
     """Other tools on the same corpus, from the record, as Markdown."""
     record = watch_corpus.read()
-    rows, counts = record["programs"], watch_corpus.counts(record["programs"])
+    rows = foreign(record["programs"])
+    counts = watch_corpus.counts(rows)
     faulty = sum("verdict" in row for row in rows.values())
     right = {name.partition("/")[2] for name, row in rows.items()
              if row.get("verdict") in (watch_corpus.FOUND, watch_corpus.HINT)}

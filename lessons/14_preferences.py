@@ -874,7 +874,7 @@ print(f"probability of the winner: {at_first:.2f}, then {at_last:.2f}; "
       f"the round moved the policy by {kl(start, way[-1]):.2f} nats")
 
 # %% trap="14.4" role="look"
-measured("14.4", 100 * at_last, right=(38, 100))
+measured("14.4", 100 * at_last, right=(32, 96))
 
 # %% trap="14.4" role="look"
 claim("KL that one round moves the policy, nats", kl(start, way[-1]),

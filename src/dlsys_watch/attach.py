@@ -12,6 +12,7 @@ from threading import get_ident
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad, prune
@@ -102,46 +103,47 @@ def telling(watch, teller):
     return make
 
 
-def telling_attention(watch):
-    """The same for attention, which is a builtin.
+def telling_builtin(watch, name: str, teller):
+    """The same for a builtin, attention and logsigmoid.
 
     Tensors and modes that take over torch's functions are told the builtin, and compare it with
     what stands in torch.nn.functional: for them the builtin stands there.
     """
     compiling, overridden, functional = is_compiling, torch.overrides.has_torch_function, F
-    teller = tell.attention
 
     def make(real):
-        def attention(*args, **kwargs):
+        def function(*args, **kwargs):
             if not compiling() and watch.asks():
                 watch.tell(teller, args, kwargs)
             if not compiling() and overridden((*args, *kwargs.values())):
-                stood = functional.scaled_dot_product_attention
-                functional.scaled_dot_product_attention = real
+                stood = getattr(functional, name)
+                setattr(functional, name, real)
                 try:
                     return real(*args, **kwargs)
                 finally:
-                    functional.scaled_dot_product_attention = stood
+                    setattr(functional, name, stood)
             return real(*args, **kwargs)
-        return attention
+        return function
     return make
 
 
 def functions(watch, replace) -> None:
-    """Losses, dropout and attention of torch.nn.functional."""
+    """Losses, dropout, attention and logsigmoid of torch.nn.functional."""
     for name in tell.LOSSES:
         teller = functools.partial(tell.loss, name)
         replace(F, name, telling(watch, teller), scripted=True)
     for name in tell.DROPOUTS:
         teller = functools.partial(tell.dropout, name)
         replace(F, name, telling(watch, teller), scripted=True)
-    builtin = torch.jit._builtins._find_builtin(F.scaled_dot_product_attention)
-    replace(F, "scaled_dot_product_attention", telling_attention(watch), scripted=True)
-    torch.jit._builtins._register_builtin(F.scaled_dot_product_attention, builtin)
+    for name, teller in (("scaled_dot_product_attention", tell.attention),
+                         ("logsigmoid", tell.logsigmoid)):
+        builtin = torch.jit._builtins._find_builtin(getattr(F, name))
+        replace(F, name, telling_builtin(watch, name, teller), scripted=True)
+        torch.jit._builtins._register_builtin(getattr(F, name), builtin)
 
 
 def gradients(watch, replace) -> None:
-    """Backward passes, clipping, pruning, and the scaler of mixed precision."""
+    """Backward passes, checkpoints, clipping, pruning, and the scaler of mixed precision."""
     def make(real):
         def backward(*args, **kwargs):
             if watch.asks():
@@ -164,6 +166,17 @@ def gradients(watch, replace) -> None:
             return clip
         return make
 
+    def make_checkpoint(real):
+        def checkpoint(function=None, *args, **kwargs):
+            if function is None or not torch.is_grad_enabled() or is_compiling() or (
+                    not watch.asks()):
+                return real(function, *args, **kwargs)
+            watch.emit("checkpoint", function, kwargs)
+            answer = real(function, *args, **kwargs)
+            watch.emit("checkpoint_done", function, kwargs)
+            return answer
+        return checkpoint
+
     def make_scale(real):
         def scale(self, outputs):
             scaled = real(self, outputs)
@@ -177,6 +190,7 @@ def gradients(watch, replace) -> None:
         replace(clip_grad, name, clipping(kind))
         replace(nn.utils, name, clipping(kind))
     replace(prune, "remove", after(watch, "pruned"))
+    replace(torch.utils.checkpoint, "checkpoint", make_checkpoint)
     scaler = torch.amp.GradScaler
     replace(scaler, "scale", make_scale)
     replace(scaler, "unscale_", before(watch, "unscale"))

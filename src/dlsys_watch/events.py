@@ -6,11 +6,13 @@
     loss(Loss)                            a loss function of torch.nn.functional
     dropout(name, told)                   F.dropout and its kin; told: `training` was given
     attention(Attention)                  F.scaled_dot_product_attention
+    logsigmoid(values, grad)              F.logsigmoid
+    checkpoint(function, options), checkpoint_done(function, options)
     softmax(values, answer, dim)          a sigmoid, too, without dim; this and all that follow
                                           to `compare` only while a model is looked at
     fill(tensor, mask, value)             masked_fill
     view(before, after)                   view and reshape
-    arithmetic(sign, left, right, answer) + - and * of two tensors
+    arithmetic(sign, left, right, answer) + - * and / of two tensors
     detach(tensor)
     choose(tensor)                        argmax, max, topk: a decision is read
     compare(tensor, threshold)            > and >= with a number; round, as with 0.5

@@ -39,6 +39,11 @@ def attention(watch, query, key, value, attn_mask=None, dropout_p=0.0, is_causal
         watch.emit("attention", events.Attention(query, key, attn_mask, dropout_p, is_causal))
 
 
+def logsigmoid(watch, input) -> None:
+    if events.plain(input):
+        watch.emit("logsigmoid", input, torch.is_grad_enabled() and input.requires_grad)
+
+
 def roots(tensors) -> tuple:
     return (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
 

@@ -19,9 +19,11 @@ METHODS = {"view": "view", "reshape": "view", "detach": "detach", "masked_fill":
            "topk": "choose", "sigmoid": "softmax", "round": "round",
            "__gt__": "compare", "__ge__": "compare", "gt": "compare",
            "ge": "compare", "__add__": "+", "__iadd__": "+", "__radd__": "+", "add": "+",
-           "__sub__": "-", "sub": "-", "__mul__": "*", "__rmul__": "*", "mul": "*"}
+           "__sub__": "-", "sub": "-", "__mul__": "*", "__rmul__": "*", "mul": "*",
+           "__truediv__": "/", "__itruediv__": "/", "div": "/", "div_": "/"}
 FUNCTIONS = ("reshape", "softmax", "sigmoid", "round",
-             "argmax", "max", "topk", "add", "sub", "mul", "gt", "ge")
+             "argmax", "max", "topk", "add", "sub", "mul", "div", "gt",
+             "ge")
 
 
 class TensorCalls:

@@ -21,6 +21,7 @@ FAULTS = sorted((Path(__file__).parent / "faults").glob("*.py"))
 SHARED = {"softmax_before_log_softmax": "softmax_twice",  # two faults, one rule
           "no_causal_mask_time_first": "no_causal_mask",
           "weights_not_a_number": "loss_not_a_number",
+          "checkpoint_redraws_by_itself": "checkpoint_redraws",
           "pruned_copy_regrows": "pruned_regrows",
           "steps_on_validation": "steps_in_eval_mode"}
 LINE = re.compile(r"^(?P<indent>\s*).*# repaired: (?P<code>.*)$")
