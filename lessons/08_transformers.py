@@ -181,8 +181,11 @@ open_lm = LM(VOCAB, T)
 _ = train(open_lm, dice_loss(), steps=200)       # its losses, not shown
 
 # %% trap="08.1" role="guess"
-guess("08.1", "In training it pays 0.36 nats a token. How many does it pay "
-      "for the next token of a new row, on average?", unit="nats")
+guess("08.1", "In training it pays 0.36 nats a token. What does it pay for "
+      "the next token of a new row?",
+      choices=["more than `4`",
+               "about `2.77`: it has overfitted, and only guesses",
+               "about `0.36`, as in training"])
 
 # %% trap="08.1" role="look" tags=["plumbing"]
 @torch.no_grad()
@@ -200,7 +203,7 @@ by_place, prefix = paid(open_lm)
 print(f"as in training {by_place.mean():.2f}, prefixes {prefix.mean():.1f}")
 
 # %% trap="08.1" role="look"
-measured("08.1", prefix.mean(), right=(3.5, 9))
+measured("08.1", 0)
 
 # %% trap="08.1" role="look"
 claim("nats paid for the next token of a prefix", prefix.mean(), above=3.5)
@@ -483,9 +486,8 @@ with torch.no_grad():
 shift = ((new - old).square().mean() / old.square().mean()).sqrt()
 
 # %% trap="08.2" role="guess" quoted="wrong"
-guess("08.2", "`old` and `new` are the results of the five tokens. How "
-      "large is `new - old`, root mean square, in percent of `old`?",
-      unit="%")
+guess("08.2", "How far do the results of the five tokens move, root mean "
+      "square, as a share of their own size?", unit="%")
 
 # %% trap="08.2" role="look"
 on_pads = weights[1, :5, 5:].sum(-1).mean()
