@@ -49,7 +49,8 @@ def src(tmp_path, monkeypatch):
 
 
 def clear():
-    for cached in (fingerprints._file, fingerprints._imported_by, fingerprints.module_fingerprint):
+    for cached in (fingerprints._file, fingerprints.source, fingerprints._imported_by,
+                   fingerprints.module_fingerprint):
         cached.cache_clear()
 
 
