@@ -12,6 +12,11 @@ ID = "99.1"
 ANSWER = "def double(x):\n    return 2 * x\n"
 
 
+def forget():
+    for kept in (proof.fresh, proof.well_told, proof.unchanged, proof.paper, proof._remembering):
+        kept.cache_clear()
+
+
 @pytest.fixture
 def toy(monkeypatch, tmp_path):
     """An exercise with one named wrong answer that passes its proof."""
@@ -28,13 +33,9 @@ def toy(monkeypatch, tmp_path):
     monkeypatch.setitem(checking.REGISTRY, ID, ex)
     monkeypatch.setattr(solutions, "answers", lambda stage: {ID: ("", ANSWER)})
     monkeypatch.setattr(proof, "RECORDS", tmp_path)
-    for kept in (proof.fresh, proof.well_told, proof.unchanged, proof.paper,
-                 proof._remembering):
-        kept.cache_clear()
+    forget()
     yield ex
-    for kept in (proof.fresh, proof.well_told, proof.unchanged, proof.paper,
-                 proof._remembering):
-        kept.cache_clear()
+    forget()
 
 
 def found(seeds=2):
@@ -140,16 +141,24 @@ def test_a_record_rests_on_the_engine_and_the_exercises_file(toy, monkeypatch, m
 
 def test_where_no_text_changed_nothing_is_parsed(toy, monkeypatch, tmp_path):
     proof.write(ID, proof.prove(ID, 1)[0])
-    (tmp_path / proof.AS_WRITTEN).write_text(proof.as_written() + "\n", "utf-8")
+    (tmp_path / proof.AS_WRITTEN).write_text(proof.as_written(tmp_path) + "\n", "utf-8")
     monkeypatch.setattr(proof, "_fingerprint", lambda *_: pytest.fail("parsed"))
     assert proof.well_told(ID)
     assert not proof.fresh("99.2"), "it has no record"
 
 
-def test_a_remark_is_another_text(toy, monkeypatch):
-    before, read = proof.as_written(), fingerprints.source
+def test_an_older_record_is_not_taken_for_the_one_that_was_found_up_to_date(toy, tmp_path):
+    facts = proof.prove(ID, 1)[0]
+    proof.write(ID, facts)
+    (tmp_path / proof.AS_WRITTEN).write_text(proof.as_written(tmp_path) + "\n", "utf-8")
+    proof.write(ID, {**facts, "rests_on": "of yesterday"})
+    assert not proof.fresh(ID)
+
+
+def test_a_remark_is_another_text(toy, monkeypatch, tmp_path):
+    before, read = proof.as_written(tmp_path), fingerprints.source
     monkeypatch.setattr(fingerprints, "source", lambda name: read(name) + "\n# a remark\n")
-    assert proof.as_written() != before
+    assert proof.as_written(tmp_path) != before
 
 
 def test_a_record_does_not_rest_on_comments(toy, monkeypatch):

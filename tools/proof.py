@@ -7,8 +7,9 @@
 A record a stage, tests/records/checks/NN.json, says for each exercise how far it was proven, what
 that rests on, and what its wrong answers are told. It is written after each exercise, so a run that
 was stopped goes on where it was. The tests prove a stale exercise in full. Of a fresh one they try
-a single seed, and most wrong answers only up to their first failure. Where nothing but words of
-messages has changed, only what is told is made anew.
+a single seed, most wrong answers only up to their first failure, one forged part of an outcome, and
+changed sessions on the first exercise of each stage. Where nothing but words of messages has
+changed, only what is told is made anew.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from dlsys_helpers.judging import Exercise, Run, WrongAnswer
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.verdicts import Verdict
 from tools import fingerprints, forging, mutants, solutions
-from tools.forging import replaced
+from tools.forging import parts, replaced
 
 RECORDS = ROOT / "tests" / "records" / "checks"
 AS_WRITTEN = "as_written.txt"  # beside them, see `unchanged`
@@ -187,14 +188,10 @@ def unjudged(id: str, fn: Callable, cases: Sequence[acting.Case]) -> Iterator[st
                     yield f"{case.name}: {name} at {path} is accepted"
 
 
-def leaves(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
+def leaves(value: Any) -> Iterator[tuple[tuple, Any]]:
     """Path and value of all floating-point tensors and floats inside a plain value."""
-    if type(value) is float or (isinstance(value, torch.Tensor) and value.is_floating_point()):
-        yield path, value
-    items = value.items() if isinstance(value, dict) else (
-        enumerate(value) if isinstance(value, list | tuple) else ())
-    for key, item in items:
-        yield from leaves(item, (*path, key))
+    return ((path, part) for path, part in parts(value) if type(part) is float or (
+        isinstance(part, torch.Tensor) and part.is_floating_point()))
 
 
 def spoilt(leaf: Any) -> dict[str, Callable]:
@@ -242,7 +239,7 @@ def unsettled(id: str, names: Collection[str]) -> Iterator[str]:
     """A line for each verdict that changes with these settings: of the worked answer, and of the
     first wrong one.
     """
-    answers = {WORKED: right_answers(id)[WORKED], "a wrong answer": all_wrong(id)[0][0].fn}
+    answers = {WORKED: solutions.worked(id), "a wrong answer": all_wrong(id)[0][0].fn}
     for name, fn in answers.items():
         before = failure(id, fn)
         with acting.standard_session():
@@ -303,11 +300,14 @@ def says_by(id: str) -> str:
     return _fingerprint(id, (*ENGINE, *WORDS), fingerprints.without_prose)
 
 
-def as_written() -> str:
-    """Fingerprint of all texts that any proof rests on, prose and all: quick, as nothing is parsed.
+def as_written(records: Path) -> str:
+    """Fingerprint of all texts that any proof rests on, prose and all, and of the records.
+
+    Quick, as nothing is parsed.
     """
-    checks = [*(fingerprints.SRC / "dlsys_checks").rglob("*.py"), *solutions.BESIDE.rglob("*.py")]
-    texts = [path.read_text("utf-8") for path in sorted(checks)]
+    files = [*(fingerprints.SRC / "dlsys_checks").rglob("*.py"), *solutions.BESIDE.rglob("*.py"),
+             *records.glob("*.json")]
+    texts = [path.read_text("utf-8") for path in sorted(files)]
     texts += [*map(fingerprints.source, (*ENGINE, *WORDS)),
               Path(mutants.__file__).read_text("utf-8"), str(fingerprints.pinned()),
               *(str(solutions.answers(stage)) for stage in solutions.stages())]
@@ -316,9 +316,11 @@ def as_written() -> str:
 
 @cache
 def unchanged(records: Path) -> bool:
-    """Whether no text is another one than when all these records were last found up to date."""
+    """Whether these records and what they rest on are, letter by letter, what they were when all
+    were last found up to date.
+    """
     path = records / AS_WRITTEN
-    return path.exists() and path.read_text("utf-8").strip() == as_written()
+    return path.exists() and path.read_text("utf-8").strip() == as_written(records)
 
 
 def _fingerprint(id: str, engine: Sequence[str], kept: Callable[[str], str]) -> str:
@@ -368,7 +370,7 @@ def retell(id: str) -> tuple[dict[str, Any], list[str]]:
             "told": {} if found else judged(id)}, found
 
 
-def proven(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
+def prove_in_full(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
     """As `prove`; in changed sessions, too, and with forged outcomes, in a process of its own."""
     facts, found = prove(id, seeds)
     found += unsettled(id, SESSIONS)
@@ -384,8 +386,8 @@ def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
         found += [f"{id}, {wrong.name}: {text}"
                   for text in complaints(id, wrong, range(WRONG_SEEDS), named)]
     found += [f"{id}: {text}" for text in open_answers(id)]
-    answer = right_answers(id)[WORKED]
-    found += [f"{id}: {text}" for text in unjudged(id, answer, exercise.arrange(0))]
+    found += [f"{id}: {text}"
+              for text in unjudged(id, solutions.worked(id), exercise.arrange(0))]
     tried = mutants.tried(id, *solutions.answers(id[:2])[id])
     found += [f"{id}, mutant lives: {name}" for name in tried["unexplained"]]
     found += [f"{id}, a reason for a mutant that dies: {name}" for name in tried["not_needed"]]
@@ -425,7 +427,8 @@ def main() -> None:
             if args.right:
                 facts, found = {}, list(refusals(id, range(args.seeds), range(args.seeds)))
             else:
-                facts, found = retell(id) if fresh(id) and not args.what else proven(id, args.seeds)
+                facts, found = (retell(id) if fresh(id) and not args.what
+                                else prove_in_full(id, args.seeds))
         if facts and not found:
             write(id, facts)
         _forget()
@@ -433,7 +436,7 @@ def main() -> None:
               f"{args.seeds} seeds, {time.process_time() - began:.0f} s of CPU", flush=True)
         lines += found
     if not args.right and all(map(well_told, ids)):
-        (RECORDS / AS_WRITTEN).write_text(as_written() + "\n", "utf-8")
+        (RECORDS / AS_WRITTEN).write_text(as_written(RECORDS) + "\n", "utf-8")
     if chosen and not lines and not args.right:
         print("Recorded in tests/records/checks/. Next: make test")
     sys.exit(1 if lines else 0)
