@@ -38,8 +38,7 @@ class Attachment:
 
     def __init__(self, watch):
         self.patches, self.calls = Patches(), TensorCalls(watch)
-        self.builtins = functions(watch, self.patches.replace)
-        for attach in (gradients, optimizers, states, data, ranks):
+        for attach in (functions, gradients, optimizers, states, data, ranks):
             attach(watch, self.patches.replace)
         modules(watch, self.patches.replace, self.calls)
         self.hooks = [register_optimizer_step_pre_hook(before_step(watch)),
@@ -51,8 +50,6 @@ class Attachment:
         for hook in self.hooks:
             hook.remove()
         self.patches.undo()
-        for made in self.builtins:  # scripts know them by id, which a later function may have
-            torch.jit._builtins._get_builtin_table().pop(id(made), None)
 
 
 def modules(watch, replace, calls: TensorCalls) -> None:
@@ -130,12 +127,8 @@ def telling_builtin(watch, name: str, teller):
     return make
 
 
-def functions(watch, replace) -> list:
-    """Losses, dropout, attention and logsigmoid of torch.nn.functional.
-
-    Returns what stands for the builtins among them and is registered as such.
-    """
-    builtins = []
+def functions(watch, replace) -> None:
+    """Losses, dropout, attention and logsigmoid of torch.nn.functional."""
     for name in tell.LOSSES:
         teller = functools.partial(tell.loss, name)
         replace(F, name, telling(watch, teller), scripted=True)
@@ -144,11 +137,7 @@ def functions(watch, replace) -> list:
         replace(F, name, telling(watch, teller), scripted=True)
     for name, teller in (("scaled_dot_product_attention", tell.attention),
                          ("logsigmoid", tell.logsigmoid)):
-        builtin = torch.jit._builtins._find_builtin(getattr(F, name))
         replace(F, name, telling_builtin(watch, name, teller), scripted=True)
-        torch.jit._builtins._register_builtin(getattr(F, name), builtin)
-        builtins.append(getattr(F, name))
-    return builtins
 
 
 def gradients(watch, replace) -> None:

@@ -6,6 +6,8 @@ import builtins
 import functools
 import types
 
+from torch.jit import _builtins as scripts
+
 ABSENT = object()
 
 
@@ -19,7 +21,8 @@ class Patches:
         """Set `owner.name` to `make(what stands there)`, which looks the same from outside.
 
         scripted: torch.jit.script may meet it. It reads the source of what is wrapped, and needs
-        its globals; the wrapper may then use only what it closes over.
+        its globals; the wrapper may then use only what it closes over. A builtin it knows by its
+        id, under which the wrapper is registered as well.
         """
         own = vars(owner).get(name, ABSENT)
         real = getattr(owner, name)
@@ -30,6 +33,8 @@ class Patches:
         functools.update_wrapper(new, real)
         if not hasattr(real, "__code__"):  # a builtin: pickle finds it by its place
             new.__name__, new.__module__, new.__qualname__ = located(owner, name)
+            if scripted:
+                scripts._register_builtin(new, scripts._find_builtin(real))
         setattr(owner, name, new)
         self._done.append((owner, name, own, new))
 
@@ -37,6 +42,7 @@ class Patches:
         """Put back what stood there, except where somebody else has patched since."""
         while self._done:
             owner, name, own, new = self._done.pop()
+            scripts._get_builtin_table().pop(id(new), None)  # a later function may have this id
             if vars(owner).get(name) is not new:
                 continue
             if own is ABSENT:

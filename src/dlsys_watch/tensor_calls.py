@@ -22,8 +22,7 @@ METHODS = {"view": "view", "reshape": "view", "detach": "detach", "masked_fill":
            "__sub__": "-", "sub": "-", "__mul__": "*", "__rmul__": "*", "mul": "*",
            "__truediv__": "/", "__itruediv__": "/", "div": "/", "div_": "/"}
 FUNCTIONS = ("reshape", "softmax", "sigmoid", "round",
-             "argmax", "max", "topk", "add", "sub", "mul", "div", "gt",
-             "ge")
+             "argmax", "max", "topk", "add", "sub", "mul", "div", "gt", "ge")
 
 
 class TensorCalls:
