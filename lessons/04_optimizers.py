@@ -1836,7 +1836,7 @@ claim("distance of the two steps, in lengths of one rank's",
 
 # %% [markdown] trap="04.10" role="why"
 # AdamW's rule runs entry by entry: where a row lies does not matter. Muon's runs over a
-# *matrix*. The gradient of a batch has a few strong directions, and each of them runs
+# *matrix*. The gradient of these digits has a few strong directions, and each of them runs
 # through all rows. Every rank finds them in its quarter and scales that quarter until they
 # have a size of one. Four quarters of one, on top of each other, are $\sqrt{4} = 2$.
 
@@ -1878,9 +1878,24 @@ claim("gathered first: largest difference from one rank", mended,
 # stored as one stack. Orthogonalized together, the one with the loudest gradient takes the
 # step. Cut a stack into its matrices first.
 
-# %% [markdown] trap="04.10" role="more" topics="a smaller rate · a stack of three · what the loss says · sharded tensors of torch"
+# %% [markdown] trap="04.10" role="more" topics="a smaller rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
 # Divided by the root of four, the step has about the right length, and is still far from
-# the right one. And a stack of three in which one gradient is ten times as large:
+# the right one. A matrix of noise has no strong directions, but 256 of similar size. Four
+# ranks find 64 each, so their step is about as long as one rank's. It still points
+# elsewhere:
+
+# %% trap="04.10" role="more"
+noise = torch.randn(256, 256)
+one, four = step_of(muon, noise, 1), step_of(muon, noise, 4)
+
+# %% trap="04.10" role="more"
+claim("noise: length of four ranks' step over one rank's",
+      four.norm() / one.norm(), above=0.85, below=1.1)
+claim("noise: distance of the two steps, in lengths of one rank's",
+      (four - one).norm() / one.norm(), above=0.5)
+
+# %% [markdown] trap="04.10" role="more"
+# And a stack of three in which one gradient is ten times as large:
 
 # %% trap="04.10" role="more"
 stack = torch.randn(192, 64)
