@@ -68,6 +68,8 @@ class Source:
         _label(self)
         self.traps = list(dict.fromkeys(c.metadata.get("trap") for c in self.cells))
         self.traps = [trap for trap in self.traps if trap]
+        self._of_trap = {trap: [c for c in self.cells if c.metadata.get("trap") == trap]
+                         for trap in self.traps}
 
     def refuse(self, cell: NotebookNode | None, what: str, remedy: str) -> NoReturn:
         where = f", cell {cell['id']}" if cell is not None else ""
@@ -87,9 +89,8 @@ class Source:
     def of(self, trap: str | None = None, role: str | None = None,
            kind: str | None = None) -> list[NotebookNode]:
         """The cells of a trap, a role and a kind ("code", "markdown"); None means any."""
-        return [c for c in self.cells
-                if (trap is None or c.metadata.get("trap") == trap)
-                and (role is None or c.metadata.get("role") == role)
+        return [c for c in (self.cells if trap is None else self._of_trap.get(trap, ()))
+                if (role is None or c.metadata.get("role") == role)
                 and (kind is None or c.cell_type == kind)]
 
     def title(self, trap: str) -> str:
