@@ -2,11 +2,14 @@
 
 import os
 import pickle
+import signal
 
 import pytest
 from once import once, shared_folder
 
 os.environ.setdefault("DLSYS_PROGRESS", "off")
+# Tests press Ctrl-C on what they start, and a shell's background job ignores it, its children too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")

@@ -435,9 +435,7 @@ def test_ctrl_c_ends_cleanly_and_leaves_no_process(course):
               "from pathlib import Path;"
               f"catalog.FOLDER = Path({str(catalog.FOLDER)!r}); sys.exit(cli.main(sys.argv[1:]))")
     process = subprocess.Popen([sys.executable, "-c", script, "check", str(path)],
-                               stderr=subprocess.PIPE, text=True,
-                               # As from a terminal: a shell's background job ignores SIGINT.
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+                               stderr=subprocess.PIPE, text=True)
     pid = wait_for_text(course / "my-work/pid", "!")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
