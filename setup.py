@@ -11,10 +11,16 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 FOLDERS = ("exercises", "notebooks")
+# Mends of the exam's faults that pass: tools and tests alone read them.
+LEFT_OUT = {("dlsys_checks.exam", "mends")}
 
 
 class WithCourse(build_py):
     """The modules, then the course's notebooks as data of the package `dlsys`."""
+
+    def find_package_modules(self, package, package_dir):
+        found = super().find_package_modules(package, package_dir)
+        return found if self.editable_mode else [m for m in found if m[:2] not in LEFT_OUT]
 
     def run(self):
         super().run()

@@ -1,7 +1,10 @@
 """What a class is handed: the folder, and what a wheel holds."""
 
 import ast
+import base64
+import hashlib
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -10,16 +13,21 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from dlsys import cli, worksheets
+from dlsys import class_wheel, cli, worksheets
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import SPAN
 
 RECORD = "dlsys_helpers-0.1.0.dist-info/RECORD"
 OWN = ("dlsys_checks/kit.py", "dlsys_checks/s01/e1_f.py", "dlsys_checks/questions/q03.py",
-       "dlsys_helpers/catalog/02.json", "dlsys/course/notebooks/03_losses.ipynb")
+       "dlsys_helpers/recorded/03/head.json", "dlsys/course/notebooks/03_losses.ipynb",
+       "dlsys_helpers/explorers/_find.py", "dlsys_helpers/explorers/explorer.js",
+       "dlsys_model/parts.py")
 OTHERS = ("dlsys_checks/s02/__init__.py", "dlsys_checks/s12/e1_f.py",
-          "dlsys_checks/questions/q10.py", "dlsys/course/exercises/02_backpropagation.ipynb")
+          "dlsys_checks/questions/q10.py", "dlsys/course/exercises/02_backpropagation.ipynb",
+          "dlsys_helpers/recorded/13/cache.json", "dlsys_helpers/explorers/tape.py",
+          "dlsys_model/standins.py", "dlsys_model/recorded/gallery.json",
+          "dlsys/course/notebooks/your_model.ipynb")
 WHEEL = (*OWN, *OTHERS)
 
 
@@ -145,18 +153,70 @@ def test_what_is_asked_wrongly_is_said_before_anything_is_made(arguments, said, 
 
 # ---- the wheel
 
-def test_a_wheel_brings_every_worksheet_and_lesson_without_outputs(tmp_path):
-    subprocess.run([sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", tmp_path],
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder that becomes the course's wheel."""
+    folder = tmp_path_factory.mktemp("built")
+    subprocess.run([sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", folder],
                    cwd=ROOT, capture_output=True, check=True)
+    return folder
+
+
+def test_a_wheel_brings_every_worksheet_and_lesson_without_outputs(built):
     for folder in (paths.EXERCISES, paths.NOTEBOOKS):
         names = {path.name for path in folder.glob("*.ipynb")}
-        brought = tmp_path / "dlsys/course" / folder.name
+        brought = built / "dlsys/course" / folder.name
         assert {path.name for path in brought.iterdir()} == names
         for name in names:
             assert not any(cell.get("outputs") for cell in cells(brought / name))
             facts = json.loads((brought / name).read_text("utf-8"))["metadata"]["dlsys"]
             assert facts.get("rests_on", {}).keys() <= {"code"}
-    assert (tmp_path / "dlsys_helpers/catalog/01.json").exists()
-    assert not list(tmp_path.rglob("solutions"))
-    assert not list(tmp_path.rglob("right_answers"))
-    assert not list(tmp_path.rglob("slides_template"))  # without outputs there are no slides
+    assert (built / "dlsys_helpers/catalog/01.json").exists()
+    assert not list(built.rglob("solutions"))
+    assert not list(built.rglob("right_answers"))
+    assert not list(built.rglob("slides_template"))  # without outputs there are no slides
+    assert not (built / "dlsys_checks/exam/mends.py").exists()  # they pass
+
+
+LIMITS = {False: 720_000, True: 900_000}  # bytes for two stages, without *Your model* and with it
+
+
+@pytest.fixture(scope="module", params=LIMITS)
+def handed_wheel(request, built, tmp_path_factory):
+    """The wheel of a class of stages 1 and 3, and whether *Your model* is in it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(folder / "whole.whl", "w") as wheel:
+        for path in sorted(filter(Path.is_file, built.rglob("*"))):
+            wheel.write(path, path.relative_to(built))
+        wheel.writestr(RECORD, "")
+    class_wheel.write(folder / "whole.whl", folder / "part.whl", {1, 3}, request.param)
+    return folder / "part.whl", request.param
+
+
+def test_a_class_is_handed_a_small_wheel_that_pip_accepts(handed_wheel):
+    """Pip compares each file with the list."""
+    path, model = handed_wheel
+    assert path.stat().st_size < LIMITS[model]
+    with zipfile.ZipFile(path) as wheel:
+        rows = [line.split(",") for line in wheel.read(RECORD).decode().splitlines()]
+        assert [name for name, _, _ in rows] == wheel.namelist()
+        for name, digest, size in rows[:-1]:
+            found = base64.urlsafe_b64encode(hashlib.sha256(wheel.read(name)).digest())
+            assert digest == f"sha256={found.decode().rstrip('=')}"
+            assert int(size) == wheel.getinfo(name).file_size
+
+
+def test_the_wheel_of_a_class_runs_and_says_what_it_lacks(handed_wheel, tmp_path):
+    path, model = handed_wheel
+    with zipfile.ZipFile(path) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    script = ("from dlsys.cli import main; from dlsys_helpers import catalog;"
+              "first, other = catalog.trap('01.1'), catalog.trap('09.2');"
+              "print(len(first.hints), other.fault, other.hints);"
+              "print([main(words.split()) for words in ('start 3', 'parts', 'start model')])")
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, text=True, check=True,
+                          capture_output=True, env={**os.environ, "DLSYS_WORK": str(tmp_path),
+                                                    "PYTHONPATH": str(tmp_path / "installed")})
+    assert f"{len(catalog.trap('01.1').hints)} {catalog.trap('09.2').fault} ()" in done.stdout
+    assert f"[0, 0, {0 if model else 2}]" in done.stdout
+    assert model or "holds what was handed out" in done.stderr

@@ -1,35 +1,65 @@
-"""A class's wheel: the course's, without the checks, questions and notebooks of other stages."""
+"""A class's wheel: the course's, without what belongs to other stages or was not handed out."""
 
+import base64
+import hashlib
+import json
 import re
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
 # Files that belong to one stage. The catalog stays: progress and finder name all traps.
-OF_STAGE = re.compile(
-    r"dlsys_checks/(?:s|questions/q)(\d\d)[./]|dlsys/course/\w+/(\d\d)_\w+\.ipynb$")
+OF_STAGE = re.compile(r"dlsys_checks/(?:s|questions/q)(\d\d)[./]|dlsys_helpers/recorded/(\d\d)/"
+                      r"|dlsys/course/\w+/(\d\d)_\w+\.ipynb$")
+CATALOG = re.compile(r"dlsys_helpers/catalog/(\d\d)\.json$")
+EXPLORER = re.compile(r"dlsys_helpers/explorers/([a-z]\w*)\.py$")
+IMPORTED = re.compile(rb"dlsys_helpers\.explorers\.(\w+)")
+# *Your model*, but for what says which parts there are and whose: `dlsys parts` runs without it.
+MODEL = re.compile(r"dlsys_model/(?!(?:__init__|answers|errors|parts)\.py$)"
+                   r"|dlsys/course/\w+/your_model\.ipynb$")
 RECORD = ".dist-info/RECORD"
 
 
-def write(wheel: Path, target: Path, stages: Collection[int]) -> None:
-    """Copy a wheel to `target`, which must not exist, with the files of these stages only."""
+def write(wheel: Path, target: Path, stages: Collection[int], model: bool = False) -> None:
+    """Copy a wheel to `target`, which must not exist, with the files of these stages only.
+
+    model: with *Your model*, whose stand-ins solve some of the exercises.
+    """
     with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(
             target, "x", zipfile.ZIP_DEFLATED, compresslevel=9) as part:
-        for member in whole.infolist():
-            if belongs(member.filename, stages):
-                held = whole.read(member)
-                if member.filename.endswith(RECORD):
-                    held = _listed(held, stages)
-                part.writestr(member, held, zipfile.ZIP_DEFLATED, 9)
+        members = [m for m in whole.infolist() if belongs(m.filename, stages, model)]
+        used = {name.decode() for m in members if m.filename.endswith(".ipynb")
+                for name in IMPORTED.findall(whole.read(m))}
+        listed = []
+        for member in members:
+            name, held = member.filename, whole.read(member)
+            explorer = EXPLORER.search(name)
+            if explorer and explorer[1] not in used:
+                continue
+            if (found := CATALOG.search(name)) and int(found[1]) not in stages:
+                held = _without_hints(held)
+            listed.append(_row(name, held))
+            if name.endswith(RECORD):
+                listed[-1] = f"{name},,\n"
+                held = "".join(listed).encode()  # a wheel's list is its last file
+            part.writestr(member, held, zipfile.ZIP_DEFLATED, 9)
 
 
-def belongs(name: str, stages: Collection[int]) -> bool:
-    """Whether a file of the wheel, or a line of its list, is for one of these stages or for all."""
+def belongs(name: str, stages: Collection[int], model: bool) -> bool:
+    """Whether a file of the wheel is for one of these stages, for all, or for *Your model*."""
+    if MODEL.search(name):
+        return model
     found = OF_STAGE.search(name)
-    return not found or int(found[1] or found[2]) in stages
+    return not found or int(next(filter(None, found.groups()))) in stages
 
 
-def _listed(record: bytes, stages: Collection[int]) -> bytes:
-    """The wheel's list of files, without those that are left out."""
-    lines = record.decode().splitlines(keepends=True)
-    return "".join(line for line in lines if belongs(line.partition(",")[0], stages)).encode()
+def _without_hints(catalog: bytes) -> bytes:
+    """A stage's traps by name and symptom, as finder and progress show them: half the bytes."""
+    traps = [trap | {"hints": []} for trap in json.loads(catalog)]
+    return (json.dumps(traps, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _row(name: str, held: bytes) -> str:
+    """A file's line in the wheel's list."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(held).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(held)}\n"

@@ -1,7 +1,8 @@
 """`dlsys release 01 03 --due 2027-01-15 --out class`: the folder that a class is handed.
 
 It holds the worksheets, the lessons without outputs, INSTALL.md, and RELEASE.json, which says what
-was given out. No worked answer is in it, and no history. Lessons repair their own small cases, and
+was given out. No worked answer is in it, and no history; *Your model*, whose stand-ins solve some
+exercises, with --model only. Lessons repair their own small cases, and
 some of those lines answer an exercise: they are the lesson.
 """
 
@@ -38,6 +39,8 @@ def add_parser(commands) -> None:
     parser.add_argument("--due", metavar="DATE", help="shown in each worksheet: 2027-01-15")
     parser.add_argument("--wheel", type=Path, metavar="FILE",
                         help="the course's wheel (make wheel), handed out with these stages only")
+    parser.add_argument("--model", action="store_true",
+                        help="leave Your model in the wheel, whose stand-ins solve some exercises")
     parser.set_defaults(run=run)
 
 
@@ -52,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     files = {name: _text(_stamped(book, stamp)) for name, book in books.items()}
     files[HOW_TO] = how_to(stages, stamp, wheel, packages(books.values()))
     files[STAMP] = json.dumps(stamp, indent=1) + "\n"
-    _write(args.out, files, wheel, stamp["stages"])
+    _write(args.out, files, wheel, stamp["stages"], args.model)
     print(f"{args.out}: release {label(stamp)}, {len(files) + bool(wheel)} files.")
     if not wheel:
         print("Without the course's wheel a worksheet cannot check itself. Make one: make wheel; "
@@ -193,14 +196,15 @@ def how_to(stages: list[Stage], stamp: dict, wheel: Path | None, needed: str) ->
 
 # ---- files
 
-def _write(out: Path, files: dict[str, str], wheel: Path | None, stages: list[int]) -> None:
+def _write(out: Path, files: dict[str, str], wheel: Path | None, stages: list[int],
+           model: bool) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             with open(out / name, "x", encoding="utf-8") as file:
                 file.write(text)
         if wheel:
-            class_wheel.write(wheel, out / wheel.name, stages)
+            class_wheel.write(wheel, out / wheel.name, stages, model)
     except OSError as error:
         raise ReleaseError(f"{out}: cannot be written ({error.strerror}). It may hold a part; "
                            "delete that and give the command again.") from None

@@ -133,6 +133,9 @@ def _grade(args: argparse.Namespace) -> int:
 
     before = kept_gradebooks.again(args) if args.resume else ""
     rules = options.scoring(args)  # a file that cannot be read is known before the work
+    if args.model and not importlib.util.find_spec("dlsys_model.rehearsal"):
+        raise cohort.RunError("--model: this class's wheel was handed out without Your model. "
+                              "Install the course's wheel, or one of dlsys release --model.")
     found = submissions.find(args.paths, args.out, args.model)
     if not found.submissions:
         raise cohort.RunError("no notebook found. Give a notebook, a folder or a zip.")
