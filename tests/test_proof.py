@@ -3,17 +3,19 @@
 import json
 
 import pytest
+import torch
 
 from dlsys_helpers import acting, checking, judging
 from dlsys_helpers.expect import expect_close
-from tools import fingerprints, proof, solutions
+from tools import fingerprints, probes, proof, solutions
 
 ID = "99.1"
 ANSWER = "def double(x):\n    return 2 * x\n"
 
 
 def forget():
-    for kept in (proof.fresh, proof.well_told, proof.unchanged, proof.paper, proof._remembering):
+    for kept in (proof.fresh, proof.well_told, proof.unchanged, proof.paper, proof._remembering,
+                 probes.derived):
         kept.cache_clear()
 
 
@@ -199,6 +201,25 @@ def test_a_probe_must_fail_and_names_nobody(toy):
     assert any("right after all: seed 0: is not wrong" in line for line in found())
     verdict = toy.judge(toy.arrange(0), toy.outcomes(lambda x: 5 * x, toy.arrange(0)))
     assert (verdict.status, verdict.misconception) == ("wrong", "")
+
+
+def test_probes_are_derived_where_nothing_registered_breaks_a_promise_alone(toy):
+    """An example whose case has a promise, and inputs that are to be left alone."""
+    toy.cases(lambda g: [("three", {"x": torch.tensor([3.0])}),
+                         ("the example", {"x": torch.tensor([2.0])})])
+    toy.promise("example", "Example: 2 gives 4.", cases=("the example",))
+    toy.promise("left alone", "x stays.", says=("inputs after the call",))
+    derived = {probe.breaks[0]: probe.fn for probe in probes.derived(ID)}
+    assert [derived["example"](torch.tensor([x])).item() for x in (2.0, 3.0)] == [5, 6]
+    given = torch.tensor([3.0])
+    assert (derived["left alone"](given).item(), given.item()) == (6, 4)
+    assert [one.breaks for one, _ in proof.all_wrong(ID)] == [
+        ("twice",), ("example",), ("left alone",)]
+    assert [line for one, named in proof.all_wrong(ID)[1:]
+            for line in proof.complaints(ID, one, range(2), named)] == []
+    probes.derived.cache_clear()
+    toy.probe("looked up", lambda x: 2 * x + (x == 2), breaks="example")
+    assert len(proof.all_wrong(ID)) == 3
 
 
 def test_what_is_right_in_a_check_is_no_answer(monkeypatch):

@@ -42,6 +42,13 @@ def with_trap(lesson: str, trap: str) -> str:
     return f"{lesson[:end].rstrip()}\n\n{trap}\n{lesson[end:]}".rstrip() + "\n"
 
 
+def with_ask(questions: str) -> str:
+    """The text of a file of questions that imports `ask`, of which the new ones are rows."""
+    line = re.search(r"^from dlsys_checks\.questions import (.+)$", questions, re.M)
+    names = sorted({"ask", *line[1].split(", ")})
+    return questions[:line.start(1)] + ", ".join(names) + questions[line.end(1):]
+
+
 def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
     """Put a trap's cells into its lesson and a question into its stage's, and write its check.
 
@@ -65,7 +72,7 @@ def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
     made = {lesson: with_trap(text, filled("trap.txt", **facts)),
             check: filled("check.txt", **facts),
             beside: filled("right_answers.txt", **facts),
-            questions: f"{questions.read_text('utf-8').rstrip()}\n\n\n"
+            questions: f"{with_ask(questions.read_text('utf-8')).rstrip()}\n\n\n"
                        f"{filled('question.txt', **facts)}"}
     for path, content in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)  # of a stage's first trap

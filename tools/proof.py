@@ -36,7 +36,7 @@ from dlsys_helpers import acting, checking
 from dlsys_helpers.judging import Exercise, Run, WrongAnswer
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.verdicts import Verdict
-from tools import fingerprints, forging, mutants, solutions
+from tools import fingerprints, forging, mutants, probes, solutions
 from tools.forging import parts, replaced
 
 RECORDS = ROOT / "tests" / "records" / "checks"
@@ -74,10 +74,10 @@ def refusals(id: str, seeds: Sequence[int], others: Sequence[int]) -> Iterator[s
 # ---- wrong answers
 
 def all_wrong(id: str) -> list[tuple[WrongAnswer, bool]]:
-    """The registered wrong answers, and whether each is a name for somebody's mistake."""
+    """The wrong answers, registered and derived, and whether each names somebody's mistake."""
     exercise = solutions.beside(id)
     return [(wrong, True) for wrong in exercise.wrong_answers] + [
-        (probe, False) for probe in exercise.probes]
+        (probe, False) for probe in (*exercise.probes, *probes.derived(id))]
 
 
 def complaints(id: str, wrong: WrongAnswer, seeds: Iterable[int],
@@ -155,7 +155,7 @@ def _remembering(id: str) -> Exercise:
 
 def _forget() -> None:
     """Let go of what one exercise's wrong answers did: several hundred outcomes."""
-    for kept in (paper, _remembering):
+    for kept in (paper, _remembering, probes.derived):
         kept.cache_clear()
 
 

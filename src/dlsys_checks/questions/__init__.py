@@ -1,7 +1,8 @@
 """Questions for review: one file a stage, one short function a question.
 
 A function registered with `asks("03.1")` draws its constants from a `random.Random` and returns a
-Question whose answer it computes. Nothing here imports torch; the files of the stages do.
+Question whose answer it computes; where a formula is enough, `ask` takes it as a row. Nothing here
+imports torch; the files of the stages do.
 """
 
 import importlib
@@ -9,7 +10,7 @@ import importlib.util
 import math
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dlsys_helpers.errors import UserError
@@ -87,6 +88,26 @@ def asks(trap: str):
         _GENERATORS.setdefault(trap, []).append(draw)
         return draw
     return keep
+
+
+def ask(trap: str, text: str, drawn: Mapping[str, Sequence], answer, why: str, *beliefs,
+        within: float = 0.02) -> None:
+    """Register a question for a number as a row; {a} in its text stands for the `a` that is drawn.
+
+        ask("03.1", "What is {a} times {b}?", {"a": (2, 3), "b": range(4, 9)},
+            lambda a, b: a * b, "It is their product.", lambda a, b: a + b, within=0)
+
+    drawn: the values of which one is taken, by name. answer and beliefs: numbers, or functions of
+    all that is drawn. within: the share by which an answer may be off; 0 for a whole number.
+    """
+    def draw(rng: random.Random) -> Question:
+        facts = {name: rng.choice(values) for name, values in drawn.items()}
+        given, right, *wrong = (one(**facts) if callable(one) else one
+                                for one in (text.format(**facts), answer, *beliefs))
+        return number(given, right, why, *wrong, within=within) if within else (
+            whole(given, right, why, *wrong))
+    draw.__name__ = text  # as a test names what it is not content with
+    asks(trap)(draw)
 
 
 def number(text: str, answer, why: str, *beliefs, within: float = 0.02) -> Question:
