@@ -92,18 +92,26 @@ def asks(trap: str):
 
 def ask(trap: str, text: str, drawn: Mapping[str, Sequence], answer, why: str, *beliefs,
         within: float = 0.02) -> None:
-    """Register a question for a number as a row; {a} in its text stands for the `a` that is drawn.
+    """Register a question as a row; {a} in question and answers is the `a` that is drawn.
 
         ask("03.1", "What is {a} times {b}?", {"a": (2, 3), "b": range(4, 9)},
             lambda a, b: a * b, "It is their product.", lambda a, b: a + b, within=0)
 
     drawn: the values of which one is taken, by name. answer and beliefs: numbers, or functions of
-    all that is drawn. within: the share by which an answer may be off; 0 for a whole number.
+    all that is drawn; or texts, for a choice. within: the share by which a number may be off; 0
+    for a whole one.
     """
     def draw(rng: random.Random) -> Question:
         facts = {name: rng.choice(values) for name, values in drawn.items()}
-        given, right, *wrong = (one(**facts) if callable(one) else one
-                                for one in (text.format(**facts), answer, *beliefs))
+
+        def filled(one):
+            if isinstance(one, str):
+                return one.format(**facts)
+            return one(**facts) if callable(one) else one
+
+        given, right, *wrong = map(filled, (text, answer, *beliefs))
+        if isinstance(right, str):
+            return choice(rng, given, right, wrong, why)
         return number(given, right, why, *wrong, within=within) if within else (
             whole(given, right, why, *wrong))
     draw.__name__ = text  # as a test names what it is not content with
