@@ -1,9 +1,10 @@
 """The symptom finder: what people see, the test, the fix and the traps, as page and search data.
 
 The rows come from book/symptoms.yml, the guides' tables of signs and the lessons' keep cells; the
-rules by which words are read come from book/finder.yml. Both are stored in
-src/dlsys/symptoms.json, by which `dlsys find` ranks, and written beside the pages for
-book/vendor/finder/finder.js, which ranks alike on this page and on that of search results:
+rules by which words are read come from book/finder.yml, how people put each cause from
+book/finder_said.yml. All are stored in src/dlsys/symptoms.json, by which `dlsys find` ranks, and
+written beside the pages for book/vendor/finder/finder.js, which ranks alike on this page and on
+that of search results:
 
     .venv/bin/python -m tools.book_finder
 """
@@ -28,7 +29,7 @@ from dlsys_helpers.catalog import sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from dlsys_helpers.stages import stage
 from dlsys_watch.rules import all_rules
-from tools import book_gallery, book_pages, book_traps
+from tools import book_gallery, book_pages, book_traps, finder_words
 
 BOOK = ROOT / "book"
 RECORD = ROOT / "tests" / "records" / "finder.json"  # written by tools.finder_record
@@ -194,9 +195,7 @@ def rules() -> dict:
             for group in told["same"] for one in group}
     levels = told["levels"]
     return {"endings": told["endings"], "weights": told["weights"], "near": levels["near"],
-            "outside": told["outside"],
-            **{key: sorted({stem(word) for word in told[key].split()})
-               for key in ("idle", "elsewhere")}, "same": same,
+            "idle": sorted({stem(word) for word in told["idle"].split()}), "same": same,
             "longest": max(len(words.split()) for words in same),
             "levels": [["guessing", round(math.log(n), 4)] for n in levels["guessing"]] + [
                 ["second", round(math.log(math.e + n - 1) - 1, 4)] for n in levels["second"]]}
@@ -211,12 +210,18 @@ def stored_row(row: Row) -> dict:
             "test": plain_text(row.test), "fix": plain_text(row.fix), "causes": causes, **page}
 
 
+def stored_rows(lessons: book_pages.Lessons) -> list[dict]:
+    """All rows as they are stored, in the order of the page."""
+    return [stored_row(row) for group in groups(lessons).values() for row in group]
+
+
 def rows_file(lessons: book_pages.Lessons) -> str:
-    """Rules and rows as JSON, a row on each line."""
-    rows = [json.dumps(stored_row(row), ensure_ascii=False)
-            for group in groups(lessons).values() for row in group]
-    return (f'{{"rules": {json.dumps(rules(), ensure_ascii=False)},\n"rows": [\n'
-            + ",\n".join(rows) + "\n]}\n")
+    """Rules, the words that people use for each cause, and rows as JSON, a row on each line."""
+    rows = stored_rows(lessons)
+    said = json.dumps(finder_words.counts(rows), separators=(",", ":"))
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    return (f'{{"rules": {json.dumps(rules(), ensure_ascii=False)},\n"said": {said},\n'
+            f'"rows": [\n{lines}\n]}}\n')
 
 
 def link_of(row: Row) -> tuple[str, str]:
@@ -235,12 +240,18 @@ def link_of(row: Row) -> tuple[str, str]:
 
 
 def script(lessons: book_pages.Lessons) -> str:
-    """What the pages' script ranks by: the rules, and each row's words, title and address."""
-    rows = []
-    for row in (row for group in groups(lessons).values() for row in group):
+    """What the pages' script ranks by: the rules, the words that people use for each cause, and
+    each row's words, causes by their place among those, title and address."""
+    stored, rows = stored_rows(lessons), []
+    said = finder_words.counts(stored)
+    place = {cause: at for at, cause in enumerate(said.pop("causes"))}
+    for row, own in zip((row for group in groups(lessons).values() for row in group), stored,
+                        strict=True):
         title, address = link_of(row)
-        rows.append({**find.words_of(stored_row(row)), "title": title, "page": address})
-    return f"window.FINDER = {json.dumps({'rules': rules(), 'rows': rows})};\n"
+        rows.append({**find.words_of(own), "title": title, "page": address,
+                     "causes": [place[cause] for cause in find.meant_by(own)]})
+    told = {"rules": rules(), "said": {**said, "none": place[find.NONE]}, "rows": rows}
+    return f"window.FINDER = {json.dumps(told, separators=(',', ':'))};\n"
 
 
 def built() -> book_pages.Lessons:

@@ -1,8 +1,8 @@
 """`dlsys find "loss stuck at 2.303"`: the rows of the book's symptom finder, in the terminal.
 
-Rows and rules (spellings, words that say nothing, weights) are symptoms.json, which `make build`
-writes. The page's book/vendor/finder/finder.js counts by the same rules, function by function, and
-the tests ask both the same.
+Rows, rules (spellings, words that say nothing, weights) and the words that people use for each
+cause are symptoms.json, which `make build` writes. The page's book/vendor/finder/finder.js counts
+by the same rules, function by function, and the tests ask both the same.
 """
 
 import argparse
@@ -25,6 +25,9 @@ from dlsys_helpers.errors import UserError
 STORED = Path(__file__).with_name("symptoms.json")
 MOST = 3  # rows that are printed
 DIGITS = 9  # of a score, so that two languages order equal rows alike
+NONE = ""  # the cause of what no row is about
+FALL = 0.8  # of what a row's next cause counts
+UNSEEN = 10  # the count of a word that nobody used for a cause, in hundredths of a phrase
 WORD = re.compile(r"[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*")
 NO_TRAP = "no trap shows it"
 
@@ -40,7 +43,7 @@ class Answer(NamedTuple):
 class Read(NamedTuple):
     """A row as it is compared: its phrases, and the tokens of each place."""
 
-    row: dict | None  # None for a subject that the course leaves out
+    row: dict
     phrases: list[list[str]]  # the sign, then its other words
     places: list[tuple[float, list[str]]]  # how much a place counts, its tokens
 
@@ -51,7 +54,6 @@ class Index(NamedTuple):
     rows: list[Read]
     weights: dict[str, float]  # of each token of a sign, its other words or its causes
     all: list[str]  # each token that stands anywhere
-    ours: set[str]  # each token that stands in a row of the course
     lengths: list[list[float]]  # of each phrase of each row
 
 
@@ -125,22 +127,15 @@ def read(row: dict) -> Read:
                                (weights["rest"], plain(places["rest"]))])
 
 
-def outside() -> list[Read]:
-    """Subjects that the course leaves out; where one comes first, no row fits."""
-    return [read({"see": see, "also": also, "causes": []})._replace(row=None)
-            for see, *also in rules()["outside"]]
-
-
 def index(rows: list[dict]) -> Index:
     """Reads all rows; a token says the more, the fewer rows have it as sign, word or cause."""
-    all_read = [*map(read, rows), *outside()]
+    all_read = [*map(read, rows)]
     shares = Counter(token for row in all_read
                      for token in {token for _, words in row.places[:3] for token in words})
     weights = {token: says_much(len(all_read), share) for token, share in shares.items()}
     lengths = [[math.hypot(*(weights[token] for token in set(phrase))) for phrase in row.phrases]
                for row in all_read]
-    return Index(all_read, weights, sorted(words_in(all_read)),
-                 words_in(row for row in all_read if row.row), lengths)
+    return Index(all_read, weights, sorted(words_in(all_read)), lengths)
 
 
 def words_in(rows: Iterable[Read]) -> set[str]:
@@ -151,14 +146,11 @@ def says_much(rows: int, share: int) -> float:
     return math.log(1 + rows / (1 + share))
 
 
-def weigh(known: Index, token: str, near: dict[str, float]) -> float:
+def weigh(known: Index, near: dict[str, float]) -> float:
     """How much an asked token says; near: the tokens of all rows that are like it."""
-    weights, rows = rules()["weights"], known.rows
-    share = sum(any(word in near for _, words in row.places[:3] for word in words) for row in rows)
-    if share:
-        return says_much(len(rows), share)
-    strange = "elsewhere" if token in rules()["elsewhere"] else "strange"
-    return weights[strange] * says_much(len(rows), 0)
+    share = sum(any(word in near for _, words in row.places[:3] for word in words)
+                for row in known.rows)
+    return says_much(len(known.rows), share)
 
 
 def found(near: dict[str, float], row: Read) -> float:
@@ -196,8 +188,61 @@ def quoted(said: list[str], row: Read) -> bool:
     return any(run in text for run in runs for text in texts)
 
 
+def likely(said: list[str]) -> dict[str, float]:
+    """How likely each cause is to be meant by these tokens, and NONE by which nothing fits.
+
+    Bayes' rule with the counts of how people put each cause, as if each word came alone; the
+    words share one weight, so that a long question is no surer than a short one. A word that
+    nobody used speaks for NONE. Empty where nobody used any.
+    """
+    told = stored()["said"]
+    words = [token for token in dict.fromkeys(said)
+             if token in told["words"] or not token[0].isdigit()]
+    if told["words"].keys().isdisjoint(words):
+        return {}
+    logs = [math.log(meant) for meant in told["meant"]]
+    share = 1 / math.sqrt(len(words))
+    unseen = [math.log(UNSEEN / whole) for whole in wholes()]
+    for token in words:
+        pairs = told["words"].get(token)
+        if pairs is None:
+            logs[told["causes"].index(NONE)] += rules()["weights"]["strange"] * share
+            continue
+        used = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        for place, whole in enumerate(wholes()):
+            log = math.log((used[place] + UNSEEN) / whole) if place in used else unseen[place]
+            logs[place] += log * share
+    most = max(logs)
+    shares = [math.exp(log - most) for log in logs]
+    every = sum(shares)
+    return {cause: round(share / every, DIGITS)
+            for cause, share in zip(told["causes"], shares, strict=True)}
+
+
+@functools.cache
+def wholes() -> list[int]:
+    """The count of all words of each cause, with those that nobody used for it."""
+    told = stored()["said"]
+    found = [UNSEEN * len(told["words"])] * len(told["causes"])
+    for pairs in told["words"].values():
+        for place, count in zip(pairs[::2], pairs[1::2], strict=True):
+            found[place] += count
+    return found
+
+
+def meant_by(row: dict) -> list[str]:
+    """The causes that a row is a sign of, most frequent first; a row without any is its own."""
+    return [cause.get("trap") or cause["says"] for cause in row["causes"]] or [row["see"]]
+
+
+def meant(row: dict, causes: dict[str, float]) -> float:
+    """How likely a row is meant: its likeliest cause, less so the later the row names it."""
+    return max(causes.get(cause, 0) * FALL ** place
+               for place, cause in enumerate(meant_by(row)))
+
+
 def rank(known: Index, query: str) -> Answer:
-    """How well each row answers: rare words count more, and most what one sees."""
+    """How well each row answers: rare words count more, most what one sees, and likely causes."""
     told = list(tokens(query))
     said = [token for token, _ in told]
     if not said:
@@ -207,27 +252,25 @@ def rank(known: Index, query: str) -> Answer:
         nears[token] = {word: much for word in known.all if (much := alike(token, word))}
         if token[0].isdigit() and not nears[token]:
             continue  # a number that no row has is no sign
-        asked[token] = weigh(known, token, nears[token])
-    whole = sum(asked.values())
+        asked[token] = weigh(known, nears[token])
+    whole, causes = sum(asked.values()) or 1, likely(said)
     scored = []
     for row, lengths in zip(known.rows, known.lengths, strict=True):
         cover = sum(weight * found(nears[token], row) for token, weight in asked.items())
-        if not cover:
-            continue
         beside = sum(asked[token] for token in together(said, row)) / 2
-        same = closest(asked, nears, row, lengths)
+        same = closest(asked, nears, row, lengths) if cover else 0
         exact = quoted(said, row)
-        score = round((cover + weights["pair"] * beside + weights["phrase"] * same * whole) * (
-            weights["quoted"] if exact else 1), DIGITS)
-        scored.append((score, exact or score >= weights["fits"] * whole, row.row))
+        score = (cover + weights["pair"] * beside) / whole + weights["phrase"] * same
+        score = round(score * (weights["quoted"] if exact else 1)
+                      + weights["likely"] * meant(row.row, causes), DIGITS)
+        if score:
+            scored.append((score, exact, row.row))
     scored.sort(key=lambda one: -one[0])
-    left_out = bool(scored) and not scored[0][2]
-    scored = [one for one in scored if one[2]]
-    most, fits = scored[0][:2] if scored else (0, False)
-    missing = dict.fromkeys(word for token, word in told
-                            if token in asked and known.ours.isdisjoint(nears[token]))
+    most, exact = scored[0][:2] if scored else (0, False)
+    fits = exact or max(causes.values(), default=0) > causes.get(NONE, 0)
+    missing = dict.fromkeys(word for token, word in told if token in asked and not nears[token])
     return Answer([row for score, _, row in scored if score >= weights["shown"] * most],
-                  fits and not left_out, list(missing))
+                  bool(scored) and fits, list(missing))
 
 
 def says(rules: list[str]) -> str:

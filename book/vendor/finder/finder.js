@@ -1,17 +1,17 @@
 // Finds rows of the symptom finder by words. Used on the finder's page and on the search page;
-// without it the page shows all its rows. rows.js brings window.FINDER: the rows' words and the
-// rules by which they are read. src/dlsys/find.py counts alike, function by function.
+// without it the page shows all its rows. rows.js brings window.FINDER: the rows' words, the rules
+// by which they are read and the words that people use for each cause. src/dlsys/find.py counts
+// alike, function by function.
 "use strict";
 (() => {
-  const { rules, rows } = window.FINDER;
+  const { rules, said: told, rows } = window.FINDER;
   const WEIGHTS = rules.weights;
   const DIGITS = 9; // of a score, so that two languages order equal rows alike
-  const IDLE = new Set(rules.idle), ELSEWHERE = new Set(rules.elsewhere);
-  const SAME = new Map(Object.entries(rules.same));
+  const FALL = 0.8; // of what a row's next cause counts
+  const UNSEEN = 10; // the count of a word that nobody used for a cause, in hundredths of a phrase
+  const IDLE = new Set(rules.idle);
+  const SAME = new Map(Object.entries(rules.same)), USED = new Map(Object.entries(told.words));
   const WORD = /[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*/g;
-  // Subjects that the course leaves out are ranked beside the rows; where one comes first, none fits.
-  const ranked = [...rows, ...rules.outside.map(([see, ...also]) => (
-    { see, also, name: "", rest: "", outside: true }))];
   const sum = (list) => list.reduce((a, b) => a + b, 0);
 
   // A word without its ending, with one spelling for -ise and -ize.
@@ -55,11 +55,11 @@
     return goesOn || begins ? WEIGHTS.start : 0;
   }
 
-  const saysMuch = (share) => Math.log(1 + ranked.length / (1 + share));
+  const saysMuch = (share) => Math.log(1 + rows.length / (1 + share));
 
   // Rows read once: their phrases, the tokens of each place, and how much each token says.
   function index() {
-    const read = ranked.map((row) => {
+    const read = rows.map((row) => {
       const phrases = [row.see, ...row.also].map(plain);
       return { row, phrases, places: [[WEIGHTS.see, phrases[0]], [WEIGHTS.also,
         phrases.slice(1).flat()], [WEIGHTS.name, plain(row.name)], [WEIGHTS.rest, plain(row.rest)]] };
@@ -71,17 +71,12 @@
       r.lengths = r.phrases.map((phrase) => Math.hypot(
         ...[...new Set(phrase)].map((token) => saysMuch(shares.get(token)))));
     });
-    const words = (list) => new Set(list.flatMap((r) => r.places.flatMap(([, tokens]) => tokens)));
-    return { read, all: [...words(read)], ours: words(read.filter((r) => !r.row.outside)) };
+    return { read, all: [...new Set(read.flatMap((r) => r.places.flatMap(([, words]) => words)))] };
   }
 
   // How much an asked token says; near: the tokens of all rows that are like it.
-  function weigh(known, token, near) {
-    const share = known.read.filter((r) => r.places.slice(0, 3).some(
-      ([, words]) => words.some((word) => near.has(word)))).length;
-    if (share) return saysMuch(share);
-    return (ELSEWHERE.has(token) ? WEIGHTS.elsewhere : WEIGHTS.strange) * saysMuch(0);
-  }
+  const weigh = (known, near) => saysMuch(known.read.filter((r) => r.places.slice(0, 3).some(
+    ([, words]) => words.some((word) => near.has(word)))).length);
 
   // How much of a token's weight a row has, at the place where it counts most.
   const found = (near, r) => Math.max(0, ...r.places.map(([weight, words]) => weight
@@ -109,38 +104,63 @@
   const quoted = (said, r) => said.slice(3).some((_, i) => r.phrases.some((phrase) =>
     ` ${phrase.join(" ")} `.includes(` ${said.slice(i, i + 4).join(" ")} `)));
 
-  // How well each row answers: rare words count more, and most what one sees.
+  // The pairs of a cause's place and a count that stand in one list.
+  const pairsOf = (list) => new Map(list.flatMap((place, i) => i % 2 ? [] : [[place, list[i + 1]]]));
+
+  // The count of all words of each cause, with those that nobody used for it.
+  const wholes = told.meant.map(() => UNSEEN * USED.size);
+  USED.forEach((list) => pairsOf(list).forEach((count, place) => { wholes[place] += count; }));
+
+  // How likely each cause is to be meant by these tokens, by Bayes' rule; a word that
+  // nobody used speaks for none of them.
+  function likely(said) {
+    const words = [...new Set(said)].filter((token) => USED.has(token) || !/^[0-9]/.test(token));
+    if (!words.some((token) => USED.has(token))) return told.meant.map(() => 0);
+    const logs = told.meant.map((meant) => Math.log(meant)), share = 1 / Math.sqrt(words.length);
+    words.forEach((token) => {
+      if (!USED.has(token)) { logs[told.none] += WEIGHTS.strange * share; return; }
+      const used = pairsOf(USED.get(token));
+      wholes.forEach((whole, place) => {
+        logs[place] += Math.log(((used.get(place) || 0) + UNSEEN) / whole) * share;
+      });
+    });
+    const most = Math.max(...logs), shares = logs.map((log) => Math.exp(log - most));
+    const all = sum(shares);
+    return shares.map((one) => Number((one / all).toFixed(DIGITS)));
+  }
+
+  // How likely a row is meant: its likeliest cause, less so the later the row names it.
+  const meant = (row, causes) => Math.max(...row.causes.map((at, i) => causes[at] * FALL ** i));
+
+  // How well each row answers: rare words count more, most what one sees, and likely causes.
   // Returns the rows, best first, whether the first one fits, and the words that no row has.
   function rank(known, query) {
-    const told = tokens(query), said = told.map(([token]) => token);
+    const words = tokens(query), said = words.map(([token]) => token);
+    if (!said.length) return { hits: [], fits: false, missing: [] };
     const nears = new Map(), asked = new Map();
     new Set(said).forEach((token) => {
       const near = new Map(known.all.map((word) => [word, alike(token, word)]).filter(
         ([, much]) => much));
       nears.set(token, near);
-      if (near.size || !/^[0-9]/.test(token)) asked.set(token, weigh(known, token, near));
+      if (near.size || !/^[0-9]/.test(token)) asked.set(token, weigh(known, near));
     });
-    const whole = sum([...asked.values()]);
+    const whole = sum([...asked.values()]) || 1, causes = likely(said);
     const scored = known.read.map((r) => {
       const cover = sum([...asked].map(([token, weight]) => weight * found(nears.get(token), r)));
-      if (!cover) return { score: 0 };
       const beside = sum(together(said, r).map((token) => asked.get(token))) / 2;
-      const exact = quoted(said, r);
-      const score = Number(((cover + WEIGHTS.pair * beside + WEIGHTS.phrase
-        * closest(asked, nears, r) * whole) * (exact ? WEIGHTS.quoted : 1)).toFixed(DIGITS));
-      return { row: r.row, score, fits: exact || score >= WEIGHTS.fits * whole };
+      const same = cover ? closest(asked, nears, r) : 0, exact = quoted(said, r);
+      const score = (cover + WEIGHTS.pair * beside) / whole + WEIGHTS.phrase * same;
+      return { row: r.row, exact, score: Number((score * (exact ? WEIGHTS.quoted : 1)
+        + WEIGHTS.likely * meant(r.row, causes)).toFixed(DIGITS)) };
     }).filter((r) => r.score > 0).sort((a, b) => b.score - a.score);
-    const leftOut = scored.length > 0 && scored[0].row.outside;
-    const ours = scored.filter((r) => !r.row.outside);
-    const missing = told.filter(([token]) => asked.has(token)
-      && ![...nears.get(token).keys()].some((word) => known.ours.has(word)));
-    return { hits: ours.filter((r) => r.score >= WEIGHTS.shown * ours[0].score).map((r) => r.row),
-      fits: ours.length > 0 && ours[0].fits && !leftOut,
-      missing: [...new Set(missing.map(([, word]) => word))] };
+    const fits = scored.length > 0 && (scored[0].exact || Math.max(...causes) > causes[told.none]);
+    const missing = words.filter(([token]) => asked.has(token) && !nears.get(token).size);
+    return { hits: scored.filter((r) => r.score >= WEIGHTS.shown * scored[0].score).map((r) => r.row),
+      fits, missing: [...new Set(missing.map(([, word]) => word))] };
   }
 
   // What was found, in a sentence or two.
-  function told({ hits, fits, missing }) {
+  function answered({ hits, fits, missing }) {
     const lacks = missing.length ? ` No row has: ${missing.join(", ")}.` : "";
     if (!hits.length)
       return `Nothing fits.${lacks} All signs are shown: try a word of the message, or a number.`;
@@ -173,7 +193,7 @@
       found.hidden = hits.length === 0;
       groups.forEach((g) => { g.parentElement.hidden = asking && hits.length > 0; });
       table.tBodies[0].replaceChildren(...hits.map((h) => lines[rows.indexOf(h)].cloneNode(true)));
-      said.textContent = asking ? told(answer) : "";
+      said.textContent = asking ? answered(answer) : "";
       pages.hidden = !asking;
       pages.href = `search.html?q=${encodeURIComponent(box.value)}`;
       remember(box.value);
