@@ -267,7 +267,8 @@ def rank(known: Index, query: str) -> Answer:
             scored.append((score, exact, row.row))
     scored.sort(key=lambda one: -one[0])
     most, exact = scored[0][:2] if scored else (0, False)
-    fits = exact or max(causes.values(), default=0) > causes.get(NONE, 0)
+    best = max((share for cause, share in causes.items() if cause != NONE), default=0)
+    fits = exact or best > weights["fits"] * causes.get(NONE, 0)
     missing = dict.fromkeys(word for token, word in told if token in asked and not nears[token])
     return Answer([row for score, _, row in scored if score >= weights["shown"] * most],
                   bool(scored) and fits, list(missing))

@@ -153,7 +153,9 @@
       return { row: r.row, exact, score: Number((score * (exact ? WEIGHTS.quoted : 1)
         + WEIGHTS.likely * meant(r.row, causes)).toFixed(DIGITS)) };
     }).filter((r) => r.score > 0).sort((a, b) => b.score - a.score);
-    const fits = scored.length > 0 && (scored[0].exact || Math.max(...causes) > causes[told.none]);
+    const best = Math.max(...causes.filter((_, at) => at !== told.none));
+    const fits = scored.length > 0
+      && (scored[0].exact || best > WEIGHTS.fits * causes[told.none]);
     const missing = words.filter(([token]) => asked.has(token) && !nears.get(token).size);
     return { hits: scored.filter((r) => r.score >= WEIGHTS.shown * scored[0].score).map((r) => r.row),
       fits, missing: [...new Set(missing.map(([, word]) => word))] };
