@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn import functional as F
 
 from dlsys_checks.kit import floats, integers
 from dlsys_helpers.checking import exercise
@@ -13,7 +14,8 @@ ex = exercise("04.10", "muon_rows", seen=("parts", "sizes", "how", "loose"), say
 
 EMPTY = ("a rank without rows", "two ranks without rows, one of them the first")
 UNEVEN = ("unequal parts", "a short last part", "one row a rank, and many",
-          "a rank in the middle of a matrix")
+          "a rank in the middle of a matrix", "two ranks with the same rows",
+          "a step longer for tall matrices")
 STACKS = ("three matrices", "three matrices of unequal size", "a loud matrix", "a cut in each",
           "one rank, three matrices", "many matrices")
 ex.promise("stack", "This rank's rows of Muon's step, for a stack that lies on ranks. The stack "
@@ -50,6 +52,8 @@ def cases(g):
         return name, {"parts": list(stack.split(cuts)), "sizes": list(sizes), "how": how,
                       "loose": loose}
 
+    twins = one("two ranks with the same rows", (4, 5), (2, 2, 2, 3), 7)
+    twins[1]["parts"][2] = twins[1]["parts"][0].clone()
     n, m = number(2, 4), number(5, 8)
     return [one("one matrix", (8,), (2, 2, 2, 2), 6), one("one rank", (7,), (7,), 5),
             one("one rank, three matrices", (3, 3, 4), (10,), 5),
@@ -69,6 +73,7 @@ def cases(g):
             one("tiny numbers", (4 * n,), (n,) * 4, m, scale=1e-6),
             one("one column", (6,), (3, 3), 1),
             one("a shard that is a part of a table", (4, 4), (4, 4), m, loose=True),
+            twins, one("a step longer for tall matrices", (10, 4), (6, 4, 4), 3, how="tall"),
             ("the example", {"parts": [torch.tensor([[2.0, 4.0], [1.0, 0.0]]),
                                        torch.tensor([[0.0, 5.0]])],
                              "sizes": [1, 2], "how": "largest", "loose": False})]
@@ -80,7 +85,8 @@ def act(fn, parts, sizes, how, loose):
         if how == "largest":
             return matrix / matrix.max()
         u, _, v = torch.linalg.svd(matrix.double(), full_matrices=False)
-        return (u @ v).to(matrix.dtype)
+        longer = max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5 if how == "tall" else 1
+        return (longer * u @ v).to(matrix.dtype)
 
     rows, calls, moved = [], [], 0
     for rank in range(len(parts)):
@@ -112,7 +118,9 @@ def law(out, parts, sizes, how, loose):
     stack, made, at = torch.cat(parts).double(), [], 0
     for size in sizes:
         matrix = stack[at:at + size]
-        made.append(polar(matrix) if how == "polar" else matrix / matrix.amax())
+        made.append(matrix / matrix.amax() if how == "largest" else polar(matrix))
+        if how == "tall":
+            made[-1] *= max(1.0, (size / stack.shape[1]) ** 0.5)
         at += size
     wanted = torch.cat(made).float()
     expect_length("rows of all ranks", out["rows"], len(parts))
@@ -189,6 +197,22 @@ ex.wrong("the gradient itself, gathered and cut", rows_of, breaks="whole",
          each=lambda matrix, orthogonalize: matrix)
 ex.wrong("each matrix orthogonalized by its columns' lengths", rows_of, breaks="whole",
          each=lambda matrix, orthogonalize: matrix / matrix.norm(dim=0))
+ex.wrong("tall matrices laid on their side first", rows_of, breaks="whole",
+         each=lambda matrix, orthogonalize: orthogonalize(matrix.T).T
+         if len(matrix) > matrix.shape[1] else orthogonalize(matrix))
+ex.wrong("all matrices filled up with zeros to one height", breaks="whole",
+         fn=lambda shard, rank, gather, sizes, orthogonalize: rows_of(
+             shard, rank, gather, sizes, lambda matrix: orthogonalize(F.pad(
+                 matrix, (0, 0, 0, max(sizes) - len(matrix))))[:len(matrix)]))
+ex.wrong("the first shard that equals one's own, for one's place", rows_of, breaks="shape",
+         own=lambda step, rank, shards: step.split([len(p) for p in shards])[next(
+             i for i, p in enumerate(shards) if torch.equal(p, shards[rank]))])
+ex.wrong("the own rows counted among those before them", rows_of, breaks="shape",
+         own=lambda step, rank, shards: step[sum(map(len, shards[:rank + 1])):][:len(shards[rank])])
+ex.wrong("the shard sent in bfloat16", breaks="gather",
+         fn=lambda shard, rank, gather, sizes, orthogonalize: rows_of(
+             shard, rank, lambda mine: [p.float() for p in gather(mine.bfloat16())], sizes,
+             orthogonalize))
 ex.wrong("the own shard put in front of the others", breaks="cut",
          fn=lambda shard, rank, gather, sizes, orthogonalize: own_first(
              shard, rank, gather(shard), sizes, orthogonalize))

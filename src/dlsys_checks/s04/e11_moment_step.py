@@ -91,6 +91,12 @@ def cases(g):
         return given(name, 4 * torch.rand(MANY, generator=g), 3 * torch.randn(MANY, generator=g),
                      0.999, loose)
 
+    def rare(name, beta2=0.99):
+        """x lies so little above a number that one draw of 256 values never meets the chance."""
+        moment = torch.full((8 * MANY,), usual()).bfloat16().double()
+        above = 3e-4 * 2.0 ** (moment.log2().floor() - 7)
+        return given(name, moment, (moment + above / (1 - beta2)).sqrt().float(), beta2)
+
     return [alike("a small gradient", usual, small), alike("a large gradient", usual, usual),
             alike("no moment yet", none, usual),
             alike("a tiny moment", lambda: between(1e-9, 1e-8), lambda: between(1e-5, 2e-4)),
@@ -101,6 +107,7 @@ def cases(g):
             alike("a beta near 1", usual, lambda: between(20.0, 60.0), 0.9999),
             spread("all entries different"),
             spread("every second number of a table", loose=True),
+            rare("hardly above a number"),
             given("one entry", [between(1.0, 2.0)], [between(0.1, 0.3)], 0.9),
             given("no moment and no gradient", [0.0, 0.0, 2.0] * 15, [0.0] * 45, 0.5),
             given("numbers that bfloat16 holds", [1.0, 2.0, 3.0, 0.5, 96.0] * 9,
@@ -141,9 +148,11 @@ def law(out, v, grad, beta2, loose):
                  "Draw with generator=generator.")
     expect_equal("entries that a second generator with the same seed rounded differently",
                  int((out["first"] != out["again"]).sum()), 0, "All chance comes from `generator`.")
+    ups = [(out[key].double() == high).double() for key in ("first", "second")]
+    if len(x) >= MANY:
+        expect_chance(ups[0], place)
     if len(x) == MANY:
-        ups = [(out[key].double() == high).double() for key in ("first", "second")]
-        expect_chance(*ups, place)
+        expect_free(*ups, place)
 
 
 def expect_neighbours(got, x, low, high):
@@ -157,8 +166,17 @@ def expect_neighbours(got, x, low, high):
                      [float(low[i]), float(high[i])], f"x is {float(x[i]):.7g} there.")
 
 
-def expect_chance(up, anew, place):
-    """Raise Broken unless the ups (N,) of two calls are free draws with the chances `place`."""
+def expect_chance(up, place):
+    """Raise Broken unless the ups (N,) are as frequent as the chances `place` say."""
+    for part in filter(torch.any, (place < 0.5, place >= 0.5)):
+        chance, went = place[part], up[part]
+        room = 5 * float((chance * (1 - chance)).mean() / len(went)) ** 0.5 + 1e-3
+        expect_close("share that went up", float(went.mean()), float(chance.mean()), rtol=0.0,
+                     atol=room, look="The nearer x is to the upper neighbour, the more often.")
+
+
+def expect_free(up, anew, place):
+    """Raise Broken unless the ups (N,) of two calls are drawn entry by entry, and call by call."""
 
     def expect_differ(what, one, other, p, q, look):
         usual = float((p * (1 - q) + q * (1 - p)).mean())
@@ -166,11 +184,6 @@ def expect_chance(up, anew, place):
         if share < usual / 2:
             raise Broken(f"entries that differ {what}", share, usual, look)
 
-    for part in filter(torch.any, (place < 0.5, place >= 0.5)):
-        chance, went = place[part], up[part]
-        room = 5 * float((chance * (1 - chance)).mean() / len(went)) ** 0.5 + 1e-3
-        expect_close("share that went up", float(went.mean()), float(chance.mean()), rtol=0.0,
-                     atol=room, look="The nearer x is to the upper neighbour, the more often.")
     half = len(up) // 2
     for lag, which in ((1, "from the one before"), (half, "from the one half the tensor away")):
         expect_differ(which, up[lag:], up[:-lag], place[lag:], place[:-lag],
@@ -194,8 +207,9 @@ def moment(v, grad, beta2, generator, *,
 
 ex.wrong("the product taken in bfloat16", moment, breaks="x",
          x=lambda v, grad, beta2: (beta2 * v + (1 - beta2) * grad.bfloat16() ** 2).float())
-ex.wrong("calculated in float32, rounded to the nearest", moment, breaks="moment",
-         says="share that went up", goes_up=lambda noise, rest: rest > 0.5)
+ex.wrong("calculated in float32, rounded to the nearest", breaks="moment",
+         says="share that went up", fn=lambda v, grad, beta2, generator: (
+             beta2 * v.float() + (1 - beta2) * grad.float() ** 2).bfloat16())
 ex.wrong("always rounded down", moment, breaks="probability", says="share that went up",
          goes_up=lambda noise, rest: rest < 0)
 ex.wrong("always rounded up", moment, breaks="probability", says="share that went up",
@@ -204,6 +218,9 @@ ex.wrong("up or down with equal chances", moment, breaks="probability", says="sh
          goes_up=lambda noise, rest: (noise < 0.5) & (rest > 0))
 ex.wrong("the two chances swapped", moment, breaks="probability", says="share that went up",
          goes_up=lambda noise, rest: (noise > rest) & (rest > 0))
+ex.wrong("draws in bfloat16, which has 256 of them", moment, breaks="probability",
+         says="share that went up", noise=lambda x, generator: torch.rand(
+             x.shape, generator=generator, dtype=torch.bfloat16))
 ex.wrong("one draw for all entries", moment, breaks=("each", "probability"),
          says="share that went up",
          noise=lambda x, generator: torch.rand((), generator=generator).expand(x.shape))
