@@ -185,7 +185,7 @@ losses, grads, held = zip(*runs, strict=True)
 guess("15.1", "In the first step: how far is rank 0's gradient of body "
       "from that of the uncut net, as a share of its length?", unit="%")
 
-# %% trap="15.1" role="look"
+# %% trap="15.1" role="look" tags=["for-look"]
 def uncut(params, x):
     """Logits of the net on one rank: body 4, head 2, A and B."""
     w, bias, scale, shift, head, head_bias, a, b = params
@@ -375,7 +375,7 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
     rank. h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss
     for y, are whole and the same on all ranks. all_sum(tensor): the sum
     over the ranks, a new tensor; all ranks have to call it equally often,
-    in the same order, with the same shapes and dtypes.
+    30 times at most, in the same order, with the same shapes and dtypes.
 
     Returns (y, dh, da, db, dc), in the one dtype of all inputs: y, and the
     gradients of h, a, b and c as the uncut layer has them. The slope of
@@ -2424,7 +2424,7 @@ state_bytes = (2 * 2 * weights(small) + of_shard) / weights(small)
 def in_gb(parts):
     return {name: size / 1e9 for name, size in parts.items()}
 
-# %% trap="15.8" role="look"
+# %% trap="15.8" role="look" tags=["for-repair"]
 def needs(m, micro, copies=1, zero=0, again=False):
     """Bytes on each GPU, by part; zero 0, 1, 3; again: checkpoints."""
     if zero not in (0, 1, 3):

@@ -53,6 +53,23 @@ def test_cells_of_another_trap_stay_out():
     assert "other = 1" not in book_traps.page(catalog.trap("01.1"), trap_lesson(KEEP, other))
 
 
+def test_a_repair_stands_behind_what_its_why_defines_and_a_tag_names_another_cell():
+    facts = {"trap": "01.1"}
+    told = cell("code", "def still(m):\n    return m.eval()\n\nother = 1", "why", **facts)
+    repair = cell("code", "still(reader)", "repair", **facts)
+    lesson = trap_lesson()
+    lesson.cells = [c for c in lesson.cells if c.source != "reader.eval()"]
+    lesson.cells += [told, repair]
+    text = book_traps.page(catalog.trap("01.1"), lesson)
+    assert "```python\ndef still(m):\n    return m.eval()\n```\n\n```python\nstill(" in text
+    assert "other = 1" not in text
+    named = cell("code", "reader.train(False)", "look", **facts)
+    named.metadata["tags"] = ["for-repair"]
+    lesson.cells.append(named)
+    repair = book_traps.page(catalog.trap("01.1"), lesson).partition("## The repair")[2]
+    assert repair.startswith("\n\n```python\nreader.train(False)\n```\n\n## ")
+
+
 def test_without_a_sighting_the_page_has_no_section_for_it():
     text = book_traps.page(catalog.trap("01.1"), trap_lesson(KEEP.partition("**Seen")[0]))
     assert "Seen in the wild" not in text

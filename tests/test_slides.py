@@ -135,6 +135,22 @@ def test_the_answer_stands_behind_the_question(first):
     assert "eights found 0.25" in words(measured)
 
 
+def test_a_lesson_names_the_cells_that_stand_for_its_look_and_its_repair():
+    measured, = [s for s in column(15, "15.1") if s.heading.endswith("Measured")]
+    assert "gradient of body, off by" in words(measured)
+    assert not deck.figures(measured.cells)
+    repair = [words(s) for s in column(15, "15.8") if s.heading.endswith("Repair")]
+    assert "def needs(" in repair[0]
+    assert "def step_seconds(" not in "".join(repair)
+
+
+def test_a_function_from_the_why_stands_above_the_repair_that_uses_it():
+    repair, = [s for s in column(15, "15.4") if s.heading.endswith("Repair")]
+    code = next(c.source for c in repair.cells if c.cell_type == "code")
+    assert code.startswith("def plain(top):")
+    assert "switch.weigh = plain" in code
+
+
 def test_a_repair_shows_what_is_new_and_nothing_that_only_reports():
     code = "x = 1\n\ny = g(x)\nprint(\n    y)\nclaim('y', y, above=0)"
     assert deck.changed(code, ["x = 1\ny = f(x)"]) == "y = g(x)"

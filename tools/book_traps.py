@@ -15,6 +15,7 @@ from nbformat import NotebookNode
 from PIL import Image
 
 from benchmarks import watch_lessons, watch_page
+from dlsys import deck
 from dlsys_helpers import catalog
 from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.errors import UserError
@@ -39,18 +40,22 @@ def pages(lessons: book_pages.Lessons) -> dict[str, str]:
 def cells(lesson: NotebookNode, trap: str, role: str, kind: str = "code") -> list[NotebookNode]:
     """The cells of one step of a trap, in order."""
     return [c for c in lesson.cells if c.cell_type == kind
-            and c.metadata.get("dlsys", {}).get("trap") == trap and c.metadata.dlsys.role == role]
+            and of_trap(c, trap) and c.metadata.dlsys.role == role]
+
+
+def of_trap(cell: NotebookNode, trap: str) -> bool:
+    return cell.metadata.get("dlsys", {}).get("trap") == trap
 
 
 def page(trap: Trap, lesson: NotebookNode) -> str:
     keep = kept(lesson, trap.id)
-    shown, asked, mended = (cells(lesson, trap.id, role) for role in ("break", "look", "repair"))
+    shown, asked = (cells(lesson, trap.id, role) for role in ("break", "look"))
     parts = [f"# {trap.id} {book_pages.plain(trap.name)}",
              f"**You see:** {book_pages.plain(trap.symptom)}.",
              "## The code that does it", *map(book_pages.fenced, book_pages.shown(shown)),
              "## What was measured", *filter(None, map(readings, asked)),
              "## Why", *cause(lesson, trap.id),
-             "## The repair", *map(book_pages.fenced, (book_pages.shown(mended) or mended)[:1]),
+             "## The repair", *map(book_pages.fenced, repaired(lesson, trap.id)),
              "## A test for your own code", sentence_case(keep["In your own code"]),
              "## Keep", sentence_case(keep["Keep"])]
     parts += ["## Would `dlsys watch` tell?", watched(trap.id), *neighbours(trap.id),
@@ -58,6 +63,15 @@ def page(trap: Trap, lesson: NotebookNode) -> str:
     if "Seen in the wild" in keep:
         parts += ["## Seen in the wild", keep["Seen in the wild"]]
     return "\n\n".join([*parts, "## Go on", ways(trap)]) + "\n"
+
+
+def repaired(lesson: NotebookNode, trap: str) -> list[NotebookNode]:
+    """The code of the repair, behind the functions it uses that the lesson defines in its why."""
+    mended = cells(lesson, trap, "repair")
+    tagged = deck.standing_for("repair", (c for c in lesson.cells if of_trap(c, trap)))
+    found = (tagged or book_pages.shown(mended) or mended)[:1]
+    return [*(f for c in found for f in deck.functions_used(
+        book_pages.essence(c.source), cells(lesson, trap, "why"))), *found]
 
 
 def cause(lesson: NotebookNode, trap: str) -> list[str]:

@@ -95,6 +95,22 @@ def texts(book: NotebookNode, role: str) -> Iterator[Slide]:
         yield Slide("", cells, first=not k)
 
 
+def standing_for(step: str, cells: Iterable[NotebookNode]) -> list[NotebookNode]:
+    """The cells of a trap that stand for a step outside the lesson: tags=["for-repair"], say.
+
+    None where the lesson names none: then the first that fits is the right one.
+    """
+    return [c for c in cells if f"for-{step}" in c.metadata.get("tags", [])]
+
+
+def functions_used(code: str, cells: Iterable[NotebookNode]) -> list[NotebookNode]:
+    """The functions that the code uses and the cells define, a cell for each."""
+    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    return [nb4.new_code_cell(ast.get_source_segment(c.source, node))
+            for c in cells if c.cell_type == "code" for node in ast.parse(c.source).body
+            if isinstance(node, ast.FunctionDef) and node.name in used]
+
+
 def pages(parts: Iterable, size, most: int) -> Iterator[list]:
     """Parts in order, as many together as fit."""
     page: list = []
@@ -153,7 +169,8 @@ def measured(by_role: dict) -> list[NotebookNode]:
     for part in answer:
         for choice, lettered in letters.items():
             part.source = part.source.replace(choice, lettered)
-    seen = [part for c in by_role["look"] if c.cell_type == "code" and c not in shown
+    looked = standing_for("look", by_role["look"]) or by_role["look"]
+    seen = [part for c in looked if c.cell_type == "code" and c not in shown
             for part in _outputs(c)]
     return [*(figures(seen)[:1] or seen[:1]), *answer]
 
@@ -172,14 +189,17 @@ def why_figures(by_role: dict) -> list[NotebookNode]:
 def repaired(by_role: dict, broken: list[NotebookNode]) -> list[list[NotebookNode]]:
     """What the repair says, its lines that the wrong code has not, and what they print or draw.
 
+    Functions that the lesson has defined to explain the cause stand above the lines that use them.
     A figure that has no room below them comes on a slide of its own. Where a repair is a decision
     and no code, its words stand alone.
     """
     said = by_role["repair"][0]
     text = said.source if said.cell_type == "markdown" else ""
-    cells = [c for c in by_role["repair"] if c.cell_type == "code" and not _folded(c)]
+    cells = standing_for("repair", (c for found in by_role.values() for c in found))
+    cells = cells or [c for c in by_role["repair"] if c.cell_type == "code" and not _folded(c)]
     cells = cells or [c for c in by_role["repair"] if c.cell_type == "code"][:1]
     new = [_code(c, changed(c.source, [b.source for b in broken])) for c in cells[:1]]
+    new = [*(f for c in cells[:1] for f in functions_used(c.source, by_role["why"])), *new]
     seen = [part for c in by_role["repair"] if c.cell_type == "code" for part in _outputs(c)]
     code = code_pages(new)[:1] if any(c.source for c in new) else []
     drawn = figures(seen)[:1]

@@ -24,7 +24,8 @@ ex.promise("cut", "The units of the layer are cut: a (f, D) holds this rank's ro
 ex.promise("whole", "h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss for y, are "
            "whole and the same on all ranks.", says=("y on rank", "dc on rank"))
 ex.promise("calls", "all_sum(tensor): the sum over the ranks, a new tensor; all ranks have to call "
-           "it equally often, in the same order, with the same shapes and dtypes.",
+           "it equally often, 30 times at most, in the same order, with the same shapes and "
+           "dtypes.",
            says=("what the ranks ask for",))
 ex.promise("returns", "Returns (y, dh, da, db, dc), in the one dtype of all inputs: y, and the "
            "gradients of h, a, b and c as the uncut layer has them.",
@@ -96,7 +97,7 @@ def act(fn, h, a, b, c, dy):
         return None, {"kind": type(found).__name__, "results": results, "changed": changed}
 
     sums, ranks = [], list(zip(a, b))
-    for _ in range(30):
+    for _ in range(31):
         run((-a[-1], b[-1]), sums)
         turns = [run(mine, sums) for mine in ranks]
         asks = [ask for ask, _ in turns]

@@ -64,6 +64,15 @@ def one_by_one(h, a, b, c, dy, all_sum):
     return y, all_sum((back @ a).T.contiguous()).T, back.T @ h, dy.T @ units, dy.T.sum(1)
 
 
+@ex.right("thirty sums, of a few rows each")
+def few_rows(h, a, b, c, dy, all_sum):
+    units = torch.relu(h @ a.T)
+    back = (dy @ b) * (units > 0)
+    y, dh = (torch.cat([all_sum(rows) for rows in part.tensor_split(15)])
+             for part in (units @ b.T, back @ a))
+    return y + c, dh, back.T @ h, dy.T @ units, dy.sum(0)
+
+
 ex.probe("the example, dh looked up wrong", layer, breaks="example", says="dh on rank",
          into=lambda part, s: s(part) + (part.numel() == 1 and len(part) == 1
                                          and float(part[0, 0]) in (15.0, 28.0)))
