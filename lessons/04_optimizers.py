@@ -1486,7 +1486,7 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 #
 # To save memory you load a model in bfloat16, weights and all. AdamW keeps its moments in
 # the dtype of the weights, so they take half as well. bfloat16 has the range of float32
-# and about three digits. "An average over a thousand gradients is noisier than that. The
+# and between two and three digits. "An average over a thousand gradients is noisier than that. The
 # rounding cancels," says a colleague.
 #
 # Many runs begin with large gradients. Below, the first five are 30 times as large as the
@@ -1623,7 +1623,7 @@ claim("second beta 0.95, loud start: the mean, which should be 1", quick,
 # **Told:** moments in bfloat16 train as well as in float32;
 # [`NVIDIA/TransformerEngine#1465`](https://github.com/NVIDIA/TransformerEngine/pull/1465)
 # reports similar convergence.
-# **Measured:** it depends on one number. With a second beta of 0.95 the moment follows the
+# **Measured:** rounded to the nearest, it depends on one number. With a second beta of 0.95 the moment follows the
 # gradients, with the default of 0.999 it only rises.
 
 # %% trap="04.11" role="exercise" points=4 difficulty=3 minutes=25
@@ -1828,7 +1828,7 @@ plot_columns(lengths, xlabel="ranks", ylabel="length of the step",
                  "one before; at 8 ranks the step is nearly twice as long.")
 
 # %% [markdown] trap="04.10" role="look"
-# It points elsewhere, too. The two steps lie farther apart than the right one is long:
+# It points elsewhere, too. The two steps lie about as far apart as the right one is long:
 
 # %% trap="04.10" role="look"
 claim("distance of the two steps, in lengths of one rank's",
@@ -1876,7 +1876,7 @@ claim("gathered first: largest difference from one rank", mended,
 #
 # The tensor in memory can be more than a matrix as well. Query, key and value are often
 # stored as one stack. Orthogonalized together, the one with the loudest gradient takes the
-# step. Cut a stack into its matrices first.
+# directions that they share. Cut a stack into its matrices first.
 
 # %% [markdown] trap="04.10" role="more" topics="a smaller rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
 # Divided by the root of four, the step has about the right length, and is still far from
@@ -1944,7 +1944,7 @@ claim("rate 0.02: loss on sixteen ranks over one rank's",
 #
 # Torch's own sharded tensors, `DTensor`, are an exception: a product of two of them is the
 # product of the whole matrices, with the messages that it takes. `torch.optim.Muon` is
-# right on them, and sends much. Plain tensors that hold a shard, such as `to_local()`
+# right on them up to its rounding to bfloat16, and sends much. Plain tensors that hold a shard, such as `to_local()`
 # gives, look like matrices.
 
 # %% trap="04.10" role="exercise" points=4 difficulty=3 minutes=20

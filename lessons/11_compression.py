@@ -1811,8 +1811,9 @@ claim("share lost along the sum, sizes moved into the weights",
       exact - moved, below=0.05)
 
 # %% [markdown] trap="11.8" role="more" topics="a test that shows nothing · torchao's numbers · which way a power of two is rounded"
-# On inputs without a loud unit both axes have the same error, so a test on ordinary or on
-# random numbers shows nothing. And the emulation is the format's: torchao's `MXTensor`,
+# On inputs without a loud unit both axes have about the same error, so a test on random
+# numbers shows nothing. With a loud *digit* in place of a loud input it is the emulation
+# that loses the quiet digits beside it. And the emulation is the format's: torchao's `MXTensor`,
 # whose blocks always lie along the last axis, gives the same numbers to the last bit.
 
 # %% trap="11.8" role="more" tags=["plumbing"]
@@ -1844,7 +1845,8 @@ claim("share of the quiet inputs that become zero along the sum",
 # Along the tokens is no mistake where numbers are only *stored*: the keys of trap 13.7 are
 # widened before they are multiplied. And the sum may run along the tokens: over the keys
 # in the product of attention's weights and values, over the batch in the gradient of a
-# weight. So training rounds a tensor twice, once along each axis.
+# weight. So training rounds a tensor twice, once along each axis, unless its blocks are
+# squares, which serve both sums.
 #
 # Which way a power of two is rounded is a choice, too. Here are blocks of MXFP8, whose
 # largest level is 448. The specification rounds down, after the exponents alone; some
@@ -2067,8 +2069,8 @@ claim("loss with 256 digits, two scales, less that in float32",
 
 # %% [markdown] trap="11.9" role="more" topics="the first step · torchao · a floor, and the other end · what two scales do not hold"
 # With 256 digits not one weight has moved. With 16 and 64 the training goes on as long as
-# there are digits that the reader gets badly wrong: a digit whose gradient has become
-# small teaches no more.
+# there are digits whose chance is below about `0.9` and `0.6`: of all others the outputs'
+# gradients lie below the cliff.
 
 # %% trap="11.9" role="more"
 def first_step(batch):
