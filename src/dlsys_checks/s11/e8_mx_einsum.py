@@ -147,7 +147,7 @@ LEVELS = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 @not_an_answer
 def made(equation, a, b, *, axes=None, block=32, power=lambda top: top.log2().floor() - 2,
          levels=LEVELS, size=lambda x: x.abs(), sign=True, floor=False, halves=(True, True),
-         zeros=True, multiply=torch.einsum, least=0.0):
+         zeros=True, multiply=torch.einsum, least=0.0, hold=True):
     """The right answer with its pieces as options."""
     names, result = equation.split("->")
     rounded = []
@@ -156,12 +156,12 @@ def made(equation, a, b, *, axes=None, block=32, power=lambda top: top.log2().fl
         if axes is not None:
             axis = axes(letters, result, x)
         rounded.append(blockwise(x, axis, block, power, torch.tensor(levels), size, sign, floor,
-                                 zeros, least) if wanted else x)
+                                 zeros, least, hold) if wanted else x)
     return multiply(equation, *rounded)
 
 
 @not_an_answer
-def blockwise(x, axis, block, power, levels, size, sign, floor, zeros, least):
+def blockwise(x, axis, block, power, levels, size, sign, floor, zeros, least, hold):
     """x in blocks along the axis; whole axes where they are no multiple of the block."""
     moved = x.movedim(axis, -1)
     n = moved.shape[-1]
@@ -178,7 +178,7 @@ def blockwise(x, axis, block, power, levels, size, sign, floor, zeros, least):
     codes = levels[gaps.abs().argmin(-1)]
     codes = torch.where(units.isnan(), units, codes)
     codes = codes * units.sign() if sign else codes
-    return (codes * scale).reshape(moved.shape).movedim(-1, axis)
+    return (codes * scale if hold else codes).reshape(moved.shape).movedim(-1, axis)
 
 
 ex.wrong("blocks along the last axis, whatever is summed", made, breaks="summed",
@@ -219,12 +219,19 @@ ex.wrong("the nearest power of two", made, breaks="power",
          power=lambda top: (top / 6).log2().round())
 ex.wrong("the largest power of two below the largest size itself", made,
          breaks=("power", "example"), power=lambda top: top.log2().floor())
+ex.wrong("a scale of at most a half of the largest size", made, breaks=("power", "example"),
+         power=lambda top: top.log2().floor() - 1)
+ex.wrong("a scale of at most an eighth of the largest size", made, breaks=("power", "example"),
+         power=lambda top: top.log2().floor() - 3)
+ex.wrong("codes multiplied without their scales", breaks=("device", "example"),
+         fn=lambda equation, a, b: made(equation, a, b, hold=False))
 ex.wrong("the largest number, not the largest size", made, says="entries of the",
          breaks=("power", "zeros"), size=lambda x: x.clamp(min=0.0))
 ex.wrong("only the first operand rounded", made, breaks="both", halves=(True, False))
 ex.wrong("only the second operand rounded", made, breaks=("both", "example"), halves=(False, True))
 ex.wrong("nothing rounded", made, breaks=("both", "device", "example"), halves=(False, False))
 ex.wrong("even levels, as of integers", made, breaks="levels", levels=(0, 1, 2, 3, 4, 5, 6, 7))
+ex.wrong("all halves up to 6", made, breaks="levels", levels=[n / 2 for n in range(13)])
 ex.wrong("a level of 8 above 6", made, breaks="levels", levels=(*LEVELS, 8))
 ex.wrong("no level of 0.5", made, breaks="levels", levels=(0, 1, 1.5, 2, 3, 4, 6))
 ex.wrong("cut off, not rounded", made, breaks="levels", floor=True)

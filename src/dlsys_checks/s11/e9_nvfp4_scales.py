@@ -156,8 +156,8 @@ def near(what, found, ratios):
 @not_an_answer
 def made(parts, *, over=6 * 448, six=6.0, size=lambda x: x.abs(), largest=lambda x: x.abs(),
          tops=max, cut=lambda part: part.unflatten(1, (-1, 16)).transpose(1, 2),
-         store=lambda s: s.to(torch.float8_e4m3fn), of_zeros=1.0, own=False, times=False,
-         least=0.0, inverse=False):
+         store=lambda s: s.to(torch.float8_e4m3fn), of_zeros=1.0, own=False, least=0.0,
+         by=lambda high, shared: high / shared, inverse=False):
     """The right answer with its pieces as options."""
     found = [size(part).max() for part in parts]
     whole = tops(found) / over
@@ -166,7 +166,7 @@ def made(parts, *, over=6 * 448, six=6.0, size=lambda x: x.abs(), largest=lambda
     for part, mine in zip(parts, found):
         shared = (mine / over if mine > 0 else torch.tensor(1.0)) if own else whole
         high = largest(cut(part)).amax(1) / six
-        scales.append(store(high * shared if times else high / shared))
+        scales.append(store(by(high, shared)))
     return (1 / whole if inverse else whole), scales
 
 
@@ -193,7 +193,9 @@ ex.wrong("the largest size in the part of the largest norm", breaks="shared", fn
 ex.wrong("the smallest of the parts' scales", made, breaks="shared", tops=min)
 ex.wrong("the tensor's scale as its inverse", made, breaks=("whole", "pair"), inverse=True)
 ex.wrong("multiplied by the tensor's scale, not divided", made, says="scale of part",
-         breaks="blocks", times=True)
+         breaks="blocks", by=lambda high, shared: high * shared)
+ex.wrong("not divided by the tensor's scale", made, says="scale of part", breaks="blocks",
+         by=lambda high, shared: high)
 ex.wrong("a block's scale without the 6", made, says="scale of part", breaks=("blocks", "example"),
          six=1.0)
 ex.wrong("blocks of 16 below each other, or of every n-th number", made, says="scale of part",
@@ -214,6 +216,9 @@ ex.wrong("rounded down", made, says="scale of part", breaks="nearest",
 ex.wrong("a floor of 1 / 64 below the scales", made, says="scale of part",
          breaks=("nearest", "zeros"),
          store=lambda s: s.clamp(min=2.0 ** -6).to(torch.float8_e4m3fn))
+ex.wrong("a floor of the smallest float8 below the scales", made, says="scale of part",
+         breaks=("nearest", "zeros"),
+         store=lambda s: s.clamp(min=2.0 ** -9).to(torch.float8_e4m3fn))
 ex.wrong("1 for a block of zeros", made, says="scale of part", breaks="zeros",
          store=lambda s: torch.where(s == 0, 1.0, s).to(torch.float8_e4m3fn))
 ex.wrong("0 divided by 0", made, breaks="all zeros", of_zeros=0.0)
