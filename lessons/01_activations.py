@@ -85,8 +85,12 @@ with torch.no_grad():                    # inference, surely
 
 # %% trap="01.1" role="guess" quoted="wrong"
 guess("01.1",
-      "What share of the test images gets another label in the second "
-      "pass?", unit="%")
+      "Compare the two passes, and the reader with the one that you "
+      "trained. What has changed?",
+      choices=["nothing: without gradients nothing can",
+               "some labels; the reader is as it was",
+               "some labels, and the reader itself",
+               "the reader itself; the labels agree"])
 
 # %% trap="01.1" role="look"
 flips = (first != second).float().mean()
@@ -95,7 +99,7 @@ print(f"labels that differ between two calls: {flips:.1%}")
 print(f"largest move of a stored mean: {drift:.3f}")
 
 # %% trap="01.1" role="look"
-measured("01.1", 100 * flips, right=(4, 12))
+measured("01.1", 2)
 
 # %% trap="01.1" role="look"
 claim("share of labels on which the passes differ", flips, above=0.02)
@@ -399,9 +403,11 @@ first, *_, last = gradient_norms(sigmoids)
 
 # %% trap="01.3" role="guess" quoted="wrong"
 guess("01.3",
-      "Fresh sigmoids: how many times smaller than the colleague's "
-      "`0.25**8` is the first layer's gradient over the last one's?",
-      unit="times")
+      "Fresh sigmoids: the first layer's gradient over the last one's. "
+      "Where is it, beside the colleague's `0.25**8`?",
+      choices=["near it, within a factor of three",
+               "over ten times below it",
+               "over ten times above it"])
 
 # %% trap="01.3" role="look"
 share = accuracy(relus, x_test, y_test)
@@ -410,7 +416,7 @@ print(f"sigmoids: first over last gradient {first / last:.1e}, "
 print(f"digits read by eight layers of ReLU: {share:.2f}")
 
 # %% trap="01.3" role="look"
-measured("01.3", 0.25 ** 8 / (first / last), right=(31, 93))
+measured("01.3", 1)
 
 # %% trap="01.3" role="look"
 claim("first over last gradient, fresh stack", first / last,
@@ -536,8 +542,9 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # ## Units that are off for every input
 #
 # Someone wanted sparse activations and set the bias of a ReLU layer to $-5$. You have
-# read how to catch that: "Count the zeros of each unit, and raise an alarm where more than
-# 20 % are zero." You try that detector on a *healthy*, fresh layer first.
+# read how to catch that: count the zeros of each unit, and raise an alarm where more than
+# 20 % are zero. "Then you flag nearly every unit of a healthy layer, too," says a
+# colleague. You try the detector on a *healthy*, fresh layer first.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -551,7 +558,7 @@ def flagged(h):
 alarms = {"healthy": flagged(healthy(x_normal).relu()),
           "sunk": flagged(sunk(x_normal).relu())}
 
-# %% trap="01.4" role="guess" quoted="wrong"
+# %% trap="01.4" role="guess" quoted="right"
 guess("01.4",
       "In the healthy layer, one unit is off more often than the others. "
       "For what share of the rows is its output zero?", unit="%")

@@ -127,8 +127,8 @@ shared = {name: accuracy(m, drawn(test_views, all_rows, True), y_test)
           for name, m in models.items()}
 
 # %% trap="06.1" role="guess"
-guess("06.1", "Which share of the test digits does the network trained "
-      "without shifts read in `shared`, the score?", unit="%")
+guess("06.1", "Trained without shifts, and scored as in `shared`: what "
+      "share of the test digits does the network read?", unit="%")
 
 # %% trap="06.1" role="look"
 fixed = {name: accuracy(m, drawn(test_views, all_rows, False), y_test)
@@ -480,8 +480,8 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 #
 # You have 150 digits, and somebody labelled them in a hurry: three of ten labels are
 # drawn at random. You train for 200 epochs, in two ways: with one step an epoch, on all
-# 150 digits at once, or with five, on 30 digits each. So that training ends in time you add early stopping with a
-# patience of ten: stop when ten steps in a row bring no new lowest training loss.
+# 150 digits at once, or with five, on 30 digits each. To end in time you stop early, with
+# a patience of ten: when ten steps in a row bring no new lowest training loss.
 
 # %% trap="06.3" role="break"
 rows = torch.randperm(len(x_train))

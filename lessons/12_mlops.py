@@ -329,9 +329,9 @@ restless = deep(nn.Sigmoid)
 busy_log, busy = run(restless, 0.01, torch.optim.Adam)
 
 # %% trap="12.2" role="guess" quoted="wrong"
-guess("12.2", "32 numbers reach the last layer of SGD's net. One of them "
-      "differs most between images. How many zeros follow the point of "
-      "its standard deviation, as one does in 0.05?", unit="zeros")
+guess("12.2", "32 numbers reach the last layer of SGD's net. Take the one "
+      "that differs most between images, and its standard deviation. In "
+      "0.05 one zero follows the point. How many do here?", unit="zeros")
 
 # %% trap="12.2" role="look"
 variance = values.var(unbiased=False).item()
@@ -372,8 +372,8 @@ plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
 # Each sigmoid passes on a quarter of a gradient at most, and with small weights between
 # them each layer keeps far less: nearly nothing reaches the first layers. On the way forward
 # each sigmoid flattens, so the last layer gets nearly the same for each picture. From that
-# it can learn the mean, and no more. Adam divides each gradient by its own size, so one far
-# below a millionth makes a full step: its layers move, and still see no picture.
+# it can learn the mean, and no more. Adam divides each gradient by its own size, so even one
+# far below a millionth makes a full step. All layers move, and still see no picture.
 
 # %% trap="12.2" role="why"
 claim("relative change of the first layer", moved[0], below=1e-4)
@@ -1147,10 +1147,9 @@ claim("weights alive, in readers", alive / one, expected=5)
 
 # %% [markdown] trap="12.6" role="why"
 # `backward()` frees what a graph has saved as it goes, whoever holds the loss. The nodes
-# of the graph stay as long as the loss does, and those at its ends hold the weights, for
-# there the gradients go. Each weight holds its gradient. It does not matter that the name
-# `net` is gone. The arrows below are those of the forward pass; what holds what runs against
-# them.
+# of the graph stay as long as the loss does. The nodes at its ends hold the weights, since
+# gradients go there, and each weight holds its gradient. That the name `net` is gone does
+# not matter. The arrows below follow the forward pass; each box holds those before it.
 
 # %% trap="12.6" role="why" tags=["plumbing"]
 def behind(loss):
@@ -1487,8 +1486,9 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # killed in the middle.
 #
 # You try it 20 times: a good `last.pt` stands there, a child process saves over it, and
-# the kernel kills the child after a random number of bytes. Each time you load what is
-# there.
+# the kernel kills the child after a random number of bytes. "An early kill leaves most of
+# the old file, a late one nearly all of the new. So half of them will load," says a
+# colleague. Each time you load what is there.
 
 # %% trap="12.8" role="break" tags=["plumbing"]
 import resource
@@ -1538,7 +1538,7 @@ def loads(save, kills=20):
 # %% trap="12.8" role="break"
 over = loads(lambda new: torch.save(new, path))
 
-# %% trap="12.8" role="guess"
+# %% trap="12.8" role="guess" quoted="wrong"
 guess("12.8", "After how many of the 20 kills does last.pt load?",
       unit="files")
 
