@@ -6,19 +6,21 @@ process loads it.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import html
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
-from bs4 import BeautifulSoup
 from docutils import nodes
 from myst_nb.sphinx_ext import HideCodeCellNode
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.util.images import get_image_size
 
 from tools.stage_drawings import nan
@@ -37,7 +39,7 @@ BEHIND = re.compile(r"[,.;:)?]+")  # punctuation that must not be parted from a 
 
 def prepare(app: Sphinx, page: str, _template: str, context: dict[str, Any],
             _doctree: nodes.document | None) -> None:
-    """Leave out what a page does not use, and name what unfolds in its bar."""
+    """Leave out what a page does not use, and give its bar the list of pages."""
     body = context.get("body", "")
     for kind in ("script_files", "css_files"):
         context[kind] = [asset for asset in context[kind] if wanted(asset.filename, body)]
@@ -46,8 +48,7 @@ def prepare(app: Sphinx, page: str, _template: str, context: dict[str, Any],
             button["buttons"] = [one for one in button["buttons"] if offered(one)]
             if button["label"] == "download-buttons" and "hide above-input" in body:
                 button["buttons"].append(PRINT_CODE)
-    if make := context.get("generate_toctree_html"):
-        context["generate_toctree_html"] = functools.partial(name_folds, make)
+    context["contents"] = contents(app.env)
     if page == "404":
         context |= {"base": urlsplit(app.config.html_baseurl).path, "drawing": lost()}
 
@@ -63,14 +64,37 @@ def offered(button: dict[str, str]) -> bool:
     return not button.get("url", "").endswith(".md")
 
 
-def name_folds(make: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """The bar's list of pages with a name on each fold: "Pages of 1. Perceptron ..."."""
-    made = make(*args, **options)
-    soup = made if isinstance(made, BeautifulSoup) else BeautifulSoup(str(made), "html.parser")
-    for fold in soup.select("li > details > summary"):
-        link = fold.parent.parent.find("a", recursive=False)
-        fold["aria-label"] = f"Pages of {link.get_text()}"
-    return str(soup)
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """A page in the bar's list, with the pages below it."""
+
+    name: str
+    title: str  # as HTML
+    below: tuple[Listed, ...]
+
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """Of the page and of all that are below it."""
+        return frozenset({self.name}).union(*(page.names for page in self.below))
+
+
+@functools.cache
+def contents(env: BuildEnvironment) -> list[tuple[str, list[Listed]]]:
+    """The parts of the book as the bar lists them: captions and pages, the same on every page.
+
+    The theme resolves all of it again for each page, a tenth of what a build takes.
+    """
+    return [(part["caption"], listed(env, part)) for part in parts(env, env.config.root_doc)]
+
+
+def parts(env: BuildEnvironment, page: str) -> Iterable[addnodes.toctree]:
+    return env.tocs[page].findall(addnodes.toctree)
+
+
+def listed(env: BuildEnvironment, part: addnodes.toctree) -> list[Listed]:
+    return [Listed(page, html.escape(title or env.titles[page].astext(), quote=False),
+                   tuple(one for below in parts(env, page) for one in listed(env, below)))
+            for title, page in part["entries"]]
 
 
 def lost() -> str:
