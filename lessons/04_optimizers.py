@@ -110,8 +110,8 @@ optimizer_paths
 # ## Two filters for weight decay
 #
 # You keep biases and gains, which only scale a channel, out of weight decay. The list of
-# names below stands in many scripts. "It misses some. Go by axes instead: a tensor with
-# two or more is a matrix and decays. So no gain does," says a colleague. You try the list on
+# names below stands in many scripts. "It misses some. Go by axes instead: a matrix has two
+# or more and decays, a gain has one and does not," says a colleague. You try the list on
 # torch's own encoder layer, the rule by axes on a ConvNeXt.
 
 # %% trap="04.1" role="break"
@@ -444,8 +444,8 @@ def cosine(opt):
 waves = rates_of(cosine, 1000)                  # once per batch
 
 # %% trap="04.3" role="guess" quoted="wrong"
-guess("04.3", "At how many of the 1,000 batches in the log, `waves`, is "
-      "the rate zero?", unit="batches")
+guess("04.3", "How many of the 1,000 batches run at a rate of zero?",
+      unit="batches")
 
 # %% trap="04.3" role="look"
 at_zero = sum(rate < 1e-9 for rate in waves)

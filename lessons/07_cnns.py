@@ -1152,8 +1152,8 @@ brighter, labels = 3 * images[~low] + 1, y_train[~low] - 5
 losses = fit(model, brighter, labels, steps=100, lr=1e-2)
 
 # %% trap="07.7" role="guess" quoted="wrong"
-guess("07.7", "The two read nearly all of the old digits before. What "
-      "share do they read now?", unit="%")
+guess("07.7", "Before, this body and the old head read nearly all of the "
+      "old digits. What share do they read now?", unit="%")
 
 # %% trap="07.7" role="look"
 changed = [name for name, now in frozen.state_dict().items()

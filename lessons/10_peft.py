@@ -196,9 +196,9 @@ def adapter(model, names, r=4, **settings):
 partly, told = heard(adapter, base, OPT_NAMES)    # and what peft says
 
 # %% trap="10.1" role="guess"
-guess("10.1", "Trained alike, LoRA in all 14 matrices takes some loss off "
-      "the base. What share of that does LoRA by this list take off?",
-      unit="%")
+guess("10.1", "Trained on the new language, LoRA in all 14 matrices lowers "
+      "the base's loss. What share of that drop does LoRA by this list "
+      "reach?", unit="%")
 
 # %% trap="10.1" role="look"
 hit = [path for path, module in partly.named_modules()
@@ -247,8 +247,8 @@ claim("loss with OPT's names less that with all", losses["names of OPT"]
 
 # %% [markdown] trap="10.1" role="repair"
 # Six matrices do most of what fourteen do, so a loss that falls betrays nothing. Below
-# you write the look into the model that peft does not take: each name with what
-# it hits, and an error if one hits nothing.
+# you write the report that peft does not give: each name with what it hits, and an error
+# if one hits nothing.
 
 # %% [markdown] trap="10.1" role="more" topics="the counts · no name fits at all"
 # The counts behind the grid and the two losses:

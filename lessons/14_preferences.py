@@ -34,8 +34,8 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## A judge, and pairs of answers
 #
-# There are `K` prompts, and `A` possible answers to each. A *policy* is a table of
-# log-probabilities, (K, A): so likely it gives each answer. It begins at `start`, the model
+# There are `K` prompts, and `A` possible answers to each. A *policy* is a table (K, A): the
+# log-probability that it gives to each answer. It begins at `start`, the model
 # before this training, which is called the *reference* later.
 #
 # The judge feels a *reward* for each answer, a number that nobody sees. Of two answers it
@@ -233,8 +233,8 @@ drifted, losses, moved = learn(lambda logp: dpo(logp, reference),
                                logits=policy)
 
 # %% trap="14.1" role="guess" quoted="wrong"
-guess("14.1", "The best policy has a KL of about 0.5 to the start. What "
-      "has this one after its 400 steps?", unit="nats")
+guess("14.1", "The best policy's KL to the start is about 0.5. How large "
+      "is this one's after its 400 steps?", unit="nats")
 
 # %% trap="14.1" role="look"
 best_moved = kl(best, start).item()
@@ -261,9 +261,9 @@ claim("KL to the start over that of the best policy",
 # policy's side passes one. A pair pulls with $\beta\,\sigma(-\beta\,\text{margin})$, which
 # is half of $\beta$ at a margin of 0.
 #
-# Against a fixed reference the margin grows, and the pull fades, while that of a pair judged
-# the other way round grows. The anchor is where they balance. (If no pair is ever judged the
-# other way round, nothing stops it.) Here the margin is 0 again after each step.
+# Against a fixed reference the margin grows, and this pair's pull fades. A pair that was judged
+# the other way round pulls back, harder and harder, until the two balance. (Without such pairs
+# nothing stops it.) Here the margin is 0 again after each step, so no pull ever fades.
 
 # %% trap="14.1" role="why"
 margins = torch.linspace(-6, 6, 61)
@@ -490,9 +490,9 @@ draw_grids({"view(-1, 4)": cut, "one prompt, one group": cut.T},
 
 # %% [markdown] trap="14.2" role="why"
 # It does not train the wrong way. What the other prompts earn has nothing to do with *this*
-# answer. In the mean it adds noise, not a direction. In the standard deviation, many times as
-# large, it makes each push small. The mean reward rises, only slowly, and a plot of it does not
-# look broken.
+# answer. In a group's mean it adds noise, not a direction. It makes the group's standard
+# deviation many times too large, and so each push small. The mean reward rises slowly, and a
+# plot of it does not look broken.
 
 # %% [markdown] trap="14.2" role="repair"
 # Read the list as it was laid out, rounds by prompts, and take the mean over rounds:
@@ -644,9 +644,9 @@ free, _, free_way = learn(reinforce(lambda now, then: 0 * now))
 held, _, held_way = learn(reinforce(log_ratio))
 
 # %% trap="14.3" role="guess"
-guess("14.3", "After 50 steps without the penalty the policy has some KL "
-      "to the start, and it still grows. With it, at a beta of 1, what "
-      "share of that KL is left?", unit="%")
+guess("14.3", "Fifty steps without the penalty bring the policy to some KL "
+      "from the start. What share of that KL do fifty steps with the "
+      "penalty reach, at a beta of 1?", unit="%")
 
 # %% trap="14.3" role="look"
 share = 100 * held_way[49] / free_way[49]
@@ -775,8 +775,8 @@ claim("half the square: largest gap to the gradient of the KL",
       (pull(half_square, halfway) - wanted).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="more"
-# Squared token by token, the log-ratios lose a part: a token also decides what can follow, so it
-# has to answer for the log-ratios behind it (see the source below). On draws of an older policy
+# Square token by token, and a part is lost. A token also decides what can follow, so the
+# log-ratios behind it are its doing, too (see the source below). On draws of an older policy
 # each term has to be multiplied by the ratio of the next trap.
 
 # %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
