@@ -55,7 +55,7 @@ CASES = {
                                      "it calls print above the question"),
     "the question above the code": (TEXT.replace('trap="01.2" role="break"',
                                                  'trap="01.2" role="look"'), "01.2"),
-    "a band of a factor of five": (TEXT.replace("flips, right=(4, 12)", "flips, right=(4, 20)"),
+    "a band of a factor of five": (TEXT.replace("right=(20, 60)", "right=(20, 100)"),
                                    "a factor of 5"),
     "somebody quoted, unsaid who is right": (TEXT.replace(' quoted="wrong"', ""),
                                              "quotes somebody and quoted is None"),
@@ -101,7 +101,7 @@ CASES = {
                                     'alarm?",\n      choices=["a", "b", "c"])')
                        .replace(MEASURED, 'measured("01.2", 3)'),
                        "does not answer"),
-    "a number without a range": (TEXT.replace("flips, right=(4, 12)", "flips"), "does not answer"),
+    "a number without a range": (TEXT.replace(", right=(20, 60)", ""), "does not answer"),
     "explanation that stutters": (TEXT.replace(":: The sigmoid of a", ":: Right. The sigmoid of a"),
                                   "an explanation begins"),
     "look without a claim": (re.sub(r'(trap="01.5" role="look"(?s:.*?))^claim\(.*?\n\n', r"\1\n",
