@@ -458,13 +458,13 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 # %% [markdown] trap="08.2" role="situation" core=true fault="padding is attended to" symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
 # ## Three tokens of nothing
 #
-# Two questions go into one batch: one of eight tokens, one of five. The shorter row is
-# filled up with three *pads*, and the tokenizer hands you a mask, 1 for a token and 0
-# for a pad. A fresh `nn.MultiheadAttention` (MHA) gets the batch, and the mask is not used.
+# Two questions go into one batch: one of eight tokens, one of five. Three *pads* fill up the
+# shorter row. The tokenizer hands you a mask, 1 for a token and 0 for a pad, and you forget
+# to pass it on to a fresh `nn.MultiheadAttention` (MHA).
 #
-# Then the same tokens get other pads, in one row below and in 64 more. "Three keys of
-# eight," says a colleague, "and what counts are the five tokens. Their results will move by
-# a few percent."
+# Then you change the pads and nothing else, in this row and in 64 more. "Only three keys of
+# eight are new, and you read the results of the five tokens alone," says a colleague.
+# "Those will move by a few percent."
 
 # %% trap="08.2" role="break"
 real = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])    # (B, T)
@@ -513,14 +513,14 @@ plot_columns(
         "which are marked.")
 
 # %% [markdown] trap="08.2" role="why"
-# A softmax gives something to each score, and a pad's score is like any other. The result
-# is a mean of eight values, and three of them are exchanged. New less old has twice the
-# variance of these three: $\sqrt{2 \cdot 3 / 8}$, nearly nine tenths of the whole. So what a
-# question means hangs on what its row was filled up with.
+# A softmax gives each key some weight, and a pad's score is like any other. The result is
+# nearly a mean of eight values, and you exchanged three. If each value has a variance of 1,
+# the sum of all eight has 8; three new ones less three old ones have 6. So the result moves
+# by $\sqrt{6 / 8}$ of its size, nearly nine tenths.
 #
-# Both functions take a mask over the *keys*. MHA's `key_padding_mask` is `True` where to
-# ignore, the opposite of the tokenizer's 1. SDPA's `attn_mask` is `True` where one may look,
-# and broadcasts to `(B, H, T, T)`.
+# MHA and SDPA both take a mask over the *keys*, and `True` means opposite things. In MHA's
+# `key_padding_mask` it is a key to ignore, where the tokenizer has 0. In SDPA's `attn_mask`
+# it is a key to look at; that mask broadcasts to `(B, H, T, T)`.
 
 # %% trap="08.2" role="why"
 tokens_of = (real[1] == 1).expand(8, 8)          # row looks at column
@@ -554,8 +554,8 @@ claim("both APIs, each with its own mask: largest gap",
       (masked - by_sdpa).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="repair"
-# Three other masks SDPA takes without a word. To see the weights, hand it an identity
-# matrix as values: the result is then the weights themselves.
+# SDPA takes three wrong masks without a word. Hand it an identity matrix as values, and its
+# result is the weights themselves:
 
 # %% trap="08.2" role="repair"
 def weights_of(mask):
@@ -613,9 +613,9 @@ claim("floats, or queries masked: smaller of the two shares on pads",
 
 # %% [markdown] trap="08.2" role="more"
 # **Integers**, as they come from the tokenizer, are at least refused. **A row of pads alone**
-# is NaN where MHA returns its weights, in training too; trap 08.1 says when it does without
-# them. A single NaN in a batch reaches the loss, or, where pads are left out of it, the
-# gradients. A way out: let each pad look at itself. Then no row is empty.
+# gives NaN where MHA returns its weights, in training too. (Trap 08.1 has the cases without
+# weights.) One NaN in a batch reaches the loss. Where the loss leaves pads out, it still
+# reaches the gradients. A way out: let each pad look at itself, so that no row is empty.
 
 # %% trap="08.2" role="more"
 try:
@@ -1085,17 +1085,18 @@ claim("4096 tokens, 16 bit, 128 queries a block: bytes of the formula "
 # %% [markdown] trap="08.4" role="more"
 # **A real kernel** such as FlashAttention-2 gives each block of queries to a group of threads
 # of its own. The L2 cache, on the chip but larger and slower than the memories in the table,
-# answers many of the reads; this count leaves it out. Backward it computes the scores once more: five products for four. Under a causal
-# mask it skips nearly half of the tiles. Test an own kernel with scores of thousands, ragged
-# tiles and rows without any key. The last section asks the clock.
+# answers many of the reads; this count leaves it out. Backward computes the scores once
+# more: five products instead of four. Under a causal mask the kernel skips nearly half of
+# the tiles. Test a kernel of your own with scores in the thousands, ragged tiles and rows
+# without any key. The last section asks the clock.
 
 # %% [markdown] trap="08.4" role="folklore"
 # **Told:** flash attention makes the traffic linear in the number of tokens. **Counted**
 # for blocks of 128 queries and heads of 64 numbers, and without the L2
 # cache: what is *kept* is linear, what is *moved* is not. The paper proves the same: of the
 # order of $N^2 d^2 / M$ numbers are moved, where the chip has room for $M$, and of the order
-# of $N d + N^2$ by the formula. Its authors measured `4.4` GB for `40.3` on an A100, nine
-# times less, at 1,024 tokens and with the backward pass.
+# of $N d + N^2$ by the formula. Its authors measured `4.4` GB on an A100 where the formula
+# moved `40.3`, nine times as many, at 1,024 tokens and with the backward pass.
 
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,

@@ -241,8 +241,8 @@ claim("share of letters that are the same with a cache and without",
 
 # %% [markdown] role="concept"
 # What decode costs shows in what is read. One call reads each weight once, for one
-# letter as for a prompt of 24. (The count below holds products with weights. Attention's own,
-# of queries with keys, are left out.)
+# letter as for a prompt of 24. (The FLOPs below are those of products with weights; those of
+# queries with keys are left out.)
 
 # %% role="concept"
 weights = sum(p.numel() for p in gpt.parameters())
@@ -307,8 +307,8 @@ claim("short rows, one arange for all: share of letters as alone",
 # With rotations one `arange` for all is harmless: within a row every place is off by
 # the same number, and only differences count. With a table of learned places it does
 # harm, and with rotations whose speeds depend on the length (dynamic NTK, LongRoPE). Half
-# of the repair is worse than none: counted places in the prefill and a common one later
-# tear a gap between prompt and answer, and the first letter is right all the same.
+# of the repair is worse than none. Count places for each row in the prefill and share them
+# in decode, and a gap opens between prompt and answer. The first letter is still right.
 # **Seen in the wild:** [unslothai/unsloth
 # 3699](https://github.com/unslothai/unsloth/issues/3699): the short prompts write
 # garbage, the longest one is right. The thread blames places that all rows share in
@@ -328,7 +328,8 @@ claim("short rows, own places and then common ones: share as alone",
 #
 # Below, Ann and Bob share the system prompt. Bob's answer is done, and his blocks go
 # back to the free list. Then Cem comes, who has nothing in common with either. Ann's
-# answer goes on.
+# answer goes on. "Her table still names the eight blocks of her prompt, so nothing changes
+# for her," says a colleague.
 
 # %% trap="13.1" role="break"
 SIZE = 4                                          # letters of a block
@@ -375,12 +376,10 @@ bob = admit(pool, bob_ids, shared=ann[:4])        # the system prompt
 pool.free += bob                                  # Bob is done
 cem = admit(pool, cem_ids)
 
-# %% trap="13.1" role="guess"
-guess("13.1", "Ann's request is still running. What happens to it?",
-      choices=["an error: one of her blocks is gone",
-               "nothing: her table still names her blocks",
-               "she reads Cem's words as her own",
-               "her blocks are empty: zeros for keys"])
+# %% trap="13.1" role="guess" quoted="wrong"
+guess("13.1", "Ann sent a prompt of 32 letters. At how many of its places "
+      "do the blocks of her table still hold the letter that she sent?",
+      unit="letters")
 
 # %% trap="13.1" role="look"
 def reads(pool, table):
@@ -392,7 +391,7 @@ print("Ann reads ", repr(reads(pool, ann)))
 foreign = (pool.letters[ann].flatten() != ann_ids).sum().item()
 
 # %% trap="13.1" role="look"
-measured("13.1", 2)
+measured("13.1", len(ann_ids) - foreign, right=(16, 22))
 
 # %% trap="13.1" role="look"
 claim("blocks that Ann and Cem both believe to be theirs",
@@ -625,9 +624,9 @@ claim("letters found for a prompt that was never served", hits, expected=24)
 # %% [markdown] trap="13.2" role="why"
 # A key or value is not a property of the letters in its block. It was computed at a place,
 # and in the second layer from what the first had seen: all that stood before. The same
-# eight letters behind another text are other numbers. What is found are the keys of the first
-# request, each turned to the place where it stood there, and attention does not mind in which
-# order it gets them. So the second request gets the answer of the first:
+# eight letters behind another text are other numbers. The store hands out the keys of the
+# first request, each still turned to its place there. Attention does not mind in which order
+# it gets them. So the second request gets the answer of the first:
 
 # %% trap="13.2" role="why"
 claim("share of letters as in the first request's answer",
@@ -1454,9 +1453,9 @@ kept = q * (p / q).clamp(max=1)                   # drawn and accepted
 from_target = comes_out(kept, p)                  # refused: draw from p
 
 # %% trap="13.5" role="guess"
-guess("13.5", "After each refusal the target itself draws. Which share of "
-      "all letters would have to be others, to be the target's?",
-      unit="%")
+guess("13.5", "After each refusal the target itself draws. What share of "
+      "all letters would you have to change, to get the target's own "
+      "distribution?", unit="%")
 
 # %% trap="13.5" role="look"
 wrong = 100 * variation(from_target, p).mean().item()
@@ -1992,11 +1991,11 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # ## What did you write, and how likely was it?
 #
 # Somebody trains the model on what it wrote: good answers are made likelier. For that the
-# trainer compares the log-probability of each letter now with that of the time when it was
-# drawn. In the first step the weights are the same, so each ratio should be 1.
+# trainer compares each letter's log-probability now with the one it had when it was drawn.
+# In the first step the weights are the same, so each ratio should be 1.
 #
 # The server draws at temperature 0.8 from the likeliest letters whose sum passes 0.9 (top-p).
-# It reports each log-probability under what it drew from. (vLLM does so with
+# It reports log-probabilities of the distribution that it drew from. (vLLM does so with
 # `processed_logprobs`; its default is raw ones.) The trainer computes its own, at the same
 # temperature.
 
@@ -2172,8 +2171,8 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 #
 # The server is done, and somebody asks for a number. It can answer eight requests at a time.
 # Your load generator sends 16,000 of them, which arrive by chance, as users do, at 0.8 of
-# what the server can take. It keeps at most eight open: a semaphore with eight places, and
-# behind it the clock starts. The first letter comes after a prefill of 0.05 seconds.
+# what the server can take. It keeps at most eight open: a request passes a semaphore with
+# eight places, then its clock starts. The first letter comes after a prefill of 0.05 seconds.
 #
 # The report says: time to the first token, p99: 0.05 s. That is, all but one user in a
 # hundred wait no longer.
@@ -2337,9 +2336,9 @@ def first_token(arrive: list, chunks: list) -> tuple:
 
 # %% [markdown] trap="13.9" role="keep"
 # **Keep:** time runs from when the user asked. A latency has a load and a percentile.
-# **In your own code:** note for each request when it was due, sent, and answered first; p99 of
-# sent minus due has to be about zero, or the load generator is the queue, even if that wait
-# does not grow during the run. **Source:**
+# **In your own code:** note for each request when it was due, sent, and answered first. The
+# p99 of sent minus due has to be about zero. If it is not, the load generator is a queue of
+# its own, even one that does not grow. **Source:**
 # [Schroeder et al. 2006, "Open Versus Closed: A Cautionary
 # Tale"](https://www.usenix.org/conference/nsdi-06/open-versus-closed-cautionary-tale).
 # **Seen in the wild:** [vllm-project/vllm

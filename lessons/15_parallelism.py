@@ -130,7 +130,7 @@ claim("bytes of 16 numbers in float32 on the tape", sum(sent()),
 #
 # Autograd does not know `all_reduce`, so you tell it what backward is. Each part counts
 # once in the sum, so its gradient is that of the sum. The output agrees with that of the
-# uncut layer.
+# uncut layer. "Then body's gradient does, too, but for rounding," says a colleague.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
@@ -181,7 +181,7 @@ runs = ranks.run(train_rank, SEED, x, y,
                  uses=(over_ranks, summed, split_layer, pieces, flat))
 losses, grads, held = zip(*runs, strict=True)
 
-# %% trap="15.1" role="guess"
+# %% trap="15.1" role="guess" quoted="wrong"
 guess("15.1", "In the first step: how far is rank 0's gradient of body "
       "from that of the uncut net, as a share of its length?", unit="%")
 
@@ -844,8 +844,8 @@ draw_grids(pairs, rows="queries", columns="all keys",
                "on rank 0 and 2 to 5 on rank 1, each computes 18.")
 
 # %% [markdown] trap="15.3" role="more" topics="a good model on ranks that count from 0 · is_causal · the lost label · rotary positions · bytes on the tape"
-# A model that was trained well, and then reads with other mistakes. `is_causal=True` hangs
-# its triangle in the upper left corner of the mask ([documentation](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.bias.causal_upper_left.html)),
+# Now a model that was trained with the right places reads with other mistakes. `is_causal=True`
+# hangs its triangle in the upper left corner of the mask ([documentation](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.bias.causal_upper_left.html)),
 # so rank 1 looks as if its queries were the first of the sequence:
 
 # %% trap="15.3" role="more"
@@ -2501,10 +2501,9 @@ claim("seconds with checkpoints over those of micro-batches of one",
 # %% [markdown] trap="15.8" role="repair"
 # Products at 0.55 of the peak are assumed, and nothing overlaps, though most of ZeRO-3's
 # gathers can. Differences below 5 % mean nothing. Of what fits, on fast links the fastest
-# splits and repeats least; on slow ones it sends least. Guess first: with cards of `24` GB
-# and activations kept, which split holds the 7B on eight: copies with ZeRO-0 (1), 1 (2) or
-# 3 (3), pairs (4), tensor (5) or stages (6) over all? (*MFU*: useful work's share of the
-# peak.)
+# splits and repeats least; on slow ones it sends least. Guess first: eight cards of `24` GB,
+# activations kept. Which split holds the 7B: copies with ZeRO-0 (1), ZeRO-1 (2) or ZeRO-3
+# (3), pairs (4), tensor (5), stages (6)? (*MFU*: useful work's share of the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
@@ -2630,8 +2629,8 @@ claim("a published step with checkpoints, over one without",
 # %% [markdown] trap="15.8" role="more"
 # The README's MFU counts whole squares of attention; with the half that a causal kernel
 # does it is lower. Name the convention when you compare two runs. The memory is no
-# contradiction: the sum stays below the card. They need less than this sum: their kernels for SwiGLU and for the loss are fused, and
-# keep less than the layers here.
+# contradiction: the sum stays below the card. TinyLlama needs less than the sum, as its fused
+# kernels for SwiGLU and for the loss keep less than the layers here.
 #
 # The last claim is [a 7B on eight
 # A100](https://github.com/deepspeedai/DeepSpeed/issues/5305), two copies of four tensor
