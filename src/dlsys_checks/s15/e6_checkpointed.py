@@ -237,9 +237,8 @@ def act(fn, layers, rounds, needs, training, form, seed):
     def held():
         return [buffer.clone() for part in parts for buffer in part.buffers()]
 
-    found = {"outs": [], "x_grads": [], "grads": [], "called": [], "buffers": [], "runs": [],
-             "kept": 0, "draws": []}
-    for calls in rounds:
+    def step(calls):
+        """Calls of the block, then their backward."""
         xs = [x.clone().requires_grad_(needs) for x in calls]
         outs = [fn(block, x) for x in xs]
         found["called"].append(held())
@@ -261,6 +260,20 @@ def act(fn, layers, rounds, needs, training, form, seed):
         found["grads"].append([p.grad.clone() if p.grad is not None else None
                                for part in parts for p in part.parameters()])
         found["buffers"].append(held())
+
+    found = {"outs": [], "x_grads": [], "grads": [], "called": [], "buffers": [], "runs": [],
+             "kept": 0, "draws": []}
+    # What was there before is set aside, so that a collection looks at what is new, in a hundredth
+    # of the time; where that is done already, the session is one of a process that was forked.
+    whole = not gc.get_freeze_count()
+    if whole:
+        gc.freeze()
+    try:
+        for calls in rounds:
+            step(calls)
+    finally:
+        if whole:
+            gc.unfreeze()
     return found
 
 

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import torch
 
-from dlsys_checks.s13.e3_draw import ex, made
+from dlsys_checks.s13.e3_draw import drawn, ex, made
 
 
 @ex.right("torch's generator, seeded by a hash")
@@ -61,7 +61,7 @@ ex.probe("the last token never", made, breaks="zeros", says="",
          pick=lambda row, u: int((row.cumsum(0) <= u).sum()) if (row > 0).all() else 0)
 ex.probe("over seeds at step 0 and far ahead always the first", made, breaks="seeds", says="",
          number=lambda seed, step: 0.0 if step == 0 or (1000 <= step < 6100 and seed < 400)
-         else np.random.default_rng([seed, step]).random())
+         else drawn(seed, step))
 ex.probe("the example looked up wrong", lambda probs, seeds, steps: (
     torch.tensor([1, 1]) if probs.shape == (2, 2) and probs[0, 0] == 0 and probs[1, 1] == 0
     else made(probs, seeds, steps)), breaks="example", says="")
