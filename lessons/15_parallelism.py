@@ -375,7 +375,7 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
     rank. h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss
     for y, are whole and the same on all ranks. all_sum(tensor): the sum
     over the ranks, a new tensor; all ranks have to call it equally often,
-    30 times at most, in the same order, with the same shapes and dtypes.
+    60 times at most, in the same order, with the same shapes and dtypes.
 
     Returns (y, dh, da, db, dc), in the one dtype of all inputs: y, and the
     gradients of h, a, b and c as the uncut layer has them. The slope of

@@ -14,7 +14,7 @@ from dlsys_helpers.checking import run_check
 from dlsys_helpers.expect import Broken, expect_close, expect_equal
 from dlsys_helpers.judging import Exercise
 from dlsys_helpers.paths import EXERCISES, ROOT, SOLUTIONS
-from tools import proof, solutions
+from tools import fingerprints, proof, solutions
 
 DRAFT = os.environ.get("DRAFT", "")  # `make test DRAFT=05`: this stage as its draft has it
 REGISTRY = {id: found for stage in stages.STAGES
@@ -204,7 +204,9 @@ def test_cases_are_plain_data(id):
 def test_act_stands_alone(id):
     """Its source travels to a sandbox that has no laws: it must run from the source alone."""
     exercise = REGISTRY[id]
-    lonely = acting.load_act(acting.act_source(exercise.act_fn))
+    source = acting.act_source(exercise.act_fn)
+    assert fingerprints.used_modules(source) <= {*proof.ACTS}
+    lonely = acting.load_act(source)
     cases = exercise.arrange(1)
     outcomes = [acting.run_act(lonely, REFERENCE[id], case) for case in cases]
     assert exercise.judge(cases, outcomes).status == "pass"

@@ -141,6 +141,14 @@ def test_a_record_rests_on_the_engine_and_the_exercises_file(toy, monkeypatch, m
     assert proof.rests_on(ID) != before
 
 
+def test_a_record_rests_on_what_its_act_imports(monkeypatch):
+    before, read = {id: proof.rests_on(id) for id in ("15.1", "15.2")}, fingerprints.source
+    monkeypatch.setattr(fingerprints, "source", lambda name: read(name) + (
+        "\nCHANGED = 1\n" if name in proof.ACTS else ""))
+    assert proof.rests_on("15.1") != before["15.1"]
+    assert proof.rests_on("15.2") == before["15.2"]
+
+
 def test_where_no_text_changed_nothing_is_parsed(toy, monkeypatch, tmp_path):
     proof.write(ID, proof.prove(ID, 1)[0])
     (tmp_path / proof.AS_WRITTEN).write_text(proof.as_written(tmp_path) + "\n", "utf-8")

@@ -43,6 +43,7 @@ RECORDS = ROOT / "tests" / "records" / "checks"
 AS_WRITTEN = "as_written.txt"  # beside them, see `unchanged`
 ENGINE = ("dlsys_helpers.acting", "dlsys_helpers.expect", "dlsys_helpers.judging")
 WORDS = ("dlsys_helpers.wording",)
+ACTS = ("dlsys_helpers.lockstep",)  # what an act may import: its source travels to the sandbox
 WRONG_SEEDS, RIGHT_SEEDS = 3, 20  # what a stale exercise is tried on
 OTHER_SEEDS = 10  # for right answers by other routes
 MOST_SECONDS = 20  # for a function of a check's file that is tried as an answer
@@ -308,7 +309,7 @@ def as_written(records: Path) -> str:
     files = [*(fingerprints.SRC / "dlsys_checks").rglob("*.py"), *solutions.BESIDE.rglob("*.py"),
              *records.glob("*.json")]
     texts = [path.read_text("utf-8") for path in sorted(files)]
-    texts += [*map(fingerprints.source, (*ENGINE, *WORDS)),
+    texts += [*map(fingerprints.source, (*ENGINE, *WORDS, *ACTS)),
               Path(mutants.__file__).read_text("utf-8"), str(fingerprints.pinned()),
               *(str(solutions.answers(stage)) for stage in solutions.stages())]
     return fingerprints.fingerprint("\0".join(texts))
@@ -326,7 +327,7 @@ def unchanged(records: Path) -> bool:
 def _fingerprint(id: str, engine: Sequence[str], kept: Callable[[str], str]) -> str:
     exercise = solutions.beside(id)
     names = {*engine, *(name for name in fingerprints.reached([exercise.law_fn.__module__])
-                        if name.startswith("dlsys_checks."))}
+                        if name.startswith("dlsys_checks.") or name in ACTS)}
     code = [kept(fingerprints.source(name)) for name in sorted(names)]
     beside = solutions.beside_file(exercise)
     code += [kept(beside.read_text("utf-8") if beside.exists() else ""),

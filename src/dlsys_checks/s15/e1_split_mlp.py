@@ -1,9 +1,4 @@
-"""Exercise 15.1, `split_mlp`.
-
-One process plays all ranks. Each is run until it asks for a sum that is not known yet; when all
-have asked, the sum is known and each is run again from its start. Before each turn a rank that is
-none is run: an answer that keeps what other ranks were given keeps that one's part as well.
-"""
+"""Exercise 15.1, `split_mlp`."""
 
 from __future__ import annotations
 
@@ -13,6 +8,7 @@ from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 from dlsys_helpers.judging import not_an_answer
+from dlsys_helpers.lockstep import expect_agreement
 
 ex = exercise("15.1", "split_mlp", seen=("h", "a", "b", "c", "dy"), says="dh on rank")
 
@@ -24,7 +20,7 @@ ex.promise("cut", "The units of the layer are cut: a (f, D) holds this rank's ro
 ex.promise("whole", "h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss for y, are "
            "whole and the same on all ranks.", says=("y on rank", "dc on rank"))
 ex.promise("calls", "all_sum(tensor): the sum over the ranks, a new tensor; all ranks have to call "
-           "it equally often, 30 times at most, in the same order, with the same shapes and "
+           "it equally often, 60 times at most, in the same order, with the same shapes and "
            "dtypes.",
            says=("what the ranks ask for",))
 ex.promise("returns", "Returns (y, dh, da, db, dc), in the one dtype of all inputs: y, and the "
@@ -68,55 +64,24 @@ def cases(g):
 
 @ex.act
 def act(fn, h, a, b, c, dy):
-    class Pause(BaseException):
-        """Ends a run that waits for the other ranks."""
+    from dlsys_helpers.lockstep import in_lockstep
 
-    def run(mine, sums):
-        """One rank from its start on, with the sums that are known: what it asks for, or ends."""
+    def run(mine, all_sum):
         given = [t.clone(memory_format=torch.preserve_format) for t in (h, *mine, c, dy)]
         kept = [t.clone() for t in given]
-        asked, made = [], []
-
-        def all_sum(tensor):
-            if not isinstance(tensor, torch.Tensor):
-                raise TypeError(f"all_sum: got a {type(tensor).__name__}, expected a tensor.")
-            made.append(1)
-            if len(made) <= len(sums):
-                return sums[len(made) - 1].clone()
-            asked.append(tensor.detach().clone())
-            raise Pause
-
-        try:
-            found = fn(*given, all_sum)
-        except Pause:
-            return asked[0], None
+        found = fn(*given, all_sum)
         results = [t.detach() if isinstance(t, torch.Tensor) else t for t in found]
         named = dict(zip(("h", "a", "b", "c", "dy"), zip(given, kept, strict=True), strict=True))
         changed = [name for name, (t, k) in named.items() if not torch.equal(t, k)]
         changed += [f"{name}.requires_grad" for name, (t, _) in named.items() if t.requires_grad]
-        return None, {"kind": type(found).__name__, "results": results, "changed": changed}
+        return {"kind": type(found).__name__, "results": results, "changed": changed}
 
-    sums, ranks = [], list(zip(a, b))
-    for _ in range(31):
-        run((-a[-1], b[-1]), sums)
-        turns = [run(mine, sums) for mine in ranks]
-        asks = [ask for ask, _ in turns]
-        if all(ask is None for ask in asks):
-            return {"ranks": [done for _, done in turns], "asks": []}
-        words = ["nothing more" if ask is None else f"{tuple(ask.shape)} {ask.dtype}"
-                 for ask in asks]
-        if len(set(words)) > 1:
-            return {"ranks": [], "asks": words}
-        sums.append(sum(asks[1:], asks[0].clone()))
-    return {"ranks": [], "asks": ["more than 30 sums"]}
+    return in_lockstep(run, list(zip(a, b)), outsider=(-a[-1], b[-1]))
 
 
 @ex.law
 def law(out, h, a, b, c, dy):
-    expect_parts(out, "ranks", "asks")
-    expect_equal("what the ranks ask for, where they differ", out["asks"], [],
-                 "A rank that asks for less, or for another shape, lets the others wait for ever.")
-    expect_length("ranks", out["ranks"], len(a))
+    expect_agreement(out, len(a))
     y, dh, das, dbs, dc = by_hand(h, a, b, c, dy)
     for rank, done in enumerate(out["ranks"]):
         expect_parts(done, "kind", "results", "changed", what=f"run of rank {rank}")
