@@ -92,16 +92,20 @@ def test_the_terminal_ranks_as_the_page(page, query):
     page.fill("#finder", query)
     said = page.locator(".finder-said").inner_text()
     shown = page.locator(".finder-found tbody tr td:first-child").all_text_contents()
-    hits, fits, missing = find.rank(KNOWN, query)
+    hits, causes, fits, missing = find.rank(KNOWN, query)
+    listed = page.locator(".finder-causes li").all_text_contents()
     assert [ROWS.index(row) for row in hits] == [int(number) for number in shown]
+    assert listed == [find.told(cause) for cause in causes]
     assert fits == (not said.startswith("Nothing fits"))
+    assert page.locator(".finder-causes").is_visible() == fits
     assert (f"No row has: {', '.join(missing)}." in said) == bool(missing)
 
 
 def test_what_is_found_is_printed_with_trap_fault_and_rule(capsys, monkeypatch):
     monkeypatch.setenv("DLSYS_BOOK", "https://book.example/")
     assert cli.main(["find", "decoder", "sees", "the", "future"]) == 0
-    first, *_ = capsys.readouterr().out.split("\n2. ")
+    causes, first = capsys.readouterr().out.split("\n2. ")[0].split("Signs:\n")
+    assert causes.startswith(f"Likeliest causes:\n- {find.told('08.1')}\n")
     assert first.startswith("1. A language model's loss is far too low")
     assert f"trap 08.1  {catalog.trap('08.1').name}" in first
     assert "https://book.example/traps/08-1.html" in first
@@ -110,7 +114,7 @@ def test_what_is_found_is_printed_with_trap_fault_and_rule(capsys, monkeypatch):
 
 def test_several_causes_are_printed_in_their_order(capsys):
     assert cli.main(["find", "gpu", "utilization", "low"]) == 0
-    first, *_ = capsys.readouterr().out.split("\n2. ")
+    first, *_ = capsys.readouterr().out.partition("Signs:")[2].split("\n2. ")
     assert first.index("trap 09.10") < first.index("or The loader is too slow")
     assert find.NO_TRAP in first
 

@@ -47,6 +47,7 @@ BOX = """<p class="finder" hidden><label for="finder">What do you see?</label>
 <input id="finder" type="search" autocomplete="off" placeholder="loss stuck at 0.693">
 <span class="finder-said" role="status"></span>
 <a class="finder-pages" href="search.html" hidden>Search all pages for these words</a></p>
+<div class="finder-causes" hidden><p>Likeliest causes:</p><ol></ol></div>
 <div class="finder-found" hidden></div>
 <script defer src="finder/rows.js"></script>
 <script defer src="finder/finder.js"></script>"""
@@ -244,7 +245,9 @@ def script(lessons: book_pages.Lessons) -> str:
     each row's words, causes by their place among those, title and address."""
     stored, rows = stored_rows(lessons), []
     said = finder_words.counts(stored)
-    place = {cause: at for at, cause in enumerate(said.pop("causes"))}
+    place = {cause: at for at, cause in enumerate(said["causes"])}
+    said["causes"] = [(find.told(cause), f"{book_traps.name(cause)}.html")
+                      if TRAP.fullmatch(cause) else (cause, "") for cause in said["causes"]]
     for row, own in zip((row for group in groups(lessons).values() for row in group), stored,
                         strict=True):
         title, address = link_of(row)

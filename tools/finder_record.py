@@ -13,6 +13,7 @@ import json
 import yaml
 
 from dlsys import find
+from dlsys_helpers import catalog
 from dlsys_helpers.paths import ROOT
 from tools.book_finder import RECORD
 
@@ -29,30 +30,26 @@ def phrases(name: str) -> list[dict]:
     return yaml.safe_load(PHRASES[name].read_text("utf-8"))
 
 
-def causes(hits: list[dict]) -> list[str]:
-    """The first three causes that the first three signs name."""
-    found = (cause.get("trap") or cause["says"] for row in hits[:3] for cause in row["causes"])
-    return list(dict.fromkeys(found))[:3]
-
-
 def measure(name: str) -> dict[str, int]:
     """Counts over a set's phrases; a right cause that "Nothing fits" stands over does not count.
 
-    found, first: a right trap among the first three causes, as the very first. honest: phrases
-    without a trap that get none, as nothing fits or as the best row says that no trap shows it;
-    nothing: those where nothing fits.
+    found, first: a right trap among the three likeliest causes, as the very first. honest: phrases
+    without a trap that get none, as nothing fits or as the likeliest cause is none; nothing: those
+    where nothing fits.
     """
     known = find.index(find.rows())
     answers = [(find.rank(known, phrase["said"]), phrase.get("traps"))
                for phrase in phrases(name)]
-    right = [(causes(answer.hits) if answer.fits else [], traps)
+    known_traps = {trap.id for trap in catalog.traps()}
+    right = [(answer.causes if answer.fits else [], traps)
              for answer, traps in answers if traps]
     none = [answer for answer, traps in answers if not traps]
     return {"with": len(right),
             "found": sum(not set(traps).isdisjoint(got) for got, traps in right),
             "first": sum(bool(got) and got[0] in traps for got, traps in right),
             "without": len(none),
-            "honest": sum(not answer.fits or not find.traps(answer.hits[0]) for answer in none),
+            "honest": sum(not answer.fits or answer.causes[0] not in known_traps
+                          for answer in none),
             "nothing": sum(not answer.fits for answer in none)}
 
 

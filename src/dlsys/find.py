@@ -23,7 +23,7 @@ from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 
 STORED = Path(__file__).with_name("symptoms.json")
-MOST = 3  # rows that are printed
+MOST = 3  # rows that are printed, and causes
 DIGITS = 9  # of a score, so that two languages order equal rows alike
 NONE = ""  # the cause of what no row is about
 FALL = 0.8  # of what a row's next cause counts
@@ -33,9 +33,10 @@ NO_TRAP = "no trap shows it"
 
 
 class Answer(NamedTuple):
-    """Rows best first, whether the first one fits, and the asked words that no row has."""
+    """Rows and causes, both best first, whether any fits, and the asked words that no row has."""
 
     hits: list[dict]
+    causes: list[str]  # at most MOST: traps by number, sentences without a trap, or a row's sign
     fits: bool
     missing: list[str]
 
@@ -243,10 +244,10 @@ def meant(row: dict, causes: dict[str, float]) -> float:
 
 def rank(known: Index, query: str) -> Answer:
     """How well each row answers: rare words count more, most what one sees, and likely causes."""
-    told = list(tokens(query))
-    said = [token for token, _ in told]
+    words = list(tokens(query))
+    said = [token for token, _ in words]
     if not said:
-        return Answer([], False, [])
+        return Answer([], [], False, [])
     weights, nears, asked = rules()["weights"], {}, {}
     for token in dict.fromkeys(said):
         nears[token] = {word: much for word in known.all if (much := alike(token, word))}
@@ -254,24 +255,34 @@ def rank(known: Index, query: str) -> Answer:
             continue  # a number that no row has is no sign
         asked[token] = weigh(known, nears[token])
     whole, causes = sum(asked.values()) or 1, likely(said)
-    scored = []
+    scored, named = [], {}
     for row, lengths in zip(known.rows, known.lengths, strict=True):
         cover = sum(weight * found(nears[token], row) for token, weight in asked.items())
         beside = sum(asked[token] for token in together(said, row)) / 2
         same = closest(asked, nears, row, lengths) if cover else 0
         exact = quoted(said, row)
         score = (cover + weights["pair"] * beside) / whole + weights["phrase"] * same
-        score = round(score * (weights["quoted"] if exact else 1)
-                      + weights["likely"] * meant(row.row, causes), DIGITS)
+        score *= weights["quoted"] if exact else 1
+        for place, cause in enumerate(meant_by(row.row)):
+            named[cause] = max(named.get(cause, 0), score * FALL ** place)
+        score = round(score + weights["likely"] * meant(row.row, causes), DIGITS)
         if score:
             scored.append((score, exact, row.row))
     scored.sort(key=lambda one: -one[0])
     most, exact = scored[0][:2] if scored else (0, False)
     best = max((share for cause, share in causes.items() if cause != NONE), default=0)
     fits = exact or best > weights["fits"] * causes.get(NONE, 0)
-    missing = dict.fromkeys(word for token, word in told if token in asked and not nears[token])
+    missing = dict.fromkeys(word for token, word in words if token in asked and not nears[token])
     return Answer([row for score, _, row in scored if score >= weights["shown"] * most],
-                  bool(scored) and fits, list(missing))
+                  likeliest(named, causes), bool(scored) and fits, list(missing))
+
+
+def likeliest(named: dict[str, float], causes: dict[str, float]) -> list[str]:
+    """The first causes, by how well a row answers that names them and by how likely they are."""
+    much = rules()["weights"]["cause"]
+    scores = {cause: round(named[cause] + much * causes.get(cause, 0), DIGITS)
+              for cause in stored()["said"]["causes"] if cause != NONE}
+    return sorted((cause for cause in scores if scores[cause]), key=lambda one: -scores[one])[:MOST]
 
 
 def says(rules: list[str]) -> str:
@@ -308,6 +319,12 @@ def where(cause: dict, base: str) -> str:
     return f"trap {trap}  {catalog.trap(trap).name}{link}"
 
 
+def told(cause: str) -> str:
+    """A cause in one line: a trap with its fault, or what stands for one without a trap."""
+    known = {trap.id: trap.name for trap in catalog.traps()}
+    return f"{cause} {known[cause]}" if cause in known else cause
+
+
 def lines(row: dict) -> list[str]:
     """A row as it is printed: the sign, its causes, the test, what the watch says of the first."""
     base = os.environ.get("DLSYS_BOOK", "").rstrip("/")
@@ -333,13 +350,15 @@ def run(args: argparse.Namespace) -> int:
     query = " ".join(args.words)
     if not plain(query):
         raise UserError(f"find: got {query[:40]!r}, expected a word of what you see, or a number.")
-    hits, fits, missing = rank(index(rows()), query)
+    hits, causes, fits, missing = rank(index(rows()), query)
     lacks = f" No row has: {', '.join(missing)}." if missing else ""
     if not fits:
         print(visible("Nothing fits" + (" well; these share a word or two." if hits else ".")
                       + lacks + " Try a word of the message, or a number."))
         if base := os.environ.get("DLSYS_BOOK", "").rstrip("/"):
             print(f"All pages: {base}/search.html?q={quote_plus(query)}")
+    if fits:
+        print("Likeliest causes:", *(f"- {told(cause)}" for cause in causes), "Signs:", sep="\n")
     for place, row in enumerate(hits[:MOST], 1):
         first, *others = lines(row)
         print(f"{place}. {first}", *(f"   {line}" for line in others), sep="\n")

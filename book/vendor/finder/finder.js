@@ -7,6 +7,7 @@
   const { rules, said: told, rows } = window.FINDER;
   const WEIGHTS = rules.weights;
   const DIGITS = 9; // of a score, so that two languages order equal rows alike
+  const MOST = 3; // causes that are shown
   const FALL = 0.8; // of what a row's next cause counts
   const UNSEEN = 10; // the count of a word that nobody used for a cause, in hundredths of a phrase
   const IDLE = new Set(rules.idle);
@@ -129,14 +130,19 @@
     return shares.map((one) => Number((one / all).toFixed(DIGITS)));
   }
 
+  // The places of the first causes, by how well a row answers that names them and how likely they are.
+  const likeliest = (named, causes) => named.map((score, at) => [at, at === told.none ? 0
+    : Number((score + WEIGHTS.cause * causes[at]).toFixed(DIGITS))]).filter(([, score]) => score)
+    .sort((a, b) => b[1] - a[1]).slice(0, MOST).map(([at]) => at);
+
   // How likely a row is meant: its likeliest cause, less so the later the row names it.
   const meant = (row, causes) => Math.max(...row.causes.map((at, i) => causes[at] * FALL ** i));
 
   // How well each row answers: rare words count more, most what one sees, and likely causes.
-  // Returns the rows, best first, whether the first one fits, and the words that no row has.
+  // Returns the rows and the causes, best first, whether any fits, and the words that no row has.
   function rank(known, query) {
     const words = tokens(query), said = words.map(([token]) => token);
-    if (!said.length) return { hits: [], fits: false, missing: [] };
+    if (!said.length) return { hits: [], causes: [], fits: false, missing: [] };
     const nears = new Map(), asked = new Map();
     new Set(said).forEach((token) => {
       const near = new Map(known.all.map((word) => [word, alike(token, word)]).filter(
@@ -145,20 +151,23 @@
       if (near.size || !/^[0-9]/.test(token)) asked.set(token, weigh(known, near));
     });
     const whole = sum([...asked.values()]) || 1, causes = likely(said);
+    const named = told.meant.map(() => 0);
     const scored = known.read.map((r) => {
       const cover = sum([...asked].map(([token, weight]) => weight * found(nears.get(token), r)));
       const beside = sum(together(said, r).map((token) => asked.get(token))) / 2;
       const same = cover ? closest(asked, nears, r) : 0, exact = quoted(said, r);
-      const score = (cover + WEIGHTS.pair * beside) / whole + WEIGHTS.phrase * same;
-      return { row: r.row, exact, score: Number((score * (exact ? WEIGHTS.quoted : 1)
-        + WEIGHTS.likely * meant(r.row, causes)).toFixed(DIGITS)) };
+      const score = ((cover + WEIGHTS.pair * beside) / whole + WEIGHTS.phrase * same)
+        * (exact ? WEIGHTS.quoted : 1);
+      r.row.causes.forEach((at, i) => { named[at] = Math.max(named[at], score * FALL ** i); });
+      return { row: r.row, exact,
+        score: Number((score + WEIGHTS.likely * meant(r.row, causes)).toFixed(DIGITS)) };
     }).filter((r) => r.score > 0).sort((a, b) => b.score - a.score);
     const best = Math.max(...causes.filter((_, at) => at !== told.none));
     const fits = scored.length > 0
       && (scored[0].exact || best > WEIGHTS.fits * causes[told.none]);
     const missing = words.filter(([token]) => asked.has(token) && !nears.get(token).size);
     return { hits: scored.filter((r) => r.score >= WEIGHTS.shown * scored[0].score).map((r) => r.row),
-      fits, missing: [...new Set(missing.map(([, word]) => word))] };
+      causes: likeliest(named, causes), fits, missing: [...new Set(missing.map(([, word]) => word))] };
   }
 
   // What was found, in a sentence or two.
@@ -178,6 +187,16 @@
     history.replaceState(null, "", address);
   }
 
+  // A cause as it is listed, with the way to its page where a trap shows it.
+  function causeItem(at) {
+    const [title, page] = told.causes[at], item = document.createElement("li");
+    const link = document.createElement(page ? "a" : "span");
+    if (page) link.href = page;
+    link.textContent = title;
+    item.append(link);
+    return item;
+  }
+
   function onFinder(box) {
     const known = index();
     const groups = [...document.querySelectorAll("article div.symptoms")];
@@ -185,6 +204,7 @@
     const found = document.querySelector(".finder-found");
     const said = document.querySelector(".finder-said");
     const pages = document.querySelector(".finder-pages");
+    const causes = document.querySelector(".finder-causes");
     const table = groups[0].querySelector("table").cloneNode(true);
     found.append(table);
     found.classList.add("symptoms", "rows");
@@ -193,6 +213,8 @@
       const asking = tokens(box.value).length > 0;
       const answer = rank(known, box.value), hits = answer.hits;
       found.hidden = hits.length === 0;
+      causes.hidden = !answer.fits;
+      causes.querySelector("ol").replaceChildren(...answer.causes.map(causeItem));
       groups.forEach((g) => { g.parentElement.hidden = asking && hits.length > 0; });
       table.tBodies[0].replaceChildren(...hits.map((h) => lines[rows.indexOf(h)].cloneNode(true)));
       said.textContent = asking ? answered(answer) : "";
