@@ -150,7 +150,7 @@ def law(out, v, grad, beta2, loose):
                  int((out["first"] != out["again"]).sum()), 0, "All chance comes from `generator`.")
     ups = [(out[key].double() == high).double() for key in ("first", "second")]
     if len(x) >= MANY:
-        expect_chance(ups[0], place)
+        expect_chance(ups[0], place, x)
     if len(x) == MANY:
         expect_free(*ups, place)
 
@@ -166,13 +166,14 @@ def expect_neighbours(got, x, low, high):
                      [float(low[i]), float(high[i])], f"x is {float(x[i]):.7g} there.")
 
 
-def expect_chance(up, place):
+def expect_chance(up, place, x):
     """Raise Broken unless the ups (N,) are as frequent as the chances `place` say."""
     for part in filter(torch.any, (place < 0.5, place >= 0.5)):
-        chance, went = place[part], up[part]
+        chance, went, first = place[part], up[part], float(x[part][0])
         room = 5 * float((chance * (1 - chance)).mean() / len(went)) ** 0.5 + 1e-3
         expect_close("share that went up", float(went.mean()), float(chance.mean()), rtol=0.0,
-                     atol=room, look="The nearer x is to the upper neighbour, the more often.")
+                     atol=room, look="The nearer x is to the upper neighbour, the more often. The "
+                     f"first x is {first:.7g}.")
 
 
 def expect_free(up, anew, place):

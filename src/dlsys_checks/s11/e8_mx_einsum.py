@@ -121,7 +121,8 @@ def law(out, equation, a, b, order):
         worst = int(gap.nan_to_num(float("inf")).argmax())
         raise Broken("entries of the result", float(out["out"].flatten()[worst]),
                      float(exact.flatten()[worst]),
-                     "Blocks of 32 lie along the axis that is summed, in both operands.")
+                     "Of both operands: 32 neighbours along the sum, a power of two for a scale, "
+                     "the nearest of eight sizes.")
 
 
 @not_an_answer
