@@ -5,12 +5,15 @@ book/_config.yml names it, so Jupyter Book's own process loads it.
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 import textwrap
 
 from docutils import nodes
+from sphinx import search
 from sphinx.application import Sphinx
+from sphinx.search.en import SearchEnglish
 from sphinx.util import logging
 
 from dlsys.formulas import mathml
@@ -161,6 +164,17 @@ def describe(app: Sphinx, page: str, _template: str, context: dict,
     context["metatags"] = tags + "".join(meta("property", *pair) for pair in said.items())
 
 
+class English(SearchEnglish):
+    """The language of the search, in which each word of the book is stemmed once.
+
+    Sphinx does it once a page.
+    """
+
+    def init(self, options: dict[str, str]) -> None:
+        super().init(options)
+        self.stem = functools.cache(self.stem)
+
+
 def stage_of(page: str) -> int:
     """The stage of a page such as notebooks/08_transformers or traps/08-1; 0 for any other."""
     found = re.match(r"(?:notebooks|exercises|traps|present|wrong_answers)/(?:stage_)?(\d\d)", page)
@@ -180,4 +194,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     for prepare in (permanent_first, group_steps):
         app.connect("doctree-read", prepare, priority=400)
     app.connect("html-page-context", describe)
+    search.languages["en"] = English
     return {"parallel_read_safe": True, "parallel_write_safe": True}
