@@ -69,8 +69,10 @@ GUESS_FIRST = """
 ```
 """
 GITHUB = re.compile(r"https://github\.com/(?P<owner>[\w-]+)/(?P<name>[\w.-]+?)/?")
-# Run by import: the console script fails in a folder with a space in its name.
-JUPYTER_BOOK = "import dlsys; from jupyter_book.cli.main import main; main()"
+# Run by import: the console script fails in a folder with a space in its name. Trees of pages are
+# large and alive: a collector that looks through all of them every 700 objects finds little.
+JUPYTER_BOOK = ("import gc; gc.set_threshold(100_000, 20, 20); "
+                "import dlsys; from jupyter_book.cli.main import main; main()")
 
 
 class BookError(UserError):
