@@ -240,10 +240,14 @@ def to_break_live(stage: int) -> dict[str, str]:
     return _presenting(stage).get("live", {})
 
 
-@cache
 def _presenting(stage: int) -> dict:
+    return _written().get(stage, {})
+
+
+@cache
+def _written() -> dict[int, dict]:
     file = paths.ROOT / "book" / "present.yml"
     if not file.exists():  # a wheel has no book
         return {}
     import yaml
-    return yaml.safe_load(file.read_text("utf-8")).get(stage, {})
+    return yaml.safe_load(file.read_text("utf-8"))
