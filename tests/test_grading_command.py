@@ -226,3 +226,11 @@ def test_ctrl_c_in_the_terminal_ends_all_in_one_line(tmp_path, one):
     assert "Traceback" not in err
     assert err.strip().splitlines()[-1] == (
         f"Stopped; what is graded is kept. Go on with: dlsys grade ... --out {out} --resume")
+
+
+def test_a_wheel_without_your_model_is_named_before_any_work(capsys, one, tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: (
+        None if name.startswith("dlsys_model.") else found(name)))
+    assert "dlsys release --model" in said(capsys, one, "--model", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
