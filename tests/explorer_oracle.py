@@ -245,14 +245,32 @@ def press(box, control, start, value, static):
         box.page.keyboard.press("ArrowRight" if distance > 0 else "ArrowLeft")
 
 
-def walk(explorer, static=True):
-    """Settings one control at a time: every value of every control, then the way back."""
+def every_value(explorer):
+    """Settings one control at a time: every value of every control, then the way back.
+
+    Yields the control, its value before, and the setting.
+    """
     setting = explorer.defaults
     for control in explorer.controls:
-        for value in (*control.offered(static), control.default):
+        for value in (*control.offered(static=True), control.default):
             if value != setting[control.name]:
                 before, setting = setting, {**setting, control.name: value}
                 yield control, before[control.name], setting
+
+
+def far_end(explorer):
+    """From the defaults one control after the other to its last value, or first: as every_value."""
+    setting = explorer.defaults
+    for control in explorer.controls:
+        first, *_, last = control.offered(static=True)
+        value = first if last == control.default else last
+        setting = {**setting, control.name: value}
+        yield control, control.default, setting
+
+
+def walk(explorer):
+    """What is gone through by keyboard: every value, or the far end where all were looked at."""
+    return far_end(explorer) if frames.visited(explorer.name) else every_value(explorer)
 
 
 def far(explorer):
@@ -270,15 +288,23 @@ def dragged(explorer):
                         if all(setting[name] == value for name, value in rest if name not in held))
 
 
+PULLED = {"softmax_scale", "online_softmax", "optimizer_paths", "mix"}  # by tests, along their ways
+
+
 def looked_at(explorer):
-    """The settings whose frames a browser test compares, by key."""
-    settings = [explorer.defaults, *(setting for *_, setting in walk(explorer)), *far(explorer),
-                *dragged(explorer)]
+    """The settings whose frames a browser test compares, or changes to, by key."""
+    settings = [explorer.defaults, *(setting for *_, setting in walk(explorer))]
+    if not frames.visited(explorer.name) or explorer.name in PULLED:
+        settings += [*(setting for *_, setting in every_value(explorer)), *far(explorer),
+                     *dragged(explorer)]
+    sliders = [control for control in explorer.controls if control.kind == "slider"]
+    settings += [explorer.defaults | {control.name: control.offered(static=True)[0]}
+                 for control in sliders[:1]]  # a test of the book presses Home there
     return {explorer.key(setting, static=True): setting for setting in settings}
 
 
 def stroll(box, explorer):
-    """Walk a page's explorer by keyboard and yield each difference that is met."""
+    """Go through a page's explorer by keyboard and yield each difference that is met."""
     yield from differences(box, explorer, explorer.defaults)
     last = None
     for control, start, setting in walk(explorer):

@@ -13,7 +13,18 @@ from browser import (
     running_lab,
     violations,
 )
-from explorer_oracle import differences, far, focus, move, stroll
+from explorer_oracle import differences, focus, move, stroll, walk
+from explorer_visit import (
+    PAGE,
+    amiss,
+    asked_and_thrown,
+    brief,
+    narrow,
+    narrowest,
+    open_explorers,
+    tab_order,
+    themes,
+)
 from playwright.sync_api import expect
 
 from dlsys_helpers.explorers import (
@@ -26,14 +37,8 @@ from dlsys_helpers.explorers import (
     explorer,
     load,
     names,
-    write_assets,
 )
-
-PAGE = """<!doctype html><html lang="en" data-theme="light"><head><meta charset="utf-8">
-<title>Explorers</title><link rel="stylesheet" href="explorer.css">
-<script defer src="explorer.js"></script>
-<style>html[data-theme=dark] body {{ background: #14181e; color: #ced6dd }}</style></head>
-<body><main><h1>Explorers</h1>{}</main></body></html>"""
+from tools import frames
 
 
 @explorer(
@@ -67,110 +72,37 @@ pytestmark = pytest.mark.usefixtures("frames_made_once")
 
 ALL = [*(load(name) for name in names()), features]
 every = pytest.mark.parametrize("e", ALL, ids=lambda e: e.name)
-DESK = {"width": 900, "height": 1000}
 ACTIVATIONS, SURFACE = load("activations"), load("decision_surface")
 
 
-def open_explorer(browser, folder, e, mend=lambda script: script):
-    """A page from disk with one explorer; `mend` may change the front end's script."""
-    script, _ = write_assets(folder)
-    script.write_text(mend(script.read_text()))
-    target = folder / "page.html"
-    target.write_text(PAGE.format(e.static_html()))
-    page = offline_page(browser, viewport=DESK)
-    page.goto(target.as_uri())
-    page.wait_for_selector("[data-drawn]")
-    return page
+@pytest.fixture(scope="module")
+def tab(browser):
+    """One tab for all pages from disk: a new one starts a process."""
+    opened = offline_page(browser)
+    yield opened
+    opened.close()
 
 
-# ---- one visit to each page, and what is looked at there ---------------------------------------
-# Each look says what is amiss and leaves the page as it found it, but for the last one.
-def themes(page, e):
-    """What axe objects to, in light and in dark."""
-    expect(page.locator(".xp")).to_have_css("background-color", "rgb(251, 252, 254)")
-    yield from violations(page)
-    page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    expect(page.locator(".xp")).to_have_css("background-color", "rgb(24, 28, 37)")
-    yield from violations(page, options={"runOnly": ["color-contrast"]})  # no more can differ
-    page.evaluate("document.documentElement.dataset.theme = 'light'")
-
-
-FOCUSED = """() => {
-  const node = document.activeElement, group = node.closest("fieldset");
-  return (group ? group.querySelector("legend") : node.labels?.[0])?.textContent;
-}"""
-
-
-def tab_order(page, e):
-    """Tab reaches every control once, in their order."""
-    page.locator("h1").click()
-    reached = []
-    for _ in e.controls:
-        page.keyboard.press("Tab")
-        reached.append(page.evaluate(FOCUSED))
-    if reached != [c.label for c in e.controls]:
-        yield reached
-
-
-def keyboard(page, e):
-    """Every value of every control shows what Python computes."""
-    yield from stroll(page.locator(".xp"), e)
-
-
-def narrow(page, e):
-    """On a narrow page all is drawn anew, to the scale of its labels."""
-    canvas = page.locator(".xp-canvas svg").first
-    wide = canvas.get_attribute("viewBox")
-    page.set_viewport_size({"width": 380, "height": 800})
-    expect(canvas).to_have_attribute("viewBox", re.compile(r"^0 0 [23]\d\d "))
-    yield from differences(page.locator(".xp"), e, e.defaults)
-    if (width := page.evaluate("document.documentElement.scrollWidth")) > 380:
-        yield f"{width} pixels wide"
-    page.set_viewport_size(DESK)
-    expect(canvas).to_have_attribute("viewBox", wide)
-
-
-BEYOND_THE_CARD = """box => [...box.querySelectorAll("text, span, label, p")]
-  .filter(node => node.checkVisibility())
-  .filter(node => node.getBoundingClientRect().right > box.getBoundingClientRect().right)
-  .map(node => node.textContent)"""
-
-
-def narrowest(page, e):
-    """On a phone of 320 pixels, of which a lesson leaves 256 to the card, no text leaves it."""
-    canvas = page.locator(".xp-canvas svg").first
-    wide = canvas.get_attribute("viewBox")
-    page.set_viewport_size({"width": 272, "height": 800})
-    expect(canvas).to_have_attribute("viewBox", re.compile(r"^0 0 [12]\d\d "))
-    yield from page.locator(".xp").evaluate(BEYOND_THE_CARD)
-    page.set_viewport_size(DESK)
-    expect(canvas).to_have_attribute("viewBox", wide)
-
-
-def far_off(page, e):
-    """Settings in which all controls are moved at once show what Python computes."""
-    box, now = page.locator(".xp"), e.defaults
-    for setting in far(e):
-        for control in e.controls:
-            move(box, control, now[control.name], setting[control.name], static=True)
-        now = setting
-        yield from differences(box, e, setting)
-
-
-def asked_and_thrown(page, e):
-    """What the page asked of the network, and errors that nothing caught."""
-    yield from page.refused + page.problems
-
-
-LOOKS = (themes, tab_order, keyboard, narrow, narrowest, far_off, asked_and_thrown)
+# ---- a visit to each page ---------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def briefly(tab, tmp_path_factory):
+    """What a brief visit finds amiss of explorers that were visited in full, and of their page."""
+    explorers = [e for e in ALL if frames.visited(e.name)]
+    return dict(brief(open_explorers(tab, tmp_path_factory.mktemp("brief"), *explorers), explorers))
 
 
 @every
-def test_a_visit_to_its_page_finds_nothing_amiss(browser, tmp_path, e):
-    page = open_explorer(browser, tmp_path, e)
-    found = {look.__name__: list(look(page, e)) for look in LOOKS}
-    page.close()
-    assert {name: amiss for name, amiss in found.items() if amiss} == {}
+def test_a_visit_to_its_page_finds_nothing_amiss(tab, tmp_path, request, e):
+    """In full where that is not recorded; else among the others, on a page for all."""
+    if frames.visited(e.name):
+        assert request.getfixturevalue("briefly")[e.name] == {}
+        return
+    page = open_explorers(tab, tmp_path, e)
+    assert amiss(page, page.locator(".xp"), e) == {}, frames.stale(e.name)
+
+
+def test_a_page_of_all_that_were_visited_asks_throws_and_hides_nothing(briefly):
+    assert briefly["all"] == {"axe": [], "asked_and_thrown": []}
 
 
 PLANTED = {
@@ -184,21 +116,18 @@ PLANTED = {
 }
 
 
-def test_a_look_sees_what_is_planted(browser, tmp_path):
+def test_a_look_sees_what_is_planted(tab, tmp_path):
     """A broken front end, further below, is for what compares drawings: keyboard and far_off."""
-    page = open_explorer(browser, tmp_path, features)
+    page = open_explorers(tab, tmp_path, features)
     for look, code in PLANTED.items():
-        assert list(look(page, features)) == []
+        assert amiss(page, page.locator(".xp"), features, [look]) == {}
         page.evaluate(f"async () => {{ {code} }}")
-        assert list(look(page, features)), look.__name__
-    page.close()
+        assert amiss(page, page.locator(".xp"), features, [look]), look.__name__
 
 
 @pytest.fixture
-def activations_page(browser, tmp_path):
-    page = open_explorer(browser, tmp_path, ACTIVATIONS)
-    yield page
-    page.close()
+def activations_page(tab, tmp_path):
+    return open_explorers(tab, tmp_path, ACTIVATIONS)
 
 
 def test_the_sentence_is_announced_and_a_slider_says_its_value(activations_page):
@@ -224,9 +153,11 @@ def test_the_pointer_reads_the_nearest_value(activations_page):
 def test_a_click_on_a_label_chooses_what_it_names(activations_page):
     box, control = activations_page.locator(".xp"), ACTIVATIONS.controls[0]
     labels = box.get_by_role("group", name=control.label, exact=True).locator("label")
-    for value in reversed(control.values):
+    _, _, other = next(walk(ACTIVATIONS))
+    for setting in (other, ACTIVATIONS.defaults):
+        value = setting[control.name]
         labels.filter(has_text=re.compile(f"^{value}$")).click(position={"x": 4, "y": 8})
-        assert differences(box, ACTIVATIONS, ACTIVATIONS.setting(function=value)) == []
+        assert differences(box, ACTIVATIONS, setting) == []
 
 
 # What is dragged: the view, to which values, and the keys that then move the control further.
@@ -241,9 +172,9 @@ DRAGGED = {
 
 
 @pytest.mark.parametrize("name", DRAGGED)
-def test_a_point_that_is_dragged_moves_its_control_and_keys_go_on(browser, tmp_path, name):
+def test_a_point_that_is_dragged_moves_its_control_and_keys_go_on(tab, tmp_path, name):
     e, nth, chosen, key, then = DRAGGED[name]
-    page = open_explorer(browser, tmp_path, e)
+    page = open_explorers(tab, tmp_path, e)
     box = page.locator(".xp")
     ball = page.locator("figure").nth(nth).locator(".xp-ball")
     start = ball.bounding_box()
@@ -264,12 +195,11 @@ def test_a_point_that_is_dragged_moves_its_control_and_keys_go_on(browser, tmp_p
     assert differences(box, e, e.setting(**chosen)) == []
     page.keyboard.press(key)
     assert differences(box, e, e.setting(**then)) == []
-    page.close()
 
 
-def test_a_finger_drags_the_point_and_scrolls_beside_it(browser, tmp_path):
+def test_a_finger_drags_the_point_and_scrolls_beside_it(tab, tmp_path):
     e = load("optimizer_paths")
-    page = open_explorer(browser, tmp_path, e)
+    page = open_explorers(tab, tmp_path, e)
     root = page.locator("figure svg.xp-grips").first
     touch = {"pointerType": "touch", "pointerId": 5, "isPrimary": True, "bubbles": True}
     root.dispatch_event("pointerdown", {**touch, "clientX": 200, "clientY": 200})
@@ -277,17 +207,15 @@ def test_a_finger_drags_the_point_and_scrolls_beside_it(browser, tmp_path):
     assert differences(page.locator(".xp"), e, e.defaults) == []
     expect(root).to_have_css("touch-action", "pan-y")
     expect(root.locator(".xp-knob")).to_have_css("touch-action", "none")
-    page.close()
 
 
 @pytest.mark.parametrize(("height", "stay"), [(700, True), (240, False)])
-def test_controls_stay_in_sight_where_there_is_room_for_them(browser, tmp_path, height, stay):
-    page = open_explorer(browser, tmp_path, load("online_softmax"))
+def test_controls_stay_in_sight_where_there_is_room_for_them(tab, tmp_path, height, stay):
+    page = open_explorers(tab, tmp_path, load("online_softmax"))
     page.set_viewport_size({"width": 900, "height": height})
     page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
     slider = page.get_by_role("slider", name="Tiles seen")
     expect(slider).to_be_in_viewport() if stay else expect(slider).not_to_be_in_viewport()
-    page.close()
 
 
 # ---- front ends that are broken on purpose ----------------------------------------------------
@@ -329,28 +257,25 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_the_comparison_sees_a_broken_front_end(browser, tmp_path, name):
+def test_the_comparison_sees_a_broken_front_end(tab, tmp_path, name):
     e, good, bad = BROKEN[name]
 
     def damage(script):
         assert script.count(good) == 1, f"explorer.js no longer holds {good!r} once"
         return script.replace(good, bad)
 
-    damaged = open_explorer(browser, tmp_path, e, damage)
-    seen = next(stroll(damaged.locator(".xp"), e), None)
-    damaged.close()
-    assert seen
+    damaged = open_explorers(tab, tmp_path, e, mend=damage)
+    assert next(stroll(damaged.locator(".xp"), e), None)
 
 
-def test_a_script_older_than_the_page_says_so(browser, tmp_path):
+def test_a_script_older_than_the_page_says_so(tab, tmp_path):
     def forget(script):
         return script.replace("bars: barsView", "towers: barsView")
 
-    old = open_explorer(browser, tmp_path, SURFACE, forget)
+    old = open_explorers(tab, tmp_path, SURFACE, mend=forget)
     (tmp_path / "page.html").write_text(PAGE.format(features.static_html()))
     old.reload()
     expect(old.get_by_role("alert")).to_contain_text("does not know bars")
-    old.close()
 
 
 # ---- JupyterLab -------------------------------------------------------------------------------

@@ -103,19 +103,56 @@ def test_frames_that_are_not_whole_are_found(data, sentence, keys, flaw):
     assert [flaw in line for line in found] == ([True] if flaw else [])
 
 
-def test_a_record_of_frames_is_fresh_until_what_they_rest_on_changes(monkeypatch, tmp_path):
+@pytest.fixture
+def record(monkeypatch, tmp_path):
+    """A record of explorers of this test's own: writes it and forgets what was read before."""
     monkeypatch.setattr(frames, "RECORD", tmp_path / "explorers.json")
-    frames.fresh.cache_clear()
+    kept = (frames.fresh, frames.visited, frames._looked_with)
+
+    def forget():
+        for function in kept:
+            function.cache_clear()
+
+    def write(facts):
+        frames.RECORD.write_text(json.dumps(facts), "utf-8")
+        forget()
+
+    forget()
+    yield write
+    forget()
+
+
+def test_a_record_of_frames_is_fresh_until_what_they_rest_on_changes(monkeypatch, record):
     assert not frames.fresh("activations")
-    frames.RECORD.write_text(json.dumps(
-        {"activations": {"rests_on": frames.rests_on("activations")}}), "utf-8")
-    frames.fresh.cache_clear()
+    record({"activations": {"rests_on": frames.rests_on("activations")}})
     assert frames.fresh("activations")
     assert frames.rests_on("activations") != frames.rests_on("schedules")
     monkeypatch.setattr(frames.fingerprints, "module_fingerprint", lambda name: f"changed {name}")
     frames.fresh.cache_clear()
     assert not frames.fresh("activations")
-    frames.fresh.cache_clear()
+
+
+def test_a_stale_record_is_refused_in_words_and_its_page_looked_at_in_full(
+        monkeypatch, tmp_path, record):
+    code, visit = (of("tape") for of in (frames.rests_on, frames.visit_rests_on))
+    for facts, why in (({}, "is not recorded"), ({"tape": {"rests_on": "old"}}, "has other code"),
+                       ({"tape": {"rests_on": code, "visited": "old"}}, "another front end"),
+                       ({"tape": {"rests_on": code, "visited": visit}}, "")):
+        record(facts)
+        assert why in frames.stale("tape")
+        assert (frames.stale("tape") == "") == (why == "") == frames.visited("tape")
+        assert "python -m tools.frames" in frames.stale("tape") or frames.visited("tape")
+        every_value = {key for key, setting in load("tape").grid().items()
+                       if sum(load("tape").defaults[k] != v for k, v in setting.items()) < 2}
+        assert (looked_at(load("tape")).keys() >= every_value) != frames.visited("tape")
+    for path in frames.LOOKED_WITH:  # front end and oracle count
+        changed = tmp_path / path.name
+        changed.write_text(path.read_text("utf-8") + "\nx = 1\n", "utf-8")
+        others = [changed if other == path else other for other in frames.LOOKED_WITH]
+        with monkeypatch.context() as patch:
+            patch.setattr(frames, "LOOKED_WITH", others)
+            frames._looked_with.cache_clear()
+            assert frames.visit_rests_on("tape") != visit
 
 
 def test_the_frames_that_are_looked_at_are_those_of_the_walk_and_some_far_off():
@@ -127,7 +164,8 @@ def test_the_frames_that_are_looked_at_are_those_of_the_walk_and_some_far_off():
 
 @every
 def test_frames_do_not_depend_on_threads_or_on_what_ran_before(e):
-    settings = list(e.grid().values())[:: max(1, len(e.grid()) // 2)]
+    grid = list(e.grid().values())
+    settings = grid[-1:] if frames.fresh(e.name) else grid[:: max(1, len(grid) // 2)]
     before = [e.live_frame(s) for s in settings]
     threads = torch.get_num_threads()
     train.cache_clear()
@@ -150,18 +188,23 @@ def test_computing_leaves_the_global_generator_alone(e):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@every
-def test_the_stored_picture_is_the_same_png_whatever_the_plot_style(e):
+# Of each kind of view, one explorer that shows it.
+OF_A_KIND = {view.kind: e for e in ALL for view in e.views}
+
+
+@pytest.mark.parametrize("kind", OF_A_KIND)
+def test_the_stored_picture_is_the_same_png_whatever_the_plot_style(kind):
+    e = OF_A_KIND[kind]
     arrays, sentence = e()
     with mpl.rc_context({"font.size": 30, "figure.facecolor": "red"}):
         again = _picture.png(e.title, sentence, e.views, arrays)
     assert again == e.picture()
-    assert again.startswith(b"\x89PNG")
-    assert len(again) < 120_000
 
 
 @every
 def test_a_notebook_output_has_widget_picture_and_sentence(e):
+    assert e.picture().startswith(b"\x89PNG")
+    assert len(e.picture()) < 120_000
     data, metadata = e._repr_mimebundle_()
     assert set(data) == {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"}
     assert data["text/plain"] == f"{e.title}: {e()[1]}"
@@ -184,20 +227,20 @@ def demo(data=None, sentence="Fine.", views=None):
                     [Slider("a", "A", [1, 2], 1), Choice("b", "B", ["u", "v"], "u")], views)
 
 
-@pytest.mark.parametrize(("sentence", "recorded"), [("Fine.", ["demo"]), ("No end", [])])
-def test_only_whole_frames_are_recorded_and_an_explorer_that_is_gone_is_dropped(
-        monkeypatch, tmp_path, sentence, recorded):
-    monkeypatch.setattr(frames, "RECORD", tmp_path / "explorers.json")
-    monkeypatch.setattr(frames, "names", lambda: ["demo"])
-    monkeypatch.setattr(frames, "load", lambda name: demo(sentence=sentence))
-    monkeypatch.setattr(frames, "rests_on", lambda name: "this")
-    frames.RECORD.write_text('{"gone": {}}', "utf-8")
-    frames.fresh.cache_clear()
+@pytest.mark.parametrize(("sentence", "passed", "recorded"), [
+    ("Fine.", {"demo"}, {"demo": "visit"}), ("Fine.", set(), {"demo": None}),
+    ("No end", set(), {})])
+def test_only_whole_frames_and_visits_that_passed_are_recorded_and_what_is_gone_is_dropped(
+        monkeypatch, record, sentence, passed, recorded):
+    for name, value in {"names": lambda: ["demo"], "load": lambda name: demo(sentence=sentence),
+                        "rests_on": lambda name: "this", "visit_rests_on": lambda name: "visit",
+                        "visit": lambda explorers: passed}.items():
+        monkeypatch.setattr(frames, name, value)
+    record({"gone": {}})
     with pytest.raises(SystemExit) as ended:
         frames.main()
-    frames.fresh.cache_clear()
-    assert bool(ended.value.code) == (recorded == [])
-    assert list(frames.stored()) == recorded
+    assert bool(ended.value.code) == (recorded != {"demo": "visit"})
+    assert {name: facts.get("visited") for name, facts in frames.stored().items()} == recorded
     assert all(facts["bytes"] == len(demo().frames) for facts in frames.stored().values())
 
 

@@ -1,10 +1,12 @@
-"""Validate every frame of the explorers' pages: computed, finite, with a sentence, small enough.
+"""Validate every frame of the explorers' pages, and visit each page in full in a browser.
 
     python -m tools.frames        the explorers whose record is stale
 
-tests/records/explorers.json holds for each explorer a fingerprint of its code and the bytes of its
-frames. Where the fingerprint still matches, the tests compute only the frames that they look at;
-otherwise all of them.
+Frames: computed, finite, with a sentence, small enough. The visit: every value of every control,
+both themes, narrow pages, as tests/explorer_visit.py has it. tests/records/explorers.json holds for
+each explorer a fingerprint of its code, the bytes of its frames, and a fingerprint of what its
+visit rests on. Where the first matches, the tests compute only the frames that they look at; where
+the second does, too, they look at few settings, on one page for all. Otherwise they do it all.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dlsys_helpers.explorers import Explorer, load, names
 from dlsys_helpers.explorers._packing import pack
@@ -25,6 +28,9 @@ from dlsys_helpers.paths import ROOT
 from tools import fingerprints
 
 RECORD = ROOT / "tests" / "records" / "explorers.json"
+VISIT = "tests/test_browser_explorers.py::test_a_visit_to_its_page_finds_nothing_amiss"
+LOOKED_WITH = [*(ROOT / "src" / "dlsys_helpers" / name for name in fingerprints.FRONT_END),
+               *(ROOT / "tests" / f"explorer_{name}.py" for name in ("oracle", "visit"))]
 LIMIT_BYTES = 180_000  # as base64 in a page a third more
 
 
@@ -44,6 +50,39 @@ def stored() -> dict[str, dict[str, Any]]:
 def fresh(name: str) -> bool:
     """Whether an explorer's recorded fingerprint matches today's code."""
     return stored().get(name, {}).get("rests_on") == rests_on(name)
+
+
+@cache
+def _looked_with() -> list[str]:
+    """Fingerprints of the front end and of what looks at it."""
+    texts = [(path.suffix, path.read_text("utf-8")) for path in LOOKED_WITH]
+    return [fingerprints.fingerprint(fingerprints.without_prose(text) if suffix == ".py" else text)
+            for suffix, text in texts]
+
+
+def visit_rests_on(name: str) -> str:
+    """Fingerprint of what a visit to an explorer's page rests on: frames, front end, the looks."""
+    return fingerprints.fingerprint(json.dumps([rests_on(name), *_looked_with()]))
+
+
+@cache
+def visited(name: str) -> bool:
+    """Whether an explorer's page was visited in full as it is today."""
+    return stale(name) == ""
+
+
+def stale(name: str) -> str:
+    """Why an explorer's record no longer counts, and what to do, in a line; "" where it does."""
+    known = stored().get(name)
+    if known is None:
+        why = "is not recorded"
+    elif not fresh(name):
+        why = "has other code, or other packages under it, than its frames were made with"
+    elif known.get("visited") != visit_rests_on(name):
+        why = "has another front end, or is looked at otherwise, than when its page was visited"
+    else:
+        return ""
+    return f"explorer {name}: {why}. Run: python -m tools.frames"
 
 
 def some(explorer: Explorer, settings: Mapping[str, dict]) -> bytes:
@@ -70,7 +109,37 @@ def flaws(frames: bytes, keys: Collection[str]) -> Iterator[str]:
         yield f"got {len(frames)} bytes, expected at most {LIMIT_BYTES}"
 
 
+class Visits:
+    """A pytest plugin: the explorers whose visit passed."""
+
+    def __init__(self) -> None:
+        self.passed = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.passed.add(report.nodeid.partition("[")[2].removesuffix("]"))
+
+
+def visit(explorers: Collection[str]) -> set[str]:
+    """Visit these explorers' pages in full; returns those on which nothing was amiss."""
+    visits = Visits()
+    if explorers:
+        # What is imported here already asserts nothing.
+        quiet = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        pytest.main([*quiet, *(f"{ROOT / VISIT}[{name}]" for name in explorers)], [visits])
+    return visits.passed
+
+
+def write(record: Mapping[str, dict]) -> None:
+    """Write the record; what was known of it before no longer counts."""
+    RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")
+    fresh.cache_clear()
+    visited.cache_clear()
+
+
 def main() -> None:
+    for line in filter(None, map(stale, names())):
+        print(line)
     record, failed = {name: facts for name, facts in stored().items() if name in names()}, False
     for name in names():
         if not fresh(name):
@@ -81,8 +150,12 @@ def main() -> None:
             failed |= bool(found)
             if not found:
                 record[name] = {"rests_on": rests_on(name), "bytes": len(explorer.frames)}
-    RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")
-    sys.exit(failed)
+    write(record)
+    wanted = [name for name in record if not visited(name)]
+    passed = visit(wanted)
+    write(record | {name: record[name] | {"visited": visit_rests_on(name)}
+                    for name in wanted if name in passed})
+    sys.exit(failed or passed != {*wanted})
 
 
 if __name__ == "__main__":
