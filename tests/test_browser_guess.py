@@ -64,11 +64,18 @@ def address(tmp_path_factory):
     return (folder / "page.html").as_uri()
 
 
+@pytest.fixture(scope="module")
+def tab(browser):
+    opened = offline_page(browser)
+    yield opened
+    opened.close()
+
+
 @pytest.fixture
-def page(browser, address):
-    """The page in a browser that remembers nothing yet."""
-    with forgetful_phone(browser, address) as opened:
-        yield opened
+def page(tab, address):
+    """The page in a browser that remembers nothing yet; in the end no script has failed."""
+    yield forgetful_phone(tab, address)
+    assert tab.problems == []
 
 
 def trap(page, question):
