@@ -127,6 +127,16 @@ def test_nothing_that_is_shown_leads_to_the_course():
     assert isolation.masked_paths() == [str(checks)]
 
 
+def test_of_an_installed_wheel_stand_ins_are_left_out_as_well(monkeypatch, tmp_path):
+    """There the view shows the whole folder, and some stand-ins pass their own exercise."""
+    packages = [tmp_path / path.name for path in isolation.PACKAGES]
+    (tmp_path / "dlsys_model").mkdir()
+    monkeypatch.setattr(isolation, "PACKAGES", packages)
+    assert isolation.masked_paths() == [str(packages[-1])]
+    monkeypatch.setattr(isolation.site, "getsitepackages", lambda: [str(tmp_path)])
+    assert isolation.masked_paths() == [str(packages[-1]), str(tmp_path / "dlsys_model")]
+
+
 DONE, NOT_HERE = 0x00050000, 0x0005005F
 ON_X86_64 = {
     "mmap": (9, 3), "setsockopt": (54, 1), "fcntl": (72, 1), "ioctl": (16, 1), "flock": (73, 1),

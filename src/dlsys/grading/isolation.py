@@ -120,9 +120,15 @@ def visible_paths() -> list[str]:
     return [path for path in found if os.path.exists(path)]
 
 
+def installed() -> bool:
+    """Whether our packages lie among all others, where the view shows whatever stands there."""
+    return str(PACKAGES[0].parent) in site.getsitepackages()
+
+
 def masked_paths() -> list[str]:
-    """Paths that the view leaves out: laws and named wrong answers tell the answers."""
-    return [str(PACKAGES[-1])]
+    """Paths that the view leaves out: laws, named wrong answers and stand-ins tell the answers."""
+    model = PACKAGES[0].parent / "dlsys_model"  # a checkout does not show it at all
+    return [str(PACKAGES[-1]), *([str(model)] if installed() and model.is_dir() else [])]
 
 
 def build_view(visible: Iterable[str], masked: Iterable[str], root: str = VIEW) -> None:

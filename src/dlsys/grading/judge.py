@@ -149,9 +149,10 @@ class Judge:
 
     def _prove_walls(self) -> str:
         """Try each wall from inside with a probe; returns what the walls are, if all hold."""
-        checks = Path(dlsys_checks.__file__).parent
-        hidden = [str(checks.parent), *map(str, checks.rglob("*"))]
-        act = pack_act("", "probe", "", [Case("walls", {"hidden": hidden})])
+        hidden = [str(path) for folder in isolation.masked_paths()
+                  for path in Path(folder).rglob("*")]
+        folder = "" if isolation.installed() else str(Path(dlsys_checks.__file__).parents[1])
+        act = pack_act("", "probe", "", [Case("walls", {"hidden": hidden, "folder": folder})])
         attempt = Attempt()
         with suppress(SandboxLost), self.zygote.sandbox() as sandbox:
             attempt = sandbox.attempt([(1, _PROBE)], [act])
@@ -182,7 +183,7 @@ _NO_BOUND = "; no control group bounds the kernel's memory"
 # The probe returns the names of the walls that do not hold.
 _PROBE = '''
 import ctypes, os, resource, socket
-def probe(hidden):
+def probe(hidden, folder):
     holes = []
     def must_fail(what, action):
         try:
@@ -216,10 +217,10 @@ def probe(hidden):
         holes.append("no new namespaces")
     if len(os.environ) > 24 or "PATH" in os.environ:
         holes.append("empty environment")
-    for path in hidden[1:]:
+    for path in hidden:
         if os.path.exists(path):
             holes.append("hidden checks")
-    if os.path.isdir(hidden[0]) and sorted(os.listdir(hidden[0])) != [
+    if os.path.isdir(folder) and sorted(os.listdir(folder)) != [
             "dlsys", "dlsys_checks", "dlsys_helpers"]:
         holes.append("hidden files of the project")
     return holes
