@@ -8,8 +8,9 @@ import yaml
 from browser import offline_page
 from test_book_traps import trap_lesson
 
+from dlsys import find
 from dlsys_helpers import catalog
-from tools import book_finder, finder_record
+from tools import book_finder, finder_record, finder_words
 
 # What people type, and the page or the words of the row that must be among the first three.
 QUERIES = {
@@ -60,11 +61,24 @@ def test_the_phrases_come_from_other_repositories_than_the_rows():
             for source in row.get("source", ())}
     sets = [{phrase["from"].partition("#")[0].lower() for phrase in finder_record.phrases(name)}
             for name in finder_record.PHRASES]
+    counted = yaml.safe_load(finder_words.SAID.read_text("utf-8"))
+    assert set.union(*sets).isdisjoint(
+        phrase["from"].partition("#")[0].lower() for phrase in counted["gathered"])
     assert len(set.union(ours, *sets)) == len(ours) + sum(map(len, sets))
     phrases = [phrase for name in finder_record.PHRASES for phrase in finder_record.phrases(name)]
     assert len(phrases) == len({phrase["said"] for phrase in phrases}) == 64 + 52 + 53
     assert {trap for phrase in phrases for trap in phrase.get("traps", ())} <= {
         trap.id for trap in catalog.traps()}
+
+
+def test_phrases_are_told_for_every_trap_and_for_causes_that_a_row_names():
+    told = yaml.safe_load(finder_words.SAID.read_text("utf-8"))
+    named = {cause for row in find.rows() for cause in find.meant_by(row)}
+    traps = {trap.id for trap in catalog.traps()}
+    assert traps <= told["causes"].keys() <= named
+    assert {trap for phrase in told["gathered"] for trap in phrase.get("traps", ())} <= traps
+    assert all(len(said.splitlines()) >= 10 for cause, said in told["causes"].items()
+               if cause in traps)
 
 
 def test_spellings_are_no_words_of_two_groups():
@@ -243,7 +257,7 @@ def test_the_page_says_how_well_it_answers(html):
     seen, unseen = got["seen"], [got[name] for name in got["gathered"]]
     found, asked, then = (sum(one[key] for one in ones) for ones, key in (
         (unseen, "found"), (unseen, "with"), (got["gathered"].values(), "found")))
-    assert f"among the first three for {found} of {asked} ({then} on the day" in text
+    assert f"among the three likeliest for {found} of {asked} ({then} on the day" in text
     assert f"it is {seen['found']} of {seen['with']} and" in text
 
 

@@ -87,7 +87,7 @@ def measured() -> str:
     then = sum(one["found"] for one in gathered.values())
     return (f"How often it is right: of {fresh['with'] + fresh['without']} phrases that people "
             "wrote in public threads and that no line was written to fit, the right cause is "
-            f"among the first three for {fresh['found']} of {fresh['with']} "
+            f"among the three likeliest for {fresh['found']} of {fresh['with']} "
             f"({then} on the day they were gathered); of {fresh['without']} without "
             f"a trap, {fresh['honest']} get no trap for an answer. On the "
             f"{seen['with'] + seen['without']} phrases that were looked at while the lines "
