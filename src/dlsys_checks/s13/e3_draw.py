@@ -62,9 +62,10 @@ def cases(g):
         """rows: which row of probs each draw asks; the first all by default."""
         n = len(seeds)
         # Tensors: a list of numbers is copied one by one, for each answer anew.
-        return name, {"probs": probs, "seeds": torch.tensor(seeds), "steps": torch.tensor(steps),
-                      "rows": torch.tensor([0] * n if rows is None else rows, dtype=torch.int32),
-                      "pairs": pairs, "order": torch.randperm(n, generator=g)[:12]}
+        return name, {"probs": probs, "seeds": torch.tensor(seeds).int(),
+                      "steps": torch.tensor(steps).int(),
+                      "rows": torch.tensor([0] * n if rows is None else rows).int(),
+                      "pairs": pairs, "order": torch.randperm(n, generator=g)[:12].int()}
 
     def two(name, pairs):
         """40 draws beside 40 others: (seed, step, seed of the other, step of the other)."""
