@@ -182,7 +182,7 @@ def test_nothing_offers_what_is_not_there(html):
 
 def icons(page: BeautifulSoup) -> set[str]:
     """The theme's icons on a page: fa-list and the like, without its words for size and kind."""
-    return {name for i in page.select("i, span") for name in i.get("class", [])
+    return {name for i in page.find_all(["i", "span"]) for name in i.get("class", [])
             if name.startswith("fa-")} - {"fa-solid", "fa-lg"}
 
 
