@@ -1485,9 +1485,9 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # ## A model in sixteen bits
 #
 # To save memory you load a model in bfloat16, weights and all. AdamW keeps its moments in
-# the dtype of the weights, so they take half as well. bfloat16 has the range of float32
-# and between two and three digits. "An average over a thousand gradients is noisier than that. The
-# rounding cancels," says a colleague.
+# the dtype of the weights, so they take half the memory, too. bfloat16 has the range of
+# float32 and a precision of two to three decimal digits. "An average over a thousand
+# gradients is noisier than such rounding, and the rounding cancels," says a colleague.
 #
 # Many runs begin with large gradients. Below, the first five are 30 times as large as the
 # 3,000 after them, and `moments` follows the second moment of 300 weights.
@@ -1542,10 +1542,11 @@ claim("bfloat16: numbers that are lower at the end",
       (half[-1] < half[0]).sum(), expected=0)
 
 # %% [markdown] trap="04.11" role="why"
-# A small gradient takes a thousandth off the moment: $0.999\,v$. Between 1 and 2 bfloat16
-# has 128 numbers, so below $v$ the next one is at least a 256th of $v$ away. A thousandth
-# is less than half of that, and is rounded back. A gradient whose square is much larger
-# than $v$ still gets in. So the moment is a ratchet: up, and never down.
+# A small gradient takes a thousandth off the moment: $0.999\,v$. From one power of two to
+# the next bfloat16 has 128 numbers, so the next one below $v$ is at least a 256th of $v$
+# away. A thousandth is less than half of that, and is rounded back. A gradient whose
+# square is several times $v$ still gets in. So the moment is a ratchet: up, and never
+# down.
 
 # %% trap="04.11" role="why"
 draw_line({"bfloat16": [(1.4921875, "1.492"), (1.5, "1.5"),
@@ -1561,8 +1562,8 @@ claim("of the 128 numbers from 1 to 2: lower after times 0.999",
       (octave * 0.999 < octave).sum(), expected=0)
 
 # %% [markdown] trap="04.11" role="repair"
-# Keep the moments in float32: with weights in float32 and autocast for the computation
-# they are.
+# Keep the moments in float32. They are if the weights stay in float32 and autocast takes
+# only the computation to bfloat16:
 
 # %% trap="04.11" role="repair"
 layer = nn.Linear(8, 8)
@@ -1578,9 +1579,10 @@ claim("autocast: bytes of a number of the second moment",
       kept.element_size(), expected=4)
 
 # %% [markdown] trap="04.11" role="repair"
-# Where memory forbids that, *round at random*: up with a probability that is the part you
-# would cut off. Each rounding is wrong, and their mean is right. With whole numbers, where
-# $0.999 \cdot 100 = 99.9$ is 100 again and again:
+# Where memory forbids that, *round at random*: up with a probability equal to the share
+# of the gap that rounding down would cut off. Each rounding is wrong, and their mean is
+# right. Here it is on whole numbers, where the nearest to $0.999 \cdot 100 = 99.9$ is 100
+# again and again:
 
 # %% trap="04.11" role="repair"
 def at_random(x):
@@ -1600,9 +1602,10 @@ claim("whole numbers, rounded at random: mean after 1,000 times 0.999",
       drawn.mean(), expected=100 * 0.999**1000, within=1)
 
 # %% [markdown] trap="04.11" role="more" topics="without a loud start · other betas · the fused step"
-# Without any loud start the moment is too large as well. It is not the loop over operations
-# that does it: `fused`, which computes in float32 and rounds once, ends as high. A second
-# beta of 0.95, as many language models have, takes off more than a gap at each step:
+# Without any loud start the moment is too large as well. That AdamW rounds after each
+# operation is not the cause: `fused`, which computes in float32 and rounds once, ends as
+# high. A second beta of 0.95, as many language models have, takes off more than a gap at
+# each step:
 
 # %% trap="04.11" role="more"
 even = moments(torch.bfloat16, loud=1.0)[-1].mean()
@@ -1622,9 +1625,9 @@ claim("second beta 0.95, loud start: the mean, which should be 1", quick,
 # %% [markdown] trap="04.11" role="folklore"
 # **Told:** moments in bfloat16 train as well as in float32;
 # [`NVIDIA/TransformerEngine#1465`](https://github.com/NVIDIA/TransformerEngine/pull/1465)
-# reports similar convergence.
-# **Measured:** rounded to the nearest, it depends on one number. With a second beta of 0.95 the moment follows the
-# gradients, with the default of 0.999 it only rises.
+# reports similar convergence. **Measured:** rounded to the nearest, it depends on the
+# second beta. With 0.95 the moment follows the gradients, with the default of 0.999 it
+# only rises.
 
 # %% trap="04.11" role="exercise" points=4 difficulty=3 minutes=25
 def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
@@ -1657,12 +1660,12 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 # 3. The neighbours are also the bits: bfloat16 is the upper half of a float32. `x.view(torch.int32)` shows them.
 
 # %% [markdown] trap="04.11" role="keep"
-# **Keep:** a running average moves by $1-\beta$ of itself at a time, and what stores it
-# has to see that much: for bfloat16, more than a 256th. **In your own code:** print
+# **Keep:** a running average moves by $1-\beta$ of itself at a time, and its dtype has to
+# see that much: bfloat16 sees a 256th or more. **In your own code:** print
 # `opt.state[p]["exp_avg_sq"].dtype`, and count how many of its numbers fell in a hundred
 # steps. **Seen in the wild:**
-# [`whitecircle/halo#30`](https://github.com/whitecircle/halo/pull/30), a second moment off
-# by tens of percent when rounded to the nearest;
+# [`whitecircle/halo#30`](https://github.com/whitecircle/halo/pull/30), a second moment
+# off by tens of percent when rounded to the nearest;
 # [`NVIDIA-NeMo/Automodel#2248`](https://github.com/NVIDIA-NeMo/Automodel/pull/2248), a
 # guide that warns of moments in the dtype of a bfloat16 model. **Source:** Zamirai et al.
 # 2021, ["Revisiting BFloat16 Training"](https://arxiv.org/abs/2010.06192), on rounding at
@@ -1696,11 +1699,11 @@ claim("Muon takes a bias or a kernel",
 claim("Muon takes an embedding", muon_takes(1000, 64), expected=True)
 
 # %% [markdown] role="concept"
-# Its default rate is AdamW's 0.001, and means another step: an $n$ by $n$ matrix whose
-# singular values are near one has entries of about $1/\sqrt{n}$. That is the step with
-# `adjust_lr_fn="original"`, the default. With `"match_rms_adamw"` it is about a fifth of
-# the rate for each shape, so that Muon can be given a rate that was found for AdamW. Look at
-# the first step of a matrix of 256 by 256:
+# Its default rate is 0.001, like AdamW's, but the step is another: an $n$ by $n$ matrix
+# whose singular values are near one has entries of about $1/\sqrt{n}$. That is the step
+# with `adjust_lr_fn="original"`, the default. With `"match_rms_adamw"` the entries are
+# about a fifth of the rate in every shape, so that Muon can be given a rate that was
+# found for AdamW. Look at the first step of a matrix of 256 by 256:
 
 # %% role="concept"
 def first_rms(optimizer, **options):
@@ -1769,11 +1772,11 @@ claim("Muon: loss at 0.02 over that at 0.001", bolder / by_muon,
 # %% [markdown] trap="04.10" role="situation" fault="Muon orthogonalizes each rank's shard, not the matrix" symptom="Muon's update changes with the number of GPUs: sharded or tensor-parallel weights"
 # ## One matrix on four ranks
 #
-# A hidden layer of 256 by 256 no longer fits beside the others. So its rows lie on four
-# ranks, 64 on each: weights, gradient and momentum. Each rank steps its own rows. With
-# AdamW that is how sharding works. Now Muon takes over the layer. "Each rank still brings
-# its singular values to one. So the step is as long as on a single rank," says a
-# colleague.
+# A hidden layer of 256 by 256 no longer fits on one GPU. So its rows lie on four, the
+# *ranks* (no matrix's rank is meant): 64 rows on each, with their gradient and momentum.
+# Each rank steps its own rows. With AdamW that is how sharding works. Now Muon takes over
+# the layer. "Each rank still brings the singular values of its rows to one. So the step
+# is as long as if one rank held them all," says a colleague.
 #
 # Below, one process plays the ranks, with the gradient of a batch of digits.
 
@@ -1836,9 +1839,10 @@ claim("distance of the two steps, in lengths of one rank's",
 
 # %% [markdown] trap="04.10" role="why"
 # AdamW's rule runs entry by entry: where a row lies does not matter. Muon's runs over a
-# *matrix*. The gradient of these digits has a few strong directions, and each of them runs
-# through all rows. Every rank finds them in its quarter and scales that quarter until they
-# have a size of one. Four quarters of one, on top of each other, are $\sqrt{4} = 2$.
+# *matrix*. The gradient of these 64 digits has at most 64 directions, and each of them
+# runs through all rows. On one rank a strong direction has size one as a whole, and its
+# quarters about a half each. Four ranks bring each quarter to one. Four quarters of one,
+# on top of each other, are $\sqrt{4} = 2$. Weak directions grow less.
 
 # %% trap="04.10" role="why"
 tops = {name: torch.linalg.svdvals(step)[:40]
@@ -1871,17 +1875,18 @@ claim("gathered first: largest difference from one rank", mended,
       expected=0)
 
 # %% [markdown] trap="04.10" role="repair"
-# Momentum may stay on its rank; only what is orthogonalized has to be whole. A smaller rate
-# is no repair: it shortens the step and leaves its direction.
+# Momentum may stay on its rank; only what is orthogonalized has to be whole. An
+# *all-gather* hands each rank the parts of all. A smaller rate is no repair: it shortens
+# the step and leaves its direction.
 #
-# The tensor in memory can be more than a matrix as well. Query, key and value are often
-# stored as one stack. Orthogonalized together, the one with the loudest gradient takes the
-# directions that they share. Cut a stack into its matrices first.
+# A tensor in memory can also hold several matrices. Query, key and value are often stored
+# as one stack. Orthogonalized together, the one with the largest gradient takes the
+# directions that they share, and most of the step. Cut a stack into its matrices first.
 
 # %% [markdown] trap="04.10" role="more" topics="a smaller rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
 # Divided by the root of four, the step has about the right length, and is still far from
-# the right one. A matrix of noise has no strong directions, but 256 of similar size. Four
-# ranks find 64 each, so their step is about as long as one rank's. It still points
+# the right step. A matrix of noise has no strong directions, but 256 of similar size.
+# Four ranks find 64 each, so their step is about as long as one rank's. It still points
 # elsewhere:
 
 # %% trap="04.10" role="more"
@@ -1940,12 +1945,14 @@ claim("rate 0.02: loss on sixteen ranks over one rank's",
 
 # %% [markdown] trap="04.10" role="more"
 # It is lower, because this rate was low and sixteen ranks take longer steps. So the loss
-# praises the fault. What is lost is that a run means the same on another number of GPUs.
+# praises the fault. What you lose: with the same settings, another number of GPUs is
+# another run.
 #
-# Torch's own sharded tensors, `DTensor`, are an exception: a product of two of them is the
-# product of the whole matrices, with the messages that it takes. `torch.optim.Muon` is
-# right on them up to its rounding to bfloat16, and sends much. Plain tensors that hold a shard, such as `to_local()`
-# gives, look like matrices.
+# Torch's own sharded tensors, `DTensor`, are an exception: a product of two of them is
+# the product of the whole matrices, and torch sends what that needs. So
+# `torch.optim.Muon` is right on them, up to its rounding to bfloat16, but its ranks send
+# much. A plain tensor that holds a shard, such as `to_local()` gives, looks like a matrix
+# of its own.
 
 # %% trap="04.10" role="exercise" points=4 difficulty=3 minutes=20
 def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
@@ -1979,8 +1986,8 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # 3. Where this rank's rows begin depends on how many rows the ranks before it hold, not on `rank` times `n`.
 
 # %% [markdown] trap="04.10" role="keep"
-# **Keep:** before you shard an optimizer, ask whether its rule runs entry by entry. What
-# needs the matrix gets the whole matrix, and only one. **In your own code:** take one step
+# **Keep:** before you shard an optimizer, ask whether its rule runs entry by entry. A
+# rule for matrices gets each one whole and alone. **In your own code:** take one step
 # with the weight whole and one with it cut, and compare. **Seen in the wild:**
 # [`deepspeedai/DeepSpeed#8090`](https://github.com/deepspeedai/DeepSpeed/pull/8090),
 # silently wrong updates wherever a matrix crossed two ranks: no rank held all of it;

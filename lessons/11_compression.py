@@ -1690,11 +1690,11 @@ def free_dims(examples: list):
 # power of two. You do not have it yet, so you emulate it: round to the format, multiply in
 # float32.
 #
-# Two inputs of the reader's second layer are *loud*: 35 times as large as they were, their
-# weights 35 times smaller, so the product is the same. (Language models have such channels
-# by themselves.) "Let 32 digits of one input share a scale," says a colleague, "then no
-# quiet number shares with a loud one. The format asks for 4 bits and a scale for each 32."
-# Your emulation reads more than nine of ten digits.
+# Two inputs of the reader's second layer are *loud*: 35 times as large as they were, and
+# their weights 35 times smaller, so the product is the same. (Language models have such
+# channels by themselves.) "Let the neighbours be 32 digits, input by input," says a
+# colleague, "then no quiet number shares a scale with a loud one. The format only asks
+# for 4 bits and a scale for each 32." Your emulation reads more than nine of ten digits.
 
 # %% trap="11.8" role="break"
 def to_fp4(x):
@@ -1758,9 +1758,9 @@ claim("digits read: emulation minus device", emulated - on_device,
 
 # %% [markdown] trap="11.8" role="why"
 # An entry of the product is a *sum* over the inputs. The device multiplies 32 pairs of
-# codes, adds them up, and only then multiplies by two scales. It can, because all 32 pairs
-# have the same two. A scale that changes from pair to pair does not leave the sum. So
-# blocks lie along the axis that is summed:
+# codes, adds them up, and only then multiplies by two scales. It can, because all 32
+# pairs have the same two. Scales that change from pair to pair, like yours, cannot be
+# taken out of the sum. So blocks lie along the axis that is summed:
 
 # %% trap="11.8" role="why"
 def product(x, w):
@@ -1777,8 +1777,8 @@ claim("codes first, then scales: how far from the rounded product", apart,
       below=1e-5)
 
 # %% [markdown] trap="11.8" role="why"
-# There a loud number sets the scale of its quiet neighbours, and most of them become zero.
-# In the emulation it had none:
+# There a loud input sets the scale of its quiet neighbours, and most of them become zero.
+# In the emulation its neighbours were other digits of the same input, as loud as itself:
 
 # %% trap="11.8" role="why"
 shown = slice(int(loudest[0]) // 16 * 16, int(loudest[0]) // 16 * 16 + 16)
@@ -1814,8 +1814,12 @@ claim("share lost along the sum, sizes moved into the weights",
 # %% [markdown] trap="11.8" role="more" topics="a test that shows nothing · torchao's numbers · which way a power of two is rounded"
 # On inputs without a loud unit both axes have about the same error, so a test on random
 # numbers shows nothing. With a loud *digit* in place of a loud input it is the emulation
-# that loses the quiet digits beside it. And the emulation is the format's: torchao's `MXTensor`,
-# whose blocks always lie along the last axis, gives the same numbers to the last bit.
+# that loses the quiet digits beside it. The rounding is the format's own: torchao's
+# `MXTensor`, whose blocks always lie along the last axis, gives the same numbers to the
+# last bit.
+#
+# Loud inputs are no help to the device either. Their own weights, 35 times smaller, share
+# scales with ordinary ones and become zero, there and in the emulation.
 
 # %% trap="11.8" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -1843,15 +1847,15 @@ claim("share of the quiet inputs that become zero along the sum",
       / (inputs[:, gain == 1] != 0).sum(), above=0.7)
 
 # %% [markdown] trap="11.8" role="more"
-# Along the tokens is no mistake where numbers are only *stored*: the keys of trap 13.7 are
-# widened before they are multiplied. And the sum may run along the tokens: over the keys
-# in the product of attention's weights and values, over the batch in the gradient of a
-# weight. So training rounds a tensor twice, once along each axis, unless its blocks are
-# squares, which serve both sums.
+# Blocks along the tokens are no mistake where numbers are only *stored*: the keys of trap
+# 13.7 are widened before they are multiplied. And the sum may run along the tokens: over
+# the keys in the product of attention's weights and values, over the batch in the
+# gradient of a weight. So training rounds a tensor twice, once along each axis, unless
+# its blocks are squares, which serve both sums.
 #
-# Which way a power of two is rounded is a choice, too. Here are blocks of MXFP8, whose
-# largest level is 448. The specification rounds down, after the exponents alone; some
-# kernels round to the nearest power, some up.
+# Which power of two becomes the scale is a choice, too. Here are blocks of MXFP8, whose
+# largest level is 448. The specification looks at exponents alone, so it rounds down;
+# some kernels round to the nearest power, some up.
 
 # %% trap="11.8" role="more"
 drawn_blocks = torch.randn(4096, 32)
@@ -1937,9 +1941,10 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # ## Gradients in four bits, and a larger batch
 #
 # *NVFP4* gives each 16 neighbours a finer scale than a power of two: a float8 number,
-# E4M3. Normal random numbers come back a tenth off. So you train a reader whose gradients
-# are rounded to it: each layer rounds what comes back to it, along the sum of either
-# product. All else stays in float32.
+# E4M3. Normal random numbers come back with an error of a tenth. So you train a reader
+# whose gradients are rounded to it. In the backward pass a layer multiplies the gradient
+# of its output twice, for its inputs and for its weights. It is rounded for each product,
+# along that sum. All else stays in float32.
 #
 # With 16 digits a step the reader learns. Then you take 256 digits a step, with Adam as
 # before. In float32 that ends at a loss of about 0.1.
@@ -2018,12 +2023,12 @@ claim("loss with 256 digits a step over that with 16",
       final[256] / final[16], above=3)
 
 # %% [markdown] trap="11.9" role="why"
-# The loss is a mean, so a digit's gradient is divided by the number of digits. For a
-# float32 that is no matter, and Adam does not ask how large a gradient is. But a scale is
-# a number, too, and the smallest that E4M3 has is `2 ** -9`. Below half of it a scale
-# becomes zero, and 16 numbers with it: all blocks whose largest number is below
-# `6 * 2 ** -10`, or `0.0059`. With 256 digits no gradient of an output is larger than
-# `1 / 256`.
+# The loss is a mean, so a digit's gradient is divided by the number of digits. In float32
+# that does not matter, and Adam does not ask how large a gradient is. But a block's
+# scale, its largest number over 6, is stored, too. The smallest that E4M3 has, with its
+# four bits of exponent, is `2 ** -9`. Below half of it a scale becomes zero, and 16
+# numbers with it: all blocks whose largest number is below `6 * 2 ** -10`, or `0.0059`.
+# With 256 digits no gradient of an output is larger than `1 / 256`, or `0.0039`.
 
 # %% trap="11.9" role="why"
 def error_at(size, rounding, axis=1):
@@ -2056,8 +2061,9 @@ claim("numbers of size 0.001, one scale: error over size", alone[1],
 
 # %% [markdown] trap="11.9" role="repair"
 # So NVFP4 has a second scale, one float32 for the tensor: its largest number over
-# `6 * 448`. Divided by it, the largest block has the scale 448, the largest in E4M3, and
-# there is most room below. It is `nvfp4_two` above, and the training is as in float32:
+# `6 * 448`. In the tensor divided by it, the block with the largest number has the scale 448,
+# the largest in E4M3, and small blocks have the whole range below it. It is `nvfp4_two`
+# above, and the training is as in float32:
 
 # %% trap="11.9" role="repair" compare=false
 repaired = curve(nvfp4_two, 256)
@@ -2069,9 +2075,9 @@ claim("loss with 256 digits, two scales, less that in float32",
       repaired[1][-1] - in_float[1][-1], below=0.1)
 
 # %% [markdown] trap="11.9" role="more" topics="the first step · torchao · a floor, and the other end · what two scales do not hold"
-# With 256 digits not one weight has moved. With 16 and 64 the training goes on as long as
-# there are digits whose chance is below about `0.9` and `0.6`: of all others the outputs'
-# gradients lie below the cliff.
+# With 256 digits not one weight has moved. With 16 digits a step only those teach whose
+# right answer has a chance below about `0.9`, with 64 below about `0.6`: of all others
+# the outputs' gradients lie below the cliff.
 
 # %% trap="11.9" role="more"
 def first_step(batch):
