@@ -1,5 +1,7 @@
 """The end of a text is masked with its padding."""
 
+import weakref
+
 import torch
 
 from dlsys_watch.rule import Rule
@@ -13,7 +15,8 @@ class EndNeverLearned(Rule):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.masked = {}   # id of a model -> batches in which every end was masked
+        # model -> batches in which every end was masked
+        self.masked = weakref.WeakKeyDictionary()
 
     def on_root(self, module, args, kwargs, grad):
         ids, labels = kwargs.get("input_ids"), kwargs.get("labels")
@@ -26,8 +29,8 @@ class EndNeverLearned(Rule):
         if not ends[:, 1:].any() or (labels != -100).all():
             return
         if (labels[ends] != -100).any():
-            self.masked[id(module)] = -10**9
-        self.masked[id(module)] = self.masked.get(id(module), 0) + 1
-        if self.masked[id(module)] == BATCHES:
+            self.masked[module] = -10**9
+        self.masked[module] = self.masked.get(module, 0) + 1
+        if self.masked[module] == BATCHES:
             self.say(f"none of the end tokens ({end}) in {BATCHES} batches is a label: they are "
                      "masked with the padding, so the model never learns to stop")

@@ -1,5 +1,6 @@
 """Training data that arrive class by class."""
 
+import weakref
 from collections import Counter
 
 import torch
@@ -17,13 +18,14 @@ class SortedBatches(Rule):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.models = {}    # id of a model -> [Counter of each batch]
+        self.models = weakref.WeakKeyDictionary()    # model -> [Counter of each batch]
 
     def on_loss(self, loss):
         target = loss.target
         if not loss.grad or target.dtype != torch.long or target.dim() != 1 or len(target) < 8:
             return
-        batches = self.models.setdefault(id(self.run.model), [])
+        model = self.run.model
+        batches = self.models.setdefault(self if model is None else model, [])
         if len(batches) < JUDGED[-1]:
             batches.append(Counter(target.tolist()))
             if len(batches) in JUDGED:
