@@ -15,7 +15,7 @@ RECORD, SUITE = HERE / "bench.json", HERE / "suite.json"
 KERNELS = [HERE / f"{name}.md" for name in ("WARM", "HUB")]  # those that exist are shown
 GRADING = [HERE / "grading" / f"{name}.md" for name in ("RESULTS", "SOAK")]
 TARGET = HERE / "RESULTS.md"
-WORKERS = 2  # of the recorded run of the suite
+WORKERS = 3  # of the recorded run of the suite, as `make test` starts them
 SHOWN = 20  # its longest parts
 
 
