@@ -382,7 +382,7 @@ at_once = report("pruned", pruned)
 after = report("retrained", retrained)
 
 # %% trap="11.2" role="look"
-measured("11.2", 100 * zeros(retrained), right=(13, 35))
+measured("11.2", 100 * zeros(retrained), right=(12, 36))
 
 # %% trap="11.2" role="look"
 claim("share of zeros after retraining", zeros(retrained), below=0.35)
