@@ -1,7 +1,8 @@
 """What stands in for an exercise that is not solved yet: torch or another library.
 
 Each function has the signature of its exercise. Where no library has it, it is lines of ours that
-do what this model needs and no more: they would not pass the exercise's check.
+do what this model needs and no more. Some pass their exercise's check all the same, so a class's
+wheel holds them on request only, and the grader's sandbox shows none.
 """
 
 from __future__ import annotations
