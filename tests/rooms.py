@@ -29,7 +29,9 @@ class Running:
         self.told = ""
         while "Ctrl-C ends" not in self.told:
             line = self.process.stdout.readline()
-            assert line, f"the room did not start: {self.told}"
+            if not line:
+                self.kill()
+                raise AssertionError(f"the room did not start: {self.told}")
             self.told += line
         self.code = re.search(r"code (\w{6})", self.told)[1]
         self.secret = re.search(r"present#(\S+)", self.told)[1]

@@ -17,7 +17,7 @@ from playwright.sync_api import expect
 from rooms import Learner, Running, running, send, shown, wait
 
 from dlsys import cli
-from dlsys.room import questions, results, server
+from dlsys.room import open_room, questions, results, server
 from dlsys_helpers import paths, room_client
 from dlsys_helpers.stages import stage
 
@@ -210,6 +210,20 @@ def test_a_second_room_of_a_stage_is_a_room_of_its_own(tmp_path):
         assert "this room is open already" in done.stderr
     finally:
         first.kill()
+
+
+def test_rooms_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "MY_WORK", tmp_path)
+    monkeypatch.setattr(open_room.time, "strftime", lambda _: "2026-01-02_030405")
+    assert [open_room._folder([8]).name for _ in range(3)] == [
+        "08_2026-01-02_030405", "08_2026-01-02_030405_2", "08_2026-01-02_030405_3"]
+
+
+def test_no_place_for_a_room_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "MY_WORK", tmp_path / "file")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(questions.RoomError, match=r"cannot be made .*--out FOLDER"):
+        open_room._folder([8])
 
 
 def _code(folder):

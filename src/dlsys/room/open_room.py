@@ -21,6 +21,8 @@ from dlsys.room.questions import Item, RoomError
 from dlsys.room.rounds import Room
 from dlsys_helpers import paths
 
+TOGETHER = 100  # more rooms than begin in one second
+
 
 async def run(args: argparse.Namespace, stages: list[int], items: list[Item], title: str) -> int:
     """Serve a room until Ctrl-C, then write its report."""
@@ -56,7 +58,23 @@ def _folder(stages: list[int]) -> Path:
     for old in sorted(rooms.glob(f"{name}_2*"), reverse=True):
         if log.is_open(old):
             return old
-    return rooms / f"{name}_{time.strftime('%Y-%m-%d_%H%M%S')}"
+    return _new(rooms / f"{name}_{time.strftime('%Y-%m-%d_%H%M%S')}")
+
+
+def _new(folder: Path) -> Path:
+    """This folder, made; with a number behind it where another room began in the same second."""
+    place = folder
+    for number in range(2, TOGETHER):
+        try:
+            place.mkdir(parents=True)
+            return place
+        except FileExistsError:
+            place = folder.with_name(f"{folder.name}_{number}")
+        except OSError as error:
+            raise RoomError(f"{place}: cannot be made ({error.strerror}). Name another folder "
+                            "with --out FOLDER.") from None
+    raise RoomError(f"{folder}: {TOGETHER - 2} rooms began in this second. Name a folder with "
+                    "--out FOLDER.")
 
 
 def _opened(folder: Path, stages: list[int], items: list[Item], title: str,
