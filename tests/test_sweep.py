@@ -181,9 +181,27 @@ def test_further_seeds_widen_a_fresh_record(tmp_path, monkeypatch):
     entry = sweep.stored(LESSON)
     assert (entry["runs"], entry["seeds"]) == (6, 4)
     assert entry["claims"]["loss"] == {"bound": "below 2", "least": 2, "most": 5, "runs": 6}
-    monkeypatch.setattr(sweep, "native", lambda: "avx2")  # another machine begins anew
+    monkeypatch.setattr(sweep, "native", lambda: "avx2")  # another CPU runs further seeds, too
     ended(monkeypatch, "01", "--seeds", "5")
-    assert sweep.stored(LESSON)["runs"] == len(list(sweep.runs(5, ["default"])))
+    entry = sweep.stored(LESSON)
+    assert (entry["runs"], entry["native"], entry["sets"]) == (7, "default, avx2", [])
+    ended(monkeypatch, "01", "--all")
+    entry = sweep.stored(LESSON)
+    assert (entry["native"], entry["sets"]) == ("avx2", ["default"])
+    assert entry["runs"] == len(list(sweep.runs(5, ["default"])))
+
+
+def test_a_cell_that_fails_at_one_seed_is_told_and_the_others_run(tmp_path, monkeypatch):
+    def run(path, one):
+        if one.seed == 3:
+            raise SystemExit(f"{path.stem}, {one}: a cell failed.")
+        return [claimed("loss", True)]
+    monkeypatch.setattr(sweep, "run", run)
+    monkeypatch.setattr(sweep, "native", lambda: "default")
+    entry = sweep.sweep(LESSON, 5, {})
+    assert entry["failed"] == [f"01_activations, seed 3, threads {n}, native: a cell failed."
+                               for n in (1, 2)]
+    assert entry["claims"]["loss"]["runs"] == 8
 
 
 @pytest.mark.parametrize(("missing", "says"), [

@@ -151,7 +151,7 @@ def runs(seeds: int, sets: Sequence[str]) -> Iterator[Run]:
 def sweep(path: Path, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
     """The record of one lesson: for each claim its bound and the range of values seen.
 
-    known: a fresh record, which further seeds widen; empty to begin anew.
+    known: a fresh record, which further seeds widen, on another CPU, too; empty to begin anew.
     """
     own, parts = native(), rests_on(path)  # of what runs, should somebody edit meanwhile
     begun = known.get("seeds", 0)
@@ -159,14 +159,15 @@ def sweep(path: Path, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
     claims = {text: dict(entry) for text, entry in known.get("claims", {}).items()}
     failed = list(known.get("failed", []))
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # each thread waits for a run's process
-        found_in = pool.map(functools.partial(run, path), plan)
-        for place, (one, found) in enumerate(zip(plan, found_in, strict=True), 1):
+        found_in = pool.map(functools.partial(tried, path), plan)
+        for place, (one, (found, lines)) in enumerate(zip(plan, found_in, strict=True), 1):
             for claim in found:
                 widen(claims, claim)
-            failed += refuted(found, one)
+            failed += lines
             print(f"{path.stem}: {place} of {len(plan)}, {one}", flush=True)
     return {"rests_on": parts, "plan": PLAN, "seeds": seeds, "threads": list(THREADS),
-            "native": own, "sets": smaller_sets(own), "runs": known.get("runs", 0) + len(plan),
+            "native": both(known, own), "sets": known.get("sets", smaller_sets(own)),
+            "runs": known.get("runs", 0) + len(plan),
             "date": datetime.now(UTC).date().isoformat(), "failed": failed, "claims": claims}
 
 
@@ -179,10 +180,24 @@ def widen(claims: dict[str, dict[str, Any]], claim: dict[str, Any]) -> None:
     seen["runs"] += 1
 
 
+def tried(path: Path, one: Run) -> tuple[list[dict[str, Any]], list[str]]:
+    """The claims of one run, and a line for each that does not hold or for the cell that failed."""
+    try:
+        claims = run(path, one)
+    except SystemExit as stopped:  # the other runs go on
+        return [], [str(stopped)]
+    return claims, refuted(claims, one)
+
+
+def both(known: dict[str, Any], own: str) -> str:
+    """The native sets of a record, "avx512, avx2" where another CPU ran its further seeds."""
+    before = known["native"].split(", ") if known else []
+    return ", ".join(dict.fromkeys([*before, own]))
+
+
 def to_widen(path: Path, anew: bool) -> dict[str, Any]:
-    """The record that further seeds can widen: of today's claims and of this CPU."""
-    entry = {} if anew or stale(path, 0) else stored(path)
-    return entry if entry.get("native") == native() else {}
+    """The record that further seeds can widen: of today's claims."""
+    return {} if anew or stale(path, 0) else stored(path)
 
 
 def refuted(claims: list[dict[str, Any]], one: Run) -> list[str]:
