@@ -306,8 +306,7 @@ def score(optimizer, lr):
     return accuracy(model, x_test, y_test)
 
 adam = torch.optim.Adam
-borrowed = {"Adam at 0.3": score(adam, 0.3),
-            "SGD at 0.001": score(momentum, 0.001)}
+borrowed = {"Adam at 0.3": score(adam, 0.3)}     # SGD's rate
 
 # %% trap="04.2" role="break"
 def first_step(optimizer, lr):
@@ -327,7 +326,6 @@ guess("04.2",
       "that of SGD with momentum?", unit="times")
 
 # %% trap="04.2" role="look"
-print({name: f"{right:.2f}" for name, right in borrowed.items()})
 by_adam, by_sgd = first_step(adam, 0.01), first_step(momentum, 0.01)
 print(f"first step at 0.01: Adam {by_adam:.1e}, SGD {by_sgd:.1e}")
 
@@ -343,6 +341,14 @@ plot_bars({"Adam": by_adam, "SGD + momentum": by_sgd}, log=True,
           title="At one rate Adam's step is hundreds of times as long",
           alt="Two bars on a log scale: Adam's first step is as long as "
               "the rate, SGD's is hundreds of times shorter.")
+
+# %% [markdown] trap="04.2" role="look"
+# So a rate that fits one rule is wrong for the other. Adam at SGD's 0.3, and SGD at
+# Adam's 0.001, as a colleague tries it:
+
+# %% trap="04.2" role="look"
+borrowed["SGD at 0.001"] = score(momentum, 0.001)
+print({name: f"{right:.2f}" for name, right in borrowed.items()})
 
 # %% [markdown] trap="04.2" role="why"
 # A rate is multiplied with something, and the two rules multiply it with different things.
@@ -441,16 +447,16 @@ def rates_of(build, batches, every=1):
 def cosine(opt):
     return sched.CosineAnnealingLR(opt, T_max=10)
 
-waves = rates_of(cosine, 1000)                  # once per batch
+used = rates_of(cosine, 1000)                  # once per batch
 
 # %% trap="04.3" role="guess" quoted="wrong"
 guess("04.3", "How many of the 1,000 batches run at a rate of zero?",
       unit="batches")
 
 # %% trap="04.3" role="look"
-at_zero = sum(rate < 1e-9 for rate in waves)
+at_zero = sum(rate < 1e-9 for rate in used)
 print(f"batches at a rate of zero: {at_zero}; highest rate of the last "
-      f"hundred: {max(waves[-100:]):.2f}")
+      f"hundred: {max(used[-100:]):.2f}")
 
 # %% trap="04.3" role="look"
 measured("04.3", at_zero, right=(50, 50))
@@ -460,7 +466,7 @@ claim("T_max=10 called per batch: times down to zero in 1,000", at_zero,
       expected=50)
 
 # %% trap="04.3" role="look"
-plot_lines(range(1, 61), {"called per batch": waves[:60],
+plot_lines(range(1, 61), {"called per batch": used[:60],
                           "called per epoch": rates_of(cosine, 60, 100)},
            xlabel="batch", ylabel="learning rate",
            title="Past its end the cosine comes up again",
@@ -1671,104 +1677,6 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 # 2021, ["Revisiting BFloat16 Training"](https://arxiv.org/abs/2010.06192), on rounding at
 # random.
 
-# %% [markdown] role="concept"
-# ## Muon, a rule for matrices
-#
-# Muon takes the momentum of a weight matrix and pushes its singular values towards one
-# before it steps, with a few matrix products (*Newton-Schulz*). So it is for the hidden
-# matrices of a network. What is no matrix, `torch.optim.Muon` refuses: biases, gains,
-# kernels of a convolution. An embedding or an output layer is a matrix, and it takes them
-# without a word. Its documentation leaves them, like the vectors, to AdamW: you have to
-# sort them out yourself, as in trap 04.1.
-
-# %% role="concept"
-def muon_takes(*shape):
-    try:
-        torch.optim.Muon([nn.Parameter(torch.zeros(shape))])
-    except ValueError:
-        return False
-    return True
-
-print({"hidden (64, 64)": muon_takes(64, 64), "bias": muon_takes(64),
-       "kernel": muon_takes(8, 8, 3, 3),
-       "embedding (1000, 64)": muon_takes(1000, 64)})
-
-# %% role="concept"
-claim("Muon takes a bias or a kernel",
-      muon_takes(64) or muon_takes(8, 8, 3, 3), expected=False)
-claim("Muon takes an embedding", muon_takes(1000, 64), expected=True)
-
-# %% [markdown] role="concept"
-# Its default rate is 0.001, like AdamW's, but the step is another: an $n$ by $n$ matrix
-# whose singular values are near one has entries of about $1/\sqrt{n}$. That is the step
-# with `adjust_lr_fn="original"`, the default. With `"match_rms_adamw"` the entries are
-# about a fifth of the rate in every shape, so that Muon can be given a rate that was
-# found for AdamW. Look at the first step of a matrix of 256 by 256:
-
-# %% role="concept"
-def first_rms(optimizer, **options):
-    """Root mean square of a matrix's first step, in rates."""
-    w = nn.Parameter(torch.zeros(256, 256))
-    w.grad = torch.randn(256, 256)
-    optimizer([w], lr=0.001, **options).step()
-    return w.detach().square().mean().sqrt().item() / 0.001
-
-rms = {"AdamW": first_rms(torch.optim.AdamW),
-       "match_rms_adamw": first_rms(torch.optim.Muon,
-                                    adjust_lr_fn="match_rms_adamw"),
-       "original": first_rms(torch.optim.Muon)}
-
-# %% role="concept"
-plot_bars(rms, xlabel="root mean square of the first step, in rates",
-          title="One rate, three steps: Muon's default is the shortest",
-          alt="Three bars. AdamW's first step is one rate, Muon's with "
-              "match_rms_adamw about a fifth of it, with the original "
-              "adjustment about a twentieth.")
-
-# %% role="concept"
-claim("Muon, original, 256 by 256: first step in rates", rms["original"],
-      expected=0.056, within=0.006)
-claim("Muon, match_rms_adamw: first step in rates",
-      rms["match_rms_adamw"], expected=0.18, within=0.02)
-
-# %% [markdown] role="concept"
-# So AdamW's rate is too low for that default. Let Muon train the hidden matrices of a deeper reader,
-# and AdamW the rest:
-
-# %% role="concept"
-def with_hidden(rule, steps=60):
-    """Training loss; `rule` has the hidden matrices, AdamW the rest."""
-    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
-                        nn.ReLU(), nn.Linear(64, 64), nn.ReLU(),
-                        nn.Linear(64, 10))
-    hidden = [net[2].weight, net[4].weight]
-    rest = [p for p in net.parameters() if all(p is not h for h in hidden)]
-    opts = rule(hidden), torch.optim.AdamW(rest, lr=0.001)
-    for _ in range(steps):
-        net.zero_grad()
-        batch_loss(net).backward()
-        for opt in opts:
-            opt.step()
-    return F.cross_entropy(net(x_train), y_train).item()
-
-# %% role="concept"
-by_adamw = with_hidden(torch.optim.AdamW)           # its default: 0.001
-by_muon = with_hidden(torch.optim.Muon)             # its default: 0.001
-bolder = with_hidden(lambda p: torch.optim.Muon(p, lr=0.02))
-print(f"loss, AdamW {by_adamw:.2f}, Muon {by_muon:.2f}, "
-      f"Muon at 0.02 {bolder:.2f}")
-
-# %% role="concept"
-claim("hidden matrices at 0.001: loss with Muon over AdamW's",
-      by_muon / by_adamw, above=1.2)
-claim("Muon: loss at 0.02 over that at 0.001", bolder / by_muon,
-      below=0.8)
-
-# %% [markdown] role="concept"
-# In these 60 steps the default rate is far too low; twenty times as much is not. A rate
-# belongs to its rule, once more. **Source:** PyTorch
-# documentation of [`Muon`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Muon.html).
-
 # %% [markdown] trap="04.10" role="situation" fault="Muon orthogonalizes each rank's shard, not the matrix" symptom="Muon's update changes with the number of GPUs: sharded or tensor-parallel weights"
 # ## One matrix on four ranks
 #
@@ -2155,6 +2063,104 @@ claim("up for 30 % of the 500 steps: step of the peak",
       rates.index(max(rates)), expected=149)
 claim("last rate, 10,000 times below the first", rates[-1],
       expected=4e-7, within=1e-9)
+
+# %% [markdown] role="concept"
+# ### Muon, a rule for matrices
+#
+# Muon takes the momentum of a weight matrix and pushes its singular values towards one
+# before it steps, with a few matrix products (*Newton-Schulz*). So it is for the hidden
+# matrices of a network. What is no matrix, `torch.optim.Muon` refuses: biases, gains,
+# kernels of a convolution. An embedding or an output layer is a matrix, and it takes them
+# without a word. Its documentation leaves them, like the vectors, to AdamW: you have to
+# sort them out yourself, as in trap 04.1.
+
+# %% role="concept"
+def muon_takes(*shape):
+    try:
+        torch.optim.Muon([nn.Parameter(torch.zeros(shape))])
+    except ValueError:
+        return False
+    return True
+
+print({"hidden (64, 64)": muon_takes(64, 64), "bias": muon_takes(64),
+       "kernel": muon_takes(8, 8, 3, 3),
+       "embedding (1000, 64)": muon_takes(1000, 64)})
+
+# %% role="concept"
+claim("Muon takes a bias or a kernel",
+      muon_takes(64) or muon_takes(8, 8, 3, 3), expected=False)
+claim("Muon takes an embedding", muon_takes(1000, 64), expected=True)
+
+# %% [markdown] role="concept"
+# Its default rate is 0.001, like AdamW's, but the step is another: an $n$ by $n$ matrix
+# whose singular values are near one has entries of about $1/\sqrt{n}$. That is the step
+# with `adjust_lr_fn="original"`, the default. With `"match_rms_adamw"` the entries are
+# about a fifth of the rate in every shape, so that Muon can be given a rate that was
+# found for AdamW. Look at the first step of a matrix of 256 by 256:
+
+# %% role="concept"
+def first_rms(optimizer, **options):
+    """Root mean square of a matrix's first step, in rates."""
+    w = nn.Parameter(torch.zeros(256, 256))
+    w.grad = torch.randn(256, 256)
+    optimizer([w], lr=0.001, **options).step()
+    return w.detach().square().mean().sqrt().item() / 0.001
+
+rms = {"AdamW": first_rms(torch.optim.AdamW),
+       "match_rms_adamw": first_rms(torch.optim.Muon,
+                                    adjust_lr_fn="match_rms_adamw"),
+       "original": first_rms(torch.optim.Muon)}
+
+# %% role="concept"
+plot_bars(rms, xlabel="root mean square of the first step, in rates",
+          title="One rate, three steps: Muon's default is the shortest",
+          alt="Three bars. AdamW's first step is one rate, Muon's with "
+              "match_rms_adamw about a fifth of it, with the original "
+              "adjustment about a twentieth.")
+
+# %% role="concept"
+claim("Muon, original, 256 by 256: first step in rates", rms["original"],
+      expected=0.056, within=0.006)
+claim("Muon, match_rms_adamw: first step in rates",
+      rms["match_rms_adamw"], expected=0.18, within=0.02)
+
+# %% [markdown] role="concept"
+# So AdamW's rate is too low for that default. Let Muon train the hidden matrices of a deeper reader,
+# and AdamW the rest:
+
+# %% role="concept"
+def with_hidden(rule, steps=60):
+    """Training loss; `rule` has the hidden matrices, AdamW the rest."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
+                        nn.ReLU(), nn.Linear(64, 64), nn.ReLU(),
+                        nn.Linear(64, 10))
+    hidden = [net[2].weight, net[4].weight]
+    rest = [p for p in net.parameters() if all(p is not h for h in hidden)]
+    opts = rule(hidden), torch.optim.AdamW(rest, lr=0.001)
+    for _ in range(steps):
+        net.zero_grad()
+        batch_loss(net).backward()
+        for opt in opts:
+            opt.step()
+    return F.cross_entropy(net(x_train), y_train).item()
+
+# %% role="concept"
+by_adamw = with_hidden(torch.optim.AdamW)           # its default: 0.001
+by_muon = with_hidden(torch.optim.Muon)             # its default: 0.001
+bolder = with_hidden(lambda p: torch.optim.Muon(p, lr=0.02))
+print(f"loss, AdamW {by_adamw:.2f}, Muon {by_muon:.2f}, "
+      f"Muon at 0.02 {bolder:.2f}")
+
+# %% role="concept"
+claim("hidden matrices at 0.001: loss with Muon over AdamW's",
+      by_muon / by_adamw, above=1.2)
+claim("Muon: loss at 0.02 over that at 0.001", bolder / by_muon,
+      below=0.8)
+
+# %% [markdown] role="concept"
+# In these 60 steps the default rate is far too low; twenty times as much is not. A rate
+# belongs to its rule, once more. **Source:** PyTorch
+# documentation of [`Muon`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Muon.html).
 
 # %% [markdown] role="quiz"
 # ## Check yourself

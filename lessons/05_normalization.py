@@ -111,8 +111,7 @@ draw_grids({
 # Your reader has two BatchNorms and reads nearly all of the test digits. You deploy it
 # behind a camera that sends one image at a time, and it is wrong more often than right.
 # "BatchNorm cannot work with a batch of one," says a colleague. "Collect the images and
-# send them together." You look at something else: you compare what enters the first
-# norm with what that norm has stored.
+# send them together."
 
 # %% trap="05.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -127,45 +126,48 @@ def logits(model, x, batch):
 
 reader.eval()
 together, single = logits(reader, x_test, 497), logits(reader, x_test, 1)
-x_camera = x_test + 1.0      # pixels lie in 0..1; this black is bright
+x_camera = x_test + 1.0      # the same digits, as the camera sends them
 
-# %% trap="05.1" role="break"
+# %% trap="05.1" role="guess" quoted="wrong"
+guess("05.1", "You feed all 497 camera images at once, in eval mode. What "
+      "share of them does the reader get right?",
+      choices=["nearly all, as of the test digits",
+               "more than one by one, but far from all",
+               "as many as one by one"])
+
+# %% trap="05.1" role="look"
+camera = {batch: (logits(reader, x_camera, batch).argmax(1) == y_test)
+          .float().mean() for batch in (1, 497)}
+print(f"camera, one by one: {camera[1]:.2f}, at once: {camera[497]:.2f}")
+
+# %% trap="05.1" role="look"
+measured("05.1", 2)
+
+# %% trap="05.1" role="look"
+claim("camera images: share read one by one, less that at once",
+      camera[1] - camera[497], expected=0, within=0.01)
+
+# %% [markdown] trap="05.1" role="look"
+# So the batch is not it. Compare what enters the first norm with what that norm has
+# stored:
+
+# %% trap="05.1" role="look"
 def shift_of(norm, h):
     """How far the mean of h (N, C) lies from the stored one, by channel.
 
-    Counted in standard deviations, those that the norm has stored.
+    The unit is the standard deviation that the norm has stored.
     """
     return ((h.mean(0) - norm.running_mean).abs()
             / norm.running_var.sqrt()).detach()
 
 shift = {name: shift_of(reader[1], reader[0](x)).max()
          for name, x in (("test digits", x_test), ("camera", x_camera))}
-
-# %% trap="05.1" role="guess" quoted="wrong"
-guess("05.1", "At the unit where it moves farthest: by how many stored "
-      "standard deviations does the camera move the mean?",
-      unit="deviations")
-
-# %% trap="05.1" role="look"
-camera = {batch: (logits(reader, x_camera, batch).argmax(1) == y_test)
-          .float().mean() for batch in (1, 497)}
 print(f"farthest mean, in stored deviations: test digits "
       f"{shift['test digits']:.1f}, camera {shift['camera']:.1f}")
-print(f"camera, one by one: {camera[1]:.2f}, at once: {camera[497]:.2f}")
-
-# %% trap="05.1" role="look"
-measured("05.1", shift["camera"], right=(4.5, 13.5))
 
 # %% trap="05.1" role="look"
 claim("camera: farthest shift of a mean, in stored deviations",
       shift["camera"], above=3)
-
-# %% [markdown] trap="05.1" role="look"
-# To collect the images changes nothing:
-
-# %% trap="05.1" role="look"
-claim("camera images: share read one by one, less that at once",
-      camera[1] - camera[497], expected=0, within=0.01)
 
 # %% [markdown] trap="05.1" role="why"
 # The batch of one is innocent. In eval mode BatchNorm normalises with the mean and
@@ -355,14 +357,15 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 # %% [markdown] trap="05.2" role="situation" core=true fault="post-norm at full rate from the first step" symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
 # ## Sixteen layers, the norm after the sum
 #
-# You stack 16 of torch's encoder layers, those of a transformer (stage 8), on the rows
-# of a digit and train with Adam at 0.007 from the first step. After 50 steps the loss
-# is still ln 10, the level of guessing.
+# You stack 16 of torch's encoder layers on the digits, each row of 8 pixels a token. You
+# train with Adam at 0.007 from the first step. After 50 steps the loss is still ln 10,
+# the level of guessing.
 #
-# A layer has *branches* $f$: attention, then two linear layers. What a branch computes
-# is added to a *stream* $x$ that runs through the whole net. By default torch normalises
-# *after* the sum, $x \leftarrow \mathrm{norm}(x + f(x))$: *post-norm*. "Each norm shrinks
-# the gradient," says a colleague. "In a fresh net the first layers already get none."
+# Stage 8 explains what a layer computes. Here its frame is enough: a *stream* $x$ runs
+# through the whole net, and each layer has two *branches* $f$, whose results are added to
+# it. By default torch normalises *after* the sum, $x \leftarrow \mathrm{norm}(x + f(x))$:
+# *post-norm*. "Each norm shrinks the gradient," says a colleague. "Before any training the
+# first layer already gets none."
 
 # %% trap="05.2" role="break"
 class Encoder(nn.Module):
@@ -382,7 +385,7 @@ class Encoder(nn.Module):
         h = self.embed(x.view(-1, 8, 8)) + self.place
         return self.head(self.norm(self.layers(h)).mean(1))
 
-# %% trap="05.2" role="break" tags=["plumbing"]
+# %% trap="05.2" role="break"
 def first_over_last(net):
     """Gradient norm of the first layer's first matrix over the last's."""
     loss = F.cross_entropy(net(x_train[:256]), y_train[:256])
@@ -390,6 +393,30 @@ def first_over_last(net):
     first, last = torch.autograd.grad(loss, ends)
     return (first.norm() / last.norm()).item()
 
+post = Encoder(norm_first=False)                 # no step taken yet
+ratio = {"fresh": first_over_last(post)}
+
+# %% trap="05.2" role="guess" quoted="wrong"
+guess("05.2", "Before any training: how large is the first layer's "
+      "gradient, as a multiple of the last layer's?",
+      choices=["between `0.2` and `5`", "about `0.01`",
+               "below `0.0001`"])
+
+# %% trap="05.2" role="look"
+print(f"first gradient over the last, fresh: {ratio['fresh']:.1f}")
+
+# %% trap="05.2" role="look"
+measured("05.2", 0)
+
+# %% trap="05.2" role="look"
+claim("fresh post-norm encoder: first gradient norm over the last",
+      ratio["fresh"], above=0.2, below=5)
+
+# %% [markdown] trap="05.2" role="look"
+# The gradient arrives. Now look at the stream behind the last layer: how much of it differs
+# from image to image?
+
+# %% trap="05.2" role="look" tags=["plumbing"]
 def train(net, lr, warm=1, steps=50):
     """Mean loss of the last ten steps; the rate climbs for `warm` steps."""
     opt, losses = torch.optim.Adam(net.parameters(), lr=lr), []
@@ -403,16 +430,7 @@ def train(net, lr, warm=1, steps=50):
         losses.append(loss.item())
     return sum(losses[-10:]) / 10
 
-# %% trap="05.2" role="break"
-post = Encoder(norm_first=False)
-early = copy.deepcopy(post)
-with torch.random.fork_rng(devices=[]):      # the same 20 steps again
-    train(early, lr=7e-3, steps=20)
-ratio = first_over_last(post), first_over_last(early)
-fresh = copy.deepcopy(post)
-loss = {"post-norm": train(post, lr=7e-3)}
-
-# %% trap="05.2" role="break" tags=["plumbing"]
+# %% trap="05.2" role="look" tags=["plumbing"]
 @torch.no_grad()
 def differs(net):
     """Share of the stream that differs between images, 0 to 16 layers."""
@@ -424,40 +442,28 @@ def differs(net):
                        / h.square().mean()).item())
     return shares
 
-by_net = {"post-norm, fresh": differs(fresh),
+# %% trap="05.2" role="look"
+early = copy.deepcopy(post)
+with torch.random.fork_rng(devices=[]):      # the same 20 steps again
+    train(early, lr=7e-3, steps=20)
+ratio["20 steps"] = first_over_last(early)
+by_net = {"post-norm, fresh": differs(post),
           "post-norm, 20 steps": differs(early)}
-
-# %% trap="05.2" role="guess" quoted="wrong"
-guess("05.2", "After 20 steps the test images go through the net. Of what "
-      "the last layer gives out, which share depends on the image?",
-      choices=["below `0.001`", "about `0.01`", "over `0.1`"])
-
-# %% trap="05.2" role="look"
-print(f"share that differs: fresh {by_net['post-norm, fresh'][-1]:.2f}, "
-      f"after 20 steps {by_net['post-norm, 20 steps'][-1]:.1g}")
-print(f"first over last gradient: fresh {ratio[0]:.1f}, "
-      f"after 20 steps {ratio[1]:.1g}")
-
-# %% trap="05.2" role="look"
-measured("05.2", 0)
+loss = {"post-norm": train(post, lr=7e-3)}      # 50 steps
+for name, shares in by_net.items():
+    print(f"{name}: share that differs {shares[-1]:.1g}")
+print(f"first gradient over the last, 20 steps: {ratio['20 steps']:.1g}")
 
 # %% trap="05.2" role="look"
 claim("post-norm after 20 steps: share of the last stream that differs "
       "between images", by_net["post-norm, 20 steps"][-1], below=1e-3)
 
 # %% [markdown] trap="05.2" role="look"
-# All images have become one. The gradient goes with them; in the fresh net it arrives:
-
-# %% trap="05.2" role="look"
-claim("fresh post-norm encoder: first gradient norm over the last",
-      ratio[0], above=0.2, below=5)
-
-# %% [markdown] trap="05.2" role="look"
-# Twenty steps later it does not.
+# All images have become one, and now the gradient is gone:
 
 # %% trap="05.2" role="look"
 claim("first gradient norm over the last after 20 steps at 0.007",
-      ratio[1], below=0.05)
+      ratio["20 steps"], below=0.05)
 
 # %% [markdown] trap="05.2" role="why"
 # Adam's first steps are of full length. They teach the branches to add large numbers, much
@@ -465,8 +471,7 @@ claim("first gradient norm over the last after 20 steps at 0.007",
 # apart shrinks at each of 32 norms, and the head sees one stream for all.
 #
 # *Pre-norm* normalises only what goes into a branch, $x \leftarrow x +
-# f(\mathrm{norm}(x))$. No norm stands on the stream: image and gradient pass from end to
-# end, whatever is added.
+# f(\mathrm{norm}(x))$. Image and gradient pass along the stream from end to end.
 
 # %% trap="05.2" role="why"
 draw_blocks(

@@ -147,16 +147,6 @@ def train(model, draw, steps, lr=1e-2):
         losses.append(loss.item())
     return losses
 
-# %% role="concept" tags=["plumbing"]
-def rotate(x, place):
-    """RoPE: x (B, H, n, D), turned for the places (n,); see 08.10."""
-    half = x.shape[-1] // 2
-    speed = 10000.0 ** (-torch.arange(half) / half)
-    angle = place[:, None] * speed               # (n, D/2)
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * angle.cos() - b * angle.sin(),
-                      a * angle.sin() + b * angle.cos()], -1)
-
 # %% [markdown] trap="08.1" role="situation" core=true fault="the causal mask is missing" symptom="language model: training loss far too low, near zero, generates garbage, causal mask missing"
 # ## Dice, and a model that predicts them
 #
@@ -885,7 +875,10 @@ def add_tile(top, total, out, q, keys, values):
 
 # %% trap="08.4" role="break"
 def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
-    """The same; what fetch returns has come from memory to the chip."""
+    """The same, 128 queries at a time, past tiles of 128 keys.
+
+    fetch(part) stands for the way of a part from memory to the chip.
+    """
     done = []
     for rows in q.split(block, -2):
         rows = fetch(rows)                           # they stay
@@ -897,28 +890,35 @@ def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
         done.append(out / total)                     # back to memory
     return torch.cat(done, -2)
 
-# %% trap="08.4" role="break"
-def tokens(n, heads=4, d=64, device="cpu"):
-    """Random q, k and v (1, heads, n, d)."""
-    return torch.randn(3, 1, heads, n, d, device=device).unbind()
-
-def traffic(n, tile=2048):
-    """Bytes of one head in 16 bits, to the chip and back."""
-    fetched = []
-    q, k, v = (t.half() for t in tokens(n, heads=1, device="meta"))
-    out = tiled(q, k, v, 128, tile,
-                fetch=lambda part: fetched.append(part.nbytes) or part)
-    return sum(fetched) + out.nbytes
-
 # %% trap="08.4" role="guess" quoted="wrong"
 guess("08.4", "4,096 tokens: how many times as many bytes does "
       "`written_out` move as `tiled` with blocks of 128 queries?",
       unit="times")
 
 # %% trap="08.4" role="look"
+def tokens(n, heads=4, d=64, device="cpu"):
+    """Random q, k and v (1, heads, n, d)."""
+    return torch.randn(3, 1, heads, n, d, device=device).unbind()
+
+def traffic(n):
+    """Bytes of one head in 16 bits that tiled moves, there and back."""
+    fetched = []
+
+    def count(part):
+        fetched.append(part.nbytes)
+        return part
+
+    # On "meta" tensors have shapes, no numbers. Large tiles move as much.
+    q, k, v = (t.half() for t in tokens(n, heads=1, device="meta"))
+    out = tiled(q, k, v, block=128, tile=2048, fetch=count)
+    return sum(fetched) + out.nbytes
+
+# %% trap="08.4" role="look"
 def of_formula(n, d=64, size=2):
-    """Bytes of written_out: scores and weights, written and read."""
-    return 4 * n * d * size + 4 * n * n * size       # q, k, v and out; rest
+    """Bytes of one head that written_out moves."""
+    once = 4 * n * d * size                  # q, k, v and out
+    scores_and_weights = 2 * n * n * size    # each written, each read
+    return once + 2 * scores_and_weights
 
 moved = {n: (of_formula(n), traffic(n)) for n in (4096, 8192)}
 for n, (out, tiles) in moved.items():
@@ -1904,6 +1904,27 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # [wenet-e2e/wenet 2699](https://github.com/wenet-e2e/wenet/issues/2699): dropout on in
 # evaluation. [pytorch/pytorch 124464](https://github.com/pytorch/pytorch/issues/124464)
 # led to the warning.
+
+# %% [markdown] role="concept"
+# ## Places that turn
+#
+# `LM` above adds a learned vector for each place. Llama and many others turn queries and
+# keys instead, by an angle that grows with the place: a *rotary embedding* (RoPE). `rotate`
+# turns pairs of numbers like the hands of a clock, each pair at its own speed: $(a, b)$
+# becomes $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi + b \cos \varphi)$. Number i of
+# a head makes a pair with number i + D/2. Turned by $\alpha$ and by $\beta$, a query and a
+# key meet at an angle of $\alpha - \beta$: of the places only their distance enters the
+# score.
+
+# %% role="concept"
+def rotate(x, place):
+    """RoPE: x (B, H, n, D), turned for the places (n,)."""
+    half = x.shape[-1] // 2
+    speed = 10000.0 ** (-torch.arange(half) / half)
+    angle = place[:, None] * speed               # (n, D/2)
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(),
+                      a * angle.sin() + b * angle.cos()], -1)
 
 # %% [markdown] trap="08.10" role="situation" fault="is_causal=True hides the KV cache from a new token" symptom="KV cache: generation with cache differs from without, is_causal=True with one query, positions restart"
 # ## The newest token asks
