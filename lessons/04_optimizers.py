@@ -109,10 +109,10 @@ optimizer_paths
 # %% [markdown] trap="04.1" role="situation" core=true fault="gains get weight decay: filtered by name or by axes" symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
 # ## Two filters for weight decay
 #
-# You keep biases and gains, which only scale a channel, out of weight decay. The list of
-# names below stands in many scripts. "It misses some. Go by axes instead: a matrix has two
-# or more and decays, a gain has one and does not," says a colleague. You try the list on
-# torch's own encoder layer, the rule by axes on a ConvNeXt.
+# A *gain* is a weight that scales one channel. You keep gains and biases out of weight
+# decay. The list of names below stands in many scripts. "It misses some. Go by axes instead:
+# a matrix has two or more and decays, a gain has one and does not," says a colleague. You
+# try the list on torch's own encoder layer, the rule by axes on a ConvNeXt.
 
 # %% trap="04.1" role="break"
 from torchvision import models
@@ -128,8 +128,8 @@ by_axes = {name: p for name, p in convnext.named_parameters()
            if p.ndim >= 2}                 # these are decayed
 
 # %% trap="04.1" role="guess" quoted="wrong"
-guess("04.1", "How many gains of the ConvNeXt are among those that the "
-      "rule by axes decays?", unit="gains")
+guess("04.1", "Among the tensors of the ConvNeXt that the rule by axes "
+      "decays, how many are gains?", unit="gains")
 
 # %% trap="04.1" role="look"
 scales = {name: p for name, p in by_axes.items() if "layer_scale" in name}
@@ -280,9 +280,9 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 # %% [markdown] trap="04.2" role="situation" core=true fault="Adam runs at the learning rate of SGD" symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
 # ## A borrowed learning rate
 #
-# SGD with momentum reads the digits well at a rate of 0.3. You switch to Adam and leave
-# the rate. A colleague goes the other way and takes Adam's 0.001 to SGD. Below,
-# `first_step` measures how far a weight goes in the very first step.
+# Trained by SGD with momentum at a rate of 0.3, your reader reads the digits well. You
+# switch to Adam and leave the rate. Before you look at the result, you compare the two
+# rules at one rate: `first_step` measures how far a weight goes in the very first step.
 
 # %% trap="04.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -343,8 +343,8 @@ plot_bars({"Adam": by_adam, "SGD + momentum": by_sgd}, log=True,
               "the rate, SGD's is hundreds of times shorter.")
 
 # %% [markdown] trap="04.2" role="look"
-# So a rate that fits one rule is wrong for the other. Adam at SGD's 0.3, and SGD at
-# Adam's 0.001, as a colleague tries it:
+# So a rate that fits one rule does not fit the other. You gave Adam the rate of SGD, 0.3.
+# A colleague gives SGD a usual rate of Adam, 0.001. The share that each run reads:
 
 # %% trap="04.2" role="look"
 borrowed["SGD at 0.001"] = score(momentum, 0.001)
@@ -373,7 +373,7 @@ plot_bars(borrowed | own, xlabel="share of test digits right",
 
 # %% [markdown] trap="04.2" role="more" topics="the other three runs · Muon"
 # The other three bars. Muon's rate is a third kind of number: *Muon, a rule for matrices*,
-# further down, measures it.
+# under *Further*, measures it.
 
 # %% trap="04.2" role="more"
 claim("SGD at 0.001: share right", borrowed["SGD at 0.001"], below=0.75)
@@ -426,10 +426,10 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # %% [markdown] trap="04.3" role="situation" core=true fault="scheduler.step() per batch, its numbers count epochs" symptom="learning rate never rises, decays far too early or goes up and down: scheduler.step() per epoch or per batch"
 # ## Ten epochs on a cosine
 #
-# Ten epochs of 100 batches, and `CosineAnnealingLR(opt, T_max=10)`: ten epochs down to
-# zero. While tidying up somebody moves `schedule.step()` into the loop over batches.
-# Nothing complains. "Then the rate is zero after ten batches, and stays there," says a
-# colleague. You log the rate of each batch.
+# Your run has ten epochs of 100 batches. `CosineAnnealingLR(opt, T_max=10)` brings the rate
+# down to zero over the ten epochs. While tidying up, somebody moves `schedule.step()` into
+# the loop over batches. Nothing complains. "Then ten batches train, and at all others the
+# rate is zero," says a colleague. You log the rate of each batch.
 
 # %% trap="04.3" role="break"
 def rates_of(build, batches, every=1):
@@ -1683,7 +1683,7 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 # A hidden layer of 256 by 256 no longer fits on one GPU. So its rows lie on four, the
 # *ranks* (no matrix's rank is meant): 64 rows on each, with their gradient and momentum.
 # Each rank steps its own rows. With AdamW that is how sharding works. Now Muon takes over
-# the layer. "Each rank still brings the singular values of its rows to one. So the step
+# the layer: its step is a matrix whose singular values are near one. "Each rank still brings the singular values of its rows to one. So the step
 # is as long as if one rank held them all," says a colleague.
 #
 # Below, one process plays the ranks, with the gradient of a batch of digits.
@@ -1787,8 +1787,7 @@ claim("gathered first: largest difference from one rank", mended,
 # *all-gather* hands each rank the parts of all. A smaller rate is no repair: it shortens
 # the step and leaves its direction.
 #
-# A tensor in memory can also hold several matrices. Query, key and value are often stored
-# as one stack. Orthogonalized together, the one with the largest gradient takes the
+# Query, key and value are often stored as one stack. Orthogonalized together, the one with the largest gradient takes the
 # directions that they share, and most of the step. Cut a stack into its matrices first.
 
 # %% [markdown] trap="04.10" role="more" topics="a smaller rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
@@ -1906,8 +1905,8 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # %% [markdown] role="concept"
 # ## Further
 #
-# No trap needs what follows: two optimizers at the rates of a chart, and why a rate falls,
-# or rises first.
+# No trap needs what follows: two optimizers at the rates of a chart, why a rate falls, or
+# rises first, and which rate Muon wants.
 
 # %% [markdown] role="concept"
 # ### Which one wins?

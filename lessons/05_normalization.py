@@ -629,8 +629,8 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 # %% [markdown] trap="05.3" role="situation" core=true fault="F.dropout stays on in eval mode" symptom="predictions change between two calls although model.eval() was called, F.dropout"
 # ## One line less
 #
-# Someone tidies a small reader. Its module for dropout goes, and one call in `forward`
-# takes its place. You train the reader, call `eval()` and serve.
+# Someone tidies a small reader: they remove its dropout module, and `forward` calls a
+# function instead. You train the reader, call `eval()` and serve.
 #
 # That call can be written in six ways, each with a share of a half. You call each of
 # them once in eval mode.

@@ -154,14 +154,14 @@ def train(model, draw, steps, lr=1e-2):
 # with a fair die of 16 faces. A guesser pays ln 16, `2.77` nats, for each. You train on
 # rows of 8 tokens, as below, and after 200 steps the loss reads `0.36`.
 #
-# Then the model is used: it gets the first tokens of a new row and nothing else, and is
-# scored on the one that follows, for every length from 1 to 8.
+# Then you use the model. It gets the first tokens of a new row, and you score what it says
+# about the token that follows. You do so for 1 to 8 given tokens, and take the mean.
 
 # %% trap="08.1" role="break"
 VOCAB, T = 16, 8
 
 def dice_loss(**mask):
-    """The loss of next tokens on fresh dice, as a function of a model."""
+    """A function that gives a model's loss of next tokens on fresh dice."""
     def draw(model):
         ids = torch.randint(VOCAB, (32, T + 1))
         return nll(model(ids[:, :-1], **mask), ids[:, 1:])
@@ -174,7 +174,7 @@ _ = train(open_lm, dice_loss(), steps=200)       # its losses, not shown
 guess("08.1", "In training it pays 0.36 nats a token. What does it pay for "
       "the next token of a new row?",
       choices=["more than `4`",
-               "about `2.77`: it has overfitted, and only guesses",
+               "about `2.77`, as a guesser",
                "about `0.36`, as in training"])
 
 # %% trap="08.1" role="look" tags=["plumbing"]
@@ -452,9 +452,9 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 # shorter row. The tokenizer hands you a mask, 1 for a token and 0 for a pad, and you forget
 # to pass it on to a fresh `nn.MultiheadAttention` (MHA).
 #
-# Then you change the pads and nothing else, in this row and in 64 more. "Only three keys of
-# eight are new, and you read the results of the five tokens alone," says a colleague.
-# "Those will move by a few percent."
+# Then you change the pads and nothing else. You repeat that on 64 more rows of five tokens
+# and three pads. "Only three keys of eight are new, and you read the results of the five
+# tokens alone," says a colleague. "Those will move by a few percent."
 
 # %% trap="08.2" role="break"
 real = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])    # (B, T)
@@ -476,8 +476,9 @@ with torch.no_grad():
 shift = ((new - old).square().mean() / old.square().mean()).sqrt()
 
 # %% trap="08.2" role="guess" quoted="wrong"
-guess("08.2", "How far do the results of the five tokens move, root mean "
-      "square, as a share of their own size?", unit="%")
+guess("08.2", "How large is the change in the five tokens' results, as a "
+      "share of the results themselves (both as root mean square)?",
+      unit="%")
 
 # %% trap="08.2" role="look"
 on_pads = weights[1, :5, 5:].sum(-1).mean()
@@ -846,7 +847,7 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
 # ## Three lines replaced
 #
-# A GPU works on what lies in small memories on its chip. All else lies in one large memory,
+# A GPU works on what lies in small memories on its chip. All else lies in a large memory,
 # and has to travel first. On an A100:
 #
 # | | room | bytes a second |
@@ -854,10 +855,11 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # | on the chip | `108` times `192` KB | `19` TB |
 # | memory (HBM) | `40` GB | `1.5` TB |
 #
-# `written_out` sends all scores to memory and back. In `tiled` a block of queries stays on
-# the chip, keys and values pass by in tiles, and the scores of a tile never leave. "No score
+# `written_out` writes the scores to memory, reads them for the softmax, writes the weights
+# and reads them for the last product. `tiled` keeps a block of queries on the chip while
+# keys and values pass by in tiles. Scores and weights never leave the chip. "No score
 # travels any more," says a colleague. "At 4,096 tokens of 64 numbers that must be dozens
-# of times fewer bytes."
+# of times less."
 
 # %% trap="08.4" role="break"
 def written_out(q, k, v):
@@ -866,7 +868,7 @@ def written_out(q, k, v):
     return scores.softmax(-1) @ v
 
 def add_tile(top, total, out, q, keys, values):
-    """One tile of keys more, in what some queries have so far."""
+    """Adds one tile of keys to what a block of queries has so far."""
     scores = q @ keys.mT / math.sqrt(q.shape[-1])
     new = torch.maximum(top, scores.amax(-1, keepdim=True))
     fix, weights = (top - new).exp(), (scores - new).exp()
@@ -891,7 +893,7 @@ def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
     return torch.cat(done, -2)
 
 # %% trap="08.4" role="guess" quoted="wrong"
-guess("08.4", "4,096 tokens: how many times as many bytes does "
+guess("08.4", "At 4,096 tokens, how many times as many bytes does "
       "`written_out` move as `tiled` with blocks of 128 queries?",
       unit="times")
 
@@ -929,7 +931,7 @@ for n, (out, tiles) in moved.items():
 measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
 
 # %% [markdown] trap="08.4" role="look"
-# Four times fewer, not dozens. And twice the tokens move four times the bytes, too:
+# Four times fewer, not dozens. And twice the tokens move four times the bytes:
 
 # %% trap="08.4" role="look"
 claim("bytes of flash, 8192 tokens over 4096", moved[8192][1]
@@ -949,7 +951,7 @@ plot_bars(
 # %% [markdown] trap="08.4" role="why"
 # Each block of queries reads all keys and values. Twice the tokens are twice the blocks,
 # and each of them reads twice as much. What the tiles save is a factor: 128 queries share
-# what was fetched, and no score travels.
+# what was fetched.
 
 # %% trap="08.4" role="why"
 at_rest = ["Q1", "Q2", "K V 1", "K V 2", "K V 3", "out"]
@@ -971,7 +973,7 @@ draw_ranks(
 # A softmax divides by a sum over *all* keys. How can tiles be enough? Keep the largest
 # score so far, `top`, and the sum so far of $e^{s - \mathrm{top}}$. When a tile moves the
 # top, all old terms are wrong by the same factor, $e^{\mathrm{old} - \mathrm{new}}$. One
-# product with it puts the sum right, and the output, too: the *online softmax*.
+# product with it mends sum and output: the *online softmax*.
 
 # %% trap="08.4" role="repair"
 draw_blocks(
@@ -2014,10 +2016,9 @@ claim("three queries, lower right, two ways: gap to the whole row's run",
       max((y - whole[:, :, -3:]).abs().max() for y in three), below=1e-5)
 
 # %% [markdown] trap="08.10" role="repair"
-# The cache has a second seam: *places*. Llama and many others turn queries and keys by an
-# angle that grows with the place, a *rotary embedding* (RoPE), so that of the places only
-# their distance enters a score; `rotate` does it. With the cache the newest token has place 4. A function
-# that counts from 0 at each call gives it place 0: its distances to all cached keys are wrong by four.
+# The cache has a second seam: *places*. Say the model turns queries and keys by RoPE. With
+# the cache the newest token has place 4. A function that counts from 0 at each call gives it
+# place 0: its distances to all cached keys are wrong by four.
 
 # %% trap="08.10" role="repair" compare=false
 place = torch.arange(5)
@@ -2046,7 +2047,7 @@ from dlsys_helpers.explorers.attention_mask import attention_mask
 
 attention_mask
 
-# %% [markdown] trap="08.10" role="more" topics="the right ways, measured · how RoPE turns"
+# %% [markdown] trap="08.10" role="more" topics="the right ways, measured · order, and RoPE"
 # **The right ways** give what the whole row gives. Pads on the left and empty slots of a
 # cache have to be hidden all the same, from one query, too.
 
@@ -2058,13 +2059,10 @@ claim("newest token at place 4: gap to the whole row's run", gaps[4],
       below=1e-5)
 
 # %% [markdown] trap="08.10" role="more"
-# **How RoPE turns.** Without a mask and without places attention cannot tell the order of
-# its keys: shuffled keys and values give the same result. `rotate` turns pairs of numbers
-# like the hands of a clock, each pair at its own speed: $(a, b)$ becomes
-# $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi + b \cos \varphi)$. Number i of a head makes
-# a pair with number i + D/2. Turned by $\alpha$ and by $\beta$, a query and a key meet at an
-# angle of $\alpha - \beta$: of the places only their distance enters the score, up to the
-# rounding of the angles, which belong in float32.
+# **Order, and RoPE.** Without a mask and without places attention cannot tell the order of
+# its keys: shuffled keys and values give the same result. With RoPE the distance of two
+# places enters their score, and only that, up to the rounding of the angles. Compute those
+# in float32.
 
 # %% trap="08.10" role="more"
 order = torch.randperm(5)
