@@ -79,18 +79,18 @@ reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
 fit(reader, x_train, y_train, steps=300, lr=1e-2)
 stored = reader[1].running_mean.clone()
 
-with torch.no_grad():                    # inference, surely
+with torch.no_grad():                    # inference
     first = reader(x_test).argmax(1)     # (497,)
     second = reader(x_test).argmax(1)
 
 # %% trap="01.1" role="guess" quoted="wrong"
 guess("01.1",
-      "Compare the two passes, and the reader with the one that you "
-      "trained. What has changed?",
-      choices=["nothing: without gradients nothing can",
-               "some labels; the reader is as it was",
-               "some labels, and the reader itself",
-               "the reader itself; the labels agree"])
+      "Do the two passes give the same labels, and is the reader still the "
+      "one that you trained?",
+      choices=["both: without gradients nothing changes",
+               "some labels differ; the reader is the same",
+               "some labels differ, and so does the reader",
+               "the labels are the same; the reader has changed"])
 
 # %% trap="01.1" role="look"
 flips = (first != second).float().mean()
@@ -370,9 +370,9 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 #
 # One hidden layer reads the digits well. You stack eight layers of 32 units with
 # sigmoids between them, and the loss sits at the level of guessing. "A sigmoid's
-# slope is at most 0.25. So the first layer has $0.25^8$ of the last one's gradient,"
-# says a colleague. "Take ReLU, its slope is 1." You build both, and
-# keep the rest as PyTorch makes it.
+# slope is at most 0.25, and eight slopes multiply. So the first layer's gradient is
+# $0.25^8$ times the last one's," says a colleague. "Take ReLU, its slope is 1." You
+# build both, and keep the rest as PyTorch makes it.
 
 # %% trap="01.3" role="break"
 def stack(activation, init=None, depth=8, width=32):
@@ -395,19 +395,19 @@ def gradient_norms(model):
     loss = F.cross_entropy(model(x_train[:256]), y_train[:256])
     return [g.norm().item() for g in torch.autograd.grad(loss, weights)]
 
-relus = stack(nn.ReLU)
+relus = stack(nn.ReLU)                   # the colleague's advice
 losses = fit(relus, x_train, y_train, steps=300, lr=3e-2,
              optimizer=torch.optim.SGD)
-sigmoids = stack(nn.Sigmoid)             # fresh
+sigmoids = stack(nn.Sigmoid)             # fresh: the question is on these
 first, *_, last = gradient_norms(sigmoids)
 
 # %% trap="01.3" role="guess" quoted="wrong"
 guess("01.3",
-      "Fresh sigmoids: the first layer's gradient over the last one's. "
-      "Where is it, beside the colleague's `0.25**8`?",
-      choices=["near it, within a factor of three",
-               "over ten times below it",
-               "over ten times above it"])
+      "In the fresh stack of sigmoids, how large is `first / last`, the "
+      "ratio of the two gradient norms, beside the colleague's `0.25**8`?",
+      choices=["about as large, within a factor of three",
+               "over ten times smaller",
+               "over ten times larger"])
 
 # %% trap="01.3" role="look"
 share = accuracy(relus, x_test, y_test)
@@ -543,8 +543,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 #
 # Someone wanted sparse activations and set the bias of a ReLU layer to $-5$. You have
 # read how to catch that: count the zeros of each unit, and raise an alarm where more than
-# 20 % are zero. "Then you flag nearly every unit of a healthy layer, too," says a
-# colleague. You try the detector on a *healthy*, fresh layer first.
+# 20 % are zero. You try the detector on a *healthy*, fresh layer first.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -558,10 +557,10 @@ def flagged(h):
 alarms = {"healthy": flagged(healthy(x_normal).relu()),
           "sunk": flagged(sunk(x_normal).relu())}
 
-# %% trap="01.4" role="guess" quoted="right"
+# %% trap="01.4" role="guess"
 guess("01.4",
-      "In the healthy layer, one unit is off more often than the others. "
-      "For what share of the rows is its output zero?", unit="%")
+      "Of the healthy layer's 64 units, take the one that is zero most "
+      "often. For what share of the rows is its output zero?", unit="%")
 
 # %% trap="01.4" role="look"
 def off_for_all(h):

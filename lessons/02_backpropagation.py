@@ -120,8 +120,8 @@ claim("by a product of two", kept["a * b"], expected=8000)
 #
 # You write the training loop from memory and leave out one line. "Without it each step
 # is only too long, as at a higher rate," says a colleague who looks over your shoulder.
-# The data are noiseless and linear, so the loss can reach zero. You try it twice: once
-# each step sees all rows, once 8 rows that are drawn anew.
+# The data are noiseless and linear, so the loss can reach zero. You try it in two ways:
+# each step sees all rows, or each step draws 8 rows of its own.
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)
@@ -449,9 +449,9 @@ def weighted_loss(losses: torch.Tensor,
 # %% [markdown] trap="02.3" role="situation" core=true fault="an edit of .data changes what backward reads" symptom="gradients are zero or wrong after editing tensor.data, no error"
 # ## Small outputs set to zero for a plot
 #
-# For a plot you want the small outputs of a layer set to zero. You edit a copy without a
-# graph. The plot is fine, the loss was computed before the edit, and `backward` raises
-# nothing.
+# For a plot you want the small outputs of a layer set to zero. "`y.data` is a copy
+# without a graph, you can edit it freely," says a colleague. You do. The plot is fine, the
+# loss was computed before the edit, and `backward` raises nothing.
 
 # %% trap="02.3" role="break"
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -463,9 +463,9 @@ shown[shown < 0.99] = 0          # for the plot
 
 loss.backward()
 
-# %% trap="02.3" role="guess"
-guess("02.3", "What do the three inputs get: with `y.data`, as above, and "
-      "with `y.detach()` in its place?",
+# %% trap="02.3" role="guess" quoted="wrong"
+guess("02.3", "Which gradients do the three inputs get: with `y.data`, as "
+      "above, and with `y.detach()` in its place?",
       choices=["`data`: zeros; `detach()`: an error in `backward`",
                "`data`: the true slopes; `detach()`: zeros",
                "`data`: zeros; `detach()`: zeros",
@@ -592,15 +592,15 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="02.4" role="situation" core=true fault="accumulated gradients weigh unequal parts alike" symptom="gradient accumulation: loss explodes or differs from the large batch"
 # ## Four small batches for one big one
 #
-# A batch of 32 does not fit, so you call `backward` on 4 micro-batches of 8 and step
-# once. "Divide each loss by 4, or your learning rate is in effect 4 times too large,"
-# says a colleague. You do. Six of the 32 rows are padding: their label is `-100`, which
-# `cross_entropy` leaves out. They stand at the front.
+# Six rows of your batch of 32 are padding: their label is `-100`, which `cross_entropy`
+# leaves out. The batch does not fit, so you call `backward` on 4 micro-batches of 8 and
+# step once. "Divide each loss by 4, or your learning rate is in effect 4 times too
+# large," says a colleague. You do.
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
 head, labels = nn.Linear(16, 5), torch.randint(5, (32,))
-labels[:6] = -100                # padding: six of the first eight rows
+labels[:6] = -100                # padding
 
 def gradient_of(x, y):
     """The gradient of the mean loss by the weights of head."""
@@ -618,8 +618,8 @@ by_four = error(gradient_of(x, y) / 4
 
 # %% trap="02.4" role="guess" quoted="right"
 guess("02.4",
-      "How far is the accumulated gradient from that of the whole batch, "
-      "in percent of its norm?", unit="%")
+      "How far is the accumulated gradient from `whole`, the gradient of "
+      "the whole batch, in percent of the norm of `whole`?", unit="%")
 
 # %% trap="02.4" role="look"
 print(f"off by {by_four:.0%}; labelled rows by part: "
@@ -784,8 +784,9 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # `eval()` is about layers," says a colleague.
 
 # %% [markdown] trap="02.5" role="break"
-# `watched()` sees every tensor that a graph saves, and `held_bytes()` counts what living
-# graphs hold now.
+# `held_bytes()` adds up the memory of all tensors that autograd still holds for a
+# backward pass. Tensors that share their memory count once. `watched()` only lets it
+# see them.
 
 # %% trap="02.5" role="break" tags=["plumbing"]
 import weakref
@@ -1191,6 +1192,9 @@ def gradients(out, inputs: list) -> list:
 
 # %% [markdown] role="concept"
 # ## Further
+#
+# No trap needs what follows: how a node does without its Jacobian, what a graph weighs,
+# five switches side by side, two paths that add up, and the same gradient in JAX.
 
 # %% [markdown] role="concept"
 # ### A node need not build its Jacobian
