@@ -117,8 +117,8 @@ def pull_of(loss):
 once, twice = pull_of(F.cross_entropy), pull_of(of_probabilities)
 
 # %% trap="03.1" role="guess" quoted="right"
-guess("03.1", "On this row, how many times larger is `once`, the gradient "
-      "of the loss on logits, than `twice`?", unit="times")
+guess("03.1", "On this row, how many times as large is the gradient norm "
+      "`once` as the gradient norm `twice`?", unit="times")
 
 # %% trap="03.1" role="look"
 first = torch.zeros(4, dtype=torch.long)          # class 0 is right
@@ -283,7 +283,7 @@ def as_number(out, y):
     return (out[:, 0] - y).square().mean()
 
 def with_a_column(out, y):
-    return (out - y).square().mean()              # (N, 1) - (N,)
+    return (out - y).square().mean()
 
 def reading(loss):
     """The single output on the test digits after training with `loss`."""
@@ -295,8 +295,8 @@ def reading(loss):
 number, column = reading(as_number), reading(with_a_column)
 
 # %% trap="03.2" role="guess"
-guess("03.2", "What share of the digits does the first version read?",
-      unit="%")
+guess("03.2", "For what share of the test digits is `number`, the first "
+      "version's output, right once it is rounded?", unit="%")
 
 # %% trap="03.2" role="look"
 right = (number.round() == y_test).float().mean()
@@ -454,9 +454,11 @@ late = weights()
 loss_late = F.mse_loss(model(x_big), y_big).item()
 
 # %% trap="03.3" role="guess" quoted="wrong"
-guess("03.3", "How far do the weights move in the step on that batch?",
-      choices=["`0.1`, the rate times the limit", "over `1000`",
-               "about `10`", "`1`, the limit"])
+guess("03.3", "What is `loss_late`, the loss on that batch after the step?",
+      choices=["lower than before it: a short step, down the gradient",
+               "over `1e10`",
+               "about `1e4`: the factor of 100, squared",
+               "about `1e6`: the factor of 100, to the third"])
 
 # %% trap="03.3" role="look"
 norm_now = nn.utils.get_total_norm([p.grad for p in model.parameters()])
@@ -473,7 +475,8 @@ claim("clipped after it: distance moved", (late - start).norm(), above=1000)
 
 # %% [markdown] trap="03.3" role="why"
 # The step uses what `.grad` holds at that moment. After the step nobody reads the gradient
-# any more: clipping it then changes numbers that `zero_grad` throws away. Clip between
+# any more: clipping it then changes numbers that `zero_grad` throws away. So the weights
+# move by thousands, the large inputs multiply that, and the loss squares it. Clip between
 # `backward` and `step`: then a step of plain SGD moves the weights by at most the learning
 # rate times the limit.
 
@@ -618,7 +621,7 @@ score_small = accuracy(net, x_test, y_test)
 # %% trap="03.4" role="guess" quoted="wrong"
 guess("03.4",
       "In a fresh net: how many times as large is the gradient norm of the "
-      "first layer as that of the last, where a thousandth is 0.001?",
+      "first layer's weights as that of the last layer's?",
       unit="times")
 
 # %% trap="03.4" role="look"
