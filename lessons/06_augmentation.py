@@ -84,10 +84,10 @@ mix
 # %% [markdown] trap="06.1" role="situation" core=true fault="the model is scored on augmented images" symptom="augmentation raises validation accuracy a lot, but the deployed model is worse; validation loss differs every time I run it"
 # ## Shifts that pay
 #
-# You train a small network twice, with and without random shifts by at most one pixel
-# each way. The one without reads over nine of ten of the test digits. To compare the two
-# you score both through the pipeline that fed the training with shifts, on the same test
-# digits. The one with shifts comes out far ahead, and you ship it.
+# You train a small network twice: with random shifts by at most one pixel each way, and
+# without. The one without reads over nine of ten of the test digits. To compare the two,
+# you send the test digits to both through the pipeline of the first training. The network
+# with shifts comes out ahead, and you ship it.
 
 # %% trap="06.1" role="break"
 x_train, y_train, x_test, y_test = digits()     # (1300, 64), (497, 64)
@@ -127,8 +127,8 @@ shared = {name: accuracy(m, drawn(test_views, all_rows, True), y_test)
           for name, m in models.items()}
 
 # %% trap="06.1" role="guess"
-guess("06.1", "Trained without shifts, and scored as in `shared`: what "
-      "share of the test digits does the network read?", unit="%")
+guess("06.1", "What share of the test digits does the network without "
+      "shifts read in this comparison, `shared`?", unit="%")
 
 # %% trap="06.1" role="look"
 fixed = {name: accuracy(m, drawn(test_views, all_rows, False), y_test)
@@ -479,9 +479,10 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # ## Patience
 #
 # You have 150 digits, and somebody labelled them in a hurry: three of ten labels are
-# drawn at random. You train for 200 epochs, in two ways: with one step an epoch, on all
-# 150 digits at once, or with five, on 30 digits each. To end in time you stop early, with
-# a patience of ten: when ten steps in a row bring no new lowest training loss.
+# drawn at random. You train for 200 epochs, in two ways. The first takes one step an
+# epoch, on all 150 digits. The second takes five steps an epoch, on 30 digits each. You
+# want to stop early, with a patience of ten: at the tenth step in a row that brings no new
+# lowest training loss.
 
 # %% trap="06.3" role="break"
 rows = torch.randperm(len(x_train))
@@ -508,7 +509,7 @@ def epochs(model, n=200, batch=150):
 
 # %% trap="06.3" role="break"
 def stops_at(losses, patience=10):
-    """Epoch at which it stops, or the number of epochs."""
+    """Place in the list at which it stops; its length if it never does."""
     best, since = math.inf, 0
     for epoch, loss in enumerate(losses):
         since = 0 if loss < best else since + 1
@@ -529,8 +530,8 @@ batched, _ = zip(*epochs(wide(), batch=30))
 single = stops_at([loss for p in batched for loss in p])
 
 # %% trap="06.3" role="guess"
-guess("06.3", "In batches of 30: after how many of the 1,000 steps does it "
-      "stop?", unit="steps")
+guess("06.3", "In batches of 30: at which of the 1,000 steps does it stop, "
+      "with 1,000 for never?", unit="steps")
 
 # %% trap="06.3" role="look"
 lowest = min(val)
@@ -673,10 +674,10 @@ def stop_and_best(losses: list[float], patience: int,
 # %% [markdown] trap="06.4" role="situation" core=true fault="the best state_dict is kept without a copy" symptom="best model state restored after training gives the same accuracy as the last epoch"
 # ## The best weights, kept for later
 #
-# You train a new network in the same way, and want the weights of its best epoch back.
-# Whenever the validation loss is the lowest so far, you keep the state. After the last
-# epoch you load it, and torch answers `<All keys matched successfully>`. Below stand
-# eight ways to keep a state.
+# You train a new network in the same way, on the CPU, and want the weights of its best
+# epoch back. Whenever the validation loss is the lowest so far, you keep the state. After
+# the last epoch you load it, and torch answers `<All keys matched successfully>`. Below
+# stand eight ways to keep a state.
 
 # %% trap="06.4" role="break"
 def best_of_run(keep):
@@ -693,7 +694,7 @@ lowest, last, restored = best_of_run(lambda m: m.state_dict())
 
 # %% trap="06.4" role="break"
 def each(act):
-    """A way to keep a state: act on each of its tensors, on the CPU."""
+    """A way to keep a state: act on each of its tensors."""
     return lambda m: {k: act(t) for k, t in m.state_dict().items()}
 
 ways = {"state_dict()": lambda m: m.state_dict(),
@@ -706,8 +707,8 @@ ways = {"state_dict()": lambda m: m.state_dict(),
         "deepcopy": lambda m: copy.deepcopy(m.state_dict())}
 
 # %% trap="06.4" role="guess"
-guess("06.4", "With how many of the eight does the loaded model have the "
-      "validation loss of its best epoch?", unit="ways")
+guess("06.4", "How many of the eight ways bring the weights of the best "
+      "epoch back?", unit="ways")
 
 # %% trap="06.4" role="look"
 model = wide()
@@ -1164,18 +1165,19 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 # the brightness kept the product in bytes; the cast back had no cut).
 
 # %% [markdown] trap="06.7" role="situation" core=true fault="copies of one image on both sides of the split" symptom="test accuracy is nearly perfect but new data does badly; augmented copies or duplicates in train and test"
-# ## A thousand rows from two hundred digits
+# ## A trial with dice
 #
-# You have 200 digits and want more. You store five slightly noisy copies of each,
-# shuffle the 1,000 rows and put 30 % aside as a test set. No row is in both parts.
+# You have 200 digits and want more, so you augment: you store each of them five times,
+# with other noise each time. Of the 1,000 rows you draw 30 % as a test set and train on the
+# others. No row is in both parts.
 #
-# To see what the number is worth, you do all this once more with labels drawn by
-# *dice*, one for each original digit: there is nothing to learn, and a fair test
-# says one in ten.
+# Then you do all this once more with labels that mean nothing: *dice*, thrown once for
+# each of the 200 digits. "From dice nothing can be learned. On rows that it has not seen,
+# a network is right one time in ten," says a colleague.
 
 # %% trap="06.7" role="break"
 def copies(dice, noise=0.1, n=200):
-    """Rows, labels and originals of five noisy copies of n digits."""
+    """Rows, labels and originals; each of n digits stands in five rows."""
     pick = torch.randperm(len(x_train))[:n]
     y = torch.randint(10, (n,)) if dice else y_train[pick]
     group = torch.arange(n).repeat(5)
@@ -1187,7 +1189,7 @@ def by_rows(group):
     return torch.rand(len(group)) < 0.7
 
 def wide_run(x, y, steps=1000):
-    """The wide reader of trap 06.3 after many steps: it can remember."""
+    """The wide reader of trap 06.3, trained on these rows."""
     model = wide()
     fit(model, x, y, steps=steps, lr=0.003)
     return model
@@ -1204,9 +1206,9 @@ def tested(dice, split):
 dice_rows, _ = tested(True, by_rows)
 true_rows, new_rows = tested(False, by_rows)
 
-# %% trap="06.7" role="guess"
+# %% trap="06.7" role="guess" quoted="wrong"
 guess("06.7",
-      "Dice for labels: which share of the test rows does the network "
+      "With dice for labels, what share of the test rows does the network "
       "get right?",
       unit="%")
 
