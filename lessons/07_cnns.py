@@ -267,8 +267,8 @@ body = five_convs()
 photo = torch.rand(1, 1, 81, 81)
 
 # %% trap="07.2" role="guess" quoted="wrong"
-guess("07.2", "Sort the 81 x 81 pixels by how much each moves that unit. "
-      "How many, from the strongest on, have half of the whole effect?",
+guess("07.2", "Add up how much each of the 81 x 81 pixels moves that unit. "
+      "What is the smallest number of pixels that make up half of the sum?",
       unit="pixels")
 
 # %% trap="07.2" role="look"
@@ -484,8 +484,8 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # A reader of the digits 0 to 4 is nearly always right. You have ten examples of each of
 # the digits 5 to 9. You replace the head and try three plans, 100 steps of Adam each, the
 # head always at a rate of 0.01: the body frozen; the body at a hundredth of the head's
-# rate; the body at the head's own rate. Afterwards you read the old digits, too, with the
-# old head put back on the same body. "Give the body the head's rate," says a colleague.
+# rate; the body at the head's own rate. In the end you also put the old head back on the
+# body and let it read the old digits. "Give the body the head's rate," says a colleague.
 # "That will read the new digits best."
 
 # %% trap="07.3" role="break"
@@ -1121,15 +1121,15 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # %% [markdown] trap="07.7" role="situation" core=true fault="BatchNorm statistics move in a frozen body" symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
 # ## A frozen body on new data
 #
-# You freeze a small convolutional body and train a new head on the digits 5 to 9, from a
-# scanner with more light and contrast. The old head stays in a drawer. A test asserts
-# that no weight of the body has changed after the training, and it passes. "So it is the
-# same body as before," says a colleague. You take the old head out of the drawer, put it
-# on the body, and read the digits 0 to 4 again, from the old scanner.
+# A small convolutional net reads nearly all of the digits 0 to 4. For the digits 5 to 9,
+# from another scanner, you freeze its body and train a new head. The old head stays in a
+# drawer. "A frozen body stays as it is. Put the old head on it, and you have the old net
+# again," says a colleague. You take the old head out of the drawer, put it on the body,
+# and read the digits 0 to 4 again, from the old scanner.
 
 # %% trap="07.7" role="break"
 def conv_body():
-    """Two convolutions with BatchNorm; (N, 1, 8, 8) to (N, 64)."""
+    """From images (N, 1, 8, 8) to features (N, 64)."""
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
         nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16),
@@ -1152,8 +1152,8 @@ brighter, labels = 3 * images[~low] + 1, y_train[~low] - 5
 losses = fit(model, brighter, labels, steps=100, lr=1e-2)
 
 # %% trap="07.7" role="guess" quoted="wrong"
-guess("07.7", "Before, this body and the old head read nearly all of the "
-      "old digits. What share do they read now?", unit="%")
+guess("07.7", "What share of the test digits 0 to 4 do this body and the "
+      "old head read after the training?", unit="%")
 
 # %% trap="07.7" role="look"
 changed = [name for name, now in frozen.state_dict().items()
@@ -1230,8 +1230,8 @@ claim("old digits lost with eval() after each train()",
       score_before - always, expected=0)
 
 # %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
-# The test that passed was right about the weights. It did not ask for the buffers: mean,
-# variance and the count of batches, of two norms.
+# A test that no weight of the body has changed would pass. It does not ask for the
+# buffers: mean, variance and the count of batches, of two norms.
 
 # %% trap="07.7" role="more"
 weights = [name for name, _ in frozen.named_parameters()]
@@ -1595,7 +1595,8 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 #
 # You make an Adam for all weights of the reader, and remember that its head still has the
 # old digits' five outputs. So you put a new `nn.Linear` in its place and train for 200
-# steps on the new digits. Nothing is frozen.
+# steps on the new digits. Nothing is frozen. "The optimizer does not hold your new head.
+# It stays as random as it is now," says a colleague.
 
 # %% trap="07.10" role="break"
 xs, ys = x_train[~low], y_train[~low] - 5         # all the new digits
@@ -1619,9 +1620,9 @@ free.head = nn.Linear(64, 5)
 start = free.head.weight.detach().clone()
 free_losses = train(free, optimizer)
 
-# %% trap="07.10" role="guess"
-guess("07.10", "What share of the new test digits does it read after the "
-      "200 steps?", unit="%")
+# %% trap="07.10" role="guess" quoted="right"
+guess("07.10", "What share of the new test digits does the reader get "
+      "right after the 200 steps?", unit="%")
 
 # %% trap="07.10" role="look"
 free_reads = accuracy(free, xt, yt)
