@@ -43,10 +43,11 @@ begin(SEED, THREADS, DEVICE)
 # $$y = W x + \frac{\alpha}{r} \, B A \, x$$
 #
 # Shapes in this stage: $W$ is `(d_out, d_in)`, $A$ is `(r, d_in)` and $B$ is
-# `(d_out, r)`. The *rank* `r` is small, so that both together hold few numbers: in a
-# square $W$ of width 4096 and with `r` of 16 less than one in a hundred. The number
-# $\alpha$ says how strongly the adapter counts; it is divided by `r`, which was meant to
-# spare tuning at another rank. $A$ begins at random, as in a fresh `nn.Linear`, $B$ at zero.
+# `(d_out, r)`. The *rank* `r` is small, so $A$ and $B$ hold few numbers. Beside a square
+# $W$ of width 4096, with `r` of 16, they hold less than one number for each hundred of $W$.
+# The number $\alpha$ says how strongly the adapter counts. It is divided by `r`; the idea was
+# that one $\alpha$ suits every rank. $A$ begins at random, as in a fresh `nn.Linear`, $B$ at
+# zero.
 
 # %% role="concept"
 class LoRA(nn.Module):
@@ -182,7 +183,7 @@ claim("base, loss on the new language", level["new"], above=3)
 # You want LoRA in all 14 matrices of the base's two layers. The list of their names comes
 # from a script that works for OPT models. Your base is a Llama: its attention has
 # `q_proj`, `k_proj`, `v_proj` and `o_proj`, its MLP `gate_proj`, `up_proj` and
-# `down_proj`. So three names of the list stand in the model, and three do not.
+# `down_proj`. So three names of the list occur in your model, and three do not.
 
 # %% trap="10.1" role="break"
 OPT_NAMES = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
@@ -193,12 +194,12 @@ def adapter(model, names, r=4, **settings):
         r=r, lora_alpha=16, target_modules=names, task_type="CAUSAL_LM",
         **settings))
 
-partly, told = heard(adapter, base, OPT_NAMES)    # and what peft says
+partly, told = heard(adapter, base, OPT_NAMES)    # told: its messages
 
 # %% trap="10.1" role="guess"
-guess("10.1", "Trained on the new language, LoRA in all 14 matrices lowers "
-      "the base's loss. What share of that drop does LoRA by this list "
-      "reach?", unit="%")
+guess("10.1", "LoRA in all 14 matrices, trained on the new language, "
+      "lowers the loss. Take that drop as 100 %. How large is the drop "
+      "with LoRA by this list, trained alike?", unit="%")
 
 # %% trap="10.1" role="look"
 hit = [path for path, module in partly.named_modules()
@@ -922,18 +923,19 @@ def passport(model: nn.Module) -> dict:
 # %% [markdown] trap="10.5" role="situation" core=true fault="the saved adapter is never loaded, a fresh one answers" symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
 # ## From the file into service
 #
-# A trained adapter is saved in a folder, with its numbers and its configuration. It had
-# brought the loss on the new language from over three down to about two. The program that
-# serves it builds the base, reads the configuration, and calls `get_peft_model` with both,
-# as the training did. A second version then hands the numbers of the file to
-# `load_state_dict`, which complains about missing keys, until one adds `strict=False`.
-# A third takes peft's own `load_adapter`, under the name `trained`; it knows the file's
-# names. "The third loads the adapter," says a colleague, "so the third is right."
+# The trained adapter of trap 10.1, `whole`, is saved in a folder: its numbers and its
+# configuration. With it, the loss on the new language fell from over three to about two.
+# There are three versions of the program that serves it. The first builds the base, reads
+# the configuration, and calls `get_peft_model` with both, as the training did. The second
+# does the same, then hands the numbers of the file to `load_state_dict`. That call
+# complains about missing keys until you add `strict=False`. The third does as the first,
+# then calls peft's own `load_adapter`, which knows the file's names and loads under the
+# name `trained`. "The third loads the adapter," says a colleague, "so the third is right."
 
 # %% trap="10.5" role="break"
 folder = tempfile.mkdtemp()
 whole.save_pretrained(folder)
-file = load_file(f"{folder}/adapter_model.safetensors")
+file = load_file(f"{folder}/adapter_model.safetensors")  # tensors by name
 
 def fresh():
     config = PeftConfig.from_pretrained(folder)
@@ -1125,14 +1127,13 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # %% [markdown] trap="10.6" role="situation" core=true fault="padding with EOS: the labels lose every EOS" symptom="fine-tuned model never stops generating, no EOS, pad_token = eos_token"
 # ## Padding with what was at hand
 #
-# You teach a small Llama to answer: the prompt is a number from three to nine, the answer
-# the same word that many times, then EOS, the token that ends a text. The shorter texts of
-# a batch are padded on the right. No token is set aside for that, so you pad with EOS, as
-# many tutorials do. Padding must not be learned: its labels become -100, which the loss
-# passes over.
+# You teach a small Llama to answer. The prompt is a number from three to nine. The answer
+# is one word, that many times, then EOS, the token that ends a text. No token is set aside
+# for padding, so you pad the shorter texts of a batch with EOS, on the right, as many
+# tutorials do.
 #
-# The training loss falls well below one. Then the model answers seven prompts, one for
-# each number, and may write 13 tokens at most.
+# The training loss falls well below one. To test the model, you give it seven prompts, one
+# for each number. It writes until it gives EOS, or has written 13 tokens.
 
 # %% trap="10.6" role="break" tags=["plumbing"]
 EOS, OWN_PAD, BOS, WORD, LONGEST = 0, 1, 2, 12, 13
@@ -1149,7 +1150,7 @@ def answers(rows, pad):
 # %% trap="10.6" role="break" tags=["plumbing"]
 @torch.no_grad()
 def answer_lengths(model):
-    """Words before EOS for the prompts 3 to 9; 13 where none comes."""
+    """How many words, up to 13, the model writes to the prompts 3 to 9."""
     n = torch.arange(3, 10)
     ids, found = torch.stack([torch.full_like(n, BOS), n], 1), n * 0 + 13
     for words in range(LONGEST):
@@ -1160,7 +1161,7 @@ def answer_lengths(model):
 
 # %% trap="10.6" role="break"
 def by_pad_id(ids, lengths, pad):
-    """Labels (N, T): what equals the padding is not learned."""
+    """Labels (N, T): ids, and -100, which the loss skips, for padding."""
     return ids.masked_fill(ids == pad, -100)
 
 # %% trap="10.6" role="break"
