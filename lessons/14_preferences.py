@@ -61,8 +61,8 @@ def ask(n):
 # %% [markdown] role="concept"
 # ## Where the policy should go
 #
-# It should earn reward and stay near the start, or it learns to please this judge and
-# forgets all else. So it is to maximise
+# The policy should earn reward. It should also stay near the start, or else it learns to
+# please this judge and forgets all else. So it is to maximise
 #
 # $$\mathbb{E}[\text{reward}] - \beta\, \mathrm{KL}(\text{policy}, \text{start})$$
 #
@@ -209,10 +209,11 @@ claim("nats summed with the prompts, over those of the answers",
 # %% [markdown] trap="14.1" role="situation" core=true fault="the reference is the policy itself" symptom="the DPO loss stays at 0.693, and the model drifts away all the same"
 # ## A loss that stands still
 #
-# *Direct preference optimisation* (DPO) needs no reward. It raises, for each pair, the
-# *margin*: the log ratio of policy and reference at the preferred answer, less that at
-# the other. The loss is the minus log-sigmoid of $\beta$ times the margin. The
-# reference is the model before training, and it takes no gradient.
+# *Direct preference optimisation* (DPO) needs no reward. For each answer of a pair it takes
+# the log ratio of policy and reference. The log ratio at the preferred answer minus that at
+# the other is the *margin*, which training raises. The loss is minus the log-sigmoid of
+# $\beta$ times the margin. The reference is the model before training, and it takes no
+# gradient.
 #
 # You train for 400 steps. The log says 0.693 at the first step and at the last. "That is
 # log 2, a margin of zero," says a colleague. "So the policy has not moved at all."
@@ -234,7 +235,7 @@ drifted, losses, moved = learn(lambda logp: dpo(logp, reference),
 
 # %% trap="14.1" role="guess" quoted="wrong"
 guess("14.1", "The best policy's KL to the start is about 0.5. How large "
-      "is this one's after its 400 steps?", unit="nats")
+      "is the KL of the trained policy to the start?", unit="nats")
 
 # %% trap="14.1" role="look"
 best_moved = kl(best, start).item()
@@ -407,9 +408,9 @@ def dpo_loss(policy: nn.Module, beta: float):
 # answer's *advantage* is its reward less the mean of its group, divided by their standard
 # deviation. The loss pushes the log-probability of each answer by its advantage.
 #
-# Here 64 prompts have 8 possible answers each. The right one earns one point, and each
-# prompt gives 0 to 8 points to any answer: easy texts score well. The answers are drawn in
-# eight rounds, one answer to each prompt a round.
+# Here 64 prompts have 8 possible answers each. Each prompt has a number of points, 0 to 8,
+# which it gives to any answer: easy texts score well. The right answer earns one point more.
+# The answers are drawn in eight rounds. Each round draws one answer to each prompt.
 
 # %% trap="14.2" role="break"
 N, G = 64, 8                              # prompts, answers to each
@@ -446,9 +447,9 @@ def grpo(advantage, steps=60, lr=0.5):
 viewed = grpo(by_view)
 
 # %% trap="14.2" role="guess"
-guess("14.2", "At first a right answer has a chance of 12.5 %. With this "
-      "trap's repair it has 98 % after 60 steps. What has it here?",
-      unit="%")
+guess("14.2", "At first the right answer to a prompt has a chance of "
+      "12.5 %. How large is its chance after the 60 steps, as a mean over "
+      "prompts?", unit="%")
 
 # %% trap="14.2" role="look"
 print(f"chance of the right answer: {100 * viewed[0]:.1f} % at first, "
@@ -616,14 +617,15 @@ def group_advantage(rewards: torch.Tensor,
 # ## A price on every nat
 #
 # Now the policy draws its own answers. At each step those that earned more than the mean of
-# their prompt are made likelier (*REINFORCE*). To stay near the start it pays for the KL.
-# That is a mean, too: over answers that the policy draws, of log policy - log start. The mean
-# of this log-ratio over the answers at hand estimates the KL without bias. It goes into the
-# loss, times `BETA`.
+# their prompt are made likelier (*REINFORCE*). To stay near the start, the policy pays for
+# its KL to the start. The KL is the mean, over answers that the policy draws, of the
+# *log-ratio*: log policy - log start. So the mean log-ratio of the answers just drawn
+# estimates the KL without bias. This mean, times `BETA`, is added to the loss.
 
 # %% trap="14.3" role="break"
 def drawn(logp, n=256):
-    """n answers a prompt: log-probability now and at the start, reward."""
+    """Draws n answers a prompt; three (K, n): log-probability now, at
+    the start, and reward."""
     answers = draw(logp.detach(), n)
     return (table.gather(1, answers) for table in (logp, start, reward))
 
@@ -644,9 +646,9 @@ free, _, free_way = learn(reinforce(lambda now, then: 0 * now))
 held, _, held_way = learn(reinforce(log_ratio))
 
 # %% trap="14.3" role="guess"
-guess("14.3", "Fifty steps without the penalty bring the policy to some KL "
-      "from the start. What share of that KL do fifty steps with the "
-      "penalty reach, at a beta of 1?", unit="%")
+guess("14.3", "After fifty steps without the penalty, the policy has some "
+      "KL to the start. Take it as 100 %. How large is the KL after fifty "
+      "steps with the penalty, at a beta of 1?", unit="%")
 
 # %% trap="14.3" role="look"
 share = 100 * held_way[49] / free_way[49]
