@@ -68,11 +68,11 @@ x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 # %% [markdown] trap="12.1" role="situation" core=true fault="detect_anomaly blames the loss, not the layer of the NaN" symptom="loss is NaN: which layer? detect_anomaly says LogSoftmaxBackward0 returned nan values"
 # ## A blank page
 #
-# A reader of digits standardises its features in the middle: minus the mean, divided by
-# the standard deviation, row by row. One page of the batch is blank. Its features are all
-# zero, so is their deviation, and `0/0` is `nan`.
+# Between two layers, a reader of digits standardises its features, row by row: minus the
+# mean of the row, divided by its standard deviation. One page of the batch is blank. In its
+# row all features are zero, so their deviation is zero, too, and `0/0` is `nan`.
 #
-# You know nothing of this. You see a loss of `nan`, switch on
+# You do not know this yet: you see a loss of `nan`. You switch on
 # `torch.autograd.detect_anomaly()` and repeat the step below. It stops with an error that
 # names an operation.
 
@@ -107,7 +107,7 @@ def nan_step():
 
 # %% trap="12.1" role="guess"
 guess("12.1", "Which operation does it name?",
-      choices=["the division in the middle, where the NaN arises",
+      choices=["the division in `Standardize`",
                "the log-softmax of the loss",
                "the product of the first linear layer"])
 
@@ -296,12 +296,12 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # ## A loss that falls
 #
 # A net of eight hidden layers with sigmoids reads the value of a digit, 0 to 9, as a
-# number: mean squared error, plain SGD, 200 steps. The log shows one number a step. It
-# falls from far above to about 8. That is the variance of the targets: a net that always
-# answers their mean has this loss. The first layer has hardly moved.
+# number: mean squared error, plain SGD, 200 steps. The loss falls for a few dozen steps,
+# then stays at about 8. The first layer has hardly moved, the last one by more than its own
+# size. "Untrained layers still tell images apart," says a colleague, "so the last one learns
+# from what they give."
 #
-# So you take Adam, at a rate of 0.01. After 200 steps each of the nine layers has moved by
-# more than its own size. "Now all of them learn," says a colleague.
+# Then you take Adam. Now each of the nine layers moves by more than its own size.
 
 # %% trap="12.2" role="break"
 values = y_train.float()[:, None]                # (1300, 1)
@@ -329,9 +329,10 @@ restless = deep(nn.Sigmoid)
 busy_log, busy = run(restless, 0.01, torch.optim.Adam)
 
 # %% trap="12.2" role="guess" quoted="wrong"
-guess("12.2", "32 numbers reach the last layer of SGD's net. Take the one "
-      "that differs most between images, and its standard deviation. In "
-      "0.05 one zero follows the point. How many do here?", unit="zeros")
+guess("12.2", "For each image, the last layer of SGD's net gets 32 numbers "
+      "between 0 and 1. Each has a standard deviation over the images. "
+      "In 0.5 no zero follows the point, in 0.05 one does. How many do in "
+      "the largest of the 32?", unit="zeros")
 
 # %% trap="12.2" role="look"
 variance = values.var(unbiased=False).item()
@@ -849,10 +850,10 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 #
 # A net maps pictures to 8 numbers, and a loss looks at distances between pairs of
 # pictures: the root of the summed squares. A root's slope is infinite at zero, and in one
-# batch of 64 pairs, one pair is the same picture twice. Somebody has guarded the root by
-# `torch.where`. Below are five further guards, each from somebody's code. All six give
-# this batch the usual loss, 0.2. "One is as good as the other," says a colleague:
-# "no infinite value comes out of any of them."
+# batch of 64 pairs, one pair is the same picture twice. Your code guards the root by
+# `torch.where`. Below stand five other guards that people use. With each of the six, this
+# batch has the usual loss, 0.2. "So keep `where`," says a colleague: "no infinite value
+# comes out of it."
 
 # %% trap="12.5" role="break"
 def guarded(d2):
@@ -882,8 +883,8 @@ guards = {
 by_guard = {name: gradients(guard) for name, guard in guards.items()}
 
 # %% trap="12.5" role="guess" quoted="wrong"
-guess("12.5", "With `where`: what share of the numbers in the net's "
-      "gradients is NaN?", unit="%")
+guess("12.5", "With your guard, `where`, what share of the numbers in the "
+      "net's gradients is NaN, if any?", unit="%")
 
 # %% trap="12.5" role="look"
 def nan_share(tensors):
@@ -1060,18 +1061,22 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 #
 # A search trains five readers, one after the other, each under the same name. To choose
 # the best later, it stores each reader's last training loss as it is, a tensor, after
-# `backward()` and the step. Memory grows from trial to trial.
+# `backward()` and the step. In the end it deletes the names of reader and optimizer.
 #
-# Trap 02.5 had a sum of losses, in a loop without `backward()`. It held the activations
-# of each batch.
+# In trap 02.5, a sum of losses held the activations of each batch, in a loop without
+# `backward()`. "Here `backward()` has freed them," says a colleague, "so five numbers are
+# left."
 
 # %% trap="12.6" role="break" tags=["plumbing"]
 import weakref
 
-kept = weakref.WeakSet()                 # goes with the graph that holds it
+# These two cells count the tensors that graphs still hold for backward().
+# A graph made under counted() holds each of them in a Kept. When it lets
+# a Kept go, that leaves the set below.
+kept = weakref.WeakSet()
 
 class Kept:
-    """In place of a tensor that a graph saves for its way back."""
+    """Stands for a tensor that a graph saves for backward()."""
 
     def __init__(self, tensor):
         self.tensor = tensor.detach()    # its history would keep it alive
@@ -1083,7 +1088,7 @@ def counted():
 
 # %% trap="12.6" role="break" tags=["plumbing"]
 def held_mb(net):
-    """MB that graphs hold; data and weights exist without them."""
+    """MB that graphs hold, but for the data and the weights of net."""
     own = {t.untyped_storage().data_ptr()
            for t in (x_train, y_train, *net.parameters())}
     found = {held.tensor.untyped_storage().data_ptr(): held.tensor.nbytes
@@ -1094,6 +1099,7 @@ def held_mb(net):
 parts = list(zip(x_train[:480].split(24), y_train[:480].split(24)))
 
 def wide():
+    """A reader with 1.2 MB of weights."""
     return nn.Sequential(nn.Linear(64, 512), nn.ReLU(),
                          nn.Linear(512, 512), nn.ReLU(),
                          nn.Linear(512, 10))
@@ -1113,7 +1119,7 @@ def train(net, opt, keep, **how):
 
 # %% trap="12.6" role="break"
 def search(form):
-    """Five trials: what was stored, MB of activations, MB of weights."""
+    """Five trials: what they stored, and MB that are held, by kind."""
     stored, weights = [], []
     for _ in range(5):
         net, losses = wide(), []
@@ -1129,9 +1135,9 @@ def search(form):
 
 stored, activations, alive, slopes = search(lambda loss: loss)
 
-# %% trap="12.6" role="guess"
-guess("12.6", "A reader has 1.2 MB of weights. How many MB do the five "
-      "stored numbers keep in memory?", unit="MB")
+# %% trap="12.6" role="guess" quoted="wrong"
+guess("12.6", "How many MB do the five stored losses keep in memory?",
+      unit="MB")
 
 # %% trap="12.6" role="look"
 one = sum(p.nbytes for p in wide().parameters()) / 1e6
@@ -1270,8 +1276,8 @@ def make_meter() -> tuple:
     precision, as a float; math.nan before the first. It may be asked at any
     time, and adding goes on after it.
 
-    After add nothing of loss is kept alive, neither its graph nor its
-    memory, and loss is left as it is: backward() still works. What a meter
+    add leaves loss as it is: backward() still works. Once the caller has
+    dropped loss, nothing that loss alone held stays in memory. What a meter
     holds does not grow with the number of batches. Each call makes a meter
     of its own.
 
@@ -1481,14 +1487,14 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # ## The file with the last state
 #
 # A job may be taken off its machine at any moment, so it saves its state every few
-# minutes: `torch.save(state, "last.pt")`. The new state takes the place of the old one, to
-# save room. The file below is small; a real one takes minutes to write, and the job can be
-# killed in the middle.
+# minutes: `torch.save(state, "last.pt")`. To save room, each save writes over the last one.
+# The file below is small; a real one takes minutes to write, and the job can be killed in
+# the middle.
 #
 # You try it 20 times: a good `last.pt` stands there, a child process saves over it, and
-# the kernel kills the child after a random number of bytes. "An early kill leaves most of
-# the old file, a late one nearly all of the new. So half of them will load," says a
-# colleague. Each time you load what is there.
+# the kernel kills the child after a random number of bytes. Then you load `last.pt`. "The
+# file system keeps a journal," says a colleague. "It takes back a write that was cut off, so
+# the old state loads each time."
 
 # %% trap="12.8" role="break" tags=["plumbing"]
 import resource
@@ -1552,9 +1558,10 @@ measured("12.8", over[1], right=(0, 0))
 claim("files that load afterwards", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
-# Opening a file to write empties it: from then on the old state is gone. The new one
-# cannot be read before its last byte is there, as a checkpoint is a zip archive and its
-# table of contents comes last.
+# Opening a file to write empties it: from then on the old state is gone. A journal is for
+# crashes of the machine; it takes nothing back of what a killed process has done. The new
+# state cannot be read before its last byte is there, as a checkpoint is a zip archive and
+# its table of contents comes last.
 #
 # So write *beside* it and take the name when all is there. `os.replace` swaps a name in one
 # step: whoever opens `last.pt` finds the old file or the new one.

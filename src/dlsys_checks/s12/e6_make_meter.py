@@ -33,10 +33,11 @@ ex.promise("nan", "math.nan before the first.", cases=("asked before the first",
 ex.promise("asked", "It may be asked at any time, and adding goes on after it.",
            cases=("asked in between", "asked before the first", "one batch, asked twice",
                   "no batch"))
-ex.promise("alive", "After add nothing of loss is kept alive, neither its graph nor its memory,",
+ex.promise("alive", "Once the caller has dropped loss, nothing that loss alone held stays in "
+           "memory.",
            says=("tensors that its graph has saved", "losses whose memory is still held",
                  "mean after"))
-ex.promise("left", "and loss is left as it is: backward() still works.",
+ex.promise("left", "add leaves loss as it is: backward() still works.",
            says=("losses that changed", "gradients that are wrong"))
 ex.promise("grow", "What a meter holds does not grow with the number of batches.",
            says=("bytes that a meter grows",))
