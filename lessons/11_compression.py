@@ -43,10 +43,11 @@ begin(SEED, THREADS, DEVICE)
 # | *symmetric* | $\max \lvert w \rvert \,/\, (2^{bits-1} - 1)$ | $\mathrm{round}(w / s)$ | $s \cdot code$ |
 # | *affine* | $(high - low) \,/\, (2^{bits} - 1)$ | $\mathrm{round}(w / s) + zero$ | $s \cdot (code - zero)$ |
 #
-# An affine grid reaches from the least weight to the largest, or to 0 where all have
-# one sign: those are $low$ and $high$. The code `zero` $= \mathrm{round}(-low / s)$
-# stands for exactly 0. One scale may serve the whole matrix, a row of it (the weights of
-# one output, a *channel*), or a *group* of neighbours within a row.
+# An affine grid reaches from $low$, the least weight, to $high$, the largest. It always
+# holds 0: $low$ is 0 where no weight is negative, $high$ where none is positive. The code
+# `zero` $= \mathrm{round}(-low / s)$ stands for exactly 0. One scale may serve the whole
+# matrix, a row of it (the weights of one output, a *channel*), or a *group* of neighbours
+# within a row.
 #
 # Shapes: a weight is `(out, in)`, `G` rows of `n` weights share a grid each, `N` are rows
 # of data.
@@ -84,12 +85,12 @@ def saved(state):
 # %% [markdown] trap="11.1" role="situation" core=true fault="2 bits on a symmetric grid: most weights become zero" symptom="accuracy collapses after low-bit quantization, although a few more bits cost nothing"
 # ## Fewer and fewer bits
 #
-# A reader with four layers is trained on the digits. Then its weights are rounded, all
-# four matrices alike, one symmetric grid for each matrix. At 8, 4 and 3 bits it loses
-# little. At 2 bits it breaks down.
+# A reader with four layers is trained on the digits. Then its four weight matrices are
+# rounded, each with one symmetric grid. At 8, 4 and 3 bits the reader loses little. At 2
+# bits it breaks down.
 #
 # Two bits have four codes, and a symmetric grid uses three of them. "An affine grid uses the
-# fourth, too," says a colleague. "That is worth a few digits of a hundred."
+# fourth, too," says a colleague. "That is worth a few images of a hundred."
 
 # %% trap="11.1" role="break"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -124,7 +125,7 @@ read = {bits: accuracy(rounded(reader, whole(bits)), x_test, y_test)
 
 # %% trap="11.1" role="break"
 def grouped(bits, size=16):
-    """An affine grid for each `size` neighbours of a row, by torch."""
+    """A rule: each `size` neighbours of a row get an affine grid."""
     def rule(w):
         groups, top = w.reshape(-1, size), 2**bits - 1
         low = groups.amin(1).clamp(max=0)
@@ -135,14 +136,15 @@ def grouped(bits, size=16):
     return rule
 
 def affine(bits):
-    """One affine grid for the whole matrix."""
+    """One affine grid for the whole matrix: all of it is one group."""
     return lambda w: grouped(bits, w.numel())(w)
 
 by_four = accuracy(rounded(reader, affine(2)), x_test, y_test)
 
 # %% trap="11.1" role="guess" quoted="wrong"
-guess("11.1", "At 2 bits, how many digits of 100 does it read more with "
-      "affine grids than with symmetric ones?", unit="digits")
+guess("11.1", "At 2 bits, of 100 images: how many more does the reader "
+      "get right with affine grids than with symmetric ones?",
+      unit="images")
 
 # %% trap="11.1" role="look"
 plot_columns(read, xlabel="bits of each weight", ylabel="share read",
@@ -336,9 +338,9 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # ## Retraining a pruned net
 #
 # You set four fifths of a reader's weights to zero, those of least size, and it reads
-# far fewer digits. So you retrain it: `torch.nn.utils.prune.remove`, whose documentation
-# says that it makes the pruning permanent, then 100 steps of Adam. The reader is as good
-# as before it was pruned, and you write the report.
+# far fewer digits. To make the pruning permanent you call `torch.nn.utils.prune.remove`.
+# Then you retrain the reader for 100 steps of Adam. It is as good as before it was pruned,
+# and you write the report.
 
 # %% trap="11.2" role="break"
 from torch.nn.utils import prune
@@ -369,7 +371,8 @@ retrained = copy.deepcopy(pruned)
 losses = fit(retrained, x_train, y_train, steps=100, lr=1e-3)
 
 # %% trap="11.2" role="guess"
-guess("11.2", "What share of its weights is zero now?", unit="%")
+guess("11.2", "What share of the retrained reader's weights is zero?",
+      unit="%")
 
 # %% trap="11.2" role="look"
 def report(name, model):
@@ -568,13 +571,13 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # %% [markdown] trap="11.3" role="situation" core=true fault="distilling at temperature 1: the teacher is too certain" symptom="knowledge distillation gives no gain over plain training: temperature 1, missing T squared"
 # ## Temperatures for a small student
 #
-# A good reader, the *teacher*, teaches a student with 16 hidden units. The student gets 100
-# digits. In place of the labels it gets the teacher's probabilities. The logits of both are
+# A good reader, the *teacher*, teaches a student with 16 hidden units. The student trains on
+# 100 images. In place of the labels it gets the teacher's probabilities. The logits of both are
 # divided by a *temperature* $T$ before the softmax: $p_T = \mathrm{softmax}(z / T)$. A
 # higher temperature makes the probabilities softer.
 #
-# You train students at `1`, `4`, `20` and `100`. "At `100` no digit gets even a fifth of the
-# teacher's probability," says a colleague, and that is so.
+# You train students at the temperatures `1`, `4`, `20` and `100`. "At `100` the teacher gives
+# none of the ten classes even a fifth of its probability," says a colleague.
 
 # %% trap="11.3" role="break"
 teacher = dense
@@ -761,10 +764,11 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # %% [markdown] trap="11.4" role="situation" core=true fault="GPTQ without act-order: costly columns get no help" symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
 # ## Rounding one column after the other
 #
-# Rounding to nearest treats each weight alone. *GPTQ* takes a layer's columns one by one;
-# each belongs to one input. It rounds a column, then moves the columns that are still to
-# come, so that the layer's *output* changes as little as possible. That works where inputs
-# rise and fall together: one can stand in for another.
+# Rounding to nearest treats each weight alone. *GPTQ* rounds a layer's weight matrix column
+# by column; each column belongs to one input. After each column it changes the weights of
+# the columns not yet rounded, so that the layer's *output* changes as little as possible.
+# That works where inputs rise and fall together: the weights of one can then make up for
+# an error in those of another.
 #
 # You bring the second layer of a digit reader to 3 bits. Its inputs differ much in size,
 # and you choose the order. "The largest inputs first: their errors cost most," says a
@@ -789,7 +793,7 @@ def by_columns(w, x, order, bits=3, damp=0.01):
         rest = order[k + 1:]
         error = w[:, j] - scale * (w[:, j] / scale).round().clamp(-top, top)
         w[:, j] -= error
-        # Least squares: input j, as the inputs of the rest would give it.
+        # Least squares: input j as a weighted sum of the inputs in rest.
         move = torch.linalg.solve(H[rest][:, rest], H[rest, j])
         w[:, rest] += error[:, None] * move
     return w
@@ -802,9 +806,9 @@ found = {name: by_columns(w, x_in, order) for name, order in orders.items()}
 found["to nearest"] = symmetric(w, 3)
 
 # %% trap="11.4" role="guess" quoted="right"
-guess("11.4", "The largest first, on new digits: how large is the output's "
-      "error, as a share of the one that rounding to nearest makes?",
-      unit="%")
+guess("11.4", "Round to nearest, and the layer's output on new digits has "
+      "an error. Take it as 100 %. How large is the error after GPTQ, "
+      "the largest inputs first?", unit="%")
 
 # %% trap="11.4" role="look"
 def errors(found, w=w, x=x_new):
@@ -879,11 +883,11 @@ claim("output's error: largest first over to nearest",
 # %% [markdown] trap="11.4" role="repair"
 # Pruning can use the same help. Take an input out of a layer, and the columns that stay
 # make up for what they can. That is your exercise. It has no order: all columns that stay
-# move at once.
+# change at once.
 
 # %% [markdown] trap="11.4" role="more" topics="inputs that do not go together"
 # Help needs inputs that rise and fall together. Here is the control: independent inputs of
-# one size and of mean zero, where no column can stand in for another.
+# one size and of mean zero, where no column can make up for another.
 
 # %% trap="11.4" role="more"
 apart = by_columns(w, alone, large)
@@ -1128,15 +1132,16 @@ def stored_bytes(state: dict) -> int:
 # loading tensors preserves views".
 
 # %% [markdown] trap="11.6" role="situation" core=true fault="torch.jit.trace keeps one branch of an if" symptom="exported model is right on the example and wrong on other inputs: jit.trace, TracerWarning, if in forward"
-# ## A branch in the forward pass
+# ## Two scanners, one program
 #
-# A second scanner delivers inverted digits, dark ones on a light ground. Your reader gets a
-# branch: a batch whose mean is above one half is inverted before it is read. Then it
-# becomes a program that needs no Python. `torch.jit.trace` runs the model on an example,
-# one ordinary digit, and writes down each operation of torch.
+# A second scanner delivers inverted digits, dark ones on a light ground. So your model first
+# inverts each batch whose mean is above one half. It reads over nine of ten digits from
+# either scanner.
 #
-# Model and program agree on this digit, and on all other ordinary digits of the test. The
-# model reads over nine of ten inverted digits, too.
+# The model is to run without Python. `torch.jit.trace` takes it and an example input, and
+# makes a program. On the ordinary digits of the test, the program gives the
+# model's answers. "The program is the model, compiled," says a colleague. "It does on the
+# inverted ones what the model does."
 
 # %% trap="11.6" role="break"
 class EitherWay(nn.Module):
@@ -1153,11 +1158,12 @@ class EitherWay(nn.Module):
 
 # %% trap="11.6" role="break"
 either = EitherWay(dense).eval()
+# torch.jit.trace is deprecated, and says so.
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     traced = torch.jit.trace(either, x_test[:1])
 
-# %% trap="11.6" role="guess"
+# %% trap="11.6" role="guess" quoted="wrong"
 guess("11.6", "How many of the inverted test digits does the program read?",
       choices=["over nine of ten, as the model does", "about half",
                "two of ten or fewer"])
@@ -1187,9 +1193,10 @@ for kind in sorted({warning.category.__name__ for warning in said}):
     print(f"{kind.replace('Warning', ' warning')}: {text[:77]}")
 
 # %% [markdown] trap="11.6" role="why"
-# A trace is a list of operations. Python's `if` asked for the truth, got `False` for the
-# example, and went on; the list holds neither the question nor the other way. The one
-# sign of it is the `TracerWarning`, among others.
+# `torch.jit.trace` runs the model on the example and writes down each operation of torch.
+# Python's `if` is none: it asked for the truth, got `False` for the example, an ordinary
+# digit, and went on. The trace holds neither the question nor the other way. The one sign
+# of it is the `TracerWarning`, among others.
 
 # %% trap="11.6" role="why"
 draw_blocks({"model": ["x", "mean > 0.5 ?", ("1 - x", "x as it is"),

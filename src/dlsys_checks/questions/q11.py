@@ -235,7 +235,7 @@ def says_and_stores(rng):
         "The line asks the wrapper, not what it stores.")
 
 
-# ---- 11.6 A branch in the forward pass
+# ---- 11.6 Two scanners, one program
 
 @asks("11.6")
 def traced_branch(rng):
