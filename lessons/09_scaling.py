@@ -38,12 +38,13 @@ begin(SEED, THREADS, DEVICE)
 # ## One number: what a format can hold
 #
 # A float has a sign, an exponent and a fraction. The exponent decides how large and how
-# small a number can be, the fraction how finely the numbers between 1 and 2 are
+# small a number can be. The fraction decides how finely the numbers between 1 and 2 are
 # spaced. With 16 bits you have to choose: `float16` gives 5 bits to the exponent and 10
 # to the fraction, `bfloat16` 8 and 7. With 8 bits there are `E5M2` and `E4M3`, with 4
 # bits `E2M1`: the digits count the bits of exponent (E) and fraction (M, for mantissa).
 
 # %% role="concept"
+# Where a bar begins, where it ends, what is written there.
 ranges = {"E2M1": [(1, 6, "half a byte")]}
 for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16,
              torch.bfloat16, torch.float32):
@@ -64,8 +65,8 @@ draw_line(ranges, log=True, title="The exponent decides the range, not the "
 claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
 
 # %% [markdown] role="concept"
-# A bar begins at the smallest number with a full fraction. Below it a format has a few
-# coarser ones, then zero.
+# A bar begins at the smallest number that has all bits of its fraction. Below it a format
+# has a few more numbers, with fewer bits, then zero.
 #
 # `torch.autocast` leaves the weights in 32 bits. Each operation on its list gets a copy
 # of its `float32` inputs in 16 bits: matrix products and convolutions, where the time goes.
@@ -433,8 +434,8 @@ full = steps_of(0.004, torch.float32)
 short = steps_of(0.004, torch.bfloat16)
 
 # %% trap="09.8" role="guess"
-guess("09.8", "In a hundred steps, how far does the weight move in "
-      "`bfloat16`, as a share of those 0.4?", unit="%")
+guess("09.8", "Take those 0.4 as 100 %. How far does the weight move in a "
+      "hundred steps in `bfloat16`?", unit="%")
 
 # %% trap="09.8" role="look"
 print(f"after 100 steps: {full[100]:.3f} in 32 bits, {short[100]:.3f} "
@@ -637,10 +638,11 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # Your model has 7 billion weights, the card 80 GB. In `float32`, AdamW needs 4 bytes for
 # a weight, 4 for its gradient and 8 for two moments: `112` GB, before any activation.
 #
-# So you choose the layout in which large models are often trained: weights and gradients
-# in `bfloat16`, moments in `float32`, and no step is to be lost (trap 09.8). "You will
-# save nothing," says a colleague. The code counts the bytes of a small model in four
-# layouts, after one step.
+# So you choose the layout in which large models are often trained. Weights and gradients
+# are in `bfloat16`, moments in `float32`. So that no small step is lost, you add the repair
+# of trap 09.8. "Two bytes less for each weight and each gradient," says a colleague, "so it
+# takes `84` GB." The code counts the bytes of a small model after one step, in four
+# layouts. Yours is the last.
 
 # %% trap="09.9" role="break"
 def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
@@ -674,9 +676,9 @@ layouts = {"float32": held_bytes(), "autocast": held_bytes(cast=True),
            "bfloat16": held_bytes(torch.bfloat16),
            "with masters": held_bytes(torch.bfloat16, keep_master=True)}
 
-# %% trap="09.9" role="guess" quoted="right"
-guess("09.9", "How many GB do weights, gradients and optimizer take in the "
-      "layout that you chose?",
+# %% trap="09.9" role="guess" quoted="wrong"
+guess("09.9", "How many GB do weights, gradients and optimizer of your "
+      "model take in your layout?",
       choices=["56, half of it", "84", "112, as before",
                "more than 112"])
 
@@ -1347,8 +1349,8 @@ def find_waits(events: list) -> list[str]:
 # Two processes on your machine stand in for two GPUs. `ranks.run` sends a function's
 # source to both and returns a list, with what the function returned on rank 0 first. A
 # rank knows `torch`, `nn`, `F`, `dist`, `DDP`, `fully_shard` and `contextlib`; functions
-# of yours go along with `uses=(...)`. Each rank keeps a *tape*: before a collective is
-# made it notes the name and the bytes.
+# of yours go along with `uses=(...)`. Each rank keeps a *tape*, a list of its collectives:
+# the name and the bytes of each are noted before the call.
 
 # %% role="concept"
 import torch.distributed as dist
@@ -1394,20 +1396,24 @@ def flat(tensors):
 
 # %% role="concept" tags=["plumbing"]
 def reads(weights):
-    """The classes that a reader with these weights names, (497,)."""
+    """The classes (497,) that a reader with these weights names.
+
+    They show whether two ranks still read the digits alike.
+    """
     net = mlp(0)
     nn.utils.vector_to_parameters(weights, net.parameters())
     return net(x_test).argmax(1)
 
 def calls(name, rank=0):
-    """How often a collective stands on the last tape of a rank."""
+    """What a rank sends: how often its last tape has a collective."""
     return sum(line[0] == name for line in ranks.tapes[rank])
 
 def gap(a, b):
-    """Distance of a from b, as a share of the length of b."""
+    """How far two ranks have drifted: |a - b| as a share of |b|."""
     return ((a - b).norm() / b.norm()).item()
 
 # %% role="concept" tags=["plumbing"]
+# Places for the checkpoints of trap 09.7.
 disk = tempfile.TemporaryDirectory()
 folder, one_file = (str(Path(disk.name) / name)
                     for name in ("step60", "rank0"))
@@ -1420,7 +1426,7 @@ warnings.filterwarnings("ignore", "torch.distributed is disabled")
 # `DDP(model)` copies rank 0's weights to all ranks and promises to average the
 # gradients during `backward`. You want to call methods that the wrapper does not
 # have, so you write `net = ddp.module` at the top of the script and use `net` from
-# then on. It is the very model that the wrapper holds. `loss.backward()` fills the
+# then on. It is the model that the wrapper holds. `loss.backward()` fills the
 # same `.grad`, and the optimizer was given `ddp.parameters()`.
 #
 # Both ranks train a reader of digits for 100 steps, each on digits of its own.
@@ -1429,7 +1435,7 @@ warnings.filterwarnings("ignore", "torch.distributed is disabled")
 def train_rank(wrapped, x, y, seed, steps=100):
     """Weights and last loss of a rank that trains on every other digit.
 
-    wrapped: how many of the steps, the first ones, go through the wrapper.
+    The first `wrapped` steps call ddp, all later ones ddp.module.
     """
     rank, ddp = dist.get_rank(), DDP(mlp(seed))
     watch(ddp)         # the tape notes a digest of the parameters, too
@@ -1452,8 +1458,9 @@ def both_ranks(wrapped):
 past, past_losses = both_ranks(wrapped=0)
 
 # %% trap="09.11" role="guess"
-guess("09.11", "After the 100 steps, how far are the weights of rank 0 "
-      "from those of rank 1, as a share of their length?", unit="%")
+guess("09.11", "All weights of a rank make one long vector. After the 100 "
+      "steps, how far apart are those of the two ranks, if at all, in % "
+      "of the length of one?", unit="%")
 
 # %% trap="09.11" role="look"
 apart = (reads(past[0]) != reads(past[1])).sum().item()
@@ -2041,9 +2048,9 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
 # On one card or on many, a batch of 160 rows may not fit. You feed it in ten pieces of 16
 # rows and divide each piece's loss by ten.
 #
-# Not all labels count. Some are padding and carry -100, which `F.cross_entropy` leaves
-# out of its mean. You compare the gradient of the ten pieces with that of all 160 rows
-# at once, same weights, same rows.
+# Some labels are padding: they carry -100, and `F.cross_entropy` leaves them out of its
+# mean. You compare the sum of the ten gradients with the gradient of all 160 rows at
+# once, at the same weights.
 
 # %% trap="09.2" role="break"
 counts = [1, 2, 16, 3, 12, 1, 8, 2, 14, 5]        # labels that count
@@ -2056,7 +2063,7 @@ for some, count in zip(rows, counts, strict=True):
 
 # %% trap="09.2" role="break"
 def gradient_of(model, pieces, share):
-    """All gradients in a row; share(y): the factor of a piece's mean."""
+    """All gradients in a row; share(y) multiplies the loss of a piece."""
     model.zero_grad()
     for x, y in pieces:
         (F.cross_entropy(model(x), y) * share(y)).backward()
@@ -2067,10 +2074,10 @@ target = gradient_of(start, whole, lambda y: 1)
 tenths = gradient_of(start, pieces, lambda y: 1 / len(pieces))
 
 # %% trap="09.2" role="guess"
-guess("09.2", "By how much of its length do the ten pieces miss the "
-      "gradient of the whole batch?",
-      choices=["by rounding alone", "by about 5 %", "by about 25 %",
-               "by more than 50 %"])
+guess("09.2", "Take the length of the whole batch's gradient as 100 %. How "
+      "far from this gradient is the sum of the ten?",
+      choices=["0 %, but for rounding", "about 5 %", "about 25 %",
+               "more than 50 %"])
 
 # %% trap="09.2" role="look"
 def miss(found, target):
