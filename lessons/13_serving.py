@@ -241,8 +241,9 @@ claim("share of letters that are the same with a cache and without",
 
 # %% [markdown] role="concept"
 # What decode costs shows in what is read. One call reads each weight once, for one
-# letter as for a prompt of 24. (The FLOPs below are those of products with weights; those of
-# queries with keys are left out.)
+# letter as for a prompt of 24. So several requests share the call: they become the rows of a
+# batch. (The FLOPs below are those of products with weights; those of queries with keys are
+# left out.)
 
 # %% role="concept"
 weights = sum(p.numel() for p in gpt.parameters())
@@ -254,69 +255,6 @@ print(f"weights read in a call: {weights}; FLOPs: prefill {prefill}, "
 # %% role="concept"
 claim("FLOPs of the prefill over those of a letter", prefill / decode,
       above=20)
-
-# %% [markdown] role="concept"
-# ## Rows of unequal length
-#
-# Several requests share the pass over the weights: they become rows of a batch. Short
-# prompts are filled up on the left with *pads*, which a mask hides. And the places? It
-# is often told that each row has to count from its own first letter, and that one
-# `arange` for all rows is the classic fault of batched generation.
-
-# %% role="concept"
-sizes = (8, 12, 20, 40)
-prompts = [rows(1, n, kept_back)[0] for n in sizes]
-padded = torch.stack([F.pad(p, (40 - len(p), 0)) for p in prompts])
-real = torch.stack([torch.arange(40) >= 40 - n for n in sizes])
-counted = (real.long().cumsum(1) - 1).clamp(min=0)    # from 0 in each row
-shared = torch.arange(40).expand(4, 40)               # one for all rows
-
-# %% role="concept" tags=["plumbing"]
-def together(prefill, later, dice):
-    """Letters of the padded rows; later(step): places (4, 1) of a step."""
-    cache = Cache()
-    keep = torch.ones(40, 40, dtype=torch.bool).tril() & real[:, None, None]
-    keep = keep | torch.eye(40, dtype=torch.bool)     # a pad sees itself
-    logits = gpt(padded, cache, prefill, keep)[:, -1]
-    seen, written = real, []
-    for step, number in enumerate(dice):
-        new = pick(logits.softmax(-1), number)[:, None]
-        written.append(new)
-        seen = F.pad(seen, (0, 1), value=True)
-        logits = gpt(new, cache, later(step), seen[:, None, None])[:, -1]
-    return torch.cat(written, 1)
-
-# %% role="concept" tags=["plumbing"]
-single = torch.cat([write(gpt, p[None], dice) for p in prompts])
-own = counted[:, -1:] + 1
-
-def common(step):
-    return torch.full((4, 1), 40 + step)
-
-rules = {"own places": (counted, lambda step: own + step),
-         "one arange for all": (shared, common),
-         "own, then one for all": (counted, common)}
-agree = {name: same(together(*rule, dice)[:3], single[:3])
-         for name, rule in rules.items()}
-
-# %% role="concept"
-claim("short rows, one arange for all: share of letters as alone",
-      agree["one arange for all"], above=0.95)
-
-# %% [markdown] role="concept"
-# With rotations one `arange` for all is harmless: within a row every place is off by
-# the same number, and only differences count. With a table of learned places it does
-# harm, and with rotations whose speeds depend on the length (dynamic NTK, LongRoPE). Half
-# of the repair is worse than none. Count places for each row in the prefill and share them
-# in decode, and a gap opens between prompt and answer. The first letter is still right.
-# **Seen in the wild:** [unslothai/unsloth
-# 3699](https://github.com/unslothai/unsloth/issues/3699): the short prompts write
-# garbage, the longest one is right. The thread blames places that all rows share in
-# decode; the prefill had counted ones.
-
-# %% role="concept"
-claim("short rows, own places and then common ones: share as alone",
-      agree["own, then one for all"], below=0.9)
 
 # %% [markdown] trap="13.1" role="situation" core=true fault="a cache block is freed while another request reads it" symptom="an answer contains another user's words, with no error, once requests share a prefix"
 # ## One memory for all
@@ -2352,7 +2290,70 @@ def first_token(arrive: list, chunks: list) -> tuple:
 # paged blocks and continuous batching, SGLang, which keeps prefixes in a tree, and
 # llama.cpp, for small machines. What follows
 # uses Hugging Face's `transformers`, which is installed here and downloads nothing.
+
+# %% [markdown] role="concept"
+# ### Rows of unequal length
 #
+# In a batch, short prompts are filled up on the left with *pads*, which a mask hides. And the places? It
+# is often told that each row has to count from its own first letter, and that one
+# `arange` for all rows is the classic fault of batched generation.
+
+# %% role="concept"
+sizes = (8, 12, 20, 40)
+prompts = [rows(1, n, kept_back)[0] for n in sizes]
+padded = torch.stack([F.pad(p, (40 - len(p), 0)) for p in prompts])
+real = torch.stack([torch.arange(40) >= 40 - n for n in sizes])
+counted = (real.long().cumsum(1) - 1).clamp(min=0)    # from 0 in each row
+shared = torch.arange(40).expand(4, 40)               # one for all rows
+
+# %% role="concept" tags=["plumbing"]
+def together(prefill, later, dice):
+    """Letters of the padded rows; later(step): places (4, 1) of a step."""
+    cache = Cache()
+    keep = torch.ones(40, 40, dtype=torch.bool).tril() & real[:, None, None]
+    keep = keep | torch.eye(40, dtype=torch.bool)     # a pad sees itself
+    logits = gpt(padded, cache, prefill, keep)[:, -1]
+    seen, written = real, []
+    for step, number in enumerate(dice):
+        new = pick(logits.softmax(-1), number)[:, None]
+        written.append(new)
+        seen = F.pad(seen, (0, 1), value=True)
+        logits = gpt(new, cache, later(step), seen[:, None, None])[:, -1]
+    return torch.cat(written, 1)
+
+# %% role="concept" tags=["plumbing"]
+single = torch.cat([write(gpt, p[None], dice) for p in prompts])
+own = counted[:, -1:] + 1
+
+def common(step):
+    return torch.full((4, 1), 40 + step)
+
+rules = {"own places": (counted, lambda step: own + step),
+         "one arange for all": (shared, common),
+         "own, then one for all": (counted, common)}
+agree = {name: same(together(*rule, dice)[:3], single[:3])
+         for name, rule in rules.items()}
+
+# %% role="concept"
+claim("short rows, one arange for all: share of letters as alone",
+      agree["one arange for all"], above=0.95)
+
+# %% [markdown] role="concept"
+# With rotations one `arange` for all is harmless: within a row every place is off by
+# the same number, and only differences count. With a table of learned places it does
+# harm, and with rotations whose speeds depend on the length (dynamic NTK, LongRoPE). Half
+# of the repair is worse than none. Count places for each row in the prefill and share them
+# in decode, and a gap opens between prompt and answer. The first letter is still right.
+# **Seen in the wild:** [unslothai/unsloth
+# 3699](https://github.com/unslothai/unsloth/issues/3699): the short prompts write
+# garbage, the longest one is right. The thread blames places that all rows share in
+# decode; the prefill had counted ones.
+
+# %% role="concept"
+claim("short rows, own places and then common ones: share as alone",
+      agree["own, then one for all"], below=0.9)
+
+# %% [markdown] role="concept"
 # ### The same in a library
 #
 # Its `generate` takes left-padded batches and decodes from a `DynamicCache`, which can be
