@@ -672,8 +672,7 @@ def pass_losses(labels: list, divides: bool) -> list:
 
 # %% trap="15.3" role="break" tags=["plumbing"]
 class CopyNet(nn.Module):
-    """One block of attention and its MLP over 20 letters, 32 places."""
-
+    """A block over 20 letters: enter() up to attention, leave() behind."""
     def __init__(self, d=32):
         super().__init__()
         self.letter, self.place = nn.Embedding(20, d), nn.Embedding(32, d)
@@ -683,26 +682,34 @@ class CopyNet(nn.Module):
                                  nn.GELU(), nn.Linear(2 * d, d))
         self.head = nn.Sequential(nn.RMSNorm(d), nn.Linear(d, 20))
 
+    def enter(self, part, at):
+        """h of letters (B, n) at these places; its query, key, value."""
+        h = self.letter(part) + self.place(at)
+        qkv = self.qkv(self.norm(h)).unflatten(-1, (3, 2, -1))
+        return h, *qkv.permute(2, 0, 3, 1, 4)     # each (B, heads, n, d)
+
+    def leave(self, h, seen):
+        h = h + self.out(seen.transpose(1, 2).flatten(2))
+        return self.head(h + self.mlp(h))
+
 # %% trap="15.3" role="break" tags=["plumbing"]
 def copy_rows(n):
     """n rows of 16 letters and the same 16 once more, (n, 32) int64."""
-    letters = torch.randint(20, (n, 16))
-    return torch.cat([letters, letters], 1)
+    return torch.randint(20, (n, 16)).repeat(1, 2)
 
-def copy_loss(net, tokens, cut, attend=None):
+def copy_loss(net, tokens, cut, *attend):
     """Cross-entropy of the letters of the second half."""
-    logits = torch.cat(logits_of(net, *cut(tokens), attend), 1)
+    logits = torch.cat(logits_of(net, *cut(tokens), *attend), 1)
     return F.cross_entropy(logits[:, 15:-1].flatten(0, 1),
                            tokens[:, 16:].flatten())
 
-# %% trap="15.3" role="break" tags=["plumbing"]
 def trained(cut, steps=120):
     """A net that was trained on batches cut so, and its last loss."""
     net = CopyNet()
     adam = torch.optim.AdamW(net.parameters(), lr=2e-2)
     for _ in range(steps):
-        loss = copy_loss(net, copy_rows(32), cut)
         adam.zero_grad()
+        loss = copy_loss(net, copy_rows(32), cut)
         loss.backward()
         adam.step()
     return net.requires_grad_(False), loss.item()
@@ -719,21 +726,11 @@ def attend_all(rank, q, keys, values):
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=seen_from(rank, q, k))
 
-# %% trap="15.3" role="break"
-def logits_of(net, parts, places, attend=None):
+def logits_of(net, parts, places, attend=attend_all):
     """Logits of each rank's tokens; parts and places: one a rank."""
-    attend = attend or attend_all
-    # Each rank: letters and places, queries, keys and values of its own.
-    hs = [net.letter(part) + net.place(at)
-          for part, at in zip(parts, places)]
-    qs, ks, vs = zip(*(net.qkv(net.norm(h)).unflatten(-1, (3, 2, -1))
-                       .permute(2, 0, 3, 1, 4) for h in hs))
-    logits = []               # attention looks at all ranks, the rest not
-    for rank, (h, q) in enumerate(zip(hs, qs)):
-        o = attend(rank, q, ks, vs)
-        h = h + net.out(o.transpose(1, 2).flatten(2))
-        logits.append(net.head(h + net.mlp(h)))
-    return logits
+    hs, qs, keys, values = zip(*map(net.enter, parts, places))
+    return [net.leave(h, attend(rank, q, keys, values))
+            for rank, (h, q) in enumerate(zip(hs, qs))]
 
 # %% trap="15.3" role="break"
 def halves(tokens):
@@ -2135,21 +2132,18 @@ def exposed(events: list) -> list:
 # [`pytorch/pytorch#117550`](https://github.com/pytorch/pytorch/issues/117550): at each long
 # all-gather one rank is late.
 
-# %% [markdown] role="concept"
-# ## What a step takes, in operations, bytes and waits
+# %% [markdown] trap="15.8" role="situation" core=true fault="a memory plan divides what every GPU holds whole" symptom="a run that fits on paper is out of memory in its first step"
+# ## Plan a run on eight GPUs
 #
-# The last trap plans a run, so it needs three sums that can be done on paper. Each stands
-# here beside a count.
+# You have eight GPUs of `80` GB for Llama's 7B: sequences of 4,096 tokens, AdamW in mixed
+# precision, 16 bytes a weight. Each GPU holds a copy of the model and reads four sequences
+# at a time, its *micro-batch*. For the backward pass a layer keeps about
+# `16 * width + 8 * hidden` bytes a token.
 #
-# **Operations.** Each weight that is multiplied takes one multiply and one add a token, and
-# twice that in backward: 6. The embedding is looked up, not multiplied. Attention adds two
-# products, queries with keys and chances with values: `12 * layers * width * tokens` a
-# token, of which a causal kernel leaves out half. Checkpoints run the layers' products once
-# more: with torch's `use_reentrant=False` all but each layer's last, which nobody reads
-# again; with Megatron's or the reentrant ones all, four thirds of the work. A small model of
-# Llama's kind, counted:
+# The copies work with *ZeRO-1*: each keeps the optimizer's state for one eighth of the
+# weights and updates that eighth. Then all copies gather the new weights.
 
-# %% role="concept"
+# %% trap="15.8" role="break"
 class Shape(NamedTuple):
     """A Llama: attention and SwiGLU without biases, two norms a layer."""
 
@@ -2160,217 +2154,13 @@ class Shape(NamedTuple):
     vocab: int
     tokens: int                    # of a sequence
 
-# %% role="concept"
+seven = Shape(32, 4096, 11008, 32, 32000, 4096)
+
+# %% trap="15.8" role="break"
 def products(m):
     """Weights that are multiplied: in all layers, and in the head."""
     layer = 4 * m.width ** 2 + 3 * m.width * m.hidden
     return m.layers * layer, m.vocab * m.width
-
-def operations(m, square=0.5):
-    """Of a sequence, forward and backward; square: causal by half."""
-    attention = 12 * square * m.layers * m.width * m.tokens
-    return m.tokens * (6 * sum(products(m)) + attention)
-
-def repeated(m, square=0.5):
-    """Of a sequence, what checkpoints in each layer run again."""
-    last = m.layers * m.width * m.hidden
-    attention = 4 * square * m.layers * m.width * m.tokens
-    return m.tokens * (2 * (products(m)[0] - last) + attention)
-
-# %% role="concept" tags=["plumbing"]
-class FusedNorm(torch.autograd.Function):
-    """RMSNorm that keeps its input and one number a token: fused."""
-
-    @staticmethod
-    def forward(ctx, x, gain):
-        scale = x.float().square().mean(-1, keepdim=True).add(1e-6).rsqrt()
-        ctx.save_for_backward(x, gain, scale)
-        return (x * scale * gain).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, gain, scale = ctx.saved_tensors
-        unit, inner = x * scale, grad * gain
-        inner = inner - unit * (inner * unit).mean(-1, keepdim=True)
-        return ((inner * scale).to(x.dtype),
-                (grad * unit).flatten(0, -2).sum(0).to(gain.dtype))
-
-# %% role="concept" tags=["plumbing"]
-class LlamaLayer(nn.Module):
-    def __init__(self, m):
-        super().__init__()
-        h, f, self.heads = m.width, m.hidden, m.heads
-        self.gains = nn.ParameterList([torch.ones(h), torch.ones(h)])
-        self.qkv, self.out, self.gate, self.up, self.down = (
-            nn.Linear(a, b, bias=False) for a, b in (
-                (h, 3 * h), (h, h), (h, f), (h, f), (f, h)))
-
-    def forward(self, x):
-        q, k, v = self.qkv(FusedNorm.apply(x, self.gains[0])).unflatten(
-            -1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
-        y = FusedNorm.apply(x, self.gains[1])
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
-
-# %% role="concept" tags=["plumbing"]
-class Llama(nn.Module):
-    def __init__(self, m):
-        super().__init__()
-        self.embed = nn.Embedding(m.vocab, m.width)
-        self.layers = nn.ModuleList(LlamaLayer(m) for _ in range(m.layers))
-        self.gain = nn.Parameter(torch.ones(m.width))
-        self.head = nn.Linear(m.width, m.vocab, bias=False)
-
-    def forward(self, ids, again=False):
-        x = self.embed(ids)
-        for layer in self.layers:
-            x = (checkpoint(layer, x, use_reentrant=False) if again
-                 else layer(x))
-        return self.head(FusedNorm.apply(x, self.gain))
-
-# %% role="concept"
-small = Shape(3, 128, 344, 4, 512, 64)
-small_net = Llama(small)
-small_ids = torch.randint(0, small.vocab, (2, small.tokens))
-
-def counted(again):
-    """FLOPs of forward and backward; fused attention has none here."""
-    with sdpa_kernel(SDPBackend.MATH):
-        return flops(
-            lambda: small_net(small_ids, again).sum().backward())
-
-once, twice = counted(False), counted(True)
-print(f"counted {once:,}, with checkpoints {twice / once:.3f} times")
-
-# %% role="concept"
-claim("operations counted over the formula, whole squares",
-      once / (2 * operations(small, square=1)), expected=1, within=1e-6)
-claim("operations that checkpoints add, counted over the formula",
-      (twice - once) / (2 * repeated(small, square=1)), expected=1,
-      within=1e-6)
-
-# %% [markdown] role="concept"
-# **Bytes on a wire.** An all-reduce among `n` ranks is played below, as a ring: each rank
-# cuts its buffer into `n` pieces and hands one on in each step. In `n - 1` steps the sums
-# are complete, one piece on each rank (`reduce_scatter`); in `n - 1` more all have them
-# (`all_gather`). The tape of this stage notes what goes *into* a call; in a ring
-# each rank sends `2 * (n - 1) / n` of it. Each step also has a latency. With `alpha` seconds for it and
-# `beta` bytes a second, half an all-reduce takes
-# `(n - 1) * (alpha + size / n / beta)`: this is the *alpha-beta model*.
-
-# %% role="concept"
-def ring(buffers):
-    """Sums on all ranks, numbers that each rank sent, and steps."""
-    n = len(buffers)
-    held = [list(buffer.chunk(n)) for buffer in buffers]
-    numbers, steps = 0, 0
-    for gather in (False, True):
-        for step in range(n - 1):
-            at = [(rank - step + gather) % n for rank in range(n)]
-            moved = [held[rank][at[rank]] for rank in range(n)]
-            for rank, piece in enumerate(moved):
-                there, place = held[(rank + 1) % n], at[rank]
-                there[place] = piece if gather else there[place] + piece
-            numbers, steps = numbers + moved[0].numel(), steps + 1
-    return [torch.cat(pieces) for pieces in held], numbers, steps
-
-# %% role="concept"
-def half_ring(n, size, alpha, beta):
-    """Seconds of a reduce_scatter or an all_gather of size bytes."""
-    return (n - 1) * (alpha + size / n / beta)
-
-eight = list(torch.randn(8, 160))
-ring_sums, numbers_sent, ring_steps = ring(eight)
-for size in (16e3, 1e6, 14e9):
-    t = 2 * half_ring(8, size, 5e-6, 400e9)
-    print(f"{size / 1e6:9,.3f} MB, 8 ranks: {1e3 * t:6.3f} ms, of which "
-          f"latency {14 * 5e-6 / t:.0%}")
-
-# %% role="concept"
-claim("a ring's sums: largest distance from the sum",
-      max((s - sum(eight)).abs().max() for s in ring_sums), below=1e-4)
-claim("numbers that a rank of eight sends, over those of the buffer",
-      numbers_sent / 160, expected=1.75)
-claim("steps of an all-reduce on eight ranks", ring_steps, expected=14)
-
-# %% [markdown] role="concept"
-# **Waits.** A pipeline of `p` stages takes a batch in `m` micro-batches. In the schedule
-# *1F1B* a stage begins with `p - 1 - stage` forwards (F), then takes turns: one forward, one
-# backward (B). So the first stage holds at most `p` micro-batches:
-
-# %% role="concept"
-def orders(p, m):
-    """What each of p stages does with m micro-batches, in its order."""
-    for stage in range(p):
-        ahead = min(m, p - 1 - stage)
-        pairs = [(kind, i) for j in range(m)
-                 for kind, i in (("F", ahead + j), ("B", j)) if i < m]
-        yield [("F", i) for i in range(ahead)] + pairs
-
-def needed(kind, i, stage, p):
-    """Tasks that have to be done before this one."""
-    before = (kind, i, stage - 1 if kind == "F" else stage + 1)
-    tasks = [before] if 0 <= before[2] < p else []
-    return tasks + [("F", i, stage)] * (kind == "B")
-
-# %% [markdown] role="concept"
-# Played, a task starts when its stage is free and the tasks that it needs are done:
-
-# %% role="concept"
-def played(p, m):
-    """Spans (start, end, label) of each stage; a backward takes two."""
-    waiting, done = list(orders(p, m)), {}
-    lanes = [[] for _ in range(p)]
-    while any(waiting):
-        for stage, tasks in enumerate(waiting):
-            while tasks and all(
-                    t in done for t in needed(*tasks[0], stage, p)):
-                kind, i = tasks.pop(0)
-                ends = [done[t] for t in needed(kind, i, stage, p)]
-                start = max([0, *ends, *(s[1] for s in lanes[stage])])
-                done[kind, i, stage] = start + (1 if kind == "F" else 2)
-                lanes[stage].append(
-                    (start, done[kind, i, stage], f"{kind}{i}"))
-    return lanes
-
-# %% role="concept"
-pipeline = played(4, 4)
-draw_lanes({f"stage {n}": lane for n, lane in enumerate(pipeline)},
-           unit="forward passes",
-           title="Four micro-batches keep four stages busy 4/7 of the time",
-           alt="Four lanes of a pipeline. Each later stage begins one "
-               "forward pass later and ends earlier; between its tasks a "
-               "stage waits for its neighbours.")
-
-# %% role="concept"
-def over_ideal(p, m):
-    """How much longer the played schedule takes than 3 m, as a share."""
-    return max(s[1] for lane in played(p, m) for s in lane) / (3 * m) - 1
-
-played_over = max(abs(over_ideal(p, m) - (p - 1) / m)
-                  for p, m in ((2, 4), (4, 4), (4, 16), (8, 8)))
-
-# %% role="concept"
-claim("four played schedules: largest gap from (p - 1) / m", played_over,
-      below=1e-9)
-
-# %% [markdown] role="concept"
-# So a step takes `1 + (p - 1) / m` times as long as without waits, if stages are equal,
-# sending is free and no stage is cut into pieces that interleave. `(p - 1) / (m + p - 1)`
-# is another number, the share of the time in which a stage is idle: 43 % here, while the
-# step takes 75 % longer.
-
-# %% [markdown] trap="15.8" role="situation" core=true fault="a memory plan divides what every GPU holds whole" symptom="a run that fits on paper is out of memory in its first step"
-# ## Plan a run on eight GPUs
-#
-# You have eight GPUs of `80` GB for Llama's 7B: sequences of 4,096 tokens, AdamW in mixed
-# precision, 16 bytes a weight. The plan: eight copies, each of which takes four sequences
-# at a time, and ZeRO-1. For backward a layer keeps `16 * width + 8 * hidden` bytes a token
-# in bfloat16, plus a few in float32. On paper that fits three times over.
-
-# %% trap="15.8" role="break"
-seven = Shape(32, 4096, 11008, 32, 32000, 4096)
 
 def weights(m):
     """All of them: products, the embedding, and the norms' gains."""
@@ -2388,13 +2178,67 @@ def on_paper(m, copies, micro):
 hoped = sum(on_paper(seven, copies=8, micro=4).values()) / 1e9
 
 # %% trap="15.8" role="guess"
-guess("15.8", "The plan says 24 GB. How many GB does each GPU need?",
-      unit="GB")
+guess("15.8", "The plan adds up to 24 GB on each GPU. How many GB does the "
+      "first step take on each?", unit="GB")
 
 # %% [markdown] trap="15.8" role="look"
-# Count what autograd keeps for four sequences in one copy of the small model:
+# Count what autograd keeps for four sequences in one copy of a small Llama:
+
+# %% trap="15.8" role="look" tags=["plumbing"]
+class FusedNorm(torch.autograd.Function):
+    """RMSNorm that keeps its input and one number a token: fused."""
+
+    @staticmethod
+    def forward(ctx, x, gain):
+        scale = x.float().square().mean(-1, keepdim=True).add(1e-6).rsqrt()
+        ctx.save_for_backward(x, gain, scale)
+        return (x * scale * gain).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, gain, scale = ctx.saved_tensors
+        unit, inner = x * scale, grad * gain
+        inner = inner - unit * (inner * unit).mean(-1, keepdim=True)
+        return ((inner * scale).to(x.dtype),
+                (grad * unit).flatten(0, -2).sum(0).to(gain.dtype))
+
+# %% trap="15.8" role="look" tags=["plumbing"]
+class LlamaLayer(nn.Module):
+    def __init__(self, m):
+        super().__init__()
+        h, f, self.heads = m.width, m.hidden, m.heads
+        self.gains = nn.ParameterList([torch.ones(h), torch.ones(h)])
+        self.qkv, self.out, self.gate, self.up, self.down = (
+            nn.Linear(a, b, bias=False) for a, b in (
+                (h, 3 * h), (h, h), (h, f), (h, f), (f, h)))
+
+    def forward(self, x):
+        q, k, v = self.qkv(FusedNorm.apply(x, self.gains[0])).unflatten(
+            -1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        y = FusedNorm.apply(x, self.gains[1])
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+# %% trap="15.8" role="look" tags=["plumbing"]
+class Llama(nn.Module):
+    def __init__(self, m):
+        super().__init__()
+        self.embed = nn.Embedding(m.vocab, m.width)
+        self.layers = nn.ModuleList(LlamaLayer(m) for _ in range(m.layers))
+        self.gain = nn.Parameter(torch.ones(m.width))
+        self.head = nn.Linear(m.width, m.vocab, bias=False)
+
+    def forward(self, ids, again=False):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = (checkpoint(layer, x, use_reentrant=False) if again
+                 else layer(x))
+        return self.head(FusedNorm.apply(x, self.gain))
 
 # %% trap="15.8" role="look"
+small = Shape(3, 128, 344, 4, 512, 64)
+small_ids = torch.randint(0, small.vocab, (2, small.tokens))
 low = Llama(small).bfloat16()
 
 def kept_bytes(micro, loss=False, again=False):
@@ -2446,9 +2290,9 @@ measured("15.8", really, right=(90, 180))
 claim("GB that each GPU needs, over the plan's", really / hoped, above=5)
 
 # %% [markdown] trap="15.8" role="why"
-# ZeRO-1 shares the *optimizer's* 12 bytes, master weights and two moments; 2 of weights and
-# 2 of gradients stay whole. The copies share the *batch*, but a micro-batch is what one GPU
-# takes already: no other holds a part of it. And the logits were forgotten: 2 bytes each in
+# ZeRO-1 shares the *optimizer's* 12 bytes: master weights and two moments. The 2 bytes of
+# weights and 2 of gradients stay whole. The copies share the *batch*, but a micro-batch is
+# one GPU's own: no other holds a part of it. And the logits were forgotten: 2 bytes each in
 # bfloat16, 4 for the loss in float32, 4 for its gradient.
 
 # %% trap="15.8" role="why"
@@ -2475,7 +2319,23 @@ draw_boxes({name: in_gb(needs(seven, copies=8, **way))
            alt="Three stacks below the card's line of 80 GB, each of "
                "weights, gradients, optimizer, activations and logits.")
 
-# %% trap="15.8" role="repair"
+# %% trap="15.8" role="repair" tags=["plumbing"]
+def operations(m, square=0.5):
+    """Of a sequence, forward and backward; square: causal by half."""
+    attention = 12 * square * m.layers * m.width * m.tokens
+    return m.tokens * (6 * sum(products(m)) + attention)
+
+def repeated(m, square=0.5):
+    """Of a sequence, what checkpoints in each layer run again."""
+    last = m.layers * m.width * m.hidden
+    attention = 4 * square * m.layers * m.width * m.tokens
+    return m.tokens * (2 * (products(m)[0] - last) + attention)
+
+def half_ring(n, size, alpha, beta):
+    """Seconds of a reduce_scatter or an all_gather of size bytes."""
+    return (n - 1) * (alpha + size / n / beta)
+
+# %% trap="15.8" role="repair" tags=["plumbing"]
 def step_seconds(m, micro, copies=8, zero=0, again=False, batch=64,
                  speed=0.55 * 989e12, alpha=5e-6, beta=400e9):
     """Seconds of a step: products at 0.55 of an H100, half rings."""
@@ -2499,11 +2359,10 @@ claim("seconds with checkpoints over those of micro-batches of one",
       within=0.01)
 
 # %% [markdown] trap="15.8" role="repair"
-# Products at 0.55 of the peak are assumed, and nothing overlaps, though most of ZeRO-3's
-# gathers can. Differences below 5 % mean nothing. Of what fits, on fast links the fastest
-# splits and repeats least; on slow ones it sends least. Guess first: eight cards of `24` GB,
-# activations kept. Which split holds the 7B: copies with ZeRO-0 (1), ZeRO-1 (2) or ZeRO-3
-# (3), pairs (4), tensor (5), stages (6)? (*MFU*: useful work's share of the peak.)
+# The time is that of products, at 0.55 of the peak, plus that of sending. (*Further* counts
+# both.) Differences below 5 % mean nothing. Guess first: eight cards of `24` GB, activations
+# kept. Which split holds the 7B: copies with ZeRO-0 (1), ZeRO-1 (2) or ZeRO-3 (3), pairs (4),
+# tensor (5), stages (6)? (*MFU*: useful work's share of the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
@@ -2548,14 +2407,16 @@ claim("peak of a whole pass, counted over activations and logits",
       below=1.25)
 
 # %% [markdown] trap="15.8" role="more"
-# In the last one backward needs room for gradients of activations, too: leave a tenth of a
-# card free for them, for buffers and for fragments. Norms that are not fused keep copies in
-# float32, 12 bytes a channel and token in a layer, for which this sum has no line.
+# The last one is above 1: backward needs room for gradients of activations, too. Leave a
+# tenth of a card free for them, for buffers and for fragments. Norms that are not fused keep
+# copies in float32, 12 bytes a channel and token in a layer, which this sum leaves out.
 #
-# **Tensor parallelism** cuts weights, logits and most activations, but not the norms:
-# `8 * width` bytes a token stay whole on each rank. It adds four all-reduces of a layer's
-# input a layer and micro-batch, and five with checkpoints: of two in forward, the second
-# run needs the first alone (where it goes to the end, six). On the tape of two ranks, two cut blocks as in the first trap:
+# **A pipeline** cuts weights and layers. Its first stage holds `min(m, p)` micro-batches of
+# them, so activations hardly shrink. **Tensor parallelism** cuts weights, logits and most
+# activations, but not the norms: `8 * width` bytes a token stay whole on each rank. In each
+# layer and micro-batch it adds four all-reduces of the layer's input, and five with
+# checkpoints, since the second run repeats one of forward's two. (One that goes to the
+# layer's end repeats both.) The tape of two ranks, for two cut blocks as in the first trap:
 
 # %% trap="15.8" role="more"
 def cut_blocks(again):
@@ -2585,15 +2446,11 @@ claim("bytes of a cut layer's calls, predicted and on the tape",
 claim("calls of a cut layer with checkpoints", len(sent()), expected=5)
 
 # %% [markdown] trap="15.8" role="more"
-# A **pipeline** cuts weights and layers; its first stage holds `min(m, p)` micro-batches of
-# them, so activations hardly shrink.
-
-# %% [markdown] trap="15.8" role="more"
 # **A run that was published.**
 # [TinyLlama](https://github.com/jzhang38/TinyLlama/blob/026587c0fbc5cf756eba92e0220566550df66ca7/README.md):
-# a Llama of 22 layers on 16 A100 with FSDP, 8 sequences a GPU at a time, no checkpoints;
-# its heads share keys and values. Its README names tokens a second on each GPU, and the
-# "model flops utilization" (MFU) that this is. Put into the sums above:
+# a Llama of 22 layers on 16 A100 with FSDP, 8 sequences a GPU at a time, no checkpoints. Its
+# README names tokens a second on each GPU, and the "model flops utilization" (MFU) that this
+# is. Put into the sums above:
 
 # %% trap="15.8" role="more"
 tiny = Shape(22, 2048, 5632, 32, 32000, 2048)
@@ -2615,7 +2472,6 @@ token_bytes = kept(tiny) / tiny.tokens - 4 * (2048 - 2048 * 4 // 32)
 tiny_gb = in_gb({"state": 16 * tiny_weights / 16,
                  "activations": 8 * 2048 * 22 * token_bytes,
                  "logits": 10 * 8 * 2048 * tiny.vocab})
-without, with_them = 12.109, 16.128   # seconds of a step, a 7B, 8 A100
 print({name: round(size, 1) for name, size in tiny_gb.items()})
 
 # %% trap="15.8" role="more"
@@ -2623,27 +2479,17 @@ claim("MFU of the published run, whole squares", utilisation(1),
       expected=published["MFU"], within=0.01)
 claim("GB of the published run, over its card",
       sum(tiny_gb.values()) / published["card, GB"], below=0.9)
-claim("a published step with checkpoints, over one without",
-      with_them / without, expected=1.33, within=0.01)
 
 # %% [markdown] trap="15.8" role="more"
-# The README's MFU counts whole squares of attention; with the half that a causal kernel
-# does it is lower. Name the convention when you compare two runs. The memory is no
-# contradiction: the sum stays below the card. TinyLlama needs less than the sum, as its fused
-# kernels for SwiGLU and for the loss keep less than the layers here.
+# The README's MFU counts whole squares of attention. With the half that a causal kernel
+# does it is lower, so name the convention when you compare two runs.
 #
-# The last claim is [a 7B on eight
-# A100](https://github.com/deepspeedai/DeepSpeed/issues/5305), two copies of four tensor
-# ranks: four thirds, a whole second forward pass. The sum for the 7B above says 1.25, as
-# `use_reentrant=False` leaves out each layer's last product.
-#
-# **Where the model is wrong.** Calls overlap with products: FSDP hides most of its gathers.
-# In bytes it leaves out: ZeRO-2, gradients kept in float32 (2 bytes a weight more), the
-# layers that ZeRO-3 has gathered just now, heads that share keys and values, checkpoints of
-# some layers only, sequence parallelism (which cuts the norms, too), experts, sequences cut
-# in pieces, offloading, and 1 to 2 GB that CUDA and NCCL take for themselves. In seconds: a
-# network with fast links inside a box and slow ones between boxes. Put tensor parallelism
-# inside a box. MFU that counts what checkpoints repeat rises when you repeat more.
+# **Where the sums are wrong.** Calls overlap with products: FSDP hides most of its gathers.
+# No line of the memory holds gradients in float32 (2 bytes a weight more), the layers that
+# ZeRO-3 has gathered just now, sequence parallelism (which cuts the norms, too), experts, or
+# the 1 to 2 GB that CUDA and NCCL take. Links are fast inside a box and slow between boxes:
+# put tensor parallelism inside a box. And MFU that counts what checkpoints repeat rises when
+# you repeat more.
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
@@ -2735,6 +2581,160 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 # divides activations over expert ranks, each of which holds a micro-batch of its own.
 # [deepspeedai/DeepSpeed 2302](https://github.com/deepspeedai/DeepSpeed/issues/2302): ZeRO
 # is on, and the activations fill the card all the same.
+
+# %% [markdown] role="concept"
+# ## Further
+#
+# The plan of the last trap takes three formulas for granted: for operations, for bytes on
+# a wire and for waits. Here each is counted. The code is folded.
+#
+# ### Operations
+#
+# Each weight that is multiplied takes one multiply and one add a token, and twice that in
+# backward: 6. The embedding is looked up, not multiplied. Attention adds two products,
+# queries with keys and chances with values. Together they take `12 * layers * width *
+# tokens` operations a token; a causal kernel leaves out half of them.
+#
+# Checkpoints run the layers' products once more. How many of them depends on who does it.
+# With torch's `use_reentrant=False` each layer's last product is left out, since nobody
+# reads it again. Megatron's checkpoints and the reentrant ones repeat all: a step takes
+# four thirds of the work.
+
+# %% role="concept" tags=["plumbing"]
+small_net = Llama(small)
+
+def counted(again):
+    """FLOPs of forward and backward; fused attention has none here."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return flops(
+            lambda: small_net(small_ids, again).sum().backward())
+
+once, twice = counted(False), counted(True)
+print(f"counted {once:,}, with checkpoints {twice / once:.3f} times")
+without, with_them = 12.109, 16.128   # seconds of a step, a 7B, 8 A100
+
+# %% role="concept"
+claim("operations counted over the formula, whole squares",
+      once / (2 * operations(small, square=1)), expected=1, within=1e-6)
+claim("operations that checkpoints add, counted over the formula",
+      (twice - once) / (2 * repeated(small, square=1)), expected=1,
+      within=1e-6)
+claim("a published step with checkpoints, over one without",
+      with_them / without, expected=1.33, within=0.01)
+
+# %% [markdown] role="concept"
+# The last claim is [a 7B on eight
+# A100](https://github.com/deepspeedai/DeepSpeed/issues/5305), two copies of four tensor
+# ranks: four thirds, a whole second forward pass. The plan's sum for the 7B says 1.25.
+#
+# ### Bytes on a wire
+#
+# An all-reduce among `n` ranks is played below, as a ring: each rank cuts its buffer into
+# `n` pieces and hands one on in each step. After `n - 1` steps each rank has one piece that
+# is complete (`reduce_scatter`). After `n - 1` more all have all pieces (`all_gather`). The
+# tape of this stage notes what goes *into* a call; in a ring each rank sends
+# `2 * (n - 1) / n` of it.
+#
+# Each step also has a latency: `alpha` seconds. With links of `beta` bytes a second half
+# an all-reduce takes `(n - 1) * (alpha + size / n / beta)`. This is the *alpha-beta model*.
+
+# %% role="concept" tags=["plumbing"]
+def ring(buffers):
+    """Sums on all ranks, numbers that each rank sent, and steps."""
+    n = len(buffers)
+    held = [list(buffer.chunk(n)) for buffer in buffers]
+    numbers, steps = 0, 0
+    for gather in (False, True):
+        for step in range(n - 1):
+            at = [(rank - step + gather) % n for rank in range(n)]
+            moved = [held[rank][at[rank]] for rank in range(n)]
+            for rank, piece in enumerate(moved):
+                there, place = held[(rank + 1) % n], at[rank]
+                there[place] = piece if gather else there[place] + piece
+            numbers, steps = numbers + moved[0].numel(), steps + 1
+    return [torch.cat(pieces) for pieces in held], numbers, steps
+
+# %% role="concept" tags=["plumbing"]
+eight = list(torch.randn(8, 160))
+ring_sums, numbers_sent, ring_steps = ring(eight)
+for size in (16e3, 1e6, 14e9):
+    t = 2 * half_ring(8, size, 5e-6, 400e9)
+    print(f"{size / 1e6:9,.3f} MB, 8 ranks: {1e3 * t:6.3f} ms, of which "
+          f"latency {14 * 5e-6 / t:.0%}")
+
+# %% role="concept"
+claim("a ring's sums: largest distance from the sum",
+      max((s - sum(eight)).abs().max() for s in ring_sums), below=1e-4)
+claim("numbers that a rank of eight sends, over those of the buffer",
+      numbers_sent / 160, expected=1.75)
+claim("steps of an all-reduce on eight ranks", ring_steps, expected=14)
+
+# %% [markdown] role="concept"
+# ### Waits of a pipeline
+#
+# A pipeline of `p` stages takes a batch in `m` micro-batches. In the schedule *1F1B* a stage
+# begins with `p - 1 - stage` forwards (F). Then it takes turns: one forward, one backward
+# (B). So the first stage holds at most `p` micro-batches. Played, a task starts when its
+# stage is free and the tasks that it needs are done:
+
+# %% role="concept" tags=["plumbing"]
+def orders(p, m):
+    """What each of p stages does with m micro-batches, in its order."""
+    for stage in range(p):
+        ahead = min(m, p - 1 - stage)
+        pairs = [(kind, i) for j in range(m)
+                 for kind, i in (("F", ahead + j), ("B", j)) if i < m]
+        yield [("F", i) for i in range(ahead)] + pairs
+
+def needed(kind, i, stage, p):
+    """Tasks that have to be done before this one."""
+    before = (kind, i, stage - 1 if kind == "F" else stage + 1)
+    tasks = [before] if 0 <= before[2] < p else []
+    return tasks + [("F", i, stage)] * (kind == "B")
+
+# %% role="concept" tags=["plumbing"]
+def played(p, m):
+    """Spans (start, end, label) of each stage; a backward takes two."""
+    waiting, done = list(orders(p, m)), {}
+    lanes = [[] for _ in range(p)]
+    while any(waiting):
+        for stage, tasks in enumerate(waiting):
+            while tasks and all(
+                    t in done for t in needed(*tasks[0], stage, p)):
+                kind, i = tasks.pop(0)
+                ends = [done[t] for t in needed(kind, i, stage, p)]
+                start = max([0, *ends, *(s[1] for s in lanes[stage])])
+                done[kind, i, stage] = start + (1 if kind == "F" else 2)
+                lanes[stage].append(
+                    (start, done[kind, i, stage], f"{kind}{i}"))
+    return lanes
+
+# %% role="concept"
+pipeline = played(4, 4)
+draw_lanes({f"stage {n}": lane for n, lane in enumerate(pipeline)},
+           unit="forward passes",
+           title="Four micro-batches keep four stages busy 4/7 of the time",
+           alt="Four lanes of a pipeline. Each later stage begins one "
+               "forward pass later and ends earlier; between its tasks a "
+               "stage waits for its neighbours.")
+
+# %% role="concept" tags=["plumbing"]
+def over_ideal(p, m):
+    """How much longer the played schedule takes than 3 m, as a share."""
+    return max(s[1] for lane in played(p, m) for s in lane) / (3 * m) - 1
+
+played_over = max(abs(over_ideal(p, m) - (p - 1) / m)
+                  for p, m in ((2, 4), (4, 4), (4, 16), (8, 8)))
+
+# %% role="concept"
+claim("four played schedules: largest gap from (p - 1) / m", played_over,
+      below=1e-9)
+
+# %% [markdown] role="concept"
+# So a step takes `1 + (p - 1) / m` times as long as without waits, if stages are equal,
+# sending is free and no stage is cut into pieces that interleave. `(p - 1) / (m + p - 1)`
+# is another number, the share of the time in which a stage is idle: 43 % here, while the
+# step takes 75 % longer.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
