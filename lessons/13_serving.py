@@ -195,9 +195,9 @@ claim("loss of the GPT, in nats a letter", final_loss, below=2.7)
 # those blocks, so they are read and stored once.
 #
 # Below, Ann and Bob share the system prompt. Bob's answer is done, and his blocks go
-# back to the free list. Then Cem comes, who has nothing in common with either. Ann's
-# answer goes on. "Her table still names the eight blocks of her prompt, so nothing changes
-# for her," says a colleague.
+# back to the free list. Then Cem comes, whose prompt has nothing in common with theirs.
+# "Ann's table is the same as before," says a colleague. "So her answer goes on as if nothing
+# had happened."
 
 # %% trap="13.1" role="break"
 SIZE = 4                                          # letters of a block
@@ -465,12 +465,13 @@ claim("share of letters that are the same with a cache and without",
 # %% [markdown] trap="13.2" role="situation" core=true fault="a prefix-cache key leaves out what stood before the block" symptom="answers differ with the prefix cache on: a hit for a prompt that was never served"
 # ## Have we read this before?
 #
-# Many prompts begin alike. So a block that nobody reads any more is not wiped: it is kept
+# Many prompts begin alike. So a block that nobody reads any more is not wiped. It is kept
 # until its memory is needed, and found by a *key*, made of the letters in it. A new prompt is
-# cut into blocks of eight, too, and those whose keys are known need not be read again.
+# cut into blocks as well. Those whose keys are known need not be read again. (From here on a
+# block has eight letters.)
 #
-# Below, one document is asked about: three parts and a question. Then somebody sends the
-# same parts in another order, the second before the first.
+# Below, the first prompt holds three parts of a document, a block each, and a question about
+# it. The second prompt holds the same, but the first two parts have changed places.
 
 # %% trap="13.2" role="break"
 def key_alone(ids, size=8):
@@ -504,10 +505,10 @@ prefill(gpt, store, first, key_alone)             # fills the store
 served, _, hits = prefill(gpt, store, second, key_alone)
 
 # %% trap="13.2" role="guess"
-guess("13.2", "What does the second request get?",
-      choices=["24 letters from the store, and the first request's answer",
-               "24 letters from the store, and the answer of no store",
-               "24 letters from the store, and noise: the order is wrong"])
+guess("13.2", "Which answer does the second request get?",
+      choices=["the answer of the first request",
+               "the answer that it gets without a store",
+               "noise: its parts stand in the wrong order"])
 
 # %% trap="13.2" role="look"
 def continued(logits, cache, dice):
@@ -682,8 +683,7 @@ def block_keys(ids: list, size: int, extra: str) -> list:
 # ## A far cheaper model
 #
 # Beside the GPT stands a table that says how often which letter follows which. It needs
-# no cache, and no network to run. The next trap draws from it, and so does whoever wants
-# to save calls of the GPT.
+# no cache, and no network to run. Some of the traps below draw letters from it.
 
 # %% role="concept"
 counts = torch.bincount(V * train_ids[:-1] + train_ids[1:], minlength=V * V)
@@ -1374,12 +1374,13 @@ scheduler
 # ## A cheap writer and a dear reader
 #
 # One call of the GPT reads all weights for one letter. If that reading is what takes the
-# time, a call can check several letters at nearly the same price. So a *draft*, the table of
-# pairs, proposes a letter, and the GPT says whether it stands. With `p` of the GPT and `q` of
-# the draft, the letter `x` is kept with probability `min(1, p[x] / q[x])`. If it is refused,
-# the GPT draws one itself.
+# time, a call can check several letters at nearly the same price. So a cheap *draft* proposes
+# a letter, and the *target* says whether it stands. Here the draft is the table of pairs, and
+# the target is the GPT.
 #
-# The text is fluent, and the share of drafts that are kept is what it should be.
+# Let `p` be the target's probabilities and `q` the draft's. A proposed letter `x` is kept with
+# probability `min(1, p[x] / q[x])`. If it is refused, the target draws one itself. The text is
+# fluent, and the share of letters that are kept is what it should be.
 
 # %% trap="13.5" role="break"
 contexts = rows(300, 24, kept_back)
@@ -1387,7 +1388,11 @@ p = gpt(contexts)[:, -1].double().softmax(-1)     # the target
 q = pairs[contexts[:, -1]]                        # the draft
 
 def comes_out(kept, after):
-    """Distribution of the letter: kept (N, V) of the draft, else after."""
+    """Distribution (N, V) of what is written.
+
+    kept: how often the draft proposes each letter and it stands. after:
+    the distribution that a refusal draws from.
+    """
     refused = 1 - kept.sum(-1, keepdim=True)
     return kept + refused * after
 
@@ -1395,9 +1400,9 @@ kept = q * (p / q).clamp(max=1)                   # drawn and accepted
 from_target = comes_out(kept, p)                  # refused: draw from p
 
 # %% trap="13.5" role="guess"
-guess("13.5", "After each refusal the target itself draws. What share of "
-      "all letters would you have to change, to get the target's own "
-      "distribution?", unit="%")
+guess("13.5", "Do the letters that are written follow the target's own "
+      "distribution (0 %), or what share of them would have to be others "
+      "for that?", unit="%")
 
 # %% trap="13.5" role="look"
 wrong = 100 * variation(from_target, p).mean().item()
@@ -1933,13 +1938,13 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # ## What did you write, and how likely was it?
 #
 # Somebody trains the model on what it wrote: good answers are made likelier. For that the
-# trainer compares each letter's log-probability now with the one it had when it was drawn.
-# In the first step the weights are the same, so each ratio should be 1.
+# trainer needs a *ratio* for each letter: its probability now, over the one at which it was
+# drawn. In the first step both come from the same weights.
 #
 # The server draws at temperature 0.8 from the likeliest letters whose sum passes 0.9 (top-p).
-# It reports log-probabilities of the distribution that it drew from. (vLLM does so with
-# `processed_logprobs`; its default is raw ones.) The trainer computes its own, at the same
-# temperature.
+# With each letter it reports a log-probability, that of the distribution it drew from. (vLLM
+# does so with `processed_logprobs`. By default it reports those before temperature and cut.)
+# The trainer computes its own log-probabilities, at the same temperature.
 
 # %% trap="13.8" role="break"
 def nucleus(logits, top_p):
@@ -1971,9 +1976,8 @@ ratio = (trainer - server).exp()                      # (64, 24)
 whole = ratio.prod(1)                                 # of each answer
 
 # %% trap="13.8" role="guess"
-guess("13.8", "For an answer of 24 letters the ratios are multiplied, and "
-      "100 % would be right. What is that product, in the middle of the 64 "
-      "answers?", unit="%")
+guess("13.8", "The 24 ratios of an answer are multiplied. What is the "
+      "median of this product over the 64 answers?", unit="%")
 
 # %% trap="13.8" role="look"
 percent = 100 * whole.median().item()
@@ -2111,13 +2115,13 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 # %% [markdown] trap="13.9" role="situation" core=true fault="the benchmark's clock starts when the queue is over" symptom="measured latency stays flat under load, while users wait for seconds"
 # ## How fast is it?
 #
-# The server is done, and somebody asks for a number. It can answer eight requests at a time.
-# Your load generator sends 16,000 of them, which arrive by chance, as users do, at 0.8 of
-# what the server can take. It keeps at most eight open: a request passes a semaphore with
-# eight places, then its clock starts. The first letter comes after a prefill of 0.05 seconds.
+# The server is done, and somebody asks for a number. It can answer eight requests at a time,
+# and an answer takes about a second. Your load generator has 16,000 requests. They arrive by
+# chance, as users do, at 0.8 of what the server can take.
 #
-# The report says: time to the first token, p99: 0.05 s. That is, all but one user in a
-# hundred wait no longer.
+# A semaphore lets at most eight requests be open. The clock of each runs from when it is sent
+# to its first letter; a prefill takes 0.05 seconds. The report says: time to the first token,
+# p99: 0.05 s. (The p99 is the least time that 99 % of the requests do not exceed.)
 
 # %% trap="13.9" role="break"
 def simulate(load, slots=8, requests=16000, seed=SEED):
@@ -2142,8 +2146,8 @@ log = simulate(0.8)
 reported = p99([start + 0.05 - start for _, start, _ in log])
 
 # %% trap="13.9" role="guess"
-guess("13.9", "From pressing the key to the first letter: how long does "
-      "one in a hundred wait, at least?", unit="s")
+guess("13.9", "A user presses the key, and some time later sees the first "
+      "letter. What is the p99 of this time?", unit="s")
 
 # %% trap="13.9" role="look"
 waits = [start + 0.05 - arrival for arrival, start, _ in log]
@@ -2346,8 +2350,9 @@ claim("short rows, one arange for all: share of letters as alone",
 # With rotations one `arange` for all is harmless: within a row every place is off by
 # the same number, and only differences count. With a table of learned places it does
 # harm, and with rotations whose speeds depend on the length (dynamic NTK, LongRoPE). Half
-# of the repair is worse than none. Count places for each row in the prefill and share them
-# in decode, and a gap opens between prompt and answer. The first letter is still right.
+# of the repair is worse than none: places of its own for each row in the prefill, and one
+# place for all rows in decode. Then a gap opens in the short rows, between prompt and
+# answer. The first letter is still right.
 # **Seen in the wild:** [unslothai/unsloth
 # 3699](https://github.com/unslothai/unsloth/issues/3699): the short prompts write
 # garbage, the longest one is right. The thread blames places that all rows share in

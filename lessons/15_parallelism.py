@@ -123,14 +123,15 @@ claim("bytes of 16 numbers in float32 on the tape", sum(sent()),
 # %% [markdown] trap="15.1" role="situation" core=true fault="tensor parallelism without the sum in the backward pass" symptom="tensor parallel: same loss as on one GPU, but weights of norms and embeddings drift apart between ranks"
 # ## A layer on two ranks
 #
-# A net reads digits: a `body`, a wide layer that adds `relu(h A.T) B.T` to `h`, and a
-# `head`. The wide layer is cut in two. Each rank takes half of its units: their rows
-# of `A`, their columns of `B`. ReLU works on each unit by itself, so one sum at the end
-# makes the output whole. Of `body` and `head` each rank has a copy, from the same seed.
+# A net reads digits. It has a `body`, a wide layer and a `head`. The wide layer adds
+# `relu(h A.T) B.T` to its input `h`, and it is cut in two. Each rank takes half of its
+# units: their rows of `A`, their columns of `B`. ReLU works on each unit by itself, so one
+# sum at the end makes the output whole. Of `body` and `head` each rank has a copy, from the
+# same seed.
 #
-# Autograd does not know `all_reduce`, so you tell it what backward is. Each part counts
-# once in the sum, so its gradient is that of the sum. The output agrees with that of the
-# uncut layer. "Then body's gradient does, too, but for rounding," says a colleague.
+# Autograd does not know `all_reduce`, so you tell it what backward is. Each part counts once
+# in the sum, so the gradient of a part is that of the sum. The output agrees with that of
+# the uncut layer. "Then body's gradient agrees, too, but for rounding," says a colleague.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
@@ -140,7 +141,7 @@ def over_ranks(x):
     return x
 
 def summed(part):
-    """Value: the sum over the ranks. Gradient: that of this rank's part."""
+    """The sum over the ranks; backward hands its gradient to part."""
     return over_ranks(part) + (part - part.detach())
 
 def split_layer(h, a, b):
@@ -182,8 +183,9 @@ runs = ranks.run(train_rank, SEED, x, y,
 losses, grads, held = zip(*runs, strict=True)
 
 # %% trap="15.1" role="guess" quoted="wrong"
-guess("15.1", "In the first step: how far is rank 0's gradient of body "
-      "from that of the uncut net, as a share of its length?", unit="%")
+guess("15.1", "In the first step, is rank 0's gradient of body that of the "
+      "uncut net (0 %), or how large is the difference, as a share of the "
+      "true gradient's length?", unit="%")
 
 # %% trap="15.1" role="look" tags=["for-look"]
 def uncut(params, x):
@@ -258,7 +260,7 @@ draw_blocks({"forward": ["h", ("A0", "A1"), ("B0", "B1"), "+", "y"],
 
 # %% trap="15.1" role="repair"
 def entered(h):
-    """Value: h. Gradient: the sum over the ranks."""
+    """h itself; backward sums its gradient over the ranks."""
     h = h.view_as(h)
     h.register_hook(over_ranks)
     return h
@@ -663,12 +665,12 @@ def pass_losses(labels: list, divides: bool) -> list:
 #
 # Sequences have become too long for one GPU, so each is cut in halves: rank 0 holds the
 # first half, rank 1 the second. Most layers work token by token and notice nothing. Only
-# attention looks at other tokens, so there the keys and values of both halves are
-# gathered, and each rank masks what lies behind its queries.
+# attention looks at other tokens. So there the keys and values of both halves are gathered,
+# and a mask hides from each query the tokens that come after it.
 #
-# The task has a known answer: 16 random letters out of 20, and the same 16 once more. In
-# the second half each next letter stands 15 places before. You train a small transformer
-# with a table of learnt places, on two ranks.
+# The task has a known answer: 16 random letters out of 20, then the same 16 once more. A
+# place of the second half finds its next letter 15 places back. You train a small
+# transformer with a table of learnt places, on two ranks.
 
 # %% trap="15.3" role="break" tags=["plumbing"]
 class CopyNet(nn.Module):
@@ -745,9 +747,9 @@ def unsplit(tokens):
 split_net, split_loss = trained(halves)
 
 # %% trap="15.3" role="guess"
-guess("15.3", "20 letters, all equally likely, cost 3.0 nats. The last "
-      "training loss is 0.0. Then the same weights read whole sequences "
-      "on one GPU. What is their loss there?", unit="nats")
+guess("15.3", "A blind guess among 20 letters costs 3.0 nats. The last "
+      "training loss is 0.0. What loss do the same weights have when one "
+      "GPU reads new sequences whole?", unit="nats")
 
 # %% trap="15.3" role="look"
 fresh = copy_rows(256)
@@ -980,12 +982,13 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
 # %% [markdown] role="concept"
 # ## Tokens that travel
 #
-# The fourth cut goes through a layer of *experts*: several small networks in one place, of
-# which a *router* picks a few for each token. Ten times the weights then cost no more work
-# a token. They do cost memory, so each GPU holds some of the experts. A token is at home
-# on one GPU, its expert may live on another. Weights are large and a token is one row of
-# numbers, so the token travels: an `all_to_all` there (*dispatch*) and one back
-# (*combine*). Backward takes the same two ways with the gradients.
+# The fourth cut goes through a layer of *experts*: several small networks in one place. A
+# *router* picks a few of them for each token, and only these are calculated. So a layer can
+# have ten times the weights and cost no more work a token. It does cost memory, so each GPU
+# holds some of the experts. A token is at home on one GPU, its expert may live on another.
+# Weights are large and a token is one row of numbers, so the token travels: an `all_to_all`
+# there (*dispatch*) and one back (*combine*). Backward takes the same two ways with the
+# gradients.
 
 # %% role="concept"
 def swap(rows, leave):
@@ -1031,14 +1034,15 @@ claim("bytes on the tape of rank 1: nine rows of eight numbers, two ways",
 # %% [markdown] trap="15.4" role="situation" core=true fault="the one chosen expert's weight is divided by itself" symptom="a mixture of experts with one expert a token is hardly better than one dense layer; the router's gradient is about 1e-8"
 # ## Four experts, one a token
 #
-# A router scores the experts of a layer for each token; the softmax of the scores says how
-# much each counts. The `k` best are calculated and added, by these weights. Somebody's code
-# for two experts a token divides the two weights by their sum, so that they add to one.
-# You set `k` to one, to pay for a single expert.
+# For each token a router gives every expert of a layer a score. The softmax turns the scores
+# into weights. The `k` experts with the largest weights are calculated, and their outputs
+# are added, each times its weight. Somebody's code for two experts a token divides the two
+# weights by their sum, so that they add to one. You set `k` to one, to pay for a single
+# expert.
 #
 # Your tokens are rows of 16 numbers in four kinds, told apart by a mark in four of the
 # numbers. Each kind wants another linear map. One layer cannot be four maps; four experts
-# can. Against them stands a mixture of *one* expert, which is a plain layer.
+# can. You compare them with a mixture of *one* expert, which is a plain layer.
 
 # %% trap="15.4" role="break"
 class Routed(nn.Module):
@@ -2171,7 +2175,7 @@ def kept(m):
     return m.tokens * (16 * m.width + 8 * m.hidden + 4 * m.heads + 8)
 
 def on_paper(m, copies, micro):
-    """Bytes on each GPU: ZeRO shares the state, the copies the batch."""
+    """The plan: bytes on each GPU, by part."""
     return {"state": 16 * weights(m) / copies,
             "activations": micro * m.layers * kept(m) / copies}
 
