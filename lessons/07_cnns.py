@@ -1154,7 +1154,8 @@ losses = fit(model, brighter, labels, steps=100, lr=1e-2)
 # %% trap="07.7" role="guess" quoted="wrong"
 guess("07.7", "What share of the test digits 0 to 4 do this body and the "
       "old head read after the training?",
-      choices=["over 90 %, as before", "fewer than 70 %", "between the two"])
+      choices=["over 90 %, as before", "fewer than 70 %",
+               "between the two"])
 
 # %% trap="07.7" role="look"
 changed = [name for name, now in frozen.state_dict().items()
