@@ -47,7 +47,7 @@ BOX = """<p class="finder" hidden><label for="finder">What do you see?</label>
 <input id="finder" type="search" autocomplete="off" placeholder="loss stuck at 0.693">
 <span class="finder-said" role="status"></span>
 <a class="finder-pages" href="search.html" hidden>Search all pages for these words</a></p>
-<div class="finder-causes" hidden><p>Likeliest causes:</p><ol></ol></div>
+<div class="finder-causes" hidden><p></p><ol></ol></div>
 <div class="finder-found" hidden></div>
 <script defer src="finder/rows.js"></script>
 <script defer src="finder/finder.js"></script>"""
@@ -82,16 +82,14 @@ def page(lessons: book_pages.Lessons) -> str:
 def measured() -> str:
     """What the finder does on phrases of people who asked, see tests/test_find.py."""
     got = json.loads(RECORD.read_text("utf-8"))
-    seen, gathered = got["seen"], got["gathered"]
-    fresh = {key: sum(got[name][key] for name in gathered) for key in seen}
-    then = sum(one["found"] for one in gathered.values())
+    seen, fresh = got["seen"], got["fresh"]
     return (f"How often it is right: of {fresh['with'] + fresh['without']} phrases that people "
             "wrote in public threads and that no line was written to fit, the right cause is "
-            f"among the three likeliest for {fresh['found']} of {fresh['with']} "
-            f"({then} on the day they were gathered); of {fresh['without']} without "
-            f"a trap, {fresh['honest']} get no trap for an answer. On the "
-            f"{seen['with'] + seen['without']} phrases that were looked at while the lines "
-            f"were improved, it is {seen['found']} of {seen['with']} and {seen['honest']} of "
+            f"among the three shown for {fresh['shown']} of {fresh['with']}; over "
+            f"{fresh['shown'] - fresh['found']} of these stands that nothing fits well. Of "
+            f"{fresh['without']} without a trap, {fresh['honest']} get no trap for an answer. "
+            f"On the {seen['with'] + seen['without']} phrases that were looked at while the lines "
+            f"were improved, it is {seen['shown']} of {seen['with']} and {seen['honest']} of "
             f"{seen['without']}.")
 
 
@@ -217,9 +215,9 @@ def stored_rows(lessons: book_pages.Lessons) -> list[dict]:
 
 
 def rows_file(lessons: book_pages.Lessons) -> str:
-    """Rules, the words that people use for each cause, and rows as JSON, a row on each line."""
+    """Rules, what words say of causes, and rows as JSON, a row on each line."""
     rows = stored_rows(lessons)
-    said = json.dumps(finder_words.counts(rows), separators=(",", ":"))
+    said = json.dumps(finder_words.weights(rows, find.stored()["said"]), separators=(",", ":"))
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     return (f'{{"rules": {json.dumps(rules(), ensure_ascii=False)},\n"said": {said},\n'
             f'"rows": [\n{lines}\n]}}\n')
@@ -241,10 +239,9 @@ def link_of(row: Row) -> tuple[str, str]:
 
 
 def script(lessons: book_pages.Lessons) -> str:
-    """What the pages' script ranks by: the rules, the words that people use for each cause, and
-    each row's words, causes by their place among those, title and address."""
+    """What the pages' script ranks by: the rules, what words say of causes, and each row's words, causes by their place among those, title and address."""
     stored, rows = stored_rows(lessons), []
-    said = finder_words.counts(stored)
+    said = finder_words.weights(stored, find.stored()["said"])
     place = {cause: at for at, cause in enumerate(said["causes"])}
     said["causes"] = [(find.told(cause), f"{book_traps.name(cause)}.html")
                       if TRAP.fullmatch(cause) else (cause, "") for cause in said["causes"]]

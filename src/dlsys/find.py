@@ -1,7 +1,7 @@
 """`dlsys find "loss stuck at 2.303"`: the rows of the book's symptom finder, in the terminal.
 
-Rows, rules (spellings, words that say nothing, weights) and the words that people use for each
-cause are symptoms.json, which `make build` writes. The page's book/vendor/finder/finder.js counts
+Rows, rules (spellings, words that say nothing, weights) and what words say of causes
+are symptoms.json, which `make build` writes. The page's book/vendor/finder/finder.js counts
 by the same rules, function by function, and the tests ask both the same.
 """
 
@@ -26,10 +26,10 @@ STORED = Path(__file__).with_name("symptoms.json")
 MOST = 3  # rows that are printed, and causes
 DIGITS = 9  # of a score, so that two languages order equal rows alike
 NONE = ""  # the cause of what no row is about
-FALL = 0.8  # of what a row's next cause counts
-UNSEEN = 10  # the count of a word that nobody used for a cause, in hundredths of a phrase
+TENTHS = 10  # the weights of words are stored as whole tenths
 WORD = re.compile(r"[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*")
 NO_TRAP = "no trap shows it"
+LIKELY, NEAREST = "Likeliest causes:", "The nearest causes, none of them likely:"
 
 
 class Answer(NamedTuple):
@@ -192,43 +192,25 @@ def quoted(said: list[str], row: Read) -> bool:
 def likely(said: list[str]) -> dict[str, float]:
     """How likely each cause is to be meant by these tokens, and NONE by which nothing fits.
 
-    Bayes' rule with the counts of how people put each cause, as if each word came alone; the
-    words share one weight, so that a long question is no surer than a short one. A word that
-    nobody used speaks for NONE. Empty where nobody used any.
+    A softmax of weighted words, see tools/finder_words.py; the tokens form a vector of unit
+    length, so that a long question is no surer than a short one. Empty where no word is known.
     """
     told = stored()["said"]
-    words = [token for token in dict.fromkeys(said)
-             if token in told["words"] or not token[0].isdigit()]
-    if told["words"].keys().isdisjoint(words):
+    rarity = {token: told["rarity"][token] for token in dict.fromkeys(said)
+              if token in told["rarity"]}
+    if not rarity:
         return {}
-    logs = [math.log(meant) for meant in told["meant"]]
-    share = 1 / math.sqrt(len(words))
-    unseen = [math.log(UNSEEN / whole) for whole in wholes()]
-    for token in words:
-        pairs = told["words"].get(token)
-        if pairs is None:
-            logs[told["causes"].index(NONE)] += rules()["weights"]["strange"] * share
-            continue
-        used = dict(zip(pairs[::2], pairs[1::2], strict=True))
-        for place, whole in enumerate(wholes()):
-            log = math.log((used[place] + UNSEEN) / whole) if place in used else unseen[place]
-            logs[place] += log * share
-    most = max(logs)
-    shares = [math.exp(log - most) for log in logs]
+    length = math.hypot(*rarity.values())
+    logits = [bias / TENTHS for bias in told["bias"]]
+    for token, rare in rarity.items():
+        pairs = told["words"][token]
+        for place, weight in zip(pairs[::2], pairs[1::2], strict=True):
+            logits[place] += weight / TENTHS * rare / length
+    most = max(logits)
+    shares = [math.exp(logit - most) for logit in logits]
     every = sum(shares)
     return {cause: round(share / every, DIGITS)
             for cause, share in zip(told["causes"], shares, strict=True)}
-
-
-@functools.cache
-def wholes() -> list[int]:
-    """The count of all words of each cause, with those that nobody used for it."""
-    told = stored()["said"]
-    found = [UNSEEN * len(told["words"])] * len(told["causes"])
-    for pairs in told["words"].values():
-        for place, count in zip(pairs[::2], pairs[1::2], strict=True):
-            found[place] += count
-    return found
 
 
 def meant_by(row: dict) -> list[str]:
@@ -238,7 +220,8 @@ def meant_by(row: dict) -> list[str]:
 
 def meant(row: dict, causes: dict[str, float]) -> float:
     """How likely a row is meant: its likeliest cause, less so the later the row names it."""
-    return max(causes.get(cause, 0) * FALL ** place
+    fall = rules()["weights"]["fall"]
+    return max(causes.get(cause, 0) * fall ** place
                for place, cause in enumerate(meant_by(row)))
 
 
@@ -264,7 +247,7 @@ def rank(known: Index, query: str) -> Answer:
         score = (cover + weights["pair"] * beside) / whole + weights["phrase"] * same
         score *= weights["quoted"] if exact else 1
         for place, cause in enumerate(meant_by(row.row)):
-            named[cause] = max(named.get(cause, 0), score * FALL ** place)
+            named[cause] = max(named.get(cause, 0), score * weights["fall"] ** place)
         score = round(score + weights["likely"] * meant(row.row, causes), DIGITS)
         if score:
             scored.append((score, exact, row.row))
@@ -357,8 +340,9 @@ def run(args: argparse.Namespace) -> int:
                       + lacks + " Try a word of the message, or a number."))
         if base := os.environ.get("DLSYS_BOOK", "").rstrip("/"):
             print(f"All pages: {base}/search.html?q={quote_plus(query)}")
-    if fits:
-        print("Likeliest causes:", *(f"- {told(cause)}" for cause in causes), "Signs:", sep="\n")
+    if hits:
+        print(LIKELY if fits else NEAREST, *(f"- {told(cause)}" for cause in causes), "Signs:",
+              sep="\n")
     for place, row in enumerate(hits[:MOST], 1):
         first, *others = lines(row)
         print(f"{place}. {first}", *(f"   {line}" for line in others), sep="\n")

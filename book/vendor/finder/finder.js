@@ -1,6 +1,6 @@
 // Finds rows of the symptom finder by words. Used on the finder's page and on the search page;
 // without it the page shows all its rows. rows.js brings window.FINDER: the rows' words, the rules
-// by which they are read and the words that people use for each cause. src/dlsys/find.py counts
+// by which they are read and what words say of causes. src/dlsys/find.py counts
 // alike, function by function.
 "use strict";
 (() => {
@@ -8,10 +8,11 @@
   const WEIGHTS = rules.weights;
   const DIGITS = 9; // of a score, so that two languages order equal rows alike
   const MOST = 3; // causes that are shown
-  const FALL = 0.8; // of what a row's next cause counts
-  const UNSEEN = 10; // the count of a word that nobody used for a cause, in hundredths of a phrase
+  const LIKELY = "Likeliest causes:", NEAREST = "The nearest causes, none of them likely:";
+  const TENTHS = 10; // the weights of words are whole tenths
   const IDLE = new Set(rules.idle);
-  const SAME = new Map(Object.entries(rules.same)), USED = new Map(Object.entries(told.words));
+  const SAME = new Map(Object.entries(rules.same));
+  const RARITY = new Map(Object.entries(told.rarity)), WORDS = new Map(Object.entries(told.words));
   const WORD = /[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*/g;
   const sum = (list) => list.reduce((a, b) => a + b, 0);
 
@@ -105,27 +106,18 @@
   const quoted = (said, r) => said.slice(3).some((_, i) => r.phrases.some((phrase) =>
     ` ${phrase.join(" ")} `.includes(` ${said.slice(i, i + 4).join(" ")} `)));
 
-  // The pairs of a cause's place and a count that stand in one list.
-  const pairsOf = (list) => new Map(list.flatMap((place, i) => i % 2 ? [] : [[place, list[i + 1]]]));
-
-  // The count of all words of each cause, with those that nobody used for it.
-  const wholes = told.meant.map(() => UNSEEN * USED.size);
-  USED.forEach((list) => pairsOf(list).forEach((count, place) => { wholes[place] += count; }));
-
-  // How likely each cause is to be meant by these tokens, by Bayes' rule; a word that
-  // nobody used speaks for none of them.
+  // How likely each cause is to be meant by these tokens, and that nothing fits: a softmax of
+  // weighted words, whose tokens form a vector of unit length.
   function likely(said) {
-    const words = [...new Set(said)].filter((token) => USED.has(token) || !/^[0-9]/.test(token));
-    if (!words.some((token) => USED.has(token))) return told.meant.map(() => 0);
-    const logs = told.meant.map((meant) => Math.log(meant)), share = 1 / Math.sqrt(words.length);
-    words.forEach((token) => {
-      if (!USED.has(token)) { logs[told.none] += WEIGHTS.strange * share; return; }
-      const used = pairsOf(USED.get(token));
-      wholes.forEach((whole, place) => {
-        logs[place] += Math.log(((used.get(place) || 0) + UNSEEN) / whole) * share;
-      });
+    const rare = new Map([...new Set(said)].filter((token) => RARITY.has(token)).map(
+      (token) => [token, RARITY.get(token)]));
+    if (!rare.size) return told.bias.map(() => 0);
+    const length = Math.hypot(...rare.values()), logits = told.bias.map((bias) => bias / TENTHS);
+    rare.forEach((much, token) => {
+      const list = WORDS.get(token);
+      for (let i = 0; i < list.length; i += 2) logits[list[i]] += list[i + 1] / TENTHS * much / length;
     });
-    const most = Math.max(...logs), shares = logs.map((log) => Math.exp(log - most));
+    const most = Math.max(...logits), shares = logits.map((one) => Math.exp(one - most));
     const all = sum(shares);
     return shares.map((one) => Number((one / all).toFixed(DIGITS)));
   }
@@ -136,7 +128,7 @@
     .sort((a, b) => b[1] - a[1]).slice(0, MOST).map(([at]) => at);
 
   // How likely a row is meant: its likeliest cause, less so the later the row names it.
-  const meant = (row, causes) => Math.max(...row.causes.map((at, i) => causes[at] * FALL ** i));
+  const meant = (row, causes) => Math.max(...row.causes.map((at, i) => causes[at] * WEIGHTS.fall ** i));
 
   // How well each row answers: rare words count more, most what one sees, and likely causes.
   // Returns the rows and the causes, best first, whether any fits, and the words that no row has.
@@ -151,14 +143,14 @@
       if (near.size || !/^[0-9]/.test(token)) asked.set(token, weigh(known, near));
     });
     const whole = sum([...asked.values()]) || 1, causes = likely(said);
-    const named = told.meant.map(() => 0);
+    const named = told.bias.map(() => 0);
     const scored = known.read.map((r) => {
       const cover = sum([...asked].map(([token, weight]) => weight * found(nears.get(token), r)));
       const beside = sum(together(said, r).map((token) => asked.get(token))) / 2;
       const same = cover ? closest(asked, nears, r) : 0, exact = quoted(said, r);
       const score = ((cover + WEIGHTS.pair * beside) / whole + WEIGHTS.phrase * same)
         * (exact ? WEIGHTS.quoted : 1);
-      r.row.causes.forEach((at, i) => { named[at] = Math.max(named[at], score * FALL ** i); });
+      r.row.causes.forEach((at, i) => { named[at] = Math.max(named[at], score * WEIGHTS.fall ** i); });
       return { row: r.row, exact,
         score: Number((score + WEIGHTS.likely * meant(r.row, causes)).toFixed(DIGITS)) };
     }).filter((r) => r.score > 0).sort((a, b) => b.score - a.score);
@@ -213,7 +205,8 @@
       const asking = tokens(box.value).length > 0;
       const answer = rank(known, box.value), hits = answer.hits;
       found.hidden = hits.length === 0;
-      causes.hidden = !answer.fits;
+      causes.hidden = hits.length === 0;
+      causes.querySelector("p").textContent = answer.fits ? LIKELY : NEAREST;
       causes.querySelector("ol").replaceChildren(...answer.causes.map(causeItem));
       groups.forEach((g) => { g.parentElement.hidden = asking && hits.length > 0; });
       table.tBodies[0].replaceChildren(...hits.map((h) => lines[rows.indexOf(h)].cloneNode(true)));
