@@ -254,11 +254,10 @@ def test_words_that_fit_nothing_leave_all_rows_and_say_so(finder):
 def test_the_page_says_how_well_it_answers(html):
     got = json.loads(book_finder.RECORD.read_text("utf-8"))
     text = " ".join((html / "symptoms.html").read_text("utf-8").split())
-    seen, unseen = got["seen"], [got[name] for name in got["gathered"]]
-    found, asked, then = (sum(one[key] for one in ones) for ones, key in (
-        (unseen, "found"), (unseen, "with"), (got["gathered"].values(), "found")))
-    assert f"among the three likeliest for {found} of {asked} ({then} on the day" in text
-    assert f"it is {seen['found']} of {seen['with']} and" in text
+    seen, fresh = got["seen"], got["fresh"]
+    under = fresh["shown"] - fresh["found"]
+    assert f"among the three shown for {fresh['shown']} of {fresh['with']}; over {under}" in text
+    assert f"it is {seen['shown']} of {seen['with']} and" in text
 
 
 def test_without_a_script_all_rows_stand_and_no_box(browser, html):

@@ -239,9 +239,10 @@ def link_of(row: Row) -> tuple[str, str]:
 
 
 def script(lessons: book_pages.Lessons) -> str:
-    """What the pages' script ranks by: the rules, what words say of causes, and each row's words, causes by their place among those, title and address."""
+    """What the pages' script ranks by: the rules, what words say of causes, and of each row its
+    words, its causes by their place among those, title and address."""
     stored, rows = stored_rows(lessons), []
-    said = finder_words.weights(stored, find.stored()["said"])
+    said = dict(finder_words.weights(stored, find.stored()["said"]))
     place = {cause: at for at, cause in enumerate(said["causes"])}
     said["causes"] = [(find.told(cause), f"{book_traps.name(cause)}.html")
                       if TRAP.fullmatch(cause) else (cause, "") for cause in said["causes"]]

@@ -25,7 +25,7 @@ from tools import fingerprints
 SAID = ROOT / "book" / "finder_said.yml"
 STRENGTH = 5  # C of the regression
 GATHERED = 3  # how much a phrase of a public thread counts, beside one that was made up
-LEAST = 3  # the smallest weight that is kept, in tenths
+LEAST = 5  # the smallest weight that is kept, in tenths
 
 
 def phrases(rows: list[dict]) -> Iterator[tuple[str, str, float]]:
