@@ -372,7 +372,7 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 # sigmoids between them, and the loss sits at the level of guessing. "A sigmoid's
 # slope is at most 0.25, and eight slopes multiply. So the first layer's gradient is
 # $0.25^8$ times the last one's," says a colleague. "Take ReLU, its slope is 1." You
-# build both, and keep the rest as PyTorch makes it.
+# build both stacks, with the weights that PyTorch draws by itself, and train the second.
 
 # %% trap="01.3" role="break"
 def stack(activation, init=None, depth=8, width=32):

@@ -785,8 +785,8 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 
 # %% [markdown] trap="02.5" role="break"
 # `held_bytes()` adds up the memory of all tensors that autograd still holds for a
-# backward pass. Tensors that share their memory count once. `watched()` only lets it
-# see them.
+# backward pass. Tensors that share their memory count once. It sees tensors that a graph
+# saved inside of `watched()`.
 
 # %% trap="02.5" role="break" tags=["plumbing"]
 import weakref

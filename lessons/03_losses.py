@@ -275,8 +275,8 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # ## A network that answers with a number
 #
 # The label is a number from 0 to 9, and the network may as well output a number. You
-# train one output with squared error and round it. The loss falls nicely. In a second
-# version, written a little differently, it soon stops falling.
+# train one output with squared error and round it, and the loss falls nicely. Somebody
+# else writes the same loss a little differently, and there it soon stops falling.
 
 # %% trap="03.2" role="break"
 def as_number(out, y):

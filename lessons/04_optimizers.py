@@ -110,9 +110,9 @@ optimizer_paths
 # ## Two filters for weight decay
 #
 # A *gain* is a weight that scales one channel. You keep gains and biases out of weight
-# decay. The list of names below stands in many scripts. "It misses some. Go by axes instead:
-# a matrix has two or more and decays, a gain has one and does not," says a colleague. You
-# try the list on torch's own encoder layer, the rule by axes on a ConvNeXt.
+# decay. Many scripts do so by a list of names. "A list misses some. Count axes instead: a
+# matrix has two or more and decays, a gain has one and does not," says a colleague. You try
+# a list on torch's own encoder layer, and the colleague's rule on a ConvNeXt.
 
 # %% trap="04.1" role="break"
 from torchvision import models

@@ -86,8 +86,8 @@ mix
 #
 # You train a small network twice: with random shifts by at most one pixel each way, and
 # without. The one without reads over nine of ten of the test digits. To compare the two,
-# you send the test digits to both through the pipeline of the first training. The network
-# with shifts comes out ahead, and you ship it.
+# you send the test digits to both through one pipeline, that of the training with shifts.
+# The network with shifts comes out ahead, and you ship it.
 
 # %% trap="06.1" role="break"
 x_train, y_train, x_test, y_test = digits()     # (1300, 64), (497, 64)

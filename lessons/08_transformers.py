@@ -75,8 +75,8 @@ claim("attention by its formula and by torch: largest gap", gap.max(),
 # %% [markdown] role="concept"
 # A transformer is a stack of *blocks*. Each adds two things to the stream: what
 # attention fetches from other tokens, and what two linear layers make of each token by
-# itself. The norms stand inside the branches (stage 5). Whatever says who may look at
-# whom is handed through as `mask`.
+# itself. The norms stand inside the branches (stage 5). A block hands its keyword
+# arguments, `**mask`, on to attention: they say who may look at whom.
 
 # %% role="concept"
 class Block(nn.Module):

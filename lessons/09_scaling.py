@@ -65,8 +65,8 @@ draw_line(ranges, log=True, title="The exponent decides the range, not the "
 claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
 
 # %% [markdown] role="concept"
-# A bar begins at the smallest number that has all bits of its fraction. Below it a format
-# has a few more numbers, with fewer bits, then zero.
+# Numbers to the left of a bar have lost bits of their fraction: a format goes a little
+# lower, with fewer and fewer bits, and then there is only zero.
 #
 # `torch.autocast` leaves the weights in 32 bits. Each operation on its list gets a copy
 # of its `float32` inputs in 16 bits: matrix products and convolutions, where the time goes.

@@ -925,12 +925,12 @@ def passport(model: nn.Module) -> dict:
 #
 # The trained adapter of trap 10.1, `whole`, is saved in a folder: its numbers and its
 # configuration. With it, the loss on the new language fell from over three to about two.
-# There are three versions of the program that serves it. The first builds the base, reads
-# the configuration, and calls `get_peft_model` with both, as the training did. The second
-# does the same, then hands the numbers of the file to `load_state_dict`. That call
-# complains about missing keys until you add `strict=False`. The third does as the first,
-# then calls peft's own `load_adapter`, which knows the file's names and loads under the
-# name `trained`. "The third loads the adapter," says a colleague, "so the third is right."
+# Three versions of a program serve it. All of them build the base, read the configuration,
+# and call `get_peft_model` with both, as the training did. The first stops there. The second
+# hands the numbers of the file to `load_state_dict`, which complains about missing keys
+# until you add `strict=False`. The third calls peft's own `load_adapter`, which knows the
+# file's names and loads under the name `trained`. "The third loads the adapter," says a
+# colleague, "so the third is right."
 
 # %% trap="10.5" role="break"
 folder = tempfile.mkdtemp()
@@ -1128,9 +1128,9 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # ## Padding with what was at hand
 #
 # You teach a small Llama to answer. The prompt is a number from three to nine. The answer
-# is one word, that many times, then EOS, the token that ends a text. No token is set aside
-# for padding, so you pad the shorter texts of a batch with EOS, on the right, as many
-# tutorials do.
+# repeats a word that many times and ends in EOS, the token that ends a text. No token is
+# set aside for padding, so you pad the shorter texts of a batch with EOS, on the right, as
+# many tutorials do.
 #
 # The training loss falls well below one. To test the model, you give it seven prompts, one
 # for each number. It writes until it gives EOS, or has written 13 tokens.

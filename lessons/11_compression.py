@@ -43,9 +43,9 @@ begin(SEED, THREADS, DEVICE)
 # | *symmetric* | $\max \lvert w \rvert \,/\, (2^{bits-1} - 1)$ | $\mathrm{round}(w / s)$ | $s \cdot code$ |
 # | *affine* | $(high - low) \,/\, (2^{bits} - 1)$ | $\mathrm{round}(w / s) + zero$ | $s \cdot (code - zero)$ |
 #
-# An affine grid reaches from $low$, the least weight, to $high$, the largest. It always
-# holds 0: $low$ is 0 where no weight is negative, $high$ where none is positive. The code
-# `zero` $= \mathrm{round}(-low / s)$ stands for exactly 0. One scale may serve the whole
+# An affine grid reaches from $low$, the least weight, to $high$, the largest, and always
+# holds 0: where all weights are positive, it begins at 0; where all are negative, it ends
+# there. The code `zero` $= \mathrm{round}(-low / s)$ stands for exactly 0. One scale may serve the whole
 # matrix, a row of it (the weights of one output, a *channel*), or a *group* of neighbours
 # within a row.
 #
@@ -767,11 +767,11 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # Rounding to nearest treats each weight alone. *GPTQ* rounds a layer's weight matrix column
 # by column; each column belongs to one input. After each column it changes the weights of
 # the columns not yet rounded, so that the layer's *output* changes as little as possible.
-# That works where inputs rise and fall together: the weights of one can then make up for
-# an error in those of another.
+# That works where two inputs rise and fall together: a change in the weights of the second
+# then makes up for the rounding of the first.
 #
 # You bring the second layer of a digit reader to 3 bits. Its inputs differ much in size,
-# and you choose the order. "The largest inputs first: their errors cost most," says a
+# and you choose which column comes first. "The largest inputs first: their errors cost most," says a
 # colleague.
 
 # %% trap="11.4" role="break"

@@ -189,8 +189,8 @@ claim("loss of the GPT, in nats a letter", final_loss, below=2.7)
 # %% [markdown] trap="13.1" role="situation" core=true fault="a cache block is freed while another request reads it" symptom="an answer contains another user's words, with no error, once requests share a prefix"
 # ## One memory for all
 #
-# Nobody knows how long an answer gets, so memory is not cut into one long strip a
-# request. It is cut into *blocks* of four letters. A request has a *table*: the numbers
+# Nobody knows how long an answer gets, so no request is given one long strip of memory.
+# Memory is cut into *blocks* of four letters. A request has a *table*: the numbers
 # of its blocks, in order. Requests that begin alike, with the same system prompt, share
 # those blocks, so they are read and stored once.
 #
@@ -1355,8 +1355,8 @@ claim("steps, static batch over continuous", long_way / short_way,
 # %% [markdown] role="concept"
 # A prefill is one long step, and while it runs nobody else gets a letter. So it can be cut
 # into pieces, which run in the steps of those who write: *chunked prefill*. Below, choose how
-# prompts are read, the load and the memory. Guess first: with smaller pieces, which of these
-# falls: the worst wait between two tokens, or the one that 99 % stay below?
+# prompts are read, the load and the memory. Guess first. With smaller pieces one of two
+# waits between tokens falls: the worst of all, or the p99, which 99 % stay below. Which?
 
 # %% role="explore" explorer="scheduler"
 from dlsys_helpers.explorers.scheduler import scheduler
@@ -1942,8 +1942,8 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # drawn. In the first step both come from the same weights.
 #
 # The server draws at temperature 0.8 from the likeliest letters whose sum passes 0.9 (top-p).
-# With each letter it reports a log-probability, that of the distribution it drew from. (vLLM
-# does so with `processed_logprobs`. By default it reports those before temperature and cut.)
+# With each letter it reports its log-probability in the distribution that it drew from. (vLLM
+# does so if you ask for `processed_logprobs`. Unasked, it leaves temperature and top-p out.)
 # The trainer computes its own log-probabilities, at the same temperature.
 
 # %% trap="13.8" role="break"
@@ -2119,8 +2119,8 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 # and an answer takes about a second. Your load generator has 16,000 requests. They arrive by
 # chance, as users do, at 0.8 of what the server can take.
 #
-# A semaphore lets at most eight requests be open. The clock of each runs from when it is sent
-# to its first letter; a prefill takes 0.05 seconds. The report says: time to the first token,
+# A semaphore lets at most eight requests be open. The clock of a request starts when it is
+# sent and stops at its first letter; a prefill takes 0.05 seconds. The report says: time to the first token,
 # p99: 0.05 s. (The p99 is the least time that 99 % of the requests do not exceed.)
 
 # %% trap="13.9" role="break"

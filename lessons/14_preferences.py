@@ -5,8 +5,8 @@
 # ask them, and train on what they say: on pairs of answers (DPO), or on rewards for
 # answers that the model draws itself (PPO, GRPO).
 #
-# Each of these losses is three lines long. Each holds the policy near the model that it
-# started from, or is meant to. Get one line wrong and the loss looks as it should, no
+# Each of these losses is three lines long, and is meant to hold the policy near the model
+# that it started from. Get one line wrong and the loss looks as it should, no
 # error comes, and the policy goes somewhere else. In this stage you know where it should
 # go, to the last digit, and watch where it goes.
 
@@ -88,8 +88,8 @@ def best_policy(start, reward, beta):
 best = best_policy(start, reward, BETA)
 
 # %% [markdown] role="concept"
-# Any other policy falls short of it by exactly $\beta$ times its KL to the best. Take one
-# at random:
+# Any other policy has a lower objective than the best one, by exactly $\beta$ times its KL
+# to the best. Take one at random:
 
 # %% role="concept"
 def worth(logp):
@@ -408,8 +408,8 @@ def dpo_loss(policy: nn.Module, beta: float):
 # answer's *advantage* is its reward less the mean of its group, divided by their standard
 # deviation. The loss pushes the log-probability of each answer by its advantage.
 #
-# Here 64 prompts have 8 possible answers each. Each prompt has a number of points, 0 to 8,
-# which it gives to any answer: easy texts score well. The right answer earns one point more.
+# Here 64 prompts have 8 possible answers each. Some prompts are easier than others: any
+# answer to a prompt earns between 0 and 8 points. The right answer earns one point more.
 # The answers are drawn in eight rounds. Each round draws one answer to each prompt.
 
 # %% trap="14.2" role="break"

@@ -129,8 +129,8 @@ claim("bytes of 16 numbers in float32 on the tape", sum(sent()),
 # sum at the end makes the output whole. Of `body` and `head` each rank has a copy, from the
 # same seed.
 #
-# Autograd does not know `all_reduce`, so you tell it what backward is. Each part counts once
-# in the sum, so the gradient of a part is that of the sum. The output agrees with that of
+# Autograd does not know `all_reduce`, so you write its backward by hand. Each part counts
+# once in the sum, so backward hands the gradient of the sum to each part. The output agrees with that of
 # the uncut layer. "Then body's gradient agrees, too, but for rounding," says a colleague.
 
 # %% trap="15.1" role="break"
@@ -668,8 +668,8 @@ def pass_losses(labels: list, divides: bool) -> list:
 # attention looks at other tokens. So there the keys and values of both halves are gathered,
 # and a mask hides from each query the tokens that come after it.
 #
-# The task has a known answer: 16 random letters out of 20, then the same 16 once more. A
-# place of the second half finds its next letter 15 places back. You train a small
+# The task has a known answer: 16 random letters out of 20, then the same 16 once more. So
+# in the second half the next letter of a place stands 15 places before it. You train a small
 # transformer with a table of learnt places, on two ranks.
 
 # %% trap="15.3" role="break" tags=["plumbing"]
@@ -1025,8 +1025,8 @@ claim("bytes on the tape of rank 1: nine rows of eight numbers, two ways",
       sum(rows_sent), expected=2 * 9 * 8 * 4)
 
 # %% [markdown] role="concept"
-# The tape notes the larger of what a rank hands in and what it gets, the rows that stay
-# included. On paper: `n` tokens a GPU, `k` experts each, width `d`, `b` bytes a number:
+# The tape notes what a rank hands in or what it gets, whichever is larger. Rows that stay
+# where they are count, too. On paper: `n` tokens a GPU, `k` experts each, width `d`, `b` bytes a number:
 # `n · k · d · b` bytes a way, four ways a layer and step, of which `1 - 1/GPUs` leave the
 # GPU if the load is even. And nobody goes on before the busiest expert is done: above, one
 # rank calculates three rows while the other has nine.
@@ -2140,7 +2140,7 @@ def exposed(events: list) -> list:
 # ## Plan a run on eight GPUs
 #
 # You have eight GPUs of `80` GB for Llama's 7B: sequences of 4,096 tokens, AdamW in mixed
-# precision, 16 bytes a weight. Each GPU holds a copy of the model and reads four sequences
+# precision. That is 16 bytes a weight: 2, its gradient 2, and 12 for the optimizer. Each GPU holds a copy of the model and reads four sequences
 # at a time, its *micro-batch*. For the backward pass a layer keeps about
 # `16 * width + 8 * hidden` bytes a token.
 #
