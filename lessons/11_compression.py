@@ -45,9 +45,9 @@ begin(SEED, THREADS, DEVICE)
 #
 # An affine grid reaches from $low$, the least weight, to $high$, the largest, and always
 # holds 0: where all weights are positive, it begins at 0; where all are negative, it ends
-# there. The code `zero` $= \mathrm{round}(-low / s)$ stands for exactly 0. One scale may serve the whole
-# matrix, a row of it (the weights of one output, a *channel*), or a *group* of neighbours
-# within a row.
+# there. The code `zero` $= \mathrm{round}(-low / s)$ stands for exactly 0. One scale may
+# serve the whole matrix, a row of it (the weights of one output, a *channel*), or a *group*
+# of neighbours within a row.
 #
 # Shapes: a weight is `(out, in)`, `G` rows of `n` weights share a grid each, `N` are rows
 # of data.

@@ -2120,8 +2120,9 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 # chance, as users do, at 0.8 of what the server can take.
 #
 # A semaphore lets at most eight requests be open. The clock of a request starts when it is
-# sent and stops at its first letter; a prefill takes 0.05 seconds. The report says: time to the first token,
-# p99: 0.05 s. (The p99 is the least time that 99 % of the requests do not exceed.)
+# sent and stops at its first letter; a prefill takes 0.05 seconds. The report says: time to
+# the first token, p99: 0.05 s. (The p99 is the least time that 99 % of the requests do not
+# exceed.)
 
 # %% trap="13.9" role="break"
 def simulate(load, slots=8, requests=16000, seed=SEED):

@@ -130,8 +130,9 @@ claim("bytes of 16 numbers in float32 on the tape", sum(sent()),
 # same seed.
 #
 # Autograd does not know `all_reduce`, so you write its backward by hand. Each part counts
-# once in the sum, so backward hands the gradient of the sum to each part. The output agrees with that of
-# the uncut layer. "Then body's gradient agrees, too, but for rounding," says a colleague.
+# once in the sum, so backward hands the gradient of the sum to each part. The output agrees
+# with that of the uncut layer. "Then body's gradient agrees, too, but for rounding," says a
+# colleague.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
@@ -1026,10 +1027,10 @@ claim("bytes on the tape of rank 1: nine rows of eight numbers, two ways",
 
 # %% [markdown] role="concept"
 # The tape notes what a rank hands in or what it gets, whichever is larger. Rows that stay
-# where they are count, too. On paper: `n` tokens a GPU, `k` experts each, width `d`, `b` bytes a number:
-# `n · k · d · b` bytes a way, four ways a layer and step, of which `1 - 1/GPUs` leave the
-# GPU if the load is even. And nobody goes on before the busiest expert is done: above, one
-# rank calculates three rows while the other has nine.
+# where they are count, too. On paper: `n` tokens a GPU, `k` experts each, width `d`, `b`
+# bytes a number: `n · k · d · b` bytes a way, four ways a layer and step, of which `1 -
+# 1/GPUs` leave the GPU if the load is even. And nobody goes on before the busiest expert is
+# done: above, one rank calculates three rows while the other has nine.
 
 # %% [markdown] trap="15.4" role="situation" core=true fault="the one chosen expert's weight is divided by itself" symptom="a mixture of experts with one expert a token is hardly better than one dense layer; the router's gradient is about 1e-8"
 # ## Four experts, one a token
@@ -2140,9 +2141,9 @@ def exposed(events: list) -> list:
 # ## Plan a run on eight GPUs
 #
 # You have eight GPUs of `80` GB for Llama's 7B: sequences of 4,096 tokens, AdamW in mixed
-# precision. That is 16 bytes a weight: 2, its gradient 2, and 12 for the optimizer. Each GPU holds a copy of the model and reads four sequences
-# at a time, its *micro-batch*. For the backward pass a layer keeps about
-# `16 * width + 8 * hidden` bytes a token.
+# precision. That is 16 bytes a weight: 2, its gradient 2, and 12 for the optimizer. Each
+# GPU holds a copy of the model and reads four sequences at a time, its *micro-batch*. For
+# the backward pass a layer keeps about `16 * width + 8 * hidden` bytes a token.
 #
 # The copies work with *ZeRO-1*: each keeps the optimizer's state for one eighth of the
 # weights and updates that eighth. Then all copies gather the new weights.
