@@ -1028,8 +1028,8 @@ claim("bytes on the tape of rank 1: nine rows of eight numbers, two ways",
 # %% [markdown] role="concept"
 # The tape notes what a rank hands in or what it gets, whichever is larger. Rows that stay
 # where they are count, too. On paper: `n` tokens a GPU, `k` experts each, width `d`, `b`
-# bytes a number: `n · k · d · b` bytes a way, four ways a layer and step, of which `1 -
-# 1/GPUs` leave the GPU if the load is even. And nobody goes on before the busiest expert is
+# bytes a number: `n · k · d · b` bytes a way, four ways a layer and step, of which
+# `1 - 1/GPUs` leave the GPU if the load is even. And nobody goes on before the busiest expert is
 # done: above, one rank calculates three rows while the other has nine.
 
 # %% [markdown] trap="15.4" role="situation" core=true fault="the one chosen expert's weight is divided by itself" symptom="a mixture of experts with one expert a token is hardly better than one dense layer; the router's gradient is about 1e-8"
