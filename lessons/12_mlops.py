@@ -852,8 +852,8 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # pictures: the root of the summed squares. A root's slope is infinite at zero, and in one
 # batch of 64 pairs, one pair is the same picture twice. Your code guards the root by
 # `torch.where`. Below stand five other guards that people use. With each of the six, this
-# batch has the usual loss, 0.2. "So keep `where`," says a colleague: "it leaves out the
-# root at zero, and its slope with it."
+# batch has the usual loss, 0.2. "So keep `where`," says a colleague: "no infinite value
+# comes out of it."
 
 # %% trap="12.5" role="break"
 def guarded(d2):

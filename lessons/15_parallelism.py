@@ -2141,9 +2141,9 @@ def exposed(events: list) -> list:
 # ## Plan a run on eight GPUs
 #
 # You have eight GPUs of `80` GB for Llama's 7B: sequences of 4,096 tokens, AdamW in mixed
-# precision. That is 16 bytes a weight: 2, its gradient 2, and 12 for the optimizer. Each
-# GPU holds a copy of the model and reads four sequences at a time, its *micro-batch*. For
-# the backward pass a layer keeps about `16 * width + 8 * hidden` bytes a token.
+# precision, 16 bytes a weight. Each GPU holds a copy of the model and reads four sequences
+# at a time, its *micro-batch*. For the backward pass a layer keeps about
+# `16 * width + 8 * hidden` bytes a token.
 #
 # The copies work with *ZeRO-1*: each keeps the optimizer's state for one eighth of the
 # weights and updates that eighth. Then all copies gather the new weights.
