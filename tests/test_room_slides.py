@@ -125,7 +125,7 @@ def test_a_room_stands_in_a_frame_and_is_about_the_trap_of_the_slide(page, tmp_p
         expect(frame.locator("footer button").first).to_contain_text("Ask 08.2")
         frame.locator("body").press(" ")
         expect(frame.get_by_role("heading", name="How large is the change")).to_be_visible()
-        frame.locator("body").press("Escape")
+        page.keyboard.press("Escape")  # in the frame, which goes while the key is being pressed
         expect(page.locator("iframe")).to_have_count(0)
         before = page.evaluate("Reveal.getIndices().h")
         page.keyboard.press("ArrowLeft")
