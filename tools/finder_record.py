@@ -38,13 +38,12 @@ def measure(name: str) -> dict[str, int]:
     answers = [(find.rank(known, phrase["said"]), phrase.get("traps"))
                for phrase in phrases(name)]
     known_traps = {trap.id for trap in catalog.traps()}
-    right = [(answer.causes if answer.fits else [], traps)
-             for answer, traps in answers if traps]
-    shown = [answer.causes for answer, traps in answers if traps and {*traps} & {*answer.causes}]
+    right = [(answer, traps) for answer, traps in answers
+             if traps and not set(traps).isdisjoint(answer.causes)]
     none = [answer for answer, traps in answers if not traps]
-    return {"with": len(right), "shown": len(shown),
-            "found": sum(not set(traps).isdisjoint(got) for got, traps in right),
-            "first": sum(bool(got) and got[0] in traps for got, traps in right),
+    return {"with": len(answers) - len(none), "shown": len(right),
+            "found": sum(answer.fits for answer, _ in right),
+            "first": sum(answer.fits and answer.causes[0] in traps for answer, traps in right),
             "without": len(none),
             "honest": sum(not answer.fits or answer.causes[0] not in known_traps
                           for answer in none),

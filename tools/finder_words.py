@@ -13,9 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import yaml
-from scipy.sparse import csr_matrix
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import normalize
 
 from dlsys import find
 from dlsys_helpers import catalog
@@ -68,6 +65,9 @@ def trained(said: list[tuple[list[str], str, float]]) -> dict:
     each token pairs of a cause's place and a weight; these and `bias` are in tenths, and weights
     below LEAST are left out.
     """
+    from scipy.sparse import csr_matrix  # seldom: who builds or tests the rest waits for neither
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import normalize
     share = Counter(token for tokens, _, _ in said for token in tokens)
     places = {token: place for place, token in enumerate(sorted(share))}
     rarity = {token: round(100 * (1 + math.log((1 + len(said)) / (1 + share[token]))))

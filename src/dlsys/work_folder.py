@@ -48,7 +48,7 @@ def start(stage: int | str, copy: bool = False, core: bool = False) -> Started:
     chosen = stage_of(stage)
     worksheet, lesson = shipped(chosen, paths.EXERCISES), shipped(chosen, paths.NOTEBOOKS)
     with _writing("the worksheet"):
-        for end in _ends():
+        for end in ends():
             mine = paths.MY_WORK / f"{chosen.stem}{end}.ipynb"
             read = paths.lesson_copy(chosen.number, end)
             created = _create(mine, worksheet_copy(worksheet, chosen, read.name, core))
@@ -222,7 +222,7 @@ def _writing(what: str) -> Iterator[None]:
         ) from None
 
 
-def _ends() -> Iterator[str]:
+def ends() -> Iterator[str]:
     """What follows a name while it is taken: nothing, then _2, _3, ... without end."""
     yield ""
     number = 2

@@ -14,14 +14,13 @@ from typing import Any
 
 import segno
 
+from dlsys import work_folder
 from dlsys.room import log, report, server
 from dlsys.room.command import EVERYWHERE
 from dlsys.room.log import Log
 from dlsys.room.questions import Item, RoomError
 from dlsys.room.rounds import Room
 from dlsys_helpers import paths
-
-TOGETHER = 100  # more rooms than begin in one second
 
 
 async def run(args: argparse.Namespace, stages: list[int], items: list[Item], title: str) -> int:
@@ -63,18 +62,20 @@ def _folder(stages: list[int]) -> Path:
 
 def _new(folder: Path) -> Path:
     """This folder, made; with a number behind it where another room began in the same second."""
-    place = folder
-    for number in range(2, TOGETHER):
-        try:
-            place.mkdir(parents=True)
-            return place
-        except FileExistsError:
-            place = folder.with_name(f"{folder.name}_{number}")
-        except OSError as error:
-            raise RoomError(f"{place}: cannot be made ({error.strerror}). Name another folder "
-                            "with --out FOLDER.") from None
-    raise RoomError(f"{folder}: {TOGETHER - 2} rooms began in this second. Name a folder with "
-                    "--out FOLDER.")
+    places = (folder.with_name(folder.name + end) for end in work_folder.ends())
+    return next(place for place in places if _made(place))
+
+
+def _made(place: Path) -> bool:
+    """Make a folder; False where there is one. Raises RoomError."""
+    try:
+        place.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise RoomError(f"{place}: cannot be made ({error.strerror}). Name another folder "
+                        "with --out FOLDER.") from None
+    return True
 
 
 def _opened(folder: Path, stages: list[int], items: list[Item], title: str,
