@@ -2093,9 +2093,10 @@ claim("Muon takes an embedding", muon_takes(1000, 64), expected=True)
 # %% [markdown] role="concept"
 # Its default rate is 0.001, like AdamW's, but the step is another: an $n$ by $n$ matrix
 # whose singular values are near one has entries of about $1/\sqrt{n}$. That is the step
-# with `adjust_lr_fn="original"`, the default. With `"match_rms_adamw"` the entries are
-# about a fifth of the rate in every shape, so that Muon can be given a rate that was
-# found for AdamW. Look at the first step of a matrix of 256 by 256:
+# with `adjust_lr_fn="original"`, the default. `"match_rms_adamw"` takes it times
+# `0.2 * sqrt(max(rows, columns))`. Where the gradient has full rank, the entries are then
+# about a fifth of the rate, so that Muon can be given a rate that was found for AdamW. Look
+# at the first step of a matrix of 256 by 256:
 
 # %% role="concept"
 def first_rms(optimizer, **options):

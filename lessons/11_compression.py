@@ -887,7 +887,7 @@ claim("output's error: largest first over to nearest",
 
 # %% [markdown] trap="11.4" role="more" topics="inputs that do not go together"
 # Help needs inputs that rise and fall together. Here is the control: independent inputs of
-# one size and of mean zero, where no column can make up for another.
+# one size and of mean zero, where a column can hardly make up for another.
 
 # %% trap="11.4" role="more"
 apart = by_columns(w, alone, large)

@@ -408,8 +408,8 @@ def dpo_loss(policy: nn.Module, beta: float):
 # answer's *advantage* is its reward less the mean of its group, divided by their standard
 # deviation. The loss pushes the log-probability of each answer by its advantage.
 #
-# Here 64 prompts have 8 possible answers each. Some prompts are easier than others: any
-# answer to a prompt earns between 0 and 8 points. The right answer earns one point more.
+# Here 64 prompts have 8 possible answers each. Some prompts are easier than others: a prompt
+# adds the same points, 0 to 8, to all of its answers. The right answer earns one point more.
 # The answers are drawn in eight rounds. Each round draws one answer to each prompt.
 
 # %% trap="14.2" role="break"
