@@ -7,7 +7,7 @@ from rooms import Learner, running
 
 from dlsys_helpers import checking
 
-CHOICE = {"A": "more than 4", "B": "about 2.77: it has overfitted, and only guesses",
+CHOICE = {"A": "more than 4", "B": "about 2.77, as a guesser",
           "C": "about 0.36, as in training"}
 
 
