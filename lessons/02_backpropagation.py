@@ -292,8 +292,8 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 # 3. `opt.zero_grad()` clears every parameter the optimizer knows, biases included. `loss.item()` gives a number without a graph.
 
 # %% [markdown] trap="02.1" role="keep"
-# **Keep:** `.grad` is a sum until you clear it; a forgotten `zero_grad` is momentum
-# 1. **In your own code:** if a loss swings with a steady period, print the gradient
+# **Keep:** `.grad` is a sum until you clear it; a forgotten `zero_grad` is a momentum
+# of `1`. **In your own code:** if a loss swings with a steady period, print the gradient
 # norm of two equal batches; and log norms *before* you clear, or you log zeros.
 # **Source:** PyTorch documentation,
 # [Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).

@@ -3,7 +3,7 @@
 #
 # An optimizer is ten lines of arithmetic that run a million times, and a schedule
 # is a curve that moves when you call it. You hand them rates, names and step
-# counts. Some values are defaults that you never chose. They take what they get.
+# counts. Some values are defaults that you never chose. Nothing checks any of them.
 #
 # Eleven times below the lines look right and raise nothing. This stage has you guess
 # what they do, write them yourself and compare with torch, number by number.
@@ -95,8 +95,8 @@ claim("torch's exp_avg is the raw m: distance from a tenth of g", raw,
       below=1e-6)
 
 # %% [markdown] role="concept"
-# Adam's step does not see the size of a gradient, as long as that is far above
-# `eps`. What it stores, `exp_avg` and `exp_avg_sq`, are $m$ and $v$ without hats:
+# Adam's first step does not see the size of a gradient, as long as that is far above
+# `eps`. What Adam stores, `exp_avg` and `exp_avg_sq`, are $m$ and $v$ without hats:
 # after one step they hold a tenth of the gradient and a thousandth of its square.
 #
 # Move the explorer: multiply the loss by 10 and see who notices.
@@ -157,8 +157,8 @@ claim("gains of a norm among them", len(gains), expected=2)
 # %% [markdown] trap="04.1" role="why"
 # `LayerNorm` is the name of a *class*. Parameters are named after *attributes*: `norm1` in
 # this layer, `bn1` and `downsample.1` in ResNet, `ln_f` elsewhere. So the gains slip
-# through the list. Axes are nearer to what a tensor is, but they say how it is *stored*: a
-# gain for images has the shape `(96, 1, 1)`. Neither filter raises anything.
+# through the list. The number of axes misleads less often, but it says how a tensor is
+# *stored*: a gain for images has the shape `(96, 1, 1)`. Neither filter raises anything.
 
 # %% trap="04.1" role="repair"
 def by_shape(model):
@@ -171,8 +171,8 @@ matrices, vectors = by_shape(encoder)
 print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 
 # %% [markdown] trap="04.1" role="repair"
-# Go by axes, print the decayed group once, and name the exceptions that you find there,
-# such as `layer_scale`. In the encoder layer there are none:
+# A rule by axes is the better start, and no end: print the decayed group once, and name the
+# exceptions that you find there, such as `layer_scale`. In the encoder layer there are none:
 
 # %% trap="04.1" role="repair"
 claim("encoder: tensors that are decayed", len(matrices), expected=4)
@@ -191,7 +191,7 @@ draw_boxes({
         "six biases and two gains exempt.")
 
 # %% [markdown] trap="04.1" role="more" topics="ResNet · embeddings · what it costs"
-# In ResNet the list finds no gain at all. The rule by axes finds them all:
+# In ResNet the list exempts no gain at all. The rule by axes exempts all of them:
 
 # %% trap="04.1" role="more"
 with torch.device("meta"):
@@ -238,7 +238,7 @@ claim("left by 1,000 steps at 0.01, decay 0.1: exp(-1)", long,
 # **Told:** decaying the norms degrades fine-tuning notably. **Measured:** a gain
 # without any gradient loses 0.06 % in 3,000 steps at a rate of 0.00002 with decay
 # 0.01. In 1,000 steps at 0.01 with decay 0.1 only 0.368 of it is left. The
-# product of rate, decay and steps tells you which of the two you are.
+# product of rate, decay and steps tells you which of the two is yours.
 
 # %% trap="04.1" role="exercise" points=3 difficulty=2 minutes=15
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
@@ -353,8 +353,8 @@ print({name: f"{right:.2f}" for name, right in borrowed.items()})
 # %% [markdown] trap="04.2" role="why"
 # A rate is multiplied with something, and the two rules multiply it with different things.
 # SGD's first step is rate times gradient, and this reader's gradients are far below one.
-# Adam's first step has the size of the rate itself, for each weight whose gradient is not
-# zero. So 0.01 is a small step for one rule
+# Adam's first step has the size of the rate itself, for each weight whose gradient is far
+# above `eps`. So 0.01 is a small step for one rule
 # and a large one for the other. When you change the rule, search the rate again.
 
 # %% trap="04.2" role="repair"
@@ -491,9 +491,9 @@ claim("highest rate that a batch sees, where 0.1 was the plan",
 
 # %% [markdown] trap="04.3" role="why"
 # A scheduler knows neither batches nor epochs. It counts calls of `step()`, and its
-# numbers are numbers of calls. A thousand calls of ten run through the cosine a hundred
-# times, down and up; ten calls of 1,000 leave one-cycle at the foot of its climb. Count
-# calls and numbers in one unit.
+# numbers are numbers of calls. A thousand calls at `T_max=10` are a hundred halves of the
+# cosine, fifty down and fifty up; ten calls of 1,000 leave one-cycle at the foot of its
+# climb. Count calls and numbers in one unit.
 
 # %% trap="04.3" role="why"
 draw_blocks({"called per epoch": ["batch", "opt.step()", "schedule.step()"],
@@ -923,12 +923,12 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # 3. `not loss <= 4 * best` is true for NaN as well; `loss > 4 * best` is not.
 
 # %% [markdown] trap="04.5" role="keep"
-# **Keep:** sweep the rate by a factor per step, stop when the loss runs away, and
-# try a tenth of the rate at the lowest point first, without momentum a third. **In
-# your own code:** repeat it when you change optimizer, batch or model, with 100
+# **Keep:** sweep the rate by a factor per step, stop when the loss runs away, and start
+# with momentum at a tenth of the rate at the lowest point, with plain SGD at a third.
+# **In your own code:** repeat it when you change optimizer, batch or model, with 100
 # steps or more. **Source:** Smith 2017, ["Cyclical Learning Rates for Training Neural
-# Networks"](https://arxiv.org/abs/1506.01186), section 3.3, for the sweep; the tenth
-# is a rule of thumb, tried above.
+# Networks"](https://arxiv.org/abs/1506.01186), section 3.3, for the sweep; the tenth is a
+# rule of thumb, tried above.
 
 # %% [markdown] trap="04.6" role="situation" fault="max() as a floor: the cosine stands still" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
 # ## A floor under a cosine
@@ -973,7 +973,7 @@ claim("first step: share of the peak", cut[0], expected=0)
 # and stays. A floor belongs *into* the formula: floor plus the rest times the cosine. And
 # steps are counted from 0, so a warm-up over `warm` steps is `(step + 1) / warm`: step
 # `warm - 1` runs at the peak. The cosine counts from there, so that the last step runs at
-# the floor.
+# the floor. (The exercise counts from step `warm`, so that its floor is step `total`.)
 
 # %% trap="04.6" role="repair"
 def scaled(step, warm=100, total=1000, floor=0.1):
@@ -1159,7 +1159,7 @@ claim("plain zero_grad() leaves None", w.grad is None,
 # %% [markdown] trap="04.7" role="folklore"
 # **Told:** a zero gradient is a zero step, so the two settings of `zero_grad` differ in
 # memory only. **Measured:** so it is with plain SGD, Adagrad and RMSprop, without
-# decay. Adam and SGD with momentum go on along their memory with zeros, and stand
+# momentum or decay. Adam and SGD with momentum go on along their memory with zeros, and stand
 # still with `None`, which is what plain `zero_grad()` leaves behind.
 
 # %% trap="04.7" role="exercise" points=3 difficulty=2 minutes=15
@@ -1568,7 +1568,7 @@ claim("of the 128 numbers from 1 to 2: lower after times 0.999",
       (octave * 0.999 < octave).sum(), expected=0)
 
 # %% [markdown] trap="04.11" role="repair"
-# Keep the moments in float32. They are if the weights stay in float32 and autocast takes
+# Keep the moments in float32. So they are if the weights stay in float32 and autocast takes
 # only the computation to bfloat16:
 
 # %% trap="04.11" role="repair"
@@ -1681,10 +1681,11 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 # ## One matrix on four ranks
 #
 # A hidden layer of 256 by 256 no longer fits on one GPU. So its rows lie on four, the
-# *ranks* (no matrix's rank is meant): 64 rows on each, with their gradient and momentum.
-# Each rank steps its own rows. With AdamW that is how sharding works. Now Muon takes over
-# the layer: its step is a matrix whose singular values are near one. "Each rank still brings the singular values of its rows to one. So the step
-# is as long as if one rank held them all," says a colleague.
+# *ranks* (no rank of a matrix): 64 rows on
+# each, with their gradient and momentum. Each rank steps its own rows. With AdamW that is
+# how sharding works. Now Muon takes over the layer: its step is a matrix whose singular
+# values are near one. "Each rank still brings the singular values of its rows to one. So
+# the step is as long as if one rank held them all," says a colleague.
 #
 # Below, one process plays the ranks, with the gradient of a batch of digits.
 
@@ -1748,9 +1749,9 @@ claim("distance of the two steps, in lengths of one rank's",
 # %% [markdown] trap="04.10" role="why"
 # AdamW's rule runs entry by entry: where a row lies does not matter. Muon's runs over a
 # *matrix*. The gradient of these 64 digits has at most 64 directions, and each of them
-# runs through all rows. On one rank a strong direction has size one as a whole, and its
-# quarters about a half each. Four ranks bring each quarter to one. Four quarters of one,
-# on top of each other, are $\sqrt{4} = 2$. Weak directions grow less.
+# runs through all rows. On one rank a strong direction has length one as a whole, and each of
+# its four pieces about one half, since $4 \cdot (1/2)^2 = 1$. Four ranks bring each piece to
+# length one: together that is $\sqrt{4} = 2$. Weak directions grow less.
 
 # %% trap="04.10" role="why"
 tops = {name: torch.linalg.svdvals(step)[:40]
@@ -2093,7 +2094,7 @@ claim("Muon takes an embedding", muon_takes(1000, 64), expected=True)
 # %% [markdown] role="concept"
 # Its default rate is 0.001, like AdamW's, but the step is another: an $n$ by $n$ matrix
 # whose singular values are near one has entries of about $1/\sqrt{n}$. That is the step
-# with `adjust_lr_fn="original"`, the default. `"match_rms_adamw"` takes it times
+# with `adjust_lr_fn="original"`, the default. `"match_rms_adamw"` multiplies that step by
 # `0.2 * sqrt(max(rows, columns))`. Where the gradient has full rank, the entries are then
 # about a fifth of the rate, so that Muon can be given a rate that was found for AdamW. Look
 # at the first step of a matrix of 256 by 256:

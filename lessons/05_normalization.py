@@ -129,8 +129,8 @@ together, single = logits(reader, x_test, 497), logits(reader, x_test, 1)
 x_camera = x_test + 1.0      # the same digits, as the camera sends them
 
 # %% trap="05.1" role="guess" quoted="wrong"
-guess("05.1", "You feed all 497 camera images at once, in eval mode. What "
-      "share of them does the reader get right?",
+guess("05.1", "You feed all 497 camera images at once. What share of them "
+      "does the reader get right?",
       choices=["nearly all, as of the test digits",
                "more than one by one, but far from all",
                "as many as one by one"])
@@ -526,14 +526,15 @@ claim("loss at 0.007: post-norm minus the middle of three with pre-norm",
       loss["post-norm"] - loss["pre-norm"], above=0)
 
 # %% [markdown] trap="05.2" role="repair"
-# Post-norm is no mistake: with a rate that climbs, or a tenth of it, it learns. Pre-norm,
-# `norm_first=True`, forgives the full rate. The norm that usually closes a pre-norm net
-# is not what makes this one learn: it learns without.
+# Post-norm is no mistake: at a tenth of the rate it learns, with a climbing one it can.
+# Pre-norm, `norm_first=True`, forgives the full rate. The norm that closes a
+# pre-norm net is not what makes this one learn: it learns without.
 
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
 # How high a rate pre-norm forgives depends on the width: nets four times as wide mostly
 # stay stuck at this one. A single net of width 32 may stay stuck, too. So the bar of
 # pre-norm is the middle of three nets, and that of the climbing rate the best of three.
+# Post-norm's numbers:
 
 # %% trap="05.2" role="more"
 claim("its loss after 50 steps at 0.007; guessing has 2.303",
@@ -1491,7 +1492,7 @@ claim("the same with tanh", curved, below=0.6)
 # **6. A deep encoder with post-norm stays at the loss of guessing from the first step. The cheapest thing to try is**
 #
 # - [ ] clipping its gradients :: Adam divides by the gradient's own size (stage 4), so that a clipped gradient gives nearly the same step.
-# - [x] a warm-up, or a smaller rate :: In trap 05.2 each of them was enough. Pre-norm is the other way, and changes the model.
+# - [x] a warm-up, or a smaller rate :: In trap 05.2 a tenth of the rate was enough, and a warm-up for one net of three. Pre-norm is the other way, and changes the model.
 # - [ ] a larger first layer, because its gradient vanishes :: In a fresh encoder the first gradient was as large as the last.
 
 # %% [markdown] role="quiz"

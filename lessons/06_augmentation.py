@@ -221,9 +221,9 @@ claim("a draw for the whole batch: largest minus smallest",
 # %% [markdown] trap="06.1" role="folklore"
 # **Told:** with the training pipeline the validation loss is noisy, and a fixed seed
 # mends that. **Measured:** a fixed seed makes the number stand still, and it remains
-# the number for shifted digits. There are two errors. One is the spread from draw to draw,
-# which more test digits make smaller. The other is that the mean lies too high, and more
-# digits do not change that. On all test digits, with a draw for each image, the second is
+# the number for shifted digits. Two things are wrong with it. It jitters from draw to
+# draw, which more test digits make smaller. And its mean lies too high, which more digits do
+# not change. On all test digits, with a draw for each image, the second is
 # the larger one:
 
 # %% trap="06.1" role="folklore"
@@ -279,7 +279,7 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # ## Half of each
 #
 # Mixup blends two images and their labels with the same weight. `v2.MixUp` draws one
-# weight a batch, with `alpha=1.0` evenly between 0 and 1, and hands you images (N, 1,
+# weight a batch, with `alpha=1.0` uniformly from 0 to 1, and hands you images (N, 1,
 # 8, 8) and *soft* labels (N, 10) that add up to 1. Your loss used to get class numbers.
 # The run goes through: 600 steps, no warning, a network that reads nine of ten digits.
 #
@@ -372,9 +372,9 @@ claim("soft labels: mean probability of the first choice for even blends",
       sure(soft_model), below=0.6)
 
 # %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss refuses, and what it takes"
-# Float labels and two weighted terms are the same loss. It refuses whole numbers (N, K),
-# as `F.one_hot` gives them. Two wrong kinds of label it takes in silence: `argmax`, and
-# rows that add up to 2, such as two labels added without their shares.
+# Float labels and two weighted terms are the same loss. `F.cross_entropy` refuses whole
+# numbers (N, K), as `F.one_hot` gives them. It takes two wrong kinds of label in silence:
+# `argmax`, and rows that add up to 2, such as two labels added without their shares.
 
 # %% trap="06.2" role="more"
 z, y, lam = torch.randn(6, 10), torch.arange(6), 0.7
@@ -481,12 +481,14 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # You have 150 digits, and somebody labelled them in a hurry: three of ten labels are
 # drawn at random. You train for 200 epochs, in two ways. The first takes one step an
 # epoch, on all 150 digits. The second takes five steps an epoch, on 30 digits each. You
-# want to stop early, with a patience of ten: at the tenth step in a row that brings no new
-# lowest training loss.
+# want to stop early, with a patience of ten. You look at the training loss of each step,
+# and stop at the tenth in a row that is no new lowest.
 
 # %% trap="06.3" role="break"
+# 150 digits to train on, of which three in ten get a label by chance, and
+# 500 to validate, with clean labels.
 rows = torch.randperm(len(x_train))
-few, held = rows[:150], rows[150:650]           # to train on, to validate
+few, held = rows[:150], rows[150:650]
 x_few, y_few = x_train[few], y_train[few].clone()
 wrong = torch.rand(150) < 0.3
 y_few[wrong] = torch.randint(10, (int(wrong.sum()),))
@@ -522,10 +524,12 @@ def wide():
     return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
 
 # %% trap="06.3" role="break"
+# One step an epoch: 200 losses, each over all digits.
 model = wide()
 parts, val = zip(*epochs(model))
 train = [sum(p) / len(p) for p in parts]
-by_train = stops_at(train)               # one step an epoch
+by_train = stops_at(train)
+# Five steps an epoch: 1,000 losses, each over 30 digits.
 batched, _ = zip(*epochs(wide(), batch=30))
 single = stops_at([loss for p in batched for loss in p])
 
@@ -622,7 +626,7 @@ claim("validation loss at that stop, over the last epoch's",
 
 # %% [markdown] trap="06.3" role="folklore"
 # **Told:** the training loss always falls, so a stop that watches it never comes.
-# **Measured:** so it is with all rows in each step and nothing random in it. Noise ends
+# **Measured:** so it is here, with all rows in each step and nothing random in it. Noise ends
 # that; dropout can do it, too. A progress bar that shows single batches of 30 jumps up and
 # down, and a patience of ten batches stops early.
 
@@ -1578,8 +1582,8 @@ draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]
               "both sides; a scaler that sees the test adds nothing.")
 
 # %% [markdown] role="concept"
-# A leak of columns or patients is luck that was learned by heart: it shrinks as patients
-# are added. A column that is written after the fact stays as large as it is.
+# Columns chosen on all rows are luck that was learned by heart: that leak shrinks as patients
+# are added. A target in a column stays as large as it is.
 
 # %% [markdown] role="concept"
 # ### CutMix: the label counts pixels
@@ -1733,7 +1737,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # **4. The validation loss falls by 0.0015 an epoch, `min_delta` is 0.01, patience 5. It stops**
 #
 # - [x] at epoch 5 :: The gain since the reference is 0.0075 after five epochs, not more than `min_delta`.
-# - [ ] never, since the loss falls :: It would with a patience of 7: the gain since the reference grows, but patience ends first.
+# - [ ] never, since the loss falls :: With a patience of 7 it would indeed: the gain since the reference grows, but patience ends first.
 # - [ ] at epoch 1 :: Patience waits for five of them.
 
 # %% [markdown] role="quiz"

@@ -67,8 +67,8 @@ claim("places of a 3x3 window with stride 2 on 224 pixels, not 111.5",
       places(224, 3, 2), expected=111)
 
 # %% [markdown] role="concept"
-# Where the division leaves a remainder, the last columns or rows are never read: zeros
-# of the padding first, then pixels.
+# Where the division leaves a remainder, what is left over at the right and at the bottom is
+# never read: zeros of the padding first, and pixels where more is left.
 
 # %% role="concept"
 begins = 2 * torch.arange(places(8, 3, 2, 1))[:, None]        # (4, 1)
@@ -83,8 +83,8 @@ draw_grids({"3 wide, stride 2, padding 1":
                "on than the last. The right rim is read by none.")
 
 # %% [markdown] role="concept"
-# Guess how many columns of 10 a window of 3 with stride 3 leaves out; then set these
-# numbers below.
+# Guess how many columns of 10 a window of 3 with stride 3 leaves out. Then set size 10,
+# kernel 3 and stride 3 below.
 
 # %% role="explore" explorer="conv_sizes"
 from dlsys_helpers.explorers.conv_sizes import conv_sizes
@@ -328,7 +328,7 @@ claim("what a change of 100 six pixels away does to it", gap, expected=0)
 # *receptive field*. Training does not widen it: whatever the weights, a pixel
 # outside has derivative zero.
 #
-# Two things widen the field, and neither costs a weight. A dilation spreads the window
+# Two things widen the field without a weight more. A dilation spreads the window
 # itself. A stride makes later layers *step* further, in pixels. So keep two numbers while
 # you walk through the layers, the field and the step:
 
@@ -768,8 +768,8 @@ claim("share read with the recipe inside, minus as trained",
 # %% [markdown] trap="07.4" role="more" topics="without BatchNorm · the numbers that were mixed up · torchvision's recipes"
 # On these digits BatchNorm even does harm: without it the same reader bears a forgotten
 # recipe far better. A plain ReLU net passes a factor on to the logits, up to its biases,
-# and the largest mostly stays the largest. The missing shift hurts both nets, and is small
-# for these light digits on black.
+# and the largest mostly stays the largest. The missing shift hurts both nets. Here it is a
+# small shift, as most pixels are black.
 
 # %% trap="07.4" role="more"
 plain = reader_with(nn.Identity)
@@ -1123,9 +1123,8 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 #
 # A small convolutional net reads nearly all of the digits 0 to 4. For the digits 5 to 9,
 # from another scanner, you freeze its body and train a new head. The old head stays in a
-# drawer. "A frozen body stays as it is. Put the old head on it, and you have the old net
-# again," says a colleague. You take the old head out of the drawer, put it on the body,
-# and read the digits 0 to 4 again, from the old scanner.
+# drawer. Then somebody needs the old net once more. You take the old head out of the
+# drawer, put it on the body, and read the digits 0 to 4 again, from the old scanner.
 
 # %% trap="07.7" role="break"
 def conv_body():
@@ -1151,7 +1150,7 @@ model = nn.Sequential(frozen, nn.Linear(64, 5))
 brighter, labels = 3 * images[~low] + 1, y_train[~low] - 5
 losses = fit(model, brighter, labels, steps=100, lr=1e-2)
 
-# %% trap="07.7" role="guess" quoted="wrong"
+# %% trap="07.7" role="guess"
 guess("07.7", "What share of the test digits 0 to 4 do this body and the "
       "old head read after the training?",
       choices=["over 90 %, as before", "fewer than 70 %",
@@ -1173,8 +1172,7 @@ claim("old digits lost, as a share", score_before - old_score(frozen),
 # %% [markdown] trap="07.7" role="why"
 # `requires_grad` speaks of gradients. BatchNorm's running mean and variance have none:
 # they are buffers (trap 05.5), and each pass in train mode moves them, under
-# `torch.no_grad()` too. The body's norms now describe the new scanner. A guesser would read
-# one old digit in five.
+# `torch.no_grad()` too. The body's norms now describe the new scanner.
 
 # %% trap="07.7" role="why"
 def stored(kept, channel):
@@ -1282,7 +1280,7 @@ def freeze(body: nn.Module) -> None:
 # ## Stem, blocks, head
 #
 # A reader has a stem, three blocks and a head. The forward pass loops over `self.blocks`.
-# It trains, and reads most of the digits. You save its `state_dict` and load it into a new
+# It trains, and reads many of the digits. You save its `state_dict` and load it into a new
 # object of the same class; torch says `<All keys matched successfully>`. "Then this is the
 # same reader," says a colleague.
 
@@ -1496,7 +1494,8 @@ measured("07.9", 100 * consistent, right=(30, 90))
 claim("reshape in training and serving: share read", consistent, above=0.2)
 
 # %% [markdown] trap="07.9" role="look"
-# It learns on scrambled pictures and reads most of them, though fewer than the first net.
+# It learns on scrambled pictures and reads them far better than a guesser, though fewer than
+# the first net.
 # Nothing in its loss tells you.
 # Only when a picture reaches the first net by the other way does the fault show:
 
@@ -1595,9 +1594,9 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="07.10" role="situation" core=true fault="head replaced after the optimizer was made" symptom="loss does not fall after replacing the head; optimizer holds old parameters"
 # ## A new head
 #
-# You make an Adam for all weights of the reader, and remember that its head still has the
-# old digits' five outputs. So you put a new `nn.Linear` in its place and train for 200
-# steps on the new digits. Nothing is frozen. "The optimizer does not hold your new head.
+# You make an Adam for all weights of the reader, and remember that its head was trained on
+# the old digits. So you put a fresh `nn.Linear` in its place and train for 200 steps on the
+# new digits. Nothing is frozen. "The optimizer does not hold your new head.
 # It stays as random as it is now," says a colleague.
 
 # %% trap="07.10" role="break"
@@ -1714,8 +1713,8 @@ claim("share of the new digits read", accuracy(late, xt, yt), below=0.5)
 claim("tensors that move in the broken order", len(still), expected=0)
 
 # %% [markdown] trap="07.10" role="folklore"
-# **Told:** weight decay moves frozen tensors that an optimizer still holds. For SGD
-# [MoCo's thread](https://github.com/facebookresearch/moco/issues/14) says no.
+# **Told:** weight decay moves frozen tensors that an optimizer still holds.
+# [MoCo's thread](https://github.com/facebookresearch/moco/issues/14) says that SGD does not.
 # **Measured:** not while their gradient is `None`, as `requires_grad_(False)` and
 # today's `zero_grad()` leave it: SGD with momentum, Adam and AdamW skip the tensor.
 # With *zeros* in the gradient, as a mask leaves them, all three move the tensor: SGD
@@ -2163,8 +2162,8 @@ answers
 # last bits differ.
 #
 # **On the H100 of the record** 16 bits and channels last take an eighth of the time of 32
-# bits, channels first, where the datasheet's rates promise a fifteenth. The 32 bits are too
-# good: by the counted FLOPs they run at 67.8 TFLOP/s, on a card that has 67. So cuDNN
+# bits, channels first, where the datasheet's rates promise a fifteenth. The 32 bits are faster
+# than their FLOPs allow: as counted they run at 67.8 TFLOP/s, on a card that has 67. So cuDNN
 # multiplies less often than the formula, as Winograd's algorithm does for 3x3; which it
 # took, the record does not say. Channels last saves two fifths of the time, though FLOPs
 # and bytes are equal. `cudnn.benchmark` changes nothing for this one shape.
@@ -2173,7 +2172,7 @@ answers
 # that may stay in the card's cache from call to call. ResNet-50 forward and back runs at
 # less than a tenth, forward alone as well. At this layer's rate its convolutions would take
 # a sixth of that time. What the rest is, slower convolutions, the bytes between them or
-# orders, the record does not part. And its step has no update of the weights; NVIDIA's has
+# orders, the record cannot tell. And its step has no update of the weights; NVIDIA's has
 # one.
 #
 # **Keep:** 16 bits first, channels last second, `cudnn.benchmark` third, and the last

@@ -845,7 +845,7 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # a masked perplexity set beside the one of GPT-2.
 
 # %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
-# ## Three lines replaced
+# ## No score travels
 #
 # A GPU works on what lies in small memories on its chip. All else lies in a large memory,
 # and has to travel first. On an A100:
@@ -868,11 +868,15 @@ def written_out(q, k, v):
     return scores.softmax(-1) @ v
 
 def add_tile(top, total, out, q, keys, values):
-    """Adds one tile of keys to what a block of queries has so far."""
+    """Adds one tile of keys to what a block of queries (..., M, E) has.
+
+    top (..., M, 1): the largest score so far; total (..., M, 1): the sum of
+    exp(score - top); out (..., M, E): the values, weighted by these.
+    """
     scores = q @ keys.mT / math.sqrt(q.shape[-1])
     new = torch.maximum(top, scores.amax(-1, keepdim=True))
     fix, weights = (top - new).exp(), (scores - new).exp()
-    total = total * fix + weights.sum(-1, keepdim=True)
+    total = total * fix + weights.sum(-1, keepdim=True)  # old ones shrink
     return new, total, out * fix + weights @ values
 
 # %% trap="08.4" role="break"
@@ -1147,23 +1151,21 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 
 # %% [markdown] trap="08.4" role="keep"
 # **Keep:** a running maximum, a running sum and one factor that mends sum and output make
-# a softmax tile by tile. What is kept becomes linear; products and traffic stay quadratic.
-# **In your own code:** look for a tensor of shape `(..., N, N)`; call
-# `scaled_dot_product_attention`, and measure: on a CPU, dropout or a mask that learns makes it
-# write the matrix out. **Source:**
-# [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the online
-# softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's
-# memories, section 3.2, theorem 2 and
-# figure 2 (left) for the traffic, algorithm 1 for the first order of the loops;
-# [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for the other order, the
-# tiles skipped under a causal mask and the five products;
-# [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table 3, for the rounding in 16 bits:
-# against float64 1.9e-4, where the formula is off by 3.2e-4.
-# **Seen in the wild:**
-# [tracel-ai/cubecl 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a
-# key gave NaN in the reference and numbers in the kernel, and the test let that pass;
-# [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN
-# behind the mask reaches the result.
+# a softmax tile by tile. What is kept becomes linear; products and traffic stay
+# quadratic. **In your own code:** look for a tensor of shape `(..., N, N)`; call
+# `scaled_dot_product_attention`, and measure: on a CPU, dropout or a mask that learns
+# makes it write the matrix out. **Source:** [Milakov & Gimelshein
+# 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the online softmax; [Dao et
+# al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories,
+# section 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1 for loops that
+# hold the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and
+# 3.2, for the order taken here, the tiles skipped under a causal mask and the five
+# products; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table 3, for the
+# rounding in 16 bits: against float64 1.9e-4, where the formula is off by 3.2e-4. **Seen
+# in the wild:** [tracel-ai/cubecl 1070](https://github.com/tracel-ai/cubecl/pull/1070):
+# rows without a key gave NaN in the reference and numbers in the kernel, and the test let
+# that pass; [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a
+# NaN behind the mask reaches the result.
 
 # %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs" fault="uncoalesced reads of one field of every record"
 # ## One field of every record

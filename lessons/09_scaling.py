@@ -640,9 +640,8 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 #
 # So you choose the layout in which large models are often trained. Weights and gradients
 # are in `bfloat16`, moments in `float32`. So that no small step is lost, you add the repair
-# of trap 09.8. "Two bytes less for each weight and each gradient," says a colleague, "so it
-# takes `84` GB." The code counts the bytes of a small model after one step, in four
-# layouts. Yours is the last.
+# of trap 09.8. Weights and gradients take half now. The code counts the bytes of a small
+# model after one step, in four layouts. Yours is the last.
 
 # %% trap="09.9" role="break"
 def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
@@ -676,7 +675,7 @@ layouts = {"float32": held_bytes(), "autocast": held_bytes(cast=True),
            "bfloat16": held_bytes(torch.bfloat16),
            "with masters": held_bytes(torch.bfloat16, keep_master=True)}
 
-# %% trap="09.9" role="guess" quoted="wrong"
+# %% trap="09.9" role="guess"
 guess("09.9", "How many GB do weights, gradients and optimizer of your "
       "model take in your layout?",
       choices=["56, half of it", "84", "112, as before",
@@ -702,13 +701,13 @@ claim("bytes a weight in bfloat16 with masters",
 # The usual sum of `84` GB forgets the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as
 # 4 + 4 + 8. Under `autocast` nothing changes either, as weights, gradients and moments
 # are in `float32`. Only with all in `bfloat16` is it half, and then small steps are lost.
-# What mixed precision can halve are the activations, and for 64 rows it keeps more of them,
-# not fewer (*More* counts).
+# What mixed precision can halve are the activations, and of a small batch it keeps more, not
+# fewer (*More* counts).
 
 # %% [markdown] trap="09.9" role="repair"
 # What does not fit can be split. With several GPUs each may keep a part of the moments
 # and masters, of the gradients, of the weights: *ZeRO* stages 1, 2 and 3 in DeepSpeed's
-# words, and the last is what FSDP does. Seven billion weights with masters, on eight
+# words. FSDP does the last, DDP splits nothing. Seven billion weights with masters, on eight
 # cards:
 
 # %% trap="09.9" role="repair"

@@ -86,7 +86,8 @@ draw_blocks({"LoRA": ["x", (f"W, frozen\n{linear.weight.numel():,}",
 # are large, and no weights have to be fetched: a model here is a small Llama with two
 # layers. A *language* is a table of 16 x 16 probabilities that says which of 16
 # tokens follows which. The base learns a first language, then adapters teach it a
-# second.
+# second. In the folded cells, `text` writes in a language, `learn` trains whatever asks
+# for a gradient, and `heard` returns what a call gives, with its warnings.
 
 # %% role="concept" tags=["plumbing"]
 import contextlib
@@ -198,8 +199,8 @@ partly, told = heard(adapter, base, OPT_NAMES)    # told: its messages
 
 # %% trap="10.1" role="guess"
 guess("10.1", "LoRA in all 14 matrices, trained on the new language, "
-      "lowers the loss. Take that drop as 100 %. How large is the drop "
-      "with LoRA by this list, trained alike?", unit="%")
+      "lowers the loss. What share of that drop does LoRA by this list "
+      "reach, trained alike?", unit="%")
 
 # %% trap="10.1" role="look"
 hit = [path for path, module in partly.named_modules()
@@ -371,7 +372,7 @@ claim("bfloat16: share of the weights that do not move", still, above=0.7)
 
 # %% [markdown] trap="10.2" role="look"
 # Most of the update is gone, though it was added in float32 and rounded once. Unmerged it
-# lasts. But then the model runs three times the products:
+# lasts. But then the model runs nearly three times the products:
 
 # %% trap="10.2" role="look"
 claim("matrix products, adapted over base", more[0], above=2.5)
@@ -455,10 +456,10 @@ claim("bfloat16: error of the merged update over the update", lost,
 # %% [markdown] trap="10.2" role="more"
 # The sum was taken in float32 and rounded once, and most of this update is gone all the
 # same: the order of adding does not bring back what the steps of `bfloat16` swallow.
-# Serve so small an update in float32. Unmerged it lasts, too, where the outputs stay in
-# float32: peft adds there, and rounds the sum to the dtype of the base. When you merge,
-# round once: that costs nothing and counts where $W$ and the update nearly cancel. The
-# exercise asks for it.
+# Serve so small an update in float32. Kept apart from $W$ it lasts as finely as the
+# outputs' dtype holds it: peft adds the two outputs and rounds the sum to the dtype of
+# the base. When you merge, round once: that costs nothing and counts where $W$ and the
+# update nearly cancel. The exercise asks for it.
 
 # %% [markdown] trap="10.2" role="folklore"
 # **Told:** an adapter that is not merged costs `5 to 15 %` of time because of hooks.
@@ -559,9 +560,9 @@ claim("longest text with a prefix of 20", room["prefix of 20"][0],
       expected=44)
 
 # %% [markdown] trap="10.3" role="why"
-# The prefix stands where so many tokens read before would stand: in the cache of keys and
-# values. So the text begins at position 20, and the table ends at 64. A tokenizer that
-# cuts texts at 64 knows nothing of that.
+# The prefix stands in the cache of keys and values, as twenty tokens already read would.
+# So the text begins at position 20, and the table ends at 64. A tokenizer that cuts texts
+# at 64 knows nothing of that.
 #
 # What is cut is the next question. A training text is a prompt and an answer, and only the
 # answer has labels. A prompt of 50 tokens and an answer of 8 do not fit in 44.
@@ -594,8 +595,8 @@ for name, cut in cuts.items():
 claim("cut at the end: labels left", cuts["at the end"][0], expected=0)
 
 # %% [markdown] trap="10.3" role="repair"
-# A mean over no labels is NaN, where no text of the batch has one; beside other texts you
-# would not even see that. Tokenizers of `transformers` cut at the end unless their
+# If no text of a batch has a label left, the mean is NaN. If only some have none, you see
+# nothing. Tokenizers of `transformers` cut at the end unless their
 # `truncation_side` says otherwise. A cut at the start spares the answer as long as it
 # fits. Where prefix and answer alone are too long, refuse the text.
 
@@ -809,7 +810,7 @@ claim("with the task: largest change of the share by loading",
 # Nobody was told: no warning, neither while it trained nor while it was loaded. The
 # shares differ from loading to loading, and the head is in the second file alone. Both
 # classifiers had 100 steps from different starts, so what they read before they were
-# saved says nothing about the task. What is left after loading does.
+# saved says nothing about the task. What is left of it after loading does.
 
 # %% trap="10.4" role="more"
 claim("largest share after a loading less the smallest",
@@ -822,7 +823,7 @@ claim("with the task: does the head train, and is it in the file?",
       kept["SEQ_CLS"][1].all().item(), expected=True)
 
 # %% [markdown] trap="10.4" role="more"
-# Two wrong tasks, with LoRA, do less harm than none. `CAUSAL_LM` on a classifier raises. A
+# With LoRA, two wrong tasks did less harm here than none. `CAUSAL_LM` on a classifier raises. A
 # task for encoder and decoder on a GPT-2 changes nothing but the class that is wrapped
 # around it (`fan_in_fan_out` says that a GPT-2 keeps its matrices transposed):
 
@@ -973,8 +974,8 @@ claim("loss of the second version less that of the base",
 # `get_peft_model` makes a *fresh* adapter, and a fresh adapter does nothing: $B$ is zero.
 # Inside the model each of its names holds the name of the adapter, `default`. The tensors
 # of the file are named without it, so that none finds its place. `strict=False` was meant
-# for the missing base, and passes over that, too. The third version does load the adapter,
-# and leaves the fresh one, `default`, in charge.
+# for the missing base, and hides that no tensor of the adapter arrived, too. The third
+# version does load the adapter, and leaves the fresh one, `default`, in charge.
 
 # %% trap="10.5" role="why"
 inside = next(key for key in second_version.state_dict() if "lora_A" in key)
@@ -1252,7 +1253,8 @@ claim("labels by length: answers of seven that stop", stops["by length"],
       above=4)
 
 # %% [markdown] trap="10.6" role="repair"
-# The losses do not betray the fault: they are of one size. So let the model answer before you believe a training curve.
+# The losses are of one size and do not betray the fault. So let the model answer before you
+# believe a training curve.
 
 # %% [markdown] trap="10.6" role="more" topics="a padding token of its own · what few steps teach"
 # A padding token of its own takes a row of the embedding, and one of the head where the two
@@ -1742,9 +1744,9 @@ claim("loss on the new language, QLoRA less LoRA",
 # and two running means. LoRA holds one for each frozen weight, and four for its own few.
 # QLoRA holds half a byte for each frozen weight, and a scale for each block of 64.
 #
-# **Before you run anything:** a stack of eight matrices of 4096 x 4096 in float32. How
-# many bytes does a step hold besides its activations with all weights, with LoRA of rank
-# 16, and with QLoRA? And is time saved to the same degree? A step with LoRA still goes
+# **Before you run anything:** a stack of eight matrices of 4096 x 4096 in float32. Its
+# activations left out, how many bytes does a step hold: with all weights trained, with LoRA
+# of rank 16, with QLoRA? And is time saved to the same degree? A step with LoRA still goes
 # forward and back through the frozen matrices, and QLoRA has to unpack them each time.
 
 # %% role="gpu"
@@ -1865,8 +1867,8 @@ answers_here
 #
 # **On the H100 of the record** the count of FLOPs holds to 6 %: with LoRA 1.57 times as
 # many rows go through in a second, counted were 1.49. What a step holds is a count on both
-# sides, of a small stack and of the real one; the allocator was not asked. It was asked for
-# the peak on top, and there LoRA and QLoRA are equal: 400 MB each, four times what QLoRA
+# sides, of a small stack and of the real one; only the peak on top was measured, and
+# there LoRA and QLoRA are equal: 400 MB each, four times what QLoRA
 # holds. Four bits do nothing for activations. All weights need 537 MB on top, as much as
 # the weights themselves: the copies that `foreach` makes.
 #

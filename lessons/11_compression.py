@@ -1140,8 +1140,7 @@ def stored_bytes(state: dict) -> int:
 #
 # The model is to run without Python. `torch.jit.trace` takes it and an example input, and
 # makes a program. On the ordinary digits of the test, the program gives the
-# model's answers. "The program is the model, compiled," says a colleague. "It does on the
-# inverted ones what the model does."
+# model's answers. Now the second scanner is connected.
 
 # %% trap="11.6" role="break"
 class EitherWay(nn.Module):
@@ -1163,7 +1162,7 @@ with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     traced = torch.jit.trace(either, x_test[:1])
 
-# %% trap="11.6" role="guess" quoted="wrong"
+# %% trap="11.6" role="guess"
 guess("11.6", "How many of the inverted test digits does the program read?",
       choices=["over nine of ten, as the model does", "about half",
                "two of ten or fewer"])

@@ -281,12 +281,12 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 
 # %% [markdown] trap="12.1" role="keep"
 # **Keep:** a NaN that arises in the forward pass is found on the way forward, by a hook
-# on each module. Anomaly mode sees gradients: for such a NaN it names the last operation
-# whose gradient uses its values. With cross-entropy that is the log-softmax. With an L1 or
-# a hinge loss, whose gradients hold only signs, it is the last linear layer. **In your own
-# code:** at the first loss or gradient norm that is not finite, save batch and weights,
-# and run the hooks on them. Watch loss and norm: `F.multi_margin_loss` gives a finite number
-# for logits of NaN. **Source:** PyTorch,
+# on each module. Anomaly mode sees gradients: for such a NaN it names, of the operations
+# whose gradient uses its values, the one nearest to the loss. With cross-entropy that is
+# the log-softmax. With an L1 or a hinge loss, whose gradients hold only signs, it is the
+# last linear layer. **In your own code:** at the first loss or gradient norm that is not
+# finite, save batch and weights, and run the hooks on them. Watch loss and norm:
+# `F.multi_margin_loss` gives a finite number for logits of NaN. **Source:** PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
 # wild:** [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36): the
@@ -301,7 +301,7 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # size. "Untrained layers still tell images apart," says a colleague, "so the last one learns
 # from what they give."
 #
-# Then you take Adam. Now each of the nine layers moves by more than its own size.
+# Then you take Adam. Now each of the nine layers moves by a third of its own size or more.
 
 # %% trap="12.2" role="break"
 values = y_train.float()[:, None]                # (1300, 1)
@@ -330,9 +330,9 @@ busy_log, busy = run(restless, 0.01, torch.optim.Adam)
 
 # %% trap="12.2" role="guess" quoted="wrong"
 guess("12.2", "For each image, the last layer of SGD's net gets 32 numbers "
-      "between 0 and 1. Each has a standard deviation over the images. "
-      "In 0.5 no zero follows the point, in 0.05 one does. How many do in "
-      "the largest of the 32?", unit="zeros")
+      "between 0 and 1, each with a standard deviation over the images. "
+      "How many zeros stand behind the point of the largest of these, as "
+      "one does in 0.05?", unit="zeros")
 
 # %% trap="12.2" role="look"
 variance = values.var(unbiased=False).item()
@@ -514,7 +514,8 @@ claim("share of pictures with the same shift", same, expected=1)
 # and each start seeds them alike. Each epoch replays the first: the random shifts have
 # become eight fixed ones.
 #
-# What the function was to cure does not exist. Torch draws a seed for each epoch from its
+# What the function was to cure does not exist any more (older releases did not seed numpy).
+# Torch draws a seed for each epoch from its
 # own generator and, where numpy is installed, seeds torch, `random` and numpy in each
 # worker with it.
 
@@ -830,7 +831,7 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.4" role="hint"
-# 1. A `where` behind the formula chooses between two results: one for a deviation above 0, one for 0.
+# 1. A `where` behind the formula chooses between two results: one for a deviation above 0, one for 0. (No gradient runs through it here; trap 12.5 shows what that would do.)
 # 2. The probability of a loss below best is `erfc(-z / sqrt(2)) / 2`, also where it is tiny; so is `torch.special.log_ndtr(z).exp()`.
 # 3. Without deviation the improvement is the gain, or 0 where there is none.
 
@@ -902,7 +903,7 @@ whole = sum(share == 0 for share in spoilt.values())
 measured("12.5", 100 * spoilt["where"], right=(30, 90))
 
 # %% [markdown] trap="12.5" role="look"
-# Four guards of six let one pair spoil about half of the numbers. The others belong to
+# With four of six guards, one pair spoils many of the numbers. The others belong to
 # units that are off for it. "The clipping protects those," one hears. Clip the gradients
 # of `where`, take a step of SGD, and count:
 
@@ -996,9 +997,10 @@ claim("share of gradients that are NaN before the clipping", before,
 claim("norm of all gradients", norm, above=0)
 
 # %% [markdown] trap="12.5" role="folklore"
-# **Told:** a NaN is hardly ever a fault of the model's code. **Measured:** this family is,
-# and it shows in no loss. Each of the five lines below has a finite value. Some functions of
-# torch are mended from within, such as `norm` at zero; look before you trust.
+# **Told:** a NaN comes from the data or the rate. **Measured:** this family comes from
+# the model's code, and shows in no loss. Each of the five lines below has a finite value.
+# Some functions of torch are mended from within, such as `norm` at zero; look before you
+# trust.
 
 # %% trap="12.5" role="folklore"
 def slope(f, *x):
@@ -1155,7 +1157,8 @@ claim("weights alive, in readers", alive / one, expected=5)
 # `backward()` frees what a graph has saved as it goes, whoever holds the loss. The nodes
 # of the graph stay as long as the loss does. The nodes at its ends hold the weights, since
 # gradients go there, and each weight holds its gradient. That the name `net` is gone does
-# not matter. The arrows below follow the forward pass; each box holds those before it.
+# not matter. The arrows below follow the forward pass. What keeps memory alive runs against
+# them: each box holds those that lead to it.
 
 # %% trap="12.6" role="why" tags=["plumbing"]
 def behind(loss):
@@ -1217,8 +1220,9 @@ claim("the same with detached tensors", left["loss.detach()"], expected=0)
 # **Told:** `total_loss += loss` behind the step fills the memory; such a loop is the first
 # example of PyTorch's own FAQ. **Measured:** it keeps no activation, neither of this reader
 # under SGD, nor of a convolution with BatchNorm under Adam, nor of LayerNorm with dropout
-# under AdamW. Only nodes are added. Activations stay in other cases. Two of them: `backward()`
-# was told to retain the graph, or a second loss, for the log alone, never gets a `backward()`.
+# under AdamW. Only nodes are added. Activations do stay after
+# `backward(retain_graph=True)`, and where a second loss, for the log alone, never gets a
+# `backward()`.
 
 # %% trap="12.6" role="folklore"
 conv = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3),
@@ -1492,9 +1496,8 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # the middle.
 #
 # You try it 20 times: a good `last.pt` stands there, a child process saves over it, and
-# the kernel kills the child after a random number of bytes. Then you load `last.pt`. "The
-# file system keeps a journal," says a colleague. "It takes back a write that was cut off, so
-# the old state loads each time."
+# the kernel kills the child after a random number of bytes. Then you load `last.pt`, which
+# lies on a file system with a journal.
 
 # %% trap="12.8" role="break" tags=["plumbing"]
 import resource
@@ -1544,7 +1547,7 @@ def loads(save, kills=20):
 # %% trap="12.8" role="break"
 over = loads(lambda new: torch.save(new, path))
 
-# %% trap="12.8" role="guess" quoted="wrong"
+# %% trap="12.8" role="guess"
 guess("12.8", "After how many of the 20 kills does last.pt load?",
       unit="files")
 
@@ -1568,7 +1571,7 @@ claim("files that load afterwards", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="repair"
 # `os.fsync` waits until the bytes are on the disk: a kill does not need it, a power cut
-# does.
+# does. (For the new name to outlast that, too, the folder has to be synced.)
 
 # %% trap="12.8" role="repair"
 def save_beside(new):
@@ -1598,7 +1601,7 @@ draw_lanes({"last.pt, saved over": [(0, kb, "broken"),
                "is the old state until then, and last.pt.part is broken.")
 
 # %% [markdown] trap="12.8" role="repair"
-# A whole file may still not load, or go on otherwise than the run would have. Store plain
+# A file that is whole may still refuse to load, or resume differently. Store plain
 # numbers, the optimizer's state and the generator's; *More* shows what happens without.
 
 # %% [markdown] trap="12.8" role="more" topics="a number from numpy does not load · a resumed run goes another way"
@@ -2200,7 +2203,7 @@ def rows_to_log(events: list) -> tuple:
 # 3. `{axis: step, **values}` is a new dict; `row.update(values)` on the event's own dict would change the event.
 
 # %% [markdown] trap="12.10" role="keep"
-# **Keep:** a log has one counter, and it goes up only. A second curve brings its axis as a
+# **Keep:** a W&B run has one counter, and it goes up only. A second curve brings its axis as a
 # value. **In your own code:** after the first epoch read one validation value back, from the
 # file or the page. **Source:** W&B documentation,
 # [Customize log axes](https://docs.wandb.ai/models/track/log/customize-logging-axes).
@@ -3119,5 +3122,5 @@ answers_here
 # - A stored loss holds the weights that were trained. Store numbers.
 # - The hash seed is read before the first line. Sort, and store the list of classes.
 # - Write beside, sync, rename. Save the generator's state, too.
-# - A log has one counter that goes up. A second curve brings its own axis.
+# - A W&B run has one counter that goes up. A second curve brings its own axis.
 # - Smoothing asks each class for its logarithm: spread it over the allowed ones.

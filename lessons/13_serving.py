@@ -327,7 +327,7 @@ claim("with readers counted: blocks that Ann and Cem both hold",
 # What the model makes of it: all of the system prompt that Ann reads is Cem's, and the next
 # letter of her answer has another distribution. Half the sum of the differences is the
 # *total variation*: the least share of draws that you must change to turn one distribution
-# into the other.
+# into the other, from 0 for equal ones to 1.
 
 # %% trap="13.1" role="more"
 def next_letter(pool, table, ids):
@@ -630,13 +630,13 @@ claim("chained keys: letters found for the same prompt again", again,
       expected=24)
 
 # %% [markdown] trap="13.2" role="more"
-# The second claim is the same fault once more: the letters agree, and other weights computed
-# their keys and values. An *adapter* (LoRA) is a small change of the weights that a request
-# may ask for. Whatever changes the numbers belongs in the key: the adapter, an image in the
-# prompt, the version of the weights. It is enough in the first block, since the chain
-# carries it on. Two more: in this design, as in vLLM's, only *full* blocks have a key, and a
-# prompt that is found whole leaves no letter to compute, hence no logits. Python's `hash` is
-# no key either:
+# The second claim is the same fault once more: the letters agree, and other weights
+# computed their keys and values. An *adapter* (LoRA) is a small change of the weights
+# that a request may ask for. Whatever changes the numbers belongs in the key: the
+# adapter, an image in the prompt, the version of the weights. The key of the first block
+# is enough for it, since the chain carries it on. Two more: in this design, as in vLLM's,
+# only *full* blocks have a key, and a prompt that is found whole leaves no letter to
+# compute, hence no logits. Python's `hash` is no key either:
 # `hash((-1,)) == hash((-2,))`.
 
 # %% trap="13.2" role="exercise" points=3 difficulty=2 minutes=12
@@ -1239,8 +1239,9 @@ claim("FLOPs of the prefill over those of a letter", of_prompt / of_letter,
 # and throw somebody out when all have grown; the one thrown out reads everything again
 # later. Or it can reserve room for the longest answer.
 #
-# Which is faster? A simulation: 200 requests, 6,000 places, answers of 200 letters on
-# average and 800 at most.
+# Which of the two writes more letters a time, and how many times as many? Decide before you
+# look. A simulation: 200 requests, 6,000 places, answers of 200 letters on average and 800
+# at most.
 
 # %% role="concept" tags=["plumbing"]
 def queue(requests, seed):
@@ -1298,10 +1299,11 @@ plot_columns({name: run[2] for name, run in runs.items()}, form=".1f",
                  "other; reserving for the longest is half as high.")
 
 # %% [markdown] role="concept"
-# **Told:** let nobody in whom you may have to throw out. **Measured:** never to evict costs
-# half of the throughput, since most answers are short. Letting in whoever fits now brings a
-# storm of evictions: for each letter that is written, about one is read again. A small
-# reserve ends the storm, and is the fastest of all:
+# **Told:** let nobody in whom you may have to throw out. **Measured:** to reserve room
+# for the longest answer costs about half of the throughput here, where most answers are
+# short. Letting in whoever fits now brings a storm of evictions: for each letter that is
+# written, about one is read again. A small reserve ends the storm, and is the fastest of
+# all:
 
 # %% role="concept"
 storm, _, fits = runs["fits now"]
@@ -1465,11 +1467,14 @@ from dlsys_helpers.explorers.speculation import speculation
 speculation
 
 # %% [markdown] trap="13.5" role="more" topics="keep if p >= q · a draft that takes its likeliest letter · another temperature"
-# Three relatives of this fault, each seen in code. The test `p >= q` keeps some letters out
-# for ever. A greedy draft scored with its soft `q`, or a draft at another temperature than
-# the one in the ratio, compares with a distribution that nobody drew from. (And the right
-# rule can be slow: in a full batch a call is limited by its products, and each refused draft
-# costs some.)
+# Three relatives of this fault, each seen in code:
+#
+# - the test `p >= q` keeps some letters out for ever;
+# - a draft that takes its likeliest letter, and is scored with the `q` of a draw;
+# - a draft at another temperature than the one in the ratio.
+#
+# The last two compare with a distribution that nobody drew from. (And the right rule can be
+# slow: in a full batch a call is limited by its products, and each refused draft costs some.)
 
 # %% trap="13.5" role="more" tags=["plumbing"]
 hot = F.one_hot(q.argmax(-1), V).double()
@@ -1553,7 +1558,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
 # 2023](https://arxiv.org/abs/2302.01318). **Seen in the wild:** [huggingface/transformers
 # 47932](https://github.com/huggingface/transformers/issues/47932): a `q` that was not drawn
-# from; the acceptance rises, and in the median 0.05 of the letters are off.
+# from; the acceptance rises, and the median total variation is 0.05.
 
 # %% [markdown] trap="13.6" role="situation" fault="refused draft tokens stay in the KV cache" symptom="speculative decoding repeats or skips words, though each check is right"
 # ## Four letters in one call
@@ -1943,7 +1948,8 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 #
 # The server draws at temperature 0.8 from the likeliest letters whose sum passes 0.9 (top-p).
 # With each letter it reports its log-probability in the distribution that it drew from. (vLLM
-# does so if you ask for `processed_logprobs`. Unasked, it leaves temperature and top-p out.)
+# does so if you ask for `processed_logprobs`. By default it reports them without temperature
+# and top-p.)
 # The trainer computes its own log-probabilities, at the same temperature.
 
 # %% trap="13.8" role="break"
@@ -2164,9 +2170,10 @@ claim("p99 from arrival over p99 from dispatch", true / reported, above=20)
 
 # %% [markdown] trap="13.9" role="why"
 # The wait is between the arrival and the place in the semaphore, and the clock starts behind
-# it. The busier the server, the more of the wait lies in front of the clock. Worst is the
-# *closed loop*: eight clients that send the next request when they have their answer. As they
-# are no more than the server's slots, they never queue, and they report the highest throughput.
+# it. The busier the server, the more of the wait lies in front of the clock. Eight
+# clients that send their next request when they have their answer are a *closed loop*, the
+# worst of all: they are no more than the server's slots, never queue, and report the highest
+# throughput.
 
 # %% trap="13.9" role="why"
 busiest = max(range(16000), key=lambda i: waits[i])
@@ -2572,7 +2579,7 @@ claim("likeliest letters alone and among sixteen: share that agree",
 # %% [markdown] role="quiz"
 # **7. Keys with a few large channels, 4 bits. The best axis for a common scale is**
 #
-# - [x] a channel over tokens :: Sizes are alike there, so no entry takes the levels of the others.
+# - [x] a channel over tokens :: Sizes are mostly alike there, so few entries take the levels of the others.
 # - [ ] a token over channels :: Each token has the same few large channels, and they set every scale.
 # - [ ] one scale for everything, with more clipping :: Clipped channels lose what is large, and the small ones gain little.
 
@@ -2729,15 +2736,16 @@ answers_here
 # Those caches of 16 users take 351 µs in a layer, twice what its weights take for one row:
 # there a batch shares nothing.
 #
-# **Keep:** no step of decode takes less time than reading the weights (of a dense model, on one
-# GPU; speculation writes more than one token a step). More users are nearly free while their
-# caches are small beside the weights; where both weigh the same, a step takes twice as long.
-# gpt-fast reports 104.9 tokens a second for Llama-2-7B in 16 bits on an A100 (power limited to
-# 330 W), which is 1,397 GB/s out of the datasheet's 2,039; in 8 bits 155.58 and in 4 bits
-# (groups of 32) 196.80. Its bandwidths over its tokens are 13.3, 6.9 and 4.4 GB a token: bytes
-# alone would make it 1.9 and 3.0 times as fast, not two and four times, since scales are part
-# of the size. **Source:**
-# [pytorch-labs/gpt-fast, README](https://github.com/pytorch-labs/gpt-fast/blob/0f925b5d4ce457b89a7ca6c9ce50f42bf2576945/README.md),
+# **Keep:** no step of decode takes less time than reading the weights (of a dense model,
+# on one GPU; speculation writes more than one token a step). More users are nearly free
+# while their caches are small beside the weights; where both weigh the same, a step takes
+# twice as long. gpt-fast reports 104.9 tokens a second for Llama-2-7B in 16 bits on an
+# A100 (power limited to 330 W), which is 1,397 GB/s out of the datasheet's 2,039; in 8
+# bits 155.58 and in 4 bits (groups of 32) 196.80. Bandwidth over tokens a second is what
+# a token reads: 13.3, 6.9 and 4.4 GB. So bytes alone would make it 1.9 and 3.0 times as
+# fast, not two and four times, since scales are part of the size. **Source:**
+# [pytorch-labs/gpt-fast,
+# README](https://github.com/pytorch-labs/gpt-fast/blob/0f925b5d4ce457b89a7ca6c9ce50f42bf2576945/README.md),
 # "Benchmarks".
 
 # %% [markdown] role="summary"

@@ -125,23 +125,6 @@ claim("KL of the best policy to the start, beta 0.2 over beta 1",
        / kl(best, start)).item(), above=2)
 
 # %% [markdown] role="concept"
-# And if the judge errs? Below, one of twelve answers is a trick that the start hardly knows:
-# bad in truth, and the judge may love it. Guess first: how far can you lower the price before
-# the *true* reward falls?
-
-# %% role="explore" explorer="kl_price"
-from dlsys_helpers.explorers.kl_price import kl_price
-
-kl_price
-
-# %% [markdown] role="explore"
-# With a judge who is right, a cheaper nat earns more. With one who errs, the judge's reward
-# rises all the way. The true one is 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at
-# 0.3: by then the trick's reward pays for the nats that it takes. The KL is what stands between
-# a policy and the errors of its judge, and a plot of the judge's reward does not show when it
-# gives way.
-
-# %% [markdown] role="concept"
 # ## Training a table
 #
 # Below, `learn` trains such a table on a loss, from the start on or from `logits` that it is
@@ -400,6 +383,25 @@ def dpo_loss(policy: nn.Module, beta: float):
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11): the reference is
 # the policy and is updated with it. TRL refuses one object for both, since [huggingface/trl
 # 5534](https://github.com/huggingface/trl/pull/5534) in KTO, too.
+
+# %% [markdown] role="concept"
+# ## A judge who errs
+#
+# Until now the judge was right. Below, one of twelve answers is a trick that the start
+# hardly knows: bad in truth, and the judge may love it. Guess first: how far can you lower
+# the price $\beta$ of a nat before the *true* reward falls?
+
+# %% role="explore" explorer="kl_price"
+from dlsys_helpers.explorers.kl_price import kl_price
+
+kl_price
+
+# %% [markdown] role="explore"
+# With a judge who is right, a cheaper nat earns more. With one who errs, the judge's reward
+# rises all the way. The true one is 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at
+# 0.3: by then the trick's reward pays for the nats that it takes. The KL is what stands between
+# a policy and the errors of its judge, and a plot of the judge's reward does not show when it
+# gives way.
 
 # %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
 # ## Eight answers to each prompt

@@ -202,7 +202,7 @@ def with_ways(source: Source, cells: list[NotebookNode]) -> list[NotebookNode]:
     core = [trap for trap in source.traps if source.is_core(trap)]
     for trap, following in pairwise(core):
         last = max(n for n, c in enumerate(cells) if c.metadata["dlsys"].get("trap") == trap)
-        text = f"Next on the core path: {to_trap(source, following)}."
+        text = f"Next on the core path: {to_trap(source, following)}"
         cells.insert(last + 1, made("markdown", f"{trap.replace('.', '-')}-next-1", text,
                                     role="next", trap=trap))
     return cells
