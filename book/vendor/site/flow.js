@@ -85,6 +85,11 @@
     ends.replaceChildren(...[before && link(before, `\u2190 ${before.name}`, "flow-back"),
       after && link(after, `${after.name} \u2192`, "button flow-on")].filter(Boolean));
     ends.hidden = !oneByOne();
+    // The next trap of the core path is named once: not where the button leads there.
+    lesson.querySelectorAll(".step-next").forEach((way) => {
+      way.hidden = oneByOne() && after !== null
+        && way.querySelector("a")?.hash === `#${after.id}`;
+    });
     nav.querySelector("[data-parts]").textContent =
       oneByOne() ? "The whole lesson on one page" : "One part at a time";
     const choice = nav.querySelector("[data-core]");
