@@ -87,6 +87,15 @@ def test_spellings_are_no_words_of_two_groups():
     assert len(words) == len(set(words))
 
 
+def test_a_group_of_close_words_has_its_own_name_and_words_that_are_read():
+    groups = [group.split() for group in book_finder.rules()["like"]]
+    names = [group[0] for group in groups]
+    assert len(names) == len(set(names))
+    assert all(len(group) == len(set(group)) >= 2 for group in groups)
+    read = {token for group in groups for token in group}
+    assert [token for token in read if token in book_finder.rules()["idle"]] == []
+
+
 def test_levels_are_the_loss_of_a_guess_and_the_floor_of_a_second_softmax():
     levels = book_finder.rules()["levels"]
     assert ["guessing", 2.3026] in levels

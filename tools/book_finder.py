@@ -192,8 +192,10 @@ def rules() -> dict:
     stem = functools.partial(find.stem, endings=told["endings"])
     same = {" ".join(map(stem, find.WORD.findall(one))): group[0]
             for group in told["same"] for one in group}
-    levels = told["levels"]
+    levels, like = told["levels"], [[*map(stem, group.split())] for group in told["like"]]
     return {"endings": told["endings"], "weights": told["weights"], "near": levels["near"],
+            "like": [" ".join(dict.fromkeys(same.get(word, word) for word in group))
+                     for group in like],
             "idle": sorted({stem(word) for word in told["idle"].split()}), "same": same,
             "longest": max(len(words.split()) for words in same),
             "levels": [["guessing", round(math.log(n), 4)] for n in levels["guessing"]] + [
@@ -262,6 +264,7 @@ def built() -> book_pages.Lessons:
 
 
 def update() -> None:
+    find.stored()["rules"] = rules()  # by which the phrases are read
     find.STORED.write_text(rows_file(built()), "utf-8")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -22,7 +23,9 @@ from tools import fingerprints
 SAID = ROOT / "book" / "finder_said.yml"
 STRENGTH = 5  # C of the regression
 GATHERED = 3  # how much a phrase of a public thread counts, beside one that was made up
-LEAST = 5  # the smallest weight that is kept, in tenths
+GROUP = 0.8  # how much a group of words counts, beside a word as rare
+LEAST = 9  # the smallest weight that is kept, in tenths
+STEPS = 40  # of the training; more of them fit these phrases better and others worse
 
 
 def phrases(rows: list[dict]) -> Iterator[tuple[str, str, float]]:
@@ -44,8 +47,8 @@ def phrases(rows: list[dict]) -> Iterator[tuple[str, str, float]]:
 
 
 def read(rows: list[dict]) -> list[tuple[list[str], str, float]]:
-    """The phrases as the finder reads them: each token once, the cause, how much it counts."""
-    found = ((list(dict.fromkeys(find.plain(said))), cause, much)
+    """The phrases as the finder reads them: tokens and groups, the cause, how much it counts."""
+    found = ((find.widened(find.plain(said)), cause, much)
              for said, cause, much in phrases(rows))
     return [one for one in found if one[0]]
 
@@ -53,31 +56,37 @@ def read(rows: list[dict]) -> list[tuple[list[str], str, float]]:
 def weights(rows: list[dict], stored: dict) -> dict:
     """What words say of causes; the stored weights where phrases and rules are those of then."""
     said = read(rows)
-    of = fingerprints.fingerprint(json.dumps([said, STRENGTH, LEAST]))
+    of = fingerprints.fingerprint(json.dumps([said, STRENGTH, GROUP, LEAST, STEPS]))
     return stored if stored.get("of") == of else {"of": of, **trained(said)}
 
 
 def trained(said: list[tuple[list[str], str, float]]) -> dict:
     """Weights of a softmax over the causes (multinomial logistic regression), for find.likely.
 
-    A phrase is a vector of unit length over its tokens, each by its inverse document frequency,
-    as scikit-learn smooths it. `rarity`: that frequency of a token, in hundredths. `words`: for
-    each token pairs of a cause's place and a weight; these and `bias` are in tenths, and weights
-    below LEAST are left out.
+    A phrase is a vector of unit length over its tokens and their groups, each by its inverse
+    document frequency, as scikit-learn smooths it, a group's times GROUP. `rarity`: that frequency
+    of a token, in hundredths. `words`: for each token pairs of a cause's place and a weight; these
+    and `bias` are in tenths, and weights below LEAST are left out.
     """
     from scipy.sparse import csr_matrix  # seldom: who builds or tests the rest waits for neither
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import normalize
     share = Counter(token for tokens, _, _ in said for token in tokens)
     places = {token: place for place, token in enumerate(sorted(share))}
-    rarity = {token: round(100 * (1 + math.log((1 + len(said)) / (1 + share[token]))))
+    rarity = {token: round(100 * (GROUP if token[0] == "~" else 1)
+                           * (1 + math.log((1 + len(said)) / (1 + share[token]))))
               for token in places}
     cells = [(row, places[token], rarity[token]) for row, (tokens, _, _) in enumerate(said)
              for token in tokens]
     rows, columns, values = zip(*cells, strict=True)
-    vectors = normalize(csr_matrix((values, (rows, columns)), (len(said), len(places)), float))
-    model = LogisticRegression(C=STRENGTH, max_iter=200)
-    model.fit(vectors, [cause for _, cause, _ in said], sample_weight=[much for *_, much in said])
+    shape = len(said), len(places)
+    vectors = normalize(csr_matrix((values, (rows, columns)), shape, "float32"))
+    model = LogisticRegression(C=STRENGTH, max_iter=STEPS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # it stops early by intent
+        model.fit(vectors, [cause for _, cause, _ in said],
+                  sample_weight=[much for *_, much in said])
     return {"causes": list(model.classes_), "bias": tenths(model.intercept_),
             "rarity": rarity,
             "words": {token: [number for place, weight in enumerate(tenths(model.coef_[:, column]))

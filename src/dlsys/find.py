@@ -110,6 +110,21 @@ def plain(text: str) -> list[str]:
     return [token for token, _ in tokens(text)]
 
 
+@functools.cache
+def kin() -> dict[str, list[str]]:
+    """The groups of words that are close to each other in this field, by each of their tokens."""
+    groups: dict[str, list[str]] = {}
+    for group in rules()["like"]:
+        for token in group.split():
+            groups.setdefault(token, []).append(f"~{group.partition(' ')[0]}")
+    return groups
+
+
+def widened(said: list[str]) -> list[str]:
+    """Each token once, then their groups: "dies" speaks for a cause as "killed" and "abort" do."""
+    return [*dict.fromkeys([*said, *(group for token in said for group in kin().get(token, ()))])]
+
+
 def alike(asked: str, word: str) -> float:
     """How much of an asked token another one is: all of it, or one begins with the other."""
     if asked == word:
@@ -192,12 +207,12 @@ def quoted(said: list[str], row: Read) -> bool:
 def likely(said: list[str]) -> dict[str, float]:
     """How likely each cause is to be meant by these tokens, and NONE by which nothing fits.
 
-    A softmax of weighted words, see tools/finder_words.py; the tokens form a vector of unit
-    length, so that a long question is no surer than a short one. Empty where no word is known.
+    A softmax of weighted words, see tools/finder_words.py; the tokens and their groups form a
+    vector of unit length, so that a long question is no surer than a short one. Empty where no
+    word is known.
     """
     told = stored()["said"]
-    rarity = {token: told["rarity"][token] for token in dict.fromkeys(said)
-              if token in told["rarity"]}
+    rarity = {token: told["rarity"][token] for token in widened(said) if token in told["rarity"]}
     if not rarity:
         return {}
     length = math.hypot(*rarity.values())

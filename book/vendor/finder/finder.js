@@ -13,6 +13,7 @@
   const IDLE = new Set(rules.idle);
   const SAME = new Map(Object.entries(rules.same));
   const RARITY = new Map(Object.entries(told.rarity)), WORDS = new Map(Object.entries(told.words));
+  const KIN = kin();
   const WORD = /[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*/g;
   const sum = (list) => list.reduce((a, b) => a + b, 0);
 
@@ -48,6 +49,17 @@
   }
 
   const plain = (text) => tokens(text).map(([token]) => token);
+
+  // The groups of words that are close to each other in this field, by each of their tokens.
+  function kin() {
+    const groups = new Map();
+    rules.like.map((group) => group.split(" ")).forEach((group) => group.forEach((token) =>
+      groups.set(token, [...(groups.get(token) || []), `~${group[0]}`])));
+    return groups;
+  }
+
+  // Each token once, then their groups: "dies" speaks for a cause as "killed" and "abort" do.
+  const widened = (said) => [...new Set([...said, ...said.flatMap((token) => KIN.get(token) || [])])];
 
   // How much of an asked token another one is: all of it, or one begins with the other.
   function alike(asked, word) {
@@ -107,9 +119,9 @@
     ` ${phrase.join(" ")} `.includes(` ${said.slice(i, i + 4).join(" ")} `)));
 
   // How likely each cause is to be meant by these tokens, and that nothing fits: a softmax of
-  // weighted words, whose tokens form a vector of unit length.
+  // weighted words; the tokens and their groups form a vector of unit length.
   function likely(said) {
-    const rare = new Map([...new Set(said)].filter((token) => RARITY.has(token)).map(
+    const rare = new Map(widened(said).filter((token) => RARITY.has(token)).map(
       (token) => [token, RARITY.get(token)]));
     if (!rare.size) return told.bias.map(() => 0);
     const length = Math.hypot(...rare.values()), logits = told.bias.map((bias) => bias / TENTHS);
