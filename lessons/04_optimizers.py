@@ -3,7 +3,7 @@
 #
 # An optimizer is ten lines of arithmetic that run a million times, and a schedule
 # is a curve that moves when you call it. You hand them rates, names and step
-# counts. Some values are defaults that you never chose. Nothing checks any of them.
+# counts. Some values are defaults that you never chose. Hardly one is checked beyond its sign.
 #
 # Eleven times below the lines look right and raise nothing. This stage has you guess
 # what they do, write them yourself and compare with torch, number by number.
@@ -1681,9 +1681,8 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 # ## One matrix on four ranks
 #
 # A hidden layer of 256 by 256 no longer fits on one GPU. So its rows lie on four, the
-# *ranks* (no rank of a matrix): 64 rows on
-# each, with their gradient and momentum. Each rank steps its own rows. With AdamW that is
-# how sharding works. Now Muon takes over the layer: its step is a matrix whose singular
+# *ranks* (no rank of a matrix): 64 rows on each, with their gradient and momentum. Each rank
+# steps its own rows. With AdamW that is how sharding works. Now Muon takes over the layer: its step is a matrix whose singular
 # values are near one. "Each rank still brings the singular values of its rows to one. So
 # the step is as long as if one rank held them all," says a colleague.
 #

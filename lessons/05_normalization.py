@@ -1492,7 +1492,7 @@ claim("the same with tanh", curved, below=0.6)
 # **6. A deep encoder with post-norm stays at the loss of guessing from the first step. The cheapest thing to try is**
 #
 # - [ ] clipping its gradients :: Adam divides by the gradient's own size (stage 4), so that a clipped gradient gives nearly the same step.
-# - [x] a warm-up, or a smaller rate :: In trap 05.2 a tenth of the rate was enough, and a warm-up for one net of three. Pre-norm is the other way, and changes the model.
+# - [x] a warm-up, or a smaller rate :: In trap 05.2 a tenth of the rate was enough, and a warm-up for at least one net of three. Pre-norm is the other way, and changes the model.
 # - [ ] a larger first layer, because its gradient vanishes :: In a fresh encoder the first gradient was as large as the last.
 
 # %% [markdown] role="quiz"

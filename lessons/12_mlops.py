@@ -301,7 +301,7 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # size. "Untrained layers still tell images apart," says a colleague, "so the last one learns
 # from what they give."
 #
-# Then you take Adam. Now each of the nine layers moves by a third of its own size or more.
+# Then you take Adam. Now the first layer moves, too, by a third of its own size or more.
 
 # %% trap="12.2" role="break"
 values = y_train.float()[:, None]                # (1300, 1)
@@ -514,10 +514,9 @@ claim("share of pictures with the same shift", same, expected=1)
 # and each start seeds them alike. Each epoch replays the first: the random shifts have
 # become eight fixed ones.
 #
-# What the function was to cure does not exist any more (older releases did not seed numpy).
-# Torch draws a seed for each epoch from its
-# own generator and, where numpy is installed, seeds torch, `random` and numpy in each
-# worker with it.
+# What the function was to cure is gone: torch seeds numpy, too, by now. It draws a seed
+# for each epoch from its own generator and, where numpy is installed, seeds torch, `random`
+# and numpy in each worker with it.
 
 # %% trap="12.3" role="repair"
 first, second = epochs(2)                        # no worker_init_fn
@@ -997,10 +996,9 @@ claim("share of gradients that are NaN before the clipping", before,
 claim("norm of all gradients", norm, above=0)
 
 # %% [markdown] trap="12.5" role="folklore"
-# **Told:** a NaN comes from the data or the rate. **Measured:** this family comes from
-# the model's code, and shows in no loss. Each of the five lines below has a finite value.
-# Some functions of torch are mended from within, such as `norm` at zero; look before you
-# trust.
+# **Told:** a NaN is hardly ever a fault of the model's code. **Measured:** this family is,
+# and it shows in no loss. Each of the five lines below has a finite value. Some functions of
+# torch are mended from within, such as `norm` at zero; look before you trust.
 
 # %% trap="12.5" role="folklore"
 def slope(f, *x):
@@ -1496,8 +1494,7 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # the middle.
 #
 # You try it 20 times: a good `last.pt` stands there, a child process saves over it, and
-# the kernel kills the child after a random number of bytes. Then you load `last.pt`, which
-# lies on a file system with a journal.
+# the kernel kills the child after a random number of bytes. Then you load `last.pt`.
 
 # %% trap="12.8" role="break" tags=["plumbing"]
 import resource
