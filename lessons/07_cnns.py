@@ -1494,8 +1494,8 @@ measured("07.9", 100 * consistent, right=(30, 90))
 claim("reshape in training and serving: share read", consistent, above=0.2)
 
 # %% [markdown] trap="07.9" role="look"
-# It learns on scrambled pictures and reads them far better than a guesser, though fewer than
-# the first net.
+# It learns on scrambled pictures and reads them far better than a guesser, though here fewer
+# than the first net.
 # Nothing in its loss tells you.
 # Only when a picture reaches the first net by the other way does the fault show:
 
@@ -1545,21 +1545,22 @@ claim("the second number of channel 0 by permute, of pixel 1",
 # Served by `permute`, the coloured digits are read as in training:
 
 # %% trap="07.9" role="repair"
-claim("share read when served as trained", share["permute"], above=0.75)
+claim("share read when served as trained", share["permute"], above=0.6)
 
 # %% [markdown] trap="07.9" role="more" topics="what the scrambling cost · the other number"
-# What the second net lost against the first:
+# What the second net lost against the first. A first net that was trained badly may be no
+# better than the second: over fifty seeds this happened once, by half a percent.
 
 # %% trap="07.9" role="more"
 claim("what the scrambling cost, as a share",
-      share["permute"] - consistent, above=0.02)
+      share["permute"] - consistent, above=-0.05)
 claim("the same by reshape, still of pixel 0",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="folklore"
 # **Told:** a wrong order of axes makes a net guess. **Measured:** it does when training
-# and serving differ. When both make the mistake, this net on moving digits loses a
-# part, how large a one depends on the seed, and is far from guessing.
+# and serving differ. When both make the mistake, this net on moving digits mostly loses
+# a part, how large a one depends on the seed, and is far from guessing.
 
 # %% trap="07.9" role="exercise" points=2 difficulty=1 minutes=5
 def to_nchw(a: torch.Tensor) -> torch.Tensor:
