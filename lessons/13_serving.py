@@ -317,6 +317,7 @@ bob = admit(pool, bob_ids, shared=ann[:4])
 pool.readers.update(bob)
 pool.leave(bob)
 cem = admit(pool, cem_ids)
+pool.readers.update(cem)
 print("Ann reads ", repr(reads(pool, ann)))
 
 # %% trap="13.1" role="repair"
