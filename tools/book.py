@@ -11,6 +11,7 @@ stay plain, and they are what a reader downloads.
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import importlib
 import re
@@ -19,6 +20,7 @@ import subprocess
 import sys
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -93,7 +95,7 @@ def read(path: Path) -> NotebookNode:
 def dress(notebook: NotebookNode) -> NotebookNode:
     """The notebook as the page shows it; its dlsys metadata say lesson or exercise."""
     kind = "exercise" if notebook.metadata.dlsys.view == "exercise" else "trap"
-    labelled: set[str] = set()
+    labelled: dict[str, None] = {}  # in the order of the page
     for cell in notebook.cells:
         facts = cell.metadata.get("dlsys", {})
         if cell.cell_type == "code":
@@ -102,14 +104,24 @@ def dress(notebook: NotebookNode) -> NotebookNode:
         trap = facts.get("trap")
         cell.source = dress_text(cell, facts.get("role", ""), trap, kind)
         if trap and trap not in labelled:
-            labelled.add(trap)
+            labelled[trap] = None
             cell.source = f"({book_pages.label(kind, trap)})=\n{numbered(cell.source, trap)}"
+    if said := told_in_order([*labelled]):
+        notebook.cells[0].source += f"\n\n{said}"
     if any("guess" in cell.metadata.get("tags", []) for cell in notebook.cells):
         heading, text = split_heading(notebook.cells[0].source)
         notebook.cells[0].source = f"{heading}{GUESS_FIRST}\n{text}"
     if kind == "exercise":
         notebook.cells[0].source += DOWNLOAD.format(stem=stage(notebook.metadata.dlsys.stage).stem)
     return notebook
+
+
+def told_in_order(traps: list[str]) -> str:
+    """A sentence where the traps do not stand in the order of their numbers; else ""."""
+    later = next(((a, b) for a, b in pairwise(traps)
+                  if int(b.partition(".")[2]) < int(a.partition(".")[2])), None)
+    return ("The traps stand in the order in which they are read. A number never changes, so "
+            f"{later[1]} follows {later[0]}.") if later else ""
 
 
 def with_gallery(notebook: NotebookNode) -> NotebookNode:
@@ -189,12 +201,29 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
         cell.metadata.setdefault("tags", []).append("figure")
         cell.metadata.mystnb["image"] = {"alt": " ".join(alts)}
     if facts.get("role") == "setup":
-        fold(cell, "Settings" if "parameters" in cell.metadata.get("tags", []) else "Setup")
+        fold(cell, set_up(cell))
     # The form says all that the code says, and so does what comes back to it.
     elif {"guess", "measured"} & {*cell.metadata.get("tags", [])}:
         cell.metadata.tags.append("remove-input")
-    elif cell.metadata.get("jupyter", {}).get("source_hidden"):
-        fold(cell, "How it is drawn" if alts else "How this was measured")
+    elif book_pages.folded(cell):
+        fold(cell, "How it is drawn" if alts else told_by(cell.source))
+
+
+def set_up(cell: NotebookNode) -> str:
+    """The name of a folded cell at the top: what it sets alone it says."""
+    if "parameters" in cell.metadata.get("tags", []):
+        return "Settings"
+    lines = ast.parse(cell.source).body
+    if lines and all(isinstance(line, ast.Assign) for line in lines):
+        return f"Settings: {', '.join(ast.unparse(t) for line in lines for t in line.targets)}"
+    return "Setup"
+
+
+def told_by(code: str) -> str:
+    """The name of folded code: that of what it measures, or of the helpers it defines, which the
+    code in sight uses as if it had been seen."""
+    names = [] if "claim(" in code else book_pages.defined(code)
+    return f"Helpers: {book_pages.listed(names)}" if names else "How this was measured"
 
 
 def mount_explorer(cell: NotebookNode, name: str) -> None:

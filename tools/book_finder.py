@@ -65,17 +65,18 @@ class Row(NamedTuple):
 
 
 def page(lessons: book_pages.Lessons) -> str:
-    parts = ["# Symptom finder",
-             "Start from what you see in your own code. A line has the test that tells its causes "
+    parts = ["# Symptom finder", "Start from what you see in your own code.",
+             book_pages.raw(BOX),
+             "A line has the test that tells its causes "
              "apart, the fix, and the pages that show it on a small example, the most frequent "
              "cause first. Lines of a guide leave the test to it, and a cause that no trap shows "
              "says so. Where [`dlsys watch`](watch.md) sees the fault in a run, its rule stands "
-             "beside the page. In a terminal, `dlsys find` asks the same rows.",
-             measured(), book_pages.raw(BOX)]
+             "beside the page. In a terminal, `dlsys find` asks the same rows."]
     for group, rows in groups(lessons).items():
         table = book_pages.table(("What you see", "The test", "The fix", "Where"),
                                  [cells(row) for row in rows])
         parts += [f"## {group}", f":::{{div}} symptoms rows\n{table}\n:::"]
+    parts += ["## How often it is right", measured()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -83,7 +84,7 @@ def measured() -> str:
     """What the finder does on phrases of people who asked, see tests/test_find.py."""
     got = json.loads(RECORD.read_text("utf-8"))
     seen, fresh = got["seen"], got["fresh"]
-    return (f"How often it is right: of {fresh['with'] + fresh['without']} phrases that people "
+    return (f"Of {fresh['with'] + fresh['without']} phrases that people "
             "wrote in public threads and that no line was written to fit, the right cause is "
             f"among the three shown for {fresh['shown']} of {fresh['with']}; over "
             f"{fresh['shown'] - fresh['found']} of these stands that nothing fits well. Of "

@@ -212,9 +212,25 @@ def raw(text: str) -> str:
     return f"`````{{raw}} html\n{text}\n`````"
 
 
+def folded(cell: NotebookNode) -> bool:
+    return bool(cell.metadata.get("jupyter", {}).get("source_hidden"))
+
+
+def defined(code: str) -> list[str]:
+    """The functions and classes that code defines."""
+    return [node.name for node in ast.parse(code).body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them: a, b and c."""
+    *first, last = names or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def shown(cells: list[NotebookNode]) -> list[NotebookNode]:
     """The cells whose code is not folded."""
-    return [c for c in cells if not c.metadata.get("jupyter", {}).get("source_hidden")]
+    return [c for c in cells if not folded(c)]
 
 
 def fenced(cell: NotebookNode) -> str:

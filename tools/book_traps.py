@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import functools
 import hashlib
@@ -54,6 +55,7 @@ def page(trap: Trap, lesson: NotebookNode) -> str:
     parts = [f"# {trap.id} {book_pages.plain(trap.name)}",
              f"**You see:** {book_pages.plain(trap.symptom)}.",
              "## The code that does it", *map(book_pages.fenced, book_pages.shown(shown)),
+             *helpers(lesson, trap.id, shown),
              "## What was measured", *filter(None, map(readings, asked)),
              "## Why", *cause(lesson, trap.id),
              "## The repair", *map(book_pages.fenced, repaired(lesson, trap.id)),
@@ -66,6 +68,18 @@ def page(trap: Trap, lesson: NotebookNode) -> str:
     return "\n\n".join([*parts, "## Go on", ways(trap)]) + "\n"
 
 
+def helpers(lesson: NotebookNode, trap: str, shown: list[NotebookNode]) -> list[str]:
+    """A sentence on the names in the code that folded cells of the lesson define; [] without."""
+    defined = {name for c in lesson.cells if c.cell_type == "code" and book_pages.folded(c)
+               for name in book_pages.defined(c.source)}
+    used = dict.fromkeys(node.id for c in book_pages.shown(shown)
+                         for node in ast.walk(ast.parse(book_pages.essence(c.source)))
+                         if isinstance(node, ast.Name) and node.id in defined)
+    names = book_pages.listed([f"`{name}`" for name in used])
+    place = book_pages.link("trap", trap, "the lesson")
+    return [f"{names}: defined in {place}, in folded code."] if used else []
+
+
 def repaired(lesson: NotebookNode, trap: str) -> list[NotebookNode]:
     """The code of the repair, behind the functions it uses that the lesson defines in its why."""
     mended = cells(lesson, trap, "repair")
@@ -76,10 +90,12 @@ def repaired(lesson: NotebookNode, trap: str) -> list[NotebookNode]:
 
 
 def cause(lesson: NotebookNode, trap: str) -> list[str]:
-    """What the lesson says of the cause, with its first picture."""
+    """What the lesson says of the cause, with its picture: that which marks the fault, if one does,
+    or else the first."""
     told = cells(lesson, trap, "why", "markdown")
-    drawn = [o for c in cells(lesson, trap, "why") for o in c.outputs if is_figure(o)]
-    return [*(c.source for c in told), *map(picture, drawn[:1])]
+    drawn = [(c, o) for c in cells(lesson, trap, "why") for o in c.outputs if is_figure(o)]
+    drawn.sort(key=lambda pair: "marks=" not in pair[0].source)
+    return [*(c.source for c in told), *(picture(o) for _, o in drawn[:1])]
 
 
 def is_figure(output: NotebookNode) -> bool:
@@ -91,8 +107,10 @@ def picture(output: NotebookNode) -> str:
     alt = html.escape(output.metadata.get("image/png", {}).get("alt", ""))
     with Image.open(io.BytesIO(png(output))) as drawn:
         width, height = drawn.size
-    return book_pages.raw(f'<img class="figure" alt="{alt}" loading="lazy" width="{width}" '
-                          f'height="{height}" src="../figures/{file_name(output)}">')
+    file = f"../figures/{file_name(output)}"
+    return book_pages.raw(f'<a class="image-reference" href="{file}"><img class="figure" '
+                          f'alt="{alt}" loading="lazy" width="{width}" height="{height}" '
+                          f'src="{file}"></a>')
 
 
 def png(output: NotebookNode) -> bytes:

@@ -27,6 +27,15 @@
   }));
   wide.forEach((box) => watch.observe(box));
 
+  // On a phone a tap on a figure shows it larger, and a second one whole again.
+  const phone = matchMedia("(max-width: 34rem)");
+  document.addEventListener("click", (event) => {
+    const figure = event.target.closest?.("article .image-reference");
+    if (!figure || !phone.matches || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    figure.classList.toggle("wide");
+  });
+
   // The theme blurs the buttons of the bar, and a copy button loses the focus to what it copies from:
   // by keyboard one would begin again at the top of the page.
   addEventListener("DOMContentLoaded", () => document.querySelectorAll(".theme-switch-button, "

@@ -65,9 +65,12 @@ const plain = (number) =>
 function verdict(guess, unit, { right, value }) {
   if (typeof right === "string") return guess === right ? ": right" : "";
   const [low, high] = right;
+  const hit = low <= guess && guess <= high;
+  const way = guess < low ? "too low" : "too high";
+  // Where one number alone is right, it is what was measured.
+  if (low === high) return hit ? ": right" : `: ${missed(guess, value, way)}`;
   const band = `${plain(low)} to ${plain(high)}\u00a0${unit}`.trim();
-  if (low <= guess && guess <= high) return `: right, as is ${band}`;
-  return `, right from ${band}: ${missed(guess, value, guess < low ? "too low" : "too high")}`;
+  return hit ? `: right, as is ${band}` : `, right from ${band}: ${missed(guess, value, way)}`;
 }
 
 function missed(guess, value, way) {
