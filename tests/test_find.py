@@ -1,5 +1,6 @@
 """`dlsys find`: the finder's rows in the terminal, ranked as on the page."""
 
+import itertools
 import json
 import math
 
@@ -76,17 +77,18 @@ SAID = [(["loss", "stuck"], "04.5", 1), (["loss", "stuck", "low"], "04.5", 1),
 def test_a_word_speaks_for_the_cause_whose_phrases_have_it():
     told = finder_words.trained(SAID)
     # As scikit-learn smooths it: 1 + log((1 + phrases) / (1 + phrases with the word)).
-    assert told["rarity"] == {"driver": 192, "loss": 151, "low": 151, "stuck": 100}
+    assert {word: rare for word, (rare, *_) in told["words"].items()} == {
+        "driver": 192, "loss": 151, "low": 151, "stuck": 100}
     assert told["causes"] == [find.NONE, "04.5", "09.3"]
     for word, place in (("loss", 1), ("driver", 0)):
-        pairs = told["words"][word]
-        weights = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        _, *pairs = told["words"][word]
+        weights = dict(zip(itertools.accumulate(pairs[::2]), pairs[1::2], strict=True))
         assert max(weights, key=weights.get) == place
 
 
 def test_a_cause_is_as_likely_as_the_softmax_of_its_words(monkeypatch):
-    said = {"causes": [find.NONE, "04.5"], "bias": [5, -5], "rarity": {"loss": 300, "nan": 400},
-            "words": {"loss": [1, 20], "nan": [0, -10, 1, 10]}}
+    said = {"causes": [find.NONE, "04.5"], "bias": [5, -5],
+            "words": {"loss": [300, 1, 20], "nan": [400, 0, -10, 1, 10]}}
     monkeypatch.setattr(find, "kin", dict)
     monkeypatch.setattr(find, "stored", lambda: {"said": said})
     # A vector (0.6, 0.8): 0.5 - 0.8 * 1 beside -0.5 + 0.6 * 2 + 0.8 * 1.
@@ -106,8 +108,8 @@ def test_a_word_speaks_for_the_groups_it_is_in():
 def test_a_group_counts_less_than_a_word_as_rare():
     said = [(["loss", "~high"], "04.5", 1), (["stuck"], find.NONE, 1)]
     told = finder_words.trained(said)
-    less = finder_words.GROUP * told["rarity"]["loss"]
-    assert told["rarity"]["~high"] == pytest.approx(less, abs=1)  # both are rounded
+    less = finder_words.GROUP * told["words"]["loss"][0]
+    assert told["words"]["~high"][0] == pytest.approx(less, abs=1)  # both are rounded
 
 
 def test_phrases_that_stand_are_not_learnt_again(monkeypatch):

@@ -64,9 +64,9 @@ def trained(said: list[tuple[list[str], str, float]]) -> dict:
     """Weights of a softmax over the causes (multinomial logistic regression), for find.likely.
 
     A phrase is a vector of unit length over its tokens and their groups, each by its inverse
-    document frequency, as scikit-learn smooths it, a group's times GROUP. `rarity`: that frequency
-    of a token, in hundredths. `words`: for each token pairs of a cause's place and a weight; these
-    and `bias` are in tenths, and weights below LEAST are left out.
+    document frequency, as scikit-learn smooths it, a group's times GROUP. `words`: for each token
+    that frequency in hundredths, then pairs: how many causes after the last one, and a weight.
+    These and `bias` are in tenths, and weights below LEAST are left out.
     """
     from scipy.sparse import csr_matrix  # seldom: who builds or tests the rest waits for neither
     from sklearn.exceptions import ConvergenceWarning
@@ -88,11 +88,18 @@ def trained(said: list[tuple[list[str], str, float]]) -> dict:
         model.fit(vectors, [cause for _, cause, _ in said],
                   sample_weight=[much for *_, much in said])
     return {"causes": list(model.classes_), "bias": tenths(model.intercept_),
-            "rarity": rarity,
-            "words": {token: [number for place, weight in enumerate(tenths(model.coef_[:, column]))
-                              if abs(weight) >= LEAST for number in (place, weight)]
+            "words": {token: [rarity[token], *apart(tenths(model.coef_[:, column]))]
                       for token, column in places.items()}}
 
 
 def tenths(numbers: Iterable[float]) -> list[int]:
     return [round(10 * number) for number in numbers]
+
+
+def apart(weights: list[int]) -> Iterator[int]:
+    """The weights that are kept, each after its distance from the one before: short numbers."""
+    last = 0
+    for place, weight in enumerate(weights):
+        if abs(weight) >= LEAST:
+            yield from (place - last, weight)
+            last = place

@@ -212,14 +212,14 @@ def likely(said: list[str]) -> dict[str, float]:
     word is known.
     """
     told = stored()["said"]
-    rarity = {token: told["rarity"][token] for token in widened(said) if token in told["rarity"]}
-    if not rarity:
+    words = [told["words"][token] for token in widened(said) if token in told["words"]]
+    if not words:
         return {}
-    length = math.hypot(*rarity.values())
+    length = math.hypot(*(rare for rare, *_ in words))
     logits = [bias / TENTHS for bias in told["bias"]]
-    for token, rare in rarity.items():
-        pairs = told["words"][token]
-        for place, weight in zip(pairs[::2], pairs[1::2], strict=True):
+    for rare, *pairs in words:
+        places = itertools.accumulate(pairs[::2])
+        for place, weight in zip(places, pairs[1::2], strict=True):
             logits[place] += weight / TENTHS * rare / length
     most = max(logits)
     shares = [math.exp(logit - most) for logit in logits]

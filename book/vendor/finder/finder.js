@@ -12,7 +12,7 @@
   const TENTHS = 10; // the weights of words are whole tenths
   const IDLE = new Set(rules.idle);
   const SAME = new Map(Object.entries(rules.same));
-  const RARITY = new Map(Object.entries(told.rarity)), WORDS = new Map(Object.entries(told.words));
+  const WORDS = new Map(Object.entries(told.words));
   const KIN = kin();
   const WORD = /[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*/g;
   const sum = (list) => list.reduce((a, b) => a + b, 0);
@@ -121,13 +121,15 @@
   // How likely each cause is to be meant by these tokens, and that nothing fits: a softmax of
   // weighted words; the tokens and their groups form a vector of unit length.
   function likely(said) {
-    const rare = new Map(widened(said).filter((token) => RARITY.has(token)).map(
-      (token) => [token, RARITY.get(token)]));
-    if (!rare.size) return told.bias.map(() => 0);
-    const length = Math.hypot(...rare.values()), logits = told.bias.map((bias) => bias / TENTHS);
-    rare.forEach((much, token) => {
-      const list = WORDS.get(token);
-      for (let i = 0; i < list.length; i += 2) logits[list[i]] += list[i + 1] / TENTHS * much / length;
+    const words = widened(said).filter((token) => WORDS.has(token)).map((token) => WORDS.get(token));
+    if (!words.length) return told.bias.map(() => 0);
+    const length = Math.hypot(...words.map(([rare]) => rare));
+    const logits = told.bias.map((bias) => bias / TENTHS);
+    words.forEach(([rare, ...pairs]) => {
+      for (let i = 0, place = 0; i < pairs.length; i += 2) {
+        place += pairs[i];
+        logits[place] += pairs[i + 1] / TENTHS * rare / length;
+      }
     });
     const most = Math.max(...logits), shares = logits.map((one) => Math.exp(one - most));
     const all = sum(shares);
