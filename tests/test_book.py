@@ -126,6 +126,24 @@ def test_the_two_cells_of_the_set_up_have_different_names():
         "Settings", "Setup"]
 
 
+def test_a_cell_that_only_sets_a_name_says_which():
+    steps, imports = cell("code", "STEPS = 40", "setup"), cell("code", "import torch", "setup")
+    book.dress(lesson(steps, imports))
+    assert [c.metadata.mystnb["code_prompt_show"] for c in (steps, imports)] == [
+        "Settings: STEPS", "Setup"]
+
+
+def test_folded_helpers_are_named_and_a_claim_says_how_it_was_measured():
+    assert book.told_by("import copy\n\ndef a(): ...\n\nclass B: ...") == "Helpers: a and B"
+    assert book.told_by("def a(): ...\nclaim('it holds', a(), above=1)") == "How this was measured"
+    assert book.told_by("x = 1") == "How this was measured"
+
+
+def test_an_order_that_is_not_that_of_the_numbers_is_explained():
+    assert book.told_in_order(["09.1", "09.2", "09.3"]) == ""
+    assert book.told_in_order(["09.1", "09.8", "09.2"]).endswith("so 09.8 follows 09.1.")
+
+
 def step(text, name):
     made = cell("markdown", f"### {text}", "step", trap="01.2")
     made["id"] = f"01-2-{name}-step"

@@ -48,6 +48,22 @@ def test_the_figures_of_a_page_lie_where_it_looks_for_them(tmp_path):
     assert [file.name for file in (tmp_path / "figures").iterdir()] == [shown]
 
 
+def test_of_two_figures_of_the_cause_the_page_shows_that_which_marks_the_fault():
+    lesson = trap_lesson(KEEP, cell("code", "draw(marks=[1])", "why", [figure(alt="The fault.")],
+                                    trap="01.1"))
+    text = book_traps.page(catalog.trap("01.1"), lesson)
+    assert 'alt="The fault."' in text
+    assert "modes" not in text
+
+
+def test_a_name_in_the_code_that_folded_code_defines_is_said_to_be_the_lessons():
+    lesson = trap_lesson()
+    lesson.cells[1].source = "first = Counter(reader(x))\nprint(first)"
+    text = book_traps.page(catalog.trap("01.1"), lesson)
+    assert "`Counter`: defined in {ref}`the lesson <trap-01-1>`, in folded code." in text
+    assert "class Counter" not in text
+
+
 def test_cells_of_another_trap_stay_out():
     other = cell("code", "other = 1", "break", trap="01.2")
     assert "other = 1" not in book_traps.page(catalog.trap("01.1"), trap_lesson(KEEP, other))

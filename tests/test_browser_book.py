@@ -14,7 +14,7 @@ import yaml
 from browser import offline_page, violations
 from bs4 import BeautifulSoup
 
-from dlsys_helpers import catalog, checking, plots
+from dlsys_helpers import canvas, catalog, checking, plots
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS
 from dlsys_helpers.stages import stage
 from tools import book, frames
@@ -776,9 +776,20 @@ def test_no_rule_of_ours_asks_what_an_element_holds():
     assert ":has(" not in (book.BOOK / "_static/course.css").read_text("utf-8")
 
 
-def luminance(colour: str, brightness: float) -> float:
-    """Relative luminance of a colour #rrggbb after a filter of this brightness. WCAG 2.2."""
-    parts = [min(1, int(colour[i:i + 2], 16) / 255 * brightness) for i in (1, 3, 5)]
+# The filter hue-rotate(180deg), by the matrix of the standard "Filter Effects".
+HALF_TURN = ((-0.574, 1.43, 0.144), (0.426, 0.43, 0.144), (0.426, 1.43, -0.856))
+
+
+def luminance(colour: str, brightness: float, inverted: bool = False) -> float:
+    """Relative luminance of a colour #rrggbb after a filter of this brightness. WCAG 2.2.
+
+    inverted: after invert(1) and hue-rotate(180deg), too.
+    """
+    parts = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+    if inverted:
+        parts = [min(1, max(0, sum(k * (1 - c) for k, c in zip(row, parts, strict=True))))
+                 for row in HALF_TURN]
+    parts = [min(1, part * brightness) for part in parts]
     return sum(weight * (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4)
                for weight, c in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
 
@@ -791,12 +802,46 @@ def test_ink_and_labels_of_figures_can_be_read(opened, theme, ground):
     filters = set(page.evaluate("""[...document.querySelectorAll('.cell_output img')].map(
         e => getComputedStyle(e)).map(s => s.backgroundColor + ' ' + s.filter)"""))
     page.emulate_media(color_scheme="light")
-    [found] = filters
-    assert found.startswith("rgba(0, 0, 0, 0) brightness(")
-    brightness = float(found.rpartition("(")[2].rstrip(")"))
-    for colour in (plots.INK, *plots.COLOURS):
-        dark, light = sorted((luminance(colour, brightness), luminance(ground, 1)))
-        assert (light + 0.05) / (dark + 0.05) >= 4.5, colour
+    turned = "invert(1) hue-rotate(180deg) "  # drawings on a dark page, whose boxes are pale
+    assert len(filters) == (2 if theme == "dark" else 1)
+    for found in filters:
+        assert re.fullmatch(r"rgba\(0, 0, 0, 0\) brightness\([\d.]+\)", found.replace(turned, ""))
+        brightness = float(found.rpartition("(")[2].rstrip(")"))
+        for colour in (plots.INK, *plots.COLOURS):
+            dark, light = sorted((luminance(colour, brightness, turned in found),
+                                  luminance(ground, 1)))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (colour, found)
+
+
+FIGURE = "article .image-reference >> visible=true"
+
+
+@pytest.mark.parametrize("width", [390, 320])
+def test_a_phone_shows_a_figure_whole_and_a_tap_or_a_key_enlarges_it(opened, width):
+    page = opened(LESSON)
+    page.set_viewport_size({"width": width, "height": 900})
+    figure = page.locator(FIGURE).first
+    seen = [figure.locator("img").bounding_box()["width"]]
+    for act in (figure.click, lambda: figure.press("Enter"), figure.click):
+        act()
+        seen.append(figure.locator("img").bounding_box()["width"])
+    here, over = page.url, page.evaluate(WIDE)
+    page.locator(FIGURE).first.click()
+    page.set_viewport_size(DESK)
+    at_desk = figure.locator("img").bounding_box()["width"]
+    assert seen[::2] == [seen[0]] * 2
+    assert width - 32 < seen[0] <= width
+    assert min(seen[1::2]) > 500
+    assert (here, over) == (page.url, 0)
+    assert at_desk > 500
+    page.reload()
+
+
+def test_drawings_are_told_from_plots_by_their_width():
+    """course.css turns the colours of drawings on a dark page, and of no other figure."""
+    drawn, plotted = round(canvas.WIDTH * 2 * 110), round(6.6 * 2 * 110)
+    assert drawn != plotted
+    assert f'[width="{drawn}"]' in (book.BOOK / "_static/course.css").read_text("utf-8")
 
 
 @pytest.mark.parametrize("width", [1280, 800, 390])

@@ -129,6 +129,21 @@ def test_a_guess_is_remembered_and_may_be_made_again(page):
     expect(said).to_contain_text("11 times too high.")
 
 
+def test_one_right_number_is_no_band(page):
+    page.evaluate("""() => document.querySelectorAll('[data-measured]').forEach((node) => {
+      const facts = JSON.parse(node.dataset.measured);
+      if (facts.id === '01.2') node.dataset.measured = JSON.stringify(
+        {...facts, shown: '4\u00a0%', right: [4, 4], value: 4});
+    })""")
+    said = page.locator("#deep-01-2 ~ p")
+    guess_number(page, "4")
+    expect(said).to_have_text("You said 4\N{NO-BREAK SPACE}% and were not sure; "
+                              "measured 4\N{NO-BREAK SPACE}%: right.")
+    trap(page, NUMBER).get_by_role("button", name="Guess again").click()
+    guess_number(page, "8")
+    expect(said).to_contain_text("measured 4\N{NO-BREAK SPACE}%: 2 times too high.")
+
+
 def test_the_answer_comes_into_sight_below_the_guess(page):
     page.set_viewport_size({"width": 390, "height": 480})
     look = trap(page, NUMBER).get_by_role("heading", name="Look")

@@ -118,10 +118,10 @@ def dress(notebook: NotebookNode) -> NotebookNode:
 
 def told_in_order(traps: list[str]) -> str:
     """A sentence where the traps do not stand in the order of their numbers; else ""."""
-    later = next(((a, b) for a, b in pairwise(traps)
-                  if int(b.partition(".")[2]) < int(a.partition(".")[2])), None)
+    apart = next(((a, b) for a, b in pairwise(traps)
+                  if int(b.partition(".")[2]) != int(a.partition(".")[2]) + 1), None)
     return ("The traps stand in the order in which they are read. A number never changes, so "
-            f"{later[1]} follows {later[0]}.") if later else ""
+            f"{apart[1]} follows {apart[0]}.") if apart else ""
 
 
 def with_gallery(notebook: NotebookNode) -> NotebookNode:
