@@ -164,6 +164,13 @@ def test_everything_that_folds_has_a_name(html):
     assert labels == {None}
 
 
+def test_no_heading_of_a_table_is_empty(html):
+    """The corner above names of rows is a cell as any other."""
+    empty = [f"{name}: {head.parent}" for name, page in pages(html).items()
+             for head in page.select("article th") if not head.get_text(strip=True)]
+    assert empty == []
+
+
 def test_no_key_alone_is_a_shortcut(html):
     """WCAG 2.1.4. The theme has two kinds, of which one is on unless it is switched off."""
     options = (html / "_static" / "documentation_options.js").read_text("utf-8")

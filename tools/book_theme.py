@@ -118,8 +118,14 @@ def close_fold(self, _node: nodes.Element) -> None:
 
 
 def open_cell(self, node: nodes.entry) -> None:
-    """A cell of a table; on a phone it says its column, where `label_cells` has told it."""
+    """A cell of a table; on a phone it says its column, where `label_cells` has told it.
+
+    A corner without a word heads nothing: a screen reader would read out an empty heading.
+    """
     type(self).visit_entry(self, node)
+    if isinstance(node.parent.parent, nodes.thead) and not node.astext():
+        self.body[-1] = self.body[-1].replace("<th", "<td", 1)
+        self.context[-1] = self.context[-1].replace("th", "td")
     if "label" in node:
         self.body[-1] = self.body[-1].replace("<td", f"<td data-label={quoteattr(node['label'])}")
 
