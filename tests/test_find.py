@@ -18,10 +18,10 @@ ROWS = find.rows()
 KNOWN = find.index(ROWS)
 PHRASES = [phrase["said"] for name in finder_record.PHRASES
            for phrase in finder_record.phrases(name)][::3]  # a third shows whether two counts agree
-# Of 126 and 60 phrases with a trap, and of 43 and 24 without; they may rise only.
-SHOWN = {"seen": 120, "fresh": 45}
-FOUND = {"seen": 114, "fresh": 40}
-HONEST = {"seen": 35, "fresh": 22}
+# Of 126 and 90 phrases with a trap, and of 43 and 48 without; they may rise only.
+SHOWN = {"seen": 120, "fresh": 72}
+FOUND = {"seen": 114, "fresh": 64}
+HONEST = {"seen": 35, "fresh": 43}
 
 
 def test_the_rows_are_those_of_the_page():
