@@ -60,10 +60,11 @@ hub: setup-lab
 # Some eighty kernels are started, each of which would import torch for three seconds: they are
 # forked, but for those of JupyterLab, which start as they do under make lab.
 # Three workers for two cores: a worker waits a fifth of its time for a browser or a sandbox.
+# Compiled modules are kept, whatever the environment says of it: hundreds of processes start.
 WARM = $(if $(filter Linux,$(shell uname)),JUPYTER_DEFAULT_PROVISIONER_NAME=dlsys-warm DLSYS_WARM_IDLE=60)
 test: setup
 	@progress=$$(mktemp -d) && trap 'rm -rf "$$progress"' EXIT && \
-	DLSYS_PROGRESS="$$progress" OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 \
+	DLSYS_PROGRESS="$$progress" PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 \
 	MPLBACKEND=Agg $(WARM) \
 	$(RUN) -m pytest -p tools.suite -n $(WORKERS) --dist loadscope -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
 
