@@ -66,6 +66,13 @@ def test_a_near_miss_and_a_small_one_say_how_far(capsys):
         "right from 0.0000101 to 0.00002 %: too low.")
 
 
+@pytest.mark.parametrize(("answer", "says"), [(4, ": right"), (8, ": 2 times too high")])
+def test_one_right_number_is_no_band(capsys, answer, says):
+    asked(unit="bytes")
+    assert answers(capsys, answer, True, 4, right=(4, 4)) == (
+        f"You said {answer} bytes and were sure; measured 4 bytes{says}.")
+
+
 @pytest.mark.parametrize(("answer", "says"), [("red", "“red” and were sure; measured “green”."),
                                               ("green", "“green” and were sure; measured “green”"
                                                         ": right.")])

@@ -155,11 +155,13 @@ def sentence(asked: Question, result: Measurement, said: dict) -> str:
 
 
 def _verdict(asked: Question, result: Measurement, answer: str | float) -> str:
-    """What ends the sentence: of a number with the band that counts, and how far it missed."""
+    """What ends the sentence: of a number the band that counts, if one is, and how far it missed."""
     hit = result.agrees(answer)
     if isinstance(result.right, str):
         return ": right" if hit else ""
     low, high = map(_plain_number, result.right)
+    if low == high:
+        return ": right" if hit else f": {_missed(answer, result)}"
     band = f"{low} to {high}\N{NO-BREAK SPACE}{asked.unit}".strip()
     if hit:
         return f": right, as is {band}"
