@@ -59,7 +59,7 @@ def plot_lines(x: Sequence[float], series: Mapping[str, Sequence[float]], *, tit
 
 def label_ends(ax: Axes) -> None:
     """Write each line's name at its last point, moved apart where names would overlap."""
-    ax.figure.canvas.draw()
+    ax.figure.draw_without_rendering()
     ends = sorted(((ax.transData.transform((line.get_xdata()[-1], line.get_ydata()[-1]))[1], line)
                    for line in ax.lines), key=lambda pair: pair[0])
     last = -1e9
@@ -102,7 +102,9 @@ def picture(figure: Figure) -> bytes:
     from PIL import Image
     full, small = io.BytesIO(), io.BytesIO()
     # Twice the pixels it is shown at: sharp on a screen that has two for one, and on paper.
-    figure.savefig(full, format="png", dpi=2 * figure.dpi, metadata={"Software": None})
+    # Not packed yet: that is done once, when the colours are few.
+    figure.savefig(full, format="png", dpi=2 * figure.dpi, metadata={"Software": None},
+                   pil_kwargs={"compress_level": 0})
     Image.open(full).quantize(64, method=Image.Quantize.FASTOCTREE).save(small, "png",
                                                                          optimize=True)
     return small.getvalue()
