@@ -155,7 +155,7 @@ def sentence(asked: Question, result: Measurement, said: dict) -> str:
 
 
 def _verdict(asked: Question, result: Measurement, answer: str | float) -> str:
-    """What ends the sentence: of a number the band that counts, if one is, and how far it missed."""
+    """What ends the sentence: of a number the band that counts, if any, and how far it missed."""
     hit = result.agrees(answer)
     if isinstance(result.right, str):
         return ": right" if hit else ""
