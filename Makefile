@@ -64,8 +64,8 @@ hub: setup-lab
 WARM = $(if $(filter Linux,$(shell uname)),JUPYTER_DEFAULT_PROVISIONER_NAME=dlsys-warm DLSYS_WARM_IDLE=60)
 test: setup
 	@progress=$$(mktemp -d) && trap 'rm -rf "$$progress"' EXIT && \
-	DLSYS_PROGRESS="$$progress" PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 \
-	MPLBACKEND=Agg $(WARM) \
+	DLSYS_PROGRESS="$$progress" PYTHONDONTWRITEBYTECODE= \
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 MPLBACKEND=Agg $(WARM) \
 	$(RUN) -m pytest -p tools.suite -n $(WORKERS) --dist loadscope -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
 
 build: setup
