@@ -28,7 +28,7 @@ from dlsys_helpers.explorers.plan_a_run import (
     weights,
 )
 
-ZERO_1, STAGES = "2 copies, ZeRO-1", "6 stages over all"
+ZERO_1, STAGES = "2: copies, ZeRO-1", "6: stages over all"
 
 
 # ---- bytes --------------------------------------------------------------------------------------
@@ -119,13 +119,13 @@ def test_the_fastest_that_fits_is_told():
 
 @pytest.mark.parametrize(("setting", "says"), [
     ({"gpus": 0}, "0 GPUs hold nothing, and the state alone is 108 GB: 2 GPUs"),
-    ({"gpus": 64, "split": "5 tensor over all"}, "more than a box of 8: take 8 or fewer"),
+    ({"gpus": 64, "split": "5: tensor over all"}, "more than a box of 8: take 8 or fewer"),
     ({"gpus": 64, "split": STAGES}, "64 stages do not divide 32 layers: 1, 2"),
-    ({"gpus": 1, "split": "4 tensor by two, copies, ZeRO-1"}, "take an even number of GPUs"),
+    ({"gpus": 1, "split": "4: tensor by two, copies, ZeRO-1"}, "take an even number of GPUs"),
     ({"model": "65B", "gpus": 1, "card": 24}, "none here does, up to 64 GPUs"),
     ({"model": "65B", "gpus": 1}, "64 GPUs, split 3 with checkpoints, would at"),
     ({"split": ZERO_1}, "split 2 (copies, ZeRO-1): 58.5 GB fit into 80 less a tenth"),
-    ({"split": "1 copies", "card": 24}, "129 GB do not fit into 24"),
+    ({"split": "1: copies", "card": 24}, "129 GB do not fit into 24"),
 ])
 def test_a_bad_combination_gets_one_sentence_and_an_empty_column(setting, says):
     arrays, sentence = plan_a_run(**setting)

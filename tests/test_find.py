@@ -18,9 +18,9 @@ ROWS = find.rows()
 KNOWN = find.index(ROWS)
 PHRASES = [phrase["said"] for name in finder_record.PHRASES
            for phrase in finder_record.phrases(name)][::3]  # a third shows whether two counts agree
-# Of 126 and 89 phrases with a trap, and of 43 and 48 without; they may rise only.
-SHOWN = {"seen": 120, "fresh": 71}
-FOUND = {"seen": 114, "fresh": 63}
+# Of 126 and 119 phrases with a trap, and of 43 and 48 without; they may rise only.
+SHOWN = {"seen": 120, "fresh": 96}
+FOUND = {"seen": 114, "fresh": 85}
 HONEST = {"seen": 35, "fresh": 43}
 
 

@@ -66,6 +66,24 @@ def test_two_workers_keep_files_whole_start_with_the_longest_and_add_up_the_cost
     assert parts["hot"]["cpu"] >= 0.5  # its child's, which it has waited for
 
 
+HANGS = """
+import time
+def test_before(): pass
+def test_hangs(): time.sleep(300)
+def test_behind(): pass
+"""
+
+
+def test_a_test_that_hangs_ends_once_and_costs_no_other(pytester, record):
+    pytester.makepyfile(test_a=HANGS, test_b=FOUR)
+    done = pytester.runpytest_subprocess(
+        "-p", "own_record", "-p", "tools.suite", "-n", "2", "--dist", "loadscope",
+        "-o", "faulthandler_timeout=2", "-o", "faulthandler_exit_on_timeout=true")
+    done.assert_outcomes(passed=6, failed=1)
+    done.stdout.fnmatch_lines(["FAILED test_a.py::test_hangs*crashed while running*"])
+    assert "in test_hangs" in done.stderr.str()  # where it hung
+
+
 def test_the_table_ends_with_the_others_and_the_sum():
     parts = {f"part{k:02}": {"worker": float(k), "cpu": 1.0, "tests": 2} for k in range(17)}
     head, *rows = suite.lines(parts)

@@ -20,6 +20,7 @@ from pathlib import PurePosixPath
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from dlsys_helpers.paths import ROOT
 
@@ -78,6 +79,18 @@ class ByGroup(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """The test that ended a worker, None without one. No other worker gets it, as xdist's own
+        does: a test that hangs would hang thirteen times."""
+        units = self.assigned_work[node].values()
+        ended = next(((unit, nodeid) for unit in units for nodeid, done in unit.items()
+                      if not done), None)
+        if ended:
+            unit, nodeid = ended
+            unit[nodeid] = True
+        super().remove_node(node)
+        return ended and nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log) -> ByGroup:

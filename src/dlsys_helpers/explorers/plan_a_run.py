@@ -34,10 +34,10 @@ class Split(NamedTuple):
 
 MODELS = {"1B": Model(22, 2048, 5632, 32), "7B": Model(32, 4096, 11_008, 32),
           "13B": Model(40, 5120, 13_824, 40), "65B": Model(80, 8192, 22_016, 64)}
-SPLITS = {"1 copies": lambda n: Split(dp=n), "2 copies, ZeRO-1": lambda n: Split(dp=n, zero=1),
-          "3 copies, ZeRO-3": lambda n: Split(dp=n, zero=3),
-          "4 tensor by two, copies, ZeRO-1": lambda n: Split(dp=max(1, n // 2), tp=2, zero=1),
-          "5 tensor over all": lambda n: Split(tp=n), "6 stages over all": lambda n: Split(pp=n)}
+SPLITS = {"1: copies": lambda n: Split(dp=n), "2: copies, ZeRO-1": lambda n: Split(dp=n, zero=1),
+          "3: copies, ZeRO-3": lambda n: Split(dp=n, zero=3),
+          "4: tensor by two, copies, ZeRO-1": lambda n: Split(dp=max(1, n // 2), tp=2, zero=1),
+          "5: tensor over all": lambda n: Split(tp=n), "6: stages over all": lambda n: Split(pp=n)}
 GPUS = (0, 1, 2, 4, 8, 16, 64)
 CARDS = (24, 40, 80, 192)
 
@@ -189,7 +189,7 @@ def verdict(model, gpus, card, split, found, bandwidth):
         Choice("model", "Model", MODELS, "7B"),
         Slider("gpus", "GPUs", GPUS, 8, static=(0, 1, 2, 8, 64)),
         Slider("card", "Memory of a GPU, GB", CARDS, 80, static=(24, 40, 80)),
-        Choice("split", "Split", SPLITS, "1 copies"),
+        Choice("split", "Split", SPLITS, "1: copies"),
         Choice("checkpoint", "Activations", {"kept": False, "checkpoints": True}, "kept"),
         Slider("bandwidth", "GB/s between GPUs", (10, 50, 400), 400, static=(10, 400)),
     ],
@@ -215,7 +215,7 @@ def plan_a_run(model, gpus, card, split, checkpoint, bandwidth):
     times = [sum(found[name][1]) if name in found else 0 for name in SPLITS]
     fit = [name in found and sum(found[name][0]) <= FILLED * card * 1e9
            for name in SPLITS]
-    named = (f"{model}, {gpus} GPU{'s' * (gpus != 1)}, split {split[0]} ({split[2:]})"
+    named = (f"{model}, {gpus} GPU{'s' * (gpus != 1)}, split {split[0]} ({split[3:]})"
              f"{', checkpoints' * again}: ")
     return {"stacks": stacks(found, card), "last": [1],
             "ends": [0.5, 6.5], "height": [FILLED, FILLED], "at": [int(split[0])],
