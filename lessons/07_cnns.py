@@ -1549,11 +1549,11 @@ claim("share read when served as trained", share["permute"], above=0.6)
 
 # %% [markdown] trap="07.9" role="more" topics="what the scrambling cost · the other number"
 # What the second net lost against the first. A first net that was trained badly may be no
-# better than the second: over fifty seeds this happened once, by half a percent.
+# better than the second: over fifty seeds this happened once, by 0.6 images of 100.
 
 # %% trap="07.9" role="more"
 claim("what the scrambling cost, as a share",
-      share["permute"] - consistent, above=-0.05)
+      share["permute"] - consistent, above=-0.02)
 claim("the same by reshape, still of pixel 0",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
