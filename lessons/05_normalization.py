@@ -463,12 +463,12 @@ claim("first gradient norm over the last after 50 steps at 0.007",
       ratio["50 steps"], below=0.05)
 
 # %% [markdown] trap="05.2" role="why"
-# Adam's first steps are of full length. They teach the branches to add large numbers, much
-# the same for *every* image. The norm divides the sum by its size. So what tells images
-# apart shrinks at each of 32 norms, and the head sees one stream for all.
+# Adam's first steps are of full length. After them a branch adds much the same to *every*
+# image, and the norm divides the sum by its size. What tells images apart shrinks from layer
+# to layer, and the head sees one stream for all.
 #
 # *Pre-norm* normalises only what goes into a branch, $x \leftarrow x +
-# f(\mathrm{norm}(x))$. Image and gradient pass along the stream from end to end.
+# f(\mathrm{norm}(x))$. Image and gradient have a way from end to end that no norm crosses.
 
 # %% trap="05.2" role="why"
 draw_blocks(
@@ -493,9 +493,9 @@ by_net["pre-norm, 50 steps"] = differs(pre)
 plot_lines(range(17), by_net, logy=True, xlabel="layer",
            ylabel="share of the stream",
            title="After 50 steps all images look the same to post-norm",
-           alt="On a log axis two lines stay near their start, fresh "
-               "post-norm and pre-norm after 50 steps; post-norm after 50 "
-               "steps falls by many powers of ten.")
+           alt="On a log axis two lines stay high, fresh post-norm and "
+               "pre-norm after 50 steps; post-norm after 50 steps falls by "
+               "many powers of ten.")
 
 # %% trap="05.2" role="repair"
 def three(norm_first, lr, warm=1):
@@ -513,7 +513,7 @@ loss["post-norm, 0.0007"] = train(Encoder(norm_first=False), lr=7e-4)
 
 # %% trap="05.2" role="repair"
 plot_bars({"guessing": math.log(10), **loss},
-          xlabel="loss after 50 steps, nats",
+          xlabel="loss, mean of steps 41 to 50, nats",
           title="Norm inside the branch, or a gentle start",
           alt="Five bars beside that of guessing. Post-norm at full rate "
               "is as high as guessing; pre-norm, pre-norm without the last "
@@ -525,9 +525,9 @@ claim("loss at 0.007: post-norm minus the middle of three with pre-norm",
       loss["post-norm"] - middle, above=0)
 
 # %% [markdown] trap="05.2" role="repair"
-# Post-norm is no mistake: at a tenth of the rate it learns, with a climbing one it can.
-# Pre-norm, `norm_first=True`, forgives the full rate. The norm that closes a
-# pre-norm net is not what makes this one learn: it learns without.
+# Post-norm is no mistake: at a tenth of the rate it learns, and so does the best of three
+# nets whose rate climbs. Pre-norm, `norm_first=True`, mostly forgives the full rate at this
+# width, without a norm at its end, too.
 
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
 # How high a rate pre-norm forgives depends on the width: nets four times as wide mostly
@@ -547,8 +547,8 @@ claim("loss at 0.007 of pre-norm without the last norm",
       loss["pre-norm, no last norm"], below=2.25)
 
 # %% [markdown] trap="05.2" role="more"
-# The stream of pre-norm grows as layers add to it. One more norm at the end hands the
-# head numbers of size one, whatever the depth. That matters where large numbers hurt:
+# The stream of pre-norm grows as layers add to it. One more norm at the end brings it back
+# to size one, whatever the depth. That matters where large numbers hurt:
 # the last link of this trap shows a model in mixed precision that gave NaN without it.
 # In torch, `norm_first=True` does not add it; `nn.TransformerEncoder` takes it as
 # `norm=`.
@@ -581,8 +581,8 @@ claim("post-norm: size after the last layer", sizes["post-norm"][-1],
 # %% [markdown] trap="05.2" role="folklore"
 # **Told:** post-norm shrinks the gradient of the first layers; modern libraries default
 # to pre-norm. **Measured:** in a fresh encoder of 16 layers the first gradient is about
-# as large as the last. It goes in training, at a rate of 0.007 without warm-up, with all
-# that tells the images apart. And `nn.TransformerEncoderLayer` has `norm_first=False`.
+# as large as the last. After 50 steps at 0.007 without warm-up it is gone, and so is what
+# tells the images apart. torch's own layer is post-norm by default.
 
 # %% trap="05.2" role="exercise" points=3 difficulty=2 minutes=10
 def told_apart(layers: list, x: torch.Tensor) -> list[float]:
@@ -614,13 +614,14 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 
 # %% [markdown] trap="05.2" role="keep"
 # **Keep:** start a net with the norm after the sum gently, by a warm-up or a small rate.
-# A norm inside the branch leaves the stream free and forgives a higher one. A norm at the
-# end gives the head an input of size one; measure whether yours learns better with it.
+# A norm inside the branch leaves the stream free and mostly forgives a higher one. A norm
+# at the end brings the stream back to size one; measure whether yours learns better with it.
 # **In your own code:** look for `norm_first`; where the loss stands still, compare the
 # last stream of two rows. **Source:** [Xiong et al. 2020,
 # "On Layer Normalization in the Transformer
 # Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the
-# gradients near the *output* are large, which is why they want a warm-up. **Seen in the
+# gradients near the *output* are large. That is its reason for a warm-up, beside the one
+# measured here. **Seen in the
 # wild:** [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270): deep
 # stacks of torch's post-norm layers are unstable; the reporter, too, blames vanishing
 # gradients. [PaddlePaddle/PaddleNLP

@@ -186,17 +186,17 @@ levels = {f"{bits} bits": symmetric(torch.linspace(-1, 1, 2001)[None],
 # %% trap="11.1" role="why"
 draw_histogram(w, grids=levels, unit="weight / largest",
                title="At 2 bits most weights are nearest to zero",
-               alt="A narrow bell of weights around zero. Below it the "
-                   "levels: three at 2 bits, at the ends and at zero; "
-                   "seven at 3 bits, fifteen at 4, a dense row at 8.")
+               alt="A bell of weights around zero. Below it the levels: "
+                   "three at 2 bits, at the ends and at zero; seven at 3 "
+                   "bits, fifteen at 4, a dense row at 8.")
 
 # %% trap="11.1" role="why"
 claim("least share of zeros in a matrix at 2 bits", min(gone), above=0.7)
 
 # %% [markdown] trap="11.1" role="repair"
-# So the levels are in the wrong place. A grid for each 16 neighbours lets the largest of
-# sixteen decide, not the largest of thousands. And the two layers at the ends may keep 8
-# bits.
+# So the levels are in the wrong place. Those of an affine grid lie about two thirds of the
+# largest weight apart: only weights below a third of it become zero. A grid for each 16
+# neighbours goes by the largest of sixteen. And the ends may keep 8 bits.
 
 # %% trap="11.1" role="repair"
 plans = {"symmetric": [whole(2)],
@@ -210,23 +210,23 @@ two_bits = {plan: mean_read(*rules) for plan, rules in plans.items()}
 
 # %% trap="11.1" role="repair"
 plot_bars(two_bits, xlabel="share of the digits read",
-          title="The same 2 bits, the levels elsewhere",
+          title="At 2 bits closer levels read more, and so do spared ends",
           alt="Five bars of digits read at 2 bits: lowest for the "
-              "symmetric grid, higher for the affine one, highest with a "
-              "grid for each group of 16.")
+              "symmetric grid; higher for the same with its ends in 8 "
+              "bits, for the affine one, and for a grid for each group of "
+              "16; highest for such groups with the ends in 8 bits.")
 
 # %% trap="11.1" role="repair"
 claim("2 bits, whole matrices: affine minus symmetric",
       two_bits["affine"] - two_bits["symmetric"], above=0.2)
 
 # %% [markdown] trap="11.1" role="repair"
-# The fourth code costs next to nothing. Groups help once more, and are not free: each
-# stores its scale and the code of zero.
+# Groups help once more, and are not free: each stores its scale and the code of zero.
 
 # %% [markdown] trap="11.1" role="repair"
 # Below, the first layer of a digit reader. A weight lies between two levels (*rounding*),
-# or beyond the last (*clipping*). The control *outlier* puts one pixel into other units:
-# its brightness is divided, its weights are multiplied. Guess first: is the clip that
+# or beyond the last (*clipping*). *Outlier* divides one pixel's brightness by a number and
+# multiplies its weights by it. Guess first: is the clip that
 # leaves the least error in the *weights* also the one that leaves the least in the layer's
 # *output*?
 
@@ -269,11 +269,10 @@ claim("bits a weight: 2 in groups of 64", bits_each(2, 64, zero=2),
 
 # %% [markdown] trap="11.1" role="folklore"
 # **Told:** 4 bits cost several points, unless the first and the last layer stay at 8.
-# **Measured:** 4 bits everywhere cost next to nothing. At 2 bits the other half of the
-# sentence holds on average: over five readers, with the ends in 8 bits they read far more.
-# A single one may read no more, since which matrix costs most when it is rounded alone
-# hangs on the training run; it may be one in the middle. So round one at a time, and spare
-# those that cost.
+# **Measured:** 4 bits everywhere cost next to nothing. At 2 bits five readers with their ends
+# in 8 bits read far more, on average. A single one may read no more: which matrix costs most
+# when it is rounded alone hangs on the training run. So round one at a time, and spare those
+# that cost.
 
 # %% trap="11.1" role="folklore"
 def only(k, rule):
@@ -566,8 +565,8 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # %% [markdown] trap="11.3" role="situation" core=true fault="distilling at temperature 1: the teacher is too certain" symptom="knowledge distillation gives no gain over plain training: temperature 1, missing T squared"
 # ## Temperatures for a small student
 #
-# A good reader, the *teacher*, teaches a student with 16 hidden units. The student trains on
-# 100 images. In place of the labels it gets the teacher's probabilities. The logits of both are
+# The dense reader from above, the *teacher*, teaches a student with 16 hidden units. The
+# student trains on 100 images. In place of the labels it gets the teacher's probabilities. The logits of both are
 # divided by a *temperature* $T$ before the softmax: $p_T = \mathrm{softmax}(z / T)$. A
 # higher temperature makes the probabilities softer.
 #
@@ -629,8 +628,8 @@ claim("temperature 4 minus temperature 1", reads[4] - reads[1], above=0)
 
 # %% [markdown] trap="11.3" role="why"
 # The teacher is nearly certain: at temperature 1 the nine other digits share a few
-# hundredths. Which digits look alike is what the student could learn from them, and little
-# of it is left beside the first. With the logits divided by 4, the others get a large part:
+# hundredths. From them the student could learn which digits look alike, and at temperature
+# 1 they hardly count. With the logits divided by 4, the others get a large part:
 
 # %% trap="11.3" role="why"
 def others(T):
@@ -653,8 +652,8 @@ claim("given to the other digits at temperature 1", others(1), below=0.12)
 # %% [markdown] trap="11.3" role="repair"
 # At 100 the probabilities are all but equal, yet their *differences* still carry the
 # teacher's logits, and a gradient reads differences. It is only small: both divisions
-# by $T$ shrink it, to the order of $1 / T^2$. So the loss is multiplied by $T^2$. Beside a
-# loss on labels a forgotten square leaves the teacher without a voice:
+# by $T$ shrink it, at high temperatures like $1 / T^2$. So the loss is multiplied by $T^2$.
+# Beside a loss on labels a forgotten square leaves the teacher little voice:
 
 # %% trap="11.3" role="repair"
 beside = {
