@@ -210,7 +210,7 @@ two_bits = {plan: mean_read(*rules) for plan, rules in plans.items()}
 
 # %% trap="11.1" role="repair"
 plot_bars(two_bits, xlabel="share of the digits read",
-          title="At 2 bits closer levels read more, and so do spared ends",
+          title="At 2 bits, closer levels read more",
           alt="Five bars of digits read at 2 bits: lowest for the "
               "symmetric grid; higher for the same with its ends in 8 "
               "bits, for the affine one, and for a grid for each group of "
