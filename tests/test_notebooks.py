@@ -1,11 +1,14 @@
 """The shipped notebooks, run as their users run them: papermill, another seed."""
 
 import ast
+import base64
+import io
 import json
 
 import nbformat
 import papermill
 import pytest
+from matplotlib import pyplot as plt
 
 from dlsys_helpers import catalog
 from dlsys_helpers.paths import NOTEBOOKS, ROOT, SOLUTIONS
@@ -160,3 +163,16 @@ def test_every_figure_has_alt_text(path):
         for out in cell.outputs:
             if "image/png" in out.get("data", {}) and cell.metadata.dlsys.role != "explore":
                 assert out.metadata["image/png"]["alt"].strip(), cell.id
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=NAMES)
+def test_nothing_in_a_figure_is_cut_off(path):
+    """A title or a label that is too long for its place has ink at the edge."""
+    pictures = {cell.id: plt.imread(io.BytesIO(base64.b64decode(out.data["image/png"])))
+                for cell in cells_of(path) for out in cell.outputs
+                if "image/png" in out.get("data", {})}
+    assert pictures
+    for name, pixels in pictures.items():
+        ink = pixels[..., 3].copy()
+        ink[2:-2, 2:-2] = 0
+        assert ink.max() < 0.1, name

@@ -38,10 +38,10 @@ def words_by_bank(word):
         Slider("base", "First number", [0, 1, 4], 0),
     ],
     views=[
-        Heatmap("sector", title="From device memory: the sector of each thread",
+        Heatmap("sector", title="Device memory: sector of each thread",
                 xlabel="thread, 8 a row", ylabel="row of threads", vmin=0, vmax=1,
                 label="from the first sector, 0, to the last, 1"),
-        Heatmap("bank", title="From shared memory: words wanted of each bank",
+        Heatmap("bank", title="Shared memory: words of each bank",
                 xlabel="bank, 8 a row", ylabel="row of banks", vmin=0, vmax=6,
                 label="log2(words) + 1; 0 for none"),
         Bars("counts", ["sectors moved", "sectors at least", "turns of the banks"],
