@@ -681,7 +681,8 @@ SPLIT = """() => {
 }"""
 
 
-@pytest.mark.parametrize("name", ["accessibility", "symptoms", "guide_loss", "guide_scale"])
+@pytest.mark.parametrize("name", ["accessibility", "symptoms", "guide_loss", "guide_scale",
+                                  "watch"])
 def test_no_short_word_in_a_table_is_cut(opened, name):
     page, cut = opened(name), {}
     for size in (DESK, PHONE):
@@ -691,7 +692,7 @@ def test_no_short_word_in_a_table_is_cut(opened, name):
     assert cut == {DESK["width"]: [], PHONE["width"]: []}
 
 
-@pytest.mark.parametrize("name", ["traps", "symptoms", "accessibility", "guide_loss"])
+@pytest.mark.parametrize("name", ["traps", "symptoms", "accessibility", "guide_loss", "watch"])
 def test_on_a_phone_a_cell_says_its_column_and_keeps_off_the_edge(opened, name):
     page = opened(name)
     page.set_viewport_size(PHONE)
@@ -702,6 +703,16 @@ def test_on_a_phone_a_cell_says_its_column_and_keeps_off_the_edge(opened, name):
     page.set_viewport_size(DESK)
     assert [said for said, _ in cells] == ["none", *(f'"{head}: "' for head in heads[1:])]
     assert all(padding >= 6 for _, padding in cells)
+
+
+def test_on_a_phone_a_cell_without_content_takes_no_line(opened):
+    page = opened("watch")
+    empty = page.locator(".rows td.empty")
+    page.set_viewport_size(PHONE)
+    shown = empty.evaluate_all("all => all.map(e => [e.innerText.trim(), e.checkVisibility()])")
+    page.set_viewport_size(DESK)
+    assert shown
+    assert all(found == ["", False] for found in shown)
 
 
 def test_a_magnifier_covers_nothing_that_is_typed(opened):

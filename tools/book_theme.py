@@ -157,13 +157,16 @@ def finish_nodes(_app: Sphinx, doctree: nodes.document, _page: str) -> None:
 
 
 def label_cells(tables: Iterable[nodes.table]) -> None:
-    """In a table whose rows stand one below the other on a phone, each cell knows its column."""
+    """In a table whose rows stand one below the other on a phone, each cell knows its column, and
+    one without content takes no line there."""
     for table in tables:
         [head], [body] = table.findall(nodes.thead), table.findall(nodes.tbody)
         names = [entry.astext() for entry in head.findall(nodes.entry)]
         for row in body.findall(nodes.row):
             for entry, name in zip(row.findall(nodes.entry), names, strict=True):
                 entry["label"] = name
+                if not entry.astext() and not any(entry.findall(nodes.image)):
+                    entry["classes"].append("empty")
 
 
 def hold_together(_app: Sphinx, doctree: nodes.document) -> None:
