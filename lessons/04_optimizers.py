@@ -1490,10 +1490,11 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # %% [markdown] trap="04.11" role="situation" fault="Adam's second moment in bfloat16 never falls" symptom="bfloat16 model with AdamW: steps stay too short after large gradients, exp_avg_sq does not fall"
 # ## A model in sixteen bits
 #
-# To save memory you load a model in bfloat16, weights and all. AdamW keeps its moments in
-# the dtype of the weights, so they take half the memory, too. bfloat16 has the range of
-# float32 and a precision of two to three decimal digits. "An average over a thousand
-# gradients is noisier than such rounding, and the rounding cancels," says a colleague.
+# To save memory you load a model in bfloat16, weights and all. AdamW keeps its running
+# averages, the *moments*, in the dtype of the weights, so they take half
+# the memory, too. bfloat16 has the range of float32 and a precision of two to three decimal
+# digits. "With the default second beta of 0.999 I average a thousand gradients. The
+# rounding cancels," says a colleague.
 #
 # Many runs begin with large gradients. Below, the first five are 30 times as large as the
 # 3,000 after them, and `moments` follows the second moment of 300 weights.
@@ -1549,9 +1550,9 @@ claim("bfloat16: numbers that are lower at the end",
 
 # %% [markdown] trap="04.11" role="why"
 # A small gradient takes a thousandth off the moment: $0.999\,v$. From one power of two to
-# the next bfloat16 has 128 numbers, so the next one below $v$ is at least a 256th of $v$
-# away. A thousandth is less than half of that, and is rounded back. A gradient whose
-# square is several times $v$ still gets in. So the moment is a ratchet: up, and never
+# the next bfloat16 has 128 numbers, evenly spaced, so the next one below $v$ is at least a
+# 256th of $v$ away. A thousandth is less than half of that, and is rounded back. A gradient
+# whose square is several times $v$ still gets in. So the moment is a ratchet: up, and never
 # down.
 
 # %% trap="04.11" role="why"
@@ -1568,8 +1569,8 @@ claim("of the 128 numbers from 1 to 2: lower after times 0.999",
       (octave * 0.999 < octave).sum(), expected=0)
 
 # %% [markdown] trap="04.11" role="repair"
-# Keep the moments in float32. So they are if the weights stay in float32 and autocast takes
-# only the computation to bfloat16:
+# Keep the moments in float32. They stay there if the weights do, and autocast
+# takes only the computation to bfloat16:
 
 # %% trap="04.11" role="repair"
 layer = nn.Linear(8, 8)
@@ -1585,10 +1586,10 @@ claim("autocast: bytes of a number of the second moment",
       kept.element_size(), expected=4)
 
 # %% [markdown] trap="04.11" role="repair"
-# Where memory forbids that, *round at random*: up with a probability equal to the share
-# of the gap that rounding down would cut off. Each rounding is wrong, and their mean is
-# right. Here it is on whole numbers, where the nearest to $0.999 \cdot 100 = 99.9$ is 100
-# again and again:
+# Where memory forbids that, *round at random*: a number nine tenths of the way to the next
+# one goes up nine times in ten, else down. Each rounding is wrong, and their mean is right.
+# Here it is on whole numbers, where the nearest to $0.999 \cdot 100 = 99.9$ is 100 again
+# and again:
 
 # %% trap="04.11" role="repair"
 def at_random(x):
@@ -1609,8 +1610,8 @@ claim("whole numbers, rounded at random: mean after 1,000 times 0.999",
 
 # %% [markdown] trap="04.11" role="more" topics="without a loud start · other betas · the fused step"
 # Without any loud start the moment is too large as well. That AdamW rounds after each
-# operation is not the cause: `fused`, which computes in float32 and rounds once, ends as
-# high. A second beta of 0.95, as many language models have, takes off more than a gap at
+# operation is not the cause: `fused`, which computes in float32 and rounds once, ends about
+# as high. A second beta of 0.95, as many language models have, takes off more than a gap at
 # each step:
 
 # %% trap="04.11" role="more"
@@ -1631,9 +1632,9 @@ claim("second beta 0.95, loud start: the mean, which should be 1", quick,
 # %% [markdown] trap="04.11" role="folklore"
 # **Told:** moments in bfloat16 train as well as in float32;
 # [`NVIDIA/TransformerEngine#1465`](https://github.com/NVIDIA/TransformerEngine/pull/1465)
-# reports similar convergence. **Measured:** rounded to the nearest, it depends on the
-# second beta. With 0.95 the moment follows the gradients, with the default of 0.999 it
-# only rises.
+# reports similar convergence. **Measured:** rounded to the nearest, the moment depends on
+# the second beta. With 0.95 it follows the gradients, with the default of 0.999 it only
+# rises.
 
 # %% trap="04.11" role="exercise" points=4 difficulty=3 minutes=25
 def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
@@ -1661,17 +1662,17 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.11" role="hint"
-# 1. What is too coarse is the storage. Calculate `x` in float32 from the first product on.
-# 2. On which grid do whole numbers of the lesson stand, and on which those of bfloat16? `torch.frexp(x)` gives a part from 0.5 to 1 and a power of two: times 256 the part lies among whole numbers.
-# 3. The neighbours are also the bits: bfloat16 is the upper half of a float32. `x.view(torch.int32)` shows them.
+# 1. What is too coarse is the storage. Calculate `x` in float32 from the first product on, and draw with `torch.rand(x.shape, generator=generator)`.
+# 2. `torch.frexp(x)` splits x into a part from 0.5 to 1 and a power of two. Take 256 times the part: there the whole numbers are those of bfloat16, and the rounding is the lesson's.
+# 3. Or look at the bits: a bfloat16 number is a float32 whose lower 16 bits are zero. `x.view(torch.int32)` shows them.
 
 # %% [markdown] trap="04.11" role="keep"
 # **Keep:** a running average moves by $1-\beta$ of itself at a time, and its dtype has to
-# see that much: bfloat16 sees a 256th or more. **In your own code:** print
-# `opt.state[p]["exp_avg_sq"].dtype`, and count how many of its numbers fell in a hundred
-# steps. **Seen in the wild:**
-# [`whitecircle/halo#30`](https://github.com/whitecircle/halo/pull/30), a second moment
-# off by tens of percent when rounded to the nearest;
+# see that much: rounded to the nearest, bfloat16 does not see a thousandth. **In your
+# own code:** print `opt.state[p]["exp_avg_sq"].dtype`, and count how many of its numbers
+# fell in a hundred steps. **Seen in the wild:**
+# [`whitecircle/halo#30`](https://github.com/whitecircle/halo/pull/30), a second moment off
+# by tens of percent when rounded to the nearest;
 # [`NVIDIA-NeMo/Automodel#2248`](https://github.com/NVIDIA-NeMo/Automodel/pull/2248), a
 # guide that warns of moments in the dtype of a bfloat16 model. **Source:** Zamirai et al.
 # 2021, ["Revisiting BFloat16 Training"](https://arxiv.org/abs/2010.06192), on rounding at

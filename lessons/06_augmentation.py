@@ -890,9 +890,9 @@ claim("columns chosen on all rows: share of coins predicted", leaked,
       above=0.8)
 
 # %% [markdown] trap="06.5" role="why"
-# Among 2,000 columns of noise some fit 60 coins by chance. They were chosen with the
-# coins of the rows that are judged later, so each fold meets its own labels again.
-# Whatever learns from labels belongs inside the fold.
+# Among 2,000 columns of noise some fit 60 coins by chance. The labels of the rows
+# that are judged helped to choose them. Whatever reads labels belongs among the training
+# rows of each fold.
 
 # %% trap="06.5" role="why"
 used = torch.ones(5, 5)
@@ -1175,9 +1175,9 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 # with other noise each time. Of the 1,000 rows you draw 30 % as a test set and train on the
 # others. No row is in both parts.
 #
-# Then you do all this once more with labels that mean nothing: *dice*, thrown once for
-# each of the 200 digits. "From dice nothing can be learned. On rows that it has not seen,
-# a network is right one time in ten," says a colleague.
+# To test the split you do all this once more with labels that mean nothing: *dice*, thrown
+# once for each of the 200 digits. "From dice nothing can be learned. On rows that it has
+# not seen, a network is right one time in ten," says a colleague.
 
 # %% trap="06.7" role="break"
 def copies(dice, noise=0.1, n=200):
@@ -1285,8 +1285,8 @@ claim("groups split, labels by dice: share of test rows right", dice_groups,
 # too.
 
 # %% [markdown] trap="06.7" role="more" topics="how often a row has no twin · louder noise · the scores in numbers"
-# With a probability of `0.3 ** 4` only, less than one in a hundred, all four other copies
-# of a test row's digit are test rows, too. The louder the noise, the harder the twin is to
+# A test row has no twin in training if its four other copies are test rows, too: the chance
+# is `0.3 ** 4`, less than one in a hundred. The louder the noise, the harder the twin is to
 # find: with three times as much of it the dice's labels are guessed far less often. And
 # `by_groups` draws for each original by itself, so the size of the test part varies; a
 # shuffled list of originals would fix it.
@@ -1547,12 +1547,13 @@ claim("values of the photo after conversion and normalisation, largest",
       seen.abs().max(), below=2.01)
 
 # %% [markdown] role="concept"
-# ### The ledger of leaks
+# ### A table of leaks
 #
-# Six leaks, each alone, on the same patients: 8 of their 100 columns carry a signal; in
-# trap 06.5 none did. Each model is scored on its test rows and on new patients. Guess
-# first: which leak adds most to the score that you believe, and which of them shrink
-# with more patients?
+# Six leaks, each alone, on the same patients: a scaler or chosen columns that saw the test,
+# patients on both sides, settings tuned on the test, a target in a column, time that was
+# shuffled. Of 100 columns 8 carry a signal; in trap 06.5 none did. Each model is scored on
+# its test rows and on new patients. Guess first: which leak adds most to the score that you
+# believe, and which of them shrink with more patients?
 
 # %% role="concept"
 from dlsys_helpers.leaks import scores
@@ -1582,8 +1583,8 @@ draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]
               "both sides; a scaler that sees the test adds nothing.")
 
 # %% [markdown] role="concept"
-# Columns chosen on all rows are luck that was learned by heart: that leak shrinks as patients
-# are added. A target in a column stays as large as it is.
+# Columns, patients and tuning shrink as patients are added: there the gain is luck. A target
+# in a column does not shrink. The row without a leak shows how much is chance.
 
 # %% [markdown] role="concept"
 # ### CutMix: the label counts pixels

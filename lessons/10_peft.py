@@ -86,8 +86,9 @@ draw_blocks({"LoRA": ["x", (f"W, frozen\n{linear.weight.numel():,}",
 # are large, and no weights have to be fetched: a model here is a small Llama with two
 # layers. A *language* is a table of 16 x 16 probabilities that says which of 16
 # tokens follows which. The base learns a first language, then adapters teach it a
-# second. In the folded cells, `text` writes in a language, `learn` trains whatever asks
-# for a gradient, and `heard` returns what a call gives, with its warnings.
+# second. From the folded cells
+# you need three names: `text` writes in a language, `learn` trains whatever asks for a
+# gradient, `heard` returns what a call gives, with its warnings.
 
 # %% role="concept" tags=["plumbing"]
 import contextlib
@@ -181,10 +182,10 @@ claim("base, loss on the new language", level["new"], above=3)
 # %% [markdown] trap="10.1" role="situation" core=true fault="wrong target_modules names are skipped without an error" symptom="peft target_modules of another model, LoRA trains fewer parameters than expected, no error for a missing module name"
 # ## A list of names from another model
 #
-# You want LoRA in all 14 matrices of the base's two layers. The list of their names comes
-# from a script that works for OPT models. Your base is a Llama: its attention has
-# `q_proj`, `k_proj`, `v_proj` and `o_proj`, its MLP `gate_proj`, `up_proj` and
-# `down_proj`. So three names of the list occur in your model, and three do not.
+# Your base is a Llama. Each of its two layers has seven matrices: `q_proj`, `k_proj`,
+# `v_proj` and `o_proj` in attention, `gate_proj`, `up_proj` and `down_proj` in the MLP. You
+# want LoRA in all 14. Your list of names comes from a script for OPT, another family of
+# models: three of its names occur in yours, and three do not.
 
 # %% trap="10.1" role="break"
 OPT_NAMES = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
@@ -248,7 +249,7 @@ claim("loss with OPT's names less that with all", losses["names of OPT"]
       - losses["all-linear"], above=0.2)
 
 # %% [markdown] trap="10.1" role="repair"
-# Six matrices do most of what fourteen do, so a loss that falls betrays nothing. Below
+# Six matrices do most of what fourteen do, so a falling loss is no warning. Below
 # you write the report that peft does not give: each name with what it hits, and an error
 # if one hits nothing.
 
@@ -1551,11 +1552,11 @@ claim("r 16 in all matrices, over the base", in_all / numbers,
 # %% [markdown] role="concept"
 # ### Four bits for the base: NF4
 #
-# *QLoRA* keeps the frozen base in four bits. Sixteen levels have to stand for all
-# weights of a block of 64, which is divided by its largest. Trained weights are spread
-# much like a normal distribution: many are small. So NF4 puts its levels at quantiles of
-# N(0, 1), eight above zero, seven below, and zero itself, and scales them to one. The
-# outermost is taken at `edge`, since the quantile of 1 is infinite.
+# *QLoRA* keeps the frozen base in four bits a weight, a quarter of bfloat16. Four bits name
+# 16 levels. Each block of 64 weights is divided by its largest, and each weight moves to the
+# nearest level. NF4 expects weights like draws from a normal distribution, most of them
+# small. So its levels stand at quantiles of N(0, 1), scaled to one: eight above zero, seven
+# below, and zero itself. The outermost is taken at `edge`, as the quantile of 1 is infinite.
 
 # %% role="concept"
 import bitsandbytes as bnb
@@ -1641,11 +1642,11 @@ plot_lines(blocks, by_block, xlabel="weights in a block",
 
 # %% [markdown] role="concept"
 # The outlier sets the scale of its block, so the others share the few levels around zero.
-# A small block loses fewer of them, and costs a scale more often.
+# In a small block fewer weights stand beside it, and a scale is stored more often.
 #
-# Of the two kinds of weights above, each grid is better for its own. Now all together:
-# the base in NF4, LoRA beside it, trained as before. Only the layers are quantized;
-# embedding and head stay as they are.
+# Of the two kinds of weights above, each grid is better for its own in blocks of 64. Now all
+# together: you train a new base of width 64, put its layers in NF4 (embedding and head stay
+# as they are), and train LoRA beside it. Do four bits cost loss?
 
 # %% role="concept" tags=["plumbing"]
 def in_four_bits(model):

@@ -615,15 +615,16 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 # %% [markdown] trap="12.4" role="situation" fault="expected improvement looks for the largest loss" symptom="Bayesian hyperparameter search finds nothing, Gaussian process with expected improvement for a loss"
 # ## Eight settings, 25 runs
 #
-# A training has eight settings to choose, and the budget is 25 runs. Five are random. A
-# *Gaussian process* is fitted to their losses: for any other setting it predicts a mean
-# and a deviation. Of a thousand candidates the next run is the one with the largest
-# *expected improvement*, which you take from a tutorial:
+# A training has eight settings to choose, and the budget is 25 runs. Five are random,
+# *dice* for short. A *Gaussian process* is fitted to their losses: for any other setting it
+# predicts a mean and a deviation. Of a thousand candidates the next run is the one with the
+# largest *expected improvement*, which you take from a tutorial:
 #
 # $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
 #
-# with the predicted mean $\mu$ and deviation $\sigma$, the best value so far $f^*$, and the
-# distribution $\Phi$ and the density $\varphi$ of a standard normal. You try it on a bowl,
+# It stands for how far you expect to beat the best value so far, $f^*$: $\mu$ and $\sigma$ are the
+# predicted mean and deviation, $\Phi$ and $\varphi$ the distribution and the density of a
+# standard normal. You try it on a bowl,
 # smooth and noiseless, with a best loss of zero. "Eight settings are not too many for such
 # a search," says a colleague.
 
@@ -694,7 +695,7 @@ measured("12.4", 0)
 claim("best loss over that of dice, eight settings", wrong_way, above=1)
 
 # %% [markdown] trap="12.4" role="why"
-# The random settings, *dice* for short, win, and not because there are eight. The tutorial looks for the
+# Dice win, and not because there are eight. The tutorial looks for the
 # *largest* value: there `mean - best` is what a candidate gains. A loss is to be small.
 # With this sign the search goes where the process expects the worst, and what is left are
 # the five random runs. Nothing warns: each run ends, and the table has a best row.
@@ -755,8 +756,8 @@ claim("mean loss of the chosen runs over that of the random ones",
 
 # %% [markdown] trap="12.4" role="more"
 # A second fault waits in the tail. `torch.special.ndtr` computes `(1 + erf) / 2`, and ten
-# deviations below the mean nothing of it is left: a candidate that is unlikely to improve
-# and one that is hopeless score the same. The complement `erfc` keeps its digits.
+# deviations below the mean nothing of it is left: unlikely to improve and hopeless
+# are both 0. The complement `erfc` keeps the digits.
 
 # %% trap="12.4" role="more"
 z = torch.tensor([-5.0, -7.5, -10.0], dtype=torch.float64)
@@ -835,14 +836,13 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # 3. Without deviation the improvement is the gain, or 0 where there is none.
 
 # %% [markdown] trap="12.4" role="keep"
-# **Keep:** a search that loses to dice has a fault; count its settings later. Run dice
-# beside it, with the same budget. **In your own code:** ask the score about a low and a
-# high mean; look at where the last runs were. **Source:**
-# [Frazier 2018](https://arxiv.org/abs/1807.02811), a tutorial: it writes the problem as a
-# maximum. **Seen in the wild:**
-# [alonfnt/bayex#56](https://github.com/alonfnt/bayex/pull/56): "no better than uniform
-# random search", four defects, one of them a likelihood with the wrong sign;
-# [linkedin/photon-ml#385](https://github.com/linkedin/photon-ml/pull/385): expected
+# **Keep:** where a search loses to dice, look for a fault before you count its settings.
+# Run dice beside it, with the same budget. **In your own code:** ask the score about a low
+# and a high mean; look at where the last runs were. **Source:** [Frazier
+# 2018](https://arxiv.org/abs/1807.02811), a tutorial: it writes the problem as a maximum.
+# **Seen in the wild:** [alonfnt/bayex#56](https://github.com/alonfnt/bayex/pull/56): "no
+# better than uniform random search", four defects, one of them a likelihood with the wrong
+# sign; [linkedin/photon-ml#385](https://github.com/linkedin/photon-ml/pull/385): expected
 # improvement, for maxima alone, met a loss.
 
 # %% [markdown] trap="12.5" role="situation" core=true fault="torch.where around sqrt: the gradient is NaN" symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
@@ -2623,11 +2623,11 @@ claim("is fresh memory NaN under the flag", fresh_memory.isnan().all(),
 #
 # The bowls of trap 12.4 have no noise. Here a reader of digits has four settings: rate,
 # momentum, smoothing, size of its first weights. A search may spend 1,600 steps of
-# training, that is 20 runs of 80 steps, or more runs if bad ones are ended early. Three
-# ways spend the same steps: dice; TPE, Optuna's default, whose first ten runs are dice and
-# which then learns from earlier ones; and Hyperband with dice, which ends runs that are
-# behind others after 20 or 40 steps. Each is done with eight seeds, as one search shows
-# little. (`optuna` belongs to the extra `track`, too.)
+# training: 20 runs of 80 steps, or more if bad ones are ended early. Three ways spend them:
+# dice; TPE, Optuna's default and no Gaussian process, which begins with ten dice and then
+# learns from earlier runs; and Hyperband with dice, which ends runs that are behind others
+# after 20 or 40 steps. Each is done with eight seeds; a number below is one search's best
+# loss on digits held out, in order of size. (`optuna` belongs to the extra `track`, too.)
 
 # %% role="concept" tags=["plumbing"]
 import optuna
@@ -2744,8 +2744,8 @@ claim("runs of Hyperband over those of dice", runs[2] / runs[0], above=1.05)
 # as much as by the way. What a comparison needs is equal steps, not equal numbers
 # of runs, and all the seeds beside the mean.
 #
-# The rate is drawn on a log scale, `log=True`. Without it, dice between 0.0001 and 10 hardly
-# ever try a small rate.
+# The rate is drawn on a log scale, `log=True`. Without it, dice between 0.0001 and 10 put
+# nine of ten rates above 1.
 
 # %% role="concept"
 even = torch.empty(10_000).uniform_(1e-4, 10)
