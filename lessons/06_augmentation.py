@@ -890,8 +890,8 @@ claim("columns chosen on all rows: share of coins predicted", leaked,
       above=0.8)
 
 # %% [markdown] trap="06.5" role="why"
-# Among 2,000 columns of noise some fit 60 coins by chance. The labels of the rows
-# that are judged helped to choose them. Whatever reads labels belongs among the training
+# Among 2,000 columns of noise some fit 60 coins by chance. The labels of the rows that are
+# judged helped to choose these columns. Whatever reads labels belongs among the training
 # rows of each fold.
 
 # %% trap="06.5" role="why"
@@ -1583,8 +1583,8 @@ draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]
               "both sides; a scaler that sees the test adds nothing.")
 
 # %% [markdown] role="concept"
-# Columns, patients and tuning shrink as patients are added: there the gain is luck. A target
-# in a column does not shrink. The row without a leak shows how much is chance.
+# Columns, patients and tuning add less as patients are added, a target in a column does not.
+# The row without a leak shows how much is chance.
 
 # %% [markdown] role="concept"
 # ### CutMix: the label counts pixels

@@ -566,8 +566,8 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # ## Temperatures for a small student
 #
 # The dense reader from above, the *teacher*, teaches a student with 16 hidden units. The
-# student trains on 100 images. In place of the labels it gets the teacher's probabilities. The logits of both are
-# divided by a *temperature* $T$ before the softmax: $p_T = \mathrm{softmax}(z / T)$. A
+# student trains on 100 images. In place of the labels it gets the teacher's probabilities.
+# The logits of both are divided by a *temperature* $T$ before the softmax: $p_T = \mathrm{softmax}(z / T)$. A
 # higher temperature makes the probabilities softer.
 #
 # You train students at the temperatures `1`, `4`, `20` and `100`. "At `100` the teacher gives

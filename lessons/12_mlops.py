@@ -622,11 +622,10 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 #
 # $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
 #
-# It stands for how far you expect to beat the best value so far, $f^*$: $\mu$ and $\sigma$ are the
-# predicted mean and deviation, $\Phi$ and $\varphi$ the distribution and the density of a
-# standard normal. You try it on a bowl,
-# smooth and noiseless, with a best loss of zero. "Eight settings are not too many for such
-# a search," says a colleague.
+# It stands for how far you expect to beat the best value so far, $f^*$: $\mu$ and $\sigma$
+# are the predicted mean and deviation, $\Phi$ and $\varphi$ the distribution and the density
+# of a standard normal. You try it on a bowl, smooth and noiseless, with a best loss of zero.
+# "Eight settings are not too many for such a search," says a colleague.
 
 # %% trap="12.4" role="break" tags=["plumbing"]
 def predict(x, y, new, lengths=(0.2, 0.5, 1, 2, 4)):
@@ -695,8 +694,8 @@ measured("12.4", 0)
 claim("best loss over that of dice, eight settings", wrong_way, above=1)
 
 # %% [markdown] trap="12.4" role="why"
-# Dice win, and not because there are eight. The tutorial looks for the
-# *largest* value: there `mean - best` is what a candidate gains. A loss is to be small.
+# Dice win, and not because there are eight settings. The tutorial looks for the *largest*
+# value: there `mean - best` is what a candidate gains. A loss is to be small.
 # With this sign the search goes where the process expects the worst, and what is left are
 # the five random runs. Nothing warns: each run ends, and the table has a best row.
 
