@@ -194,8 +194,8 @@ draw_histogram(w, grids=levels, unit="weight / largest",
 claim("least share of zeros in a matrix at 2 bits", min(gone), above=0.7)
 
 # %% [markdown] trap="11.1" role="repair"
-# So the levels are in the wrong place. Those of an affine grid lie about two thirds of the
-# largest weight apart: only weights below a third of it become zero. A grid for each 16
+# So the levels are in the wrong place. Here those of an affine grid lie about two thirds of
+# the largest weight apart: only weights below a third of it become zero. A grid for each 16
 # neighbours goes by the largest of sixteen. And the ends may keep 8 bits.
 
 # %% trap="11.1" role="repair"

@@ -168,11 +168,11 @@ def test_every_figure_has_alt_text(path):
 @pytest.mark.parametrize("path", LESSONS, ids=NAMES)
 def test_nothing_in_a_figure_is_cut_off(path):
     """A title or a label that is too long for its place has ink at the edge."""
-    pictures = {cell.id: plt.imread(io.BytesIO(base64.b64decode(out.data["image/png"])))
+    pictures = [(cell.id, plt.imread(io.BytesIO(base64.b64decode(out.data["image/png"]))))
                 for cell in cells_of(path) for out in cell.outputs
-                if "image/png" in out.get("data", {})}
+                if "image/png" in out.get("data", {})]
     assert pictures
-    for name, pixels in pictures.items():
+    for name, pixels in pictures:
         ink = pixels[..., 3].copy()
         ink[2:-2, 2:-2] = 0
         assert ink.max() < 0.1, name

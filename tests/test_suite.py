@@ -78,7 +78,7 @@ def test_a_test_that_hangs_ends_once_and_costs_no_other(pytester, record):
     pytester.makepyfile(test_a=HANGS, test_b=FOUR)
     done = pytester.runpytest_subprocess(
         "-p", "own_record", "-p", "tools.suite", "-n", "2", "--dist", "loadscope",
-        "-o", "faulthandler_timeout=2", "-o", "faulthandler_exit_on_timeout=true")
+        "-o", "faulthandler_timeout=5", "-o", "faulthandler_exit_on_timeout=true")
     done.assert_outcomes(passed=6, failed=1)
     done.stdout.fnmatch_lines(["FAILED test_a.py::test_hangs*crashed while running*"])
     assert "in test_hangs" in done.stderr.str()  # where it hung
