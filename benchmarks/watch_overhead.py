@@ -55,28 +55,28 @@ SIZES = {"MLP, 128 wide": lambda: wide(128, 32), "MLP, 512 wide": lambda: wide(5
          "transformer, 4 layers": transformer}
 
 
-def milliseconds(step, steps: int) -> float:
-    """CPU time of a step, in ms."""
-    start = time.process_time()
+def milliseconds(step, steps: int, clock) -> float:
+    """Time of a step by a clock of seconds, in ms."""
+    start = clock()
     for _ in range(steps):
         step()
-    return 1e3 * (time.process_time() - start) / steps
+    return 1e3 * (clock() - start) / steps
 
 
-def compare(make) -> dict:
+def compare(make, clock=time.process_time) -> dict:
     """Medians over blocks, ms a step: without, with, and of their differences."""
     torch.manual_seed(0)
     step, alone, beside = make(), [], []
     watching = dlsys_watch.watching()
     watching.__enter__()
     watch, attachment = watching.session.watch, watching.session.attachment
-    milliseconds(step, WARM)
+    milliseconds(step, WARM, clock)
     for _ in range(BLOCKS):
-        beside.append(milliseconds(step, STEPS))
+        beside.append(milliseconds(step, STEPS, clock))
         attachment.off()
-        alone.append(milliseconds(step, STEPS))
+        alone.append(milliseconds(step, STEPS, clock))
         attachment = type(attachment)(watch)
-        milliseconds(step, 5)
+        milliseconds(step, 5, clock)
     attachment.off()
     extra = statistics.median(b - a for a, b in zip(alone, beside, strict=True))
     return {"alone_ms": round(statistics.median(alone), 3), "extra_ms": round(extra, 3),

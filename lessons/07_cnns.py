@@ -385,7 +385,7 @@ receptive_field
 # single one. Measure how wide the middle columns are that hold 95 % of the gradient, in
 # a net of ten such layers with tanh, before it learns the digits and after.
 
-# %% trap="07.2" role="more"
+# %% trap="07.2" role="more" tags=["varies-by-cpu"]
 def core(share, part=0.95):
     """Width of the middle columns that hold this part of the gradient."""
     columns = share.sum(0) / share.sum()
@@ -1483,7 +1483,7 @@ consistent = accuracy(scrambled, ways_in["reshape"](files_test), y_test)
 guess("07.9", "What share of the test digits does the second net read?",
       unit="%")
 
-# %% trap="07.9" role="look"
+# %% trap="07.9" role="look" tags=["varies-by-cpu"]
 print(f"permute in both: {share['permute']:.2f}")
 print(f"reshape in both: {consistent:.2f}")
 

@@ -232,7 +232,7 @@ claim("matrices of the two layers that got LoRA", len(hit), expected=6)
 # names itself: `"all-linear"` takes every linear module but the output head of a language
 # model.
 
-# %% trap="10.1" role="repair"
+# %% trap="10.1" role="repair" tags=["varies-by-cpu"]
 whole = adapter(base, "all-linear")
 losses = {}
 for name, model in (("names of OPT", partly), ("all-linear", whole)):

@@ -726,7 +726,7 @@ claim("largest mean gradient of the log-ratio",
 # is pushed down by as much as it is likelier than at the start. Averaged over the draws, this is
 # exactly the gradient of the KL:
 
-# %% trap="14.3" role="repair"
+# %% trap="14.3" role="repair" tags=["varies-by-cpu"]
 def half_square(now, then):
     """Its mean gradient is that of the KL."""
     return BETA * (now - then) ** 2 / 2

@@ -752,7 +752,7 @@ guess("15.3", "A blind guess among 20 letters costs 3.0 nats. The last "
       "training loss is 0.0. What loss do the same weights have when one "
       "GPU reads new sequences whole?", unit="nats")
 
-# %% trap="15.3" role="look"
+# %% trap="15.3" role="look" tags=["varies-by-cpu"]
 fresh = copy_rows(256)
 unsplit_loss = copy_loss(split_net, fresh, unsplit).item()
 print(f"two ranks, last step: {split_loss:.2f} nats")
@@ -808,7 +808,7 @@ draw_grids({"two ranks": looks(split_net, halves),
 # %% [markdown] trap="15.3" role="repair"
 # A position belongs to the sequence. Each rank counts on from where its part begins:
 
-# %% trap="15.3" role="repair"
+# %% trap="15.3" role="repair" tags=["varies-by-cpu"]
 def placed(tokens):
     """The tokens of two ranks, at their places in the whole."""
     return tokens.chunk(2, 1), torch.arange(tokens.shape[1]).chunk(2)
@@ -1104,7 +1104,7 @@ net = taught(copy.deepcopy(start))
 guess("15.4", "The mixture has four times the experts of the single layer. "
       "What is its loss, in percent of the single layer's?", unit="%")
 
-# %% trap="15.4" role="look"
+# %% trap="15.4" role="look" tags=["varies-by-cpu"]
 percent = 100 * lost(net) / single
 print(f"one layer {single:.3f}, four experts {lost(net):.3f}: "
       f"{percent:.0f} %")
@@ -1158,7 +1158,7 @@ claim("gradient at the router: divided, over not divided", pull / alive,
 # gradient does not tell: the broken router has one, neither `None` nor quite zero. It is
 # rounding.
 
-# %% trap="15.4" role="repair"
+# %% trap="15.4" role="repair" tags=["varies-by-cpu"]
 switch = copy.deepcopy(start)
 switch.weigh = plain
 taught(switch)
