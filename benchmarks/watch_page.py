@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks import watch_corpus, watch_overhead
+from benchmarks import watch_corpus, watch_cuda, watch_overhead
 from dlsys_watch.rules import all_rules
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "watch.md"
@@ -47,13 +47,34 @@ def costs() -> str:
         ("start-up, beyond torch", "", f"{record['start_up_s']:.2f} s", "")])
 
 
+def on_a_gpu() -> str:
+    """What a step costs on a GPU and what the watch says of the corpus there, as Markdown."""
+    record = json.loads(watch_cuda.RECORD.read_text("utf-8"))
+    where, ran = record["provenance"], record["programs"] - len(record["alone"])
+    steps = markdown(("model", "a step alone", "more under the watch"), [
+        (name, f"{row['alone_ms']:.1f} ms", f"{row['extra_ms']:.2f} ms")
+        for name, row in record["sizes"].items()])
+    return (f"By the clock, on an {where['device']} (torch {where['torch']}, {where['date']}), "
+            f"which had other work beside it. Less than nothing is noise:\n\n{steps}\n\n"
+            f"{ran} of the {record['programs']} programs of the corpus run there with all their "
+            f"tensors on the GPU. The watch says something else than on a CPU of "
+            f"{len(record['told otherwise'])} of them. With it "
+            f"{len(record['computed otherwise'])} end in other bits than without it "
+            f"({code(stem(name) for name in record['computed otherwise'])}); both have "
+            f"convolutions, and nobody has looked whether they differ without it, too.")
+
+
+def stem(name: str) -> str:
+    return name.partition("/")[2]
+
+
 def foreign(rows: dict[str, dict]) -> dict[str, dict]:
     """The programs by somebody who had not read the rules."""
     return {name: row for name, row in rows.items() if not watch_corpus.is_own(name)}
 
 
 def stems(rows: dict[str, dict], verdict: str) -> list[str]:
-    return [name.partition("/")[2] for name, row in rows.items() if row.get("verdict") == verdict]
+    return [stem(name) for name, row in rows.items() if row.get("verdict") == verdict]
 
 
 def recall() -> str:
@@ -90,7 +111,7 @@ def others() -> str:
     rows = foreign(record["programs"])
     counts = watch_corpus.counts(rows)
     faulty = sum("verdict" in row for row in rows.values())
-    right = {name.partition("/")[2] for name, row in rows.items()
+    right = {stem(name) for name, row in rows.items()
              if row.get("verdict") in (watch_corpus.FOUND, watch_corpus.HINT)}
     found = [("`dlsys watch --hints`", f"{len(right)} of {faulty}", "",
               f"{counts['false alarm'] + counts['false hint']} of {counts['healthy']}", "none")]
@@ -124,7 +145,8 @@ def wild() -> str:
          code(row["rules"]) if "rules" in row else f"none: {row['why']}") for row in neighbours()])
 
 
-TABLES = {"rules": table, "costs": costs, "recall": recall, "others": others, "wild": wild}
+TABLES = {"rules": table, "costs": costs, "on a GPU": on_a_gpu, "recall": recall, "others": others,
+          "wild": wild}
 
 
 def main() -> None:
