@@ -1,5 +1,6 @@
 """How the book is put together: dressing of cells, generated pages, settings, clear errors."""
 
+import re
 import socket
 from pathlib import Path
 
@@ -207,6 +208,17 @@ def test_an_explorer_replaces_its_stored_picture():
     assert [list(o.data) for o in shown.outputs] == [["text/html"]]
     assert 'data-explorer="activations"' in shown.outputs[0].data["text/html"]
     assert "remove-input" in shown.metadata.tags
+
+
+def test_many_frames_lie_beside_the_page_in_a_file_that_is_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(book.frames, "stored", lambda: {"tape": {"bytes": book.FRAMES_INSIDE + 1},
+                                                        "scalar_graph": {"bytes": 5}})
+    pages = [book.dress(lesson(cell("code", name, "explore", [figure()], explorer=name)))
+             .cells[0].outputs[0].data["text/html"] for name in ("tape", "scalar_graph")]
+    book.write_frames(tmp_path)
+    [made] = tmp_path.iterdir()
+    assert re.fullmatch(r"tape-[0-9a-f]{8}\.js", made.name)
+    assert [f'data-rest="../explorers/{made.name}"' in page for page in pages] == [True, False]
 
 
 def guess_cell():

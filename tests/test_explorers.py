@@ -394,6 +394,28 @@ def test_equal_arrays_are_stored_once():
     assert len(_packing.pack({k: ({"x": one}, "s") for k in "abcd"})) < single + 100
 
 
+def frames_in(text):
+    """The sentences of the packed frames of a page or a script, by key."""
+    packed = gzip.decompress(base64.b64decode(text))
+    header = packed[4:4 + int.from_bytes(packed[:4], "little")]
+    return {key: sentence for key, (_, sentence) in json.loads(header)["frames"].items()}
+
+
+def test_frames_may_lie_in_a_script_of_their_own():
+    e = demo()
+    whole, part = e.static_html(), e.static_html("../a&b.js")
+    inside = re.compile(r'<script type="text/plain"(.*?)>(.*?)</script>')
+    (none, every), (rest, first) = (inside.search(page).groups() for page in (whole, part))
+    assert (none, rest) == ("", ' data-rest="../a&amp;b.js"')
+    assert frames_in(every).keys() == e.grid().keys()
+    key = e.key(e.defaults, static=True)
+    assert frames_in(first) == {key: e()[1]}
+    name, text = re.fullmatch(r'\(window.dlsysFrames \?\?= {}\)\.(\w+) = "(.*)";\n',
+                              e.frames_script()).groups()
+    assert name == e.name
+    assert frames_in(text) == frames_in(every)
+
+
 @node
 def test_the_page_script_is_no_module_and_parses(tmp_path):
     script, style = write_assets(tmp_path / "new")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import importlib
+import hashlib
 import re
 import shutil
 import subprocess
@@ -42,12 +42,14 @@ from tools import (
     book_pages,
     book_present,
     book_traps,
+    frames,
     gpu_tables,
     social_cards,
     versions,
 )
 
 BOOK = ROOT / "book"
+FRAMES_INSIDE = 20_000  # compressed bytes of an explorer's frames up to which they lie in its page
 
 # Roles whose markdown stands in a block of its own; course.css colours them.
 FRAMED = {"folklore", "exercise", "keep", "quiz", "next"}
@@ -227,10 +229,27 @@ def told_by(code: str) -> str:
 
 
 def mount_explorer(cell: NotebookNode, name: str) -> None:
-    """Show the explorer with all its frames in the page, in place of code and stored picture."""
+    """Show the explorer, which needs no kernel here, in place of code and stored picture."""
     cell.metadata.tags.append("remove-input")
-    found = getattr(importlib.import_module(f"dlsys_helpers.explorers.{name}"), name)
-    cell.outputs = [nbformat.v4.new_output("display_data", {"text/html": found.static_html()})]
+    at = f"../explorers/{frames_file(name)}" if frames_apart(name) else ""
+    cell.outputs = [nbformat.v4.new_output(
+        "display_data", {"text/html": explorers.load(name).static_html(at)})]
+
+
+def frames_apart(name: str) -> bool:
+    """Whether an explorer's frames lie in a file of their own: a page should open at once."""
+    return frames.stored().get(name, {}).get("bytes", 0) > FRAMES_INSIDE
+
+
+def frames_file(name: str) -> str:
+    """The file of an explorer's frames; other frames have another name, for readers' caches."""
+    return f"{name}-{hashlib.sha256(explorers.load(name).frames).hexdigest()[:8]}.js"
+
+
+def write_frames(folder: Path) -> None:
+    """The frames that lie apart from their page."""
+    for name in filter(frames_apart, explorers.names()):
+        (folder / frames_file(name)).write_text(explorers.load(name).frames_script(), "utf-8")
 
 
 def fold(cell: NotebookNode, prompt: str) -> None:
@@ -287,6 +306,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     save_yaml(config, source / "_config.yml")
     for front_end in ("explorer", "guess"):
         explorers.write_assets(source / "vendor" / "explorers", front_end)
+    write_frames(source / "vendor" / "explorers")
     book_model.write_assets(source / "vendor")
     book_traps.write_pictures(lessons, source / "vendor" / "figures")
     if config["html"]["baseurl"]:

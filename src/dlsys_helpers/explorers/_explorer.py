@@ -43,6 +43,10 @@ def _plain(array: Any) -> np.ndarray:
     return np.asarray(array, dtype=np.float64)
 
 
+def _text(block: bytes) -> str:
+    return base64.b64encode(block).decode()
+
+
 class Explorer:
     """A declared explorer: `compute(**settings) -> (arrays, sentence)`, its controls and views."""
 
@@ -130,7 +134,10 @@ class Explorer:
     @cached_property
     def frames(self) -> bytes:
         """All frames of the page, packed and compressed."""
-        packed = pack({key: self.stored(setting) for key, setting in self.grid().items()})
+        return self._packed(self.grid())
+
+    def _packed(self, settings: Mapping[str, dict]) -> bytes:
+        packed = pack({key: self.stored(setting) for key, setting in settings.items()})
         return gzip.compress(packed, 9, mtime=0)
 
     # ---- the three ways to show it --------------------------------------------------------
@@ -140,20 +147,29 @@ class Explorer:
         return {"title": self.title, "views": [v.spec(offered) for v in self.views],
                 "controls": [c.spec(static) for c in self.controls]}
 
-    def static_html(self) -> str:
+    def static_html(self, frames_at: str = "") -> str:
         """A fragment of HTML with all frames inside; the page adds explorer.js and explorer.css.
 
         Without JavaScript it still shows the title and the default sentence.
+        frames_at: where the page finds `frames_script`. It is asked for when the reader comes near,
+        and only the default frame is inside.
         """
         # "<" must not end the script element early.
         model = json.dumps({"spec": self.spec(static=True), "params": self.defaults})
         model = model.replace("<", "\\u003c")
+        start = self.setting()
+        inside = self._packed({self.key(start, static=True): start}) if frames_at else self.frames
+        rest = f' data-rest="{html.escape(frames_at)}"' if frames_at else ""
         return (f'<div class="xp" data-explorer="{self.name}">'
                 f'<div class="xp-title">{html.escape(self.title)}</div>'
                 f'<p class="xp-say">{html.escape(self()[1])}</p>'
                 f'<script type="application/json">{model}</script>'
-                f'<script type="text/plain">{base64.b64encode(self.frames).decode()}</script>'
+                f'<script type="text/plain"{rest}>{_text(inside)}</script>'
                 "</div>")
+
+    def frames_script(self) -> str:
+        """All frames as a script: a page opened from disk may load nothing else."""
+        return f'(window.dlsysFrames ??= {{}}).{self.name} = "{_text(self.frames)}";\n'
 
     def picture(self) -> bytes:
         """The default frame as PNG, on a transparent ground, readable on light and on dark."""

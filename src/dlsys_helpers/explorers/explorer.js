@@ -784,13 +784,35 @@ function live(model, root) {
   };
 }
 
-// On a page: no kernel, every frame is in the page.
+// Resolves once the reader is a screen away.
+const near = (node) => new Promise((resolve) => {
+  const watcher = new IntersectionObserver((seen) => {
+    if (!seen.some((entry) => entry.isIntersecting)) return;
+    watcher.disconnect();
+    resolve();
+  }, { rootMargin: "100%" });
+  watcher.observe(node);
+});
+
+// The frames that lie in a script of their own, which puts them under the explorer's name.
+const fetched = (src, name) => new Promise((resolve, reject) => {
+  const script = el("script", { src });
+  script.onload = () => resolve(window.dlsysFrames[name]);
+  script.onerror = () => reject(new Error("The other settings could not be loaded. Reload the page."));
+  document.head.append(script);
+});
+
+// On a page there is no kernel: every frame is in it, or the first one and an address of all.
 async function mount(root) {
-  const [json, packed] = [...root.querySelectorAll("script")].map((node) => node.textContent);
-  const state = JSON.parse(json);
-  const frame = unpack(await gunzip(packed));
+  const [json, packed] = root.querySelectorAll("script");
+  const state = JSON.parse(json.textContent);
+  let frame = unpack(await gunzip(packed.textContent));
   const look = () => panel.show(frame(panel.key()));
   const panel = panelFor({ get: (name) => state[name] }, root, look);
+  look();
+  if (!packed.dataset.rest) return;
+  await near(root);
+  frame = unpack(await gunzip(await fetched(packed.dataset.rest, root.dataset.explorer)));
   look();
 }
 
