@@ -144,8 +144,8 @@ claim("ConvNeXt-T: gains that the rule by axes decays", len(scales),
       expected=18)
 
 # %% [markdown] trap="04.1" role="look"
-# They multiply each residual branch, channel by channel. And the list of names lets two
-# gains of the encoder layer through:
+# They multiply each residual branch, channel by channel. And in the encoder layer two
+# gains escape the list of names, so they are decayed:
 
 # %% trap="04.1" role="look"
 print(*decayed, sep="\n")
@@ -157,7 +157,7 @@ claim("gains of a norm among them", len(gains), expected=2)
 # %% [markdown] trap="04.1" role="why"
 # `LayerNorm` is the name of a *class*. Parameters are named after *attributes*: `norm1` in
 # this layer, `bn1` and `downsample.1` in ResNet, `ln_f` elsewhere. So the gains slip
-# through the list. The number of axes misleads less often, but it says how a tensor is
+# through the list. The number of axes depends on no name, but it says how a tensor is
 # *stored*: a gain for images has the shape `(96, 1, 1)`. Neither filter raises anything.
 
 # %% trap="04.1" role="repair"
@@ -171,8 +171,9 @@ matrices, vectors = by_shape(encoder)
 print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 
 # %% [markdown] trap="04.1" role="repair"
-# A rule by axes is the better start, and no end: print the decayed group once, and name the
-# exceptions that you find there, such as `layer_scale`. In the encoder layer there are none:
+# A rule by axes is the better start. It is not enough: print the decayed group once, and name
+# the exceptions that you find there, such as `layer_scale`. In the encoder layer there are
+# none:
 
 # %% trap="04.1" role="repair"
 claim("encoder: tensors that are decayed", len(matrices), expected=4)
@@ -491,9 +492,9 @@ claim("highest rate that a batch sees, where 0.1 was the plan",
 
 # %% [markdown] trap="04.3" role="why"
 # A scheduler knows neither batches nor epochs. It counts calls of `step()`, and its
-# numbers are numbers of calls. A thousand calls at `T_max=10` are a hundred halves of the
-# cosine, fifty down and fifty up; ten calls of 1,000 leave one-cycle at the foot of its
-# climb. Count calls and numbers in one unit.
+# numbers are numbers of calls. With `T_max=10` the cosine falls for ten calls and climbs for
+# the next ten: in a thousand calls it does so fifty times. One-cycle, told of 1,000 calls and
+# called ten times, has hardly begun to climb. Count both in one unit.
 
 # %% trap="04.3" role="why"
 draw_blocks({"called per epoch": ["batch", "opt.step()", "schedule.step()"],
@@ -1912,8 +1913,8 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # %% [markdown] role="concept"
 # ### Which one wins?
 #
-# A chart that is often drawn has SGD with momentum last after 1,000 steps, and
-# AdamW below Adam "because decay fights overfitting". Run it: linear regression,
+# You may have seen a chart in which SGD with momentum is last after 1,000 steps, and
+# AdamW lies below Adam "because decay fights overfitting". Run it: linear regression,
 # one and the same start, the rates the chart gives.
 
 # %% role="concept"
@@ -1946,7 +1947,8 @@ claim("SGD with momentum reaches the noise: loss", sgd_loss, below=0.02)
 claim("Adam at 0.001 after 1,000 steps: loss", adam_loss, above=1)
 
 # %% [markdown] role="concept"
-# What held Adam back is how far it may go, and decay makes its loss higher:
+# Adam was held back by the way that it can go in 1,000 steps of this rate, and decay makes
+# its loss higher:
 
 # %% role="concept"
 claim("Adam: distance of the weight that went farthest", adam_moved,
@@ -2032,11 +2034,11 @@ claim("rate 0.003, no warm-up: share right", lower, above=0.7)
 
 # %% [markdown] role="concept"
 # The warm-up rescued a rate that is bold for this net, most of the time: one run in
-# about fifty stays stuck all the same. A tenth of that rate needs no warm-up. Of your own
-# net, ask both.
+# about fifty stays stuck all the same. A tenth of that rate needs no warm-up. With
+# your own net, try both: a warm-up, and a lower rate.
 #
 # Peak, warm-up, shape and floor make a schedule. Torch's one-cycle is all four in
-# one object, and it replaces two numbers that you gave the optimizer.
+# one object, and it overrides the rate and the momentum that you gave the optimizer.
 
 # %% role="concept"
 opt = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)

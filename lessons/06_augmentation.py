@@ -39,10 +39,10 @@ begin(SEED, THREADS, DEVICE)
 # others that are not random, such as a normalisation. Shapes in this stage: `N`
 # images, `H` by `W` pixels, `K` classes; a batch of digits is (N, 1, 8, 8).
 #
-# Ask who draws. A v2 transform draws its place, its angle, its yes or no once for each
-# *call*. Give it a batch, and all its images get one decision; give it image by image,
-# and each gets its own. (Noise for each pixel, as of `v2.GaussianNoise`, differs from
-# image to image either way.)
+# Ask who draws. A v2 transform draws once for each *call*: where it crops, by which angle it
+# turns, whether it flips at all. Give it a batch, and all its images get one decision; give
+# it image by image, and each gets its own. (Noise for each pixel, as of `v2.GaussianNoise`,
+# differs from image to image either way.)
 
 # %% role="concept"
 crop = v2.RandomCrop(8, padding=1)         # moves by -1, 0 or 1 pixel
@@ -176,7 +176,7 @@ show(ax.figure, "One digit three times: moved down to the right by a "
 
 # %% [markdown] trap="06.1" role="repair"
 # Score on what will come in use: by a second pipeline, without the random part. Its
-# number also stands still. Ask for the test loss thirty times each: unshifted, shifted
+# number does not vary either. The test loss, computed thirty times each: unshifted, shifted
 # image by image, and shifted as a batch.
 
 # %% trap="06.1" role="repair"
@@ -266,14 +266,14 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # %% [markdown] trap="06.1" role="keep"
 # **Keep:** two pipelines from the first day; the one that scores holds nothing random,
 # and shows what comes in use. **In your own code:** score the same model twice; two
-# different numbers betray a random part. A number that stands still may still be a
-# wrong one: look at the images that went in. **Source:** the reference script of
+# different numbers betray a random part. A number that never varies can be wrong, too: look
+# at the images that went in. **Source:** the reference script of
 # [torchvision](https://github.com/pytorch/vision/blob/main/references/classification/presets.py)
 # has one preset to train and another to evaluate. **Seen in the wild:**
 # [efficient_densenet_pytorch#51](https://github.com/gpleiss/efficient_densenet_pytorch/issues/51)
 # (transforms set before the split, so they reach validation, mended);
-# [keras-unet#26](https://github.com/karolzak/keras-unet/issues/26) (validation
-# augmented by a slip, says its author).
+# [keras-unet#26](https://github.com/karolzak/keras-unet/issues/26) (validation augmented by a
+# slip, says its author).
 
 # %% [markdown] trap="06.2" role="situation" fault="argmax of the soft labels of Mixup" symptom="cross entropy with MixUp or CutMix: target shape error, so I take argmax of the soft labels"
 # ## Half of each
@@ -582,8 +582,8 @@ claim("epoch of the stop, watching the validation loss", by_val, below=150)
 # brings the best weights back.
 #
 # Two things more belong to a stop. The first is `min_delta`: a loss counts as progress
-# when it lies more than that below the *reference*, the loss at the last progress. Take
-# losses `3., 2., 2.5, 1.9, 2.1`, a patience of `2` and a `min_delta` of `0.5`:
+# when it lies more than `min_delta` below the *reference*, the loss at the last progress.
+# Take losses `3., 2., 2.5, 1.9, 2.1`, a patience of `2` and a `min_delta` of `0.5`:
 
 # %% trap="06.3" role="repair"
 plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
@@ -596,8 +596,9 @@ plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
 
 # %% [markdown] trap="06.3" role="repair"
 # Training stops at `1.9`, since two epochs in a row bring no progress. The weights to
-# restore are those of `1.9` all the same. The second thing is NaN: each of `<`, `>` and
-# `==` with NaN is false, so the way you ask decides what a loss of NaN does.
+# restore are those of `1.9` all the same, the lowest loss. The second
+# thing is NaN: each of `<`, `>` and `==` with NaN is false, so the way you ask decides what a
+# loss of NaN does.
 #
 # The explorer shows the curves of another run. What does a patience of `1` lose on its
 # test set, beside one of `20`? Guess, then move patience and `min_delta`, and switch
@@ -872,7 +873,7 @@ def select_first(x, y):
     return right / len(x)
 
 several = [coin_data() for _ in range(10)]
-leaked = sum(select_first(x, y) for x, y in several) / 10
+reported = sum(select_first(x, y) for x, y in several) / 10
 
 # %% trap="06.5" role="guess"
 guess("06.5",
@@ -880,13 +881,13 @@ guess("06.5",
       "right?", unit="%")
 
 # %% trap="06.5" role="look"
-print(f"share right: {leaked:.2f}, mean of ten data sets")
+print(f"share right: {reported:.2f}, mean of ten data sets")
 
 # %% trap="06.5" role="look"
-measured("06.5", 100 * leaked, right=(80, 100))
+measured("06.5", 100 * reported, right=(80, 100))
 
 # %% trap="06.5" role="look"
-claim("columns chosen on all rows: share of coins predicted", leaked,
+claim("columns chosen on all rows: share of coins predicted", reported,
       above=0.8)
 
 # %% [markdown] trap="06.5" role="why"
@@ -921,7 +922,8 @@ inside = [select_inside(x, y) for x, y in several]
 honest = sum(inside) / 10
 
 # %% trap="06.5" role="repair"
-plot_columns({"on all rows": leaked, "inside the fold": honest}, form=".2f",
+plot_columns({"on all rows": reported, "inside the fold": honest},
+             form=".2f",
              xlabel="where the columns are chosen", ylabel="share right",
              reference=(0.5, "a coin"), marks=["on all rows"],
              title="Inside the fold a coin stays a coin",
@@ -972,7 +974,7 @@ print({name: f"{100 * m:+.1f} points" for name, m in moved.items()})
 # %% trap="06.5" role="folklore"
 claim("a scaler on all rows: largest change of the mean share right",
       max(map(abs, moved.values())), below=0.05)
-claim("columns on all rows: change of the share right", leaked - honest,
+claim("columns on all rows: change of the share right", reported - honest,
       above=0.3)
 
 # %% trap="06.5" role="exercise" points=4 difficulty=3 minutes=20
@@ -1549,9 +1551,9 @@ claim("values of the photo after conversion and normalisation, largest",
 # %% [markdown] role="concept"
 # ### A table of leaks
 #
-# Six leaks, each alone, on the same patients: a scaler or chosen columns that saw the test,
-# patients on both sides, settings tuned on the test, a target in a column, time that was
-# shuffled. Of 100 columns 8 carry a signal; in trap 06.5 none did. Each model is scored on
+# Six leaks, each alone, on the same patients. A scaler saw the test, or the choice of columns
+# did; patients are on both sides; settings were tuned on the test; the target hides in a
+# column; time was shuffled. Of 100 columns 8 carry a signal. Each model is scored on
 # its test rows and on new patients. Guess first: which leak adds most to the score that you
 # believe, and which of them shrink with more patients?
 
@@ -1583,8 +1585,8 @@ draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]
               "both sides; a scaler that sees the test adds nothing.")
 
 # %% [markdown] role="concept"
-# Columns, patients and tuning add less as patients are added, a target in a column does not.
-# The row without a leak shows how much is chance.
+# With more patients the leaks of columns, patients and tuning add less, that of a target in a
+# column does not. The row without a leak shows how much is chance.
 
 # %% [markdown] role="concept"
 # ### CutMix: the label counts pixels
@@ -1609,8 +1611,8 @@ claim("share of pasted pixels minus the label's weight, largest of 20",
 #
 # `label_smoothing=0.1` spreads a tenth of the label over all classes alike, so the loss
 # is lowest at a fixed distance between the logits, not at certainty. With clean labels
-# that makes this network too modest. With wrong labels, after 800 steps and so long
-# past the best one, smoothing damps what they do. And in a run that stops near its best
+# that makes this network too modest. With wrong labels, smoothing damps what they do after
+# 800 steps, far behind the best one. And in a run that stops near its best
 # step, here after 100?
 
 # %% role="concept"

@@ -67,8 +67,8 @@ claim("places of a 3x3 window with stride 2 on 224 pixels, not 111.5",
       places(224, 3, 2), expected=111)
 
 # %% [markdown] role="concept"
-# Where the division leaves a remainder, what is left over at the right and at the bottom is
-# never read: zeros of the padding first, and pixels where more is left.
+# Where the division leaves a remainder, the last columns and rows are never read. Those are
+# zeros of the padding at first, and pixels where the remainder is larger than the padding.
 
 # %% role="concept"
 begins = 2 * torch.arange(places(8, 3, 2, 1))[:, None]        # (4, 1)
@@ -311,7 +311,7 @@ claim("pixels that the unit sees, in a row", width(footprint(body)),
       expected=11)
 
 # %% [markdown] trap="07.2" role="look"
-# It reads 11 x 11 pixels, and half of what they do comes from a few in the middle.
+# It reads 11 x 11 pixels, and half of what they do comes from a small part in the middle.
 # Make the pixel under the mark, outside, a hundred brighter. The unit does not move:
 
 # %% trap="07.2" role="look"
@@ -328,7 +328,7 @@ claim("what a change of 100 six pixels away does to it", gap, expected=0)
 # *receptive field*. Training does not widen it: whatever the weights, a pixel
 # outside has derivative zero.
 #
-# Two things widen the field without a weight more. A dilation spreads the window
+# Two things widen the field without any further weight. A dilation spreads the window
 # itself. A stride makes later layers *step* further, in pixels. So keep two numbers while
 # you walk through the layers, the field and the step:
 
@@ -471,11 +471,11 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 
 # %% [markdown] trap="07.2" role="keep"
 # **Keep:** compute the receptive field before you train: 1 plus the sum of
-# `dilation * (kernel - 1)` times the steps so far. Where a net has windows alone, what
-# lies outside has a derivative of zero. **In your own code:** `backward()` from one
-# place of the last map, all channels summed, for several random inputs, and look where
-# the input's gradient is not zero. **Source:** [Araujo, Norris & Sim 2019,
-# "Computing Receptive Fields of Convolutional Neural
+# `dilation * (kernel - 1)` times the steps so far. In a net of convolutions and pooling
+# alone, what lies outside has a derivative of zero. **In your own code:** `backward()` from
+# one place of the last map, all channels summed, for several random inputs, and look where
+# the input's gradient is not zero. **Source:** [Araujo, Norris & Sim 2019, "Computing
+# Receptive Fields of Convolutional Neural
 # Networks"](https://distill.pub/2019/computing-receptive-fields/).
 
 # %% [markdown] trap="07.3" role="situation" core=true fault="fine-tuning at one rate forgets the old task" symptom="fine-tuning: old task forgotten, one learning rate for body and head"
@@ -567,7 +567,7 @@ claim("old digits: what one rate costs", old["frozen"] - old["one rate"],
       above=0.08)
 
 # %% [markdown] trap="07.3" role="why"
-# The new loss speaks of the new digits only. At the head's rate they push the body so
+# The new loss speaks of the new digits only. At the head's rate its steps push the body so
 # far that the old head no longer reads it. Popular advice says that the new task
 # suffers, too: with these fifty examples and Adam one rate reads it *best*.
 
@@ -660,13 +660,11 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 
 # %% [markdown] trap="07.3" role="keep"
 # **Keep:** forgetting is measured on the old task, never on the new loss. A small rate
-# for the body keeps the old task and costs accuracy on the new one; it is no law of
-# fine-tuning.
+# for the body keeps the old task and costs accuracy on the new one, here: it is no law.
 # **In your own code:** count the tensors in all groups of the optimizer and compare
-# with the trainable tensors of the model: the stem is easily left out. **Source:**
+# with the trainable tensors of the model: a first layer is easily left out. **Source:**
 # [Howard & Ruder 2018, "Universal Language Model Fine-tuning for Text
-# Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each
-# layer.
+# Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each layer.
 
 # %% [markdown] trap="07.4" role="situation" fault="preprocessing in use differs from training" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
 # ## Three ways to serve a reader
@@ -1640,7 +1638,7 @@ claim("largest move of a weight in the head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="look"
 # It reads nearly all of them with a head as random as at the start, and no curve says so:
-# the body has learned to suit it. Freeze the body, and the same order shows:
+# the body has learned to suit it. Freeze the body, and the same mistake is plain to see:
 
 # %% trap="07.10" role="look"
 late = copy.deepcopy(teacher)

@@ -6,9 +6,9 @@
 # to keep. So you freeze the model and train a few thousand numbers beside it, an
 # *adapter*, once for each customer.
 #
-# A library does that in three lines. Around them stand names, files, labels, lengths
-# and types that have to fit each other. This stage takes six such places, and looks
-# into the numbers behind them.
+# A library does that in three lines. What surrounds them can go wrong in silence: the names
+# of modules, the files of an adapter, labels, lengths, types of numbers. This stage breaks
+# six of these, and looks into the numbers behind them.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -227,8 +227,8 @@ claim("matrices of the two layers that got LoRA", len(hit), expected=6)
 
 # %% [markdown] trap="10.1" role="why"
 # The names were meant as a list of wishes. peft takes it as a filter: it walks through the
-# *model* and adapts each module whose path equals a name or ends in a dot and the name. A
-# name that hits nothing is never asked for, so nobody misses it. Let peft list the
+# *model* and adapts each module whose path equals a name or ends in a dot and the name. It
+# does not look for the names that hit nothing, so it says nothing of them. Let peft list the
 # names itself: `"all-linear"` takes every linear module but the output head of a language
 # model.
 
@@ -249,7 +249,7 @@ claim("loss with OPT's names less that with all", losses["names of OPT"]
       - losses["all-linear"], above=0.2)
 
 # %% [markdown] trap="10.1" role="repair"
-# Six matrices do most of what fourteen do, so a falling loss is no warning. Below
+# Here six matrices do most of what fourteen do, so a falling loss is no warning. Below
 # you write the report that peft does not give: each name with what it hits, and an error
 # if one hits nothing.
 
@@ -926,7 +926,7 @@ def passport(model: nn.Module) -> dict:
 # ## From the file into service
 #
 # The trained adapter of trap 10.1, `whole`, is saved in a folder: its numbers and its
-# configuration. With it, the loss on the new language fell from over three to about two.
+# configuration. With it, the loss on the new language fell from over three to less than 2.2.
 # Three versions of a program serve it. All of them build the base, read the configuration,
 # and call `get_peft_model` with both, as the training did. The first stops there. The second
 # hands the numbers of the file to `load_state_dict`, which complains about missing keys
@@ -1354,9 +1354,9 @@ claim("A and B zero: gradient norm of both together", stuck, expected=0)
 #
 # Most traps of this stage show in a number that you can write down when you save an
 # adapter, and compare when you load it. One is still missing: an adapter fits each base
-# of the same shapes, and was trained for one. A hash of the base's numbers tells apart what
-# differs in its weights; settings such as its angles' base stand in its configuration,
-# which you keep beside it.
+# of the same shapes, and was trained for one. A hash of the base's numbers tells apart bases
+# with other weights. Settings such as `rope_theta` change no weight: they stand in the base's
+# configuration, which you keep beside it.
 
 # %% role="concept" tags=["plumbing"]
 def fingerprint(model):
@@ -1418,10 +1418,11 @@ claim("loss on the new language, on another base less on its own",
 # %% [markdown] role="concept"
 # ### Five kinds of adapters
 #
-# *DoRA* trains the length of each row of $W$ apart from its direction. *IA3* trains
-# factors for keys, values and the inside of the MLP. Prefix and prompt tuning you know
-# from trap 10.3. All five get the same 60 steps at the same rate on this small base;
-# methods with few numbers may want a higher rate and more steps, so read the table as
+# *DoRA* splits each row of $W$ into its length and its direction: the lengths are trained
+# as they are, the directions by LoRA. *IA3* trains factors for keys, values and the inside of
+# the MLP. Prefix and prompt tuning train made-up keys and values, or tokens, that stand
+# before each text (trap 10.3). All five get the same 60 steps at the same rate on this small
+# base; methods with few numbers may want a higher rate and more steps, so read the table as
 # what this setting gives, and not as a ranking.
 
 # %% role="concept" tags=["plumbing"]
@@ -1555,8 +1556,10 @@ claim("r 16 in all matrices, over the base", in_all / numbers,
 # *QLoRA* keeps the frozen base in four bits a weight, a quarter of bfloat16. Four bits name
 # 16 levels. Each block of 64 weights is divided by its largest, and each weight moves to the
 # nearest level. NF4 expects weights like draws from a normal distribution, most of them
-# small. So its levels stand at quantiles of N(0, 1), scaled to one: eight above zero, seven
-# below, and zero itself. The outermost is taken at `edge`, as the quantile of 1 is infinite.
+# small. So its levels are *quantiles* of N(0, 1): places between which equal shares of the
+# draws fall. Eight lie above zero, seven below, one at zero, and all are scaled so that the
+# largest is one. The quantile of the share 1 is infinite, so the outermost level is taken a
+# little before it, at `edge`.
 
 # %% role="concept"
 import bitsandbytes as bnb
@@ -1642,7 +1645,7 @@ plot_lines(blocks, by_block, xlabel="weights in a block",
 
 # %% [markdown] role="concept"
 # The outlier sets the scale of its block, so the others share the few levels around zero.
-# In a small block fewer weights stand beside it, and a scale is stored more often.
+# In a small block it spoils fewer of them. The price is memory: each block stores a scale.
 #
 # Of the two kinds of weights above, each grid is better for its own in blocks of 64. Now all
 # together: you train a new base of width 64, put its layers in NF4 (embedding and head stay

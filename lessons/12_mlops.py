@@ -125,8 +125,8 @@ claim("does it name the log-softmax", "LogSoftmax" in said, expected=True)
 
 # %% [markdown] trap="12.1" role="why"
 # Anomaly mode looks at *gradients*, in the order in which they are computed: from the
-# loss backwards. The gradient of the log-softmax is the first that uses a spoilt value,
-# its saved result. The values went bad long before.
+# loss backwards. The gradient of the log-softmax is the first that uses a spoilt value:
+# the result that the log-softmax saved. The values went bad long before.
 
 # %% trap="12.1" role="why" tags=["plumbing"]
 given = [pages]
@@ -281,11 +281,11 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 
 # %% [markdown] trap="12.1" role="keep"
 # **Keep:** a NaN that arises in the forward pass is found on the way forward, by a hook
-# on each module. Anomaly mode sees gradients: for such a NaN it names, of the operations
-# whose gradient uses its values, the one nearest to the loss. With cross-entropy that is
-# the log-softmax. With an L1 or a hinge loss, whose gradients hold only signs, it is the
-# last linear layer. **In your own code:** at the first loss or gradient norm that is not
-# finite, save batch and weights, and run the hooks on them. Watch loss and norm:
+# on each module. Anomaly mode sees gradients. Several operations use the spoilt values in
+# their gradients, and it names the one nearest to the loss. With cross-entropy that is the
+# log-softmax. With an L1 or a hinge loss, whose gradients hold only signs, it is the last
+# linear layer. **In your own code:** at the first loss or gradient norm that is not finite,
+# save batch and weights, and run the hooks on them. Watch loss and norm:
 # `F.multi_margin_loss` gives a finite number for logits of NaN. **Source:** PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
@@ -331,8 +331,8 @@ busy_log, busy = run(restless, 0.01, torch.optim.Adam)
 # %% trap="12.2" role="guess" quoted="wrong"
 guess("12.2", "For each image, the last layer of SGD's net gets 32 numbers "
       "between 0 and 1, each with a standard deviation over the images. "
-      "How many zeros stand behind the point of the largest of these, as "
-      "one does in 0.05?", unit="zeros")
+      "Take the largest of these. How many zeros follow its point, as one "
+      "does in 0.05?", unit="zeros")
 
 # %% trap="12.2" role="look"
 variance = values.var(unbiased=False).item()
@@ -373,16 +373,16 @@ plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
 # Each sigmoid passes on a quarter of a gradient at most, and with small weights between
 # them each layer keeps far less: nearly nothing reaches the first layers. On the way forward
 # each sigmoid flattens, so the last layer gets nearly the same for each picture. From that
-# it can learn the mean, and no more. Adam divides each gradient by its own size, so even one
-# far below a millionth makes a full step. All layers move, and still see no picture.
+# it can learn the mean, and no more. Adam divides each gradient by its own size:
+# with it all layers move, and still see no picture.
 
 # %% trap="12.2" role="why"
 claim("relative change of the first layer", moved[0], below=1e-4)
 
 # %% [markdown] trap="12.2" role="repair"
-# With ReLU and He's initialisation (trap 01.3) the gradient reaches the first layer, and
-# the loss goes below the variance. So a log wants two more things than the loss: what a
-# constant would reach, and a line for each layer.
+# With ReLU, He's initialisation (trap 01.3) and a lower rate the gradient reaches the first
+# layer, and the loss goes below the variance. So a log wants two more things than the loss:
+# what a constant would reach, and a line for each layer.
 
 # %% trap="12.2" role="repair"
 awake = deep(nn.ReLU)
@@ -928,10 +928,9 @@ plot_columns({"gradients": 100 * before, "gradients, clipped": 100 * after,
 # %% [markdown] trap="12.5" role="why"
 # `where` chooses in the forward pass. On the way back it sends *zero* into the branch
 # that was not taken, and the root multiplies this zero by its slope: `0 * inf` is `nan`. A
-# mask or `nan_to_num` behind the root comes too late in the same way; a small number under
-# the root, or as its floor, keeps the slope finite.
-# Clipping then makes it complete: the norm of all gradients is `nan`, and each gradient
-# is multiplied by one over it.
+# mask or `nan_to_num` after the root comes too late as well. A small number added under the
+# root, or `clamp` in front of it, keeps the slope finite. Clipping then makes it complete:
+# the norm of all gradients is `nan`, and each gradient is multiplied by one over it.
 
 # %% trap="12.5" role="why" tags=["plumbing"]
 d2 = torch.zeros((), requires_grad=True)
@@ -1557,17 +1556,17 @@ measured("12.8", over[1], right=(0, 0))
 claim("files that load afterwards", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
-# Opening a file to write empties it: from then on the old state is gone. A journal is for
-# crashes of the machine; it takes nothing back of what a killed process has done. The new
-# state cannot be read before its last byte is there, as a checkpoint is a zip archive and
-# its table of contents comes last.
+# Opening a file to write empties it: from then on the old state is gone. The journal of a
+# file system does not help: it guards against crashes of the machine, and takes nothing back
+# of what a killed process has done. The new state cannot be read before its last byte is
+# there, as a checkpoint is a zip archive and its table of contents comes last.
 #
 # So write *beside* it and take the name when all is there. `os.replace` swaps a name in one
 # step: whoever opens `last.pt` finds the old file or the new one.
 
 # %% [markdown] trap="12.8" role="repair"
 # `os.fsync` waits until the bytes are on the disk: a kill does not need it, a power cut
-# does. (For the new name to outlast that, too, the folder has to be synced.)
+# does. (For the new name to outlast a power cut, the folder has to be synced, too.)
 
 # %% trap="12.8" role="repair"
 def save_beside(new):
@@ -2463,7 +2462,7 @@ plot_lines(range(1, 201), {
 
 # %% [markdown] role="concept"
 # Clipping and skipping both keep the net, under SGD with momentum and under Adam. A rule
-# that skips needs a counter in the log: trap 12.11 showed one that skips each step.
+# that skips needs a counter in the log: trap 12.11 shows one that skips each step.
 #
 # ### Logits that grow, and QK-norm
 #
@@ -2516,7 +2515,7 @@ plot_lines(sizes, {name: [z.softmax(1).amax(1).mean().item()
 #
 # Some faults of this stage show in the values that pass through torch: smoothing over masked
 # classes (12.11), a sum of losses that keeps its graphs (12.6), batches sorted by class
-# (12.7), a loss that is `nan` (12.5). `dlsys watch train.py` runs a script as it is and
+# (12.7), a loss that is `nan` (12.1). `dlsys watch train.py` runs a script as it is and
 # says a line for each fault that it sees. The script below ends without an error.
 
 # %% role="concept"
@@ -2623,8 +2622,8 @@ claim("is fresh memory NaN under the flag", fresh_memory.isnan().all(),
 # The bowls of trap 12.4 have no noise. Here a reader of digits has four settings: rate,
 # momentum, smoothing, size of its first weights. A search may spend 1,600 steps of
 # training: 20 runs of 80 steps, or more if bad ones are ended early. Three ways spend them:
-# dice; TPE, Optuna's default and no Gaussian process, which begins with ten dice and then
-# learns from earlier runs; and Hyperband with dice, which ends runs that are behind others
+# dice; TPE, Optuna's default, which begins with ten dice and then learns from earlier runs
+# (it is no Gaussian process); and Hyperband with dice, which ends runs that are behind others
 # after 20 or 40 steps. Each is done with eight seeds; a number below is one search's best
 # loss on digits held out, in order of size. (`optuna` belongs to the extra `track`, too.)
 

@@ -245,8 +245,8 @@ pool.free += bob                                  # Bob is done
 cem = admit(pool, cem_ids)
 
 # %% trap="13.1" role="guess" quoted="wrong"
-guess("13.1", "Ann's table names eight blocks. When Cem has come, in how "
-      "many of them do the letters stand that she sent?", unit="blocks")
+guess("13.1", "Ann's table names eight blocks. When Cem has come, how many "
+      "of them still hold the letters that Ann sent?", unit="blocks")
 
 # %% trap="13.1" role="look"
 def reads(pool, table):
@@ -1241,10 +1241,10 @@ claim("FLOPs of the prefill over those of a letter", of_prompt / of_letter,
 # and throw somebody out when all have grown; the one thrown out reads everything again
 # later. Or it can reserve room for the longest answer.
 #
-# Which of the two writes more letters a time, and how many times as many? Decide before you
-# look. In the simulation reading the weights takes a time of 1, each letter that is read or
-# written 0.02 more; 200 requests share 6,000 places, their answers have 200 letters on
-# average and 800 at most.
+# Which of the two writes more letters in the same time, and how many times as many? Decide
+# before you look. In the simulation a call takes 1 unit of time to read the weights, and 0.02
+# more for each letter that is read or written; 200 requests share 6,000 places, their answers
+# have 200 letters on average and 800 at most.
 
 # %% role="concept" tags=["plumbing"]
 def queue(requests, seed):
@@ -1405,9 +1405,8 @@ kept = q * (p / q).clamp(max=1)                   # drawn and accepted
 from_target = comes_out(kept, p)                  # refused: draw from p
 
 # %% trap="13.5" role="guess"
-guess("13.5", "Do the letters that are written follow the target's own "
-      "distribution (0 %), or what share of them would have to be others "
-      "for that?", unit="%")
+guess("13.5", "For the written letters to follow the target's own "
+      "distribution, what share of them would have to be others?", unit="%")
 
 # %% trap="13.5" role="look"
 wrong = 100 * variation(from_target, p).mean().item()
@@ -2175,8 +2174,8 @@ claim("p99 from arrival over p99 from dispatch", true / reported, above=20)
 # The wait is between the arrival and the place in the semaphore, and the clock starts behind
 # it. The busier the server, the more of the wait lies in front of the clock. Eight
 # clients that send their next request when they have their answer are a *closed loop*, the
-# worst of all: they are no more than the server's slots, never queue, and report the highest
-# throughput.
+# worst of all: there are as many clients as slots, so no request ever waits. Its report shows
+# the highest throughput.
 
 # %% trap="13.9" role="why"
 busiest = max(range(16000), key=lambda i: waits[i])
@@ -2359,11 +2358,11 @@ claim("short rows, one arange for all: share of letters as alone",
 
 # %% [markdown] role="concept"
 # With rotations one `arange` for all is harmless: within a row every place is off by
-# the same number, and only differences count. With a table of learned places it does
-# harm, and with rotations whose speeds depend on the length (dynamic NTK, LongRoPE). Half
-# of the repair is worse than none: places of its own for each row in the prefill, and one
-# place for all rows in decode. Then a gap opens in the short rows, between prompt and
-# answer. The first letter is still right.
+# the same number, and only differences count. It does harm with a table of learned places,
+# and with rotations whose speeds depend on the length (dynamic NTK and LongRoPE, ways to
+# longer texts). Half of the repair is worse than none: places of its own for each row in the
+# prefill, and one place for all rows in decode. Then a gap opens in the short rows, between
+# prompt and answer. The first letter is still right.
 # **Seen in the wild:** [unslothai/unsloth
 # 3699](https://github.com/unslothai/unsloth/issues/3699): the short prompts write
 # garbage, the longest one is right. The thread blames places that all rows share in

@@ -97,8 +97,8 @@ def temperature(row, student, factor, T):
             "by_label": by_label, "T_all": TEMPERATURES, "T_now": [T], "plain": sizes,
             "squared": [t * t * size for t, size in zip(TEMPERATURES, sizes, strict=True)],
             "label_size": [float(by_label.norm())] * len(TEMPERATURES)}, (
-        f"A {int(label.argmax())}, to which the teacher gives {float(says[label.argmax()]):.1f} % "
-        f"at T = {T:g}; its first choice is {int(says.argmax())}, all others share "
-        f"{float(100 - says.max()):.1f} %. Its pull, times {factor}, has {ratio:.3g} of the size "
-        f"of the label's. With the gap between teacher's and student's logits it has a cosine of "
-        f"{turned(by_teacher, target - z):.3f}.")
+        f"The digit is {int(label.argmax())}. At T = {T:g} the teacher gives it "
+        f"{float(says[label.argmax()]):.1f} %; its first choice is {int(says.argmax())}, all "
+        f"others share {float(100 - says.max()):.1f} %. Its pull, times {factor}, has {ratio:.3g} "
+        f"of the size of the label's. With the gap between teacher's and student's logits it has "
+        f"a cosine of {turned(by_teacher, target - z):.3f}.")
