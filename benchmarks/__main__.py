@@ -13,14 +13,24 @@ import argparse
 import json
 from collections.abc import Callable
 
-from benchmarks import explorers, machine, page, starting, steps, waiting, writing, your_model
+from benchmarks import (
+    explorers,
+    machine,
+    page,
+    starting,
+    steps,
+    waiting,
+    weights,
+    writing,
+    your_model,
+)
 
 # "setup" needs a network and eleven GB, so it is measured only when it is named.
 MEASURE: dict[str, Callable[[], list[list]]] = {
     "setup": starting.fresh_setup, "start": starting.first_cell, "learners": starting.learners,
     "lessons": waiting.lessons, "checks": waiting.checks, "explorers": explorers.rows,
-    "steps": steps.rows, "writing": writing.rows, "building": waiting.building,
-    "model": your_model.rows}
+    "steps": steps.rows, "weights": weights.rows, "writing": writing.rows,
+    "building": waiting.building, "model": your_model.rows}
 ALL = [name for name in MEASURE if name != "setup"]
 
 

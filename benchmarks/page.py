@@ -59,6 +59,11 @@ PARTS = {
                   "Chromium's count, in a built book; 16 ms are a frame.",
                   ["read", "script, ms", "style, ms", "layout, ms", "script and style, ms",
                    "aim, ms"]),
+    "weights": Part("What a page weighs to open", "Its bytes in the built book and those of all "
+                    "that it loads at once, each file compressed with gzip. What comes when the "
+                    "reader is near, frames of large explorers and figures, is left out.",
+                    ["pages", "how many", "lightest, kB", "middle, kB", "heaviest, kB",
+                     "aim, kB"]),
     "writing": Part("The model that writes in the page", "In Chromium, behind 250 letters, so that "
                   "its window is full; the best of five texts. A CPU second is one of the page's "
                   "own thread, and moves little with what else the machine does.",

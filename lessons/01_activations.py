@@ -70,8 +70,7 @@ claim("weights and biases, counted by hand", count,
 # ## The same images, sent twice
 #
 # Your digit reader has BatchNorm and dropout. You wrap it in `torch.no_grad()`,
-# because this is inference, and serve it. "If two calls ever differ, set a seed,"
-# says a colleague. You send it the test images twice.
+# because this is inference, and serve it. You send it the test images twice.
 
 # %% trap="01.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -83,7 +82,7 @@ with torch.no_grad():                    # inference
     first = reader(x_test).argmax(1)     # (497,)
     second = reader(x_test).argmax(1)
 
-# %% trap="01.1" role="guess" quoted="wrong"
+# %% trap="01.1" role="guess"
 guess("01.1",
       "Do the two passes give the same labels, and is the reader still the "
       "one that you trained?",

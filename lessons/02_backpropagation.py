@@ -302,9 +302,8 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 # ## Backward on a vector
 #
 # You want to weight each example, so you ask for one loss per row with
-# `reduction="none"`. `backward` refuses: it wants a scalar. "Pass a vector of ones, it is
-# equivalent to the sum," says the first answer you find. The error goes away. Before,
-# you had the mean of the 64 losses.
+# `reduction="none"`. `backward` refuses: it wants a scalar. The first answer that you
+# find passes a vector of ones. The error goes away.
 
 # %% trap="02.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -314,11 +313,11 @@ losses = F.cross_entropy(reader(x_train[:64]), y_train[:64],
 losses.backward(torch.ones_like(losses))         # no error any more
 with_ones = reader.weight.grad.clone()
 
-# %% trap="02.2" role="guess" quoted="right"
+# %% trap="02.2" role="guess"
 guess("02.2",
-      "How long is `with_ones`, beside the gradient of the mean that you "
-      "had before?",
-      choices=["as long: ones are neutral", "64 times as long",
+      "How long is `with_ones`, beside the gradient of the mean of these "
+      "losses?",
+      choices=["as long", "64 times as long",
                "8 times as long, the root of 64"])
 
 # %% trap="02.2" role="look"

@@ -450,20 +450,19 @@ opt = prepare()
 start = weights()
 opt.step()
 clip(model.parameters(), max_norm=1.0)
-late = weights()
-loss_late = F.mse_loss(model(x_big), y_big).item()
+moved_to = weights()
+loss_after = F.mse_loss(model(x_big), y_big).item()
 
 # %% trap="03.3" role="guess" quoted="wrong"
-guess("03.3", "What is `loss_late`, the loss on that batch after the step?",
-      choices=["lower than before it: a short step, down the gradient",
-               "over `1e10`",
-               "about `1e4`: the factor of 100, squared",
-               "about `1e6`: the factor of 100, to the third"])
+guess("03.3", "What is `loss_after`, the loss on that batch after the "
+      "step?",
+      choices=["lower than before the step", "over `1e10`", "about `1e4`",
+               "about `1e6`"])
 
 # %% trap="03.3" role="look"
 norm_now = nn.utils.get_total_norm([p.grad for p in model.parameters()])
-print(f"norm in .grad: {norm_now:.3f}   next loss: {loss_late:.0e}   "
-      f"moved: {(late - start).norm():.0f}")
+print(f"norm in .grad: {norm_now:.3f}   next loss: {loss_after:.0e}   "
+      f"moved: {(moved_to - start).norm():.0f}")
 prepare().step()                                  # no clipping at all
 unclipped = weights()
 
@@ -471,7 +470,8 @@ unclipped = weights()
 measured("03.3", 1)
 
 # %% trap="03.3" role="look"
-claim("clipped after it: distance moved", (late - start).norm(), above=1000)
+claim("clipped after it: distance moved", (moved_to - start).norm(),
+      above=1000)
 
 # %% [markdown] trap="03.3" role="why"
 # The step uses what `.grad` holds at that moment. After the step nobody reads the gradient
@@ -507,7 +507,7 @@ claim("clipped before the step: distance moved, 0.1 times 1",
 
 # %% trap="03.3" role="repair"
 plot_bars({"no clipping": (unclipped - start).norm().item(),
-           "after the step": (late - start).norm().item(),
+           "after the step": (moved_to - start).norm().item(),
            "before the step": (early - start).norm().item()},
           xlabel="distance that the weights move", log=True,
           title="Clipped after the step is not clipped",
@@ -520,9 +520,9 @@ plot_bars({"no clipping": (unclipped - start).norm().item(),
 
 # %% trap="03.3" role="more"
 claim("norm of the gradient, clipped", norm_now, expected=1, within=1e-3)
-claim("next loss", loss_late, above=1e10)
+claim("next loss", loss_after, above=1e10)
 claim("without clipping: the same weights, to the bit",
-      torch.equal(late, unclipped), expected=True)
+      torch.equal(moved_to, unclipped), expected=True)
 claim("what clip_grad_norm_ returns, over the norm before",
       returned / real, expected=1, within=1e-5)
 

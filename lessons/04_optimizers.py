@@ -606,8 +606,8 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # %% [markdown] trap="04.4" role="situation" fault="AdamW decays by 0.01 when no weight_decay is given" symptom="AdamW differs from Adam although no weight decay was set"
 # ## Adam and AdamW, no decay given
 #
-# You compare Adam with AdamW and pass no decay to either. "Forget the argument, and AdamW
-# is plain Adam," says a colleague. Both run 100 steps from one start, on the same batches.
+# You compare Adam with AdamW and pass no decay to either. Both run 100 steps from one start,
+# on the same batches.
 
 # %% trap="04.4" role="break"
 origin = reader()
@@ -623,12 +623,11 @@ def trained(optimizer, **options):
 plain = trained(torch.optim.Adam)
 forgotten = trained(torch.optim.AdamW)           # no weight_decay given
 
-# %% trap="04.4" role="guess" quoted="wrong"
+# %% trap="04.4" role="guess"
 guess("04.4",
       "How large is the largest difference between their weights after "
       "100 steps?",
-      choices=["over `1e-4`", "about `1e-7`: rounding",
-               "`0`: neither was given a decay"])
+      choices=["over `1e-4`", "about `1e-7`", "`0`"])
 
 # %% trap="04.4" role="look"
 gap = (forgotten - plain).abs().max()
@@ -754,8 +753,7 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # ## A rate of 0.0001 and a rate of 3
 #
 # Two people train your digit reader with momentum for 200 steps, one at a rate of 0.0001,
-# one at 3. The first ends at a loss of about 2.3, what guessing costs. "That is too low. A
-# rate that is too high shows at once: the loss explodes," says a colleague.
+# one at 3. The first ends at a loss of about 2.3, what guessing costs.
 
 # %% trap="04.5" role="break"
 def run_at(lr, optimizer=momentum):
@@ -768,9 +766,9 @@ def run_at(lr, optimizer=momentum):
 
 low, high = run_at(0.0001), run_at(3)
 
-# %% trap="04.5" role="guess" quoted="wrong"
+# %% trap="04.5" role="guess"
 guess("04.5", "At which loss does the run at a rate of 3 end?",
-      choices=["below `0.5`", "about `2.3`, too", "over `10`", "`nan`"])
+      choices=["below `0.5`", "about `2.3`", "over `10`", "`nan`"])
 
 # %% trap="04.5" role="look"
 print(f"rate 0.0001: loss {low[0]:.2f}   rate 3: loss {high[0]:.2f}")

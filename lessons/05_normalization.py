@@ -110,8 +110,7 @@ draw_grids({
 #
 # Your reader has two BatchNorms and reads nearly all of the test digits. You deploy it
 # behind a camera that sends one image at a time, and it is wrong more often than right.
-# "BatchNorm cannot work with a batch of one," says a colleague. "Collect the images and
-# send them together."
+# "BatchNorm cannot work with a batch of one," says a colleague.
 
 # %% trap="05.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -364,8 +363,7 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 # Stage 8 explains what a layer computes. Here its frame is enough: a *stream* $x$ runs
 # through the whole net, and each layer has two *branches* $f$, whose results are added to
 # it. By default torch normalises *after* the sum, $x \leftarrow \mathrm{norm}(x + f(x))$:
-# *post-norm*. "Each norm shrinks the gradient," says a colleague. "Before any training the
-# first layer already gets none."
+# *post-norm*. "Each norm shrinks the gradient," says a colleague.
 
 # %% trap="05.2" role="break"
 class Encoder(nn.Module):

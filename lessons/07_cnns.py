@@ -1279,8 +1279,7 @@ def freeze(body: nn.Module) -> None:
 #
 # A reader has a stem, three blocks and a head. The forward pass loops over `self.blocks`.
 # It trains, and reads many of the digits. You save its `state_dict` and load it into a new
-# object of the same class; torch says `<All keys matched successfully>`. "Then this is the
-# same reader," says a colleague.
+# object of the same class; torch says `<All keys matched successfully>`.
 
 # %% trap="07.8" role="break"
 class Blocks(nn.Module):
@@ -1301,11 +1300,10 @@ class Blocks(nn.Module):
 saved = Blocks(list)
 losses = fit(saved, x_train, y_train, steps=200, lr=3e-3)
 
-# %% trap="07.8" role="guess" quoted="wrong"
+# %% trap="07.8" role="guess"
 guess("07.8", "What share of the test digits does the loaded reader read?",
-      choices=["few: it is close to guessing",
-               "a little less: the file rounds",
-               "the same share: all keys matched"])
+      choices=["about what guessing reads", "about half of what it read",
+               "the same share"])
 
 # %% trap="07.8" role="look"
 measured("07.8", 0)
@@ -1794,8 +1792,8 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
 #
 # A small net reads 8 x 8 digits well. Its head takes 64 numbers, because 16 channels of
 # 2 x 2 values make 64. A new scanner delivers the same 497 test digits as 16 x 16 pixels.
-# "Convolutions take pictures of any size," says a colleague. "It will run as it is." You
-# run the net on them and compare, `zip(predictions, labels)`.
+# "Convolutions take pictures of any size," says a colleague. "It will run as it is." You run
+# the net on them.
 
 # %% trap="07.11" role="break"
 class Viewer(nn.Module):
@@ -1816,11 +1814,9 @@ fit(viewer, images, y_train, steps=200, lr=1e-2)
 large = F.interpolate(images_test, scale_factor=2)    # (497, 1, 16, 16)
 
 # %% trap="07.11" role="guess" quoted="right"
-guess("07.11", "What comes out?",
-      choices=["an error: the shapes do not fit the head",
-               "497 predictions, a little worse, as the scale is new",
-               "1,988 predictions and no error",
-               "497 predictions, right about one time in ten"])
+guess("07.11", "How many predictions come out?",
+      choices=["none: the shapes do not fit the head", "994", "1,988",
+               "497"])
 
 # %% trap="07.11" role="look"
 measured("07.11", 2)

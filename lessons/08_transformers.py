@@ -676,8 +676,7 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 # view, some tokens replaced by a `[MASK]`, and each of these is asked for.
 #
 # In the middle of a row the second has about three fifths of the loss that the first has
-# for the next token. Now it has to write on: the text so far, a `[MASK]` behind it. "For
-# that I would take the causal one all the same," says a colleague.
+# for the next token. Now it has to write on: the text so far, a `[MASK]` behind it.
 
 # %% trap="08.3" role="break"
 WORDS, MASK, ROW = 8, 8, 8                       # [MASK] is token 8
@@ -710,7 +709,7 @@ bert, gpt = LM(WORDS + 1, ROW), LM(WORDS + 1, ROW)
 _ = train(bert, gaps_loss, steps=300)            # losses, not shown
 _ = train(gpt, next_loss, steps=300)
 
-# %% trap="08.3" role="guess" quoted="right"
+# %% trap="08.3" role="guess"
 guess("08.3", "What does the masked model pay for the token behind the "
       "text?",
       choices=["as little as in the middle",
@@ -1342,7 +1341,7 @@ def sectors(addresses: list, size: int) -> list:
 # and read it out column by column. Shared memory has no sectors. It has 32 *banks*: word
 # `w` of 4 bytes lies in bank `w % 32`, and a bank gives out one word in a *turn*. Your
 # profiler complains, and a forum says: make the tile wider, and leave the last columns empty.
-# You take 40, to have eight to spare.
+# You take 40.
 
 # %% trap="08.6" role="break"
 def turns(words):
@@ -1362,8 +1361,7 @@ found = {width: (turns(row(width)), turns(column(width)))
 # %% trap="08.6" role="guess"
 guess("08.6", "How many turns does a warp need to read one column of the "
       "tile that is 40 wide?",
-      choices=["`32`, as before: it is the same column", "`16`", "`8`",
-               "`1`: the empty columns move each row to other banks"])
+      choices=["`32`", "`16`", "`8`", "`1`"])
 
 # %% trap="08.6" role="look"
 print(f"40 columns wide: a row {found[40][0]} turn, "
@@ -2134,8 +2132,7 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 # in batches of 32. Nothing in it normalises over the batch, dropout is off, and you
 # call `eval()`.
 #
-# Then somebody sends one digit at a time. "I would try that first," says a colleague who has
-# read the code.
+# Then somebody sends one digit at a time.
 
 # %% trap="08.11" role="break"
 class RowReader(nn.Module):
@@ -2160,11 +2157,10 @@ reader = RowReader()
 fit(reader, x_train, y_train, steps=200, lr=5e-3, batch=32)
 _ = reader.eval()                                # no output to show
 
-# %% trap="08.11" role="guess" quoted="right"
+# %% trap="08.11" role="guess"
 guess("08.11", "What share of the test digits does it read one by one?",
-      choices=["the same: no part of it looks at the batch",
-               "less, by 5 points or more",
-               "a little more: no neighbours disturb"])
+      choices=["the same", "at least 5 points less",
+               "at least 5 points more"])
 
 # %% trap="08.11" role="look" tags=["plumbing"]
 @torch.no_grad()

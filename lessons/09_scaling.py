@@ -1872,10 +1872,9 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # ## Four small batches, one update
 #
 # A batch does not fit, so you add up the gradients of four small ones and then update.
-# Under DDP the ranks would exchange their gradients four times, where one exchange of the
-# sum would do. `ddp.no_sync()` switches the exchange off. The exchange happens in
-# `backward`, so you put `with ddp.no_sync():` around the first three calls of
-# `backward` and leave the fourth alone.
+# Under DDP the ranks exchange gradients in `backward`. `ddp.no_sync()` switches that off, so
+# you put `with ddp.no_sync():` around the first three calls of `backward` and leave the
+# fourth alone.
 
 # %% trap="09.6" role="break"
 def in_pieces(x, y, seed):
@@ -2270,8 +2269,8 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 #
 # Each rank gets a `DistributedSampler` over the 1,300 training digits, with shuffling
 # on. The sampler deals the digits out, so that no two ranks see the same one, and hands
-# its rank's share to a `DataLoader`. Your loop is the one you always write:
-# `for epoch in range(10): for batch in loader: ...`.
+# its rank's share to a `DataLoader`. Your loop is `for epoch in range(10): for batch in
+# loader: ...`.
 
 # %% trap="09.5" role="break"
 from torch.utils.data import DistributedSampler

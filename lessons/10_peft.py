@@ -517,8 +517,8 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 #
 # Another adapter leaves all matrices alone. *Prefix tuning* learns keys and values that
 # stand in front of each text in every layer. Your base is now a small GPT-2 whose table of
-# positions has 64 rows. You give it a prefix of 20. "No id is added and nothing passes the
-# embedding, so a text may still have 64 tokens," says a colleague.
+# positions has 64 rows. You give it a prefix of 20. No id is added, and nothing
+# passes the embedding.
 
 # %% trap="10.3" role="break" tags=["plumbing"]
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -546,7 +546,7 @@ def with_prefix(model, config=PrefixTuningConfig, tokens=20):
 room = {"no prefix": longest(small_gpt2().eval()),
         "prefix of 20": longest(with_prefix(small_gpt2()))}
 
-# %% trap="10.3" role="guess" quoted="wrong"
+# %% trap="10.3" role="guess"
 guess("10.3", "How long may a text be, with the prefix?", unit="tokens")
 
 # %% trap="10.3" role="look"
@@ -683,9 +683,9 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
 # ## A classifier for four languages
 #
 # The base becomes a classifier: it says in which of four languages a text is written.
-# `LlamaForSequenceClassification` takes the layers of the base and puts a fresh head
-# `score` on top, of random weights. You adapt it with LoRA. The configuration holds the
-# rank and the names of all seven matrices of a layer, as the code below shows.
+# `LlamaForSequenceClassification` takes the layers of the base and puts a head `score` on
+# top. You adapt it with LoRA. The configuration holds the rank and the names of all seven
+# matrices of a layer, as the code below shows.
 #
 # It trains well, and you save it. Then you build the classifier again, load the adapter
 # with `PeftModel.from_pretrained`, and ask.
@@ -742,7 +742,7 @@ once, told_then = heard(reloaded, its_folder)
 guess("10.4", "How many texts does the loaded classifier get right?",
       choices=["as many as before it was saved",
                "none: loading raises an error",
-               "fewer, and another number at each loading"])
+               "clearly fewer"])
 
 # %% trap="10.4" role="look" compare=false
 loaded = [once, *(reloaded(its_folder) for _ in range(5))]

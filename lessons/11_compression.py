@@ -90,7 +90,7 @@ def saved(state):
 # the readers lose little. At 2 bits they break down.
 #
 # Two bits have four codes, and a symmetric grid uses three of them. "An affine grid uses the
-# fourth, too," says a colleague. "That is worth a few images of a hundred."
+# fourth, too," says a colleague.
 
 # %% trap="11.1" role="break"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -147,7 +147,7 @@ def affine(bits):
 
 by_four = mean_read(affine(2))
 
-# %% trap="11.1" role="guess" quoted="wrong"
+# %% trap="11.1" role="guess" quoted="right"
 guess("11.1", "At 2 bits, of 100 images: how many more does a reader get "
       "right with affine grids than with symmetric ones, on average?",
       unit="images")
@@ -1134,8 +1134,7 @@ def stored_bytes(state: dict) -> int:
 # either scanner.
 #
 # The model is to run without Python. `torch.jit.trace` takes it and an example input, and
-# makes a program. On the ordinary digits of the test, the program gives the
-# model's answers. Now the second scanner is connected.
+# makes a program.
 
 # %% trap="11.6" role="break"
 class EitherWay(nn.Module):
@@ -1430,8 +1429,7 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # digit. The service may send more of them at a time, so you leave the input's first size
 # open: `dynamic_shapes=({0: Dim("batch")},)`.
 #
-# The exporter raises no error. The file agrees with the model on the digit. With the
-# plain reader the same call gave a file for any number of digits.
+# The exporter raises no error.
 
 # %% trap="11.7" role="break"
 from torch.export import Dim

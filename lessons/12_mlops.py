@@ -1319,8 +1319,7 @@ def make_meter() -> tuple:
 #
 # Pictures and labels come from two files. The file of labels begins with a line too many,
 # so each picture has the label of its neighbour in the list. Nobody knows that yet. The
-# team follows a good old rule: "First overfit one batch. If the loss goes to zero, the
-# pipeline is right."
+# team follows a good old rule: first overfit one batch.
 #
 # Below, a net with 64 hidden units sees one batch of 50 digits 300 times.
 
@@ -1344,9 +1343,9 @@ def trained(x, y, reduction="mean", shuffle=True, epochs=5):
 shifted = y_train.roll(1)                        # one line off
 one_batch, _ = trained(x_train[:50], shifted[:50], epochs=300)
 
-# %% trap="12.7" role="guess" quoted="wrong"
+# %% trap="12.7" role="guess"
 guess("12.7", "What is the loss of this batch in the end?",
-      choices=["about 2.3, the logarithm of ten: it can only guess",
+      choices=["about 2.3",
                "about 1.5", "about 0.7", "below 0.1"])
 
 # %% trap="12.7" role="look"

@@ -1571,7 +1571,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # GPT's letter is written, and the drafts behind it are forgotten.
 #
 # Each letter of the answer was drawn by the GPT with the dice of the request. "So the answer
-# has to be the one without a draft," says your colleague, "whatever the draft proposes."
+# has to be the one without a draft," says your colleague.
 
 # %% trap="13.6" role="break"
 def one_call(new, cache, dice):
@@ -1613,16 +1613,16 @@ def trial(stays):
     return (same(torch.stack([r[0] for r in runs]), plain),
             sum(r[1] for r in runs) / 6, sum(r[2] for r in runs) / 6)
 
-kept_all = trial(lambda past, good, read: read)
+first_try = trial(lambda past, good, read: read)
 
 # %% trap="13.6" role="guess" quoted="wrong"
 guess("13.6", "Which letters agree with the answers without a draft?",
       choices=["all of them, in fewer calls",
                "less than half of them, in fewer calls",
-               "none: the shapes of the second call do not fit"])
+               "none of them"])
 
 # %% trap="13.6" role="look"
-agree, kept_share, calls = kept_all
+agree, kept_share, calls = first_try
 print(f"letters that agree: {agree:.2f}; drafts kept: {kept_share:.2f}; "
       f"calls for 40 letters: {calls:.0f}")
 
@@ -1673,7 +1673,7 @@ claim("share of letters as without a draft, cache rolled back", rolled[0],
 # %% trap="13.6" role="more"
 short = trial(lambda past, good, read: past + good)
 long = trial(lambda past, good, read: min(past + good + 2, read))
-plot_columns({"all stay": kept_all[0], "one too few": short[0],
+plot_columns({"all stay": first_try[0], "one too few": short[0],
               "one too many": long[0], "rolled back": rolled[0]},
              xlabel="entries that stay", ylabel="share of letters as plain",
              form=".2f", title="Off by one is as bad as all of them",

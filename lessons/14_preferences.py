@@ -213,7 +213,7 @@ def dpo(logp, reference):
 
 policy = start.clone().requires_grad_()
 reference = policy
-drifted, losses, moved = learn(lambda logp: dpo(logp, reference),
+learner, losses, moved = learn(lambda logp: dpo(logp, reference),
                                logits=policy)
 
 # %% trap="14.1" role="guess" quoted="wrong"

@@ -1298,8 +1298,8 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # that fell on each expert, squared, summed, times the number of experts. It is 1 if the
 # load is even, its least value, and more if not.
 #
-# You add it to the task's loss with weight 0.5 and print it. It begins above 1 and rises.
-# "A weight ten times as large would not help," says a colleague.
+# You add it to the task's loss with weight 0.5 and print it. It rises, so you
+# take ten times the weight.
 
 # %% trap="15.5" role="break"
 def squared(chances, chosen):
@@ -1342,7 +1342,7 @@ def loads(crowd):
 
 crowd, printed = balanced(squared, 5)
 
-# %% trap="15.5" role="guess" quoted="right"
+# %% trap="15.5" role="guess"
 guess("15.5", "The weight is 5 now. Each token visits two of eight "
       "experts, so an even load is 25 % of the tokens each. Which share of "
       "the tokens visits the busiest expert after 200 steps?", unit="%")

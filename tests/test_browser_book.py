@@ -1,6 +1,5 @@
 """The built book as a reader meets it: its files, then its pages in a browser without a network."""
 
-import gzip
 import re
 import shutil
 from collections import Counter
@@ -14,6 +13,7 @@ import yaml
 from browser import offline_page, violations
 from bs4 import BeautifulSoup
 
+from benchmarks import weights
 from dlsys_helpers import canvas, catalog, checking, plots
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS
 from dlsys_helpers.stages import stage
@@ -86,20 +86,6 @@ def test_no_page_loads_anything_from_elsewhere(html):
     assert loads == []
 
 
-def loaded(html: Path, name: str) -> set[Path]:
-    """The files that a page needs to open: itself, scripts, style sheets, pictures at once."""
-    page, here = soup(html / name), (html / name).parent
-    asked = [tag.get("src") or tag.get("href") for tag in page.select(
-        "script[src], img[src]:not([loading=lazy]), link[rel=stylesheet], link[rel=icon]")]
-    return {html / name, *((here / urlsplit(ref).path).resolve() for ref in asked
-                           if not ref.startswith("data:"))}
-
-
-@cache
-def zipped(path: Path) -> int:
-    return len(gzip.compress(path.read_bytes(), 9, mtime=0))
-
-
 def left_out(page: BeautifulSoup) -> int:
     """The bytes of frames that this page has in the record, and not in a test.
 
@@ -116,12 +102,12 @@ MOST_BYTES = {"notebooks": 200_000, "traps": 80_000,
 
 
 def test_a_page_of_text_weighs_under_100_kb_and_a_lesson_under_200(html):
-    weights = {name: sum(map(zipped, loaded(html, name))) + left_out(page)
-               for name, page in pages(html).items()}
-    heavy = {name: weight for name, weight in weights.items()
+    found = {name: sum(map(weights.zipped, weights.opened(html / name, page))) + left_out(page)
+             for name, page in pages(html).items()}
+    heavy = {name: weight for name, weight in found.items()
              if weight > MOST_BYTES.get(name, MOST_BYTES.get(name.partition("/")[0], 100_000))}
     assert heavy == {}
-    assert len(weights) > 20
+    assert len(found) > 20
 
 
 def test_formulas_are_mathml_and_none_is_left_as_tex(html):
