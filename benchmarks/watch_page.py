@@ -57,8 +57,8 @@ def on_a_gpu() -> str:
     return (f"By the clock, on an {where['device']} (torch {where['torch']}, {where['date']}), "
             f"which had other work beside it. Less than nothing is noise:\n\n{steps}\n\n"
             f"{ran} of the {record['programs']} programs of the corpus run there with all their "
-            f"tensors on the GPU. The watch says something else than on a CPU of "
-            f"{len(record['told otherwise'])} of them. With it "
+            f"tensors on the GPU. Of {ran - len(record['told otherwise'])} of them the watch says "
+            f"what it says on a CPU. With it "
             f"{len(record['computed otherwise'])} end in other bits than without it "
             f"({code(stem(name) for name in record['computed otherwise'])}); both have "
             f"convolutions, and nobody has looked whether they differ without it, too.")
