@@ -1131,8 +1131,7 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 #
 # You teach a small Llama to answer. The prompt is a number from three to nine. The answer
 # repeats a word that many times and ends in EOS, the token that ends a text. No token is
-# set aside for padding, so you pad the shorter texts of a batch with EOS, on the right, as
-# many tutorials do.
+# set aside for padding, so you pad the shorter texts of a batch with EOS, on the right.
 #
 # The training loss falls well below one. To test the model, you give it seven prompts, one
 # for each number. It writes until it gives EOS, or has written 13 tokens.
@@ -1187,8 +1186,7 @@ lengths = answer_lengths(talker)
 
 # %% trap="10.6" role="guess"
 guess("10.6", "How many of the seven answers stop by themselves?",
-      choices=["all seven, at the right length", "none",
-               "all seven, most of them too early"])
+      choices=["all seven", "none", "about half"])
 
 # %% trap="10.6" role="look"
 print(f"training loss {loss:.2f}, "

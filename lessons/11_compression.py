@@ -1422,7 +1422,7 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # the warning there.
 
 # %% [markdown] trap="11.7" role="situation" fault="an example of one row fixes the batch size" symptom="ONNX file takes only batch size 1 although dynamic_shapes was given; got invalid dimensions for input"
-# ## The example that the exporter sees
+# ## One digit, or several
 #
 # Another reader takes a digit row by row, with a recurrent layer, and is to become an
 # ONNX file. An exporter runs the model once, so it needs an example: you hand over one

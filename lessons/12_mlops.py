@@ -1486,9 +1486,8 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # ## The file with the last state
 #
 # A job may be taken off its machine at any moment, so it saves its state every few
-# minutes: `torch.save(state, "last.pt")`. To save room, each save writes over the last one.
-# The file below is small; a real one takes minutes to write, and the job can be killed in
-# the middle.
+# minutes: `torch.save(state, "last.pt")`. The file below is small; a real one takes minutes
+# to write, and the job can be killed in the middle.
 #
 # You try it 20 times: a good `last.pt` stands there, a child process saves over it, and
 # the kernel kills the child after a random number of bytes. Then you load `last.pt`.
@@ -2023,7 +2022,7 @@ def by_step(run):
     for _, step, values in events:
         run.log(values, step=step)
 
-rows, axes, ignored = tracked(by_step)
+rows, axes, told = tracked(by_step)
 
 # %% trap="12.10" role="guess"
 guess("12.10", "How many of the five validation losses are in the file?",
@@ -2035,7 +2034,7 @@ def count(rows, name):
 
 print("rows with a training loss:  ", count(rows, "loss"))
 print("rows with a validation loss:", count(rows, "val_loss"))
-print("lines on stderr, 'will be ignored':", ignored)
+print("lines on stderr, 'will be ignored':", told)
 
 # %% trap="12.10" role="look"
 measured("12.10", count(rows, "val_loss"), right=(0, 0))
@@ -2107,7 +2106,7 @@ claim("rows of epoch 3", epochs_seen.count(3), expected=2)
 
 # %% trap="12.10" role="more"
 claim("training losses in the file", count(rows, "loss"), expected=100)
-claim("lines of warning", ignored, expected=5)
+claim("lines of warning", told, expected=5)
 claim("lines of warning now", warned, expected=0)
 
 # %% [markdown] trap="12.10" role="more"
@@ -2233,8 +2232,6 @@ def small():
 logits = masked(small(), x_train, y_train)
 plain = F.cross_entropy(logits, y_train).item()
 smooth = F.cross_entropy(logits, y_train, label_smoothing=0.1).item()
-nearly = logits.masked_fill(logits.isinf(), -1e9)
-huge = F.cross_entropy(nearly, y_train, label_smoothing=0.1).item()
 
 # %% trap="12.11" role="guess" quoted="wrong"
 guess("12.11", "What is the loss of the fresh reader with smoothing?",
@@ -2242,6 +2239,8 @@ guess("12.11", "What is the loss of the fresh reader with smoothing?",
                "NaN", "infinite"])
 
 # %% trap="12.11" role="look"
+nearly = logits.masked_fill(logits.isinf(), -1e9)
+huge = F.cross_entropy(nearly, y_train, label_smoothing=0.1).item()
 print(f"without smoothing {plain:.2f}, with smoothing {smooth}")
 print(f"with -1e9 in place of minus infinity {huge:.1e}")
 

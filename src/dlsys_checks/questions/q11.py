@@ -291,7 +291,7 @@ def gap_allowed(rng):
         "The limit follows the largest size, so that an entry of 0 has room, too.", 0.0, rtol)
 
 
-# ---- 11.7 The example that the exporter sees
+# ---- 11.7 One digit, or several
 
 @asks("11.7")
 def example_with_two(rng):
