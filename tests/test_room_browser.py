@@ -194,7 +194,7 @@ def test_pages_come_back_after_the_server_was_killed(class_):
 def test_the_presenters_own_screen_has_the_counts_and_what_they_ask_for(class_, browser):
     room, wall, phones = class_
     ask(room, wall, "08.11")
-    answer(phones[0], "the same: no part of it looks at the batch")
+    answer(phones[0], "the same")
     own = offline_page(browser, viewport={"width": 1280, "height": 720})
     own.goto(f"{room.url}present?notes#{room.secret}")
     expect(own.get_by_role("heading", name="For you alone")).to_be_visible()
