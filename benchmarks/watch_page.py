@@ -60,8 +60,8 @@ def on_a_gpu() -> str:
             f"tensors on the GPU. Of {ran - len(record['told otherwise'])} of them the watch says "
             f"what it says on a CPU. With it "
             f"{len(record['computed otherwise'])} end in other bits than without it "
-            f"({code(stem(name) for name in record['computed otherwise'])}); both have "
-            f"convolutions, and nobody has looked whether they differ without it, too.")
+            f"({code(stem(name) for name in record['computed otherwise'])}); nobody has looked "
+            f"whether these differ without it, too.")
 
 
 def stem(name: str) -> str:

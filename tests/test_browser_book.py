@@ -96,7 +96,7 @@ def left_out(page: BeautifulSoup) -> int:
                for box in page.select("[data-explorer]") if not box.select("[data-rest]"))
 
 
-MOST_BYTES = {"notebooks": 200_000, "traps": 80_000,
+MOST_BYTES = {**{folder: 1000 * aim for folder, aim in weights.AIMS_KB.items()},
               # Curves; the rows of the finder, and what words say of causes.
               "gallery.html": 320_000, "symptoms.html": 250_000}
 
@@ -326,12 +326,15 @@ STILL = """addEventListener('DOMContentLoaded', () => document.head.append(Objec
     document.createElement('style'), {textContent: '* {transition: none !important}'})))"""
 
 
+WHOLE_PAGE = """localStorage.setItem('dlsys-show-everything', 'yes');
+    localStorage.setItem('dlsys-parts', 'whole')"""
+
+
 @pytest.fixture(scope="module")
 def opened(browser, html):
     """Shows a page in the one tab of all tests, with whatever the browser complains about."""
     tab = offline_page(browser, color_scheme="light", viewport=DESK)
-    tab.add_init_script("localStorage.setItem('dlsys-show-everything', 'yes');"
-                        "localStorage.setItem('dlsys-parts', 'whole')")
+    tab.add_init_script(WHOLE_PAGE)
     tab.add_init_script(STILL)
     tab.on("console", lambda m: tab.problems.append(m.text) if m.type == "error" else None)
 
@@ -735,8 +738,7 @@ FAR = "decision_surface"  # its frames lie apart, and it stands far below the to
 def test_frames_that_lie_apart_come_when_the_reader_is_near(browser, html):
     page, asked = offline_page(browser, viewport=DESK), []
     page.on("request", lambda r: asked.append(r.url) if FAR in r.url else None)
-    page.add_init_script("localStorage.setItem('dlsys-show-everything', 'yes');"
-                         "localStorage.setItem('dlsys-parts', 'whole')")
+    page.add_init_script(WHOLE_PAGE)
     page.goto((html / f"{LESSON}.html").as_uri())
     page.wait_for_function(MOUNTED)
     box = page.locator(f"[data-explorer={FAR}]")
@@ -753,8 +755,7 @@ def test_frames_that_lie_apart_come_when_the_reader_is_near(browser, html):
 
 def test_frames_that_do_not_come_are_told(browser, html):
     page = offline_page(browser, viewport=DESK)
-    page.add_init_script("localStorage.setItem('dlsys-show-everything', 'yes');"
-                         "localStorage.setItem('dlsys-parts', 'whole')")
+    page.add_init_script(WHOLE_PAGE)
     page.route(f"**/{FAR}-*.js", lambda route: route.abort())
     page.goto((html / f"{LESSON}.html").as_uri())
     box = page.locator(f"[data-explorer={FAR}]")

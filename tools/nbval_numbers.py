@@ -3,10 +3,10 @@
 Another CPU adds in another order, so after 300 steps of training the last digits differ. The text
 around the numbers and every integer (counts, shapes, steps) must be the same to the letter. A
 number with a decimal point or an exponent may differ as `close` says. A cell tagged `exact-output`
-is compared to the letter. One tagged `varies-by-cpu` prints what a training ends with that small
-gaps lead elsewhere: there only the words around the numbers are compared. What a number has to be
-is for the cell's claims; this comparison asks whether the notebook still shows what its code
-prints.
+is compared to the letter. In one tagged `varies-by-cpu` gaps of that size have grown, as in a long
+training: there only the words around the numbers, and how many numbers there are, are compared.
+What a number has to be is for the cell's claims; this comparison asks whether the notebook still
+shows what its code prints.
 """
 
 import re
