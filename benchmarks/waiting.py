@@ -88,6 +88,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 def check_latency(rounds: int = 5) -> dict[str, dict[str, float]]:
     """Milliseconds of one check as a learner runs it: a right answer, and the slowest wrong one."""
+    from dlsys_checks import registry
     from dlsys_helpers import checking
     found = {}
     for path in sorted(SOLUTIONS.glob("[0-9]*.ipynb")):
@@ -95,7 +96,7 @@ def check_latency(rounds: int = 5) -> dict[str, dict[str, float]]:
                  if c["cell_type"] == "code" and c["metadata"]["dlsys"]["role"] != "check"]
         names: dict = {}
         exec("\n".join("".join(c["source"]) for c in cells), names)
-        for id, exercise in checking.load_all().items():
+        for id, exercise in registry.load_all().items():
             if id[:2] != path.stem[:2]:
                 continue
             good = [seconds_of(lambda e=exercise, n=names: checking.run_check(e.id, n[e.function]))

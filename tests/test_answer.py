@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from dlsys import answer, cli
+from dlsys_checks import registry
 from dlsys_helpers import cards, catalog, checking, paths, progress
 
 
@@ -45,7 +46,7 @@ def test_after_the_pass_come_both_answers_and_the_names_of_mistakes(work, id, ca
     assert "my own way" in mine
     assert f"def {function}(" in worked or f"class {function}:" in worked
     assert "NotImplementedError" not in worked
-    named = {wrong.name for wrong in checking.find(id).wrong_answers}
+    named = {wrong.name for wrong in registry.find(id).wrong_answers}
     assert {line[2:].partition(" (trap")[0] for line in mistakes.split("\n") if line} == named
 
 

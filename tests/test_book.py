@@ -11,7 +11,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from PIL import Image
 
 from dlsys import find
-from dlsys_helpers import acting, checking, judging
+from dlsys_helpers import acting, judging
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES
 from tools import (
@@ -382,7 +382,7 @@ def test_only_an_unfinished_course_is_written_so_far():
 
 
 def test_a_wrong_answer_that_passes_its_check_stops_the_book():
-    lax = checking.Exercise("01.1", "predict")
+    lax = judging.Exercise("01.1", "predict")
     lax.act_fn, lax.law_fn = (lambda fn, x: fn(x)), (lambda out, x: None)
     cases = [acting.Case("a number", {"x": 3.0})]
     harmless = judging.WrongAnswer("harmless", abs, ("nothing",), "01.1")

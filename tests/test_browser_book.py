@@ -14,7 +14,8 @@ from browser import offline_page, violations
 from bs4 import BeautifulSoup
 
 from benchmarks import weights
-from dlsys_helpers import canvas, catalog, checking, plots
+from dlsys_checks import registry
+from dlsys_helpers import canvas, catalog, plots
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS
 from dlsys_helpers.stages import stage
 from tools import book, frames
@@ -290,7 +291,7 @@ def test_the_page_of_wrong_answers_shows_each_with_its_own_diagnosis(html, numbe
     rows = [[cell.get_text().translate({8216: "'", 8217: "'"})
              for cell in row.find_all("td")[:2]]
             for row in soup(html / name).select("article tbody tr")]
-    registered = [w for t in catalog.traps(number) for w in checking.find(t.id).wrong_answers]
+    registered = [w for t in catalog.traps(number) for w in registry.find(t.id).wrong_answers]
     assert [cell.get_text() for row in soup(html / "wrong_answers.html").select("article tr")
             if row.select(f'a[href="{name}"]') for cell in row.find_all("td")[1:]] == [
         str(len(catalog.traps(number))), str(len(registered))]

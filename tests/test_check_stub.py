@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from dlsys_helpers import catalog, checking
+from dlsys_checks import registry
+from dlsys_helpers import catalog
 from tools import proof
 
 ID = "01.4"
@@ -41,8 +42,8 @@ def test_a_stale_record_and_none_are_judged(record, monkeypatch, id):
 
 def test_every_wrong_answer_is_judged():
     found = proof.judged(ID)
-    assert list(found) == [wrong.name for wrong in checking.find(ID).wrong_answers]
-    assert all(wrong.is_told(found[wrong.name]) for wrong in checking.find(ID).wrong_answers)
+    assert list(found) == [wrong.name for wrong in registry.find(ID).wrong_answers]
+    assert all(wrong.is_told(found[wrong.name]) for wrong in registry.find(ID).wrong_answers)
 
 
 def test_a_record_is_written_beside_the_others(record):
@@ -58,6 +59,6 @@ def test_a_record_is_written_beside_the_others(record):
 def test_a_fresh_record_names_what_the_registry_holds(trap):
     if proof.fresh(trap.id):
         found = proof.told(trap.id)
-        assert list(found) == [wrong.name for wrong in checking.find(trap.id).wrong_answers]
+        assert list(found) == [wrong.name for wrong in registry.find(trap.id).wrong_answers]
         assert all(wrong.is_told(found[wrong.name])
-                   for wrong in checking.find(trap.id).wrong_answers)
+                   for wrong in registry.find(trap.id).wrong_answers)

@@ -11,7 +11,8 @@ from test_grading_reports import TRAPS, exercise, result, sample
 from dlsys.grading import hints, options, pages, reports, scoring, tally
 from dlsys.grading.overrides import Override
 from dlsys.grading.scoring import Scoring
-from dlsys_helpers import acting, catalog, checking, judging, verdicts
+from dlsys_checks import registry
+from dlsys_helpers import acting, catalog, judging, verdicts
 from tools import solutions
 
 RUN = {"run": {"begun": "2026-03-05T09:00:00+00:00", "settings": {"key": "00"}}}
@@ -30,7 +31,7 @@ def bob(**more) -> dict:
 
 @pytest.fixture(scope="module")
 def dead_units():
-    exercise = checking.find("01.4")
+    exercise = registry.find("01.4")
     return exercise, exercise.arrange(3)
 
 

@@ -51,9 +51,10 @@ from dlsys.grading import (
     submitted_notebook,
     supervisor,
 )
-from dlsys_helpers import acting, catalog, checking, paths, stages, verdicts
+from dlsys_checks import registry
+from dlsys_helpers import acting, catalog, judging, paths, stages, verdicts
 
-CLASS_SEEDS, ARRANGE, PAPERS = judge.SEEDS, checking.Exercise.arrange, judge.Judge.papers
+CLASS_SEEDS, ARRANGE, PAPERS = judge.SEEDS, judging.Exercise.arrange, judge.Judge.papers
 HURRY = 1.5  # seconds for a cell or an exercise that hangs until its limit
 LOOP = "def grad_ratio(model, x, y):\n    while True:\n        pass"
 
@@ -71,7 +72,7 @@ def grader():
         without_sandbox(error)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge, "SEEDS", 1)
-        patch.setattr(checking.Exercise, "arrange", lambda *ask: ARRANGE(*ask)[::3])
+        patch.setattr(judging.Exercise, "arrange", lambda *ask: ARRANGE(*ask)[::3])
         yield made
     made.close()
 
@@ -98,7 +99,7 @@ def grade_in_a_hurry(grade, grader, monkeypatch):
 def grade_in_full(grader, monkeypatch):
     """Grades with as many cases as a class gets."""
     monkeypatch.setattr(judge, "SEEDS", CLASS_SEEDS)
-    monkeypatch.setattr(checking.Exercise, "arrange", ARRANGE)
+    monkeypatch.setattr(judging.Exercise, "arrange", ARRANGE)
     monkeypatch.setattr(grader.judge, "_papers", {})
     return grader.grade
 
@@ -389,7 +390,7 @@ def cells_of(stage: int) -> list[str]:
 
 def acts_of(stage: int) -> list[str]:
     """The source of what is done with them."""
-    return [acting.act_source(exercise.act_fn) for exercise in checking.of_stage(stage).values()
+    return [acting.act_source(exercise.act_fn) for exercise in registry.of_stage(stage).values()
             if exercise.act_fn is not acting.call_function]
 
 
@@ -1029,7 +1030,7 @@ try:
 except ImportError:
     pass
 from dlsys_helpers import checking
-assert not checking.REGISTRY, checking.REGISTRY
+assert "dlsys_checks.registry" not in sys.modules
 """
     result = grade(worksheet(search))
 

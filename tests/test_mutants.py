@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlsys_helpers import checking
+from dlsys_helpers import judging
 from dlsys_helpers.expect import expect_close
 from tools import mutants, proof, solutions
 
@@ -50,7 +50,7 @@ def test_each_kind_of_change_is_made():
 
 def test_a_check_with_a_hole_lets_a_mutant_live():
     """Cases that are all positive cannot tell abs(x) from x."""
-    ex = checking.Exercise("99.1", "f")
+    ex = judging.Exercise("99.1", "f")
     ex.cases(lambda g: [("positive", {"x": 2.0})])
     ex.law(lambda out, x: expect_close("result", out, x))
     found = {name: mutants.fate(ex, code, [ex.arrange(0)])

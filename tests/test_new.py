@@ -12,8 +12,8 @@ import jupytext
 import pytest
 import torch
 
-from dlsys_checks import questions
-from dlsys_helpers import acting, checking
+from dlsys_checks import questions, registry
+from dlsys_helpers import acting
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES
 from tools import lessons, new
@@ -157,12 +157,12 @@ def test_no_field_of_a_template_is_left_open():
 @pytest.fixture
 def example(monkeypatch):
     """The exercise of the template, registered for one test."""
-    monkeypatch.setattr(checking, "REGISTRY", {})
+    monkeypatch.setattr(registry, "REGISTRY", {})
     space = {"__name__": "example"}
     exec(new.filled("check.txt", **FACTS), space)
     beside = new.filled("right_answers.txt", **FACTS)
     exec(beside.replace("from dlsys_checks.s99.e1_centre import ex\n", ""), space)
-    return checking.REGISTRY["99.1"]
+    return registry.REGISTRY["99.1"]
 
 
 @pytest.mark.parametrize("seed", range(8))

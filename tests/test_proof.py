@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from dlsys_helpers import acting, checking, judging
+from dlsys_checks import registry
+from dlsys_helpers import acting, judging
 from dlsys_helpers.expect import expect_close
 from tools import fingerprints, probes, proof, solutions
 
@@ -22,7 +23,7 @@ def forget():
 @pytest.fixture
 def toy(monkeypatch, tmp_path):
     """An exercise with one named wrong answer that passes its proof."""
-    ex = checking.Exercise(ID, "double")
+    ex = judging.Exercise(ID, "double")
     ex.cases(lambda g: [("two", {"x": 2.0}), ("three", {"x": 3.0})])
 
     def law(out, x):
@@ -32,7 +33,7 @@ def toy(monkeypatch, tmp_path):
     ex.promise("twice", "Twice x.")
     ex.wrong("tripling", says="result", trap="01.1", breaks="twice")(lambda x: 3 * x)
     ex.right("a sum")(lambda x: x + x)
-    monkeypatch.setitem(checking.REGISTRY, ID, ex)
+    monkeypatch.setitem(registry.REGISTRY, ID, ex)
     monkeypatch.setattr(solutions, "answers", lambda stage: {ID: ("", ANSWER)})
     monkeypatch.setattr(proof, "RECORDS", tmp_path)
     forget()
@@ -259,7 +260,7 @@ def test_an_answer_that_comes_late_after_another_failure_has_the_first_one(toy):
 
 def test_the_records_name_what_the_registry_holds():
     """Where a record is fresh, its counts are those of the exercise."""
-    for id in checking.load_all():
+    for id in registry.load_all():
         facts, exercise = proof.stored(id[:2]).get(id), solutions.beside(id)
         if facts and proof.fresh(id):
             assert facts["right"]["answers"] == 1 + len(exercise.right_answers), id

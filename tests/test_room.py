@@ -11,7 +11,8 @@ from rooms import Learner, Running, running, send, shown
 
 from dlsys import cli
 from dlsys.room import log, questions, report, results, rounds
-from dlsys_helpers import catalog, checking, paths, room_client
+from dlsys_checks import registry
+from dlsys_helpers import catalog, paths, room_client
 from dlsys_helpers.stages import SPAN, STAGES, stage
 from dlsys_helpers.verdicts import Verdict
 
@@ -60,7 +61,7 @@ def test_every_trap_of_a_stage_is_asked_as_its_lesson_stored_it(number):
 
 def test_every_named_mistake_of_a_stage_is_known_with_a_question(items):
     for item in items:
-        wrong = checking.find(item.trap.id).wrong_answers
+        wrong = registry.find(item.trap.id).wrong_answers
         assert wrong
         assert all(item.ask(one.name) for one in wrong)
         assert item.ask("anything that somebody sends") is None
@@ -215,7 +216,7 @@ def test_what_is_no_number_is_refused(items, guess):
 
 
 def test_forty_learners_with_different_mistakes(items):
-    names = [w.name for w in checking.find("08.1").wrong_answers]
+    names = [w.name for w in registry.find("08.1").wrong_answers]
     made = [names[0]] * 14 + [names[4]] * 9 + [names[7]] * 3 + ["<script>"] * 2
     told = [*(("wrong", name) for name in made), *[("todo", "")] * 4, *[("pass", "")] * 8]
     one = play(items, *steps("ask", "close", "reveal"),
@@ -313,7 +314,7 @@ def test_joining_guessing_checking_and_leaving_as_a_learner(served, my_work, cap
     assert room_client.file().stat().st_mode & 0o077 == 0
     assert served.step("ask", trap="08.2") == 200
     room_client.tell_guess("08.2", {"guess": 40.0, "sure": True})
-    wrong = checking.find("08.2").wrong_answers[0].name
+    wrong = registry.find("08.2").wrong_answers[0].name
     room_client.tell_verdicts(Verdict("wrong", "08.2", misconception=wrong),
                               Verdict("missing", "08.3"))
     assert "not your code. To end that: dlsys leave" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from browser import offline_page, violations
 from playwright.sync_api import expect
 from rooms import Learner, running
 
-from dlsys_helpers import checking
+from dlsys_checks import registry
 
 CHOICE = {"A": "more than 4", "B": "about 2.77, as a guesser",
           "C": "about 0.36, as in training"}
@@ -147,7 +147,7 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
 
 def test_forty_learners_in_the_exercise_phase(class_):
     room, wall, phones = class_
-    names = [w.name for w in checking.find("08.3").wrong_answers]
+    names = [w.name for w in registry.find("08.3").wrong_answers]
     ask(room, wall, "08.3")
     for step in ("close", "reveal"):
         assert room.step(step) == 200

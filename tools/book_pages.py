@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nbformat import NotebookNode
 
-from dlsys_helpers import catalog, checking, gpu_records
+from dlsys_checks import registry
+from dlsys_helpers import catalog, gpu_records
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
 from tools import book_minutes, gpu_evidence, gpu_tables, solutions
@@ -86,7 +87,7 @@ def wrong_answers_page(stages: Sequence[int]) -> str:
     """What the kill matrix is, how many wrong answers there are, and the page of each stage."""
     rows = [(f"[{number}. {stage(number).title}]({WRONG.format(number)}.md)",
              str(len(catalog.traps(number))),
-             str(sum(len(checking.find(t.id).wrong_answers) for t in catalog.traps(number))))
+             str(sum(len(registry.find(t.id).wrong_answers) for t in catalog.traps(number))))
             for number in stages]
     total = sum(int(row[-1]) for row in rows)
     return "\n\n".join([

@@ -27,7 +27,8 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from dlsys.work_folder import WAY_IN
-from dlsys_helpers import acting, catalog, checking, lesson_names, paths, stages
+from dlsys_checks import registry
+from dlsys_helpers import acting, catalog, lesson_names, paths, stages
 from dlsys_helpers.cards import inline
 from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
@@ -344,7 +345,7 @@ def check_cells(source: Source, trap: str) -> list[NotebookNode]:
 
     A draft is in no catalog and in nobody's progress: there the verdict is only printed.
     """
-    if source.draft and trap not in checking.of_stage(source.stage):
+    if source.draft and trap not in registry.of_stage(source.stage):
         return []
     name = lessons.exercise_function(source, trap).name
     points = source.of(trap, "exercise")[0].metadata["points"]

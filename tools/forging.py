@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from dlsys_helpers import acting, checking, judging
+from dlsys_checks import registry
+from dlsys_helpers import acting, judging
 from dlsys_helpers.acting import Foreign, Outcome
 from dlsys_helpers.paths import ROOT
 from tools import solutions
@@ -157,7 +158,7 @@ def judged(id: str, count: int) -> None:
     So many parts of the first case; where it is more than one, also the first and the last part of
     the last case, which has other sizes.
     """
-    exercise, answer = checking.find(id), solutions.worked(id)
+    exercise, answer = registry.find(id), solutions.worked(id)
     cases = exercise.arrange(0)
     tried = [(cases[0], count), *([(cases[-1], 2)] if count > 1 else [])]
     for case, some_parts in tried:

@@ -18,8 +18,8 @@ import jupytext
 from nbformat import NotebookNode
 
 import dlsys_helpers
-from dlsys_checks import questions
-from dlsys_helpers import checking, explorers, guesses, stages
+from dlsys_checks import questions, registry
+from dlsys_helpers import explorers, guesses, stages
 from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_helpers.paths import ROOT
 from tools import solutions
@@ -415,7 +415,7 @@ def rule_hints(source: Source) -> None:
 
 def rule_checks(source: Source) -> None:
     folder = f"src/dlsys_checks/s{source.stage:02d}/"
-    checks = imported(source, folder, lambda: checking.of_stage(source.stage))
+    checks = imported(source, folder, lambda: registry.of_stage(source.stage))
     for trap in source.tasks:
         cell, name = source.of(trap, "exercise")[0], exercise_function(source, trap).name
         if trap not in checks:

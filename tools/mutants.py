@@ -13,7 +13,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dlsys_helpers import checking
+from dlsys_checks import registry
+from dlsys_helpers import judging
 
 SEEDS = (0, 1, 2)
 SECONDS = 10.0  # of CPU time for a mutant on the cases of one seed: far more than an answer takes
@@ -233,7 +234,7 @@ def _wrapped(source: str, function: ast.FunctionDef) -> Iterator[tuple[str, str]
 
 # ---- trying them
 
-def fate(exercise: checking.Exercise, code: str, papers: Sequence[list]) -> str:
+def fate(exercise: judging.Exercise, code: str, papers: Sequence[list]) -> str:
     """"killed" when it fails on the cases of every seed, "partly" on some, "survived" on none."""
     space: dict[str, Any] = {"__name__": "worksheet"}
     try:
@@ -244,7 +245,7 @@ def fate(exercise: checking.Exercise, code: str, papers: Sequence[list]) -> str:
     return "killed" if all(failed) else "partly" if any(failed) else "survived"
 
 
-def _fails(exercise: checking.Exercise, fn: Callable, cases: list) -> bool:
+def _fails(exercise: judging.Exercise, fn: Callable, cases: list) -> bool:
     def stop(*_: Any) -> None:
         raise TooSlow
     signal.signal(signal.SIGVTALRM, stop)
@@ -263,7 +264,7 @@ def _fails(exercise: checking.Exercise, fn: Callable, cases: list) -> bool:
 
 def fates(id: str, setup: str, source: str) -> Iterator[tuple[str, str]]:
     """Name and fate of every mutant of one worked answer."""
-    exercise = checking.find(id)
+    exercise = registry.find(id)
     papers = [exercise.arrange(seed) for seed in SEEDS]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -274,7 +275,7 @@ def fates(id: str, setup: str, source: str) -> Iterator[tuple[str, str]]:
 def tried(id: str, setup: str, source: str) -> dict[str, Any]:
     """The record of one exercise: how many mutants, how many killed, and which were not."""
     found = dict(fates(id, setup, source))
-    known = checking.find(id).equivalents
+    known = registry.find(id).equivalents
     return {"mutants": len(found), "killed": sum(f == "killed" for f in found.values()),
             "equivalent": sorted(n for n in known if found.get(n) == "survived"),
             "unexplained": sorted(n for n, f in found.items()

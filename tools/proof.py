@@ -32,6 +32,7 @@ import numpy as np
 import torch
 
 from dlsys.remembering import remembering
+from dlsys_checks import registry
 from dlsys_helpers import acting, checking
 from dlsys_helpers.judging import Exercise, Run, WrongAnswer
 from dlsys_helpers.paths import ROOT
@@ -146,7 +147,7 @@ def broken_besides(exercise: Exercise, wrong: WrongAnswer, runs: list[Run]) -> I
 @cache
 def paper(id: str, seed: int) -> tuple[Exercise, list[acting.Case]]:
     """An exercise that caches runs of its wrong answers, and the cases of a seed."""
-    return _remembering(id), checking.find(id).arrange(seed)
+    return _remembering(id), registry.find(id).arrange(seed)
 
 
 @cache
@@ -162,7 +163,7 @@ def _forget() -> None:
 
 def open_answers(id: str) -> Iterator[str]:
     """Functions of the check's file that pass as they stand: a class is handed that file."""
-    exercise = checking.find(id)
+    exercise = registry.find(id)
     cases = exercise.arrange(0)
     for name, fn in vars(sys.modules[exercise.law_fn.__module__]).items():
         if inspect.isfunction(fn) and fn.__module__.startswith("dlsys_checks") and all(
@@ -179,7 +180,7 @@ CONTEXT = {"state"}  # parts that only describe what the act did; a law need not
 
 def unjudged(id: str, fn: Callable, cases: Sequence[acting.Case]) -> Iterator[str]:
     """Corruptions of a right outcome that the law accepts: one leaf's shape, dtype or value."""
-    exercise = checking.find(id)
+    exercise = registry.find(id)
     for case in cases:
         right = acting.run_act(exercise.act_fn, fn, case).value
         for path, leaf in leaves(right):
@@ -228,7 +229,7 @@ def failure(id: str, fn: Callable, which: slice = slice(None)) -> Verdict:
     """The verdict of the first of these cases of seed 0 that fails, without the name of a mistake;
     of the last one where none does.
     """
-    exercise = checking.find(id)
+    exercise = registry.find(id)
     for case in exercise.arrange(0)[which]:
         verdict = exercise.run(fn, case)[1]
         if verdict.status != "pass":
@@ -327,7 +328,8 @@ def unchanged(records: Path) -> bool:
 def _fingerprint(id: str, engine: Sequence[str], kept: Callable[[str], str]) -> str:
     exercise = solutions.beside(id)
     names = {*engine, *(name for name in fingerprints.reached([exercise.law_fn.__module__])
-                        if name.startswith("dlsys_checks.") or name in ACTS)}
+                        if name in ACTS or (name.startswith("dlsys_checks.")
+                                            and name != registry.__name__))}
     code = [kept(fingerprints.source(name)) for name in sorted(names)]
     beside = solutions.beside_file(exercise)
     code += [kept(beside.read_text("utf-8") if beside.exists() else ""),

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dlsys_helpers import checking
+from dlsys_checks import registry
 from dlsys_helpers.judging import Exercise
 from dlsys_helpers.paths import ROOT, SOLUTIONS
 from tools import mutants
@@ -52,7 +52,7 @@ def worked(id: str) -> Callable:
     setup, source = answers(id[:2])[id]
     space: dict[str, Any] = {"__name__": "worksheet"}
     exec(compile(f"{setup}\n{source}", f"<{id}>", "exec"), space)
-    return space[checking.find(id).function]
+    return space[registry.find(id).function]
 
 
 def beside(id: str) -> Exercise:
@@ -63,7 +63,7 @@ def beside(id: str) -> Exercise:
     """
     folder = f"src/dlsys_checks/s{id[:2]}/"
     try:
-        found = checking.find(id)
+        found = registry.find(id)
         path = beside_file(found)
         folder = f"tests/right_answers/{path.parent.name}/"
         if path.is_file() and path not in _read:

@@ -117,7 +117,7 @@ def _without_docstring(code: str, function: str) -> str:
 
 def _mistakes(trap: Trap) -> list[str]:
     """The names of the exercise's wrong answers, with the trap where it is another's."""
-    from dlsys_helpers import checking  # imports torch, which takes seconds
+    from dlsys_checks import registry
 
     return [wrong.name if wrong.trap == trap.id else f"{wrong.name} (trap {wrong.trap})"
-            for wrong in checking.find(trap.id).wrong_answers]
+            for wrong in registry.find(trap.id).wrong_answers]

@@ -1,10 +1,8 @@
-"""`check`: the verdict on a learner's function, shown and remembered; and all exercises by id."""
+"""`check`: the verdict on a learner's function, shown and remembered."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import pkgutil
 import re
 import secrets
 from collections.abc import Callable, Sequence
@@ -14,12 +12,10 @@ from typing import Any
 from dlsys_helpers import acting, cards, catalog
 from dlsys_helpers.errors import OneLine
 from dlsys_helpers.expect import show
-from dlsys_helpers.judging import Exercise
 from dlsys_helpers.timeouts import SECONDS
 from dlsys_helpers.verdicts import Verdict
 
 FIXED_SEEDS = (0, 1)
-REGISTRY: dict[str, Exercise] = {}
 
 
 class CheckFailed(OneLine, AssertionError):
@@ -38,57 +34,9 @@ class Stopped(OneLine, KeyboardInterrupt):
     """A learner interrupted a check."""
 
 
-def exercise(id: str, function: str, may_change: tuple[str, ...] = (),
-             by_hand: tuple[str, ...] = (), seen: tuple[str, ...] = (),
-             kept: tuple[str, ...] = (), within: float = 1e-4, says: str = "") -> Exercise:
-    """Register an exercise: permanent id and the name of the learner's function.
-
-    may_change: inputs that an answer is meant to change in place. by_hand: the library's
-    functions that an answer should do without; the grader notes their use, which costs nothing.
-    seen: the names of all inputs. They are local variables of the act, and a learner's function
-    can read them there: before you add one, make sure that it does not hold what the law expects.
-    kept: parts of an outcome that an answer has to return as they were given. within: the relative
-    tolerance within which an answer's numbers count as those of a registered mistake. says: a
-    phrase that a wrong answer is told where no promise that it breaks names one. Raises ValueError
-    when the id is registered already.
-    """
-    if id in REGISTRY:
-        raise ValueError(f"exercise {id}: got a second registration, expected one. Renumber it.")
-    REGISTRY[id] = Exercise(id, function, may_change, by_hand, seen, kept, within, says)
-    return REGISTRY[id]
-
-
-def load_all() -> dict[str, Exercise]:
-    """Import every stage's checks and return the registry by id."""
-    import dlsys_checks
-    for module in pkgutil.iter_modules(dlsys_checks.__path__):
-        if module.name[1:].isdigit():  # s01, s02, ...: the other folder holds questions
-            _load_stage(module.name)
-    return REGISTRY
-
-
-def of_stage(number: int) -> dict[str, Exercise]:
-    """Import the checks of one stage and return its exercises by id; none where none is written."""
-    _load_stage(f"s{number:02d}")
-    return {id: found for id, found in REGISTRY.items() if id[:2] == f"{number:02d}"}
-
-
-def _load_stage(name: str) -> None:
-    """Import the exercises of one stage, "s01"; nothing for a stage without any."""
-    if importlib.util.find_spec(f"dlsys_checks.{name}"):
-        package = importlib.import_module(f"dlsys_checks.{name}")
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{package.__name__}.{module.name}")
-
-
-def find(id: str) -> Exercise:
-    """The exercise with this id. Raises ValueError that lists the known ids."""
-    if id not in REGISTRY and id[:2].isdigit():
-        _load_stage(f"s{id[:2]}")
-    if id not in REGISTRY:
-        known = ", ".join(sorted(REGISTRY)) or "none"
-        raise ValueError(f"exercise: got {id!r}, expected one of {known}.")
-    return REGISTRY[id]
+def _registry() -> Any:
+    """All exercises, by id. Imported by name: the grader's sandbox has none of the checks."""
+    return importlib.import_module("dlsys_checks.registry")
 
 
 def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2),
@@ -97,7 +45,7 @@ def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2),
 
     seconds: the time that `fn` has for one case. Raises ValueError for an unknown id.
     """
-    chosen = find(id)
+    chosen = _registry().find(id)
     if not callable(fn):
         drop = "quotes" if isinstance(fn, str) else "brackets"
         return Verdict("wrong", id, f"second argument: got {show(fn)}, expected your function "
@@ -152,7 +100,7 @@ def _refuse_bad_call(id: Any, fn: Any) -> None:
         raise BadCall(f"check: got {show(id)}, expected the id of an exercise as a text in quotes. "
                       + _call(str(id)))
     try:
-        find(id)
+        _registry().find(id)
     except ValueError:
         raise BadCall(f"check: got {id[:40]!r}, which is the id of no exercise. "
                       + _call(id)) from None
@@ -160,7 +108,7 @@ def _refuse_bad_call(id: Any, fn: Any) -> None:
 
 def _call(id: str) -> str:
     """How to check the exercise that is probably meant, or the first of all."""
-    known = load_all()
+    known = _registry().load_all()
     chosen = known.get(catalog.as_id(id)) or known[min(known)]
     return f'Write: check("{chosen.id}", {chosen.function})'
 

@@ -40,7 +40,7 @@ from dlsys.grading.submitted_notebook import Notebook
 from dlsys.grading.text import clean, place
 from dlsys.notebook_reader import checked_in
 from dlsys.remembering import remembering
-from dlsys_helpers import acting, checking, verdicts
+from dlsys_helpers import acting, judging, verdicts
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.verdicts import Verdict
@@ -57,7 +57,7 @@ LONGEST_ERROR, LONGEST_TYPE, LONGEST_LINE = 120, 40, 200
 class Paper:
     """One exercise as this run asks it: the same secret cases for every learner."""
 
-    exercise: checking.Exercise
+    exercise: judging.Exercise
     trap: Trap
     seeds: tuple[int, ...]
     cases: tuple[tuple[Case, ...], ...]  # for each seed

@@ -23,7 +23,8 @@ from dlsys import model_rows
 from dlsys.grading.acts import act_source
 from dlsys.grading.text import clean
 from dlsys.remembering import remembering
-from dlsys_helpers import catalog, checking, paths
+from dlsys_checks import registry
+from dlsys_helpers import catalog, paths
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.judging import Exercise
 from dlsys_helpers.lesson_names import YOUR_MODEL
@@ -95,7 +96,7 @@ def find(id: str) -> Held:
         part = model_rows.part(id)
     except catalog.CatalogError as error:
         raise ValueError(str(error)) from None
-    return Held(id, part.function, part=part, own=remembering(checking.find(part.id)))
+    return Held(id, part.function, part=part, own=remembering(registry.find(part.id)))
 
 
 # ---- what travels into the sandbox

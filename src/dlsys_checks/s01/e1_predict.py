@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dlsys_checks.registry import exercise
 from dlsys_helpers.acting import same
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
 from dlsys_helpers.judging import not_an_answer
 

@@ -7,7 +7,7 @@ import math
 import torch
 
 from dlsys_checks.kit import integers
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_close
 from dlsys_helpers.judging import not_an_answer
 

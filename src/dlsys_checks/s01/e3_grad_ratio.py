@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_checks.kit import integers
+from dlsys_checks.registry import exercise
 from dlsys_helpers.acting import same
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_length, expect_parts
 
 ex = exercise("01.3", "grad_ratio", seen=("layers", "held", "calls", "x", "y"), kept=("after",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dlsys_checks.kit import integers
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
 
 ex = exercise("02.2", "weighted_loss", seen=("x", "shift", "weights", "theta"),

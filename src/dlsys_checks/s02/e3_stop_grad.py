@@ -7,8 +7,8 @@ import copy
 import torch
 from torch import nn
 
+from dlsys_checks.registry import exercise
 from dlsys_helpers import acting
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_like, expect_parts
 
 ex = exercise("02.3", "stop_grad", seen=("x", "kind", "edit"),

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_checks.kit import integers
+from dlsys_checks.registry import exercise
 from dlsys_checks.s02 import common
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
 ex = exercise("02.4", "accum_step", seen=("models", "calls"))

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from dlsys_checks.registry import exercise
 from dlsys_checks.s03.common import between
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
     Broken,
     expect_close,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as sched
 
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import (
     expect_close,
     expect_equal,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dlsys_checks.kit import floats, integers
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import (
     expect_close,
     expect_equal,

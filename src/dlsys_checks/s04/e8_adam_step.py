@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from dlsys_checks.kit import floats, integers
+from dlsys_checks.registry import exercise
 from dlsys_checks.s04.common import by_torch, expect_by_hand, expect_manners, expect_paths
 from dlsys_helpers.acting import library_calls
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_parts
 from dlsys_helpers.judging import not_an_answer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from dlsys_checks.kit import floats, integers
+from dlsys_checks.registry import exercise
 from dlsys_checks.s04.common import expect_manners, expect_paths
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_parts
 
 ex = exercise("04.9", "lion_step", seen=("tables", "grads", "rates", "settings"),

@@ -8,8 +8,8 @@ import math
 import torch
 
 from dlsys_checks.kit import integers
+from dlsys_checks.registry import exercise
 from dlsys_helpers import acting
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_parts, expect_type
 from dlsys_helpers.judging import not_an_answer
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dlsys_checks.kit import integers
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
 
 ex = exercise("07.11", "linear_in", seen=("kind", "width", "shape", "train"),

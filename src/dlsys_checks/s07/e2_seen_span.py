@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlsys_checks.kit import integers
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_equal, expect_type, show
 from dlsys_helpers.judging import not_an_answer
 

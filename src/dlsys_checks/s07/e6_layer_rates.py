@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_type
 from dlsys_helpers.judging import not_an_answer
 

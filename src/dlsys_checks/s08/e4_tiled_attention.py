@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from dlsys_checks.kit import integers
+from dlsys_checks.registry import exercise
 from dlsys_helpers.acting import library_calls
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
 from dlsys_helpers.judging import not_an_answer
 

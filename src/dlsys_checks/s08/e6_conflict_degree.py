@@ -8,8 +8,8 @@ from collections import Counter
 import torch
 
 from dlsys_checks.kit import integers
+from dlsys_checks.registry import exercise
 from dlsys_checks.s08.common import brief
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal
 from dlsys_helpers.judging import not_an_answer
 

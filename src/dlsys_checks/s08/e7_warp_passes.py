@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from dlsys_checks.kit import integers
+from dlsys_checks.registry import exercise
 from dlsys_checks.s08.common import brief
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, show
 from dlsys_helpers.judging import not_an_answer
 

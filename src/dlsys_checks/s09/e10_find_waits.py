@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dlsys_checks.kit import integers
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_equal, expect_length
 from dlsys_helpers.judging import not_an_answer
 

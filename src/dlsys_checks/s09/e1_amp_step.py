@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_checks.kit import integers
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_length, expect_parts
 from dlsys_helpers.judging import not_an_answer
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_checks.kit import integers
+from dlsys_checks.registry import exercise
 from dlsys_checks.s02 import common
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
     expect_close,
     expect_equal,

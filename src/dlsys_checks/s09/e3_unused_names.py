@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
 from dlsys_helpers.judging import not_an_answer
 

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts, show
 from dlsys_helpers.judging import not_an_answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dlsys_checks.kit import integers
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
 
 # Token k of the prompt is start + (3 (k // 2) + k // 4) % 8, of the answer start + (5 k + 2) % 6:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import (
     Broken,
     expect_close,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dlsys_checks.kit import integers
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts
 
 ex = exercise("11.5", "stored_bytes", seen=("entries",), says="bytes stored")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import (
     Broken,
     expect_close,

@@ -8,8 +8,8 @@ import math
 import torch
 from torch import nn
 
+from dlsys_checks.registry import exercise
 from dlsys_helpers.acting import same
-from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts, expect_type
 from dlsys_helpers.judging import not_an_answer
 

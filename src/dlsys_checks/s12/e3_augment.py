@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from dlsys_checks.kit import integers
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_like, expect_parts
 from dlsys_helpers.judging import not_an_answer
 

@@ -8,7 +8,7 @@ import hashlib
 import numpy as np
 import torch
 
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import (
     expect_equal,
     expect_length,

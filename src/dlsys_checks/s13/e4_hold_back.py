@@ -6,7 +6,7 @@ import codecs
 import re
 
 from dlsys_checks.kit import integers
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import Broken, expect_length, expect_parts, expect_type
 from dlsys_helpers.judging import not_an_answer
 

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import (
     Broken,
     expect_equal,

@@ -7,7 +7,7 @@ import math
 import torch
 
 from dlsys_checks.kit import floats, integers
-from dlsys_helpers.checking import exercise
+from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_parts, expect_type
 from dlsys_helpers.judging import not_an_answer
 
