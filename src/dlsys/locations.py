@@ -5,6 +5,7 @@ another user owns, it goes to ``~/dlsys-work``. ``DLSYS_WORK`` overrides both.
 """
 
 import os
+import subprocess
 from pathlib import Path
 
 from dlsys import windows
@@ -44,5 +45,4 @@ def open_lab() -> str:
     """The command that opens JupyterLab where the learner's files are."""
     if is_checkout() and not windows.HERE:
         return "make lab"
-    return f'jupyter lab "{paths.MY_WORK}"' if " " in str(paths.MY_WORK) else (
-        f"jupyter lab {paths.MY_WORK}")
+    return subprocess.list2cmdline(["jupyter", "lab", str(paths.MY_WORK)])
