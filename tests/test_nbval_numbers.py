@@ -21,6 +21,11 @@ SAME = {
     "an order of magnitude": ("first / last 4e-07", "first / last 9e-07"),
     "no gap, and one of rounding": ("gap 0e+00", "gap 6e-08"),
     "no gap, twice": ("gap 0e+00", "gap 0e+00"),
+    "rounding, two digits": ("largest gap of a logit 1.7e-06", "largest gap of a logit 1.9e-06"),
+    "rounding, all digits": ("gap 3.814697265625e-06", "gap 1.9073486328125e-06"),
+    "rounding, either sign": ("mean -6.0e-08", "mean 1.2e-07"),
+    "no gap, and all digits of one": ("moved by 0.0", "moved by 5.960464477539063e-08"),
+    "rounding, at the border": ("gap 9.5e-06", "gap 1.9e-05"),
     "exponents that meet": ("9.9e-07", "1.0e-06"),
     "str drops a zero": ("[0.2, 0.105]", "[0.201, 0.105]"),
     "thousands": ("1,234.5 MB", "1,234.6 MB"),
@@ -38,7 +43,13 @@ OTHER = {
     "a version": ("torch 2.14.1", "torch 2.15.1"),
     "an integer where a decimal was": ("1.0", "1"),
     "no gap, and one beyond rounding": ("gap 0e+00", "gap 1e-05"),
-    "another order of magnitude": ("first / last 4e-07", "first / last 4e-06"),
+    "no gap, with a point": ("generator 0.0e+00", "generator 1.0e-01"),
+    "a gap that grows": ("largest gap of a logit 1.7e-06", "largest gap of a logit 1.7e-02"),
+    "a gap that grows a little": ("gap 1.7e-06", "gap 2.0e-05"),
+    "no gap, and one in the text's own form": ("gap 0.0", "gap 2e-06"),
+    "another order of magnitude": ("first / last 4e-07", "first / last 5e-06"),
+    "above rounding": ("gap 1.7e-04", "gap 1.9e-04"),
+    "above rounding, the sign": ("slope -3e-02", "slope 3e-02"),
     "many digits": ("0.011945605278015137", "0.011955605278015137"),
 }
 
@@ -77,10 +88,10 @@ def changed(text, pattern, change):
 
 
 def last_digit_up(number):
-    """0.033 -> 0.034, 0.039 -> 0.038, 4e-07 -> 5e-07: one unit of the last place; 0e+00 -> 1e-07.
-    """
-    if number.strip() == "0e+00":
-        return number.replace("0e+00", "1e-07")
+    """0.033 -> 0.034, 0.039 -> 0.038, 4e-07 -> 5e-07; 0e+00 and 0.0e+00, which have no last place,
+    -> 1e-07."""
+    if "e" in number and float(number) == 0:
+        return " 1e-07"
     mantissa, e, exponent = number.partition("e")
     step = -1 if mantissa[-1] == "9" else 1
     return mantissa[:-1] + str(int(mantissa[-1]) + step) + e + exponent
@@ -94,11 +105,11 @@ def test_every_stored_decimal_may_differ_in_its_last_digit():
 
 
 def first_digit_up(number):
-    """0.033 -> 0.083 and 4e-07 -> 4e-02: what the number says is another."""
+    """0.033 -> 0.083 and 4e-07 -> 4e-02, 4e-02 -> 4e-03: what the number says is another."""
     if "e" in number and float(number) == 0:  # 0e+00, 0.0e+00: another exponent is no change
         return number.replace("0", "5", 1)
     if "e" in number:
-        return re.sub(r"\d$", lambda m: str((int(m[0]) + 5) % 10), number)
+        return re.sub(r"e.*$", "e-02" if abs(float(number)) < 1e-3 else "e-03", number)
     return re.sub(r"[1-9]", lambda m: str((int(m[0]) + 5) % 10), number, count=1)
 
 
@@ -123,8 +134,8 @@ CELLS = {  # name: what the cell prints, what is stored, its tags, whether it pa
     "number": ("print('moved 0.042')", "moved 0.033\n", [], False),
     "text": ("print('moves 0.033')", "moved 0.033\n", [], False),
     "count": ("print('units: 63')", "units: 64\n", [], False),
-    "exact": ("print('moved 0.032')", "moved 0.033\n", [nbval_numbers.EXACT], False),
-    "exact and right": ("print('moved 0.033')", "moved 0.033\n", [nbval_numbers.EXACT], True),
+    "rounding": ("print('gap 1.9e-06')", "gap 1.7e-06\n", [], True),
+    "a gap that grows": ("print('gap 1.9e-02')", "gap 1.7e-06\n", [], False),
     "varies": ("print('core 11, share   9.64')", "core 13, share 10.68\n",
                [nbval_numbers.VARIES], True),
     "varies, other words": ("print('core 11 here')", "core 13\n", [nbval_numbers.VARIES], False),
