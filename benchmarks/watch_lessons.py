@@ -21,8 +21,9 @@ import traceback
 import types
 from pathlib import Path
 
+from tools.watch_record import LESSONS
+
 ROOT = Path(__file__).resolve().parents[1]
-RECORD = Path(__file__).with_suffix(".json")
 WATCH = ROOT / "src" / "dlsys_watch"
 
 # Cells that run broken code once more although they are no `break`: (cell, rule) -> why.
@@ -108,7 +109,7 @@ def main() -> None:
     if asked[:1] == ["--one"]:
         print(json.dumps(run(asked[1])))
         return
-    record = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {"lessons": {}}
+    record = json.loads(LESSONS.read_text("utf-8")) if LESSONS.exists() else {"lessons": {}}
     now = rests_on()    # a rule that is edited while this runs makes the record stale
     for number in asked or lessons():
         answer = subprocess.run([sys.executable, "-m", "benchmarks.watch_lessons", "--one", number],
@@ -116,7 +117,7 @@ def main() -> None:
                                 env={**os.environ, "DLSYS_PROGRESS": "off"})
         record["lessons"][number] = json.loads(answer.stdout.splitlines()[-1])
         record["rests_on"] = now
-        RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        LESSONS.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
         print(number, len(record["lessons"][number]["findings"]), "findings", flush=True)
 
 

@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 
-import yaml
-
 from benchmarks import watch_corpus, watch_cuda, watch_overhead
 from dlsys_watch.rules import all_rules
+from tools import watch_record
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "watch.md"
-NEIGHBOURS = PAGE.with_name("neighbours.yml")
 
 
 def markdown(head: tuple[str, ...], rows: list[tuple]) -> str:
@@ -126,23 +123,11 @@ def others() -> str:
                      "healthy with a false alarm", "healthy with advice alone"), found)
 
 
-@functools.cache
-def neighbours() -> list[dict]:
-    return yaml.safe_load(NEIGHBOURS.read_text("utf-8"))
-
-
-def telling(row: dict) -> str:
-    """Whether the watch tells a fault that no trap teaches, as a sentence."""
-    if rules := row.get("rules"):
-        return f"`dlsys watch` says {' or '.join(f'`{rule}`' for rule in rules)}."
-    return f"`dlsys watch` cannot tell: {row['why']}."
-
-
 def wild() -> str:
     """The faults that no trap teaches, with their rules or the reason for none, as Markdown."""
     return markdown(("fault", "beside", "rule"), [
         (row["fault"], link(row["beside"]),
-         code(row["rules"]) if "rules" in row else f"none: {row['why']}") for row in neighbours()])
+         code(row["rules"]) if "rules" in row else f"none: {row['why']}") for row in watch_record.neighbours()])
 
 
 TABLES = {"rules": table, "costs": costs, "on a GPU": on_a_gpu, "recall": recall, "others": others,
