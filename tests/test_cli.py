@@ -12,7 +12,8 @@ import threading
 
 import pytest
 
-from dlsys import cli, notebook_reader, review, work_folder, worksheet_runner, worksheets
+from dlsys import cli, review, work_folder, worksheet_runner, worksheets
+from dlsys_files import notebook_reader
 from dlsys_helpers import catalog, paths, progress, stages
 
 TRAPS = [

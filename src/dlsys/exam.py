@@ -254,7 +254,7 @@ def _draw_number(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Write the sheet to my-work/ unless it is there."""
-    from dlsys import locations, work_folder
+    from dlsys import work_folder
     from dlsys_checks.exam import sheet
 
     if args.debrief:
@@ -267,7 +267,7 @@ def run(args: argparse.Namespace) -> int:
                             "the exam")
     name = f"{paths.MY_WORK.name}/{path.name}"
     print(f"{'Your exam is' if made else 'It exists and stays as it is:'} {name}. Open it in "
-          f"JupyterLab ({locations.open_lab()}). Check all of it with: dlsys check {number}\n"
+          f"JupyterLab ({work_folder.open_lab()}). Check all of it with: dlsys check {number}\n"
           f"The matched form: dlsys {sheet.how_to_begin(other)}")
     return 0
 
