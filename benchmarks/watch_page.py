@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import watch_corpus, watch_cuda, watch_overhead
 from dlsys_watch.rules import all_rules
-from tools import watch_record
+from tools.watch_record import neighbours
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "watch.md"
 
@@ -127,7 +127,7 @@ def wild() -> str:
     """The faults that no trap teaches, with their rules or the reason for none, as Markdown."""
     return markdown(("fault", "beside", "rule"), [
         (row["fault"], link(row["beside"]),
-         code(row["rules"]) if "rules" in row else f"none: {row['why']}") for row in watch_record.neighbours()])
+         code(row["rules"]) if "rules" in row else f"none: {row['why']}") for row in neighbours()])
 
 
 TABLES = {"rules": table, "costs": costs, "on a GPU": on_a_gpu, "recall": recall, "others": others,

@@ -17,11 +17,11 @@ from dlsys.grading import pages, reports
 from dlsys.grading.judge import Judge
 from dlsys.grading.sandbox import SandboxRefused, Zygote
 from dlsys.grading.submitted_notebook import parse
+from dlsys_checks.checking import BadCall, CheckFailed
 from dlsys_checks.exam import faults, laws, ledger, mending, mends, numbers, sheet
 from dlsys_checks.exam.faults import FAULTS
 from dlsys_files import notebook_reader
 from dlsys_helpers import catalog, paths, progress
-from dlsys_helpers.checking import BadCall, CheckFailed
 from dlsys_helpers.stages import NUMBERS
 from dlsys_helpers.verdicts import Verdict
 from tools import exam as record

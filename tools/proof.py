@@ -32,8 +32,8 @@ import numpy as np
 import torch
 
 from dlsys.remembering import remembering
-from dlsys_checks import registry
-from dlsys_helpers import acting, checking
+from dlsys_checks import checking, registry
+from dlsys_helpers import acting
 from dlsys_helpers.judging import Exercise, Run, WrongAnswer
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.verdicts import Verdict

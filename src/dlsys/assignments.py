@@ -58,7 +58,7 @@ def checks(id: str) -> ModuleType:
     number = number_of(id)
     return importlib.import_module(
         "dlsys.grading.model_laws" if is_model(number) else
-        "dlsys_checks.exam.laws" if is_exam(number) else "dlsys_helpers.checking")
+        "dlsys_checks.exam.laws" if is_exam(number) else "dlsys_checks.checking")
 
 
 def trap(id: str) -> Trap:
