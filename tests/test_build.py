@@ -270,7 +270,7 @@ def test_a_lesson_is_built_beside_another_one_that_is_broken(tmp_path, monkeypat
 def test_a_check_that_cannot_be_imported_is_refused_with_its_line(tmp_path, monkeypatch):
     def broken(_):
         raise ValueError("exercise: got 'x', expected an id")
-    monkeypatch.setattr(lessons.checking, "of_stage", broken)
+    monkeypatch.setattr(lessons.registry, "of_stage", broken)
     with pytest.raises(lessons.RuleBroken, match="s01/ cannot be imported: ValueError: exer"):
         read(tmp_path, TEXT)
 
