@@ -4,7 +4,7 @@ import pytest
 from grading_samples import code, notebook
 
 from dlsys import notebook_reader, worksheets
-from dlsys.grading import submitted_notebook
+from dlsys.grading.books import submitted_notebook
 from dlsys.notebook_reader import Unreadable
 from dlsys_helpers.verdicts import STATUSES, Verdict
 

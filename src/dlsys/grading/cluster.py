@@ -24,7 +24,11 @@ from distributed import Client, KilledWorker, LocalCluster, Security, as_complet
 from distributed.client import FutureCancelledError
 from distributed.comm import CommClosedError
 
-from dlsys.grading.cohort import Grader, Job, RunError, Settings, failed, versions
+from dlsys.grading.books.journal import versions
+from dlsys.grading.books.run_folder import RunError
+from dlsys.grading.cohort import Grader, Job, Workers, failed
+from dlsys.grading.options import TlsFiles
+from dlsys.grading.settings import Settings
 
 AHEAD = 3  # submissions for each worker that are on their way or waiting there
 WORKER_MEMORY = "3GiB"
@@ -48,7 +52,7 @@ def work(settings: Settings, data: bytes, draw: int, is_parts: bool) -> dict[str
         return {**_grader(settings).grade(data, draw, is_parts), "checks": versions()["checks"]}
 
 
-def local(settings: Settings, n_workers: int) -> Any:
+def local(settings: Settings, n_workers: int) -> Workers:
     """Workers for `grade_all`: processes on this machine, talking through TLS on loopback.
 
     Without TLS, any user of the machine could give the workers something to do.
@@ -77,8 +81,10 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def remote(settings: Settings, address: str, security: Security | None) -> Any:
+def remote(settings: Settings, address: str, tls: TlsFiles) -> Workers:
     """Workers for `grade_all`: those of the scheduler at `address`. Raises RunError."""
+    security = _security(address, tls)
+
     def run(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
         try:
             client = Client(address, security=security, timeout="20s")
@@ -93,6 +99,15 @@ def remote(settings: Settings, address: str, security: Security | None) -> Any:
                                "one: dask worker ADDRESS --nthreads 1") from None
             yield from spread(client, settings, jobs)
     return run
+
+
+def _security(address: str, tls: TlsFiles) -> Security | None:
+    if not address.startswith("tls://"):
+        return None
+    if not (tls.ca and tls.cert and tls.key):
+        raise RunError(f"{address}: give --tls-ca, --tls-cert and --tls-key.")
+    return Security(tls_ca_file=str(tls.ca), tls_client_cert=str(tls.cert),
+                    tls_client_key=str(tls.key), require_encryption=True)
 
 
 def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[

@@ -24,20 +24,21 @@ import torch
 
 import dlsys_checks
 from dlsys import assignments
-from dlsys.grading import (
-    cgroups,
-    framing,
-    isolation,
-    process_limit,
-    serialization,
-    submitted_notebook,
-    tally,
-)
+from dlsys.grading import tally
 from dlsys.grading.acts import act_source
-from dlsys.grading.framing import CELLS
-from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
-from dlsys.grading.submitted_notebook import Notebook
+from dlsys.grading.books import submitted_notebook
+from dlsys.grading.books.submitted_notebook import Notebook
 from dlsys.grading.text import clean, place
+from dlsys.grading.walls import cgroups, framing, isolation, process_limit, serialization
+from dlsys.grading.walls.framing import CELLS
+from dlsys.grading.walls.sandbox import (
+    Attempt,
+    Sandbox,
+    SandboxLost,
+    SandboxRefused,
+    Zygote,
+    pack_act,
+)
 from dlsys.notebook_reader import checked_in
 from dlsys.remembering import remembering
 from dlsys_checks import registry
@@ -108,13 +109,13 @@ class Judge:
         started, own = time.monotonic(), time.process_time()
         # An outer session for the notebook: the one of each law is then cheap to enter.
         with self.zygote.sandbox() as sandbox, acting.standard_session():
-            sitting = Sitting(notebook, papers, sandbox)
-            sitting.hold()
+            session = GradingSession(notebook, papers, sandbox)
+            session.judge_all()
             if assignments.is_model(notebook.stage):
-                sitting.notes += _claims_of_the_notebook(sitting)
+                session.notes += _claims_of_the_notebook(session)
         judged = time.process_time() - own
         return {
-            **sitting.result(),
+            **session.result(),
             "code": code_digest(notebook), "wall": self.wall, "ended_by": sandbox.used["ended_by"],
             "seconds": round(time.monotonic() - started, 3),
             "cpu_seconds": round(sandbox.used["cpu_seconds"] + judged, 3),
@@ -228,20 +229,20 @@ def probe(hidden, folder):
 '''
 
 
-def _claims_of_the_notebook(sitting: Sitting) -> list[str]:
+def _claims_of_the_notebook(session: GradingSession) -> list[str]:
     """What the course's own notebook says with the parts that hold; it makes no points.
 
     Each of its cells has the time of a cell. What asks for processes or sockets stops there.
     """
     from dlsys.grading import model_laws
 
-    mine = [id for id, verdict in sitting.verdicts.items() if verdict.status == "pass"]
+    mine = [id for id, verdict in session.verdicts.items() if verdict.status == "pass"]
     if not mine:
         return []
-    own = sitting.notebook.cells
+    own = session.notebook.cells
     course = model_laws.notebook_cells(mine)
     cells = [*own, *enumerate(course, 1 + own[-1][0])]
-    asked = sitting.sandbox.attempt(cells, [pack_act("90.0", "claims_made", "", [Case("all", {})])],
+    asked = session.sandbox.attempt(cells, [pack_act("90.0", "claims_made", "", [Case("all", {})])],
                                     careful=True, checkpoints=True)
     sent = [message.get("value") for payload in asked.answers.get(0, [])
             for message in _messages(payload) if type(message) is dict]
@@ -285,7 +286,7 @@ def seed_of(key: bytes, id: str, number: int, draw: int = 0) -> int:
     return int.from_bytes(hmac.digest(key, text.encode(), "sha256")[:7], "big")
 
 
-class Sitting:
+class GradingSession:
     """One notebook's way through its exercises: a quick attempt, then a careful one."""
 
     def __init__(self, notebook: Notebook, papers: Sequence[Paper], sandbox: Sandbox) -> None:
@@ -298,7 +299,7 @@ class Sitting:
         # By exercise and digest: what fails mostly sends the same answer again when alone.
         self.judged: dict[tuple[str, bytes], tuple[Verdict, dict[str, Any]]] = {}
 
-    def hold(self) -> None:
+    def judge_all(self) -> None:
         """Judge everything once; judge what did not pass again, each in a process of its own."""
         self._judge()
         self.notes += filter(None, map(self._advice, self.papers))

@@ -29,11 +29,11 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from dlsys import assignments
-from dlsys.grading.people import answers_to, doubt
-from dlsys.grading.text import clean, numbered_rows, whole
+from dlsys.grading.books.people import answers_to, doubt
+from dlsys.grading.books.run_folder import EXTENSIONS
+from dlsys.grading.text import clean, numbered_rows, some, whole
 from dlsys_helpers.errors import UserError
 
-FILE, EXTENSIONS = "course.toml", "extensions.csv"
 COLUMNS = ["learner", "stage", "due", "handed_in"]
 UNITS = {"min": timedelta(minutes=1), "h": timedelta(hours=1), "day": timedelta(days=1)}
 EXAMPLE = "2027-01-15T23:59:00+01:00"
@@ -232,6 +232,16 @@ def applied(results: Sequence[dict[str, Any]], course: Course | None,
         if row.stage in stages and (said := doubt(results, row.learner)):
             raise BadCourse(f"{EXTENSIONS}, row {row.row}: {said}")
     return [_applied(result, course, cells) for result in results]
+
+
+def remarks(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
+    """For the instructor: times that are not known, and extensions of nobody in this run."""
+    unknown = sum("due" in r and not r["due"]["handed_in"] for r in results)
+    lines = [f"When was handed in is not known for {unknown} of {len(results)}: nothing is taken "
+             f"off there. A time can be given in {EXTENSIONS}."] if unknown else []
+    if strangers := unmet(results, course):
+        lines.append(f"{EXTENSIONS}: nobody of this run answers to {some(strangers)}.")
+    return lines
 
 
 def unmet(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:

@@ -27,9 +27,9 @@ import numpy as np
 import torch
 
 from dlsys.check_stub import CheckStub
-from dlsys.grading import framing, process_limit, serialization
-from dlsys.grading.framing import CELLS, END
-from dlsys.grading.shell import Shell
+from dlsys.grading.walls import framing, process_limit, serialization
+from dlsys.grading.walls.framing import CELLS, END
+from dlsys.grading.walls.shell import Shell
 from dlsys_helpers import acting
 from dlsys_helpers.acting import Case, Outcome
 

@@ -15,14 +15,14 @@ import stat
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from dlsys.grading import due
-from dlsys.grading.submitted_notebook import Refused
+from dlsys.grading.books import due
+from dlsys.grading.books.submitted_notebook import Refused
 from dlsys.grading.text import clean
 from dlsys.notebook_reader import LARGEST, oversize
 from dlsys_helpers import stages
@@ -116,7 +116,7 @@ class _File:
     graded: bool = True
 
 
-def find(paths: list[Path], out: Path | None = None, model: bool = False) -> Found:
+def find(paths: Sequence[Path], out: Path | None = None, model: bool = False) -> Found:
     """All submissions under the paths, in a stable order. Raises Refused for an unusable path.
 
     out: the folder of the run, in which nothing was handed in. model: a my_parts.py is one, too.
