@@ -61,7 +61,7 @@ class NotebookFile:
 
     def known_stage(self) -> int:
         """Its stage. Raises Unreadable for a notebook that is not a worksheet."""
-        if not assignments.is_known(self.stage):
+        if self.stage is None or not assignments.is_known(self.stage):
             raise Unreadable(NO_WORKSHEET, "strange")
         return self.stage
 

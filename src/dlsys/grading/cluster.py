@@ -22,7 +22,7 @@ from typing import Any
 import dask
 from distributed import Client, KilledWorker, LocalCluster, Security, as_completed
 from distributed.client import FutureCancelledError
-from distributed.comm import CommClosedError
+from distributed.comm.core import CommClosedError
 
 from dlsys.grading.books.journal import versions
 from dlsys.grading.books.run_folder import RunError
@@ -36,7 +36,8 @@ ANY_PORT = "127.0.0.1:0"  # without it Dask listens at 8787, as other programs d
 WAIT_SECONDS = 60  # for the first worker of a cluster
 # No pages about the cluster: any user of the machine could read them. What has ended two workers
 # is not given to a third.
-_CONFIG = {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker")} | {
+_CONFIG: dict[str, Any] = {
+    "distributed.scheduler.http.routes": [], "distributed.worker.http.routes": [],
     "distributed.scheduler.allowed-failures": 1}
 _one_at_a_time = threading.Lock()
 

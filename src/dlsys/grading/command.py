@@ -15,7 +15,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,16 +175,19 @@ def _submissions(options: GradeOptions) -> Found:
 
 
 def _about_the_call(options: GradeOptions, reused: str, left_out: list[str],
-                    unfinished: Iterable[str]) -> list[str]:
+                    unfinished: frozenset[str]) -> list[str]:
     """What the instructor is told about this call, whatever its results are."""
-    files = "file" if len(left_out) == 1 else "files"
-    return list(filter(None, [
-        reused,
-        left_out and f"No notebooks, and left out: {len(left_out)} {files} ({some(left_out)}).",
-        options.cases_of and f"The cases are those of {options.cases_of}: who has read its "
-                             "feedback may know something about them.",
-        unfinished and "Begun before and not finished, so graded last, in a process that may "
-                       f"end: {some(sorted(unfinished))}."]))
+    lines = [reused] if reused else []
+    if left_out:
+        files = "file" if len(left_out) == 1 else "files"
+        lines.append(f"No notebooks, and left out: {len(left_out)} {files} ({some(left_out)}).")
+    if options.cases_of:
+        lines.append(f"The cases are those of {options.cases_of}: who has read its feedback may "
+                     "know something about them.")
+    if unfinished:
+        lines.append("Begun before and not finished, so graded last, in a process that may end: "
+                     f"{some(sorted(unfinished))}.")
+    return lines
 
 
 @contextlib.contextmanager

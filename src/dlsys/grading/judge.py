@@ -154,7 +154,9 @@ class Judge:
         hidden = [str(path) for folder in isolation.masked_paths()
                   for path in Path(folder).rglob("*")]
         folder = "" if isolation.installed() else str(Path(dlsys_checks.__file__).parents[1])
-        act = pack_act("", "probe", "", [Case("walls", {"hidden": hidden, "folder": folder})])
+        packages = [path.name for path in isolation.PACKAGES]
+        act = pack_act("", "probe", "", [Case("walls", {
+            "hidden": hidden, "folder": folder, "packages": packages})])
         attempt = Attempt()
         with suppress(SandboxLost), self.zygote.sandbox() as sandbox:
             attempt = sandbox.attempt([(1, _PROBE)], [act])
@@ -185,7 +187,7 @@ _NO_BOUND = "; no control group bounds the kernel's memory"
 # The probe returns the names of the walls that do not hold.
 _PROBE = '''
 import ctypes, os, resource, socket
-def probe(hidden, folder):
+def probe(hidden, folder, packages):
     holes = []
     def must_fail(what, action):
         try:
@@ -222,8 +224,7 @@ def probe(hidden, folder):
     for path in hidden:
         if os.path.exists(path):
             holes.append("hidden checks")
-    if os.path.isdir(folder) and sorted(os.listdir(folder)) != [
-            "dlsys", "dlsys_checks", "dlsys_helpers"]:
+    if os.path.isdir(folder) and set(os.listdir(folder)) != set(packages):
         holes.append("hidden files of the project")
     return holes
 '''

@@ -259,14 +259,15 @@ def _applied(result: dict[str, Any], course: Course,
              cells: dict[tuple[str, str, int | None], str]) -> dict[str, Any]:
     rows = [row for row in course.extensions if _is_for(row, result)]
     extended, given = _only(EXTENSIONS, rows, "due"), _only(EXTENSIONS, rows, "handed_in")
-    usual = course.due.get(result.get("stage"))
+    usual = course.due.get(result.get("stage", 0))
     until = extended or usual
     if result["status"] != "graded" or until is None:
         return result
     # An extension may be written in any zone; Moodle's clock keeps to that of the course.
     moment = given or _known(result, (usual or next(iter(course.due.values()), until)).tzinfo,
                              cells)
-    facts = {"due": until.isoformat(), "handed_in": moment.isoformat() if moment else "", "off": 0}
+    facts: dict[str, Any] = {"due": until.isoformat(), "off": 0,
+                             "handed_in": moment.isoformat() if moment else ""}
     if moment is None:
         note = ["When it was handed in is not known here: nothing is taken off."
                 ] if result.get("late") else []

@@ -127,7 +127,8 @@ def _read(canvas: tuple[tuple[Path, str], ...], moodle: tuple[tuple[int | None, 
           reused: str) -> Gradebooks:
     book = gradebooks.read(canvas[0][0]) if canvas else None
     names = gradebooks.canvas_names(book) if book else {}
-    sheets, times = {}, {}
+    sheets: dict[int | None, Sheet] = {}
+    times: dict[tuple[str, str, int | None], str] = {}
     for stage, path in moodle:
         sheets[stage] = sheet = gradebooks.read(path)
         names |= {("moodle", id): name for id, name in gradebooks.moodle_names(sheet).items()}

@@ -107,7 +107,7 @@ def fill_canvas(results: Sequence[Result], gradebook: Sheet,
     absent: list[Result] = []
     for target, chosen in _targets(sheet, results, columns):
         absent += _fill(sheet, identity, chosen, _by_id(chosen, "canvas"),
-                        {target: lambda r, k=target: sheet.number(r["points"], k)})
+                        {target: _points_in(sheet, target)})
     return sheet.written(), absent
 
 
@@ -169,10 +169,10 @@ def fill_moodle(results: Sequence[Result], worksheet: Sheet,
     most = _columns(sheet, MOODLE_NAMES["most"])
     kept = one_stage(results)
     absent = _fill(sheet, identity, kept, _by_id(kept, "moodle"),
-                   {grade: lambda r: sheet.number(r["points"], grade, *most),
-                    comment: lambda r: text.cell(summary(r))})
+                   {grade: _points_in(sheet, grade, *most),
+                    comment: lambda r: text.quoted(summary(r))})
     _fill(sheet, identity, [], _by_id(refused, "moodle"),
-          {comment: lambda r: text.cell(summary(r))})
+          {comment: lambda r: text.quoted(summary(r))})
     return sheet.written(), absent
 
 
@@ -267,6 +267,11 @@ def _cells(sheet: Sheet, identity: int, column: int) -> list[tuple[str, str]]:
 def _number(cell: str) -> str:
     match = _LAST_NUMBER.search(cell)
     return match[1] if match else ""
+
+
+def _points_in(sheet: Sheet, *columns: int) -> Callable[[Result], str]:
+    """What makes of a result its points as these columns write them."""
+    return lambda result: sheet.number(result["points"], *columns)
 
 
 def _fill(sheet: Sheet, identity: int, results: list[Result], by_id: dict[str, Result],

@@ -18,7 +18,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import Any, TextIO
 
 import dlsys_checks
 from dlsys.grading.books.people import Result, answers_to, doubt, named
@@ -61,7 +61,7 @@ class Journal:
     not finish: one of them may have ended it.
     """
 
-    def __init__(self, folder: Path, run: dict[str, Any], file: IO[str],
+    def __init__(self, folder: Path, run: dict[str, Any], file: TextIO,
                  done: dict[tuple[str, str], dict], draw: int = 0,
                  unfinished: Iterable[str] = ()) -> None:
         self.folder, self.run, self._file, self.done = folder, run, file, done
@@ -244,7 +244,7 @@ def _expect_none(folder: Path, names: Iterable[str]) -> None:
                        "your run: --resume; else give another folder: --out")
 
 
-def _open_locked(path: Path) -> IO[str]:
+def _open_locked(path: Path) -> TextIO:
     path.parent.mkdir(parents=True, exist_ok=True)
     # It holds the key, and is emptied when a run begins: no link to something else.
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
@@ -263,7 +263,7 @@ def _open_locked(path: Path) -> IO[str]:
     return file
 
 
-def _recorded(file: IO[str], path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], set[str]]:
+def _recorded(file: TextIO, path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], set[str]]:
     """The run in a journal, its results, and the names begun without a result. Raises RunError."""
     lines = _whole_lines(file)
     if not lines:
@@ -314,7 +314,7 @@ def _expect_result(result: Any) -> None:
             raise ValueError(f"status: {entry['status']!r}")
 
 
-def _whole_lines(file: IO[str]) -> list[bytes]:
+def _whole_lines(file: TextIO) -> list[bytes]:
     """The journal's complete lines; a last line that a kill cut off is dropped."""
     file.seek(0)
     lines = file.buffer.read().splitlines(keepends=True)

@@ -65,7 +65,7 @@ class Zygote:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed with the rest
         # -P and -s: nothing from the current folder or the user's own packages is imported.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-m", "dlsys.grading.walls.zygote"], stdin=theirs,
+            [sys.executable, "-P", "-s", "-m", "dlsys.grading.walls.zygote"], stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL, stderr=self._said, cwd="/",
             env=isolation.ENVIRONMENT, start_new_session=True, pass_fds=self.group.fds)
         theirs.close()

@@ -155,11 +155,12 @@ class Supervised:
 
     def _alive(self) -> float:
         """CPU seconds of what still runs and ends with the init; the zygote counts the runners."""
-        ticks = 0 if self.proc is None else self._sum(_ticks)
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return self._sum(_ticks) / os.sysconf("SC_CLK_TCK")
 
     def _sum(self, measure: Callable[[int, str], int]) -> int:
         total = 0
+        if self.proc is None:
+            return total
         for name in os.listdir(self.proc):
             if name.isdigit() and name != "1":
                 # It may have ended between the two looks.

@@ -158,7 +158,8 @@ def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: in
             if not group.stands():
                 os._exit(1)  # somebody removed it: the judge starts afresh, with a new one
             with contextlib.suppress(isolation.WallError):  # the init has ended by now
-                children.append(_fork_runner(*fds, walled, limits, user, group, run))
+                line, init_fd = fds
+                children.append(_fork_runner(line, init_fd, walled, limits, user, group, run))
             for fd in fds:
                 os.close(fd)
             supervisor_line.sendall(b".")
@@ -213,4 +214,4 @@ def _reap(children: list[int], walled: bool) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
