@@ -13,10 +13,10 @@ from grading_samples import entry as row_of
 
 from dlsys import assignments, cli, exam, review, start_page, worksheets
 from dlsys.check_stub import CheckStub
-from dlsys.grading import pages, reports
+from dlsys.grading.books import pages, reports
+from dlsys.grading.books.submitted_notebook import parse
 from dlsys.grading.judge import Judge
-from dlsys.grading.sandbox import SandboxRefused, Zygote
-from dlsys.grading.submitted_notebook import parse
+from dlsys.grading.walls.sandbox import SandboxRefused, Zygote
 from dlsys_checks.checking import BadCall, CheckFailed
 from dlsys_checks.exam import faults, laws, ledger, mending, mends, numbers, sheet
 from dlsys_checks.exam.faults import FAULTS

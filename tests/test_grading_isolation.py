@@ -19,7 +19,16 @@ from pathlib import Path
 
 import pytest
 
-from dlsys.grading import cgroups, isolation, process_limit, sandbox, seccomp, supervisor, zygote
+from dlsys.grading.settings import Limits
+from dlsys.grading.walls import (
+    cgroups,
+    isolation,
+    process_limit,
+    sandbox,
+    seccomp,
+    supervisor,
+    zygote,
+)
 from dlsys_helpers import paths
 
 HEADERS = {0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -99,7 +108,7 @@ def test_an_unknown_architecture_is_refused():
 def test_another_system_is_refused_with_the_remedy(monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(sandbox.SandboxRefused, match="Grade on Linux"):
-        sandbox.Zygote(isolation.Limits())
+        sandbox.Zygote(Limits())
 
 
 @pytest.mark.parametrize(("setting", "value", "command"), [
@@ -305,7 +314,7 @@ def delegated(tmp_path, monkeypatch):
 
 
 def test_a_group_bounds_memory_with_a_margin_and_processes(delegated):
-    limits = isolation.Limits(memory=2 << 30, disk=64 << 20, processes=32)
+    limits = Limits(memory=2 << 30, disk=64 << 20, processes=32)
 
     group = cgroups.make(limits, delegated)
     (folder,) = (delegated / CGROUP / "job").glob("dlsys-sandbox-*")
@@ -321,13 +330,13 @@ def test_a_group_bounds_memory_with_a_margin_and_processes(delegated):
 
 
 def test_the_bound_that_is_told_is_the_smallest_there_is(delegated):
-    assert cgroups.make(isolation.Limits(memory=16 << 30), delegated).most == 8 << 30
+    assert cgroups.make(Limits(memory=16 << 30), delegated).most == 8 << 30
 
 
 def test_where_no_group_can_be_made_nothing_is_bounded_and_nothing_left(tmp_path):
     plant(tmp_path, {"proc/self/cgroup": "4:memory:/", f"{V1}/memory.limit_in_bytes": NO_LIMIT})
 
-    group = cgroups.make(isolation.Limits(), tmp_path)  # its folder has no file to write to
+    group = cgroups.make(Limits(), tmp_path)  # its folder has no file to write to
 
     assert (group, group.kills(), group.stands()) == (cgroups.NONE, 0, True)
     group.enter()
@@ -365,7 +374,7 @@ def fill_group(group: cgroups.Group, size: int) -> int:
 def group(monkeypatch):
     """A group of this machine with a small bound; skips where none can be had."""
     monkeypatch.setattr(cgroups, "MARGIN", 0)
-    made = cgroups.make(isolation.Limits(memory=40 * 2**20, disk=0))
+    made = cgroups.make(Limits(memory=40 * 2**20, disk=0))
     if not made.fds:
         pytest.skip("no control group can be made here: no right to it, or no memory controller")
     yield made
@@ -373,7 +382,7 @@ def group(monkeypatch):
 
 
 def test_what_the_kernel_ends_for_its_groups_bound_is_ended_by_memory(group):
-    watch = supervisor.Supervised(None, False, isolation.Limits(), None, group)
+    watch = supervisor.Supervised(None, False, Limits(), None, group)
     inside = fill_group(group, 10 * 2**20)
     before = watch._killed()
     beyond = fill_group(group, 80 * 2**20)
@@ -393,7 +402,7 @@ def test_a_group_is_removed_with_its_grader_and_its_left_overs_by_the_next(group
     left = home / f"{cgroups.PREFIX}0-left"
     left.mkdir()
 
-    other = cgroups.make(isolation.Limits())
+    other = cgroups.make(Limits())
 
     assert not left.exists()
     assert (home / group.name).exists()
@@ -475,7 +484,7 @@ def test_what_the_kernel_counts_by_user_is_limited():
              resource.RLIMIT_RTPRIO, resource.RLIMIT_NICE)
 
     def report(line: socket.socket) -> None:
-        isolation.limit(isolation.Limits(open_files=99))
+        isolation.limit(Limits(open_files=99))
         line.send(repr([resource.getrlimit(kind) for kind in kinds]).encode())
 
     mine, theirs = socket.socketpair()
@@ -488,7 +497,7 @@ def test_what_the_kernel_counts_by_user_is_limited():
 
 
 def test_the_bounds_on_the_trust_page_are_those_of_the_code():
-    limits, page = isolation.Limits(), (paths.ROOT / "book" / "grading_trust.md").read_text("utf-8")
+    limits, page = Limits(), (paths.ROOT / "book" / "grading_trust.md").read_text("utf-8")
     stated = " ".join(page.split())
     assert f"with {limits.processes} processes, and {limits.open_files} open files" in stated
 
@@ -498,7 +507,7 @@ def test_the_bounds_on_the_trust_page_are_those_of_the_code():
 def refused(monkeypatch, **environment: str) -> str:
     """What is said where the zygote's environment is this one."""
     monkeypatch.setattr(isolation, "ENVIRONMENT", {**isolation.ENVIRONMENT, **environment})
-    zygote = sandbox.Zygote(isolation.Limits(), walled=False)
+    zygote = sandbox.Zygote(Limits(), walled=False)
     with pytest.raises(sandbox.SandboxRefused) as told:
         zygote.wait()
     return str(told.value)

@@ -12,20 +12,12 @@ import torch
 from grading_samples import entry, without_sandbox, worksheet
 
 from dlsys import cli, model_rows, my_parts
-from dlsys.grading import (
-    acts,
-    cohort,
-    due,
-    isolation,
-    judge,
-    model_laws,
-    pages,
-    serialization,
-    submissions,
-    submitted_notebook,
-)
-from dlsys.grading.sandbox import SandboxRefused
-from dlsys.grading.submitted_notebook import Refused
+from dlsys.grading import acts, cohort, judge, model_laws
+from dlsys.grading.books import due, pages, submissions, submitted_notebook
+from dlsys.grading.books.submitted_notebook import Refused
+from dlsys.grading.settings import Limits, Settings
+from dlsys.grading.walls import serialization
+from dlsys.grading.walls.sandbox import SandboxRefused
 from dlsys_helpers import acting, paths
 from dlsys_model import answers, rehearsal
 from dlsys_model.part_table import BY_ID, CATALOGUE
@@ -94,7 +86,7 @@ def test_whatever_a_stranger_sends_about_the_model_is_no_pass(sent):
 
 def test_the_file_is_cut_at_its_parts_and_lines_keep_their_numbers():
     text = handed_in(*SOME) + "mine = 1\n"
-    found = submitted_notebook.parts(text.encode())
+    found = submitted_notebook.parts(text.encode(), model_laws.package())
     assert found.stage == model_rows.NUMBER
     sources = [source for _, source in found.cells[:-1]]
     assert len(sources) == 1 + len(SOME) + 1  # imports, parts, the learner's own half
@@ -114,7 +106,7 @@ def test_the_file_is_cut_at_its_parts_and_lines_keep_their_numbers():
     (b"# ---- 01.2 x\n" + b"#" * 2**20, "expected at most 1.0 MiB")])
 def test_a_file_that_is_none_is_refused(data, said):
     with pytest.raises(Refused, match=said):
-        submitted_notebook.parts(data)
+        submitted_notebook.parts(data, "")
 
 
 @pytest.mark.parametrize("name", ["my_parts.py", "ada_7734_99120_my_parts.py",
@@ -144,7 +136,7 @@ def test_it_is_found_in_a_zip_beside_the_worksheets_of_its_learner(tmp_path):
 @pytest.fixture(scope="module")
 def grader():
     try:
-        made = cohort.Grader(cohort.Settings("00" * 16, isolation.Limits(seconds=15)))
+        made = cohort.Grader(Settings("00" * 16, Limits(seconds=15)))
     except SandboxRefused as error:
         without_sandbox(error)
     yield made

@@ -37,18 +37,16 @@ from grading_samples import (
 )
 from IPython.core.inputtransformer2 import TransformerManager
 
-from dlsys.grading import (
-    cohort,
+from dlsys.grading import cohort, judge
+from dlsys.grading.books import reports, submitted_notebook
+from dlsys.grading.walls import (
     framing,
     isolation,
-    judge,
     process_limit,
-    reports,
     runner,
     sandbox,
     serialization,
     shell,
-    submitted_notebook,
     supervisor,
 )
 from dlsys_checks import registry
@@ -420,19 +418,20 @@ def test_only_calls_of_a_library_count_as_such(source, found):
 PARSED = """
 import resource, sys
 from types import SimpleNamespace
-from dlsys.grading import judge, submitted_notebook
+from dlsys.grading import judge
+from dlsys.grading.books import submitted_notebook
 from dlsys.grading.text import clean
 from dlsys_helpers.verdicts import Verdict
 
 cells = [(1, "def dropout(): pass\\n" + "a;" * (3 * 2**20))]  # 925 MiB for each MiB, once parsed
 paper = SimpleNamespace(exercise=SimpleNamespace(id="04.7", by_hand=("dropout",)),
                         trap=SimpleNamespace(function="dropout"))
-sitting = judge.Sitting(submitted_notebook.Notebook(4, cells), [paper], None)
-sitting.verdicts["04.7"] = Verdict("pass", "04.7")
+session = judge.GradingSession(submitted_notebook.Notebook(4, cells), [paper], None)
+session.verdicts["04.7"] = Verdict("pass", "04.7")
 with open("/proc/self/statm") as statm:
     mapped = int(statm.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**28, mapped + 2**28))
-print(sitting._advice(paper))
+print(session._advice(paper))
 """
 
 
@@ -446,8 +445,8 @@ def test_a_cell_that_would_fill_the_judges_memory_is_not_parsed():
 
 def test_an_answer_that_comes_twice_is_judged_once(monkeypatch):
     judged = []
-    monkeypatch.setattr(judge.Sitting, "_judged", lambda _, paper, __: judged.append(paper) or (
-        verdicts.Verdict("wrong", paper.exercise.id, "no"), {"cases": 3}))
+    monkeypatch.setattr(judge.GradingSession, "_judged", lambda _, paper, __: (
+        judged.append(paper)) or (verdicts.Verdict("wrong", paper.exercise.id, "no"), {"cases": 3}))
     same = sandbox.Attempt(cells_done=True, answers={0: [serialization.pack({
         "kind": "value", "value": 1, "error_type": "", "error": "", "where": "", "mutated": []})]})
     box = types.SimpleNamespace(attempt=lambda *_, **__: same, limits=settings().limits, used={})
@@ -455,11 +454,11 @@ def test_an_answer_that_comes_twice_is_judged_once(monkeypatch):
     exercise = types.SimpleNamespace(id=trap.id, by_hand=())
     paper = types.SimpleNamespace(exercise=exercise, trap=trap, packed=b"")
 
-    sitting = judge.Sitting(submitted_notebook.Notebook(1, []), [paper], box)
-    sitting.hold()
+    session = judge.GradingSession(submitted_notebook.Notebook(1, []), [paper], box)
+    session.judge_all()
 
     assert judged == [paper]
-    (entry,) = sitting.result()["exercises"]
+    (entry,) = session.result()["exercises"]
     assert (entry["status"], entry["cases"]) == ("wrong", 3)
 
 
@@ -779,10 +778,10 @@ def test_what_was_answered_in_the_second_attempt_keeps_its_own_words(why):
         exercise=types.SimpleNamespace(id=trap.id, by_hand=(), promises=()), trap=trap,
         packed=b"", all_cases=[])
         for trap in catalog.traps(1)[:2]]
-    sitting = judge.Sitting(submitted_notebook.Notebook(1, []), papers, box)
+    session = judge.GradingSession(submitted_notebook.Notebook(1, []), papers, box)
 
-    sitting.hold()
-    first, second = (entry["message"] for entry in sitting.result()["exercises"])
+    session.judge_all()
+    first, second = (entry["message"] for entry in session.result()["exercises"])
 
     assert first.startswith("predict is an int, not a function")
     assert second.endswith(ENDINGS[why])
@@ -915,7 +914,7 @@ PATCHES = {
 CHEATS = {
     "patches the act's outcome": (
         "import dlsys_helpers.acting as a\na.run_act = lambda *x: a.Outcome('todo')\n"
-        "import dlsys.grading.runner as r\nr.answer = lambda *x: b''"),
+        "import dlsys.grading.walls.runner as r\nr.answer = lambda *x: b''"),
     "writes to every descriptor": (
         "import os\nfor fd in range(3, 200):\n    try: os.write(fd, b'\\xff' * 1000)\n"
         "    except OSError: pass"),
@@ -936,7 +935,7 @@ CHEATS = {
         "    f = struct.pack('<HI', k, len(m)) + m\n    for fd in range(3, 12):\n"
         "        try: os.write(fd, f)\n        except OSError: pass"),
     "writes 50,000 reports of cells": (
-        "from dlsys.grading import serialization, framing\nimport os\n"
+        "from dlsys.grading.walls import serialization, framing\nimport os\n"
         "m = serialization.pack({'cells': [{'number': 1, 'line': 1, 'error': 'x' * 50}] * 20000})\n"
         "for fd in range(3, 12):\n    try: os.write(fd, framing.frame(framing.CELLS, m))\n"
         "    except OSError: pass"),

@@ -24,7 +24,7 @@ import ranks
 
 from benchmarks import watch_corpus, watch_lessons, watch_page
 from dlsys_helpers import catalog
-from dlsys_watch import command, places, script
+from dlsys_watch import attach, command, places, script, session
 from dlsys_watch.rules import all_rules
 from dlsys_watch.settings import Settings, SettingsError
 from tools import book_traps, watch_record
@@ -419,3 +419,12 @@ def test_a_signal_ends_the_command(tmp_path):
         running.send_signal(signal.SIGINT)
         running.wait(timeout=30)
     assert running.returncode == -signal.SIGINT
+
+
+def test_a_torch_that_cannot_be_watched_disturbs_no_program(monkeypatch):
+    """The session ends with the program; it raised there when nothing had been attached."""
+    begun = session.Session(Settings())
+    monkeypatch.setattr(attach, "Attachment", lambda watch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        begun.attach()
+    begun.end()

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -65,6 +65,10 @@ class WrongAnswer:
 Run = tuple[Outcome, Verdict]
 
 
+def _missing_part(*_: Any, **__: Any) -> NoReturn:
+    raise TypeError("exercise: got no cases or no law, expected both: @ex.cases and @ex.law.")
+
+
 @dataclass
 class Exercise:
     """One exercise: the parts are attached by its decorators, in a file of its own.
@@ -81,9 +85,9 @@ class Exercise:
     kept: tuple[str, ...] = ()
     within: float = 1e-4
     says: str = ""
-    make_cases: Callable | None = None
+    make_cases: Callable = _missing_part
     act_fn: Callable = acting.call_function
-    law_fn: Callable | None = None
+    law_fn: Callable = _missing_part
     promises: list[Promise] = field(default_factory=list)
     wrong_answers: list[WrongAnswer] = field(default_factory=list)
     probes: list[WrongAnswer] = field(default_factory=list)
@@ -301,7 +305,7 @@ def not_an_answer(fn: Callable) -> Callable:
             raise RuntimeError(f"{fn.__name__} belongs to the checks and is no answer. "
                                "Write your own.")
         return fn(*inputs, **options)
-    guarded.guards = fn
+    vars(guarded)["guards"] = fn
     return guarded
 
 
