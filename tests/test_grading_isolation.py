@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -197,11 +198,13 @@ def fill(kind: int, size: int, line: socket.socket) -> None:
 def test_the_watch_sees_memory_shared_or_not(kind, measure):
     size = 80 * 2**20
     mine, theirs = socket.socketpair()
-    child = multiprocessing.get_context("fork").Process(target=fill, args=(kind, size, theirs))
+    child = multiprocessing.get_context("fork").Process(target=fill, args=(kind, size, theirs),
+                                                        daemon=True)
     proc = os.open("/proc", os.O_RDONLY)
-    with mine, theirs:
-        child.start()
-        mine.recv(1)
+    with mine:
+        with theirs:
+            child.start()
+        assert mine.recv(1), "the child has ended"
         found = measure(proc, str(child.pid))
         mine.send(b".")
         child.join()
@@ -363,10 +366,12 @@ def test_only_groups_of_killed_graders_are_swept(tmp_path, monkeypatch):
 def fill_group(group: cgroups.Group, size: int) -> int:
     """The exit code of a child that enters the group and fills memory there."""
     if (pid := os.fork()) == 0:
-        group.enter()
-        held = mmap.mmap(-1, size, mmap.MAP_PRIVATE)
-        held.write(b"x" * 2**20 * (size >> 20))
-        os._exit(0)
+        with contextlib.suppress(BaseException):
+            group.enter()
+            held = mmap.mmap(-1, size, mmap.MAP_PRIVATE)
+            held.write(b"x" * 2**20 * (size >> 20))
+            os._exit(0)
+        os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -439,7 +444,7 @@ def test_threads_count_as_processes_do():
     stop = threading.Event()
     with open("/proc/self/stat", "rb") as stat:
         mine = int(stat.read().rpartition(b")")[2].split()[17])
-    waiting = [threading.Thread(target=stop.wait) for _ in range(5)]
+    waiting = [threading.Thread(target=stop.wait, daemon=True) for _ in range(5)]
     for thread in waiting:
         thread.start()
     found = int(process_limit._stat("self").rpartition(b")")[2].split()[17])
@@ -488,9 +493,10 @@ def test_what_the_kernel_counts_by_user_is_limited():
         line.send(repr([resource.getrlimit(kind) for kind in kinds]).encode())
 
     mine, theirs = socket.socketpair()
-    with mine, theirs:
+    with mine:
         child = multiprocessing.get_context("fork").Process(target=report, args=(theirs,))
-        child.start()
+        with theirs:
+            child.start()
         found = mine.recv(1000).decode()
         child.join()
     assert found == repr([(99, 99), *[(0, 0)] * 4])
