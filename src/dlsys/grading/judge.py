@@ -40,6 +40,7 @@ from dlsys.grading.submitted_notebook import Notebook
 from dlsys.grading.text import clean, place
 from dlsys.notebook_reader import checked_in
 from dlsys.remembering import remembering
+from dlsys_checks import registry
 from dlsys_helpers import acting, judging, verdicts
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.catalog import Trap
@@ -139,7 +140,7 @@ class Judge:
 
     def _drawn(self, trap: Trap, draw: int) -> Paper:
         try:
-            exercise = assignments.checks(trap.id).find(trap.id)
+            exercise = find_check(trap.id)
         except ValueError as error:
             raise submitted_notebook.Refused(f"no check here for it: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))
@@ -258,6 +259,18 @@ def _messages(payload: bytes) -> list:
         return serialization.unpack_all(payload)
     except serialization.WireError:
         return []
+
+
+def find_check(id: str) -> judging.Exercise:
+    """The check of an exercise, an exam's row or a part of the model. Raises ValueError."""
+    number = assignments.number_of(id)
+    if assignments.is_model(number):
+        from dlsys.grading import model_laws
+        return model_laws.find(id)
+    if assignments.is_exam(number):
+        from dlsys_checks.exam import laws
+        return laws.find(id)
+    return registry.find(id)
 
 
 def code_digest(notebook: Notebook) -> str:
