@@ -97,6 +97,7 @@ def test_the_example_uses_what_the_lesson_has_and_no_name_of_its_cells(added, nu
     assert not re.findall(rf"\b({'|'.join(own)})\b", before)
 
 
+@pytest.mark.nightly
 def test_the_draft_of_a_stage_runs_with_a_new_trap_whose_check_is_proven(tmp_path):
     """As CONTRIBUTING.md has it, in a copy: the package is the copy's, too."""
     root = copied(tmp_path, "lessons", "src", "tools", "solutions", "tests/records", BESIDE)
