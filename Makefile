@@ -71,9 +71,10 @@ test: setup
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 MPLBACKEND=Agg $(WARM) \
 	$(RUN) -m pytest -p tools.suite -p tools.nightly -n $(WORKERS) --dist loadscope -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
 
-# A variable of the command line is in the environment of what it starts.
+# A variable of the command line is in the environment of what it starts. The first test that needs
+# a page with explorers computes all frames: minutes, and longer than any other test may take.
 nightly:
-	@$(MAKE) --no-print-directory test DLSYS_NIGHTLY=1
+	@$(MAKE) --no-print-directory test DLSYS_NIGHTLY=1 TESTS="-o faulthandler_timeout=3600 $(TESTS)"
 	@$(MAKE) --no-print-directory sweep SWEEP_ARGS="--seeds 50"
 
 build: setup
