@@ -454,6 +454,7 @@ def lines(folder: Path) -> list[str]:
     return (folder / JOURNAL).read_text().splitlines()
 
 
+@pytest.mark.nightly
 @walled
 def test_workers_that_are_lost_and_join_again_lose_nothing(tmp_path):
     from distributed import Client, LocalCluster, Security
@@ -540,6 +541,7 @@ exec setpriv --reuid=65534 --regid=65534 --clear-groups env -i PATH="$PATH" "$@"
 """
 
 
+@pytest.mark.nightly  # test_hostile grades as one every time
 @walled
 @pytest.mark.skipif(os.geteuid() != 0, reason="all tests are by an ordinary user already")
 def test_an_ordinary_user_grades_behind_the_same_walls(tmp_path):

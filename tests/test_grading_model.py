@@ -21,6 +21,7 @@ from dlsys.grading.walls.sandbox import SandboxRefused
 from dlsys_helpers import acting, paths
 from dlsys_model import answers, rehearsal
 from dlsys_model.part_table import BY_ID, CATALOGUE
+from tools.nightly import few
 
 SOME = ("12.9", "01.2", "11.1", "08.11")  # a part of the data, model, compression and meters
 ROWS = {model_rows.part(trap.id).id: trap.id for trap in model_rows.traps()}
@@ -187,7 +188,7 @@ def test_a_part_that_passes_its_check_and_breaks_in_the_model_is_named(graded, c
     assert result["points"] == len(SOME) - 1
 
 
-@pytest.mark.parametrize("code", [
+HOSTILE = [
     "def to_probs(logits, kind)\n    return logits\n",           # does not parse
     "raise SystemExit\n", "import os; os._exit(0)\n",
     "from dlsys_model.standins import to_probs\n",                # is not there
@@ -197,7 +198,11 @@ def test_a_part_that_passes_its_check_and_breaks_in_the_model_is_named(graded, c
     ("import os, sys, types\nfake = types.ModuleType('dlsys_model.rehearsal')\n"
      "fake.held = lambda *_: {}\nsys.modules['dlsys_model'] = types.ModuleType('dlsys_model')\n"
      "sys.modules['dlsys_model.rehearsal'] = fake\nimport torch\n"
-     "def to_probs(logits, kind): return logits\n")])
+     "def to_probs(logits, kind): return logits\n")]
+
+
+# One that does not parse, one that ends its process, and the one that takes the model away.
+@pytest.mark.parametrize("code", few(HOSTILE, lambda code: HOSTILE.index(code) in (0, 2, 6)))
 def test_a_hostile_part_gets_nothing_and_costs_the_others_nothing_it_need_not(graded, code):
     result = graded(only(handed_in(*SOME), "01.2", code))
     assert result["status"] == "graded"

@@ -51,6 +51,7 @@ from dlsys.grading.walls import (
 )
 from dlsys_checks import registry
 from dlsys_helpers import acting, catalog, judging, paths, stages, verdicts
+from tools.nightly import few
 
 CLASS_SEEDS, ARRANGE, PAPERS = judge.SEEDS, judging.Exercise.arrange, judge.Judge.papers
 HURRY = 1.5  # seconds for a cell or an exercise that hangs until its limit
@@ -392,6 +393,7 @@ def acts_of(stage: int) -> list[str]:
             if exercise.act_fn is not acting.call_function]
 
 
+@pytest.mark.nightly
 def test_the_answers_of_a_stage_without_such_words_load_no_part_of_it():
     """Those of all such stages, each with its check, one after the other in one process."""
     wordless = [stage.number for stage in stages.STAGES if not submitted_notebook.loads_compiler(
@@ -600,7 +602,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+# One that ends its process, raises, takes too much, has no end, no form, and another type.
+SOME_FAULTS = {"crashes", "raises SystemExit", "3 GB", "80 MB", "a list that holds itself",
+               "a sparse tensor", "a generator", "NaN", "an error with a wild text"}
+
+
+@pytest.mark.parametrize("name", few(FAULTS, lambda name: name in SOME_FAULTS))
 def test_a_bad_answer_costs_only_its_own_points(grade, name):
     body, message = FAULTS[name]
 
@@ -961,7 +968,13 @@ def test_no_patch_of_what_judges_earns_a_point(grade):
     assert "wrong" in statuses(result).values()
 
 
-@pytest.mark.parametrize("name", CHEATS)
+# One that patches, writes what is no frame, or one in a wrong place, asks too much, and kills.
+SOME_CHEATS = {"patches the act's outcome", "writes to every descriptor",
+               "writes a frame that ends the attempt", "writes an answer of 4 GB",
+               "writes a pickle", "closes every descriptor", "kills everything"}
+
+
+@pytest.mark.parametrize("name", few(CHEATS, lambda name: name in SOME_CHEATS))
 def test_no_trick_in_a_cell_earns_a_point(grade, name):
     result = grade(worksheet(CHEATS[name], **WRONG), "01.4", "01.5")
 
@@ -1378,6 +1391,7 @@ def grade_as(folder: Path, python: list, user: int | None, **handed_in: bytes) -
     return {result["name"].removesuffix(".ipynb"): result for result in results}
 
 
+@pytest.mark.nightly  # as an ordinary user, see below
 def test_root_of_a_user_namespace_keeps_its_files(tmp_path):
     (result,) = grade_as(tmp_path, ["unshare", "-Ur", sys.executable], None,
                          a=worksheet(METADATA)).values()
@@ -1532,7 +1546,11 @@ ORDINARY = {
 }
 
 
-@pytest.mark.parametrize("name", ORDINARY)
+# Files with locks, shared memory, and processes; the others go the same ways.
+SOME_ORDINARY = {"sqlite, shelve and locks", "shared tensors", "a DataLoader with four workers"}
+
+
+@pytest.mark.parametrize("name", few(ORDINARY, lambda name: name in SOME_ORDINARY))
 def test_what_honest_code_does_with_the_system_goes_on_working(grade, name):
     expect_stopped(grade(worksheet(ORDINARY[name]), "01.4"))
 
