@@ -56,9 +56,10 @@ def test_the_builder_accepts_a_new_trap_in_every_lesson(tree, number):
     source = lessons.read(path, draft=True)
     roles = [cell.metadata["role"] for cell in source.of(id)]
     assert list(dict.fromkeys(roles)) == lessons.TRAP_ORDER
-    wanted = ("to do", f"no check named {id}", f"trap {id} has 0 questions")
-    assert [note for note in source.notes if not any(text in note for text in wanted)] == []
-    assert len([note for note in source.notes if "to do" not in note]) == 2
+    wanted = (f"no check named {id}", f"trap {id} has 0 questions", "it counts the traps as")
+    left = [note for note in source.notes if "to do" not in note]
+    assert [note for note in left if not any(text in note for text in wanted)] == []
+    assert len(left) in {2, 3}
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -104,7 +105,7 @@ def test_the_draft_of_a_stage_runs_with_a_new_trap_whose_check_is_proven(tmp_pat
     said = run("tools.build", "02", "--draft")
     assert f"exercise {id} pass" in said
     assert f"trap {id} has" not in said
-    assert new.road(id) in said
+    assert new.next_steps(id) in said
     assert f"{id}: proven" in run("tools.proof", id, DRAFT="02")
 
 

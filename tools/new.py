@@ -18,7 +18,6 @@ from tools import lessons
 
 TEMPLATES = Path(__file__).with_name("templates")
 MARKER = re.compile(r'^# %% .*\brole="(\w+)".*', re.M)
-WRITING = 2  # the first steps of road.txt: build a draft, write until nothing is missing
 TRAP_IDS = re.compile(r'^# %% .*\btrap="(\d\d\.\d+)"', re.M)
 
 
@@ -80,13 +79,9 @@ def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
     return list(made)
 
 
-def road(id: str, finished: bool = False) -> str:
-    """What is left to do for a new trap, in order: the one list that all commands print.
-
-    finished: nothing is left to write, so the list begins with the tests.
-    """
-    head, *steps = filled("road.txt", id=id, stage=id[:2]).splitlines()
-    return "\n".join([head, *steps[WRITING * finished:]])
+def next_steps(id: str) -> str:
+    """What is left to do for a new trap: the one list that all commands print."""
+    return filled("next_steps.txt", id=id, stage=id[:2]).rstrip()
 
 
 def main() -> None:
@@ -105,7 +100,7 @@ def main() -> None:
     made = add_trap(id, name)
     print("Written, each with a small example that runs and TODO: where you write your own:",
           *(path.relative_to(ROOT) for path in made), sep="\n  ")
-    print(road(id))
+    print(next_steps(id))
 
 
 if __name__ == "__main__":
