@@ -177,7 +177,8 @@ def test_refused_with_file_cell_and_remedy(name, tmp_path):
 # What is only missing or too long is a note in a draft; all else is refused there too.
 MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu part", "no guess",
            "no core path", "a hook that counts fewer traps",
-           "a hook that counts in another word", "no fault", "a fault of a paragraph", "a fault that is a sentence",
+           "a hook that counts in another word", "no fault", "a fault of a paragraph",
+           "a fault that is a sentence",
            "an output above the question", "a band of a factor of five",
            "somebody quoted, unsaid who is right", "nobody quoted",
            "two claims in the line of a trap", "seven claims in a row",

@@ -149,12 +149,16 @@ def guarded(run: Callable[[], list[str]]) -> list[str] | Row:
     try:
         return run()
     except (Exception, SystemExit) as error:
-        ours = [frame for frame in traceback.extract_tb(error.__traceback__)
-                if "dlsys_checks" in frame.filename or "right_answers" in frame.filename]
+        first = error.__cause__ or error  # a file that cannot be imported ends in SystemExit
+        lines = [(frame.filename, frame.lineno)
+                 for frame in traceback.extract_tb(first.__traceback__)]
+        if isinstance(first, SyntaxError):  # a file that cannot be parsed runs no line
+            lines.append((first.filename or "", first.lineno))
+        ours = [f"{Path(name).relative_to(ROOT)}:{number}" for name, number in lines
+                if "src/dlsys_checks/" in name or "tests/right_answers/" in name]
         if not ours:
             raise
-        place = Path(ours[-1].filename).relative_to(ROOT)
-        return Row(f"{place}:{ours[-1].lineno}", f"{type(error).__name__}: {error}")
+        return Row(ours[-1], f"{type(first).__name__}: {first}")
 
 
 def answers_of(id: str) -> dict[str, Any]:
