@@ -121,6 +121,14 @@ def test_each_test_that_the_guide_explains_is_there():
     assert [part for part in sorted(parts) if part not in tests] == []
 
 
+def used_in_a_cell(lesson):
+    """A name that a cell of the lesson gives a value, and no function of it has."""
+    source = lessons.Source(lesson)
+    text = lesson.read_text("utf-8")
+    return next(name for cell in source.of(role="look", kind="code")
+                for name in sorted(lessons.bound(cell.source)) if f"def {name}(" not in text)
+
+
 def files(root):
     return {path: path.read_text("utf-8") for path in root.rglob("*.py")}
 
@@ -128,8 +136,11 @@ def files(root):
 @pytest.mark.parametrize(("id", "function", "says"), [
     ("02.9", "shift", "got trap 02.9, expected 02.7"),
     ("02.6", "shift", "got trap 02.6, expected 02.7"),
-    ("02.7", "rescale", "rescale is there already")])
+    ("02.7", "rescale", "rescale is there already"),
+    ("02.7", "MARKER", "MARKER is there already")])
 def test_refused_in_one_line_and_nothing_is_written(tmp_path, id, function, says):
+    function = function.replace("MARKER", used_in_a_cell(ROOT / "lessons/02_backpropagation.py"))
+    says = says.replace("MARKER", function)
     root = copied(tmp_path, "lessons", "src/dlsys_checks/s02", QUESTIONS, BESIDE)
     (root / "src/dlsys_checks/s02/e7_rescale.py").write_text("# mine\n", "utf-8")
     before = files(root)

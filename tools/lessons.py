@@ -531,7 +531,8 @@ def rule_size(source: Source) -> None:
         long = [n for n, line in enumerate(lines, 1) if len(line) > MAX_COLUMNS]
         if long:
             source.lacks(cell, f"line {long[0]} is longer than {MAX_COLUMNS} columns.",
-                         "Break it: the page cuts it.")
+                         "Break it: the page cuts it.",
+                         place=f"{source.name}:{source.lines[cell['id']] + long[0]}")
         if len(lines) > MAX_LINES and cell.metadata["role"] not in {"exercise", "setup"}:
             source.lacks(cell, f"it has {len(lines)} lines, expected at most {MAX_LINES}.",
                          "Split it, or move machinery into the package.")

@@ -64,7 +64,10 @@ def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
     if id != following:
         raise SystemExit(f"new: got trap {id}, expected {following}: ids count up and are never "
                          "used twice.")
-    if check.exists() or beside.exists() or f"def {function}(" in text:
+    # A lesson runs without any answer, so no cell of it may use the function's name.
+    code = [cell.source for cell in lessons.Source(lesson).of(kind="code")]
+    named = any(function in lessons.used(one) | lessons.bound(one) for one in code)
+    if check.exists() or beside.exists() or named:
         raise SystemExit(f"new: {function} is there already, nothing was written. "
                          "Choose another name: NAME=...")
     facts = {"id": id, "name": function, "stage": id[:2], "number": id[3:]}

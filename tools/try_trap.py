@@ -161,6 +161,10 @@ def guarded(run: Callable[[], list[str]]) -> list[str] | Row:
         return Row(ours[-1], f"{type(first).__name__}: {first}")
 
 
+def sentences(says: str, remedy: str) -> str:
+    return f"{says.rstrip('. ')}. {remedy}"
+
+
 def answers_of(id: str) -> dict[str, Any]:
     """All that a file of this exercise names and a proof speaks of, by name."""
     exercise = solutions.beside(id)
@@ -183,15 +187,16 @@ def proof_row(id: str, files: Files, line: str, name: str) -> Row:
     exercise, says = registry.find(id), line.removeprefix(id).lstrip(",: ")
     remedy = what_to_do(line)
     if name == proof.WORKED:
-        return Row(rows.line_of(files.lesson, f"def {exercise.function}("), f"{says} {OWN}")
+        return Row(rows.line_of(files.lesson, f"def {exercise.function}("), sentences(says, OWN))
     if name in exercise.right_answers:
-        return Row(rows.line_of(files.right, f'"{name}'), f"{says} {remedy or REFUSED}")
+        return Row(rows.line_of(files.right, f'"{name}'), sentences(says, remedy or REFUSED))
     if "a reason for a mutant" in line:
-        return Row(rows.line_of(files.right, line.rpartition("dies: ")[2]), f"{says}. {remedy}")
+        return Row(rows.line_of(files.right, line.rpartition("dies: ")[2]),
+                   sentences(says, remedy))
     anchor = "@ex.cases" if "mutant lives" in line else "@ex.law"
     path = files.right if name and name in {one.name for one in exercise.probes} else files.check
     words = (f'"{name}',) if name else (anchor,)
-    return Row(rows.line_of(path, *words), f"{says}. {remedy}".replace("..", "."))
+    return Row(rows.line_of(path, *words), sentences(says, remedy))
 
 
 # ---- tests
@@ -293,7 +298,7 @@ def test_row(id: str, files: Files, name: str, message: str) -> Row:
     key = says.partition(":")[0]
     asked = f'("{id}"' if told.file == "questions" else told.word
     words = (f'("{key}"', f"{key} ") if name.startswith("test_promises") else ()
-    return Row(rows.line_of(path, *words, asked), f"{says}. {told.remedy}".replace("..", "."))
+    return Row(rows.line_of(path, *words, asked), sentences(says, told.remedy))
 
 
 def essence(message: str) -> str:
