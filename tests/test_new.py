@@ -109,18 +109,6 @@ def test_the_draft_of_a_stage_runs_with_a_new_trap_whose_check_is_proven(tmp_pat
     assert f"{id}: proven" in run("tools.proof", id, DRAFT="02")
 
 
-def test_each_test_that_the_guide_explains_is_there():
-    """The table of CONTRIBUTING.md names tests by a part of their names."""
-    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    table = text.partition("| `tests/test_checks.py` says |")[2].partition("\n\n")[0]
-    parts = {part for cell in re.findall(r"^\| ([^|]+?)(?:: [^|]+)? \|", table, re.M)
-             for part in re.findall(r"`([a-z_]+)(?:\.\.\.)?`", cell)}
-    tests = " ".join(re.findall(r"^def (test_\w+)", "\n".join(
-        path.read_text("utf-8") for path in (ROOT / "tests").glob("test_checks*.py")), re.M))
-    assert len(parts) > 9
-    assert [part for part in sorted(parts) if part not in tests] == []
-
-
 def used_in_a_cell(lesson):
     """A name that a cell of the lesson gives a value, and no function of it has."""
     source = lessons.Source(lesson)
