@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks import watch_corpus, watch_cuda, watch_overhead
+from benchmarks import watch_corpus, watch_cuda, watch_overhead, watch_tools
 from dlsys_watch.rules import all_rules
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "watch.md"
@@ -79,7 +79,7 @@ def stems(rows: dict[str, dict], verdict: str) -> list[str]:
 
 def recall() -> str:
     """What the watch says of the corpus, from the record, as Markdown."""
-    every = watch_corpus.read()["programs"]
+    every = watch_corpus.RECORD.entries()
     rows, own = foreign(every), {name: every[name] for name in every if watch_corpus.is_own(name)}
     counts, faulty = watch_corpus.counts(rows), sum("verdict" in row for row in rows.values())
     healthy, beside = counts["healthy"], watch_corpus.counts(own)
@@ -107,8 +107,8 @@ def recall() -> str:
 
 def others() -> str:
     """Other tools on the same corpus, from the record, as Markdown."""
-    record = watch_corpus.read()
-    rows = foreign(record["programs"])
+    record = json.loads(watch_tools.RECORD.read_text("utf-8"))
+    rows = foreign(watch_corpus.RECORD.entries())
     counts = watch_corpus.counts(rows)
     faulty = sum("verdict" in row for row in rows.values())
     right = {stem(name) for name, row in rows.items()

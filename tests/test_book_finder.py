@@ -1,6 +1,5 @@
 """The symptom finder: its rows, and the queries of real life that must find their place."""
 
-import json
 import re
 
 import pytest
@@ -261,7 +260,7 @@ def test_words_that_fit_nothing_leave_all_rows_and_say_so(finder):
 
 
 def test_the_page_says_how_well_it_answers(html):
-    got = json.loads(book_finder.RECORD.read_text("utf-8"))
+    got = finder_record.RECORD.entries()
     text = " ".join((html / "symptoms.html").read_text("utf-8").split())
     seen, fresh = got["seen"], got["fresh"]
     under = fresh["shown"] - fresh["found"]

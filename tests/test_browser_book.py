@@ -92,7 +92,7 @@ def left_out(page: BeautifulSoup) -> int:
 
     Those that lie in a file of their own are no part of opening it.
     """
-    return sum(max(0, frames.stored().get(box["data-explorer"], {}).get("bytes", 0)
+    return sum(max(0, frames.RECORD.entry(box["data-explorer"]).get("bytes", 0)
                    - len(box.find("script", type="text/plain").string) * 3 // 4)
                for box in page.select("[data-explorer]") if not box.select("[data-rest]"))
 

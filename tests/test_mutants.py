@@ -14,7 +14,7 @@ def tried(request):
     """What became of an exercise's mutants; where the record is stale, they are tried now."""
     id = request.param
     if id[:2] != solutions.DRAFT and proof.fresh(id):
-        return id, proof.stored(id[:2])[id]["mutants"]
+        return id, proof.RECORD.entry(id)["mutants"]
     solutions.beside(id)
     return id, mutants.tried(id, *solutions.answers(id[:2])[id])
 

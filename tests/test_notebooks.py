@@ -101,10 +101,8 @@ def test_the_core_path_ran_alone_as_it_stands(path):
     stage = int(path.stem[:2])
     assert core_path.traps(core_path.core(path)) == {
         trap.id for trap in catalog.traps(stage) if trap.core}
-    if core_path.is_short(path):
-        assert core_path.stale(path) == ""
-    else:
-        assert path.stem not in core_path.stored()
+    assert core_path.stale(path) == ""
+    assert bool(core_path.RECORD.entry(path.stem)) == core_path.is_short(path)
 
 
 def test_a_core_path_runs_alone():

@@ -112,14 +112,11 @@ def test_rules_of_two_ranks(tmp_path):
 # ---- the lessons
 
 def test_the_record_of_the_lessons_is_fresh():
-    record = json.loads(watch_lessons.RECORD.read_text("utf-8"))
-    now, then = watch_lessons.rests_on(), record["rests_on"]
-    stale = [name for name in now if now[name] != then.get(name)]
-    assert not stale, f"{stale} changed: .venv/bin/python -m benchmarks.watch_lessons"
+    assert [why for number in watch_lessons.lessons() if (why := watch_lessons.stale(number))] == []
 
 
 def test_in_the_lessons_only_broken_code_is_told():
-    record = json.loads(watch_lessons.RECORD.read_text("utf-8"))["lessons"]
+    record = watch_lessons.RECORD.entries()
     assert len(record) == len(catalog.written())
     told = {(f["cell"], f["rule"]) for lesson in record.values() for f in lesson["findings"]}
     assert all(not lesson["rules_failed"] for lesson in record.values())
@@ -142,16 +139,15 @@ def test_a_faulty_program_names_its_source_its_trap_and_its_line(path):
 
 
 def test_the_record_of_the_corpus_is_fresh_and_nothing_was_computed_otherwise():
-    record = watch_corpus.read()
-    now = watch_corpus.rests_on()
-    assert record["rests_on"] == now, ".venv/bin/python -m benchmarks.watch_corpus"
-    assert record["programs"].keys() == {watch_corpus.name(path) for path in CORPUS}
-    assert all(row["same"] and "rules_failed" not in row for row in record["programs"].values())
+    record = watch_corpus.RECORD.entries()
+    assert [why for path in CORPUS if (why := watch_corpus.stale(path))] == []
+    assert record.keys() == {watch_corpus.name(path) for path in CORPUS}
+    assert all(row["same"] and "rules_failed" not in row for row in record.values())
 
 
 def test_the_recall_of_the_record_keeps_its_bounds():
     """At least 80 % found, with hints; at most one false alarm; a right finding names the line."""
-    rows = watch_corpus.read()["programs"]
+    rows = watch_corpus.RECORD.entries()
     counts = watch_corpus.counts(rows)
     right = counts[watch_corpus.FOUND] + counts[watch_corpus.HINT]
     assert right >= 0.8 * len(watch_corpus.FAULTY)
@@ -167,7 +163,7 @@ def test_a_program_of_the_corpus_is_told_as_in_the_record(name):
     path = watch_corpus.CORPUS / f"{name}.py"
     found, failed = faults.watch(path.read_text("utf-8"), path, hints=True)
     told = [{"rule": f.rule, "trap": f.trap, "line": f.line, "sound": f.sound} for f in found]
-    assert (told, failed) == (watch_corpus.read()["programs"][name]["findings"], {})
+    assert (told, failed) == (watch_corpus.RECORD.entries()[name]["findings"], {})
 
 
 def test_a_neighbour_without_a_trap_names_the_rules_of_the_trap_beside_it():

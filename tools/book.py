@@ -238,7 +238,7 @@ def mount_explorer(cell: NotebookNode, name: str) -> None:
 
 def frames_apart(name: str) -> bool:
     """Whether an explorer's frames lie in a file of their own: a page should open at once."""
-    return frames.stored().get(name, {}).get("bytes", 0) > FRAMES_INSIDE
+    return frames.RECORD.entry(name).get("bytes", 0) > FRAMES_INSIDE
 
 
 def frames_file(name: str) -> str:

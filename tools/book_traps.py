@@ -8,7 +8,6 @@ import functools
 import hashlib
 import html
 import io
-import json
 import re
 from pathlib import Path
 
@@ -159,7 +158,7 @@ def readings(cell: NotebookNode) -> str:
 @functools.cache
 def told() -> dict[str, list[dict]]:
     """The findings of `dlsys watch` in the recorded runs of the lessons, by trap."""
-    lessons = json.loads(watch_lessons.RECORD.read_text("utf-8"))["lessons"].values()
+    lessons = watch_lessons.RECORD.entries().values()
     found = {}
     for row in (row for lesson in lessons for row in lesson["findings"]):
         stage, number, *_ = f"{row['cell']}--".split("-")

@@ -551,7 +551,7 @@ def owed(source: Source) -> Iterator[str]:
     path = NOTEBOOKS / f"{source.path.stem}.ipynb"
     if line := sweep.stale(path):
         yield line
-    if path in core_path.lessons() and core_path.is_short(path) and (line := core_path.stale(path)):
+    if path in core_path.lessons() and (line := core_path.stale(path)):
         yield line
     if line := proof.stale(source.path.stem, source.traps):
         yield line
