@@ -1,11 +1,9 @@
 """A lesson is finished step by step: what is fresh is skipped, what was stopped goes on."""
 
-import json
-
 import pytest
 
 from dlsys_helpers import paths
-from tools import build, finish, lessons, rows, sweep
+from tools import build, finish, lessons, records, rows, sweep
 from tools.rows import Row
 
 [LESSON] = [path for path in paths.lessons() if path.stem == "01_activations"]
@@ -67,11 +65,11 @@ def swept(tmp_path, monkeypatch, source):
         asked.append(seeds)
         if seeds == fake.stops_at:
             raise KeyboardInterrupt
-        return {"seeds": seeds, "runs": known.get("runs", 0) + 2, "failed": list(fake.failed),
-                "rests_on": sweep.rests_on(path), "claims": {}}
+        return {"seeds": seeds, "failed": list(fake.failed), "claims": {},
+                "rests_on": sweep.rests_on(path)}
     fake.stops_at, fake.failed = 0, []
     monkeypatch.setattr(sweep, "sweep", fake)
-    monkeypatch.setattr(sweep, "RECORDS", tmp_path)
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
     fake.asked = asked
     return fake
 
@@ -82,7 +80,7 @@ def test_a_sweep_that_was_stopped_goes_on_with_the_next_seed(source, swept):
     swept.stops_at = 3
     with pytest.raises(KeyboardInterrupt):
         finish.swept(rows.screen(), source)
-    assert json.loads(sweep.record_path(notebook).read_text("utf-8"))["seeds"] == 2
+    assert sweep.stored(notebook)["seeds"] == 2
     assert finish.lacks_sweep(notebook)
     swept.stops_at = 0
     assert finish.swept(rows.screen(), source) == []

@@ -80,7 +80,7 @@ def built(console: Console, source: lessons.Source) -> list[Row]:
 # ---- the core path
 
 def lacks_core(notebook: Path) -> bool:
-    return core_path.is_short(notebook) and bool(core_path.stale(notebook))
+    return notebook in core_path.lessons() and bool(core_path.stale(notebook))
 
 
 def ran_alone(console: Console, source: lessons.Source) -> list[Row]:
@@ -95,7 +95,7 @@ def ran_alone(console: Console, source: lessons.Source) -> list[Row]:
 
 def unproven(source: lessons.Source) -> list[str]:
     """The exercises of a lesson whose record is missing or stale."""
-    for kept in (proof.fresh, proof.well_told, proof.unchanged):
+    for kept in (proof.fresh, proof.well_told):  # of the answers before this build
         kept.cache_clear()
     return [id for id in source.traps if not proof.well_told(id)]
 
@@ -123,15 +123,15 @@ def swept(console: Console, source: lessons.Source) -> list[Row]:
     """Sweep seed by seed, with a record after each: a call that is stopped loses one seed."""
     notebook = notebook_of(source)
     sweep.refuse_other_versions()
-    known = sweep.to_widen(notebook, anew=False)
-    known = {} if known.get("failed") else known
-    for seeds in range(known.get("seeds", 0) + 1, sweep.SEEDS + 1):
+    known = sweep.stored(notebook)
+    begun = 0 if sweep.stale(notebook, 0) or known["failed"] else known["seeds"]
+    for seeds in range(begun + 1, sweep.SEEDS + 1):
         with rows.step(console, "sweep") as say:
             with contextlib.redirect_stdout(io.StringIO()):
                 known = sweep.sweep(notebook, seeds, known)
             sweep.keep(notebook, known)
-            say(f"seed {seeds} of {sweep.SEEDS}, {known['runs']} runs so far, "
-                f"{len(known['failed'])} claims do not hold")
+            say(f"seed {seeds} of {sweep.SEEDS}, {len(known['claims'])} claims, "
+                f"{len(known['failed'])} do not hold")
         if known["failed"]:
             break
     return try_trap.claim_rows(source, known["failed"])
