@@ -149,9 +149,11 @@ def test_words_that_name_no_trap_are_refused(monkeypatch, capsys, args, says):
     assert says in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_no_field_of_a_template_is_left_open():
+def test_no_field_of_a_template_is_left_open_and_no_line_is_too_long():
     for path in new.TEMPLATES.iterdir():
-        assert not re.search(r"{{\w+}}", new.filled(path.name, **FACTS)), path.name
+        text = new.filled(path.name, **FACTS)
+        assert not re.search(r"{{\w+}}", text), path.name
+        assert path.name == "trap.txt" or max(map(len, text.splitlines())) <= 100, path.name
 
 
 @pytest.fixture
@@ -195,4 +197,4 @@ def test_the_example_of_questions_is_right_by_another_route(monkeypatch):
             left -= left.mean()
             assert one.answer == pytest.approx(left[-1, 0].item())
             assert not any(one.right(belief) for belief in one.beliefs)
-    assert (len(rows), choose(random.Random(0)).shown) == (3, "that of all entries")
+    assert (len(rows), choose(random.Random(0)).shown) == (3, "the mean of all entries")
