@@ -21,11 +21,9 @@ import types
 from pathlib import Path
 
 from tools import fingerprints
-from tools.records import Record
+from tools.watch_record import LESSONS
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORD = Record("watch_lessons.json", done="run under the watch",
-                renew=".venv/bin/python -m benchmarks.watch_lessons {key}")
 WATCH = ROOT / "src" / "dlsys_watch"
 
 # Cells that run broken code once more although they are no `break`: (cell, rule) -> why.
@@ -85,7 +83,7 @@ def rests_on(number: str) -> dict[str, str]:
 
 def stale(number: str) -> str:
     """Why the findings of a lesson no longer count, with the command; "" while they do."""
-    return RECORD.stale(number, rests_on(number))
+    return LESSONS.stale(number, rests_on(number))
 
 
 def run(number: str) -> dict:
@@ -126,7 +124,7 @@ def main() -> None:
                                 cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
                                 env={**os.environ, "DLSYS_PROGRESS": "off"})
         found = json.loads(answer.stdout.splitlines()[-1])
-        RECORD.write(number, now, found, wanted=lessons())
+        LESSONS.write(number, now, found, wanted=lessons())
         print(number, len(found["findings"]), "findings", flush=True)
 
 

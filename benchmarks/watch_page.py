@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 
-import yaml
-
 from benchmarks import watch_corpus, watch_cuda, watch_overhead, watch_tools
 from dlsys_watch.rules import all_rules
+from tools.watch_record import neighbours
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "watch.md"
-NEIGHBOURS = PAGE.with_name("neighbours.yml")
 
 
 def markdown(head: tuple[str, ...], rows: list[tuple]) -> str:
@@ -124,18 +121,6 @@ def others() -> str:
               for tool, why in record["not_measured"].items()]
     return markdown(("tool", "faults found", "found by it, missed here",
                      "healthy with a false alarm", "healthy with advice alone"), found)
-
-
-@functools.cache
-def neighbours() -> list[dict]:
-    return yaml.safe_load(NEIGHBOURS.read_text("utf-8"))
-
-
-def telling(row: dict) -> str:
-    """Whether the watch tells a fault that no trap teaches, as a sentence."""
-    if rules := row.get("rules"):
-        return f"`dlsys watch` says {' or '.join(f'`{rule}`' for rule in rules)}."
-    return f"`dlsys watch` cannot tell: {row['why']}."
 
 
 def wild() -> str:

@@ -10,9 +10,9 @@ import nbformat
 import pytest
 import torch
 
-from dlsys_checks import registry
-from dlsys_helpers import acting, catalog, checking, stages
-from dlsys_helpers.checking import run_check
+from dlsys_checks import checking, registry
+from dlsys_checks.checking import run_check
+from dlsys_helpers import acting, catalog, stages
 from dlsys_helpers.expect import Broken, expect_close, expect_equal
 from dlsys_helpers.judging import Exercise
 from dlsys_helpers.paths import EXERCISES, ROOT, SOLUTIONS

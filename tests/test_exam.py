@@ -11,16 +11,17 @@ import torch
 from grading_samples import code, settings, without_sandbox
 from grading_samples import entry as row_of
 
-from dlsys import assignments, cli, exam, notebook_reader, review, start_page, worksheets
+from dlsys import assignments, cli, exam, review, start_page, worksheets
 from dlsys.check_stub import CheckStub
 from dlsys.grading import pages, reports
 from dlsys.grading.judge import Judge
 from dlsys.grading.sandbox import SandboxRefused, Zygote
 from dlsys.grading.submitted_notebook import parse
+from dlsys_checks.checking import BadCall, CheckFailed
 from dlsys_checks.exam import faults, laws, ledger, mending, mends, numbers, sheet
 from dlsys_checks.exam.faults import FAULTS
+from dlsys_files import notebook_reader
 from dlsys_helpers import catalog, paths, progress
-from dlsys_helpers.checking import BadCall, CheckFailed
 from dlsys_helpers.stages import NUMBERS
 from dlsys_helpers.verdicts import Verdict
 from tools import exam as record

@@ -28,7 +28,7 @@ from dlsys.grading.sandbox import SandboxRefused
 from dlsys.grading.submitted_notebook import Refused
 from dlsys_helpers import acting, paths
 from dlsys_model import answers, rehearsal
-from dlsys_model.parts import BY_ID, CATALOGUE
+from dlsys_model.part_table import BY_ID, CATALOGUE
 
 SOME = ("12.9", "01.2", "11.1", "08.11")  # a part of the data, model, compression and meters
 ROWS = {model_rows.part(trap.id).id: trap.id for trap in model_rows.traps()}

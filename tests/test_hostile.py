@@ -267,7 +267,7 @@ HARMLESS = {
     "an optimizer": (
         "p = nn.Parameter(torch.ones(2)); o = torch.optim.Adam([p]); p.sum().backward(); o.step()"),
     "its check": "check('01.4', lambda h: 3)",
-    "another check": "from dlsys_helpers.checking import check as c; c('01.4', abs)",
+    "another check": "import dlsys_helpers as h; h.check('01.4', abs)",
 }
 
 
@@ -903,9 +903,10 @@ PATCHES = {
         "builtins.abs = lambda x: 0\nbuiltins.all = lambda x: True\n"
         "math.isclose = lambda *a: True"),
     "patches the check": (
-        "import dlsys_helpers.checking as c\nc.expect_close = c.expect_equal = lambda *a, **k: 0\n"
-        "c.Exercise.judge = lambda s, *a: c.Verdict('pass', s.id)\n"
-        "c.run_check = c.check = lambda *a: None"),
+        "import dlsys_helpers as h\nfrom dlsys_helpers import expect, judging, verdicts\n"
+        "expect.expect_close = expect.expect_equal = lambda *a, **k: 0\n"
+        "judging.Exercise.judge = lambda s, *a: verdicts.Verdict('pass', s.id)\n"
+        "h.check = lambda *a: None"),
     "strips asserts": "get_ipython().ast_transformers.append(None)",
     "prints a verdict": (
         "print('8 passed'); print('{\"points\": 100, \"status\": \"pass\"}')\n"
@@ -1029,8 +1030,8 @@ try:
     raise SystemExit("imported the checks")
 except ImportError:
     pass
-from dlsys_helpers import checking
-assert "dlsys_checks.registry" not in sys.modules
+from dlsys_helpers import check
+assert not [name for name in sys.modules if name.startswith("dlsys_checks.")]
 """
     result = grade(worksheet(search))
 
@@ -1039,7 +1040,6 @@ assert "dlsys_checks.registry" not in sys.modules
 
 def test_memorised_answers_to_the_fixed_seeds_do_not_pass(grade):
     table = """
-from dlsys_helpers.checking import FIXED_SEEDS
 def dead_units(h):
     if h.isnan().any(): raise ValueError
     known = {(31, 12): 3, (9, 16): 0, (8, 6): 1}

@@ -27,7 +27,7 @@ from dlsys_helpers import catalog
 from dlsys_watch import command, places, script
 from dlsys_watch.rules import all_rules
 from dlsys_watch.settings import Settings, SettingsError
-from tools import book_traps
+from tools import book_traps, watch_record
 
 pytestmark = pytest.mark.filterwarnings("default")
 RULES = {rule.id: rule for rule in all_rules()}
@@ -116,7 +116,7 @@ def test_the_record_of_the_lessons_is_fresh():
 
 
 def test_in_the_lessons_only_broken_code_is_told():
-    record = watch_lessons.RECORD.entries()
+    record = watch_record.LESSONS.entries()
     assert len(record) == len(catalog.written())
     told = {(f["cell"], f["rule"]) for lesson in record.values() for f in lesson["findings"]}
     assert all(not lesson["rules_failed"] for lesson in record.values())
@@ -167,11 +167,11 @@ def test_a_program_of_the_corpus_is_told_as_in_the_record(name):
 
 
 def test_a_neighbour_without_a_trap_names_the_rules_of_the_trap_beside_it():
-    for row in watch_page.neighbours():
+    for row in watch_record.neighbours():
         assert bool(row.get("rules")) != bool(row.get("why"))
         assert all(RULES[rule].trap == row["beside"] for rule in row.get("rules", ()))
-        assert f"**Beside it:** {row['says']} {watch_page.telling(row)}" in book_traps.neighbours(
-            row["beside"])
+        line = f"**Beside it:** {row['says']} {watch_record.detection(row)}"
+        assert line in book_traps.neighbours(row["beside"])
 
 
 # ---- the command

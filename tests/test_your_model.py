@@ -14,7 +14,8 @@ from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_model import parts as catalogue
 from dlsys_model import report, show, standins
 from dlsys_model.network import Network, Shape
-from dlsys_model.parts import BY_ID, CATALOGUE, Parts
+from dlsys_model.part_table import BY_ID, CATALOGUE
+from dlsys_model.parts import Parts
 from dlsys_model.text import Text
 from dlsys_model.training import Plan, Training
 from tools import lessons

@@ -358,7 +358,7 @@ def check_cells(source: Source, trap: str) -> list[NotebookNode]:
 CHECK = """from dlsys_helpers import check
 
 check("{trap}", {name})"""
-DRAFT_CHECK = """from dlsys_helpers.checking import run_check
+DRAFT_CHECK = """from dlsys_checks.checking import run_check
 
 print(run_check("{trap}", {name}).line())"""
 

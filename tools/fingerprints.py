@@ -29,7 +29,7 @@ IGNORED = {f"dlsys_helpers.{name}" for name in (
     "guesses", "judging", "number_lines", "plots", "progress", "room_client", "canvas",
     "json_lines", "verdicts", "wording")} | {
     f"dlsys_model.{name}" for name in ("errors", "report", "show")}
-LEARNERS = ("dlsys.", "dlsys_model.answers")
+LEARNERS = ("dlsys.", "dlsys_files", "dlsys_model.answers")
 NAMES = "dlsys_helpers.stages"
 FRONT_END = ("explorers/explorer.js", "explorers/explorer.css")
 

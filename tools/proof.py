@@ -30,8 +30,8 @@ import numpy as np
 import torch
 
 from dlsys.remembering import remembering
-from dlsys_checks import registry
-from dlsys_helpers import acting, checking
+from dlsys_checks import checking, registry
+from dlsys_helpers import acting
 from dlsys_helpers.judging import Exercise, Run, WrongAnswer
 from dlsys_helpers.verdicts import Verdict
 from tools import fingerprints, forging, mutants, probes, solutions

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dlsys.grading.text import clean, some
-from dlsys.notebook_reader import NO_WORKSHEET
+from dlsys_files.notebook_reader import NO_WORKSHEET
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import NUMBERS
 from dlsys_helpers.timeouts import SECONDS

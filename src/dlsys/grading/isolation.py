@@ -33,7 +33,7 @@ AMBIENT_RAISE = 2
 LAST_CAPABILITY = 63  # that a kernel could know
 _CAPABILITY_VERSION = 0x20080522
 PACKAGES = [Path(__file__).parents[2] / name
-            for name in ("dlsys", "dlsys_helpers", "dlsys_checks")]
+            for name in ("dlsys", "dlsys_files", "dlsys_helpers", "dlsys_checks")]
 INTERPRETER = os.path.realpath(sys.executable)  # here: the links to it are not in the view
 VIEW = "/sys"  # where the view is built: a folder of each machine below which no Python lies
 HOME = "/sandbox"  # the one place where the learner's code can write

@@ -38,8 +38,8 @@ from dlsys.grading.framing import CELLS
 from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
 from dlsys.grading.submitted_notebook import Notebook
 from dlsys.grading.text import clean, place
-from dlsys.notebook_reader import checked_in
 from dlsys.remembering import remembering
+from dlsys_files.notebook_reader import checked_in
 from dlsys_helpers import acting, judging, verdicts
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.catalog import Trap

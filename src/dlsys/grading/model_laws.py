@@ -30,7 +30,7 @@ from dlsys_helpers.judging import Exercise
 from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_helpers.verdicts import Verdict
 from dlsys_model import rehearsal
-from dlsys_model.parts import Part
+from dlsys_model.part_table import Part
 
 IN_MODEL = "in the model"  # the last case of each seed
 SEEDS = 2**21  # that a small model is drawn from: its training multiplies it by a thousand

@@ -22,7 +22,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from IPython.display import display
 from IPython.utils.capture import capture_output
 
-from dlsys import run_source
+from dlsys_files import run_source
 
 _EMPTY_LINES = re.compile(r"(?:[ \t]*\n)*")
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)

@@ -24,7 +24,7 @@ from typing import BinaryIO
 from dlsys.grading import due
 from dlsys.grading.submitted_notebook import Refused
 from dlsys.grading.text import clean
-from dlsys.notebook_reader import LARGEST, oversize
+from dlsys_files.notebook_reader import LARGEST, oversize
 from dlsys_helpers import stages
 
 MOST_ENTRIES = 20_000     # files in one zip or folder, beside those of a folder that is refused

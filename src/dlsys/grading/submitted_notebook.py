@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 
-from dlsys import assignments, model_rows, notebook_reader
+from dlsys import assignments, model_rows
 from dlsys.grading.text import clean
-from dlsys.notebook_reader import NotebookFile, Unreadable
+from dlsys_files import notebook_reader
+from dlsys_files.notebook_reader import NotebookFile, Unreadable
 from dlsys_helpers import paths
 from dlsys_helpers.errors import UserError
 
@@ -58,7 +59,7 @@ def parse(data: bytes, stage: int | None = None) -> Notebook:
         found = notebook_reader.parse(data)
         if found.view in ("lesson", "solution"):
             raise Refused(f"this is the course's own {found.view} notebook, not the worksheet.")
-        graded_as = stage or found.known_stage()
+        graded_as = stage or assignments.stage_of(found)
         return Notebook(graded_as, found.cells, found.shown, _outdated(found, graded_as),
                         _remarks(found, stage))
     except Unreadable as error:

@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlsys import assignments
 from dlsys_helpers.errors import UserError
 
 LARGEST = 8 * 2**20  # bytes; a worksheet has tens of kilobytes, its plots some more
@@ -42,8 +41,8 @@ class NotebookFile:
 
     stage: as the metadata say, or where a tool dropped them, of the first exercise checked; None
     for neither. cells: (number among the code cells, source). shown: exercise id to the status
-    that the stored output of its check tells; it counts for nothing. core: it was begun with the
-    core path alone.
+    that the stored output of its check tells; for display, grading never
+    reads it. core: it was begun with the core path alone.
     """
 
     stage: int | None
@@ -58,12 +57,6 @@ class NotebookFile:
     def checked(self) -> list[str]:
         """Ids of the exercises that its cells check, in their order."""
         return [id for _, source in self.cells for id in checked_in(source)]
-
-    def known_stage(self) -> int:
-        """Its stage. Raises Unreadable for a notebook that is not a worksheet."""
-        if not assignments.is_known(self.stage):
-            raise Unreadable(NO_WORKSHEET, "strange")
-        return self.stage
 
 
 def checked_in(source: str) -> list[str]:

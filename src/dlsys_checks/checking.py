@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dlsys_helpers import acting, cards, catalog
+from dlsys_checks import registry
+from dlsys_helpers import acting, cards, catalog, progress, room_client
 from dlsys_helpers.errors import OneLine
 from dlsys_helpers.expect import show
 from dlsys_helpers.timeouts import SECONDS
@@ -34,18 +34,13 @@ class Stopped(OneLine, KeyboardInterrupt):
     """A learner interrupted a check."""
 
 
-def _registry() -> Any:
-    """All exercises, by id. Imported by name: the grader's sandbox has none of the checks."""
-    return importlib.import_module("dlsys_checks.registry")
-
-
 def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2),
               seconds: float | None = None) -> Verdict:
     """The verdict on `fn` over the cases of all seeds; records and shows nothing.
 
     seconds: the time that `fn` has for one case. Raises ValueError for an unknown id.
     """
-    chosen = _registry().find(id)
+    chosen = registry.find(id)
     if not callable(fn):
         drop = "quotes" if isinstance(fn, str) else "brackets"
         return Verdict("wrong", id, f"second argument: got {show(fn)}, expected your function "
@@ -73,7 +68,6 @@ def check(id: str, fn: Callable, seconds: float = SECONDS) -> None:
     CheckFailed where nobody sees the card, so that nbval, papermill and scripts notice. Raises
     BadCall for arguments that are not the id of an exercise and a function, Stopped for a Ctrl-C.
     """
-    from dlsys_helpers import progress, room_client
     _refuse_bad_call(id, fn)
     try:
         verdict = run_check(id, fn, drawn_seeds(), seconds)
@@ -100,7 +94,7 @@ def _refuse_bad_call(id: Any, fn: Any) -> None:
         raise BadCall(f"check: got {show(id)}, expected the id of an exercise as a text in quotes. "
                       + _call(str(id)))
     try:
-        _registry().find(id)
+        registry.find(id)
     except ValueError:
         raise BadCall(f"check: got {id[:40]!r}, which is the id of no exercise. "
                       + _call(id)) from None
@@ -108,7 +102,7 @@ def _refuse_bad_call(id: Any, fn: Any) -> None:
 
 def _call(id: str) -> str:
     """How to check the exercise that is probably meant, or the first of all."""
-    known = _registry().load_all()
+    known = registry.load_all()
     chosen = known.get(catalog.as_id(id)) or known[min(known)]
     return f'Write: check("{chosen.id}", {chosen.function})'
 

@@ -7,11 +7,11 @@ another user owns, it goes to ``~/dlsys-work``. ``DLSYS_WORK`` overrides both.
 import os
 from pathlib import Path
 
-from dlsys import windows
 from dlsys_helpers import paths
 
 HOME_FOLDER = "dlsys-work"
-SHIPPED = Path(__file__).with_name("course")  # in a wheel: worksheets, lessons without outputs
+# In a wheel: worksheets, and lessons without outputs.
+SHIPPED = Path(__file__).parents[1] / "dlsys" / "course"
 
 
 def is_checkout() -> bool:
@@ -19,7 +19,7 @@ def is_checkout() -> bool:
     return not SHIPPED.is_dir() and (paths.ROOT / "exercises").is_dir()
 
 
-def settle() -> None:
+def set_folders() -> None:
     """Set the folders in `paths`: the wheel's notebooks, and a work folder that can be written.
 
     Sets ``DLSYS_WORK`` unless it is set already, so that kernels and child processes agree.
@@ -38,11 +38,3 @@ def _is_mine(folder: Path) -> bool:
     if not hasattr(os, "geteuid"):  # Windows has no numeric owner
         return os.access(folder, os.W_OK)
     return os.access(folder, os.W_OK) and os.geteuid() in (folder.stat().st_uid, 0)
-
-
-def open_lab() -> str:
-    """The command that opens JupyterLab where the learner's files are."""
-    if is_checkout() and not windows.HERE:
-        return "make lab"
-    return f'jupyter lab "{paths.MY_WORK}"' if " " in str(paths.MY_WORK) else (
-        f"jupyter lab {paths.MY_WORK}")
