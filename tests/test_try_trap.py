@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlsys_checks import registry
+from dlsys_checks import questions, registry
 from dlsys_helpers import paths
 from dlsys_helpers.paths import ROOT
 from tools import lessons, proof, rows, solutions, try_trap
@@ -72,6 +72,17 @@ def test_a_wrong_answer_is_found_in_the_check_and_a_right_one_beside_it(files):
         [row] = try_trap.proof_rows("01.1", files, said)
         assert route[:20] in line_at(row.place)
         assert row.says.endswith(try_trap.REFUSED)
+
+
+def test_a_verdict_is_told_in_words_and_of_each_answer_the_first_line(files):
+    wrong = registry.find("01.1").wrong_answers[0]
+    verdict = ("Verdict(status='wrong', id='01.1', message=\"got 'a'\", misconception='another', "
+               "trap='', law='', case='', seed=None, accident=False)")
+    [row] = try_trap.proof_rows("01.1", files, [
+        f"01.1, {wrong.name}: seed 0: has not its name: {verdict}",
+        f"01.1, {wrong.name}: seed 1: does not say 'b': {verdict}"])
+    assert row.says == (f"{wrong.name}: seed 0: has not its name; it was taken for: another. It "
+                        f"was told: got 'a'. {try_trap.DO['has not its name']}")
 
 
 @pytest.mark.parametrize(("said", "word", "remedy"), [
@@ -141,6 +152,11 @@ def test_a_question_is_looked_for_where_the_questions_of_its_trap_begin(files):
                             "assert 3 >= 4")
     assert row.place.startswith("src/dlsys_checks/questions/q01.py:")
     assert '"01.1"' in line_at(row.place)
+    draw = questions.about("01.1")[0]
+    test = "test_answers_are_taken_and_beliefs_refused_on_many_seeds"
+    row = try_trap.test_row("01.1", files, test,
+                            f"AssertionError: {draw.__name__}, seed 3: a text\nassert False")
+    assert draw.__name__[:30] in line_at(row.place)
 
 
 def test_only_the_tests_of_one_exercise_run_and_those_that_fail_are_noted():

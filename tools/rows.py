@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from dlsys_helpers.paths import ROOT
 
-NARROWEST = 100  # columns where the output is no terminal, such as a log
+NARROWEST = 120  # columns where the output is no terminal, such as a log
 LONGEST = 330  # characters of what one row says
 
 
@@ -43,6 +43,11 @@ def step(console: Console, name: str) -> Iterator[Callable[[str], None]]:
         yield said.append
     console.print(f"{name:8} {' '.join(said)} ({time.perf_counter() - began:.0f} s)",
                   markup=False, soft_wrap=True)
+
+
+def count(found: Collection, noun: str) -> str:
+    """"1 row", "2 rows"."""
+    return f"{len(found)} {noun}{'s' * (len(found) != 1)}"
 
 
 def show(console: Console, rows: Iterable[Row]) -> None:

@@ -136,11 +136,11 @@ def proven(id: str, files: Files) -> list[Row]:
 
 
 def proof_rows(id: str, files: Files, lines: list[str]) -> list[Row]:
-    """The lines of a proof as rows: of each answer the first seed is enough."""
-    seen: dict[tuple[str, str], Row] = {}
+    """The lines of a proof as rows: of each answer the first one, from which others follow."""
+    seen: dict[str, Row] = {}
     for line in lines:
         name = answer_in(id, line)
-        seen.setdefault((name, what_to_do(line)), proof_row(id, files, line, name))
+        seen.setdefault(name or line, proof_row(id, files, line, name))
     return list(seen.values())
 
 
@@ -159,6 +159,16 @@ def guarded(run: Callable[[], list[str]]) -> list[str] | Row:
         if not ours:
             raise
         return Row(ours[-1], f"{type(first).__name__}: {first}")
+
+
+def plain(line: str) -> str:
+    """A line of a proof with its verdict as a sentence."""
+    text, verdict, facts = line.partition(": Verdict(")
+    told = re.search(r"message=(['\"])(.*?)\1, misconception=(['\"])(.*?)\3, ", facts)
+    if not verdict or not told:
+        return line
+    taken = f"; it was taken for: {told[4]}" if "not its name" in text and told[4] else ""
+    return f"{text}{taken}" if not told[2] else f"{text}{taken}. It was told: {told[2]}"
 
 
 def sentences(says: str, remedy: str) -> str:
@@ -184,7 +194,7 @@ def what_to_do(line: str) -> str:
 
 def proof_row(id: str, files: Files, line: str, name: str) -> Row:
     """A line of a proof with the place where its answer stands, and what to do."""
-    exercise, says = registry.find(id), line.removeprefix(id).lstrip(",: ")
+    exercise, says = registry.find(id), plain(line.removeprefix(id).lstrip(",: "))
     remedy = what_to_do(line)
     if name == proof.WORKED:
         return Row(rows.line_of(files.lesson, f"def {exercise.function}("), sentences(says, OWN))
@@ -298,6 +308,8 @@ def test_row(id: str, files: Files, name: str, message: str) -> Row:
     key = says.partition(":")[0]
     asked = f'("{id}"' if told.file == "questions" else told.word
     words = (f'("{key}"', f"{key} ") if name.startswith("test_promises") else ()
+    if told.file == "questions":
+        words = (says.partition(", seed")[0],)
     return Row(rows.line_of(path, *words, asked), sentences(says, told.remedy))
 
 
@@ -351,19 +363,19 @@ def missing(id: str) -> Iterator[Row]:
         claims = pool.submit(refuted, source)
         with rows.step(console, "draft") as say:
             found = built(source)
-            say(f"built in drafts/, {len(found)} things missing")
+            say(f"built in drafts/, {rows.count(found, 'thing')} missing")
         yield from found
         with rows.step(console, "check") as say:
             found = proven(id, files)
-            say(f"proven with its mutants, {len(found)} objections")
+            say(f"tried with its mutants, {rows.count(found, 'objection')}")
         yield from found
         with rows.step(console, "tests") as say:
             ran, found = tested(id, files)
-            say(f"{ran} of the exercise and its questions, {len(found)} fail")
+            say(f"{ran} of the exercise and its questions, {len(found)} failed")
         yield from found
         with rows.step(console, "linter") as say:
             found = linted([*files.names(), *changed_files()])
-            say(f"{len(found)} complaints")
+            say(rows.count(found, "complaint"))
         yield from found
         with rows.step(console, "claims") as say:
             count, lines = claims.result()
