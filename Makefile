@@ -12,8 +12,8 @@ ifeq ($(DLSYS_WARM),1)
 export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
 endif
 
-.PHONY: help lab hub test nightly new build book book-serve booklet site versions bench record sweep
-.PHONY: lock setup setup-lab wheel wheelhouse gallery
+.PHONY: help lab hub test nightly new try finish build book book-serve booklet site versions bench
+.PHONY: record sweep lock setup setup-lab wheel wheelhouse gallery
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,8 @@ help:
 	@echo "make nightly     every test, no record believed; then claims under fifty seeds, where"
 	@echo "                 their record is stale: hours"
 	@echo "make new         start a trap, TRAP=05.7; NAME=rescale names its exercise's function"
+	@echo "make try         all that a trap still lacks, in one table; TRAP=05.7"
+	@echo "make finish      build and record a lesson, LESSON=05; may be stopped and called again"
 	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one, and"
 	@echo "                 DRAFT=1 for one that is not finished, into drafts/. What did not change"
 	@echo "                 keeps its outputs; AGAIN=1 runs it all the same"
@@ -82,6 +84,14 @@ build: setup
 
 new: setup
 	@$(RUN) -m tools.new "$(TRAP)" $(NAME)
+
+# Runs share the cores here, so threads that wait must sleep.
+SHARED = DLSYS_PROGRESS=off OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0
+try: setup
+	@$(SHARED) $(RUN) -m tools.try_trap "$(TRAP)"
+
+finish: setup
+	@$(SHARED) $(RUN) -m tools.finish "$(LESSON)"
 
 book: setup
 	@$(RUN) -m tools.book
