@@ -162,10 +162,11 @@ def relu_with_default_init(rng):
     depth = rng.randint(3, 12)
     bound = 1 / math.sqrt(3)  # nn.Linear: std of 1 / sqrt(3 fan_in)
     return choice(
-        rng, f"{depth} square `nn.Linear` layers with PyTorch's default init, a ReLU after each. "
-        "By about which factor does the norm of the gradient change on the way to the first?",
-        (bound / math.sqrt(2)) ** depth, [1, 0.5**depth, 0.25**depth, (1 / 3) ** depth],
-        "The default has variance 1/(3 fan_in), and ReLU passes half: 1/6 of the square a layer.")
+        f"{depth} square `nn.Linear` layers with PyTorch's default init, a ReLU after each. By "
+        "about which factor does the norm of the gradient change on the way to the first?",
+        (bound / math.sqrt(2)) ** depth,
+        "The default has variance 1/(3 fan_in), and ReLU passes half: 1/6 of the square a layer.",
+        1, 0.5**depth, 0.25**depth, (1 / 3) ** depth)
 
 
 # ---- 01.4 Units that are off for every input
@@ -199,9 +200,10 @@ def share_that_is_off(rng):
     scale, bias = rng.choice([1, 2, 3]), rng.choice([-1.5, -1, -0.5, 0.5, 1])
     off = torch.distributions.Normal(0.0, float(scale)).cdf(torch.tensor(-float(bias))).item()
     return choice(
-        rng, f"A ReLU unit has a weight vector of norm {scale} and the bias {bias}; its inputs are "
-        "N(0, 1). For which share of the rows is it off?", off, [0.5, 1 - off, 1, 0],
-        "Its pre-activation is N(bias, norm²); off part of the time is not dead.")
+        f"A ReLU unit has a weight vector of norm {scale} and the bias {bias}; its inputs are N(0, "
+        "1). For which share of the rows is it off?", off,
+        "Its pre-activation is N(bias, norm²); off part of the time is not dead.", 0.5, 1 - off, 1,
+        0)
 
 
 @asks("01.4")

@@ -298,10 +298,10 @@ def what_is_kept(rng):
     with torch.no_grad():
         unkept = saved_bytes(forward)
     return choice(
-        rng, f"{depth} ReLUs in a row on {rows} x {width} float32 numbers that require gradients, "
-        "in eval mode and under `torch.no_grad()`. How many bytes are kept for a backward pass?",
-        unkept, [saved_bytes(forward), rows * width * 4, depth * 4],
-        "Under no_grad no graph is built; eval mode alone would keep every ReLU's result.")
+        f"{depth} ReLUs in a row on {rows} x {width} float32 numbers that require gradients, in "
+        "eval mode and under `torch.no_grad()`. How many bytes are kept for a backward pass?",
+        unkept, "Under no_grad no graph is built; eval mode alone would keep every ReLU's result.",
+        saved_bytes(forward), rows * width * 4, depth * 4)
 
 
 # ---- 02.6 The node that reports too early

@@ -53,10 +53,10 @@ def shifted_logits(rng):
     row = torch.tensor([z], dtype=torch.float64)
     loss = F.cross_entropy(row + shift, torch.tensor([0])).item()
     return choice(
-        rng, f"The logits are {[value + shift for value in z]}, the first class is right. What is "
-        "the exact cross-entropy?", loss,
-        ["infinite", loss + shift, F.cross_entropy(row.softmax(1), torch.tensor([0])).item()],
-        "Adding one number to all logits changes nothing: subtract the largest before exp.")
+        f"The logits are {[value + shift for value in z]}, the first class is right. What is the "
+        "exact cross-entropy?", loss,
+        "Adding one number to all logits changes nothing: subtract the largest before exp.",
+        "infinite", loss + shift, F.cross_entropy(row.softmax(1), torch.tensor([0])).item())
 
 
 # ---- 03.2 A class number as a regression target
@@ -184,10 +184,10 @@ def after_many_layers(rng):
     width, std, depth = rng.choice([128, 256, 512]), rng.choice([0.02, 0.03]), rng.randint(3, 12)
     factor = width * std**2 / 2
     return choice(
-        rng, f"{depth} layers of {width} units with ReLU, weights of standard deviation {std}, "
-        "inputs of mean square 1. Which mean square is left, on average?", factor**depth,
-        [0.5**depth, std ** (2 * depth), (2 * factor) ** depth],
-        "Each layer multiplies by fan_in times the variance, over two.")
+        f"{depth} layers of {width} units with ReLU, weights of standard deviation {std}, inputs "
+        "of mean square 1. Which mean square is left, on average?", factor**depth,
+        "Each layer multiplies by fan_in times the variance, over two.", 0.5**depth,
+        std ** (2 * depth), (2 * factor) ** depth)
 
 
 @asks("03.4")

@@ -136,10 +136,11 @@ def starved_cycle(rng):
     rates = _rates(lambda opt: sched.OneCycleLR(opt, max_lr=peak, total_steps=total), peak,
                    epochs - 1)
     return choice(
-        rng, f"`OneCycleLR(max_lr={peak}, total_steps={total})` in a run of {epochs} epochs with "
+        f"`OneCycleLR(max_lr={peak}, total_steps={total})` in a run of {epochs} epochs with "
         f"{total // epochs} batches each; `step()` is called once per epoch. What is the highest "
-        "rate that any batch sees?", max(rates), [peak, peak / 2, peak / epochs],
-        "The schedule counts its calls: after so few it has hardly left peak / 25.")
+        "rate that any batch sees?", max(rates),
+        "The schedule counts its calls: after so few it has hardly left peak / 25.", peak, peak / 2,
+        peak / epochs)
 
 
 @asks("04.3")
@@ -360,10 +361,9 @@ def coasting_with_adam(rng):
     lr, g, idle = rng.choice([0.001, 0.01, 0.1]), rng.randint(2, 50), rng.randint(1, 9)
     ends = [_after(lambda p: Adam(p, lr=lr), 0, [float(g)] + [0.0] * n) for n in (0, idle)]
     return choice(
-        rng, f"Adam at rate {lr}: a weight gets a gradient of {g} once, then exactly 0 for {idle} "
+        f"Adam at rate {lr}: a weight gets a gradient of {g} once, then exactly 0 for {idle} "
         "step(s). How far do the steps with zero move it, together?", abs(ends[1] - ends[0]),
-        [0, lr * g, lr * (idle + 1)],
-        "Adam steps along its memory, and a zero only lets it fade.")
+        "Adam steps along its memory, and a zero only lets it fade.", 0, lr * g, lr * (idle + 1))
 
 
 @asks("04.7")
@@ -400,9 +400,10 @@ def later_step_bare(rng):
     t, b2 = rng.choice([5, 10, 20, 50, 100]), rng.choice([0.99, 0.999])
     right = _bare(t, 0.9, b2)
     return choice(
-        rng, f"Adam without bias correction, betas (0.9, {b2}), the gradient is 1 at every step. "
-        f"How many rates long is step {t}?", right, [1, 1 - 0.9**t, 1 / right],
-        "The second average wakes up far later than the first: the quotient is too large.")
+        f"Adam without bias correction, betas (0.9, {b2}), the gradient is 1 at every step. How "
+        f"many rates long is step {t}?", right,
+        "The second average wakes up far later than the first: the quotient is too large.", 1,
+        1 - 0.9**t, 1 / right)
 
 
 @asks("04.8")
@@ -527,9 +528,9 @@ def may_be_cut(rng):
     right, *others = [
         "Muon", *rng.sample(["SGD with momentum", "AdamW", "Lion", "RMSprop", "Adagrad"], 3)]
     return choice(
-        rng, f"A weight's {rows} rows lie on {ranks} ranks, and each rank steps its own rows. With "
-        "which optimizer is the step another one than on a single rank?", right, others,
-        "Its rule runs over the matrix; the others run entry by entry.")
+        f"A weight's {rows} rows lie on {ranks} ranks, and each rank steps its own rows. With "
+        "which optimizer is the step another one than on a single rank?", right,
+        "Its rule runs over the matrix; the others run entry by entry.", *others)
 
 
 @asks("04.10")
@@ -614,7 +615,7 @@ def which_beta_falls(rng):
     betas = [*rng.sample([0.9995, 0.9999, 0.999, 0.9985], 3), rng.choice([0.9, 0.95, 0.99])]
     falling = [beta for beta in betas if _after_zeros(v, beta, 50) < v]
     return choice(
-        rng, f"A second moment of {v} is stored in bfloat16 and rounded to the nearest, the "
-        "gradients are 0. With which beta2 does it fall?", falling[0],
-        [beta for beta in betas if beta not in falling],
-        "1 - beta2 has to be more than half a gap, which is between a 512th and a 256th of v.")
+        f"A second moment of {v} is stored in bfloat16 and rounded to the nearest, the gradients "
+        "are 0. With which beta2 does it fall?", falling[0],
+        "1 - beta2 has to be more than half a gap, which is between a 512th and a 256th of v.",
+        *[beta for beta in betas if beta not in falling])

@@ -207,9 +207,10 @@ def default_of_linear(rng):
     weight = nn.Linear(fan_in, 2).weight
     limit = 1 / math.sqrt(weight.shape[1])
     return choice(
-        rng, f"A fresh `nn.Linear` has {fan_in} inputs. What is the standard deviation that its "
-        "weights are drawn with?", limit / math.sqrt(3), [math.sqrt(2 / fan_in), limit],
-        "Uniform within 1 / sqrt(fan_in): a gain of sqrt(1/3), neither He's nor Xavier's.")
+        f"A fresh `nn.Linear` has {fan_in} inputs. What is the standard deviation that its weights "
+        "are drawn with?", limit / math.sqrt(3),
+        "Uniform within 1 / sqrt(fan_in): a gain of sqrt(1/3), neither He's nor Xavier's.",
+        math.sqrt(2 / fan_in), limit)
 
 
 # ---- 05.5 The average of the weights

@@ -49,11 +49,11 @@ def middle_by_chance(rng):
 def which_pipeline_scores(rng):
     degrees = rng.choice([5, 10, 15, 30])
     return choice(
-        rng, f"Training rotates by up to {degrees} degrees; in use images come upright. Two "
-        "networks are to be compared. What does the validation pipeline do?", "no rotation",
-        [f"rotates by up to {degrees} degrees", f"rotates by up to {degrees} degrees, seeded",
-         f"rotates by {degrees / 2:g} degrees, the mean"],
-        "Score on what comes in use. A seed makes the wrong question stand still.")
+        f"Training rotates by up to {degrees} degrees; in use images come upright. Two networks "
+        "are to be compared. What does the validation pipeline do?", "no rotation",
+        "Score on what comes in use. A seed makes the wrong question stand still.",
+        f"rotates by up to {degrees} degrees", f"rotates by up to {degrees} degrees, seeded",
+        f"rotates by {degrees / 2:g} degrees, the mean")
 
 
 # ---- 06.2 A mixed image, and one class for it
@@ -234,10 +234,10 @@ def columns_by_chance(rng):
 def coins_with_an_honest_test(rng):
     rows, columns = rng.choice([40, 60, 80]), rng.choice([500, 2000, 10_000])
     return choice(
-        rng, f"{rows} rows, {columns} columns of noise, labels by a fair coin. Columns are chosen "
+        f"{rows} rows, {columns} columns of noise, labels by a fair coin. Columns are chosen "
         "inside each fold. Which share right is to be expected?", "about 50 %",
-        ["about 70 %", "about 90 %", "below 20 %"],
-        "Nothing can be learnt, and nothing of the fold's rows was read.")
+        "Nothing can be learnt, and nothing of the fold's rows was read.", "about 70 %",
+        "about 90 %", "below 20 %")
 
 
 @asks("06.5")

@@ -148,12 +148,11 @@ def forgotten_stem(rng):
 @asks("07.3")
 def which_measure(rng):
     name = rng.choice(["birds", "leaves", "coins", "street signs"])
-    return choice(rng,
-                  f"A model of ten kinds is fine-tuned on {rng.randint(3, 40)} new kinds of {name}."
-                  " Which number shows what it forgot?", "the accuracy on the old kinds",
-                  ["the loss on the new kinds", "the accuracy on the new kinds",
-                   "the norm of the head's gradient"],
-                  "The new loss does not mention the old task.")
+    return choice(
+        f"A model of ten kinds is fine-tuned on {rng.randint(3, 40)} new kinds of {name}. Which "
+        "number shows what it forgot?", "the accuracy on the old kinds",
+        "The new loss does not mention the old task.", "the loss on the new kinds",
+        "the accuracy on the new kinds", "the norm of the head's gradient")
 
 
 @asks("07.3")
@@ -244,9 +243,10 @@ def shape_after(rng):
     n, c, h, w = _shape(rng)
     shapes = [f"({', '.join(map(str, s))})" for s in
               ((n, c, h, w), (n, h, w, c), (n, c * h, w), (n, w, h, c))]
-    return choice(rng, f"Which shape has a tensor of shape {shapes[0]} after "
-                  "`.to(memory_format=torch.channels_last)`?", shapes[0], shapes[1:],
-                  "Only the strides change.")
+    return choice(
+        f"Which shape has a tensor of shape {shapes[0]} after "
+        "`.to(memory_format=torch.channels_last)`?", shapes[0], "Only the strides change.",
+        *shapes[1:])
 
 
 # ---- 07.6 A rate for each layer
@@ -332,11 +332,12 @@ def back_in_train_mode(rng):
 @asks("07.7")
 def what_stops_it(rng):
     layers = rng.randint(2, 60)
-    return choice(rng, f"Which of these stops the {layers} BatchNorms of a body from moving their "
-                  "statistics?", "body.eval() after each model.train()",
-                  ["requires_grad_(False) on the body", "torch.no_grad() around the body",
-                   "a learning rate of zero for the body"],
-                  "Statistics are moved by a pass in train mode, not by a gradient.")
+    return choice(
+        f"Which of these stops the {layers} BatchNorms of a body from moving their statistics?",
+        "body.eval() after each model.train()",
+        "Statistics are moved by a pass in train mode, not by a gradient.",
+        "requires_grad_(False) on the body", "torch.no_grad() around the body",
+        "a learning rate of zero for the body")
 
 
 # ---- 07.8 Three blocks in a list
@@ -433,10 +434,10 @@ def right_permutation(rng):
     shape = ", ".join(str(size[axis]) for axis in order)
     place = [0, *(1 + order.index(axis) for axis in "CHW")]
     right = f"({', '.join(map(str, place))})"
-    return choice(rng, f"Pictures come as (N, {', '.join(order)}), here (8, {shape}). Which "
-                  "permutation gives (N, C, H, W)?", right,
-                  [s for s in (*shapes.values(), "(0, 2, 3, 1)") if s != right],
-                  "Say for each new axis which old one it is.")
+    return choice(
+        f"Pictures come as (N, {', '.join(order)}), here (8, {shape}). Which permutation gives (N, "
+        "C, H, W)?", right, "Say for each new axis which old one it is.",
+        *[s for s in (*shapes.values(), "(0, 2, 3, 1)") if s != right])
 
 
 # ---- 07.10 A new head

@@ -86,10 +86,9 @@ def added_floats(rng):
 def inverted_padding(rng):
     tokens, pads = rng.randint(4, 20), rng.randint(3, 12)
     return choice(
-        rng, f"A row of {tokens} tokens and {pads} pads. SDPA gets the `key_padding_mask` of "
-        "nn.MultiheadAttention, True for pads. Over how many keys is the softmax taken?",
-        pads, [tokens, tokens + pads, 0],
-        "True means that a key may be looked at: only the pads may.")
+        f"A row of {tokens} tokens and {pads} pads. SDPA gets the `key_padding_mask` of "
+        "nn.MultiheadAttention, True for pads. Over how many keys is the softmax taken?", pads,
+        "True means that a key may be looked at: only the pads may.", tokens, tokens + pads, 0)
 
 
 @asks("08.2")
@@ -157,10 +156,10 @@ def calls_of_a_causal_model(rng):
 def which_logits(rng):
     place = rng.randint(3, 60)
     return choice(
-        rng, f"A masked model gets a row with a mask at place {place}. Which of its logits speak "
-        f"of the token at place {place}?", f"those at place {place}",
-        [f"those at place {place - 1}", f"those at place {place + 1}", "those of the last place"],
-        "It is asked where the mask stands; only a causal model speaks of the next place.")
+        f"A masked model gets a row with a mask at place {place}. Which of its logits speak of the "
+        f"token at place {place}?", f"those at place {place}",
+        "It is asked where the mask stands; only a causal model speaks of the next place.",
+        f"those at place {place - 1}", f"those at place {place + 1}", "those of the last place")
 
 
 # ---- 08.4 A softmax tile by tile
@@ -203,10 +202,10 @@ def memory_of_longer_texts(rng):
 def products_of_flash(rng):
     n, d = rng.choice([1024, 2048, 4096]), rng.choice([64, 128])
     return choice(
-        rng, f"One head, {n} tokens, {d} numbers a head, no mask. How many multiply-adds does "
-        "flash attention do in its two products, in millions?", 2 * n * n * d / 1e6,
-        [2 * n * d / 1e6, n * n * d / 1e6, 2 * n * n * d / d / 1e6],
-        "Every query meets every key, and every weight a value, as in the formula.")
+        f"One head, {n} tokens, {d} numbers a head, no mask. How many multiply-adds does flash "
+        "attention do in its two products, in millions?", 2 * n * n * d / 1e6,
+        "Every query meets every key, and every weight a value, as in the formula.",
+        2 * n * d / 1e6, n * n * d / 1e6, 2 * n * n * d / d / 1e6)
 
 
 @asks("08.4")
@@ -529,8 +528,7 @@ def mean_of_the_batch(rng):
 def blind_tests(rng):
     rows = rng.choice([8, 16, 32, 64])
     return choice(
-        rng, f"A model mixes the {rows} rows of a batch by attention. Which test shows it?",
+        f"A model mixes the {rows} rows of a batch by attention. Which test shows it?",
         "other rows in the places of all but row 0",
-        [f"the {rows} rows in another order", f"row 0 repeated {rows} times",
-         "the same batch twice"],
-        "The outputs of permuted rows are permuted, and a mean of equal rows is that row.")
+        "The outputs of permuted rows are permuted, and a mean of equal rows is that row.",
+        f"the {rows} rows in another order", f"row 0 repeated {rows} times", "the same batch twice")

@@ -49,10 +49,11 @@ def scale_after_overflows(rng):
 def which_format_needs_it(rng):
     wrong = ["bfloat16", "float32", "all formats of 16 bits", "none, it is a habit"]
     loss = rng.choice([1e-4, 1e-5, 1e-6])
-    return choice(rng, f"A loss is about {loss:g}, so gradients are small. In which format does it "
-                  "need a GradScaler?", "float16",
-                  rng.sample(wrong, 3), "Small gradients become zero in float16. In bfloat16 they "
-                  "do not: " + KEPT)
+    return choice(
+        f"A loss is about {loss:g}, so gradients are small. In which format does it need a "
+        "GradScaler?", "float16",
+        "Small gradients become zero in float16. In bfloat16 they " "do not: " + KEPT,
+        *rng.sample(wrong, 3))
 
 
 # ---- 09.2 Ten pieces instead of one batch
@@ -132,10 +133,10 @@ def numbers_in_a_file(rng):
 def what_is_loaded(rng):
     world = rng.choice([2, 4, 8])
     return choice(
-        rng, f"{world} ranks load a file that rank 0 alone wrote from its sharded state_dict, all "
+        f"{world} ranks load a file that rank 0 alone wrote from its sharded state_dict, all "
         "shards of one size. What does rank 1 have then?", "rank 0's rows",
-        ["its own rows, as they were saved", "random rows, as before", "nothing: it raises an "
-         "error"], "Names and shapes are right, so the only part in the file is copied.")
+        "Names and shapes are right, so the only part in the file is copied.",
+        "its own rows, as they were saved", "random rows, as before", "nothing: it raises an error")
 
 
 @asks("09.7")
@@ -143,9 +144,10 @@ def who_calls_it(rng):
     call = rng.choice(["dcp.save(state, checkpoint_id=folder)", "dcp.load(state, "
                        "checkpoint_id=folder)", "get_model_state_dict(model, "
                        "options=StateDictOptions(full_state_dict=True))"])
-    return choice(rng, f"A model is sharded over all ranks. Which ranks call `{call}`?", "all",
-                  ["rank 0 alone", "the last one", "any one of them"],
-                  "Each rank has a part that the others do not have.")
+    return choice(
+        f"A model is sharded over all ranks. Which ranks call `{call}`?", "all",
+        "Each rank has a part that the others do not have.", "rank 0 alone", "the last one",
+        "any one of them")
 
 
 # ---- 09.8 A thousand small steps
@@ -180,10 +182,11 @@ def does_it_move(rng):
     weight, step = rng.choice([1.0, 2.0, 4.0]), rng.choice([1e-4, 1e-3, 0.02, 0.05])
     moved = _bf16(weight + step) != weight
     other = "it stays" if moved else "it moves"
-    return choice(rng, f"A bfloat16 weight of {weight:g} gets a step of {step:g}, without a "
-                  "master. What does it do?", "it moves" if moved else "it stays",
-                  [other, "it becomes NaN"], "A step upwards below half the gap is rounded away; "
-                  "the gap is a 128th of the largest power of two that is not above the weight.")
+    return choice(
+        f"A bfloat16 weight of {weight:g} gets a step of {step:g}, without a master. What does it "
+        "do?", "it moves" if moved else "it stays", "A step upwards below half the gap is rounded "
+        "away; the gap is a 128th of the largest power of two that is not above the weight.", other,
+        "it becomes NaN")
 
 
 @asks("09.8")
@@ -233,10 +236,11 @@ def all_split(rng):
 def what_mixed_halves(rng):
     wrong = rng.sample(["the gradients", "the moments", "the weights", "the masters"], 3)
     rows = 1024 * rng.randint(2, 9)
-    return choice(rng, "Layers of Linear(256, 256) and GELU under torch.autocast in bfloat16, "
-                  f"{rows:,} rows: which of these is about half as large as in float32?",
-                  "what autograd keeps for the backward pass", wrong,
-                  "Weights, gradients and moments stay in float32.")
+    return choice(
+        f"Layers of Linear(256, 256) and GELU under torch.autocast in bfloat16, {rows:,} rows: "
+        "which of these is about half as large as in float32?",
+        "what autograd keeps for the backward pass",
+        "Weights, gradients and moments stay in float32.", *wrong)
 
 
 # ---- 09.10 Who waits for whom
@@ -250,17 +254,19 @@ FLOWS = ("total += loss.detach()", "x[:10]", "torch.where(mask, x, 0)", "loss.ba
 @asks("09.10")
 def which_one_waits(rng):
     step = rng.randint(2, 900)
-    return choice(rng, f"Step {step}, all tensors are on the GPU. Which of these makes Python wait "
-                  "for it?", rng.choice(WAIT), rng.sample(FLOWS, 3),
-                  "Python has to know a number, or how many rows there are.")
+    return choice(
+        f"Step {step}, all tensors are on the GPU. Which of these makes Python wait for it?",
+        rng.choice(WAIT), "Python has to know a number, or how many rows there are.",
+        *rng.sample(FLOWS, 3))
 
 
 @asks("09.10")
 def which_one_flows(rng):
     step = rng.randint(2, 900)
-    return choice(rng, f"Step {step}, all tensors are on the GPU. Which of these does not make "
-                  "Python wait?", rng.choice(FLOWS), rng.sample(WAIT, 3),
-                  "Its result is a tensor whose shape is known before.")
+    return choice(
+        f"Step {step}, all tensors are on the GPU. Which of these does not make Python wait?",
+        rng.choice(FLOWS), "Its result is a tensor whose shape is known before.",
+        *rng.sample(WAIT, 3))
 
 
 @asks("09.10")
@@ -277,8 +283,10 @@ def names_in_a_trace(rng):
     code, name = rng.choice([("if loss > 3:", "aten::is_nonzero"), ("loss.item()", "aten::item"),
                              ("x[mask], a boolean mask", "aten::index, aten::nonzero inside")])
     wrong = ["aten::mm", "aten::empty", "cudaLaunchKernel", "aten::add_"]
-    return choice(rng, f"As what does `{code}` appear in a trace?", name, rng.sample(wrong, 3),
-                  "The operation that Python called is the outermost event; the wait lies inside.")
+    return choice(
+        f"As what does `{code}` appear in a trace?", name,
+        "The operation that Python called is the outermost event; the wait lies inside.",
+        *rng.sample(wrong, 3))
 
 
 # ---- 09.14 A model that takes its scaling along
@@ -295,9 +303,10 @@ SAID = {"nothing": "neither moved nor saved", "both": "moved and saved",
 def moved_and_saved(rng):
     line = rng.choice(list(PLACES))
     right = SAID[PLACES[line]]
-    return choice(rng, f"`{line}`. What do model.to(...) and state_dict() do with the tensor?",
-                  right, [v for v in (*SAID.values(), "saved, not moved") if v != right],
-                  "Parameters and buffers are moved; state_dict has those that are persistent.")
+    return choice(
+        f"`{line}`. What do model.to(...) and state_dict() do with the tensor?", right,
+        "Parameters and buffers are moved; state_dict has those that are persistent.",
+        *[v for v in (*SAID.values(), "saved, not moved") if v != right])
 
 
 @asks("09.14")
@@ -321,10 +330,10 @@ def alias_in_a_list(rng):
                                                                    "float64"])
     right = "the old tensor" if kind == "buffer" else "the moved tensor"
     wrong = ["the old tensor", "the moved tensor", "a copy in both places", "an empty tensor"]
-    return choice(rng, f"A list holds a {kind} of the model as well. After "
-                  f"model.to(torch.{dtype}) the list has", right,
-                  [v for v in wrong if v != right], "A buffer is replaced by a new tensor; a "
-                  "parameter is changed in place.")
+    return choice(
+        f"A list holds a {kind} of the model as well. After model.to(torch.{dtype}) the list has",
+        right, "A buffer is replaced by a new tensor; a parameter is changed in place.",
+        *[v for v in wrong if v != right])
 
 
 @asks("09.14")
@@ -379,10 +388,10 @@ def names_unused(rng):
 def where_it_stops(rng):
     steps = rng.randint(5, 50)
     return choice(
-        rng, f"On all ranks a DDP model uses all heads but one, the flag is off, {steps} steps are "
+        f"On all ranks a DDP model uses all heads but one, the flag is off, {steps} steps are "
         "asked for. What happens?", "an error in the second forward pass",
-        ["all steps run, the head stays as it is", "an error in the first backward pass"],
-        "The first backward waits for a gradient that never comes; the next forward finds out.")
+        "The first backward waits for a gradient that never comes; the next forward finds out.",
+        "all steps run, the head stays as it is", "an error in the first backward pass")
 
 
 # ---- 09.4 A model in pieces
@@ -548,11 +557,10 @@ def mean_over_ranks(rng):
 def first_sign(rng):
     steps = rng.randint(100, 900)
     return choice(
-        rng, f"Two ranks train {steps} steps with every forward pass through ddp.module. What "
-        "tells "
+        f"Two ranks train {steps} steps with every forward pass through ddp.module. What tells "
         "first?", "a digest of the parameters, compared between the ranks",
-        ["the loss of rank 0", "a hang in backward"],
-        "Both losses fall, nothing waits; only the models differ.")
+        "Both losses fall, nothing waits; only the models differ.", "the loss of rank 0",
+        "a hang in backward")
 
 
 # ---- 09.12 A clip on shards
@@ -629,7 +637,7 @@ def local_numbers(rng):
 def right_order(rng):
     rate = rng.choice([0.01, 0.003, 0.001])
     return choice(
-        rng, f"Which order trains the model with AdamW at {rate} under FSDP2?",
+        f"Which order trains the model with AdamW at {rate} under FSDP2?",
         "model, fully_shard, optimizer, forward",
-        ["model, optimizer, fully_shard, forward", "model, fully_shard, forward, optimizer"],
-        "The optimizer has to hold the parameters that fully_shard made, sharded.")
+        "The optimizer has to hold the parameters that fully_shard made, sharded.",
+        "model, optimizer, fully_shard, forward", "model, fully_shard, forward, optimizer")

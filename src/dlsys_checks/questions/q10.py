@@ -40,19 +40,19 @@ def trainable_of_a_list(rng):
 def what_a_name_hits(rng):
     layer = rng.randint(0, 20)
     return choice(
-        rng, f'In a list, which of these names hits `layers.{layer}.mlp.up_proj`?', "up_proj",
-        ["proj", f"layers.{layer}", "mlp.up"],
-        "A name has to equal the path or its end behind a dot.")
+        f"In a list, which of these names hits `layers.{layer}.mlp.up_proj`?", "up_proj",
+        "A name has to equal the path or its end behind a dot.", "proj", f"layers.{layer}",
+        "mlp.up")
 
 
 @asks("10.1")
 def when_it_raises(rng):
     names = rng.sample(PROJECTIONS, 2)
     return choice(
-        rng, f"A Llama gets the names `{names[0]}`, `{names[1]}` and `fc1`, which it has not. "
-        "What does `get_peft_model` do?", "it adapts two names and says nothing",
-        ["it raises an error about fc1", "it warns about fc1 and adapts two names",
-         "it adapts all linear modules"], "An error comes only if no name at all hits.")
+        f"A Llama gets the names `{names[0]}`, `{names[1]}` and `fc1`, which it has not. What does "
+        "`get_peft_model` do?", "it adapts two names and says nothing",
+        "An error comes only if no name at all hits.", "it raises an error about fc1",
+        "it warns about fc1 and adapts two names", "it adapts all linear modules")
 
 
 # ---- 10.2 merging
@@ -140,10 +140,10 @@ def labels_after_a_cut(rng):
 def too_long_for_a_llama(rng):
     over = rng.randint(1, 50)
     return choice(
-        rng, f"Prefix and text are {over} tokens longer than a Llama was trained for. What happens "
-        "at the first call?", "it answers, on positions that training never saw",
-        ["IndexError: index out of range", "the text is cut", "the prefix is cut"],
-        "Its angles can be calculated for any position; there is no table that ends.")
+        f"Prefix and text are {over} tokens longer than a Llama was trained for. What happens at "
+        "the first call?", "it answers, on positions that training never saw",
+        "Its angles can be calculated for any position; there is no table that ends.",
+        "IndexError: index out of range", "the text is cut", "the prefix is cut")
 
 
 # ---- 10.4 a head without a task
@@ -170,12 +170,10 @@ def without_a_task(rng):
 def chance_after_loading(rng):
     labels = rng.randint(3, 9)
     return choice(
-        rng, f"A classifier with {labels} labels and LoRA loses its head in the file. Which "
-        "accuracy do you expect after loading?",
-        "a low one, and another at each loading",
-        ["the one before saving", "exactly zero at each loading",
-         "1 over the labels, to the digit"],
-        "A fresh head is drawn each time.")
+        f"A classifier with {labels} labels and LoRA loses its head in the file. Which accuracy do "
+        "you expect after loading?", "a low one, and another at each loading",
+        "A fresh head is drawn each time.", "the one before saving", "exactly zero at each loading",
+        "1 over the labels, to the digit")
 
 
 @asks("10.4")
@@ -212,9 +210,9 @@ def output_of_a_fresh_adapter(rng):
 def active_adapter(rng):
     x = rng.randint(2, 90)
     return choice(
-        rng, f"`get_peft_model`, then `load_adapter(folder, 'v{x}')`. Which adapter answers?",
-        "default, the fresh one", [f"v{x}", "both together", "none, an error"],
-        "load_adapter adds one; set_adapter switches it on.")
+        f"`get_peft_model`, then `load_adapter(folder, 'v{x}')`. Which adapter answers?",
+        "default, the fresh one", "load_adapter adds one; set_adapter switches it on.", f"v{x}",
+        "both together", "none, an error")
 
 
 @asks("10.5")

@@ -44,10 +44,10 @@ def zero_below_half(rng):
     largest = rng.choice([0.8, 1.2, 2.0, 3.0])
     weight = rng.choice([0.35, 0.4, 0.45])
     return choice(
-        rng, f"The largest weight of a matrix is {largest:g}, the grid is symmetric with 2 bits. "
-        f"What becomes of a weight of {weight * largest:.2f}?", "0",
-        [f"{largest:g}", f"{weight * largest:.2f}", f"{largest / 2:g}"],
-        "The levels are the largest weight, zero and its opposite; below half it goes to zero.")
+        f"The largest weight of a matrix is {largest:g}, the grid is symmetric with 2 bits. What "
+        f"becomes of a weight of {weight * largest:.2f}?", "0",
+        "The levels are the largest weight, zero and its opposite; below half it goes to zero.",
+        f"{largest:g}", f"{weight * largest:.2f}", f"{largest / 2:g}")
 
 
 # ---- 11.2 Retraining a pruned net
@@ -91,12 +91,11 @@ def bytes_of_zeros(rng):
 def place_of_the_mask(rng):
     layer = rng.choice(["a Linear", "a convolution", "an embedding"])
     return choice(
-        rng, f"The weights of {layer} are pruned and shall stay so in retraining, with an "
-        "optimizer that trained before. Where does the mask belong?",
-        "on the weights, after each step",
-        ["on the gradients, before each step", "on the weights, once, before retraining",
-         "on the weights, before each step and at no other time"],
-        "What the optimizer remembers moves a weight whose gradient is zero.")
+        f"The weights of {layer} are pruned and shall stay so in retraining, with an optimizer "
+        "that trained before. Where does the mask belong?", "on the weights, after each step",
+        "What the optimizer remembers moves a weight whose gradient is zero.",
+        "on the gradients, before each step", "on the weights, once, before retraining",
+        "on the weights, before each step and at no other time")
 
 
 # ---- 11.3 Temperatures for a small student
@@ -178,10 +177,10 @@ def left_over(rng):
 def which_first(rng):
     sizes = rng.sample([0.1, 0.5, 2.0, 5.0, 9.0], 3)
     return choice(
-        rng, "Three inputs go together, with root mean squares "
-        f"{sizes[0]:g}, {sizes[1]:g} and {sizes[2]:g}. Which column does act-order round first?",
-        f"the one of {max(sizes):g}", [f"the one of {s:g}" for s in sizes if s != max(sizes)],
-        "What costs most goes first, while others can still make up for it.")
+        f"Three inputs go together, with root mean squares {sizes[0]:g}, {sizes[1]:g} and "
+        f"{sizes[2]:g}. Which column does act-order round first?", f"the one of {max(sizes):g}",
+        "What costs most goes first, while others can still make up for it.",
+        *[f"the one of {s:g}" for s in sizes if s != max(sizes)])
 
 
 @asks("11.4")
@@ -230,9 +229,9 @@ def tied_in_a_file(rng):
 def says_and_stores(rng):
     n = rng.choice([1000, 4096, 20000])
     return choice(
-        rng, f"A wrapper of {n} weights says float32 and keeps codes of 8 bits inside. What does "
-        "`numel()` times `element_size()` say?", f"{4 * n}", [f"{n}", "0", f"{8 * n}"],
-        "The line asks the wrapper, not what it stores.")
+        f"A wrapper of {n} weights says float32 and keeps codes of 8 bits inside. What does "
+        "`numel()` times `element_size()` say?", f"{4 * n}",
+        "The line asks the wrapper, not what it stores.", f"{n}", "0", f"{8 * n}")
 
 
 # ---- 11.6 Two scanners, one program
@@ -264,10 +263,10 @@ def both_ways(rng):
 def who_refuses(rng):
     question = rng.choice(["x.mean() > 0.5", "x.max() > 1", "(x < 0).any()"])
     return choice(
-        rng, f"`forward` has `if {question}:`. Which of these raises an error, rather than keep "
-        "one way of it?", "`torch.export.export`",
-        ["`torch.jit.trace`", "`torch.onnx.export` with `dynamo=False`", "none of them"],
-        "It runs the model with tensors that have no numbers, so the question has no answer.")
+        f"`forward` has `if {question}:`. Which of these raises an error, rather than keep one way "
+        "of it?", "`torch.export.export`",
+        "It runs the model with tensors that have no numbers, so the question has no answer.",
+        "`torch.jit.trace`", "`torch.onnx.export` with `dynamo=False`", "none of them")
 
 
 @asks("11.6")
@@ -297,10 +296,10 @@ def gap_allowed(rng):
 def example_with_two(rng):
     rows = rng.choice([8, 16, 32])
     return choice(
-        rng, f"A service will send 1 to {rows} rows at a time. With how many rows in the example "
-        "do you export, the first size named as open?", "2",
-        ["1", "0", "none: an open size needs no example"],
-        "Sizes of 0 and 1 in an example may become facts of the program.")
+        f"A service will send 1 to {rows} rows at a time. With how many rows in the example do you "
+        "export, the first size named as open?", "2",
+        "Sizes of 0 and 1 in an example may become facts of the program.", "1", "0",
+        "none: an open size needs no example")
 
 
 @asks("11.7")
@@ -330,11 +329,11 @@ def sizes_left_open(rng):
 def other_temperature(rng):
     first, then = rng.sample([0.5, 1.0, 2.0, 4.0], 2)
     return choice(
-        rng, f"A model is exported with the Python number {first:g} as its temperature. Its "
-        f"program is called with {then:g}. What happens in torch 2.14?", "it raises an error",
-        [f"it answers with {first:g}", f"it answers with {then:g}",
-         "it answers with the mean of both"],
-        "The number is a constant of the program, and a guard compares it.")
+        f"A model is exported with the Python number {first:g} as its temperature. Its program is "
+        f"called with {then:g}. What happens in torch 2.14?", "it raises an error",
+        "The number is a constant of the program, and a guard compares it.",
+        f"it answers with {first:g}", f"it answers with {then:g}",
+        "it answers with the mean of both")
 
 
 @asks("11.7")
@@ -342,11 +341,11 @@ def file_declares(rng):
     size = rng.choice([1, 4, 8])
     columns = rng.choice([64, 784])
     return choice(
-        rng, f"An ONNX file declares its input as [{size}, {columns}]. Which calls does it take?",
+        f"An ONNX file declares its input as [{size}, {columns}]. Which calls does it take?",
         f"those with {size} row{'s' * (size > 1)}",
-        ["those with any number of rows", f"those with up to {size + 1} rows",
-         f"those with {columns} rows"],
-        "A number in the declaration is fixed; an open size has a name there.")
+        "A number in the declaration is fixed; an open size has a name there.",
+        "those with any number of rows", f"those with up to {size + 1} rows",
+        f"those with {columns} rows")
 
 
 # ---- 11.8 Two loud units in four bits
@@ -387,11 +386,11 @@ def along_which_axis(rng):
     others = ["the tokens", "the keys", "the channels of a head", "the inputs of the layer"]
     wrong = [other for other in others if other != right]
     return choice(
-        rng, f"A device calculates {what}, both operands in MXFP4. Along which axis do 32 "
-        "neighbours share a scale?", "along the axis of " + right,
-        ["along the axis of " + other for other in rng.sample(wrong, 2)] + [
-            "along the last axis in memory, whichever it is"],
-        "A scale leaves the sum only if it is the same for all pairs that are added.")
+        f"A device calculates {what}, both operands in MXFP4. Along which axis do 32 neighbours "
+        "share a scale?", "along the axis of " + right,
+        "A scale leaves the sum only if it is the same for all pairs that are added.",
+        *["along the axis of " + other for other in rng.sample(wrong, 2)],
+        "along the last axis in memory, whichever it is")
 
 
 @asks("11.8")
@@ -399,13 +398,12 @@ def a_test_that_tells(rng):
     gain, what = rng.choice([30, 40, 100]), rng.choice(["MXFP4", "MXFP8", "NVFP4"])
     where = rng.choice(["a layer", "an MLP", "a projection"])
     return choice(
-        rng, f"An emulation of {what} shares scales along the tokens, the device along the inputs "
-        f"of {where}. Which test shows the difference most plainly?",
+        f"An emulation of {what} shares scales along the tokens, the device along the inputs of "
+        f"{where}. Which test shows the difference most plainly?",
         f"one input, for all tokens, made {gain} times as large",
-        ["more random numbers, all of one size", f"all numbers made {gain} times as large",
-         "the same random numbers in float64"],
         "Its neighbours along the inputs share its scale and become zero; along the tokens it has "
-        "no other neighbours than its own kind.")
+        "no other neighbours than its own kind.", "more random numbers, all of one size",
+        f"all numbers made {gain} times as large", "the same random numbers in float64")
 
 
 # ---- 11.9 Gradients in four bits, and a larger batch

@@ -20,10 +20,10 @@ def who_is_guilty(rng):
 def what_anomaly_names(rng):
     layer = rng.randint(2, 30)
     return choice(
-        rng, f"Layer {layer} of 40 divides zero by zero on its way forward. What does "
-        "`detect_anomaly` name, with a cross-entropy at the end?", "the log-softmax of the loss",
-        [f"the division in layer {layer}", "the first layer", f"layer {layer + 1}"],
-        "It looks at gradients, and the first of them belong to the loss.")
+        f"Layer {layer} of 40 divides zero by zero on its way forward. What does `detect_anomaly` "
+        "name, with a cross-entropy at the end?", "the log-softmax of the loss",
+        "It looks at gradients, and the first of them belong to the loss.",
+        f"the division in layer {layer}", "the first layer", f"layer {layer + 1}")
 
 
 @asks("12.1")
@@ -41,10 +41,10 @@ def spoilt_modules(rng):
 def silent_nan(rng):
     steps = rng.randint(100, 900)
     return choice(
-        rng, f"At step {steps} a penalty that no weight enters is NaN and is added to the loss. "
-        "The weights after this step of SGD are", "finite: a constant has no gradient",
-        ["all NaN", "NaN in the last layer", "zero"],
-        "A constant adds nothing to the gradient, whatever it is.")
+        f"At step {steps} a penalty that no weight enters is NaN and is added to the loss. The "
+        "weights after this step of SGD are", "finite: a constant has no gradient",
+        "A constant adds nothing to the gradient, whatever it is.", "all NaN",
+        "NaN in the last layer", "zero")
 
 
 # ---- 12.2 layers that sleep
@@ -80,10 +80,10 @@ def through_sigmoids(rng):
 def moves_under_adam(rng):
     loss = rng.choice([3.2, 8.3, 12.5])
     return choice(
-        rng, f"Under Adam all layers move by more than their own size. The loss stands at {loss}, "
-        "the variance of the targets. The net", "outputs the mean of the targets",
-        ["learns in all layers", "has layers that do not move", "overfits"],
-        "Adam divides a gradient by its own size; moving is not learning.")
+        f"Under Adam all layers move by more than their own size. The loss stands at {loss}, the "
+        "variance of the targets. The net", "outputs the mean of the targets",
+        "Adam divides a gradient by its own size; moving is not learning.", "learns in all layers",
+        "has layers that do not move", "overfits")
 
 
 # ---- 12.3 seeds of workers
@@ -110,21 +110,21 @@ def sum_of_keys(rng):
 def what_is_needed(rng):
     workers = rng.randint(1, 16)
     return choice(
-        rng, f"A dataset draws from numpy's global generator in {workers} workers. What makes two "
-        "runs alike?", "torch.manual_seed alone",
-        ["np.random.seed in the main process alone", "a worker_init_fn, without which nothing does",
-         "nothing: workers run in parallel"],
-        "Torch seeds numpy in each worker with a number from its own generator.")
+        f"A dataset draws from numpy's global generator in {workers} workers. What makes two runs "
+        "alike?", "torch.manual_seed alone",
+        "Torch seeds numpy in each worker with a number from its own generator.",
+        "np.random.seed in the main process alone", "a worker_init_fn, without which nothing does",
+        "nothing: workers run in parallel")
 
 
 @asks("12.3")
 def more_workers(rng):
     few = rng.randint(1, 4)
     return choice(
-        rng, f"The same seed, {few} workers in the first run and {few + 1} in the second; noise "
-        "comes from the workers' own generators. The noise of a picture", "may differ",
-        ["is the same", "differs in the first batch alone", "is that of the first epoch"],
-        "Who gets which picture depends on the number of workers.")
+        f"The same seed, {few} workers in the first run and {few + 1} in the second; noise comes "
+        "from the workers' own generators. The noise of a picture", "may differ",
+        "Who gets which picture depends on the number of workers.", "is the same",
+        "differs in the first batch alone", "is that of the first epoch")
 
 
 # ---- 12.4 search
@@ -133,12 +133,11 @@ def more_workers(rng):
 def sign_of_a_loss(rng):
     best = rng.choice([0.3, 0.5, 0.9])
     return choice(
-        rng, f"A search for a small loss has reached {best}. Two candidates have the same "
-        f"deviation, and means of {best - 0.2:.1f} and {best + 0.2:.1f}. Which has the larger "
-        "expected improvement?", f"the one with the mean {best - 0.2:.1f}",
-        [f"the one with the mean {best + 0.2:.1f}", "both the same",
-         "neither: it is zero for both"],
-        "It is more likely to end below the best, and by more.")
+        f"A search for a small loss has reached {best}. Two candidates have the same deviation, "
+        f"and means of {best - 0.2:.1f} and {best + 0.2:.1f}. Which has the larger expected "
+        "improvement?", f"the one with the mean {best - 0.2:.1f}",
+        "It is more likely to end below the best, and by more.",
+        f"the one with the mean {best + 0.2:.1f}", "both the same", "neither: it is zero for both")
 
 
 @asks("12.4")
@@ -162,11 +161,11 @@ def at_the_best(rng):
 def worse_than_dice(rng):
     runs = rng.choice([20, 30, 50])
     return choice(
-        rng, f"A search with a Gaussian process ends, after {runs} runs in eight settings, with "
-        "a larger loss than dice with the same budget, time after time. What do you look for "
-        "first?", "a fault, such as the sign of the score",
-        ["fewer settings", "more candidates for each choice", "a finer grid"],
-        "On a smooth surface it was ahead of dice with eight and with twelve settings.")
+        f"A search with a Gaussian process ends, after {runs} runs in eight settings, with a "
+        "larger loss than dice with the same budget, time after time. What do you look for first?",
+        "a fault, such as the sign of the score",
+        "On a smooth surface it was ahead of dice with eight and with twelve settings.",
+        "fewer settings", "more candidates for each choice", "a finer grid")
 
 
 # ---- 12.5 where
@@ -201,10 +200,10 @@ def which_where(rng):
     name, word = rng.choice([("log", "logarithm"), ("sqrt", "root"), ("log2", "binary logarithm"),
                              ("log10", "decimal logarithm")])
     return choice(
-        rng, f"Which line has a finite gradient at x = 0 for the {word}?",
+        f"Which line has a finite gradient at x = 0 for the {word}?",
         f"torch.where(x > 0, torch.where(x > 0, x, 1).{name}(), 0)",
-        [f"torch.where(x > 0, x.{name}(), 0)", f"x.{name}().nan_to_num()",
-         f"(x * (x > 0)).{name}()"], "The bad number must not reach the function.")
+        "The bad number must not reach the function.", f"torch.where(x > 0, x.{name}(), 0)",
+        f"x.{name}().nan_to_num()", f"(x * (x > 0)).{name}()")
 
 
 # ---- 12.6 what a loss holds
@@ -242,11 +241,11 @@ def weighted_mean(rng):
 def what_still_holds(rng):
     step = rng.randint(100, 900)
     return choice(
-        rng, f"Which line, run at each of {step} training steps, keeps activations?",
+        f"Which line, run at each of {step} training steps, keeps activations?",
         "log.append(F.l1_loss(logits, y)), a second loss without backward()",
-        ["losses.append(loss), after loss.backward()", "total += loss, after loss.backward()",
-         "losses.append(loss.item()), before loss.backward()"],
-        "Its own nodes have saved something, and no backward() goes through them.")
+        "Its own nodes have saved something, and no backward() goes through them.",
+        "losses.append(loss), after loss.backward()", "total += loss, after loss.backward()",
+        "losses.append(loss.item()), before loss.backward()")
 
 
 # ---- 12.7 one batch
@@ -272,10 +271,10 @@ def sum_is_a_rate(rng):
 def what_one_batch_shows(rng):
     rows = rng.choice([16, 32, 50, 64])
     return choice(
-        rng, f"A net learns one batch of {rows} by heart. What does that show?",
-        "gradients flow and the loss can fall",
-        ["labels belong to their inputs", "the data are in a random order",
-         "it will do well on new data"], "Any labels can be learned by heart.")
+        f"A net learns one batch of {rows} by heart. What does that show?",
+        "gradients flow and the loss can fall", "Any labels can be learned by heart.",
+        "labels belong to their inputs", "the data are in a random order",
+        "it will do well on new data")
 
 
 @asks("12.7")
@@ -322,9 +321,9 @@ def lost_minutes(rng):
 def what_loads(rng):
     value = rng.choice([0.25, 0.5, 1.5])
     return choice(
-        rng, f"A checkpoint holds a loss of {value}. As what does torch.load refuse it?",
-        f"np.float64({value})", [f"{value}", f"torch.tensor({value})", "None"],
-        "Weights only: numpy's scalars are objects of another library.")
+        f"A checkpoint holds a loss of {value}. As what does torch.load refuse it?",
+        f"np.float64({value})", "Weights only: numpy's scalars are objects of another library.",
+        f"{value}", f"torch.tensor({value})", "None")
 
 
 # ---- 12.9 the hash seed
@@ -343,10 +342,9 @@ def different_numberings(rng):
 def which_is_stable(rng):
     word, starts = rng.choice(["cat", "seven", "lung", "oak"]), rng.randint(3, 9)
     return choice(
-        rng, f"Without PYTHONHASHSEED, Python is started {starts} times. What is the same each "
-        "time?",
-        "hash((3, 5))", [f"hash({word!r})", f"hash((1, {word!r}))", f"hash({word.encode()!r})"],
-        "Only texts and bytes are salted, and what is made of them.")
+        f"Without PYTHONHASHSEED, Python is started {starts} times. What is the same each time?",
+        "hash((3, 5))", "Only texts and bytes are salted, and what is made of them.",
+        f"hash({word!r})", f"hash((1, {word!r}))", f"hash({word.encode()!r})")
 
 
 @asks("12.9")
@@ -364,10 +362,10 @@ def number_of_a_new_class(rng):
 def who_reads_it(rng):
     seed = rng.randint(1, 99)
     return choice(
-        rng, f"A running script sets os.environ['PYTHONHASHSEED'] = '{seed}'. Who has that seed?",
+        f"A running script sets os.environ['PYTHONHASHSEED'] = '{seed}'. Who has that seed?",
         "a Python that the script starts anew afterwards",
-        ["the script, from the next line on", "sets that the script makes from then on",
-         "a process that it forks"], "It is read once, as an interpreter starts.")
+        "It is read once, as an interpreter starts.", "the script, from the next line on",
+        "sets that the script makes from then on", "a process that it forks")
 
 
 # ---- 12.10 rows of a log
@@ -405,11 +403,10 @@ def resumed_rows(rng):
 def half_mended(rng):
     name = rng.choice(["val_loss", "accuracy", "bleu"])
     return choice(
-        rng, f"`define_metric('{name}', step_metric='epoch')` is added, and the rows are still "
-        "logged with `step=epoch`, after many batches with `step=batch`. The rows with "
-        f"{name}", "are dropped as before",
-        ["are drawn over epochs", "are drawn over batches", "raise an error"],
-        "The counter has passed that step; the axis is a value in a row.")
+        f"`define_metric('{name}', step_metric='epoch')` is added, and the rows are still logged "
+        f"with `step=epoch`, after many batches with `step=batch`. The rows with {name}",
+        "are dropped as before", "The counter has passed that step; the axis is a value in a row.",
+        "are drawn over epochs", "are drawn over batches", "raise an error")
 
 
 # ---- 12.11 smoothing
@@ -438,9 +435,9 @@ def three_cases(rng):
     case, loss = rng.choice([("a wrong class", "finite"), ("the label's class", "infinite"),
                              ("all classes", "NaN")])
     return choice(
-        rng, f"No smoothing; the logit is minus infinity at {case}. The cross-entropy is", loss,
-        [other for other in ("finite", "infinite", "NaN") if other != loss],
-        "It asks for the label's logarithm, and for a sum that must not be zero.")
+        f"No smoothing; the logit is minus infinity at {case}. The cross-entropy is", loss,
+        "It asks for the label's logarithm, and for a sum that must not be zero.",
+        *[other for other in ("finite", "infinite", "NaN") if other != loss])
 
 
 @asks("12.11")

@@ -36,12 +36,12 @@ def readers_left(rng):
 def whose_text(rng):
     user = rng.choice(["A", "B", "the first one", "the second one"])
     return choice(
-        rng, f"A shared block is freed when the first of its two readers ends; {user} goes on "
-        "reading it. A stranger comes. What happens?",
+        f"A shared block is freed when the first of its two readers ends; {user} goes on reading "
+        "it. A stranger comes. What happens?",
         f"{user} reads the stranger's keys, and no error is raised",
-        ["the server raises an error about a block without owner",
-         "the stranger has to wait until the block is free",
-         f"{user} reads zeros"], "The block is filled again while a table still points at it.")
+        "The block is filled again while a table still points at it.",
+        "the server raises an error about a block without owner",
+        "the stranger has to wait until the block is free", f"{user} reads zeros")
 
 
 @asks("13.1")
@@ -89,11 +89,11 @@ def what_belongs(rng):
     what = rng.choice(["the adapter's weights", "the image that the prompt shows",
                        "the version of the weights"])
     return choice(
-        rng, f"Two requests have the same tokens and differ in {what}. May they share blocks of "
-        f"the cache?", "no: their keys and values are others",
-        ["yes: the tokens decide", "yes, but only the first block",
-         "only if they are sampled with the same seed"],
-        "A block holds what the model computed, and that depends on more than tokens.")
+        f"Two requests have the same tokens and differ in {what}. May they share blocks of the "
+        "cache?", "no: their keys and values are others",
+        "A block holds what the model computed, and that depends on more than tokens.",
+        "yes: the tokens decide", "yes, but only the first block",
+        "only if they are sampled with the same seed")
 
 
 @asks("13.2")
@@ -135,22 +135,22 @@ def depends_on(rng):
     moved = rng.choice(["another request ends and the rows move up", "the first request ends",
                         "a request joins in front"])
     return choice(
-        rng, f"Each slot of the batch has a generator, seeded for its request. Then {moved}. Whose "
-        "text may change?", "that of each request whose row has another slot now",
-        ["nobody's: every slot has its seed", "only that of the request that came or went",
-         "everybody's, in each step from the first on"],
-        "The generator stayed in the slot, the request did not.")
+        f"Each slot of the batch has a generator, seeded for its request. Then {moved}. Whose text "
+        "may change?", "that of each request whose row has another slot now",
+        "The generator stayed in the slot, the request did not.",
+        "nobody's: every slot has its seed", "only that of the request that came or went",
+        "everybody's, in each step from the first on")
 
 
 @asks("13.3")
 def dice_for_a_row(rng):
     seed = rng.choice([7, 42, 1234, 99])
     return choice(
-        rng, f"Which number makes request {seed} repeat its text in any company?",
+        f"Which number makes request {seed} repeat its text in any company?",
         "one made of seed and step alone",
-        ["one made of seed, step and the row's place", "the next one of a generator for the batch",
-         "one made of the step alone, the same for all requests"],
-        "It may depend on nothing that others can change, and on who asks.")
+        "It may depend on nothing that others can change, and on who asks.",
+        "one made of seed, step and the row's place", "the next one of a generator for the batch",
+        "one made of the step alone, the same for all requests")
 
 
 # ---- 13.4 streams
@@ -194,10 +194,10 @@ def broken_letters(rng):
 def why_tests_pass(rng):
     script = rng.choice(["Korean", "Japanese", "Russian"])
     return choice(
-        rng, f"Streamed {script} text has replacement characters, and every test of the tokenizer "
+        f"Streamed {script} text has replacement characters, and every test of the tokenizer "
         "passes. Why?", "the tests decode all tokens in one call",
-        ["the tokenizer does not know the script", "the model writes them",
-         "the tests use other weights"], "In one call the bytes meet again.")
+        "In one call the bytes meet again.", "the tokenizer does not know the script",
+        "the model writes them", "the tests use other weights")
 
 
 # ---- 13.5 accepting drafts
@@ -254,11 +254,11 @@ def twice_from_p(rng):
 def rises_and_lies(rng):
     share = rng.choice(["0.52 to 0.57", "0.73 to 0.78", "0.60 to 0.66", "0.41 to 0.47"])
     return choice(
-        rng, f"After a change to the acceptance rule the acceptance rises from {share}, and texts "
-        "look as before. What does that say of the distribution?",
+        f"After a change to the acceptance rule the acceptance rises from {share}, and texts look "
+        "as before. What does that say of the distribution?",
         "nothing: wrong rules often keep more",
-        ["it is nearer to the target's", "it is the target's still",
-         "it is the draft's now"], "Acceptance counts what is kept, not what comes out.")
+        "Acceptance counts what is kept, not what comes out.", "it is nearer to the target's",
+        "it is the target's still", "it is the draft's now")
 
 
 # ---- 13.6 the cache after a refusal
@@ -301,10 +301,10 @@ def guess_behind_wrong(rng):
 def greedy_test(rng):
     k = rng.choice([3, 4, 5])
     return choice(
-        rng, f"Greedy decoding with {k} guesses a round. How do you test that the cache is rolled "
-        "back rightly?", "the text equals that without guesses, token for token",
-        ["the acceptance is not lower than before", "no error is raised",
-         "the text reads well"], "Greedy speculation may change the time, never the text.")
+        f"Greedy decoding with {k} guesses a round. How do you test that the cache is rolled back "
+        "rightly?", "the text equals that without guesses, token for token",
+        "Greedy speculation may change the time, never the text.",
+        "the acceptance is not lower than before", "no error is raised", "the text reads well")
 
 
 # ---- 13.7 keys of few bits
@@ -341,11 +341,10 @@ def tokens_left_over(rng):
 def one_token_groups(rng):
     bits = rng.choice([2, 3, 4])
     return choice(
-        rng, f"In decode each new key is packed at once to {bits} bits, with a scale for each "
-        "channel of that one token. What is saved?",
-        "nothing: each number brings a scale of its own",
-        [f"{32 - bits} of 32 bits", "half", "nothing at first, then more and more"],
-        "With one number a group the scale is the number.")
+        f"In decode each new key is packed at once to {bits} bits, with a scale for each channel "
+        "of that one token. What is saved?", "nothing: each number brings a scale of its own",
+        "With one number a group the scale is the number.", f"{32 - bits} of 32 bits", "half",
+        "nothing at first, then more and more")
 
 
 # ---- 13.8 log-probabilities
@@ -385,11 +384,11 @@ def score_with_temperature(rng):
 def cut_again(rng):
     rule = rng.choice(["top-p 0.9", "top-k 50", "min-p 0.1"])
     return choice(
-        rng, f"A server cut by {rule}. What should a trainer use for the same cut?",
+        f"A server cut by {rule}. What should a trainer use for the same cut?",
         "the set of tokens that the server kept",
-        [f"{rule} on its own logits", "no cut, and a clip of the ratio",
-         "the server's log-probability as its own"],
-        "Its logits differ in the last bits: a drawn token may fall outside its own cut.")
+        "Its logits differ in the last bits: a drawn token may fall outside its own cut.",
+        f"{rule} on its own logits", "no cut, and a clip of the ratio",
+        "the server's log-probability as its own")
 
 
 # ---- 13.9 clocks
@@ -474,8 +473,7 @@ def given_instead(rng):
 def what_a_mask_keeps(rng):
     form = rng.choice(["a JSON schema", "a regular expression", "a list of labels"])
     return choice(
-        rng, f"Answers are held to {form} by a mask at each step. What is guaranteed?",
-        "that an answer is valid",
-        ["that it is the likeliest valid one", "that valid answers come as often as given validity",
-         "that its log-probability rises"],
-        "A step's mask moves probability to whatever begins alike.")
+        f"Answers are held to {form} by a mask at each step. What is guaranteed?",
+        "that an answer is valid", "A step's mask moves probability to whatever begins alike.",
+        "that it is the likeliest valid one", "that valid answers come as often as given validity",
+        "that its log-probability rises")

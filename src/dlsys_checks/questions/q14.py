@@ -32,11 +32,11 @@ def pull_at_zero(rng):
 def same_object(rng):
     made = rng.choice(["ref = policy", "ref = policy.eval()", "ref = copy.copy(policy)"])
     return choice(
-        rng, f"`{made}`, then DPO with the reference under `no_grad`. What does the log show, and "
-        "what does the policy do?", "the loss stays at log 2, the policy drifts",
-        ["the loss stays at log 2, the policy stays", "the loss falls, the policy drifts",
-         "the loss falls, the policy ends at the best one"],
-        "The weights are shared, so the margin is 0 for ever; its gradient is not.")
+        f"`{made}`, then DPO with the reference under `no_grad`. What does the log show, and what "
+        "does the policy do?", "the loss stays at log 2, the policy drifts",
+        "The weights are shared, so the margin is 0 for ever; its gradient is not.",
+        "the loss stays at log 2, the policy stays", "the loss falls, the policy drifts",
+        "the loss falls, the policy ends at the best one")
 
 
 @asks("14.1")
@@ -88,12 +88,11 @@ def neighbours(rng):
 def which_reshape(rng):
     prompts, rounds = rng.choice([(6, 4), (12, 8), (5, 16)])
     return choice(
-        rng, f"Rewards of {prompts} prompts, {rounds} answers each, lie round by round: all first "
+        f"Rewards of {prompts} prompts, {rounds} answers each, lie round by round: all first "
         "answers, then all second ones. Which table has a prompt's answers in one row?",
         f"r.view({rounds}, {prompts}).T",
-        [f"r.view({prompts}, {rounds})", f"r.view({rounds}, {prompts})",
-         f"r.view({prompts}, {rounds}).T"],
-        "View as it is laid out, rounds by prompts, then turn it.")
+        "View as it is laid out, rounds by prompts, then turn it.", f"r.view({prompts}, {rounds})",
+        f"r.view({rounds}, {prompts})", f"r.view({prompts}, {rounds}).T")
 
 
 @asks("14.2")
@@ -111,11 +110,11 @@ def no_signal(rng):
 def who_wins(rng):
     easy, hard = rng.randint(6, 9), rng.randint(0, 3)
     return choice(
-        rng, f"A wrong answer to an easy prompt gets {easy} points, a right one to a hard prompt "
+        f"A wrong answer to an easy prompt gets {easy} points, a right one to a hard prompt "
         f"{hard + 1}, where a wrong one gets {hard}. Both fall into one group. Which of the two is "
         "pushed up?", "the wrong answer to the easy prompt",
-        ["the right answer to the hard prompt", "both: each is the best of its prompt", "neither"],
-        "Within a group the reward alone counts, and the prompt decides the reward.")
+        "Within a group the reward alone counts, and the prompt decides the reward.",
+        "the right answer to the hard prompt", "both: each is the best of its prompt", "neither")
 
 
 # ---- 14.3 the KL in the loss
@@ -124,12 +123,12 @@ def who_wins(rng):
 def what_is_left(rng):
     beta = rng.choice([0.01, 0.05, 0.1, 0.5])
     return choice(
-        rng, f"A loss has {beta:g} * (logp - logp_ref).mean() over answers that the policy has "
-        "just drawn. What does its gradient hold, averaged over many draws?",
+        f"A loss has {beta:g} * (logp - logp_ref).mean() over answers that the policy has just "
+        "drawn. What does its gradient hold, averaged over many draws?",
         "nothing: neither the reference nor a pull",
-        ["a pull to the reference", "a pull away from the reference",
-         "a pull to the reference, with more noise than a square would have"],
-        "logp_ref is a constant and drops out; the gradient of logp is 0 on average.")
+        "logp_ref is a constant and drops out; the gradient of logp is 0 on average.",
+        "a pull to the reference", "a pull away from the reference",
+        "a pull to the reference, with more noise than a square would have")
 
 
 @asks("14.3")
@@ -165,22 +164,21 @@ def sum_then_square(rng):
 def the_sign_turned(rng):
     beta = rng.choice([0.04, 0.1, 0.5, 1.0])
     return choice(
-        rng, f"The mean log-ratio of fresh draws stands in the loss, times {beta:g}. By mistake "
-        "with a minus. What does the KL to the reference do, compared with the plus?",
-        "the same, up to noise",
-        ["it grows faster", "it shrinks", "it grows faster, until the reward holds it"],
-        "Neither sign has a gradient on average.")
+        f"The mean log-ratio of fresh draws stands in the loss, times {beta:g}. By mistake with a "
+        "minus. What does the KL to the reference do, compared with the plus?",
+        "the same, up to noise", "Neither sign has a gradient on average.", "it grows faster",
+        "it shrinks", "it grows faster, until the reward holds it")
 
 
 @asks("14.3")
 def where_k3_pulls(rng):
     d, beta = rng.choice(["d", "x", "r"]), rng.choice([0.04, 0.1, 1.0])
     return choice(
-        rng, f"{d} is log policy - log reference of an answer that the policy drew. Into the loss "
-        f"goes {beta:g} * (exp(-{d}) - 1 + {d}). On average its gradient points along that of",
+        f"{d} is log policy - log reference of an answer that the policy drew. Into the loss goes "
+        f"{beta:g} * (exp(-{d}) - 1 + {d}). On average its gradient points along that of",
         "KL(reference, policy)",
-        ["KL(policy, reference)", "nothing: it is 0", "half of KL(policy, reference)"],
-        "Its value estimates KL(policy, reference), its gradient belongs to the other direction.")
+        "Its value estimates KL(policy, reference), its gradient belongs to the other direction.",
+        "KL(policy, reference)", "nothing: it is 0", "half of KL(policy, reference)")
 
 
 # ---- 14.4 the ratio
@@ -213,11 +211,12 @@ def what_the_minimum_takes(rng):
 def one_inner_step(rng):
     rounds = rng.choice([100, 500, 2000])
     return choice(
-        rng, f"A trainer takes one inner step on each draw. Over {rounds} draws its log shows "
-        "ratio 1.000 and no token clipped. What is wrong?",
+        f"A trainer takes one inner step on each draw. Over {rounds} draws its log shows ratio "
+        "1.000 and no token clipped. What is wrong?",
         "nothing: in the first step after a draw that is right",
-        ["the old log-probabilities are computed anew", "the learning rate is too small",
-         "eps is too large"], "The policy that is trained is still the one that drew.")
+        "The policy that is trained is still the one that drew.",
+        "the old log-probabilities are computed anew", "the learning rate is too small",
+        "eps is too large")
 
 
 @asks("14.4")

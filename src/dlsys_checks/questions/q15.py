@@ -49,13 +49,13 @@ def part_that_is_left(rng):
 def whose_copy(rng):
     what = rng.choice(["a norm before the cut layers", "the embedding", "the first bias"])
     return choice(
-        rng, f"Tensor parallel, and {what} differs between the ranks after some steps. The loss "
-        "is as on one GPU. Where do you look first?",
+        f"Tensor parallel, and {what} differs between the ranks after some steps. The loss is as "
+        "on one GPU. Where do you look first?",
         "at the sum of the input's gradient, at the entrance of a cut layer",
-        ["at the sum of the output, at the exit of a cut layer",
-         "at the gradients of the cut weights, which nobody sums",
-         "at the learning rate: it has to fall with the number of ranks"],
-        "Forward is right, so the exit is; what all ranks have a copy of needs a whole gradient.")
+        "Forward is right, so the exit is; what all ranks have a copy of needs a whole gradient.",
+        "at the sum of the output, at the exit of a cut layer",
+        "at the gradients of the cut weights, which nobody sums",
+        "at the learning rate: it has to fall with the number of ranks")
 
 
 # ---- 15.2 a batch in pieces
@@ -169,12 +169,11 @@ def who_sees_it(rng):
                        "the training loss of the last steps", "the loss of new rows on the ranks",
                        "the best loss of the run"])
     return choice(
-        rng, "Each rank numbers the tokens of its part from 0, in training and in validation. "
-        f"What does {what} show?",
-        "nothing: the model has learnt to read numbered so",
-        ["a loss far above that of guessing", "a loss that is higher by the number of ranks",
-         "a loss that is right for the first rank and high for the others"],
-        "It shows when the weights read a sequence that is not cut.")
+        "Each rank numbers the tokens of its part from 0, in training and in validation. What does "
+        f"{what} show?", "nothing: the model has learnt to read numbered so",
+        "It shows when the weights read a sequence that is not cut.",
+        "a loss far above that of guessing", "a loss that is higher by the number of ranks",
+        "a loss that is right for the first rank and high for the others")
 
 
 # ---- 15.4 a router's weight
@@ -203,12 +202,10 @@ def weights_of_two(rng):
 def who_gets_no_gradient(rng):
     k = rng.choice(["top-1", "one expert a token", "one of eight experts a token", "k = 1"])
     return choice(
-        rng, f"A router with {k} divides the weight by the sum of the weights. Who gets no "
-        "gradient of the task?",
-        "the router",
-        ["the experts", "the experts that are never chosen, and nobody else",
-         "nobody: no gradient is None"],
-        "The weight is 1 whatever the router says; what arrives there is rounding.")
+        f"A router with {k} divides the weight by the sum of the weights. Who gets no gradient of "
+        "the task?", "the router",
+        "The weight is 1 whatever the router says; what arrives there is rounding.", "the experts",
+        "the experts that are never chosen, and nobody else", "nobody: no gradient is None")
 
 
 @asks("15.4")
@@ -258,12 +255,11 @@ def all_to_some(rng):
 def what_a_weight_does(rng):
     weight = rng.choice(["ten", "a hundred", "a thousand"])
     return choice(
-        rng, f"The balance loss is made of counts of the chosen experts. You make its weight "
-        f"{weight} times as large. What changes?",
-        "the printed loss, and no parameter",
-        ["the router evens the load sooner", "the task's loss rises, as the router is pulled away",
-         "training becomes unstable"],
-        "Counts of indices have no gradient, so nothing hangs on the weight.")
+        f"The balance loss is made of counts of the chosen experts. You make its weight {weight} "
+        "times as large. What changes?", "the printed loss, and no parameter",
+        "Counts of indices have no gradient, so nothing hangs on the weight.",
+        "the router evens the load sooner", "the task's loss rises, as the router is pulled away",
+        "training becomes unstable")
 
 
 @asks("15.5")
@@ -330,21 +326,20 @@ def what_is_put_back(rng):
         ("numpy's generator", "torch's own generator for the GPU of the input")])
     layers = rng.randint(2, 9)
     return choice(
-        rng, f"torch.utils.checkpoint with its defaults runs a block of {layers} layers again. The "
+        f"torch.utils.checkpoint with its defaults runs a block of {layers} layers again. The "
         "block draws from several sources. Which of these draws are other ones in the second run?",
-        what, [wrong, "all of them: nothing is put back", "none of them: all are put back"],
-        "It knows torch's default generators and nothing else.")
+        what, "It knows torch's default generators and nothing else.", wrong,
+        "all of them: nothing is put back", "none of them: all are put back")
 
 
 @asks("15.6")
 def what_differs(rng):
     p = rng.choice([0.1, 0.2, 0.5])
     return choice(
-        rng, f"A checkpointed block drops {100 * p:.0f} % of its numbers, and draws other masks "
-        "in its second run. What of the first step is not as without checkpoints?",
-        "the gradient alone",
-        ["the loss and the gradient", "the loss alone", "neither; it takes some steps to differ"],
-        "The loss comes from the first run, and the gradient from the second.")
+        f"A checkpointed block drops {100 * p:.0f} % of its numbers, and draws other masks in its "
+        "second run. What of the first step is not as without checkpoints?", "the gradient alone",
+        "The loss comes from the first run, and the gradient from the second.",
+        "the loss and the gradient", "the loss alone", "neither; it takes some steps to differ")
 
 
 # ---- 15.7 a timeline
@@ -384,9 +379,10 @@ def who_was_late(rng):
     names = ["rank 0", "rank 1", "rank 2", "rank 3"]
     late = names[bars.index(min(bars))]
     return choice(
-        rng, f"One all-reduce takes {bars[0]}, {bars[1]}, {bars[2]} and {bars[3]} ms on ranks 0 to "
-        "3. Who kept the others waiting?", late, [name for name in names if name != late],
-        "It ends on all together, so who came last has the shortest bar.")
+        f"One all-reduce takes {bars[0]}, {bars[1]}, {bars[2]} and {bars[3]} ms on ranks 0 to 3. "
+        "Who kept the others waiting?", late,
+        "It ends on all together, so who came last has the shortest bar.",
+        *[name for name in names if name != late])
 
 
 @asks("15.7")
@@ -465,10 +461,10 @@ def which_plan(rng):
     fast, slow = rng.choice([(2.6, 3.3), (1.9, 2.4)])
     big, small = rng.choice([(58, 40), (61, 35)])
     return choice(
-        rng, f"Cards of 80 GB. Plan A needs {big} GB and {fast} s a step, plan B {small} GB and "
-        f"{slow} s with checkpoints. Which do you try first?",
+        f"Cards of 80 GB. Plan A needs {big} GB and {fast} s a step, plan B {small} GB and {slow} "
+        "s with checkpoints. Which do you try first?",
         "A: it fits with a tenth to spare, and nothing is done twice",
-        ["B: the memory that is left makes a step faster",
-         "B: more of the products' operations count towards MFU",
-         "neither: a plan of both, with the mean of their seconds"],
-        "Memory that is free earns nothing; what is repeated costs time.")
+        "Memory that is free earns nothing; what is repeated costs time.",
+        "B: the memory that is left makes a step faster",
+        "B: more of the products' operations count towards MFU",
+        "neither: a plan of both, with the mean of their seconds")
