@@ -27,7 +27,7 @@ ask("13.1", {"user": ("A", "B", "the first one", "the second one")}, lambda user
     "The block is filled again while a table still points at it.",
     "the server raises an error about a block without owner",
     "the stranger has to wait until the block is free", f"{user} reads zeros"))
-ask("13.1", {"size": (8, 16), "tokens": lambda size: [n for n in range(20, 62) if n % size]},
+ask("13.1", {"size": (8, 16), "tokens": lambda size: [n for n in range(20, 61) if n % size]},
     lambda size, tokens: whole(
         f"Blocks of {size} tokens. A prompt of {tokens} tokens is shared with a second request, "
         "which goes on writing. How many blocks can both read without a copy?", tokens // size,
