@@ -114,6 +114,19 @@ def test_an_option_that_is_not_there_is_refused():
         questions.choice("t", 1, "w.", 2, 1.00001)
 
 
+def test_a_row_draws_in_order_and_a_pair_together():
+    questions.ask("99.9", {"a": (3, 4), "b": lambda a: range(a), "c, d": [(1, 2), (5, 6)]},
+                  lambda a, b, c, d: questions.whole(f"{a} {b} {c} {d}", a, "w.", b))
+    draw, = questions._GENERATORS.pop("99.9")
+    drawn = {draw(random.Random(seed)).text for seed in range(200)}
+    assert drawn == {f"{a} {b} {pair}" for a in (3, 4) for b in range(a) for pair in ("1 2", "5 6")}
+
+
+def test_a_fraction_is_no_whole_number():
+    with pytest.raises(ValueError, match=r"got 2\.5, expected a whole number"):
+        questions.whole("t", 2.5, "w.")
+
+
 # ---- the schedule
 
 def test_it_comes_back_after_2_7_and_21_days_and_then_rests():

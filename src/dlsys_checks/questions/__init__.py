@@ -3,7 +3,7 @@
 `ask` registers a row: the values to draw from, and the question as a function of what was drawn.
 Where that is too little, `asks` registers a function that draws from a `random.Random` itself.
 The order of a trap's questions counts: a review asks them in turn. Nothing here imports torch;
-the files of the stages do.
+some files of the stages do.
 """
 
 import importlib
@@ -118,7 +118,9 @@ def number(text: str, answer, why: str, *beliefs, within: float = 0.02) -> Quest
 
 
 def whole(text: str, answer: int, why: str, *beliefs) -> Question:
-    """A question for a whole number, right when it is exact."""
+    """A question for a whole number, right when it is exact. Raises ValueError for a fraction."""
+    if answer != int(answer):
+        raise ValueError(f"answer: got {answer}, expected a whole number.")
     return Question(text, int(answer), why, (), 0.0, tuple(map(float, beliefs)))
 
 
