@@ -192,7 +192,7 @@ def test_the_example_of_a_check_passes_what_is_right_and_names_what_is_wrong(exa
 
 def test_the_example_of_questions_is_right_by_another_route(monkeypatch):
     monkeypatch.setattr(questions, "_GENERATORS", {})
-    exec(new.filled("question.txt", **FACTS), {"ask": questions.ask})
+    exec(new.filled("question.txt", **FACTS), vars(questions).copy())
     *rows, choose = questions.about("99.1")
     for draw in rows:
         for seed in range(30):
