@@ -107,6 +107,7 @@ def test_points_for_promises_are_rounded_down_to_half_a_point():
 
 @pytest.mark.parametrize(("promises", "cases", "points"), [
     (5, 12, 2.5), (6, 11, 2.5), (6, 12, 2.5),  # the last with an input that was changed
+    (6, 7, 1.5),                               # 1.75, which no rounding to the nearest makes 1.5
     (5, 1, 0), (0, 11, 0)])                    # an answer that does nothing spoils nothing
 def test_the_smaller_share_counts_and_all_points_are_for_a_pass(promises, cases, points):
     assert scoring.part({"status": "wrong", "points": 0, "possible": 3, "promises": 6,
