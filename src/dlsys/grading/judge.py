@@ -28,7 +28,7 @@ from dlsys.grading import tally
 from dlsys.grading.acts import act_source
 from dlsys.grading.books import submitted_notebook
 from dlsys.grading.books.submitted_notebook import Notebook
-from dlsys.grading.text import clean, place
+from dlsys.grading.text import cell_and_line, clean
 from dlsys.grading.walls import cgroups, framing, isolation, process_limit, serialization
 from dlsys.grading.walls.framing import CELLS
 from dlsys.grading.walls.sandbox import (
@@ -248,7 +248,7 @@ def _claims_of_the_notebook(session: GradingSession) -> list[str]:
     sent = [message.get("value") for payload in asked.answers.get(0, [])
             for message in _messages(payload) if type(message) is dict]
     known = model_laws.claims(course)
-    held, broken = model_laws.told(known, sent[0] if sent else None)
+    held, broken = model_laws.claims_that_held(known, sent[0] if sent else None)
     rest = len(known) - len(held) - len(broken)
     said = [f"The notebook of the course with these parts: of its {len(known)} claims {len(held)} "
             f"hold, {len(broken)} do not; {rest} were not reached: they need processes of their "
@@ -338,7 +338,7 @@ class GradingSession:
                 self.attempt = attempt
             # What ended a whole attempt may have been a cell's timer: that ends with its cell's
             # process. If it was the answer itself, it is not asked a third time.
-            papers = _unasked(papers, attempt, attempt.at + checkpoints)
+            papers = _not_reached(papers, attempt, attempt.at + checkpoints)
             checkpoints = True
 
     def _try(self, papers: Sequence[Paper], **how: bool) -> Attempt:
@@ -399,18 +399,18 @@ class GradingSession:
                 return Verdict("wrong", paper.exercise.id, "the returned value has a form that the "
                                f"check cannot read ({type(error).__name__})."), {}
         verdict, counted = self.judged[key]
-        return self._caused(verdict, attempt), counted
+        return self._with_first_broken_cell(verdict, attempt), counted
 
     def _judged(self, paper: Paper, outcomes: Sequence[Outcome]) -> tuple[Verdict, dict[str, Any]]:
         """The verdict on an answer to all seeds, and how far it got. Raises what a law does."""
         verdict = judge_answers(paper, outcomes)
-        short = _short(verdict.message, outcomes, self.sandbox.limits.processes)
+        short = _with_short_error(verdict.message, outcomes, self.sandbox.limits.processes)
         return replace(verdict, message=short), _tally(paper, outcomes, verdict)
 
     def _no_answer(self, paper: Paper, attempt: Attempt) -> Verdict:
         if attempt.at == CELLS or not attempt.cells_done:
-            return Verdict("error", paper.exercise.id,
-                           f"no answer: the notebook's cells {_WHAT[attempt.fault or 'broken']}")
+            return Verdict("error", paper.exercise.id, "no answer: the notebook's cells "
+                           f"{_CELL_FAULTS[attempt.fault or 'broken']}")
         return _fault(paper, attempt.fault, self.sandbox)
 
     def _missing(self, paper: Paper, attempt: Attempt, kind: str) -> Verdict:
@@ -423,19 +423,20 @@ class GradingSession:
         broken = {report["number"]: report for report in self._reports(attempt)}
         for number, source in self.notebook.cells:
             if number in broken and submitted_notebook.defines(source, name):
+                report = broken[number]
                 return Verdict("error", id, f"{name} is not defined, because "
-                               f"{place(broken[number])} stopped: {broken[number]['error']}")
+                               f"{cell_and_line(report)} stopped: {report['error']}")
         if first := self._first_broken(attempt):
             return Verdict("error", id, f"{name} is not defined. The first cell that stopped is "
-                           f"{place(first)}: {first['error']}")
+                           f"{cell_and_line(first)}: {first['error']}")
         return Verdict("missing", id, f"{name} {self.notebook.absent}.")
 
-    def _caused(self, verdict: Verdict, attempt: Attempt) -> Verdict:
+    def _with_first_broken_cell(self, verdict: Verdict, attempt: Attempt) -> Verdict:
         """The verdict; after a NameError its message also names the first cell that stopped."""
         if "NameError" not in verdict.message or not (first := self._first_broken(attempt)):
             return verdict
-        return replace(verdict, message=f"{verdict.message} Before that, {place(first)} stopped: "
-                                        f"{first['error']}")
+        return replace(verdict, message=f"{verdict.message} Before that, {cell_and_line(first)} "
+                                        f"stopped: {first['error']}")
 
     def _first_broken(self, attempt: Attempt) -> dict | None:
         """The report of the first cell that stopped, check cells aside: they fail after others."""
@@ -455,7 +456,7 @@ class GradingSession:
                 "remarks": self.notebook.remarks}
 
     def _entry(self, paper: Paper) -> dict[str, Any]:
-        verdict = self._explained(self.verdicts[paper.exercise.id])
+        verdict = self._with_reason_for_end(self.verdicts[paper.exercise.id])
         passed, shown = verdict.status == "pass", self.notebook.shown.get(verdict.id)
         shows = "nothing" if shown is None else "pass" if shown == "pass" else "fail"
         return {
@@ -468,7 +469,7 @@ class GradingSession:
             **self.tallies.get(verdict.id, {}),
         }
 
-    def _explained(self, verdict: Verdict) -> Verdict:
+    def _with_reason_for_end(self, verdict: Verdict) -> Verdict:
         """The verdict; where the sandbox was ended from outside, with what it was ended for."""
         limits, why = self.sandbox.limits, self.sandbox.used.get("ended_by", "")
         text = {"memory": f"took more than {limits.memory / 2**30:g} GiB of memory together",
@@ -478,16 +479,17 @@ class GradingSession:
         return replace(verdict, message=f"no answer: the notebook's cells and answers {text}.")
 
 
-def _unasked(papers: Sequence[Paper], attempt: Attempt, first: int) -> list[Paper]:
+def _not_reached(papers: Sequence[Paper], attempt: Attempt, first: int) -> list[Paper]:
     """The papers from index `first` on without an answer, as the attempt failed between two."""
     if not (attempt.fault and attempt.cells_done and attempt.at < len(papers)):
         return []
-    return [p for place, p in enumerate(papers) if place >= first and place not in attempt.answers]
+    return [paper for index, paper in enumerate(papers)
+            if index >= first and index not in attempt.answers]
 
 
 _ORDER = {"pass": 0, "missing": 2}  # every other verdict says more than "missing"
-_WHAT = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
-         "broken": "sent something that cannot be read."}
+_CELL_FAULTS = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
+                "broken": "sent something that cannot be read."}
 
 
 def _reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes: int) -> list[dict]:
@@ -502,7 +504,7 @@ def _reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes: int)
             case {"number": int(number), "line": int() | None as line,
                   "error": str(error)} if number in ends:
                 line = line if line and 0 < line <= ends[number] else None
-                error = _error(_WHAT.get(error, error), processes)
+                error = _error(_CELL_FAULTS.get(error, error), processes)
                 kept.append({"number": number, "line": line, "error": error})
     return kept
 
@@ -551,7 +553,7 @@ def _tally(paper: Paper, outcomes: Sequence[Outcome], verdict: Verdict) -> dict[
         return {}
 
 
-def _short(message: str, outcomes: Sequence[Outcome], processes: int) -> str:
+def _with_short_error(message: str, outcomes: Sequence[Outcome], processes: int) -> str:
     """A message in which a learner's error has at most LONGEST_ERROR characters.
 
     It is cut behind the laws, which compare it with the errors of known mistakes.
@@ -567,7 +569,7 @@ def _short(message: str, outcomes: Sequence[Outcome], processes: int) -> str:
 
 def _error(text: str, processes: int) -> str:
     """A stranger's error, too short to read a case's numbers out; what the runner added stays."""
-    added = process_limit.allows(processes)
+    added = process_limit.limit_sentence(processes)
     return clean(text.removesuffix(added), LONGEST_ERROR) + (f" {added}" if added in text else "")
 
 

@@ -148,7 +148,7 @@ def claims(cells: Iterable[str]) -> list[str]:
     return [text for source in cells for text in _CLAIM.findall(source)]
 
 
-def told(known: list[str], sent: Any) -> tuple[list[str], list[str]]:
+def claims_that_held(known: list[str], sent: Any) -> tuple[list[str], list[str]]:
     """Of the claims that are known: those that held, and those that did not.
 
     sent: what came out of the sandbox, which may be anything.

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from dlsys import assignments
-from dlsys.grading.books.people import answers_to, doubt
+from dlsys.grading.books.people import ambiguity, is_called
 from dlsys.grading.books.run_folder import OVERRIDES
-from dlsys.grading.text import clean, numbered_rows, whole
+from dlsys.grading.text import clean, numbered_rows, rounded
 from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 
@@ -81,18 +81,18 @@ def _id(where: str, exercise: str) -> str:
     return id
 
 
-def applied(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dict[str, Any]]:
+def apply(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dict[str, Any]]:
     """The results with these rows applied; the given ones stay as they are. Raises BadOverride."""
     changed = [{**r, "exercises": [dict(e) for e in r["exercises"]], "notes": list(r["notes"])}
                for r in results]
     for row in rows:
-        if said := doubt(changed, row.learner):
+        if said := ambiguity(changed, row.learner):
             raise BadOverride(f"{OVERRIDES}, row {row.row}: {said}")
-        mine = [r for r in changed if answers_to(r, row.learner)]
+        mine = [r for r in changed if is_called(r, row.learner)]
         if not mine:
             raise BadOverride(f"{OVERRIDES}, row {row.row}: got learner {clean(row.learner)!r}, "
                               "expected a name, a number or a submission of this run.")
-        if not [result for result in mine if _apply(result, row)] and not _opened(mine, row):
+        if not [result for result in mine if _apply(result, row)] and not _grade_by_hand(mine, row):
             raise BadOverride(f"{OVERRIDES}, row {row.row}: got exercise {clean(row.exercise)!r}, "
                               "expected one that was graded for this learner, such as 01.3.")
     return changed
@@ -116,8 +116,8 @@ def _apply(result: dict[str, Any], row: Override) -> bool:
         if not 0 <= row.points <= entry["possible"]:
             raise BadOverride(f"{OVERRIDES}, row {row.row}: got {row.points:g} points, expected "
                               f"0 to {entry['possible']}")
-        entry["points"] = whole(row.points)
-        result["points"] = whole(sum(e["points"] for e in result["exercises"]))
+        entry["points"] = rounded(row.points)
+        result["points"] = rounded(sum(e["points"] for e in result["exercises"]))
     given = f", {entry['points']} instead of {before}" if entry["points"] != before else ""
     said = f" hand{given}{f': {row.comment}' if row.comment else '.'}"
     entry["by_hand"] = " ".join(filter(None, [entry.get("by_hand"), f"By{said}"]))
@@ -125,7 +125,7 @@ def _apply(result: dict[str, Any], row: Override) -> bool:
     return True
 
 
-def _opened(mine: list[dict[str, Any]], row: Override) -> bool:
+def _grade_by_hand(mine: list[dict[str, Any]], row: Override) -> bool:
     """Points by hand for a hand-in that could not be graded, in place; whether there is one."""
     closed = [result for result in mine if result["status"] != "graded"]
     traps = [] if row.points is None else assignments.traps(assignments.number_of(row.exercise))

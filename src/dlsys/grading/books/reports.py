@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 from dlsys import assignments
 from dlsys.grading import text
 from dlsys.grading.books.gradebooks import canvas, moodle
-from dlsys.grading.books.people import Result, names, noted, owner
+from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.run_folder import FEEDBACK, write_private
 from dlsys.grading.books.scoring import best
 from dlsys_helpers import paths
@@ -75,7 +75,7 @@ def _normal(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def once(results: Iterable[Result]) -> list[Result]:
+def one_refusal_each(results: Iterable[Result]) -> list[Result]:
     """The results; of a learner's ungraded ones only the first, with the number of the others."""
     results = list(results)
     times = Counter(owner(r) for r in results if r["status"] != "graded")
@@ -91,7 +91,7 @@ def once(results: Iterable[Result]) -> list[Result]:
     return shown
 
 
-def prying(results: Sequence[Result]) -> list[str]:
+def asked_for_checks(results: Sequence[Result]) -> list[str]:
     """Learners whose code was stopped as it asked for the checks, which the walls hide."""
     return _names(results, lambda result: (
         CHECKS for said in (*(cell["error"] for cell in result["cells"]),
@@ -99,7 +99,7 @@ def prying(results: Sequence[Result]) -> list[str]:
         if f"'{CHECKS}" in said)).get(CHECKS, [])
 
 
-def alike(results: Sequence[Result]) -> list[list[str]]:
+def with_the_same_code(results: Sequence[Result]) -> list[list[str]]:
     """Learners whose hand-ins of one stage have the same code, and something right in it."""
     return sorted(who for who in _names(results, _codes).values() if len(who) > 1)
 
@@ -148,7 +148,7 @@ def table(results: Iterable[Result], run: dict[str, Any]) -> list[list]:
             "notes", "handed in", "due", "off for late", "sandbox", "seconds", "feedback"]
     return [head, *([r["learner"]["name"], r["learner"]["id"], r["name"], r["stage"],
                      r["status"], r["points"], r["possible"], r.get("reason", ""),
-                     " ".join(noted(r)), *_lateness(r), r.get("wall", "").partition(" ")[0],
+                     " ".join(all_notes(r)), *_lateness(r), r.get("wall", "").partition(" ")[0],
                      r.get("seconds", ""), f"{FEEDBACK}/{page_name(owner(r), run)}"]
                     for r in results)]
 
@@ -182,7 +182,7 @@ def nbgrader(results: Iterable[Result]) -> list[list]:
         handed_in, due, off = _lateness(r)
         rows.append([r.get("assignment") or assignments.stage(r["stage"]).stem, due, handed_in,
                      r["learner"]["id"] or r["learner"].get("download_name", r["learner"]["name"]),
-                     "", r["learner"]["name"], "", text.whole(r["points"] + (off or 0)), off or 0,
+                     "", r["learner"]["name"], "", text.rounded(r["points"] + (off or 0)), off or 0,
                      r["points"], r["possible"]])
     return rows
 

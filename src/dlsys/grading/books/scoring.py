@@ -18,10 +18,10 @@ from typing import Any
 from dlsys.grading.books import due, overrides
 from dlsys.grading.books.due import Course
 from dlsys.grading.books.overrides import Override
-from dlsys.grading.books.people import Result, named, owner
+from dlsys.grading.books.people import Result, owner, with_gradebook_name
 from dlsys.grading.books.run_folder import COURSE, GRADES
 from dlsys.grading.options import GradeOptions
-from dlsys.grading.text import whole
+from dlsys.grading.text import rounded
 
 STEP = 0.5  # points for promises are rounded down to it
 
@@ -31,7 +31,7 @@ class Scoring:
     """How this run turns verdicts into points.
 
     partial: points for the promises that are kept. names: people as the gradebook has them, by
-    source and id. cells: what Moodle's sheets say about the time, see `due.applied`.
+    source and id. cells: what Moodle's sheets say about the time, see `due.apply`.
     """
 
     partial: bool = False
@@ -74,32 +74,33 @@ def scored(judged: Iterable[Result], rows: list[Override], scoring: Scoring) -> 
 
     Raises BadOverride.
     """
-    under_names = [named(result, scoring.names) for result in judged]
+    under_names = [with_gradebook_name(result, scoring.names) for result in judged]
     pointed = ([_by_promises(result) for result in under_names] if scoring.partial
                else under_names)
-    by_hand = overrides.applied(pointed, rows)
-    return _with_counts(due.applied(by_hand, scoring.course, scoring.cells))
+    by_hand = overrides.apply(pointed, rows)
+    return _with_counts(due.apply(by_hand, scoring.course, scoring.cells))
 
 
 def _by_promises(result: Result) -> Result:
     """The result with points for kept promises where an exercise does not pass."""
-    entries = [{**entry, "points": part(entry)} for entry in result["exercises"]]
+    entries = [{**entry, "points": points_for_promises(entry)} for entry in result["exercises"]]
     if result["status"] != "graded":
         return result
-    return {**result, "exercises": entries, "points": whole(sum(e["points"] for e in entries))}
+    return {**result, "exercises": entries, "points": rounded(sum(e["points"] for e in entries))}
 
 
-def part(entry: dict[str, Any]) -> float:
-    """The points of an exercise: its share of kept promises, rounded down to half a point.
+def points_for_promises(entry: dict[str, Any]) -> float:
+    """The points of an exercise: the share of promises that its answer keeps, in half points.
 
-    No more than its share of cases: an answer that does nothing keeps the promise to spoil nothing.
-    All points are for a pass alone: an answer may keep its promises and change its input.
+    The share of cases is an upper bound, since an answer that does nothing keeps the promise to
+    leave its inputs alone. Only a pass gets all points: an answer may keep every promise and still
+    change its input.
     """
     if entry["status"] == "pass" or not entry.get("promises"):
         return entry["points"]
     share = min(entry["promises_held"] / entry["promises"], entry["cases_held"] / entry["cases"])
-    rounded = math.floor(entry["possible"] * share / STEP) * STEP
-    return whole(min(rounded, entry["possible"] - STEP))
+    whole_steps = math.floor(entry["possible"] * share / STEP) * STEP
+    return rounded(min(whole_steps, entry["possible"] - STEP))
 
 
 # ---- several submissions of one learner

@@ -128,15 +128,15 @@ def find(paths: Sequence[Path], out: Path | None = None, model: bool = False) ->
     for path in paths:
         label = path.absolute().relative_to(base)
         parts = model and _is_parts(path.name)
-        if len(paths) > 1 and not parts and (odd := _odd(path, label)):
+        if len(paths) > 1 and not parts and (odd := _not_gradable(path, label)):
             single.append(odd)
         elif (path.suffix.lower() == ".ipynb" or parts) and not path.is_dir():
             single.append(_File(label.parts, replace(_notebook_at(path, label), is_parts=parts)))
         else:
-            groups.append((label, _owned(_under(path, out, model))))
+            groups.append((label, _with_learners(_under(path, out, model))))
     if single:
-        groups.append((Path(), _owned(single)))
-    found = _distinct(_named_apart(_apart(groups)))
+        groups.append((Path(), _with_learners(single)))
+    found = _with_unique_names(_number_equal_names(_separate_groups(groups)))
     return Found(found, [name for _, (_, names) in groups for name in names])
 
 
@@ -149,7 +149,7 @@ def _notebook_at(path: Path, label: Path) -> Submission:
     return Submission(clean(label), _ANYONE, path.resolve())
 
 
-def _odd(path: Path, label: Path) -> _File | None:
+def _not_gradable(path: Path, label: Path) -> _File | None:
     """A path that cannot be graded, as a shell's `*` adds it: it is reported, the run goes on."""
     one = Submission(clean(label), _ANYONE, path)
     if path.is_symlink() and not path.exists():
@@ -255,7 +255,8 @@ def _from_file(name: str, path: Path, model: bool) -> list[_File]:
                   is_parts or path.suffix.lower() == ".ipynb")]
 
 
-def _apart(groups: list[tuple[Path, tuple[list[Submission], list[str]]]]) -> list[Submission]:
+def _separate_groups(
+        groups: list[tuple[Path, tuple[list[Submission], list[str]]]]) -> list[Submission]:
     """All submissions; without ids, equal names in two groups are taken for two people."""
     where: dict[Learner, set[Path]] = {}
     for label, (found, _) in groups:
@@ -271,7 +272,7 @@ def _in_group(learner: Learner, label: Path) -> Learner:
     return replace(inside, raw=digest(f"{inside.raw}/{learner.raw}".encode())[:16])
 
 
-def _named_apart(found: list[Submission]) -> list[Submission]:
+def _number_equal_names(found: list[Submission]) -> list[Submission]:
     """Append a number to the names of learners that are equal once they are cleaned."""
     alike: dict[tuple[str, str], list[str]] = {}
     for one in found:
@@ -285,7 +286,7 @@ def _named_apart(found: list[Submission]) -> list[Submission]:
     return [replace(one, learner=named(one.learner)) for one in found]
 
 
-def _distinct(found: list[Submission]) -> list[Submission]:
+def _with_unique_names(found: list[Submission]) -> list[Submission]:
     """The submissions with unique names: a second "x.ipynb" becomes "x.ipynb (2)"."""
     own = {one.name for one in found}  # a file may itself be called "x.ipynb (2)"
     more: dict[str, Iterator[str]] = {}
@@ -302,7 +303,7 @@ def _numbered(name: str, taken: set[str]) -> Iterator[str]:
 
 # ---- whose it is
 
-def _owned(files: list[_File]) -> tuple[list[Submission], list[str]]:
+def _with_learners(files: list[_File]) -> tuple[list[Submission], list[str]]:
     """The submissions of a group with their learners, and the names of what is left out.
 
     Only names given by the instructor or the LMS say whose a file is, never a learner's own.
@@ -322,10 +323,10 @@ def _owned(files: list[_File]) -> tuple[list[Submission], list[str]]:
                                  "only thing handed in; expected a file that ends in .ipynb."))
         elif not file.graded and not learner.source:
             left_out.append(file.one.name)
-    return _few_each(found), left_out
+    return _limit_each(found), left_out
 
 
-def _few_each(found: list[Submission]) -> list[Submission]:
+def _limit_each(found: list[Submission]) -> list[Submission]:
     """The submissions, with one refusal in place of all notebooks of a learner with too many."""
     counts = Counter(one.learner for one in found)
     kept, refused = [], set()

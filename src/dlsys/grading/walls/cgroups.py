@@ -91,7 +91,7 @@ class Group:
         for folder in self.fds:
             _write(folder, "cgroup.procs", "0")
 
-    def stands(self) -> bool:
+    def exists(self) -> bool:
         """Whether nobody has removed it."""
         with contextlib.suppress(OSError):
             for folder in self.fds:
@@ -99,7 +99,7 @@ class Group:
             return True
         return False
 
-    def kills(self) -> int:
+    def out_of_memory_kills(self) -> int:
         """How many processes the kernel has ended here because of the bound on memory."""
         for name in ("memory.events", "memory.oom_control") if self.fds else ():
             with contextlib.suppress(OSError):
@@ -117,7 +117,7 @@ class Group:
         """Remove the group as soon as its processes have ended, and forget it."""
         deadline = time.monotonic() + END_SECONDS
         self.remove()
-        while self.fds and self.stands() and time.monotonic() < deadline:
+        while self.fds and self.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
             self.remove()
         for folder in self.fds:
@@ -132,12 +132,12 @@ def make(limits: Limits, root: Path = Path("/")) -> Group:
 
     Also removes the groups that killed graders of this user have left here.
     """
-    memory, most = _home(root, "memory"), limits.memory + limits.disk + MARGIN
+    memory, most = _parent_for_new(root, "memory"), limits.memory + limits.disk + MARGIN
     if memory is None:
         return NONE
-    homes = dict.fromkeys([memory, _home(root, "pids") or memory])
+    homes = dict.fromkeys([memory, _parent_for_new(root, "pids") or memory])
     for home in homes:
-        sweep(home)
+        remove_leftovers(home)
     for _ in range(TRIES):
         name, fds = f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}", []
         try:
@@ -154,7 +154,7 @@ def make(limits: Limits, root: Path = Path("/")) -> Group:
     return NONE
 
 
-def _home(root: Path, kind: str) -> Path | None:
+def _parent_for_new(root: Path, kind: str) -> Path | None:
     """The folder in which a group may be made, so that it stays below all bounds there are.
 
     With cgroup v1 it is this process's own group. With v2 a group that has processes hands no
@@ -164,16 +164,16 @@ def _home(root: Path, kind: str) -> Path | None:
     own = [folder for folder in _groups(root, kind) if folder.is_dir()]
     if not own or not (own[0] / "cgroup.subtree_control").exists():
         return own[0] if own else None
-    if _hands_on(own[0], kind):
+    if _delegates(own[0], kind):
         return own[0]
     around = own[1] if len(own) > 1 else None
     if (around is None or around.suffix == ".slice" or _bound(own[0]) is not None
-            or not _hands_on(around, kind)):
+            or not _delegates(around, kind)):
         return None
     return around
 
 
-def _hands_on(folder: Path, kind: str) -> bool:
+def _delegates(folder: Path, kind: str) -> bool:
     with contextlib.suppress(OSError):
         return kind in (folder / "cgroup.subtree_control").read_text().split()
     return False
@@ -199,14 +199,14 @@ def _new(path: Path) -> int:
 
 def _set_bounds(fds: list[int], memory: int, processes: int) -> None:
     """Write the bounds. Raises OSError where that for memory cannot be had."""
-    _write(fds[0], _SETTINGS[not _has(fds[0], _SETTINGS[0])], str(memory))
+    _write(fds[0], _SETTINGS[not _has_file(fds[0], _SETTINGS[0])], str(memory))
     with contextlib.suppress(OSError):  # v2: what shares the memory ends together
         _write(fds[0], "memory.oom.group", "1")
     with contextlib.suppress(OSError):
         _write(fds[-1], "pids.max", str(processes))
 
 
-def sweep(home: Path) -> None:
+def remove_leftovers(home: Path) -> None:
     """Remove the groups in `home` that this user's killed graders have left: nobody locks them."""
     for path in home.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
@@ -219,7 +219,7 @@ def sweep(home: Path) -> None:
                 os.close(folder)
 
 
-def _has(folder: int, name: str) -> bool:
+def _has_file(folder: int, name: str) -> bool:
     with contextlib.suppress(OSError):
         os.stat(name, dir_fd=folder)
         return True

@@ -116,7 +116,7 @@ def build_view(visible: Iterable[str], masked: Iterable[str], root: str = VIEW) 
     Outside of this process's own mounts nothing changes, and nothing is left behind by a kill.
     A user who is not root first becomes the only user of a new user namespace. Raises WallError.
     """
-    if own_id() is None:
+    if choose_user() is None:
         user, group = os.geteuid(), os.getegid()
         unshare(NEW_USER)
         _map_ids(user, group)
@@ -124,7 +124,7 @@ def build_view(visible: Iterable[str], masked: Iterable[str], root: str = VIEW) 
     _mount("none", "/", None, RECURSIVE | PRIVATE)
     _mount("tmpfs", root, "tmpfs", NO_SUID | NO_DEV, "mode=755,size=1m")
     for path in visible:
-        _show(path, root)
+        _bind_into_view(path, root)
     for path in masked:
         _mount("tmpfs", root + path, "tmpfs", READ_ONLY | NO_SUID | NO_DEV, "mode=755,size=4k")
     _devices(root)
@@ -138,7 +138,7 @@ def _map_ids(user: int, group: int) -> None:
     Path("/proc/self/gid_map").write_text(f"{LEARNER_ID} {group} 1")
 
 
-def _show(path: str, root: str) -> None:
+def _bind_into_view(path: str, root: str) -> None:
     target = root + path
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(path):
@@ -199,7 +199,7 @@ def _keep_capabilities() -> None:
 
 # ---- one submission
 
-def separate() -> None:
+def enter_own_namespaces() -> None:
     """Give the init its own namespaces and its own list of processes."""
     unshare(OWN)
     _mount("none", "/", None, RECURSIVE | PRIVATE)
@@ -208,7 +208,7 @@ def separate() -> None:
     os.chdir("/")
 
 
-def empty_home(limits: Limits) -> None:
+def mount_new_home(limits: Limits) -> None:
     """Mount a new small disk in a runner, in place of the last attempt's.
 
     An attempt must find no file of the attempt before it, whose processes have ended.
@@ -219,7 +219,7 @@ def empty_home(limits: Limits) -> None:
     os.chdir(HOME)
 
 
-def limit(limits: Limits) -> None:
+def set_limits(limits: Limits) -> None:
     """Put the kernel's limits on this process and on each of its children."""
     with open("/proc/self/statm") as statm:  # what the libraries map is not the learner's doing
         mapped = int(statm.read().split()[0]) * resource.getpagesize()
@@ -234,7 +234,7 @@ def limit(limits: Limits) -> None:
         resource.setrlimit(kind, (value, value))
 
 
-def own_id() -> int | None:
+def choose_user() -> int | None:
     """A user id for this zygote's sandboxes, or None where this user may not choose one.
 
     The id is random. The kernel counts processes by user, so two graders that do not see each

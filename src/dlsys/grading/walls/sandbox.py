@@ -62,11 +62,11 @@ class Zygote:
         self.group = cgroups.make(limits) if walled else cgroups.NONE
         self.compiler = False  # whether it is loaded
         self._line, theirs = socket.socketpair()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed with the rest
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115, closed with the rest
         # -P and -s: nothing from the current folder or the user's own packages is imported.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", "-m", "dlsys.grading.walls.zygote"], stdin=theirs.fileno(),
-            stdout=subprocess.DEVNULL, stderr=self._said, cwd="/",
+            stdout=subprocess.DEVNULL, stderr=self._stderr, cwd="/",
             env=isolation.ENVIRONMENT, start_new_session=True, pass_fds=self.group.fds)
         theirs.close()
         with contextlib.suppress(OSError):  # it has ended by now: `wait` says so
@@ -83,7 +83,7 @@ class Zygote:
         except TimeoutError:
             answer = {"error": f"no answer in {START_SECONDS:g} s"}
         except (OSError, ValueError):  # it has ended without one
-            answer = {"error": f"its process ended: {self._last_words()}"}
+            answer = {"error": f"its process ended: {self._last_line_of_stderr()}"}
         if "package" in answer:
             self.close()
             raise SandboxRefused(
@@ -109,18 +109,18 @@ class Zygote:
         if not self.compiler:
             raise SandboxLost("zygote")
 
-    def _last_words(self) -> str:
+    def _last_line_of_stderr(self) -> str:
         """The last line that the zygote wrote to standard error, where it wrote one."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE)
-        self._said.seek(0)
-        lines = self._said.read().decode("utf-8", "replace").split("\n")
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode("utf-8", "replace").split("\n")
         return next((clean(line, 120) for line in reversed(lines) if line.strip()), "no reason")
 
     def close(self) -> None:
         """End the zygote and every process that it started."""
         self._line.close()
-        self._said.close()
+        self._stderr.close()
         self._process.kill()
         self._process.wait()
         self._leave_group()
