@@ -17,7 +17,7 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 # braille.
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
                     "\U000e0100-\U000e01ef]")
-# Spreadsheets take the signs of full width for formulas, too.
+# Spreadsheets also take signs of full width for the beginning of a formula.
 _FORMULA = tuple("=+-@\t\r＝＋－＠")
 _INNER_FORMULA = re.compile(r"""(;[\s"']*)([=+@＝＋－＠-])""")
 

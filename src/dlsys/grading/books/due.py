@@ -8,8 +8,8 @@
     1 = 2027-01-15T23:59:00+01:00
     2 = 2027-01-22T23:59:00+01:00
 
-Beside it may lie extensions.csv, with another due date for a learner, or the time of a submission
-that nothing else tells:
+An extensions.csv in the same folder may give a learner another due date, or state when a submission
+was handed in where nothing else says so:
 
     learner,stage,due,handed_in
     ada,1,2027-01-18T23:59:00+01:00,
@@ -65,7 +65,7 @@ class Extension:
 
 @dataclass(frozen=True)
 class Course:
-    """Due dates by stage and the rule for what comes later. `late`: percent, and for each what."""
+    """Due dates by stage, and what a late submission costs. late: percent and unit of time."""
 
     due: dict[int, datetime] = field(default_factory=dict)
     late: tuple[float, str] = (0.0, "day")
@@ -74,7 +74,7 @@ class Course:
     extensions: tuple[Extension, ...] = ()
 
     def off(self, late: timedelta, possible: float) -> float:
-        """The points that so much time after the due date costs."""
+        """The points that a submission loses when it is this late."""
         if late <= self.grace or late <= timedelta():
             return 0.0
         percent, unit = self.late
@@ -102,7 +102,7 @@ def _words(span: timedelta) -> str:
 # ---- reading
 
 def read(path: Path) -> Course:
-    """The course of a course.toml, with the extensions.csv beside it. Raises BadCourse."""
+    """The course in a course.toml and in the extensions.csv next to it. Raises BadCourse."""
     try:
         facts = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
@@ -220,7 +220,7 @@ def moodle_time(text: str, zone: tzinfo | None) -> datetime | None:
 
 def apply(results: Sequence[dict[str, Any]], course: Course | None,
             cells: dict[tuple[str, str, int | None], str]) -> list[dict[str, Any]]:
-    """The results, with "due" where a stage has a date: what was taken off, and a note about it.
+    """The results; where a stage has a due date, with the points taken off and a note about it.
 
     cells: what Moodle's sheets say about the time, by source, id and stage (or None for any).
     Raises BadCourse for an extension that is two people's, or the second of one.
@@ -235,7 +235,7 @@ def apply(results: Sequence[dict[str, Any]], course: Course | None,
 
 
 def remarks(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
-    """For the instructor: times that are not known, and extensions of nobody in this run."""
+    """For the instructor: how many times are unknown, and which extensions match nobody."""
     unknown = sum("due" in r and not r["due"]["handed_in"] for r in results)
     lines = [f"When was handed in is not known for {unknown} of {len(results)}: nothing is taken "
              f"off there. A time can be given in {EXTENSIONS}."] if unknown else []
@@ -245,7 +245,7 @@ def remarks(results: Sequence[dict[str, Any]], course: Course | None) -> list[st
 
 
 def unmatched_extensions(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
-    """Learners in extensions.csv without a result in the stage of their row."""
+    """The learners in extensions.csv who have no result for the stage of their row."""
     stages = {result.get("stage") for result in results}
     return [row.learner for row in (course.extensions if course else ()) if row.stage in stages
             and not any(_is_for(row, result) for result in results)]

@@ -67,8 +67,8 @@ class Journal:
         self.folder, self.run, self._file, self.done = folder, run, file, done
         self.settings = Settings.read(run["settings"])
         self.unfinished = frozenset(unfinished)
-        # After a run has been finished its feedback may be in the learners' hands, and with it
-        # something about its cases: what is graded later gets others.
+        # Once a run is finished, learners may have read its feedback, which tells something about
+        # its cases. What is graded later gets other cases.
         self.draw = draw
 
     @staticmethod
@@ -96,8 +96,8 @@ class Journal:
     def begin(folder: Path, settings: Settings) -> Journal:
         """A new run in `folder`.
 
-        Raises RunError where the folder holds a run with results, or what gives or takes points: it
-        may have been unpacked with what a learner handed in.
+        Raises RunError where the folder holds a run with results, or a file that gives or takes
+        points: it may have been unpacked from a learner's submission.
         """
         path = folder / JOURNAL
         _expect_none(folder, FROM_THE_INSTRUCTOR if path.exists() else

@@ -4,7 +4,7 @@
     ada,01.3,2,right idea; the sign is a slip
     bob,,,please come and see me
 
-The journal keeps what was judged, so a row that is taken out again leaves no trace.
+The journal keeps what was judged, so a row that is removed again leaves no trace.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dlsys.grading.text import clean, numbered_rows, rounded
 from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 
-BY_HAND = "none: the points are by hand"  # stands for the walls of what no program graded
+BY_HAND = "none: the points are by hand"  # the sandbox of a submission that no program graded
 COLUMNS = ["learner", "exercise", "points", "comment"]
 
 
@@ -32,7 +32,7 @@ class BadOverride(UserError):
 
 @dataclass(frozen=True)
 class Override:
-    """One row. exercise: "" for the submission as a whole; points: None for a comment alone."""
+    """One row. exercise: "" for the whole submission. points: None for a comment alone."""
 
     row: int
     learner: str
@@ -73,7 +73,7 @@ def _override(path: Path, number: int, row: list[str]) -> Override:
 
 
 def _id(where: str, exercise: str) -> str:
-    """The exercise as it is named here: a spreadsheet makes 1.3 of 01.3. Raises BadOverride."""
+    """The exercise's id, also where a spreadsheet turned 01.3 into 1.3. Raises BadOverride."""
     id = catalog.as_id(exercise) if "." in exercise else exercise
     if id != exercise and any(trap.id == f"{id}0" for trap in catalog.traps()):
         raise BadOverride(f"{where}: got exercise {exercise}, which a spreadsheet makes of {id} "
@@ -82,7 +82,7 @@ def _id(where: str, exercise: str) -> str:
 
 
 def apply(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dict[str, Any]]:
-    """The results with these rows applied; the given ones stay as they are. Raises BadOverride."""
+    """The results with these rows applied; the given results stay unchanged. Raises BadOverride."""
     changed = [{**r, "exercises": [dict(e) for e in r["exercises"]], "notes": list(r["notes"])}
                for r in results]
     for row in rows:
@@ -99,7 +99,7 @@ def apply(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dict[
 
 
 def _apply(result: dict[str, Any], row: Override) -> bool:
-    """One row on one result, in place; whether it is about something in it."""
+    """Apply a row to a result, in place; returns whether the row concerns it."""
     if not row.exercise:
         result["notes"].append(f"By hand: {row.comment}")
         return True
@@ -109,7 +109,7 @@ def _apply(result: dict[str, Any], row: Override) -> bool:
         known = ", ".join(e["id"] for e in result["exercises"])
         raise BadOverride(f"{OVERRIDES}, row {row.row}: got exercise {clean(row.exercise)!r}, "
                           f"expected one of {known}")
-    if entry is None:  # the learner's hand-in for another stage, or one that was refused
+    if entry is None:  # the learner's submission for another stage, or one that was refused
         return False
     before = entry["points"]
     if row.points is not None:
@@ -126,7 +126,7 @@ def _apply(result: dict[str, Any], row: Override) -> bool:
 
 
 def _grade_by_hand(mine: list[dict[str, Any]], row: Override) -> bool:
-    """Points by hand for a hand-in that could not be graded, in place; whether there is one."""
+    """Give points to a submission that could not be graded, in place; whether there is one."""
     closed = [result for result in mine if result["status"] != "graded"]
     traps = [] if row.points is None else assignments.traps(assignments.number_of(row.exercise))
     if not closed or row.exercise not in [trap.id for trap in traps]:

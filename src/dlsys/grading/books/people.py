@@ -1,4 +1,4 @@
-"""Whose a result is, and whom a name that the instructor writes means."""
+"""Which learner a result belongs to, and whom the instructor means by a name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Result = dict[str, Any]
 def owner(result: Result) -> tuple[str, ...]:
     """The learner as a key: source, id, name and raw name, since two people may share a name.
 
-    The name is that of the download, so that a gradebook's name changes nobody's page.
+    The name comes from the download, so a gradebook with another name leaves the learner's page
+    where it is.
     """
     learner = result["learner"]
     return (learner["source"], learner["id"], learner.get("download_name", learner["name"]),
@@ -23,7 +24,7 @@ def owner(result: Result) -> tuple[str, ...]:
 
 
 def with_gradebook_name(result: Result, names: Mapping[tuple[str, str], str]) -> Result:
-    """The result under the name in the gradebook; that of the download stays beside it."""
+    """The result under the name in the gradebook; the name of the download is kept as well."""
     learner = result["learner"]
     name = names.get((learner["source"], learner["id"]))
     if not name or name == learner["name"]:
@@ -32,22 +33,22 @@ def with_gradebook_name(result: Result, names: Mapping[tuple[str, str], str]) ->
 
 
 def all_notes(result: Result) -> list[str]:
-    """What the instructor is told about a result: the learner's notes, and remarks beside them."""
+    """The notes that the learner reads, then the remarks for the instructor alone."""
     return [*result["notes"], *result.get("remarks", [])]
 
 
 def is_called(result: Result, name: str) -> bool:
-    """Whether a result is that of `name`: a learner's name or number, or a submission's path."""
+    """Whether `name` means this result: the learner's name or number, or the submission's path."""
     learner = result["learner"]
     return bool(name) and name in (
         result["name"], learner["name"], learner["id"], learner.get("download_name"))
 
 
 def ambiguity(results: Iterable[Result], name: str) -> str:
-    """What to say where a name is that of several people among these results, else "".
+    """An error message where `name` means several people among these results, else "".
 
-    Moodle numbers people anew for each stage, so there one in each stage is one person. In
-    sections, `ada` is nobody's name, and may be short for those of `a/ada` and `b/ada`.
+    Moodle gives people new numbers for each stage, so there one result in each stage is one person.
+    With sections nobody is called `ada`: it may be short for `a/ada` and for `b/ada`.
     """
     results = list(results)
     answering = [r for r in results if is_called(r, name)]
@@ -70,7 +71,7 @@ def ambiguity(results: Iterable[Result], name: str) -> str:
 
 
 def _person(result: Result) -> tuple[str, ...]:
-    """The learner as a key over downloads: of Canvas by number, since a name may be changed."""
+    """The learner as a key over downloads: for Canvas the number, since a name may be changed."""
     source, id, *_ = owner(result)
     return (source, id) if source == "canvas" and id else owner(result)
 
@@ -83,7 +84,7 @@ def _in_sections(results: Iterable[Result], name: str) -> str:
 
 
 def _one_in_each_stage(answering: Iterable[Result]) -> bool:
-    """Whether these are Moodle's, and no two people's of one stage that is known."""
+    """Whether all are from Moodle, and no known stage has results of two people."""
     pairs = {(owner(r), r["stage"]) for r in answering}
     times = Counter(stage for _, stage in pairs if stage is not None)
     return (all(source == "moodle" for (source, *_), _ in pairs)
@@ -91,7 +92,7 @@ def _one_in_each_stage(answering: Iterable[Result]) -> bool:
 
 
 def distinct_names(results: Sequence[Result]) -> list[str]:
-    """A name for each of these learners: with the number, or the path, where two have one name."""
+    """A name for each of these learners; where two share a name, with the number or the path."""
     numbers: dict[str, list[str]] = {}
     for learner in (r["learner"] for r in results):
         numbers.setdefault(learner["name"], []).append(learner["id"])

@@ -1,7 +1,7 @@
-"""From what was judged to the points that count: names, promises, rows by hand, due dates.
+"""From what was judged to the points that count: names, promises, points by hand, due dates.
 
-The journal keeps what was judged; all of this is applied to it anew each time, so an option or a
-row that is taken back leaves no trace.
+The journal keeps what was judged, and these rules are applied to it again each time. So an option
+or a row that is taken back leaves no trace.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Scoring:
     cells: dict[tuple[str, str, int | None], str] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """What pages and the record say about it."""
+        """The rules as JSON, for the pages and for grades.json."""
         return {"partial": self.partial, "late": self.course.rule() if self.course else "",
                 "due": {str(stage): date.isoformat()
                         for stage, date in (self.course.due if self.course else {}).items()}}
@@ -70,7 +70,7 @@ def _recorded_partial(folder: Path) -> bool:
 
 
 def scored(judged: Iterable[Result], rows: list[Override], scoring: Scoring) -> list[Result]:
-    """The results as every report shows them; the given ones stay as they are.
+    """The results as every report shows them; the given results are left unchanged.
 
     Raises BadOverride.
     """
@@ -131,7 +131,7 @@ def without_points(results: Iterable[Result]) -> list[Result]:
 
 
 def _with_counts(results: Sequence[Result]) -> list[Result]:
-    """The results, each of several for one stage with a note which of them counts."""
+    """The results; where a learner has several for one stage, a note says which one counts."""
     times = Counter((owner(r), r["stage"]) for r in results if r["status"] == "graded")
     counted = {id(result) for result in best(results)}
     done = []

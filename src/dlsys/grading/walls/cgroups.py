@@ -1,7 +1,8 @@
-"""Control groups (cgroups): the one bound on the kernel's own memory, such as cached file names.
+"""Control groups (cgroups): they alone limit the kernel's own memory, such as cached file names.
 
-`bound` reads those that this process lives in. `make` makes one below them for a grader's runners,
-where this user may: the judge keeps it, the runners enter it. Linux only; it needs no torch.
+`bound` reads the limits of the groups that this process is in. `make` creates a group below them
+for a grader's runners, where this user may: the judge keeps it, the runners enter it. Linux only;
+it needs no torch.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Group:
             _write(folder, "cgroup.procs", "0")
 
     def exists(self) -> bool:
-        """Whether nobody has removed it."""
+        """Whether the group is still there."""
         with contextlib.suppress(OSError):
             for folder in self.fds:
                 os.stat("cgroup.procs", dir_fd=folder)
@@ -144,7 +145,7 @@ def make(limits: Limits, root: Path = Path("/")) -> Group:
             for home in homes:
                 fds.append(_new(home / name))
             _set_bounds(fds, most, 2 * limits.processes)
-        except (BlockingIOError, FileNotFoundError):  # another grader took it for a left-over
+        except (BlockingIOError, FileNotFoundError):  # another grader took it for a leftover
             Group(name, tuple(fds)).close()
         except OSError:
             Group(name, tuple(fds)).close()
@@ -182,7 +183,7 @@ def _delegates(folder: Path, kind: str) -> bool:
 def _new(path: Path) -> int:
     """Make a group's folder; returns its locked descriptor. Raises OSError.
 
-    The lock says that its grader lives, to graders in other process namespaces, too.
+    The lock tells other graders, even in other process namespaces, that this grader is alive.
     """
     path.mkdir()
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -207,7 +208,7 @@ def _set_bounds(fds: list[int], memory: int, processes: int) -> None:
 
 
 def remove_leftovers(home: Path) -> None:
-    """Remove the groups in `home` that this user's killed graders have left: nobody locks them."""
+    """Remove the groups in `home` that this user's killed graders left: no grader locks them."""
     for path in home.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,7 +1,7 @@
-"""The first process of a sandbox: passes jobs in and answers out, and ends runners that hang.
+"""The first process of a sandbox: it passes jobs in and answers out, and ends runners that hang.
 
-It is process 1 of its own process namespace, runs nothing of the learner's, and holds neither
-laws nor expected values. When it ends, the kernel ends everything in the sandbox.
+It is process 1 of its own process namespace, runs no code of the learner's, and has neither laws
+nor expected values. When it ends, the kernel ends everything in the sandbox.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _reap(*_: object) -> None:
 
 
 def _wait_for_orphans() -> None:
-    """Wait until the killed processes have ended and have left their children to this one."""
+    """Wait until the killed processes have ended, and their children belong to this process."""
     deadline = time.monotonic() + END_SECONDS
     while any(map(_alive, filter(str.isdigit, os.listdir("/proc")))):
         if time.monotonic() > deadline:

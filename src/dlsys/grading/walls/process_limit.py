@@ -1,7 +1,7 @@
 """Name the limit of processes in an error that it caused: Python's own errors do not.
 
-Runs inside the sandbox, beside the learner's code. What it needs is imported here, before a cell
-can change a module.
+Runs inside the sandbox, in the learner's process. What it needs is imported here, before a cell can
+change a module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Runs a learner's cells and acts, inside the sandbox. Holds no laws and no expected values.
+"""Run a learner's cells and acts inside the sandbox. There are no laws and no expected values here.
 
-The runner sends data to a judge elsewhere. The functions it needs from `os` are bound here, before
-a cell can change that module, so that a learner's slip does not break the runner.
+The runner sends data to the judge, in another process. It imports the functions of `os` that it
+needs here, before a cell can change that module, so that a learner's slip does not break it.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Runner:
         except BaseException as error:
             self.reports.append(_report(error, number))
         if not sys.modules.keys() >= _LOADED_ONCE or len(sys.modules) < before:
-            # No look at each name: that would write its count of references, and so copy a
-            # thousand pages that the zygote shares.
+            # Comparing name by name would change reference counts, and so copy a thousand memory
+            # pages that are shared with the zygote.
             sys.modules.update(MODULES | sys.modules)
 
     def _checkpointed(self, number: int, source: str) -> None:
@@ -160,10 +160,10 @@ class Runner:
                 self.line.sendall(framing.frame(index, answer(act, fn)))
 
     def _all_answers(self, index: int, act: dict) -> None:
-        """Send the answers of the function checked last, of the one named, and the early ones.
+        """Send the answers of the function checked last and of the one so named, and early answers.
 
         The quick attempt has already run both after all cells. So unless `both` is set, a function
-        that acted where its check stands does not act again.
+        that acted where a cell checked it does not act again.
         """
         early = self.early.get(act["id"], [])
         named = self.shell.space.get(act["function"])
@@ -200,7 +200,7 @@ def _line(error: BaseException) -> int | None:
 
 
 def answer(act: dict, fn: Any) -> bytes:
-    """The outcomes of the learner's function on all cases, as messages one after the other."""
+    """The outcomes of the learner's function on all cases, packed one after the other."""
     if not callable(fn):
         return serialization.pack({"missing": "" if fn is None else type(fn).__name__})
     call = acting.load_act(act["act"]) if act["act"] else acting.call_function
@@ -232,7 +232,7 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
 
 
 def reset_globals() -> None:
-    """Reset global settings that a cell may have changed: no exercise pays for another one."""
+    """Reset global settings that a cell may have changed, so that no exercise affects another."""
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
@@ -259,9 +259,9 @@ def reset_globals() -> None:
 # ---- children of the runner
 
 def fork_with_retry() -> int:
-    """As os.fork; while there are too many processes it waits for those that are being killed.
+    """Fork; where there are too many processes, wait for those that are being killed.
 
-    Raises BlockingIOError where they stay for FORK_SECONDS.
+    Raises BlockingIOError if there are still too many after FORK_SECONDS.
     """
     deadline = monotonic() + FORK_SECONDS
     while True:

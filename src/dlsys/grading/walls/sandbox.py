@@ -1,6 +1,6 @@
-"""The judge's handle on the sandbox: start the zygote, open a sandbox, hand in jobs.
+"""The judge's handle on the sandbox: start the zygote, open a sandbox, send jobs.
 
-This code is trusted; the bytes it receives are a stranger's, and it only decodes them.
+This code is trusted. The bytes that it receives come from a stranger, and it only decodes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dlsys_helpers.errors import UserError
 
 START_SECONDS = 300.0  # loading torch from a cold disk, on a busy machine
 MOST_BYTES = 64 * 2**20  # most that one attempt may send
-MOST_ANSWERS = framing.EARLY + 2  # from the end: of what was checked last, and of that name
+MOST_ANSWERS = framing.EARLY + 2  # two more at the end: of what was checked last, and by name
 GRACE = 20.0  # seconds that the judge waits longer than the sandbox may live
 
 
@@ -49,9 +49,9 @@ class Attempt:
 
 
 class Zygote:
-    """The loaded process and its supervisor, on the far side of the line. Close it after use.
+    """The judge's connection to the zygote and its supervisor. Close it after use.
 
-    Loading takes seconds: do other work first, then call `wait`.
+    The zygote takes seconds to load: do other work first, then call `wait`.
     """
 
     def __init__(self, limits: Limits, walled: bool = True) -> None:
@@ -99,7 +99,7 @@ class Zygote:
             self._leave_group()
 
     def load_compiler(self) -> None:
-        """Have torch's compiler loaded, once, so that no runner has to. Raises SandboxLost."""
+        """Load torch's compiler in the zygote, so that no runner has to. Raises SandboxLost."""
         self._line.settimeout(START_SECONDS)
         try:
             self._line.sendall(b"c")
@@ -204,7 +204,7 @@ class Sandbox:
 def pack_act(id: str, function: str, act: str, cases: Sequence[Any]) -> bytes:
     """One exercise's part of a job: the function's name, the act's source, the cases' inputs.
 
-    The names of the cases stay here: they would tell what each case tests.
+    The names of the cases are not sent: they would tell what each case tests.
     """
     from dlsys.grading.walls import serialization
     return serialization.pack({"id": id, "function": function, "act": act,

@@ -1,7 +1,7 @@
-"""Starts one sandbox at a time for the judge, watches its memory and time, and ends it.
+"""Start one sandbox at a time for the judge, watch its memory and time, and end it.
 
-The supervisor never runs a learner's code and cannot be seen from inside a sandbox. It is a small
-process without torch; the zygote, which has torch loaded, makes the forks that run the code.
+The supervisor never runs a learner's code, and a sandbox cannot see it. It is a small process
+without torch; the zygote, which has torch loaded, forks the processes that run the code.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Supervised:
         return self.group.out_of_memory_kills() > self.out_of_memory_kills
 
     def _cpu_of_living(self) -> float:
-        """CPU seconds of what still runs and ends with the init; the zygote counts the runners."""
+        """CPU seconds of processes that still run, and end with the init; no runners."""
         return self._sum(_ticks) / os.sysconf("SC_CLK_TCK")
 
     def _sum(self, measure: Callable[[int, str], int]) -> int:
@@ -228,7 +228,7 @@ def _proportional(proc: int, name: str) -> int:
 
 
 def _charged_to_forks(pid: int | None) -> int:
-    """The share of the zygote's anonymous memory that PSS charges to the processes it forked."""
+    """The part of the zygote's anonymous memory that PSS charges to the processes it forked."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
         found = {name: int(size) * 1024 for name, size in _LENT.findall(text)}

@@ -125,7 +125,7 @@ def _load_compiler() -> None:
 
 
 def _make_forks_cheap() -> None:
-    """Make forks cheap: freeze objects so that no runner's GC copies their pages; huge pages."""
+    """Freeze all objects, so that no runner's GC copies their pages, and use large pages."""
     gc.collect()
     gc.freeze()
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -135,10 +135,10 @@ def _make_forks_cheap() -> None:
 
 
 def _use_large_pages(first: int, end: int) -> None:
-    """Gather these addresses in large pages: a fork then copies one entry in place of 512.
+    """Gather the memory at these addresses in large pages: a fork copies one entry, not 512.
 
-    Asked once for the big regions of a loaded process this takes 0.4 s and makes a fork and its end
-    twice as quick. Before Linux 6.1 nothing happens.
+    For the big regions of a loaded process this takes 0.4 s once, and makes a fork and its end
+    twice as fast. Before Linux 6.1 nothing happens.
     """
     first, end = -(-first // LARGE_PAGE) * LARGE_PAGE, end // LARGE_PAGE * LARGE_PAGE
     if first < end:
@@ -190,7 +190,7 @@ def _fork_runner(line: int, init_fd: int, walled: bool, limits: Limits, user: in
                 # So that the supervisor can measure its memory.
                 isolation.prctl(isolation.SET_DUMPABLE, 1)
             supervisor.close_others({line})
-            open_null_at(0, 1, 2)  # anew: the flags of an open file are those of all who share it
+            open_null_at(0, 1, 2)  # again: processes that share an open file share its flags
             run(socket.socket(fileno=line))
         finally:
             os._exit(1)
@@ -207,7 +207,7 @@ def _reap(children: list[int], walled: bool) -> dict:
         _, _, used = os.wait4(pid, 0)
         cpu += used.ru_utime + used.ru_stime
         peak = max(peak, used.ru_maxrss * 1024)
-    with contextlib.suppress(ChildProcessError):  # whoever else was given to this process
+    with contextlib.suppress(ChildProcessError):  # orphans that became this process's children
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     return {"cpu_seconds": cpu, "peak_bytes": peak}
