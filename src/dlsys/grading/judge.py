@@ -221,7 +221,7 @@ def probe(hidden, folder):
         if os.path.exists(path):
             holes.append("hidden checks")
     if os.path.isdir(folder) and sorted(os.listdir(folder)) != [
-            "dlsys", "dlsys_checks", "dlsys_helpers"]:
+            "dlsys", "dlsys_checks", "dlsys_files", "dlsys_helpers"]:
         holes.append("hidden files of the project")
     return holes
 '''
