@@ -57,8 +57,8 @@ FENCE = ":" * 9
 DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
             "Download the worksheet</a></p>\n\nIts checks are part of the course's package: open "
             "it in a copy of the repository, where `make lab` has set everything up.")
-HEADING = re.compile(r"\A## Trap ([\d.]+)(?: \(core\))?: ")  # as build.heading writes it
-WAY = re.compile(r"\[([\d.]+) ([^\n]+?)\]\(#(?:[^()]|\([^()]*\))*\)")  # as build.to_trap writes it
+HEADING = re.compile(r"\A## Trap ([\d.]+)(?: \(core\))?: ")  # as views.heading writes it
+WAY = re.compile(r"\[([\d.]+) ([^\n]+?)\]\(#(?:[^()]|\([^()]*\))*\)")  # as views.to_trap writes it
 GUESS_FIRST = """
 
 ```{raw} html
