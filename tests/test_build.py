@@ -111,6 +111,9 @@ CASES = {
     "two solution regions": (TEXT.replace("    # END SOLUTION", "    # END SOLUTION\n"
                                           "    # BEGIN SOLUTION\n    pass\n    # END SOLUTION",
                                           1), "one solution region"),
+    "a hook that counts fewer traps": (TEXT.replace("traps=5", "traps=4"), "as 4, and the lesson"),
+    "a hook that counts in another word": (TEXT.replace("in five ways", "in ways"),
+                                           "with the word 'five'"),
     "no points": (TEXT.replace("points=4 ", ""), "points"),
     "exercise without a check": (TEXT.replace("def dead_units(", "def dead_ones("), "dead_ones"),
     "lesson uses a learner's answer": (TEXT.replace("alarm = score > 0.5",
@@ -174,7 +177,9 @@ def test_refused_with_file_cell_and_remedy(name, tmp_path):
 
 # What is only missing or too long is a note in a draft; all else is refused there too.
 MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu part", "no guess",
-           "no core path", "no fault", "a fault of a paragraph", "a fault that is a sentence",
+           "no core path", "a hook that counts fewer traps",
+           "a hook that counts in another word", "no fault", "a fault of a paragraph",
+           "a fault that is a sentence",
            "an output above the question", "a band of a factor of five",
            "somebody quoted, unsaid who is right", "nobody quoted",
            "two claims in the line of a trap", "seven claims in a row",
@@ -564,10 +569,10 @@ def test_a_draft_that_fails_is_written_and_says_what_failed_beside_what_it_lacks
     assert said.count("run: no outputs stored (") == 2
 
 
-def test_a_draft_that_lacks_nothing_sends_its_author_to_the_tests(tmp_path, monkeypatch, capsys):
+def test_a_draft_names_the_commands_that_come_next(tmp_path, monkeypatch, capsys):
     assert draft_that_fails(tmp_path, monkeypatch, lambda *_: None) == 0
     said = capsys.readouterr().out
-    assert "01_activations.py lacks nothing.\nNext, in this order:\n  3. make test DRAFT=01" in said
+    assert "01_activations.py lacks nothing.\nNext, in this order:\n  1. make try TRAP=01." in said
 
 
 def test_a_lesson_that_fails_leaves_its_notebooks_as_they_were(tmp_path, monkeypatch):

@@ -86,7 +86,8 @@ def build_draft(path: Path, again: bool) -> int:
     missing = [*failed, *source.notes]
     lacks = f"{len(missing)} thing{'s' * (len(missing) != 1)}:" if missing else "nothing."
     print(f"{path.name} lacks {lacks}", *missing, sep="\n  ")
-    print(new.road(source.traps[-1], finished=not missing))
+    if source.traps:
+        print(new.next_steps(source.traps[-1]))
     return bool(failed)
 
 
@@ -147,8 +148,21 @@ def sources_of(only: list[str]) -> list[Source]:
     return [lessons.read(path) for path in paths_of(only)]
 
 
+def write_lessons(chosen: list[Source], again: bool = False) -> None:
+    """Write all that is generated from these lessons. Raises CellFailed."""
+    from tools import book_finder  # a draft needs neither the book nor the watch's records
+
+    catalog.FOLDER.mkdir(exist_ok=True)
+    for path, text in catalog_files(chosen).items():
+        path.write_text(text, encoding="utf-8")
+    for source in chosen:
+        build(source, again)
+    readme.update(Path(ROOT / "README.md"))
+    book_finder.update()
+
+
 def stale_records(source: Source) -> Iterator[str]:
-    """The records in tests/records/ that are stale after a build: a line each, with its command."""
+    """The records in tests/records/ that are stale after a build, a line each."""
     path = NOTEBOOKS / f"{source.path.stem}.ipynb"
     if line := sweep.stale(path):
         yield line
@@ -172,18 +186,12 @@ def main() -> None:
     if args.check:
         found = stale(sources_of([]))
         sys.exit(f"out of date: {', '.join(found)}. Run: make build" if found else 0)
-    from tools import book_finder  # a draft needs neither the book nor the watch's records
-
     chosen = sources_of(args.lesson)
-    catalog.FOLDER.mkdir(exist_ok=True)
-    for path, text in catalog_files(chosen).items():
-        path.write_text(text, encoding="utf-8")
+    write_lessons(chosen, args.again)
     for source in chosen:
-        build(source, args.again)
-    readme.update(Path(ROOT / "README.md"))
-    book_finder.update()
-    print(*(line for source in chosen if not source.path.stem.startswith("00")
-            for line in stale_records(source)), sep="\n")
+        if not source.path.stem.startswith("00") and (left := [*stale_records(source)]):
+            print(*(line.partition(" Run: ")[0] for line in left),
+                  f"Next: make finish LESSON={lesson_names.key(source.path)}", sep="\n")
 
 
 if __name__ == "__main__":
