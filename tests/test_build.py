@@ -406,10 +406,10 @@ def test_worked_answers_run_where_an_answer_or_its_points_changed(tmp_path, chan
 def test_worked_answers_rest_on_the_checks_of_their_stage_and_what_these_import(monkeypatch):
     old = stored("solution")
     assert "checks" not in stored().metadata["dlsys"]["rests_on"]
-    real = stored_outputs.fingerprints.module_fingerprint
+    real = stored_outputs.fingerprints.source
     for module in ("dlsys_checks.s01.e3_grad_ratio", "dlsys_helpers.expect"):
-        monkeypatch.setattr(stored_outputs.fingerprints, "module_fingerprint",
-                            lambda name, other=module: real(name) + "x" * (name == other))
+        monkeypatch.setattr(stored_outputs.fingerprints, "source",
+                            lambda name, other=module: real(name) + "x = 1\n" * (name == other))
         assert "checks" in stored_outputs.changes(stored("solution"), old)
 
 

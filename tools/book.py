@@ -283,7 +283,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
              "versions": versions.page(versions.current(), folder, versions.tagged())}
     below = (book_traps.pages(lessons) | book_pages.wrong_answers(lessons)
              | book_present.pages(lessons))
-    (source / "vendor" / "finder" / "rows.js").write_text(book_finder.script(lessons), "utf-8")
+    (source / "assets" / "finder" / "rows.js").write_text(book_finder.script(lessons), "utf-8")
     index = source / "index.md"
     config = settings(written_settings(), folder)
     public_home = (config["repository"]["url"], config["repository"]["branch"])
@@ -305,12 +305,12 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     save_yaml(contents(stages, list(pages), list(below)), source / "_toc.yml")
     save_yaml(config, source / "_config.yml")
     for front_end in ("explorer", "guess"):
-        explorers.write_assets(source / "vendor" / "explorers", front_end)
-    write_frames(source / "vendor" / "explorers")
-    book_model.write_assets(source / "vendor")
-    book_traps.write_pictures(lessons, source / "vendor" / "figures")
+        explorers.write_assets(source / "assets" / "explorers", front_end)
+    write_frames(source / "assets" / "explorers")
+    book_model.write_assets(source / "assets")
+    book_traps.write_pictures(lessons, source / "assets" / "figures")
     if config["html"]["baseurl"]:
-        social_cards.write_cards(source / "vendor" / "cards")
+        social_cards.write_cards(source / "assets" / "cards")
     return stages
 
 
