@@ -253,7 +253,7 @@ def test_a_lesson_without_outputs_as_in_a_wheel_is_refused(my_work, tmp_path, mo
 
 @pytest.mark.parametrize("name", REVEAL)
 def test_reveal_is_that_of_its_release(name):
-    data = (deck.TEMPLATE / name).read_bytes()
+    data = (deck.TEMPLATE / "vendor" / name).read_bytes()
     assert hashlib.sha256(data).hexdigest() == REVEAL[name]
 
 
