@@ -118,7 +118,8 @@ def test_a_call_that_is_stopped_says_how_to_go_on(done, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["finish", "1"])
     with pytest.raises(SystemExit, match="130"):
         finish.main()
-    assert capsys.readouterr().out.endswith("What was recorded stays. Next: make finish LESSON=01\n")
+    said = capsys.readouterr().out
+    assert said.endswith("What was recorded stays. Next: make finish LESSON=01\n")
 
 
 def test_a_lesson_that_breaks_a_rule_is_not_built(done, monkeypatch, capsys):
