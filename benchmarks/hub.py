@@ -95,7 +95,10 @@ class Learner:
         self.web = requests.Session()
         self.web.headers["Authorization"] = f"token {self.token}"
         self.web.post(f"{hub}/server").raise_for_status()
+        until = time.monotonic() + PATIENCE
         while not self.web.get(hub).json()["servers"].get("", {}).get("ready"):
+            if time.monotonic() > until:
+                raise RuntimeError(f"the server of {self.name} is not ready in {PATIENCE} s")
             time.sleep(0.2)
 
     def ask(self, method: str, path: str, /, **body: object) -> dict:

@@ -2212,7 +2212,7 @@ draw_grids(
         "down a column, at the same row of all digits; with batch_first it "
         "looks along its own digit.")
 
-# %% trap="08.11" role="repair" tags=["varies-by-cpu"]
+# %% trap="08.11" role="repair"
 mended = RowReader(batch_first=True)
 fit(mended, x_train, y_train, steps=200, lr=5e-3, batch=32)
 mended.eval()

@@ -752,7 +752,7 @@ guess("15.3", "A blind guess among 20 letters costs 3.0 nats. The last "
       "training loss is 0.0. What loss do the same weights have when one "
       "GPU reads new sequences whole?", unit="nats")
 
-# %% trap="15.3" role="look" tags=["varies-by-cpu"]
+# %% trap="15.3" role="look"
 fresh = copy_rows(256)
 unsplit_loss = copy_loss(split_net, fresh, unsplit).item()
 print(f"two ranks, last step: {split_loss:.2f} nats")
@@ -808,7 +808,7 @@ draw_grids({"two ranks": looks(split_net, halves),
 # %% [markdown] trap="15.3" role="repair"
 # A position belongs to the sequence. Each rank counts on from where its part begins:
 
-# %% trap="15.3" role="repair" tags=["varies-by-cpu"]
+# %% trap="15.3" role="repair"
 def placed(tokens):
     """The tokens of two ranks, at their places in the whole."""
     return tokens.chunk(2, 1), torch.arange(tokens.shape[1]).chunk(2)

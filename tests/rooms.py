@@ -15,23 +15,30 @@ START_S = 30
 
 
 class Running:
-    """A room's process: its port, code and presenter's secret, as it printed them."""
+    """A room's process: its port, code and presenter's secret, as it printed them.
 
-    def __init__(self, folder: Path, *options: str, port: int = 0) -> None:
-        self.folder, self.options = folder, options
+    `first` is Python code that the process runs before it opens the room: a limit, another bound.
+    """
+
+    def __init__(self, folder: Path, *options: str, port: int = 0, first: str = "",
+                 stderr: int | None = None) -> None:
+        self.folder, self.options, self.first, self.stderr = folder, options, first, stderr
         self.start(port)
 
     def start(self, port: int) -> None:
         env = os.environ | {"DLSYS_WORK": str(self.folder)}
+        command = f"{self.first}\nimport sys\nfrom dlsys import cli\nsys.exit(cli.main())"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "dlsys.cli", "room", "8", "--host", "127.0.0.1", "--port",
-             str(port), *self.options], env=env, text=True, stdout=subprocess.PIPE)
+            [sys.executable, "-c", command, "room", "8", "--host", "127.0.0.1", "--port",
+             str(port), *self.options], env=env, text=True, stdout=subprocess.PIPE,
+            stderr=self.stderr)
         self.told = ""
         while "Ctrl-C ends" not in self.told:
             line = self.process.stdout.readline()
             if not line:
+                said = self.told + (self.process.stderr.read() if self.process.stderr else "")
                 self.kill()
-                raise AssertionError(f"the room did not start: {self.told}")
+                raise AssertionError(f"the room did not start: {said}")
             self.told += line
         self.code = re.search(r"code (\w{6})", self.told)[1]
         self.secret = re.search(r"present#(\S+)", self.told)[1]
@@ -53,8 +60,8 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, *options: str):
-    room = Running(folder, *options)
+def running(folder: Path, *options: str, **how):
+    room = Running(folder, *options, **how)
     try:
         yield room
     finally:

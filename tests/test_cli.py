@@ -437,9 +437,12 @@ def test_ctrl_c_ends_cleanly_and_leaves_no_process(course):
               f"catalog.FOLDER = Path({str(catalog.FOLDER)!r}); sys.exit(cli.main(sys.argv[1:]))")
     process = subprocess.Popen([sys.executable, "-c", script, "check", str(path)],
                                stderr=subprocess.PIPE, text=True)
-    pid = wait_for_text(course / "my-work/pid", "!")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    try:
+        pid = pid_from(course, process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert (process.returncode, err) == (130, "\nStopped. Nothing was changed.\n")
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid), 0)
@@ -452,8 +455,10 @@ def test_the_child_ends_when_its_parent_is_killed(course):
               "from pathlib import Path;"
               f"catalog.FOLDER = Path({str(catalog.FOLDER)!r}); cli.main(sys.argv[1:])")
     process = subprocess.Popen([sys.executable, "-c", script, "check", str(path)])
-    pid = wait_for_text(course / "my-work/pid", "!")
-    process.kill()
+    try:
+        pid = pid_from(course, process)
+    finally:
+        process.kill()
     process.wait(timeout=120)
     assert wait_until(lambda: not alive(int(pid)))
 
@@ -464,9 +469,13 @@ def wait_until(holds, tries: int = 400) -> bool:
     return any(holds() or pause.wait(0.05) for _ in range(tries))
 
 
-def wait_for_text(path, ending: str) -> str:
-    assert wait_until(lambda: path.exists() and path.read_text().endswith(ending))
-    return path.read_text().removesuffix(ending)
+def pid_from(course, process: subprocess.Popen) -> str:
+    """What the worksheet wrote to `pid`, complete with its "!", while `process` runs."""
+    path = course / "my-work/pid"
+    assert wait_until(lambda: process.poll() is not None
+                      or (path.exists() and path.read_text().endswith("!")))
+    assert process.poll() is None, "dlsys check has ended"
+    return path.read_text().removesuffix("!")
 
 
 def alive(pid: int) -> bool:
@@ -488,7 +497,7 @@ def test_a_late_event_is_a_fault_and_a_closed_pipe_too():
     read_end, write_end = os.pipe()
     heard = queue.SimpleQueue()
     listener = threading.Thread(target=worksheet_runner._hear,
-                                args=(os.fdopen(read_end, "rb"), heard))
+                                args=(os.fdopen(read_end, "rb"), heard), daemon=True)
     listener.start()
     os.write(write_end, b'said at the start\n{"begin": "cell", "key": 1}\n{"begin": "ce')
     events = worksheet_runner._lines(heard, 0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -19,7 +20,16 @@ from pathlib import Path
 
 import pytest
 
-from dlsys.grading import cgroups, isolation, process_limit, sandbox, seccomp, supervisor, zygote
+from dlsys.grading.settings import Limits
+from dlsys.grading.walls import (
+    cgroups,
+    isolation,
+    process_limit,
+    sandbox,
+    seccomp,
+    supervisor,
+    zygote,
+)
 from dlsys_helpers import paths
 
 HEADERS = {0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -99,7 +109,7 @@ def test_an_unknown_architecture_is_refused():
 def test_another_system_is_refused_with_the_remedy(monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(sandbox.SandboxRefused, match="Grade on Linux"):
-        sandbox.Zygote(isolation.Limits())
+        sandbox.Zygote(Limits())
 
 
 @pytest.mark.parametrize(("setting", "value", "command"), [
@@ -188,11 +198,13 @@ def fill(kind: int, size: int, line: socket.socket) -> None:
 def test_the_watch_sees_memory_shared_or_not(kind, measure):
     size = 80 * 2**20
     mine, theirs = socket.socketpair()
-    child = multiprocessing.get_context("fork").Process(target=fill, args=(kind, size, theirs))
+    child = multiprocessing.get_context("fork").Process(target=fill, args=(kind, size, theirs),
+                                                        daemon=True)
     proc = os.open("/proc", os.O_RDONLY)
-    with mine, theirs:
-        child.start()
-        mine.recv(1)
+    with mine:
+        with theirs:
+            child.start()
+        assert mine.recv(1), "the child has ended"
         found = measure(proc, str(child.pid))
         mine.send(b".")
         child.join()
@@ -305,7 +317,7 @@ def delegated(tmp_path, monkeypatch):
 
 
 def test_a_group_bounds_memory_with_a_margin_and_processes(delegated):
-    limits = isolation.Limits(memory=2 << 30, disk=64 << 20, processes=32)
+    limits = Limits(memory=2 << 30, disk=64 << 20, processes=32)
 
     group = cgroups.make(limits, delegated)
     (folder,) = (delegated / CGROUP / "job").glob("dlsys-sandbox-*")
@@ -321,13 +333,13 @@ def test_a_group_bounds_memory_with_a_margin_and_processes(delegated):
 
 
 def test_the_bound_that_is_told_is_the_smallest_there_is(delegated):
-    assert cgroups.make(isolation.Limits(memory=16 << 30), delegated).most == 8 << 30
+    assert cgroups.make(Limits(memory=16 << 30), delegated).most == 8 << 30
 
 
 def test_where_no_group_can_be_made_nothing_is_bounded_and_nothing_left(tmp_path):
     plant(tmp_path, {"proc/self/cgroup": "4:memory:/", f"{V1}/memory.limit_in_bytes": NO_LIMIT})
 
-    group = cgroups.make(isolation.Limits(), tmp_path)  # its folder has no file to write to
+    group = cgroups.make(Limits(), tmp_path)  # its folder has no file to write to
 
     assert (group, group.kills(), group.stands()) == (cgroups.NONE, 0, True)
     group.enter()
@@ -354,10 +366,12 @@ def test_only_groups_of_killed_graders_are_swept(tmp_path, monkeypatch):
 def fill_group(group: cgroups.Group, size: int) -> int:
     """The exit code of a child that enters the group and fills memory there."""
     if (pid := os.fork()) == 0:
-        group.enter()
-        held = mmap.mmap(-1, size, mmap.MAP_PRIVATE)
-        held.write(b"x" * 2**20 * (size >> 20))
-        os._exit(0)
+        with contextlib.suppress(BaseException):
+            group.enter()
+            held = mmap.mmap(-1, size, mmap.MAP_PRIVATE)
+            held.write(b"x" * 2**20 * (size >> 20))
+            os._exit(0)
+        os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -365,7 +379,7 @@ def fill_group(group: cgroups.Group, size: int) -> int:
 def group(monkeypatch):
     """A group of this machine with a small bound; skips where none can be had."""
     monkeypatch.setattr(cgroups, "MARGIN", 0)
-    made = cgroups.make(isolation.Limits(memory=40 * 2**20, disk=0))
+    made = cgroups.make(Limits(memory=40 * 2**20, disk=0))
     if not made.fds:
         pytest.skip("no control group can be made here: no right to it, or no memory controller")
     yield made
@@ -373,7 +387,7 @@ def group(monkeypatch):
 
 
 def test_what_the_kernel_ends_for_its_groups_bound_is_ended_by_memory(group):
-    watch = supervisor.Supervised(None, False, isolation.Limits(), None, group)
+    watch = supervisor.Supervised(None, False, Limits(), None, group)
     inside = fill_group(group, 10 * 2**20)
     before = watch._killed()
     beyond = fill_group(group, 80 * 2**20)
@@ -393,7 +407,7 @@ def test_a_group_is_removed_with_its_grader_and_its_left_overs_by_the_next(group
     left = home / f"{cgroups.PREFIX}0-left"
     left.mkdir()
 
-    other = cgroups.make(isolation.Limits())
+    other = cgroups.make(Limits())
 
     assert not left.exists()
     assert (home / group.name).exists()
@@ -430,7 +444,7 @@ def test_threads_count_as_processes_do():
     stop = threading.Event()
     with open("/proc/self/stat", "rb") as stat:
         mine = int(stat.read().rpartition(b")")[2].split()[17])
-    waiting = [threading.Thread(target=stop.wait) for _ in range(5)]
+    waiting = [threading.Thread(target=stop.wait, daemon=True) for _ in range(5)]
     for thread in waiting:
         thread.start()
     found = int(process_limit._stat("self").rpartition(b")")[2].split()[17])
@@ -475,20 +489,21 @@ def test_what_the_kernel_counts_by_user_is_limited():
              resource.RLIMIT_RTPRIO, resource.RLIMIT_NICE)
 
     def report(line: socket.socket) -> None:
-        isolation.limit(isolation.Limits(open_files=99))
+        isolation.limit(Limits(open_files=99))
         line.send(repr([resource.getrlimit(kind) for kind in kinds]).encode())
 
     mine, theirs = socket.socketpair()
-    with mine, theirs:
+    with mine:
         child = multiprocessing.get_context("fork").Process(target=report, args=(theirs,))
-        child.start()
+        with theirs:
+            child.start()
         found = mine.recv(1000).decode()
         child.join()
     assert found == repr([(99, 99), *[(0, 0)] * 4])
 
 
 def test_the_bounds_on_the_trust_page_are_those_of_the_code():
-    limits, page = isolation.Limits(), (paths.ROOT / "book" / "grading_trust.md").read_text("utf-8")
+    limits, page = Limits(), (paths.ROOT / "book" / "grading_trust.md").read_text("utf-8")
     stated = " ".join(page.split())
     assert f"with {limits.processes} processes, and {limits.open_files} open files" in stated
 
@@ -498,7 +513,7 @@ def test_the_bounds_on_the_trust_page_are_those_of_the_code():
 def refused(monkeypatch, **environment: str) -> str:
     """What is said where the zygote's environment is this one."""
     monkeypatch.setattr(isolation, "ENVIRONMENT", {**isolation.ENVIRONMENT, **environment})
-    zygote = sandbox.Zygote(isolation.Limits(), walled=False)
+    zygote = sandbox.Zygote(Limits(), walled=False)
     with pytest.raises(sandbox.SandboxRefused) as told:
         zygote.wait()
     return str(told.value)

@@ -8,8 +8,12 @@ import pytest
 from grading_samples import settings
 from test_grading_reports import result
 
-from dlsys.grading import cohort, command, gradebooks, overrides, pages, reports, scoring
-from dlsys.grading.overrides import BadOverride, Override
+from dlsys.grading import cohort
+from dlsys.grading.books import gradebooks, overrides, pages, reports, scoring, summary
+from dlsys.grading.books.journal import Journal
+from dlsys.grading.books.overrides import BadOverride, Override
+from dlsys.grading.books.run_folder import JOURNAL, OVERRIDES
+from dlsys.grading.books.scoring import Scoring
 
 RUN = {"run": {"begun": "2026-01-01T00:00:00+00:00", "settings": {"key": "00"}}}
 HEAD = "learner,exercise,points,comment\n"
@@ -17,7 +21,7 @@ HEAD = "learner,exercise,points,comment\n"
 
 def write(folder, text: str):
     folder.mkdir(exist_ok=True)
-    (folder / overrides.FILE).write_text(text, "utf-8")
+    (folder / OVERRIDES).write_text(text, "utf-8")
     return overrides.read(folder)
 
 
@@ -116,7 +120,7 @@ def test_a_file_of_two_folders_is_nobodys_alone():
 
 
 def test_a_decimal_comma_without_quotes_is_refused(tmp_path):
-    (tmp_path / overrides.FILE).write_text("learner,exercise,points,comment\nada,01.3,2,5\n")
+    (tmp_path / OVERRIDES).write_text("learner,exercise,points,comment\nada,01.3,2,5\n")
     with pytest.raises(BadOverride, match=r"row 2: .* looks like 2,5\. Write 2\.5, or a comment"):
         overrides.read(tmp_path)
 
@@ -153,19 +157,18 @@ def test_points_by_hand_open_a_hand_in_that_was_refused():
     assert scoring.best([opened]) == [opened]
     assert "Not graded by the program: it stops in the middle." in pages.feedback([opened], RUN)
     assert gradebooks.summary(noted) == "Not graded: it stops in the middle. By hand: see me"
-    assert "Sandbox: none: the points are by hand." in "\n".join(command._summary([opened]))
+    assert "Sandbox: none: the points are by hand." in "\n".join(summary.about([opened]))
     with pytest.raises(BadOverride, match="expected one that was graded"):
         overrides.applied([closed], [Override(2, "ada", "01.99", 2, "")])
 
 
 def test_the_journal_keeps_what_was_judged(tmp_path):
     out = tmp_path / "out"
-    with contextlib.closing(cohort.Journal.begin(out, settings())) as journal:
+    with contextlib.closing(Journal.begin(out, settings())) as journal:
         journal.add(judged := result("ada", "pwppp"))
-        key = [(judged["name"], judged["sha256"])]
         write(out, HEAD + "ada,01.2,1,\n")
-        first = journal.finish(key)["results"][0]["points"]
-        (out / overrides.FILE).unlink()
-        assert journal.finish(key)["results"][0]["points"] == judged["points"]
-    assert first == judged["points"] + 1
-    assert "by hand" not in (out / cohort.JOURNAL).read_text()
+        first = cohort.finish(journal, [judged], Scoring())["results"][0]["points"]
+        (out / OVERRIDES).unlink()
+        after = cohort.finish(journal, [judged], Scoring())["results"][0]["points"]
+    assert (first, after) == (judged["points"] + 1, judged["points"])
+    assert "by hand" not in (out / JOURNAL).read_text()

@@ -18,7 +18,8 @@ from dlsys_model.rehearsal import rehearse
 SMALL = {"width": 32, "layers": 2, "heads": 2, "length": 32}
 
 
-@pytest.fixture(scope="module", params=["own", "stand-ins"])
+@pytest.fixture(scope="module", params=[
+    "own", pytest.param("stand-ins", marks=pytest.mark.nightly)])
 def parts(request) -> Parts:
     return load(paths.SOLUTIONS, BY_ID) if request.param == "own" else Parts()
 

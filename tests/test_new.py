@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 
 import jupytext
 import pytest
@@ -17,8 +18,11 @@ from dlsys_helpers import acting
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES
 from tools import lessons, new
+from tools.nightly import few
 
 NUMBERS = [stage.number for stage in STAGES]
+# The template is one for all; the first lesson, and one with another set-up.
+every = pytest.mark.parametrize("number", few(NUMBERS, lambda number: number in (1, 8)))
 QUESTIONS, BESIDE = "src/dlsys_checks/questions", "tests/right_answers"
 
 
@@ -42,17 +46,21 @@ def with_next_trap(root, number, function="rescale"):
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    """A copy of the lessons, each with one more trap; of each its new id and its text before."""
+def added(tmp_path_factory):
+    """Adds a trap to a stage, once, in a copy: the lesson's file, the new id, its text before."""
     root = copied(tmp_path_factory.mktemp("new"), "lessons", "src/dlsys_checks", BESIDE)
-    before = {path.stem: path.read_text("utf-8") for path in (root / "lessons").glob("*.py")}
-    made = {number: with_next_trap(root, number) for number in NUMBERS}
-    return {number: (path, id, before[path.stem]) for number, (path, id) in made.items()}
+
+    @cache
+    def add(number):
+        before = next((root / "lessons").glob(f"{number:02d}_*.py")).read_text("utf-8")
+        return *with_next_trap(root, number), before
+
+    return add
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_the_builder_accepts_a_new_trap_in_every_lesson(tree, number):
-    path, id, _ = tree[number]
+@every
+def test_the_builder_accepts_a_new_trap_in_every_lesson(added, number):
+    path, id, _ = added(number)
     source = lessons.read(path, draft=True)
     roles = [cell.metadata["role"] for cell in source.of(id)]
     assert list(dict.fromkeys(roles)) == lessons.TRAP_ORDER
@@ -62,9 +70,9 @@ def test_the_builder_accepts_a_new_trap_in_every_lesson(tree, number):
     assert len(left) in {2, 3}
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_a_new_trap_follows_the_last_one_and_moves_nothing_else(tree, number):
-    path, id, before = tree[number]
+@every
+def test_a_new_trap_follows_the_last_one_and_moves_nothing_else(added, number):
+    path, id, before = added(number)
     old = jupytext.reads(before, fmt="py:percent").cells
     cells = [(c.cell_type, c.metadata, c.source) for c in lessons.Source(path).cells]
     mine = [n for n, (_, meta, _) in enumerate(cells) if meta.get("trap") == id]
@@ -75,10 +83,10 @@ def test_a_new_trap_follows_the_last_one_and_moves_nothing_else(tree, number):
     assert cells[mine[-1] + 1][1]["role"] in {"concept", "quiz"}
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_the_example_uses_what_the_lesson_has_and_no_name_of_its_cells(tree, number):
+@every
+def test_the_example_uses_what_the_lesson_has_and_no_name_of_its_cells(added, number):
     """What stands behind the traps would else see the example's data for its own."""
-    path, id, before = tree[number]
+    path, id, before = added(number)
     source = lessons.Source(path)
     names = [n for c in source.of(id, kind="code") if c.metadata["role"] != "exercise"
              for n in ast.walk(ast.parse(c.source)) if isinstance(n, ast.Name)]
@@ -90,6 +98,7 @@ def test_the_example_uses_what_the_lesson_has_and_no_name_of_its_cells(tree, num
     assert not re.findall(rf"\b({'|'.join(own)})\b", before)
 
 
+@pytest.mark.nightly
 def test_a_new_trap_can_be_tried_at_once_and_lacks_only_what_is_to_do(tmp_path):
     """As CONTRIBUTING.md has it, in a copy: the package is the copy's, too."""
     root = copied(tmp_path, "lessons", "src", "tools", "solutions", "exercises", "tests")
@@ -183,7 +192,7 @@ def test_the_example_of_a_check_passes_what_is_right_and_names_what_is_wrong(exa
 
 def test_the_example_of_questions_is_right_by_another_route(monkeypatch):
     monkeypatch.setattr(questions, "_GENERATORS", {})
-    exec(new.filled("question.txt", **FACTS), {"ask": questions.ask})
+    exec(new.filled("question.txt", **FACTS), vars(questions).copy())
     *rows, choose = questions.about("99.1")
     for draw in rows:
         for seed in range(30):

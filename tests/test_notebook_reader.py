@@ -4,7 +4,7 @@ import pytest
 from grading_samples import code, notebook
 
 from dlsys import worksheets
-from dlsys.grading import submitted_notebook
+from dlsys.grading.books import submitted_notebook
 from dlsys_files import notebook_file, notebook_reader
 from dlsys_files.notebook_reader import Unreadable
 from dlsys_helpers.verdicts import STATUSES, Verdict

@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import re
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -29,22 +28,6 @@ def opened(tmp_path_factory):
     with running(tmp_path_factory.mktemp("room")) as one:
         assert one.step("ask") == 200
         yield one
-
-
-def limited(folder, limit):
-    """A room in a shell that lowers a limit of this system first."""
-    command = f"{limit}; exec {sys.executable} -m dlsys.cli room 8 --host 127.0.0.1 --port 0"
-    return subprocess.Popen(["bash", "-c", command], env=os.environ | {"DLSYS_WORK": str(folder)},
-                            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def told(process):
-    """Port, code and secret, as a room printed them."""
-    text = ""
-    while "Ctrl-C" not in text:
-        text += process.stdout.readline()
-    return (int(re.search(r"127\.0\.0\.1:(\d+)", text)[1]), re.search(r"code (\w{6})", text)[1],
-            re.search(r"present#(\S+)", text)[1])
 
 
 def test_behind_a_proxy_the_limit_goes_by_what_the_proxy_wrote(tmp_path):
@@ -99,18 +82,13 @@ def test_who_asks_a_thousand_times_and_never_reads_keeps_nobody_waiting(opened):
 
 def test_one_address_does_not_take_all_pages(tmp_path):
     """With room for ten pages, of which one address may have four."""
-    code = ("from dlsys import cli; from dlsys.room import server; import sys\n"
-            "server.STREAMS, server.STREAMS_FROM = 10, 4\nsys.exit(cli.main())")
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "room", "8", "--host", "127.0.0.1", "--port", "0",
-         "--prefix", "/r/"], text=True, stdout=subprocess.PIPE,
-        env=os.environ | {"DLSYS_WORK": str(tmp_path)})
-    try:
-        port, code, _ = told(process)
-        cookie = send(port, "r/join", {"code": code})[2]
+    fewer = "from dlsys.room import server; server.STREAMS, server.STREAMS_FROM = 10, 4"
+    with running(tmp_path, "--prefix", "/r/", first=fewer) as room:
+        cookie = send(room.port, "r/join", {"code": room.code})[2]
 
         def page(ip):
-            link = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            link = opened.enter_context(
+                socket.create_connection(("127.0.0.1", room.port), timeout=20))
             link.sendall(f"GET /r/events HTTP/1.1\r\nHost: x\r\nCookie: {cookie}\r\n"
                          f"X-Forwarded-For: {ip}\r\n\r\n".encode())
             return int(link.recv(100).split()[1])
@@ -120,28 +98,23 @@ def test_one_address_does_not_take_all_pages(tmp_path):
                 *4 * [200], 503, 200]
         with ExitStack() as opened:
             wait(lambda: page("192.0.2.1") == 200)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a limit of POSIX")
 def test_silent_connections_of_one_address_leave_files_for_others(tmp_path):
     """With 200 files: the others are other addresses of this machine, which all of 127.x is."""
-    process = limited(tmp_path, "ulimit -Sn 200; ulimit -Hn 200")
-    try:
-        port, code, _ = told(process)
-        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(250)]
-        with socket.create_connection(("127.0.0.1", port), timeout=20,
+    few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))"
+    with running(tmp_path, first=few, stderr=subprocess.PIPE) as room:
+        silent = [socket.create_connection(("127.0.0.1", room.port)) for _ in range(250)]
+        with socket.create_connection(("127.0.0.1", room.port), timeout=20,
                                       source_address=("127.0.0.2", 0)) as other:
             other.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             assert other.recv(100).startswith(b"HTTP/1.1 200")
         for link in silent:
             link.close()
-        wait(lambda: _joins(port, code))
-    finally:
-        process.kill()
-    assert "Too many open files" not in process.communicate()[1]
+        wait(lambda: _joins(room.port, room.code))
+    with room.process.stderr as said:
+        assert "Too many open files" not in said.read()
 
 
 def _joins(port, code):
@@ -153,22 +126,17 @@ def _joins(port, code):
 
 @pytest.mark.skipif(os.name == "nt", reason="a limit of POSIX")
 def test_on_a_full_disk_nothing_is_acknowledged_and_the_report_is_written(tmp_path):
-    process = limited(tmp_path, "ulimit -f 100")
-    try:
-        port, code, key = told(process)
-        assert send(port, "step", {"step": "ask"}, key=key)[0] == 200
-        cookie, kept = send(port, "join", {"code": code})[2], 0
-        answer = {"trap": "08.1", "go": 1, "guess": RIGHT, "sure": True}
-        while send(port, "answer", answer, cookie)[0] == 200:
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 10, 100 << 10))"
+    with running(tmp_path, first=full) as room:
+        assert room.step("ask") == 200
+        learner, kept = Learner(room), 0
+        while learner.answer("08.1", RIGHT, go=1) == 200:
             kept += 1
             assert kept < 100
         assert kept
-        assert send(port, "me", {}, cookie, method="GET")[0] == 200
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert process.returncode == 0
+        assert send(room.port, "me", {}, learner.cookie, method="GET")[0] == 200
+        out = room.stop()
+    assert room.process.returncode == 0
     assert "cannot be written any more" in out
     assert next(tmp_path.glob("rooms/*/report.csv")).read_text().count("\n") == 2
 

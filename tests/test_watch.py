@@ -24,10 +24,11 @@ import ranks
 
 from benchmarks import watch_corpus, watch_lessons, watch_page
 from dlsys_helpers import catalog
-from dlsys_watch import command, places, script
+from dlsys_watch import attach, command, places, script, session
 from dlsys_watch.rules import all_rules
 from dlsys_watch.settings import Settings, SettingsError
 from tools import book_traps, watch_record
+from tools.nightly import few
 
 pytestmark = pytest.mark.filterwarnings("default")
 RULES = {rule.id: rule for rule in all_rules()}
@@ -155,10 +156,8 @@ def test_the_recall_of_the_record_keeps_its_bounds():
     assert all(row["line"] for row in rows.values() if row.get("verdict") == watch_corpus.FOUND)
 
 
-@pytest.mark.parametrize("name", ["faulty/kl_probs", "faulty/missing_zero_grad_D",
-                                  "faulty/frozen_bn_stats", "faulty/logsoftmax_dim0",
-                                  "faulty/losses_in_list", "healthy/episodic_protonet",
-                                  "healthy/evolution"])
+@pytest.mark.parametrize("name", few(map(watch_corpus.name, CORPUS), {
+    "faulty/missing_zero_grad_D", "healthy/evolution"}.__contains__))
 def test_a_program_of_the_corpus_is_told_as_in_the_record(name):
     path = watch_corpus.CORPUS / f"{name}.py"
     found, failed = faults.watch(path.read_text("utf-8"), path, hints=True)
@@ -316,6 +315,7 @@ def test_the_course_hands_the_command_over(tmp_path, as_script, capsys):
     assert "softmax twice" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_the_package_stands_alone(tmp_path):
     """A wheel of its own, unpacked beside nothing else; without torch it still runs scripts."""
     source = Path(command.__file__).parent
@@ -419,3 +419,12 @@ def test_a_signal_ends_the_command(tmp_path):
         running.send_signal(signal.SIGINT)
         running.wait(timeout=30)
     assert running.returncode == -signal.SIGINT
+
+
+def test_a_torch_that_cannot_be_watched_disturbs_no_program(monkeypatch):
+    """The session ends with the program; it raised there when nothing had been attached."""
+    begun = session.Session(Settings())
+    monkeypatch.setattr(attach, "Attachment", lambda watch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        begun.attach()
+    begun.end()

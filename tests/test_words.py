@@ -162,6 +162,20 @@ def test_a_word_in_a_check_makes_no_proof_stale(in_check, kind):
     assert proof.stale("03_losses", ["03.2"]) == ""
 
 
+TABLE = 'ex.promise_table("""\nsum | The sum of x. | the sum\nsizes | x: (N,), | case one\n""")'
+
+
+@pytest.mark.parametrize(("old", "new", "same"), [
+    ("The sum", "A sum", True), ("| the sum", "| the total", True), ("case one", "case two", False),
+    ("sizes |", "shape |", False)])
+def test_of_a_table_of_promises_keys_and_cases_count(old, new, same):
+    words = fingerprints.check_words
+    assert old in TABLE
+    assert (fingerprints.essence(TABLE, words)
+            == fingerprints.essence(TABLE.replace(old, new), words)) == same
+    assert fingerprints.essence(TABLE) != fingerprints.essence(TABLE.replace(old, new))
+
+
 def test_a_number_in_a_check_makes_its_proof_stale(in_check):
     in_check("atol=", "atol=2 * ")
     assert proof.stale("03_losses", ["03.2"]).endswith("Run: .venv/bin/python -m tools.proof 03.2")

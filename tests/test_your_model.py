@@ -38,6 +38,7 @@ def work(tmp_path, monkeypatch):
 STEPS, VALIDATION = 24, 2200  # of the training; letters kept apart
 
 
+@pytest.mark.nightly  # each part has its rehearsal in test_model_after
 def test_the_notebook_runs_with_all_parts_the_learners(work, monkeypatch):
     """Each claim holds, and each part is called; their rehearsal is in test_model_after."""
     calls, real = Counter(), catalogue.load

@@ -7,9 +7,10 @@ for, and refused otherwise.
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -83,7 +84,7 @@ class Source:
         self.path = path
         self.draft, self.notes = draft, []
         self.stage = 0 if path.stem == YOUR_MODEL else int(path.stem[:2])
-        self.cells: list[NotebookNode] = jupytext.read(path, fmt="py:percent").cells
+        self.cells = copy.deepcopy(_parsed(path.read_text("utf-8")))
         _label(self)
         self.lines = {cell["id"]: line for cell, line in zip(
             self.cells, marker_lines(path.read_text("utf-8")), strict=False)}
@@ -151,6 +152,12 @@ class Source:
     def hints(self, trap: str) -> list[str]:
         """The steps of a trap's hint; none where a draft has no hint yet."""
         return [step for cell in self.of(trap, "hint") for step in split_hints(cell.source)]
+
+
+@lru_cache(128)
+def _parsed(text: str) -> list[NotebookNode]:
+    """The cells of a lesson's text: jupytext takes a tenth of a second, and each is read often."""
+    return jupytext.reads(text, fmt="py:percent").cells
 
 
 def marker_lines(text: str) -> list[int]:

@@ -54,11 +54,9 @@ def number_of(id: str) -> int:
 
 
 def checks(id: str) -> ModuleType:
-    """What finds and runs the check of an exercise or a row: `find`, `run_check`. Imports torch."""
-    number = number_of(id)
+    """The module whose `run_check` judges an answer to an exercise or a row. Imports torch."""
     return importlib.import_module(
-        "dlsys.grading.model_laws" if is_model(number) else
-        "dlsys_checks.exam.laws" if is_exam(number) else "dlsys_checks.checking")
+        "dlsys_checks.exam.laws" if is_exam(number_of(id)) else "dlsys_checks.checking")
 
 
 def trap(id: str) -> Trap:

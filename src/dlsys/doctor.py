@@ -159,7 +159,8 @@ def kernel() -> Iterator[Finding]:
         yield Finding(OK, "Jupyter kernel python3 runs this Python")
     else:
         yield Finding(WARN, f"Jupyter kernel python3 runs {program}, not {sys.executable}.",
-                      f"Run: {sys.executable} -m ipykernel install --sys-prefix")
+                      "Run: " + subprocess.list2cmdline([
+                          sys.executable, "-m", "ipykernel", "install", "--sys-prefix"]))
 
 
 def disk() -> Iterator[Finding]:

@@ -7,6 +7,7 @@ conflict. A copy's links lead to its siblings. What exists is never overwritten.
 import json
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,8 +63,7 @@ def open_lab() -> str:
     """The command that opens JupyterLab where the learner's files are."""
     if locations.is_checkout() and not windows.HERE:
         return "make lab"
-    return f'jupyter lab "{paths.MY_WORK}"' if " " in str(paths.MY_WORK) else (
-        f"jupyter lab {paths.MY_WORK}")
+    return subprocess.list2cmdline(["jupyter", "lab", str(paths.MY_WORK)])
 
 
 def start_page() -> Path:

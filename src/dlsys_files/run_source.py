@@ -24,11 +24,11 @@ def after_import(source: str, name: str, error: ModuleNotFoundError, flags: int 
     Of `import a, b` where a is missing, `import b` stays. None if the error came from elsewhere.
     """
     line = next((frame.lineno for frame in traceback.extract_tb(error.__traceback__)
-                 if frame.filename == name), 0)
+                 if frame.filename == name), None) or 0
     tree = compile(source, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
     node = next((node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)
-                 and node.lineno <= line <= node.end_lineno), None)
-    if node is None:
+                 and node.lineno <= line <= (node.end_lineno or 0)), None)
+    if node is None or node.end_lineno is None:
         return None
     kept = _others(node, error.name or "")
     first, *below = source.split("\n")[node.end_lineno - 1:]
@@ -52,7 +52,7 @@ def run(source: str, name: str, execute: Callable[[types.CodeType], Any],
 
     flags: compiler flags; called again for the last line, as a `from __future__` may change them.
     """
-    def compiled(part: ast.AST, mode: str) -> types.CodeType:
+    def compiled(part: ast.Module | ast.Expression, mode: str) -> types.CodeType:
         return compile(part, name, mode, flags(), dont_inherit=True)
 
     tree = compile(source, name, "exec", flags() | ast.PyCF_ONLY_AST, dont_inherit=True)

@@ -151,7 +151,7 @@ class WarmProvisioner(LocalProvisioner):
         if sys.platform != "linux":
             raise Refused(f"on {sys.platform}, expected linux")
         if cmd[0] != sys.executable or "-m" not in cmd:
-            raise Refused(f"its command is {cmd[0]}, expected {sys.executable} -m")
+            raise Refused(f"its command is {cmd[0]}, expected {sys.executable!r} -m")
         at = cmd.index("-m")
         if cmd[at:at + 2] != LAUNCHER or kwargs.get("independent"):
             raise Refused("expected a python kernel that ends with this process")

@@ -24,21 +24,23 @@ import torch
 
 import dlsys_checks
 from dlsys import assignments
-from dlsys.grading import (
-    cgroups,
-    framing,
-    isolation,
-    process_limit,
-    serialization,
-    submitted_notebook,
-    tally,
-)
+from dlsys.grading import tally
 from dlsys.grading.acts import act_source
-from dlsys.grading.framing import CELLS
-from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
-from dlsys.grading.submitted_notebook import Notebook
+from dlsys.grading.books import submitted_notebook
+from dlsys.grading.books.submitted_notebook import Notebook
 from dlsys.grading.text import clean, place
+from dlsys.grading.walls import cgroups, framing, isolation, process_limit, serialization
+from dlsys.grading.walls.framing import CELLS
+from dlsys.grading.walls.sandbox import (
+    Attempt,
+    Sandbox,
+    SandboxLost,
+    SandboxRefused,
+    Zygote,
+    pack_act,
+)
 from dlsys.remembering import remembering
+from dlsys_checks import registry
 from dlsys_files.notebook_reader import checked_in
 from dlsys_helpers import acting, judging, verdicts
 from dlsys_helpers.acting import Case, Outcome
@@ -107,13 +109,13 @@ class Judge:
         started, own = time.monotonic(), time.process_time()
         # An outer session for the notebook: the one of each law is then cheap to enter.
         with self.zygote.sandbox() as sandbox, acting.standard_session():
-            sitting = Sitting(notebook, papers, sandbox)
-            sitting.hold()
+            session = GradingSession(notebook, papers, sandbox)
+            session.judge_all()
             if assignments.is_model(notebook.stage):
-                sitting.notes += _claims_of_the_notebook(sitting)
+                session.notes += _claims_of_the_notebook(session)
         judged = time.process_time() - own
         return {
-            **sitting.result(),
+            **session.result(),
             "code": code_digest(notebook), "wall": self.wall, "ended_by": sandbox.used["ended_by"],
             "seconds": round(time.monotonic() - started, 3),
             "cpu_seconds": round(sandbox.used["cpu_seconds"] + judged, 3),
@@ -139,7 +141,7 @@ class Judge:
 
     def _drawn(self, trap: Trap, draw: int) -> Paper:
         try:
-            exercise = assignments.checks(trap.id).find(trap.id)
+            exercise = find_check(trap.id)
         except ValueError as error:
             raise submitted_notebook.Refused(f"no check here for it: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))
@@ -152,7 +154,9 @@ class Judge:
         hidden = [str(path) for folder in isolation.masked_paths()
                   for path in Path(folder).rglob("*")]
         folder = "" if isolation.installed() else str(Path(dlsys_checks.__file__).parents[1])
-        act = pack_act("", "probe", "", [Case("walls", {"hidden": hidden, "folder": folder})])
+        packages = [path.name for path in isolation.PACKAGES]
+        act = pack_act("", "probe", "", [Case("walls", {
+            "hidden": hidden, "folder": folder, "packages": packages})])
         attempt = Attempt()
         with suppress(SandboxLost), self.zygote.sandbox() as sandbox:
             attempt = sandbox.attempt([(1, _PROBE)], [act])
@@ -183,7 +187,7 @@ _NO_BOUND = "; no control group bounds the kernel's memory"
 # The probe returns the names of the walls that do not hold.
 _PROBE = '''
 import ctypes, os, resource, socket
-def probe(hidden, folder):
+def probe(hidden, folder, packages):
     holes = []
     def must_fail(what, action):
         try:
@@ -220,27 +224,26 @@ def probe(hidden, folder):
     for path in hidden:
         if os.path.exists(path):
             holes.append("hidden checks")
-    if os.path.isdir(folder) and sorted(os.listdir(folder)) != [
-            "dlsys", "dlsys_checks", "dlsys_helpers"]:
+    if os.path.isdir(folder) and set(os.listdir(folder)) != set(packages):
         holes.append("hidden files of the project")
     return holes
 '''
 
 
-def _claims_of_the_notebook(sitting: Sitting) -> list[str]:
+def _claims_of_the_notebook(session: GradingSession) -> list[str]:
     """What the course's own notebook says with the parts that hold; it makes no points.
 
     Each of its cells has the time of a cell. What asks for processes or sockets stops there.
     """
     from dlsys.grading import model_laws
 
-    mine = [id for id, verdict in sitting.verdicts.items() if verdict.status == "pass"]
+    mine = [id for id, verdict in session.verdicts.items() if verdict.status == "pass"]
     if not mine:
         return []
-    own = sitting.notebook.cells
+    own = session.notebook.cells
     course = model_laws.notebook_cells(mine)
     cells = [*own, *enumerate(course, 1 + own[-1][0])]
-    asked = sitting.sandbox.attempt(cells, [pack_act("90.0", "claims_made", "", [Case("all", {})])],
+    asked = session.sandbox.attempt(cells, [pack_act("90.0", "claims_made", "", [Case("all", {})])],
                                     careful=True, checkpoints=True)
     sent = [message.get("value") for payload in asked.answers.get(0, [])
             for message in _messages(payload) if type(message) is dict]
@@ -260,6 +263,18 @@ def _messages(payload: bytes) -> list:
         return []
 
 
+def find_check(id: str) -> judging.Exercise:
+    """The check of an exercise, an exam's row or a part of the model. Raises ValueError."""
+    number = assignments.number_of(id)
+    if assignments.is_model(number):
+        from dlsys.grading import model_laws
+        return model_laws.find(id)
+    if assignments.is_exam(number):
+        from dlsys_checks.exam import laws
+        return laws.find(id)
+    return registry.find(id)
+
+
 def code_digest(notebook: Notebook) -> str:
     """A digest of all code of a notebook, apart from blanks: two with the same one are copies."""
     words = " ".join(word for _, source in notebook.cells for word in source.split())
@@ -272,7 +287,7 @@ def seed_of(key: bytes, id: str, number: int, draw: int = 0) -> int:
     return int.from_bytes(hmac.digest(key, text.encode(), "sha256")[:7], "big")
 
 
-class Sitting:
+class GradingSession:
     """One notebook's way through its exercises: a quick attempt, then a careful one."""
 
     def __init__(self, notebook: Notebook, papers: Sequence[Paper], sandbox: Sandbox) -> None:
@@ -285,7 +300,7 @@ class Sitting:
         # By exercise and digest: what fails mostly sends the same answer again when alone.
         self.judged: dict[tuple[str, bytes], tuple[Verdict, dict[str, Any]]] = {}
 
-    def hold(self) -> None:
+    def judge_all(self) -> None:
         """Judge everything once; judge what did not pass again, each in a process of its own."""
         self._judge()
         self.notes += filter(None, map(self._advice, self.papers))

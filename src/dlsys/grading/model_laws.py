@@ -39,12 +39,12 @@ _TEXTS = ("prose.txt.xz", "signatures.txt.xz", "full_run.json")
 _CLAIM = re.compile(r"\bclaim\(\s*\"([^\"]+)\"")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Held(Exercise):
     """A row: `own`, the check of the exercise, and behind its cases a small model with the part."""
 
-    part: Part | None = None
-    own: Exercise | None = None
+    part: Part
+    own: Exercise
 
     def arrange(self, seed: int) -> list[Case]:
         """The cases of the exercise, and one for the model."""
@@ -74,7 +74,8 @@ class Held(Exercise):
 def _either_act(row: Held) -> str:
     """The act of the exercise and the model's, by what a case holds."""
     own = act_source(row.own) or _CALL
-    return _ACT.replace("OWN", re.match(r"def (\w+)", own)[1]) + own
+    name = own.removeprefix("def ").partition("(")[0]
+    return _ACT.replace("OWN", name) + own
 
 
 _CALL = "def call(fn, **inputs):\n    return fn(*inputs.values())\n"
@@ -152,7 +153,7 @@ def told(known: list[str], sent: Any) -> tuple[list[str], list[str]]:
 
     sent: what came out of the sandbox, which may be anything.
     """
-    found = {}
+    found: dict[str, bool] = {}
     for pair in sent if type(sent) is list else []:
         match pair:
             case [str(text), bool(holds)] if text in known:

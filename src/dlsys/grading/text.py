@@ -54,10 +54,13 @@ def cell(value: object) -> object:
 
     Also behind a semicolon, where some countries' spreadsheets begin a new cell, quoted or not.
     """
-    if not isinstance(value, str):
-        return value
-    quoted = _INNER_FORMULA.sub(r"\1'\2", value)
-    return f"'{quoted}" if value.lstrip().startswith(_FORMULA) else quoted
+    return quoted(value) if isinstance(value, str) else value
+
+
+def quoted(value: str) -> str:
+    """A text as `cell` writes it."""
+    inside = _INNER_FORMULA.sub(r"\1'\2", value)
+    return f"'{inside}" if value.lstrip().startswith(_FORMULA) else inside
 
 
 def separator(content: str) -> str:

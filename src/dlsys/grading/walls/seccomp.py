@@ -13,7 +13,7 @@ import platform
 import struct
 
 # name: (x86-64, arm64); None where an architecture does not have the call.
-DENIED = {
+DENIED: dict[str, tuple[int | None, int | None]] = {
     "execve": (59, 221), "execveat": (322, 281),
     # a way into other processes, namespaces, mounts
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
@@ -168,8 +168,8 @@ def program(machine: str = "") -> bytes:
     # The second numbering of x86-64 (x32) starts at 2**30, so this refuses it as well.
     steps += [_step(_AT_LEAST, NEWEST_KNOWN + 1, 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
     for numbers in DENIED.values():
-        if numbers[column] is not None:
-            steps += _deny(numbers[column])
+        if (number := numbers[column]) is not None:
+            steps += _deny(number)
     # Worker processes of a DataLoader talk through unix sockets; nothing else is a socket here.
     for call in (SOCKET, SOCKETPAIR):
         steps += _first_argument(call[column], _EQUAL, AF_UNIX, deny_if=False)

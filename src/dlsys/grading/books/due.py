@@ -29,11 +29,11 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from dlsys import assignments
-from dlsys.grading.people import answers_to, doubt
-from dlsys.grading.text import clean, numbered_rows, whole
+from dlsys.grading.books.people import answers_to, doubt
+from dlsys.grading.books.run_folder import EXTENSIONS
+from dlsys.grading.text import clean, numbered_rows, some, whole
 from dlsys_helpers.errors import UserError
 
-FILE, EXTENSIONS = "course.toml", "extensions.csv"
 COLUMNS = ["learner", "stage", "due", "handed_in"]
 UNITS = {"min": timedelta(minutes=1), "h": timedelta(hours=1), "day": timedelta(days=1)}
 EXAMPLE = "2027-01-15T23:59:00+01:00"
@@ -234,6 +234,16 @@ def applied(results: Sequence[dict[str, Any]], course: Course | None,
     return [_applied(result, course, cells) for result in results]
 
 
+def remarks(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
+    """For the instructor: times that are not known, and extensions of nobody in this run."""
+    unknown = sum("due" in r and not r["due"]["handed_in"] for r in results)
+    lines = [f"When was handed in is not known for {unknown} of {len(results)}: nothing is taken "
+             f"off there. A time can be given in {EXTENSIONS}."] if unknown else []
+    if strangers := unmet(results, course):
+        lines.append(f"{EXTENSIONS}: nobody of this run answers to {some(strangers)}.")
+    return lines
+
+
 def unmet(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
     """Learners in extensions.csv without a result in the stage of their row."""
     stages = {result.get("stage") for result in results}
@@ -249,14 +259,15 @@ def _applied(result: dict[str, Any], course: Course,
              cells: dict[tuple[str, str, int | None], str]) -> dict[str, Any]:
     rows = [row for row in course.extensions if _is_for(row, result)]
     extended, given = _only(EXTENSIONS, rows, "due"), _only(EXTENSIONS, rows, "handed_in")
-    usual = course.due.get(result.get("stage"))
+    usual = course.due.get(result.get("stage", 0))
     until = extended or usual
     if result["status"] != "graded" or until is None:
         return result
     # An extension may be written in any zone; Moodle's clock keeps to that of the course.
     moment = given or _known(result, (usual or next(iter(course.due.values()), until)).tzinfo,
                              cells)
-    facts = {"due": until.isoformat(), "handed_in": moment.isoformat() if moment else "", "off": 0}
+    facts: dict[str, Any] = {"due": until.isoformat(), "off": 0,
+                             "handed_in": moment.isoformat() if moment else ""}
     if moment is None:
         note = ["When it was handed in is not known here: nothing is taken off."
                 ] if result.get("late") else []

@@ -13,11 +13,11 @@ import jinja2
 import markupsafe
 
 from dlsys import assignments
-from dlsys.grading import hints, reports, returns
-from dlsys.grading.cohort import FEEDBACK, write_private
-from dlsys.grading.people import names, noted, owner
-from dlsys.grading.reports import Result, page_name
-from dlsys.grading.scoring import best
+from dlsys.grading.books import hints, reports, returns
+from dlsys.grading.books.people import Result, names, noted, owner
+from dlsys.grading.books.reports import page_name
+from dlsys.grading.books.run_folder import FEEDBACK, write_private
+from dlsys.grading.books.scoring import best
 from dlsys.grading.text import place
 from dlsys_helpers import catalog
 from dlsys_helpers.verdicts import STATUSES

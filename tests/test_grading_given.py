@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 from pathlib import Path
 
@@ -11,7 +10,11 @@ from grading_samples import settings, worksheet
 from test_grading_reports import result
 
 from dlsys import cli
-from dlsys.grading import cohort, kept_gradebooks, submissions
+from dlsys.grading import cohort
+from dlsys.grading.books import given, submissions
+from dlsys.grading.books.given import Gradebooks
+from dlsys.grading.books.journal import Journal
+from dlsys.grading.books.run_folder import GIVEN
 
 COURSE = 'late = "10%/day"\n[due]\n1 = 2027-01-15T23:59:00+01:00\n'
 MOODLE = ("Identifier,Full name,Grade,Maximum Grade,Last modified (submission),Feedback comments\n"
@@ -37,7 +40,7 @@ def run(tmp_path, monkeypatch):
             Path("in", place).write_bytes(worksheet(f"x = {id}"))
         judged = {key: value for key, value in result("x", "ppppp").items()
                   if key not in ("name", "learner", "sha256")}
-        journal = cohort.Journal.begin(Path("out"), settings())
+        journal = Journal.begin(Path("out"), settings())
         cohort.grade_all(submissions.find([Path("in")]).submissions, journal,
                          lambda jobs: ((job, judged) for job in jobs))
         journal.close()
@@ -69,7 +72,7 @@ def test_resume_keeps_the_times_and_the_names_of_moodles_sheet(run, capsys):
     assert table() == {"Anna M": 13.5, "Bob K": less}
     assert cells("moodle.csv", "Grade") == ["13.5", f"{less:g}"]
     out = capsys.readouterr().out
-    assert f"Given before and used again: {Path('out', kept_gradebooks.FOLDER)}, moodle.csv." in out
+    assert f"Given before and used again: {Path('out', GIVEN)}, moodle.csv." in out
     assert "moodle.csv: 2 of 2 learners filled in." in out
 
 
@@ -84,7 +87,7 @@ def test_resume_fills_the_columns_of_canvas_anew(run):
 
     assert cells("canvas.csv", "Stage 1 (4455)") == ["15", "15", "15"]
     assert table() == {"Anna M": 15, "Bob K": 15}
-    for path in Path("out", kept_gradebooks.FOLDER).iterdir():
+    for path in Path("out", GIVEN).iterdir():
         assert path.stat().st_mode & 0o077 == 0
 
 
@@ -95,33 +98,33 @@ def test_a_gradebook_that_is_given_takes_the_place_of_the_copy(run):
 
     again("--moodle", "1=new.csv")
     assert set(table()) == {"Anna Maria", "Bob K"}
-    kept = Path("out", kept_gradebooks.FOLDER)
+    kept = Path("out", GIVEN)
     assert [path.name for path in kept.iterdir()] == ["moodle_01.csv"]
     again("--moodle", "2=moodle.csv")  # of another stage: both stay
 
-    assert sorted(path.name for path in Path("out", kept_gradebooks.FOLDER).iterdir()) == [
+    assert sorted(path.name for path in Path("out", GIVEN).iterdir()) == [
         "moodle_01.csv", "moodle_02.csv"]
 
 
 def test_an_option_that_cannot_be_filled_in_leaves_the_copies(run):
     again = run("canvas")
     again("--canvas", "canvas.csv", "Stage 1")
-    kept = Path("out", kept_gradebooks.FOLDER)
+    kept = Path("out", GIVEN)
     before = {path.name: path.read_bytes() for path in kept.iterdir()}
 
     assert again("--canvas", "canvas.csv", "Stagee {stage}") == 2
 
-    assert {p.name: p.read_bytes() for p in Path("out", kept_gradebooks.FOLDER).iterdir()} == before
+    assert {p.name: p.read_bytes() for p in Path("out", GIVEN).iterdir()} == before
     assert again() == 0
 
 
 def test_a_run_without_gradebooks_keeps_none_of_a_run_before(tmp_path):
-    folder = tmp_path / kept_gradebooks.FOLDER
+    folder = tmp_path / GIVEN
     folder.mkdir()
     for name in ("canvas.csv", "columns.json", "moodle_01.csv", "mine.txt"):
         (folder / name).write_text("x")
 
-    kept_gradebooks.keep(argparse.Namespace(out=tmp_path, canvas=[], moodle=[]))
+    Gradebooks().keep(tmp_path)
 
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]
 
@@ -129,7 +132,7 @@ def test_a_run_without_gradebooks_keeps_none_of_a_run_before(tmp_path):
 def test_a_filled_gradebook_that_is_left_behind_is_named(run, capsys):
     again = run("canvas")
     again("--canvas", "canvas.csv", "Stage 1")
-    for path in Path("out", kept_gradebooks.FOLDER).iterdir():
+    for path in Path("out", GIVEN).iterdir():
         path.unlink()
     capsys.readouterr()
 
@@ -143,7 +146,7 @@ def test_a_filled_gradebook_that_is_left_behind_is_named(run, capsys):
 def test_a_damaged_copy_is_named(run, capsys, content):
     again = run("canvas")
     again("--canvas", "canvas.csv", "Stage 1")
-    columns = Path("out", kept_gradebooks.FOLDER, kept_gradebooks.COLUMNS)
+    columns = Path("out", GIVEN, given.COLUMNS)
     columns.unlink()
     if content:
         columns.write_text(content)

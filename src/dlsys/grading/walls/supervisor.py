@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dlsys.grading import init, isolation
-from dlsys.grading.cgroups import NONE, Group, read
+from dlsys.grading.settings import Limits
+from dlsys.grading.walls import init, isolation
+from dlsys.grading.walls.cgroups import NONE, Group, read
 
 LOOK_EVERY = 0.02  # seconds between two looks at the memory
 LONGEST_MESSAGE = 4096
@@ -29,7 +30,7 @@ _SHARED_OUT = re.compile(rb"\n(?:Pss|SwapPss):\s+(\d+)")
 
 
 def main(judge: socket.socket, zygote: socket.socket, walled: bool,
-         limits: isolation.Limits, user: int | None, group: Group) -> None:
+         limits: Limits, user: int | None, group: Group) -> None:
     """Open one sandbox after the other until the judge is gone. Never returns."""
     lender = os.getppid()
     while True:
@@ -60,7 +61,7 @@ def main(judge: socket.socket, zygote: socket.socket, walled: bool,
 class Supervised:
     """One submission's sandbox, from its init's start to the last of its processes."""
 
-    def __init__(self, zygote: socket.socket, walled: bool, limits: isolation.Limits,
+    def __init__(self, zygote: socket.socket, walled: bool, limits: Limits,
                  user: int | None, group: Group = NONE, lender: int | None = None) -> None:
         self.zygote, self.walled, self.limits, self.user = zygote, walled, limits, user
         self.group, self.kills = group, group.kills()
@@ -154,11 +155,12 @@ class Supervised:
 
     def _alive(self) -> float:
         """CPU seconds of what still runs and ends with the init; the zygote counts the runners."""
-        ticks = 0 if self.proc is None else self._sum(_ticks)
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return self._sum(_ticks) / os.sysconf("SC_CLK_TCK")
 
     def _sum(self, measure: Callable[[int, str], int]) -> int:
         total = 0
+        if self.proc is None:
+            return total
         for name in os.listdir(self.proc):
             if name.isdigit() and name != "1":
                 # It may have ended between the two looks.

@@ -19,13 +19,12 @@ from xml.etree import ElementTree
 
 from dlsys import assignments
 from dlsys.grading import text
-from dlsys.grading.cohort import FEEDBACK, write_private
-from dlsys.grading.gradebooks import canvas, moodle
-from dlsys.grading.people import names, noted, owner
-from dlsys.grading.scoring import best
+from dlsys.grading.books.gradebooks import canvas, moodle
+from dlsys.grading.books.people import Result, names, noted, owner
+from dlsys.grading.books.run_folder import FEEDBACK, write_private
+from dlsys.grading.books.scoring import best
 from dlsys_helpers import paths
 
-Result = dict[str, Any]
 _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.-]{1,80})'")
 _SPELT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "æ": "ae", "ø": "o", "ł": "l",
                         "đ": "d", "ı": "i"})  # of other letters NFKD takes the marks off

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dlsys.grading.text import clean, some
@@ -20,6 +20,15 @@ def owner(result: Result) -> tuple[str, ...]:
     learner = result["learner"]
     return (learner["source"], learner["id"], learner.get("download_name", learner["name"]),
             learner["raw"])
+
+
+def named(result: Result, names: Mapping[tuple[str, str], str]) -> Result:
+    """The result under the name in the gradebook; that of the download stays beside it."""
+    learner = result["learner"]
+    name = names.get((learner["source"], learner["id"]))
+    if not name or name == learner["name"]:
+        return result
+    return {**result, "learner": {**learner, "name": name, "download_name": learner["name"]}}
 
 
 def noted(result: Result) -> list[str]:

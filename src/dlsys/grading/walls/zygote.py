@@ -4,7 +4,7 @@ The zygote starts fresh, with an empty environment: no law, no key and no other 
 in its memory. It builds the view, starts again as a program of that view, starts the supervisor
 while it is still small, and then loads torch.
 
-    python -m dlsys.grading.zygote      (its standard input is a socket to the judge)
+    python -m dlsys.grading.walls.zygote      (its standard input is a socket to the judge)
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from dlsys.grading import isolation, supervisor
-from dlsys.grading.cgroups import NONE, Group
-from dlsys.grading.isolation import Limits
+from dlsys.grading.settings import Limits
+from dlsys.grading.walls import isolation, supervisor
+from dlsys.grading.walls.cgroups import NONE, Group
 
 LONGEST_SETTINGS = 65536
 LARGE_PAGE = 2 * 2**20  # bytes
@@ -40,7 +40,7 @@ def main() -> None:
             os._exit(1)
         if settings["walled"] and not inside:  # the settings wait in the line for the next program
             isolation.build_view(settings["visible"], settings["masked"])
-            isolation.start_inside("-P", "-s", "-m", "dlsys.grading.zygote", INSIDE)
+            isolation.start_inside("-P", "-s", "-m", "dlsys.grading.walls.zygote", INSIDE)
         judge.recv(LONGEST_SETTINGS)
         silence(0, 1, 2)
         limits = Limits(**settings["limits"])
@@ -102,7 +102,7 @@ def _load() -> Callable:
     import torch.utils.data
 
     import dlsys_helpers
-    from dlsys.grading import runner
+    from dlsys.grading.walls import runner
 
     # The library looks at the processor once. A runner's /proc does not show it, and without it
     # torch falls back to its slowest kernels.
@@ -118,7 +118,7 @@ def _load_compiler() -> None:
     """Import what optimizers and others import on first use, which takes seconds."""
     import torch._dynamo  # noqa: F401
 
-    from dlsys.grading import runner
+    from dlsys.grading.walls import runner
     runner.MODULES.update(sys.modules)
     _settle()
 
@@ -157,7 +157,8 @@ def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: in
             if not group.stands():
                 os._exit(1)  # somebody removed it: the judge starts afresh, with a new one
             with contextlib.suppress(isolation.WallError):  # the init has ended by now
-                children.append(_fork_runner(*fds, walled, limits, user, group, run))
+                line, init_fd = fds
+                children.append(_fork_runner(line, init_fd, walled, limits, user, group, run))
             for fd in fds:
                 os.close(fd)
             supervisor_line.sendall(b".")
@@ -212,4 +213,4 @@ def _reap(children: list[int], walled: bool) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -130,7 +130,8 @@ def unpack_all(data: bytes, nodes: int = MOST_NODES) -> list[Any]:
 
     Raises WireError.
     """
-    values, rest, budget = [], memoryview(data), Budget(nodes=nodes)
+    values: list[Any] = []
+    rest, budget = memoryview(data), Budget(nodes=nodes)
     try:
         while rest:
             if len(values) == MOST_MESSAGES:

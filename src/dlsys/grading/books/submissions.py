@@ -15,14 +15,14 @@ import stat
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from dlsys.grading import due
-from dlsys.grading.submitted_notebook import Refused
+from dlsys.grading.books import due
+from dlsys.grading.books.submitted_notebook import Refused
 from dlsys.grading.text import clean
 from dlsys_files.notebook_reader import LARGEST, oversize
 from dlsys_helpers import stages
@@ -116,7 +116,7 @@ class _File:
     graded: bool = True
 
 
-def find(paths: list[Path], out: Path | None = None, model: bool = False) -> Found:
+def find(paths: Sequence[Path], out: Path | None = None, model: bool = False) -> Found:
     """All submissions under the paths, in a stable order. Raises Refused for an unusable path.
 
     out: the folder of the run, in which nothing was handed in. model: a my_parts.py is one, too.
@@ -180,7 +180,8 @@ def _walk(folder: Path, out: Path | None) -> Iterator[Path]:
     Links to folders are listed, never entered; so is a folder that cannot be read, or lies too
     deep.
     """
-    met, closed = 0, []
+    met = 0
+    closed: list[OSError] = []
     for here, folders, files in os.walk(folder, onerror=closed.append):
         above = Path(here).relative_to(folder)
         folders[:] = sorted(f for f in folders if not f.startswith((".", "__MACOSX"))
@@ -311,9 +312,7 @@ def _owned(files: list[_File]) -> tuple[list[Submission], list[str]]:
     rest = [file for file in files if file not in learners]
     learners |= _by_folder(rest, _shared_folders([file.parts for file in rest], anything=True))
     stamps = {file.parts[:-1]: _stamp(file.one) for file in files if _is_stamp(file, learners)}
-    found = [replace(file.one, learner=learners[file], late=_late(file.parts[-1]),
-                     **_noted(file, learners[file], level, stamps))
-             for file in files if file.graded]
+    found = [_handed_in_by(learners[file], file, level, stamps) for file in files if file.graded]
     seen, left_out = {one.learner for one in found}, []
     for file in sorted(files, key=lambda file: file.parts[-1] == TIMESTAMP):
         learner = learners[file]
@@ -402,13 +401,14 @@ def _stamp(one: Submission) -> str:
     return due.nbgrader_time(data.decode("utf-8", "replace"))
 
 
-def _noted(file: _File, learner: Learner, level: int,
-           stamps: dict[tuple[str, ...], str]) -> dict[str, str]:
-    """What nbgrader's folders say about a notebook: its assignment, and when it was handed in."""
+def _handed_in_by(learner: Learner, file: _File, level: int,
+                  stamps: dict[tuple[str, ...], str]) -> Submission:
+    """A file as this learner's; nbgrader's folders also name the assignment and the time."""
+    one = replace(file.one, learner=learner, late=_late(file.parts[-1]))
     if learner.source != "nbgrader":
-        return {}
-    folder = file.parts[:level + 3]
-    return {"assignment": clean(file.parts[level + 2], 80), "handed_in": stamps.get(folder, "")}
+        return one
+    return replace(one, assignment=clean(file.parts[level + 2], 80),
+                   handed_in=stamps.get(file.parts[:level + 3], ""))
 
 
 def _by_folder(files: list[_File], level: int, above: str = "") -> dict[_File, Learner]:

@@ -14,11 +14,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dlsys import assignments
-from dlsys.grading.people import owner
-from dlsys.grading.scoring import best, without_points
-from dlsys.grading.submissions import CANVAS_NAME
+from dlsys.grading.books.people import Result, owner
+from dlsys.grading.books.scoring import best, without_points
+from dlsys.grading.books.submissions import CANVAS_NAME
 
-Result = dict[str, Any]
 BEGINNING = (1980, 1, 1, 0, 0, 0)  # the first time that a zip can hold: the same pages, one zip
 
 

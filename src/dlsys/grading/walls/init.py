@@ -13,8 +13,8 @@ import signal
 import socket
 import time
 
-from dlsys.grading import framing, isolation
-from dlsys.grading.framing import ACTS, CELLS, END, JOB, FrameError
+from dlsys.grading.walls import framing, isolation
+from dlsys.grading.walls.framing import ACTS, CELLS, END, JOB, FrameError
 
 START_SECONDS = 60.0
 END_SECONDS = 1.0  # what was killed ends as soon as the kernel has taken its memory back

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlsys.grading import cgroups, framing, isolation, supervisor
-from dlsys.grading.framing import ACTS, CELLS, END, JOB
-from dlsys.grading.isolation import Limits
+from dlsys.grading.settings import Limits
 from dlsys.grading.text import clean
+from dlsys.grading.walls import cgroups, framing, isolation, supervisor
+from dlsys.grading.walls.framing import ACTS, CELLS, END, JOB
 from dlsys_helpers.errors import UserError
 
 START_SECONDS = 300.0  # loading torch from a cold disk, on a busy machine
@@ -65,7 +65,7 @@ class Zygote:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed with the rest
         # -P and -s: nothing from the current folder or the user's own packages is imported.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-m", "dlsys.grading.zygote"], stdin=theirs,
+            [sys.executable, "-P", "-s", "-m", "dlsys.grading.walls.zygote"], stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL, stderr=self._said, cwd="/",
             env=isolation.ENVIRONMENT, start_new_session=True, pass_fds=self.group.fds)
         theirs.close()
@@ -206,13 +206,13 @@ def pack_act(id: str, function: str, act: str, cases: Sequence[Any]) -> bytes:
 
     The names of the cases stay here: they would tell what each case tests.
     """
-    from dlsys.grading import serialization
+    from dlsys.grading.walls import serialization
     return serialization.pack({"id": id, "function": function, "act": act,
                                "cases": [case.inputs for case in cases]})
 
 
 def _take_cells(found: Attempt, payload: bytes) -> None:
-    from dlsys.grading import serialization
+    from dlsys.grading.walls import serialization
     try:
         match serialization.unpack(payload) if payload else None:
             case {"cells": list(cells)}:

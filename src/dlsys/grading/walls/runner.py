@@ -19,17 +19,18 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from functools import partial
 from os import _exit, close, fork, killpg, pipe, read, setpgid, waitpid, write
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from dlsys.check_stub import CheckStub
-from dlsys.grading import framing, process_limit, serialization
-from dlsys.grading.framing import CELLS, END
-from dlsys.grading.shell import Shell
+from dlsys.grading.walls import framing, process_limit, serialization
+from dlsys.grading.walls.framing import CELLS, END
+from dlsys.grading.walls.shell import Shell
 from dlsys_helpers import acting
 from dlsys_helpers.acting import Case, Outcome
 
@@ -171,7 +172,7 @@ class Runner:
             known = [payload for f, payload in early if f is fn]
             if not known or (self.both and known[0] not in _FAULTS):
                 self.line.sendall(framing.frame(index))
-                payload = isolated(lambda fn=fn: answer(act, fn), self.seconds)
+                payload = isolated(partial(answer, act, fn), self.seconds)
                 self.line.sendall(framing.frame(index, payload))
         for _, payload in early:
             self.line.sendall(framing.frame(index, payload))
@@ -243,7 +244,7 @@ def settle() -> None:
     random.seed(0)
     np.random.seed(0)
     np.seterr(**_DEFAULT_NUMPY)
-    warnings.filters[:] = _DEFAULT_WARNINGS
+    cast(list, warnings.filters)[:] = _DEFAULT_WARNINGS
     warnings.simplefilter("ignore")
     sys.setrecursionlimit(_RECURSION_LIMIT)
     sys.settrace(None)

@@ -16,11 +16,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading import people
+from dlsys.grading.books import people
+from dlsys.grading.books.people import Result
 from dlsys.grading.text import clean, some, whole
 from dlsys_helpers.errors import UserError
 
-Result = dict[str, Any]
 PAGE, TABLE = "term.html", "term.csv"
 MOST_MISTAKES = 40  # rows on the page; the table has all
 
@@ -55,8 +55,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write page and table. Raises UserError."""
-    from dlsys.grading import pages, reports
-    from dlsys.grading.cohort import write_private
+    from dlsys.grading.books import pages, reports
+    from dlsys.grading.books.run_folder import write_private
 
     runs = sorted((read(folder) for folder in dict.fromkeys(args.folders)),
                   key=lambda one: one.begun)
@@ -76,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
 def read(folder: Path) -> Run:
     """The finished run in a folder. Raises BadRun."""
-    from dlsys.grading import scoring
-    from dlsys.grading.cohort import GRADES, SCHEMA
+    from dlsys.grading.books import scoring
+    from dlsys.grading.books.run_folder import GRADES, SCHEMA
 
     path = folder / GRADES
     try:

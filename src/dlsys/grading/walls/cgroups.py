@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlsys.grading.isolation import Limits
+from dlsys.grading.settings import Limits
 
 PREFIX = "dlsys-sandbox-"
 MARGIN = 256 * 2**20  # bytes beyond what the watch counts: buffers, mappings, the kernel's own

@@ -12,15 +12,15 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dlsys.grading import text
-from dlsys.grading.cohort import RunError
-from dlsys.grading.people import owner
+from dlsys.grading.books.people import Result, owner
+from dlsys.grading.books.run_folder import RunError
+from dlsys.grading.options import stage_and_name
 
-Result = dict[str, Any]
 CANVAS_FIXED = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
 CANVAS_OWN = {*CANVAS_FIXED, "Integration ID", "Root Account"}  # no assignment's
 _READ_ONLY, _FIRST_PEOPLE = "(read only)", 3  # Canvas says so above the people's rows
@@ -42,14 +42,24 @@ class Sheet:
     """A CSV file with what has to stay as it was when it is written again."""
 
     path: Path
+    data: bytes
     rows: list[list[str]]
-    bom: str
     separator: str
 
     @property
     def head(self) -> list[str]:
         """The names of the columns."""
         return [cell.strip() for cell in self.rows[0]]
+
+    def copy(self) -> Sheet:
+        """The same sheet, with rows of its own to fill in."""
+        return replace(self, rows=[list(row) for row in self.rows])
+
+    def written(self) -> str:
+        """The sheet as CSV text, with its own separator and its own mark at the beginning."""
+        out = io.StringIO()
+        csv.writer(out, delimiter=self.separator).writerows(self.rows)
+        return ("\ufeff" if self.data.startswith(b"\xef\xbb\xbf") else "") + out.getvalue()
 
     def number(self, points: float, *columns: int) -> str:
         """Points as text, with a decimal comma where these columns have one."""
@@ -72,7 +82,7 @@ def read(path: Path) -> Sheet:
                        "again.") from None
     if not rows:
         raise RunError(f"{path}: is empty, expected a gradebook. Download it again.")
-    return Sheet(path, rows, "\ufeff" if data.startswith(b"\xef\xbb\xbf") else "", separator)
+    return Sheet(path, data, rows, separator)
 
 
 # ---- Canvas
@@ -84,7 +94,7 @@ def canvas(results: Iterable[Result], column: str) -> list[list]:
               for r in results)]
 
 
-def fill_canvas(results: Sequence[Result], gradebook: Path,
+def fill_canvas(results: Sequence[Result], gradebook: Sheet,
                 columns: Sequence[str]) -> tuple[str, list[Result]]:
     """The instructor's gradebook with columns filled in, and the results that it has no row for.
 
@@ -92,13 +102,13 @@ def fill_canvas(results: Sequence[Result], gradebook: Path,
     "Stage {stage}" for all, "2=Losses" for stage 2. Every other cell stays as it is. Raises
     RunError.
     """
-    sheet = read(gradebook)
+    sheet = gradebook.copy()
     identity = _column(sheet, ("ID",))
     absent: list[Result] = []
     for target, chosen in _targets(sheet, results, columns):
         absent += _fill(sheet, identity, chosen, _by_id(chosen, "canvas"),
-                        {target: lambda r, k=target: sheet.number(r["points"], k)})
-    return _written(sheet), absent
+                        {target: _points_in(sheet, target)})
+    return sheet.written(), absent
 
 
 def _targets(sheet: Sheet, results: Sequence[Result],
@@ -107,7 +117,7 @@ def _targets(sheet: Sheet, results: Sequence[Result],
     stages = sorted({r["stage"] for r in results})
     found: dict[int | None, int] = {}
     for column in columns:
-        stage, name = of_stage(column)
+        stage, name = stage_and_name(column)
         if "{stage}" in name:
             found |= {n: _assignment(sheet, name.replace("{stage}", str(n))) for n in stages}
         else:
@@ -131,15 +141,8 @@ def _assignment(sheet: Sheet, name: str) -> int:
     return k
 
 
-def of_stage(argument: str) -> tuple[int | None, str]:
-    """An argument "2=NAME" as stage and name; the stage is None where none is said."""
-    match = re.fullmatch(r"(\d{1,4})=(.+)", argument, re.S)
-    return (int(match[1]), match[2]) if match else (None, argument)
-
-
-def canvas_names(gradebook: Path) -> dict[tuple[str, str], str]:
+def canvas_names(sheet: Sheet) -> dict[tuple[str, str], str]:
     """People's names by ("canvas", id), "Lovelace, Ada" as "Ada Lovelace". Raises RunError."""
-    sheet = read(gradebook)
     identity, name = _column(sheet, ("ID",)), _column(sheet, ("Student",))
     return {("canvas", id): " ".join(reversed(text.clean(shown, 80).split(", ", 1)))
             for id, shown in _cells(sheet, identity, name) if id.isdigit() and shown}
@@ -154,33 +157,40 @@ def moodle(results: Iterable[Result]) -> list[list]:
                r["learner"]["name"], r["points"], r["possible"], summary(r)] for r in results)]
 
 
-def fill_moodle(results: Sequence[Result], worksheet: Path,
+def fill_moodle(results: Sequence[Result], worksheet: Sheet,
                 refused: Sequence[Result] = ()) -> tuple[str, list[Result]]:
     """The instructor's grading worksheet with grades and comments, and the results without a row.
 
     refused: what could not be graded; it gets a comment, which says why. Raises RunError.
     """
-    sheet = read(worksheet)
+    sheet = worksheet.copy()
     identity, grade, comment = (_column(sheet, MOODLE_NAMES[name])
                                 for name in ("identifier", "grade", "comment"))
     most = _columns(sheet, MOODLE_NAMES["most"])
     kept = one_stage(results)
     absent = _fill(sheet, identity, kept, _by_id(kept, "moodle"),
-                   {grade: lambda r: sheet.number(r["points"], grade, *most),
-                    comment: lambda r: text.cell(summary(r))})
+                   {grade: _points_in(sheet, grade, *most),
+                    comment: lambda r: text.quoted(summary(r))})
     _fill(sheet, identity, [], _by_id(refused, "moodle"),
-          {comment: lambda r: text.cell(summary(r))})
-    return _written(sheet), absent
+          {comment: lambda r: text.quoted(summary(r))})
+    return sheet.written(), absent
 
 
-def moodle_people(worksheet: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Names, and the cells that say when was handed in, both by number. Raises RunError."""
-    sheet = read(worksheet)
+def moodle_names(sheet: Sheet) -> dict[str, str]:
+    """People's names by number; none where the sheet has no such column. Raises RunError."""
+    return _by_number(sheet, "name")
+
+
+def moodle_times(sheet: Sheet) -> dict[str, str]:
+    """The cells that say when was handed in, by number, as `moodle_names`. Raises RunError."""
+    return _by_number(sheet, "time")
+
+
+def _by_number(sheet: Sheet, what: str) -> dict[str, str]:
     identity = _column(sheet, MOODLE_NAMES["identifier"])
-    found = [_columns(sheet, MOODLE_NAMES[name]) for name in ("name", "time")]
-    names, times = ({id: text.clean(cell, 80) for id, cell in _cells(sheet, identity, columns[0])
-                     if id and cell} if columns else {} for columns in found)
-    return names, times
+    columns = _columns(sheet, MOODLE_NAMES[what])
+    return {id: text.clean(cell, 80) for id, cell in _cells(sheet, identity, columns[0])
+            if id and cell} if columns else {}
 
 
 def summary(result: Result) -> str:
@@ -259,6 +269,11 @@ def _number(cell: str) -> str:
     return match[1] if match else ""
 
 
+def _points_in(sheet: Sheet, *columns: int) -> Callable[[Result], str]:
+    """What makes of a result its points as these columns write them."""
+    return lambda result: sheet.number(result["points"], *columns)
+
+
 def _fill(sheet: Sheet, identity: int, results: list[Result], by_id: dict[str, Result],
           fill: dict[int, Callable[[Result], str]]) -> list[Result]:
     """Fill in the rows of these people, in place; returns the results without a row."""
@@ -270,9 +285,3 @@ def _fill(sheet: Sheet, identity: int, results: list[Result], by_id: dict[str, R
             for column, value in fill.items():
                 row[column] = value(by_id[id])
     return [r for r in results if owner(r) not in met]
-
-
-def _written(sheet: Sheet) -> str:
-    out = io.StringIO()
-    csv.writer(out, delimiter=sheet.separator).writerows(sheet.rows)
-    return sheet.bom + out.getvalue()

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from dlsys import assignments
-from dlsys.grading.people import answers_to, doubt
+from dlsys.grading.books.people import answers_to, doubt
+from dlsys.grading.books.run_folder import OVERRIDES
 from dlsys.grading.text import clean, numbered_rows, whole
 from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 
-FILE = "overrides.csv"
 BY_HAND = "none: the points are by hand"  # stands for the walls of what no program graded
 COLUMNS = ["learner", "exercise", "points", "comment"]
 
@@ -46,7 +46,7 @@ def read(folder: Path) -> list[Override]:
 
     Raises BadOverride.
     """
-    path = folder / FILE
+    path = folder / OVERRIDES
     return [_override(path, number, row)
             for number, row in numbered_rows(path, COLUMNS, BadOverride)]
 
@@ -87,13 +87,13 @@ def applied(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dic
                for r in results]
     for row in rows:
         if said := doubt(changed, row.learner):
-            raise BadOverride(f"{FILE}, row {row.row}: {said}")
+            raise BadOverride(f"{OVERRIDES}, row {row.row}: {said}")
         mine = [r for r in changed if answers_to(r, row.learner)]
         if not mine:
-            raise BadOverride(f"{FILE}, row {row.row}: got learner {clean(row.learner)!r}, "
+            raise BadOverride(f"{OVERRIDES}, row {row.row}: got learner {clean(row.learner)!r}, "
                               "expected a name, a number or a submission of this run.")
         if not [result for result in mine if _apply(result, row)] and not _opened(mine, row):
-            raise BadOverride(f"{FILE}, row {row.row}: got exercise {clean(row.exercise)!r}, "
+            raise BadOverride(f"{OVERRIDES}, row {row.row}: got exercise {clean(row.exercise)!r}, "
                               "expected one that was graded for this learner, such as 01.3.")
     return changed
 
@@ -106,15 +106,16 @@ def _apply(result: dict[str, Any], row: Override) -> bool:
     entry = next((e for e in result["exercises"] if e["id"] == row.exercise), None)
     if entry is None and result["status"] == "graded" and row.exercise[:2] == (
             f"{result['stage']:02d}"):
-        raise BadOverride(f"{FILE}, row {row.row}: got exercise {clean(row.exercise)!r}, expected "
-                          f"one of {', '.join(e['id'] for e in result['exercises'])}")
+        known = ", ".join(e["id"] for e in result["exercises"])
+        raise BadOverride(f"{OVERRIDES}, row {row.row}: got exercise {clean(row.exercise)!r}, "
+                          f"expected one of {known}")
     if entry is None:  # the learner's hand-in for another stage, or one that was refused
         return False
     before = entry["points"]
     if row.points is not None:
         if not 0 <= row.points <= entry["possible"]:
-            raise BadOverride(f"{FILE}, row {row.row}: got {row.points:g} points, expected 0 to "
-                              f"{entry['possible']}")
+            raise BadOverride(f"{OVERRIDES}, row {row.row}: got {row.points:g} points, expected "
+                              f"0 to {entry['possible']}")
         entry["points"] = whole(row.points)
         result["points"] = whole(sum(e["points"] for e in result["exercises"]))
     given = f", {entry['points']} instead of {before}" if entry["points"] != before else ""

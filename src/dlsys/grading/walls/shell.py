@@ -40,15 +40,15 @@ class Shell:
         sys.modules["__main__"] = module
         sys.path.insert(0, "")  # a file that a cell writes can be imported, as in Jupyter
         colab = types.ModuleType("google.colab")  # a right answer that was written there counts
-        colab.__getattr__ = Nothing().__getattr__
-        sys.modules.setdefault("google", types.ModuleType("google"))
-        sys.modules["google.colab"] = sys.modules["google"].colab = colab
+        vars(colab)["__getattr__"] = Nothing().__getattr__
+        google = sys.modules.setdefault("google", types.ModuleType("google"))
+        sys.modules["google.colab"] = vars(google)["colab"] = colab
         self.space = self.user_ns = module.__dict__
         self.name, self.above, self.flags = "<cell 0>", 0, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
         for place in (IPython, IPython.core.getipython):
-            place.get_ipython = self.me
+            vars(place)["get_ipython"] = self.me
         self.space.update(__builtins__=builtins, get_ipython=self.me, display=display,
                           input=lambda *_: "")
 
@@ -63,7 +63,8 @@ class Shell:
 
     def _below(self, above: int, source: str) -> Any:
         """Run cell text that begins `above` lines below the cell's top, with right line numbers."""
-        empty = _EMPTY_LINES.match(source).end()
+        match = _EMPTY_LINES.match(source)
+        empty = match.end() if match else 0
         self.above = above + source.count("\n", 0, empty)
         code = "\n" * self.above + _transformed(source[empty:])
         run_source.remember(code, self.name)
@@ -74,15 +75,18 @@ class Shell:
 
         An import of a package that is not here is an error in the end; what stands below it runs.
         """
-        missing, rest, value = None, code, None
-        while rest is not None:
+        missing: ModuleNotFoundError | None = None
+        value = None
+        while True:
             try:
-                value, rest = run_source.run(rest, name, self._run, lambda: self.flags), None
+                value = run_source.run(code, name, self._run, lambda: self.flags)
+                break
             except ModuleNotFoundError as error:
                 missing = missing or error
-                rest = run_source.after_import(rest, name, error, self.flags)
+                rest = run_source.after_import(code, name, error, self.flags)
                 if rest is None:
                     raise missing from None
+                code = rest
             except Exception:
                 if missing:  # the cause of what failed below it
                     raise missing from None

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading.people import owner
-from dlsys.grading.submissions import Learner
+from dlsys.grading.books.people import owner
+from dlsys.grading.books.submissions import Learner
 
 TIMES = 3       # times the limit of one submission
 LEAST = 1200.0  # seconds at least: forty harmless submissions on a slow machine take far less

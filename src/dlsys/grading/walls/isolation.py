@@ -14,11 +14,10 @@ import secrets
 import site
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dlsys.grading import seccomp
-from dlsys_helpers.timeouts import SECONDS
+from dlsys.grading.settings import Limits
+from dlsys.grading.walls import seccomp
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -32,7 +31,7 @@ DIE_WITH_PARENT, SET_DUMPABLE, DROP_BOUND, AMBIENT = 1, 4, 24, 47  # prctl
 AMBIENT_RAISE = 2
 LAST_CAPABILITY = 63  # that a kernel could know
 _CAPABILITY_VERSION = 0x20080522
-PACKAGES = [Path(__file__).parents[2] / name
+PACKAGES = [Path(__file__).parents[3] / name
             for name in ("dlsys", "dlsys_files", "dlsys_helpers", "dlsys_checks")]
 INTERPRETER = os.path.realpath(sys.executable)  # here: the links to it are not in the view
 VIEW = "/sys"  # where the view is built: a folder of each machine below which no Python lies
@@ -52,26 +51,6 @@ ENVIRONMENT = {
     "GLIBC_TUNABLES": "glibc.malloc.top_pad=67108864",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-
-
-TIMES = 20  # the limit of a cell or an exercise: what a whole submission may take
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one submission may use. Bytes and seconds; `seconds` is for a cell or an exercise."""
-
-    seconds: float = SECONDS
-    total: float = TIMES * SECONDS  # seconds for all of it, whatever its parts do
-    memory: int = 2 * 2**30
-    processes: int = 32  # the kernel's own memory grows with it, unseen by the watch
-    disk: int = 64 * 2**20
-    files: int = 4096
-    open_files: int = 256
-
-    def plain(self) -> dict:
-        """The limits as JSON, for the record and for the zygote."""
-        return asdict(self)
 
 
 class WallError(OSError):

@@ -6,19 +6,23 @@ row that is taken back leaves no trace.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from dlsys.grading import due, overrides
-from dlsys.grading.due import Course
-from dlsys.grading.overrides import Override
-from dlsys.grading.people import owner
+from dlsys.grading.books import due, overrides
+from dlsys.grading.books.due import Course
+from dlsys.grading.books.overrides import Override
+from dlsys.grading.books.people import Result, named, owner
+from dlsys.grading.books.run_folder import COURSE, GRADES
+from dlsys.grading.options import GradeOptions
 from dlsys.grading.text import whole
 
-Result = dict[str, Any]
 STEP = 0.5  # points for promises are rounded down to it
 
 
@@ -42,6 +46,29 @@ class Scoring:
                         for stage, date in (self.course.due if self.course else {}).items()}}
 
 
+def rules(options: GradeOptions, names: dict[tuple[str, str], str],
+          cells: dict[tuple[str, str, int | None], str]) -> Scoring:
+    """How this call counts points. Raises UserError for a file that cannot be used.
+
+    Without an option, a run that goes on keeps to what it was given before. A new one takes nothing
+    from its folder, which may have come with a submission.
+    """
+    course, partial = options.course, bool(options.partial)
+    if options.resume:
+        overrides.read(options.out)
+        kept = options.out / COURSE
+        course = course or (kept if kept.exists() else None)
+        partial = _recorded_partial(options.out) if options.partial is None else partial
+    return Scoring(partial, due.read(course) if course else None, names, cells)
+
+
+def _recorded_partial(folder: Path) -> bool:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        grades = json.loads((folder / GRADES).read_text(encoding="utf-8"))
+        return grades["scoring"]["partial"] is True
+    return False
+
+
 def scored(judged: Iterable[Result], rows: list[Override], scoring: Scoring) -> list[Result]:
     """The results as every report shows them; the given ones stay as they are.
 
@@ -52,15 +79,6 @@ def scored(judged: Iterable[Result], rows: list[Override], scoring: Scoring) -> 
                else under_names)
     by_hand = overrides.applied(pointed, rows)
     return _with_counts(due.applied(by_hand, scoring.course, scoring.cells))
-
-
-def named(result: Result, names: dict[tuple[str, str], str]) -> Result:
-    """The result under the name in the gradebook; that of the download stays beside it."""
-    learner = result["learner"]
-    name = names.get((learner["source"], learner["id"]))
-    if not name or name == learner["name"]:
-        return result
-    return {**result, "learner": {**learner, "name": name, "download_name": learner["name"]}}
 
 
 def _by_promises(result: Result) -> Result:
