@@ -588,10 +588,10 @@ def test_a_lesson_that_fails_leaves_its_notebooks_as_they_were(tmp_path, monkeyp
 def test_what_a_built_lesson_still_owes_is_named_with_its_command(monkeypatch):
     source = lessons.Source(LESSON)
     monkeypatch.setattr(build.sweep, "stale", lambda path: "")
-    monkeypatch.setattr(build.proof, "well_told", lambda id: True)
+    monkeypatch.setattr(build.proof, "fresh", lambda id: True)
     assert list(build.stale_records(source)) == []
     monkeypatch.setattr(build.sweep, "stale", lambda path: f"{path.stem}: make sweep")
-    monkeypatch.setattr(build.proof, "well_told", lambda id: id != "01.5")
+    monkeypatch.setattr(build.proof, "fresh", lambda id: id != "01.5")
     swept, proven = build.stale_records(source)
     assert swept == "01_activations: make sweep"
     assert proven.endswith("not proven as they stand: 01.5. Run: .venv/bin/python -m tools.proof "

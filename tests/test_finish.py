@@ -111,6 +111,17 @@ def test_the_last_line_is_the_next_command(done, monkeypatch, capsys):
     assert said[-2:] == [" M lessons/01_activations.py", "Next: make test"]
 
 
+def test_a_call_that_is_stopped_says_how_to_go_on(done, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(finish, "swept", stop)
+    monkeypatch.setattr("sys.argv", ["finish", "1"])
+    with pytest.raises(SystemExit, match="130"):
+        finish.main()
+    said = capsys.readouterr().out
+    assert said.endswith("What was recorded stays. Next: make finish LESSON=01\n")
+
+
 def test_a_lesson_that_breaks_a_rule_is_not_built(done, monkeypatch, capsys):
     def refused(path):
         raise lessons.RuleBroken("lessons/x.py, cell y: it is wrong. Mend it.", "lessons/x.py:5")

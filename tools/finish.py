@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from dlsys_helpers.lesson_names import key
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from tools import build, core_path, lessons, proof, rows, sweep, try_trap
 from tools.rows import Row
@@ -162,6 +163,9 @@ def main() -> None:
     try:
         source = lessons.read(path)
         found = finish(source)
+    except KeyboardInterrupt:
+        print(f"\nStopped. What was recorded stays. Next: make finish LESSON={key(path)}")
+        sys.exit(130)
     except lessons.RuleBroken as broken:
         found = [Row(broken.place, str(broken).partition(": ")[2])]
     if found:

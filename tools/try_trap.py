@@ -306,11 +306,20 @@ def test_row(id: str, files: Files, name: str, message: str) -> Row:
     told = TOLD.get(name, Told("check", "", f"See {name} in tests/."))
     path = getattr(files, told.file)
     key = says.partition(":")[0]
-    asked = f'("{id}"' if told.file == "questions" else told.word
     words = (f'("{key}"', f"{key} ") if name.startswith("test_promises") else ()
     if told.file == "questions":
-        words = (says.partition(", seed")[0],)
-    return Row(rows.line_of(path, *words, asked), sentences(says, told.remedy))
+        return Row(place_of_question(path, id, says), sentences(says, told.remedy))
+    return Row(rows.line_of(path, *words, told.word), sentences(says, told.remedy))
+
+
+def place_of_question(path: Path, id: str, says: str) -> str:
+    """Where the question begins that a message names, "05.6, question 2"; else the first one."""
+    found = re.search(rf"{re.escape(id)}, question (\d+)", says)
+    text = path.read_text("utf-8")
+    begins = [text[:one.start()].count("\n") + 1
+              for one in re.finditer(rf'^@?asks?\("{re.escape(id)}"', text, re.M)]
+    name = rows.line_of(path)
+    return f"{name}:{begins[int(found[1]) - 1 if found else 0]}" if begins else name
 
 
 def essence(message: str) -> str:
