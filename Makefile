@@ -12,8 +12,8 @@ ifeq ($(DLSYS_WARM),1)
 export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
 endif
 
-.PHONY: help lab hub test new build book book-serve booklet site versions bench record sweep lock setup
-.PHONY: setup-lab wheel wheelhouse gallery
+.PHONY: help lab hub test nightly new try finish build book book-serve booklet site versions bench
+.PHONY: record sweep lock setup setup-lab wheel wheelhouse gallery
 .DEFAULT_GOAL := help
 
 help:
@@ -22,9 +22,14 @@ help:
 	@echo "                 PORT=8889, LAB_ARGS=--no-browser, PYTHON=python3.12"
 	@echo "                 TORCH=cpu: no CUDA, three GB less; WHEELHOUSE=folder: no network"
 	@echo "make hub         many learners on this machine, for trying: JupyterHub on PORT=8000"
-	@echo "make test        set up, then run every test; TESTS=tests/test_setup.py for some,"
+	@echo "make test        set up, then run the tests; fresh records are believed, see"
+	@echo "                 tools/nightly.py. TESTS=tests/test_setup.py for some, in full,"
 	@echo "                 WORKERS=8 where there are more cores than two"
+	@echo "make nightly     every test, no record believed; then claims under fifty seeds, where"
+	@echo "                 their record is stale: hours"
 	@echo "make new         start a trap, TRAP=05.7; NAME=rescale names its exercise's function"
+	@echo "make try         all that a trap still lacks, in one table; TRAP=05.7"
+	@echo "make finish      build and record a lesson, LESSON=05; may be stopped and called again"
 	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one, and"
 	@echo "                 DRAFT=1 for one that is not finished, into drafts/. What did not change"
 	@echo "                 keeps its outputs; AGAIN=1 runs it all the same"
@@ -66,13 +71,27 @@ test: setup
 	@progress=$$(mktemp -d) && trap 'rm -rf "$$progress"' EXIT && \
 	DLSYS_PROGRESS="$$progress" PYTHONDONTWRITEBYTECODE= \
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 MPLBACKEND=Agg $(WARM) \
-	$(RUN) -m pytest -p tools.suite -n $(WORKERS) --dist loadscope -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
+	$(RUN) -m pytest -p tools.suite -p tools.nightly -n $(WORKERS) --dist loadscope -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
+
+# A variable of the command line is in the environment of what it starts. The first test that needs
+# a page with explorers computes all frames: minutes, and longer than any other test may take.
+nightly:
+	@$(MAKE) --no-print-directory test DLSYS_NIGHTLY=1 TESTS="-o faulthandler_timeout=3600 $(TESTS)"
+	@$(MAKE) --no-print-directory sweep SWEEP_ARGS="--seeds 50"
 
 build: setup
 	@$(RUN) -m tools.build $(LESSON)$(if $(DRAFT), --draft)$(if $(AGAIN), --again)
 
 new: setup
 	@$(RUN) -m tools.new "$(TRAP)" $(NAME)
+
+# Runs share the cores here, so threads that wait must sleep.
+SHARED = DLSYS_PROGRESS=off OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0
+try: setup
+	@$(SHARED) $(RUN) -m tools.try_trap "$(TRAP)"
+
+finish: setup
+	@$(SHARED) $(RUN) -m tools.finish "$(LESSON)"
 
 book: setup
 	@$(RUN) -m tools.book

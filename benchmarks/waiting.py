@@ -88,8 +88,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 def check_latency(rounds: int = 5) -> dict[str, dict[str, float]]:
     """Milliseconds of one check as a learner runs it: a right answer, and the slowest wrong one."""
-    from dlsys_checks import registry
-    from dlsys_helpers import checking
+    from dlsys_checks import checking, registry
     found = {}
     for path in sorted(SOLUTIONS.glob("[0-9]*.ipynb")):
         cells = [c for c in json.loads(path.read_text("utf-8"))["cells"]

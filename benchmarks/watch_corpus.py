@@ -1,12 +1,12 @@
 """The watch on programs that its rules were not written for: what it finds, names wrongly, misses.
 
-    .venv/bin/python -m benchmarks.watch_corpus [NAME ...]
+    .venv/bin/python -m benchmarks.watch_corpus [NAME ...]    those whose record is stale
 
 The programs lie in `tests/watch/corpus`. A faulty one names its source and the traps that count
 as right; `# fault` marks its lines. A few were rebuilt by whoever wrote the rules for them: their
 first line says "(with its rule)", and the page counts them apart. Each runs in a process of its
-own, once alone and once under the watch with its hints, and has to compute the same. The record is
-watch_corpus.json; `benchmarks.watch_tools` adds what other tools say of the same programs.
+own, once alone and once under the watch with its hints, and has to compute the same.
+`benchmarks.watch_tools` records what other tools say of the same programs.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from __future__ import annotations
 import collections
 import contextlib
 import io
-import json
 import multiprocessing
 import re
 import sys
 from pathlib import Path
 
 from benchmarks import watch_lessons
+from tools import fingerprints
+from tools.records import Record
 
 ROOT = watch_lessons.ROOT
-RECORD = Path(__file__).with_suffix(".json")
+RECORD = Record("watch_corpus.json", done="run under the watch",
+                renew=".venv/bin/python -m benchmarks.watch_corpus")
 sys.path.insert(0, str(ROOT / "tests" / "watch"))
 CORPUS = ROOT / "tests" / "watch" / "corpus"
 FAULTY, HEALTHY = (sorted((CORPUS / kind).glob("*.py")) for kind in ("faulty", "healthy"))
@@ -104,11 +106,15 @@ def name(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-def rests_on() -> dict[str, str]:
-    """What the record is true of: the watch's code, and each program."""
-    found = {"watch": watch_lessons.rests_on()["watch"]}
-    return found | {name(path): watch_lessons.digest(path.read_text("utf-8"))
-                    for path in FAULTY + HEALTHY}
+def rests_on(path: Path) -> dict[str, str]:
+    """What a program's row rests on; of the program every letter counts, as lines are named."""
+    return {"program": fingerprints.fingerprint(path.read_text("utf-8")),
+            "dlsys_watch": watch_lessons.watch_digest(), **fingerprints.pinned()}
+
+
+def stale(path: Path) -> str:
+    """Why the row of a program no longer counts, with the command; "" while it does."""
+    return RECORD.stale(name(path), rests_on(path))
 
 
 def counts(rows: dict[str, dict]) -> collections.Counter:
@@ -121,26 +127,18 @@ def counts(rows: dict[str, dict]) -> collections.Counter:
     return found
 
 
-def read() -> dict:
-    return json.loads(RECORD.read_text("utf-8"))
-
-
 def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    record = read() if RECORD.exists() else {"programs": {}}
-    record["rests_on"] = rests_on()
-    for path in FAULTY + HEALTHY:
-        if len(sys.argv) > 1 and path.stem not in sys.argv[1:]:
-            continue
-        row = record["programs"][name(path)] = judged(path)
-        print(name(path), row.get("verdict", "healthy"), [f["rule"] for f in row["findings"]],
-              "" if row["same"] else "computes something else", flush=True)
-    record["programs"] = {name(path): record["programs"][name(path)] for path in FAULTY + HEALTHY
-                          if name(path) in record["programs"]}
-    RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-    print(dict(counts(record["programs"])))
+    asked, every = set(sys.argv[1:]), FAULTY + HEALTHY
+    for path in every:
+        if path.stem in asked or (not asked and stale(path)):
+            now, row = rests_on(path), judged(path)
+            RECORD.write(name(path), now, row, wanted=[*map(name, every)])
+            print(name(path), row.get("verdict", "healthy"), [f["rule"] for f in row["findings"]],
+                  "" if row["same"] else "computes something else", flush=True)
+    print(dict(counts(RECORD.entries())))
 
 
 if __name__ == "__main__":

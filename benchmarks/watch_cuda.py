@@ -71,7 +71,7 @@ def programs(device: str) -> dict[str, dict]:
 
 def told_otherwise(rows: dict[str, dict]) -> list[str]:
     """Programs of which the watch says something else here than in watch_corpus.json."""
-    known = watch_corpus.read()["programs"]
+    known = watch_corpus.RECORD.entries()
     return [name for name, row in rows.items()
             if "findings" in row and row["findings"] != known[name]["findings"]]
 

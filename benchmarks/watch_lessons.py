@@ -1,9 +1,8 @@
-"""All lessons, run whole under the watch: which cells it speaks in, kept in watch_lessons.json.
+"""All lessons, run whole under the watch: which cells it speaks in, kept on record.
 
-    .venv/bin/python -m benchmarks.watch_lessons [NN ...]
+    .venv/bin/python -m benchmarks.watch_lessons [NN ...]    those whose record is stale
 
-A lesson's cells run one after the other in one process, as they would in a notebook. The record
-names what it rests on: the rules and the code cells of the lessons.
+A lesson's cells run one after the other in one process, as they would in a notebook.
 """
 
 from __future__ import annotations
@@ -21,8 +20,10 @@ import traceback
 import types
 from pathlib import Path
 
+from tools import fingerprints
+from tools.watch_record import LESSONS
+
 ROOT = Path(__file__).resolve().parents[1]
-RECORD = Path(__file__).with_suffix(".json")
 WATCH = ROOT / "src" / "dlsys_watch"
 
 # Cells that run broken code once more although they are no `break`: (cell, rule) -> why.
@@ -67,13 +68,22 @@ def digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
-def rests_on() -> dict[str, str]:
-    """What the record is true of: the watch's code, and the code of each lesson."""
+def watch_digest() -> str:
+    """Of the watch's code; its messages count, as the records hold them."""
     watch = sorted(WATCH.rglob("*.py"))
-    found = {"watch": digest(*(path.read_text("utf-8") for path in watch))}
-    for number, path in lessons().items():
-        found[number] = digest(*(source for _, source in cells(path)))
-    return found
+    return digest(*(fingerprints.essence(path.read_text("utf-8")) for path in watch))
+
+
+def rests_on(number: str) -> dict[str, str]:
+    """What a lesson's findings rest on: its cells and helpers, the packages, the watch."""
+    named = dict(cells(lessons()[number]))
+    return {"dlsys_watch": watch_digest(),
+            **fingerprints.rests_on({f"cell {name}": source for name, source in named.items()})}
+
+
+def stale(number: str) -> str:
+    """Why the findings of a lesson no longer count, with the command; "" while they do."""
+    return LESSONS.stale(number, rests_on(number))
 
 
 def run(number: str) -> dict:
@@ -108,16 +118,14 @@ def main() -> None:
     if asked[:1] == ["--one"]:
         print(json.dumps(run(asked[1])))
         return
-    record = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {"lessons": {}}
-    now = rests_on()    # a rule that is edited while this runs makes the record stale
-    for number in asked or lessons():
+    for number in asked or filter(stale, lessons()):
+        now = rests_on(number)    # a rule that is edited while this runs makes the record stale
         answer = subprocess.run([sys.executable, "-m", "benchmarks.watch_lessons", "--one", number],
                                 cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
                                 env={**os.environ, "DLSYS_PROGRESS": "off"})
-        record["lessons"][number] = json.loads(answer.stdout.splitlines()[-1])
-        record["rests_on"] = now
-        RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-        print(number, len(record["lessons"][number]["findings"]), "findings", flush=True)
+        found = json.loads(answer.stdout.splitlines()[-1])
+        LESSONS.write(number, now, found, wanted=lessons())
+        print(number, len(found["findings"]), "findings", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 
-import yaml
-
-from benchmarks import watch_corpus, watch_cuda, watch_overhead
+from benchmarks import watch_corpus, watch_cuda, watch_overhead, watch_tools
 from dlsys_watch.rules import all_rules
+from tools.watch_record import neighbours
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "watch.md"
-NEIGHBOURS = PAGE.with_name("neighbours.yml")
 
 
 def markdown(head: tuple[str, ...], rows: list[tuple]) -> str:
@@ -79,7 +76,7 @@ def stems(rows: dict[str, dict], verdict: str) -> list[str]:
 
 def recall() -> str:
     """What the watch says of the corpus, from the record, as Markdown."""
-    every = watch_corpus.read()["programs"]
+    every = watch_corpus.RECORD.entries()
     rows, own = foreign(every), {name: every[name] for name in every if watch_corpus.is_own(name)}
     counts, faulty = watch_corpus.counts(rows), sum("verdict" in row for row in rows.values())
     healthy, beside = counts["healthy"], watch_corpus.counts(own)
@@ -107,8 +104,8 @@ def recall() -> str:
 
 def others() -> str:
     """Other tools on the same corpus, from the record, as Markdown."""
-    record = watch_corpus.read()
-    rows = foreign(record["programs"])
+    record = json.loads(watch_tools.RECORD.read_text("utf-8"))
+    rows = foreign(watch_corpus.RECORD.entries())
     counts = watch_corpus.counts(rows)
     faulty = sum("verdict" in row for row in rows.values())
     right = {stem(name) for name, row in rows.items()
@@ -124,18 +121,6 @@ def others() -> str:
               for tool, why in record["not_measured"].items()]
     return markdown(("tool", "faults found", "found by it, missed here",
                      "healthy with a false alarm", "healthy with advice alone"), found)
-
-
-@functools.cache
-def neighbours() -> list[dict]:
-    return yaml.safe_load(NEIGHBOURS.read_text("utf-8"))
-
-
-def telling(row: dict) -> str:
-    """Whether the watch tells a fault that no trap teaches, as a sentence."""
-    if rules := row.get("rules"):
-        return f"`dlsys watch` says {' or '.join(f'`{rule}`' for rule in rules)}."
-    return f"`dlsys watch` cannot tell: {row['why']}."
 
 
 def wild() -> str:

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from dlsys_helpers import paths
 from dlsys_model import text as texts
 from dlsys_model.network import Network, Shape
-from dlsys_model.parts import BY_ID, Parts, load
+from dlsys_model.part_table import BY_ID
+from dlsys_model.parts import Parts, load
 from dlsys_model.training import Plan, Training
 
 ROUNDS, STEPS = 8, 5

@@ -1,4 +1,4 @@
-# %% [markdown] role="hook"
+# %% [markdown] role="hook" traps=5
 # # 1. Perceptron, MLP and activations
 #
 # A small network reads handwritten digits. On your laptop it is right 97 times

@@ -1,4 +1,4 @@
-# %% [markdown] role="hook"
+# %% [markdown] role="hook" traps=6
 # # 2. Backpropagation and autograd
 #
 # A training loop, an evaluation, a batch cut in four, a plot of a layer's outputs:

@@ -1,4 +1,4 @@
-# %% [markdown] role="hook"
+# %% [markdown] role="hook" traps=4
 # # 3. Losses and gradient pathologies
 #
 # Before an optimizer takes its first step, four things are settled: what the

@@ -1,4 +1,4 @@
-# %% [markdown] role="hook"
+# %% [markdown] role="hook" traps=11
 # # 4. Optimizers and learning-rate schedules
 #
 # An optimizer is ten lines of arithmetic that run a million times, and a schedule

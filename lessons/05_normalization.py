@@ -1,4 +1,4 @@
-# %% [markdown] role="hook"
+# %% [markdown] role="hook" traps=5
 # # 5. Normalization, dropout and initialization
 #
 # Your digit reader leaves the training machine. It now serves single images behind a

@@ -1,4 +1,4 @@
-# %% [markdown] role="hook"
+# %% [markdown] role="hook" traps=8
 # # 6. Augmentation, Mixup and early stopping
 #
 # Your classifier knows its training images by heart and reads new ones worse. So you

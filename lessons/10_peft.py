@@ -1,4 +1,4 @@
-# %% [markdown] role="hook"
+# %% [markdown] role="hook" traps=6
 # # 10. LoRA, QLoRA and parameter-efficient tuning
 #
 # Your team serves one language model to many customers, and each of them wants it to

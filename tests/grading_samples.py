@@ -10,7 +10,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dlsys.grading import cohort, isolation
+from dlsys.grading.books.journal import BEGUN
+from dlsys.grading.books.run_folder import JOURNAL
+from dlsys.grading.settings import Limits, Settings
 from dlsys_helpers import catalog, paths
 
 POINTS = {trap.id: trap.points for trap in catalog.traps(1)}
@@ -67,16 +69,16 @@ def notebook(cells: list[Any], **more: Any) -> bytes:
         "kernelspec": {"name": "python3", "language": "python"}}, **more}).encode()
 
 
-def settings(seconds: float = 3.0, gib: float = 0.5, **more: Any) -> cohort.Settings:
+def settings(seconds: float = 3.0, gib: float = 0.5, **more: Any) -> Settings:
     """Settings with a fixed key and small limits."""
-    limits = isolation.Limits(seconds=seconds, total=30.0, memory=int(gib * 2**30), processes=24)
-    return cohort.Settings("00" * 16, limits, **more)
+    limits = Limits(seconds=seconds, total=30.0, memory=int(gib * 2**30), processes=24)
+    return Settings("00" * 16, limits, **more)
 
 
 def journal_results(folder: Path) -> list[dict[str, Any]]:
     """The results in a run's journal; its other lines say what the run is, and what was begun."""
-    lines = (folder / cohort.JOURNAL).read_text(encoding="utf-8").splitlines()[1:]
-    return [line for line in map(json.loads, lines) if cohort.BEGUN not in line]
+    lines = (folder / JOURNAL).read_text(encoding="utf-8").splitlines()[1:]
+    return [line for line in map(json.loads, lines) if BEGUN not in line]
 
 
 def statuses(result: dict[str, Any]) -> dict[str, str]:

@@ -10,7 +10,8 @@ import pytest
 
 from dlsys import answer, cli
 from dlsys_checks import registry
-from dlsys_helpers import cards, catalog, checking, paths, progress
+from dlsys_helpers import cards, catalog, paths, progress
+from dlsys_helpers.verdicts import Verdict
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def test_a_reader_who_has_read_enough_breaks_nothing(work, buffered):
 def test_the_card_names_the_worked_answer_only_where_there_is_one(monkeypatch, tmp_path, capsys):
     for folder, named in [(paths.SOLUTIONS, True), (tmp_path / "none", False)]:
         monkeypatch.setattr(paths, "SOLUTIONS", folder)
-        cards.show_verdict(checking.Verdict("pass", "01.4"), catalog.trap("01.4"))
+        cards.show_verdict(Verdict("pass", "01.4"), catalog.trap("01.4"))
         assert ("dlsys answer 01.4" in capsys.readouterr().out) is named
 
 
@@ -118,6 +119,6 @@ def test_the_page_for_assistants_names_folders_and_fields_that_exist():
     for folder in ("solutions", "lessons", "src/dlsys_checks"):
         assert f"`{folder}/`" in text
         assert (paths.ROOT / folder).is_dir()
-    fields = cli.exercise_data(catalog.trap("01.1"), checking.Verdict("todo", "01.1"))
+    fields = cli.exercise_data(catalog.trap("01.1"), Verdict("todo", "01.1"))
     assert {"law", "read", "hint"} <= set(fields)
     assert all(f"`{field}`" in text for field in ("law", "read", "hint"))

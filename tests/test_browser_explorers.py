@@ -39,6 +39,7 @@ from dlsys_helpers.explorers import (
     names,
 )
 from tools import frames
+from tools.nightly import everything, few, trusted
 
 
 @explorer(
@@ -70,8 +71,26 @@ def features(n, sign):
 
 pytestmark = pytest.mark.usefixtures("frames_made_once")
 
+
+def visited(e) -> bool:
+    """Whether the record of a full visit is believed."""
+    return trusted(frames.visited(e.name))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _as_believed():
+    """explorer_oracle asks the record how many values a visit goes through."""
+    with pytest.MonkeyPatch.context() as patch:
+        if everything():
+            patch.setattr(frames, "visited", lambda name: False)
+        yield
+
+
 ALL = [*(load(name) for name in names()), features]
-every = pytest.mark.parametrize("e", ALL, ids=lambda e: e.name)
+# Of each kind of view, one explorer that shows it; the others where their visit is not recorded.
+OF_A_KIND = {view.kind: e for e in ALL for view in e.views}.values()
+every = pytest.mark.parametrize("e", few(ALL, lambda e: e in OF_A_KIND or not visited(e)),
+                                ids=lambda e: e.name)
 ACTIVATIONS, SURFACE = load("activations"), load("decision_surface")
 
 
@@ -84,17 +103,22 @@ def tab(browser):
 
 
 # ---- a visit to each page ---------------------------------------------------------------------
+VISIT = "test_a_visit_to_its_page_finds_nothing_amiss"
+
+
 @pytest.fixture(scope="module")
-def briefly(tab, tmp_path_factory):
+def briefly(request, tab, tmp_path_factory):
     """What a brief visit finds amiss of explorers that were visited in full, and of their page."""
-    explorers = [e for e in ALL if frames.visited(e.name)]
+    asked = {item.callspec.params["e"] for item in request.session.items
+             if getattr(item, "originalname", "") == VISIT}
+    explorers = [e for e in ALL if e in asked and visited(e)]
     return dict(brief(open_explorers(tab, tmp_path_factory.mktemp("brief"), *explorers), explorers))
 
 
 @every
 def test_a_visit_to_its_page_finds_nothing_amiss(tab, tmp_path, request, e):
     """In full where that is not recorded; else among the others, on a page for all."""
-    if frames.visited(e.name):
+    if visited(e):
         assert request.getfixturevalue("briefly")[e.name] == {}
         return
     page = open_explorers(tab, tmp_path, e)
@@ -257,7 +281,12 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+# One of what is read, where it is drawn, what is drawn, what follows a control, and what is said.
+PLAIN_TO_SEE = {"arrays reversed", "surface upside down", "bars half as long",
+                "last control ignored", "old sentence"}
+
+
+@pytest.mark.parametrize("name", few(BROKEN, lambda name: name in PLAIN_TO_SEE))
 def test_the_comparison_sees_a_broken_front_end(tab, tmp_path, name):
     e, good, bad = BROKEN[name]
 
@@ -281,6 +310,13 @@ def test_a_script_older_than_the_page_says_so(tab, tmp_path):
 
 # ---- JupyterLab -------------------------------------------------------------------------------
 LIVE = [ACTIVATIONS, SURFACE]  # one that answers at once, one that trains
+
+
+def in_lab(test):
+    """In make test where the front end has changed since it was looked at, else at night."""
+    return pytest.mark.nightly(test) if all(map(visited, LIVE)) else test
+
+
 CELLS = [f"from dlsys_helpers.explorers.{e.name} import {e.name}\n{e.name}" for e in LIVE]
 
 
@@ -301,6 +337,7 @@ def lab_page(browser, tmp_path_factory):
         opened.close()
 
 
+@in_lab
 @pytest.mark.parametrize("nth", range(len(LIVE)), ids=lambda n: LIVE[n].name)
 def test_in_jupyterlab_the_keyboard_moves_controls_and_the_kernel_answers(lab_page, nth):
     e, box = LIVE[nth], lab_page.locator(".jp-OutputArea .xp").nth(nth)
@@ -315,6 +352,7 @@ def test_in_jupyterlab_the_keyboard_moves_controls_and_the_kernel_answers(lab_pa
         assert differences(box, e, setting) == []
 
 
+@in_lab
 def test_in_jupyterlab_controls_stay_in_sight(lab_page):
     whole = lab_page.viewport_size
     lab_page.set_viewport_size({"width": 1300, "height": 560})
@@ -325,6 +363,7 @@ def test_in_jupyterlab_controls_stay_in_sight(lab_page):
     lab_page.set_viewport_size(whole)
 
 
+@in_lab
 @pytest.mark.parametrize("theme", ["Dark", "Light"])
 def test_in_jupyterlab_axe_finds_nothing_in_an_explorer(lab_page, theme):
     lab_command(lab_page, "apputils:change-theme", theme=f"JupyterLab {theme}")
@@ -334,6 +373,7 @@ def test_in_jupyterlab_axe_finds_nothing_in_an_explorer(lab_page, theme):
     assert violations(lab_page, context=".jp-OutputArea .xp") == []
 
 
+@in_lab
 def test_in_jupyterlab_the_picture_stands_in_once_the_kernel_has_gone(lab_page):
     first = lab_page.locator(".jp-OutputArea").first
     expect(first.locator("img").first).to_be_hidden()

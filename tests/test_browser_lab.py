@@ -61,6 +61,7 @@ def test_the_start_page_runs_when_it_opens(page, lab):
     assert len([count for count in shown if count]) >= 3
 
 
+@pytest.mark.nightly
 def test_a_page_that_only_says_it_is_the_start_page_runs_nothing(page, lab):
     open_alone(page, lab, "foreign.ipynb")
     page.wait_for_timeout(1000)
@@ -89,6 +90,7 @@ def test_g_runs_up_to_the_next_question_and_no_further(page, lab):
     assert page.evaluate(OUTPUTS) == [0, 1, 0, 1, 1, 0, 0]
 
 
+@pytest.mark.nightly
 def test_a_cell_that_fails_stops_the_way_to_the_next_question(page, lab):
     write(lab.folder / "failing.ipynb", cell("1 / 0", "setup"), cell("print(1)", "break"),
           cell("print(2)", "guess", "guess"))

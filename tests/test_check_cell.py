@@ -10,7 +10,8 @@ import papermill
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-from dlsys_helpers import acting, cards, catalog, checking, paths
+from dlsys_checks import checking
+from dlsys_helpers import acting, cards, catalog, paths
 from dlsys_helpers.verdicts import Verdict
 
 SETUP = "import torch\nfrom torch import nn\nfrom dlsys_helpers import check"

@@ -1,12 +1,11 @@
 """What wrong answers are told: recorded, and judged again only where the record is stale."""
 
-import json
 
 import pytest
 
 from dlsys_checks import registry
 from dlsys_helpers import catalog
-from tools import proof
+from tools import proof, records
 
 ID = "01.4"
 
@@ -14,10 +13,9 @@ ID = "01.4"
 @pytest.fixture
 def record(monkeypatch, tmp_path):
     """A record that says "from the record" of the exercise as it stands."""
-    monkeypatch.setattr(proof, "RECORDS", tmp_path)
-    facts = {"rests_on": proof.rests_on(ID), "says_by": proof.says_by(ID),
-             "told": {"a mistake": "from the record"}}
-    (tmp_path / "01.json").write_text(json.dumps({ID: facts}), "utf-8")
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    proof.write(ID, {"rests_on": proof.rests_on(ID), "words": proof.words_of(ID),
+                     "told": {"a mistake": "from the record"}})
     forget()
     yield
     forget()
@@ -30,14 +28,14 @@ def forget():
 
 def test_a_fresh_record_is_not_judged_again(record, monkeypatch):
     monkeypatch.setattr(proof, "judged", lambda id: pytest.fail("judged again"))
-    assert proof.told(ID) == {"a mistake": "from the record"}
+    assert proof.feedback_by_mistake(ID) == {"a mistake": "from the record"}
 
 
 @pytest.mark.parametrize("id", [ID, "01.2"])
 def test_a_stale_record_and_none_are_judged(record, monkeypatch, id):
-    monkeypatch.setattr(proof, "rests_on", lambda id: "something else")
+    monkeypatch.setattr(proof, "rests_on", lambda id: {"check": "changed"})
     monkeypatch.setattr(proof, "judged", lambda id: {"a mistake": "judged now"})
-    assert proof.told(id) == {"a mistake": "judged now"}
+    assert proof.feedback_by_mistake(id) == {"a mistake": "judged now"}
 
 
 def test_every_wrong_answer_is_judged():
@@ -48,17 +46,17 @@ def test_every_wrong_answer_is_judged():
 
 def test_a_record_is_written_beside_the_others(record):
     for id in ("01.1", ID):
-        proof.write(id, {"rests_on": proof.rests_on(id), "says_by": proof.says_by(id),
+        proof.write(id, {"rests_on": proof.rests_on(id), "words": proof.words_of(id),
                          "told": {"a mistake": id}})
-    assert list(proof.stored("01")) == ["01.1", ID]
+    assert list(proof.RECORD.entries("01")) == ["01.1", ID]
     forget()
-    assert proof.told(ID) == {"a mistake": ID}
+    assert proof.feedback_by_mistake(ID) == {"a mistake": ID}
 
 
 @pytest.mark.parametrize("trap", catalog.traps(), ids=lambda trap: trap.id)
 def test_a_fresh_record_names_what_the_registry_holds(trap):
     if proof.fresh(trap.id):
-        found = proof.told(trap.id)
+        found = proof.feedback_by_mistake(trap.id)
         assert list(found) == [wrong.name for wrong in registry.find(trap.id).wrong_answers]
         assert all(wrong.is_told(found[wrong.name])
                    for wrong in registry.find(trap.id).wrong_answers)

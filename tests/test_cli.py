@@ -12,7 +12,8 @@ import threading
 
 import pytest
 
-from dlsys import cli, notebook_reader, review, work_folder, worksheet_runner, worksheets
+from dlsys import cli, review, work_folder, worksheet_runner, worksheets
+from dlsys_files import notebook_reader
 from dlsys_helpers import catalog, paths, progress, stages
 
 TRAPS = [
@@ -28,7 +29,7 @@ FAKE_CHECKS = '''
 import sys, types
 acting = types.ModuleType("dlsys_helpers.acting")
 acting.learner_frame = lambda error: ""
-checking = types.ModuleType("dlsys_helpers.checking")
+checking = types.ModuleType("dlsys_checks.checking")
 checking.drawn_seeds = lambda: (0, 1, 2)
 def run_check(id, fn, seeds):
     assert len(seeds) == 3

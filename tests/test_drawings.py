@@ -314,6 +314,6 @@ def test_labels_move_apart_and_stay_in_order():
 def test_a_drawing_is_a_figure_to_the_builder_and_no_number_rests_on_it():
     code = 'from dlsys_helpers import draw_line\ndraw_line({"a": [1, 2]}, title="t", alt="a")'
     assert lessons.draws(code)
-    assert "dlsys_helpers.number_lines" in fingerprints.rests_on([code], beside=())
+    assert "dlsys_helpers.number_lines" in fingerprints.rests_on([code], ignored=())
     assert not {"dlsys_helpers.number_lines", "dlsys_helpers.canvas"} & {
         *fingerprints.rests_on([code])}

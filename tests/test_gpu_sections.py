@@ -13,6 +13,7 @@ from dlsys_helpers import gpu_records
 from dlsys_helpers.paths import NOTEBOOKS, lessons
 from tests.rehearsal import ORIGIN, stage
 from tools import gpu_evidence
+from tools.nightly import few
 from tools.run_cells import run_cells
 
 DECLARED = gpu_evidence.evidence()
@@ -20,7 +21,11 @@ STEMS = sorted({entry["notebook"] for entry in DECLARED})
 MOST_CELLS = 10
 
 
-@pytest.fixture(scope="module", params=STEMS)
+# One of each third of the course.
+SOME = {"01_activations", "08_transformers", "13_serving"}
+
+
+@pytest.fixture(scope="module", params=few(STEMS, SOME.__contains__))
 def rehearsed(request, tmp_path_factory):
     """What the set-up and the GPU section of one lesson define, on a made-up device."""
     with stage(), pytest.MonkeyPatch.context() as patch:

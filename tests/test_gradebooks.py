@@ -5,18 +5,21 @@ Headings and identifiers of Moodle are those of its English and German language 
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 from test_grading_reports import EVIL, result, sample
 
-from dlsys.grading import cohort, gradebooks, options, pages, reports, returns, scoring
-from dlsys.grading.people import answers_to
-from dlsys.grading.scoring import Scoring
+from dlsys.grading import cohort
+from dlsys.grading.books import given, gradebooks, pages, reports, returns, scoring
+from dlsys.grading.books.people import is_called
+from dlsys.grading.books.run_folder import RunError
+from dlsys.grading.books.scoring import Scoring
+from dlsys.grading.options import GradeOptions
 from dlsys_helpers import stages
 
 
@@ -38,7 +41,8 @@ def test_a_canvas_gradebook_is_filled_in_and_else_left_as_it_is(tmp_path, grades
     book = tmp_path / "book.csv"
     book.write_text(CANVAS, encoding="utf-8", newline="")
 
-    text, absent = gradebooks.fill_canvas(scoring.best(grades["results"]), book, ["Stage 1"])
+    text, absent = gradebooks.fill_canvas(scoring.best(grades["results"]), gradebooks.read(book),
+                                          ["Stage 1"])
 
     assert [r["name"] for r in absent] == ["bob.ipynb", f"{EVIL}.ipynb"]
     assert text == CANVAS.replace("ada,A,,3", "ada,A,15,3")
@@ -52,7 +56,7 @@ def test_a_moodle_worksheet_is_filled_in(tmp_path, grades):
     sheet = tmp_path / "sheet.csv"
     sheet.write_text(MOODLE, encoding="utf-8")
 
-    text, absent = gradebooks.fill_moodle(scoring.best(grades["results"]), sheet)
+    text, absent = gradebooks.fill_moodle(scoring.best(grades["results"]), gradebooks.read(sheet))
 
     filled = rows(text)
     assert [r["name"] for r in absent] == ["ada.ipynb", "bob.ipynb"]
@@ -67,8 +71,8 @@ def test_a_moodle_worksheet_is_filled_in(tmp_path, grades):
 def test_a_gradebook_that_does_not_fit_is_named(tmp_path, grades, content, column, part):
     book = tmp_path / "book.csv"
     book.write_text(content, encoding="utf-8")
-    with pytest.raises(cohort.RunError, match=part):
-        gradebooks.fill_canvas(scoring.best(grades["results"]), book, [column])
+    with pytest.raises(RunError, match=part):
+        gradebooks.fill_canvas(scoring.best(grades["results"]), gradebooks.read(book), [column])
 
 
 @pytest.mark.parametrize("column", [
@@ -77,11 +81,11 @@ def test_a_column_that_is_no_assignments_is_refused(tmp_path, grades, column):
     book = tmp_path / "book.csv"
     book.write_text(CANVAS.replace("(4712)", "(4712),Final Score").replace(
         "15,10", "15,10,(read only)"), encoding="utf-8")
-    with pytest.raises(cohort.RunError, match=r"book.csv: got the column '.*', which Canvas fills "
+    with pytest.raises(RunError, match=r"book.csv: got the column '.*', which Canvas fills "
                                               r"in itself, expected that of an assignment\."):
-        gradebooks.fill_canvas(scoring.best(grades["results"]), book, [column])
-    with pytest.raises(cohort.RunError, match="got the column"):  # before the work
-        gradebooks.fill_canvas([], book, [column])
+        gradebooks.fill_canvas(scoring.best(grades["results"]), gradebooks.read(book), [column])
+    with pytest.raises(RunError, match="got the column"):  # before the work
+        gradebooks.fill_canvas([], gradebooks.read(book), [column])
 
 
 def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):
@@ -90,29 +94,29 @@ def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):
     sheet.write_text(MOODLE, encoding="utf-8")
     later = {**result("ada", "pp", "7", "canvas"), "stage": 2}
     both = scoring.best([*grades["results"], later])
-    with pytest.raises(cohort.RunError, match=r"stages 1, 2 \(stage 2: ada\), expected one stage"):
-        gradebooks.fill_canvas(both, book, ["Stage 1"])
-    with pytest.raises(cohort.RunError, match=r"stages 1, 2 \(stage 2: ada\), expected one stage"):
-        gradebooks.fill_moodle(both, sheet)
+    with pytest.raises(RunError, match=r"stages 1, 2 \(stage 2: ada\), expected one stage"):
+        gradebooks.fill_canvas(both, gradebooks.read(book), ["Stage 1"])
+    with pytest.raises(RunError, match=r"stages 1, 2 \(stage 2: ada\), expected one stage"):
+        gradebooks.fill_moodle(both, gradebooks.read(sheet))
 
 
 def test_two_people_of_one_id_are_named_not_mixed(tmp_path, grades):
     book = tmp_path / "book.csv"
     book.write_text(CANVAS, encoding="utf-8")
     both = scoring.best([*grades["results"], result("mal", "ppppp", "7", "canvas")])
-    with pytest.raises(cohort.RunError, match=r"ada\.ipynb and mal\.ipynb both say .* id 7"):
-        gradebooks.fill_canvas(both, book, ["Stage 1"])
+    with pytest.raises(RunError, match=r"ada\.ipynb and mal\.ipynb both say .* id 7"):
+        gradebooks.fill_canvas(both, gradebooks.read(book), ["Stage 1"])
 
 
 def test_a_gradebook_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(cohort.RunError, match="No such file"):
-        gradebooks.fill_moodle([], tmp_path / "gone.csv")
+    with pytest.raises(RunError, match="No such file"):
+        gradebooks.read(tmp_path / "gone.csv")
 
 
 def filled(tmp_path, content: str, results: list, columns: list[str]) -> str:
     book = tmp_path / "book.csv"
     book.write_text(content, encoding="utf-8", newline="")
-    return gradebooks.fill_canvas(scoring.best(results), book, columns)[0]
+    return gradebooks.fill_canvas(scoring.best(results), gradebooks.read(book), columns)[0]
 
 
 @pytest.mark.parametrize("columns", [["Stage {stage}"], ["1=Stage 1", "2=Stage 2 (4712)"]])
@@ -121,7 +125,7 @@ def test_several_stages_fill_several_columns(tmp_path, columns):
             {**result("ada", "pp", "7", "canvas"), "stage": 2}]
 
     assert '"Lovelace, Ada",7,s7,ada,A,15,6\r\n' in filled(tmp_path, CANVAS, both, columns)
-    with pytest.raises(cohort.RunError, match=r"no column for it. Name one: --canvas CSV \"2=NAME"):
+    with pytest.raises(RunError, match=r"no column for it. Name one: --canvas CSV \"2=NAME"):
         filled(tmp_path, CANVAS, both, ["1=Stage 1"])
 
 
@@ -144,8 +148,9 @@ def test_a_german_sheet_keeps_its_separator_and_its_decimal_comma(tmp_path):
     sheet.write_text(GERMAN, encoding="utf-8-sig")
     eva = {**result("Eva", "pppwp", "9", "moodle"), "points": 12.5}
 
-    text, absent = gradebooks.fill_moodle([eva], sheet)
-    people, times = gradebooks.moodle_people(sheet)
+    text, absent = gradebooks.fill_moodle([eva], gradebooks.read(sheet))
+    people, times = (find(gradebooks.read(sheet))
+                     for find in (gradebooks.moodle_names, gradebooks.moodle_times))
 
     assert absent == []
     assert text.startswith("\ufeffID;")
@@ -155,9 +160,8 @@ def test_a_german_sheet_keeps_its_separator_and_its_decimal_comma(tmp_path):
     assert (people, times) == ({"9": "Eva Bär"}, {"9": "Samstag, 16. Januar 2027, 08:00"})
 
 
-def asked(tmp_path, **more) -> argparse.Namespace:
-    return argparse.Namespace(**{"out": tmp_path, "course": None, "partial": None, "canvas": [],
-                                 "moodle": [], "resume": False, **more})
+def asked(tmp_path, **gradebooks: tuple) -> GradeOptions:
+    return GradeOptions((tmp_path,), tmp_path / "out", **gradebooks)
 
 
 def test_each_stage_has_its_sheet_of_moodle(tmp_path):
@@ -165,32 +169,32 @@ def test_each_stage_has_its_sheet_of_moodle(tmp_path):
         (tmp_path / f"{k}.csv").write_text(MOODLE, encoding="utf-8")
     both = [result("eve", "ppppp", "9", "moodle"),
             {**result("eve", "pp", "9", "moodle"), "stage": 2}]
-    two = asked(tmp_path, moodle=[f"{k}={tmp_path / f'{k}.csv'}" for k in (1, 2)])
+    two = asked(tmp_path, moodle=tuple((k, tmp_path / f"{k}.csv") for k in (1, 2)))
 
-    made = options.fill(two, both)
+    made = given.read(two).fill(both)
 
-    assert [(name, rows(text)[1][4]) for name, text, _ in made] == [
+    assert [(one.name, rows(one.content)[1][4]) for one in made] == [
         ("moodle_01.csv", "15"), ("moodle_02.csv", "6")]
-    with pytest.raises(cohort.RunError, match="two sheets for one stage"):
-        options.fill(asked(tmp_path, moodle=[f"{tmp_path / '1.csv'}"] * 2), both[:1])
-    with pytest.raises(cohort.RunError, match="--canvas: got 2 gradebooks"):
-        options.fill(asked(tmp_path, canvas=[["a.csv", "x"], ["b.csv", "y"]]), both)
+    with pytest.raises(RunError, match="two sheets for one stage"):
+        given.read(asked(tmp_path, moodle=((None, tmp_path / "1.csv"),) * 2))
+    with pytest.raises(RunError, match="--canvas: got 2 gradebooks"):
+        given.read(asked(tmp_path, canvas=((Path("a.csv"), "x"), (Path("b.csv"), "y"))))
 
 
 def test_pages_show_the_names_of_the_gradebook_and_by_hand_takes_either(tmp_path, grades):
     book = tmp_path / "book.csv"
     book.write_text(CANVAS, encoding="utf-8", newline="")
-    names = options.scoring(asked(tmp_path, canvas=[[str(book), "Stage 1"]])).names
-    given = grades["results"][:2]
+    names = given.read(asked(tmp_path, canvas=((book, "Stage 1"),))).names
+    judged = grades["results"][:2]
 
-    (ada, _) = scored = scoring.scored(given, [], Scoring(names=names))
+    (ada, _) = scored = scoring.scored(judged, [], Scoring(names=names))
 
     assert names == {("canvas", "7"): "Ada Lovelace", ("canvas", "99"): "Marie Curie"}
     assert "<h1>Feedback for Ada Lovelace</h1>" in pages.feedback([ada], grades)
-    assert scoring.owner(ada) == scoring.owner(given[0])  # the page keeps its name
+    assert scoring.owner(ada) == scoring.owner(judged[0])  # the page keeps its name
     for name in ("ada", "Ada Lovelace", "7"):
-        assert answers_to(ada, name)
-    assert not answers_to(scored[1], "Ada Lovelace")
+        assert is_called(ada, name)
+    assert not is_called(scored[1], "Ada Lovelace")
 
 
 # ---- feedback for the LMS to hand out
@@ -229,14 +233,13 @@ def test_what_was_refused_goes_back_with_its_reason(grades, tmp_path):
     (tmp_path / "1.csv").write_text(MOODLE, encoding="utf-8")
 
     made = returns.archives({**grades, "results": [ada, eve]}, pages.feedback)
-    sheet = asked(tmp_path, moodle=[f"{tmp_path / '1.csv'}"])
-    (_, text, _), = options.fill(sheet, [ada, eve])
+    (filled,) = given.read(asked(tmp_path, moodle=((None, tmp_path / "1.csv"),))).fill([ada, eve])
 
     (archive,) = made.values()
     assert [name.split("_")[1] for name in unzipped(archive)] == ["9", "8"]
     assert list(returns.archives({**grades, "results": [bob]}, pages.feedback)) == [
         "feedback_moodle_not_graded.zip"]
-    told = [row for row in rows(text) if "Not graded: it is empty." in row]
+    told = [row for row in rows(filled.content) if "Not graded: it is empty." in row]
     assert [row[0] for row in told] == ["Participant 9"]
     assert told[0][4] == rows(MOODLE)[1][4]
 
@@ -246,7 +249,7 @@ def test_one_learners_many_refused_files_take_one_row():
             for k in range(30)]
     graded = result("eve", "ppppp")
 
-    first, other = reports.once([*many, graded])
+    first, other = reports.one_refusal_each([*many, graded])
 
     assert first["reason"].startswith("is empty. Not graded, too, of the same learner: 29 more")
     assert other is graded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import os
@@ -17,7 +16,12 @@ import pytest
 from grading_samples import journal_results, settings, worksheet
 
 from dlsys import cli
-from dlsys.grading import cluster, cohort, command, options, submissions
+from dlsys.grading import cluster, cohort, command
+from dlsys.grading.books import given, scoring, submissions
+from dlsys.grading.books.journal import Journal
+from dlsys.grading.books.run_folder import GRADES, JOURNAL, RunError
+from dlsys.grading.options import GradeOptions
+from dlsys.grading.settings import Settings
 from dlsys_helpers.paths import ROOT
 
 
@@ -32,7 +36,7 @@ def one(tmp_path) -> Path:
 def graded(one, tmp_path) -> Path:
     """The folder of a run whose one submission is graded, without a sandbox."""
     out = tmp_path / "out"
-    journal = cohort.Journal.begin(out, settings(seconds=5))
+    journal = Journal.begin(out, settings(seconds=5))
     found = submissions.find([one]).submissions
     cohort.grade_all(found, journal, lambda jobs: (
         (job, {**cohort.refused("no"), "stage": 1}) for job in jobs))
@@ -92,12 +96,10 @@ def test_a_new_run_takes_nothing_from_its_folder(capsys, one, tmp_path):
     """Points for a part came from a `grades.json` that lay there, with a hand-in unpacked."""
     out = tmp_path / "out"
     out.mkdir()
-    (out / cohort.GRADES).write_text('{"scoring": {"partial": true}}')
+    (out / GRADES).write_text('{"scoring": {"partial": true}}')
     (out / "overrides.csv").write_text("no table")
-    args = argparse.Namespace(out=out, resume=False, course=None, partial=None, canvas=[],
-                              moodle=[])
 
-    assert not options.scoring(args).partial
+    assert not scoring.rules(GradeOptions((one,), out), {}, {}).partial
     assert "expected none where a run begins" in said(capsys, one, "--out", out)
 
 
@@ -116,12 +118,12 @@ def test_a_run_goes_on_with_what_it_was_begun_with(capsys, one, graded, option):
 
 
 def test_another_key_or_sandbox_is_no_way_to_go_on(capsys, one, graded, tmp_path):
-    other = cohort.Journal.begin(tmp_path / "b", cohort.Settings("11" * 16, settings().limits))
-    other.finish([])
+    other = Journal.begin(tmp_path / "b", Settings("11" * 16, settings().limits))
+    other.finish([], {})
     other.close()
 
     assert "another --key" in said(capsys, one, "--out", graded, "--resume", "--key",
-                                   tmp_path / "b" / cohort.GRADES)
+                                   tmp_path / "b" / GRADES)
     assert "another --sandbox" in said(capsys, one, "--out", graded, "--resume", "--sandbox",
                                        "none")
     assert "holds no run's key" in said(capsys, one, "--out", graded, "--resume", "--key",
@@ -159,8 +161,8 @@ def test_files_that_are_no_notebooks_are_named(one, graded, capsys):
 def test_who_is_not_in_the_gradebook_is_named(capsys):
     people = [{"learner": {"name": name}} for name in "abcdefgh"]
 
-    assert options.line_about(people, people[1:3]) == "6 of 8 learners filled in. Not in it: b, c."
-    assert options.line_about(people, people).endswith("Not in it: a, b, c, d, e, ....")
+    assert given.line_about(people, people[1:3]) == "6 of 8 learners filled in. Not in it: b, c."
+    assert given.line_about(people, people).endswith("Not in it: a, b, c, d, e, ....")
 
 
 def test_who_handed_in_twice_is_named(one, tmp_path, capsys):
@@ -168,7 +170,7 @@ def test_who_handed_in_twice_is_named(one, tmp_path, capsys):
     for k in (1, 2):
         (one / "bob" / f"0{k}_activations.ipynb").write_bytes(worksheet())
     (one / "ada.ipynb").rename(one / "ada_01_activations.ipynb")
-    journal = cohort.Journal.begin(tmp_path / "out", settings())
+    journal = Journal.begin(tmp_path / "out", settings())
     found = submissions.find([one]).submissions
     cohort.grade_all(found, journal, lambda jobs: (
         (job, {**cohort.refused("x"), "status": "graded", "stage": 1, "wall": "none",
@@ -189,7 +191,7 @@ def test_a_scheduler_that_goes_away_is_named(error):
         def result(self):
             raise error
 
-    with pytest.raises(cohort.RunError, match="the scheduler is gone"):
+    with pytest.raises(RunError, match="the scheduler is gone"):
         cluster._result(Future())
 
 
@@ -212,7 +214,7 @@ def test_ctrl_c_in_the_terminal_ends_all_in_one_line(tmp_path, one):
         [sys.executable, "-m", "dlsys.cli", "grade", str(one), "--out", str(out),
          "--workers", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True)
-    journal = out / cohort.JOURNAL
+    journal = out / JOURNAL
     try:
         while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
             assert process.poll() is None, process.stderr.read()

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from test_grading_reports import result
 
-from dlsys.grading import command, due, pages, scoring, submissions
-from dlsys.grading.due import BadCourse
-from dlsys.grading.scoring import Scoring
+from dlsys.grading.books import due, pages, scoring, submissions
+from dlsys.grading.books.due import BadCourse
+from dlsys.grading.books.run_folder import COURSE
+from dlsys.grading.books.scoring import Scoring
 
 RULE = 'late = "10%/day"\nlate_max = "50%"\ngrace = "15min"\n'
 DATES = "[due]\n1 = 2027-01-15T23:59:00+01:00\n2 = 2027-01-22T23:59:00+01:00\n"
@@ -21,10 +22,10 @@ HEAD = "learner,stage,due,handed_in\n"
 
 def course(folder, text: str = RULE + DATES, extensions: str = "") -> due.Course:
     folder.mkdir(exist_ok=True)
-    (folder / due.FILE).write_text(text, "utf-8")
+    (folder / COURSE).write_text(text, "utf-8")
     if extensions:
         (folder / due.EXTENSIONS).write_text(extensions, "utf-8")
-    return due.read(folder / due.FILE)
+    return due.read(folder / COURSE)
 
 
 def late(folder, after: timedelta, points: str = "ppppp", **more) -> dict:
@@ -81,7 +82,8 @@ def test_an_extension_moves_one_learners_date_and_a_time_can_be_given(tmp_path):
     ada, bob, eve = scoring.scored(given, [], Scoring(course=rules))
 
     assert [r["points"] for r in (ada, bob, eve)] == [15, 13.5, 15]
-    assert due.unmet([ada, bob, eve], rules) == ["nobody"]  # stage 2 is not in this run
+    # Stage 2 is not in this run.
+    assert due.unmatched_extensions([ada, bob, eve], rules) == ["nobody"]
 
 
 def test_an_extension_that_two_people_answer_to_is_refused(tmp_path):
@@ -226,6 +228,6 @@ def test_table_and_overview_say_for_how_many_no_time_is_known(tmp_path):
 
     assert "Late: 10 % of the possible points" in page
     assert "When was handed in is not known for 2 of 2; nothing is taken off there." in page
-    assert command._about_dates(results, rules) == [
+    assert due.remarks(results, rules) == [
         "When was handed in is not known for 2 of 2: nothing is taken off there. A time can be "
         "given in extensions.csv.", "extensions.csv: nobody of this run answers to zoe."]

@@ -12,7 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dlsys.grading import cohort, command, gradebooks, pages, reports, scoring
+from dlsys.grading import cohort
+from dlsys.grading.books import gradebooks, pages, reports, scoring, summary
+from dlsys.grading.books.run_folder import SCHEMA
 from dlsys_helpers import catalog, paths
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>=HYPERLINK(1)"
@@ -60,7 +62,7 @@ def sample() -> dict[str, Any]:
               "learner": {"name": "@cmd", "id": "", "source": "", "raw": ""},
               **cohort.refused(EVIL)}
     run = {"begun": "2026-01-01T00:00:00+00:00", "settings": {"key": "5ec2e7" * 5}}
-    return {"schema": cohort.SCHEMA, "run": run, "results": [ada, bob, evil, broken]}
+    return {"schema": SCHEMA, "run": run, "results": [ada, bob, evil, broken]}
 
 
 def rows(text: str) -> list[list[str]]:
@@ -89,14 +91,15 @@ def test_what_a_class_lacks_and_who_handed_in_alike_is_said_once(grades):
     evil["code"] = "1" * 64  # no points by it: an untouched worksheet is like any other
 
     assert reports.missing_packages(grades["results"]) == [("pandas", "", ["ada", "bob"])]
-    assert reports.alike(grades["results"]) == [["ada", "bob"]]
-    assert reports.alike([ada, {**bob, "stage": 2}]) == []
-    assert reports.alike([ada, {**bob, "points": 0}]) == [["ada", "bob"]]  # taken away by hand
+    assert reports.with_the_same_code(grades["results"]) == [["ada", "bob"]]
+    assert reports.with_the_same_code([ada, {**bob, "stage": 2}]) == []
+    taken_away = {**bob, "points": 0}  # by hand
+    assert reports.with_the_same_code([ada, taken_away]) == [["ada", "bob"]]
     twin = {**bob, "learner": {**bob["learner"], "name": "ada"}}
-    assert reports.alike([ada, twin]) == [["ada (7)", "ada (8)"]]
-    assert reports.alike([ada, bob, {**twin, "code": "2"}]) == [["ada (7)", "bob"]]
+    assert reports.with_the_same_code([ada, twin]) == [["ada (7)", "ada (8)"]]
+    assert reports.with_the_same_code([ada, bob, {**twin, "code": "2"}]) == [["ada (7)", "bob"]]
     assert ">ada (8)</a>" in pages.overview({**grades, "results": [ada, twin]})
-    page, said = pages.overview(grades), "\n".join(command._summary([ada, bob]))
+    page, said = pages.overview(grades), "\n".join(summary.about([ada, bob]))
     for text in (page, said):
         assert "pandas" in text
         assert "ada, bob" in text
@@ -111,7 +114,7 @@ def test_only_a_package_that_the_course_pins_is_recommended(grades):
         one["cells"] = [{"number": 2, "line": 1,
                          "error": f"ModuleNotFoundError: No module named '{name}'"}]
 
-    for text in (pages.overview(grades), "\n".join(command._summary([ada, bob]))):
+    for text in (pages.overview(grades), "\n".join(summary.about([ada, bob]))):
         assert re.findall(r"pip install ([\w.=+-]*)", text) == [PIN]
         assert "torchvlsion-cuda" in text
 
@@ -125,13 +128,13 @@ def test_who_asks_for_the_checks_lacks_no_package(grades):
                       "'dlsys_checks' (unknown location)"}]
 
     assert reports.missing_packages(grades["results"]) == []
-    assert reports.prying([ada, bob]) == ["ada", "bob"]
-    assert reports.prying([evil]) == [EVIL]
-    assert reports.prying([result("eve", "pw")]) == []
+    assert reports.asked_for_checks([ada, bob]) == ["ada", "bob"]
+    assert reports.asked_for_checks([evil]) == [EVIL]
+    assert reports.asked_for_checks([result("eve", "pw")]) == []
     assert "ada, bob: the sandbox hides the checks" in pages.overview(
         {**grades, "results": [ada, bob]})
     assert ("2 learners asked for the checks, which the sandbox hides: ada, bob. Look at the code."
-            in command._summary([ada, bob]))
+            in summary.about([ada, bob]))
 
 
 def test_the_overview_has_the_notes(grades):
@@ -306,7 +309,7 @@ def test_page_names_are_safe_and_differ():
 
 
 def test_the_terminal_shows_the_words_as_they_are(grades, tmp_path, capsys):
-    command.show(grades, tmp_path, ["canvas.csv: 1 of 3 learners filled in."])
+    summary.show(grades, tmp_path, ["canvas.csv: 1 of 3 learners filled in."])
 
     out = capsys.readouterr().out
     assert "3 of 4 graded." in out

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 
 import pytest
 from test_grading_reports import TRAPS, exercise, result, sample
 
-from dlsys.grading import hints, options, pages, reports, scoring, tally
-from dlsys.grading.overrides import Override
-from dlsys.grading.scoring import Scoring
+from dlsys.grading import tally
+from dlsys.grading.books import given, hints, pages, reports, scoring
+from dlsys.grading.books.given import Gradebooks
+from dlsys.grading.books.overrides import Override
+from dlsys.grading.books.scoring import Scoring
+from dlsys.grading.options import GradeOptions
 from dlsys_checks import registry
 from dlsys_helpers import acting, catalog, judging, verdicts
 from tools import solutions
@@ -100,15 +102,17 @@ def test_points_for_promises_are_rounded_down_to_half_a_point():
 
     assert scored["exercises"][3]["points"] == 2  # 3 * 3/4 is 2.25
     assert scored["points"] == 14
-    assert scoring.part({"status": "todo", "points": 0, "possible": 3}) == 0
+    assert scoring.points_for_promises({"status": "todo", "points": 0, "possible": 3}) == 0
 
 
 @pytest.mark.parametrize(("promises", "cases", "points"), [
     (5, 12, 2.5), (6, 11, 2.5), (6, 12, 2.5),  # the last with an input that was changed
+    (6, 7, 1.5),                               # 1.75, which no rounding to the nearest makes 1.5
     (5, 1, 0), (0, 11, 0)])                    # an answer that does nothing spoils nothing
 def test_the_smaller_share_counts_and_all_points_are_for_a_pass(promises, cases, points):
-    assert scoring.part({"status": "wrong", "points": 0, "possible": 3, "promises": 6,
-                         "promises_held": promises, "cases": 12, "cases_held": cases}) == points
+    entry = {"status": "wrong", "points": 0, "possible": 3, "promises": 6,
+             "promises_held": promises, "cases": 12, "cases_held": cases}
+    assert scoring.points_for_promises(entry) == points
 
 
 def test_points_by_hand_come_after_those_for_promises():
@@ -122,8 +126,8 @@ def test_points_by_hand_come_after_those_for_promises():
 def test_a_run_goes_on_with_points_for_promises_until_told_otherwise(tmp_path):
     (tmp_path / "grades.json").write_text('{"scoring": {"partial": true}}')
 
-    assert options._recorded_partial(tmp_path)
-    assert not options._recorded_partial(tmp_path / "none")
+    assert scoring._recorded_partial(tmp_path)
+    assert not scoring._recorded_partial(tmp_path / "none")
 
 
 def test_the_table_of_exercises_has_what_was_counted():
@@ -203,13 +207,14 @@ def test_the_folder_keeps_the_course_and_gives_it_up(tmp_path):
     out.mkdir()
     course.write_text('late = "5%/h"\n[due]\n1 = 2027-01-15T23:59:00+01:00\n')
     (tmp_path / "extensions.csv").write_text("learner,stage,due,handed_in\n")
-    given = {"out": out, "resume": True, "partial": None, "canvas": [], "moodle": []}
+    options = GradeOptions((tmp_path,), out, resume=True)
+    with_course = replace(options, course=course)
 
-    options.keep_course(argparse.Namespace(**given, course=course))
-    assert options.scoring(argparse.Namespace(**given, course=None)).course.late == (5.0, "h")
+    given.keep(with_course, Gradebooks())
+    assert scoring.rules(options, {}, {}).course.late == (5.0, "h")
     assert (out / "extensions.csv").exists()
     (tmp_path / "extensions.csv").unlink()
-    options.keep_course(argparse.Namespace(**given, course=course))
+    given.keep(with_course, Gradebooks())
     assert not (out / "extensions.csv").exists()
     (out / "course.toml").unlink()
-    assert options.scoring(argparse.Namespace(**given, course=None)).course is None
+    assert scoring.rules(options, {}, {}).course is None

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from grading_samples import code, notebook, worksheet
 
-from dlsys.grading import submissions, submitted_notebook
-from dlsys.grading.submitted_notebook import Refused
+from dlsys.grading.books import submissions, submitted_notebook
+from dlsys.grading.books.submitted_notebook import Refused
 from dlsys.grading.text import cell, clean
 from dlsys_helpers import paths
 

@@ -10,8 +10,8 @@ import pytest
 from test_grading_reports import EVIL, Tags, result
 
 from dlsys import cli
-from dlsys.grading import pages, term
-from dlsys.grading.cohort import SCHEMA
+from dlsys.grading.books import pages, term
+from dlsys.grading.books.run_folder import SCHEMA
 
 
 def mistaken(name: str, mistake: str, id: str = "", source: str = "") -> dict:

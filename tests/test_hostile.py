@@ -37,22 +37,21 @@ from grading_samples import (
 )
 from IPython.core.inputtransformer2 import TransformerManager
 
-from dlsys.grading import (
-    cohort,
+from dlsys.grading import cohort, judge
+from dlsys.grading.books import reports, submitted_notebook
+from dlsys.grading.walls import (
     framing,
     isolation,
-    judge,
     process_limit,
-    reports,
     runner,
     sandbox,
     serialization,
     shell,
-    submitted_notebook,
     supervisor,
 )
 from dlsys_checks import registry
 from dlsys_helpers import acting, catalog, judging, paths, stages, verdicts
+from tools.nightly import few
 
 CLASS_SEEDS, ARRANGE, PAPERS = judge.SEEDS, judging.Exercise.arrange, judge.Judge.papers
 HURRY = 1.5  # seconds for a cell or an exercise that hangs until its limit
@@ -267,7 +266,7 @@ HARMLESS = {
     "an optimizer": (
         "p = nn.Parameter(torch.ones(2)); o = torch.optim.Adam([p]); p.sum().backward(); o.step()"),
     "its check": "check('01.4', lambda h: 3)",
-    "another check": "from dlsys_helpers.checking import check as c; c('01.4', abs)",
+    "another check": "import dlsys_helpers as h; h.check('01.4', abs)",
 }
 
 
@@ -394,6 +393,7 @@ def acts_of(stage: int) -> list[str]:
             if exercise.act_fn is not acting.call_function]
 
 
+@pytest.mark.nightly
 def test_the_answers_of_a_stage_without_such_words_load_no_part_of_it():
     """Those of all such stages, each with its check, one after the other in one process."""
     wordless = [stage.number for stage in stages.STAGES if not submitted_notebook.loads_compiler(
@@ -420,19 +420,20 @@ def test_only_calls_of_a_library_count_as_such(source, found):
 PARSED = """
 import resource, sys
 from types import SimpleNamespace
-from dlsys.grading import judge, submitted_notebook
+from dlsys.grading import judge
+from dlsys.grading.books import submitted_notebook
 from dlsys.grading.text import clean
 from dlsys_helpers.verdicts import Verdict
 
 cells = [(1, "def dropout(): pass\\n" + "a;" * (3 * 2**20))]  # 925 MiB for each MiB, once parsed
 paper = SimpleNamespace(exercise=SimpleNamespace(id="04.7", by_hand=("dropout",)),
                         trap=SimpleNamespace(function="dropout"))
-sitting = judge.Sitting(submitted_notebook.Notebook(4, cells), [paper], None)
-sitting.verdicts["04.7"] = Verdict("pass", "04.7")
+session = judge.GradingSession(submitted_notebook.Notebook(4, cells), [paper], None)
+session.verdicts["04.7"] = Verdict("pass", "04.7")
 with open("/proc/self/statm") as statm:
     mapped = int(statm.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**28, mapped + 2**28))
-print(sitting._advice(paper))
+print(session._advice(paper))
 """
 
 
@@ -446,8 +447,8 @@ def test_a_cell_that_would_fill_the_judges_memory_is_not_parsed():
 
 def test_an_answer_that_comes_twice_is_judged_once(monkeypatch):
     judged = []
-    monkeypatch.setattr(judge.Sitting, "_judged", lambda _, paper, __: judged.append(paper) or (
-        verdicts.Verdict("wrong", paper.exercise.id, "no"), {"cases": 3}))
+    monkeypatch.setattr(judge.GradingSession, "_judged", lambda _, paper, __: (
+        judged.append(paper)) or (verdicts.Verdict("wrong", paper.exercise.id, "no"), {"cases": 3}))
     same = sandbox.Attempt(cells_done=True, answers={0: [serialization.pack({
         "kind": "value", "value": 1, "error_type": "", "error": "", "where": "", "mutated": []})]})
     box = types.SimpleNamespace(attempt=lambda *_, **__: same, limits=settings().limits, used={})
@@ -455,11 +456,11 @@ def test_an_answer_that_comes_twice_is_judged_once(monkeypatch):
     exercise = types.SimpleNamespace(id=trap.id, by_hand=())
     paper = types.SimpleNamespace(exercise=exercise, trap=trap, packed=b"")
 
-    sitting = judge.Sitting(submitted_notebook.Notebook(1, []), [paper], box)
-    sitting.hold()
+    session = judge.GradingSession(submitted_notebook.Notebook(1, []), [paper], box)
+    session.judge_all()
 
     assert judged == [paper]
-    (entry,) = sitting.result()["exercises"]
+    (entry,) = session.result()["exercises"]
     assert (entry["status"], entry["cases"]) == ("wrong", 3)
 
 
@@ -534,7 +535,7 @@ def test_what_hung_where_it_was_checked_is_not_waited_for_again(monkeypatch):
     waited, sent = [], []
     monkeypatch.setattr(runner, "Shell", lambda: types.SimpleNamespace(space={}))
     monkeypatch.setattr(runner.check, "tell", None)
-    monkeypatch.setattr(runner, "isolated", lambda unit, seconds: waited.append(unit) or b"new")
+    monkeypatch.setattr(runner, "run_in_child", lambda unit, seconds: waited.append(unit) or b"new")
     line = types.SimpleNamespace(sendall=sent.append)
     job = {"seconds": 3.0, "careful": True, "checkpoints": False, "both": True}
     one = runner.Runner(line, job, [{"id": "01.5", "function": "soft_threshold"}])
@@ -601,7 +602,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+# One that ends its process, raises, takes too much, has no end, no form, and another type.
+SOME_FAULTS = {"crashes", "raises SystemExit", "3 GB", "80 MB", "a list that holds itself",
+               "a sparse tensor", "a generator", "NaN", "an error with a wild text"}
+
+
+@pytest.mark.parametrize("name", few(FAULTS, lambda name: name in SOME_FAULTS))
 def test_a_bad_answer_costs_only_its_own_points(grade, name):
     body, message = FAULTS[name]
 
@@ -667,7 +673,7 @@ def test_asking_for_the_checks_is_said_and_costs_nothing(grade, first):
     result = grade(worksheet(first), "01.4")
     result["learner"] = {"name": "mal", "id": "", "source": "", "raw": ""}
 
-    assert (reports.prying([result]), reports.missing_packages([result])) == (["mal"], [])
+    assert (reports.asked_for_checks([result]), reports.missing_packages([result])) == (["mal"], [])
 
 
 def test_an_import_that_fails_inside_a_function_stops_its_cell(grade):
@@ -779,10 +785,10 @@ def test_what_was_answered_in_the_second_attempt_keeps_its_own_words(why):
         exercise=types.SimpleNamespace(id=trap.id, by_hand=(), promises=()), trap=trap,
         packed=b"", all_cases=[])
         for trap in catalog.traps(1)[:2]]
-    sitting = judge.Sitting(submitted_notebook.Notebook(1, []), papers, box)
+    session = judge.GradingSession(submitted_notebook.Notebook(1, []), papers, box)
 
-    sitting.hold()
-    first, second = (entry["message"] for entry in sitting.result()["exercises"])
+    session.judge_all()
+    first, second = (entry["message"] for entry in session.result()["exercises"])
 
     assert first.startswith("predict is an int, not a function")
     assert second.endswith(ENDINGS[why])
@@ -839,9 +845,9 @@ def test_the_limit_of_processes_is_named_to_whom_it_stops(grade):
 
 
 def test_what_hangs_in_a_crowd_is_told_the_limit(monkeypatch):
-    monkeypatch.setattr(process_limit, "_most", lambda: 24)
-    monkeypatch.setattr(process_limit, "_running", lambda: 23)
-    answer = serialization.unpack(runner.isolated(lambda: time.sleep(60), 0.05))
+    monkeypatch.setattr(process_limit, "_limit", lambda: 24)
+    monkeypatch.setattr(process_limit, "_count_running", lambda: 23)
+    answer = serialization.unpack(runner.run_in_child(lambda: time.sleep(60), 0.05))
     box = types.SimpleNamespace(limits=settings().limits)
 
     verdict = judge._fault(types.SimpleNamespace(
@@ -850,7 +856,8 @@ def test_what_hangs_in_a_crowd_is_told_the_limit(monkeypatch):
     assert answer == {"fault": "crowded"}
     assert "within 3 s, with many processes" in verdict.message
     assert "allows 24 together" in verdict.message
-    assert "with 23 processes and threads running. The sandbox allows 24" in process_limit.late()
+    said = process_limit.timeout_in_a_crowd()
+    assert "with 23 processes and threads running. The sandbox allows 24" in said
 
 
 def test_a_fork_bomb_stops_at_the_limit(grade):
@@ -903,9 +910,10 @@ PATCHES = {
         "builtins.abs = lambda x: 0\nbuiltins.all = lambda x: True\n"
         "math.isclose = lambda *a: True"),
     "patches the check": (
-        "import dlsys_helpers.checking as c\nc.expect_close = c.expect_equal = lambda *a, **k: 0\n"
-        "c.Exercise.judge = lambda s, *a: c.Verdict('pass', s.id)\n"
-        "c.run_check = c.check = lambda *a: None"),
+        "import dlsys_helpers as h\nfrom dlsys_helpers import expect, judging, verdicts\n"
+        "expect.expect_close = expect.expect_equal = lambda *a, **k: 0\n"
+        "judging.Exercise.judge = lambda s, *a: verdicts.Verdict('pass', s.id)\n"
+        "h.check = lambda *a: None"),
     "strips asserts": "get_ipython().ast_transformers.append(None)",
     "prints a verdict": (
         "print('8 passed'); print('{\"points\": 100, \"status\": \"pass\"}')\n"
@@ -914,7 +922,7 @@ PATCHES = {
 CHEATS = {
     "patches the act's outcome": (
         "import dlsys_helpers.acting as a\na.run_act = lambda *x: a.Outcome('todo')\n"
-        "import dlsys.grading.runner as r\nr.answer = lambda *x: b''"),
+        "import dlsys.grading.walls.runner as r\nr.answer = lambda *x: b''"),
     "writes to every descriptor": (
         "import os\nfor fd in range(3, 200):\n    try: os.write(fd, b'\\xff' * 1000)\n"
         "    except OSError: pass"),
@@ -935,7 +943,7 @@ CHEATS = {
         "    f = struct.pack('<HI', k, len(m)) + m\n    for fd in range(3, 12):\n"
         "        try: os.write(fd, f)\n        except OSError: pass"),
     "writes 50,000 reports of cells": (
-        "from dlsys.grading import serialization, framing\nimport os\n"
+        "from dlsys.grading.walls import serialization, framing\nimport os\n"
         "m = serialization.pack({'cells': [{'number': 1, 'line': 1, 'error': 'x' * 50}] * 20000})\n"
         "for fd in range(3, 12):\n    try: os.write(fd, framing.frame(framing.CELLS, m))\n"
         "    except OSError: pass"),
@@ -961,7 +969,13 @@ def test_no_patch_of_what_judges_earns_a_point(grade):
     assert "wrong" in statuses(result).values()
 
 
-@pytest.mark.parametrize("name", CHEATS)
+# One that patches, writes what is no frame, or one in a wrong place, asks too much, and kills.
+SOME_CHEATS = {"patches the act's outcome", "writes to every descriptor",
+               "writes a frame that ends the attempt", "writes an answer of 4 GB",
+               "writes a pickle", "closes every descriptor", "kills everything"}
+
+
+@pytest.mark.parametrize("name", few(CHEATS, lambda name: name in SOME_CHEATS))
 def test_no_trick_in_a_cell_earns_a_point(grade, name):
     result = grade(worksheet(CHEATS[name], **WRONG), "01.4", "01.5")
 
@@ -1029,8 +1043,8 @@ try:
     raise SystemExit("imported the checks")
 except ImportError:
     pass
-from dlsys_helpers import checking
-assert "dlsys_checks.registry" not in sys.modules
+from dlsys_helpers import check
+assert not [name for name in sys.modules if name.startswith("dlsys_checks.")]
 """
     result = grade(worksheet(search))
 
@@ -1039,7 +1053,6 @@ assert "dlsys_checks.registry" not in sys.modules
 
 def test_memorised_answers_to_the_fixed_seeds_do_not_pass(grade):
     table = """
-from dlsys_helpers.checking import FIXED_SEEDS
 def dead_units(h):
     if h.isnan().any(): raise ValueError
     known = {(31, 12): 3, (9, 16): 0, (8, 6): 1}
@@ -1379,6 +1392,7 @@ def grade_as(folder: Path, python: list, user: int | None, **handed_in: bytes) -
     return {result["name"].removesuffix(".ipynb"): result for result in results}
 
 
+@pytest.mark.nightly  # as an ordinary user, see below
 def test_root_of_a_user_namespace_keeps_its_files(tmp_path):
     (result,) = grade_as(tmp_path, ["unshare", "-Ur", sys.executable], None,
                          a=worksheet(METADATA)).values()
@@ -1533,7 +1547,11 @@ ORDINARY = {
 }
 
 
-@pytest.mark.parametrize("name", ORDINARY)
+# Files with locks, shared memory, and processes; the others go the same ways.
+SOME_ORDINARY = {"sqlite, shelve and locks", "shared tensors", "a DataLoader with four workers"}
+
+
+@pytest.mark.parametrize("name", few(ORDINARY, lambda name: name in SOME_ORDINARY))
 def test_what_honest_code_does_with_the_system_goes_on_working(grade, name):
     expect_stopped(grade(worksheet(ORDINARY[name]), "01.4"))
 

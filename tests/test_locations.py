@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlsys import doctor, locations
+from dlsys import doctor
+from dlsys_files import locations
 from dlsys_helpers import paths
 
 
@@ -24,14 +25,14 @@ def checkout(tmp_path, monkeypatch):
 
 
 def test_a_checkout_of_ones_own_holds_the_work(checkout):
-    locations.settle()
+    locations.set_folders()
     assert checkout / "my-work" == paths.MY_WORK
     assert os.environ["DLSYS_WORK"] == ""
 
 
 def test_a_checkout_that_cannot_be_written_sends_it_home(checkout, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    locations.settle()
+    locations.set_folders()
     assert checkout / "home/dlsys-work" == paths.MY_WORK
     assert os.environ["DLSYS_WORK"] == str(paths.MY_WORK)
 
@@ -55,14 +56,14 @@ def test_a_named_folder_has_the_last_word(checkout, monkeypatch):
     monkeypatch.setenv("DLSYS_WORK", str(checkout / "desk"))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     before = paths.MY_WORK
-    locations.settle()
+    locations.set_folders()
     assert before == paths.MY_WORK
 
 
 def test_a_wheel_has_the_course_inside_and_its_work_at_home(checkout, monkeypatch):
     (checkout / "course").mkdir()
     monkeypatch.setattr(locations, "SHIPPED", checkout / "course")
-    locations.settle()
+    locations.set_folders()
     assert not locations.is_checkout()
     assert checkout / "course/exercises" == paths.EXERCISES
     assert checkout / "course/notebooks" == paths.NOTEBOOKS

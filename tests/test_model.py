@@ -16,7 +16,8 @@ from dlsys_helpers import catalog, paths, progress
 from dlsys_model import answers, standins
 from dlsys_model import text as texts
 from dlsys_model.network import Network, Shape, rotate, write
-from dlsys_model.parts import BY_ID, CATALOGUE, PLACES, PartBroke, Parts, PartsError, load
+from dlsys_model.part_table import BY_ID, CATALOGUE, PLACES
+from dlsys_model.parts import PartBroke, Parts, PartsError, load
 from dlsys_model.text import Text, TextError
 from dlsys_model.training import CheckpointError, Plan, Training, TrainingError
 

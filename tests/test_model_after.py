@@ -11,13 +11,15 @@ from dlsys_helpers import paths
 from dlsys_model import adapters, apart, compression, standins
 from dlsys_model import text as texts
 from dlsys_model.network import Network, Shape
-from dlsys_model.parts import BY_ID, PartBroke, Parts, load
+from dlsys_model.part_table import BY_ID
+from dlsys_model.parts import PartBroke, Parts, load
 from dlsys_model.rehearsal import rehearse
 
 SMALL = {"width": 32, "layers": 2, "heads": 2, "length": 32}
 
 
-@pytest.fixture(scope="module", params=["own", "stand-ins"])
+@pytest.fixture(scope="module", params=[
+    "own", pytest.param("stand-ins", marks=pytest.mark.nightly)])
 def parts(request) -> Parts:
     return load(paths.SOLUTIONS, BY_ID) if request.param == "own" else Parts()
 

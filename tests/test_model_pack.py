@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dlsys_helpers import checking
+from dlsys_checks import checking
 from dlsys_model.network import Network, Shape
 from dlsys_model.pack import GROUP, PackError, grid, halved, in_bits, pack, sizes, unpack
 from dlsys_model.parts import Parts

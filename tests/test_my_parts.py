@@ -6,7 +6,7 @@ import pytest
 
 from dlsys import cli, my_parts
 from dlsys_helpers import paths, progress
-from dlsys_model.parts import CATALOGUE
+from dlsys_model.part_table import CATALOGUE
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import re
 
 import pytest
 import torch
+from dlsys_helpers.checking import run_check
 from torch import nn
 from torch.nn import functional as F
 
 from dlsys_checks.registry import find
-from dlsys_helpers.checking import run_check
 
 
 def through_numpy(x, cut):

@@ -3,9 +3,10 @@
 import pytest
 from grading_samples import code, notebook
 
-from dlsys import notebook_reader, worksheets
-from dlsys.grading import submitted_notebook
-from dlsys.notebook_reader import Unreadable
+from dlsys import worksheets
+from dlsys.grading.books import submitted_notebook
+from dlsys_files import notebook_file, notebook_reader
+from dlsys_files.notebook_reader import Unreadable
 from dlsys_helpers.verdicts import STATUSES, Verdict
 
 BAD = {"empty": b"", "cut off": notebook([code("1")])[:-9], "a list": b"[]",
@@ -36,7 +37,7 @@ def test_a_variants_worksheet_is_told_which_version_grades_it():
 def test_a_notebook_of_ones_own_can_be_run_beside_the_worksheets(tmp_path):
     path = tmp_path / "scratch.ipynb"
     path.write_bytes(BAD["of another course"])
-    assert worksheets.load(path).cells == [(1, "1")]
+    assert notebook_file.load(path).cells == [(1, "1")]
     with pytest.raises(worksheets.WorksheetError, match="is not a worksheet of this course"):
         worksheets.stage_in(path)
 

@@ -4,26 +4,35 @@ import ast
 import base64
 import io
 import json
+from functools import cache
 
 import nbformat
 import papermill
 import pytest
 from matplotlib import pyplot as plt
+from nbformat import NotebookNode
 
 from dlsys_helpers import catalog
 from dlsys_helpers.paths import NOTEBOOKS, ROOT, SOLUTIONS
 from tools import core_path, sweep
 from tools.lessons import PARAMETERS
+from tools.nightly import trusted
 
 LESSONS = sorted(path for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")
                  if not path.stem.startswith("00"))
-QUICK = {"02_backpropagation", "14_preferences"}  # whose first traps take a second
+QUICK = "02_backpropagation"  # whose first trap takes a second
 NAMES = [path.stem for path in LESSONS]
 STORED = sorted([*LESSONS, *SOLUTIONS.glob("*.ipynb")])
 
 
+@cache
+def stored(path):
+    """A notebook of a megabyte, which many tests look at; none of them changes it."""
+    return nbformat.read(path, as_version=4)
+
+
 def cells_of(path, kind="code"):
-    return [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == kind]
+    return [c for c in stored(path).cells if c.cell_type == kind]
 
 
 def run_lesson(book, **parameters):
@@ -44,10 +53,9 @@ def first_claim(cells):
 
 def head(path):
     """The lesson up to its first trap's claim, without explorers."""
-    book = nbformat.read(path, as_version=4)
+    book = stored(path)
     upto = book.cells[:first_claim(book.cells) + 1]
-    book.cells = [c for c in upto if c.metadata.dlsys.role != "explore"]
-    return book
+    return NotebookNode(book | {"cells": [c for c in upto if c.metadata.dlsys.role != "explore"]})
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=NAMES)
@@ -63,13 +71,13 @@ def test_lesson_holds_at_another_seed_and_thread_count(path):
 
     A fresh record of the sweep holds this seed and thread count for the whole lesson, and nbval
     runs the whole lesson at the stored seed. What is left to show is that papermill finds the
-    parameters, which all lessons declare alike, and that they reach the cells: two quick ones show
-    it, with their first trap. Without a fresh record a lesson runs to its end.
+    parameters, which all lessons declare alike, and that they reach the cells: a quick one shows
+    it, with its first trap. Without a fresh record a lesson runs to its end.
     """
     assert sweep.SEEDS > 3
     assert 2 in sweep.THREADS
-    fresh = sweep.stale(path) == ""
-    if fresh and path.stem not in QUICK:
+    fresh = trusted(sweep.stale(path) == "")
+    if fresh and path.stem != QUICK:
         return
     book = head(path) if fresh else nbformat.read(path, as_version=4)
     done = run_lesson(book, SEED=3, THREADS=2, DEVICE="cpu")
@@ -101,14 +109,14 @@ def test_the_core_path_ran_alone_as_it_stands(path):
     stage = int(path.stem[:2])
     assert core_path.traps(core_path.core(path)) == {
         trap.id for trap in catalog.traps(stage) if trap.core}
-    if core_path.is_short(path):
-        assert core_path.stale(path) == ""
-    else:
-        assert path.stem not in core_path.stored()
+    assert core_path.stale(path) == ""
+    assert bool(core_path.RECORD.entry(path.stem)) == core_path.is_short(path)
 
 
-def test_a_core_path_runs_alone():
-    done = core_path.run(LESSONS[1])
+@pytest.mark.nightly  # the record of the last run is fresh, as the test above asks
+@pytest.mark.parametrize("path", LESSONS, ids=NAMES)
+def test_a_core_path_runs_alone(path):
+    done = core_path.run(path)
     code = [c for c in done.cells if c.cell_type == "code"]
     assert len(code) > 20
     assert all(c.execution_count for c in code)

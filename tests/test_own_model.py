@@ -8,7 +8,8 @@ import torch
 from dlsys_model import text
 from dlsys_model.network import Network, Shape
 from dlsys_model.pack import unpack
-from dlsys_model.parts import CATALOGUE, Parts
+from dlsys_model.part_table import CATALOGUE
+from dlsys_model.parts import Parts
 from dlsys_model.training import Plan, Training
 from tools import own_model
 

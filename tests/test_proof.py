@@ -1,6 +1,5 @@
 """The proof of a check: what it finds, what its record rests on, and when the tests rely on it."""
 
-import json
 
 import pytest
 import torch
@@ -8,15 +7,15 @@ import torch
 from dlsys_checks import registry
 from dlsys_helpers import acting, judging
 from dlsys_helpers.expect import expect_close
-from tools import fingerprints, probes, proof, solutions
+from tools import fingerprints, probes, proof, records, solutions
 
 ID = "99.1"
 ANSWER = "def double(x):\n    return 2 * x\n"
 
 
 def forget():
-    for kept in (proof.fresh, proof.well_told, proof.unchanged, proof.paper, proof._remembering,
-                 probes.derived):
+    for kept in (proof.fresh, proof.well_told, proof.exercise_with_cases,
+                 proof._remembering, probes.derived):
         kept.cache_clear()
 
 
@@ -35,7 +34,7 @@ def toy(monkeypatch, tmp_path):
     ex.right("a sum")(lambda x: x + x)
     monkeypatch.setitem(registry.REGISTRY, ID, ex)
     monkeypatch.setattr(solutions, "answers", lambda stage: {ID: ("", ANSWER)})
-    monkeypatch.setattr(proof, "RECORDS", tmp_path)
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
     forget()
     yield ex
     forget()
@@ -150,33 +149,6 @@ def test_a_record_rests_on_what_its_act_imports(monkeypatch):
     assert proof.rests_on("15.2") == before["15.2"]
 
 
-def test_where_no_text_changed_nothing_is_parsed(toy, monkeypatch, tmp_path):
-    proof.write(ID, proof.prove(ID, 1)[0])
-    (tmp_path / proof.AS_WRITTEN).write_text(proof.as_written(tmp_path) + "\n", "utf-8")
-    monkeypatch.setattr(proof, "_fingerprint", lambda *_: pytest.fail("parsed"))
-    assert proof.well_told(ID)
-    assert not proof.fresh("99.2"), "it has no record"
-
-
-def test_the_records_are_found_up_to_date_without_parsing():
-    """Each process of a test run would parse for half a minute otherwise."""
-    assert proof.unchanged(proof.RECORDS), ".venv/bin/python -m tools.proof"
-
-
-def test_an_older_record_is_not_taken_for_the_one_that_was_found_up_to_date(toy, tmp_path):
-    facts = proof.prove(ID, 1)[0]
-    proof.write(ID, facts)
-    (tmp_path / proof.AS_WRITTEN).write_text(proof.as_written(tmp_path) + "\n", "utf-8")
-    proof.write(ID, {**facts, "rests_on": "of yesterday"})
-    assert not proof.fresh(ID)
-
-
-def test_a_remark_is_another_text(toy, monkeypatch, tmp_path):
-    before, read = proof.as_written(tmp_path), fingerprints.source
-    monkeypatch.setattr(fingerprints, "source", lambda name: read(name) + "\n# a remark\n")
-    assert proof.as_written(tmp_path) != before
-
-
 def test_a_record_does_not_rest_on_comments(toy, monkeypatch):
     before, read = proof.rests_on(ID), fingerprints.source
     monkeypatch.setattr(fingerprints, "source", lambda name: read(name) + "\n# a remark\n")
@@ -193,19 +165,19 @@ def test_a_record_does_not_rest_on_comments(toy, monkeypatch):
     ("rel_tol=within", "rel_tol=2 * within", True),
 ])
 def test_a_word_in_a_message_makes_no_verdict_stale(toy, monkeypatch, old, new, verdicts_change):
-    before, words, read = proof.rests_on(ID), proof.says_by(ID), fingerprints.source
+    before, words, read = proof.rests_on(ID), proof.words_of(ID), fingerprints.source
     assert old in read("dlsys_helpers.judging")
     monkeypatch.setattr(fingerprints, "source", lambda name: read(name).replace(old, new))
     assert (proof.rests_on(ID) != before) == verdicts_change
-    assert proof.says_by(ID) != words
+    assert proof.words_of(ID) != words
 
 
 def test_where_only_words_changed_what_is_told_is_made_anew(toy, monkeypatch):
     facts = proof.prove(ID, 2)[0]
-    proof.write(ID, {**facts, "told": {"tripling": "old words"}, "says_by": "of yesterday"})
+    proof.write(ID, {**facts, "told": {"tripling": "old words"}, "words": "of yesterday"})
     assert proof.fresh(ID)
     assert not proof.well_told(ID)
-    assert proof.retell(ID) == (facts, [])
+    assert proof.refresh_feedback(ID) == (facts, [])
 
 
 def test_a_probe_must_fail_and_names_nobody(toy):
@@ -261,7 +233,7 @@ def test_an_answer_that_comes_late_after_another_failure_has_the_first_one(toy):
 def test_the_records_name_what_the_registry_holds():
     """Where a record is fresh, its counts are those of the exercise."""
     for id in registry.load_all():
-        facts, exercise = proof.stored(id[:2]).get(id), solutions.beside(id)
+        facts, exercise = proof.RECORD.entry(id), solutions.beside(id)
         if facts and proof.fresh(id):
             assert facts["right"]["answers"] == 1 + len(exercise.right_answers), id
             assert facts["wrong"]["answers"] == len(proof.all_wrong(id)), id
@@ -269,10 +241,9 @@ def test_the_records_name_what_the_registry_holds():
 
 
 def test_writing_one_exercise_keeps_the_others(monkeypatch, tmp_path):
-    monkeypatch.setattr(proof, "RECORDS", tmp_path)
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
     monkeypatch.setattr(solutions, "answers", lambda stage: {"01.1": (), "01.2": ()})
-    (tmp_path / "01.json").write_text(json.dumps({"01.1": {"a": 1}, "01.9": {}}), "utf-8")
-    proof.write("01.2", {"b": 2})
-    assert json.loads((tmp_path / "01.json").read_text("utf-8")) == {
-        "01.1": {"a": 1}, "01.2": {"b": 2}}
+    proof.RECORD.write_all({"01.1": {"a": 1}, "01.9": {}}, "01")
+    proof.write("01.2", {"rests_on": {}, "b": 2})
+    assert proof.RECORD.entries("01") == {"01.1": {"a": 1}, "01.2": {"rests_on": {}, "b": 2}}
 

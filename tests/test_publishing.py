@@ -52,7 +52,8 @@ def jobs(workflow: str) -> dict:
 
 def commands(job: dict) -> list[list[str]]:
     """The words of each command that a job runs, without where its output goes."""
-    return [step["run"].partition(" >>")[0].split() for step in job["steps"] if "run" in step]
+    return [step["run"].partition(" >>")[0].split() for step in job.get("steps", [])
+            if "run" in step]
 
 
 def test_the_commands_of_the_workflows_exist():
@@ -72,11 +73,13 @@ def test_the_commands_of_the_workflows_exist():
             assert files == [program]
 
 
-def test_ci_cannot_pass_with_the_hostile_tests_skipped(monkeypatch):
-    job = jobs("tests")["tests"]
+@pytest.mark.parametrize(("workflow", "command"), [
+    ("tests", [".ci/run"]), ("nightly", [".ci/run", "nightly"])])
+def test_ci_cannot_pass_with_the_hostile_tests_skipped(monkeypatch, workflow, command):
+    job = jobs(workflow)[workflow]
     allow, run = commands(job)
     assert allow == ["sudo", "sysctl", "-w", "kernel.apparmor_restrict_unprivileged_userns=0"]
-    assert run == [".ci/run"]
+    assert run == command
     monkeypatch.delenv("DLSYS_MUST_RUN_WALLS", raising=False)
     with pytest.raises(pytest.skip.Exception, match="no sandbox on this machine: refused"):
         grading_samples.without_sandbox("refused")
@@ -84,6 +87,15 @@ def test_ci_cannot_pass_with_the_hostile_tests_skipped(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(pytest.fail.Exception, match=r"refused.*these tests have to run"):
         grading_samples.without_sandbox("refused")
+
+
+def test_everything_runs_each_night_and_a_release_needs_it_green():
+    assert triggers("nightly").keys() == {"schedule", "workflow_dispatch", "workflow_call"}
+    night, wheel = (jobs("release")[name] for name in ("nightly", "wheel"))
+    assert (ROOT / night["uses"]).samefile(ROOT / ".github/workflows/nightly.yml")
+    assert wheel["needs"] == "nightly"
+    pythons = [jobs(name)[name]["strategy"]["matrix"]["python"] for name in ("tests", "nightly")]
+    assert pythons[0] == pythons[1]
 
 
 def test_learners_of_other_systems_are_tested_with_what_learners_install():

@@ -22,11 +22,11 @@ RECORD = "dlsys_helpers-0.1.0.dist-info/RECORD"
 OWN = ("dlsys_checks/kit.py", "dlsys_checks/s01/e1_f.py", "dlsys_checks/questions/q03.py",
        "dlsys_helpers/recorded/03/head.json", "dlsys/course/notebooks/03_losses.ipynb",
        "dlsys_helpers/explorers/_find.py", "dlsys_helpers/explorers/explorer.js",
-       "dlsys_model/parts.py")
+       "dlsys_model/part_table.py")
 OTHERS = ("dlsys_checks/s02/__init__.py", "dlsys_checks/s12/e1_f.py",
           "dlsys_checks/questions/q10.py", "dlsys/course/exercises/02_backpropagation.ipynb",
           "dlsys_helpers/recorded/13/cache.json", "dlsys_helpers/explorers/tape.py",
-          "dlsys_model/standins.py", "dlsys_model/recorded/gallery.json",
+          "dlsys_model/parts.py", "dlsys_model/standins.py", "dlsys_model/recorded/gallery.json",
           "dlsys/course/notebooks/your_model.ipynb")
 WHEEL = (*OWN, *OTHERS)
 

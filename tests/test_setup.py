@@ -459,7 +459,8 @@ def test_conda_specs_are_valid_and_its_python_is_allowed():
 # ---- make and CI
 
 @pytest.mark.parametrize(("target", "runs"), [
-    ("lab", "tools.lab 8888"), ("hub", "deploy.hub.local"), ("test", "pytest -p tools.suite -n 3"),
+    ("lab", "tools.lab 8888"), ("hub", "deploy.hub.local"),
+    ("test", "pytest -p tools.suite -p tools.nightly -n 3"),
     ("build", "tools.build 01"), ("new", 'tools.new "05.2" rescale'),
     ("book", "tools.book"), ("book-serve", "tools.book --serve"),
     ("bench", "benchmarks"), ("sweep", "tools.sweep"), ("wheel", "pip wheel")])

@@ -17,8 +17,8 @@ import torch
 from test_checks import IDS, REFERENCE, REGISTRY
 from torch import nn
 
+from dlsys_checks.checking import FIXED_SEEDS
 from dlsys_helpers import acting
-from dlsys_helpers.checking import FIXED_SEEDS
 
 SEEN, ASKED = FIXED_SEEDS[0], 20_261
 

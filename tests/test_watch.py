@@ -24,10 +24,11 @@ import ranks
 
 from benchmarks import watch_corpus, watch_lessons, watch_page
 from dlsys_helpers import catalog
-from dlsys_watch import command, places, script
+from dlsys_watch import attach, command, places, script, session
 from dlsys_watch.rules import all_rules
 from dlsys_watch.settings import Settings, SettingsError
-from tools import book_traps
+from tools import book_traps, watch_record
+from tools.nightly import few
 
 pytestmark = pytest.mark.filterwarnings("default")
 RULES = {rule.id: rule for rule in all_rules()}
@@ -112,14 +113,11 @@ def test_rules_of_two_ranks(tmp_path):
 # ---- the lessons
 
 def test_the_record_of_the_lessons_is_fresh():
-    record = json.loads(watch_lessons.RECORD.read_text("utf-8"))
-    now, then = watch_lessons.rests_on(), record["rests_on"]
-    stale = [name for name in now if now[name] != then.get(name)]
-    assert not stale, f"{stale} changed: .venv/bin/python -m benchmarks.watch_lessons"
+    assert [why for number in watch_lessons.lessons() if (why := watch_lessons.stale(number))] == []
 
 
 def test_in_the_lessons_only_broken_code_is_told():
-    record = json.loads(watch_lessons.RECORD.read_text("utf-8"))["lessons"]
+    record = watch_record.LESSONS.entries()
     assert len(record) == len(catalog.written())
     told = {(f["cell"], f["rule"]) for lesson in record.values() for f in lesson["findings"]}
     assert all(not lesson["rules_failed"] for lesson in record.values())
@@ -142,16 +140,15 @@ def test_a_faulty_program_names_its_source_its_trap_and_its_line(path):
 
 
 def test_the_record_of_the_corpus_is_fresh_and_nothing_was_computed_otherwise():
-    record = watch_corpus.read()
-    now = watch_corpus.rests_on()
-    assert record["rests_on"] == now, ".venv/bin/python -m benchmarks.watch_corpus"
-    assert record["programs"].keys() == {watch_corpus.name(path) for path in CORPUS}
-    assert all(row["same"] and "rules_failed" not in row for row in record["programs"].values())
+    record = watch_corpus.RECORD.entries()
+    assert [why for path in CORPUS if (why := watch_corpus.stale(path))] == []
+    assert record.keys() == {watch_corpus.name(path) for path in CORPUS}
+    assert all(row["same"] and "rules_failed" not in row for row in record.values())
 
 
 def test_the_recall_of_the_record_keeps_its_bounds():
     """At least 80 % found, with hints; at most one false alarm; a right finding names the line."""
-    rows = watch_corpus.read()["programs"]
+    rows = watch_corpus.RECORD.entries()
     counts = watch_corpus.counts(rows)
     right = counts[watch_corpus.FOUND] + counts[watch_corpus.HINT]
     assert right >= 0.8 * len(watch_corpus.FAULTY)
@@ -159,23 +156,21 @@ def test_the_recall_of_the_record_keeps_its_bounds():
     assert all(row["line"] for row in rows.values() if row.get("verdict") == watch_corpus.FOUND)
 
 
-@pytest.mark.parametrize("name", ["faulty/kl_probs", "faulty/missing_zero_grad_D",
-                                  "faulty/frozen_bn_stats", "faulty/logsoftmax_dim0",
-                                  "faulty/losses_in_list", "healthy/episodic_protonet",
-                                  "healthy/evolution"])
+@pytest.mark.parametrize("name", few(map(watch_corpus.name, CORPUS), {
+    "faulty/missing_zero_grad_D", "healthy/evolution"}.__contains__))
 def test_a_program_of_the_corpus_is_told_as_in_the_record(name):
     path = watch_corpus.CORPUS / f"{name}.py"
     found, failed = faults.watch(path.read_text("utf-8"), path, hints=True)
     told = [{"rule": f.rule, "trap": f.trap, "line": f.line, "sound": f.sound} for f in found]
-    assert (told, failed) == (watch_corpus.read()["programs"][name]["findings"], {})
+    assert (told, failed) == (watch_corpus.RECORD.entries()[name]["findings"], {})
 
 
 def test_a_neighbour_without_a_trap_names_the_rules_of_the_trap_beside_it():
-    for row in watch_page.neighbours():
+    for row in watch_record.neighbours():
         assert bool(row.get("rules")) != bool(row.get("why"))
         assert all(RULES[rule].trap == row["beside"] for rule in row.get("rules", ()))
-        assert f"**Beside it:** {row['says']} {watch_page.telling(row)}" in book_traps.neighbours(
-            row["beside"])
+        line = f"**Beside it:** {row['says']} {watch_record.detection(row)}"
+        assert line in book_traps.neighbours(row["beside"])
 
 
 # ---- the command
@@ -320,6 +315,7 @@ def test_the_course_hands_the_command_over(tmp_path, as_script, capsys):
     assert "softmax twice" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_the_package_stands_alone(tmp_path):
     """A wheel of its own, unpacked beside nothing else; without torch it still runs scripts."""
     source = Path(command.__file__).parent
@@ -423,3 +419,12 @@ def test_a_signal_ends_the_command(tmp_path):
         running.send_signal(signal.SIGINT)
         running.wait(timeout=30)
     assert running.returncode == -signal.SIGINT
+
+
+def test_a_torch_that_cannot_be_watched_disturbs_no_program(monkeypatch):
+    """The session ends with the program; it raised there when nothing had been attached."""
+    begun = session.Session(Settings())
+    monkeypatch.setattr(attach, "Attachment", lambda watch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        begun.attach()
+    begun.end()

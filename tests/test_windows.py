@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import dlsys_helpers
-from dlsys import doctor, grading, locations, start_page, windows, worksheet_runner
+from dlsys import doctor, grading, start_page, windows, work_folder, worksheet_runner
 from dlsys_helpers import catalog, json_lines, paths, progress
 
 POSIX_GONE = Path(__file__).with_name("windows")
@@ -151,7 +151,7 @@ def test_the_start_page_and_doctor_say_it(here, tmp_path, monkeypatch):
     assert "12.8 cannot be checked" in start_page.started_html(12)
     assert "cannot be checked" not in start_page.started_html(1)
     assert "12.8 cannot be checked" in list(doctor.on_windows())[-1].text
-    assert locations.open_lab() == f"jupyter lab {tmp_path / 'my-work'}"
+    assert work_folder.open_lab() == f"jupyter lab {tmp_path / 'my-work'}"
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert next(doctor.lab()).text.endswith(f"{tmp_path / 'Scripts'}.")
 

@@ -14,7 +14,7 @@ import matplotlib as mpl
 import nbformat
 import pytest
 
-from dlsys_helpers.checking import CheckFailed
+from dlsys_checks.checking import CheckFailed
 from dlsys_helpers.paths import EXERCISES, ROOT
 from tools.run_cells import run_cell
 
@@ -79,5 +79,5 @@ def test_a_check_that_an_answer_passes_is_none_of_the_failures():
     cells = cells_of(WORKSHEETS[0])
     n = next(n for n, cell in enumerate(cells) if 'check("01.4"' in cell.source)
     cells[n - 1].source = "def dead_units(h):\n    return int((h == 0).all(0).sum())"
-    cells[n].source = "from dlsys_helpers import checking\nchecking.run_check('01.4', dead_units)"
+    cells[n].source = "from dlsys_checks import checking\nchecking.run_check('01.4', dead_units)"
     assert failures(cells).keys() == checks_of(WORKSHEETS[0]) - {n}

@@ -14,7 +14,8 @@ from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_model import parts as catalogue
 from dlsys_model import report, show, standins
 from dlsys_model.network import Network, Shape
-from dlsys_model.parts import BY_ID, CATALOGUE, Parts
+from dlsys_model.part_table import BY_ID, CATALOGUE
+from dlsys_model.parts import Parts
 from dlsys_model.text import Text
 from dlsys_model.training import Plan, Training
 from tools import lessons
@@ -37,6 +38,7 @@ def work(tmp_path, monkeypatch):
 STEPS, VALIDATION = 24, 2200  # of the training; letters kept apart
 
 
+@pytest.mark.nightly  # each part has its rehearsal in test_model_after
 def test_the_notebook_runs_with_all_parts_the_learners(work, monkeypatch):
     """Each claim holds, and each part is called; their rehearsal is in test_model_after."""
     calls, real = Counter(), catalogue.load

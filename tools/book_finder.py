@@ -3,7 +3,7 @@
 The rows come from book/symptoms.yml, the guides' tables of signs and the lessons' keep cells; the
 rules by which words are read come from book/finder.yml, how people put each cause from
 book/finder_said.yml. All are stored in src/dlsys/symptoms.json, by which `dlsys find` ranks, and
-written beside the pages for book/vendor/finder/finder.js, which ranks alike on this page and on
+written beside the pages for book/assets/finder/finder.js, which ranks alike on this page and on
 that of search results:
 
     .venv/bin/python -m tools.book_finder
@@ -29,10 +29,9 @@ from dlsys_helpers.catalog import sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from dlsys_helpers.stages import stage
 from dlsys_watch.rules import all_rules
-from tools import book_gallery, book_pages, book_traps, finder_words
+from tools import book_gallery, book_pages, book_traps, finder_record, finder_words
 
 BOOK = ROOT / "book"
-RECORD = ROOT / "tests" / "records" / "finder.json"  # written by tools.finder_record
 OTHERS = "More signs"  # the group of traps that symptoms.yml does not name
 SHOWN = 6  # other words of a row that the page shows; the finder knows all
 TRAP = re.compile(r"\d\d\.\d+")
@@ -82,7 +81,7 @@ def page(lessons: book_pages.Lessons) -> str:
 
 def measured() -> str:
     """What the finder does on phrases of people who asked, see tests/test_find.py."""
-    got = json.loads(RECORD.read_text("utf-8"))
+    got = finder_record.RECORD.entries()
     seen, fresh = got["seen"], got["fresh"]
     return (f"Of {fresh['with'] + fresh['without']} phrases that people "
             "wrote in public threads and that no line was written to fit, the right cause is "

@@ -108,7 +108,8 @@ def wrong_answers_of(entry: Stage) -> str:
              f"{entry.title}: what was refused, and in the right column what a learner who writes "
              "it is told. [All stages](../wrong_answers.md)."]
     for trap in catalog.traps(entry.number):
-        rows = [(plain(name), plain(message)) for name, message in proofs.told(trap.id).items()]
+        told = proofs.feedback_by_mistake(trap.id)
+        rows = [(plain(name), plain(message)) for name, message in told.items()]
         parts += [f"## {trap.id} `{trap.function}`",
                   f"{plain(trap.name)}. {link('exercise', trap.id, 'Try it')}. {proof(trap.id)}",
                   table(("The wrong answer", "What the learner is told"), rows)]
@@ -117,7 +118,7 @@ def wrong_answers_of(entry: Stage) -> str:
 
 def proof(id: str) -> str:
     """What else proves a check, in one sentence: other right answers, and mutants of the answer."""
-    routes, record = len(solutions.beside(id).right_answers), proofs.stored(id[:2]).get(id)
+    routes, record = len(solutions.beside(id).right_answers), proofs.RECORD.entry(id)
     if not record:
         return f"Besides, {routes} right answers by other routes pass."
     mutant, seeds = record["mutants"], record["right"]["seeds"]

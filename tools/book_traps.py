@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import ast
 import base64
-import functools
 import hashlib
 import html
 import io
-import json
 import re
 from pathlib import Path
 
 from nbformat import NotebookNode
 from PIL import Image
 
-from benchmarks import watch_lessons, watch_page
 from dlsys import deck
 from dlsys_helpers import catalog
 from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.errors import UserError
 from dlsys_watch.rules import all_rules
-from tools import book_gallery, book_pages
+from tools import book_gallery, book_pages, watch_record
 
 LABEL = re.compile(r"\*\*(Keep|In\s+your\s+own\s+code|Source|Seen\s+in\s+the\s+wild):\*\*")
 CLAIM = "holds: "  # how a claim that held begins, in its text output
@@ -156,22 +153,10 @@ def readings(cell: NotebookNode) -> str:
     return block + drawn + "\n".join(f"- {book_pages.plain(c)}" for c in claims)
 
 
-@functools.cache
-def told() -> dict[str, list[dict]]:
-    """The findings of `dlsys watch` in the recorded runs of the lessons, by trap."""
-    lessons = json.loads(watch_lessons.RECORD.read_text("utf-8"))["lessons"].values()
-    found = {}
-    for row in (row for lesson in lessons for row in lesson["findings"]):
-        stage, number, *_ = f"{row['cell']}--".split("-")
-        if row["trap"] == f"{stage}.{number}":
-            found.setdefault(row["trap"], []).append(row)
-    return found
-
-
 def watched(trap: str) -> str:
     """Whether `dlsys watch` detects the trap, with the first finding in its lesson, as Markdown."""
     page = "[`dlsys watch`](../watch.md)"
-    if rows := told().get(trap):
+    if rows := watch_record.findings().get(trap):
         lines = "\n".join(f"line {row['line']}  {row['message']}  [{row['rule']}]"
                           for row in rows[:1])
         return f"Yes. Of the code above {page} says:\n\n```text\n{lines}\n```"
@@ -185,8 +170,8 @@ def watched(trap: str) -> str:
 
 def neighbours(trap: str) -> list[str]:
     """A sentence or two for each fault beside a trap that no trap teaches: book/neighbours.yml."""
-    return [f"**Beside it:** {row['says']} {watch_page.telling(row)}"
-            for row in watch_page.neighbours() if row["beside"] == trap]
+    return [f"**Beside it:** {row['says']} {watch_record.detection(row)}"
+            for row in watch_record.neighbours() if row["beside"] == trap]
 
 
 def ways(trap: Trap) -> str:

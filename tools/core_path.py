@@ -8,7 +8,6 @@ themselves: all of them take five minutes.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -18,10 +17,12 @@ from nbformat import NotebookNode
 
 from dlsys import reading_time
 from dlsys_helpers import catalog
-from dlsys_helpers.paths import NOTEBOOKS, ROOT
+from dlsys_helpers.paths import NOTEBOOKS
 from tools import fingerprints
+from tools.records import Record
 
-RECORD = ROOT / "tests" / "records" / "core.json"
+RECORD = Record("core.json", done="run alone",
+                renew=".venv/bin/python -m tools.core_path {key:.2}")
 
 
 def lessons() -> list[Path]:
@@ -58,18 +59,17 @@ def run(path: Path) -> NotebookNode:
 
 def rests_on(path: Path) -> dict[str, str]:
     """Fingerprints of what decides whether the path runs."""
-    return fingerprints.rests_on(c.source for c in core(path).cells if c.cell_type == "code")
-
-
-def stored() -> dict[str, dict[str, str]]:
-    return json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
+    return fingerprints.rests_on({f"cell {c.id}": c.source for c in core(path).cells
+                                  if c.cell_type == "code"})
 
 
 def stale(path: Path) -> str:
-    """What changed since the path was run, with the command; "" where nothing did."""
-    changed = fingerprints.changes(stored().get(path.stem, {}), rests_on(path))
-    return (f"{path.stem}: its core path changed since it was run alone: {', '.join(changed[:4])}. "
-            f"Run: .venv/bin/python -m tools.core_path {path.stem[:2]}") if changed else ""
+    """Why the record of a core path does not count, with the command; "" where it does.
+
+    Also "" where the path leaves no trap out: it is the lesson itself, which other tests run.
+    """
+    why = RECORD.stale(path.stem, rests_on(path)) if is_short(path) else ""
+    return f"core path of {why}" if why else ""
 
 
 def main() -> None:
@@ -77,8 +77,8 @@ def main() -> None:
     for path in filter(is_short, lessons()):
         if path.stem[:2] in asked or (not asked and stale(path)):
             run(path)
-            record = stored() | {path.stem: rests_on(path)}
-            RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")
+            short = [lesson.stem for lesson in lessons() if is_short(lesson)]
+            RECORD.write(path.stem, rests_on(path), {}, wanted=short)
             print(f"{path.stem}: its core path runs alone", flush=True)
 
 

@@ -14,10 +14,11 @@ import json
 from functools import cache
 
 from dlsys_checks.exam import faults, laws, mends, numbers, probes
-from dlsys_helpers.paths import ROOT
 from tools import fingerprints
+from tools.records import Facts, Record
 
-RECORD = ROOT / "tests" / "records" / "exam.json"
+RECORD = Record("exam.json", done="measured", renew=".venv/bin/python -m tools.exam",
+                lines=True)
 SEEDS = (501, 502, 503)
 Found = dict[str, dict[str, float]]
 
@@ -33,30 +34,36 @@ def scripts() -> dict[str, str]:
 
 
 @cache
-def _ground() -> str:
-    """Fingerprint of the dependencies that all scripts share."""
+def _ground() -> dict[str, str]:
+    """The dependencies that all scripts share."""
     images, labels = laws.pictures()
-    return fingerprints.fingerprint(json.dumps([
-        fingerprints.without_prose(inspect.getsource(probes)), images.tolist(), labels.tolist(),
-        sorted(fingerprints.pinned().items())]))
+    return {"probes": fingerprints.fingerprint(fingerprints.essence(inspect.getsource(probes))),
+            "pictures": fingerprints.fingerprint(json.dumps([images.tolist(), labels.tolist()])),
+            **fingerprints.pinned()}
 
 
-def rests_on(source: str) -> str:
-    """Fingerprint of one script with its dependencies."""
-    return fingerprints.fingerprint(_ground() + fingerprints.without_prose(source))
+def rests_on(source: str) -> dict[str, str]:
+    """One script and its dependencies."""
+    return {"script": fingerprints.fingerprint(fingerprints.essence(source)), **_ground()}
 
 
 @cache
-def stored() -> dict[str, list[Found]]:
-    """What was recorded, by fingerprint; empty when there is no record."""
-    entries = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
-    return {entry["rests_on"]: entry["shows"] for entry in entries.values()}
+def _stored() -> dict[str, Facts]:
+    """The entries of the record by the fingerprint of their script."""
+    return {entry["rests_on"]["script"]: entry for entry in RECORD.entries().values()}
 
 
 @cache
 def shows(source: str) -> list[Found]:
     """The numbers of a script on each seed, from the record; else measured, on one seed."""
-    return stored().get(rests_on(source)) or [measured(source, SEEDS[0])]
+    return recorded(source) or [measured(source, SEEDS[0])]
+
+
+def recorded(source: str) -> list[Found]:
+    """The numbers of a script in the record, whatever its name there; none where it is stale."""
+    now = rests_on(source)
+    entry = _stored().get(now["script"], {})
+    return entry["shows"] if entry.get("rests_on") == now else []
 
 
 def measured(source: str, seed: int, *names: str) -> Found:
@@ -70,13 +77,11 @@ def main() -> None:
     """Write the record: measure stale scripts again, keep fresh ones, drop those that are gone."""
     entries = {}
     for name, source in scripts().items():
-        mark = rests_on(source)
-        kept = stored().get(mark)
+        kept = recorded(source)
         print(name, "kept" if kept else "measured", flush=True)
-        entries[name] = {"rests_on": mark,
+        entries[name] = {"rests_on": rests_on(source),
                          "shows": kept or [measured(source, seed) for seed in SEEDS]}
-    lines = (f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items())
-    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+    RECORD.write_all(entries)
 
 
 if __name__ == "__main__":

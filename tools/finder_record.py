@@ -8,14 +8,15 @@ measures; book_finder shows the figures on the finder's page:
 
 from __future__ import annotations
 
-import json
-
 import yaml
 
 from dlsys import find
 from dlsys_helpers import catalog
 from dlsys_helpers.paths import ROOT
-from tools.book_finder import RECORD
+from tools import fingerprints
+from tools.records import Record
+
+RECORD = Record("finder.json", done="measured", renew=".venv/bin/python -m tools.finder_record")
 
 PHRASES = {"seen": ROOT / "tests" / "finder_phrases.yml",
            "fresh": ROOT / "tests" / "finder_fresh.yml"}
@@ -50,14 +51,23 @@ def measure(name: str) -> dict[str, int]:
             "nothing": sum(not answer.fits for answer in none)}
 
 
-def record() -> dict[str, dict[str, int]]:
-    return {name: measure(name) for name in PHRASES}
+def rests_on(name: str) -> dict[str, str]:
+    """What the counts of a set rest on: its phrases, the finder's rows, and how it ranks them."""
+    return {"phrases": fingerprints.fingerprint(PHRASES[name].read_text("utf-8")),
+            "rows": fingerprints.fingerprint(find.STORED.read_text("utf-8")),
+            "dlsys.find": fingerprints.module_fingerprint("dlsys.find")}
 
 
-def update() -> None:
-    RECORD.write_text(json.dumps(record(), indent=1) + "\n", "utf-8")
+def stale() -> list[str]:
+    """A line for each set whose counts no longer hold, with the command; [] where all do."""
+    return [why for name in PHRASES if (why := RECORD.stale(name, rests_on(name)))]
+
+
+def main() -> None:
+    for name in PHRASES:
+        RECORD.write(name, rests_on(name), measure(name))
+    print(RECORD.path("").read_text("utf-8"))
 
 
 if __name__ == "__main__":
-    update()
-    print(RECORD.read_text("utf-8"))
+    main()

@@ -4,7 +4,9 @@
     -> {"code": "1c9f...", "dlsys_helpers.train": "77ab...", "torch": "2.14.1", ...}
 
 A record keeps this mapping. Where it differs from today's, the record is stale, and the keys that
-differ say why. Comments, docstrings and blank lines are removed before hashing.
+differ say why. A fingerprint is taken of the parsed code, so that comments, docstrings and layout
+never count. Words that only speak to a reader do not count either: see `lesson_words` and
+`check_words`.
 """
 
 from __future__ import annotations
@@ -12,10 +14,8 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import io
 import re
-import tokenize
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import dlsys_helpers
@@ -23,31 +23,42 @@ from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
-# Left out: these keep, judge and show what a learner did, or draw; no number depends on them.
-BESIDE = {f"dlsys_helpers.{name}" for name in (
+# These keep, judge and show what a learner did, or draw: no number depends on them.
+IGNORED = {f"dlsys_helpers.{name}" for name in (
     "acting", "cards", "catalog", "checking", "diagrams", "drawings", "errors", "expect",
     "guesses", "judging", "number_lines", "plots", "progress", "room_client", "canvas",
     "json_lines", "verdicts", "wording")} | {
     f"dlsys_model.{name}" for name in ("errors", "report", "show")}
-LEARNERS = ("dlsys.", "dlsys_model.answers")
+LEARNERS = ("dlsys.", "dlsys_files", "dlsys_model.answers")
 NAMES = "dlsys_helpers.stages"
 FRONT_END = ("explorers/explorer.js", "explorers/explorer.css")
 
 
-def rests_on(code: Iterable[str], beside: Collection[str] = BESIDE) -> dict[str, str]:
+def rests_on(code: Iterable[str] | Mapping[str, str], ignored: Collection[str] = IGNORED,
+             ) -> dict[str, str]:
     """The dependencies of these cells' results, each with its fingerprint or version.
 
-    beside: modules that are used and do not count.
+    code: the sources of cells; with names, each cell is a part of its own, in their order.
+    ignored: modules that are used and do not count.
     """
-    cells = list(code)
-    whole = "\n".join(cells)
-    modules = reached(used_modules(whole)) - {*beside}
-    parts = {"code": fingerprint("\0".join(map(without_prose, cells)))}
+    cells = dict(code) if isinstance(code, Mapping) else {"code": list(code)}
+    parts = {name: fingerprint(words_removed(cell)) for name, cell in cells.items()}
+    whole = "\n".join(cell for cells_of in cells.values() for cell in _listed(cells_of))
+    modules = reached(used_modules(whole)) - {*ignored}
     parts |= {name: module_fingerprint(name) for name in sorted(modules)}
     if "dlsys_helpers.explorers" in modules:
         parts |= {name: fingerprint((SRC / "dlsys_helpers" / name).read_text("utf-8"))
                   for name in FRONT_END}
     return parts | pinned()
+
+
+def _listed(cells: str | list[str]) -> list[str]:
+    return [cells] if isinstance(cells, str) else cells
+
+
+def words_removed(cells: str | list[str]) -> str:
+    """What counts of one cell, or of several."""
+    return "\0".join(essence(cell, lesson_words) for cell in _listed(cells))
 
 
 def changes(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -66,52 +77,114 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+# ---- what counts of a piece of code
+
+Words = Callable[[ast.Call], Iterator[ast.expr]]  # the arguments of a call that hold words
+
+
+def no_words(_: ast.Call) -> Iterator[ast.expr]:
+    """None: every text counts."""
+    yield from ()
+
+
+# Calls of a lesson that show something: all their texts are words.
+SHOWING = {"print", "show", "new_axes", "annotate", "legend", "suptitle", "supxlabel", "supylabel",
+           "text"}
+SHOWS = ("draw_", "plot_", "set_")  # the same for names that begin so: set_title, draw_grids
+DRAWN = {"label", "labels", "title", "alt"}  # words by name, in any call of matplotlib or ours
+
+
+def lesson_words(call: ast.Call) -> Iterator[ast.expr]:
+    """What a lesson says of its numbers: a claim's text, a question, what a figure or print shows.
+    """
+    name = _name(call)
+    if name == "claim":
+        yield from call.args[:1]
+    elif name == "guess":
+        yield from (*call.args[1:], *(keyword.value for keyword in call.keywords))
+    elif name in SHOWING or name.startswith(SHOWS):
+        yield from (*call.args, *(keyword.value for keyword in call.keywords))
+    elif isinstance(call.func, ast.Attribute):
+        yield from (keyword.value for keyword in call.keywords if keyword.arg in DRAWN)
+
+
+# Where a check speaks to a learner or names something for a reader: no verdict depends on it.
+SPEAKS = {"Broken": (0, 2, 3), "promise": (1,), "wrong": (0,), "probe": (0,), "right": (0,),
+          "equivalent": (1,)}
+SAID = {"look", "says", "what", "shown"}  # the same by name
+
+
+def check_words(call: ast.Call) -> Iterator[ast.expr]:
+    """What a check says: messages, promises, the names of mistakes and of routes."""
+    name = _name(call)
+    places = (0,) if name.startswith("expect_") and name != "expect_parts" else SPEAKS.get(name, ())
+    yield from (call.args[place] for place in places if place < len(call.args))
+    yield from (keyword.value for keyword in call.keywords if keyword.arg in SAID)
+    if name == "promise_table" and isinstance(call.args[0], ast.Constant):
+        call.args[0].value = _keys_and_cases(call.args[0].value)  # the tree is nobody else's
+
+
+def _keys_and_cases(table: str) -> str:
+    """What counts of a table of promises: a row's key and the names of cases that decide it."""
+    rows = re.sub(r"\n +", " ", table.strip("\n")).splitlines()
+    return "\n".join(" | ".join(cell for place, cell in enumerate(row.split(" | "))
+                               if place == 0 or cell.startswith("case ")) for row in rows)
+
+
+def _name(call: ast.Call) -> str:
+    """The last part of what is called: "set_title" of `ax.set_title(...)`; "" for others."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
 @functools.cache
-def without_prose(code: str) -> str:
-    """Python code without comments, docstrings, blank lines and trailing blanks."""
-    lines = code.splitlines()
-    for token in tokenize.generate_tokens(io.StringIO(code).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column]
-    for first, last in _docstrings(ast.parse(code)):
-        lines[first - 1:last] = [""] * (last - first + 1)
-    return "\n".join(line.rstrip() for line in lines if line.strip())
+def essence(code: str, words: Words = no_words) -> str:
+    """Python code as its parsed form, without docstrings and words: equal where it does the same.
 
-
-# Where words stand in a call: what people are told, and what no verdict depends on.
-WORDS = {"Broken": (0, 2, 3), "promise": (1,), "wrong": (0,), "probe": (0,), "right": (0,),
-         "equivalent": (1,)}
-WORDED = ("look", "says", "what", "shown")  # the same by name
-
-
-@functools.cache
-def without_words(code: str) -> str:
-    """Python code as `without_prose`, and without the words of messages: what a verdict rests on.
-
-    Texts in the places of WORDS, the first of an `expect_` function and those of WORDED are empty,
-    and each statement stands on one line, so that a message may be wrapped anew.
+    Written out by hand, as the output of `ast.dump` differs between versions of Python. Of an
+    f-string that speaks, the calls inside count: they may draw random numbers.
     """
     tree = ast.parse(code)
-    texts = [text for call in ast.walk(tree) if isinstance(call, ast.Call)
-             for place in _worded(call) for text in _texts(place)]
-    data = code.encode()
-    starts = [0]
-    for line in data.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    spans = sorted({(starts[t.lineno - 1] + t.col_offset, starts[t.end_lineno - 1]
-                     + t.end_col_offset) for t in texts}, reverse=True)
-    for first, last in spans:
-        data = data[:first] + b'""' + data[last:]
-    return _on_one_line(without_prose(data.decode()))
+    silent = {id(text) for call in ast.walk(tree) if isinstance(call, ast.Call)
+              for argument in words(call) for text in _texts(argument)}
+    return "".join(_written(tree, silent))
 
 
-def _worded(call: ast.Call) -> Iterator[ast.expr]:
-    """The arguments of a call that hold words."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    places = (0,) if name.startswith("expect_") and name != "expect_parts" else WORDS.get(name, ())
-    yield from (call.args[place] for place in places if place < len(call.args))
-    yield from (keyword.value for keyword in call.keywords if keyword.arg in WORDED)
+def _written(value: object, silent: Collection[int]) -> Iterator[str]:
+    if isinstance(value, list):
+        yield "["
+        for item in value:
+            yield from _written(item, silent)
+        yield "]"
+    elif not isinstance(value, ast.AST):
+        yield f"{value!r},"
+    elif id(value) in silent:
+        yield "'',"
+        yield from _written([call for call in ast.walk(value) if isinstance(call, ast.Call)],
+                            silent)
+    else:
+        yield f"{type(value).__name__}("
+        for name, part in _fields(value):
+            yield f"{name}="
+            yield from _written(part, silent)
+        yield ")"
+
+
+EMPTY = (None, [], "")
+UNSEEN = {"ctx", "kind", "type_comment", "type_ignores"}  # say nothing that the rest does not
+
+
+def _fields(node: ast.AST) -> Iterator[tuple[str, object]]:
+    """The fields of a node that count; what is empty may be missing in another Python."""
+    for name, part in ast.iter_fields(node):
+        if name == "body" and _has_docstring(node):
+            part = part[1:]
+        if name not in UNSEEN and (isinstance(node, ast.Constant) or part not in EMPTY):
+            yield name, part
+
+
+def _has_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) \
+        and ast.get_docstring(node, clean=False) is not None
 
 
 def _texts(node: ast.AST) -> Iterator[ast.expr]:
@@ -124,27 +197,7 @@ def _texts(node: ast.AST) -> Iterator[ast.expr]:
             yield from _texts(child)
 
 
-def _on_one_line(code: str) -> str:
-    """Each statement on a line of its own, however it was wrapped."""
-    lines, depth, joined = code.splitlines(), 0, set()
-    for token in tokenize.generate_tokens(io.StringIO(code).readline):
-        if token.type == tokenize.OP:
-            depth += (token.string in "([{") - (token.string in ")]}")
-        elif token.type == tokenize.NL and depth:
-            joined.add(token.start[0])
-    text = "".join(line.rstrip() + (" " if row in joined else "\n") if row - 1 not in joined
-                   else line.strip() + (" " if row in joined else "\n")
-                   for row, line in enumerate(lines, 1))
-    return re.sub(r"([(\[{]) ", r"\1", text)
-
-
-def _docstrings(tree: ast.Module) -> Iterator[tuple[int, int]]:
-    """First and last line of each docstring."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
-                ast.get_docstring(node, clean=False) is not None):
-            yield node.body[0].lineno, node.body[0].end_lineno
-
+# ---- what a piece of code uses
 
 def used_modules(code: str) -> set[str]:
     """The modules under src/ that lesson code imports something from and then uses it."""
@@ -181,8 +234,8 @@ def _imported_by(module: str) -> list[str]:
 
 @functools.cache
 def module_fingerprint(module: str) -> str:
-    """Of a module under src/, without its prose."""
-    return fingerprint(without_prose(source(module)))
+    """Of a module under src/; its docstrings and comments do not count."""
+    return fingerprint(essence(source(module)))
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,6 @@ import math
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,43 +25,40 @@ from dlsys_helpers.explorers import Explorer, load, names
 from dlsys_helpers.explorers._packing import pack
 from dlsys_helpers.paths import ROOT
 from tools import fingerprints
+from tools.records import Record
 
-RECORD = ROOT / "tests" / "records" / "explorers.json"
+RENEW = ".venv/bin/python -m tools.frames"
+RECORD = Record("explorers.json", done="computed", renew=RENEW)
 VISIT = "tests/test_browser_explorers.py::test_a_visit_to_its_page_finds_nothing_amiss"
 LOOKED_WITH = [*(ROOT / "src" / "dlsys_helpers" / name for name in fingerprints.FRONT_END),
                *(ROOT / "tests" / f"explorer_{name}.py" for name in ("oracle", "visit"))]
 LIMIT_BYTES = 180_000  # as base64 in a page a third more
 
 
-def rests_on(name: str) -> str:
-    """Fingerprint of the code behind an explorer's frames; the front end only draws them."""
+def rests_on(name: str) -> dict[str, str]:
+    """Fingerprints of the code behind an explorer's frames; the front end only draws them."""
     parts = fingerprints.rests_on([f"from dlsys_helpers.explorers.{name} import {name}\n{name}"])
-    return fingerprints.fingerprint(json.dumps(
-        {part: mark for part, mark in parts.items() if part not in fingerprints.FRONT_END}))
-
-
-def stored() -> dict[str, dict[str, Any]]:
-    """The record: facts by explorer; empty when there is none."""
-    return json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
+    return {part: mark for part, mark in parts.items() if part not in fingerprints.FRONT_END}
 
 
 @cache
 def fresh(name: str) -> bool:
-    """Whether an explorer's recorded fingerprint matches today's code."""
-    return stored().get(name, {}).get("rests_on") == rests_on(name)
+    """Whether an explorer's frames are recorded as today's code makes them."""
+    return RECORD.stale(name, rests_on(name)) == ""
 
 
 @cache
-def _looked_with() -> list[str]:
+def _looked_with() -> dict[str, str]:
     """Fingerprints of the front end and of what looks at it."""
-    texts = [(path.suffix, path.read_text("utf-8")) for path in LOOKED_WITH]
-    return [fingerprints.fingerprint(fingerprints.without_prose(text) if suffix == ".py" else text)
-            for suffix, text in texts]
+    texts = {path.name: path.read_text("utf-8") for path in LOOKED_WITH}
+    return {name: fingerprints.fingerprint(
+                fingerprints.essence(text) if name.endswith(".py") else text)
+            for name, text in texts.items()}
 
 
-def visit_rests_on(name: str) -> str:
-    """Fingerprint of what a visit to an explorer's page rests on: frames, front end, the looks."""
-    return fingerprints.fingerprint(json.dumps([rests_on(name), *_looked_with()]))
+def visit_rests_on(name: str) -> dict[str, str]:
+    """Fingerprints of what a visit to an explorer's page rests on: frames, front end, the looks."""
+    return rests_on(name) | _looked_with()
 
 
 @cache
@@ -73,16 +69,11 @@ def visited(name: str) -> bool:
 
 def stale(name: str) -> str:
     """Why an explorer's record no longer counts, and what to do, in a line; "" where it does."""
-    known = stored().get(name)
-    if known is None:
-        why = "is not recorded"
-    elif not fresh(name):
-        why = "has other code, or other packages under it, than its frames were made with"
-    elif known.get("visited") != visit_rests_on(name):
-        why = "has another front end, or is looked at otherwise, than when its page was visited"
-    else:
-        return ""
-    return f"explorer {name}: {why}. Run: python -m tools.frames"
+    why = RECORD.stale(name, rests_on(name))
+    if not why and (changed := fingerprints.changes(RECORD.entry(name).get("visited", {}),
+                                                    visit_rests_on(name))):
+        why = f"{name}: {', '.join(changed)} changed since its page was visited. Run: {RENEW}"
+    return f"explorer {why}" if why else ""
 
 
 def some(explorer: Explorer, settings: Mapping[str, dict]) -> bytes:
@@ -132,7 +123,7 @@ def visit(explorers: Collection[str]) -> set[str]:
 
 def write(record: Mapping[str, dict]) -> None:
     """Write the record; what was known of it before no longer counts."""
-    RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")
+    RECORD.write_all({name: record[name] for name in sorted(record)})
     fresh.cache_clear()
     visited.cache_clear()
 
@@ -140,7 +131,7 @@ def write(record: Mapping[str, dict]) -> None:
 def main() -> None:
     for line in filter(None, map(stale, names())):
         print(line)
-    record, failed = {name: facts for name, facts in stored().items() if name in names()}, False
+    record, failed = {k: facts for k, facts in RECORD.entries().items() if k in names()}, False
     for name in names():
         if not fresh(name):
             explorer = load(name)

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from pathlib import Path
 
-import torch
-
-from dlsys_helpers.paths import ROOT
 from dlsys_model import faults, gallery, instruments
+from tools import fingerprints
+from tools.records import Record
 
-RUNS = ROOT / "tests" / "records" / "gallery.json"
+RECORD = Record("gallery.json", done="run", renew="make gallery", lines=True)
+INSTRUMENTS = "dlsys_model.instruments"
 HEALTHY = tuple(range(5))  # the seeds that give the band; the first is set beside the faults
 SEEDS = (0, 1)
 
@@ -29,24 +27,27 @@ def wanted() -> list[tuple[str, int]]:
         (fault.key, seed) for seed in SEEDS for fault in faults.FAULTS]
 
 
-def held(path: Path = RUNS) -> dict[str, dict]:
+def rests_on(key: str) -> dict[str, str]:
+    """What a run with this fault rests on: its program and text, the instruments, torch."""
+    return {"program and text": instruments.digest(key),
+            INSTRUMENTS: fingerprints.module_fingerprint(INSTRUMENTS),
+            "torch": fingerprints.pinned()["torch"]}
+
+
+def held() -> dict[str, dict]:
     """What is recorded, by "fault seed"; {} without a record."""
-    return json.loads(path.read_text("utf-8"))["runs"] if path.exists() else {}
+    return RECORD.entries()
 
 
-def stale(runs: dict[str, dict]) -> list[tuple[str, int]]:
-    """The runs that are not recorded, or with another program."""
-    return [(key, seed) for key, seed in wanted()
-            if runs.get(f"{key} {seed}", {}).get("digest") != instruments.digest(key)]
+def stale() -> list[tuple[str, int]]:
+    """The runs that are not recorded, or with another program, other instruments or torch."""
+    return [(key, seed) for key, seed in wanted() if RECORD.stale(f"{key} {seed}", rests_on(key))]
 
 
-def keep(runs: dict[str, dict], path: Path = RUNS) -> None:
-    """Write the record, whole or not at all; runs that are no longer wanted are left out."""
+def keep(runs: dict[str, dict]) -> None:
+    """Write the record; runs that are no longer wanted are left out."""
     names = [f"{key} {seed}" for key, seed in wanted()]
-    lines = ",\n".join(f"{json.dumps(n)}: {json.dumps(runs[n])}" for n in names if n in runs)
-    part = path.with_suffix(".part")
-    part.write_text(f'{{"torch": "{torch.__version__}", "runs": {{\n{lines}\n}}}}\n', "utf-8")
-    os.replace(part, path)
+    RECORD.write_all({name: runs[name] for name in names if name in runs})
 
 
 def condensed(runs: dict[str, dict]) -> dict:
@@ -98,10 +99,10 @@ def main() -> None:
     if unknown := set(chosen) - {key for key, _ in wanted()}:
         parser.error(f"fault: got {min(unknown)!r}, expected one of {', '.join(faults.BY_KEY)}.")
     runs = held()
-    todo = [run for run in wanted() if run[0] in chosen] if chosen else stale(runs)
+    todo = [run for run in wanted() if run[0] in chosen] if chosen else stale()
     for done, (key, seed) in enumerate(todo):
         bar(done, len(todo), f"{key}, seed {seed}")
-        runs[f"{key} {seed}"] = instruments.run(key, seed)
+        runs[f"{key} {seed}"] = {"rests_on": rests_on(key), **instruments.run(key, seed)}
         keep(runs)
     publish(runs)
     bar(len(todo), max(1, len(todo)), "recorded")

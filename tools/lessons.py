@@ -7,9 +7,10 @@ for, and refused otherwise.
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -20,6 +21,7 @@ from nbformat import NotebookNode
 import dlsys_helpers
 from dlsys_checks import questions, registry
 from dlsys_helpers import explorers, guesses, stages
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_helpers.paths import ROOT
 from tools import solutions
@@ -49,12 +51,31 @@ PLUMBING = "plumbing"  # tag of a cell that measures and teaches nothing: it is 
 DRAWS = {"show", *(name for name in dlsys_helpers.__all__ if name.startswith(("draw_", "plot_")))}
 # Here code is shown as it is: set-up, an answer's place, one call, and what a GPU runs.
 NOT_DENSE = {"setup", "exercise", "explore", "gpu"}
+NUMBER_WORDS = dict(enumerate((
+    "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen"), 2))
 PARAMETERS = ("SEED", "THREADS", "DEVICE")
 PLACEHOLDER = "TODO:"  # every text that `make new` wrote holds it
 
 
 class RuleBroken(SystemExit):
-    """A lesson breaks a rule: file, cell, what is wrong and the remedy, in one line."""
+    """A lesson breaks a rule: file, cell, what is wrong and the remedy, in one line.
+
+    place: the file to edit, with the line where one is known, "lessons/05_x.py:120".
+    """
+
+    def __init__(self, message: str, place: str) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+class Note(str):
+    """What a draft lacks, and the `place` to edit, as in RuleBroken."""
+
+    def __new__(cls, text: str, place: str) -> Note:
+        note = super().__new__(cls, text)
+        note.place = place
+        return note
 
 
 class Source:
@@ -64,22 +85,40 @@ class Source:
         self.path = path
         self.draft, self.notes = draft, []
         self.stage = 0 if path.stem == YOUR_MODEL else int(path.stem[:2])
-        self.cells: list[NotebookNode] = jupytext.read(path, fmt="py:percent").cells
+        self.cells = copy.deepcopy(_parsed(path.read_text("utf-8")))
         _label(self)
+        self.lines = {cell["id"]: line for cell, line in zip(
+            self.cells, marker_lines(path.read_text("utf-8")), strict=False)}
         self.traps = list(dict.fromkeys(c.metadata.get("trap") for c in self.cells))
         self.traps = [trap for trap in self.traps if trap]
         self._of_trap = {trap: [c for c in self.cells if c.metadata.get("trap") == trap]
                          for trap in self.traps}
 
-    def refuse(self, cell: NotebookNode | None, what: str, remedy: str) -> NoReturn:
+    def refuse(self, cell: NotebookNode | None, what: str, remedy: str,
+               place: str = "") -> NoReturn:
         where = f", cell {cell['id']}" if cell is not None else ""
-        raise RuleBroken(f"{self.path.parent.name}/{self.path.name}{where}: {what} {remedy}")
+        raise RuleBroken(f"{self.name}{where}: {what} {remedy}", place or self.place(cell))
 
-    def lacks(self, cell: NotebookNode | None, what: str, remedy: str) -> None:
-        """Refuse what keeps no draft from running; in a draft, note it and go on."""
+    def lacks(self, cell: NotebookNode | None, what: str, remedy: str, place: str = "") -> None:
+        """Refuse what keeps no draft from running; in a draft, note it and go on.
+
+        place: the file to edit, where it is not the lesson.
+        """
         if not self.draft:
-            self.refuse(cell, what, remedy)
-        self.notes.append(f"{cell['id']}: {what} {remedy}" if cell else f"{what} {remedy}")
+            self.refuse(cell, what, remedy, place)
+        text = f"{cell['id']}: {what} {remedy}" if cell else f"{what} {remedy}"
+        self.notes.append(Note(text, place or self.place(cell)))
+
+    @property
+    def name(self) -> str:
+        """The lesson's file as people write it, lessons/05_normalization.py."""
+        return f"{self.path.parent.name}/{self.path.name}"
+
+    def place(self, cell: NotebookNode | None) -> str:
+        """Where a cell begins: file and line; the file alone where no cell is meant."""
+        if cell is None or cell["id"] not in self.lines:
+            return self.name
+        return f"{self.name}:{self.lines[cell['id']]}"
 
     @property
     def tasks(self) -> list[str]:
@@ -111,9 +150,34 @@ class Source:
         """How long a trap's exercise takes; 0 while a draft has none, or does not say."""
         return sum(c.metadata.get("minutes", 0) for c in self.of(trap, "exercise"))
 
+    def exercise(self, trap: str) -> NotebookNode:
+        """The cell of a trap's exercise."""
+        return self.of(trap, "exercise")[0]
+
+    def task(self, trap: str) -> Trap:
+        """What the lesson declares about a trap and its exercise."""
+        meta = self.exercise(trap).metadata
+        first = next(iter(self.of(trap, "situation")), None)
+        return Trap(id=trap, title=self.title(trap), fault=self.fault(trap),
+                    symptom=first.metadata.get("symptom", "") if first else "",
+                    function=exercise_function(self, trap).name, points=meta["points"],
+                    difficulty=meta["difficulty"], minutes=meta["minutes"],
+                    core=self.is_core(trap), hints=tuple(self.hints(trap)))
+
     def hints(self, trap: str) -> list[str]:
         """The steps of a trap's hint; none where a draft has no hint yet."""
         return [step for cell in self.of(trap, "hint") for step in split_hints(cell.source)]
+
+
+@lru_cache(128)
+def _parsed(text: str) -> list[NotebookNode]:
+    """The cells of a lesson's text: jupytext takes a tenth of a second, and each is read often."""
+    return jupytext.reads(text, fmt="py:percent").cells
+
+
+def marker_lines(text: str) -> list[int]:
+    """The numbers of the lines that begin a cell."""
+    return [n for n, line in enumerate(text.splitlines(), 1) if line.startswith("# %%")]
 
 
 def _label(source: Source) -> None:
@@ -165,6 +229,17 @@ def rule_title(source: Source) -> None:
     if source.path.stem != stages.stage(source.stage).stem:
         source.refuse(None, "the file name differs from the list of stages.",
                       f"Name it {stages.stage(source.stage).stem}.py.")
+
+
+def rule_count(source: Source) -> None:
+    """A hook that counts the traps says so on its marker, so that a further one is noticed."""
+    number = len(source.traps)
+    for cell in [c for c in source.of(role="hook") if "traps" in c.metadata]:
+        word = NUMBER_WORDS.get(number, str(number))
+        if cell.metadata["traps"] != number or not re.search(rf"\b{word}\b", cell.source, re.I):
+            source.lacks(cell, f"it counts the traps as {cell.metadata['traps']}, and the lesson "
+                         f"has {number}.", f"Rewrite the sentence that counts them, with the word "
+                         f"{word!r}, then write traps={number} on the cell's marker.")
 
 
 def rule_parameters(source: Source) -> None:
@@ -417,7 +492,7 @@ def rule_checks(source: Source) -> None:
     folder = f"src/dlsys_checks/s{source.stage:02d}/"
     checks = imported(source, folder, lambda: registry.of_stage(source.stage))
     for trap in source.tasks:
-        cell, name = source.of(trap, "exercise")[0], exercise_function(source, trap).name
+        cell, name = source.exercise(trap), exercise_function(source, trap).name
         if trap not in checks:
             source.lacks(cell, f"no check named {trap} for the function {name}.",
                          f"Register it in {folder}.")
@@ -430,7 +505,7 @@ def rule_checks(source: Source) -> None:
 
 def exercise_function(source: Source, trap: str) -> ast.FunctionDef:
     """The function (or class) that an exercise asks for: the last one defined in its cell."""
-    cell = source.of(trap, "exercise")[0]
+    cell = source.exercise(trap)
     found = [n for n in ast.parse(cell.source).body
              if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     if not found:
@@ -447,7 +522,7 @@ def rule_questions(source: Source) -> None:
             source.lacks(None, f"trap {trap} has {len(found)} questions for review, expected "
                          f"{MIN_QUESTIONS} or more.",
                          f'Write rows, ask("{trap}", ...), or functions under @asks("{trap}"), '
-                         f"in {folder}q{trap[:2]}.py.")
+                         f"in {folder}q{trap[:2]}.py.", place=f"{folder}q{trap[:2]}.py")
 
 
 def imported(source: Source, folder: str, load: Callable[[], Any]) -> Any:
@@ -455,8 +530,10 @@ def imported(source: Source, folder: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except Exception as error:
-        source.refuse(None, f"{folder} cannot be imported: {solutions.line_of(error, folder)}"
-                      f"{type(error).__name__}: {error}.", f"Mend the file in {folder}.")
+        where = solutions.line_of(error, folder)
+        source.refuse(None, f"{folder} cannot be imported: {where}{type(error).__name__}: {error}.",
+                      f"Mend the file in {folder}.",
+                      place=folder + where.removesuffix(": ").replace(", line ", ":"))
 
 
 def rule_no_learner_answers(source: Source) -> None:
@@ -476,7 +553,8 @@ def rule_size(source: Source) -> None:
         long = [n for n, line in enumerate(lines, 1) if len(line) > MAX_COLUMNS]
         if long:
             source.lacks(cell, f"line {long[0]} is longer than {MAX_COLUMNS} columns.",
-                         "Break it: the page cuts it.")
+                         "Break it: the page cuts it.",
+                         place=f"{source.name}:{source.lines[cell['id']] + long[0]}")
         if len(lines) > MAX_LINES and cell.metadata["role"] not in {"exercise", "setup"}:
             source.lacks(cell, f"it has {len(lines)} lines, expected at most {MAX_LINES}.",
                          "Split it, or move machinery into the package.")
@@ -728,7 +806,7 @@ def rule_placeholders(source: Source) -> None:
             line = text[:text.index(PLACEHOLDER)].count("\n") + 1
             name = path.relative_to(ROOT)
             source.lacks(None, f"{name}, line {line}, says {PLACEHOLDER!r}.",
-                         "Replace what `make new` wrote.")
+                         "Replace what `make new` wrote.", place=f"{name}:{line}")
 
 
 RULES: list[Any] = [rule_syntax, rule_title, rule_parameters, rule_stage_order, rule_trap_order,
@@ -736,7 +814,7 @@ RULES: list[Any] = [rule_syntax, rule_title, rule_parameters, rule_stage_order, 
                     rule_claims, rule_exercises, rule_hints, rule_checks, rule_questions,
                     rule_no_learner_answers, rule_size, rule_density, rule_claims_in_a_row,
                     rule_more, rule_words, rule_pictures, rule_core_alone, rule_numbers, rule_quiz,
-                    rule_explorer, rule_placeholders]
+                    rule_explorer, rule_count, rule_placeholders]
 # *Your model* has no traps.
 MODEL_RULES: list[Any] = [rule_syntax, rule_parameters, rule_size, rule_density,
                           rule_claims_in_a_row, rule_pictures, rule_explorer]

@@ -18,7 +18,6 @@ from tools import lessons
 
 TEMPLATES = Path(__file__).with_name("templates")
 MARKER = re.compile(r'^# %% .*\brole="(\w+)".*', re.M)
-WRITING = 2  # the first steps of road.txt: build a draft, write until nothing is missing
 TRAP_IDS = re.compile(r'^# %% .*\btrap="(\d\d\.\d+)"', re.M)
 
 
@@ -65,7 +64,10 @@ def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
     if id != following:
         raise SystemExit(f"new: got trap {id}, expected {following}: ids count up and are never "
                          "used twice.")
-    if check.exists() or beside.exists() or f"def {function}(" in text:
+    # A lesson runs without any answer, so no cell of it may use the function's name.
+    code = [cell.source for cell in lessons.Source(lesson).of(kind="code")]
+    named = any(function in lessons.used(one) | lessons.bound(one) for one in code)
+    if check.exists() or beside.exists() or named:
         raise SystemExit(f"new: {function} is there already, nothing was written. "
                          "Choose another name: NAME=...")
     facts = {"id": id, "name": function, "stage": id[:2], "number": id[3:]}
@@ -80,13 +82,9 @@ def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
     return list(made)
 
 
-def road(id: str, finished: bool = False) -> str:
-    """What is left to do for a new trap, in order: the one list that all commands print.
-
-    finished: nothing is left to write, so the list begins with the tests.
-    """
-    head, *steps = filled("road.txt", id=id, stage=id[:2]).splitlines()
-    return "\n".join([head, *steps[WRITING * finished:]])
+def next_steps(id: str) -> str:
+    """What is left to do for a new trap: the one list that all commands print."""
+    return filled("next_steps.txt", id=id, stage=id[:2]).rstrip()
 
 
 def main() -> None:
@@ -105,7 +103,7 @@ def main() -> None:
     made = add_trap(id, name)
     print("Written, each with a small example that runs and TODO: where you write your own:",
           *(path.relative_to(ROOT) for path in made), sep="\n  ")
-    print(road(id))
+    print(next_steps(id))
 
 
 if __name__ == "__main__":

@@ -24,10 +24,11 @@ from torch.nn import functional as F
 from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import ROOT, SOLUTIONS
-from dlsys_model import parts, text
+from dlsys_model import text
 from dlsys_model.network import Network, Shape
 from dlsys_model.pack import in_bits, pack, unpack
-from dlsys_model.parts import Parts
+from dlsys_model.part_table import CATALOGUE, Part
+from dlsys_model.parts import Parts, load
 from dlsys_model.text import Text
 from dlsys_model.training import Plan, Training
 
@@ -42,14 +43,14 @@ CHECKPOINT = ROOT / "drafts" / "own_model.pt"
 
 def worked() -> Parts:
     """The worked answers as parts, as if each had been a learner's."""
-    return parts.load(SOLUTIONS, [trap.id for trap in catalog.traps()])
+    return load(SOLUTIONS, [trap.id for trap in catalog.traps()])
 
 
 def called(found: Parts, prose: Text) -> list[str]:
     """The ids of the parts that this command calls: by a run of two steps, saved and packed."""
     seen = set()
 
-    def noted(part: parts.Part) -> Callable:
+    def noted(part: Part) -> Callable:
         fn = getattr(found, part.function)
 
         def call(*args, **kwargs):
@@ -58,7 +59,7 @@ def called(found: Parts, prose: Text) -> list[str]:
         return call
 
     spied = copy.copy(found)
-    for part in parts.CATALOGUE:
+    for part in CATALOGUE:
         setattr(spied, part.function, noted(part))
     text.prose(spied.class_numbers)
     run = Training(Network(Shape(len(prose.letters), 32, 1, 2, 8), spied), prose,

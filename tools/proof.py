@@ -8,15 +8,14 @@ A record a stage, tests/records/checks/NN.json, says for each exercise how far i
 that rests on, and what its wrong answers are told. It is written after each exercise, so a run that
 was stopped goes on where it was. The tests prove a stale exercise in full. Of a fresh one they try
 a single seed, most wrong answers only up to their first failure, one forged part of an outcome, and
-changed sessions on the first exercise of each stage. Where nothing but words of messages has
-changed, only what is told is made anew.
+changed sessions on the first exercise of each stage. Words make no proof stale. Where they have
+changed, only what wrong answers are told is made anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import math
 import random
 import re
@@ -25,23 +24,21 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from dlsys.remembering import remembering
-from dlsys_checks import registry
-from dlsys_helpers import acting, checking
+from dlsys_checks import checking, registry
+from dlsys_helpers import acting
 from dlsys_helpers.judging import Exercise, Run, WrongAnswer
-from dlsys_helpers.paths import ROOT
 from dlsys_helpers.verdicts import Verdict
 from tools import fingerprints, forging, mutants, probes, solutions
 from tools.forging import parts, replaced
+from tools.records import Record
 
-RECORDS = ROOT / "tests" / "records" / "checks"
-AS_WRITTEN = "as_written.txt"  # beside them, see `unchanged`
+RECORD = Record("checks/{stage}.json", done="proven", renew=".venv/bin/python -m tools.proof {key}")
 ENGINE = ("dlsys_helpers.acting", "dlsys_helpers.expect", "dlsys_helpers.judging")
 WORDS = ("dlsys_helpers.wording",)
 ACTS = ("dlsys_helpers.lockstep",)  # what an act may import: its source travels to the sandbox
@@ -90,7 +87,7 @@ def complaints(id: str, wrong: WrongAnswer, seeds: Iterable[int],
     names: whether the mistake has to be named; a probe is nobody's.
     """
     for seed in seeds:
-        exercise, cases = paper(id, seed)
+        exercise, cases = exercise_with_cases(id, seed)
         runs = [exercise.run(wrong.fn, case) for case in cases]
         if names:
             verdict = exercise.judge_runs(cases, runs)
@@ -111,7 +108,7 @@ def first_complaints(id: str, wrong: WrongAnswer) -> Iterator[str]:
     Enough where the record is fresh: it shows that the check works on this machine, in a few runs
     of the wrong answer instead of hundreds.
     """
-    exercise, cases = paper(id, 0)
+    exercise, cases = exercise_with_cases(id, 0)
     runs = (exercise.run(wrong.fn, case) for case in cases)
     first = next((run for run in runs if run[1].status != "pass"), None)
     if first is None:
@@ -145,7 +142,7 @@ def broken_besides(exercise: Exercise, wrong: WrongAnswer, runs: list[Run]) -> I
 
 
 @cache
-def paper(id: str, seed: int) -> tuple[Exercise, list[acting.Case]]:
+def exercise_with_cases(id: str, seed: int) -> tuple[Exercise, list[acting.Case]]:
     """An exercise that caches runs of its wrong answers, and the cases of a seed."""
     return _remembering(id), registry.find(id).arrange(seed)
 
@@ -157,12 +154,12 @@ def _remembering(id: str) -> Exercise:
 
 def _forget() -> None:
     """Let go of what one exercise's wrong answers did: several hundred outcomes."""
-    for kept in (paper, _remembering, probes.derived):
+    for kept in (exercise_with_cases, _remembering, probes.derived):
         kept.cache_clear()
 
 
-def open_answers(id: str) -> Iterator[str]:
-    """Functions of the check's file that pass as they stand: a class is handed that file."""
+def passing_functions(id: str) -> Iterator[str]:
+    """Functions in the check's file that would pass as an answer; learners can import them."""
     exercise = registry.find(id)
     cases = exercise.arrange(0)
     for name, fn in vars(sys.modules[exercise.law_fn.__module__]).items():
@@ -178,7 +175,7 @@ def open_answers(id: str) -> Iterator[str]:
 CONTEXT = {"state"}  # parts that only describe what the act did; a law need not judge them
 
 
-def unjudged(id: str, fn: Callable, cases: Sequence[acting.Case]) -> Iterator[str]:
+def accepted_corruptions(id: str, fn: Callable, cases: Sequence[acting.Case]) -> Iterator[str]:
     """Corruptions of a right outcome that the law accepts: one leaf's shape, dtype or value."""
     exercise = registry.find(id)
     for case in cases:
@@ -266,14 +263,14 @@ def unpromised(exercise: Exercise, docstring: str | None) -> list[str]:
 
 # ---- what a learner is told
 
-def told(id: str) -> dict[str, str]:
+def feedback_by_mistake(id: str) -> dict[str, str]:
     """The feedback on each wrong answer by its name: from a fresh record, else judged now."""
-    return stored(id[:2])[id]["told"] if well_told(id) else judged(id)
+    return RECORD.entry(id)["told"] if well_told(id) else judged(id)
 
 
 def judged(id: str) -> dict[str, str]:
     """The feedback on each wrong answer by its name. Raises ValueError for one that passes."""
-    exercise, cases = paper(id, checking.FIXED_SEEDS[0])
+    exercise, cases = exercise_with_cases(id, checking.FIXED_SEEDS[0])
     return {wrong.name: feedback(exercise, cases, wrong) for wrong in exercise.wrong_answers}
 
 
@@ -288,89 +285,66 @@ def feedback(exercise: Exercise, cases: Sequence[acting.Case], wrong: WrongAnswe
 
 # ---- the record
 
-def rests_on(id: str) -> str:
-    """Fingerprint of what verdicts depend on: answers, the exercise with its imports, the engine.
+def rests_on(id: str) -> dict[str, str]:
+    """Fingerprints of what verdicts depend on: the answers, the exercise with its imports, the
+    engine, the mutants, the packages.
 
-    Neither prose counts nor the words of messages, nor the docstring: that the promises are its
-    words, the tests ask each time.
+    No words count, neither those of messages, promises and names nor the docstring: that the
+    promises are its words, the tests ask each time.
     """
-    return _fingerprint(id, ENGINE, fingerprints.without_words)
-
-
-def says_by(id: str) -> str:
-    """Fingerprint of what `rests_on` covers, and of the words of messages."""
-    return _fingerprint(id, (*ENGINE, *WORDS), fingerprints.without_prose)
-
-
-def as_written(records: Path) -> str:
-    """Fingerprint of all texts that any proof rests on, prose and all, and of the records.
-
-    Quick, as nothing is parsed.
-    """
-    files = [*(fingerprints.SRC / "dlsys_checks").rglob("*.py"), *solutions.BESIDE.rglob("*.py"),
-             *records.glob("*.json")]
-    texts = [path.read_text("utf-8") for path in sorted(files)]
-    texts += [*map(fingerprints.source, (*ENGINE, *WORDS, *ACTS)),
-              Path(mutants.__file__).read_text("utf-8"), str(fingerprints.pinned()),
-              *(str(solutions.answers(stage)) for stage in solutions.stages())]
-    return fingerprints.fingerprint("\0".join(texts))
-
-
-@cache
-def unchanged(records: Path) -> bool:
-    """Whether these records and what they rest on are, letter by letter, what they were when all
-    were last found up to date.
-    """
-    path = records / AS_WRITTEN
-    return path.exists() and path.read_text("utf-8").strip() == as_written(records)
-
-
-def _fingerprint(id: str, engine: Sequence[str], kept: Callable[[str], str]) -> str:
     exercise = solutions.beside(id)
-    names = {*engine, *(name for name in fingerprints.reached([exercise.law_fn.__module__])
-                        if name in ACTS or (name.startswith("dlsys_checks.")
-                                            and name != registry.__name__))}
-    code = [kept(fingerprints.source(name)) for name in sorted(names)]
-    beside = solutions.beside_file(exercise)
-    code += [kept(beside.read_text("utf-8") if beside.exists() else ""),
-             fingerprints.without_prose(Path(mutants.__file__).read_text("utf-8")),
-             *map(fingerprints.without_prose, solutions.answers(id[:2])[id]),
-             str(fingerprints.pinned())]
-    return fingerprints.fingerprint("\0".join(code))
+    check = {name for name in fingerprints.reached([exercise.law_fn.__module__])
+             if name in ACTS or (name.startswith("dlsys_checks.") and name != registry.__name__)}
+    return {"check": _code(map(fingerprints.source, sorted(check))),
+            "other answers": _code([_beside(exercise)]),
+            "worked answer": _code(solutions.answers(id[:2])[id], fingerprints.no_words),
+            "engine": _code(map(fingerprints.source, ENGINE)),
+            "mutants": _code([inspect.getsource(mutants)], fingerprints.no_words),
+            **fingerprints.pinned()}
 
 
-def stored(stage: str) -> dict[str, Any]:
-    """The record of a stage, "01": facts by exercise; empty when there is none."""
-    path = RECORDS / f"{stage}.json"
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+def words_of(id: str) -> str:
+    """Fingerprint of all words that a learner may be told, which `rests_on` leaves out."""
+    exercise = solutions.beside(id)
+    reached = fingerprints.reached([exercise.law_fn.__module__])
+    modules = {*ENGINE, *WORDS, *(name for name in reached if name.startswith("dlsys_checks."))}
+    return _code(map(fingerprints.source, sorted(modules)), fingerprints.no_words)
+
+
+def _code(texts: Iterable[str], words: fingerprints.Words = fingerprints.check_words) -> str:
+    return fingerprints.fingerprint("\0".join(fingerprints.essence(text, words) for text in texts))
+
+
+def _beside(exercise: Exercise) -> str:
+    """The text of the file with an exercise's other right answers, empty where there is none."""
+    path = solutions.beside_file(exercise)
+    return path.read_text("utf-8") if path.exists() else ""
 
 
 @cache
 def fresh(id: str) -> bool:
-    """Whether the proof on record is up to date, the wording of messages aside."""
-    entry = stored(id[:2]).get(id)
-    return bool(entry) and (unchanged(RECORDS) or entry["rests_on"] == rests_on(id))
+    """Whether the proof on record holds for the exercise as it is, its words aside."""
+    return RECORD.stale(id, rests_on(id)) == ""
 
 
 @cache
 def well_told(id: str) -> bool:
-    """Whether both the proof and the feedback on record are up to date."""
-    return fresh(id) and (unchanged(RECORDS) or stored(id[:2])[id]["says_by"] == says_by(id))
+    """Whether the feedback on record is what wrong answers are told today."""
+    return fresh(id) and RECORD.entry(id)["words"] == words_of(id)
 
 
 def stale(stem: str, ids: Iterable[str]) -> str:
     """Which of these exercises are not proven as they stand, with the command; "" where all are."""
-    found = [id for id in ids if not well_told(id)]
+    found = [id for id in ids if not fresh(id)]
     return (f"{stem}: not proven as they stand: {', '.join(found)}. "
             f"Run: .venv/bin/python -m tools.proof {' '.join(found)}") if found else ""
 
 
-def retell(id: str) -> tuple[dict[str, Any], list[str]]:
-    """The record with new feedback after a change of wording, and what contradicts it on seed 0."""
+def refresh_feedback(id: str) -> tuple[dict[str, Any], list[str]]:
+    """The record with new feedback after a change of words, and what contradicts it on seed 0."""
     found = [f"{id}, {wrong.name}: {text}" for wrong, named in all_wrong(id)
              for text in complaints(id, wrong, range(1), named)]
-    return {**stored(id[:2])[id], "says_by": says_by(id),
-            "told": {} if found else judged(id)}, found
+    return {**RECORD.entry(id), "words": words_of(id), "told": {} if found else judged(id)}, found
 
 
 def prove_in_full(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
@@ -388,13 +362,13 @@ def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
     for wrong, named in all_wrong(id):
         found += [f"{id}, {wrong.name}: {text}"
                   for text in complaints(id, wrong, range(WRONG_SEEDS), named)]
-    found += [f"{id}: {text}" for text in open_answers(id)]
+    found += [f"{id}: {text}" for text in passing_functions(id)]
     found += [f"{id}: {text}"
-              for text in unjudged(id, solutions.worked(id), exercise.arrange(0))]
+              for text in accepted_corruptions(id, solutions.worked(id), exercise.arrange(0))]
     tried = mutants.tried(id, *solutions.answers(id[:2])[id])
     found += [f"{id}, mutant lives: {name}" for name in tried["unexplained"]]
     found += [f"{id}, a reason for a mutant that dies: {name}" for name in tried["not_needed"]]
-    return {"rests_on": rests_on(id), "says_by": says_by(id),
+    return {"rests_on": rests_on(id), "words": words_of(id),
             "right": {"answers": 1 + len(exercise.right_answers), "seeds": seeds},
             "wrong": {"answers": len(all_wrong(id)), "seeds": WRONG_SEEDS},
             "told": {} if found else judged(id),
@@ -403,11 +377,7 @@ def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
 
 def write(id: str, facts: dict[str, Any]) -> None:
     """Put the record of one exercise into that of its stage."""
-    entry = {**stored(id[:2]), id: facts}
-    wanted = sorted(set(entry) & set(solutions.answers(id[:2])))
-    RECORDS.mkdir(parents=True, exist_ok=True)
-    (RECORDS / f"{id[:2]}.json").write_text(
-        json.dumps({key: entry[key] for key in wanted}, indent=1) + "\n", "utf-8")
+    RECORD.write(id, facts["rests_on"], facts, wanted=solutions.answers(id[:2]))
 
 
 def main() -> None:
@@ -430,7 +400,7 @@ def main() -> None:
             if args.right:
                 facts, found = {}, list(refusals(id, range(args.seeds), range(args.seeds)))
             else:
-                facts, found = (retell(id) if fresh(id) and not args.what
+                facts, found = (refresh_feedback(id) if fresh(id) and not args.what
                                 else prove_in_full(id, args.seeds))
         if facts and not found:
             write(id, facts)
@@ -438,8 +408,6 @@ def main() -> None:
         print("\n".join(found) or f"{place} of {len(chosen)}, {id}: proven, right answers on "
               f"{args.seeds} seeds, {time.process_time() - began:.0f} s of CPU", flush=True)
         lines += found
-    if not args.right and all(map(well_told, ids)):
-        (RECORDS / AS_WRITTEN).write_text(as_written(RECORDS) + "\n", "utf-8")
     if chosen and not lines and not args.right:
         print("Recorded in tests/records/checks/. Next: make test")
     sys.exit(1 if lines else 0)

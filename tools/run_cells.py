@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dlsys import run_source
+from dlsys_files import run_source
 
 LESSON = "lesson"  # the module that a notebook's functions belong to
 ON_GPU = "used-on-gpu"  # tag of a cell, whatever its role, that the GPU section builds on

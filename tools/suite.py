@@ -5,6 +5,7 @@
 Tests that share something dear stay on one worker: the cells of a notebook, the tests of a file.
 Files whose tests share nothing are split by the stage that a test is about. Groups start longest
 first, by what benchmarks/suite.json says of the last recorded run; `--suite-record` rewrites it.
+tools/nightly.py says which tests `make test` leaves to `make nightly`.
 """
 
 from __future__ import annotations

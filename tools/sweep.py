@@ -2,12 +2,17 @@
 
     python -m tools.sweep               lessons whose record is stale; all with --all
     python -m tools.sweep 01            one lesson; writes tests/records/sweep/01.json
-    python -m tools.sweep 01 --seeds 50 only the seeds that a fresh record lacks
+    python -m tools.sweep 01 --seeds 50 only the seeds that the record lacks
     python -m tools.sweep 01 --draft    the draft, once, with another seed; writes nothing
 
 Five seeds run with one thread and two, further ones with one, all with the instructions that this
 CPU takes by itself. Every smaller set runs seed 0 with one thread. Threads and sets only change the
 order of sums, so they move a value far less than a seed does: a few runs show a bound too close.
+
+A claim is known by its cell and its place among the claims of that cell, never by its words. Cells
+run one after the other, so a claim depends on the cells up to its own: what was measured of it
+counts until one of these changes, and a trap that is added at the end leaves all others as they
+were. What changed is swept at five seeds, and the nightly run adds the others.
 """
 
 from __future__ import annotations
@@ -23,14 +28,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlsys_helpers.lesson_names import YOUR_MODEL, key, with_model
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from tools import fingerprints, proof, solutions
+from tools.records import Record
 
-RECORDS = ROOT / "tests" / "records" / "sweep"
+RECORD = Record("sweep/{key}.json", done="swept", renew="make sweep LESSON={key}")
 SEEDS, THREADS = 5, (1, 2)
 NATIVE = "native"
 SETS = {  # smallest first; ATen, oneDNN and MKL each name them in their own way
@@ -76,8 +83,9 @@ def names_a_choice(cell: dict[str, Any]) -> bool:
 
 
 def rests_on(path: Path) -> dict[str, str]:
-    """Fingerprints of what determines this lesson's claims, see `rests`."""
-    return fingerprints.rests_on("".join(cell["source"]) for cell in code_cells(path))
+    """Fingerprints of what determines this lesson's claims; the cells come first, in order."""
+    return fingerprints.rests_on({f"{CELL}{cell['id']}": "".join(cell["source"])
+                                  for cell in code_cells(path)})
 
 
 def run_here(path: Path, seed: int, threads: int) -> dict[str, Any]:
@@ -94,13 +102,16 @@ def run_here(path: Path, seed: int, threads: int) -> dict[str, Any]:
             strict(*args, **bounds)
     claims.claim = noted
     names: dict[str, Any] = {"__name__": "__main__"}
+    found: dict[str, dict[str, Any]] = {}
     for n, cell in enumerate(code_cells(path)):
         source = "".join(cell["source"])
         if "parameters" in cell["metadata"].get("tags", []):
             source = f'SEED, THREADS, DEVICE = {seed}, {threads}, "cpu"'
         run_cell(source, f"<{path.stem} cell {n}>", names)
-    return {"instructions": torch.backends.cpu.get_cpu_capability().lower(),
-            "claims": [claim._asdict() for claim in claims.LOG]}
+        found |= {f"{cell['id']} {place}": claim._asdict()
+                  for place, claim in enumerate(claims.LOG, 1)}
+        claims.LOG.clear()
+    return {"instructions": torch.backends.cpu.get_cpu_capability().lower(), "claims": found}
 
 
 def environment(instructions: str) -> dict[str, str]:
@@ -112,8 +123,8 @@ def environment(instructions: str) -> dict[str, str]:
     return env | dict(zip(VARIABLES, SETS.get(instructions, ()), strict=False))
 
 
-def run(path: Path, one: Run) -> list[dict[str, Any]]:
-    """The claims of one run in a process of its own. Raises SystemExit when a cell fails."""
+def run(path: Path, one: Run) -> dict[str, dict[str, Any]]:
+    """The claims of one run, in a process of its own. Raises SystemExit when a cell fails."""
     command = [sys.executable, "-m", "tools.sweep", "--one", str(path), str(one.seed),
                str(one.threads)]
     done = subprocess.run(command, cwd=ROOT, env=environment(one.instructions),
@@ -151,59 +162,82 @@ def runs(seeds: int, sets: Sequence[str]) -> Iterator[Run]:
 def sweep(path: Path, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
     """The record of one lesson: for each claim its bound and the range of values seen.
 
-    known: a fresh record, which further seeds widen, on another CPU, too; empty to begin anew.
+    known: an earlier record. What it holds of claims that nothing changed is kept, and further
+    seeds widen it, on another CPU as well; empty to begin anew.
     """
-    own, parts = native(), rests_on(path)  # of what runs, should somebody edit meanwhile
-    begun = known.get("seeds", 0)
+    own, parts = native(), rests_on(path)  # taken now, should somebody edit while this runs
+    claims = kept_claims(known, parts)
+    begun = known["seeds"] if known.get("rests_on") == parts and claims else 0
     plan = [one for one in runs(seeds, smaller_sets(own)) if one.seed >= begun]
-    claims = {text: dict(entry) for text, entry in known.get("claims", {}).items()}
-    failed = list(known.get("failed", []))
+    failed = list(known.get("failed", [])) if begun else []
+    older = {name: entry["seeds"] for name, entry in claims.items()}
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # each thread waits for a run's process
         found_in = pool.map(functools.partial(tried, path), plan)
         for place, (one, (found, lines)) in enumerate(zip(plan, found_in, strict=True), 1):
-            for claim in found:
-                widen(claims, claim)
+            for name, claim in found.items():
+                if one.seed >= older.get(name, 0):
+                    widen(claims, name, claim)
             failed += lines
             print(f"{path.stem}: {place} of {len(plan)}, {one}", flush=True)
-    return {"rests_on": parts, "plan": PLAN, "seeds": seeds, "threads": list(THREADS),
-            "native": both(known, own), "sets": known.get("sets", smaller_sets(own)),
-            "runs": known.get("runs", 0) + len(plan),
+    for name, entry in claims.items():
+        entry["seeds"] = max(seeds, older.get(name, 0))
+    return {"rests_on": parts, "plan": PLAN, "seeds": min(
+                (entry["seeds"] for entry in claims.values()), default=seeds),
+            "threads": list(THREADS), "native": joined_sets(known, own),
+            "sets": known["sets"] if claims and older else smaller_sets(own),
             "date": datetime.now(UTC).date().isoformat(), "failed": failed, "claims": claims}
 
 
-def widen(claims: dict[str, dict[str, Any]], claim: dict[str, Any]) -> None:
+CELL = "cell "
+
+
+def kept_claims(known: dict[str, Any], parts: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """The claims of a record on which nothing that changed has a bearing.
+
+    Those of the first cells that are as they were, in the same order, while no module or package
+    differs that record and lesson both rest on. None where a claim failed.
+    """
+    before = known.get("rests_on", {})
+    shared = (before.keys() & parts.keys())
+    if known.get("failed") or any(before[name] != parts[name] for name in shared
+                                  if not name.startswith(CELL)):
+        return {}
+    cells = [[item for item in found.items() if item[0].startswith(CELL)]
+             for found in (before, parts)]
+    same = {name.removeprefix(CELL) for (name, _), _ in takewhile(
+        lambda pair: pair[0] == pair[1], zip(*cells, strict=False))}
+    return {name: dict(entry) for name, entry in known.get("claims", {}).items()
+            if name.rpartition(" ")[0] in same}
+
+
+def widen(claims: dict[str, dict[str, Any]], name: str, claim: dict[str, Any]) -> None:
     """Take the value of one run into a claim's range."""
     value = claim["value"]
-    seen = claims.setdefault(claim["text"], {"bound": claim["bound"], "least": value,
-                                             "most": value, "runs": 0})
+    seen = claims.setdefault(name, {"bound": claim["bound"], "least": value, "most": value,
+                                    "runs": 0})
     seen["least"], seen["most"] = min(seen["least"], value), max(seen["most"], value)
     seen["runs"] += 1
 
 
-def tried(path: Path, one: Run) -> tuple[list[dict[str, Any]], list[str]]:
+def tried(path: Path, one: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """The claims of one run, and a line for each that does not hold or for the cell that failed."""
     try:
         claims = run(path, one)
     except SystemExit as stopped:  # the other runs go on
-        return [], [str(stopped)]
+        return {}, [str(stopped)]
     return claims, refuted(claims, one)
 
 
-def both(known: dict[str, Any], own: str) -> str:
-    """The native sets of a record, "avx512, avx2" where another CPU ran its further seeds."""
+def joined_sets(known: dict[str, Any], own: str) -> str:
+    """The native sets of a record, "avx512, avx2" where another CPU ran some of its seeds."""
     before = known["native"].split(", ") if known else []
     return ", ".join(dict.fromkeys([*before, own]))
 
 
-def to_widen(path: Path, anew: bool) -> dict[str, Any]:
-    """The record that further seeds can widen: of today's claims."""
-    return {} if anew or stale(path, 0) else stored(path)
-
-
-def refuted(claims: list[dict[str, Any]], one: Run) -> list[str]:
+def refuted(claims: dict[str, dict[str, Any]], one: Run) -> list[str]:
     """A line for each claim of a run that does not hold."""
     return [f"{claim['text']}: {claim['value']:.6g} at {one}; expected {claim['bound']}"
-            for claim in claims if not claim["holds"]]
+            for claim in claims.values() if not claim["holds"]]
 
 
 def try_draft(path: Path) -> None:
@@ -217,39 +251,30 @@ def try_draft(path: Path) -> None:
     print(f"{path.stem}: all {len(claims)} claims of the draft hold at {DRAFT_RUN}")
 
 
-def owed(path: Path) -> str:
+def next_step(path: Path) -> str:
     """What comes after the sweep of a lesson: its proofs where they are stale, else the tests."""
     ids = () if path.stem == YOUR_MODEL else solutions.answers(key(path))
     return proof.stale(path.stem, ids) or "Next: make test"
 
 
-def record_path(path: Path) -> Path:
-    """Where the record of a lesson lies: tests/records/sweep/01.json."""
-    return RECORDS / f"{key(path)}.json"
-
-
 def stored(path: Path) -> dict[str, Any]:
     """The record of a lesson; empty when there is none."""
-    record = record_path(path)
-    return json.loads(record.read_text("utf-8")) if record.exists() else {}
+    return RECORD.entry(key(path))
 
 
 def stale(path: Path, seeds: int = SEEDS) -> str:
     """Why the record of a lesson does not hold today, with the command; "" for a fresh one."""
-    entry = stored(path)
-    renew = f"Run: make sweep LESSON={key(path)}"
-    if not entry:
-        return f"{path.stem}: its claims were not swept. {renew}"
-    if changed := fingerprints.changes(entry["rests_on"], rests_on(path)):
-        return f"{path.stem}: changed since its claims were swept: {', '.join(changed)}. {renew}"
-    if entry["seeds"] < seeds:
-        return f"{path.stem}: swept over {entry['seeds']} seeds, expected {seeds}. {renew}"
+    if why := RECORD.stale(key(path), rests_on(path)):
+        return why
+    if (swept := stored(path)["seeds"]) < seeds:
+        return (f"{key(path)}: swept over {swept} seeds, expected {seeds}. "
+                f"Run: {RECORD.renew.format(key=key(path))} SWEEP_ARGS='--seeds {seeds}'")
     return ""
 
 
 def keep(path: Path, entry: dict[str, Any]) -> None:
-    RECORDS.mkdir(parents=True, exist_ok=True)
-    record_path(path).write_text(json.dumps(entry, indent=1, sort_keys=True) + "\n", "utf-8")
+    facts = {name: value for name, value in entry.items() if name != "rests_on"}
+    RECORD.write(key(path), entry["rests_on"], facts)
 
 
 def refuse_other_versions() -> None:
@@ -278,7 +303,7 @@ def main() -> None:
     parser.add_argument("--draft", action="store_true",
                         help=f"the drafts of the named lessons, at {DRAFT_RUN}")
     parser.add_argument("--seeds", type=int, default=0, metavar="N",
-                        help=f"seeds 0 to N - 1; as many as the record has, at least {SEEDS}")
+                        help=f"seeds 0 to N - 1; {SEEDS} when absent")
     parser.add_argument("--one", nargs=3, metavar=("NOTEBOOK", "SEED", "THREADS"),
                         help="one run in this process; prints its claims as JSON")
     args = parser.parse_args()
@@ -294,18 +319,27 @@ def main() -> None:
         return
     refuse_other_versions()
     for path in lessons(args.lesson):
-        seeds = args.seeds or max(SEEDS, stored(path).get("seeds", 0))
-        if args.all or stale(path, seeds):
-            entry = sweep(path, seeds, to_widen(path, args.all))
-            keep(path, entry)
-            print(f"{path.stem}: {len(entry['claims'])} claims, {entry['runs']} runs, recorded in "
-                  f"{record_path(path).relative_to(ROOT)}")
-        else:
-            print(f"{path.stem}: fresh, skipped; --all sweeps it again")
+        renewed(path, args.seeds or SEEDS, args.all)
     failures = [line for path in lessons(args.lesson) for line in stored(path)["failed"]]
     if failures:
         sys.exit("claims that do not hold:\n" + "\n".join(failures))
-    print(*dict.fromkeys(owed(path) for path in lessons(args.lesson)), sep="\n")
+    print(*dict.fromkeys(next_step(path) for path in lessons(args.lesson)), sep="\n")
+
+
+def renewed(path: Path, seeds: int, anew: bool = False) -> None:
+    """Bring the record of a lesson up to this many seeds, some at a time, so that a sweep that was
+    stopped goes on where it was. anew: measure what is fresh as well.
+    """
+    known = {} if anew else stored(path)
+    if not anew and not stale(path, seeds):
+        print(f"{path.stem}: fresh, skipped; --all sweeps it again")
+        return
+    begun = 0 if anew or stale(path, 0) else known["seeds"]
+    for upto in [*range(begun + SEEDS, seeds, SEEDS), seeds]:
+        known = sweep(path, upto, known)
+        keep(path, known)
+    print(f"{path.stem}: {len(known['claims'])} claims over {known['seeds']} seeds, recorded in "
+          f"{RECORD.path(key(path)).relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def prepare_otter(folder: Path) -> None:
     tests = folder / "tests"
     tests.mkdir()
     for trap in catalog.traps(1):
-        body = (f">>> from dlsys_helpers.checking import run_check\n"
+        body = (f">>> from dlsys_checks.checking import run_check\n"
                 f">>> run_check('{trap.id}', {trap.function}, range({judge.SEEDS})).status"
                 "\n'pass'")
         name = "q" + trap.id.replace(".", "_")
@@ -134,7 +134,7 @@ def prepare_nbgrader(folder: Path, submitted: Path) -> None:
 def _nbgrader_notebook(answers: dict[str, str]) -> nbformat.NotebookNode:
     cells = [v4.new_code_cell(source) for source in samples.setup()]
     for trap in catalog.traps(1):
-        test = ("from dlsys_helpers.checking import run_check\n"
+        test = ("from dlsys_checks.checking import run_check\n"
                 + check_code(trap.id, trap.function))
         cells += [v4.new_code_cell(answers[trap.id], metadata=_marks(trap, solution=True)),
                   v4.new_code_cell(test, metadata=_marks(trap, solution=False))]

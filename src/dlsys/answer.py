@@ -10,6 +10,7 @@ from pathlib import Path
 from dlsys import assignments, worksheets
 from dlsys.grading.text import visible
 from dlsys_checks.exam import ledger
+from dlsys_files import notebook_file
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
@@ -95,7 +96,7 @@ def _code(path: Path, function: str) -> str | None:
     if not path.exists():
         return None
     defined = re.compile(rf"^(def|class) {function}\b", re.M)
-    found = [source for _, source in worksheets.load(path).cells if defined.search(source)]
+    found = [source for _, source in notebook_file.load(path).cells if defined.search(source)]
     return without_docstring(found[-1].rstrip(), function) if found else None
 
 

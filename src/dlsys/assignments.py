@@ -5,6 +5,7 @@ from types import ModuleType
 
 from dlsys import model_rows
 from dlsys_checks.exam import sheet
+from dlsys_files.notebook_reader import NO_WORKSHEET, NotebookFile, Unreadable
 from dlsys_helpers import catalog, stages
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.stages import Stage
@@ -16,6 +17,13 @@ is_model = model_rows.is_model
 def is_known(number: int | None) -> bool:
     """Whether a notebook can have this number: a stage or an exam sheet."""
     return number is not None and (number in stages.NUMBERS or is_exam(number))
+
+
+def stage_of(notebook: NotebookFile) -> int:
+    """The stage of a notebook. Raises Unreadable for one that is not a worksheet."""
+    if not is_known(notebook.stage):
+        raise Unreadable(NO_WORKSHEET, "strange")
+    return notebook.stage
 
 
 def stage(number: int) -> Stage:
@@ -46,11 +54,9 @@ def number_of(id: str) -> int:
 
 
 def checks(id: str) -> ModuleType:
-    """What finds and runs the check of an exercise or a row: `find`, `run_check`. Imports torch."""
-    number = number_of(id)
+    """The module whose `run_check` judges an answer to an exercise or a row. Imports torch."""
     return importlib.import_module(
-        "dlsys.grading.model_laws" if is_model(number) else
-        "dlsys_checks.exam.laws" if is_exam(number) else "dlsys_helpers.checking")
+        "dlsys_checks.exam.laws" if is_exam(number_of(id)) else "dlsys_checks.checking")
 
 
 def trap(id: str) -> Trap:

@@ -15,7 +15,7 @@ CATALOG = re.compile(r"dlsys_helpers/catalog/(\d\d)\.json$")
 EXPLORER = re.compile(r"dlsys_helpers/explorers/([a-z]\w*)\.py$")
 IMPORTED = re.compile(rb"dlsys_helpers\.explorers\.(\w+)")
 # *Your model*, but for what says which parts there are and whose: `dlsys parts` runs without it.
-MODEL = re.compile(r"dlsys_model/(?!(?:__init__|answers|errors|parts)\.py$)"
+MODEL = re.compile(r"dlsys_model/(?!(?:__init__|answers|errors|part_table)\.py$)"
                    r"|dlsys/course/\w+/your_model\.ipynb$")
 RECORD = ".dist-info/RECORD"
 

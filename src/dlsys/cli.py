@@ -14,7 +14,6 @@ from functools import partial
 
 from dlsys import (
     grading,
-    locations,
     my_parts,
     reading_time,
     start_page,
@@ -26,9 +25,9 @@ from dlsys import (
 from dlsys.answer import add_parser as add_answer
 from dlsys.exam import add_parser as add_exam
 from dlsys.find import add_parser as add_find
+from dlsys.grading.books.term import add_parser as add_term
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
-from dlsys.grading.term import add_parser as add_term
 from dlsys.grading.text import clean
 from dlsys.my_parts import add_parser as add_parts
 from dlsys.release import add_parser as add_release
@@ -90,7 +89,7 @@ def run_start(args: argparse.Namespace) -> int:
     print(_length(stage, worksheets.is_core(started.path)))
     if not paths.MY_WORK.is_relative_to(paths.ROOT):
         print(f"Your folder is {paths.MY_WORK}")
-    print(f"Open {lesson} in JupyterLab ({locations.open_lab()}). Check your answers in the "
+    print(f"Open {lesson} in JupyterLab ({work_folder.open_lab()}). Check your answers in the "
           f"worksheet, or with: dlsys check {args.stage if not args.copy else worksheet}")
     for line in windows.left_out(stage.number):
         print(f"Note: {line}")
@@ -101,7 +100,7 @@ def run_start_model() -> int:
     path, created = work_folder.start_model()
     shown = f"{paths.MY_WORK.name}/{path.name}"
     print(f"Your notebook is {shown}." if created else f"{shown} exists and stays as it is.")
-    print(f"Open it in JupyterLab ({locations.open_lab()}). Whose its parts are: dlsys parts")
+    print(f"Open it in JupyterLab ({work_folder.open_lab()}). Whose its parts are: dlsys parts")
     return 0
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import locations, windows, work_folder, worksheets
+from dlsys import windows, work_folder, worksheets
+from dlsys_files import locations, notebook_file
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.errors import UserError
 
@@ -253,7 +254,7 @@ def _expected(folder: Path, stem: str) -> bool:
 
 def my_worksheets() -> Iterator[Finding]:
     """Each worksheet in my-work/ can be read and is up to date."""
-    for path in worksheets.in_folder(paths.MY_WORK):
+    for path in notebook_file.in_folder(paths.MY_WORK):
         try:
             notes = worksheets.read(path).notes
         except UserError as error:

@@ -186,8 +186,8 @@ def check(id: str, fn: Callable[[], dict]) -> None:
     if isinstance(dlsys_helpers.check, CheckStub):  # this notebook is run for its answers
         dlsys_helpers.check(id, fn)
         return
+    from dlsys_checks import checking
     from dlsys_checks.exam import laws, sheet
-    from dlsys_helpers import checking
     _refuse_bad_call(id, fn)
     seeds = checking.drawn_seeds()
     verdict = laws.run_check(id, fn, seeds, timeouts.SECONDS)
@@ -201,8 +201,8 @@ def check(id: str, fn: Callable[[], dict]) -> None:
 
 def _refuse_bad_call(id: Any, fn: Any) -> None:
     """Raise BadCall for an id that is none, and for another case: its names would cost."""
+    from dlsys_checks.checking import BadCall
     from dlsys_checks.exam import sheet
-    from dlsys_helpers.checking import BadCall
     if type(id) is not str or not sheet.is_row(id):
         raise BadCall(f"check: got {id!r:.40}, expected the id of a row in quotes, then your "
                       'function, such as check("27.1", case_1).')
@@ -254,7 +254,7 @@ def _draw_number(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Write the sheet to my-work/ unless it is there."""
-    from dlsys import locations, work_folder
+    from dlsys import work_folder
     from dlsys_checks.exam import sheet
 
     if args.debrief:
@@ -267,7 +267,7 @@ def run(args: argparse.Namespace) -> int:
                             "the exam")
     name = f"{paths.MY_WORK.name}/{path.name}"
     print(f"{'Your exam is' if made else 'It exists and stays as it is:'} {name}. Open it in "
-          f"JupyterLab ({locations.open_lab()}). Check all of it with: dlsys check {number}\n"
+          f"JupyterLab ({work_folder.open_lab()}). Check all of it with: dlsys check {number}\n"
           f"The matched form: dlsys {sheet.how_to_begin(other)}")
     return 0
 

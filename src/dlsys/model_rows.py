@@ -5,7 +5,7 @@ from functools import cache
 from dlsys_helpers.catalog import CatalogError, Trap
 from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_helpers.stages import Stage
-from dlsys_model.parts import CATALOGUE, Part
+from dlsys_model.part_table import CATALOGUE, Part
 
 NUMBER = 90  # beyond the stages and the sheets of the exam
 STAGE = Stage(NUMBER, YOUR_MODEL, "Your model", "A language model of your own parts.")

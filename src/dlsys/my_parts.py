@@ -15,7 +15,7 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_model import answers
 from dlsys_model.answers import Sheet
-from dlsys_model.parts import CATALOGUE, OURS, PLACES, Part
+from dlsys_model.part_table import CATALOGUE, OURS, PLACES, Part
 
 FILE = "my_parts.py"
 MARK = "# ==== Below this line is yours: `dlsys parts` keeps it. ===="

@@ -18,7 +18,9 @@ from pathlib import Path
 import pytest
 
 from dlsys import assignments, worksheets
-from dlsys.notebook_reader import checked_in
+from dlsys_files import notebook_file
+from dlsys_files.notebook_file import WorksheetError
+from dlsys_files.notebook_reader import checked_in
 from dlsys_helpers import paths, timeouts, verdicts
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
@@ -56,7 +58,7 @@ def _learner_notebooks(config: pytest.Config) -> list[Path]:
     inside = [path for path in named if _is_learners(path)]
     files = (sorted(path.glob("*.ipynb")) if path.is_dir() else [path] for path in inside)
     return [path for found in files for path in found
-            if path.suffix == ".ipynb" and not worksheets.is_read(path)]
+            if path.suffix == ".ipynb" and not notebook_file.is_read(path)]
 
 
 def _is_learners(path: Path) -> bool:
@@ -75,7 +77,7 @@ def _stage_prefix(path: Path) -> str:
     """``01_`` from the notebook's metadata; nothing for one that is not ours or unreadable."""
     try:
         return f"{worksheets.stage_in(path):02d}_"
-    except worksheets.WorksheetError:
+    except WorksheetError:
         return ""  # collection says what is wrong with it
 
 
@@ -85,7 +87,7 @@ def pytest_make_collect_report(collector: pytest.Collector):
     report = yield
     if type(collector).__name__ != "IPyNbFile":
         return report
-    if _is_learners(collector.path) and worksheets.is_read(collector.path):
+    if _is_learners(collector.path) and notebook_file.is_read(collector.path):
         report.result = []  # a lesson's copy earns no points, and takes minutes
         return report
     if message := _unreadable(collector.path):
@@ -98,8 +100,8 @@ def _unreadable(path: Path) -> str:
     """What is wrong with a learner's notebook, or "" for a sound one and for other folders."""
     try:
         if _is_learners(path):
-            worksheets.load(path)
-    except worksheets.WorksheetError as error:
+            notebook_file.load(path)
+    except WorksheetError as error:
         return str(error)
     return ""
 

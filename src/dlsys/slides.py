@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlsys import locations, windows
+from dlsys import windows
+from dlsys_files import locations
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import NUMBERS, SPAN, Stage

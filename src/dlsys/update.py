@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dlsys import release, work_folder, worksheets
-from dlsys.worksheets import WorksheetError
+from dlsys_files import notebook_file
+from dlsys_files.notebook_file import WorksheetError
 from dlsys_helpers import paths
 from dlsys_helpers.stages import Stage
 
@@ -45,7 +46,7 @@ def update(stage: int | str, core: bool = False) -> Updated:
     if (holds := worksheets.stage_in(mine)) != chosen.number:
         raise WorksheetError(f"{mine.name}: holds stage {holds}, expected {chosen.number}. "
                              "Rename it.")
-    found = worksheets.load(mine)
+    found = notebook_file.load(mine)
     if core and not found.core:
         raise WorksheetError(f"{mine.name}: holds more than the core path, and --core would take "
                              f"it away. Run: dlsys start {chosen.number} --update")
@@ -68,7 +69,7 @@ def _update_lesson(stage: Stage, read: Path, worksheet: Path, core: bool) -> lis
     """Renew an older or a short copy of the lesson; it holds no answers, but perhaps notes."""
     if not read.exists():
         return []
-    short = worksheets.load(read).core
+    short = notebook_file.load(read).core
     if short <= core and not work_folder.is_older(read, stage):
         return []
     before = read.read_bytes()

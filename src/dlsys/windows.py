@@ -33,7 +33,7 @@ def guard() -> None:
     def check(*arguments: Any, **options: Any) -> None:
         if why := cannot_check(arguments[0] if arguments else options.get("id")):
             raise NotHere(why)
-        from dlsys_helpers import checking  # imports torch, which takes seconds
+        from dlsys_checks import checking  # imports torch, which takes seconds
         checking.check(*arguments, **options)
 
     dlsys_helpers.check = check

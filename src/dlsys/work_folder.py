@@ -7,13 +7,15 @@ conflict. A copy's links lead to its siblings. What exists is never overwritten.
 import json
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import locations, reading_time, worksheets
-from dlsys.worksheets import WorksheetError
+from dlsys import reading_time, windows
+from dlsys_files import locations, notebook_file
+from dlsys_files.notebook_file import WorksheetError
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_helpers.stages import NUMBERS, SPAN, STAGES, Stage
@@ -55,6 +57,13 @@ def start(stage: int | str, copy: bool = False, core: bool = False) -> Started:
             if created or not copy:
                 _create(read, lesson_copy(lesson, chosen, mine.name, core))
                 return Started(mine, created, read)
+
+
+def open_lab() -> str:
+    """The command that opens JupyterLab where the learner's files are."""
+    if locations.is_checkout() and not windows.HERE:
+        return "make lab"
+    return subprocess.list2cmdline(["jupyter", "lab", str(paths.MY_WORK)])
 
 
 def start_page() -> Path:
@@ -158,7 +167,7 @@ def lesson_version(book: dict) -> str:
 def is_older(copy: Path, stage: Stage) -> bool:
     """Whether the lesson's code has changed since this copy was made. Raises WorksheetError."""
     now = lesson_version(json.loads(shipped(stage, paths.NOTEBOOKS)))
-    return worksheets.load(copy).version not in ("", now)
+    return notebook_file.load(copy).version not in ("", now)
 
 
 def _link(cell: dict, stage: Stage, target: str) -> None:

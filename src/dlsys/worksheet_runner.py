@@ -168,7 +168,7 @@ def child() -> None:
         events.write(json.dumps(event) + "\n")
 
     import dlsys_helpers
-    from dlsys_helpers import checking  # slow, so before the first cell's time begins
+    from dlsys_checks import checking  # slow, so before the first cell's time begins
 
     checked: dict[str, Any] = {}
     told = CheckStub()

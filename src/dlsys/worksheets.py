@@ -7,21 +7,15 @@ be worked with all the same (a missing exercise, an older worksheet) gets a note
 import functools
 import os
 import re
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlsys import assignments, notebook_reader
-from dlsys.notebook_reader import LARGEST, NotebookFile, Unreadable, oversize
+from dlsys import assignments
+from dlsys_files.notebook_file import WorksheetError, advice_on, load, short_name
+from dlsys_files.notebook_reader import NotebookFile
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.catalog import Trap
-from dlsys_helpers.errors import UserError
-
-
-class WorksheetError(UserError):
-    """A worksheet cannot be read or started. The message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +33,6 @@ class Worksheet:
 
 
 # ---- finding
-
-# Copies that are read, not checked: the start page and lessons.
-_TO_READ = re.compile(r"00_start_here|your_model|\d\d_lesson(_\d+)?")
-
 
 def find(asked: str) -> Path:
     """The file that is meant: a path, a stage's number, or a name in my-work/ from any folder.
@@ -81,28 +71,7 @@ def of_stage(number: int) -> Path:
     return here if here.exists() and not own and not os.path.lexists(mine) else mine
 
 
-def in_folder(folder: Path) -> list[Path]:
-    """The notebooks of a folder that can be a worksheet, whatever their names."""
-    return sorted(path for path in folder.glob("*.ipynb") if not is_read(path))
-
-
-def is_read(path: Path) -> bool:
-    """Whether this is, by its name, a copy of the start page or of a lesson."""
-    return _TO_READ.fullmatch(path.stem) is not None
-
-
 # ---- reading
-
-_FRESH = "Your file is untouched; for a fresh one beside it: dlsys start NN --copy"
-_ADVICE = {
-    "damaged": _FRESH,
-    "format": "Or convert a copy: jupyter nbconvert --to notebook --output new.ipynb {name}",
-    "language": "Open it, choose Kernel > Change Kernel > Python 3, and save.",
-    "large": "Open it, choose Edit > Clear Outputs of All Cells, and save.",
-    "strange": "Make one with: dlsys start 1",
-    "variant": "Or put your answers into a fresh one: dlsys start NN --copy",
-}
-
 
 def read(path: str | Path) -> Worksheet:
     """The worksheet in this file, whatever its name.
@@ -111,9 +80,9 @@ def read(path: str | Path) -> Worksheet:
     not a worksheet of this course. Its ``notes`` say what is missing or out of date.
     """
     path = Path(path)
-    found, name = load(path), _shown(path)
-    with _advice(name):
-        stage = found.known_stage()
+    found, name = load(path), short_name(path)
+    with advice_on(name):
+        stage = assignments.stage_of(found)
     if found.view == "lesson":
         raise WorksheetError(f"{name}: is a lesson, expected a worksheet. Make one with: "
                              f"dlsys start {stage}")
@@ -129,8 +98,8 @@ def only(worksheet: Worksheet, asked: Trap) -> Worksheet:
     """The worksheet with one exercise to check. Raises WorksheetError where it is left out."""
     if asked not in worksheet.exercises:
         raise WorksheetError(
-            f"{asked.id}: {_shown(worksheet.path)} holds the core path alone. The other exercises, "
-            f"beside your answers: dlsys start {worksheet.stage} --update")
+            f"{asked.id}: {short_name(worksheet.path)} holds the core path alone. The other "
+            f"exercises, beside your answers: dlsys start {worksheet.stage} --update")
     return replace(worksheet, exercises=[asked])
 
 
@@ -141,53 +110,11 @@ def is_core(path: Path) -> bool:
     return False
 
 
-def load(path: Path) -> NotebookFile:
-    """The notebook in this file, ours or not. Raises WorksheetError with what to do."""
-    name = _shown(path)
-    with _advice(name):
-        return notebook_reader.parse(_bytes(path, name))
-
-
 def stage_in(path: Path) -> int:
     """The stage of the worksheet in this file. Raises WorksheetError for another notebook."""
     found = load(path)
-    with _advice(_shown(path)):
-        return found.known_stage()
-
-
-@contextmanager
-def _advice(name: str) -> Iterator[None]:
-    """Say of what is unreadable which file it is, and what to do with a file of one's own."""
-    try:
-        yield
-    except Unreadable as error:
-        advice = _ADVICE[error.kind].format(name=name)
-        raise WorksheetError(f"{name}: {error} {advice}") from None
-
-
-def _bytes(path: Path, name: str) -> bytes:
-    """A regular file's bytes, one more than are allowed at most."""
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise WorksheetError(f"{name}: is a folder, expected a notebook. {_offer(path)}")
-        if not stat.S_ISREG(mode):
-            raise WorksheetError(f"{name}: is not a file, expected a notebook.")
-        if path.stat().st_size > LARGEST:
-            raise WorksheetError(f"{name}: {oversize(path.stat().st_size)} {_ADVICE['large']}")
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise WorksheetError(f"{name}: no such file. {_offer(paths.MY_WORK)}") from None
-    except OSError as error:
-        raise WorksheetError(f"{name}: cannot be read ({error.strerror}).") from None
-
-
-def _offer(folder: Path) -> str:
-    """Which notebooks the folder holds, or how to start one."""
-    found = [path.name for path in in_folder(folder)]
-    if not found:
-        return "Start a worksheet with: dlsys start 1"
-    return f"{folder.name}/ holds: {', '.join(found[:3])}{', ...' if len(found) > 3 else ''}"[:150]
+    with advice_on(short_name(path)):
+        return assignments.stage_of(found)
 
 
 def _checks(found: NotebookFile, known: list[str], stage: int) -> list[str]:
@@ -225,8 +152,3 @@ def is_outdated(found: NotebookFile, stage: int) -> bool:
 def _version(source: Path, _changed: int) -> str:
     """A shipped worksheet's version: a class has hundreds that are compared with one."""
     return load(source).version
-
-
-def _shown(path: Path) -> str:
-    """A path short enough for a message: its last two parts."""
-    return "/".join(path.parts[-2:])[-70:]

@@ -1,4 +1,5 @@
 """Laws, cases and named wrong answers: one folder a stage, one file an exercise.
 
-They are as good as answers. The grader's sandbox has no file of this package in its view.
+`checking` holds the verdict that a learner is shown, `registry` finds an exercise by its id. The
+checks are as good as answers, so the grader's sandbox has no file of this package in its view.
 """

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import linecache
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from dlsys_helpers import acting, verdicts, wording
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.expect import Broken
+from dlsys_helpers.planting import planted
 from dlsys_helpers.verdicts import Verdict
 
 
@@ -65,6 +68,10 @@ class WrongAnswer:
 Run = tuple[Outcome, Verdict]
 
 
+def _missing_part(*_: Any, **__: Any) -> NoReturn:
+    raise TypeError("exercise: got no cases or no law, expected both: @ex.cases and @ex.law.")
+
+
 @dataclass
 class Exercise:
     """One exercise: the parts are attached by its decorators, in a file of its own.
@@ -81,9 +88,9 @@ class Exercise:
     kept: tuple[str, ...] = ()
     within: float = 1e-4
     says: str = ""
-    make_cases: Callable | None = None
+    make_cases: Callable = _missing_part
     act_fn: Callable = acting.call_function
-    law_fn: Callable | None = None
+    law_fn: Callable = _missing_part
     promises: list[Promise] = field(default_factory=list)
     wrong_answers: list[WrongAnswer] = field(default_factory=list)
     probes: list[WrongAnswer] = field(default_factory=list)
@@ -113,6 +120,22 @@ class Exercise:
         """
         self.promises.append(Promise(key, text, cases, says))
 
+    def promise_table(self, table: str) -> None:
+        """State several promises, a row each, as `promise` does.
+
+            result | The sum of x. | the sum
+            sizes  | x: (N,) float32, N >= 1, | case one number; many numbers
+            order  | in memory in any order. | case a column of a table | the sum
+
+        Two or three bars with a blank on each side part a row into its key, its text, and what
+        decides it: phrases, or the word `case` and names of cases, or a cell of each. A semicolon
+        parts phrases or names. A line that begins with a blank continues the row above. Raises
+        ValueError, which shows the row, for any other form.
+        """
+        for row in re.sub(r"\n +", " ", table.strip("\n")).splitlines():
+            key, text, cases, says = _promise_cells(f"{self.id}, promise table, row {row!r}", row)
+            self.promise(key, text, cases=cases, says=says)
+
     def wrong(self, name: str, fn: Callable | None = None, *, says: str | None = None,
               trap: str | None = None, breaks: str | tuple[str, ...] = (),
               **options: Any) -> Callable:
@@ -128,6 +151,22 @@ class Exercise:
             return lambda fn: self.wrong(name, fn, says=says, trap=trap, breaks=breaks, **options)
         self.wrong_answers.append(self._answer(name, fn, says, trap, breaks, options))
         return fn
+
+    def edits(self, fn: Callable) -> Callable[..., None]:
+        """Return a function that registers wrong answers as edits of a right one.
+
+            wrong = ex.edits(priced)
+            wrong("in bits", "result", "return nats", "return nats / math.log(2)")
+
+        After the name and `breaks` come pairs of texts: the first occurs once in the source of fn,
+        the second replaces it. says and trap are those of `wrong`. Raises ValueError for a text
+        that does not occur, or occurs twice; the error names the mistake.
+        """
+        def wrong(name: str, breaks: str | tuple[str, ...], *texts: str, says: str | None = None,
+                  trap: str | None = None) -> None:
+            self.wrong(name, edited(fn, texts, f"{self.id}, {name}"), says=says, trap=trap,
+                       breaks=breaks)
+        return wrong
 
     def probe(self, name: str, fn: Callable | None = None, *, says: str | None = None,
               breaks: str | tuple[str, ...] = (), **options: Any) -> Callable:
@@ -301,13 +340,55 @@ def not_an_answer(fn: Callable) -> Callable:
             raise RuntimeError(f"{fn.__name__} belongs to the checks and is no answer. "
                                "Write your own.")
         return fn(*inputs, **options)
-    guarded.guards = fn
+    vars(guarded)["guards"] = fn
     return guarded
 
 
 def unguarded(fn: Callable) -> Callable:
     """The function inside `not_an_answer`; any other as it is."""
     return getattr(fn, "guards", fn)
+
+
+# ---- what a check's file writes as text
+
+def edited(fn: Callable, texts: Sequence[str], mistake: str) -> Callable:
+    """Return fn with texts of its source replaced: pairs of the old text and the new one.
+
+    Raises ValueError, which names the mistake, for an edit that cannot be made. The new function
+    has the names that the module of fn defines up to here. Tracebacks and `inspect.getsource` show
+    its own source.
+    """
+    plain = inspect.unwrap(fn)
+    if "<" in plain.__qualname__:
+        raise ValueError(f"{mistake}: got {plain.__qualname__}, expected a function that stands at "
+                         "the top level of its file. Only such a function can be edited.")
+    if not texts or len(texts) % 2:
+        raise ValueError(f"{mistake}: got {len(texts)} texts, expected pairs of an old text and a "
+                         "new one.")
+    source = planted(inspect.getsource(plain), zip(texts[::2], texts[1::2], strict=True), mistake)
+    space, file = dict(plain.__globals__), f"<{mistake}>"
+    # The time of change is None, so linecache never compares the entry with a file.
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    try:
+        exec(compile(source, file, "exec"), space)
+    except SyntaxError as error:
+        raise ValueError(f"{mistake}: the edited source is no Python, line {error.lineno}: "
+                         f"{error.msg}. Correct the new text.") from error
+    return unguarded(space[plain.__name__])
+
+
+def _promise_cells(place: str, row: str) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+    """Key, text, cases and phrases of a row of a promise table; `place` begins an error."""
+    cells = [cell.strip() for cell in row.split(" | ")]
+    names = [cell.removeprefix("case ") for cell in cells[2:] if cell.startswith("case ")]
+    phrases = [cell for cell in cells[2:] if not cell.startswith("case ")]
+    cases, says = (tuple(part.strip() for cell in kind for part in cell.split(";"))
+                   for kind in (names, phrases))
+    if (len(cells) not in (3, 4) or len(names) > 1 or len(phrases) > 1
+            or not all((*cells, *cases, *says))):
+        raise ValueError(f"{place}: expected key | text | phrases, or case and names of cases in "
+                         "the last cell, or a cell of each; none may be empty.")
+    return cells[0], cells[1], cases, says
 
 
 # ---- comparing

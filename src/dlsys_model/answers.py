@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dlsys import worksheets
-from dlsys.run_source import remember
-from dlsys.worksheets import WorksheetError
+from dlsys_files import notebook_file
+from dlsys_files.notebook_file import WorksheetError
+from dlsys_files.run_source import remember
 from dlsys_helpers import paths, progress
 from dlsys_helpers.stages import STAGES, Stage
-from dlsys_model.parts import BY_ID, CATALOGUE, OURS, Part
+from dlsys_model.part_table import BY_ID, CATALOGUE, OURS, Part
 
 
 @dataclass
@@ -112,7 +112,7 @@ def _sheet(stage: Stage, folder: Path, notes: list[str]) -> Sheet | None:
     """A stage's worksheet, read; None, and a note, where there is none that can be read."""
     path = folder / f"{stage.stem}.ipynb"
     try:
-        cells = worksheets.load(path).cells
+        cells = notebook_file.load(path).cells
     except WorksheetError as error:
         notes.append(f"stage {stage.number}: its stand-ins are used. {error}")
         return None

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dlsys_model.network import Network, Shape, write
-from dlsys_model.parts import BY_ID, CATALOGUE, Part, PartBroke, Parts
+from dlsys_model.part_table import BY_ID, CATALOGUE, Part
+from dlsys_model.parts import PartBroke, Parts
 from dlsys_model.training import Plan, Training
 from dlsys_model.trials import TRIED, Numbers, trial, walk
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from dlsys_helpers import guesses, progress
 from dlsys_model.errors import ModelError
-from dlsys_model.parts import CATALOGUE, OURS, PLACES, Part, Parts
+from dlsys_model.part_table import CATALOGUE, OURS, PLACES, Part
+from dlsys_model.parts import Parts
 
 FILE = "your_model.html"
 

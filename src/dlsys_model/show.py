@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from dlsys_helpers import cards, paths, plots
 from dlsys_helpers.stages import stage
-from dlsys_model.parts import CATALOGUE, OURS, PLACES, Part, Parts
+from dlsys_model.part_table import CATALOGUE, OURS, PLACES, Part
+from dlsys_model.parts import Parts
 from dlsys_model.training import Training
 
 MINE, OTHER = "#0f9d76", plots.INK

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from dlsys_model import adapters, compression
 from dlsys_model.network import Network, Shape, rotate
-from dlsys_model.parts import BY_ID, Parts
+from dlsys_model.part_table import BY_ID
+from dlsys_model.parts import Parts
 from dlsys_model.text import Text
 from dlsys_model.training import Plan, Training
 

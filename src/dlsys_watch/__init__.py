@@ -11,6 +11,7 @@ Nothing that the program computes changes: no value, no random number, no file. 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 __all__ = ["load_ipython_extension", "unload_ipython_extension", "watching"]
 __version__ = "1.0.0"
@@ -26,8 +27,8 @@ class watching:
 
     def __init__(self, *, hints: bool = False, silence=(), json: str | Path | None = None,
                  debug: bool = False):
-        self.asked = {"hints": hints, "silence": frozenset(silence), "debug": debug,
-                      "json": Path(json) if json else None}
+        self.asked: dict[str, Any] = {"hints": hints, "silence": frozenset(silence),
+                                      "debug": debug, "json": Path(json) if json else None}
         self.failed: dict[str, str] = {}
 
     def __enter__(self) -> list:

@@ -135,9 +135,9 @@ def functions(watch, replace) -> None:
     for name in tell.DROPOUTS:
         teller = functools.partial(tell.dropout, name)
         replace(F, name, telling(watch, teller), scripted=True)
-    for name, teller in (("scaled_dot_product_attention", tell.attention),
-                         ("logsigmoid", tell.logsigmoid)):
-        replace(F, name, telling_builtin(watch, name, teller), scripted=True)
+    for name, builtin in (("scaled_dot_product_attention", tell.attention),
+                          ("logsigmoid", tell.logsigmoid)):
+        replace(F, name, telling_builtin(watch, name, builtin), scripted=True)
 
 
 def gradients(watch, replace) -> None:

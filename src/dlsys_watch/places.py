@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import sysconfig
+from types import FrameType
 from typing import NamedTuple
 
 HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -45,7 +46,7 @@ def is_theirs(file: str) -> bool:
 
 def here(up: int = 1) -> Place | None:
     """The innermost line of the user's that is running, None where there is none."""
-    frame = sys._getframe(up)
+    frame: FrameType | None = sys._getframe(up)
     while frame is not None:
         if is_theirs(frame.f_code.co_filename):
             return Place(frame.f_code.co_filename, frame.f_lineno)

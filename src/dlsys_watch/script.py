@@ -21,7 +21,7 @@ def run(path: str, arguments: list[str]) -> None:
         sys.path[0] = os.path.dirname(os.path.realpath(full))
     main = types.ModuleType("__main__")
     main.__file__, main.__loader__ = full, SourceFileLoader("__main__", full)
-    main.__builtins__, main.__annotations__ = __builtins__, {}
+    main.__dict__.update(__builtins__=__builtins__, __annotations__={})
     sys.modules["__main__"] = main
     execute(lambda: exec(compiled(full), main.__dict__))
 
@@ -31,7 +31,8 @@ def run_module(name: str, arguments: list[str]) -> None:
     sys.argv[:] = [name, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()
-    execute(lambda: runpy._run_module_as_main(name))
+    # What `python -m` itself calls; it has no public name.
+    execute(lambda: runpy._run_module_as_main(name))  # type: ignore[attr-defined]
 
 
 def compiled(full: str):

@@ -8,9 +8,15 @@ import shutil
 import sys
 import tempfile
 import uuid
+from importlib.abc import Loader
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from dlsys_watch.report import Report
+
+if TYPE_CHECKING:
+    from dlsys_watch.attach import Attachment
+    from dlsys_watch.watch import Watch
 
 
 class Session:
@@ -19,7 +25,9 @@ class Session:
     def __init__(self, settings, notes: Path | None = None):
         self.notes = notes or Path(tempfile.gettempdir(), f"dlsys_watch_{uuid.uuid4().hex}")
         self.report = Report(settings, self.notes)
-        self.settings, self.watch, self.attachment = settings, None, None
+        self.settings = settings
+        self.watch: Watch | None = None
+        self.attachment: Attachment | None = None   # none where this torch cannot be watched
         self.owner = os.getpid()
         self.report.write_json()
 
@@ -45,6 +53,7 @@ class Session:
         """Stop, and take in what other processes found."""
         if self.watch is not None:
             self.watch.end()
+        if self.attachment is not None:
             self.attachment.off()
         if os.getpid() == self.owner:
             shutil.rmtree(self.notes, ignore_errors=True)
@@ -62,7 +71,7 @@ class WhenTorchComes:
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = ThenAttach(spec.loader, self.session)
+            spec.loader = cast(Loader, ThenAttach(spec.loader, self.session))
         return spec
 
 

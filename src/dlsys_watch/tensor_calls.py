@@ -30,7 +30,8 @@ class TensorCalls:
 
     def __init__(self, watch):
         self.watch, self.patches = watch, Patches()
-        self.armed = self.closed = False
+        self.armed: bool | None = False   # None: methods alone
+        self.closed = False
 
     def arm(self, wanted: bool) -> None:
         if wanted is self.armed or self.closed:

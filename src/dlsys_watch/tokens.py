@@ -30,7 +30,7 @@ class Ids(NamedTuple):
         if self.padding is not None:
             return self.padding
         ids = self.tensor()
-        last = ids[:, -1].mode().values.item()
+        last = int(ids[:, -1].mode().values.item())
         fills = ids == last
         runs = fills.flip(1).long().cumprod(1).sum(1)
         if int(runs.sum()) != int(fills.sum()) or fills.all(1).any():
@@ -54,7 +54,7 @@ class Tokens:
         if isinstance(module, nn.Embedding) and args and torch.is_tensor(args[0]):
             ids = args[0]
             if ids.dim() == 2 and ids.numel() <= MOST and ids.shape[1] > 1 and not is_places(ids):
-                self.seen.append(Ids(ids.flatten().tolist(), tuple(ids.shape),
+                self.seen.append(Ids(ids.flatten().tolist(), (ids.shape[0], ids.shape[1]),
                                      module.padding_idx, module.num_embeddings))
 
     def on_step_done(self, optimizer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import traceback
 
 import torch
 from torch.utils._device import DeviceContext
@@ -37,7 +38,7 @@ class Watch:
     def hears(self) -> bool:
         """Whether an event may be looked at now, in this thread, by reading tensors."""
         return (self.on and not self.busy and threading.get_ident() == self.owner
-                and not torch.autograd._profiler_enabled()   # it would count what is read
+                and not torch._C._autograd._profiler_enabled()   # it would count what is read
                 and torch._C._len_torch_dispatch_stack() == 0
                 and torch._C._functorch.peek_interpreter_stack() is None
                 and torch._C._get_tracing_state() is None
@@ -95,10 +96,8 @@ class Watch:
 
     def drop(self, rule, error: Exception) -> None:
         """Leave out a rule that failed; --debug says so at the end."""
-        line = error.__traceback__.tb_next or error.__traceback__
-        while line.tb_next is not None:
-            line = line.tb_next
-        where = f"{os.path.basename(line.tb_frame.f_code.co_filename)}:{line.tb_lineno}"
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        where = f"{os.path.basename(frame.f_code.co_filename)}:{line}"
         self.report.failed[rule.id] = f"{type(error).__name__}: {error} ({where})"
         for handlers in self.handlers.values():
             handlers[:] = [pair for pair in handlers if pair[0] is not rule]

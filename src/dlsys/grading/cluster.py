@@ -1,8 +1,8 @@
 """Grade with several processes or machines, through Dask distributed.
 
-A worker gets a notebook's bytes and gives JSON back. A worker that is lost loses nothing: the
-scheduler gives its submission to another one. Only trusted processes are in the cluster; a
-learner's code has no network.
+A worker receives a notebook's bytes and returns JSON. If a worker is lost, the scheduler gives its
+submission to another one. Only trusted processes are in the cluster: a learner's code has no
+network.
 """
 
 from __future__ import annotations
@@ -22,17 +22,22 @@ from typing import Any
 import dask
 from distributed import Client, KilledWorker, LocalCluster, Security, as_completed
 from distributed.client import FutureCancelledError
-from distributed.comm import CommClosedError
+from distributed.comm.core import CommClosedError
 
-from dlsys.grading.cohort import Grader, Job, RunError, Settings, failed, versions
+from dlsys.grading.books.journal import versions
+from dlsys.grading.books.run_folder import RunError
+from dlsys.grading.cohort import Grader, Job, Workers, failed
+from dlsys.grading.options import TlsFiles
+from dlsys.grading.settings import Settings
 
 AHEAD = 3  # submissions for each worker that are on their way or waiting there
 WORKER_MEMORY = "3GiB"
 ANY_PORT = "127.0.0.1:0"  # without it Dask listens at 8787, as other programs do
 WAIT_SECONDS = 60  # for the first worker of a cluster
-# No pages about the cluster: any user of the machine could read them. What has ended two workers
-# is not given to a third.
-_CONFIG = {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker")} | {
+# Dask serves no pages about the cluster: any user of the machine could read them. A submission that
+# has ended two workers is not given to a third.
+_CONFIG: dict[str, Any] = {
+    "distributed.scheduler.http.routes": [], "distributed.worker.http.routes": [],
     "distributed.scheduler.allowed-failures": 1}
 _one_at_a_time = threading.Lock()
 
@@ -48,7 +53,7 @@ def work(settings: Settings, data: bytes, draw: int, is_parts: bool) -> dict[str
         return {**_grader(settings).grade(data, draw, is_parts), "checks": versions()["checks"]}
 
 
-def local(settings: Settings, n_workers: int) -> Any:
+def local(settings: Settings, n_workers: int) -> Workers:
     """Workers for `grade_all`: processes on this machine, talking through TLS on loopback.
 
     Without TLS, any user of the machine could give the workers something to do.
@@ -77,8 +82,10 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def remote(settings: Settings, address: str, security: Security | None) -> Any:
-    """Workers for `grade_all`: those of the scheduler at `address`. Raises RunError."""
+def remote(settings: Settings, address: str, tls: TlsFiles) -> Workers:
+    """The workers of the Dask scheduler at `address`, for `grade_all`. Raises RunError."""
+    security = _security(address, tls)
+
     def run(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
         try:
             client = Client(address, security=security, timeout="20s")
@@ -95,12 +102,21 @@ def remote(settings: Settings, address: str, security: Security | None) -> Any:
     return run
 
 
+def _security(address: str, tls: TlsFiles) -> Security | None:
+    if not address.startswith("tls://"):
+        return None
+    if not (tls.ca and tls.cert and tls.key):
+        raise RunError(f"{address}: give --tls-ca, --tls-cert and --tls-key.")
+    return Security(tls_ca_file=str(tls.ca), tls_client_cert=str(tls.cert),
+                    tls_client_key=str(tls.key), require_encryption=True)
+
+
 def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
         tuple[Job, dict[str, Any]]]:
     """Keep the workers busy, a few submissions ahead; give each result as it comes.
 
-    What was lost with its workers may only have waited there, behind what ended them: it is graded
-    again in the end, with nothing beside it.
+    A submission that was lost with its worker may only have waited there while another one ended
+    the worker. So it is graded again at the end, alone.
     """
     waiting: dict[Any, Job] = {}
     lost: list[Job] = []

@@ -18,7 +18,6 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import SPAN
 
 PORT = 8228
-EVERYWHERE = "0.0.0.0"
 PATIENCE = 5.0  # seconds in which a room answers who joins
 
 

@@ -16,11 +16,12 @@ import segno
 
 from dlsys import work_folder
 from dlsys.room import log, report, server
-from dlsys.room.command import EVERYWHERE
 from dlsys.room.log import Log
 from dlsys.room.questions import Item, RoomError
 from dlsys.room.rounds import Room
 from dlsys_helpers import paths
+
+EVERYWHERE = "0.0.0.0"
 
 
 async def run(args: argparse.Namespace, stages: list[int], items: list[Item], title: str) -> int:

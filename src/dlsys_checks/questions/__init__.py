@@ -1,8 +1,9 @@
-"""Questions for review: one file a stage, one short function a question.
+"""Questions for review: one file a stage, one row or one short function a question.
 
-A function registered with `asks("03.1")` draws its constants from a `random.Random` and returns a
-Question whose answer it computes; where a formula is enough, `ask` takes it as a row. Nothing here
-imports torch; the files of the stages do.
+`ask` registers a row: the values to draw from, and the question as a function of what was drawn.
+Where that is too little, `asks` registers a function that draws from a `random.Random` itself.
+The order of a trap's questions counts: a review asks them in turn. Nothing here imports torch;
+some files of the stages do.
 """
 
 import importlib
@@ -11,7 +12,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlsys_helpers.errors import UserError
 
@@ -83,39 +84,32 @@ def shown(value: float) -> str:
 # ---- for the files of the stages
 
 def asks(trap: str):
-    """Register a function as a question about this trap."""
-    def keep(draw: Callable[[random.Random], Question]):
+    """Register a function that draws from its `rng` and returns a question about this trap."""
+    def keep(made: Callable[[random.Random], Question]):
+        def draw(rng: random.Random) -> Question:
+            return _mixed(made(rng), rng)
         _GENERATORS.setdefault(trap, []).append(draw)
-        return draw
+        draw.__name__ = f"{trap}, question {len(_GENERATORS[trap])}"  # for the messages of tests
+        return made
     return keep
 
 
-def ask(trap: str, text: str, drawn: Mapping[str, Sequence], answer, why: str, *beliefs,
-        within: float = 0.02) -> None:
-    """Register a question as a row; {a} in question and answers is the `a` that is drawn.
+def ask(trap: str, drawn: Mapping[str, Sequence | Callable], made: Callable[..., Question]) -> None:
+    """Register a question as a row: what is drawn, and the question as a function of that.
 
-        ask("03.1", "What is {a} times {b}?", {"a": (2, 3), "b": range(4, 9)},
-            lambda a, b: a * b, "It is their product.", lambda a, b: a + b, within=0)
+        ask("03.1", {"a": range(4, 9), "b": lambda a: range(1, a)}, lambda a, b: whole(
+            f"What is {a} minus {b}?", a - b, "Count back from the first.", b - a, a + b))
 
-    drawn: the values of which one is taken, by name. answer and beliefs: numbers, or functions of
-    all that is drawn; or texts, for a choice. within: the share by which a number may be off; 0
-    for a whole one.
+    drawn: by name, the values of which one is taken, or a function that returns them and gets by
+    name what was drawn before. "a, b" is a name for pairs, drawn together.
     """
+    @asks(trap)
     def draw(rng: random.Random) -> Question:
-        facts = {name: rng.choice(values) for name, values in drawn.items()}
-
-        def filled(one):
-            if isinstance(one, str):
-                return one.format(**facts)
-            return one(**facts) if callable(one) else one
-
-        given, right, *wrong = map(filled, (text, answer, *beliefs))
-        if isinstance(right, str):
-            return choice(rng, given, right, wrong, why)
-        return number(given, right, why, *wrong, within=within) if within else (
-            whole(given, right, why, *wrong))
-    draw.__name__ = text  # as a test names what it is not content with
-    asks(trap)(draw)
+        facts: dict = {}
+        for names, values in drawn.items():
+            value = rng.choice(values(**facts) if callable(values) else values)
+            facts |= zip(names.split(", "), value) if ", " in names else [(names, value)]
+        return made(**facts)
 
 
 def number(text: str, answer, why: str, *beliefs, within: float = 0.02) -> Question:
@@ -124,22 +118,33 @@ def number(text: str, answer, why: str, *beliefs, within: float = 0.02) -> Quest
 
 
 def whole(text: str, answer: int, why: str, *beliefs) -> Question:
-    """A question for a whole number, right when it is exact."""
+    """A question for a whole number, right when it is exact. Raises ValueError for a fraction."""
+    if answer != int(answer):
+        raise ValueError(f"answer: got {answer}, expected a whole number.")
     return Question(text, int(answer), why, (), 0.0, tuple(map(float, beliefs)))
 
 
-def choice(rng: random.Random, text: str, right, wrong: Sequence, why: str) -> Question:
-    """A choice among the right value and wrong ones, in an order of rng's own.
+def choice(text: str, answer, why: str, *wrong) -> Question:
+    """A choice among the right value and wrong ones; each draw has an order of its own.
 
     Values that read alike are offered once. Raises ValueError when fewer than three remain.
     """
-    first, *others = dict.fromkeys(v if isinstance(v, str) else shown(v) for v in (right, *wrong))
-    if len(others) < 2:
-        raise ValueError(f"options: got {[first, *others]}, expected at least three that differ.")
-    options = rng.sample([first, *others], 1 + len(others))
+    values = (value if isinstance(value, str) else shown(value) for value in (answer, *wrong))
+    options = tuple(dict.fromkeys(values))
+    if len(options) < 3:
+        raise ValueError(f"options: got {list(options)}, expected at least three that differ.")
+    return Question(text, 1, why, options)
+
+
+def _mixed(question: Question, rng: random.Random) -> Question:
+    """The question with its options, of which the first is right, in an order of rng's own."""
+    if not question.options:
+        return question
+    first, count = question.options[0], len(question.options)
+    options = tuple(rng.sample(question.options, count))
     place = options.index(first) + 1
-    beliefs = tuple(float(k) for k in range(1, len(options) + 1) if k != place)
-    return Question(text, place, why, tuple(options), 0.0, beliefs)
+    beliefs = tuple(float(k) for k in range(1, count + 1) if k != place)
+    return replace(question, answer=place, options=options, beliefs=beliefs)
 
 
 # ---- for the review

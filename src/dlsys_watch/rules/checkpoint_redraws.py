@@ -45,8 +45,9 @@ class CheckpointRedraws(Rule):
 
 def states(function, options) -> dict:
     """The generators that torch does not put back, by key: (it or None, its name, its mark)."""
-    found = {id(it): (it, f"its own generator `{name}`", marked(it.get_state()))
-             for name, it in generators(function)}
+    found: dict[int | str, tuple] = {
+        id(it): (it, f"its own generator `{name}`", marked(it.get_state()))
+        for name, it in generators(function)}
     if not options.get("preserve_rng_state", True):
         now = [torch.get_rng_state(), *(
             [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]

@@ -1,6 +1,7 @@
 """F.dropout that was not told the mode."""
 
 import sys
+from types import FrameType
 
 from torch import nn
 
@@ -23,7 +24,7 @@ class DropoutInEval(Rule):
 
 def caller() -> nn.Module | None:
     """The module whose method runs: the first `self` on the stack that is one."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     for _ in range(FRAMES):
         if frame is None:
             break

@@ -59,8 +59,8 @@ class NeverTrained(Rule):
         dead.sort(key=lambda found: found[0])
         if not dead or not alive or self.said:
             return
-        lines = [self.cut.get(id(p)) for *_, layer in dead for p in layer._parameters.values()
-                 if p is not None and id(p) in self.cut]
+        lines = [line for *_, layer in dead for p in layer._parameters.values()
+                 if p is not None and (line := self.cut.get(id(p))) is not None]
         if lines:
             return self.tell(dead, steps, "detach() cuts them off", max(lines))
         quiet = [found for found in dead if not found[2]]

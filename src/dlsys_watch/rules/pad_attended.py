@@ -1,5 +1,7 @@
 """Attention to padding."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -27,7 +29,8 @@ class PadAttended(Rule):
         first = keys.shape[:2]
         batch_first = getattr(module, "batch_first", None)
         if batch_first is None:
-            batch_first = module.layers[0].self_attn.batch_first
+            layers: Any = module.layers
+            batch_first = layers[0].self_attn.batch_first
         self.judge(tuple(first) if batch_first else tuple(first[::-1]))
 
     def on_attention(self, attention):

@@ -38,7 +38,8 @@ class SchedulerUnit(Rule):
             return
         known = self.found.get(id(scheduler))
         if known is None or known.optimizer() is not scheduler.optimizer:
-            total = getattr(scheduler, "total_steps", None) or scheduler.T_max
+            total = (scheduler.total_steps if isinstance(scheduler, OneCycleLR)
+                     else scheduler.T_max)
             self.found[id(scheduler)] = Counted(total, weakref.ref(scheduler.optimizer))
             return  # the first step, which its maker takes
         known.calls, known.place = known.calls + 1, known.place or self.here()

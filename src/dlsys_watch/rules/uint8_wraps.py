@@ -1,10 +1,12 @@
 """Arithmetic that runs over the end of uint8."""
 
+from collections.abc import Callable
+
 import torch
 
 from dlsys_watch.rule import Rule
 
-SIGNS = {"+": torch.add, "-": torch.sub, "*": torch.mul}
+SIGNS: dict[str, Callable] = {"+": torch.add, "-": torch.sub, "*": torch.mul}
 
 
 class Uint8Wraps(Rule):

@@ -1,0 +1,197 @@
+"""What the instructor gives to a run: gradebooks, read once and filled in at the end; a course.
+
+Gradebooks hold people's names and Moodle's times. So copies stay in the folder of the run: without
+them, --resume would take back what was taken off for late submissions, and leave a gradebook that
+the other files contradict.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dlsys.grading.books import gradebooks
+from dlsys.grading.books.gradebooks import Sheet
+from dlsys.grading.books.people import Result
+from dlsys.grading.books.run_folder import COURSE, EXTENSIONS, GIVEN, RunError, write_private
+from dlsys.grading.books.scoring import best, without_points
+from dlsys.grading.options import GradeOptions
+from dlsys.grading.text import first_few
+
+CANVAS, COLUMNS = "canvas.csv", "columns.json"
+_MOODLE = re.compile(r"moodle(?:_(\d+))?\.csv")
+_FILLED = re.compile(r"canvas\.csv|moodle(?:_\d+)?\.csv")
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A gradebook with the points of this run: its file's name, the text, a line about it."""
+
+    name: str
+    content: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Gradebooks:
+    """The gradebooks of one run.
+
+    columns: the columns of Canvas's gradebook to fill in. moodle: worksheets by stage; None is the
+    key of the only one. names: people's names by source and id. times: Moodle's cells that say when
+    was handed in, by source, id and stage. reused: a line about what the run was given before.
+    """
+
+    canvas: Sheet | None = None
+    columns: tuple[str, ...] = ()
+    moodle: dict[int | None, Sheet] = field(default_factory=dict)
+    names: dict[tuple[str, str], str] = field(default_factory=dict)
+    times: dict[tuple[str, str, int | None], str] = field(default_factory=dict)
+    reused: str = ""
+
+    def fill(self, results: Sequence[Result]) -> list[Filled]:
+        """The gradebooks with these results filled in. Raises RunError."""
+        counted, refused, filled = best(results), without_points(results), []
+        if self.canvas:
+            text, missing = gradebooks.fill_canvas(counted, self.canvas, self.columns)
+            filled.append(Filled(CANVAS, text, f"{CANVAS}: {line_about(counted, missing)}"))
+        comments = sum(r["learner"]["source"] == "moodle" for r in refused)
+        also = f" A comment alone for {comments} not graded." if comments else ""
+        for stage, sheet in self.moodle.items():
+            mine, name = [r for r in counted if stage in (None, r["stage"])], moodle_file(stage)
+            text, missing = gradebooks.fill_moodle(mine, sheet, refused)
+            filled.append(Filled(name, text, f"{name}: {line_about(mine, missing)}{also}"))
+        return filled
+
+    def write(self, results: Sequence[Result], out: Path, tell: Callable[[str], None]) -> None:
+        """Fill in the gradebooks, write them into the run's folder, and keep copies of them.
+
+        tell: takes a line about each, and one about what this call did not fill in. Raises RunError
+        for what cannot be filled in; the copies then stay as they are.
+        """
+        written = set()
+        try:
+            for filled in self.fill(results):
+                write_private(out / filled.name, filled.content)
+                written.add(filled.name)
+                tell(filled.line)
+            self.keep(out)
+        finally:
+            for line in _left_behind(out, written):
+                tell(line)
+
+    def keep(self, out: Path) -> None:
+        """Put copies of these gradebooks into the folder of the run, and no others there."""
+        folder = out / GIVEN
+        files = {moodle_file(stage): sheet.data for stage, sheet in self.moodle.items()}
+        if self.canvas:
+            files[CANVAS] = self.canvas.data
+            files[COLUMNS] = json.dumps(self.columns).encode()
+        if files:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        for path in folder.glob("*"):
+            if path.name not in files and (_FILLED.fullmatch(path.name) or path.name == COLUMNS):
+                path.unlink()
+        for name, content in files.items():
+            write_private(folder / name, content)
+
+
+def read(options: GradeOptions) -> Gradebooks:
+    """The gradebooks of this call, and those that its run was given before. Raises RunError.
+
+    A gradebook of Canvas replaces the one given before, a sheet of Moodle the one of its stage.
+    What cannot be filled in is an error now, before an hour of work.
+    """
+    canvas, moodle, reused = options.canvas, options.moodle, []
+    folder = options.out / GIVEN
+    if options.resume and not canvas and (folder / CANVAS).exists():
+        canvas = tuple((folder / CANVAS, column) for column in _columns(folder / COLUMNS))
+        reused.append(CANVAS)
+    if options.resume:
+        kept = _kept_sheets(folder, {stage for stage, _ in moodle})
+        moodle += kept
+        reused += [path.name for _, path in kept]
+    if len(books := {book.resolve() for book, _ in canvas}) > 1:
+        raise RunError(f"--canvas: got {len(books)} gradebooks, expected one, with several "
+                       "columns. Canvas has one for a course.")
+    if len({stage for stage, _ in moodle}) < len(moodle):
+        raise RunError("--moodle: got two sheets for one stage, expected one for each: "
+                       "--moodle 1=CSV --moodle 2=CSV")
+    return _read(canvas, moodle,
+                 f"Given before and used again: {folder}, {', '.join(reused)}." if reused else "")
+
+
+def _read(canvas: tuple[tuple[Path, str], ...], moodle: tuple[tuple[int | None, Path], ...],
+          reused: str) -> Gradebooks:
+    book = gradebooks.read(canvas[0][0]) if canvas else None
+    names = gradebooks.canvas_names(book) if book else {}
+    sheets: dict[int | None, Sheet] = {}
+    times: dict[tuple[str, str, int | None], str] = {}
+    for stage, path in moodle:
+        sheets[stage] = sheet = gradebooks.read(path)
+        names |= {("moodle", id): name for id, name in gradebooks.moodle_names(sheet).items()}
+        times |= {("moodle", id, stage): cell
+                  for id, cell in gradebooks.moodle_times(sheet).items()}
+    found = Gradebooks(book, tuple(column for _, column in canvas), sheets, names, times, reused)
+    found.fill([])
+    return found
+
+
+def keep(options: GradeOptions, given: Gradebooks) -> None:
+    """Before the work, put copies of what the instructor gave into the run's folder.
+
+    So --resume finds them after a kill. Where a run goes on, its gradebooks are replaced only once
+    the new ones could be filled in.
+    """
+    if not options.resume:
+        given.keep(options.out)
+    course = options.course
+    if not course or course.resolve() == (options.out / COURSE).resolve():
+        return
+    for name, source in ((COURSE, course), (EXTENSIONS, course.with_name(EXTENSIONS))):
+        if source.exists():
+            write_private(options.out / name, source.read_bytes())
+        else:
+            (options.out / name).unlink(missing_ok=True)
+
+
+def _kept_sheets(folder: Path, given: set[int | None]) -> tuple[tuple[int | None, Path], ...]:
+    """Moodle's sheets in the run's folder that do not overlap with those given now."""
+    matches = {path: _MOODLE.fullmatch(path.name) for path in sorted(folder.glob("moodle*.csv"))}
+    found = [(int(match[1]) if match[1] else None, path)
+             for path, match in matches.items() if match]
+    return tuple((stage, path) for stage, path in found
+                 if not given or (stage is not None and not {None, stage} & given))
+
+
+def moodle_file(stage: int | None) -> str:
+    """The file's name for Moodle's sheet of a stage, or for the only sheet."""
+    return "moodle.csv" if stage is None else f"moodle_{stage:02d}.csv"
+
+
+def _columns(path: Path) -> list[str]:
+    try:
+        columns = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        columns = None
+    if not (isinstance(columns, list) and columns and all(type(one) is str for one in columns)):
+        raise RunError(f"{path}: got no list of columns. Give the gradebook again: --canvas CSV "
+                       "COLUMN")
+    return columns
+
+
+def line_about(counted: Sequence[Result], missing: Sequence[Result]) -> str:
+    """How many learners' points are in a gradebook, and who has no row in it."""
+    names = [result["learner"]["name"] for result in missing]
+    absent = f" Not in it: {first_few(names)}." if names else ""
+    return f"{len(counted) - len(missing)} of {len(counted)} learners filled in.{absent}"
+
+
+def _left_behind(out: Path, written: set[str]) -> list[str]:
+    """A line where the folder has filled-in gradebooks that this call did not write."""
+    names = sorted(path.name for path in out.glob("*.csv")
+                   if _FILLED.fullmatch(path.name) and path.name not in written)
+    return [f"Not filled in this time, so grades.csv may say something else: {', '.join(names)}. "
+            "Give --canvas or --moodle, or remove it."] if names else []

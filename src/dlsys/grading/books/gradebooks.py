@@ -1,0 +1,289 @@
+"""Gradebooks of Canvas and Moodle: columns to import, and downloads that are filled in.
+
+A download keeps everything but the cells that are filled: its order, its separator, its mark at
+the beginning. Moodle's sheets may be English or German.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dlsys.grading import text
+from dlsys.grading.books.people import Result, owner
+from dlsys.grading.books.run_folder import RunError
+from dlsys.grading.options import stage_and_name
+
+CANVAS_FIXED = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
+CANVAS_OWN = {*CANVAS_FIXED, "Integration ID", "Root Account"}  # no assignment's
+_READ_ONLY, _FIRST_PEOPLE = "(read only)", 3  # Canvas says so above the people's rows
+MOODLE_FIXED = ["Identifier", "Full name", "Grade", "Maximum Grade", "Feedback comments"]
+# Moodle's headings in the languages that are read, by what they are.
+MOODLE_NAMES = {
+    "identifier": ("Identifier", "ID"), "name": ("Full name", "Vollständiger Name"),
+    "grade": ("Grade", "Bewertung"), "most": ("Maximum Grade", "Bestwertung"),
+    "comment": ("Feedback comments", "Feedback als Kommentar"),
+    "time": ("Last modified (submission)", "Zuletzt geändert (Abgabe)"),
+}
+_CANVAS_NUMBER = re.compile(r" \(\d+\)$")
+_LAST_NUMBER = re.compile(r"(\d+)\s*$")
+_DECIMAL_COMMA = re.compile(r"\d+,\d+")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A CSV file, and all that has to be the same when it is written again."""
+
+    path: Path
+    data: bytes
+    rows: list[list[str]]
+    separator: str
+
+    @property
+    def head(self) -> list[str]:
+        """The names of the columns."""
+        return [cell.strip() for cell in self.rows[0]]
+
+    def copy(self) -> Sheet:
+        """The same sheet, with rows of its own to fill in."""
+        return replace(self, rows=[list(row) for row in self.rows])
+
+    def written(self) -> str:
+        """The sheet as CSV text, with its own separator and its own mark at the beginning."""
+        out = io.StringIO()
+        csv.writer(out, delimiter=self.separator).writerows(self.rows)
+        return ("\ufeff" if self.data.startswith(b"\xef\xbb\xbf") else "") + out.getvalue()
+
+    def number(self, points: float, *columns: int) -> str:
+        """Points as text, with a decimal comma where these columns have one."""
+        comma = any(_DECIMAL_COMMA.fullmatch(row[k].strip()) for row in self.rows[1:]
+                    for k in columns if len(row) > k)
+        return f"{points:g}".replace(".", "," if comma else ".")
+
+
+def read(path: Path) -> Sheet:
+    """A download of an LMS, separated by commas, semicolons or tabs. Raises RunError."""
+    try:
+        data = path.read_bytes()
+        content = data.decode("utf-8-sig")
+        separator = text.separator(content)
+        rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=separator))
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}. Give the file that the LMS exports.") from None
+    except (ValueError, csv.Error) as error:
+        raise RunError(f"{path}: cannot be read as CSV ({type(error).__name__}). Download it "
+                       "again.") from None
+    if not rows:
+        raise RunError(f"{path}: is empty, expected a gradebook. Download it again.")
+    return Sheet(path, data, rows, separator)
+
+
+# ---- Canvas
+
+def canvas(results: Iterable[Result], column: str) -> list[list]:
+    """A gradebook to import into Canvas, where there is no download to fill in."""
+    return [[*CANVAS_FIXED, column],
+            *([r["learner"]["name"], r["learner"]["id"], "", "", "", r["points"]]
+              for r in results)]
+
+
+def fill_canvas(results: Sequence[Result], gradebook: Sheet,
+                columns: Sequence[str]) -> tuple[str, list[Result]]:
+    """The instructor's gradebook with columns filled in, and the results that it has no row for.
+
+    columns: for each the name of an assignment or its beginning: "Stage 1" for the only stage,
+    "Stage {stage}" for all, "2=Losses" for stage 2. Every other cell stays as it is. Raises
+    RunError.
+    """
+    sheet = gradebook.copy()
+    identity = _column(sheet, ("ID",))
+    absent: list[Result] = []
+    for target, chosen in _targets(sheet, results, columns):
+        absent += _fill(sheet, identity, chosen, _by_id(chosen, "canvas"),
+                        {target: _points_in(sheet, target)})
+    return sheet.written(), absent
+
+
+def _targets(sheet: Sheet, results: Sequence[Result],
+             columns: Sequence[str]) -> list[tuple[int, list[Result]]]:
+    """The columns, each with the results that belong into it. Raises RunError."""
+    stages = sorted({r["stage"] for r in results})
+    found: dict[int | None, int] = {}
+    for column in columns:
+        stage, name = stage_and_name(column)
+        if "{stage}" in name:
+            found |= {n: _assignment(sheet, name.replace("{stage}", str(n))) for n in stages}
+        else:
+            found[stage] = _assignment(sheet, name)
+    if None in found:
+        return [(found[None], one_stage(results))]
+    if lacking := [n for n in stages if n not in found]:
+        raise RunError(f"gradebook: got results of stage {lacking[0]}, and no column for it. Name "
+                       f'one: --canvas CSV "{lacking[0]}=NAME"')
+    return [(column, [r for r in results if r["stage"] == n]) for n, column in found.items()]
+
+
+def _assignment(sheet: Sheet, name: str) -> int:
+    """The column of this assignment. Raises RunError for one that Canvas keeps for itself."""
+    k = _column(sheet, (name,))
+    below = [row[k] for row in sheet.rows[1:_FIRST_PEOPLE] if len(row) > k]
+    if sheet.head[k] in CANVAS_OWN or any(_READ_ONLY in cell for cell in below):
+        shown = text.clean(sheet.head[k], 60)
+        raise RunError(f"{sheet.path.name}: got the column {shown!r}, which Canvas fills in "
+                       "itself, expected that of an assignment.")
+    return k
+
+
+def canvas_names(sheet: Sheet) -> dict[tuple[str, str], str]:
+    """People's names by ("canvas", id), "Lovelace, Ada" as "Ada Lovelace". Raises RunError."""
+    identity, name = _column(sheet, ("ID",)), _column(sheet, ("Student",))
+    return {("canvas", id): " ".join(reversed(text.clean(shown, 80).split(", ", 1)))
+            for id, shown in _cells(sheet, identity, name) if id.isdigit() and shown}
+
+
+# ---- Moodle
+
+def moodle(results: Iterable[Result]) -> list[list]:
+    """A grading worksheet for Moodle, where there is no download to fill in."""
+    return [MOODLE_FIXED,
+            *([f"Participant {r['learner']['id']}" if r["learner"]["id"] else "",
+               r["learner"]["name"], r["points"], r["possible"], summary(r)] for r in results)]
+
+
+def fill_moodle(results: Sequence[Result], worksheet: Sheet,
+                refused: Sequence[Result] = ()) -> tuple[str, list[Result]]:
+    """The instructor's grading worksheet with grades and comments, and the results without a row.
+
+    refused: what could not be graded; it gets a comment, which says why. Raises RunError.
+    """
+    sheet = worksheet.copy()
+    identity, grade, comment = (_column(sheet, MOODLE_NAMES[name])
+                                for name in ("identifier", "grade", "comment"))
+    most = _columns(sheet, MOODLE_NAMES["most"])
+    kept = one_stage(results)
+    absent = _fill(sheet, identity, kept, _by_id(kept, "moodle"),
+                   {grade: _points_in(sheet, grade, *most),
+                    comment: lambda r: text.quoted(summary(r))})
+    _fill(sheet, identity, [], _by_id(refused, "moodle"),
+          {comment: lambda r: text.quoted(summary(r))})
+    return sheet.written(), absent
+
+
+def moodle_names(sheet: Sheet) -> dict[str, str]:
+    """People's names by number; none where the sheet has no such column. Raises RunError."""
+    return _by_number(sheet, "name")
+
+
+def moodle_times(sheet: Sheet) -> dict[str, str]:
+    """The cells that say when was handed in, by number, as `moodle_names`. Raises RunError."""
+    return _by_number(sheet, "time")
+
+
+def _by_number(sheet: Sheet, what: str) -> dict[str, str]:
+    identity = _column(sheet, MOODLE_NAMES["identifier"])
+    columns = _columns(sheet, MOODLE_NAMES[what])
+    return {id: text.clean(cell, 80) for id, cell in _cells(sheet, identity, columns[0])
+            if id and cell} if columns else {}
+
+
+def summary(result: Result) -> str:
+    """Points and message of each exercise and the notes, in one line, as HTML for Moodle."""
+    if result["status"] != "graded":
+        why = f"it {result['reason']}" if result["status"] == "refused" else "ask your instructor."
+        return html.escape(" ".join([f"Not graded: {why}", *result["notes"]]), quote=False)
+    parts = "; ".join(f"{e['id']}: {e['points']}/{e['possible']}{_said(e)}"
+                      for e in result["exercises"])
+    return html.escape(" ".join([f"{parts}.", *result["notes"]]), quote=False)
+
+
+def _said(entry: dict[str, Any]) -> str:
+    said = [entry["message"] if entry["status"] != "pass" else "", entry.get("by_hand", "")]
+    return f" ({' '.join(filter(None, said))})" if any(said) else ""
+
+
+# ---- both
+
+def one_stage(results: Iterable[Result]) -> list[Result]:
+    """The results as a list. Raises RunError when they are of more than one stage."""
+    kept = list(results)
+    found = Counter(r["stage"] for r in kept)
+    if len(found) > 1:
+        rarest = min(found, key=lambda stage: found[stage])
+        names = ", ".join([r["learner"]["name"] for r in kept if r["stage"] == rarest][:3])
+        raise RunError(f"gradebook: got results of stages {', '.join(map(str, sorted(found)))} "
+                       f"(stage {rarest}: {names}), expected one stage for one column. All else is "
+                       "written. Name a column or a sheet for each: --canvas CSV \"Stage {stage}\" "
+                       "or --moodle 1=CSV --moodle 2=CSV; or grade all as one: --stage N")
+    return kept
+
+
+def _by_id(results: Iterable[Result], source: str) -> dict[str, Result]:
+    """The results of learners whose id that LMS gave. Raises RunError where two have one id."""
+    found: dict[str, Result] = {}
+    for result in results:
+        learner = result["learner"]
+        if learner["source"] == source:
+            other = found.setdefault(learner["id"], result)
+            if other is not result:
+                raise RunError(f"gradebook: {other['name']} and {result['name']} both say that "
+                               f"they are of id {learner['id']}. Look at both, remove one.")
+    return found
+
+
+def _columns(sheet: Sheet, names: Sequence[str]) -> list[int]:
+    """The columns with one of these names; else those with Canvas's number after the name; else
+    those that begin with it.
+    """
+    for fits in (lambda cell: cell in names,
+                 lambda cell: _CANVAS_NUMBER.sub("", cell) in names,
+                 lambda cell: any(re.match(rf"{re.escape(name)}(?!\w)", cell) for name in names)):
+        if found := [k for k, cell in enumerate(sheet.head) if fits(cell)]:
+            return found
+    return []
+
+
+def _column(sheet: Sheet, names: Sequence[str]) -> int:
+    """The one column of this name. Raises RunError."""
+    found = _columns(sheet, names)
+    if len(found) != 1:
+        shown = ", ".join(text.clean(cell, 30) for cell in sheet.head)[:150]
+        asked = " or ".join(map(repr, names))
+        raise RunError(f"{sheet.path.name}: got {len(found)} columns that begin with {asked}, "
+                       f"expected one of: {shown}")
+    return found[0]
+
+
+def _cells(sheet: Sheet, identity: int, column: int) -> list[tuple[str, str]]:
+    """Number and cell of each row; Moodle's "Participant 9" and "Teilnehmer/in9" are number 9."""
+    return [(_number(row[identity]), row[column].strip()) for row in sheet.rows[1:]
+            if len(row) > max(identity, column)]
+
+
+def _number(cell: str) -> str:
+    match = _LAST_NUMBER.search(cell)
+    return match[1] if match else ""
+
+
+def _points_in(sheet: Sheet, *columns: int) -> Callable[[Result], str]:
+    """A function that writes a result's points in the style of these columns."""
+    return lambda result: sheet.number(result["points"], *columns)
+
+
+def _fill(sheet: Sheet, identity: int, results: list[Result], by_id: dict[str, Result],
+          fill: dict[int, Callable[[Result], str]]) -> list[Result]:
+    """Fill in the rows of these people, in place; returns the results without a row."""
+    met = set()
+    for row in sheet.rows[1:]:
+        id = _number(row[identity]) if len(row) > max(identity, *fill) else ""
+        if id in by_id:
+            met.add(owner(by_id[id]))
+            for column, value in fill.items():
+                row[column] = value(by_id[id])
+    return [r for r in results if owner(r) not in met]

@@ -1,0 +1,215 @@
+"""HTML for learners and instructors. Jinja escapes every value; a page runs no script at all."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import markupsafe
+
+from dlsys import assignments
+from dlsys.grading.books import hints, reports, returns
+from dlsys.grading.books.people import Result, all_notes, names, owner
+from dlsys.grading.books.reports import page_name
+from dlsys.grading.books.run_folder import FEEDBACK, write_private
+from dlsys.grading.books.scoring import best
+from dlsys.grading.text import cell_and_line
+from dlsys_helpers import catalog
+from dlsys_helpers.verdicts import STATUSES
+
+MOST_BARS = 10
+
+
+def write_all(grades: dict[str, Any], folder: Path) -> None:
+    """`overview.html` for the instructor, a page for each learner, and pages for the LMS to return.
+    """
+    (folder / FEEDBACK).mkdir(mode=0o700, exist_ok=True)
+    by_learner: dict[tuple, list[Result]] = {}
+    for result in grades["results"]:
+        by_learner.setdefault(owner(result), []).append(result)
+    for key, results in by_learner.items():
+        write_private(folder / FEEDBACK / page_name(key, grades["run"]), feedback(results, grades))
+    for name, content in returns.archives(grades, feedback).items():
+        write_private(folder / name, content)
+    write_private(folder / "overview.html", overview(grades))
+
+
+# ---- the page of one learner
+
+def feedback(results: list[Result], grades: dict[str, Any]) -> str:
+    """The page of one learner: their submissions, never another's, never the run's key."""
+    return render("feedback.html", results=results, learner=results[0]["learner"]["name"],
+                  begun=grades["run"]["begun"], day=_day, scoring=_scoring(grades), hints=_hints,
+                  told=_for_learners, next_steps=_next_steps, stage_name=_stage_name)
+
+
+def _day(iso: str, time: str = "") -> str:
+    """A date as people write it, with the time and its zone where that is asked for."""
+    moment = datetime.fromisoformat(iso)
+    return f"{moment.day} {moment:%B %Y}" + (f", {moment:%H:%M} {moment:%Z}" if time else "")
+
+
+def _scoring(grades: dict[str, Any]) -> dict[str, Any]:
+    return grades.get("scoring", {"partial": False, "late": "", "due": {}})
+
+
+def _stage_name(number: int) -> str:
+    title = assignments.stage(number).title
+    named = assignments.is_exam(number) or assignments.is_model(number)
+    return title if named else f"Stage {number}: {title}"
+
+
+def _hints(entry: dict[str, Any]) -> dict[str, Any]:
+    """The hint that belongs to the mistake, and the others; none for what did not run."""
+    trap = _traps().get(entry["id"])
+    ran = entry["status"] == "wrong" or (entry["status"] == "error" and "cases" in entry)
+    if trap is None or not trap.hints or not ran:
+        return {"first": "", "others": []}
+    k = hints.nearest(trap.hints, entry["message"], entry["misconception"])
+    return {"first": trap.hints[k], "others": [*trap.hints[:k], *trap.hints[k + 1:]]}
+
+
+@cache
+def _traps() -> dict[str, catalog.Trap]:
+    return {trap.id: trap for trap in catalog.traps()}
+
+
+def _for_learners(message: str) -> str:
+    """A message in a learner's words."""
+    return message.replace("ended the Python process", "made Python itself end")
+
+
+def _next_steps(result: Result) -> list[str]:
+    """What a learner does after reading the page; nothing for a sheet of the exam."""
+    number, open_ones = result["stage"], [e for e in result["exercises"] if e["status"] != "pass"]
+    if assignments.is_exam(number):
+        return []
+    if assignments.is_model(number):
+        return _next_parts(open_ones)
+    if not open_ones:
+        after = [stage for stage in catalog.written() if stage.number > number][:1]
+        return [f"All exercises pass. Go on with stage {stage.number}, {stage.title}: "
+                f"`dlsys start {stage.number}`" for stage in after]
+    tried = [e for e in open_ones if e["status"] in ("wrong", "error")]
+    first = (tried or open_ones)[0]
+    others = [e["id"] for e in open_ones if e is not first]
+    verb = "Mend" if first in tried else "Write"
+    return [f"{verb} `{first['function']}`, exercise {first['id']}, in your worksheet.",
+            f"Check it: `dlsys check {number}`, or the cell below your answer.",
+            *([f"Then take {', '.join(others)}."] if others else [])]
+
+
+def _next_parts(open_ones: list[dict[str, Any]]) -> list[str]:
+    """What is next for *Your model*: to mend a part, or to make one more one's own."""
+    if not open_ones:
+        return []
+    mend = [e for e in open_ones if e["status"] in ("wrong", "error")]
+    first = (mend or open_ones)[0]
+    verb = "Mend" if mend else "Write"
+    return [f"{verb} `{first['function']}` in its worksheet, and check it there.",
+            "Run `dlsys parts`, and `rehearse` in the notebook *Your model*.",
+            "Hand in the new `my_parts.py`."]
+
+
+# ---- the page of the instructor
+
+def overview(grades: dict[str, Any]) -> str:
+    """The instructor's page: distribution, exercises, misconceptions, results to look at."""
+    results = grades["results"]
+    counted = best(results)
+    return render(
+        "overview.html", run=grades["run"], day=_day, results=results, counted=counted,
+        scoring=_scoring(grades),
+        undated=sum("due" in r and not r["due"]["handed_in"] for r in results),
+        walls=sorted({r["wall"] for r in results if "wall" in r}),
+        stages=[_stage(number, [r for r in counted if r["stage"] == number])
+                for number in sorted({r["stage"] for r in counted})],
+        refused=[r for r in reports.one_refusal_each(results) if r["status"] != "graded"],
+        graded=sum(r["status"] == "graded" for r in results),
+        missing=reports.missing_packages(results), prying=reports.asked_for_checks(results),
+        alike=reports.with_the_same_code(results),
+        noted=[(r, all_notes(r)) for r in results if all_notes(r)],
+        differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],
+        learners=_learners(results, counted, grades["run"]))
+
+
+def _learners(results: list[Result], counted: list[Result],
+              run: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each learner: the link, the counted result of each stage, what was not graded."""
+    rows: dict[tuple, dict[str, Any]] = {}
+    shown = names(results)
+    for result in results:
+        key = owner(result)
+        row = rows.setdefault(key, {"name": shown[key], "by_stage": {}, "n": 0,
+                                    "link": f"{FEEDBACK}/{page_name(key, run)}"})
+        row["n"] += 1
+    for result in counted:
+        rows[owner(result)]["by_stage"][result["stage"]] = result
+    return sorted(rows.values(), key=lambda row: row["name"].casefold())
+
+
+def _stage(number: int, results: list[Result]) -> dict[str, Any]:
+    exercises = [_exercise(results, k) for k in range(len(results[0]["exercises"]))]
+    return {"number": number, "title": assignments.stage(number).title, "n": len(results),
+            "mean": sum(r["points"] for r in results) / len(results),
+            "possible": results[0]["possible"], "bars": _bars(results), "exercises": exercises,
+            "unsolved": [e["id"] for e in exercises if not e["solved"]]}
+
+
+def _exercise(results: list[Result], k: int) -> dict[str, Any]:
+    entries = [r["exercises"][k] for r in results]
+    met = Counter(e["misconception"] for e in entries if e["misconception"])
+    return {"id": entries[0]["id"], "title": entries[0]["title"],
+            "solved": sum(e["status"] == "pass" for e in entries),
+            "parts": _parts(Counter(e["status"] for e in entries)), "met": met.most_common()}
+
+
+def _parts(counts: Counter) -> list[dict[str, Any]]:
+    """The bar of an exercise: number and share of learners for each status."""
+    return [{"status": status, "n": counts[status],
+             "percent": round(100 * counts[status] / counts.total(), 2)}
+            for status in STATUSES if counts[status]]
+
+
+def _bars(results: list[Result]) -> list[dict[str, Any]]:
+    """The histogram of points: number of learners in at most ten classes of equal width."""
+    possible = results[0]["possible"]
+    width = max(1, -(-(possible + 1) // MOST_BARS))
+    counts = Counter(r["points"] // width for r in results)
+    most = max(counts.values())
+    bars = []
+    for k in range(possible // width + 1):
+        first, last = k * width, min((k + 1) * width - 1, possible)
+        bars.append({"label": str(first) if first == last else f"{first}-{last}",
+                     "n": counts[k], "percent": round(100 * counts[k] / most)})
+    return bars
+
+
+def render(name: str, **values: Any) -> str:
+    """The page of a template."""
+    template = _templates().get_template(name)
+    return template.render(statuses=STATUSES, place=cell_and_line, lesson=_lesson, **values)
+
+
+def _lesson(trap: str) -> str:
+    """Where a trap is told, whatever its file is called in the class."""
+    return f"{trap} {catalog.trap(trap).name}, in the lesson of {_stage_name(int(trap[:2]))}"
+
+
+def _code(text: str) -> markupsafe.Markup:
+    """Text whose `backquoted` parts are code; everything in it is escaped first."""
+    return markupsafe.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(markupsafe.escape(text))))
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True,
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    templates.filters["code"] = _code
+    return templates

@@ -1,0 +1,146 @@
+"""From what was judged to the points that count: names, promises, points by hand, due dates.
+
+The journal keeps what was judged, and these rules are applied to it again each time. So an option
+or a row that is taken back leaves no trace.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dlsys.grading.books import due, overrides
+from dlsys.grading.books.due import Course
+from dlsys.grading.books.overrides import Override
+from dlsys.grading.books.people import Result, owner, with_gradebook_name
+from dlsys.grading.books.run_folder import COURSE, GRADES
+from dlsys.grading.options import GradeOptions
+from dlsys.grading.text import rounded
+
+STEP = 0.5  # points for promises are rounded down to it
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How this run turns verdicts into points.
+
+    partial: points for the promises that are kept. names: people as the gradebook has them, by
+    source and id. cells: what Moodle's sheets say about the time, see `due.apply`.
+    """
+
+    partial: bool = False
+    course: Course | None = None
+    names: dict[tuple[str, str], str] = field(default_factory=dict)
+    cells: dict[tuple[str, str, int | None], str] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """The rules as JSON, for the pages and for grades.json."""
+        return {"partial": self.partial, "late": self.course.rule() if self.course else "",
+                "due": {str(stage): date.isoformat()
+                        for stage, date in (self.course.due if self.course else {}).items()}}
+
+
+def rules(options: GradeOptions, names: dict[tuple[str, str], str],
+          cells: dict[tuple[str, str, int | None], str]) -> Scoring:
+    """How this call counts points. Raises UserError for a file that cannot be used.
+
+    Without an option, a run that goes on keeps to what it was given before. A new one takes nothing
+    from its folder, which may have come with a submission.
+    """
+    course, partial = options.course, bool(options.partial)
+    if options.resume:
+        overrides.read(options.out)
+        kept = options.out / COURSE
+        course = course or (kept if kept.exists() else None)
+        partial = _recorded_partial(options.out) if options.partial is None else partial
+    return Scoring(partial, due.read(course) if course else None, names, cells)
+
+
+def _recorded_partial(folder: Path) -> bool:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        grades = json.loads((folder / GRADES).read_text(encoding="utf-8"))
+        return grades["scoring"]["partial"] is True
+    return False
+
+
+def scored(judged: Iterable[Result], rows: list[Override], scoring: Scoring) -> list[Result]:
+    """The results as every report shows them; the given results are left unchanged.
+
+    Raises BadOverride.
+    """
+    under_names = [with_gradebook_name(result, scoring.names) for result in judged]
+    pointed = ([_by_promises(result) for result in under_names] if scoring.partial
+               else under_names)
+    by_hand = overrides.apply(pointed, rows)
+    return _with_counts(due.apply(by_hand, scoring.course, scoring.cells))
+
+
+def _by_promises(result: Result) -> Result:
+    """The result with points for kept promises where an exercise does not pass."""
+    entries = [{**entry, "points": points_for_promises(entry)} for entry in result["exercises"]]
+    if result["status"] != "graded":
+        return result
+    return {**result, "exercises": entries, "points": rounded(sum(e["points"] for e in entries))}
+
+
+def points_for_promises(entry: dict[str, Any]) -> float:
+    """The points of an exercise: the share of promises that its answer keeps, in half points.
+
+    The share of cases is an upper bound, since an answer that does nothing keeps the promise to
+    leave its inputs alone. Only a pass gets all points: an answer may keep every promise and still
+    change its input.
+    """
+    if entry["status"] == "pass" or not entry.get("promises"):
+        return entry["points"]
+    share = min(entry["promises_held"] / entry["promises"], entry["cases_held"] / entry["cases"])
+    whole_steps = math.floor(entry["possible"] * share / STEP) * STEP
+    return rounded(min(whole_steps, entry["possible"] - STEP))
+
+
+# ---- several submissions of one learner
+
+def best(results: Iterable[Result]) -> list[Result]:
+    """The graded submission with the most points for each learner and stage, the first of equals.
+
+    A gradebook has one cell for it; grades.csv has a row for each submission.
+    """
+    chosen: dict[tuple, Result] = {}
+    for result in results:
+        if result["status"] == "graded":
+            key = (owner(result), result["stage"])
+            if key not in chosen or result["points"] > chosen[key]["points"]:
+                chosen[key] = result
+    return list(chosen.values())
+
+
+def without_points(results: Iterable[Result]) -> list[Result]:
+    """For each learner without any graded submission, their first result: it has the reason."""
+    results = list(results)
+    graded = {owner(result) for result in results if result["status"] == "graded"}
+    first: dict[tuple, Result] = {}
+    for result in results:
+        if owner(result) not in graded:
+            first.setdefault(owner(result), result)
+    return list(first.values())
+
+
+def _with_counts(results: Sequence[Result]) -> list[Result]:
+    """The results; where a learner has several for one stage, a note says which one counts."""
+    times = Counter((owner(r), r["stage"]) for r in results if r["status"] == "graded")
+    counted = {id(result) for result in best(results)}
+    done = []
+    for result in results:
+        n = times.get((owner(result), result.get("stage")), 0)
+        if result["status"] == "graded" and n > 1:
+            which = "this one counts" if id(result) in counted else (
+                "another one, with the most points, counts")
+            note = f"Handed in {n} times for this stage; {which}."
+            result = {**result, "notes": [*result["notes"], note]}
+        done.append(result)
+    return done

@@ -1,0 +1,191 @@
+"""Read a notebook file: its code, its stage, what its stored checks say; or why it cannot be read.
+
+Everything in it is data, and may come from strangers: nothing here runs, sizes are capped, and
+every pattern takes time in proportion to the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlsys_helpers.errors import UserError
+
+LARGEST = 8 * 2**20  # bytes; a worksheet has tens of kilobytes, its plots some more
+MOST_CELLS = 1000
+NO_WORKSHEET = "is not a worksheet of this course: no stage in its metadata, no check."
+VARIANT = ("is from a variant: got other names for its functions in the metadata, expected the "
+           "usual ones. Check and grade it with version 1.0.0, which drew them.")
+# A check cell is a code cell with such a line.
+_CHECK = re.compile(r"""^[ \t]*check\(\s*["'](\d\d\.\d+)["']""", re.M | re.A)
+_SHOWN = 60  # characters of a stranger's word in a message
+
+
+class Unreadable(UserError):
+    """This file cannot be worked with. The message continues its name: "is empty."
+
+    kind: "format", "language", "strange" (another notebook), "variant", "large" or "damaged", for
+    those who add advice.
+    """
+
+    def __init__(self, message: str, kind: str = "damaged") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class NotebookFile:
+    """What the course takes from a notebook.
+
+    stage: as the metadata say, or where a tool dropped them, of the first exercise checked; None
+    for neither. cells: (number among the code cells, source). shown: exercise id to the status
+    that the stored output of its check tells; for display, grading never
+    reads it. core: it was begun with the core path alone.
+    """
+
+    stage: int | None
+    view: str
+    version: str
+    cells: list[tuple[int, str]]
+    ids: list[str]
+    shown: dict[str, str] = field(default_factory=dict)
+    core: bool = False
+
+    @property
+    def checked(self) -> list[str]:
+        """Ids of the exercises that its cells check, in their order."""
+        return [id for _, source in self.cells for id in checked_in(source)]
+
+
+def checked_in(source: str) -> list[str]:
+    """The exercises that the source of a cell checks; none for a cell that is not a check cell."""
+    return _CHECK.findall(source)
+
+
+def parse(data: bytes) -> NotebookFile:
+    """The Python notebook in these bytes. Raises Unreadable."""
+    if len(data) > LARGEST:
+        raise Unreadable(oversize(len(data)), "large")
+    notebook = _json(_text(data))
+    if notebook.get("nbformat") != 4:
+        raise Unreadable(f"has notebook format {_word(notebook.get('nbformat'))}, expected 4. "
+                         "Open it in JupyterLab and save it.", "format")
+    metadata = _dict(notebook.get("metadata"))
+    _python_only(metadata)
+    cells = _cells(notebook)
+    code = [cell for cell in cells if cell.get("cell_type") == "code"]
+    sources = [_source(cell) for cell in code]
+    own = _dict(metadata.get("dlsys"))
+    if own.get("names") or own.get("constants"):
+        raise Unreadable(VARIANT, "variant")
+    shown: dict[str, str] = {}
+    for cell, source in zip(code, sources, strict=True):
+        shown |= _shown(cell, checked_in(source))
+    return NotebookFile(_stage(own.get("stage"), sources), _word(own.get("view")),
+                        _word(own.get("version", "")), list(enumerate(sources, 1)),
+                        [cell["id"] for cell in cells if type(cell.get("id")) is str], shown,
+                        own.get("core") is True)
+
+
+def oversize(size: int, most: int = LARGEST) -> str:
+    """What is wrong with so many bytes."""
+    return f"has {size / 2**20:.1f} MiB, expected at most {most / 2**20:.1f} MiB."
+
+
+def _text(data: bytes) -> str:
+    if not data.strip():
+        raise Unreadable("is empty, expected a notebook.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"is not UTF-8 text (byte {error.start}). Open it in an editor and save "
+                         "it as UTF-8.") from None
+
+
+def _json(text: str) -> dict:
+    try:
+        notebook = json.loads(text)
+    except RecursionError:
+        raise Unreadable("is nested too deep for a notebook.") from None
+    except json.JSONDecodeError as error:
+        raise Unreadable(_damage(text, error)) from None
+    except ValueError:
+        raise Unreadable("holds a number too long to read.") from None
+    if type(notebook) is not dict:
+        raise Unreadable(f"is JSON but not a notebook (got a {type(notebook).__name__}).")
+    return notebook
+
+
+def _damage(text: str, error: json.JSONDecodeError) -> str:
+    """What happened to the file, as far as its text tells."""
+    if re.search(r"^<<<<<<< ", text, re.M):
+        return "holds git conflict marks (<<<<<<<). Resolve them in a text editor."
+    if not text.lstrip().startswith("{"):
+        return "is not a notebook (its text does not begin with a brace)."
+    if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
+        return f"stops in the middle (line {error.lineno}): it was cut off while being saved."
+    return f"is damaged at line {error.lineno}, column {error.colno}: {error.msg}."
+
+
+def _python_only(metadata: dict) -> None:
+    spec, info = _dict(metadata.get("kernelspec")), _dict(metadata.get("language_info"))
+    language = _word(spec.get("language") or info.get("name") or "python")
+    if not language.lower().startswith(("python", "ipython")):
+        raise Unreadable(f"has a kernel that speaks {language}, expected Python.", "language")
+
+
+def _cells(notebook: dict) -> list[dict]:
+    cells = notebook.get("cells")
+    if type(cells) is not list or not all(type(cell) is dict for cell in cells):
+        raise Unreadable("has no list of cells, expected a notebook.")
+    if not cells:
+        raise Unreadable("has no cells at all, expected a worksheet.")
+    if len(cells) > MOST_CELLS:
+        raise Unreadable(f"has {len(cells)} cells, expected at most {MOST_CELLS}.", "large")
+    return cells
+
+
+def _source(cell: dict) -> str:
+    """A cell's text; the format allows a string or a list of lines."""
+    source = cell.get("source", "")
+    parts = source if type(source) is list else [source]
+    if not all(type(part) is str for part in parts):
+        raise Unreadable("has a cell whose source is not text.")
+    return "".join(parts)
+
+
+def _stage(said: Any, sources: list[str]) -> int | None:
+    checked = [id for source in sources for id in checked_in(source)]
+    if said is None and checked:
+        return int(min(checked).partition(".")[0])
+    return said if type(said) is int else None
+
+
+def _shown(cell: dict, ids: list[str]) -> dict[str, str]:
+    """What the stored outputs of a check cell tell: an error, or what a card says; else nothing."""
+    outputs = cell.get("outputs")
+    outputs = outputs if ids and type(outputs) is list else []
+    if any(_dict(output).get("output_type") == "error" for output in outputs):
+        return dict.fromkeys(ids, "error")
+    told = dict(filter(None, map(_told, outputs)))
+    return {id: told[id] for id in ids if id in told}
+
+
+def _told(output: Any) -> tuple[str, str] | None:
+    """Exercise and status in the metadata of an output, as `Verdict.facts` puts them there."""
+    match output:
+        case {"metadata": {"dlsys": {"id": str(id), "status": str(status)}}}:
+            return id, status
+    return None
+
+
+def _word(value: Any) -> str:
+    """A stranger's value, short enough for a message; of what is nested, only the type."""
+    plain = value is None or type(value) in (str, int, float, bool)
+    return str(value if plain else type(value).__name__)[:_SHOWN]
+
+
+def _dict(value: Any) -> dict:
+    return value if isinstance(value, dict) else {}

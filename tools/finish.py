@@ -1,0 +1,179 @@
+"""Bring a lesson's notebooks and records up to date, step by step; a second call goes on.
+
+    python -m tools.finish 05
+
+Builds the lesson, runs its core path alone, proves the checks that are not proven as they stand,
+and sweeps its claims over five seeds. A step is skipped where its record is fresh, and the sweep
+keeps its record after each seed. Fifty seeds are the nightly run's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from dlsys_helpers.lesson_names import key
+from dlsys_helpers.paths import NOTEBOOKS, ROOT
+from tools import build, core_path, lessons, proof, rows, sweep, try_trap
+from tools.rows import Row
+
+
+class Step(NamedTuple):
+    """One record of a lesson: its name, whether it is left, and what renews it.
+
+    renew returns the rows of what stands in its way; none where it was written.
+    """
+
+    name: str
+    is_left: Callable[[], bool]
+    renew: Callable[[Console], list[Row]]
+
+
+def steps(source: lessons.Source) -> Iterator[Step]:
+    """The records of a built lesson in the order of their cost."""
+    notebook = notebook_of(source)
+    if source.path.stem.startswith("00"):  # the start page claims nothing
+        return
+    if source.stage:  # *Your model* has neither traps nor exercises
+        yield Step("core path", lambda: lacks_core(notebook),
+                   lambda console: ran_alone(console, source))
+        yield Step("proofs", lambda: bool(unproven(source)),
+                   lambda console: proved(console, source))
+    yield Step("sweep over five seeds", lambda: lacks_sweep(notebook),
+               lambda console: swept(console, source))
+
+
+def notebook_of(source: lessons.Source) -> Path:
+    return NOTEBOOKS / f"{source.path.stem}.ipynb"
+
+
+def command(module: str, *words: str) -> list[str]:
+    """Run a command of tools/ to its end; what it said, empty where it was content."""
+    done = subprocess.run([sys.executable, "-m", module, *words], cwd=ROOT, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = [line for line in done.stdout.splitlines() if line.strip()]
+    return (said or [f"ended with {done.returncode}"]) if done.returncode else []
+
+
+# ---- the notebooks
+
+def built(console: Console, source: lessons.Source) -> list[Row]:
+    """Build the lesson; the cell that fails is the only row."""
+    with rows.step(console, "build") as say:
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                build.write_lessons([source])
+        except build.CellFailed as failed:
+            say("a cell failed")
+            return [Row(try_trap.place_of_cell(source, str(failed)), str(failed))]
+        say("notebooks, worksheet, answers, catalog, README's table")
+    return []
+
+
+# ---- the core path
+
+def lacks_core(notebook: Path) -> bool:
+    return notebook in core_path.lessons() and bool(core_path.stale(notebook))
+
+
+def ran_alone(console: Console, source: lessons.Source) -> list[Row]:
+    with rows.step(console, "core") as say:
+        said = command("tools.core_path", f"{source.stage:02d}")
+        say("path does not run alone" if said else "path runs alone")
+    return [Row(source.name, f"The core path does not run alone: {said[-1]}. Define what it needs "
+                "on the path or in the set-up.")] if said else []
+
+
+# ---- the proofs
+
+def unproven(source: lessons.Source) -> list[str]:
+    """The exercises of a lesson whose record is missing or stale."""
+    for kept in (proof.fresh, proof.well_told):  # of the answers before this build
+        kept.cache_clear()
+    return [id for id in source.traps if not proof.well_told(id)]
+
+
+def proved(console: Console, source: lessons.Source) -> list[Row]:
+    """Prove each exercise that is left; each is recorded at once."""
+    found: list[Row] = []
+    wanted = unproven(source)
+    for place, id in enumerate(wanted, 1):
+        with rows.step(console, "proof") as say:
+            said = command("tools.proof", id)
+            say(f"{id}, {place} of {len(wanted)}: {'not proven' if said else 'proven'}")
+        found += try_trap.proof_rows(id, try_trap.files_of(id), said)
+    return found
+
+
+# ---- the claims
+
+def lacks_sweep(notebook: Path) -> bool:
+    """Whether a lesson's claims are not swept as they stand, or one did not hold."""
+    return bool(sweep.stale(notebook, sweep.SEEDS) or sweep.stored(notebook)["failed"])
+
+
+def swept(console: Console, source: lessons.Source) -> list[Row]:
+    """Sweep seed by seed, with a record after each: a call that is stopped loses one seed."""
+    notebook = notebook_of(source)
+    sweep.refuse_other_versions()
+    known = sweep.stored(notebook)
+    begun = 0 if sweep.stale(notebook, 0) or known["failed"] else known["seeds"]
+    for seeds in range(begun + 1, sweep.SEEDS + 1):
+        with rows.step(console, "sweep") as say:
+            with contextlib.redirect_stdout(io.StringIO()):
+                known = sweep.sweep(notebook, seeds, known)
+            sweep.keep(notebook, known)
+            say(f"seed {seeds} of {sweep.SEEDS}, {len(known['claims'])} claims, "
+                f"{len(known['failed'])} do not hold")
+        if known["failed"]:
+            break
+    return try_trap.claim_rows(source, known["failed"])
+
+
+# ---- all of it
+
+def finish(source: lessons.Source) -> list[Row]:
+    """All steps that are left; the rows of the first one that finds some."""
+    console = rows.screen()
+    if found := built(console, source):
+        return found
+    if left := [step for step in steps(source) if step.is_left()]:
+        console.print(f"left     {', '.join(step.name for step in left)}")
+    return next(filter(None, (step.renew(console) for step in left)), [])
+
+
+def changed() -> str:
+    """What `git status` says is new or changed; empty outside of a clone."""
+    done = subprocess.run(["git", "status", "--short"], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.rstrip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make finish", usage="make finish LESSON=05")
+    parser.add_argument("lesson")
+    [path] = build.paths_of([parser.parse_args().lesson])
+    try:
+        source = lessons.read(path)
+        found = finish(source)
+    except KeyboardInterrupt:
+        print(f"\nStopped. What was recorded stays. Next: make finish LESSON={key(path)}")
+        sys.exit(130)
+    except lessons.RuleBroken as broken:
+        found = [Row(broken.place, str(broken).partition(": ")[2])]
+    if found:
+        rows.show(rows.screen(), found)
+        sys.exit(1)
+    print(f"{source.path.stem} is built and recorded. Commit what git status lists:", changed(),
+          "Next: make test", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""What `make test` leaves to `make nightly`: a pytest plugin.
+
+    python -m pytest -p tools.nightly tests notebooks solutions
+
+`make test` asks no question again that a fresh record answers. It leaves out
+
+- the notebooks whose stored outputs rest on what is there today, but for one lesson and one
+  notebook of worked answers, each day the next ones;
+- the tests marked `nightly`, which ask of every page, stage or fresh record what the others ask of
+  a few.
+
+A file that the command names runs whole. `make nightly` sets DLSYS_NIGHTLY=1: nothing is left out,
+and no record is believed, so that every check is proven, every page visited and every notebook run
+again. A run says first which notebooks it runs, and last how many tests it left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from dlsys_helpers.paths import NOTEBOOKS, ROOT, SOLUTIONS
+from tools import fingerprints, stored_outputs
+
+
+def everything() -> bool:
+    """Whether this run leaves nothing out."""
+    return os.environ.get("DLSYS_NIGHTLY") == "1"
+
+
+def trusted(fresh: bool) -> bool:
+    """Whether a test may believe a record instead of trying again what it says."""
+    return fresh and not everything()
+
+
+def few(values: Iterable[Any], today: Callable[[Any], bool]) -> list:
+    """For `parametrize`: all values, those that are not for today marked `nightly`."""
+    return [value if today(value) else pytest.param(value, marks=pytest.mark.nightly)
+            for value in values]
+
+
+# ---- notebooks
+
+def changed(path: Path) -> list[str]:
+    """What the stored outputs of a notebook rest on that is another thing today; [] if nothing."""
+    book = nbformat.v4.reads(path.read_text("utf-8"))  # unlike nbformat.read, checks no schema
+    if "rests_on" not in book.metadata.get("dlsys", {}):
+        return ["no record"]
+    return fingerprints.changes(book.metadata["dlsys"]["rests_on"], stored_outputs.rests_on(book))
+
+
+def drawn(fresh: list[Path], day: date) -> Path:
+    """One of these notebooks: the next one every day."""
+    return fresh[day.toordinal() % len(fresh)]
+
+
+@cache
+def to_run(folder: Path) -> dict[str, str]:
+    """The notebooks of a folder that run today, by path, each with the reason."""
+    why = {path: ", ".join(changed(path)) for path in sorted(folder.glob("*.ipynb"))}
+    today, fresh = date.today(), [path for path, names in why.items() if not names]
+    if fresh:
+        why[drawn(fresh, today)] = f"drawn for {today}"
+    return {str(path): names for path, names in why.items() if names}
+
+
+def chosen(config: pytest.Config) -> dict[str, str]:
+    """The notebooks that run, of the folders that the command names; a worker is told by xdist."""
+    if hasattr(config, "workerinput"):
+        return config.workerinput["notebooks"]
+    return {} if everything() else {
+        path: why for folder in sorted(named(config) & {NOTEBOOKS, SOLUTIONS})
+        for path, why in to_run(folder).items()}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node) -> None:
+    node.workerinput["notebooks"] = chosen(node.config)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    if everything():
+        return ["nightly: everything runs, and no record is believed"]
+    runs = chosen(config)
+    return [f"runs {Path(path).relative_to(ROOT)}: {why}" for path, why in runs.items()] + [
+        "believes the stored outputs of all other notebooks: nothing they rest on has changed"
+    ] * bool(runs)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a notebook that needs no run; pytest does not ask about a file that is named."""
+    left_out = (collection_path.suffix == ".ipynb"
+                and collection_path.parent in (NOTEBOOKS, SOLUTIONS) and not everything()
+                and str(collection_path) not in chosen(config))
+    return left_out or None
+
+
+# ---- tests
+
+def named(config: pytest.Config) -> set[Path]:
+    """The files and folders that the command names, by path or by a test in them."""
+    return {(config.invocation_params.dir / arg.partition("::")[0]).resolve()
+            for arg in config.args}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    whole = named(config)
+    left = [] if everything() else [item for item in items if item.get_closest_marker("nightly")
+                                    and item.path not in whole]
+    items[:] = [item for item in items if item not in {*left}]
+    config.hook.pytest_deselected(items=left)
+    getattr(config, "workeroutput", {})["left_out"] = len(left)
+
+
+class Count:
+    """Says at the end how many tests were left out: xdist does not count what a worker drops."""
+
+    left_out = 0
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node) -> None:
+        # A worker that died has told nothing; each of the others drops the same tests.
+        self.left_out = getattr(node, "workeroutput", {}).get("left_out", self.left_out)
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        if self.left_out:
+            terminalreporter.write_line(f"{self.left_out} tests left to make nightly")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Count(), "left_to_nightly")
