@@ -140,11 +140,11 @@ class Supervised:
         if self.proc is None:
             return 0
         waiting = _sockets(self.proc) * self.socket_bytes
-        quick = waiting + self._sum(_own_pages)
+        quick = waiting + self._sum(own_pages)
         if quick <= self.limits.memory:
             return quick
         # Processes may end or begin in between, so the zygote is looked at twice.
-        lent, sharing = _charged_to_forks(self.lender), self._sum(_proportional)
+        lent, sharing = _charged_to_forks(self.lender), self._sum(proportional)
         used = waiting + sharing - max(lent, _charged_to_forks(self.lender))
         self.peak = max(self.peak, used)
         return used
@@ -198,7 +198,7 @@ def _sockets(proc: int) -> int:
     return int(used[1]) if used else 0
 
 
-def _own_pages(proc: int, name: str) -> int:
+def own_pages(proc: int, name: str) -> int:
     """Memory of a process without a file: anonymous, shared, swapped, page tables, in full."""
     text = read(proc, f"{name}/status")
     if b"\nRssAnon:" not in text:  # its first thread has ended; others may live
@@ -218,13 +218,13 @@ def _ticks(proc: int, name: str) -> int:
     return sum(map(int, fields[11:15])) if fields[1] != b"0" else 0
 
 
-def _proportional(proc: int, name: str) -> int:
+def proportional(proc: int, name: str) -> int:
     """Proportional set size (PSS, with swap): a page shared by n processes counts 1 / n."""
     try:
         found = _SHARED_OUT.findall(read(proc, f"{name}/smaps_rollup"))
     except OSError:  # the process has hidden itself, or its first thread has ended
         found = []
-    return sum(map(int, found)) * 1024 or _own_pages(proc, name)
+    return sum(map(int, found)) * 1024 or own_pages(proc, name)
 
 
 def _charged_to_forks(pid: int | None) -> int:

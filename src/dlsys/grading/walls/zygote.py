@@ -130,10 +130,10 @@ def _make_forks_cheap() -> None:
     for line in Path("/proc/self/maps").read_text().splitlines():
         match line.split():
             case [place, "rw-p", _, _, _] | [place, "rw-p", _, _, _, "[heap]"]:  # no file behind it
-                _use_large_pages(*(int(end, 16) for end in place.split("-")))
+                use_large_pages(*(int(end, 16) for end in place.split("-")))
 
 
-def _use_large_pages(first: int, end: int) -> None:
+def use_large_pages(first: int, end: int) -> None:
     """Gather the memory at these addresses in large pages: a fork copies one entry, not 512.
 
     For the big regions of a loaded process this takes 0.4 s once, and makes a fork and its end
