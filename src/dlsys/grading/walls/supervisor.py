@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dlsys.grading.settings import Limits
-from dlsys.grading.walls import init, isolation
+from dlsys.grading.walls import framing, init, isolation
 from dlsys.grading.walls.cgroups import NONE, Group, read
 
 POLL_SECONDS = 0.02  # seconds between two looks at the memory
@@ -35,7 +35,7 @@ def main(judge: socket.socket, zygote: socket.socket, walled: bool,
     lender = os.getppid()
     while True:
         kind, fds, _, _ = socket.recv_fds(judge, 1, 2)
-        if kind == b"c":  # the zygote is to load the compiler
+        if kind == framing.LOAD_COMPILER:
             zygote.sendall(kind)
             if not (loaded := zygote.recv(1)):
                 os._exit(1)  # the zygote has ended at it
@@ -127,10 +127,10 @@ class Supervised:
     def _ask_zygote(self, mine: socket.socket, init_fd: int) -> bool:
         """Pass the init's request on to the zygote; False when the init has ended."""
         kind, fds, _, _ = socket.recv_fds(mine, 1, 1)
-        if kind == b"p":
+        if kind == framing.PROC:
             self.proc = fds[0]
-        elif kind == b"f":
-            socket.send_fds(self.zygote, [b"f"], [fds[0], init_fd])
+        elif kind == framing.FORK:
+            socket.send_fds(self.zygote, [framing.FORK], [fds[0], init_fd])
             os.close(fds[0])
             self.zygote.recv(1)
         return bool(kind)
@@ -173,7 +173,7 @@ class Supervised:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         # The zygote is the parent of the runners: the namespace ends when it has reaped them.
-        self.zygote.sendall(b"r")
+        self.zygote.sendall(framing.REAP)
         used = json.loads(self.zygote.recv(LONGEST_MESSAGE))
         _, _, spent = os.wait4(pid, 0)  # of the init, and of the orphans that it waited for
         return {"cpu_seconds": used["cpu_seconds"] + spent.ru_utime + spent.ru_stime,
