@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dlsys_checks import registry
 from dlsys_helpers.paths import ROOT
-from tools import build, lessons, proof, rows, solutions, sweep
+from tools import build, lessons, proof, rows, solutions
 from tools.rows import Row
 
 
@@ -52,11 +52,12 @@ def claim_rows(source: lessons.Source, lines: list[str]) -> list[Row]:
     """A row for each claim that does not hold; a cell that failed is named by its error."""
     found = []
     for line in lines:
-        stopped = "a cell failed" in line
-        says = line.strip().splitlines()[-1] if stopped else line
-        found.append(Row(rows.line_of(source.path, "" if stopped else line.partition(": ")[0]),
-                         f"at {sweep.DRAFT_RUN}: {says}" if stopped else
-                         f"{says}. A claim holds for every seed: claim less, or measure more."))
+        run, stopped, error = line.partition(": a cell failed.")
+        if stopped:
+            found.append(Row(source.name, f"{run}: {error.strip().splitlines()[-1]}"))
+        else:
+            found.append(Row(rows.line_of(source.path, line.partition(": ")[0]), f"{line}. A claim "
+                             "holds for every seed: claim less, or measure more."))
     return found
 
 
