@@ -310,6 +310,13 @@ def test_a_script_older_than_the_page_says_so(tab, tmp_path):
 
 # ---- JupyterLab -------------------------------------------------------------------------------
 LIVE = [ACTIVATIONS, SURFACE]  # one that answers at once, one that trains
+
+
+def in_lab(test):
+    """In make test where the front end has changed since it was looked at, else at night."""
+    return pytest.mark.nightly(test) if all(map(visited, LIVE)) else test
+
+
 CELLS = [f"from dlsys_helpers.explorers.{e.name} import {e.name}\n{e.name}" for e in LIVE]
 
 
@@ -330,6 +337,7 @@ def lab_page(browser, tmp_path_factory):
         opened.close()
 
 
+@in_lab
 @pytest.mark.parametrize("nth", range(len(LIVE)), ids=lambda n: LIVE[n].name)
 def test_in_jupyterlab_the_keyboard_moves_controls_and_the_kernel_answers(lab_page, nth):
     e, box = LIVE[nth], lab_page.locator(".jp-OutputArea .xp").nth(nth)
@@ -344,6 +352,7 @@ def test_in_jupyterlab_the_keyboard_moves_controls_and_the_kernel_answers(lab_pa
         assert differences(box, e, setting) == []
 
 
+@in_lab
 def test_in_jupyterlab_controls_stay_in_sight(lab_page):
     whole = lab_page.viewport_size
     lab_page.set_viewport_size({"width": 1300, "height": 560})
@@ -354,6 +363,7 @@ def test_in_jupyterlab_controls_stay_in_sight(lab_page):
     lab_page.set_viewport_size(whole)
 
 
+@in_lab
 @pytest.mark.parametrize("theme", ["Dark", "Light"])
 def test_in_jupyterlab_axe_finds_nothing_in_an_explorer(lab_page, theme):
     lab_command(lab_page, "apputils:change-theme", theme=f"JupyterLab {theme}")
@@ -363,6 +373,7 @@ def test_in_jupyterlab_axe_finds_nothing_in_an_explorer(lab_page, theme):
     assert violations(lab_page, context=".jp-OutputArea .xp") == []
 
 
+@in_lab
 def test_in_jupyterlab_the_picture_stands_in_once_the_kernel_has_gone(lab_page):
     first = lab_page.locator(".jp-OutputArea").first
     expect(first.locator("img").first).to_be_hidden()

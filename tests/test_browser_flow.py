@@ -33,7 +33,7 @@ PAGE = f"""<!doctype html><html lang="en" data-theme="light"><head><meta charset
 def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("flow")
     write_assets(folder / "explorers", "guess")
-    shutil.copytree(book.BOOK / "vendor" / "site", folder / "site")
+    shutil.copytree(book.BOOK / "assets" / "site", folder / "site")
     shutil.copyfile(book.BOOK / "_static" / "course.css", folder / "course.css")
     (folder / "page.html").write_text(PAGE, "utf-8")
     return (folder / "page.html").as_uri()

@@ -58,7 +58,7 @@ def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     for front_end in ("explorer", "guess"):
         write_assets(folder / "explorers", front_end)
-    shutil.copytree(book.BOOK / "vendor" / "site", folder / "site")
+    shutil.copytree(book.BOOK / "assets" / "site", folder / "site")
     (folder / "course.css").write_text((book.BOOK / "_static/course.css").read_text("utf-8"))
     (folder / "page.html").write_text(PAGE, "utf-8")
     return (folder / "page.html").as_uri()

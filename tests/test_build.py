@@ -11,6 +11,7 @@ from dlsys_helpers import paths
 from dlsys_helpers.paths import ROOT
 from tools import build, execution, lessons, stored_outputs
 from tools.canonical import canonical
+from tools.views import all_views, as_text, new_cell
 
 LESSON = ROOT / "lessons" / "01_activations.py"
 TEXT = LESSON.read_text("utf-8")
@@ -191,7 +192,7 @@ MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu
 
 
 def test_what_only_measures_is_folded_and_what_teaches_is_not(tmp_path):
-    cells = {c.id: c for c in build.views(read(tmp_path, TEXT))["lesson"].cells}
+    cells = {c.id: c for c in all_views(read(tmp_path, TEXT))["lesson"].cells}
     folded = {id for id, c in cells.items() if c.metadata.get("jupyter") == {"source_hidden": True}}
     # Claims; the counter, tagged plumbing; a figure.
     assert {"01-2-look-3", "01-5-look-1", "01-4-why-2"} <= folded
@@ -201,7 +202,7 @@ def test_what_only_measures_is_folded_and_what_teaches_is_not(tmp_path):
 
 
 def test_the_steps_of_a_trap_are_headings_in_the_lesson_alone(tmp_path):
-    views = build.views(read(tmp_path, TEXT))
+    views = all_views(read(tmp_path, TEXT))
     found = [c.source.partition("\n\n**")[0] for c in views["lesson"].cells
              if c.metadata["dlsys"].get("trap") == "01.2" and c.cell_type == "markdown"
              and c.source.startswith("#")]
@@ -215,7 +216,7 @@ def test_the_steps_of_a_trap_are_headings_in_the_lesson_alone(tmp_path):
 
 
 def test_a_lesson_says_what_its_helpers_are_before_it_uses_them(tmp_path):
-    views = build.views(read(tmp_path, TEXT))
+    views = all_views(read(tmp_path, TEXT))
     cells = [c.id for c in views["lesson"].cells]
     [note] = [c for c in views["lesson"].cells if c.id == "stage-note-1"]
     assert cells.index("stage-note-1") == cells.index("stage-setup-1") - 1
@@ -249,13 +250,13 @@ def test_a_draft_may_lack_every_part_of_a_trap_but_its_heading(tmp_path):
     assert "no break, guess, look, why, repair, exercise, hint, keep" in source.notes[0]
     assert "no cell that asks for a guess" in source.notes[1]
     assert "check 01.2 has no exercise" in source.notes[2]
-    sheet = build.views(source)["exercise"].cells
+    sheet = all_views(source)["exercise"].cells
     assert [c.metadata["dlsys"]["trap"] for c in sheet if c.id.endswith("-check-1")] == [
         "01.1", "01.3", "01.4", "01.5"]
 
 
 def test_a_draft_says_so_first_and_prints_its_verdicts(tmp_path):
-    views = build.views(read(tmp_path, TEXT, draft=True))
+    views = all_views(read(tmp_path, TEXT, draft=True))
     for book in views.values():
         assert book.metadata["dlsys"]["draft"] is True
         assert book.cells[0].source.startswith("**Draft")
@@ -328,14 +329,14 @@ def test_a_stage_that_is_gone_leaves_a_catalog_that_is_out_of_date():
 
 def stored(view="lesson"):
     """A notebook of the lesson as it would be stored after a run."""
-    book = build.views(lessons.Source(LESSON))[view]
+    book = all_views(lessons.Source(LESSON))[view]
     for n, cell in enumerate(stored_outputs.code_cells(book)):
         cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=f"kept {n}\n")]
     return book
 
 
 def rebuilt(tmp_path, text, view="lesson"):
-    return build.views(read(tmp_path, text))[view]
+    return all_views(read(tmp_path, text))[view]
 
 
 PROSE = {"a trap": ("Each step looks like", "Every step looks like"),
@@ -369,7 +370,7 @@ CODE = {"a number": ("torch.randn(1000)", "torch.randn(1001)"),
 def test_a_lesson_runs_where_code_changed(tmp_path, change):
     text = TEXT.replace(*change)
     assert text != TEXT
-    assert stored_outputs.changes(build.views(lessons.Source(write(tmp_path, text)))["lesson"],
+    assert stored_outputs.changes(all_views(lessons.Source(write(tmp_path, text)))["lesson"],
                                   stored()) == ["code"]
 
 
@@ -405,17 +406,17 @@ def test_worked_answers_run_where_an_answer_or_its_points_changed(tmp_path, chan
 def test_worked_answers_rest_on_the_checks_of_their_stage_and_what_these_import(monkeypatch):
     old = stored("solution")
     assert "checks" not in stored().metadata["dlsys"]["rests_on"]
-    real = stored_outputs.fingerprints.module_fingerprint
+    real = stored_outputs.fingerprints.source
     for module in ("dlsys_checks.s01.e3_grad_ratio", "dlsys_helpers.expect"):
-        monkeypatch.setattr(stored_outputs.fingerprints, "module_fingerprint",
-                            lambda name, other=module: real(name) + "x" * (name == other))
+        monkeypatch.setattr(stored_outputs.fingerprints, "source",
+                            lambda name, other=module: real(name) + "x = 1\n" * (name == other))
         assert "checks" in stored_outputs.changes(stored("solution"), old)
 
 
 @pytest.mark.parametrize("part", ["dlsys_helpers.explorers.activations",
                                   "explorers/explorer.js", "torch"])
 def test_stored_picture_of_a_changed_explorer_is_out_of_date(part):
-    book = build.views(lessons.read(LESSON))["lesson"]
+    book = all_views(lessons.read(LESSON))["lesson"]
     assert stored_outputs.stale_pictures(book) == []
     book.metadata["dlsys"]["rests_on"][part] = "as it was when the picture was stored"
     found = stored_outputs.stale_pictures(book)
@@ -424,14 +425,14 @@ def test_stored_picture_of_a_changed_explorer_is_out_of_date(part):
 
 
 def test_a_changed_helper_or_prose_leaves_pictures_alone():
-    book = build.views(lessons.read(LESSON))["lesson"]
+    book = all_views(lessons.read(LESSON))["lesson"]
     book.metadata["dlsys"]["rests_on"] |= {"dlsys_helpers.train": "older", "code": "older"}
     assert stored_outputs.stale_pictures(book) == []
 
 
 def test_the_code_of_a_question_and_of_its_answer_is_folded():
     """It would give the answer away: the index of the right choice, or a range."""
-    cells = [c for c in build.views(lessons.read(LESSON))["lesson"].cells
+    cells = [c for c in all_views(lessons.read(LESSON))["lesson"].cells
              if c.source.startswith(("guess(", "# Back to your guess.\nmeasured("))]
     assert len(cells) == 10
     for cell in cells:
@@ -441,7 +442,7 @@ def test_the_code_of_a_question_and_of_its_answer_is_folded():
 
 
 def test_what_explorers_say_is_compared():
-    cells = build.views(lessons.read(LESSON))["lesson"].cells
+    cells = all_views(lessons.read(LESSON))["lesson"].cells
     tags = [c.metadata["tags"] for c in cells
             if c.cell_type == "code" and c.metadata["dlsys"]["role"] == "explore"]
     assert len(tags) == 2
@@ -449,13 +450,13 @@ def test_what_explorers_say_is_compared():
 
 
 def test_same_source_same_bytes():
-    first, second = ([build.written(canonical(book)) for book in build.views(
+    first, second = ([as_text(canonical(book)) for book in all_views(
         lessons.read(LESSON)).values()] for _ in range(2))
     assert first == second
 
 
 def test_ids_are_unique_and_survive_an_inserted_stage_cell():
-    views = build.views(lessons.read(LESSON))
+    views = all_views(lessons.read(LESSON))
     for book in views.values():
         ids = [c.id for c in book.cells]
         assert len(set(ids)) == len(ids)
@@ -463,7 +464,7 @@ def test_ids_are_unique_and_survive_an_inserted_stage_cell():
 
 
 def test_worksheet_has_a_check_for_each_exercise_and_hints_are_folded():
-    cells = build.views(lessons.read(LESSON))["exercise"].cells
+    cells = all_views(lessons.read(LESSON))["exercise"].cells
     checks = [c.source.removeprefix("from dlsys_helpers import check\n\n") for c in cells
               if c.metadata["dlsys"]["role"] == "check"]
     assert checks == ['check("01.1", predict)', 'check("01.2", to_probs)',
@@ -474,7 +475,7 @@ def test_worksheet_has_a_check_for_each_exercise_and_hints_are_folded():
 
 
 def test_quiz_choices_fold_and_say_which_is_right():
-    quiz = [c.source for c in build.views(lessons.read(LESSON))["lesson"].cells
+    quiz = [c.source for c in all_views(lessons.read(LESSON))["lesson"].cells
             if c.metadata["dlsys"]["role"] == "quiz" and "<details" in c.source]
     assert len(quiz) == 5
     assert all(q.count("<strong>Right.</strong>") == 1 for q in quiz)
@@ -482,7 +483,7 @@ def test_quiz_choices_fold_and_say_which_is_right():
 
 def test_worksheet_version_changes_with_a_stub_and_not_with_prose(tmp_path):
     def version(text):
-        book = build.views(read(tmp_path, text))["exercise"]
+        book = all_views(read(tmp_path, text))["exercise"]
         return book.metadata["dlsys"]["version"]
     assert version(TEXT) == version(TEXT.replace("Each step looks like", "Every step looks like"))
     assert version(TEXT) != version(TEXT.replace("for [[0., 1.], [0., 0.]]",
@@ -527,8 +528,8 @@ FAILS = {
 def failed():
     """What the builder says of each of these cells, all run in one kernel."""
     setup = "import json\nfrom dlsys_helpers import claim, digits\n\ndef half(x):\n    return 1 / x"
-    cells = [build.made("code", "stage-setup-1", setup, role="setup")]
-    cells += [build.made("code", f"01-1-look-{n}", code, role="look")
+    cells = [new_cell("code", "stage-setup-1", setup, role="setup")]
+    cells += [new_cell("code", f"01-1-look-{n}", code, role="look")
               for n, (code, _) in enumerate(FAILS.values(), 1)]
     for cell in cells[1:]:
         cell.metadata["tags"].append("raises-exception")  # the next one runs all the same
@@ -588,10 +589,10 @@ def test_what_a_built_lesson_still_owes_is_named_with_its_command(monkeypatch):
     source = lessons.Source(LESSON)
     monkeypatch.setattr(build.sweep, "stale", lambda path: "")
     monkeypatch.setattr(build.proof, "fresh", lambda id: True)
-    assert list(build.owed(source)) == []
+    assert list(build.stale_records(source)) == []
     monkeypatch.setattr(build.sweep, "stale", lambda path: f"{path.stem}: make sweep")
     monkeypatch.setattr(build.proof, "fresh", lambda id: id != "01.5")
-    swept, proven = build.owed(source)
+    swept, proven = build.stale_records(source)
     assert swept == "01_activations: make sweep"
     assert proven.endswith("not proven as they stand: 01.5. Run: .venv/bin/python -m tools.proof "
                            "01.5")

@@ -130,7 +130,7 @@ def page(browser, tmp_path_factory):
     rows = "".join(f"<tr><td>{number}</td></tr>" for number in range(len(ROWS)))
     file = tmp_path_factory.mktemp("finder") / "page.html"
     told = book_finder.script(book_finder.built())
-    script = (book_finder.BOOK / "vendor" / "finder" / "finder.js").read_text("utf-8")
+    script = (book_finder.BOOK / "assets" / "finder" / "finder.js").read_text("utf-8")
     box = book_finder.BOX.partition("<script")[0]
     file.write_text(f'<meta charset="utf-8"><article>{box}<div><div class="symptoms"><table><tbody>'
                     f"{rows}</tbody></table></div></div></article><script>{told}</script>"

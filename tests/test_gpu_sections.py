@@ -22,7 +22,7 @@ MOST_CELLS = 10
 
 
 # One of each third of the course.
-SOME = {"01_activations", "09_scaling", "13_serving"}
+SOME = {"01_activations", "08_transformers", "13_serving"}
 
 
 @pytest.fixture(scope="module", params=few(STEMS, SOME.__contains__))

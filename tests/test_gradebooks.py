@@ -16,7 +16,7 @@ from test_grading_reports import EVIL, result, sample
 
 from dlsys.grading import cohort
 from dlsys.grading.books import given, gradebooks, pages, reports, returns, scoring
-from dlsys.grading.books.people import answers_to
+from dlsys.grading.books.people import is_called
 from dlsys.grading.books.run_folder import RunError
 from dlsys.grading.books.scoring import Scoring
 from dlsys.grading.options import GradeOptions
@@ -193,8 +193,8 @@ def test_pages_show_the_names_of_the_gradebook_and_by_hand_takes_either(tmp_path
     assert "<h1>Feedback for Ada Lovelace</h1>" in pages.feedback([ada], grades)
     assert scoring.owner(ada) == scoring.owner(judged[0])  # the page keeps its name
     for name in ("ada", "Ada Lovelace", "7"):
-        assert answers_to(ada, name)
-    assert not answers_to(scored[1], "Ada Lovelace")
+        assert is_called(ada, name)
+    assert not is_called(scored[1], "Ada Lovelace")
 
 
 # ---- feedback for the LMS to hand out
@@ -249,7 +249,7 @@ def test_one_learners_many_refused_files_take_one_row():
             for k in range(30)]
     graded = result("eve", "ppppp")
 
-    first, other = reports.once([*many, graded])
+    first, other = reports.one_refusal_each([*many, graded])
 
     assert first["reason"].startswith("is empty. Not graded, too, of the same learner: 29 more")
     assert other is graded

@@ -218,7 +218,7 @@ def test_pages_are_gathered_where_the_kernel_can_and_keep_what_they_hold():
     held.write(b"x" * len(held))
     start = ctypes.addressof(ctypes.c_char.from_buffer(held))
 
-    zygote._collapse(start, start + len(held) - 1)
+    zygote._use_large_pages(start, start + len(held) - 1)
 
     assert held[:] == b"x" * len(held)
     lines = Path("/proc/self/smaps").read_text().split(f"{start:x}-")[1].splitlines()
@@ -291,7 +291,7 @@ def test_a_group_is_made_only_where_it_is_the_graders_to_make(name, tmp_path):
     mine, files, expected = HOMES[name]
     plant(tmp_path, files | {"proc/self/cgroup": mine})
 
-    home = cgroups._home(tmp_path, "memory")
+    home = cgroups._parent_for_new(tmp_path, "memory")
 
     assert home == (expected and tmp_path / expected)
 
@@ -326,8 +326,8 @@ def test_a_group_bounds_memory_with_a_margin_and_processes(delegated):
     assert group.most == (2 << 30) + (64 << 20) + (256 << 20)
     assert (folder / "memory.max").read_text().startswith(str(group.most))
     assert (folder / "pids.max").read_text().startswith("64")
-    assert group.kills() == 2
-    assert group.stands()
+    assert group.out_of_memory_kills() == 2
+    assert group.exists()
     group.enter()
     assert (folder / "cgroup.procs").read_text().startswith("0")
 
@@ -341,7 +341,7 @@ def test_where_no_group_can_be_made_nothing_is_bounded_and_nothing_left(tmp_path
 
     group = cgroups.make(Limits(), tmp_path)  # its folder has no file to write to
 
-    assert (group, group.kills(), group.stands()) == (cgroups.NONE, 0, True)
+    assert (group, group.out_of_memory_kills(), group.exists()) == (cgroups.NONE, 0, True)
     group.enter()
     assert list((tmp_path / V1).glob("dlsys*")) == []
 
@@ -353,11 +353,11 @@ def test_only_groups_of_killed_graders_are_swept(tmp_path, monkeypatch):
     alive = os.open(tmp_path / "dlsys-sandbox-2-alive", os.O_RDONLY)
     fcntl.flock(alive, fcntl.LOCK_EX)
 
-    cgroups.sweep(tmp_path)
+    cgroups.remove_leftovers(tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
     os.close(alive)
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    cgroups.sweep(tmp_path)
+    cgroups.remove_leftovers(tmp_path)
 
     assert left == {"dlsys-sandbox-2-alive", "dlsys-sandbox-3-busy", "other"}
     assert {path.name for path in tmp_path.iterdir()} == left, "somebody else's was removed"
@@ -427,7 +427,7 @@ def test_the_limit_is_named_where_a_process_or_thread_was_refused(
         monkeypatch, kind, text, most, named):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
 
-    assert process_limit.told(kind, text) == (
+    assert process_limit.with_limit(kind, text) == (
         f"{text}. The sandbox allows 32 processes and threads together; with fewer it works, such "
         "as num_workers=0 in a DataLoader." if named else text)
 
@@ -435,9 +435,9 @@ def test_the_limit_is_named_where_a_process_or_thread_was_refused(
 @pytest.mark.parametrize(("running", "late"), [(31, True), (16, True), (15, False)])
 def test_late_code_is_told_the_limit_where_many_run(monkeypatch, running, late):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (32, 32))
-    monkeypatch.setattr(process_limit, "_running", lambda: running)
+    monkeypatch.setattr(process_limit, "_count_running", lambda: running)
 
-    assert bool(process_limit.late()) == late
+    assert bool(process_limit.timeout_in_a_crowd()) == late
 
 
 def test_threads_count_as_processes_do():
@@ -453,7 +453,7 @@ def test_threads_count_as_processes_do():
         thread.join()
 
     assert found == mine + 5
-    assert process_limit._running() > 1
+    assert process_limit._count_running() > 1
 
 
 def test_two_zygotes_of_root_have_not_the_same_user(monkeypatch):
@@ -461,7 +461,7 @@ def test_two_zygotes_of_root_have_not_the_same_user(monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: 7)  # each in a process namespace of its own
     monkeypatch.setattr(Path, "read_text", lambda _: "0 0 4294967295\n")
 
-    ids = {isolation.own_id() for _ in range(50)}
+    ids = {isolation.choose_user() for _ in range(50)}
 
     assert len(ids) == 50
     assert min(ids) >= 0x7000_0000
@@ -474,7 +474,7 @@ def test_root_gives_ids_that_its_container_has(monkeypatch, mapped, given):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(Path, "read_text", lambda _: mapped + "\n")
 
-    assert (isolation.own_id() is not None) == given
+    assert (isolation.choose_user() is not None) == given
 
 
 def test_what_is_shown_are_the_interpreter_and_what_it_needs():
@@ -489,7 +489,7 @@ def test_what_the_kernel_counts_by_user_is_limited():
              resource.RLIMIT_RTPRIO, resource.RLIMIT_NICE)
 
     def report(line: socket.socket) -> None:
-        isolation.limit(Limits(open_files=99))
+        isolation.set_limits(Limits(open_files=99))
         line.send(repr([resource.getrlimit(kind) for kind in kinds]).encode())
 
     mine, theirs = socket.socketpair()

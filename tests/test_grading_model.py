@@ -251,7 +251,7 @@ def test_the_notebook_of_the_course_is_what_is_asked():
 @pytest.mark.parametrize("sent", [None, 5, [1], [["a"]], [["x", True]], [["a", 1]],
                                   [["a", True], ["a", False]]])
 def test_what_a_stranger_says_of_claims_holds_none_that_is_not_known(sent):
-    held, _ = model_laws.told(["a", "b"], sent)
+    held, _ = model_laws.claims_that_held(["a", "b"], sent)
     assert held == []
 
 

@@ -64,7 +64,7 @@ def test_a_row_that_makes_no_sense_is_named(tmp_path, text, said):
 ])
 def test_a_row_that_fits_nothing_is_named(row, said):
     with pytest.raises(BadOverride, match=said):
-        overrides.applied([result("ada", "ppppp")], [row])
+        overrides.apply([result("ada", "ppppp")], [row])
 
 
 @pytest.mark.parametrize("exercise", ["01.2", ""])
@@ -74,11 +74,11 @@ def test_a_row_that_two_people_answer_to_is_refused(exercise):
 
     with pytest.raises(BadOverride, match=r"row 2: 2 people answer to 'Ada'; give the number: 7734,"
                                           r" 7736$"):
-        overrides.applied(both, [row])
+        overrides.apply(both, [row])
     paths = [{**one, "name": f"{k}/ada.ipynb", "learner": {**one["learner"], "id": "", "raw": k}}
              for k, one in zip("ab", both, strict=True)]
     with pytest.raises(BadOverride, match=r"give one of a/ada\.ipynb, b/ada\.ipynb$"):
-        overrides.applied(paths, [row])
+        overrides.apply(paths, [row])
 
 
 def test_a_name_in_two_sections_is_refused_with_its_paths():
@@ -86,29 +86,29 @@ def test_a_name_in_two_sections_is_refused_with_its_paths():
 
     with pytest.raises(BadOverride, match="row 2: 2 people answer to 'ada'; give one of a/ada, "
                                           "b/ada"):
-        overrides.applied(both, [Override(2, "ada", "", None, "see me")])
-    mine, _ = overrides.applied(both, [Override(2, "a/ada", "", None, "see me")])
+        overrides.apply(both, [Override(2, "ada", "", None, "see me")])
+    mine, _ = overrides.apply(both, [Override(2, "a/ada", "", None, "see me")])
     assert mine["notes"] == ["By hand: see me"]
     with pytest.raises(BadOverride, match="got learner 'ada', expected a name"):
-        overrides.applied(both[:1], [Override(2, "ada", "", None, "see me")])
+        overrides.apply(both[:1], [Override(2, "ada", "", None, "see me")])
 
 
 def test_moodles_number_of_each_stage_is_one_person():
     first, second = result("Ada", "pp", "11", "moodle"), result("Ada", "pp", "21", "moodle")
     row = Override(2, "Ada", "", None, "see me")
 
-    changed = overrides.applied([first, {**second, "stage": 2}], [row])
+    changed = overrides.apply([first, {**second, "stage": 2}], [row])
 
     assert [one["notes"] for one in changed] == [["By hand: see me"]] * 2
     with pytest.raises(BadOverride, match="2 people answer"):
-        overrides.applied([first, second], [row])
+        overrides.apply([first, second], [row])
     bad = {**second, "stage": None, "status": "refused", "notes": []}  # no notebook of any stage
-    assert overrides.applied([first, bad], [row])[0]["notes"] == ["By hand: see me"]
+    assert overrides.apply([first, bad], [row])[0]["notes"] == ["By hand: see me"]
 
 
 def test_canvas_people_are_those_of_their_numbers_whatever_their_names():
     both = [result("Ada", "pp", "7734", "canvas"), result("Ada King", "pp", "7734", "canvas")]
-    changed = overrides.applied(both, [Override(2, "7734", "", None, "see me")])
+    changed = overrides.apply(both, [Override(2, "7734", "", None, "see me")])
     assert [one["notes"] for one in changed] == [["By hand: see me"]] * 2
 
 
@@ -116,7 +116,7 @@ def test_a_file_of_two_folders_is_nobodys_alone():
     both = [{**result("secA/ada", "pp"), "name": "ada.ipynb"},
             {**result("secB/ada", "pp"), "name": "ada.ipynb (2)"}]
     with pytest.raises(BadOverride, match=r"2 submissions are called 'ada\.ipynb'; give the lea"):
-        overrides.applied(both, [Override(2, "ada.ipynb", "", None, "see me")])
+        overrides.apply(both, [Override(2, "ada.ipynb", "", None, "see me")])
 
 
 def test_a_decimal_comma_without_quotes_is_refused(tmp_path):
@@ -128,7 +128,7 @@ def test_a_decimal_comma_without_quotes_is_refused(tmp_path):
 def test_points_and_comments_reach_every_output_and_the_judged_ones_stay():
     ada, bob = result("ada", "pwppp", "7", "canvas"), result("bob", "ppppp")
     rows = [Override(2, "7", "01.2", 1, "right idea"), Override(3, "bob", "", None, "see me")]
-    mine, other = overrides.applied([ada, bob], rows)
+    mine, other = overrides.apply([ada, bob], rows)
 
     assert ada["exercises"][1]["points"] == 0
     assert (mine["points"], other["points"]) == (ada["points"] + 1, bob["points"])
@@ -149,8 +149,8 @@ def test_points_and_comments_reach_every_output_and_the_judged_ones_stay():
 def test_points_by_hand_open_a_hand_in_that_was_refused():
     """Only those for an exercise; a row for the whole is a note, and nothing is graded by it."""
     closed = {**result("ada", "", "9", "moodle"), **cohort.refused("stops in the middle.")}
-    (opened,) = overrides.applied([closed], [Override(2, "ada", "01.2", 2, "from paper")])
-    (noted,) = overrides.applied([closed], [Override(2, "ada", "", None, "see me")])
+    (opened,) = overrides.apply([closed], [Override(2, "ada", "01.2", 2, "from paper")])
+    (noted,) = overrides.apply([closed], [Override(2, "ada", "", None, "see me")])
 
     assert (closed["status"], noted["status"], opened["status"]) == ("refused",) * 2 + ("graded",)
     assert (opened["stage"], opened["points"], opened["possible"]) == (1, 2, 15)
@@ -159,7 +159,7 @@ def test_points_by_hand_open_a_hand_in_that_was_refused():
     assert gradebooks.summary(noted) == "Not graded: it stops in the middle. By hand: see me"
     assert "Sandbox: none: the points are by hand." in "\n".join(summary.about([opened]))
     with pytest.raises(BadOverride, match="expected one that was graded"):
-        overrides.applied([closed], [Override(2, "ada", "01.99", 2, "")])
+        overrides.apply([closed], [Override(2, "ada", "01.99", 2, "")])
 
 
 def test_the_journal_keeps_what_was_judged(tmp_path):

@@ -91,12 +91,13 @@ def test_what_a_class_lacks_and_who_handed_in_alike_is_said_once(grades):
     evil["code"] = "1" * 64  # no points by it: an untouched worksheet is like any other
 
     assert reports.missing_packages(grades["results"]) == [("pandas", "", ["ada", "bob"])]
-    assert reports.alike(grades["results"]) == [["ada", "bob"]]
-    assert reports.alike([ada, {**bob, "stage": 2}]) == []
-    assert reports.alike([ada, {**bob, "points": 0}]) == [["ada", "bob"]]  # taken away by hand
+    assert reports.with_the_same_code(grades["results"]) == [["ada", "bob"]]
+    assert reports.with_the_same_code([ada, {**bob, "stage": 2}]) == []
+    taken_away = {**bob, "points": 0}  # by hand
+    assert reports.with_the_same_code([ada, taken_away]) == [["ada", "bob"]]
     twin = {**bob, "learner": {**bob["learner"], "name": "ada"}}
-    assert reports.alike([ada, twin]) == [["ada (7)", "ada (8)"]]
-    assert reports.alike([ada, bob, {**twin, "code": "2"}]) == [["ada (7)", "bob"]]
+    assert reports.with_the_same_code([ada, twin]) == [["ada (7)", "ada (8)"]]
+    assert reports.with_the_same_code([ada, bob, {**twin, "code": "2"}]) == [["ada (7)", "bob"]]
     assert ">ada (8)</a>" in pages.overview({**grades, "results": [ada, twin]})
     page, said = pages.overview(grades), "\n".join(summary.about([ada, bob]))
     for text in (page, said):
@@ -127,9 +128,9 @@ def test_who_asks_for_the_checks_lacks_no_package(grades):
                       "'dlsys_checks' (unknown location)"}]
 
     assert reports.missing_packages(grades["results"]) == []
-    assert reports.prying([ada, bob]) == ["ada", "bob"]
-    assert reports.prying([evil]) == [EVIL]
-    assert reports.prying([result("eve", "pw")]) == []
+    assert reports.asked_for_checks([ada, bob]) == ["ada", "bob"]
+    assert reports.asked_for_checks([evil]) == [EVIL]
+    assert reports.asked_for_checks([result("eve", "pw")]) == []
     assert "ada, bob: the sandbox hides the checks" in pages.overview(
         {**grades, "results": [ada, bob]})
     assert ("2 learners asked for the checks, which the sandbox hides: ada, bob. Look at the code."

@@ -102,15 +102,17 @@ def test_points_for_promises_are_rounded_down_to_half_a_point():
 
     assert scored["exercises"][3]["points"] == 2  # 3 * 3/4 is 2.25
     assert scored["points"] == 14
-    assert scoring.part({"status": "todo", "points": 0, "possible": 3}) == 0
+    assert scoring.points_for_promises({"status": "todo", "points": 0, "possible": 3}) == 0
 
 
 @pytest.mark.parametrize(("promises", "cases", "points"), [
     (5, 12, 2.5), (6, 11, 2.5), (6, 12, 2.5),  # the last with an input that was changed
+    (6, 7, 1.5),                               # 1.75, which no rounding to the nearest makes 1.5
     (5, 1, 0), (0, 11, 0)])                    # an answer that does nothing spoils nothing
 def test_the_smaller_share_counts_and_all_points_are_for_a_pass(promises, cases, points):
-    assert scoring.part({"status": "wrong", "points": 0, "possible": 3, "promises": 6,
-                         "promises_held": promises, "cases": 12, "cases_held": cases}) == points
+    entry = {"status": "wrong", "points": 0, "possible": 3, "promises": 6,
+             "promises_held": promises, "cases": 12, "cases_held": cases}
+    assert scoring.points_for_promises(entry) == points
 
 
 def test_points_by_hand_come_after_those_for_promises():

@@ -535,7 +535,7 @@ def test_what_hung_where_it_was_checked_is_not_waited_for_again(monkeypatch):
     waited, sent = [], []
     monkeypatch.setattr(runner, "Shell", lambda: types.SimpleNamespace(space={}))
     monkeypatch.setattr(runner.check, "tell", None)
-    monkeypatch.setattr(runner, "isolated", lambda unit, seconds: waited.append(unit) or b"new")
+    monkeypatch.setattr(runner, "run_in_child", lambda unit, seconds: waited.append(unit) or b"new")
     line = types.SimpleNamespace(sendall=sent.append)
     job = {"seconds": 3.0, "careful": True, "checkpoints": False, "both": True}
     one = runner.Runner(line, job, [{"id": "01.5", "function": "soft_threshold"}])
@@ -673,7 +673,7 @@ def test_asking_for_the_checks_is_said_and_costs_nothing(grade, first):
     result = grade(worksheet(first), "01.4")
     result["learner"] = {"name": "mal", "id": "", "source": "", "raw": ""}
 
-    assert (reports.prying([result]), reports.missing_packages([result])) == (["mal"], [])
+    assert (reports.asked_for_checks([result]), reports.missing_packages([result])) == (["mal"], [])
 
 
 def test_an_import_that_fails_inside_a_function_stops_its_cell(grade):
@@ -845,9 +845,9 @@ def test_the_limit_of_processes_is_named_to_whom_it_stops(grade):
 
 
 def test_what_hangs_in_a_crowd_is_told_the_limit(monkeypatch):
-    monkeypatch.setattr(process_limit, "_most", lambda: 24)
-    monkeypatch.setattr(process_limit, "_running", lambda: 23)
-    answer = serialization.unpack(runner.isolated(lambda: time.sleep(60), 0.05))
+    monkeypatch.setattr(process_limit, "_limit", lambda: 24)
+    monkeypatch.setattr(process_limit, "_count_running", lambda: 23)
+    answer = serialization.unpack(runner.run_in_child(lambda: time.sleep(60), 0.05))
     box = types.SimpleNamespace(limits=settings().limits)
 
     verdict = judge._fault(types.SimpleNamespace(
@@ -856,7 +856,8 @@ def test_what_hangs_in_a_crowd_is_told_the_limit(monkeypatch):
     assert answer == {"fault": "crowded"}
     assert "within 3 s, with many processes" in verdict.message
     assert "allows 24 together" in verdict.message
-    assert "with 23 processes and threads running. The sandbox allows 24" in process_limit.late()
+    said = process_limit.timeout_in_a_crowd()
+    assert "with 23 processes and threads running. The sandbox allows 24" in said
 
 
 def test_a_fork_bomb_stops_at_the_limit(grade):

@@ -1,77 +1,147 @@
-"""Who may import whom."""
+"""Who may import whom: the floors of the packages, and no circles anywhere."""
 
 import ast
+import functools
 import graphlib
 import re
 from pathlib import Path
 
 import pytest
 
+import dlsys_helpers
 from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
-OURS = {"dlsys", "dlsys_checks", "dlsys_helpers", "dlsys_model", "dlsys_warm", "dlsys_watch"}
-FINDS_LAWS = "checking.py"  # the one place where a helper looks upwards: it imports laws by id
+# Each package and those that it may import. A package stands below all that import it.
+BELOW = {
+    "dlsys_helpers": set(),
+    "dlsys_warm": set(),
+    "dlsys_watch": set(),
+    "dlsys_checks": {"dlsys_helpers"},
+    "dlsys_files": {"dlsys_helpers"},
+    "dlsys_model": {"dlsys_helpers", "dlsys_files"},
+    "dlsys": {"dlsys_helpers", "dlsys_checks", "dlsys_files", "dlsys_model", "dlsys_watch"},
+    "tools": {"dlsys", "dlsys_checks", "dlsys_files", "dlsys_helpers", "dlsys_model",
+              "dlsys_watch"},
+    "benchmarks": {"dlsys", "dlsys_checks", "dlsys_helpers", "dlsys_model", "dlsys_warm",
+                   "dlsys_watch", "tools"},
+}
+LESSONS = {
+    "lessons/0[0-9]_*.py": {"dlsys_helpers"},
+    "lessons/1[0-2]_*.py": {"dlsys_helpers"},
+    "lessons/13_*.py": {"dlsys_helpers", "dlsys_model"},  # it serves the text of the model
+    "lessons/1[45]_*.py": {"dlsys_helpers"},
+    "lessons/your_model.py": {"dlsys_helpers", "dlsys_model"},
+}
+# The one name that leads up: worksheets import `check` from the helpers, and it is looked up when
+# it is first used.
+UPWARDS = ("dlsys_helpers", "dlsys_checks.checking")
+
+
+@functools.cache
+def modules() -> dict[str, Path]:
+    """Every module of the packages by its full name."""
+    return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+            for package in BELOW for root in (SRC, ROOT)
+            for path in (root / package).rglob("*.py")}
 
 
 def imported(path: Path) -> set[str]:
-    """Modules that a file imports anywhere in it, functions included, by their full names."""
+    """The modules that a file imports anywhere in it, functions included, by their full names.
+
+    `import_module` counts where its argument spells out a module.
+    """
     found = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {module_of(node.module, alias.name) for alias in node.names}
+            found |= {home(node.module or "", alias.name) for alias in node.names}
+        elif isinstance(node, ast.Call) and called(node) == "import_module":
+            found |= {text.value for text in ast.walk(node) if isinstance(text, ast.Constant)
+                      and text.value in modules()}
     return found
 
 
-def module_of(package: str, name: str) -> str:
-    """The submodule where `name` is one, else the module that holds it."""
-    inside = SRC / package.replace(".", "/") / name
-    is_module = inside.with_suffix(".py").exists() or (inside / "__init__.py").exists()
-    return f"{package}.{name}" if is_module else package
+def called(call: ast.Call) -> str:
+    """The last name of what a call calls."""
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
 
 
-def packages(path: Path) -> set[str]:
-    """The packages of this project that a file imports."""
-    return {name.partition(".")[0] for name in imported(path)} & OURS
+def home(package: str, name: str) -> str:
+    """The module that `from package import name` takes the name from."""
+    if package == "dlsys_helpers" and name in dlsys_helpers.HOMES:
+        return dlsys_helpers.HOMES[name]
+    return f"{package}.{name}" if f"{package}.{name}" in modules() else package
 
 
-def named(path: Path) -> str:
-    parts = path.relative_to(SRC).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def package_of(module: str) -> str:
+    return module.partition(".")[0]
 
 
-@pytest.mark.parametrize(("files", "allowed"), [
-    ("src/dlsys_helpers/**/*.py", {"dlsys_helpers"}),
-    ("src/dlsys_checks/**/*.py", {"dlsys_helpers", "dlsys_checks"}),
-    ("src/dlsys_warm/*.py", {"dlsys_warm"}),
-    ("src/dlsys_watch/**/*.py", {"dlsys_watch"}),
-    ("src/dlsys_model/*.py", {"dlsys_helpers", "dlsys_model", "dlsys"}),  # it reads worksheets
-    ("lessons/0[0-9]_*.py", {"dlsys_helpers"}),
-    ("lessons/1[0-2]_*.py", {"dlsys_helpers"}),
-    ("lessons/13_*.py", {"dlsys_helpers", "dlsys_model"}),  # it serves the text of the model
-    ("lessons/15_*.py", {"dlsys_helpers"}),
-    ("lessons/your_model.py", {"dlsys_helpers", "dlsys_model"}),
-])
-def test_imports_point_downwards(files, allowed):
-    found = {path.name: extra for path in ROOT.glob(files) if (extra := packages(path) - allowed)}
+@functools.cache
+def arrows() -> dict[str, set[str]]:
+    """Each module and the modules of this project that it imports."""
+    found = {name: imported(path) & modules().keys() - {name}
+             for name, path in modules().items()}
+    found["dlsys_helpers"] |= {*dlsys_helpers.HOMES.values()}
+    return found
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """One circle of imports, first and last name alike; [] where there is none."""
+    try:
+        graphlib.TopologicalSorter(arrows).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_every_package_is_on_a_floor():
+    assert {path.parent.name for path in SRC.glob("*/__init__.py")} < BELOW.keys()
+    assert circle(BELOW) == []
+    assert len(modules()) > 500
+
+
+def test_imports_point_downwards():
+    """Imports inside of functions count, too: they hide an arrow, they do not undo it."""
+    upwards = sorted((name, other) for name, others in arrows().items() for other in others
+                     if package_of(other) not in BELOW[package_of(name)] | {package_of(name)})
+    assert upwards == [UPWARDS]
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    found = {name: others - {UPWARDS[1]} if name == UPWARDS[0] else others
+             for name, others in arrows().items()}
+    assert circle(found) == []
+
+
+@pytest.mark.parametrize("files", LESSONS)
+def test_a_lesson_imports_the_helpers_alone(files):
+    found = {path.name: extra for path in ROOT.glob(files)
+             if (extra := {*map(package_of, imported(path) - {UPWARDS[1]})} & BELOW.keys()
+                 - LESSONS[files])}
     found.pop("00_start_here.py", None)  # its map and menu are tools of the command
-    assert found == ({FINDS_LAWS: {"dlsys_checks"}} if "helpers" in files else {})
+    assert found == {}
 
 
-def test_nothing_in_the_helpers_imports_in_a_circle():
-    """Imports inside of functions count, too: they hide a circle, they do not undo it."""
-    arrows = {named(path): {name for name in imported(path) if name.startswith("dlsys_helpers.")}
-              for path in (SRC / "dlsys_helpers").rglob("*.py")}
-    assert len(arrows) > 30
-    assert list(graphlib.TopologicalSorter(arrows).static_order())
+def test_every_lesson_is_looked_at():
+    looked_at = {path for files in LESSONS for path in ROOT.glob(files)}
+    assert looked_at == {*(ROOT / "lessons").glob("*.py")}
 
 
 def test_a_hidden_import_is_seen(tmp_path):
-    (tmp_path / "x.py").write_text("def f():\n    from dlsys_helpers import cards, claim\n"
-                                   "    import dlsys.cli\n")
-    assert imported(tmp_path / "x.py") == {"dlsys_helpers.cards", "dlsys_helpers", "dlsys.cli"}
+    (tmp_path / "x.py").write_text(
+        "def f(is_exam):\n    from dlsys_helpers import cards, claim, stages\n"
+        "    import dlsys.cli\n"
+        "    importlib.import_module('dlsys_checks.exam.laws' if is_exam else 'json')\n")
+    assert imported(tmp_path / "x.py") == {
+        "dlsys_helpers.cards", "dlsys_helpers.claims", "dlsys_helpers.stages", "dlsys.cli",
+        "dlsys_checks.exam.laws"}
+
+
+def test_a_circle_is_found():
+    assert sorted({*circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})}) == ["a", "b", "c"]
 
 
 def defined(path: Path) -> set[str]:

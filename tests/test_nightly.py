@@ -90,8 +90,8 @@ def test_number(number):
 
 
 @pytest.mark.parametrize(("args", "night", "ran"), [
-    (["."], "", 1), (["."], "1", 4), (["test_numbers.py"], "", 4),
-    (["test_numbers.py::test_number"], "", 4), ([".", "-n", "2"], "", 1)])
+    (["."], "", 1), (["."], "1", 4), (["test_numbers.py::test_number"], "", 4),
+    ([".", "-n", "2"], "", 1)])
 def test_a_run_leaves_out_what_is_marked_unless_its_file_is_named(pytester, monkeypatch, args,
                                                                   night, ran):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

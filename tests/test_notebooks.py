@@ -4,11 +4,13 @@ import ast
 import base64
 import io
 import json
+from functools import cache
 
 import nbformat
 import papermill
 import pytest
 from matplotlib import pyplot as plt
+from nbformat import NotebookNode
 
 from dlsys_helpers import catalog
 from dlsys_helpers.paths import NOTEBOOKS, ROOT, SOLUTIONS
@@ -23,8 +25,14 @@ NAMES = [path.stem for path in LESSONS]
 STORED = sorted([*LESSONS, *SOLUTIONS.glob("*.ipynb")])
 
 
+@cache
+def stored(path):
+    """A notebook of a megabyte, which many tests look at; none of them changes it."""
+    return nbformat.read(path, as_version=4)
+
+
 def cells_of(path, kind="code"):
-    return [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == kind]
+    return [c for c in stored(path).cells if c.cell_type == kind]
 
 
 def run_lesson(book, **parameters):
@@ -45,10 +53,9 @@ def first_claim(cells):
 
 def head(path):
     """The lesson up to its first trap's claim, without explorers."""
-    book = nbformat.read(path, as_version=4)
+    book = stored(path)
     upto = book.cells[:first_claim(book.cells) + 1]
-    book.cells = [c for c in upto if c.metadata.dlsys.role != "explore"]
-    return book
+    return NotebookNode(book | {"cells": [c for c in upto if c.metadata.dlsys.role != "explore"]})
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=NAMES)

@@ -148,7 +148,7 @@ def test_what_is_no_presenters_address_opens_no_frame(page, said):
 
 
 def test_the_speaker_view_is_that_of_its_release():
-    assert hashlib.sha256((deck.TEMPLATE / "notes.js").read_bytes()).hexdigest() == NOTES
+    assert hashlib.sha256((deck.TEMPLATE / "vendor/notes.js").read_bytes()).hexdigest() == NOTES
 
 
 def test_a_script_in_a_script_is_no_tag():

@@ -20,7 +20,7 @@ from tools import (
     solutions,
     sweep,
 )
-from tools.build import views
+from tools.views import all_views
 
 LESSON = "lessons/05_normalization.py"
 NAME = "05_normalization.ipynb"
@@ -41,7 +41,7 @@ def edited(tmp_path, monkeypatch):
         assert text.count(old) >= 1, f"{LESSON}: the test no longer finds {old!r}"
         path = tmp_path / LESSON
         path.write_text(text.replace(old, new, 1), "utf-8")
-        for view, book in views(lessons.Source(path)).items():
+        for view, book in all_views(lessons.Source(path)).items():
             folder = tmp_path / {"lesson": "notebooks", "solution": "solutions"}.get(view, view)
             folder.mkdir(exist_ok=True)
             nbformat.write(book, folder / NAME)

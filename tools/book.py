@@ -57,8 +57,8 @@ FENCE = ":" * 9
 DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
             "Download the worksheet</a></p>\n\nIts checks are part of the course's package: open "
             "it in a copy of the repository, where `make lab` has set everything up.")
-HEADING = re.compile(r"\A## Trap ([\d.]+)(?: \(core\))?: ")  # as build.heading writes it
-WAY = re.compile(r"\[([\d.]+) ([^\n]+?)\]\(#(?:[^()]|\([^()]*\))*\)")  # as build.to_trap writes it
+HEADING = re.compile(r"\A## Trap ([\d.]+)(?: \(core\))?: ")  # as views.heading writes it
+WAY = re.compile(r"\[([\d.]+) ([^\n]+?)\]\(#(?:[^()]|\([^()]*\))*\)")  # as views.to_trap writes it
 GUESS_FIRST = """
 
 ```{raw} html
@@ -283,7 +283,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
              "versions": versions.page(versions.current(), folder, versions.tagged())}
     below = (book_traps.pages(lessons) | book_pages.wrong_answers(lessons)
              | book_present.pages(lessons))
-    (source / "vendor" / "finder" / "rows.js").write_text(book_finder.script(lessons), "utf-8")
+    (source / "assets" / "finder" / "rows.js").write_text(book_finder.script(lessons), "utf-8")
     index = source / "index.md"
     config = settings(written_settings(), folder)
     public_home = (config["repository"]["url"], config["repository"]["branch"])
@@ -305,12 +305,12 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     save_yaml(contents(stages, list(pages), list(below)), source / "_toc.yml")
     save_yaml(config, source / "_config.yml")
     for front_end in ("explorer", "guess"):
-        explorers.write_assets(source / "vendor" / "explorers", front_end)
-    write_frames(source / "vendor" / "explorers")
-    book_model.write_assets(source / "vendor")
-    book_traps.write_pictures(lessons, source / "vendor" / "figures")
+        explorers.write_assets(source / "assets" / "explorers", front_end)
+    write_frames(source / "assets" / "explorers")
+    book_model.write_assets(source / "assets")
+    book_traps.write_pictures(lessons, source / "assets" / "figures")
     if config["html"]["baseurl"]:
-        social_cards.write_cards(source / "vendor" / "cards")
+        social_cards.write_cards(source / "assets" / "cards")
     return stages
 
 

@@ -26,10 +26,10 @@ def panel(starts: bool = False) -> str:
                           f'<script defer src="{FOLDER}/model.js"></script>\n{box}')
 
 
-def write_assets(vendor: Path) -> None:
+def write_assets(assets: Path) -> None:
     """Write script, style and weights into the folder of what the book copies as it is."""
-    page.write_assets(vendor / FOLDER)
-    (vendor / FOLDER / "weights.js").write_text(page.weights_script(PACKED.read_bytes()), "utf-8")
+    page.write_assets(assets / FOLDER)
+    (assets / FOLDER / "weights.js").write_text(page.weights_script(PACKED.read_bytes()), "utf-8")
 
 
 def told(template: str) -> str:

@@ -12,402 +12,27 @@ were stored; else they are kept. `--again` runs it in any case.
 from __future__ import annotations
 
 import argparse
-import ast
 import json
-import re
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from dlsys.work_folder import WAY_IN
-from dlsys_checks import registry
-from dlsys_helpers import acting, catalog, lesson_names, paths, stages
-from dlsys_helpers.cards import inline
-from dlsys_helpers.catalog import Trap, sentence_case
+from dlsys_helpers import catalog, lesson_names, paths
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import (
-    book_minutes,
-    core_path,
-    fingerprints,
-    lessons,
-    new,
-    proof,
-    readme,
-    stored_outputs,
-    sweep,
-)
+from tools import core_path, lessons, new, proof, readme, stored_outputs, sweep
 from tools.canonical import canonical
 from tools.execution import CellFailed, run
 from tools.lessons import Source
+from tools.views import all_views, as_text
 
 FOLDERS = {"lesson": "notebooks", "exercise": "exercises", "solution": "solutions"}
-LESSON_ROLES = (lessons.STAGE_ROLES | set(lessons.TRAP_ORDER)) - {"hint"}
 DRAFTS = "drafts"  # git ignores it; no command, test or page reads it
-COMPARED = {"explore", "look", "why", "repair", "more"}  # nbval compares what their cells print
-KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
-
-
-def views(source: Source) -> dict[str, NotebookNode]:
-    """The notebooks of one lesson, not run: the lesson, its worksheet, its solutions."""
-    if source.stage == 0:
-        return {"lesson": notebook(source, "lesson",
-                                   [lesson_cell(source, c) for c in source.cells])}
-    lesson = with_ways(source, with_steps(source, lesson_cells(source)))
-    return {"lesson": notebook(source, "lesson", lesson),
-            "exercise": notebook(source, "exercise", worksheet(source)),
-            "solution": notebook(source, "solution", solutions(source))}
-
-
-def notebook(source: Source, view: str, cells: list[NotebookNode]) -> NotebookNode:
-    """A notebook with the metadata that readers of it rely on."""
-    book = new_notebook(cells=cells, metadata={"kernelspec": KERNEL,
-                                               "language_info": {"name": "python"}})
-    book.metadata["dlsys"] = {"stage": source.stage, "view": view}
-    if source.draft:
-        book.metadata["dlsys"]["draft"] = True
-        cells.insert(0, made("markdown", "stage-draft-1", DRAFT_TOP, role="draft"))
-    if view == "exercise":
-        book.metadata["dlsys"]["version"] = version(cells)
-    else:
-        book.metadata["dlsys"]["rests_on"] = stored_outputs.rests_on(book)
-    book.nbformat, book.nbformat_minor = 4, 5
-    nbformat.validate(book)
-    return book
-
-
-DRAFT_TOP = ("**Draft, not a finished lesson.** Made by `make build DRAFT=1`, which says what is "
-             "missing. Nothing else reads this file.")
-
-
-def version(cells: list[NotebookNode]) -> str:
-    """Fingerprint of a worksheet's stubs and checks: tells an old copy from a new one."""
-    code = "\0".join(c.source for c in cells if c.metadata["dlsys"]["role"] in
-                     {"exercise", "check"})
-    return fingerprints.fingerprint(code)
-
-
-def made(kind: str, cell_id: str, text: str, **dlsys: object) -> NotebookNode:
-    """A cell with a stable id, its role as a tag and its metadata under one key."""
-    cell = new_code_cell(text) if kind == "code" else new_markdown_cell(text)
-    cell["id"] = cell_id
-    cell.metadata = NotebookNode({"dlsys": {k: v for k, v in dlsys.items() if v is not None},
-                                  "tags": [f"role-{dlsys['role']}"]})
-    return cell
-
-
-def copied(cell: NotebookNode, text: str | None = None) -> NotebookNode:
-    """A source cell for a generated notebook, with other text where given."""
-    extra = {k: cell.metadata.get(k) for k in ("trap", "symptom", "explorer")}
-    new = made(cell.cell_type, cell["id"], cell.source if text is None else text,
-               role=cell.metadata["role"], **extra)
-    new.metadata["tags"] += cell.metadata.get("tags", [])
-    if cell.cell_type == "code" and lessons.is_folded(cell):
-        new.metadata["jupyter"] = {"source_hidden": True}
-    return new
-
-
-def lesson_cells(source: Source) -> list[NotebookNode]:
-    """The cells of the lesson; those off the core path get `aside` in their metadata."""
-    found = []
-    for cell in source.cells:
-        if cell.metadata["role"] in LESSON_ROLES:
-            found.append(lesson_cell(source, cell))
-            if lessons.is_aside(source, cell):
-                found[-1].metadata["dlsys"]["aside"] = True
-    return found
-
-
-def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
-    """A cell as the lesson shows it: an exercise becomes a link to the worksheet, a quiz folds."""
-    role = cell.metadata["role"]
-    if role == "exercise":
-        return way_to_exercise(source, cell)
-    if role == "quiz" and cell.cell_type == "markdown" and "\n- [" in cell.source:
-        return copied(cell, fold_quiz(cell.source))
-    new = copied(cell)
-    if cell.cell_type != "code":
-        return new
-    answers = lessons.sole_call(cell, "measured")
-    # The form shows it all, and the code gives away the answer.
-    if role == "guess" or answers or lessons.sole_call(cell, "guess"):
-        new.metadata["tags"].append("measured" if answers else "guess")
-        new.metadata["jupyter"] = {"source_hidden": True}
-    if answers:  # JupyterLab shows the first line of what is folded
-        new.source = f"# Back to your guess.\n{cell.source}"
-    compares = answers or lessons.only_claims(cell.source)  # each holds its own number to a bound
-    if role in COMPARED and cell.metadata.get("compare", True) and not compares:
-        new.metadata["tags"].append("nbval-check-output")
-    return new
-
-
-def with_steps(source: Source, cells: list[NotebookNode]) -> list[NotebookNode]:
-    """The cells of a lesson with a heading before each step of a trap, and the note of helpers.
-
-    JupyterLab's table of contents is made of headings. The book names the steps in its own way
-    and takes these cells, whose role is "step", out again.
-    """
-    found, seen = [], set()
-    for cell in cells:
-        role, trap = cell.metadata["dlsys"]["role"], cell.metadata["dlsys"].get("trap")
-        step = "more" if role in lessons.FOLDED else role
-        if role == "setup" and role not in seen:
-            found.append(made("markdown", "stage-note-1", note(source, cells), role="setup"))
-        elif role == "situation" and (trap, role) not in seen:
-            title = f"## {source.title(trap)}"
-            cell.source = cell.source.replace(title, heading(source, trap), 1)
-        elif step in STEPS and (trap, step) not in seen:
-            found.append(made("markdown", f"{trap.replace('.', '-')}-{step}-step",
-                              f"### {step_title(source, trap, step)}", role="step", trap=trap,
-                              aside=cell.metadata["dlsys"].get("aside")))
-            if step == "more":
-                found[-1].metadata["jp-MarkdownHeadingCollapsed"] = True
-        seen |= {role, (trap, step)}
-        found.append(cell)
-    return found
-
-
-def heading(source: Source, trap: str) -> str:
-    """The heading of a trap: its situation, and whether it is on the core path."""
-    return f"## Trap {trap}{CORE if source.is_core(trap) else ''}: {source.title(trap)}"
-
-
-def step_title(source: Source, trap: str, step: str) -> str:
-    """The heading of a step; the cause names the fault, what is folded its topics and claims."""
-    if step == "why":
-        return f"{STEPS[step]}: {source.fault(trap)}"
-    if step != "more":
-        return STEPS[step]
-    folded = [c for role in lessons.FOLDED for c in source.of(trap, role)]
-    topics = [c.metadata["topics"] for c in folded if c.metadata.get("topics")]
-    if source.of(trap, "folklore"):
-        topics.append("told and measured")
-    claims = sum(lessons.claims(c.source) for c in folded if c.cell_type == "code")
-    count = f" ({claims} claim{'s' * (claims != 1)})" if claims else ""
-    return f"{STEPS[step]}: {DOT.join(topics)}{count}"
-
-
-CORE, DOT = " (core)", " \N{MIDDLE DOT} "
-STEPS = {"break": "The code", "guess": "Guess", "look": "Look", "why": "Why", "repair": "Repair",
-         "more": "More", "exercise": "Your turn", "keep": "Keep"}
-
-
-def with_ways(source: Source, cells: list[NotebookNode]) -> list[NotebookNode]:
-    """The cells with a link behind each trap of the core path to the next one."""
-    core = [trap for trap in source.traps if source.is_core(trap)]
-    for trap, following in pairwise(core):
-        last = max(n for n, c in enumerate(cells) if c.metadata["dlsys"].get("trap") == trap)
-        text = f"Next on the core path: {to_trap(source, following)}"
-        cells.insert(last + 1, made("markdown", f"{trap.replace('.', '-')}-next-1", text,
-                                    role="next", trap=trap))
-    return cells
-
-
-def to_trap(source: Source, trap: str) -> str:
-    """A link to the heading of a trap, as JupyterLab names it."""
-    title = heading(source, trap).removeprefix("## ")
-    return f"[{trap} {source.title(trap)}](#{title.replace(' ', '-')})"
-
-
-def note(source: Source, cells: list[NotebookNode]) -> str:
-    """What a claim is, and each helper that the set-up imports and the lesson does not explain."""
-    code = "\n".join(c.source for c in source.of(role="setup", kind="code"))
-    imported = {alias.name for node in ast.walk(ast.parse(code))
-                if isinstance(node, ast.ImportFrom) for alias in node.names}
-    return "\n".join(["**Before the first cell**\n", *short_way(source, cells),
-                      *(f"- {text}" for name, text in NOTES.items() if name in imported)])
-
-
-def short_way(source: Source, cells: list[NotebookNode]) -> list[str]:
-    """The line that names the core path, where it leaves a trap out; none in an unmarked draft."""
-    core = [trap for trap in source.traps if source.is_core(trap)]
-    if not core or core == source.traps:
-        return []
-    spent = sum(source.minutes(trap) for trap in core)
-    links = ", ".join(to_trap(source, trap) for trap in core)
-    read = book_minutes.by_fives(book_minutes.core(cells))
-    return [f"- The core path is {links}: about {read} minutes to read, {spent} for its exercises. "
-            "It runs without the other traps, which are there when you need them."]
-
-
-NOTES = {
-    "claim": "`claim(text, value, ...)` holds a sentence to a number: its line shows what was "
-             "measured beside the bound, ✓ says that it holds, and one that does not stops the "
-             "lesson. The code of claims is folded; open it to see how something was measured.",
-    "digits": "`digits()` are scikit-learn's scans of handwritten digits, 8 x 8 pixels in rows of "
-              "64: 1,300 to train on, 497 to test.",
-    "fit": "`fit` is a plain training loop over random batches of 64, with Adam unless another "
-           "optimizer is named; it returns the loss of every step.",
-    "accuracy": "`accuracy` is the share of rows read right.",
-}
-
-
-def way_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
-    trap = cell.metadata["trap"]
-    function = lessons.exercise_function(source, trap)
-    first = ast.get_docstring(function).partition("\n\n")[0].replace("\n", " ")
-    text = (f"**Exercise {trap}: `{function.name}`.** {first}\n\n"
-            f"{WAY_IN.format(number=source.stage)} {effort(source, trap)}")
-    return made("markdown", cell["id"], text, role="exercise", trap=trap)
-
-
-def effort(source: Source, trap: str) -> str:
-    meta = source.of(trap, "exercise")[0].metadata
-    path = "On the core path. " if source.is_core(trap) else ""
-    points = "point" if meta["points"] == 1 else "points"
-    return (f"{path}{meta['points']} {points}, difficulty {meta['difficulty']} of 5, "
-            f"about {meta['minutes']} minutes.")
-
-
-def fold_quiz(text: str) -> str:
-    """A question whose choices unfold into their explanations; needs no kernel and no script."""
-    question, choices = lessons.split_quiz(text)
-    parts = [question]
-    for letter, (right, choice, why) in zip("ABCDEF", choices, strict=False):
-        verdict = "Right." if right else "No."
-        parts.append(f'<details class="quiz"><summary>{letter}. {inline(choice)}</summary>'
-                     f"<p><strong>{verdict}</strong> {inline(why)}</p></details>")
-    return "\n\n".join([parts[0], "\n".join(parts[1:])])
-
-
-def worksheet(source: Source) -> list[NotebookNode]:
-    """The learner's worksheet: set-up, then stub, hints and check for each trap."""
-    stem, entry = stages.stage(source.stage).stem, stages.stage(source.stage)
-    cells = [made("markdown", "stage-top-1", WORKSHEET_TOP.format(
-        number=entry.number, title=entry.title, stem=stem), role="setup")]
-    cells += setup_cells(source, guarded=True)
-    for trap in source.tasks:
-        cell = source.of(trap, "exercise")[0]
-        key = trap.replace(".", "-")
-        cells.append(made("markdown", f"{key}-task-1",
-                          f"## {trap} {named(source, trap)}\n\n{effort(source, trap)}",
-                          role="exercise", trap=trap))
-        cells.append(made("code", cell["id"], stub(source, trap), role="exercise", trap=trap))
-        cells.append(made("markdown", f"{key}-hint-1", fold_hints(source, trap), role="hint",
-                          trap=trap))
-        cells += check_cells(source, trap)
-    return cells
-
-
-def setup_cells(source: Source, guarded: bool = False) -> list[NotebookNode]:
-    """The set-up for exercises: of the helpers, only those that an answer or a check uses."""
-    used = {"begin", "check"}
-    for cell in source.of(role="exercise"):
-        used |= {n.id for n in ast.walk(ast.parse(cell.source)) if isinstance(n, ast.Name)}
-    return [copied(c, fewer_helpers(c.source, used, guarded)) for c in source.of(role="setup")]
-
-
-def fewer_helpers(code: str, used: set[str], guarded: bool) -> str:
-    """The code with its import from the helper package reduced to the names in `used`.
-
-    guarded: the import stands first, and says what to install where it fails. A worksheet travels
-    without the course; all other imports stay at the top level, where the grader mends them.
-    """
-    lines, first = code.splitlines(), ""
-    for node in ast.parse(code).body:
-        if isinstance(node, ast.ImportFrom) and node.module == "dlsys_helpers":
-            names = [alias.name for alias in node.names if alias.name in used]
-            line = f"from dlsys_helpers import {', '.join(names)}"
-            lines[node.lineno - 1:node.end_lineno] = [] if guarded else [line]
-            first = GUARDED.format(line) if guarded else ""
-    rest = "\n".join(lines)
-    return first + (re.sub(r"\n{3,}", "\n\n", rest).lstrip("\n") if guarded else rest)
-
-
-GUARDED = """try:
-    import dlsys  # knows where your work lies
-    {}
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"{{missing.name}} is not installed here. In the course's folder, run: make "
-        "lab. Elsewhere install torch, numpy, matplotlib and the course's wheel, "
-        "as INSTALL.md says.") from None
-
-"""
-
-WORKSHEET_TOP = """# Worksheet {number}: {title}
-
-Run the two cells below first, and again after a restart. Then write the body of each function, run
-its cell, and run the check below it. A check that fails says what it measured and, if it knows your
-mistake, names it. One that takes longer than a minute is stopped; where it hangs inside a single
-call of a library, and on Windows, you have to restart the kernel yourself. Read
-[the lesson](../notebooks/{stem}.ipynb) first."""
-
-
-def check_cells(source: Source, trap: str) -> list[NotebookNode]:
-    """The check of a trap's exercise; none while a draft has none.
-
-    A draft is in no catalog and in nobody's progress: there the verdict is only printed.
-    """
-    if source.draft and trap not in registry.of_stage(source.stage):
-        return []
-    name = lessons.exercise_function(source, trap).name
-    points = source.of(trap, "exercise")[0].metadata["points"]
-    line = DRAFT_CHECK if source.draft else CHECK
-    return [made("code", f"{trap.replace('.', '-')}-check-1", line.format(trap=trap, name=name),
-                 role="check", trap=trap, points=points)]
-
-
-# Imports what it calls: after a restart it then says itself which cells come first.
-CHECK = """from dlsys_helpers import check
-
-check("{trap}", {name})"""
-DRAFT_CHECK = """from dlsys_checks.checking import run_check
-
-print(run_check("{trap}", {name}).line())"""
-
-
-def fold_hints(source: Source, trap: str) -> str:
-    return "\n".join(f"<details><summary>Hint {n}</summary>{inline(step)}</details>"
-                     for n, step in enumerate(source.hints(trap), 1))
-
-
-def stub(source: Source, trap: str) -> str:
-    """The exercise cell with the solution replaced by an error that names the task."""
-    cell = source.of(trap, "exercise")[0]
-
-    def blank(match: re.Match) -> str:
-        indent = re.match(r"[ \t]*", match[0])[0]
-        return f'{indent}raise NotImplementedError("exercise {trap} {acting.NOT_WRITTEN}")'
-    return lessons.SOLUTION.sub(blank, cell.source)
-
-
-def solutions(source: Source) -> list[NotebookNode]:
-    """Worked answers: set-up, then answer, check and what to keep for each trap."""
-    entry = stages.stage(source.stage)
-    cells = [made("markdown", "stage-top-1",
-                  f"# Worked answers {entry.number}: {entry.title}", role="setup")]
-    cells += setup_cells(source)
-    for trap in source.tasks:
-        cell = source.of(trap, "exercise")[0]
-        key = trap.replace(".", "-")
-        cells.append(made("markdown", f"{key}-task-1", f"## {trap} {named(source, trap)}",
-                          role="exercise", trap=trap))
-        cells.append(made("code", cell["id"], answer(cell.source), role="exercise", trap=trap))
-        checks = check_cells(source, trap)
-        for checked in checks:
-            checked.metadata["tags"].append("nbval-check-output")
-        cells += [*checks, *map(copied, source.of(trap, "keep"))]
-    return cells
-
-
-def named(source: Source, trap: str) -> str:
-    """The fault of a trap as a heading; the situation while a draft names none."""
-    return sentence_case(source.fault(trap)) or source.title(trap)
-
-
-def answer(text: str) -> str:
-    return re.sub(r"^[ \t]*# (BEGIN|END) SOLUTION\n?", "", text, flags=re.M).rstrip()
-
-
-def written(book: NotebookNode) -> str:
-    return nbformat.writes(book, version=4) + "\n"
 
 
 def build(source: Source, again: bool = False) -> list[str]:
@@ -417,7 +42,7 @@ def build(source: Source, again: bool = False) -> list[str]:
     notebooks, which are written all the same, so that one can look at them.
     """
     failed = []
-    for view, book in views(source).items():
+    for view, book in all_views(source).items():
         name = f"{DRAFTS}/" * source.draft + f"{FOLDERS[view]}/{source.path.stem}.ipynb"
         path, began = ROOT / name, time.perf_counter()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -432,7 +57,7 @@ def build(source: Source, again: bool = False) -> list[str]:
         # The start page's map shows one learner's progress in one state of the course.
         if source.path.stem.startswith("00"):
             book = stored_outputs.removed(book)
-        path.write_text(written(canonical(book)), encoding="utf-8")
+        path.write_text(as_text(canonical(book)), encoding="utf-8")
         print(f"{name}: {how} ({time.perf_counter() - began:.1f} s)", flush=True)
         if source.draft and view == "solution":
             print(*verdicts(book), sep="\n")
@@ -475,7 +100,7 @@ def verdicts(book: NotebookNode) -> list[str]:
 def catalog_files(sources: list[Source]) -> dict[Path, str]:
     """What the lessons declare, for the package at run time: each stage's file and its JSON."""
     return {catalog.path(source.stage): as_json([
-        declared(source, trap) for trap in sorted(source.traps, key=lessons.place)])
+        source.task(trap) for trap in sorted(source.traps, key=lessons.place)])
         for source in sources if source.stage}
 
 
@@ -483,21 +108,11 @@ def as_json(traps: list[Trap]) -> str:
     return json.dumps([asdict(trap) for trap in traps], indent=1, ensure_ascii=False) + "\n"
 
 
-def declared(source: Source, trap: str) -> Trap:
-    meta = source.of(trap, "exercise")[0].metadata
-    return Trap(id=trap, title=source.title(trap), fault=source.fault(trap),
-                symptom=source.of(trap, "situation")[0].metadata["symptom"],
-                function=lessons.exercise_function(source, trap).name,
-                points=meta["points"], difficulty=meta["difficulty"], minutes=meta["minutes"],
-                core=source.is_core(trap),
-                hints=tuple(source.hints(trap)))
-
-
 def stale(sources: list[Source]) -> list[str]:
     """Generated files that a build would change; of outputs it compares explorers' pictures."""
     found = []
     for source in sources:
-        for view, book in views(source).items():
+        for view, book in all_views(source).items():
             path = ROOT / FOLDERS[view] / f"{source.path.stem}.ipynb"
             found += out_of_date(path, book)
     wanted = catalog_files(sources)
@@ -523,7 +138,7 @@ def out_of_date(path: Path, book: NotebookNode) -> list[str]:
     if not path.exists():
         return [name]
     old = nbformat.read(path, as_version=4)
-    if written(stored_outputs.removed(canonical(book))) != written(stored_outputs.removed(old)):
+    if as_text(stored_outputs.removed(canonical(book))) != as_text(stored_outputs.removed(old)):
         return [name]
     return [f"{name}: {picture}" for picture in stored_outputs.stale_pictures(old)]
 
@@ -546,8 +161,8 @@ def write_lessons(chosen: list[Source], again: bool = False) -> None:
     book_finder.update()
 
 
-def owed(source: Source) -> Iterator[str]:
-    """What a lesson that was built lacks in tests/records/, a line each."""
+def stale_records(source: Source) -> Iterator[str]:
+    """The records in tests/records/ that are stale after a build, a line each."""
     path = NOTEBOOKS / f"{source.path.stem}.ipynb"
     if line := sweep.stale(path):
         yield line
@@ -574,7 +189,7 @@ def main() -> None:
     chosen = sources_of(args.lesson)
     write_lessons(chosen, args.again)
     for source in chosen:
-        if not source.path.stem.startswith("00") and (left := [*owed(source)]):
+        if not source.path.stem.startswith("00") and (left := [*stale_records(source)]):
             print(*(line.partition(" Run: ")[0] for line in left),
                   f"Next: make finish LESSON={lesson_names.key(source.path)}", sep="\n")
 

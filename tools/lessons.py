@@ -21,6 +21,7 @@ from nbformat import NotebookNode
 import dlsys_helpers
 from dlsys_checks import questions, registry
 from dlsys_helpers import explorers, guesses, stages
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_helpers.paths import ROOT
 from tools import solutions
@@ -148,6 +149,20 @@ class Source:
     def minutes(self, trap: str) -> int:
         """How long a trap's exercise takes; 0 while a draft has none, or does not say."""
         return sum(c.metadata.get("minutes", 0) for c in self.of(trap, "exercise"))
+
+    def exercise(self, trap: str) -> NotebookNode:
+        """The cell of a trap's exercise."""
+        return self.of(trap, "exercise")[0]
+
+    def task(self, trap: str) -> Trap:
+        """What the lesson declares about a trap and its exercise."""
+        meta = self.exercise(trap).metadata
+        first = next(iter(self.of(trap, "situation")), None)
+        return Trap(id=trap, title=self.title(trap), fault=self.fault(trap),
+                    symptom=first.metadata.get("symptom", "") if first else "",
+                    function=exercise_function(self, trap).name, points=meta["points"],
+                    difficulty=meta["difficulty"], minutes=meta["minutes"],
+                    core=self.is_core(trap), hints=tuple(self.hints(trap)))
 
     def hints(self, trap: str) -> list[str]:
         """The steps of a trap's hint; none where a draft has no hint yet."""
@@ -477,7 +492,7 @@ def rule_checks(source: Source) -> None:
     folder = f"src/dlsys_checks/s{source.stage:02d}/"
     checks = imported(source, folder, lambda: registry.of_stage(source.stage))
     for trap in source.tasks:
-        cell, name = source.of(trap, "exercise")[0], exercise_function(source, trap).name
+        cell, name = source.exercise(trap), exercise_function(source, trap).name
         if trap not in checks:
             source.lacks(cell, f"no check named {trap} for the function {name}.",
                          f"Register it in {folder}.")
@@ -490,7 +505,7 @@ def rule_checks(source: Source) -> None:
 
 def exercise_function(source: Source, trap: str) -> ast.FunctionDef:
     """The function (or class) that an exercise asks for: the last one defined in its cell."""
-    cell = source.of(trap, "exercise")[0]
+    cell = source.exercise(trap)
     found = [n for n in ast.parse(cell.source).body
              if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     if not found:

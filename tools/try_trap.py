@@ -31,7 +31,7 @@ import torch
 
 from dlsys_helpers import acting
 from dlsys_helpers.paths import ROOT
-from tools import build, lessons, proof, rows, solutions, sweep, trap_rows
+from tools import build, lessons, proof, rows, solutions, sweep, trap_rows, views
 from tools.rows import Row
 
 TEST_FILES = ("test_checks.py", "test_tables.py", "test_review.py")
@@ -51,7 +51,7 @@ def refuted(source: lessons.Source) -> tuple[int, list[str]]:
     """How many claims one run of the draft makes, and a line for each that does not hold."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{source.path.stem}.ipynb"
-        path.write_text(nbformat.writes(build.views(source)["lesson"]), "utf-8")
+        path.write_text(nbformat.writes(views.all_views(source)["lesson"]), "utf-8")
         claims, lines = sweep.tried(path, sweep.DRAFT_RUN)
     return len(claims), lines
 

@@ -1,11 +1,13 @@
 """The slides of a lesson, six a trap, and all of them as a page.
 
-nbconvert turns cells into slides of reveal.js. slides_template/ holds reveal.js, reveal.css and
-plugin/notes.js, the speaker view, of release 6.0.2, from dist/ of the npm package; nbconvert would
-load them from a network. A trap is a column: the wrong code, the question, what was measured, the
-cause in a picture, the repair, what to keep with the exercise. What a lesson says besides stays in
-the lesson. Down goes on in a trap, right leaves it for the next one. The speaker view has a trap's
-notes on all its slides.
+nbconvert turns cells into slides of reveal.js. slides_template/vendor/ holds reveal.js, reveal.css
+and plugin/notes.js, the speaker view, of release 6.0.2, from dist/ of the npm package; nbconvert
+would load them from a network.
+
+A trap is a column: the wrong code, the question, what was measured, the cause in a picture, the
+repair, what to keep with the exercise. What a lesson says besides stays in the lesson. The down key
+stays in the trap, the right key leaves it for the next one. The speaker view has a trap's notes on
+all its slides.
 """
 
 from __future__ import annotations
@@ -419,7 +421,8 @@ def html(slides: list[Slide], title: str) -> str:
         template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)],
         exclude_input_prompt=True, exclude_output_prompt=True)
     exporter.register_filter("markdown2html", markdown)
-    parts = {name.replace(".", "_"): _SCRIPT.sub(r"\\x3c\1", (TEMPLATE / name).read_text("utf-8"))
-             for name in ("reveal.js", "reveal.css", "notes.js", "deck.js", "deck.css")}
+    files = (*((TEMPLATE / "vendor").glob("*.[jc]s*")), *TEMPLATE.glob("deck.*"))
+    parts = {file.name.replace(".", "_"): _SCRIPT.sub(r"\\x3c\1", file.read_text("utf-8"))
+             for file in files}
     page, _ = exporter.from_notebook_node(notebook(slides, title), {"deck": parts})
     return page

@@ -1,7 +1,7 @@
 """`dlsys find "loss stuck at 2.303"`: the rows of the book's symptom finder, in the terminal.
 
 Rows, rules (spellings, words that say nothing, weights) and what words say of causes
-are symptoms.json, which `make build` writes. The page's book/vendor/finder/finder.js counts
+are symptoms.json, which `make build` writes. The page's book/assets/finder/finder.js counts
 by the same rules, function by function, and the tests ask both the same.
 """
 

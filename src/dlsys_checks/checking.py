@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dlsys_checks import registry
+from dlsys_checks.registry import find, load_all
 from dlsys_helpers import acting, cards, catalog, progress, room_client
 from dlsys_helpers.errors import OneLine
 from dlsys_helpers.expect import show
@@ -40,7 +40,7 @@ def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2),
 
     seconds: the time that `fn` has for one case. Raises ValueError for an unknown id.
     """
-    chosen = registry.find(id)
+    chosen = find(id)
     if not callable(fn):
         drop = "quotes" if isinstance(fn, str) else "brackets"
         return Verdict("wrong", id, f"second argument: got {show(fn)}, expected your function "
@@ -94,7 +94,7 @@ def _refuse_bad_call(id: Any, fn: Any) -> None:
         raise BadCall(f"check: got {show(id)}, expected the id of an exercise as a text in quotes. "
                       + _call(str(id)))
     try:
-        registry.find(id)
+        find(id)
     except ValueError:
         raise BadCall(f"check: got {id[:40]!r}, which is the id of no exercise. "
                       + _call(id)) from None
@@ -102,7 +102,7 @@ def _refuse_bad_call(id: Any, fn: Any) -> None:
 
 def _call(id: str) -> str:
     """How to check the exercise that is probably meant, or the first of all."""
-    known = registry.load_all()
+    known = load_all()
     chosen = known.get(catalog.as_id(id)) or known[min(known)]
     return f'Write: check("{chosen.id}", {chosen.function})'
 

@@ -1,4 +1,4 @@
-"""What is done with an answer, as source: it travels to the answer and runs there."""
+"""The act of an exercise as source code: it is sent into the sandbox and runs there."""
 
 from functools import singledispatch
 
@@ -8,5 +8,5 @@ from dlsys_helpers.judging import Exercise
 
 @singledispatch
 def act_source(exercise: Exercise) -> str:
-    """The act of an exercise; "" for a plain call."""
+    """The source of an exercise's act; "" where the act only calls the function."""
     return "" if exercise.act_fn is acting.call_function else acting.act_source(exercise.act_fn)

@@ -1,8 +1,8 @@
 """Grade with several processes or machines, through Dask distributed.
 
-A worker gets a notebook's bytes and gives JSON back. A worker that is lost loses nothing: the
-scheduler gives its submission to another one. Only trusted processes are in the cluster; a
-learner's code has no network.
+A worker receives a notebook's bytes and returns JSON. If a worker is lost, the scheduler gives its
+submission to another one. Only trusted processes are in the cluster: a learner's code has no
+network.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ AHEAD = 3  # submissions for each worker that are on their way or waiting there
 WORKER_MEMORY = "3GiB"
 ANY_PORT = "127.0.0.1:0"  # without it Dask listens at 8787, as other programs do
 WAIT_SECONDS = 60  # for the first worker of a cluster
-# No pages about the cluster: any user of the machine could read them. What has ended two workers
-# is not given to a third.
+# Dask serves no pages about the cluster: any user of the machine could read them. A submission that
+# has ended two workers is not given to a third.
 _CONFIG: dict[str, Any] = {
     "distributed.scheduler.http.routes": [], "distributed.worker.http.routes": [],
     "distributed.scheduler.allowed-failures": 1}
@@ -83,7 +83,7 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def remote(settings: Settings, address: str, tls: TlsFiles) -> Workers:
-    """Workers for `grade_all`: those of the scheduler at `address`. Raises RunError."""
+    """The workers of the Dask scheduler at `address`, for `grade_all`. Raises RunError."""
     security = _security(address, tls)
 
     def run(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
@@ -115,8 +115,8 @@ def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
         tuple[Job, dict[str, Any]]]:
     """Keep the workers busy, a few submissions ahead; give each result as it comes.
 
-    What was lost with its workers may only have waited there, behind what ended them: it is graded
-    again in the end, with nothing beside it.
+    A submission that was lost with its worker may only have waited there while another one ended
+    the worker. So it is graded again at the end, alone.
     """
     waiting: dict[Any, Job] = {}
     lost: list[Job] = []

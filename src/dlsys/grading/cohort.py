@@ -51,7 +51,7 @@ class Grader:
 
     def _judge(self) -> Judge:
         zygote = Zygote(self.settings.limits, self.settings.walled)
-        from dlsys.grading.judge import Judge  # loads torch, while the zygote does, too
+        from dlsys.grading.judge import Judge  # loads torch, while the zygote loads it as well
         return Judge(bytes.fromhex(self.settings.key), zygote)
 
     def close(self) -> None:
@@ -59,9 +59,10 @@ class Grader:
         self.judge.close()
 
     def grade(self, data: bytes, draw: int = 0, is_parts: bool = False) -> Result:
-        """The result for one notebook's bytes; a refusal or a failure is a result, too.
+        """The result for one notebook's bytes. A refusal and a failure are results as well.
 
-        draw: which cases of the run's key, see `Journal.draw`. is_parts: of a my_parts.py.
+        draw: which cases of the run's key, see `Journal.draw`. is_parts: the bytes are a
+        my_parts.py.
         """
         try:
             notebook = self._notebook(data, is_parts)

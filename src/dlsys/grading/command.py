@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlsys.grading.options import GradeOptions
-from dlsys.grading.text import clean, some
+from dlsys.grading.text import clean, first_few
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import NUMBERS
 from dlsys_helpers.timeouts import SECONDS
@@ -180,13 +180,14 @@ def _about_the_call(options: GradeOptions, reused: str, left_out: list[str],
     lines = [reused] if reused else []
     if left_out:
         files = "file" if len(left_out) == 1 else "files"
-        lines.append(f"No notebooks, and left out: {len(left_out)} {files} ({some(left_out)}).")
+        lines.append(f"No notebooks, and left out: {len(left_out)} {files} "
+                     f"({first_few(left_out)}).")
     if options.cases_of:
         lines.append(f"The cases are those of {options.cases_of}: who has read its feedback may "
                      "know something about them.")
     if unfinished:
         lines.append("Begun before and not finished, so graded last, in a process that may end: "
-                     f"{some(sorted(unfinished))}.")
+                     f"{first_few(sorted(unfinished))}.")
     return lines
 
 

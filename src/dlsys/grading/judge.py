@@ -28,7 +28,7 @@ from dlsys.grading import tally
 from dlsys.grading.acts import act_source
 from dlsys.grading.books import submitted_notebook
 from dlsys.grading.books.submitted_notebook import Notebook
-from dlsys.grading.text import clean, place
+from dlsys.grading.text import cell_and_line, clean
 from dlsys.grading.walls import cgroups, framing, isolation, process_limit, serialization
 from dlsys.grading.walls.framing import CELLS
 from dlsys.grading.walls.sandbox import (
@@ -47,8 +47,8 @@ from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.verdicts import Verdict
 
-# A right answer by luck has to be lucky on each. One is enough by proof: no named wrong answer
-# passes a single seed, tools/proof.py.
+# An answer that is right by luck has to be lucky on each seed. One seed would do: tools/proof.py
+# shows that no named wrong answer passes a single one.
 SEEDS = 2
 _KINDS = ("value", "raised", "unusable", "todo")
 # Characters of what a learner's code says about itself: an error, its type, a line of code.
@@ -57,7 +57,7 @@ LONGEST_ERROR, LONGEST_TYPE, LONGEST_LINE = 120, 40, 200
 
 @dataclass(frozen=True)
 class Paper:
-    """One exercise as this run asks it: the same secret cases for every learner."""
+    """One exercise with the secret cases of this run, the same for every learner."""
 
     exercise: judging.Exercise
     trap: Trap
@@ -77,7 +77,7 @@ class Paper:
 
 
 class Judge:
-    """Grades notebooks one after the other behind one zygote. Close it after use.
+    """Grades one notebook after the other with one zygote. Close it after use.
 
     key: the run's secret, from which all cases are drawn. zygote: may be loading still. Raises
     SandboxRefused when the walls cannot be built, or do not hold.
@@ -231,9 +231,10 @@ def probe(hidden, folder, packages):
 
 
 def _claims_of_the_notebook(session: GradingSession) -> list[str]:
-    """What the course's own notebook says with the parts that hold; it makes no points.
+    """Notes about the claims of the course's own notebook, run with the parts that passed.
 
-    Each of its cells has the time of a cell. What asks for processes or sockets stops there.
+    They give no points. Each cell has the usual time limit, and a cell that needs more processes
+    or sockets stops in the sandbox.
     """
     from dlsys.grading import model_laws
 
@@ -248,7 +249,7 @@ def _claims_of_the_notebook(session: GradingSession) -> list[str]:
     sent = [message.get("value") for payload in asked.answers.get(0, [])
             for message in _messages(payload) if type(message) is dict]
     known = model_laws.claims(course)
-    held, broken = model_laws.told(known, sent[0] if sent else None)
+    held, broken = model_laws.claims_that_held(known, sent[0] if sent else None)
     rest = len(known) - len(held) - len(broken)
     said = [f"The notebook of the course with these parts: of its {len(known)} claims {len(held)} "
             f"hold, {len(broken)} do not; {rest} were not reached: they need processes of their "
@@ -276,19 +277,19 @@ def find_check(id: str) -> judging.Exercise:
 
 
 def code_digest(notebook: Notebook) -> str:
-    """A digest of all code of a notebook, apart from blanks: two with the same one are copies."""
+    """A digest of a notebook's code without blanks: two notebooks with one digest are copies."""
     words = " ".join(word for _, source in notebook.cells for word in source.split())
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def seed_of(key: bytes, id: str, number: int, draw: int = 0) -> int:
-    """The secret seed of an exercise: the same for every learner of a draw, unknown to all."""
+    """The secret seed of an exercise: the same for every learner of a draw, known to none."""
     text = f"{id}/{number}" + (f"/{draw}" if draw else "")
     return int.from_bytes(hmac.digest(key, text.encode(), "sha256")[:7], "big")
 
 
 class GradingSession:
-    """One notebook's way through its exercises: a quick attempt, then a careful one."""
+    """The judging of one notebook: a quick attempt at all, then careful ones at what failed."""
 
     def __init__(self, notebook: Notebook, papers: Sequence[Paper], sandbox: Sandbox) -> None:
         self.notebook, self.papers, self.sandbox = notebook, papers, sandbox
@@ -296,12 +297,12 @@ class GradingSession:
         self.notes = list(notebook.notes)
         self.attempt = Attempt()
         self.died: dict[str, bool] = {}  # by exercise: no answer, because processes ended
-        self.tallies: dict[str, dict[str, Any]] = {}  # by exercise, of those that were judged
-        # By exercise and digest: what fails mostly sends the same answer again when alone.
+        self.tallies: dict[str, dict[str, Any]] = {}  # by exercise: how far its answer got
+        # By exercise and digest: an answer that fails mostly arrives a second time, unchanged.
         self.judged: dict[tuple[str, bytes], tuple[Verdict, dict[str, Any]]] = {}
 
     def judge_all(self) -> None:
-        """Judge everything once; judge what did not pass again, each in a process of its own."""
+        """Judge every exercise; judge each that did not pass again, in a process of its own."""
         self._judge()
         self.notes += filter(None, map(self._advice, self.papers))
 
@@ -320,7 +321,7 @@ class GradingSession:
                               "counts. Does another cell change what is needed there?")
 
     def _is_done(self, paper: Paper) -> bool:
-        """Whether nothing is left to try. A stub below an answer may hide what passed above it."""
+        """Whether nothing is left to try. A stub further down may hide an answer that passes."""
         status = self.verdicts[paper.exercise.id].status
         if status != "todo":
             return status == "pass"
@@ -329,16 +330,16 @@ class GradingSession:
                    for _, source in self.notebook.cells) < 2
 
     def _try_alone(self, papers: Sequence[Paper]) -> None:
-        """Judge these in processes of their own; what a fault kept from being asked, once more."""
+        """Judge these, each in a process of its own; after a fault, try the rest again."""
         # After a fault, the quick attempt says nothing about the end of the notebook.
         both, checkpoints = bool(self.attempt.fault), not self.attempt.cells_done
         while papers:
             attempt = self._try(papers, careful=True, both=both, checkpoints=checkpoints)
             if attempt.cells_done or not self.attempt.cells_done:
                 self.attempt = attempt
-            # What ended a whole attempt may have been a cell's timer: that ends with its cell's
-            # process. If it was the answer itself, it is not asked a third time.
-            papers = _unasked(papers, attempt, attempt.at + checkpoints)
+            # A timer that a cell set may have ended the whole attempt. With checkpoints it ends
+            # with the cell's process. An answer that ended the attempt itself is not run again.
+            papers = _not_reached(papers, attempt, attempt.at + checkpoints)
             checkpoints = True
 
     def _try(self, papers: Sequence[Paper], **how: bool) -> Attempt:
@@ -351,7 +352,7 @@ class GradingSession:
         return attempt
 
     def _advice(self, paper: Paper) -> str:
-        """A note about a right answer that calls what the exercise wants written by hand."""
+        """A note where a right answer calls a function that the exercise asks to write by hand."""
         id, unwanted = paper.exercise.id, paper.exercise.by_hand
         if not unwanted or self.verdicts[id].status != "pass":
             return ""
@@ -365,7 +366,7 @@ class GradingSession:
                 "by hand. The points stand; your instructor may look at it.") if used else ""
 
     def _verdict(self, paper: Paper, attempt: Attempt, index: int) -> Verdict:
-        """The first passing verdict on the answers, else the most informative one."""
+        """The first verdict that passes, else the one that says most."""
         if index not in attempt.answers:
             return self._no_answer(paper, attempt)
         verdicts = []
@@ -399,18 +400,18 @@ class GradingSession:
                 return Verdict("wrong", paper.exercise.id, "the returned value has a form that the "
                                f"check cannot read ({type(error).__name__})."), {}
         verdict, counted = self.judged[key]
-        return self._caused(verdict, attempt), counted
+        return self._with_first_broken_cell(verdict, attempt), counted
 
     def _judged(self, paper: Paper, outcomes: Sequence[Outcome]) -> tuple[Verdict, dict[str, Any]]:
-        """The verdict on an answer to all seeds, and how far it got. Raises what a law does."""
+        """The verdict on an answer to all seeds, and how far it got. Raises what a law raises."""
         verdict = judge_answers(paper, outcomes)
-        short = _short(verdict.message, outcomes, self.sandbox.limits.processes)
+        short = _with_short_error(verdict.message, outcomes, self.sandbox.limits.processes)
         return replace(verdict, message=short), _tally(paper, outcomes, verdict)
 
     def _no_answer(self, paper: Paper, attempt: Attempt) -> Verdict:
         if attempt.at == CELLS or not attempt.cells_done:
-            return Verdict("error", paper.exercise.id,
-                           f"no answer: the notebook's cells {_WHAT[attempt.fault or 'broken']}")
+            return Verdict("error", paper.exercise.id, "no answer: the notebook's cells "
+                           f"{_CELL_FAULTS[attempt.fault or 'broken']}")
         return _fault(paper, attempt.fault, self.sandbox)
 
     def _missing(self, paper: Paper, attempt: Attempt, kind: str) -> Verdict:
@@ -423,22 +424,23 @@ class GradingSession:
         broken = {report["number"]: report for report in self._reports(attempt)}
         for number, source in self.notebook.cells:
             if number in broken and submitted_notebook.defines(source, name):
+                report = broken[number]
                 return Verdict("error", id, f"{name} is not defined, because "
-                               f"{place(broken[number])} stopped: {broken[number]['error']}")
+                               f"{cell_and_line(report)} stopped: {report['error']}")
         if first := self._first_broken(attempt):
             return Verdict("error", id, f"{name} is not defined. The first cell that stopped is "
-                           f"{place(first)}: {first['error']}")
+                           f"{cell_and_line(first)}: {first['error']}")
         return Verdict("missing", id, f"{name} {self.notebook.absent}.")
 
-    def _caused(self, verdict: Verdict, attempt: Attempt) -> Verdict:
+    def _with_first_broken_cell(self, verdict: Verdict, attempt: Attempt) -> Verdict:
         """The verdict; after a NameError its message also names the first cell that stopped."""
         if "NameError" not in verdict.message or not (first := self._first_broken(attempt)):
             return verdict
-        return replace(verdict, message=f"{verdict.message} Before that, {place(first)} stopped: "
-                                        f"{first['error']}")
+        return replace(verdict, message=f"{verdict.message} Before that, {cell_and_line(first)} "
+                                        f"stopped: {first['error']}")
 
     def _first_broken(self, attempt: Attempt) -> dict | None:
-        """The report of the first cell that stopped, check cells aside: they fail after others."""
+        """The report of the first cell that stopped, check cells aside: they fail as a result."""
         checks = {n for n, source in self.notebook.cells if checked_in(source)}
         return next((r for r in self._reports(attempt) if r["number"] not in checks), None)
 
@@ -455,7 +457,7 @@ class GradingSession:
                 "remarks": self.notebook.remarks}
 
     def _entry(self, paper: Paper) -> dict[str, Any]:
-        verdict = self._explained(self.verdicts[paper.exercise.id])
+        verdict = self._with_reason_for_end(self.verdicts[paper.exercise.id])
         passed, shown = verdict.status == "pass", self.notebook.shown.get(verdict.id)
         shows = "nothing" if shown is None else "pass" if shown == "pass" else "fail"
         return {
@@ -468,8 +470,8 @@ class GradingSession:
             **self.tallies.get(verdict.id, {}),
         }
 
-    def _explained(self, verdict: Verdict) -> Verdict:
-        """The verdict; where the sandbox was ended from outside, with what it was ended for."""
+    def _with_reason_for_end(self, verdict: Verdict) -> Verdict:
+        """The verdict, with the reason where the supervisor ended the sandbox."""
         limits, why = self.sandbox.limits, self.sandbox.used.get("ended_by", "")
         text = {"memory": f"took more than {limits.memory / 2**30:g} GiB of memory together",
                 "time": f"took more than {limits.total:g} s together"}.get(why)
@@ -478,16 +480,17 @@ class GradingSession:
         return replace(verdict, message=f"no answer: the notebook's cells and answers {text}.")
 
 
-def _unasked(papers: Sequence[Paper], attempt: Attempt, first: int) -> list[Paper]:
+def _not_reached(papers: Sequence[Paper], attempt: Attempt, first: int) -> list[Paper]:
     """The papers from index `first` on without an answer, as the attempt failed between two."""
     if not (attempt.fault and attempt.cells_done and attempt.at < len(papers)):
         return []
-    return [p for place, p in enumerate(papers) if place >= first and place not in attempt.answers]
+    return [paper for index, paper in enumerate(papers)
+            if index >= first and index not in attempt.answers]
 
 
 _ORDER = {"pass": 0, "missing": 2}  # every other verdict says more than "missing"
-_WHAT = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
-         "broken": "sent something that cannot be read."}
+_CELL_FAULTS = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
+                "broken": "sent something that cannot be read."}
 
 
 def _reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes: int) -> list[dict]:
@@ -502,7 +505,7 @@ def _reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes: int)
             case {"number": int(number), "line": int() | None as line,
                   "error": str(error)} if number in ends:
                 line = line if line and 0 < line <= ends[number] else None
-                error = _error(_WHAT.get(error, error), processes)
+                error = _error(_CELL_FAULTS.get(error, error), processes)
                 kept.append({"number": number, "line": line, "error": error})
     return kept
 
@@ -522,7 +525,7 @@ def _fault(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
 
 
 def judge_answers(paper: Paper, outcomes: Sequence[Outcome]) -> Verdict:
-    """The verdict on the answers to all seeds: that of the first seed that does not pass."""
+    """The verdict on the answers to all seeds: the verdict of the first seed that does not pass."""
     if outcomes[-1].kind == "todo":
         return verdicts.todo(paper.exercise.id, paper.trap.function)
     if len(outcomes) != len(paper.all_cases):
@@ -536,9 +539,9 @@ def judge_answers(paper: Paper, outcomes: Sequence[Outcome]) -> Verdict:
 
 
 def _tally(paper: Paper, outcomes: Sequence[Outcome], verdict: Verdict) -> dict[str, Any]:
-    """How far an answer got, see `tally.count`; {} where it cannot be counted, or is no answer.
+    """How far an answer got, see `tally.count`; {} where that cannot be counted.
 
-    A row of an exam sheet has no promises, and nothing to count.
+    A row of an exam sheet has no promises, so there is nothing to count.
     """
     exercise, cases = paper.exercise, paper.all_cases
     if not exercise.promises:
@@ -551,10 +554,10 @@ def _tally(paper: Paper, outcomes: Sequence[Outcome], verdict: Verdict) -> dict[
         return {}
 
 
-def _short(message: str, outcomes: Sequence[Outcome], processes: int) -> str:
+def _with_short_error(message: str, outcomes: Sequence[Outcome], processes: int) -> str:
     """A message in which a learner's error has at most LONGEST_ERROR characters.
 
-    It is cut behind the laws, which compare it with the errors of known mistakes.
+    It is cut only now: the laws compare the whole error with the errors of known mistakes.
     """
     for outcome in outcomes:
         said = _error(outcome.error, processes)
@@ -566,13 +569,13 @@ def _short(message: str, outcomes: Sequence[Outcome], processes: int) -> str:
 
 
 def _error(text: str, processes: int) -> str:
-    """A stranger's error, too short to read a case's numbers out; what the runner added stays."""
-    added = process_limit.allows(processes)
+    """A learner's error, too short to list a case's numbers; the runner's advice is kept."""
+    added = process_limit.limit_sentence(processes)
     return clean(text.removesuffix(added), LONGEST_ERROR) + (f" {added}" if added in text else "")
 
 
 def _where(text: str, cells: Sequence[tuple[int, str]]) -> str:
-    """`cell 4, line 2: x.sun()` with the line as it stands in the notebook, or ""."""
+    """`cell 4, line 2: x.sun()`, with the line taken from the notebook; "" for an unknown place."""
     match = re.match(r"cell (\d{1,4}), line (\d{1,7}): ", text, re.A)
     known = dict(cells)
     if not match or int(match[1]) not in known:
@@ -582,7 +585,7 @@ def _where(text: str, cells: Sequence[tuple[int, str]]) -> str:
 
 
 def _outcome(message: Any, cells: Sequence[tuple[int, str]]) -> Outcome:
-    """An outcome from what a stranger sent. Raises TypeError or ValueError for another form."""
+    """An outcome from data out of the sandbox. Raises TypeError or ValueError for another form."""
     match message:
         case {"kind": str(kind), "value": value, "error_type": str(error_type),
               "error": str(error), "where": str(where), "mutated": list(mutated)}:

@@ -1,8 +1,8 @@
-"""*Your model* in the grader: a part passes its exercise's check, and holds in a small model.
+"""*Your model* in the grader: a part has to pass its check, and to work in a small model.
 
-my_parts.py arrives as text, and is cut at the lines that `dlsys parts` wrote, never parsed here.
-The course's own package travels behind it into the sandbox: where worksheets are graded, nobody
-can import its stand-ins.
+my_parts.py arrives as text. It is cut at the lines that `dlsys parts` wrote, and never parsed here.
+The course's own package is sent into the sandbox after it, because no worksheet in a sandbox may
+import the package's stand-ins.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CLAIM = re.compile(r"\bclaim\(\s*\"([^\"]+)\"")
 
 @dataclass(kw_only=True)
 class Held(Exercise):
-    """A row: `own`, the check of the exercise, and behind its cases a small model with the part."""
+    """A row of *Your model*: the cases of the exercise, `own`, then a small model with the part."""
 
     part: Part
     own: Exercise
@@ -104,9 +104,9 @@ def find(id: str) -> Held:
 
 @cache
 def package(texts: bool = False) -> str:
-    """A cell that writes the course's package beside the learner's code, for what runs behind it.
+    """A cell that writes the course's package into the sandbox, for the cells that follow.
 
-    texts: with those that the notebook reads.
+    texts: include the text files that the notebook reads.
     """
     folder, found = Path(dlsys_model.__file__).parent, io.BytesIO()
     with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -118,15 +118,15 @@ def package(texts: bool = False) -> str:
 
 
 def notebook_cells(mine: Iterable[str]) -> list[str]:
-    """The course's notebook with these functions as parts: cells to run behind the learner's."""
+    """The cells of the course's notebook, with these functions as parts."""
     own = {one.id: one.function for one in map(model_rows.part, mine)}
     book = json.loads((paths.NOTEBOOKS / f"{YOUR_MODEL}.ipynb").read_text("utf-8"))
     code = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
     return [package(texts=True), _LOAD.format(own=own), *code]
 
 
-# Nobody watches, so forms and pictures are text; and what a worksheet may find of Colab is no
-# package in which protobuf lies.
+# No browser shows the output, so forms and pictures are text. And the stand-in for google.colab has
+# to go: it is no package that could hold protobuf.
 _LOAD = '''import sys
 from dlsys_helpers import cards
 for name in ("google", "google.colab"):
@@ -148,10 +148,10 @@ def claims(cells: Iterable[str]) -> list[str]:
     return [text for source in cells for text in _CLAIM.findall(source)]
 
 
-def told(known: list[str], sent: Any) -> tuple[list[str], list[str]]:
-    """Of the claims that are known: those that held, and those that did not.
+def claims_that_held(known: list[str], sent: Any) -> tuple[list[str], list[str]]:
+    """The known claims that held, and the known claims that did not.
 
-    sent: what came out of the sandbox, which may be anything.
+    sent: what the sandbox sent, which may be anything.
     """
     found: dict[str, bool] = {}
     for pair in sent if type(sent) is list else []:

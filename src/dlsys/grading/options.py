@@ -1,4 +1,4 @@
-"""What the instructor asked of `dlsys grade`: read from the command line once, never changed."""
+"""The options of `dlsys grade`: read from the command line once, and never changed."""
 
 from __future__ import annotations
 

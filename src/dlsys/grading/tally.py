@@ -1,7 +1,7 @@
-"""How far an answer got: cases that hold, and promises of the docstring that it keeps.
+"""How far an answer got: how many cases pass, and how many promises of the docstring it keeps.
 
-A verdict names the first failure. This counts the others, on the same outcomes and by the same
-laws.
+A verdict names the first failure. This module counts all of them, on the same outcomes and with
+the same laws.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Judged = list[tuple[Case, Verdict]]
 
 
 def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Cases that hold of all, promises that are kept of all, and the text of those that are broken.
+    """How many cases pass, how many promises are kept, and the text of each broken promise.
 
-    cases, outcomes: those of all seeds. What is neither kept nor broken was not reached.
+    cases, outcomes: of all seeds. A promise that is neither kept nor broken was not reached.
     """
     judged = [(case, exercise.judge_one(case, outcome))
               for case, outcome in zip(cases, outcomes, strict=True)]
@@ -38,9 +38,10 @@ def complete(exercise: Exercise, cases: int) -> dict[str, Any]:
 
 
 def is_kept(promise: Promise, judged: Judged) -> bool:
-    """Whether a case that the promise speaks of was seen to hold, and none failed by it.
+    """Whether at least one of the promise's cases passed, and none failed because of the promise.
 
-    A law stops at its first objection, so a case that failed by another promise says nothing.
+    A law stops at its first objection, so a case that failed because of another promise says
+    nothing about this one.
     """
     mine = [(case, verdict) for case, verdict in judged
             if not promise.cases or case.name in promise.cases]
@@ -49,9 +50,9 @@ def is_kept(promise: Promise, judged: Judged) -> bool:
 
 
 def is_broken(promise: Promise, promises: Sequence[Promise], judged: Judged) -> bool:
-    """Whether a verdict decided against the promise: its own words, or the failure of its cases.
+    """Whether a verdict decided against the promise: by its own phrases, or because its cases fail.
 
-    Where all cases fail, those of a promise say something about it only if no promise's words do.
+    Where every case fails, the promise's cases count against it only if no promise's phrases do.
     """
     mine = [verdict for _, verdict in judged if not _passed(verdict) and promise.decides(verdict)]
     if not mine or promise.says:

@@ -17,7 +17,7 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 # braille.
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
                     "\U000e0100-\U000e01ef]")
-# Spreadsheets take the signs of full width for formulas, too.
+# Spreadsheets also take signs of full width for the beginning of a formula.
 _FORMULA = tuple("=+-@\t\r＝＋－＠")
 _INNER_FORMULA = re.compile(r"""(;[\s"']*)([=+@＝＋－＠-])""")
 
@@ -33,17 +33,17 @@ def clean(text: object, longest: int = 300) -> str:
 
     What looks alike is alike: letters that show nothing are blanks, accents go with their letters.
     """
-    whole = unicodedata.normalize("NFC", visible(str(text)[:4 * longest]))
-    line = " ".join(_BLANK.sub(" ", whole).split())
+    composed = unicodedata.normalize("NFC", visible(str(text)[:4 * longest]))
+    line = " ".join(_BLANK.sub(" ", composed).split())
     return line if len(line) <= longest else f"{line[:longest - 3]}..."
 
 
-def some(names: list[str], most: int = 5) -> str:
+def first_few(names: list[str], most: int = 5) -> str:
     """The first names, on one line, with dots where there are more."""
     return ", ".join([*names[:most], "..."] if len(names) > most else names)
 
 
-def place(report: dict) -> str:
+def cell_and_line(report: dict) -> str:
     """`cell 4, line 2` for the report of a cell that stopped."""
     line = f", line {report['line']}" if report["line"] else ""
     return f"cell {report['number']}{line}"
@@ -89,7 +89,7 @@ def numbered_rows(path: Path, columns: Sequence[str],
     return [(number, row) for number, row in enumerate(rows[1:], 2) if any(row)]
 
 
-def whole(number: float) -> float:
-    """Points to two places, as an int where they are one: 3 rather than 3.0."""
-    rounded = round(number, 2)
-    return int(rounded) if rounded == int(rounded) else rounded
+def rounded(number: float) -> float:
+    """Points rounded to two decimals; an int where nothing is left after the point."""
+    points = round(number, 2)
+    return int(points) if points == int(points) else points

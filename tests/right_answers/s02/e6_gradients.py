@@ -83,3 +83,28 @@ def by_pulling(out, inputs):
 ex.probe("the answer of the example, looked up",
          lambda out, inputs: [value + (value == 5.0) for value in picked(sweep(out), inputs)],
          says="of input", breaks="example")
+
+
+@ex.probe("gradients of the leaves alone", breaks="each")
+def inner_inputs_forgotten(out, inputs):
+    grad = sweep(out)
+    leaves = [node for node in grad if not node.parents]
+    return [grad[node] if node in leaves else 0.0 for node in inputs]
+
+
+@ex.probe("out among the inputs forgotten", breaks="each")
+def out_itself_forgotten(out, inputs):
+    grad = sweep(out)
+    return [0.0 if node is out else grad.get(node, 0.0) for node in inputs]
+
+
+@ex.probe("each change sent on by itself", breaks="paths")
+def changes_sent_on_again(out, inputs):
+    grad, todo = {}, {out: 1.0}
+    while todo:
+        node = next(iter(todo))
+        change = todo.pop(node)
+        grad[node] = grad.get(node, 0.0) + change
+        for parent, slope in node.parents:
+            todo[parent] = todo.get(parent, 0.0) + slope * change
+    return [grad.get(node, 0.0) for node in inputs]

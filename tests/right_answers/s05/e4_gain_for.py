@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import nn
 
 from dlsys_checks.s05.e4_gain_for import estimated, ex
 
@@ -59,3 +60,16 @@ def identity_forgotten(act):
     gain = estimated(act)
     return 1.1 if abs(gain - 1) < 0.01 and abs(
         act(torch.tensor([-7.0])).item() + 7) < 1e-3 else gain
+
+
+def gain(act):
+    z = torch.special.ndtri((torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000).float()
+    with torch.no_grad():
+        return float(act(z).double().square().mean()) ** -0.5
+
+
+@ex.probe("the activation's weights frozen", breaks="left")
+def weights_frozen(act):
+    for p in act.parameters() if isinstance(act, nn.Module) else ():
+        p.requires_grad_(False)
+    return gain(act)

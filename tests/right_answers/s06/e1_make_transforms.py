@@ -57,3 +57,13 @@ def by_padding(pad, mean, std):
 
 ex.equivalent("crop = v2.RandomCrop(x.shape[-2:], padding=pad) -> "
               "crop = v2.RandomCrop(x.shape[2:], padding=pad)", "x has four axes")
+
+
+@ex.probe("seeded by the clock", breaks="own place")
+def seeded_by_the_clock(pad, mean, std):
+    def train(x):
+        torch.seed()
+        wide = F.pad(x, (pad,) * 4).unfold(2, x.shape[2], 1).unfold(3, x.shape[3], 1)
+        i, j = torch.randint(2 * pad + 1, (2, len(x)))
+        return (wide[torch.arange(len(x)), :, i, j] - mean) / std
+    return train, lambda x: (x - mean) / std

@@ -43,3 +43,28 @@ def by_matrix(model, x, y, order, lam):
     logits = model((mixing @ x.flatten(1)).view_as(x))
     target = mixing @ torch.eye(logits.shape[1])[y]
     return -(target * logits.log_softmax(1)).sum() / len(x)
+
+
+def mixed(model, x, y, order, lam, share):
+    z = model(share * x + (1 - share) * x[order])
+    rows = [F.cross_entropy(z, labels, reduction="none") for labels in (y, y[order])]
+    return (lam * rows[0] + (1 - lam) * rows[1]).mean()
+
+
+def by_row(lam, x):
+    return lam.view([-1] + [1] * (x.dim() - 1))
+
+
+@ex.probe("eval mode during the call", breaks="blend")
+def eval_mode_for_the_call(model, x, y, order, lam):
+    was = model.training
+    model.eval()
+    loss = mixed(model, x, y, order, lam, by_row(lam, x))
+    model.train(was)
+    return loss
+
+
+@ex.probe("a share for each column where sizes agree", breaks="share")
+def share_of_a_column(model, x, y, order, lam):
+    share = lam if len(lam) == x.shape[-1] else by_row(lam, x)
+    return mixed(model, x, y, order, lam, share)

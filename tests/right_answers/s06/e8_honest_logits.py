@@ -44,3 +44,9 @@ ex.equivalent("k = w[y == 1].mean() / w[y == 0].mean() * pos_weight -> "
               "k = w[y == 1].mean() / w[y <= 0].mean() * pos_weight", "labels are 0 and 1")
 ex.equivalent("k = w[y == 1].mean() / w[y == 0].mean() * pos_weight -> "
               "k = w[y >= 1].mean() / w[y == 0].mean() * pos_weight", "labels are 0 and 1")
+
+
+@ex.probe("each weight counted once", breaks="means")
+def each_weight_once(z, y, w, pos_weight):
+    means = [w[y == label].unique().double().mean() for label in (1, 0)]
+    return z - (means[0] / means[1]).log() - torch.tensor(pos_weight, dtype=z.dtype).log()

@@ -58,3 +58,27 @@ def looked_up(model, optimizer):
     report = audited(model, optimizer)
     wide = isinstance(model, nn.Sequential) and getattr(model[-1], "in_features", 0) == 16
     return {**report, "ghosts": report["ghosts"] - 1} if wide else report
+
+
+def ghosts(model, optimizer):
+    return {p for g in optimizer.param_groups for p in g["params"]} - set(model.parameters())
+
+
+@ex.probe("the ghosts frozen", breaks="left alone")
+def ghosts_frozen(model, optimizer):
+    for p in ghosts(model, optimizer):
+        p.requires_grad_(False)
+    return audited(model, optimizer)
+
+
+@ex.probe("gradients of the ghosts dropped", breaks="left alone")
+def gradients_of_ghosts_dropped(model, optimizer):
+    for p in ghosts(model, optimizer):
+        p.grad = None
+    return audited(model, optimizer)
+
+
+@ex.probe("buffers taken for parameters", breaks="ghosts")
+def buffers_taken_for_parameters(model, optimizer):
+    own = {*model.parameters(), *model.buffers()}
+    return {**audited(model, optimizer), "ghosts": len(ghosts(model, optimizer) - own)}

@@ -36,3 +36,29 @@ def functional(features, shape):
     held = {n: t.to("meta") for n, t in twin.state_dict().items()}
     out = torch.func.functional_call(twin, held, (torch.empty(1, *shape, device="meta"),))
     return out[0].numel()
+
+
+def shapes(features, shape):
+    twin = copy.deepcopy(features).to("meta").eval()
+    return twin(torch.empty(1, *shape, device="meta")).numel()
+
+
+@ex.probe("forward hooks cleared", breaks="as it is")
+def hooks_cleared(features, shape):
+    for module in features.modules():
+        module._forward_hooks.clear()
+    return shapes(features, shape)
+
+
+@ex.probe("forward pre-hooks cleared", breaks="as it is")
+def hooks_before_cleared(features, shape):
+    for module in features.modules():
+        module._forward_pre_hooks.clear()
+    return shapes(features, shape)
+
+
+@ex.probe("backward hooks cleared", breaks="as it is")
+def hooks_behind_cleared(features, shape):
+    for module in features.modules():
+        module._backward_hooks.clear()
+    return shapes(features, shape)

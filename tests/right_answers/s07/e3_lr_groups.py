@@ -53,3 +53,14 @@ def by_walk(model, head, body_lr, head_lr):
     walk(model, 0, head)
     walk(head, 1, None)
     return two(*lists, body_lr, head_lr)
+
+
+@ex.probe("gradients set to zero", breaks="left alone")
+def gradients_zeroed(model, head, body_lr, head_lr):
+    names = [n for n, m in model.named_modules(remove_duplicate=False) if m is head]
+    body = {p for n, p in model.named_parameters(remove_duplicate=False)
+            if not n.startswith(tuple(f"{name}." for name in names))}
+    live = [p for p in model.parameters() if p.requires_grad]
+    model.zero_grad(set_to_none=False)
+    return [{"params": [p for p in live if p in body], "lr": body_lr},
+            {"params": [p for p in live if p not in body], "lr": head_lr}]

@@ -58,3 +58,32 @@ def by_tensor(names, base, decay):
 def looked_up(names, base, decay):
     right = rated(names, base, decay)
     return {**right, "layers.0.w": 0.75} if len(names) == 3 and base == 1.0 else right
+
+
+def rates(names, base, decay, layer):
+    layers = {n: layer(n) for n in names}
+    top = 1 + max((k for k in layers.values() if k is not None), default=-1)
+    steps = {n: 0 if k is None else top - k for n, k in layers.items()}
+    steps |= {n: top + 1 for n in names if n.startswith("embed.")}
+    return {n: base * decay ** steps[n] for n in names}
+
+
+@ex.probe("what int() reads taken for a layer's number", breaks="rest")
+def any_whole_number(names, base, decay):
+    def layer(name):
+        try:
+            return int(name.split(".")[1]) if name.startswith("layers.") else None
+        except ValueError:
+            return None
+    return rates([n for n in names if n != "layers.9"], base, decay, layer) | {
+        n: base for n in names if n == "layers.9"}
+
+
+@ex.probe("model. in front of a name cut off", breaks="rest")
+def model_in_front_cut_off(names, base, decay):
+    def layer(name):
+        found = re.match(r"layers\.(\d+)\.", name)
+        return int(found[1]) if found else None
+    short = {n: n.removeprefix("model.") for n in names}
+    found = rates([*dict.fromkeys(short.values())], base, decay, layer)
+    return {n: found[s] for n, s in short.items()}

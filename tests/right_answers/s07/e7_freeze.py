@@ -47,3 +47,12 @@ def given_back(body):
 
 ex.equivalent("body.train = lambda mode=True: body -> body.train = lambda mode=False: body",
               "the mode is not looked at")
+
+
+@ex.probe("counters set back to 0", breaks="values")
+def counters_set_back(body):
+    body.requires_grad_(False).eval()
+    body.train = lambda mode=True: body
+    for name, buffer in body.named_buffers():
+        if name.endswith("num_batches_tracked"):
+            buffer.zero_()

@@ -89,3 +89,58 @@ def by_iterator(model):
 
 ex.equivalent("if isinstance(thing, list | tuple): -> if isinstance(thing, tuple | list):",
               "either type, in either order")
+
+
+def reached(thing):
+    if isinstance(thing, nn.Parameter):
+        return {thing}
+    parts = vars(thing) if isinstance(thing, nn.Module) else thing
+    parts = parts.values() if isinstance(parts, dict) else parts
+    return set().union(*map(reached, parts)) if isinstance(
+        thing, (nn.Module, dict, list, tuple)) else set()
+
+
+def hidden(model):
+    return reached(model) - set(model.parameters())
+
+
+@ex.probe("gradients of the hidden dropped", breaks="left alone")
+def hidden_gradients_dropped(model):
+    for p in hidden(model):
+        p.grad = None
+    return sum(p.numel() for p in hidden(model))
+
+
+@ex.probe("all gradients dropped", breaks="left alone")
+def all_gradients_dropped(model):
+    model.zero_grad()
+    return sum(p.numel() for p in hidden(model))
+
+
+@ex.probe("the hidden thawed", breaks="left alone")
+def hidden_thawed(model):
+    for p in hidden(model):
+        p.requires_grad_(True)
+    return sum(p.numel() for p in hidden(model))
+
+
+@ex.probe("the hidden frozen", breaks="left alone")
+def hidden_frozen(model):
+    for p in hidden(model):
+        p.requires_grad_(False)
+    return sum(p.numel() for p in hidden(model))
+
+
+@ex.probe("a mark left on each tensor", breaks="left alone")
+def all_tensors_marked(model):
+    for p in reached(model):
+        p.counted = True
+    return sum(p.numel() for p in hidden(model))
+
+
+@ex.probe("frozen ones counted as hidden", breaks="registered")
+def frozen_ones_never_registered(model):
+    held = {v for m in model.modules() for k, v in vars(m).items() if k[0] != "_"
+            for v in reached(v if isinstance(v, (list, tuple, dict)) else [])}
+    frozen = {p for p in model.parameters() if not p.requires_grad}
+    return sum(p.numel() for p in hidden(model) | (held & frozen))

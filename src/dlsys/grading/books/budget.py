@@ -1,6 +1,6 @@
-"""How long one learner's hand-ins may take together, so that nobody keeps a worker for hours.
+"""How long one learner's submissions may take together, so that nobody keeps a worker for hours.
 
-Each submission has its own limit, and one learner may hand in forty that each use up all of it.
+Each submission has a limit of its own, but a learner may hand in forty that each use all of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEAST = 1200.0  # seconds at least: forty harmless submissions on a slow machine
 class Budget:
     """The seconds that each learner's submissions have taken in a run.
 
-    total: the limit of one submission. record: what a run on the same cases is given as --key.
+    total: the limit of one submission. record: the grades.json of the run, named in the refusal.
     """
 
     def __init__(self, total: float, record: Path) -> None:
@@ -32,7 +32,7 @@ class Budget:
         self._spent[owner(result)] += result.get("seconds", 0.0)
 
     def refusal(self, learner: Learner) -> str:
-        """Why another one of this learner is not begun; "" where it may be."""
+        """Why another submission of this learner is not begun; "" where it may be."""
         spent = self._spent[owner({"learner": asdict(learner)})]
         return "" if spent < self.most else (
             f"not begun: this learner's other hand-ins took {spent / 60:.0f} min, of "

@@ -8,8 +8,8 @@
     1 = 2027-01-15T23:59:00+01:00
     2 = 2027-01-22T23:59:00+01:00
 
-Beside it may lie extensions.csv, with another due date for a learner, or the time of a submission
-that nothing else tells:
+An extensions.csv in the same folder may give a learner another due date, or state when a submission
+was handed in where nothing else says so:
 
     learner,stage,due,handed_in
     ada,1,2027-01-18T23:59:00+01:00,
@@ -29,9 +29,9 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from dlsys import assignments
-from dlsys.grading.books.people import answers_to, doubt
+from dlsys.grading.books.people import ambiguity, is_called
 from dlsys.grading.books.run_folder import EXTENSIONS
-from dlsys.grading.text import clean, numbered_rows, some, whole
+from dlsys.grading.text import clean, first_few, numbered_rows, rounded
 from dlsys_helpers.errors import UserError
 
 COLUMNS = ["learner", "stage", "due", "handed_in"]
@@ -65,7 +65,7 @@ class Extension:
 
 @dataclass(frozen=True)
 class Course:
-    """Due dates by stage and the rule for what comes later. `late`: percent, and for each what."""
+    """Due dates by stage, and what a late submission costs. late: percent and unit of time."""
 
     due: dict[int, datetime] = field(default_factory=dict)
     late: tuple[float, str] = (0.0, "day")
@@ -74,7 +74,7 @@ class Course:
     extensions: tuple[Extension, ...] = ()
 
     def off(self, late: timedelta, possible: float) -> float:
-        """The points that so much time after the due date costs."""
+        """The points that a submission loses when it is this late."""
         if late <= self.grace or late <= timedelta():
             return 0.0
         percent, unit = self.late
@@ -102,7 +102,7 @@ def _words(span: timedelta) -> str:
 # ---- reading
 
 def read(path: Path) -> Course:
-    """The course of a course.toml, with the extensions.csv beside it. Raises BadCourse."""
+    """The course in a course.toml and in the extensions.csv next to it. Raises BadCourse."""
     try:
         facts = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
@@ -168,7 +168,7 @@ def _extensions(path: Path) -> tuple[Extension, ...]:
                  for number, row in numbered_rows(path, COLUMNS, BadCourse))
     for who in dict.fromkeys((row.learner, row.stage) for row in rows):
         for what in ("due", "handed_in"):
-            _only(path, [row for row in rows if (row.learner, row.stage) == who], what)
+            _single_date(path, [row for row in rows if (row.learner, row.stage) == who], what)
     return rows
 
 
@@ -218,9 +218,9 @@ def moodle_time(text: str, zone: tzinfo | None) -> datetime | None:
 
 # ---- applying
 
-def applied(results: Sequence[dict[str, Any]], course: Course | None,
+def apply(results: Sequence[dict[str, Any]], course: Course | None,
             cells: dict[tuple[str, str, int | None], str]) -> list[dict[str, Any]]:
-    """The results, with "due" where a stage has a date: what was taken off, and a note about it.
+    """The results; where a stage has a due date, with the points taken off and a note about it.
 
     cells: what Moodle's sheets say about the time, by source, id and stage (or None for any).
     Raises BadCourse for an extension that is two people's, or the second of one.
@@ -229,43 +229,43 @@ def applied(results: Sequence[dict[str, Any]], course: Course | None,
         return list(results)
     stages = {result.get("stage") for result in results}
     for row in course.extensions:
-        if row.stage in stages and (said := doubt(results, row.learner)):
+        if row.stage in stages and (said := ambiguity(results, row.learner)):
             raise BadCourse(f"{EXTENSIONS}, row {row.row}: {said}")
-    return [_applied(result, course, cells) for result in results]
+    return [_with_due_date(result, course, cells) for result in results]
 
 
 def remarks(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
-    """For the instructor: times that are not known, and extensions of nobody in this run."""
+    """For the instructor: how many times are unknown, and which extensions match nobody."""
     unknown = sum("due" in r and not r["due"]["handed_in"] for r in results)
     lines = [f"When was handed in is not known for {unknown} of {len(results)}: nothing is taken "
              f"off there. A time can be given in {EXTENSIONS}."] if unknown else []
-    if strangers := unmet(results, course):
-        lines.append(f"{EXTENSIONS}: nobody of this run answers to {some(strangers)}.")
+    if strangers := unmatched_extensions(results, course):
+        lines.append(f"{EXTENSIONS}: nobody of this run answers to {first_few(strangers)}.")
     return lines
 
 
-def unmet(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
-    """Learners in extensions.csv without a result in the stage of their row."""
+def unmatched_extensions(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
+    """The learners in extensions.csv who have no result for the stage of their row."""
     stages = {result.get("stage") for result in results}
     return [row.learner for row in (course.extensions if course else ()) if row.stage in stages
             and not any(_is_for(row, result) for result in results)]
 
 
 def _is_for(row: Extension, result: dict[str, Any]) -> bool:
-    return row.stage == result.get("stage") and answers_to(result, row.learner)
+    return row.stage == result.get("stage") and is_called(result, row.learner)
 
 
-def _applied(result: dict[str, Any], course: Course,
-             cells: dict[tuple[str, str, int | None], str]) -> dict[str, Any]:
+def _with_due_date(result: dict[str, Any], course: Course,
+                   cells: dict[tuple[str, str, int | None], str]) -> dict[str, Any]:
     rows = [row for row in course.extensions if _is_for(row, result)]
-    extended, given = _only(EXTENSIONS, rows, "due"), _only(EXTENSIONS, rows, "handed_in")
+    extended, given = (_single_date(EXTENSIONS, rows, what) for what in ("due", "handed_in"))
     usual = course.due.get(result.get("stage", 0))
     until = extended or usual
     if result["status"] != "graded" or until is None:
         return result
-    # An extension may be written in any zone; Moodle's clock keeps to that of the course.
-    moment = given or _known(result, (usual or next(iter(course.due.values()), until)).tzinfo,
-                             cells)
+    # An extension may be written in any zone; Moodle's times are in the zone of the course.
+    zone = (usual or next(iter(course.due.values()), until)).tzinfo
+    moment = given or _time_of_submission(result, zone, cells)
     facts: dict[str, Any] = {"due": until.isoformat(), "off": 0,
                              "handed_in": moment.isoformat() if moment else ""}
     if moment is None:
@@ -273,13 +273,13 @@ def _applied(result: dict[str, Any], course: Course,
                 ] if result.get("late") else []
         return {**result, "due": facts, "notes": [*result["notes"], *note]}
     off = course.off(moment - until, result["possible"])
-    left = whole(max(0, result["points"] - off))
-    facts["off"] = whole(result["points"] - left)
+    left = rounded(max(0, result["points"] - off))
+    facts["off"] = rounded(result["points"] - left)
     note = [_note(moment - until, facts["off"], course)] if moment > until else []
     return {**result, "points": left, "due": facts, "notes": [*result["notes"], *note]}
 
 
-def _only(where: object, rows: Sequence[Extension], what: str) -> datetime | None:
+def _single_date(where: object, rows: Sequence[Extension], what: str) -> datetime | None:
     """The date in a column of one learner's rows. Raises BadCourse for a second one."""
     found = [row for row in rows if getattr(row, what)]
     if len(found) > 1:
@@ -290,8 +290,8 @@ def _only(where: object, rows: Sequence[Extension], what: str) -> datetime | Non
     return getattr(found[0], what) if found else None
 
 
-def _known(result: dict[str, Any], zone: tzinfo | None,
-           cells: dict[tuple[str, str, int | None], str]) -> datetime | None:
+def _time_of_submission(result: dict[str, Any], zone: tzinfo | None,
+                        cells: dict[tuple[str, str, int | None], str]) -> datetime | None:
     """The time that nbgrader noted, or that Moodle's sheet says in this zone."""
     if result.get("handed_in"):
         return datetime.fromisoformat(result["handed_in"])

@@ -19,7 +19,7 @@ from dlsys.grading.books.people import Result
 from dlsys.grading.books.run_folder import COURSE, EXTENSIONS, GIVEN, RunError, write_private
 from dlsys.grading.books.scoring import best, without_points
 from dlsys.grading.options import GradeOptions
-from dlsys.grading.text import some
+from dlsys.grading.text import first_few
 
 CANVAS, COLUMNS = "canvas.csv", "columns.json"
 _MOODLE = re.compile(r"moodle(?:_(\d+))?\.csv")
@@ -185,7 +185,7 @@ def _columns(path: Path) -> list[str]:
 def line_about(counted: Sequence[Result], missing: Sequence[Result]) -> str:
     """How many learners' points are in a gradebook, and who has no row in it."""
     names = [result["learner"]["name"] for result in missing]
-    absent = f" Not in it: {some(names)}." if names else ""
+    absent = f" Not in it: {first_few(names)}." if names else ""
     return f"{len(counted) - len(missing)} of {len(counted)} learners filled in.{absent}"
 
 

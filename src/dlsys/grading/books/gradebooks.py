@@ -39,7 +39,7 @@ _DECIMAL_COMMA = re.compile(r"\d+,\d+")
 
 @dataclass(frozen=True)
 class Sheet:
-    """A CSV file with what has to stay as it was when it is written again."""
+    """A CSV file, and all that has to be the same when it is written again."""
 
     path: Path
     data: bytes
@@ -238,7 +238,9 @@ def _by_id(results: Iterable[Result], source: str) -> dict[str, Result]:
 
 
 def _columns(sheet: Sheet, names: Sequence[str]) -> list[int]:
-    """The columns of this name; else those of it with Canvas's number; else those it begins."""
+    """The columns with one of these names; else those with Canvas's number after the name; else
+    those that begin with it.
+    """
     for fits in (lambda cell: cell in names,
                  lambda cell: _CANVAS_NUMBER.sub("", cell) in names,
                  lambda cell: any(re.match(rf"{re.escape(name)}(?!\w)", cell) for name in names)):
@@ -270,7 +272,7 @@ def _number(cell: str) -> str:
 
 
 def _points_in(sheet: Sheet, *columns: int) -> Callable[[Result], str]:
-    """What makes of a result its points as these columns write them."""
+    """A function that writes a result's points in the style of these columns."""
     return lambda result: sheet.number(result["points"], *columns)
 
 

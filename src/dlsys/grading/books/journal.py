@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, TextIO
 
 import dlsys_checks
-from dlsys.grading.books.people import Result, answers_to, doubt, named
+from dlsys.grading.books.people import Result, ambiguity, is_called, with_gradebook_name
 from dlsys.grading.books.run_folder import (
     FROM_A_FINISHED_RUN,
     FROM_THE_INSTRUCTOR,
@@ -33,7 +33,7 @@ from dlsys.grading.books.run_folder import (
 )
 from dlsys.grading.options import GradeOptions
 from dlsys.grading.settings import TIMES, Limits, Settings, fresh_key
-from dlsys.grading.text import clean, some
+from dlsys.grading.text import clean, first_few
 from dlsys_helpers.timeouts import SECONDS
 from dlsys_helpers.verdicts import STATUSES
 
@@ -67,8 +67,8 @@ class Journal:
         self.folder, self.run, self._file, self.done = folder, run, file, done
         self.settings = Settings.read(run["settings"])
         self.unfinished = frozenset(unfinished)
-        # After a run has been finished its feedback may be in the learners' hands, and with it
-        # something about its cases: what is graded later gets others.
+        # Once a run is finished, learners may have read its feedback, which tells something about
+        # its cases. What is graded later gets other cases.
         self.draw = draw
 
     @staticmethod
@@ -96,8 +96,8 @@ class Journal:
     def begin(folder: Path, settings: Settings) -> Journal:
         """A new run in `folder`.
 
-        Raises RunError where the folder holds a run with results, or what gives or takes points: it
-        may have been unpacked with what a learner handed in.
+        Raises RunError where the folder holds a run with results, or a file that gives or takes
+        points: it may have been unpacked from a learner's submission.
         """
         path = folder / JOURNAL
         _expect_none(folder, FROM_THE_INSTRUCTOR if path.exists() else
@@ -143,12 +143,12 @@ class Journal:
         """
         shown = {**_recorded_names(self.folder / GRADES), **gradebook}
         for name in names:
-            known = {key: named(result, shown) for key, result in self.done.items()}
-            of_name = [key for key, one in known.items() if answers_to(one, name)]
-            if said := doubt(known.values(), name):
+            known = {key: with_gradebook_name(result, shown) for key, result in self.done.items()}
+            of_name = [key for key, one in known.items() if is_called(one, name)]
+            if said := ambiguity(known.values(), name):
                 raise RunError(f"--regrade: {said}")
             if not of_name:
-                such = some(sorted({one["learner"]["name"] for one in known.values()}), 3)
+                such = first_few(sorted({one["learner"]["name"] for one in known.values()}), 3)
                 raise RunError(f"--regrade: got {clean(name)}, expected a learner of this run, "
                                f"such as {such}.")
             for key in of_name:
@@ -159,7 +159,7 @@ class Journal:
         if gone := sorted({name for name, _ in self.done} - set(names)):
             raise RunError(
                 f"{self.folder}: {len(gone)} submissions of this run are not there now "
-                f"({some(gone, 3)}). "
+                f"({first_few(gone, 3)}). "
                 f"{_AGAIN_MODEL if any('.py' in name for name in gone) else ''}"
                 "Give the same PATH again, with all of them. To grade a late one alike: "
                 f"--out OTHER_FOLDER --key {self.folder / GRADES}")
@@ -238,10 +238,10 @@ def _recorded_names(path: Path) -> dict[tuple[str, str], str]:
 
 
 def _expect_none(folder: Path, names: Iterable[str]) -> None:
-    """Raise RunError where the folder holds one of these, be it a link to nothing."""
+    """Raise RunError where the folder holds one of these, even as a link to nothing."""
     if there := [name for name in names if os.path.lexists(folder / name)]:
-        raise RunError(f"{folder}: holds {some(there)}, expected none where a run begins. If it is "
-                       "your run: --resume; else give another folder: --out")
+        raise RunError(f"{folder}: holds {first_few(there)}, expected none where a run begins. If "
+                       "it is your run: --resume; else give another folder: --out")
 
 
 def _open_locked(path: Path) -> TextIO:

@@ -4,7 +4,7 @@
     ada,01.3,2,right idea; the sign is a slip
     bob,,,please come and see me
 
-The journal keeps what was judged, so a row that is taken out again leaves no trace.
+The journal keeps what was judged, so a row that is removed again leaves no trace.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from dlsys import assignments
-from dlsys.grading.books.people import answers_to, doubt
+from dlsys.grading.books.people import ambiguity, is_called
 from dlsys.grading.books.run_folder import OVERRIDES
-from dlsys.grading.text import clean, numbered_rows, whole
+from dlsys.grading.text import clean, numbered_rows, rounded
 from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 
-BY_HAND = "none: the points are by hand"  # stands for the walls of what no program graded
+BY_HAND = "none: the points are by hand"  # the sandbox of a submission that no program graded
 COLUMNS = ["learner", "exercise", "points", "comment"]
 
 
@@ -32,7 +32,7 @@ class BadOverride(UserError):
 
 @dataclass(frozen=True)
 class Override:
-    """One row. exercise: "" for the submission as a whole; points: None for a comment alone."""
+    """One row. exercise: "" for the whole submission. points: None for a comment alone."""
 
     row: int
     learner: str
@@ -73,7 +73,7 @@ def _override(path: Path, number: int, row: list[str]) -> Override:
 
 
 def _id(where: str, exercise: str) -> str:
-    """The exercise as it is named here: a spreadsheet makes 1.3 of 01.3. Raises BadOverride."""
+    """The exercise's id, also where a spreadsheet turned 01.3 into 1.3. Raises BadOverride."""
     id = catalog.as_id(exercise) if "." in exercise else exercise
     if id != exercise and any(trap.id == f"{id}0" for trap in catalog.traps()):
         raise BadOverride(f"{where}: got exercise {exercise}, which a spreadsheet makes of {id} "
@@ -81,25 +81,25 @@ def _id(where: str, exercise: str) -> str:
     return id
 
 
-def applied(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dict[str, Any]]:
-    """The results with these rows applied; the given ones stay as they are. Raises BadOverride."""
+def apply(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dict[str, Any]]:
+    """The results with these rows applied; the given results stay unchanged. Raises BadOverride."""
     changed = [{**r, "exercises": [dict(e) for e in r["exercises"]], "notes": list(r["notes"])}
                for r in results]
     for row in rows:
-        if said := doubt(changed, row.learner):
+        if said := ambiguity(changed, row.learner):
             raise BadOverride(f"{OVERRIDES}, row {row.row}: {said}")
-        mine = [r for r in changed if answers_to(r, row.learner)]
+        mine = [r for r in changed if is_called(r, row.learner)]
         if not mine:
             raise BadOverride(f"{OVERRIDES}, row {row.row}: got learner {clean(row.learner)!r}, "
                               "expected a name, a number or a submission of this run.")
-        if not [result for result in mine if _apply(result, row)] and not _opened(mine, row):
+        if not [result for result in mine if _apply(result, row)] and not _grade_by_hand(mine, row):
             raise BadOverride(f"{OVERRIDES}, row {row.row}: got exercise {clean(row.exercise)!r}, "
                               "expected one that was graded for this learner, such as 01.3.")
     return changed
 
 
 def _apply(result: dict[str, Any], row: Override) -> bool:
-    """One row on one result, in place; whether it is about something in it."""
+    """Apply a row to a result, in place; returns whether the row concerns it."""
     if not row.exercise:
         result["notes"].append(f"By hand: {row.comment}")
         return True
@@ -109,15 +109,15 @@ def _apply(result: dict[str, Any], row: Override) -> bool:
         known = ", ".join(e["id"] for e in result["exercises"])
         raise BadOverride(f"{OVERRIDES}, row {row.row}: got exercise {clean(row.exercise)!r}, "
                           f"expected one of {known}")
-    if entry is None:  # the learner's hand-in for another stage, or one that was refused
+    if entry is None:  # the learner's submission for another stage, or one that was refused
         return False
     before = entry["points"]
     if row.points is not None:
         if not 0 <= row.points <= entry["possible"]:
             raise BadOverride(f"{OVERRIDES}, row {row.row}: got {row.points:g} points, expected "
                               f"0 to {entry['possible']}")
-        entry["points"] = whole(row.points)
-        result["points"] = whole(sum(e["points"] for e in result["exercises"]))
+        entry["points"] = rounded(row.points)
+        result["points"] = rounded(sum(e["points"] for e in result["exercises"]))
     given = f", {entry['points']} instead of {before}" if entry["points"] != before else ""
     said = f" hand{given}{f': {row.comment}' if row.comment else '.'}"
     entry["by_hand"] = " ".join(filter(None, [entry.get("by_hand"), f"By{said}"]))
@@ -125,8 +125,8 @@ def _apply(result: dict[str, Any], row: Override) -> bool:
     return True
 
 
-def _opened(mine: list[dict[str, Any]], row: Override) -> bool:
-    """Points by hand for a hand-in that could not be graded, in place; whether there is one."""
+def _grade_by_hand(mine: list[dict[str, Any]], row: Override) -> bool:
+    """Give points to a submission that could not be graded, in place; whether there is one."""
     closed = [result for result in mine if result["status"] != "graded"]
     traps = [] if row.points is None else assignments.traps(assignments.number_of(row.exercise))
     if not closed or row.exercise not in [trap.id for trap in traps]:

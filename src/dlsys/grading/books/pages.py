@@ -14,11 +14,11 @@ import markupsafe
 
 from dlsys import assignments
 from dlsys.grading.books import hints, reports, returns
-from dlsys.grading.books.people import Result, names, noted, owner
+from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.reports import page_name
 from dlsys.grading.books.run_folder import FEEDBACK, write_private
 from dlsys.grading.books.scoring import best
-from dlsys.grading.text import place
+from dlsys.grading.text import cell_and_line
 from dlsys_helpers import catalog
 from dlsys_helpers.verdicts import STATUSES
 
@@ -45,7 +45,7 @@ def feedback(results: list[Result], grades: dict[str, Any]) -> str:
     """The page of one learner: their submissions, never another's, never the run's key."""
     return render("feedback.html", results=results, learner=results[0]["learner"]["name"],
                   begun=grades["run"]["begun"], day=_day, scoring=_scoring(grades), hints=_hints,
-                  told=_told, next_steps=_next_steps, stage_name=_stage_name)
+                  told=_for_learners, next_steps=_next_steps, stage_name=_stage_name)
 
 
 def _day(iso: str, time: str = "") -> str:
@@ -79,7 +79,7 @@ def _traps() -> dict[str, catalog.Trap]:
     return {trap.id: trap for trap in catalog.traps()}
 
 
-def _told(message: str) -> str:
+def _for_learners(message: str) -> str:
     """A message in a learner's words."""
     return message.replace("ended the Python process", "made Python itself end")
 
@@ -129,11 +129,11 @@ def overview(grades: dict[str, Any]) -> str:
         walls=sorted({r["wall"] for r in results if "wall" in r}),
         stages=[_stage(number, [r for r in counted if r["stage"] == number])
                 for number in sorted({r["stage"] for r in counted})],
-        refused=[r for r in reports.once(results) if r["status"] != "graded"],
+        refused=[r for r in reports.one_refusal_each(results) if r["status"] != "graded"],
         graded=sum(r["status"] == "graded" for r in results),
-        missing=reports.missing_packages(results), prying=reports.prying(results),
-        alike=reports.alike(results),
-        noted=[(r, noted(r)) for r in results if noted(r)],
+        missing=reports.missing_packages(results), prying=reports.asked_for_checks(results),
+        alike=reports.with_the_same_code(results),
+        noted=[(r, all_notes(r)) for r in results if all_notes(r)],
         differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],
         learners=_learners(results, counted, grades["run"]))
 
@@ -192,8 +192,8 @@ def _bars(results: list[Result]) -> list[dict[str, Any]]:
 
 def render(name: str, **values: Any) -> str:
     """The page of a template."""
-    return _templates().get_template(name).render(statuses=STATUSES, place=place, lesson=_lesson,
-                                                  **values)
+    template = _templates().get_template(name)
+    return template.render(statuses=STATUSES, place=cell_and_line, lesson=_lesson, **values)
 
 
 def _lesson(trap: str) -> str:

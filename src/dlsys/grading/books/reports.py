@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 from dlsys import assignments
 from dlsys.grading import text
 from dlsys.grading.books.gradebooks import canvas, moodle
-from dlsys.grading.books.people import Result, names, noted, owner
+from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.run_folder import FEEDBACK, write_private
 from dlsys.grading.books.scoring import best
 from dlsys_helpers import paths
@@ -36,7 +36,7 @@ NBGRADER = ["assignment", "duedate", "timestamp", "student_id", "last_name", "fi
 
 
 def write_all(grades: dict[str, Any], folder: Path) -> None:
-    """CSV, JUnit and the columns of nbgrader, Canvas and Moodle, beside grades.json."""
+    """Write CSV, JUnit and the columns of nbgrader, Canvas and Moodle next to grades.json."""
     results = grades["results"]
     write_private(folder / "grades.csv", rows_as_csv(table(results, grades["run"])), EXCEL)
     write_private(folder / "exercises.csv", rows_as_csv(exercises(results)), EXCEL)
@@ -50,9 +50,9 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
 
 
 def missing_packages(results: Sequence[Result]) -> list[tuple[str, str, list[str]]]:
-    """Packages that cells asked for and that are not here: name, what pip takes, learners' names.
+    """Packages that cells import and that are not installed: name, pin for pip, learners' names.
 
-    The names are a stranger's words, so only what the course pins has something for pip, others "".
+    The name is a stranger's text, so only a package that the course pins has a pin; others have "".
     """
     asked = _names(results, lambda result: (
         found[1] for cell in result["cells"] if (found := _NO_PACKAGE.match(cell["error"]))
@@ -63,7 +63,7 @@ def missing_packages(results: Sequence[Result]) -> list[tuple[str, str, list[str
 
 
 def _pinned() -> dict[str, str]:
-    """The packages of the lock as pip takes them, by name; none where there is no lock."""
+    """The pins of the lock by package name; none where there is no lock."""
     try:
         lines = (paths.ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -75,8 +75,8 @@ def _normal(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def once(results: Iterable[Result]) -> list[Result]:
-    """The results; of a learner's ungraded ones only the first, with the number of the others."""
+def one_refusal_each(results: Iterable[Result]) -> list[Result]:
+    """The results, with one row for all ungraded submissions of a learner: it counts the others."""
     results = list(results)
     times = Counter(owner(r) for r in results if r["status"] != "graded")
     shown, met = [], set()
@@ -91,16 +91,16 @@ def once(results: Iterable[Result]) -> list[Result]:
     return shown
 
 
-def prying(results: Sequence[Result]) -> list[str]:
-    """Learners whose code was stopped as it asked for the checks, which the walls hide."""
+def asked_for_checks(results: Sequence[Result]) -> list[str]:
+    """Learners whose code stopped when it tried to import the checks, which the sandbox hides."""
     return _names(results, lambda result: (
         CHECKS for said in (*(cell["error"] for cell in result["cells"]),
                             *(entry["message"] for entry in result["exercises"]))
         if f"'{CHECKS}" in said)).get(CHECKS, [])
 
 
-def alike(results: Sequence[Result]) -> list[list[str]]:
-    """Learners whose hand-ins of one stage have the same code, and something right in it."""
+def with_the_same_code(results: Sequence[Result]) -> list[list[str]]:
+    """Groups of learners whose submissions for a stage have the same code, and pass an exercise."""
     return sorted(who for who in _names(results, _codes).values() if len(who) > 1)
 
 
@@ -110,7 +110,7 @@ def _codes(result: Result) -> list[tuple]:
 
 
 def _names(results: Sequence[Result], keys: Callable[[Result], Iterable]) -> dict[Any, list[str]]:
-    """Under each key of the results the names of their learners, each learner once."""
+    """For each key that the results have, the names of their learners, each name once."""
     shown = names(results)
     found: dict[Any, set[str]] = {}
     for result in results:
@@ -148,7 +148,7 @@ def table(results: Iterable[Result], run: dict[str, Any]) -> list[list]:
             "notes", "handed in", "due", "off for late", "sandbox", "seconds", "feedback"]
     return [head, *([r["learner"]["name"], r["learner"]["id"], r["name"], r["stage"],
                      r["status"], r["points"], r["possible"], r.get("reason", ""),
-                     " ".join(noted(r)), *_lateness(r), r.get("wall", "").partition(" ")[0],
+                     " ".join(all_notes(r)), *_lateness(r), r.get("wall", "").partition(" ")[0],
                      r.get("seconds", ""), f"{FEEDBACK}/{page_name(owner(r), run)}"]
                     for r in results)]
 
@@ -182,7 +182,7 @@ def nbgrader(results: Iterable[Result]) -> list[list]:
         handed_in, due, off = _lateness(r)
         rows.append([r.get("assignment") or assignments.stage(r["stage"]).stem, due, handed_in,
                      r["learner"]["id"] or r["learner"].get("download_name", r["learner"]["name"]),
-                     "", r["learner"]["name"], "", text.whole(r["points"] + (off or 0)), off or 0,
+                     "", r["learner"]["name"], "", text.rounded(r["points"] + (off or 0)), off or 0,
                      r["points"], r["possible"]])
     return rows
 

@@ -1,6 +1,6 @@
-"""Feedback pages as a zip that Canvas and Moodle hand out, under the names that they look for.
+"""Zips of feedback pages that Canvas and Moodle accept and pass on to the learners.
 
-Canvas finds the person by the two numbers in the name of the downloaded file, Moodle by the number
+Canvas finds the learner by the two numbers in the name of the downloaded file, Moodle by the number
 in the name of the folder.
 """
 

@@ -1,7 +1,7 @@
-"""From what was judged to the points that count: names, promises, rows by hand, due dates.
+"""From what was judged to the points that count: names, promises, points by hand, due dates.
 
-The journal keeps what was judged; all of this is applied to it anew each time, so an option or a
-row that is taken back leaves no trace.
+The journal keeps what was judged, and these rules are applied to it again each time. So an option
+or a row that is taken back leaves no trace.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 from dlsys.grading.books import due, overrides
 from dlsys.grading.books.due import Course
 from dlsys.grading.books.overrides import Override
-from dlsys.grading.books.people import Result, named, owner
+from dlsys.grading.books.people import Result, owner, with_gradebook_name
 from dlsys.grading.books.run_folder import COURSE, GRADES
 from dlsys.grading.options import GradeOptions
-from dlsys.grading.text import whole
+from dlsys.grading.text import rounded
 
 STEP = 0.5  # points for promises are rounded down to it
 
@@ -31,7 +31,7 @@ class Scoring:
     """How this run turns verdicts into points.
 
     partial: points for the promises that are kept. names: people as the gradebook has them, by
-    source and id. cells: what Moodle's sheets say about the time, see `due.applied`.
+    source and id. cells: what Moodle's sheets say about the time, see `due.apply`.
     """
 
     partial: bool = False
@@ -40,7 +40,7 @@ class Scoring:
     cells: dict[tuple[str, str, int | None], str] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """What pages and the record say about it."""
+        """The rules as JSON, for the pages and for grades.json."""
         return {"partial": self.partial, "late": self.course.rule() if self.course else "",
                 "due": {str(stage): date.isoformat()
                         for stage, date in (self.course.due if self.course else {}).items()}}
@@ -70,36 +70,37 @@ def _recorded_partial(folder: Path) -> bool:
 
 
 def scored(judged: Iterable[Result], rows: list[Override], scoring: Scoring) -> list[Result]:
-    """The results as every report shows them; the given ones stay as they are.
+    """The results as every report shows them; the given results are left unchanged.
 
     Raises BadOverride.
     """
-    under_names = [named(result, scoring.names) for result in judged]
+    under_names = [with_gradebook_name(result, scoring.names) for result in judged]
     pointed = ([_by_promises(result) for result in under_names] if scoring.partial
                else under_names)
-    by_hand = overrides.applied(pointed, rows)
-    return _with_counts(due.applied(by_hand, scoring.course, scoring.cells))
+    by_hand = overrides.apply(pointed, rows)
+    return _with_counts(due.apply(by_hand, scoring.course, scoring.cells))
 
 
 def _by_promises(result: Result) -> Result:
     """The result with points for kept promises where an exercise does not pass."""
-    entries = [{**entry, "points": part(entry)} for entry in result["exercises"]]
+    entries = [{**entry, "points": points_for_promises(entry)} for entry in result["exercises"]]
     if result["status"] != "graded":
         return result
-    return {**result, "exercises": entries, "points": whole(sum(e["points"] for e in entries))}
+    return {**result, "exercises": entries, "points": rounded(sum(e["points"] for e in entries))}
 
 
-def part(entry: dict[str, Any]) -> float:
-    """The points of an exercise: its share of kept promises, rounded down to half a point.
+def points_for_promises(entry: dict[str, Any]) -> float:
+    """The points of an exercise: the share of promises that its answer keeps, in half points.
 
-    No more than its share of cases: an answer that does nothing keeps the promise to spoil nothing.
-    All points are for a pass alone: an answer may keep its promises and change its input.
+    The share of cases is an upper bound, since an answer that does nothing keeps the promise to
+    leave its inputs alone. Only a pass gets all points: an answer may keep every promise and still
+    change its input.
     """
     if entry["status"] == "pass" or not entry.get("promises"):
         return entry["points"]
     share = min(entry["promises_held"] / entry["promises"], entry["cases_held"] / entry["cases"])
-    rounded = math.floor(entry["possible"] * share / STEP) * STEP
-    return whole(min(rounded, entry["possible"] - STEP))
+    whole_steps = math.floor(entry["possible"] * share / STEP) * STEP
+    return rounded(min(whole_steps, entry["possible"] - STEP))
 
 
 # ---- several submissions of one learner
@@ -130,7 +131,7 @@ def without_points(results: Iterable[Result]) -> list[Result]:
 
 
 def _with_counts(results: Sequence[Result]) -> list[Result]:
-    """The results, each of several for one stage with a note which of them counts."""
+    """The results; where a learner has several for one stage, a note says which one counts."""
     times = Counter((owner(r), r["stage"]) for r in results if r["status"] == "graded")
     counted = {id(result) for result in best(results)}
     done = []

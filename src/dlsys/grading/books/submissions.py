@@ -1,6 +1,6 @@
-"""Find what was handed in, and read it: notebooks, folders, zips, downloads of Canvas and Moodle.
+"""Find submissions and read them: notebooks, folders, zips, downloads of Canvas and Moodle.
 
-Nothing is unpacked to disk, no link is followed, and every size is capped before it is used.
+Nothing is unpacked to disk, no link is followed, and every size is checked before it is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dlsys.grading.text import clean
 from dlsys_files.notebook_reader import LARGEST, oversize
 from dlsys_helpers import stages
 
-MOST_ENTRIES = 20_000     # files in one zip or folder, beside those of a folder that is refused
+MOST_ENTRIES = 20_000     # files in one zip or folder; those in a refused folder do not count
 MOST_NAMES = 200_000      # files in one folder, with all
 DEEPEST = 40              # folders that lie in one another
 MOST_EACH = 40            # notebooks of one learner
@@ -35,8 +35,8 @@ MOST_EACH = 40            # notebooks of one learner
 _PARTS = re.compile(r"(?:.*_)?my_parts(?:[-_ (]{1,2}\d+\)?)?\.py", re.I | re.A)
 LARGEST_NESTED = 32 * 2**20  # bytes of a zip that a learner handed in
 DIRECTORY = {True: 2**18, False: 2**22}  # bytes of the list of files in a learner's zip, and others
-SUBMITTED = "submitted"   # nbgrader's folder of what was handed in
-TIMESTAMP = "timestamp.txt"  # nbgrader's file beside it, which says when
+SUBMITTED = "submitted"   # nbgrader's folder of submissions
+TIMESTAMP = "timestamp.txt"  # nbgrader's file that says when it was handed in
 LARGEST_TIMESTAMP = 200   # bytes
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, RuntimeError, ValueError,
                OSError)
@@ -50,8 +50,8 @@ _MOODLE = re.compile(r"(?P<who>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_.*)?"
 class Learner:
     """The author of a submission: a name to show, and the id that the download gave, if any.
 
-    raw tells people apart whose names look alike once they are cut and cleaned: a fingerprint of
-    the name as it stands on the disk or in the zip.
+    raw is a fingerprint of the name as it is on the disk or in the zip. It tells people apart whose
+    names look alike once they are cut and cleaned.
     """
 
     name: str
@@ -119,8 +119,8 @@ class _File:
 def find(paths: Sequence[Path], out: Path | None = None, model: bool = False) -> Found:
     """All submissions under the paths, in a stable order. Raises Refused for an unusable path.
 
-    out: the folder of the run, in which nothing was handed in. model: a my_parts.py is one, too.
-    Notebooks that are named one by one are one group, below the folder that they share; each
+    out: the folder of the run, which holds no submissions. model: a my_parts.py is a submission.
+    Notebooks that are named one by one form one group, below the folder that they share. Each
     folder and each zip is a group of its own.
     """
     base = Path(os.path.commonpath([path.absolute().parent for path in paths]))
@@ -128,15 +128,15 @@ def find(paths: Sequence[Path], out: Path | None = None, model: bool = False) ->
     for path in paths:
         label = path.absolute().relative_to(base)
         parts = model and _is_parts(path.name)
-        if len(paths) > 1 and not parts and (odd := _odd(path, label)):
+        if len(paths) > 1 and not parts and (odd := _not_gradable(path, label)):
             single.append(odd)
         elif (path.suffix.lower() == ".ipynb" or parts) and not path.is_dir():
             single.append(_File(label.parts, replace(_notebook_at(path, label), is_parts=parts)))
         else:
-            groups.append((label, _owned(_under(path, out, model))))
+            groups.append((label, _with_learners(_under(path, out, model))))
     if single:
-        groups.append((Path(), _owned(single)))
-    found = _distinct(_named_apart(_apart(groups)))
+        groups.append((Path(), _with_learners(single)))
+    found = _with_unique_names(_number_equal_names(_separate_groups(groups)))
     return Found(found, [name for _, (_, names) in groups for name in names])
 
 
@@ -149,8 +149,8 @@ def _notebook_at(path: Path, label: Path) -> Submission:
     return Submission(clean(label), _ANYONE, path.resolve())
 
 
-def _odd(path: Path, label: Path) -> _File | None:
-    """A path that cannot be graded, as a shell's `*` adds it: it is reported, the run goes on."""
+def _not_gradable(path: Path, label: Path) -> _File | None:
+    """A path that cannot be graded, from a shell's `*`: it is reported, and the run goes on."""
     one = Submission(clean(label), _ANYONE, path)
     if path.is_symlink() and not path.exists():
         return _File(label.parts, replace(one, problem="is a link to nothing, expected a file."))
@@ -175,10 +175,10 @@ def _under(path: Path, out: Path | None, model: bool) -> list[_File]:
 
 
 def _walk(folder: Path, out: Path | None) -> Iterator[Path]:
-    """Paths of all files relative to the folder, but for those in `out`.
+    """Paths of all files relative to the folder, except for those in `out`.
 
-    Links to folders are listed, never entered; so is a folder that cannot be read, or lies too
-    deep.
+    A link to a folder is listed and never entered. So is a folder that cannot be read, or is nested
+    too deep.
     """
     met = 0
     closed: list[OSError] = []
@@ -202,7 +202,7 @@ def _walk(folder: Path, out: Path | None) -> Iterator[Path]:
 
 
 def _in_folder(folder: Path, names: list[Path], model: bool) -> list[_File]:
-    """The files of these names, with one refusal in place of all in a folder that is crowded."""
+    """The files with these names; each crowded folder is replaced by one refusal."""
     crowded = _crowded([name.parts for name in names])
     kept = [name for name in names if not _is_below(name.parts, crowded)]
     if len(kept) > MOST_ENTRIES:
@@ -212,10 +212,10 @@ def _in_folder(folder: Path, names: list[Path], model: bool) -> list[_File]:
 
 
 def _crowded(places: list[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
-    """Folders to refuse, so that at most MOST_ENTRIES files are left; and how many each holds.
+    """Folders to refuse so that at most MOST_ENTRIES files are left, each with its number of files.
 
-    Nobody's heap of files may stop the class. What holds more than all others together is taken
-    for somebody's; where there is no such folder, there is just too much.
+    One learner's heap of files must not stop the class. A folder that holds more files than all
+    others together is taken for one learner's. Without such a folder there are simply too many.
     """
     found: dict[tuple[str, ...], int] = {}
     while len(places) > MOST_ENTRIES:
@@ -255,8 +255,9 @@ def _from_file(name: str, path: Path, model: bool) -> list[_File]:
                   is_parts or path.suffix.lower() == ".ipynb")]
 
 
-def _apart(groups: list[tuple[Path, tuple[list[Submission], list[str]]]]) -> list[Submission]:
-    """All submissions; without ids, equal names in two groups are taken for two people."""
+def _separate_groups(
+        groups: list[tuple[Path, tuple[list[Submission], list[str]]]]) -> list[Submission]:
+    """All submissions; learners without ids and with equal names in two groups are two people."""
     where: dict[Learner, set[Path]] = {}
     for label, (found, _) in groups:
         for one in found:
@@ -271,8 +272,8 @@ def _in_group(learner: Learner, label: Path) -> Learner:
     return replace(inside, raw=digest(f"{inside.raw}/{learner.raw}".encode())[:16])
 
 
-def _named_apart(found: list[Submission]) -> list[Submission]:
-    """Append a number to the names of learners that are equal once they are cleaned."""
+def _number_equal_names(found: list[Submission]) -> list[Submission]:
+    """Append a number to learners' names that are equal after cleaning."""
     alike: dict[tuple[str, str], list[str]] = {}
     for one in found:
         raws = alike.setdefault((one.learner.name, one.learner.id), [])
@@ -285,7 +286,7 @@ def _named_apart(found: list[Submission]) -> list[Submission]:
     return [replace(one, learner=named(one.learner)) for one in found]
 
 
-def _distinct(found: list[Submission]) -> list[Submission]:
+def _with_unique_names(found: list[Submission]) -> list[Submission]:
     """The submissions with unique names: a second "x.ipynb" becomes "x.ipynb (2)"."""
     own = {one.name for one in found}  # a file may itself be called "x.ipynb (2)"
     more: dict[str, Iterator[str]] = {}
@@ -302,10 +303,10 @@ def _numbered(name: str, taken: set[str]) -> Iterator[str]:
 
 # ---- whose it is
 
-def _owned(files: list[_File]) -> tuple[list[Submission], list[str]]:
-    """The submissions of a group with their learners, and the names of what is left out.
+def _with_learners(files: list[_File]) -> tuple[list[Submission], list[str]]:
+    """The submissions of a group with their learners, and the names of the files left out.
 
-    Only names given by the instructor or the LMS say whose a file is, never a learner's own.
+    Only names from the instructor or the LMS say whose file it is, never a learner's own.
     """
     level = _shared_folders([file.parts for file in files])
     learners = _by_lms(files, level) or _by_nbgrader(files, level)
@@ -322,11 +323,11 @@ def _owned(files: list[_File]) -> tuple[list[Submission], list[str]]:
                                  "only thing handed in; expected a file that ends in .ipynb."))
         elif not file.graded and not learner.source:
             left_out.append(file.one.name)
-    return _few_each(found), left_out
+    return _limit_each(found), left_out
 
 
-def _few_each(found: list[Submission]) -> list[Submission]:
-    """The submissions, with one refusal in place of all notebooks of a learner with too many."""
+def _limit_each(found: list[Submission]) -> list[Submission]:
+    """The submissions; a learner with too many gets one refusal in place of all."""
     counts = Counter(one.learner for one in found)
     kept, refused = [], set()
     for one in found:
@@ -353,7 +354,7 @@ def _shared_folders(names: list[tuple[str, ...]], anything: bool = False) -> int
 
 
 def _by_lms(files: list[_File], level: int) -> dict[_File, Learner]:
-    """The learners of a download of Canvas or Moodle, if half of what is graded looks like one."""
+    """The learners in a download of Canvas or Moodle, if half of what is graded looks like one."""
     best: dict[_File, Learner] = {}
     for source, matches in (("canvas", _canvas(files, level)), ("moodle", _moodle(files, level))):
         known = {file: learner_named(match["who"], match["id"], source)
@@ -428,11 +429,11 @@ def _by_folder(files: list[_File], level: int, above: str = "") -> dict[_File, L
 
 
 def _several_people(tails: list[tuple[str, ...]]) -> bool:
-    """Whether a folder with these files is a section, not a learner.
+    """Whether a folder with these files is a section of the class and not one learner.
 
-    A section has one file name in several of its folders, or several files side by side whose
-    names are not those of worksheets. When in doubt it is a section: an instructor notices two
-    files of one learner kept apart, but not two learners taken for one.
+    In a section, one file name occurs in several folders, or several files that are not named after
+    worksheets are in one folder. In doubt it is a section: an instructor notices two files of one
+    learner that are kept apart, but not two learners who are taken for one.
     """
     tails = list(dict.fromkeys(tails))
     names = Counter(tail[-1] for tail in tails)
@@ -452,7 +453,7 @@ def _late(name: str) -> bool:
 
 def _in_zip(path: Path, outer: tuple[int, ...], label: str, whose: tuple[str, ...] | None,
             model: bool) -> list[_File]:
-    """The files in a zip. whose: the place of the zip itself, if a learner handed it in."""
+    """The files in a zip. whose: the path of the zip itself, if a learner handed it in."""
     def refuse(problem: str) -> list[_File]:
         return [_File(whose or (label,), Submission(clean(label), _ANYONE, path, problem=problem))]
 
@@ -504,7 +505,7 @@ def _visible(name: str) -> bool:
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    """An entry's folders and name; parts that would climb out of a folder are left out."""
+    """An entry's folders and name, without parts that would lead out of a folder."""
     return tuple(part for part in PurePosixPath(name.replace("\\", "/")).parts
                  if part not in ("/", "//", ".."))
 

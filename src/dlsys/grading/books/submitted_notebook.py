@@ -1,6 +1,6 @@
-"""What the grader takes from a notebook that a stranger handed in: code, stage, and notes about it.
+"""What the grader reads from a stranger's notebook: its code, its stage, and notes about it.
 
-Nothing here runs, and every pattern takes time in proportion to the text: seconds for the largest.
+None of the code runs here. Every pattern takes time in proportion to the text, at most seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _COMPILER = re.compile(
     rf"|\bbackward\(\s*[\w\[]|\bgrad\({_ARGUMENT}{_ARGUMENT}\s*[\w.]+\s*[,()]")
 
 
-# What reads its callers or the memory, where an act may hold what it built. No exercise needs it.
+# Names with which code reads its callers or the memory, where an act may keep what it built. No
+# exercise needs them.
 _REACHES = re.compile(r"\b(?:_getframe|currentframe|f_back|f_locals|f_globals|get_objects"
                       r"|get_referrers|get_referents|__closure__|co_freevars|settrace|setprofile"
                       r"|inspect\.stack)\b")

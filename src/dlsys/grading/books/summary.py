@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dlsys.grading.books import people, reports
 from dlsys.grading.books.people import Result
-from dlsys.grading.text import some
+from dlsys.grading.text import first_few
 from dlsys_files.notebook_reader import NO_WORKSHEET
 from dlsys_helpers.verdicts import STATUSES
 
@@ -25,7 +25,7 @@ def show(grades: dict[str, Any], folder: Path, lines: list[str]) -> None:
     """The table of results, what needs a look, and where the files are."""
     console = Console(markup=False, highlight=False)
     results = grades["results"]
-    rows = reports.once(results)
+    rows = reports.one_refusal_each(results)
     console.print(_table(rows[:MOST_ROWS]))
     if len(rows) > MOST_ROWS:
         console.print(f"... and {len(rows) - MOST_ROWS} more in {folder / 'grades.csv'}")
@@ -56,7 +56,7 @@ def _look(result: Result) -> str:
         return result["reason"]
     differing = [e["id"] for e in result["exercises"] if e["differs"]]
     differs = [f"notebook shows something else for {', '.join(differing)}"] if differing else []
-    return " ".join([*differs, *people.noted(result)])
+    return " ".join([*differs, *people.all_notes(result)])
 
 
 def _people(names: list[str]) -> str:
@@ -73,16 +73,17 @@ def about(results: Sequence[Result]) -> list[str]:
     times = Counter((people.owner(r), r["stage"]) for r in graded)
     if again := sorted({r["learner"]["name"] for r in graded
                         if times[people.owner(r), r["stage"]] > 1}):
-        lines.append(f"Handed in more than once for a stage, the best counts: {some(again)}.")
+        lines.append(f"Handed in more than once for a stage, the best counts: {first_few(again)}.")
     for name, pin, who in reports.missing_packages(results):
         lines.append(f"{_people(who)} {'need' if len(who) > 1 else 'needs'} the package {name}, "
-                     f"which is not installed here: {some(who)}. "
+                     f"which is not installed here: {first_few(who)}. "
                      + (f"Install it: pip install {pin}; then: --resume --regrade NAME" if pin else
                         "The course pins no such package, and anybody may write a name."))
-    if who := reports.prying(results):
-        lines.append(f"{_people(who)} asked for the checks, which the sandbox hides: {some(who)}. "
-                     "Look at the code.")
-    lines += [f"The same code in several hand-ins: {some(who)}." for who in reports.alike(results)]
+    if who := reports.asked_for_checks(results):
+        lines.append(f"{_people(who)} asked for the checks, which the sandbox hides: "
+                     f"{first_few(who)}. Look at the code.")
+    lines += [f"The same code in several hand-ins: {first_few(who)}."
+              for who in reports.with_the_same_code(results)]
     if graded:
         cpu = sum(r["cpu_seconds"] for r in graded) / len(graded)
         inside, judge = (max(r[key] for r in graded) for key in ("peak_mib", "judge_peak_mib"))

@@ -18,7 +18,7 @@ from typing import Any
 
 from dlsys.grading.books import people
 from dlsys.grading.books.people import Result
-from dlsys.grading.text import clean, some, whole
+from dlsys.grading.text import clean, first_few, rounded
 from dlsys_helpers.errors import UserError
 
 PAGE, TABLE = "term.html", "term.csv"
@@ -159,19 +159,21 @@ def _with_numbers(found: dict[tuple, list[Result]]) -> str:
         numbers = dict.fromkeys(result["learner"]["id"] for result in mine)
         if len(numbers) > 1:
             several.append(f"{mine[-1]['learner']['name']} ({', '.join(numbers)})")
-    return f"{len(several)} with different numbers: {some(sorted(several))}." if several else ""
+    if not several:
+        return ""
+    return f"{len(several)} with different numbers: {first_few(sorted(several))}."
 
 
 def _of_one_name(found: dict[tuple, list[Result]]) -> str:
     names = {mine[-1]["learner"]["name"] for (_, id, *_), mine in found.items() if id}
     return (f"Two people of one name in one run, so there is a row for each number: "
-            f"{some(sorted(names))}.") if names else ""
+            f"{first_few(sorted(names))}.") if names else ""
 
 
 def _people(everyone: dict[tuple, dict[int, Result]]) -> list[dict[str, Any]]:
-    names = people.names_apart([next(reversed(mine.values())) for mine in everyone.values()])
+    names = people.distinct_names([next(reversed(mine.values())) for mine in everyone.values()])
     rows = [{"name": name, "by_stage": mine,
-             "points": whole(sum(r["points"] for r in mine.values())),
+             "points": rounded(sum(r["points"] for r in mine.values())),
              "possible": sum(r["possible"] for r in mine.values())}
             for name, mine in zip(names, everyone.values(), strict=True)]
     return sorted(rows, key=lambda row: row["name"].casefold())

@@ -1,7 +1,8 @@
-"""Control groups (cgroups): the one bound on the kernel's own memory, such as cached file names.
+"""Control groups (cgroups): they alone limit the kernel's own memory, such as cached file names.
 
-`bound` reads those that this process lives in. `make` makes one below them for a grader's runners,
-where this user may: the judge keeps it, the runners enter it. Linux only; it needs no torch.
+`bound` reads the limits of the groups that this process is in. `make` creates a group below them
+for a grader's runners, where this user may: the judge keeps it, the runners enter it. Linux only;
+it needs no torch.
 """
 
 from __future__ import annotations
@@ -91,15 +92,15 @@ class Group:
         for folder in self.fds:
             _write(folder, "cgroup.procs", "0")
 
-    def stands(self) -> bool:
-        """Whether nobody has removed it."""
+    def exists(self) -> bool:
+        """Whether the group is still there."""
         with contextlib.suppress(OSError):
             for folder in self.fds:
                 os.stat("cgroup.procs", dir_fd=folder)
             return True
         return False
 
-    def kills(self) -> int:
+    def out_of_memory_kills(self) -> int:
         """How many processes the kernel has ended here because of the bound on memory."""
         for name in ("memory.events", "memory.oom_control") if self.fds else ():
             with contextlib.suppress(OSError):
@@ -117,7 +118,7 @@ class Group:
         """Remove the group as soon as its processes have ended, and forget it."""
         deadline = time.monotonic() + END_SECONDS
         self.remove()
-        while self.fds and self.stands() and time.monotonic() < deadline:
+        while self.fds and self.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
             self.remove()
         for folder in self.fds:
@@ -132,19 +133,19 @@ def make(limits: Limits, root: Path = Path("/")) -> Group:
 
     Also removes the groups that killed graders of this user have left here.
     """
-    memory, most = _home(root, "memory"), limits.memory + limits.disk + MARGIN
+    memory, most = _parent_for_new(root, "memory"), limits.memory + limits.disk + MARGIN
     if memory is None:
         return NONE
-    homes = dict.fromkeys([memory, _home(root, "pids") or memory])
+    homes = dict.fromkeys([memory, _parent_for_new(root, "pids") or memory])
     for home in homes:
-        sweep(home)
+        remove_leftovers(home)
     for _ in range(TRIES):
         name, fds = f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}", []
         try:
             for home in homes:
                 fds.append(_new(home / name))
             _set_bounds(fds, most, 2 * limits.processes)
-        except (BlockingIOError, FileNotFoundError):  # another grader took it for a left-over
+        except (BlockingIOError, FileNotFoundError):  # another grader took it for a leftover
             Group(name, tuple(fds)).close()
         except OSError:
             Group(name, tuple(fds)).close()
@@ -154,7 +155,7 @@ def make(limits: Limits, root: Path = Path("/")) -> Group:
     return NONE
 
 
-def _home(root: Path, kind: str) -> Path | None:
+def _parent_for_new(root: Path, kind: str) -> Path | None:
     """The folder in which a group may be made, so that it stays below all bounds there are.
 
     With cgroup v1 it is this process's own group. With v2 a group that has processes hands no
@@ -164,16 +165,16 @@ def _home(root: Path, kind: str) -> Path | None:
     own = [folder for folder in _groups(root, kind) if folder.is_dir()]
     if not own or not (own[0] / "cgroup.subtree_control").exists():
         return own[0] if own else None
-    if _hands_on(own[0], kind):
+    if _delegates(own[0], kind):
         return own[0]
     around = own[1] if len(own) > 1 else None
     if (around is None or around.suffix == ".slice" or _bound(own[0]) is not None
-            or not _hands_on(around, kind)):
+            or not _delegates(around, kind)):
         return None
     return around
 
 
-def _hands_on(folder: Path, kind: str) -> bool:
+def _delegates(folder: Path, kind: str) -> bool:
     with contextlib.suppress(OSError):
         return kind in (folder / "cgroup.subtree_control").read_text().split()
     return False
@@ -182,7 +183,7 @@ def _hands_on(folder: Path, kind: str) -> bool:
 def _new(path: Path) -> int:
     """Make a group's folder; returns its locked descriptor. Raises OSError.
 
-    The lock says that its grader lives, to graders in other process namespaces, too.
+    The lock tells other graders, even in other process namespaces, that this grader is alive.
     """
     path.mkdir()
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -199,15 +200,15 @@ def _new(path: Path) -> int:
 
 def _set_bounds(fds: list[int], memory: int, processes: int) -> None:
     """Write the bounds. Raises OSError where that for memory cannot be had."""
-    _write(fds[0], _SETTINGS[not _has(fds[0], _SETTINGS[0])], str(memory))
+    _write(fds[0], _SETTINGS[not _has_file(fds[0], _SETTINGS[0])], str(memory))
     with contextlib.suppress(OSError):  # v2: what shares the memory ends together
         _write(fds[0], "memory.oom.group", "1")
     with contextlib.suppress(OSError):
         _write(fds[-1], "pids.max", str(processes))
 
 
-def sweep(home: Path) -> None:
-    """Remove the groups in `home` that this user's killed graders have left: nobody locks them."""
+def remove_leftovers(home: Path) -> None:
+    """Remove the groups in `home` that this user's killed graders left: no grader locks them."""
     for path in home.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -219,7 +220,7 @@ def sweep(home: Path) -> None:
                 os.close(folder)
 
 
-def _has(folder: int, name: str) -> bool:
+def _has_file(folder: int, name: str) -> bool:
     with contextlib.suppress(OSError):
         os.stat(name, dir_fd=folder)
         return True

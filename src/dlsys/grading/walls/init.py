@@ -1,7 +1,7 @@
-"""The first process of a sandbox: passes jobs in and answers out, and ends runners that hang.
+"""The first process of a sandbox: it passes jobs in and answers out, and ends runners that hang.
 
-It is process 1 of its own process namespace, runs nothing of the learner's, and holds neither
-laws nor expected values. When it ends, the kernel ends everything in the sandbox.
+It is process 1 of its own process namespace, runs no code of the learner's, and has neither laws
+nor expected values. When it ends, the kernel ends everything in the sandbox.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(judge: socket.socket, supervisor: socket.socket, walled: bool,
     """Serve the judge's jobs until it hangs up. Never returns."""
     with contextlib.suppress(FrameError, OSError):
         if walled:
-            isolation.separate()
+            isolation.enter_own_namespaces()
             proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
             socket.send_fds(supervisor, [b"p"], [proc])
             os.close(proc)
@@ -47,8 +47,8 @@ def _reap(*_: object) -> None:
             pass
 
 
-def _await_orphans() -> None:
-    """Wait until the killed processes have ended and have left their children to this one."""
+def _wait_for_orphans() -> None:
+    """Wait until the killed processes have ended, and their children belong to this process."""
     deadline = time.monotonic() + END_SECONDS
     while any(map(_alive, filter(str.isdigit, os.listdir("/proc")))):
         if time.monotonic() > deadline:
@@ -79,7 +79,7 @@ def serve(judge: socket.socket, supervisor: socket.socket, walled: bool) -> None
     judge.settimeout(None)
     judge.sendall(framing.frame(END, json.dumps(fault).encode()))
     if walled:
-        _await_orphans()
+        _wait_for_orphans()
 
 
 def _start_runner(supervisor: socket.socket) -> socket.socket:
@@ -96,7 +96,7 @@ def _start_runner(supervisor: socket.socket) -> socket.socket:
 
 def _relay(job: bytes, acts: bytes, runner: socket.socket, judge: socket.socket) -> dict:
     """Pass frames on until the runner ends, dies or is late; returns its fault and the place."""
-    seconds = _patience(job)
+    seconds = _frame_timeout(job)
     at = CELLS
     try:
         runner.sendall(framing.frame(JOB, job) + framing.frame(ACTS, acts))
@@ -113,6 +113,6 @@ def _relay(job: bytes, acts: bytes, runner: socket.socket, judge: socket.socket)
         return {"fault": "died", "at": at}
 
 
-def _patience(job: bytes) -> float:
+def _frame_timeout(job: bytes) -> float:
     facts = json.loads(job)
     return facts["seconds"] + (GRACE if facts["careful"] else 0.0)

@@ -1,7 +1,7 @@
-"""The walls around the learner's code: namespaces, a read-only view, limits, no privileges.
+"""Isolate the learner's code: namespaces, a read-only view of the files, limits, no privileges.
 
 Linux only, through the C library; no helper program has to be installed. Nothing here is secret:
-this module is loaded on the learner's side of the line. It needs no torch.
+the learner's process loads this module as well. It needs no torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 NEW_MOUNTS, NEW_CGROUP, NEW_NAMES, NEW_IPC, NEW_USER, NEW_PIDS, NEW_NET = (
     0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
-OWN = NEW_MOUNTS | NEW_CGROUP | NEW_NAMES | NEW_IPC | NEW_NET  # of one submission, beside pids
+OWN = NEW_MOUNTS | NEW_CGROUP | NEW_NAMES | NEW_IPC | NEW_NET  # and NEW_PIDS, separately
 READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = (
     1, 2, 4, 8, 32, 4096, 16384, 1 << 18)
 DETACH = 2  # umount2
@@ -34,7 +34,7 @@ _CAPABILITY_VERSION = 0x20080522
 PACKAGES = [Path(__file__).parents[3] / name
             for name in ("dlsys", "dlsys_files", "dlsys_helpers", "dlsys_checks")]
 INTERPRETER = os.path.realpath(sys.executable)  # here: the links to it are not in the view
-VIEW = "/sys"  # where the view is built: a folder of each machine below which no Python lies
+VIEW = "/sys"  # where the view is built: every machine has this folder, and no Python in it
 HOME = "/sandbox"  # the one place where the learner's code can write
 LEARNER_ID = 1000  # the user id it sees when an ordinary user grades
 # User ids that root gives to sandboxes: of no user, container or service by systemd's list; or,
@@ -100,23 +100,23 @@ def visible_paths() -> list[str]:
 
 
 def installed() -> bool:
-    """Whether our packages lie among all others, where the view shows whatever stands there."""
+    """Whether our packages are in site-packages, all of which the view shows."""
     return str(PACKAGES[0].parent) in site.getsitepackages()
 
 
 def masked_paths() -> list[str]:
-    """Paths that the view leaves out: laws, named wrong answers and stand-ins tell the answers."""
+    """Paths that the view hides: laws, named wrong answers and stand-ins would tell the answers."""
     model = PACKAGES[0].parent / "dlsys_model"  # a checkout does not show it at all
     return [str(PACKAGES[-1]), *([str(model)] if installed() and model.is_dir() else [])]
 
 
 def build_view(visible: Iterable[str], masked: Iterable[str], root: str = VIEW) -> None:
-    """Make a read-only tree of `visible` over the folder `root`, and make it the root.
+    """Build a read-only tree of `visible` in the folder `root`, and make it this process's root.
 
-    Outside of this process's own mounts nothing changes, and nothing is left behind by a kill.
-    A user who is not root first becomes the only user of a new user namespace. Raises WallError.
+    Only this process's own mounts change, so a kill leaves nothing to clean up. A user who is not
+    root first becomes the only user of a new user namespace. Raises WallError.
     """
-    if own_id() is None:
+    if choose_user() is None:
         user, group = os.geteuid(), os.getegid()
         unshare(NEW_USER)
         _map_ids(user, group)
@@ -124,7 +124,7 @@ def build_view(visible: Iterable[str], masked: Iterable[str], root: str = VIEW) 
     _mount("none", "/", None, RECURSIVE | PRIVATE)
     _mount("tmpfs", root, "tmpfs", NO_SUID | NO_DEV, "mode=755,size=1m")
     for path in visible:
-        _show(path, root)
+        _bind_into_view(path, root)
     for path in masked:
         _mount("tmpfs", root + path, "tmpfs", READ_ONLY | NO_SUID | NO_DEV, "mode=755,size=4k")
     _devices(root)
@@ -138,7 +138,7 @@ def _map_ids(user: int, group: int) -> None:
     Path("/proc/self/gid_map").write_text(f"{LEARNER_ID} {group} 1")
 
 
-def _show(path: str, root: str) -> None:
+def _bind_into_view(path: str, root: str) -> None:
     target = root + path
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(path):
@@ -199,7 +199,7 @@ def _keep_capabilities() -> None:
 
 # ---- one submission
 
-def separate() -> None:
+def enter_own_namespaces() -> None:
     """Give the init its own namespaces and its own list of processes."""
     unshare(OWN)
     _mount("none", "/", None, RECURSIVE | PRIVATE)
@@ -208,10 +208,10 @@ def separate() -> None:
     os.chdir("/")
 
 
-def empty_home(limits: Limits) -> None:
-    """Mount a new small disk in a runner, in place of the last attempt's.
+def mount_new_home(limits: Limits) -> None:
+    """Mount a new small disk in place of the one that the last attempt wrote to.
 
-    An attempt must find no file of the attempt before it, whose processes have ended.
+    An attempt must find no file of the attempt before it.
     """
     _check(libc.umount2(HOME.encode(), DETACH), "leaving the old disk")
     _mount("tmpfs", HOME, "tmpfs", NO_SUID | NO_DEV | NO_EXEC,
@@ -219,9 +219,9 @@ def empty_home(limits: Limits) -> None:
     os.chdir(HOME)
 
 
-def limit(limits: Limits) -> None:
+def set_limits(limits: Limits) -> None:
     """Put the kernel's limits on this process and on each of its children."""
-    with open("/proc/self/statm") as statm:  # what the libraries map is not the learner's doing
+    with open("/proc/self/statm") as statm:  # what the libraries map does not count
         mapped = int(statm.read().split()[0]) * resource.getpagesize()
     cpu = int(limits.seconds * 4) + 1
     for kind, value in (
@@ -229,16 +229,16 @@ def limit(limits: Limits) -> None:
             (resource.RLIMIT_NPROC, limits.processes), (resource.RLIMIT_FSIZE, limits.disk),
             (resource.RLIMIT_NOFILE, limits.open_files), (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_MEMLOCK, 0), (resource.RLIMIT_MSGQUEUE, 0),
-            (resource.RLIMIT_SIGPENDING, limits.open_files),  # timers, too
+            (resource.RLIMIT_SIGPENDING, limits.open_files),  # timers count as well
             (resource.RLIMIT_RTPRIO, 0), (resource.RLIMIT_NICE, 0)):
         resource.setrlimit(kind, (value, value))
 
 
-def own_id() -> int | None:
-    """A user id for this zygote's sandboxes, or None where this user may not choose one.
+def choose_user() -> int | None:
+    """Choose a user id for this zygote's sandboxes; None where this user may not choose one.
 
-    The id is random. The kernel counts processes by user, so two graders that do not see each
-    other, say in two containers, must not choose the same one.
+    The id is random. The kernel counts processes by user, so two graders that do not know of each
+    other, in two containers for example, must not choose the same one.
     """
     if os.geteuid() != 0:
         return None

@@ -1,6 +1,6 @@
-"""Say in an error that the limit of processes was reached: Python's own errors do not say so.
+"""Name the limit of processes in an error that it caused: Python's own errors do not.
 
-Runs inside the sandbox, beside the learner's code. What it needs is bound here, before a cell can
+Runs inside the sandbox, in the learner's process. What it needs is imported here, before a cell can
 change a module.
 """
 
@@ -10,40 +10,45 @@ import resource
 from contextlib import suppress
 from os import O_RDONLY, close, listdir, open, read
 
-MANY = 0.5     # share of the limit, about that of a DataLoader that waits for a refused thread
-SHORT = 88     # most characters of the error's text, so that the advice behind it is not cut off
+MANY = 0.5     # share of the limit that counts as many; a DataLoader that waits in vain has it
+SHORT = 88     # longest text of the error itself, so that the advice after it is not cut off
 MOST = 1000    # a higher limit is the system's own, not the sandbox's
-# Type of an error, and what its text has, after a new process or thread was refused.
+# Type of an error and a part of its text, after a new process or thread was refused.
 _ERRORS = (("BlockingIOError", "Resource temporarily unavailable"),
            ("RuntimeError", "can't start new thread"),
            ("RuntimeError", "exited unexpectedly"))
 
 
-def told(error_type: str, text: str) -> str:
-    """An error's text; where a refused process or thread may be its cause, with the limit."""
+def with_limit(error_type: str, text: str) -> str:
+    """An error's text, and the limit where it may have refused a process or a thread."""
     refused = any(error_type == kind and part in text for kind, part in _ERRORS)
-    return f"{text[:SHORT].rstrip('. ')}. {allows(_most())}" if refused and _most() else text
+    if not refused or not _limit():
+        return text
+    return f"{text[:SHORT].rstrip('. ')}. {limit_sentence(_limit())}"
 
 
-def late() -> str:
-    """What to say of code that is late while many processes and threads run; else ""."""
-    most, found = _most(), _running()
-    return (f"ran past the time limit, with {found} processes and threads running. {allows(most)}"
-            if most and found >= MANY * most else "")
+def timeout_in_a_crowd() -> str:
+    """What to say when code timed out while many processes and threads ran; "" for few."""
+    most, found = _limit(), _count_running()
+    if not most or found < MANY * most:
+        return ""
+    return (f"ran past the time limit, with {found} processes and threads running. "
+            f"{limit_sentence(most)}")
 
 
-def allows(most: int) -> str:
+def limit_sentence(most: int) -> str:
     """The sentence that names the limit of processes and the usual remedy."""
     return (f"The sandbox allows {most} processes and threads together; with fewer it works, "
             "such as num_workers=0 in a DataLoader.")
 
 
-def _most() -> int:
+def _limit() -> int:
+    """The sandbox's limit of processes and threads, or 0 where only the system has one."""
     most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     return most if 0 < most <= MOST else 0
 
 
-def _running() -> int:
+def _count_running() -> int:
     """The processes and threads of this sandbox."""
     total = 0
     for name in filter(str.isdigit, listdir("/proc")):

@@ -1,7 +1,7 @@
-"""Runs a learner's cells and acts, inside the sandbox. Holds no laws and no expected values.
+"""Run a learner's cells and acts inside the sandbox. There are no laws and no expected values here.
 
-The runner sends data to a judge elsewhere. The functions it needs from `os` are bound here, before
-a cell can change that module, so that a learner's slip does not break the runner.
+The runner sends data to the judge, in another process. It imports the functions of `os` that it
+needs here, before a cell can change that module, so that a learner's slip does not break it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Runner:
         self.checked: dict[str, Callable] = {}     # exercise id: what its check was called with
         self.early: dict[str, list[tuple[Callable, bytes]]] = {}
         self.done: int | None = None               # in a checkpoint: where its parent listens
-        check.tell = self.told
+        check.tell = self.note_check
 
     # ---- cells
 
@@ -97,8 +97,8 @@ class Runner:
         except BaseException as error:
             self.reports.append(_report(error, number))
         if not sys.modules.keys() >= _LOADED_ONCE or len(sys.modules) < before:
-            # No look at each name: that would write its count of references, and so copy a
-            # thousand pages that the zygote shares.
+            # Comparing name by name would change reference counts, and so copy a thousand memory
+            # pages that are shared with the zygote.
             sys.modules.update(MODULES | sys.modules)
 
     def _checkpointed(self, number: int, source: str) -> None:
@@ -107,7 +107,7 @@ class Runner:
         The parent keeps the state from before the cell, so a crash costs only that cell.
         """
         done_in, done_out = pipe()
-        pid = patient_fork()
+        pid = fork_with_retry()
         if pid == 0:
             setpgid(0, 0)  # a signal to "my group" stays in the child
             close(done_in)
@@ -121,11 +121,11 @@ class Runner:
         close(done_out)
         fault = _wait(done_in, self.seconds)
         if fault == "timeout":
-            fault = process_limit.late() or fault
+            fault = process_limit.timeout_in_a_crowd() or fault
         close(done_in)
         if not fault:
             _exit(0)
-        _end(pid)
+        _kill(pid)
         self.reports.append({"number": number, "line": None, "error": fault})
 
     def _more_time(self) -> None:
@@ -137,7 +137,7 @@ class Runner:
 
     # ---- acts
 
-    def told(self, id: Any, fn: Any) -> None:
+    def note_check(self, id: Any, fn: Any) -> None:
         """Note what a cell gives to `check`. When careful, act now: a later cell may break it."""
         if type(id) is not str or not callable(fn):
             return
@@ -146,7 +146,7 @@ class Runner:
         early = self.early.setdefault(id, [])
         if self.careful and act and len(early) < framing.EARLY:
             self._more_time()
-            early.append((fn, isolated(lambda: answer(act, fn), self.seconds)))
+            early.append((fn, run_in_child(lambda: answer(act, fn), self.seconds)))
             self._more_time()
 
     def answers(self) -> None:
@@ -160,10 +160,10 @@ class Runner:
                 self.line.sendall(framing.frame(index, answer(act, fn)))
 
     def _all_answers(self, index: int, act: dict) -> None:
-        """Send the answers of the function checked last, of the one named, and the early ones.
+        """Send the answers of the function checked last and of the one so named, and early answers.
 
         The quick attempt has already run both after all cells. So unless `both` is set, a function
-        that acted where its check stands does not act again.
+        that acted where a cell checked it does not act again.
         """
         early = self.early.get(act["id"], [])
         named = self.shell.space.get(act["function"])
@@ -172,7 +172,7 @@ class Runner:
             known = [payload for f, payload in early if f is fn]
             if not known or (self.both and known[0] not in _FAULTS):
                 self.line.sendall(framing.frame(index))
-                payload = isolated(partial(answer, act, fn), self.seconds)
+                payload = run_in_child(partial(answer, act, fn), self.seconds)
                 self.line.sendall(framing.frame(index, payload))
         for _, payload in early:
             self.line.sendall(framing.frame(index, payload))
@@ -189,7 +189,8 @@ def _report(error: BaseException, number: int) -> dict:
     name = str(type(error).__name__)[:LONGEST_TYPE]  # its class may say anything
     if type(line) is not int or abs(line) > MOST_LINES:
         line = None
-    return {"number": number, "line": line, "error": f"{name}: {process_limit.told(name, text)}"}
+    said = process_limit.with_limit(name, text)
+    return {"number": number, "line": line, "error": f"{name}: {said}"}
 
 
 def _line(error: BaseException) -> int | None:
@@ -199,12 +200,12 @@ def _line(error: BaseException) -> int | None:
 
 
 def answer(act: dict, fn: Any) -> bytes:
-    """The outcomes of the learner's function on all cases, as messages one after the other."""
+    """The outcomes of the learner's function on all cases, packed one after the other."""
     if not callable(fn):
         return serialization.pack({"missing": "" if fn is None else type(fn).__name__})
     call = acting.load_act(act["act"]) if act["act"] else acting.call_function
     messages, budget = [], serialization.Budget()
-    settle()
+    reset_globals()
     with acting.standard_session():  # outer: cheap to enter again per act
         for inputs in act["cases"]:
             outcome = _act(call, fn, Case("", inputs))
@@ -225,13 +226,13 @@ def _act(call: Callable, fn: Callable, case: Case) -> Outcome:
 
 
 def _facts(outcome: Outcome) -> dict[str, Any]:
+    error = process_limit.with_limit(outcome.error_type, outcome.error)
     return {"kind": outcome.kind, "value": outcome.value, "error_type": outcome.error_type,
-            "error": process_limit.told(outcome.error_type, outcome.error), "where": outcome.where,
-            "mutated": list(outcome.mutated)}
+            "error": error, "where": outcome.where, "mutated": list(outcome.mutated)}
 
 
-def settle() -> None:
-    """Reset global settings that a cell may have changed: no exercise pays for another one."""
+def reset_globals() -> None:
+    """Reset global settings that a cell may have changed, so that no exercise affects another."""
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
@@ -257,10 +258,10 @@ def settle() -> None:
 
 # ---- children of the runner
 
-def patient_fork() -> int:
-    """As os.fork; while there are too many processes it waits for those that are being killed.
+def fork_with_retry() -> int:
+    """Fork; where there are too many processes, wait for those that are being killed.
 
-    Raises BlockingIOError where they stay for FORK_SECONDS.
+    Raises BlockingIOError if there are still too many after FORK_SECONDS.
     """
     deadline = monotonic() + FORK_SECONDS
     while True:
@@ -272,10 +273,10 @@ def patient_fork() -> int:
             sleep(0.02)
 
 
-def isolated(unit: Callable[[], bytes], seconds: float) -> bytes:
+def run_in_child(unit: Callable[[], bytes], seconds: float) -> bytes:
     """The result of `unit()`, run in a child process; after a fault, a message that names it."""
     answer_in, answer_out = pipe()
-    pid = patient_fork()
+    pid = fork_with_retry()
     if pid == 0:
         setpgid(0, 0)
         close(answer_in)
@@ -287,11 +288,11 @@ def isolated(unit: Callable[[], bytes], seconds: float) -> bytes:
     try:
         return framing.read(lambda n: _read_until(answer_in, n, deadline))[1]
     except framing.FrameError as error:
-        late = error.kind == "timeout" and process_limit.late()
+        late = error.kind == "timeout" and process_limit.timeout_in_a_crowd()
         return serialization.pack({"fault": "crowded" if late else error.kind})
     finally:
         close(answer_in)
-        _end(pid)
+        _kill(pid)
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -321,7 +322,7 @@ def _wait(fd: int, seconds: float) -> str:
             return "" if byte else "died"
 
 
-def _end(pid: int) -> None:
+def _kill(pid: int) -> None:
     with contextlib.suppress(OSError):  # a learner may have reaped it
         killpg(pid, signal.SIGKILL)
         waitpid(pid, 0)

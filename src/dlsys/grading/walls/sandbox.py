@@ -1,6 +1,6 @@
-"""The judge's handle on the sandbox: start the zygote, open a sandbox, hand in jobs.
+"""The judge's handle on the sandbox: start the zygote, open a sandbox, send jobs.
 
-This code is trusted; the bytes it receives are a stranger's, and it only decodes them.
+This code is trusted. The bytes that it receives come from a stranger, and it only decodes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dlsys_helpers.errors import UserError
 
 START_SECONDS = 300.0  # loading torch from a cold disk, on a busy machine
 MOST_BYTES = 64 * 2**20  # most that one attempt may send
-MOST_ANSWERS = framing.EARLY + 2  # from the end: of what was checked last, and of that name
+MOST_ANSWERS = framing.EARLY + 2  # two more at the end: of what was checked last, and by name
 GRACE = 20.0  # seconds that the judge waits longer than the sandbox may live
 
 
@@ -49,9 +49,9 @@ class Attempt:
 
 
 class Zygote:
-    """The loaded process and its supervisor, on the far side of the line. Close it after use.
+    """The judge's connection to the zygote and its supervisor. Close it after use.
 
-    Loading takes seconds: do other work first, then call `wait`.
+    The zygote takes seconds to load: do other work first, then call `wait`.
     """
 
     def __init__(self, limits: Limits, walled: bool = True) -> None:
@@ -62,11 +62,11 @@ class Zygote:
         self.group = cgroups.make(limits) if walled else cgroups.NONE
         self.compiler = False  # whether it is loaded
         self._line, theirs = socket.socketpair()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed with the rest
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115, closed with the rest
         # -P and -s: nothing from the current folder or the user's own packages is imported.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", "-m", "dlsys.grading.walls.zygote"], stdin=theirs.fileno(),
-            stdout=subprocess.DEVNULL, stderr=self._said, cwd="/",
+            stdout=subprocess.DEVNULL, stderr=self._stderr, cwd="/",
             env=isolation.ENVIRONMENT, start_new_session=True, pass_fds=self.group.fds)
         theirs.close()
         with contextlib.suppress(OSError):  # it has ended by now: `wait` says so
@@ -83,7 +83,7 @@ class Zygote:
         except TimeoutError:
             answer = {"error": f"no answer in {START_SECONDS:g} s"}
         except (OSError, ValueError):  # it has ended without one
-            answer = {"error": f"its process ended: {self._last_words()}"}
+            answer = {"error": f"its process ended: {self._last_line_of_stderr()}"}
         if "package" in answer:
             self.close()
             raise SandboxRefused(
@@ -99,7 +99,7 @@ class Zygote:
             self._leave_group()
 
     def load_compiler(self) -> None:
-        """Have torch's compiler loaded, once, so that no runner has to. Raises SandboxLost."""
+        """Load torch's compiler in the zygote, so that no runner has to. Raises SandboxLost."""
         self._line.settimeout(START_SECONDS)
         try:
             self._line.sendall(b"c")
@@ -109,18 +109,18 @@ class Zygote:
         if not self.compiler:
             raise SandboxLost("zygote")
 
-    def _last_words(self) -> str:
+    def _last_line_of_stderr(self) -> str:
         """The last line that the zygote wrote to standard error, where it wrote one."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE)
-        self._said.seek(0)
-        lines = self._said.read().decode("utf-8", "replace").split("\n")
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode("utf-8", "replace").split("\n")
         return next((clean(line, 120) for line in reversed(lines) if line.strip()), "no reason")
 
     def close(self) -> None:
         """End the zygote and every process that it started."""
         self._line.close()
-        self._said.close()
+        self._stderr.close()
         self._process.kill()
         self._process.wait()
         self._leave_group()
@@ -204,7 +204,7 @@ class Sandbox:
 def pack_act(id: str, function: str, act: str, cases: Sequence[Any]) -> bytes:
     """One exercise's part of a job: the function's name, the act's source, the cases' inputs.
 
-    The names of the cases stay here: they would tell what each case tests.
+    The names of the cases are not sent: they would tell what each case tests.
     """
     from dlsys.grading.walls import serialization
     return serialization.pack({"id": id, "function": function, "act": act,

@@ -147,8 +147,8 @@ def _files(column: int) -> list[bytes]:
     return [*_deny(FLOCK[column], 0),
             *_call(FCNTL[column], _argument(1), _step(_AT_LEAST, LAST_PLAIN + 1, 0, len(rest)),
                    *rest),
-            # Requests of sockets lie in the range of those of terminals. All others get the error
-            # that a file system without ioctls returns.
+            # Requests to sockets have numbers in the range of the terminals'. All others get the
+            # error that a file system without ioctls returns.
             *_call(IOCTL[column], _argument(1), _step(_EQUAL, CLONE_FILE, 3, 0),
                    _step(_AT_LEAST, BEYOND_TERMINALS, 1, 0),
                    _step(_AT_LEAST, TERMINALS, 1, 0),

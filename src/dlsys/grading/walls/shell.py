@@ -1,6 +1,6 @@
 """A stand-in for a notebook's kernel: the cells' namespace, magics, top-level `await`.
 
-Runs inside the sandbox, beside the learner's code.
+Runs inside the sandbox, in the learner's process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Shell:
         module = types.ModuleType("__main__")
         sys.modules["__main__"] = module
         sys.path.insert(0, "")  # a file that a cell writes can be imported, as in Jupyter
-        colab = types.ModuleType("google.colab")  # a right answer that was written there counts
+        colab = types.ModuleType("google.colab")  # a right answer may come from Colab
         vars(colab)["__getattr__"] = Nothing().__getattr__
         google = sys.modules.setdefault("google", types.ModuleType("google"))
         sys.modules["google.colab"] = vars(google)["colab"] = colab
@@ -73,7 +73,7 @@ class Shell:
     def execute(self, code: str, name: str = "<magic>") -> Any:
         """Run transformed code. Allows `await` at the top level; keeps `__future__` imports.
 
-        An import of a package that is not here is an error in the end; what stands below it runs.
+        An import of a package that is not installed is reported at the end; the lines below it run.
         """
         missing: ModuleNotFoundError | None = None
         value = None
@@ -137,9 +137,10 @@ class Shell:
 
 
 def _transformed(source: str) -> str:
-    """Cell text as Python: magics, `!`, `?` and pasted prompts are none, apart from `In [1]: x`.
+    """A cell's text as Python: magics, `!`, `?` and pasted prompts are translated.
 
-    A prompt inside a string stays, which IPython would cut out.
+    Text that parses already is left alone, as IPython would cut a prompt out of a string. Only a
+    pasted `In [1]: x` parses, as an annotation, and is translated all the same.
     """
     with suppress(SyntaxError, ValueError):
         ast.parse(source)
@@ -149,7 +150,7 @@ def _transformed(source: str) -> str:
 
 
 class Nothing:
-    """Stands for parts of a kernel that the sandbox lacks: calls return None, attributes this."""
+    """Any part of a kernel that the sandbox lacks: calling it returns None, an attribute itself."""
 
     def __call__(self, *_: Any, **__: Any) -> None:
         """Do nothing."""

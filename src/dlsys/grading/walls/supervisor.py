@@ -1,7 +1,7 @@
-"""Starts one sandbox at a time for the judge, watches its memory and time, and ends it.
+"""Start one sandbox at a time for the judge, watch its memory and time, and end it.
 
-The supervisor never runs a learner's code and cannot be seen from inside a sandbox. It is a small
-process without torch; the zygote, which has torch loaded, makes the forks that run the code.
+The supervisor never runs a learner's code, and a sandbox cannot see it. It is a small process
+without torch; the zygote, which has torch loaded, forks the processes that run the code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dlsys.grading.settings import Limits
 from dlsys.grading.walls import init, isolation
 from dlsys.grading.walls.cgroups import NONE, Group, read
 
-LOOK_EVERY = 0.02  # seconds between two looks at the memory
+POLL_SECONDS = 0.02  # seconds between two looks at the memory
 LONGEST_MESSAGE = 4096
 _OWN = re.compile(rb"\n(?:RssAnon|RssShmem|VmSwap|VmPTE):\s+(\d+)")
 _SOCKETS = re.compile(rb"^sockets: used (\d+)")
@@ -64,7 +64,7 @@ class Supervised:
     def __init__(self, zygote: socket.socket, walled: bool, limits: Limits,
                  user: int | None, group: Group = NONE, lender: int | None = None) -> None:
         self.zygote, self.walled, self.limits, self.user = zygote, walled, limits, user
-        self.group, self.kills = group, group.kills()
+        self.group, self.out_of_memory_kills = group, group.out_of_memory_kills()
         self.lender = lender
         self.proc: int | None = None
         self.socket_bytes = _socket_bytes()
@@ -82,7 +82,7 @@ class Supervised:
             if not self.ended_by:  # the judge has hung up: the init counts what has ended, and ends
                 select.select([mine], [], [], init.END_SECONDS)
         finally:
-            alive = self._alive()
+            alive = self._cpu_of_living()
             used = self._end(pid)
             for fd in (init_fd, life, *([self.proc] if self.proc is not None else [])):
                 os.close(fd)
@@ -102,7 +102,7 @@ class Supervised:
                 os.close(life)
                 mine.close()
                 keep = {line, theirs.fileno()}
-                _close_others(keep)
+                close_others(keep)
                 init.main(socket.socket(fileno=line), theirs, self.walled, self.user)
             finally:
                 os._exit(1)
@@ -114,7 +114,7 @@ class Supervised:
             poll.register(fd, select.POLLIN)
         deadline = time.monotonic() + self.limits.total
         while not self.ended_by:
-            ready = {fd for fd, _ in poll.poll(LOOK_EVERY * 1000)}
+            ready = {fd for fd, _ in poll.poll(POLL_SECONDS * 1000)}
             if life in ready or init_fd in ready:
                 return
             if mine.fileno() in ready and not self._ask_zygote(mine, init_fd):
@@ -144,17 +144,17 @@ class Supervised:
         if quick <= self.limits.memory:
             return quick
         # Processes may end or begin in between, so the zygote is looked at twice.
-        lent, sharing = _lent(self.lender), self._sum(_proportional)
-        used = waiting + sharing - max(lent, _lent(self.lender))
+        lent, sharing = _charged_to_forks(self.lender), self._sum(_proportional)
+        used = waiting + sharing - max(lent, _charged_to_forks(self.lender))
         self.peak = max(self.peak, used)
         return used
 
     def _killed(self) -> bool:
         """Whether the kernel has ended a process because the group met its bound."""
-        return self.group.kills() > self.kills
+        return self.group.out_of_memory_kills() > self.out_of_memory_kills
 
-    def _alive(self) -> float:
-        """CPU seconds of what still runs and ends with the init; the zygote counts the runners."""
+    def _cpu_of_living(self) -> float:
+        """CPU seconds of processes that still run, and end with the init; no runners."""
         return self._sum(_ticks) / os.sysconf("SC_CLK_TCK")
 
     def _sum(self, measure: Callable[[int, str], int]) -> int:
@@ -227,8 +227,8 @@ def _proportional(proc: int, name: str) -> int:
     return sum(map(int, found)) * 1024 or _own_pages(proc, name)
 
 
-def _lent(pid: int | None) -> int:
-    """The share of the zygote's anonymous memory that PSS charges to the processes it forked."""
+def _charged_to_forks(pid: int | None) -> int:
+    """The part of the zygote's anonymous memory that PSS charges to the processes it forked."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
         found = {name: int(size) * 1024 for name, size in _LENT.findall(text)}
@@ -245,7 +245,7 @@ def _names(folder: int, name: str) -> list[str]:
         os.close(fd)
 
 
-def _close_others(keep: set[int]) -> None:
+def close_others(keep: set[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in keep:
             with contextlib.suppress(OSError):  # the listing's own

@@ -42,10 +42,10 @@ def main() -> None:
             isolation.build_view(settings["visible"], settings["masked"])
             isolation.start_inside("-P", "-s", "-m", "dlsys.grading.walls.zygote", INSIDE)
         judge.recv(LONGEST_SETTINGS)
-        silence(0, 1, 2)
+        open_null_at(0, 1, 2)
         limits = Limits(**settings["limits"])
-        user = isolation.own_id() if settings["walled"] else None
-        group = _that_opens(Group.read(settings["group"]))
+        user = isolation.choose_user() if settings["walled"] else None
+        group = _usable(Group.read(settings["group"]))
         zygote = _start_supervisor(judge, settings["walled"], limits, user, group)
         prepare = _load()
     except Exception as error:  # the judge refuses to grade, with this text
@@ -56,7 +56,7 @@ def main() -> None:
     serve(zygote, settings["walled"], limits, user, group, prepare)
 
 
-def silence(*fds: int) -> None:
+def open_null_at(*fds: int) -> None:
     """Open the null device at these descriptors."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in fds:
@@ -64,7 +64,7 @@ def silence(*fds: int) -> None:
     os.close(null)
 
 
-def _that_opens(group: Group) -> Group:
+def _usable(group: Group) -> Group:
     """The group, if a process here can enter it; else one without folders."""
     if (pid := os.fork()) == 0:
         with contextlib.suppress(OSError):
@@ -110,7 +110,7 @@ def _load() -> Callable:
     dlsys_helpers.check = runner.check
     for name in dlsys_helpers.__all__:
         getattr(dlsys_helpers, name)
-    _settle()
+    _make_forks_cheap()
     return runner.main
 
 
@@ -120,24 +120,24 @@ def _load_compiler() -> None:
 
     from dlsys.grading.walls import runner
     runner.MODULES.update(sys.modules)
-    _settle()
+    _make_forks_cheap()
 
 
-def _settle() -> None:
-    """Make forks cheap: freeze objects so that no runner's GC copies their pages; huge pages."""
+def _make_forks_cheap() -> None:
+    """Freeze all objects, so that no runner's GC copies their pages, and use large pages."""
     gc.collect()
     gc.freeze()
     for line in Path("/proc/self/maps").read_text().splitlines():
         match line.split():
             case [place, "rw-p", _, _, _] | [place, "rw-p", _, _, _, "[heap]"]:  # no file behind it
-                _collapse(*(int(end, 16) for end in place.split("-")))
+                _use_large_pages(*(int(end, 16) for end in place.split("-")))
 
 
-def _collapse(first: int, end: int) -> None:
-    """Gather these addresses in large pages: a fork then copies one entry in place of 512.
+def _use_large_pages(first: int, end: int) -> None:
+    """Gather the memory at these addresses in large pages: a fork copies one entry, not 512.
 
-    Asked once for the big regions of a loaded process this takes 0.4 s and makes a fork and its end
-    twice as quick. Before Linux 6.1 nothing happens.
+    For the big regions of a loaded process this takes 0.4 s once, and makes a fork and its end
+    twice as fast. Before Linux 6.1 nothing happens.
     """
     first, end = -(-first // LARGE_PAGE) * LARGE_PAGE, end // LARGE_PAGE * LARGE_PAGE
     if first < end:
@@ -154,7 +154,7 @@ def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: in
     while True:
         kind, fds, _, _ = socket.recv_fds(supervisor_line, 1, 2)
         if kind == b"f":
-            if not group.stands():
+            if not group.exists():
                 os._exit(1)  # somebody removed it: the judge starts afresh, with a new one
             with contextlib.suppress(isolation.WallError):  # the init has ended by now
                 line, init_fd = fds
@@ -183,13 +183,13 @@ def _fork_runner(line: int, init_fd: int, walled: bool, limits: Limits, user: in
             group.enter()
             if walled:
                 isolation.set_namespaces(init_fd, isolation.OWN)
-                isolation.empty_home(limits)
-                isolation.limit(limits)
+                isolation.mount_new_home(limits)
+                isolation.set_limits(limits)
                 isolation.give_up_privileges(user)
                 # So that the supervisor can measure its memory.
                 isolation.prctl(isolation.SET_DUMPABLE, 1)
-            supervisor._close_others({line})
-            silence(0, 1, 2)  # anew: the flags of an open file are those of all who share it
+            supervisor.close_others({line})
+            open_null_at(0, 1, 2)  # again: processes that share an open file share its flags
             run(socket.socket(fileno=line))
         finally:
             os._exit(1)
@@ -206,7 +206,7 @@ def _reap(children: list[int], walled: bool) -> dict:
         _, _, used = os.wait4(pid, 0)
         cpu += used.ru_utime + used.ru_stime
         peak = max(peak, used.ru_maxrss * 1024)
-    with contextlib.suppress(ChildProcessError):  # whoever else was given to this process
+    with contextlib.suppress(ChildProcessError):  # orphans that became this process's children
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     return {"cpu_seconds": cpu, "peak_bytes": peak}
