@@ -8,7 +8,7 @@ import pytest
 from dlsys_checks import questions, registry
 from dlsys_helpers import paths
 from dlsys_helpers.paths import ROOT
-from tools import lessons, proof, rows, solutions, try_trap
+from tools import lessons, proof, rows, solutions, trap_rows, try_trap
 from tools.rows import Row
 
 [LESSON] = [path for path in paths.lessons() if path.stem == "01_activations"]
@@ -21,7 +21,7 @@ def source():
 
 @pytest.fixture(scope="module")
 def files():
-    return try_trap.files_of("01.1")
+    return trap_rows.files_of("01.1")
 
 
 def line_at(place):
@@ -35,15 +35,15 @@ def test_a_cell_that_fails_is_found_by_its_line(source):
     cell = source.of("01.1", "look", "code")[0]
     for number, line in enumerate(cell.source.splitlines(), 1):
         said = f"drafts/notebooks/01_activations.ipynb, cell {cell['id']}, line {number}, `x`: E: x"
-        assert line_at(try_trap.place_of_cell(source, said)) == line
+        assert line_at(trap_rows.place_of_cell(source, said)) == line
     said = f"notebooks/01_activations.ipynb, cell {cell['id']}: it writes to stderr: 'x'."
-    assert 'trap="01.1" role="look"' in line_at(try_trap.place_of_cell(source, said))
+    assert 'trap="01.1" role="look"' in line_at(trap_rows.place_of_cell(source, said))
 
 
 def test_a_cell_that_only_a_notebook_has_is_found_by_its_exercise(source):
-    place = try_trap.place_of_cell(source, "solutions/x.ipynb, cell 01-1-check-1, line 0, `c`: E")
+    place = trap_rows.place_of_cell(source, "solutions/x.ipynb, cell 01-1-check-1, line 0, `c`: E")
     assert 'trap="01.1" role="exercise"' in line_at(place)
-    assert try_trap.place_of_cell(source, "no cell at all") == "lessons/01_activations.py"
+    assert trap_rows.place_of_cell(source, "no cell at all") == "lessons/01_activations.py"
 
 
 def test_each_note_of_a_draft_names_the_cell_it_is_about(tmp_path):
@@ -64,25 +64,25 @@ def test_a_wrong_answer_is_found_in_the_check_and_a_right_one_beside_it(files):
     exercise = solutions.beside("01.1")
     for wrong in exercise.wrong_answers:
         said = [f"01.1, {wrong.name}: seed {seed}: is not wrong: pass" for seed in (0, 1)]
-        [row] = try_trap.proof_rows("01.1", files, said)
+        [row] = trap_rows.proof_rows("01.1", files, said)
         assert wrong.name[:20] in line_at(row.place)
         assert row.says.endswith("add the case that does.")
     for route in exercise.right_answers:
         said = [f"01.1, {route}: seed 3, case 'one row': got 1, expected 2"]
-        [row] = try_trap.proof_rows("01.1", files, said)
+        [row] = trap_rows.proof_rows("01.1", files, said)
         assert route[:20] in line_at(row.place)
-        assert row.says.endswith(try_trap.REFUSED)
+        assert row.says.endswith(trap_rows.REFUSED)
 
 
 def test_a_verdict_is_told_in_words_and_of_each_answer_the_first_line(files):
     wrong = registry.find("01.1").wrong_answers[0]
     verdict = ("Verdict(status='wrong', id='01.1', message=\"got 'a'\", misconception='another', "
                "trap='', law='', case='', seed=None, accident=False)")
-    [row] = try_trap.proof_rows("01.1", files, [
+    [row] = trap_rows.proof_rows("01.1", files, [
         f"01.1, {wrong.name}: seed 0: has not its name: {verdict}",
         f"01.1, {wrong.name}: seed 1: does not say 'b': {verdict}"])
     assert row.says == (f"{wrong.name}: seed 0: has not its name; it was taken for: another. It "
-                        f"was told: got 'a'. {try_trap.DO['has not its name']}")
+                        f"was told: got 'a'. {trap_rows.REMEDIES['has not its name']}")
 
 
 @pytest.mark.parametrize(("said", "word", "remedy"), [
@@ -91,14 +91,14 @@ def test_a_verdict_is_told_in_words_and_of_each_answer_the_first_line(files):
     ("01.1: a case: nan at () is accepted", "@ex.law", "does not judge"),
     (f"01.1, {proof.WORKED}: seed 0, case 'x': got 1", "def ", "your own law")])
 def test_what_is_no_answers_fault_has_a_place_too(files, said, word, remedy):
-    [row] = try_trap.proof_rows("01.1", files, [said])
+    [row] = trap_rows.proof_rows("01.1", files, [said])
     assert word in line_at(row.place)
     assert remedy in row.says
 
 
 def test_each_remedy_answers_what_a_proof_can_say():
     text = (ROOT / "tools/proof.py").read_text("utf-8")
-    assert [part for part in try_trap.DO if part not in text] == []
+    assert [part for part in trap_rows.REMEDIES if part not in text] == []
 
 
 def test_an_error_in_a_file_of_a_check_is_a_row_and_any_other_one_is_raised():
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_parsed_is_a_row_with_its_line():
 def test_each_test_that_is_explained_or_left_out_is_there():
     text = "\n".join((ROOT / "tests" / name).read_text("utf-8") for name in try_trap.TEST_FILES)
     tests = set(re.findall(r"^def (test_\w+)", text, re.M))
-    assert {*try_trap.TOLD, *try_trap.COVERED} - tests == set()
+    assert {*trap_rows.ADVICE, *try_trap.COVERED} - tests == set()
 
 
 @pytest.mark.parametrize(("message", "says"), [
@@ -136,25 +136,25 @@ def test_each_test_that_is_explained_or_left_out_is_there():
      "no promise for: a word; x"),
     ("AssertionError: assert 3 >= 4\n +  where 3 = len([])", "assert 3 >= 4")])
 def test_a_failed_assertion_in_its_own_words(message, says):
-    assert try_trap.essence(message) == says
+    assert trap_rows.own_words(message) == says
 
 
 def test_a_promise_that_is_not_in_the_docstring_is_found_in_the_check(files):
     key = registry.find("01.1").promises[0].key
-    row = try_trap.test_row("01.1", files, "test_promises_cover_the_docstring",
+    row = trap_rows.test_row("01.1", files, "test_promises_cover_the_docstring",
                             f"AssertionError: assert [\"{key}: 'a' stands not once in: b\"] == []")
     assert key in line_at(row.place)
     assert "copy the sentence" in row.says
 
 
 def test_a_question_is_looked_for_where_the_questions_of_its_trap_begin(files):
-    row = try_trap.test_row("01.1", files, "test_a_trap_has_four_questions_or_more",
+    row = trap_rows.test_row("01.1", files, "test_a_trap_has_four_questions_or_more",
                             "assert 3 >= 4")
     assert row.place.startswith("src/dlsys_checks/questions/q01.py:")
     assert '"01.1"' in line_at(row.place)
     draw = questions.about("01.1")[1]
     test = "test_answers_are_taken_and_beliefs_refused_on_many_seeds"
-    row = try_trap.test_row("01.1", files, test,
+    row = trap_rows.test_row("01.1", files, test,
                             f"AssertionError: {draw.__name__}, seed 3: a text\nassert False")
     text = (ROOT / "src/dlsys_checks/questions/q01.py").read_text("utf-8").splitlines()
     before = text[:int(row.place.partition(":")[2])]
@@ -183,9 +183,9 @@ def test_only_the_tests_of_one_exercise_run_and_those_that_fail_are_noted():
 
 def test_a_claim_that_does_not_hold_is_found_by_its_text(source):
     text = re.search(r'^claim\("([^"]+)"', LESSON.read_text("utf-8"), re.M)[1]
-    [row] = try_trap.claim_rows(source, [f"{text}: 3 at seed 3, threads 1, native; expected 2"])
+    [row] = trap_rows.claim_rows(source, [f"{text}: 3 at seed 3, threads 1, native; expected 2"])
     assert text[:30] in line_at(row.place)
-    [row] = try_trap.claim_rows(source, ["01_x, seed 3: a cell failed.\nTrace\nKeyError: 1"])
+    [row] = trap_rows.claim_rows(source, ["01_x, seed 3: a cell failed.\nTrace\nKeyError: 1"])
     assert row.says.endswith("KeyError: 1")
 
 

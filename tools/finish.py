@@ -22,7 +22,7 @@ from rich.console import Console
 
 from dlsys_helpers.lesson_names import key
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import build, core_path, lessons, proof, rows, sweep, try_trap
+from tools import build, core_path, lessons, proof, rows, sweep, trap_rows
 from tools.rows import Row
 
 
@@ -73,7 +73,7 @@ def built(console: Console, source: lessons.Source) -> list[Row]:
                 build.write_lessons([source])
         except build.CellFailed as failed:
             say("a cell failed")
-            return [Row(try_trap.place_of_cell(source, str(failed)), str(failed))]
+            return [Row(trap_rows.place_of_cell(source, str(failed)), str(failed))]
         say("notebooks, worksheet, answers, catalog, README's table")
     return []
 
@@ -109,7 +109,7 @@ def proved(console: Console, source: lessons.Source) -> list[Row]:
         with rows.step(console, "proof") as say:
             said = command("tools.proof", id)
             say(f"{id}, {place} of {len(wanted)}: {'not proven' if said else 'proven'}")
-        found += try_trap.proof_rows(id, try_trap.files_of(id), said)
+        found += trap_rows.proof_rows(id, trap_rows.files_of(id), said)
     return found
 
 
@@ -135,7 +135,7 @@ def swept(console: Console, source: lessons.Source) -> list[Row]:
                 f"{len(known['failed'])} do not hold")
         if known["failed"]:
             break
-    return try_trap.claim_rows(source, known["failed"])
+    return trap_rows.claim_rows(source, known["failed"])
 
 
 # ---- all of it
