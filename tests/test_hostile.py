@@ -903,9 +903,10 @@ PATCHES = {
         "builtins.abs = lambda x: 0\nbuiltins.all = lambda x: True\n"
         "math.isclose = lambda *a: True"),
     "patches the check": (
-        "import dlsys_helpers.checking as c\nc.expect_close = c.expect_equal = lambda *a, **k: 0\n"
-        "c.Exercise.judge = lambda s, *a: c.Verdict('pass', s.id)\n"
-        "c.run_check = c.check = lambda *a: None"),
+        "import dlsys_helpers as h\nfrom dlsys_helpers import expect, judging, verdicts\n"
+        "expect.expect_close = expect.expect_equal = lambda *a, **k: 0\n"
+        "judging.Exercise.judge = lambda s, *a: verdicts.Verdict('pass', s.id)\n"
+        "h.check = lambda *a: None"),
     "strips asserts": "get_ipython().ast_transformers.append(None)",
     "prints a verdict": (
         "print('8 passed'); print('{\"points\": 100, \"status\": \"pass\"}')\n"
