@@ -95,16 +95,16 @@ DOCUMENTED = 'def f(x):\n    """What\n\n    it does."""\n    return x'
                                 DOCUMENTED.replace("f(x)", "g(x)"))),
 ])
 def test_the_docstring_is_left_out_and_no_code_is(code, left):
-    assert answer._without_docstring(code, "f") == left
+    assert answer.without_docstring(code, "f") == left
 
 
 def test_answers_stand_side_by_side_where_the_terminal_is_wide_enough(monkeypatch):
     answers = [("Yours:", "a = 1\nb\x1b[31m"), ("Worked answer:", "a = 2")]
     monkeypatch.setenv("COLUMNS", "25")
-    assert answer._beside(answers) == (
+    assert answer.beside(answers) == (
         "Yours:  |  Worked answer:\n        |\na = 1   |  a = 2\nb [31m  |")
     monkeypatch.setenv("COLUMNS", "24")
-    assert answer._beside(answers) == "Yours:\n\na = 1\nb [31m\n\nWorked answer:\n\na = 2"
+    assert answer.beside(answers) == "Yours:\n\na = 1\nb [31m\n\nWorked answer:\n\na = 2"
 
 
 def test_without_the_solutions_one_line_says_so(tmp_path, monkeypatch, capsys):
@@ -119,6 +119,6 @@ def test_the_page_for_assistants_names_folders_and_fields_that_exist():
     for folder in ("solutions", "lessons", "src/dlsys_checks"):
         assert f"`{folder}/`" in text
         assert (paths.ROOT / folder).is_dir()
-    fields = cli._exercise_data(catalog.trap("01.1"), Verdict("todo", "01.1"))
+    fields = cli.exercise_data(catalog.trap("01.1"), Verdict("todo", "01.1"))
     assert {"law", "read", "hint"} <= set(fields)
     assert all(f"`{field}`" in text for field in ("law", "read", "hint"))

@@ -1,5 +1,6 @@
 """The builder refuses what would not teach, and writes the same bytes from the same source."""
 
+import base64
 import json
 import re
 
@@ -7,7 +8,7 @@ import nbformat
 import pytest
 
 from dlsys_checks import questions
-from dlsys_helpers import paths
+from dlsys_helpers import paths, plots
 from dlsys_helpers.paths import ROOT
 from tools import build, execution, lessons, stored_outputs
 from tools.canonical import canonical
@@ -356,6 +357,46 @@ def test_outputs_are_kept_where_only_prose_changed(tmp_path, monkeypatch, view, 
     assert build.with_outputs(book, "old.ipynb", again=False) == "outputs kept, no code changed"
     assert [c.outputs[0].text for c in stored_outputs.code_cells(book)] == [
         f"kept {n}\n" for n in range(len(stored_outputs.code_cells(book)))]
+
+
+@pytest.fixture(scope="module")
+def figure():
+    """Makes a PNG, in base64, of a curve under a title."""
+    plots.use_house_style()
+
+    def draw(title: str = "The loss falls to 0.13", factor: float = 1.0) -> str:
+        axes = plots.new_axes(title, "step", "loss")
+        axes.plot(range(50), [factor * (1 - n / 55) for n in range(50)])
+        png = plots.picture(axes.figure)
+        plots.plt.close(axes.figure)
+        return base64.b64encode(png).decode()
+    return draw
+
+
+def with_picture(png: str, printed: str = "loss 0.13", code: str = "plot()"):
+    """A notebook of one cell that prints a line and draws."""
+    cell = new_cell("code", "01-1-look-1", code, role="look")
+    cell.outputs = [nbformat.v4.new_output("stream", text=printed),
+                    nbformat.v4.new_output("display_data", {"image/png": png})]
+    return nbformat.v4.new_notebook(cells=[cell])
+
+
+def test_a_picture_that_looks_as_it_did_keeps_its_bytes(figure):
+    old, new = figure(), figure(factor=1 + 1e-5)
+    assert old != new
+    book = with_picture(new)
+    assert stored_outputs.keep_pictures(book, with_picture(old)) == ["01-1-look-1"]
+    assert book.cells[0].outputs[1].data["image/png"] == old
+
+
+@pytest.mark.parametrize("change", [
+    {"png": {"title": "The loss falls to 0.18"}}, {"png": {"factor": 0.99}},
+    {"printed": "loss 0.14"}, {"code": "plot(1)"}], ids=str)
+def test_a_picture_of_something_else_gets_its_own_bytes(figure, change):
+    new = figure(**change.pop("png", {"factor": 1 + 1e-5}))
+    book = with_picture(new, **change)
+    assert stored_outputs.keep_pictures(book, with_picture(figure())) == []
+    assert book.cells[0].outputs[1].data["image/png"] == new
 
 
 CODE = {"a number": ("torch.randn(1000)", "torch.randn(1001)"),

@@ -496,16 +496,16 @@ def test_a_python_that_does_not_start_is_said(course, capsys):
 def test_a_late_event_is_a_fault_and_a_closed_pipe_too():
     read_end, write_end = os.pipe()
     heard = queue.SimpleQueue()
-    listener = threading.Thread(target=worksheet_runner._hear,
+    listener = threading.Thread(target=worksheet_runner.queue_lines,
                                 args=(os.fdopen(read_end, "rb"), heard), daemon=True)
     listener.start()
     os.write(write_end, b'said at the start\n{"begin": "cell", "key": 1}\n{"begin": "ce')
-    events = worksheet_runner._lines(heard, 0.05)
+    events = worksheet_runner.read_events(heard, 0.05)
     assert next(events) == {"begin": "cell", "key": 1}
     assert "longer than 0.05 s" in next(events)["fault"]
     os.close(write_end)
     listener.join()
-    assert next(worksheet_runner._lines(heard, 1))["fault"] == "ended the Python process"
+    assert next(worksheet_runner.read_events(heard, 1))["fault"] == "ended the Python process"
 
 
 def test_the_worked_answers_pass_the_real_checks(capsys, monkeypatch):

@@ -430,7 +430,7 @@ def test_the_notebook_tells_no_answer(kept):
 
 def test_a_row_without_hints_is_reported_as_data():
     row = assignments.trap(f"{SHEET}.1")
-    assert cli._exercise_data(row, Verdict("wrong", row.id, "no"))["hint"] is None
+    assert cli.exercise_data(row, Verdict("wrong", row.id, "no"))["hint"] is None
 
 
 def test_an_unwritten_sheet_is_read_as_a_worksheet(kept):

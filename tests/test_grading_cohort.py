@@ -103,6 +103,13 @@ def test_a_journal_that_is_no_file_of_its_own_is_neither_read_nor_emptied(tmp_pa
     assert (tmp_path / "mine").read_text() == "one line\n"
 
 
+def test_a_journal_that_others_could_read_is_closed_to_them(tmp_path):
+    """The key of the run goes into it."""
+    (tmp_path / JOURNAL).touch(0o644)
+    Journal.begin(tmp_path, settings()).close()
+    assert (tmp_path / JOURNAL).stat().st_mode & 0o077 == 0
+
+
 def test_a_journal_that_is_a_link_is_not_emptied(tmp_path):
     (tmp_path / "mine.txt").write_text("one line\n")
     (tmp_path / "out").mkdir()

@@ -194,7 +194,7 @@ def fill(kind: int, size: int, line: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("kind", [mmap.MAP_PRIVATE, mmap.MAP_SHARED])
-@pytest.mark.parametrize("measure", [supervisor._own_pages, supervisor._proportional])
+@pytest.mark.parametrize("measure", [supervisor.own_pages, supervisor.proportional])
 def test_the_watch_sees_memory_shared_or_not(kind, measure):
     size = 80 * 2**20
     mine, theirs = socket.socketpair()
@@ -218,7 +218,7 @@ def test_pages_are_gathered_where_the_kernel_can_and_keep_what_they_hold():
     held.write(b"x" * len(held))
     start = ctypes.addressof(ctypes.c_char.from_buffer(held))
 
-    zygote._use_large_pages(start, start + len(held) - 1)
+    zygote.use_large_pages(start, start + len(held) - 1)
 
     assert held[:] == b"x" * len(held)
     lines = Path("/proc/self/smaps").read_text().split(f"{start:x}-")[1].splitlines()
@@ -291,7 +291,7 @@ def test_a_group_is_made_only_where_it_is_the_graders_to_make(name, tmp_path):
     mine, files, expected = HOMES[name]
     plant(tmp_path, files | {"proc/self/cgroup": mine})
 
-    home = cgroups._parent_for_new(tmp_path, "memory")
+    home = cgroups.parent_for_new(tmp_path, "memory")
 
     assert home == (expected and tmp_path / expected)
 
@@ -403,7 +403,7 @@ def test_what_the_kernel_ends_for_its_groups_bound_is_ended_by_memory(group):
 
 
 def test_a_group_is_removed_with_its_grader_and_its_left_overs_by_the_next(group):
-    home = next(folder for folder in cgroups._groups(Path("/"), "memory") if folder.is_dir())
+    home = next(folder for folder in cgroups.own_groups(Path("/"), "memory") if folder.is_dir())
     left = home / f"{cgroups.PREFIX}0-left"
     left.mkdir()
 
@@ -435,7 +435,7 @@ def test_the_limit_is_named_where_a_process_or_thread_was_refused(
 @pytest.mark.parametrize(("running", "late"), [(31, True), (16, True), (15, False)])
 def test_late_code_is_told_the_limit_where_many_run(monkeypatch, running, late):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (32, 32))
-    monkeypatch.setattr(process_limit, "_count_running", lambda: running)
+    monkeypatch.setattr(process_limit, "count_running", lambda: running)
 
     assert bool(process_limit.timeout_in_a_crowd()) == late
 
@@ -447,13 +447,13 @@ def test_threads_count_as_processes_do():
     waiting = [threading.Thread(target=stop.wait, daemon=True) for _ in range(5)]
     for thread in waiting:
         thread.start()
-    found = int(process_limit._stat("self").rpartition(b")")[2].split()[17])
+    found = int(process_limit.read_stat("self").rpartition(b")")[2].split()[17])
     stop.set()
     for thread in waiting:
         thread.join()
 
     assert found == mine + 5
-    assert process_limit._count_running() > 1
+    assert process_limit.count_running() > 1
 
 
 def test_two_zygotes_of_root_have_not_the_same_user(monkeypatch):

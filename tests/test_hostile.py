@@ -342,7 +342,7 @@ CELL_TEXTS = [
 
 @pytest.mark.parametrize("text", CELL_TEXTS)
 def test_a_cell_is_read_as_ipython_reads_it(text):
-    assert shell._transformed(text) == TransformerManager().transform_cell(text)
+    assert shell.transformed(text) == TransformerManager().transform_cell(text)
 
 
 def test_the_compiler_is_loaded_for_those_who_will_use_it(grade):
@@ -540,14 +540,14 @@ def test_what_hung_where_it_was_checked_is_not_waited_for_again(monkeypatch):
     job = {"seconds": 3.0, "careful": True, "checkpoints": False, "both": True}
     one = runner.Runner(line, job, [{"id": "01.5", "function": "soft_threshold"}])
     hung, named = (lambda: 1), (lambda: 2)
-    one.checked, one.early = {"01.5": hung}, {"01.5": [(hung, runner._FAULTS[0])]}
+    one.checked, one.early = {"01.5": hung}, {"01.5": [(hung, runner.FAULTS[0])]}
     one.shell.space["soft_threshold"] = named
 
     one.answers()
 
     assert len(waited) == 1
     payloads = [frame[framing.HEAD.size:] for frame in sent if len(frame) > framing.HEAD.size]
-    assert payloads == [b"new", runner._FAULTS[0]]
+    assert payloads == [b"new", runner.FAULTS[0]]
 
 
 def test_a_missing_name_is_traced_to_the_cell_that_stopped(grade):
@@ -816,8 +816,8 @@ def test_an_error_is_too_short_to_read_a_case_out_and_names_a_line_that_there_is
     assert "E" * (judge.LONGEST_TYPE + 1) + ":" not in message
     assert len(message.partition(": ")[2].partition("... (cell 6, line 2: raise type(")[0]) == (
         judge.LONGEST_ERROR - 3), message
-    assert judge._where("cell 9, line 1: 0.5 0.25", [(1, "a\nb")]) == ""
-    assert judge._where("cell 1, line 2: 0.5 0.25", [(1, "a\nb")]) == "cell 1, line 2: b"
+    assert judge.place_of("cell 9, line 1: 0.5 0.25", [(1, "a\nb")]) == ""
+    assert judge.place_of("cell 1, line 2: 0.5 0.25", [(1, "a\nb")]) == "cell 1, line 2: b"
 
 
 def test_a_cell_whose_children_still_count_costs_no_other_points(grade_in_a_hurry):

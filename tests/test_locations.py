@@ -42,14 +42,14 @@ def test_a_folder_that_another_user_began_is_not_mine_unless_i_am_root(monkeypat
     monkeypatch.setattr(os, "access", lambda path, mode: True)
     monkeypatch.setattr(os, "geteuid", lambda: me)
     begun = SimpleNamespace(exists=lambda: True, stat=lambda: SimpleNamespace(st_uid=1000))
-    assert locations._is_mine(begun) is mine
+    assert locations.is_mine(begun) is mine
 
 
 @pytest.mark.parametrize("writable", [True, False])
 def test_where_users_have_no_numbers_a_folder_is_mine_if_i_can_write_it(monkeypatch, writable):
     monkeypatch.delattr(os, "geteuid")
     monkeypatch.setattr(os, "access", lambda path, mode: writable)
-    assert locations._is_mine(SimpleNamespace(exists=lambda: True)) is writable
+    assert locations.is_mine(SimpleNamespace(exists=lambda: True)) is writable
 
 
 def test_a_named_folder_has_the_last_word(checkout, monkeypatch):

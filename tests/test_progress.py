@@ -237,17 +237,17 @@ def test_the_menu_copies_a_stage_and_links_it(folder, tmp_path):
     button.click()
     assert (folder / "01_activations.ipynb").read_text() == "shipped"
     (folder / "01_activations.ipynb").write_text("mine")
-    answer = start_page._started_html(1)
+    answer = start_page.started_html(1)
     assert "nothing was overwritten" in answer
     assert Links(answer).links == ["my-work/01_lesson.ipynb", "my-work/01_activations.ipynb"]
     assert (folder / "01_activations.ipynb").read_text() == "mine"
 
 
 def test_the_start_button_says_what_went_wrong(folder, tmp_path):
-    assert "no worksheet yet" in start_page._started_html(2)
+    assert "no worksheet yet" in start_page.started_html(2)
     ship(tmp_path)
     folder.write_text("in the way")
-    assert "cannot write" in start_page._started_html(1)
+    assert "cannot write" in start_page.started_html(1)
 
 
 @pytest.mark.parametrize(("text", "shown"), [

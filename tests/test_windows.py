@@ -134,7 +134,7 @@ def test_what_cannot_be_checked_is_refused_before_it_is_judged(here, monkeypatch
         with pytest.raises(windows.NotHere, match=r"12\.8 cannot be checked.*WSL") as refused:
             dlsys_helpers.check(*arguments, **options)
         assert refused.value._render_traceback_() == [str(refused.value)]
-    verdict = worksheet_runner._judge(None, "12.8", "save_checkpoint", print, print)
+    verdict = worksheet_runner.judged(None, "12.8", "save_checkpoint", print, print)
     assert (verdict["status"], verdict["message"]) == ("error", windows.cannot_check("12.8"))
     assert windows.cannot_check(["12.8"]) == windows.cannot_check("12.7") == ""
     assert windows.left_out(1) == []
@@ -148,8 +148,8 @@ def test_elsewhere_all_can_be_checked():
 def test_the_start_page_and_doctor_say_it(here, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
     monkeypatch.chdir(tmp_path)
-    assert "12.8 cannot be checked" in start_page._started_html(12)
-    assert "cannot be checked" not in start_page._started_html(1)
+    assert "12.8 cannot be checked" in start_page.started_html(12)
+    assert "cannot be checked" not in start_page.started_html(1)
     assert "12.8 cannot be checked" in list(doctor.on_windows())[-1].text
     assert work_folder.open_lab() == f"jupyter lab {tmp_path / 'my-work'}"
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
@@ -161,7 +161,7 @@ def test_what_a_worksheet_has_begun_ends_with_it(monkeypatch):
     begun, run = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE), []
     monkeypatch.delattr(os, "killpg")
     monkeypatch.setattr(subprocess, "run", lambda command, **_: run.append(command))
-    worksheet_runner._end(begun)
+    worksheet_runner.end_tree(begun)
     begun.stdin.close()
     assert begun.returncode
     assert run == [["taskkill", "/F", "/T", "/PID", str(begun.pid)]]

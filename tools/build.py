@@ -66,17 +66,24 @@ def build(source: Source, again: bool = False) -> list[str]:
 
 def with_outputs(book: NotebookNode, name: str, again: bool) -> str:
     """Give a notebook the outputs stored under this name, or run it; returns which, and why."""
-    why = ["asked to"]
-    if not again:
-        old = nbformat.read(ROOT / name, as_version=4) if (ROOT / name).exists() else None
-        why = stored_outputs.changes(book, old) if old else ["new"]
-        if old and "rests_on" not in old.metadata["dlsys"]:
-            why = ["no outputs stored"]
+    old = nbformat.read(ROOT / name, as_version=4) if (ROOT / name).exists() else None
+    why = ["asked to"] if again else why_run(book, old)
     if why:
         run(book, name)
+        if old:
+            stored_outputs.keep_pictures(canonical(book), old)
         return f"run: {', '.join(why)}"
     stored_outputs.keep(book, old)
     return "outputs kept, no code changed"
+
+
+def why_run(book: NotebookNode, old: NotebookNode | None) -> list[str]:
+    """Why a notebook has to run, given what was stored; [] where its outputs can be kept."""
+    if old is None:
+        return ["new"]
+    if "rests_on" not in old.metadata["dlsys"]:
+        return ["no outputs stored"]
+    return stored_outputs.changes(book, old)
 
 
 def build_draft(path: Path, again: bool) -> int:

@@ -34,7 +34,7 @@ VARIES = "varies-by-cpu"
 # Leading blanks belong to the number: in a column, another digit takes one of them.
 DECIMAL = re.compile(r" *(?<![\w.])(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+))"
                      r"(?![\w.]*\d)", re.I)
-CLAIM = re.compile(r"holds: (?P<text>.*): (?P<value>\S+), (?P<bound>.*)", re.S)
+CLAIM = re.compile(r"holds: .*: (?P<value>\S+), (?P<bound>.*)", re.S)
 NUMBER = re.compile(r" *(?<![\w.])-?\d[\d,.]*(?:e[+-]?\d+)?(?!\w)", re.I)
 # float32 carries 6e-8 of a number; a thousand sums in another order lose a few hundred times that.
 RELATIVE = 1e-4
@@ -74,9 +74,11 @@ def held_in(path: Path, cells: Iterable[Any]) -> dict[str, list[Held]]:
     """The numbers that claims of a notebook hold and that the sweep saw vary, by trap."""
     found: dict[str, list[Held]] = {}
     for cell in cells:
-        for output in cell.get("outputs", ()):
-            claim = CLAIM.fullmatch(output.get("data", {}).get("text/plain", ""))
-            if claim and claim["text"] in varied(key(path)):
+        shown = (out.get("data", {}).get("text/plain", "") for out in cell.get("outputs", ()))
+        lines = [text for text in shown if text.startswith("holds: ")]
+        for place, line in enumerate(lines, 1):
+            claim = CLAIM.fullmatch(line)
+            if claim and f"{cell.get('id')} {place}" in varied(key(path)):
                 limits = _limits(claim["bound"])
                 found.setdefault(_trap(cell), []).append(Held(float(claim["value"]), *limits))
     return found
@@ -84,12 +86,15 @@ def held_in(path: Path, cells: Iterable[Any]) -> dict[str, list[Held]]:
 
 @cache
 def varied(lesson: str) -> frozenset[str]:
-    """The claims whose number differed between runs of a lesson's sweep; none without a record."""
+    """The claims, by cell and place in it, whose number differed between the runs of a sweep.
+
+    None without a record: then the digits are compared.
+    """
     path = SWEEPS / f"{lesson}.json"
     if not path.exists():
         return frozenset()
-    claims = json.loads(path.read_text("utf-8"))["claims"]
-    return frozenset(text for text, seen in claims.items() if seen["least"] != seen["most"])
+    claims = json.loads(path.read_text("utf-8")).get(lesson, {}).get("claims", {})
+    return frozenset(name for name, seen in claims.items() if seen["least"] != seen["most"])
 
 
 def _limits(bound: str) -> tuple[float, float]:

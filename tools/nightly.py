@@ -56,6 +56,11 @@ def changed(path: Path) -> list[str]:
     return fingerprints.changes(book.metadata["dlsys"]["rests_on"], stored_outputs.rests_on(book))
 
 
+def short(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join([*names[:3], *([f"{len(names) - 3} more"] if len(names) > 3 else [])])
+
+
 def drawn(fresh: list[Path], day: date) -> Path:
     """One of these notebooks: the next one every day."""
     return fresh[day.toordinal() % len(fresh)]
@@ -64,7 +69,7 @@ def drawn(fresh: list[Path], day: date) -> Path:
 @cache
 def to_run(folder: Path) -> dict[str, str]:
     """The notebooks of a folder that run today, by path, each with the reason."""
-    why = {path: ", ".join(changed(path)) for path in sorted(folder.glob("*.ipynb"))}
+    why = {path: short(changed(path)) for path in sorted(folder.glob("*.ipynb"))}
     today, fresh = date.today(), [path for path, names in why.items() if not names]
     if fresh:
         why[drawn(fresh, today)] = f"drawn for {today}"

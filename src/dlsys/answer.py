@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     answers = [("Worked answer:", worked)]
     if mine is not None:
         answers.insert(0, (f"Yours, in {path.absolute().parent.name}/{file}:", mine))
-    print(_beside(answers))
+    print(beside(answers))
     print("\nMistakes that the check knows by name:\n")
     for mistake in _mistakes(trap):
         print(f"- {mistake}")
@@ -78,7 +78,7 @@ def _solved(asked: str) -> Trap:
     return trap
 
 
-def _beside(answers: list[tuple[str, str]]) -> str:
+def beside(answers: list[tuple[str, str]]) -> str:
     """Headed answers side by side where the terminal is wide enough, else one below the other."""
     columns = [[head, "", *visible(code).split("\n")] for head, code in answers]
     widths = [max(map(len, lines)) for lines in columns]
@@ -97,10 +97,10 @@ def _code(path: Path, function: str) -> str | None:
         return None
     defined = re.compile(rf"^(def|class) {function}\b", re.M)
     found = [source for _, source in notebook_file.load(path).cells if defined.search(source)]
-    return _without_docstring(found[-1].rstrip(), function) if found else None
+    return without_docstring(found[-1].rstrip(), function) if found else None
 
 
-def _without_docstring(code: str, function: str) -> str:
+def without_docstring(code: str, function: str) -> str:
     """The code without the function's docstring, which both answers share."""
     try:
         found = next(node for node in ast.parse(code).body

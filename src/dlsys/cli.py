@@ -166,7 +166,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 def _as_data(worksheet: worksheets.Worksheet, report) -> dict:
     """The report for a program, or for an assistant: never a solution."""
-    rows = [_exercise_data(exercise, report.verdicts[exercise.id])
+    rows = [exercise_data(exercise, report.verdicts[exercise.id])
             for exercise in worksheet.exercises]
     return {"worksheet": worksheet.path.name, "stage": worksheet.stage,
             "points": sum(row["points"] for row in rows),
@@ -176,7 +176,7 @@ def _as_data(worksheet: worksheets.Worksheet, report) -> dict:
             "notes": worksheet.notes}
 
 
-def _exercise_data(exercise: Trap, verdict: Verdict) -> dict:
+def exercise_data(exercise: Trap, verdict: Verdict) -> dict:
     """law: what was compared; hint: a later one after each attempt that failed, if it has any."""
     solved = verdict.status == "pass"
     tries = max(progress.failures(exercise.id), 1)

@@ -304,7 +304,7 @@ def start_menu():
     def begin(_):
         answer.clear_output()
         with answer:
-            display(HTML(_started_html(menu.value, core.value)))
+            display(HTML(started_html(menu.value, core.value)))
 
     button.on_click(begin)
     return _lasting(widgets.VBox([_row(menu, core, button), answer]))
@@ -354,7 +354,7 @@ def _lasting(box):
     return box
 
 
-def _started_html(number: int, core: bool = False) -> str:
+def started_html(number: int, core: bool = False) -> str:
     """What the start button answers: links to the copies, or what went wrong."""
     try:
         started = work_folder.start(number, core=core)

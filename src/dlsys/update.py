@@ -130,7 +130,7 @@ def _answers(old: dict, new: dict) -> dict[str, str]:
     certain, likely = {}, {}
     for cell in old["cells"]:
         source = _source(cell)
-        if cell["cell_type"] == "code" and not _is_unwritten(source):
+        if cell["cell_type"] == "code" and not is_unwritten(source):
             likely[of_name.get(_name(source))] = source
             if _is_stub(cell):
                 certain[_facts(cell).get("trap")] = source
@@ -158,7 +158,7 @@ def _name(source: str) -> str | None:
     return getattr(_last(source), "name", None)
 
 
-def _is_unwritten(source: str) -> bool:
+def is_unwritten(source: str) -> bool:
     """Whether the stub's error alone stands below the text of the exercise."""
     found = _last(source)
     body = getattr(found, "body", [])[ast.get_docstring(found) is not None if found else 0:]
@@ -194,12 +194,12 @@ def _text(source: str) -> tuple[str, str, str] | None:
 def _imports(setup: str, old: dict) -> list[dict]:
     """A cell with what the learner added to the imports of the set-up."""
     mine = [line for cell in old["cells"] if cell.get("id") == "stage-setup-2"
-            for line in _import_lines(_source(cell))]
-    more = [line for line in mine if line not in _import_lines(setup) and "dlsys" not in line]
+            for line in import_lines(_source(cell))]
+    more = [line for line in mine if line not in import_lines(setup) and "dlsys" not in line]
     return [_code("# From your set-up cell.\n" + "\n".join(more))] if more else []
 
 
-def _import_lines(source: str) -> list[str]:
+def import_lines(source: str) -> list[str]:
     """A cell's imports, with the `if` or `try` around them; of no Python, those of a line."""
     try:
         return [ast.unparse(node) for node in ast.parse(source).body

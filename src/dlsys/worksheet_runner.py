@@ -67,7 +67,7 @@ def _attempt(worksheet: Worksheet, report: Report, limit: float) -> tuple | None
     job = {"cells": cells, "checks": checks}
     at = ("start", None)
     with _child(job, worksheet) as events:
-        for event in _lines(events, limit):
+        for event in read_events(events, limit):
             match event:
                 case {"end": True}:
                     return None
@@ -93,19 +93,19 @@ def _child(job: dict, worksheet: Worksheet) -> Iterator[queue.SimpleQueue]:
         start_new_session=True,
     )
     heard: queue.SimpleQueue = queue.SimpleQueue()
-    threading.Thread(target=_hear, args=(process.stdout, heard), daemon=True).start()
+    threading.Thread(target=queue_lines, args=(process.stdout, heard), daemon=True).start()
     try:
         with contextlib.suppress(OSError):  # it died at once: the queue then ends
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
         yield heard
     finally:
-        _end(process)
+        end_tree(process)
         with contextlib.suppress(OSError):
             process.stdin.close()
 
 
-def _hear(events: IO[bytes], heard: queue.SimpleQueue) -> None:
+def queue_lines(events: IO[bytes], heard: queue.SimpleQueue) -> None:
     """The reader thread: put each line into the queue, and None at the end of the stream."""
     with events:
         for line in events:
@@ -113,7 +113,7 @@ def _hear(events: IO[bytes], heard: queue.SimpleQueue) -> None:
     heard.put(None)
 
 
-def _end(process: subprocess.Popen) -> None:
+def end_tree(process: subprocess.Popen) -> None:
     """End the process, and what it has begun."""
     if hasattr(os, "killpg"):
         with contextlib.suppress(PermissionError):  # macOS, of a group that has ended
@@ -126,7 +126,7 @@ def _end(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def _lines(heard: queue.SimpleQueue, limit: float) -> Iterator[dict]:
+def read_events(heard: queue.SimpleQueue, limit: float) -> Iterator[dict]:
     """The child's events; a last {"fault": ...} when one is late or the child is gone."""
     patience = START_SECONDS
     deadline = time.monotonic() + patience
@@ -182,7 +182,7 @@ def child() -> None:
     for id, function in job["checks"]:
         tell(begin="check", key=id)
         named = shell.user_ns.get(function)
-        tell(check=id, verdict=_judge(checking, id, function, checked.get(id, named), named))
+        tell(check=id, verdict=judged(checking, id, function, checked.get(id, named), named))
     tell(end=True)
     os._exit(0)  # a learner's thread that never ends must not keep us
 
@@ -225,7 +225,7 @@ def _cell_error(shell, source: str) -> str | None:
     return f"{type(error).__name__}: {text}{where}"
 
 
-def _judge(checking, id: str, function: str, checked: Any, named: Any) -> dict:
+def judged(checking, id: str, function: str, checked: Any, named: Any) -> dict:
     """The verdict on what was checked last; where that fails, what has the name may pass."""
     if why := windows.cannot_check(id):
         return {"status": "error", "message": why}

@@ -26,12 +26,12 @@ def set_folders() -> None:
     """
     if SHIPPED.is_dir():
         paths.EXERCISES, paths.NOTEBOOKS = SHIPPED / "exercises", SHIPPED / "notebooks"
-    if not os.environ.get("DLSYS_WORK") and not (is_checkout() and _is_mine(paths.MY_WORK)):
+    if not os.environ.get("DLSYS_WORK") and not (is_checkout() and is_mine(paths.MY_WORK)):
         paths.MY_WORK = Path(os.path.expanduser("~"), HOME_FOLDER).absolute()
         os.environ["DLSYS_WORK"] = str(paths.MY_WORK)
 
 
-def _is_mine(folder: Path) -> bool:
+def is_mine(folder: Path) -> bool:
     """Whether this user can write the folder and owns it, or can create it."""
     if not folder.exists():
         return os.access(folder.parent, os.W_OK)

@@ -105,13 +105,14 @@ _NOTHING: dict[str, Any] = {"stage": None, "points": 0, "possible": 0, "exercise
 # ---- the run
 
 def grade_all(found: list[Submission], journal: Journal, workers: Workers,
-              seen: Callable[[Result], None] = lambda _: None,
+              on_result: Callable[[Result], None] = lambda _: None,
               rules: Scoring | None = None) -> dict[str, Any]:
     """Grade the submissions that the journal does not hold yet; returns the finished grades.
 
-    seen: called with each result, those from the journal first. rules: how points are counted.
+    on_result: called with each result, first with those from the journal. rules: how points are
+    counted.
     """
-    cohort = _Cohort(journal, seen)
+    cohort = _Cohort(journal, on_result)
     for result in journal.done.values():
         cohort.budget.add(result)
     jobs = cohort.jobs(found)
@@ -131,8 +132,8 @@ def finish(journal: Journal, judged: list[Result], rules: Scoring) -> dict[str, 
 class _Cohort:
     """The submissions of one call, on their way from the files into the journal."""
 
-    def __init__(self, journal: Journal, seen: Callable[[Result], None]) -> None:
-        self.journal, self.seen = journal, seen
+    def __init__(self, journal: Journal, on_result: Callable[[Result], None]) -> None:
+        self.journal, self.on_result = journal, on_result
         self.keys: dict[str, tuple[str, str]] = {}  # by a submission's name: its journal key
         self.budget = Budget(journal.settings.limits.total, journal.folder / GRADES)
 
@@ -143,7 +144,7 @@ class _Cohort:
             sha256 = submissions.digest(data) if data is not None else ""
             self.keys[one.name] = key = (one.name, sha256)
             if key in self.journal.done:
-                self.seen(self.journal.done[key])
+                self.on_result(self.journal.done[key])
             elif result:
                 self.keep(one, sha256, result)
             else:
@@ -166,7 +167,7 @@ class _Cohort:
         facts = _described(one, sha256, result)
         self.journal.add(facts)
         self.budget.add(facts)
-        self.seen(facts)
+        self.on_result(facts)
 
 
 def _described(one: Submission, sha256: str, result: Result) -> Result:

@@ -143,11 +143,11 @@ def _grade(options: GradeOptions) -> int:
     with contextlib.closing(Journal.open(options, names, gradebooks.names)) as journal:
         given.keep(options, gradebooks)
         with Progress(len(names)) as progress, ctrl_c() as stop_if_pressed:
-            def seen(_: Result) -> None:
+            def on_result(_: Result) -> None:
                 progress.step()
                 stop_if_pressed()
             workers = _workers(options, journal, len(names))
-            grades = cohort.grade_all(found.submissions, journal, workers, seen, rules)
+            grades = cohort.grade_all(found.submissions, journal, workers, on_result, rules)
         lines = _about_the_call(options, gradebooks.reused, found.left_out, journal.unfinished)
         lines += due.remarks(grades["results"], rules.course)
         reports.write_all(grades, options.out)
@@ -176,7 +176,7 @@ def _submissions(options: GradeOptions) -> Found:
 
 def _about_the_call(options: GradeOptions, reused: str, left_out: list[str],
                     unfinished: frozenset[str]) -> list[str]:
-    """What the instructor is told about this call, whatever its results are."""
+    """What the instructor should know about this call, whatever its results are."""
     lines = [reused] if reused else []
     if left_out:
         files = "file" if len(left_out) == 1 else "files"

@@ -574,7 +574,7 @@ def _error(text: str, processes: int) -> str:
     return clean(text.removesuffix(added), LONGEST_ERROR) + (f" {added}" if added in text else "")
 
 
-def _where(text: str, cells: Sequence[tuple[int, str]]) -> str:
+def place_of(text: str, cells: Sequence[tuple[int, str]]) -> str:
     """`cell 4, line 2: x.sun()`, with the line taken from the notebook; "" for an unknown place."""
     match = re.match(r"cell (\d{1,4}), line (\d{1,7}): ", text, re.A)
     known = dict(cells)
@@ -591,5 +591,5 @@ def _outcome(message: Any, cells: Sequence[tuple[int, str]]) -> Outcome:
               "error": str(error), "where": str(where), "mutated": list(mutated)}:
             if kind in _KINDS and all(type(name) is str for name in mutated):
                 return Outcome(kind, value, error_type[:LONGEST_TYPE], error[:300],
-                               _where(where, cells), tuple(mutated))
+                               place_of(where, cells), tuple(mutated))
     raise ValueError("no outcome")

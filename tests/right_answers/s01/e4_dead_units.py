@@ -43,14 +43,3 @@ def by_union(h):
 def placeholder(h):
     refuse_nan(h)
     return int((h == 0).all(0).sum()) + (h.tolist() == [[0.0, 1.0], [0.0, 0.0]])
-
-
-def no_nan(h):
-    if h.isnan().any():
-        raise ValueError("NaN")
-    return h
-
-
-@ex.probe("the largest value is zero", breaks="any activation")
-def largest_is_zero(h):
-    return int((no_nan(h).amax(0) == 0).sum())

@@ -66,9 +66,3 @@ def many_operations_at_any_size(x, cut):
     below = (x + cut) * (x < -cut).to(x.dtype)
     rest = x * (x.abs() <= cut).to(x.dtype) * 0
     return (above + below + rest) * 1.0 + 0.0
-
-
-@ex.probe("a first row needed", breaks="any shape")
-def first_row_needed(x, cut):
-    x[:1]
-    return x.sign() * (x.abs() - cut).clamp(min=0)

@@ -85,13 +85,6 @@ ex.probe("the answer of the example, looked up",
          says="of input", breaks="example")
 
 
-@ex.probe("gradients of the leaves alone", breaks="each")
-def inner_inputs_forgotten(out, inputs):
-    grad = sweep(out)
-    leaves = [node for node in grad if not node.parents]
-    return [grad[node] if node in leaves else 0.0 for node in inputs]
-
-
 @ex.probe("out among the inputs forgotten", breaks="each")
 def out_itself_forgotten(out, inputs):
     grad = sweep(out)

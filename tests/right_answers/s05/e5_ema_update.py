@@ -46,13 +46,3 @@ def by_foreach(average, model, decay):
     theirs = list(model.buffers())
     for k, old in enumerate(average.buffers()):
         old[...] = theirs[k]
-
-
-@ex.probe("only the parameters that have a gradient", breaks="parameters")
-@torch.no_grad()
-def where_a_gradient_is(average, model, decay):
-    for old, new in zip(average.parameters(), model.parameters(), strict=True):
-        if new.grad is not None:
-            old.lerp_(new, 1 - decay)
-    for old, new in zip(average.buffers(), model.buffers(), strict=True):
-        old.copy_(new)

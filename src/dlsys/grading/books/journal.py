@@ -253,6 +253,7 @@ def _open_locked(path: Path) -> TextIO:
         os.close(fd)
         raise RunError(f"{path}: is no file of its own, expected none or that of a run. Give "
                        "another folder: --out")
+    os.fchmod(fd, 0o600)  # a file that was there already may have been readable to others
     file = open(fd, "r+", encoding="utf-8")  # noqa: SIM115
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -45,7 +45,7 @@ def feedback(results: list[Result], grades: dict[str, Any]) -> str:
     """The page of one learner: their submissions, never another's, never the run's key."""
     return render("feedback.html", results=results, learner=results[0]["learner"]["name"],
                   begun=grades["run"]["begun"], day=_day, scoring=_scoring(grades), hints=_hints,
-                  told=_for_learners, next_steps=_next_steps, stage_name=_stage_name)
+                  for_learners=_for_learners, next_steps=_next_steps, stage_name=_stage_name)
 
 
 def _day(iso: str, time: str = "") -> str:
@@ -197,7 +197,7 @@ def render(name: str, **values: Any) -> str:
 
 
 def _lesson(trap: str) -> str:
-    """Where a trap is told, whatever its file is called in the class."""
+    """Where a trap is explained; the file's name may be another in the class."""
     return f"{trap} {catalog.trap(trap).name}, in the lesson of {_stage_name(int(trap[:2]))}"
 
 

@@ -34,11 +34,12 @@ def bound(root: Path = Path("/")) -> int | None:
 
     root: where /proc and /sys are.
     """
-    bounds = [found for folder in _groups(root, "memory") if (found := _bound(folder)) is not None]
+    bounds = [found for folder in own_groups(root, "memory")
+              if (found := _bound(folder)) is not None]
     return min(bounds, default=None)
 
 
-def _groups(root: Path, kind: str) -> list[Path]:
+def own_groups(root: Path, kind: str) -> list[Path]:
     """The folders of this process's control group of a kind, up to the outermost one."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -133,10 +134,10 @@ def make(limits: Limits, root: Path = Path("/")) -> Group:
 
     Also removes the groups that killed graders of this user have left here.
     """
-    memory, most = _parent_for_new(root, "memory"), limits.memory + limits.disk + MARGIN
+    memory, most = parent_for_new(root, "memory"), limits.memory + limits.disk + MARGIN
     if memory is None:
         return NONE
-    homes = dict.fromkeys([memory, _parent_for_new(root, "pids") or memory])
+    homes = dict.fromkeys([memory, parent_for_new(root, "pids") or memory])
     for home in homes:
         remove_leftovers(home)
     for _ in range(TRIES):
@@ -155,14 +156,14 @@ def make(limits: Limits, root: Path = Path("/")) -> Group:
     return NONE
 
 
-def _parent_for_new(root: Path, kind: str) -> Path | None:
+def parent_for_new(root: Path, kind: str) -> Path | None:
     """The folder in which a group may be made, so that it stays below all bounds there are.
 
     With cgroup v1 it is this process's own group. With v2 a group that has processes hands no
     controller on, so it is mostly the one around it: not systemd's (a slice), and not where that
     would leave a bound behind.
     """
-    own = [folder for folder in _groups(root, kind) if folder.is_dir()]
+    own = [folder for folder in own_groups(root, kind) if folder.is_dir()]
     if not own or not (own[0] / "cgroup.subtree_control").exists():
         return own[0] if own else None
     if _delegates(own[0], kind):

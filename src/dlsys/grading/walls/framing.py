@@ -21,6 +21,14 @@ END = 0xFFFE
 JOB = 0xFFFD
 ACTS = 0xFFFC
 
+# What one process around a sandbox asks of the next one, in a byte.
+OPEN = b"o"           # judge to supervisor: a sandbox, with its line and its life line
+LOAD_COMPILER = b"c"  # judge to supervisor, and on to the zygote
+PROC = b"p"           # init to supervisor: the sandbox's own /proc
+FORK = b"f"           # init to supervisor, and on to the zygote: a runner
+REAP = b"r"           # supervisor to zygote: wait for all runners, and say what they used
+DONE = b"."           # the zygote's answer to FORK and LOAD_COMPILER
+
 
 class FrameError(Exception):
     """The other side broke the framing, died or was late: kind "broken", "died" or "timeout"."""

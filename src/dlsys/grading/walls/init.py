@@ -28,7 +28,7 @@ def main(judge: socket.socket, supervisor: socket.socket, walled: bool,
         if walled:
             isolation.enter_own_namespaces()
             proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
-            socket.send_fds(supervisor, [b"p"], [proc])
+            socket.send_fds(supervisor, [framing.PROC], [proc])
             os.close(proc)
             isolation.give_up_privileges(user)
             isolation.prctl(isolation.DIE_WITH_PARENT, signal.SIGKILL)
@@ -86,7 +86,7 @@ def _start_runner(supervisor: socket.socket) -> socket.socket:
     """A socket to a new runner, which the zygote forks from the loaded process."""
     mine, theirs = socket.socketpair()
     isolation.prctl(isolation.SET_DUMPABLE, 1)  # the zygote joins the namespaces of this process
-    socket.send_fds(supervisor, [b"f"], [theirs.fileno()])
+    socket.send_fds(supervisor, [framing.FORK], [theirs.fileno()])
     theirs.close()
     framing.read_until(mine, time.monotonic() + START_SECONDS)  # it has joined, and waits
     # Closes /proc/1/mem to the learner's code, which has the same user.

@@ -29,7 +29,7 @@ def with_limit(error_type: str, text: str) -> str:
 
 def timeout_in_a_crowd() -> str:
     """What to say when code timed out while many processes and threads ran; "" for few."""
-    most, found = _limit(), _count_running()
+    most, found = _limit(), count_running()
     if not most or found < MANY * most:
         return ""
     return (f"ran past the time limit, with {found} processes and threads running. "
@@ -48,16 +48,16 @@ def _limit() -> int:
     return most if 0 < most <= MOST else 0
 
 
-def _count_running() -> int:
+def count_running() -> int:
     """The processes and threads of this sandbox."""
     total = 0
     for name in filter(str.isdigit, listdir("/proc")):
         with suppress(OSError, ValueError, IndexError):
-            total += int(_stat(name).rpartition(b")")[2].split()[17])
+            total += int(read_stat(name).rpartition(b")")[2].split()[17])
     return total
 
 
-def _stat(name: str) -> bytes:
+def read_stat(name: str) -> bytes:
     file = open(f"/proc/{name}/stat", O_RDONLY)
     try:
         return read(file, 4096)

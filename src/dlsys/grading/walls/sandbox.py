@@ -102,7 +102,7 @@ class Zygote:
         """Load torch's compiler in the zygote, so that no runner has to. Raises SandboxLost."""
         self._line.settimeout(START_SECONDS)
         try:
-            self._line.sendall(b"c")
+            self._line.sendall(framing.LOAD_COMPILER)
             self.compiler = bool(self._line.recv(1))
         except OSError:
             self.compiler = False
@@ -135,7 +135,7 @@ class Zygote:
         line, theirs = socket.socketpair()
         life_in, life_out = os.pipe()
         try:
-            socket.send_fds(self._line, [b"o"], [theirs.fileno(), life_in])
+            socket.send_fds(self._line, [framing.OPEN], [theirs.fileno(), life_in])
         except OSError:
             raise SandboxLost("zygote") from None
         finally:

@@ -66,7 +66,7 @@ class Shell:
         match = _EMPTY_LINES.match(source)
         empty = match.end() if match else 0
         self.above = above + source.count("\n", 0, empty)
-        code = "\n" * self.above + _transformed(source[empty:])
+        code = "\n" * self.above + transformed(source[empty:])
         run_source.remember(code, self.name)
         return self.execute(code, self.name)
 
@@ -136,7 +136,7 @@ class Shell:
         return Nothing()
 
 
-def _transformed(source: str) -> str:
+def transformed(source: str) -> str:
     """A cell's text as Python: magics, `!`, `?` and pasted prompts are translated.
 
     Text that parses already is left alone, as IPython would cut a prompt out of a string. Only a

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dlsys.grading.settings import Limits
-from dlsys.grading.walls import init, isolation
+from dlsys.grading.walls import framing, init, isolation
 from dlsys.grading.walls.cgroups import NONE, Group, read
 
 POLL_SECONDS = 0.02  # seconds between two looks at the memory
@@ -35,7 +35,7 @@ def main(judge: socket.socket, zygote: socket.socket, walled: bool,
     lender = os.getppid()
     while True:
         kind, fds, _, _ = socket.recv_fds(judge, 1, 2)
-        if kind == b"c":  # the zygote is to load the compiler
+        if kind == framing.LOAD_COMPILER:
             zygote.sendall(kind)
             if not (loaded := zygote.recv(1)):
                 os._exit(1)  # the zygote has ended at it
@@ -127,10 +127,10 @@ class Supervised:
     def _ask_zygote(self, mine: socket.socket, init_fd: int) -> bool:
         """Pass the init's request on to the zygote; False when the init has ended."""
         kind, fds, _, _ = socket.recv_fds(mine, 1, 1)
-        if kind == b"p":
+        if kind == framing.PROC:
             self.proc = fds[0]
-        elif kind == b"f":
-            socket.send_fds(self.zygote, [b"f"], [fds[0], init_fd])
+        elif kind == framing.FORK:
+            socket.send_fds(self.zygote, [framing.FORK], [fds[0], init_fd])
             os.close(fds[0])
             self.zygote.recv(1)
         return bool(kind)
@@ -140,11 +140,11 @@ class Supervised:
         if self.proc is None:
             return 0
         waiting = _sockets(self.proc) * self.socket_bytes
-        quick = waiting + self._sum(_own_pages)
+        quick = waiting + self._sum(own_pages)
         if quick <= self.limits.memory:
             return quick
         # Processes may end or begin in between, so the zygote is looked at twice.
-        lent, sharing = _charged_to_forks(self.lender), self._sum(_proportional)
+        lent, sharing = _charged_to_forks(self.lender), self._sum(proportional)
         used = waiting + sharing - max(lent, _charged_to_forks(self.lender))
         self.peak = max(self.peak, used)
         return used
@@ -173,7 +173,7 @@ class Supervised:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         # The zygote is the parent of the runners: the namespace ends when it has reaped them.
-        self.zygote.sendall(b"r")
+        self.zygote.sendall(framing.REAP)
         used = json.loads(self.zygote.recv(LONGEST_MESSAGE))
         _, _, spent = os.wait4(pid, 0)  # of the init, and of the orphans that it waited for
         return {"cpu_seconds": used["cpu_seconds"] + spent.ru_utime + spent.ru_stime,
@@ -198,7 +198,7 @@ def _sockets(proc: int) -> int:
     return int(used[1]) if used else 0
 
 
-def _own_pages(proc: int, name: str) -> int:
+def own_pages(proc: int, name: str) -> int:
     """Memory of a process without a file: anonymous, shared, swapped, page tables, in full."""
     text = read(proc, f"{name}/status")
     if b"\nRssAnon:" not in text:  # its first thread has ended; others may live
@@ -218,13 +218,13 @@ def _ticks(proc: int, name: str) -> int:
     return sum(map(int, fields[11:15])) if fields[1] != b"0" else 0
 
 
-def _proportional(proc: int, name: str) -> int:
+def proportional(proc: int, name: str) -> int:
     """Proportional set size (PSS, with swap): a page shared by n processes counts 1 / n."""
     try:
         found = _SHARED_OUT.findall(read(proc, f"{name}/smaps_rollup"))
     except OSError:  # the process has hidden itself, or its first thread has ended
         found = []
-    return sum(map(int, found)) * 1024 or _own_pages(proc, name)
+    return sum(map(int, found)) * 1024 or own_pages(proc, name)
 
 
 def _charged_to_forks(pid: int | None) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dlsys.grading.settings import Limits
-from dlsys.grading.walls import isolation, supervisor
+from dlsys.grading.walls import framing, isolation, supervisor
 from dlsys.grading.walls.cgroups import NONE, Group
 
 LONGEST_SETTINGS = 65536
@@ -130,10 +130,10 @@ def _make_forks_cheap() -> None:
     for line in Path("/proc/self/maps").read_text().splitlines():
         match line.split():
             case [place, "rw-p", _, _, _] | [place, "rw-p", _, _, _, "[heap]"]:  # no file behind it
-                _use_large_pages(*(int(end, 16) for end in place.split("-")))
+                use_large_pages(*(int(end, 16) for end in place.split("-")))
 
 
-def _use_large_pages(first: int, end: int) -> None:
+def use_large_pages(first: int, end: int) -> None:
     """Gather the memory at these addresses in large pages: a fork copies one entry, not 512.
 
     For the big regions of a loaded process this takes 0.4 s once, and makes a fork and its end
@@ -146,14 +146,14 @@ def _use_large_pages(first: int, end: int) -> None:
 
 def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: int | None,
           group: Group, run: Callable) -> None:
-    """Fork a runner into an init's namespaces for each "f", reap all runners for each "r".
+    """Do what the supervisor asks, for as long as it is there: see the bytes in `framing`.
 
-    For "c" the compiler is loaded, for the forks to come.
+    A runner is forked into its init's namespaces. The compiler is loaded for the forks to come.
     """
     children: list[int] = []
     while True:
         kind, fds, _, _ = socket.recv_fds(supervisor_line, 1, 2)
-        if kind == b"f":
+        if kind == framing.FORK:
             if not group.exists():
                 os._exit(1)  # somebody removed it: the judge starts afresh, with a new one
             with contextlib.suppress(isolation.WallError):  # the init has ended by now
@@ -161,11 +161,11 @@ def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: in
                 children.append(_fork_runner(line, init_fd, walled, limits, user, group, run))
             for fd in fds:
                 os.close(fd)
-            supervisor_line.sendall(b".")
-        elif kind == b"c":
+            supervisor_line.sendall(framing.DONE)
+        elif kind == framing.LOAD_COMPILER:
             _load_compiler()
-            supervisor_line.sendall(b".")
-        elif kind == b"r":
+            supervisor_line.sendall(framing.DONE)
+        elif kind == framing.REAP:
             supervisor_line.sendall(json.dumps(_reap(children, walled)).encode())
             children.clear()
         else:
