@@ -21,23 +21,26 @@ def done(monkeypatch):
 
     def step(name):
         return lambda *_: ran.append(name) or []
-    for name in ("built", "ran_alone", "proved", "swept"):
+    for name in ("built", "ran_alone", "proved", "scored", "swept"):
         monkeypatch.setattr(finish, name, step(name))
     for name in ("lacks_core", "lacks_sweep"):
         monkeypatch.setattr(finish, name, lambda _: True)
     monkeypatch.setattr(finish, "unproven", lambda _: ["01.5"])
+    monkeypatch.setattr(finish.finder_record, "stale", lambda: ["rows changed"])
     return ran
 
 
 def test_what_is_left_is_said_and_done_in_order(source, done, capsys):
     assert finish.finish(source) == []
-    assert done == ["built", "ran_alone", "proved", "swept"]
-    assert "left     core path, proofs, sweep over five seeds" in capsys.readouterr().out
+    assert done == ["built", "ran_alone", "proved", "scored", "swept"]
+    said = capsys.readouterr().out
+    assert "left     core path, proofs, the finder's score, sweep over five seeds" in said
 
 
 def test_what_is_fresh_is_skipped(source, done, monkeypatch):
     monkeypatch.setattr(finish, "lacks_core", lambda _: False)
     monkeypatch.setattr(finish, "unproven", lambda _: [])
+    monkeypatch.setattr(finish.finder_record, "stale", list)
     finish.finish(source)
     assert done == ["built", "swept"]
 

@@ -3,8 +3,9 @@
     python -m tools.finish 05
 
 Builds the lesson, runs its core path alone, proves the checks that are not proven as they stand,
-and sweeps its claims over five seeds. A step is skipped where its record is fresh, and the sweep
-keeps its record after each seed. Fifty seeds are the nightly run's.
+measures the symptom finder, whose rows name every trap, and sweeps the claims over five seeds. A
+step is skipped where its record is fresh, and the sweep keeps its record after each seed. Fifty
+seeds are the nightly run's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rich.console import Console
 
 from dlsys_helpers.lesson_names import key
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import build, core_path, lessons, proof, rows, sweep, trap_rows
+from tools import build, core_path, finder_record, lessons, proof, rows, sweep, trap_rows
 from tools.rows import Row
 
 
@@ -47,6 +48,7 @@ def steps(source: lessons.Source) -> Iterator[Step]:
                    lambda console: ran_alone(console, source))
         yield Step("proofs", lambda: bool(unproven(source)),
                    lambda console: proved(console, source))
+    yield Step("the finder's score", lambda: bool(finder_record.stale()), scored)
     yield Step("sweep over five seeds", lambda: lacks_sweep(notebook),
                lambda console: swept(console, source))
 
@@ -111,6 +113,15 @@ def proved(console: Console, source: lessons.Source) -> list[Row]:
             say(f"{id}, {place} of {len(wanted)}: {'not proven' if said else 'proven'}")
         found += trap_rows.proof_rows(id, trap_rows.files_of(id), said)
     return found
+
+
+# ---- the symptom finder, whose rows name every trap
+
+def scored(console: Console) -> list[Row]:
+    with rows.step(console, "finder") as say:
+        said = command("tools.finder_record")
+        say("not measured" if said else "measured on what people wrote")
+    return [Row("book/symptoms.yml", f"The finder cannot be measured: {said[-1]}")] if said else []
 
 
 # ---- the claims
