@@ -88,7 +88,7 @@ def test_a_word_speaks_for_the_cause_whose_phrases_have_it():
 def test_a_cause_is_as_likely_as_the_softmax_of_its_words(monkeypatch):
     said = {"causes": [find.NONE, "04.5"], "bias": [5, -5],
             "words": {"loss": [300, 1, 20], "nan": [400, 0, -10, 1, 10]}}
-    monkeypatch.setattr(find, "kin", dict)
+    monkeypatch.setattr(find, "synonyms", dict)
     monkeypatch.setattr(find, "stored", lambda: {"said": said})
     # A vector (0.6, 0.8): 0.5 - 0.8 * 1 beside -0.5 + 0.6 * 2 + 0.8 * 1.
     one, other = math.exp(-0.3), math.exp(1.5)
