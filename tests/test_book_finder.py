@@ -72,7 +72,7 @@ def test_the_phrases_come_from_other_repositories_than_the_rows():
 
 def test_phrases_are_told_for_every_trap_and_for_causes_that_a_row_names():
     told = yaml.safe_load(finder_words.SAID.read_text("utf-8"))
-    named = {cause for row in find.rows() for cause in find.meant_by(row)}
+    named = {cause for row in find.rows() for cause in find.causes_of(row)}
     traps = {trap.id for trap in catalog.traps()}
     assert traps <= told["causes"].keys() <= named
     assert {trap for phrase in told["gathered"] for trap in phrase.get("traps", ())} <= traps

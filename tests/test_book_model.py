@@ -16,7 +16,7 @@ FACTS = json.loads(RECORD.read_text("utf-8"))
 
 
 def test_the_written_page_says_what_the_record_holds_and_keeps_no_mark():
-    text = book_model.told((book.BOOK / "your_model.md").read_text("utf-8"))
+    text = book_model.filled_in((book.BOOK / "your_model.md").read_text("utf-8"))
     assert "{{" not in text
     assert f"{FACTS['weights']:,} weights" in text
     assert f"from {len(FACTS['parts'])} answers to exercises" in text

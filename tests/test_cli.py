@@ -122,7 +122,7 @@ def test_start_leaves_a_dangling_link_alone(course):
 
 
 def test_ten_starts_at_once_make_one_worksheet(course):
-    made, gate = [], threading.Barrier(10)
+    made, gate = [], threading.Barrier(10, timeout=60)
 
     def start():
         gate.wait()

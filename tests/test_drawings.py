@@ -10,7 +10,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 import dlsys_helpers
-from dlsys_helpers import canvas, plots
+from dlsys_helpers import drawing_canvas as canvas
+from dlsys_helpers import plots
 from tools import fingerprints, lessons
 
 SAID = {"title": "The finding", "alt": "What is seen."}
@@ -315,5 +316,5 @@ def test_a_drawing_is_a_figure_to_the_builder_and_no_number_rests_on_it():
     code = 'from dlsys_helpers import draw_line\ndraw_line({"a": [1, 2]}, title="t", alt="a")'
     assert lessons.draws(code)
     assert "dlsys_helpers.number_lines" in fingerprints.rests_on([code], ignored=())
-    assert not {"dlsys_helpers.number_lines", "dlsys_helpers.canvas"} & {
+    assert not {"dlsys_helpers.number_lines", "dlsys_helpers.drawing_canvas"} & {
         *fingerprints.rests_on([code])}

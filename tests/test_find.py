@@ -149,7 +149,7 @@ def test_the_terminal_ranks_as_the_page(page, query):
     hits, causes, fits, missing = find.rank(KNOWN, query)
     listed = page.locator(".finder-causes li").all_text_contents()
     assert [ROWS.index(row) for row in hits] == [int(number) for number in shown]
-    assert listed == [find.told(cause) for cause in causes]
+    assert listed == [find.cause_line(cause) for cause in causes]
     assert fits == (not said.startswith("Nothing fits"))
     assert page.locator(".finder-causes").is_visible() == bool(hits)
     if hits:
@@ -162,7 +162,7 @@ def test_what_is_found_is_printed_with_trap_fault_and_rule(capsys, monkeypatch):
     monkeypatch.setenv("DLSYS_BOOK", "https://book.example/")
     assert cli.main(["find", "decoder", "sees", "the", "future"]) == 0
     causes, first = capsys.readouterr().out.split("\n2. ")[0].split("Signs:\n")
-    assert causes.startswith(f"Likeliest causes:\n- {find.told('08.1')}\n")
+    assert causes.startswith(f"Likeliest causes:\n- {find.cause_line('08.1')}\n")
     assert first.startswith("1. A language model's loss is far too low")
     assert f"trap 08.1  {catalog.trap('08.1').name}" in first
     assert "https://book.example/traps/08-1.html" in first

@@ -10,8 +10,8 @@ from bs4 import BeautifulSoup
 from dlsys_helpers import catalog
 from dlsys_model import faults, gallery, instruments, quiz
 from dlsys_model.faults import FAULTS
-from dlsys_model.walk import FAULTS as FAULT_NAMES
-from dlsys_model.walk import walk
+from dlsys_model.gallery_explorer import FAULTS as FAULT_NAMES
+from dlsys_model.gallery_explorer import walk
 from tools import book_gallery, frames
 from tools import gallery as recorder
 from tools.nightly import few
@@ -163,7 +163,7 @@ def test_the_walk_draws_what_was_recorded():
     arrays, sentence = walk(fault=name, instrument="gradient norm")
     assert arrays["reading"].tolist() == RUNS["scale 0"]["curves"]["norm"]
     assert arrays["loss"].tolist() == RUNS["scale 0"]["curves"]["loss"]
-    assert gallery.told(key) in sentence
+    assert gallery.evidence_of(key) in sentence
 
 
 def test_the_page_leads_to_each_fault_and_each_trap_page_to_its_line():
@@ -172,7 +172,7 @@ def test_the_page_leads_to_each_fault_and_each_trap_page_to_its_line():
         assert f'id="fault-{fault.key}"' in text
         line = "\n".join(book_gallery.lines(fault.trap))
         assert f"gallery.html#fault-{fault.key}" in line
-        assert gallery.told(fault.key).split(".")[0] in line.replace("\\", "")
+        assert gallery.evidence_of(fault.key).split(".")[0] in line.replace("\\", "")
     assert book_gallery.lines("09.4") == []
     assert book_gallery.link("09.4") == ""
 

@@ -1,20 +1,39 @@
 """Who may import whom in the grader: walls and books know nothing of each other or of a judge."""
 
+import ast
 import graphlib
+from pathlib import Path
 
 import pytest
-from test_house import imported, named
 
 from dlsys_helpers.paths import ROOT
 
-GRADING = ROOT / "src" / "dlsys" / "grading"
+SRC = ROOT / "src"
 GROUND = {"dlsys.grading", "dlsys.grading.options", "dlsys.grading.settings", "dlsys.grading.text"}
 
 
+def module(path: Path) -> str:
+    """The full name of the module in a file; of an __init__.py, the package's."""
+    return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module(path): path for path in (SRC / "dlsys" / "grading").rglob("*.py")}
+
+
+def imported(path: Path) -> set[str]:
+    """The grader's modules that a file imports anywhere in it, functions included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
+    return found & MODULES.keys()
+
+
 def arrows() -> dict[str, set[str]]:
-    """Each module of the grader with the modules of the grader that it imports."""
-    return {named(path): {name for name in imported(path) if name.startswith("dlsys.grading")}
-            for path in GRADING.rglob("*.py")}
+    return {name: imported(path) for name, path in MODULES.items()}
 
 
 @pytest.mark.parametrize("package", ["dlsys.grading.walls", "dlsys.grading.books"])
@@ -33,3 +52,9 @@ def test_the_ground_imports_nothing_of_the_grader():
 
 def test_nothing_in_the_grader_imports_in_a_circle():
     assert list(graphlib.TopologicalSorter(arrows()).static_order())
+
+
+def test_an_import_inside_a_function_is_seen(tmp_path):
+    (tmp_path / "x.py").write_text("def f():\n    from dlsys.grading import judge\n"
+                                   "    from dlsys.grading.books.people import owner\n")
+    assert imported(tmp_path / "x.py") == {"dlsys.grading.judge", "dlsys.grading.books.people"}

@@ -7,7 +7,7 @@ import re
 import sqlite3
 
 import pytest
-from rooms import Learner, Running, running, send, shown
+from rooms import Learner, Running, running, send, shown, wait
 
 from dlsys import cli
 from dlsys.room import log, questions, report, results, rounds
@@ -318,7 +318,7 @@ def test_joining_guessing_checking_and_leaving_as_a_learner(served, my_work, cap
     room_client.tell_verdicts(Verdict("wrong", "08.2", misconception=wrong),
                               Verdict("missing", "08.3"))
     assert "not your code. To end that: dlsys leave" in capsys.readouterr().err
-    room_client._QUEUE.join()
+    wait(lambda: not room_client._QUEUE.unfinished_tasks)
     assert shown(served.port, "watch", key=served.secret)["answered"] == 1
     for step in ("close", "reveal", "exercise"):
         assert served.step(step, trap="08.2") == 200
@@ -352,7 +352,7 @@ def test_a_room_that_never_answers_or_is_gone_keeps_nothing_waiting(my_work, mon
         for _ in range(200):
             room_client.tell_guess("08.1", {"guess": 1.0, "sure": True})
         assert 0 < room_client._QUEUE.unfinished_tasks <= room_client._QUEUE.maxsize + 1
-        room_client._QUEUE.join()
+        wait(lambda: not room_client._QUEUE.unfinished_tasks)
 
 
 def test_a_damaged_file_counts_as_no_room(my_work):

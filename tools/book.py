@@ -292,7 +292,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     how = source / "how_to_use.md"
     how.write_text(book_home.how_long(how.read_text("utf-8"), lessons), "utf-8")
     written = source / "your_model.md"
-    written.write_text(book_model.told(written.read_text("utf-8")), "utf-8")
+    written.write_text(book_model.filled_in(written.read_text("utf-8")), "utf-8")
     for name, text in (pages | about | below).items():
         (source / name).parent.mkdir(exist_ok=True)
         (source / f"{name}.md").write_text(text, "utf-8")

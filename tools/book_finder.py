@@ -246,13 +246,13 @@ def script(lessons: book_pages.Lessons) -> str:
     stored, rows = stored_rows(lessons), []
     said = dict(finder_words.weights(stored, find.stored()["said"]))
     place = {cause: at for at, cause in enumerate(said["causes"])}
-    said["causes"] = [(find.told(cause), f"{book_traps.name(cause)}.html")
+    said["causes"] = [(find.cause_line(cause), f"{book_traps.name(cause)}.html")
                       if TRAP.fullmatch(cause) else (cause, "") for cause in said["causes"]]
     for row, own in zip((row for group in groups(lessons).values() for row in group), stored,
                         strict=True):
         title, address = link_of(row)
         rows.append({**find.words_of(own), "title": title, "page": address,
-                     "causes": [place[cause] for cause in find.meant_by(own)]})
+                     "causes": [place[cause] for cause in find.causes_of(own)]})
     told = {"rules": rules(), "said": {**said, "none": place[find.NONE]}, "rows": rows}
     return f"window.FINDER = {json.dumps(told, separators=(',', ':'))};\n"
 

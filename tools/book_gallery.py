@@ -12,7 +12,7 @@ from matplotlib import pyplot as plt
 from dlsys_helpers import catalog, plots
 from dlsys_model import faults, gallery, quiz
 from dlsys_model.faults import Fault
-from dlsys_model.walk import walk
+from dlsys_model.gallery_explorer import walk
 from tools import book_home, book_pages
 
 TITLE = "What would you see?"
@@ -169,7 +169,7 @@ def curves_of(key: str, up: str, text: str) -> str:
 def lines(trap: str) -> list[str]:
     """A section for a trap's page: what its faults did in the language model; [] for none."""
     found = [one for one in gallery.recorded() if one.trap == trap]
-    rows = [f"- *{sentence(one.name)}* {book_pages.plain(gallery.told(one.key))} "
+    rows = [f"- *{sentence(one.name)}* {book_pages.plain(gallery.evidence_of(one.key))} "
             f"See {curves_of(one.key, '../', 'its curves')}.\n\n{changed(one.key)}"
             for one in found]
     return ["## In a language model", "\n".join(rows)] if rows else []
@@ -198,7 +198,8 @@ def question(asked: quiz.Asked) -> str:
             f'<div class="step step-guess"><div class="xp gs" '
             f'data-guess="{attribute(asked.form)}"></div></div></div>'
             f'<div class="waits"><p class="dlsys-measured" data-measured="{attribute(measured)}">'
-            f"It is: {html.escape(asked.right)}.</p><p>{html.escape(gallery.told(asked.key))} "
+            f"It is: {html.escape(asked.right)}.</p>"
+            f"<p>{html.escape(gallery.evidence_of(asked.key))} "
             f'<a href="traps/{trap.replace(".", "-")}.html">Trap {trap}</a></p></div>')
 
 

@@ -32,7 +32,7 @@ def write_assets(assets: Path) -> None:
     (assets / FOLDER / "weights.js").write_text(page.weights_script(PACKED.read_bytes()), "utf-8")
 
 
-def told(template: str) -> str:
+def filled_in(template: str) -> str:
     """The written page with its marks replaced by the panel and by what the record holds."""
     facts = json.loads(RECORD.read_text("utf-8"))
     first, last = facts["curve"][0], facts["curve"][-1]

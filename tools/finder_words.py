@@ -37,7 +37,7 @@ def phrases(rows: list[dict]) -> Iterator[tuple[str, str, float]]:
     for cause, said in {**told["causes"], find.NONE: told["none"]}.items():
         yield from ((phrase, cause, 1) for phrase in said.splitlines())
     for row in rows:
-        for place, cause in enumerate(find.meant_by(row), 1):
+        for place, cause in enumerate(find.causes_of(row), 1):
             yield from ((phrase, cause, 1 / place) for phrase in (row["see"], *row["also"]))
     for trap in catalog.traps():
         yield from ((part, trap.id, 1) for part in (trap.name, *re.split("[;:]", trap.symptom)))

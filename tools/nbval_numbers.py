@@ -5,16 +5,16 @@ around the numbers and every integer (counts, shapes, steps) must be the same to
 number with a decimal point or an exponent may differ as `close` says:
 
 - by one unit of the last place, and by RELATIVE of its size;
-- below NOISE by a factor of ten. So small are the gaps between two ways to the same number, which
-  are made of rounding alone: another CPU, another address in memory, and 1.7e-06 is 1.9e-06;
+- below NOISE by a factor of ten. The gap between two ways to compute the same number is that small
+  and consists of rounding: 1.7e-06 on one CPU is 1.9e-06 on the next, or at another address;
 - by a factor of three where it is one digit with an exponent, which shows an order of magnitude;
-- as far as a claim of the same trap lets it, where the claim holds that very number and the sweep
-  over seeds and CPUs saw it vary. So it is after a training, where gaps of rounding have grown.
+- as far as a claim of the same trap allows, where the claim holds this very number and the sweep
+  over seeds and CPUs saw it vary. During a training the gaps of rounding grow, so its results do.
 
-What no claim holds and still varies, such as a count after a training, needs a cell that is tagged
-`varies-by-cpu`: there only the words around the numbers, and how many there are, are compared.
-What a number has to be is for the cell's claims; this comparison asks whether the notebook still
-shows what its code prints.
+A number that varies although no claim holds it, such as a count after a training, needs the tag
+`varies-by-cpu` on its cell. There only the words around the numbers, and how many numbers there
+are, are compared. What a number has to be is for the claims; this comparison asks whether the
+notebook still shows what its code prints.
 """
 
 import json
@@ -59,15 +59,12 @@ class Held(NamedTuple):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if type(item).__name__ != "IPyNbCell":
-            continue
-        if VARIES in item.cell.metadata.get("tags", []):
-            kind = without_numbers
-        else:
-            held = held_in(item.path, item.parent.nb.cells)
-            kind = printed(held.get(_trap(item.cell), ()))
-        item.sanitize = sanitized(item.sanitize, kind)
+    cells = [item for item in items if type(item).__name__ == "IPyNbCell"]
+    held = {book.path: held_in(book.path, book.nb.cells) for book in {i.parent for i in cells}}
+    for item in cells:
+        varies = VARIES in item.cell.metadata.get("tags", [])
+        mine = held[item.path].get(_trap(item.cell), ())
+        item.sanitize = sanitized(item.sanitize, without_numbers if varies else printed(mine))
 
 
 def held_in(path: Path, cells: Iterable[Any]) -> dict[str, list[Held]]:

@@ -120,7 +120,7 @@ class Case:
         def shown() -> str:
             from dlsys_checks.exam import laws, numbers
             found = laws.look(self.number, self.place, probe)
-            return told(found, numbers.HEALTHY[probe])
+            return probe_table(found, numbers.HEALTHY[probe])
         self._pay(probe, shown)
 
     def _pay(self, what: str, shown: Callable[[], str]) -> None:
@@ -212,7 +212,7 @@ def _refuse_bad_call(id: Any, fn: Any) -> None:
                       f'Write: check("{id}", {asked})')
 
 
-def told(found: dict[str, Any], healthy: dict[str, tuple[float, float]]) -> str:
+def probe_table(found: dict[str, Any], healthy: dict[str, tuple[float, float]]) -> str:
     """The numbers of a probe, a mark at those outside the healthy range, and the loss curve."""
     lines = []
     if curve := found.get("curve"):

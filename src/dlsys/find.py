@@ -41,7 +41,7 @@ class Answer(NamedTuple):
     missing: list[str]
 
 
-class Read(NamedTuple):
+class IndexedRow(NamedTuple):
     """A row as it is compared: its phrases, and the tokens of each place."""
 
     row: dict
@@ -52,7 +52,7 @@ class Read(NamedTuple):
 class Index(NamedTuple):
     """Rows read once: what stands in them, and how much each token says."""
 
-    rows: list[Read]
+    rows: list[IndexedRow]
     weights: dict[str, float]  # of each token of a sign, its other words or its causes
     all: list[str]  # each token that stands anywhere
     lengths: list[list[float]]  # of each phrase of each row
@@ -111,7 +111,7 @@ def plain(text: str) -> list[str]:
 
 
 @functools.cache
-def kin() -> dict[str, list[str]]:
+def synonyms() -> dict[str, list[str]]:
     """The groups of words that are close to each other in this field, by each of their tokens."""
     groups: dict[str, list[str]] = {}
     for group in rules()["like"]:
@@ -122,7 +122,8 @@ def kin() -> dict[str, list[str]]:
 
 def widened(said: list[str]) -> list[str]:
     """Each token once, then their groups: "dies" speaks for a cause as "killed" and "abort" do."""
-    return [*dict.fromkeys([*said, *(group for token in said for group in kin().get(token, ()))])]
+    groups = (group for token in said for group in synonyms().get(token, ()))
+    return [*dict.fromkeys([*said, *groups])]
 
 
 def alike(asked: str, word: str) -> float:
@@ -134,10 +135,10 @@ def alike(asked: str, word: str) -> float:
     return rules()["weights"]["start"] if goes_on or begins else 0
 
 
-def read(row: dict) -> Read:
+def read(row: dict) -> IndexedRow:
     weights, places = rules()["weights"], words_of(row)
     phrases = [plain(places["see"]), *map(plain, places["also"])]
-    return Read(row, phrases, [(weights["see"], phrases[0]),
+    return IndexedRow(row, phrases, [(weights["see"], phrases[0]),
                                (weights["also"], [token for one in phrases[1:] for token in one]),
                                (weights["name"], plain(places["name"])),
                                (weights["rest"], plain(places["rest"]))])
@@ -154,7 +155,7 @@ def index(rows: list[dict]) -> Index:
     return Index(all_read, weights, sorted(words_in(all_read)), lengths)
 
 
-def words_in(rows: Iterable[Read]) -> set[str]:
+def words_in(rows: Iterable[IndexedRow]) -> set[str]:
     return {token for row in rows for _, words in row.places for token in words}
 
 
@@ -169,7 +170,7 @@ def weigh(known: Index, near: dict[str, float]) -> float:
     return says_much(len(known.rows), share)
 
 
-def found(near: dict[str, float], row: Read) -> float:
+def coverage(near: dict[str, float], row: IndexedRow) -> float:
     """How much of a token's weight a row has, at the place where it counts most.
 
     near: the tokens of all rows that are like the asked one, and how much.
@@ -178,7 +179,7 @@ def found(near: dict[str, float], row: Read) -> float:
                 if word in near), default=0)
 
 
-def closest(asked: dict[str, float], nears: dict[str, dict], row: Read,
+def closest(asked: dict[str, float], nears: dict[str, dict], row: IndexedRow,
             lengths: list[float]) -> float:
     """How much the closest phrase and the asked words are the same: 1 where none is left over."""
     length = math.hypot(*asked.values())
@@ -191,13 +192,13 @@ def closest(asked: dict[str, float], nears: dict[str, dict], row: Read,
     return most
 
 
-def together(said: list[str], row: Read) -> list[str]:
+def together(said: list[str], row: IndexedRow) -> list[str]:
     """The asked tokens that stand beside the same neighbour in a phrase of the row."""
     pairs = {pair for phrase in row.phrases for pair in itertools.pairwise(phrase)}
     return [token for pair in itertools.pairwise(said) if pair in pairs for token in pair]
 
 
-def quoted(said: list[str], row: Read) -> bool:
+def quoted(said: list[str], row: IndexedRow) -> bool:
     """Whether four tokens in a row stand in both, as where a whole message is asked for."""
     texts = [f" {' '.join(words)} " for words in row.phrases]
     runs = [f" {' '.join(said[i:i + 4])} " for i in range(len(said) - 3)]
@@ -228,16 +229,16 @@ def likely(said: list[str]) -> dict[str, float]:
             for cause, share in zip(told["causes"], shares, strict=True)}
 
 
-def meant_by(row: dict) -> list[str]:
+def causes_of(row: dict) -> list[str]:
     """The causes that a row is a sign of, most frequent first; a row without any is its own."""
     return [cause.get("trap") or cause["says"] for cause in row["causes"]] or [row["see"]]
 
 
-def meant(row: dict, causes: dict[str, float]) -> float:
+def likelihood(row: dict, causes: dict[str, float]) -> float:
     """How likely a row is meant: its likeliest cause, less so the later the row names it."""
     fall = rules()["weights"]["fall"]
     return max(causes.get(cause, 0) * fall ** place
-               for place, cause in enumerate(meant_by(row)))
+               for place, cause in enumerate(causes_of(row)))
 
 
 def rank(known: Index, query: str) -> Answer:
@@ -255,15 +256,15 @@ def rank(known: Index, query: str) -> Answer:
     whole, causes = sum(asked.values()) or 1, likely(said)
     scored, named = [], {}
     for row, lengths in zip(known.rows, known.lengths, strict=True):
-        cover = sum(weight * found(nears[token], row) for token, weight in asked.items())
+        cover = sum(weight * coverage(nears[token], row) for token, weight in asked.items())
         beside = sum(asked[token] for token in together(said, row)) / 2
         same = closest(asked, nears, row, lengths) if cover else 0
         exact = quoted(said, row)
         score = (cover + weights["pair"] * beside) / whole + weights["phrase"] * same
         score *= weights["quoted"] if exact else 1
-        for place, cause in enumerate(meant_by(row.row)):
+        for place, cause in enumerate(causes_of(row.row)):
             named[cause] = max(named.get(cause, 0), score * weights["fall"] ** place)
-        score = round(score + weights["likely"] * meant(row.row, causes), DIGITS)
+        score = round(score + weights["likely"] * likelihood(row.row, causes), DIGITS)
         if score:
             scored.append((score, exact, row.row))
     scored.sort(key=lambda one: -one[0])
@@ -308,7 +309,7 @@ def rows() -> list[dict]:
     return stored()["rows"]
 
 
-def where(cause: dict, base: str) -> str:
+def cause_with_page(cause: dict, base: str) -> str:
     """A cause as it is printed, with the address of its page where the site is known."""
     if "says" in cause:
         return f"{cause['says']} ({NO_TRAP})"
@@ -317,22 +318,22 @@ def where(cause: dict, base: str) -> str:
     return f"trap {trap}  {catalog.trap(trap).name}{link}"
 
 
-def told(cause: str) -> str:
+def cause_line(cause: str) -> str:
     """A cause in one line: a trap with its fault, or what stands for one without a trap."""
     known = {trap.id: trap.name for trap in catalog.traps()}
     return f"{cause} {known[cause]}" if cause in known else cause
 
 
-def lines(row: dict) -> list[str]:
+def printed_row(row: dict) -> list[str]:
     """A row as it is printed: the sign, its causes, the test, what the watch says of the first."""
     base = os.environ.get("DLSYS_BOOK", "").rstrip("/")
     first, *others = row["causes"] or [None]
-    causes = [where(first, base) if first else row["page"]]
-    causes += [f"or {where(cause, base)}" for cause in others]
-    told = []
+    causes = [cause_with_page(first, base) if first else row["page"]]
+    causes += [f"or {cause_with_page(cause, base)}" for cause in others]
+    watched = []
     if first and "trap" in first:
-        told = [says(first["rules"]) if first["rules"] else "dlsys watch has no rule for it"]
-    return [row["see"], *causes, f"test: {row['test']}", *told]
+        watched = [says(first["rules"]) if first["rules"] else "dlsys watch has no rule for it"]
+    return [row["see"], *causes, f"test: {row['test']}", *watched]
 
 
 def add_parser(commands) -> None:
@@ -356,10 +357,10 @@ def run(args: argparse.Namespace) -> int:
         if base := os.environ.get("DLSYS_BOOK", "").rstrip("/"):
             print(f"All pages: {base}/search.html?q={quote_plus(query)}")
     if hits:
-        print(LIKELY if fits else NEAREST, *(f"- {told(cause)}" for cause in causes), "Signs:",
-              sep="\n")
+        lines = (f"- {cause_line(cause)}" for cause in causes)
+        print(LIKELY if fits else NEAREST, *lines, "Signs:", sep="\n")
     for place, row in enumerate(hits[:MOST], 1):
-        first, *others = lines(row)
+        first, *others = printed_row(row)
         print(f"{place}. {first}", *(f"   {line}" for line in others), sep="\n")
     if fits and lacks:
         print(visible(lacks.strip()))

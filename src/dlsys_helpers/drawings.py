@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dlsys_helpers.canvas import (
+from dlsys_helpers.drawing_canvas import (
     DARK,
     FAULT,
     KINDS,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from dlsys_helpers.canvas import (
+from dlsys_helpers.drawing_canvas import (
     DARK,
     FAULT,
     KINDS,

@@ -169,7 +169,7 @@ def in_numbers(key: str, name: str) -> str:
             f"{high:.3g}")
 
 
-def told(key: str) -> str:
+def evidence_of(key: str) -> str:
     """What shows a fault, in a sentence or two without its name."""
     found, ended = findings(key), ending(key)
     curves = [f"{INSTRUMENTS[name].name}, {when(where)}" for name, where in found.items()

@@ -80,7 +80,7 @@ def seen(key: str) -> str:
 def answer(asked: Asked, said: str) -> str:
     """What is told after a guess: whether it is right, and what shows the fault."""
     verdict = "Right" if said == asked.right else f"It is: {asked.right}"
-    return f"{verdict} (trap {BY_KEY[asked.key].trap}). {gallery.told(asked.key)}"
+    return f"{verdict} (trap {BY_KEY[asked.key].trap}). {gallery.evidence_of(asked.key)}"
 
 
 def ask(number: int) -> None:

@@ -96,7 +96,7 @@ def telling(watch, teller):
 
     def make(real):
         def function(*args, **kwargs):
-            if not compiling() and watch.asks():
+            if not compiling() and watch.wants_step_events():
                 watch.tell(teller, args, kwargs)
             return real(*args, **kwargs)
         return function
@@ -113,7 +113,7 @@ def telling_builtin(watch, name: str, teller):
 
     def make(real):
         def function(*args, **kwargs):
-            if not compiling() and watch.asks():
+            if not compiling() and watch.wants_step_events():
                 watch.tell(teller, args, kwargs)
             if not compiling() and overridden((*args, *kwargs.values())):
                 stood = getattr(functional, name)
@@ -144,11 +144,11 @@ def gradients(watch, replace) -> None:
     """Backward passes, checkpoints, clipping, pruning, and the scaler of mixed precision."""
     def make(real):
         def backward(*args, **kwargs):
-            if watch.asks():
+            if watch.wants_step_events():
                 watch.tell(tell.backward, args, kwargs)
             answer = real(*args, **kwargs)
             watch.run.backwards += 1
-            if watch.asks():
+            if watch.wants_step_events():
                 watch.tell(tell.backward_done, args, kwargs)
             return answer
         return backward
@@ -158,7 +158,7 @@ def gradients(watch, replace) -> None:
             def clip(parameters, *args, **kwargs):
                 if not isinstance(parameters, torch.Tensor):
                     parameters = list(parameters)
-                if watch.asks():
+                if watch.wants_step_events():
                     watch.tell(functools.partial(tell.clip, kind), (parameters, *args), kwargs)
                 return real(parameters, *args, **kwargs)
             return clip
@@ -167,7 +167,7 @@ def gradients(watch, replace) -> None:
     def make_checkpoint(real):
         def checkpoint(function=None, *args, **kwargs):
             if function is None or not torch.is_grad_enabled() or is_compiling() or (
-                    not watch.asks()):
+                    not watch.wants_step_events()):
                 return real(function, *args, **kwargs)
             watch.emit("checkpoint", function, kwargs)
             answer = real(function, *args, **kwargs)
@@ -226,7 +226,7 @@ def optimizers(watch, replace) -> None:
     def make(real):
         def __init__(self, *args, **kwargs):
             real(self, *args, **kwargs)
-            if watch.hears():
+            if watch.may_inspect():
                 watch.run.opt(self).place = places.here(2)
                 watch.emit("optimizer", self)
         return __init__
@@ -234,7 +234,7 @@ def optimizers(watch, replace) -> None:
     replace(Optimizer, "__init__", make)
     def make_zero(real):
         def zero_grad(self, *args, **kwargs):
-            if watch.asks():
+            if watch.wants_step_events():
                 watch.emit("zero", self)
             return real(self, *args, **kwargs)
         return zero_grad
@@ -295,7 +295,7 @@ def data(watch, replace) -> None:
     def make_init(real):
         def __init__(self, *args, **kwargs):
             real(self, *args, **kwargs)
-            if watch.hears():
+            if watch.may_inspect():
                 run.loader_places[self] = places.here(2)
         return __init__
 
@@ -303,7 +303,7 @@ def data(watch, replace) -> None:
         def __iter__(self):
             watch.emit("loader", self)
             iterator = real(self)
-            if watch.hears() and isinstance(iterator, _BaseDataLoaderIter):
+            if watch.may_inspect() and isinstance(iterator, _BaseDataLoaderIter):
                 run.loaders[iterator] = [weakref.ref(self), 0]
                 watch.emit("pass_", self)
             return iterator
@@ -312,7 +312,7 @@ def data(watch, replace) -> None:
     def make_next(real):
         def __next__(self):
             batch = real(self)
-            if watch.hears() and self in run.loaders:
+            if watch.may_inspect() and self in run.loaders:
                 loader, number = run.loaders[self]
                 run.loaders[self][1] += 1
                 run.loader = loader

@@ -63,7 +63,7 @@ def telling(watch, event: str):
     def make(real):
         def method(self, *args, **kwargs):
             answer = real(self, *args, **kwargs)
-            if type(self) in PLAIN and not is_compiling() and watch.hears():
+            if type(self) in PLAIN and not is_compiling() and watch.may_inspect():
                 watch.tell(teller, (event, self, answer, *args), kwargs)
             return answer
         return method

@@ -35,7 +35,7 @@ class Watch:
             if name.startswith("on_"):
                 self.handlers.setdefault(name[3:], []).append((rule, getattr(rule, name)))
 
-    def hears(self) -> bool:
+    def may_inspect(self) -> bool:
         """Whether an event may be looked at now, in this thread, by reading tensors."""
         return (self.on and not self.busy and threading.get_ident() == self.owner
                 and not torch._C._autograd._profiler_enabled()   # it would count what is read
@@ -44,31 +44,32 @@ class Watch:
                 and torch._C._get_tracing_state() is None
                 and not looked_on())
 
-    def asks(self) -> bool:
+    def wants_step_events(self) -> bool:
         """Whether a call that every training step makes is worth an event.
 
         Once all is settled, of these only those of the steps that are looked at again.
         """
-        return not (self.run.settled and torch.is_grad_enabled()) and self.hears()
+        return not (self.run.settled and torch.is_grad_enabled()) and self.may_inspect()
 
     def emit(self, event: str, *facts) -> None:
         """Let the rules look at what happened. Nothing that they do or raise gets out."""
         handlers = self.handlers.get(event)
-        if not handlers or not self.hears():
+        if not handlers or not self.may_inspect():
             return
         self.busy, grad = True, torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         try:
             if torch._C._len_torch_function_stack():   # a default device: not for what rules make
                 with torch._C.DisableTorchFunction():
-                    self.hand(handlers, facts)
+                    self.dispatch(handlers, facts)
             else:
-                self.hand(handlers, facts)
+                self.dispatch(handlers, facts)
         finally:
             torch._C._set_grad_enabled(grad)
             self.busy = False
 
-    def hand(self, handlers: list, facts: tuple) -> None:
+    def dispatch(self, handlers: list, facts: tuple) -> None:
+        """Call each handler with the facts; one that fails is left out from now on."""
         for rule, handle in tuple(handlers):
             try:
                 handle(*facts)

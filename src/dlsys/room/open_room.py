@@ -31,14 +31,14 @@ async def run(args: argparse.Namespace, stages: list[int], items: list[Item], ti
     host = args.host or (EVERYWHERE if args.prefix == "/" else "127.0.0.1")
     for item in items:  # now, for the first time takes a second, in which a round would wait
         server.as_html(item.situation), server.as_html(item.code)
-    hall = server.Hall(room, kept, settings, {})
-    web, port = _listening(hall, host, args.port, args.prefix)
+    live = server.LiveRoom(room, kept, settings, {})
+    web, port = _listening(live, host, args.port, args.prefix)
     address = args.address or f"http://{lan_address() if host == EVERYWHERE else host}:{port}"
     address = address.rstrip("/") + (args.prefix if not args.address else "/")
-    hall.welcome = {"address": address, "qr": qr(f"{address}#{settings['code']}")}
+    live.welcome = {"address": address, "qr": qr(f"{address}#{settings['code']}")}
     _print_welcome(args, host, port, address, settings)
     await _until_stopped()
-    hall.end()
+    live.end()
     web.stop()
     await asyncio.sleep(2 * server.PACE)  # the pages hear of it
     try:
@@ -104,9 +104,9 @@ def _opened(folder: Path, stages: list[int], items: list[Item], title: str,
     return room, kept, settings
 
 
-def _listening(hall: server.Hall, host: str, port: int, prefix: str) -> tuple[Any, int]:
+def _listening(live: server.LiveRoom, host: str, port: int, prefix: str) -> tuple[Any, int]:
     try:
-        return server.listen(hall, host, port, prefix, _allow_many_files())
+        return server.listen(live, host, port, prefix, _allow_many_files())
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise RoomError(f"--port: {port} is in use, perhaps by another room. Take another one: "

@@ -59,7 +59,7 @@ def new_settings(stages: list[int], title: str, names: bool) -> dict[str, Any]:
             "secret": secrets.token_urlsafe(16), "sign": secrets.token_hex(32)}
 
 
-class Hall:
+class LiveRoom:
     """A room with its log, its open pages, and what each kind of page is shown."""
 
     def __init__(self, room: Room, log: Log, settings: dict[str, Any], welcome: dict) -> None:
@@ -181,8 +181,8 @@ class Hall:
 class Handler(web.RequestHandler):
     """Answers in JSON, with headers that let nothing of another host in."""
 
-    def initialize(self, hall: Hall) -> None:
-        self.hall = hall
+    def initialize(self, live: LiveRoom) -> None:
+        self.live = live
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
@@ -239,7 +239,7 @@ class Handler(web.RequestHandler):
                 shown = show()
                 self.write(f"data: {shown}\n\n" if shown != last else ":\n\n")
                 await self.flush()
-                if self.hall.over:
+                if self.live.over:
                     return
                 last = shown
                 await asyncio.sleep(pace)
@@ -247,18 +247,18 @@ class Handler(web.RequestHandler):
                     await condition.wait(timeout=timedelta(seconds=BEAT))
 
 
-class Nothing(Handler):
+class NothingHandler(Handler):
     """Any other address."""
 
     def prepare(self) -> None:
         raise web.HTTPError(404)
 
 
-class Page(Handler):
+class PageHandler(Handler):
     """One of the two pages, which hold nothing of a room: their scripts fetch it."""
 
-    def initialize(self, hall: Hall, name: str) -> None:
-        super().initialize(hall)
+    def initialize(self, live: LiveRoom, name: str) -> None:
+        super().initialize(live)
         self.name = name
 
     def get(self) -> None:
@@ -268,26 +268,26 @@ class Page(Handler):
         self.finish((PAGES / self.name).read_bytes())
 
 
-class Join(Handler):
+class JoinHandler(Handler):
     def post(self) -> None:
-        hall, ip = self.hall, self.ip()
+        live, ip = self.live, self.ip()
         data = self.sent()
-        if hall.wrong_codes.spent(ip) or hall.joins.spent(ip):
+        if live.wrong_codes.spent(ip) or live.joins.spent(ip):
             return self.refuse(429, "Too many tries from this network. Wait a minute.")
         code = self.text(data, "code").strip().upper()
-        if not hmac.compare_digest(code.encode(errors="replace"), hall.settings["code"].encode()):
-            hall.wrong_codes.count(ip)
+        if not hmac.compare_digest(code.encode(errors="replace"), live.settings["code"].encode()):
+            live.wrong_codes.count(ip)
             return self.refuse(403, "This is not the code of this room. It stands on the wall: "
                                "six letters.")
-        hall.joins.count(ip)
+        live.joins.count(ip)
         who = self.who() or secrets.token_hex(8)
-        hall.name(who, self.text(data, "name"))
+        live.name(who, self.text(data, "name"))
         self.set_signed_cookie(COOKIE, who, expires_days=2, httponly=True, samesite="Lax",
                                path=self.settings["prefix"])
-        return self.finish({"title": hall.settings["title"], "names": hall.settings["names"]})
+        return self.finish({"title": live.settings["title"], "names": live.settings["names"]})
 
 
-class Me(Handler):
+class MeHandler(Handler):
     """Whether this page has joined."""
 
     def get(self) -> None:
@@ -297,38 +297,38 @@ class Me(Handler):
             self.refuse(401, "Join the room first.")
 
 
-class Participant(Handler):
+class ParticipantHandler(Handler):
     """A request that needs the cookie of somebody who joined."""
 
     def prepare(self) -> None:
-        hall, self.me = self.hall, self.who()
+        live, self.me = self.live, self.who()
         if self.me is None:
             self.refuse(401, "Join the room first.")
         elif self.request.method == "POST":
-            if hall.posts.spent(self.me):
+            if live.posts.spent(self.me):
                 self.refuse(429, "Too many answers. Wait a minute.")
-            hall.posts.count(self.me)
-            hall.seen[self.me] = time.monotonic()
+            live.posts.count(self.me)
+            live.seen[self.me] = time.monotonic()
 
     def keep(self, event: dict[str, Any]) -> None:
         """Acknowledge an event once it is kept."""
-        if why := self.hall.take({**event, "who": self.me}):
+        if why := self.live.take({**event, "who": self.me}):
             self.refuse(409, why)
         else:
             self.finish({})
 
 
-class Say(Participant):
+class SayHandler(ParticipantHandler):
     """An answer, a verdict or a hint that was opened."""
 
     def post(self, kind: str) -> None:
         data = self.sent()
         if kind == "name":
-            self.hall.name(self.me, self.text(data, "name"))
+            self.live.name(self.me, self.text(data, "name"))
             return self.finish({})
         event = {"kind": kind, "trap": self.text(data, "trap")}
         if kind == "answer":
-            go = data.get("go", self.hall.room.go(event["trap"]))
+            go = data.get("go", self.live.room.go(event["trap"]))
             guess = data.get("guess")
             if not isinstance(guess, str | int | float) or not isinstance(go, int | None):
                 raise web.HTTPError(400)
@@ -340,76 +340,76 @@ class Say(Participant):
         return self.keep(event)
 
 
-class Events(Participant):
+class EventsHandler(ParticipantHandler):
     """What the class sees, for one page, and the participant's own answers."""
 
     counted = ""  # the address for which this page counts
 
     async def get(self) -> None:
-        hall, me, ip = self.hall, self.me, self.ip()
-        if (hall.pages[me] >= STREAMS_EACH or hall.pages_from[ip] >= STREAMS_FROM
-                or hall.pages.total() >= STREAMS):
+        live, me, ip = self.live, self.me, self.ip()
+        if (live.pages[me] >= STREAMS_EACH or live.pages_from[ip] >= STREAMS_FROM
+                or live.pages.total() >= STREAMS):
             return self.refuse(503, "The room is full.")
-        hall.pages[me] += 1
-        hall.pages_from[ip] += 1
+        live.pages[me] += 1
+        live.pages_from[ip] += 1
         self.counted = ip
-        hall.changed.notify_all()
-        await self.stream(lambda: f'{{"room": {hall.view()}, "mine": {hall.mine(me)}}}',
-                          hall.stepped)
+        live.changed.notify_all()
+        await self.stream(lambda: f'{{"room": {live.view()}, "mine": {live.mine(me)}}}',
+                          live.stepped)
         return self.on_connection_close()
 
     def on_connection_close(self) -> None:
         if self.counted:
-            self.hall.pages[self.me] -= 1
-            self.hall.pages_from[self.counted] -= 1
+            self.live.pages[self.me] -= 1
+            self.live.pages_from[self.counted] -= 1
             self.counted = ""
-            for pages in (self.hall.pages, self.hall.pages_from):
+            for pages in (self.live.pages, self.live.pages_from):
                 pages += Counter()  # forgets those at zero
-            self.hall.changed.notify_all()
+            self.live.changed.notify_all()
 
 
-class Presenter(Handler):
+class PresenterHandler(Handler):
     """A request that needs the presenter's secret."""
 
     def prepare(self) -> None:
         key = self.request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(key.encode(), self.hall.settings["secret"].encode()):
+        if not hmac.compare_digest(key.encode(), self.live.settings["secret"].encode()):
             self.refuse(403, "This page needs the presenter's address, as dlsys room printed it.")
 
 
-class Step(Presenter):
+class StepHandler(PresenterHandler):
     """The presenter goes on: asks, closes, shows, ..."""
 
     def post(self) -> None:
-        data, hall = self.sent(), self.hall
+        data, live = self.sent(), self.live
         event = {"kind": self.text(data, "step")}
         if event["kind"] == "ask":
-            event["trap"] = self.text(data, "trap") or hall.room.next()
+            event["trap"] = self.text(data, "trap") or live.room.next()
         elif event["kind"] == "exercise":
-            event["trap"] = self.text(data, "trap") or hall.room.now
-        if event["kind"] == "exercise" and event["trap"] in hall.room.by_id:
-            minutes = data.get("minutes") or hall.room.by_id[event["trap"]].trap.minutes
+            event["trap"] = self.text(data, "trap") or live.room.now
+        if event["kind"] == "exercise" and event["trap"] in live.room.by_id:
+            minutes = data.get("minutes") or live.room.by_id[event["trap"]].trap.minutes
             if type(minutes) is not int or not 0 < minutes <= 600:
                 raise web.HTTPError(400)
             event["until"] = time.time() + 60 * minutes
-        if event["kind"] not in hall.room.steps():
+        if event["kind"] not in live.room.steps():
             return self.refuse(409, f"{event['kind'][:20]}: not now.")
-        if why := hall.take(event):
+        if why := live.take(event):
             return self.refuse(409, why)
         return self.finish({})
 
 
-class Watch(Presenter):
+class WatchHandler(PresenterHandler):
     async def get(self) -> None:
         notes = self.get_query_argument("notes", "") == "1"
-        await self.stream(lambda: self.hall.presenters(notes), self.hall.changed, PACE)
+        await self.stream(lambda: self.live.presenters(notes), self.live.changed, PACE)
 
 
-class Keep(Participant):
+class KeepHandler(ParticipantHandler):
     """What to take home from a trap, once it was revealed."""
 
     async def get(self, trap: str) -> None:
-        room = self.hall.room
+        room = self.live.room
         if trap not in room.rounds or room.rounds[trap].phase != REVEALED:
             return self.refuse(404, "This trap has not been revealed yet.")
         page = await asyncio.to_thread(as_html, room.by_id[trap].keep)
@@ -427,20 +427,22 @@ def as_html(text: str) -> str:
     return markdown(text)
 
 
-def application(hall: Hall, prefix: str = "/") -> web.Application:
+def application(live: LiveRoom, prefix: str = "/") -> web.Application:
     """The pages of a room below a prefix, which begins and ends with a slash."""
-    own = {"hall": hall}
+    own = {"live": live}
     routes = [
-        ("", Page, own | {"name": "class.html"}), ("present", Page, own | {"name": "present.html"}),
-        ("join", Join, own), ("me", Me, own), ("(answer|verdict|hint|name)", Say, own),
-        ("events", Events, own),
-        (r"keep/(\d\d\.\d+)", Keep, own), ("step", Step, own), ("watch", Watch, own)]
+        ("", PageHandler, own | {"name": "class.html"}),
+        ("present", PageHandler, own | {"name": "present.html"}),
+        ("join", JoinHandler, own), ("me", MeHandler, own),
+        ("(answer|verdict|hint|name)", SayHandler, own), ("events", EventsHandler, own),
+        (r"keep/(\d\d\.\d+)", KeepHandler, own), ("step", StepHandler, own),
+        ("watch", WatchHandler, own)]
     files = (f"{prefix}static/(room.css|room.js|class.js|present.js|draw.js)",
              web.StaticFileHandler, {"path": str(PAGES)})
     return web.Application([*((prefix + path, *rest) for path, *rest in routes), files],
-                           cookie_secret=hall.settings["sign"], default_handler_class=Nothing,
-                           default_handler_args=own, prefix=prefix, log_function=lambda _: None,
-                           compress_response=False)
+                           cookie_secret=live.settings["sign"],
+                           default_handler_class=NothingHandler, default_handler_args=own,
+                           prefix=prefix, log_function=lambda _: None, compress_response=False)
 
 
 class Server(httpserver.HTTPServer):
@@ -466,7 +468,7 @@ class Server(httpserver.HTTPServer):
         self.open_from += Counter()  # forgets those at zero
 
 
-def listen(hall: Hall, host: str, port: int, prefix: str = "/",
+def listen(live: LiveRoom, host: str, port: int, prefix: str = "/",
            files: int = FILES) -> tuple[Server, int]:
     """Begin to answer: the server and its port. Raises OSError where the port is taken.
 
@@ -476,7 +478,7 @@ def listen(hall: Hall, host: str, port: int, prefix: str = "/",
         socket.AF_INET6 if ":" in host else socket.AF_INET))
     taken.setblocking(False)
     web_server = Server(
-        application(hall, prefix), most=files // 2 if prefix == "/" else files, max_body_size=BODY,
+        application(live, prefix), most=files // 2 if prefix == "/" else files, max_body_size=BODY,
         max_header_size=BODY, max_buffer_size=4 * BODY, body_timeout=SLOW,
         idle_connection_timeout=3 * SLOW)
     web_server.add_socket(taken)

@@ -1,6 +1,6 @@
-"""A walk through the gallery: an explorer of what each instrument reads with one fault planted.
+"""The gallery as an explorer: what each instrument reads with one fault planted.
 
-In JupyterLab: ``from dlsys_model.walk import walk``, then ``walk`` as the last line of a cell.
+In JupyterLab: ``from dlsys_model.gallery_explorer import walk``; end a cell with ``walk``.
 """
 
 from dlsys_helpers.explorers import Choice, Lines, Slider, explorer
@@ -14,13 +14,13 @@ def name_of(fault):
     return f"{fault.trap} {fault.name}"
 
 
-def drawn():
+def recorded_faults():
     """The keys of faults whose runs have curves, by their names, in the order of the traps."""
     return {name_of(fault): fault.key for fault in gallery.recorded()
             if len(gallery.curve(fault.key, "loss")) > 1}
 
 
-def beside(key, instrument):
+def readings(key, instrument):
     """Steps, readings with the fault, and the healthy band, up to where the run goes."""
     values = gallery.curve(key, instrument)
     low, high = (limits[:len(values)] for limits in gallery.limits(instrument))
@@ -28,7 +28,7 @@ def beside(key, instrument):
 
 
 LABELS = ("with the fault", "healthy, at least", "healthy, at most")
-FAULTS = drawn()
+FAULTS = recorded_faults()
 
 
 @explorer(
@@ -48,9 +48,9 @@ FAULTS = drawn()
 def walk(fault, instrument):
     """The training loss and one instrument, each beside what healthy runs read."""
     key = FAULTS[fault]
-    step, loss, loss_low, loss_high = beside(key, "loss")
-    at, reading, low, high = beside(key, INSTRUMENTS[instrument])
+    step, loss, loss_low, loss_high = readings(key, "loss")
+    at, reading, low, high = readings(key, INSTRUMENTS[instrument])
     unit = gallery.INSTRUMENTS[INSTRUMENTS[instrument]].unit
-    sentence = f"{gallery.told(key)} Drawn: {instrument}, {unit}."
+    sentence = f"{gallery.evidence_of(key)} Drawn: {instrument}, {unit}."
     return {"step": step, "loss": loss, "loss_low": loss_low, "loss_high": loss_high, "at": at,
             "reading": reading, "low": low, "high": high}, sentence
