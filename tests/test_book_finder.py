@@ -9,7 +9,7 @@ from test_book_traps import trap_lesson
 
 from dlsys import find
 from dlsys_helpers import catalog
-from tools import book_finder, finder_record, finder_words
+from tools import book_finder, finder_record, finder_words, trap_rows
 
 # What people type, and the page or the words of the row that must be among the first three.
 QUERIES = {
@@ -76,8 +76,8 @@ def test_phrases_are_told_for_every_trap_and_for_causes_that_a_row_names():
     traps = {trap.id for trap in catalog.traps()}
     assert traps <= told["causes"].keys() <= named
     assert {trap for phrase in told["gathered"] for trap in phrase.get("traps", ())} <= traps
-    assert all(len(said.splitlines()) >= 10 for cause, said in told["causes"].items()
-               if cause in traps)
+    assert all(len(said.splitlines()) >= trap_rows.PHRASES
+               for cause, said in told["causes"].items() if cause in traps)
 
 
 def test_spellings_are_no_words_of_two_groups():

@@ -136,7 +136,8 @@ def test_what_a_plan_leaves_out_is_said():
     frame = [book_present.Block(8, "Trap", "01.1"), book_present.Block(8, "Trap", "01.2"),
              book_present.Block(13, "Exercise", "01.1")]
     said = book_present.left_out(1, frame)
-    assert re.findall(r"\[(01\.\d)\]", said) == ["01.3", "01.4", "01.5"]
+    others = [trap.id for trap in catalog.traps(1) if trap.id not in ("01.1", "01.2")]
+    assert re.findall(r"\[(01\.\d)\]", said) == others
     assert "home: 01.2 (10 minutes)." in said
 
 

@@ -121,6 +121,13 @@ def test_a_file_that_cannot_be_parsed_is_a_row_with_its_line():
     assert row.says.startswith("SyntaxError")
 
 
+def test_a_trap_that_the_finder_cannot_know_is_a_row_below_the_one_before():
+    assert trap_rows.finder_rows("01.5") == []
+    [row] = trap_rows.finder_rows("01.99")
+    assert row.place.startswith("book/finder_said.yml:")
+    assert "0 phrases for trap 01.99, expected 10" in row.says
+
+
 # ---- what tests say
 
 def test_each_test_that_is_explained_or_left_out_is_there():

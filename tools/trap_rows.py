@@ -8,9 +8,11 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from dlsys_checks import registry
 from dlsys_helpers.paths import ROOT
-from tools import build, lessons, proof, rows, solutions
+from tools import build, finder_words, lessons, proof, rows, solutions
 from tools.rows import Row
 
 
@@ -59,6 +61,24 @@ def claim_rows(source: lessons.Source, lines: list[str]) -> list[Row]:
             found.append(Row(rows.line_of(source.path, line.partition(": ")[0]), f"{line}. A claim "
                              "holds for every seed: claim less, or measure more."))
     return found
+
+
+# ---- the symptom finder
+
+PHRASES = 10  # by which it knows a trap
+
+
+def finder_rows(id: str) -> list[Row]:
+    """A row where the finder has too few phrases to know the trap's fault by."""
+    causes = yaml.safe_load(finder_words.SAID.read_text("utf-8"))["causes"]
+    found = len(causes.get(id, "").splitlines())
+    if found >= PHRASES:
+        return []
+    before = f"{id[:3]}{int(id[3:]) - 1}"
+    return [Row(rows.line_of(finder_words.SAID, f'  "{id}": |', f'  "{before}": |', "causes:"),
+                f"The symptom finder has {found} phrases for trap {id}, expected {PHRASES}. "
+                f'Write below causes: a block "{id}": | with a line for each way in which people '
+                "would describe what they see.")]
 
 
 # ---- what a proof says

@@ -177,6 +177,7 @@ def missing(id: str) -> Iterator[Row]:
             ran, found = tested(id, files)
             say(f"{ran} of the exercise and its questions, {len(found)} failed")
         yield from found
+        yield from trap_rows.finder_rows(id)
         with rows.step(console, "linter") as say:
             found = linted([*files.names(), *changed_files()])
             say(rows.count(found, "complaint"))
