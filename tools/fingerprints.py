@@ -25,10 +25,11 @@ SRC = ROOT / "src"
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
 # These keep, judge and show what a learner did, or draw: no number depends on them.
 IGNORED = {f"dlsys_helpers.{name}" for name in (
-    "acting", "cards", "catalog", "checking", "diagrams", "drawings", "errors", "expect",
+    "acting", "cards", "catalog", "diagrams", "drawings", "errors", "expect",
     "guesses", "judging", "number_lines", "plots", "progress", "room_client", "drawing_canvas",
     "json_lines", "verdicts", "wording")} | {
-    f"dlsys_model.{name}" for name in ("errors", "report", "show")}
+    f"dlsys_model.{name}" for name in ("errors", "report", "show")} | {
+    "dlsys_checks", "dlsys_checks.checking", "dlsys_checks.registry"}
 LEARNERS = ("dlsys.", "dlsys_files", "dlsys_model.answers")
 NAMES = "dlsys_helpers.stages"
 FRONT_END = ("explorers/explorer.js", "explorers/explorer.css")
@@ -255,9 +256,7 @@ def _home(module: str, name: str) -> str:
     """The module that `from module import name` takes the name from."""
     if _file(f"{module}.{name}"):
         return f"{module}.{name}"
-    if module == "dlsys_helpers" and name in dlsys_helpers._HOMES:
-        return f"{module}.{dlsys_helpers._HOMES[name]}"
-    return module
+    return dlsys_helpers.HOMES.get(name, module) if module == "dlsys_helpers" else module
 
 
 @functools.cache
