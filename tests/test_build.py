@@ -635,5 +635,4 @@ def test_what_a_built_lesson_still_owes_is_named_with_its_command(monkeypatch):
     monkeypatch.setattr(build.proof, "fresh", lambda id: id != "01.5")
     swept, proven = build.stale_records(source)
     assert swept == "01_activations: make sweep"
-    assert proven.endswith("not proven as they stand: 01.5. Run: .venv/bin/python -m tools.proof "
-                           "01.5")
+    assert proven.endswith("not proven as they stand: 01.5. Run: make finish LESSON=01")

@@ -106,9 +106,9 @@ def test_explorer_rests_on_its_module_and_the_front_end():
 
 
 @pytest.mark.parametrize(("entry", "says"), [
-    ({}, "01: not swept yet. Run: make sweep LESSON=01"),
+    ({}, "01: not swept yet. Run: make finish LESSON=01"),
     ({"rests_on": {**sweep.rests_on(LESSON), "torch": "1.0"}, "seeds": 50},
-     "01: torch changed since it was swept. Run: make sweep LESSON=01"),
+     "01: torch changed since it was swept. Run: make finish LESSON=01"),
     ({"rests_on": sweep.rests_on(LESSON), "seeds": 4},
      "01: swept over 4 seeds, expected 5. Run: make sweep LESSON=01 SWEEP_ARGS='--seeds 5'"),
 ])

@@ -178,4 +178,4 @@ def test_of_a_table_of_promises_keys_and_cases_count(old, new, same):
 
 def test_a_number_in_a_check_makes_its_proof_stale(in_check):
     in_check("atol=", "atol=2 * ")
-    assert proof.stale("03_losses", ["03.2"]).endswith("Run: .venv/bin/python -m tools.proof 03.2")
+    assert proof.stale("03_losses", ["03.2"]).endswith("Run: make finish LESSON=03")

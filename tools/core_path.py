@@ -22,7 +22,7 @@ from tools import fingerprints
 from tools.records import Record
 
 RECORD = Record("core.json", done="run alone",
-                renew=".venv/bin/python -m tools.core_path {key:.2}")
+                renew="make finish LESSON={key:.2}")
 
 
 def lessons() -> list[Path]:

@@ -38,7 +38,7 @@ from tools import fingerprints, forging, mutants, probes, solutions
 from tools.forging import parts, replaced
 from tools.records import Record
 
-RECORD = Record("checks/{stage}.json", done="proven", renew=".venv/bin/python -m tools.proof {key}")
+RECORD = Record("checks/{stage}.json", done="proven", renew="make finish LESSON={key:.2}")
 ENGINE = ("dlsys_helpers.acting", "dlsys_helpers.expect", "dlsys_helpers.judging")
 WORDS = ("dlsys_helpers.wording",)
 ACTS = ("dlsys_helpers.lockstep",)  # what an act may import: its source travels to the sandbox
@@ -337,7 +337,7 @@ def stale(stem: str, ids: Iterable[str]) -> str:
     """Which of these exercises are not proven as they stand, with the command; "" where all are."""
     found = [id for id in ids if not fresh(id)]
     return (f"{stem}: not proven as they stand: {', '.join(found)}. "
-            f"Run: .venv/bin/python -m tools.proof {' '.join(found)}") if found else ""
+            f"Run: make finish LESSON={stem[:2]}") if found else ""
 
 
 def refresh_feedback(id: str) -> tuple[dict[str, Any], list[str]]:

@@ -1,8 +1,8 @@
 """Records of what was measured: each entry names what it rests on, and is stale once that changes.
 
-    swept = Record("sweep/{key}.json", done="swept", renew="make sweep LESSON={key}")
+    swept = Record("sweep/{key}.json", done="swept", renew="make finish LESSON={key}")
     swept.stale("03", {"torch": "2.14.1", ...})
-    -> "03: torch changed since it was swept. Run: make sweep LESSON=03", or "" for a fresh entry
+    -> "03: torch changed since it was swept. Run: make finish LESSON=03", or "" for a fresh entry
 
 A file holds {key: {"rests_on": {part: fingerprint}, ...facts}}. The tests trust what a fresh entry
 says, and measure themselves where it is stale.

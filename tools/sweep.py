@@ -37,7 +37,7 @@ from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from tools import fingerprints, proof, solutions
 from tools.records import Record
 
-RECORD = Record("sweep/{key}.json", done="swept", renew="make sweep LESSON={key}")
+RECORD = Record("sweep/{key}.json", done="swept", renew="make finish LESSON={key}")
 SEEDS, THREADS = 5, (1, 2)
 NATIVE = "native"
 SETS = {  # smallest first; ATen, oneDNN and MKL each name them in their own way
@@ -268,7 +268,7 @@ def stale(path: Path, seeds: int = SEEDS) -> str:
         return why
     if (swept := stored(path)["seeds"]) < seeds:
         return (f"{key(path)}: swept over {swept} seeds, expected {seeds}. "
-                f"Run: {RECORD.renew.format(key=key(path))} SWEEP_ARGS='--seeds {seeds}'")
+                f"Run: make sweep LESSON={key(path)} SWEEP_ARGS='--seeds {seeds}'")
     return ""
 
 
