@@ -42,6 +42,7 @@ def bare(notebook):
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None
     facts = book["metadata"]["dlsys"]
+    facts.pop("outputs", None)
     if "rests_on" in facts:
         facts["rests_on"] = {"code": facts["rests_on"]["code"]}
     return json.dumps(book, ensure_ascii=False, separators=(",", ":")) + "\n"

@@ -429,6 +429,24 @@ def test_a_lesson_runs_where_what_it_rests_on_changed(part):
     assert stored_outputs.changes(new, old) == [part]
 
 
+def test_a_lesson_runs_where_its_stored_outputs_were_edited():
+    old = stored()
+    cell = stored_outputs.code_cells(old)[0]
+    cell.outputs = [nbformat.v4.new_output("stream", text="0.97")]
+    stored_outputs.sign(old)
+    assert stored_outputs.changes(stored(), old) == []
+    cell.outputs[0].text = "0.98"
+    assert stored_outputs.changes(stored(), old) == ["outputs"]
+
+
+def test_every_built_notebook_is_signed():
+    for folder in ("notebooks", "solutions"):
+        for path in sorted((ROOT / folder).glob("[01][1-9]_*.ipynb")):
+            book = nbformat.read(path, as_version=4)
+            assert "outputs" in book.metadata["dlsys"], path.name
+            assert stored_outputs.edited(book) == [], path.name
+
+
 def test_a_notebook_without_a_note_of_what_it_rests_on_runs():
     """One that failed in a draft is stored without."""
     old = stored()

@@ -57,7 +57,10 @@ def build(source: Source, again: bool = False) -> list[str]:
         # The start page's map shows one learner's progress in one state of the course.
         if source.path.stem.startswith("00"):
             book = stored_outputs.removed(book)
-        path.write_text(as_text(canonical(book)), encoding="utf-8")
+        canonical(book)
+        if "rests_on" in book.metadata["dlsys"]:
+            stored_outputs.sign(book)
+        path.write_text(as_text(book), encoding="utf-8")
         print(f"{name}: {how} ({time.perf_counter() - began:.1f} s)", flush=True)
         if source.draft and view == "solution":
             print(*verdicts(book), sep="\n")
@@ -147,6 +150,9 @@ def out_of_date(path: Path, book: NotebookNode) -> list[str]:
     old = nbformat.read(path, as_version=4)
     if as_text(stored_outputs.removed(canonical(book))) != as_text(stored_outputs.removed(old)):
         return [name]
+    if "rests_on" in old.metadata["dlsys"] and (
+            "outputs" not in old.metadata["dlsys"] or stored_outputs.edited(old)):
+        return [f"{name}: outputs"]
     return [f"{name}: {picture}" for picture in stored_outputs.stale_pictures(old)]
 
 

@@ -53,7 +53,8 @@ def changed(path: Path) -> list[str]:
     book = nbformat.v4.reads(path.read_text("utf-8"))  # unlike nbformat.read, checks no schema
     if "rests_on" not in book.metadata.get("dlsys", {}):
         return ["no record"]
-    return fingerprints.changes(book.metadata["dlsys"]["rests_on"], stored_outputs.rests_on(book))
+    return stored_outputs.edited(book) + fingerprints.changes(
+        book.metadata["dlsys"]["rests_on"], stored_outputs.rests_on(book))
 
 
 def short(names: list[str]) -> str:

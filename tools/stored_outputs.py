@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import copy
 import io
+import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -51,12 +52,29 @@ def code_cells(book: NotebookNode) -> list[NotebookNode]:
 def changes(book: NotebookNode, old: NotebookNode) -> list[str]:
     """Names of the dependencies that changed since the outputs of `old` were stored, sorted.
 
-    Of the code every letter counts: a cell may show its own source.
+    Of the code every letter counts: a cell may show its own source. Outputs that somebody edited
+    count as changed.
     """
     stored = old.metadata.get("dlsys", {}).get("rests_on", {})
-    found = fingerprints.changes(stored, book.metadata["dlsys"]["rests_on"])
+    found = fingerprints.changes(stored, book.metadata["dlsys"]["rests_on"]) + edited(old)
     same = [c.source for c in code_cells(book)] == [c.source for c in code_cells(old)]
     return found if same else sorted({*found, "code"})
+
+
+def sign(book: NotebookNode) -> None:
+    """Note in the metadata which outputs are stored, so that an edit of them is seen."""
+    book.metadata["dlsys"]["outputs"] = _signature(book)
+
+
+def edited(book: NotebookNode) -> list[str]:
+    """["outputs"] where the stored outputs are not those that the builder stored, else []."""
+    mine = _signature(book)
+    return ["outputs"] if book.metadata.get("dlsys", {}).get("outputs", mine) != mine else []
+
+
+def _signature(book: NotebookNode) -> str:
+    return fingerprints.fingerprint(json.dumps([cell.outputs for cell in code_cells(book)],
+                                               sort_keys=True))
 
 
 def keep(book: NotebookNode, old: NotebookNode) -> None:
@@ -117,7 +135,8 @@ def _pixels(png: str) -> np.ndarray:
 def removed(book: NotebookNode) -> NotebookNode:
     """A copy of the notebook with neither outputs nor what they rest on."""
     bare = copy.deepcopy(book)
-    bare.metadata["dlsys"].pop("rests_on", None)
+    for name in ("rests_on", "outputs"):
+        bare.metadata["dlsys"].pop(name, None)
     for cell in code_cells(bare):
         cell.outputs, cell.execution_count = [], None
     return bare
