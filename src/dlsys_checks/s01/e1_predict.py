@@ -16,22 +16,22 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("01.1", "predict", seen=("kind", "x", "modes", "frozen", "hook", "state"),
               kept=("after",), says="prediction: got")
 
-ex.promise("eval mode", "The model's output for x in eval mode;",
-           says=("prediction:", "stored state after the call: got running", "ValueError"))
-ex.promise("no graph", "no graph is built.", says=("graphs built",))
-ex.promise("any input", "x: (N, ...) float32.", cases=("three axes", "one row"))
-ex.promise("any model", "Returns what model(x) returns,",
-           cases=("a module of its own", "a hook on the output", "a nested model"))
-ex.promise("result", "requires_grad False.", says=("requires_grad of the prediction",))
-ex.promise("modes", "Afterwards every module is in the mode in which it came,",
-           says=("training flags",))
-ex.promise("frozen norm", "a frozen BatchNorm inside a model in train mode included.",
-           cases=("a frozen norm inside a model in train mode",))
-ex.promise("nothing else", "Nothing else changes.",
-           says=("stored state after", "requires_grad of the weights", "grad mode after",
-                 "settings of the modules"))
-ex.promise("example", "Example: a model in train mode with dropout gives equal results twice, and "
-           "`model.training` is still True.", cases=("dropout in train mode, no norm",))
+ex.promise_table("""
+eval mode    | The model's output for x in eval mode; | prediction:; stored state after the call:
+               got running; ValueError
+no graph     | no graph is built. | graphs built
+any input    | x: (N, ...) float32. | case three axes; one row
+any model    | Returns what model(x) returns, | case a module of its own; a hook on the output; a
+               nested model
+result       | requires_grad False. | requires_grad of the prediction
+modes        | Afterwards every module is in the mode in which it came, | training flags
+frozen norm  | a frozen BatchNorm inside a model in train mode included. | case a frozen norm inside
+               a model in train mode
+nothing else | Nothing else changes. | stored state after; requires_grad of the weights; grad mode
+               after; settings of the modules
+example      | Example: a model in train mode with dropout gives equal results twice, and
+               `model.training` is still True. | case dropout in train mode, no norm
+""")
 
 # The modules in the order of model.modules(), by kind; True is train mode.
 MODULES = {"flat": "root linear norm relu dropout linear",
@@ -185,16 +185,6 @@ def put_back(kept):
         module.training = mode
 
 
-@not_an_answer
-def evaluated(model, x, modules=None, after=put_back, run=None):
-    """The worked answer with one of its pieces replaced."""
-    kept = [(m, m.training) for m in (model.modules() if modules is None else modules)]
-    with torch.no_grad():
-        out = (run or model)(x) if model.eval() is model else None
-    after(kept)
-    return out
-
-
 @ex.wrong("no_grad without eval mode", says="stored state", breaks=("eval mode", "example"))
 def no_grad_only(model, x):
     with torch.no_grad():
@@ -221,12 +211,19 @@ def known_classes(model, x):
     return out
 
 
-@ex.wrong("eval mode only where the root is in train mode", says="prediction", breaks="eval mode")
-def trusts_the_root(model, x):
-    if not model.training:
-        with torch.no_grad():
-            return model(x)
-    return evaluated(model, x)
+@not_an_answer
+def evaluated(model, x, *, modules=None):
+    kept = [(m, m.training) for m in (model.modules() if modules is None else modules)]
+    with torch.no_grad():
+        out = model(x) if model.eval() is model else None
+    put_back(kept)
+    return out
+
+
+wrong = ex.edits(evaluated)
+wrong("eval mode only where the root is in train mode", "eval mode",
+      "kept =", "if not model.training:\n        with torch.no_grad(): return model(x)\n    kept =",
+      says="prediction")
 
 
 @ex.wrong("eval mode that is never left again", breaks=("modes", "example"))
@@ -252,26 +249,19 @@ def one_mode_for_all(model, x):
     return out
 
 
-ex.wrong("the modes of the root and its direct children only",
-         lambda model, x: evaluated(model, x, [model, *model.children()]), breaks="modes")
-
-
-@ex.wrong("the modes of the norms only", breaks="modes")
-def norms_only(model, x):
-    was = model.training
-    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d)]
-    return evaluated(model, x, norms, lambda kept: (model.train(was), put_back(kept)))
-
-
-@ex.wrong("norms in train mode wherever the root is", says="training flags", breaks="frozen norm")
-def norms_follow_the_root(model, x):
-    kept = [(m, m.training or (model.training and isinstance(m, nn.BatchNorm1d)))
-            for m in model.modules()]
-    return evaluated(model, x, after=lambda _: put_back(kept))
-
-
-ex.wrong("train(mode) for each module, which reaches into a shared one", evaluated, breaks="modes",
-         after=lambda kept: [m.train(mode) for m, mode in kept])
+wrong("the modes of the root and its direct children only", "modes",
+      "kept =", "modules = [model, *model.children()]; kept =")
+wrong("the modes of the norms only", "modes",
+      "kept =",
+      "was = model.training; norms = [m for m in model.modules() if isinstance(m, "
+      "nn.BatchNorm1d)]; kept =", "model.modules() if modules is None else modules", "norms",
+      "put_back", "model.train(was); put_back")
+wrong("norms in train mode wherever the root is", "frozen norm",
+      "put_back(kept)",
+      "put_back((m, was or kept[0][1] and isinstance(m, nn.BatchNorm1d)) for m, was in kept)",
+      says="training flags")
+wrong("train(mode) for each module, which reaches into a shared one", "modes",
+      "put_back(kept)", "[m.train(mode) for m, mode in kept]")
 
 
 @ex.wrong("eval mode without no_grad", says="requires_grad", breaks=("result", "no graph"))
@@ -284,61 +274,29 @@ def keeps_graph(model, x):
 
 ex.wrong("a graph built and cut off afterwards", lambda model, x: keeps_graph(model, x).detach(),
          breaks="no graph")
-ex.wrong("a result that asks for gradients again",
-         lambda model, x: evaluated(model, x).requires_grad_(), breaks="result")
-ex.wrong("rows flattened first", lambda model, x: evaluated(model, x.reshape(len(x), -1)),
-         says="raised RuntimeError", breaks="any input")
-ex.wrong("one row treated as a mistake and repeated",
-         lambda model, x: evaluated(model, x if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1))),
-         says="shape of the prediction", breaks="any input")
-
-
-@ex.wrong("layer by layer, as if every model were an nn.Sequential", says="not iterable",
-          breaks=("any model", "any input"))
-def layer_by_layer(model, x):
-    def run(h):
-        for layer in model:
-            h = layer(h)
-        return h
-    return evaluated(model, x, run=run)
-
-
-ex.wrong("model.forward, which leaves out the hooks",
-         lambda model, x: evaluated(model, x, run=model.forward), breaks="any model")
-
-
-@ex.wrong("weights frozen for good", breaks="nothing else")
-def frozen_for_good(model, x):
-    model.requires_grad_(False)
-    return evaluated(model, x)
-
-
-@ex.wrong("all weights thawed at the end", breaks="nothing else")
-def thawed(model, x):
-    out = evaluated(model, x)
-    model.requires_grad_(True)
-    return out
-
-
-@ex.wrong("gradients switched on at the end, whatever they were before", breaks="nothing else")
-def always_gradients(model, x):
-    out = evaluated(model, x)
-    torch.set_grad_enabled(True)
-    return out
-
-
-@ex.wrong("every dropout's share set to 0 for good", breaks="nothing else")
-def without_dropout(model, x):
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    return evaluated(model, x)
-
-
-@ex.wrong("gradients switched off for the whole session", breaks="nothing else")
-def session_without_gradients(model, x):
-    torch.set_grad_enabled(False)
-    return evaluated(model, x)
+wrong("a result that asks for gradients again", "result",
+      "return out", "return out.requires_grad_()")
+wrong("rows flattened first", "any input",
+      "(x) if", "(x.reshape(len(x), -1)) if", says="raised RuntimeError")
+wrong("one row treated as a mistake and repeated", "any input",
+      "(x) if", "(x if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1))) if",
+      says="shape of the prediction")
+wrong("layer by layer, as if every model were an nn.Sequential", ("any model", "any input"),
+      "kept =",
+      "def run(h):\n        for layer in model: h = layer(h)\n        return h\n    kept =",
+      "model(x)", "run(x)", says="not iterable")
+wrong("model.forward, which leaves out the hooks", "any model", "model(x)", "model.forward(x)")
+wrong("weights frozen for good", "nothing else", "kept =", "model.requires_grad_(False); kept =")
+wrong("all weights thawed at the end", "nothing else",
+      "return out", "model.requires_grad_(True); return out")
+wrong("gradients switched on at the end, whatever they were before", "nothing else",
+      "return out", "torch.set_grad_enabled(True); return out")
+wrong("every dropout's share set to 0 for good", "nothing else",
+      "kept =",
+      "for module in model.modules():\n        if isinstance(module, nn.Dropout): module.p = "
+      "0.0\n    kept =")
+wrong("gradients switched off for the whole session", "nothing else",
+      "kept =", "torch.set_grad_enabled(False); kept =")
 
 
 @ex.wrong("only models with a norm put into eval mode", breaks="example")

@@ -13,19 +13,18 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("01.2", "to_probs", seen=("logits", "kind"), says="got nan")
 
-ex.promise("probabilities", "Probabilities for logits (N, C) float32,",
-           says=("probabilities: got",))
-ex.promise("form", "same shape and dtype.", says=("shape of the", "dtype of the"))
-ex.promise("binary", 'kind: "binary" (one column, yes or no),', says=("binary probabilities",))
-ex.promise("multiclass", '"multiclass" (each row is one choice among C classes)',
-           says=("multiclass probabilities",))
-ex.promise("multilabel", 'or "multilabel" (each entry is a yes or no of its own).',
-           says=("multilabel probabilities",))
-ex.promise("large", "Logits may be as large as 200 either way.",
-           cases=("logits near 200", "logits near -200", "rows far apart", "200 beside -200",
-                  "yes or no at 200", "yes or no at -200", "labels at 200 and -200"))
-ex.promise("example", 'Example: to_probs(torch.zeros(1, 4), "multiclass") is four times 0.25.',
-           cases=("the example",))
+ex.promise_table("""
+probabilities | Probabilities for logits (N, C) float32, | probabilities: got
+form          | same shape and dtype. | shape of the; dtype of the
+binary        | kind: "binary" (one column, yes or no), | binary probabilities
+multiclass    | "multiclass" (each row is one choice among C classes) | multiclass probabilities
+multilabel    | or "multilabel" (each entry is a yes or no of its own). | multilabel probabilities
+large         | Logits may be as large as 200 either way. | case logits near 200; logits near -200;
+                rows far apart; 200 beside -200; yes or no at 200; yes or no at -200; labels at 200
+                and -200
+example       | Example: to_probs(torch.zeros(1, 4), "multiclass") is four times 0.25. | case the
+                example
+""")
 
 
 @ex.cases
@@ -87,113 +86,68 @@ def law(out, logits, kind):
 
 @not_an_answer
 def right(logits, kind):
-    return logits.softmax(1) if kind == "multiclass" else logits.sigmoid()
+    out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()
+    return out
 
 
-ex.wrong("softmax over dim 0, the batch",
-         lambda logits, kind: logits.softmax(0) if kind == "multiclass" else logits.sigmoid(),
-         says="one choice among all classes", breaks=("multiclass", "example"))
-ex.wrong("softmax for everything, one column included", lambda logits, kind: logits.softmax(1),
-         says="binary probabilities: got 1", breaks=("binary", "multilabel"))
-ex.wrong("softmax for one column",
-         lambda logits, kind: logits.sigmoid() if kind == "multilabel" else logits.softmax(1),
-         says="binary probabilities: got 1", breaks="binary")
-ex.wrong("sigmoid for everything", lambda logits, kind: logits.sigmoid(),
-         says="one choice among all classes", breaks="multiclass")
-
-
-@ex.wrong("sigmoids divided by their sum", says="one choice among all classes", breaks="multiclass")
-def shared_sigmoids(logits, kind):
-    yes = logits.sigmoid()
-    return yes / yes.sum(1, keepdim=True) if kind == "multiclass" else yes
-
-
-ex.wrong("softmax for independent labels",
-         lambda logits, kind: logits.sigmoid() if kind == "binary" else logits.softmax(1),
-         says="its own yes-or-no", breaks="multilabel")
-ex.wrong("the number of columns asked instead of the kind",
-         lambda logits, kind: logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1),
-         says="one choice among", breaks=("multilabel", "multiclass"))
-
-
-@ex.wrong("the most likely class alone", says="one choice among all classes", breaks="multiclass")
-def hard_choice(logits, kind):
-    if kind != "multiclass":
-        return logits.sigmoid()
-    return torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1]).float()
-
-
-@ex.wrong("exp without subtracting the maximum", breaks="large")
-def overflowing(logits, kind):
-    if kind != "multiclass":
-        return logits.sigmoid()
-    return logits.exp() / logits.exp().sum(1, keepdim=True)
-
-
-@ex.wrong("exp(z) / (1 + exp(z)), which overflows", breaks="large")
-def overflowing_odds(logits, kind):
-    return logits.softmax(1) if kind == "multiclass" else logits.exp() / (1 + logits.exp())
-
-
-@ex.wrong("one maximum for the whole batch", breaks="large")
-def one_maximum(logits, kind):
-    if kind != "multiclass":
-        return logits.sigmoid()
-    odds = (logits - logits.max()).exp()
-    return odds / odds.sum(1, keepdim=True)
-
-
-@ex.wrong("the mean subtracted instead of the maximum", breaks="large")
-def minus_mean(logits, kind):
-    if kind != "multiclass":
-        return logits.sigmoid()
-    odds = (logits - logits.mean(1, keepdim=True)).exp()
-    return odds / odds.sum(1, keepdim=True)
-
-
-ex.wrong("logits clamped to 50 before", lambda logits, kind: right(logits.clamp(-50, 50), kind),
-         says="one choice among all classes", breaks="large")
-
-
-@ex.wrong("an epsilon in the denominator instead of the maximum", says="one choice among all",
-          breaks="large")
-def epsilon_below(logits, kind):
-    if kind != "multiclass":
-        return logits.sigmoid()
-    odds = logits.clamp(max=80).exp()
-    return odds / (odds.sum(1, keepdim=True) + 1e-8)
-
-
-ex.wrong("raw logits clamped to [0, 1]", lambda logits, kind: logits.clamp(0, 1),
-         says="binary probabilities", breaks="probabilities")
-
-
-@ex.wrong("logarithms of the probabilities", says="binary probabilities", breaks="probabilities")
-def logarithms(logits, kind):
-    return logits.log_softmax(1) if kind == "multiclass" else (
-        torch.nn.functional.logsigmoid(logits))
-
-
-ex.wrong("yes or no instead of how likely", lambda logits, kind: right(logits, kind).round(),
-         says="binary probabilities", breaks="probabilities")
-ex.wrong("answers rounded to four digits",
-         lambda logits, kind: right(logits, kind).round(decimals=4), breaks="probabilities")
-ex.wrong("axes of length one squeezed away", lambda logits, kind: right(logits, kind).squeeze(),
-         breaks="form")
-
-
-ex.wrong("the only column dropped",
-         lambda logits, kind: right(logits, kind)[:, 0] if kind == "binary" else right(
-             logits, kind), breaks="form")
-ex.wrong("yes or no squeezed, so that one row is a number",
-         lambda logits, kind: right(logits, kind).squeeze() if kind == "binary" else right(
-             logits, kind), breaks="form")
-
-
-@ex.wrong("a column for no beside the one for yes", breaks="form")
-def two_columns(logits, kind):
-    yes = right(logits, kind)
-    return torch.cat([1 - yes, yes], 1) if kind == "binary" else yes
-
-
-ex.wrong("float64 and not back", lambda logits, kind: right(logits.double(), kind), breaks="form")
+wrong = ex.edits(right)
+wrong("softmax over dim 0, the batch", ("multiclass", "example"),
+      "(1) if", "(0) if", says="one choice among all classes")
+wrong("softmax for everything, one column included", ("binary", "multilabel"),
+      "return out", "return logits.softmax(1)", says="binary probabilities: got 1")
+wrong("softmax for one column", "binary",
+      "return out", 'return logits.sigmoid() if kind == "multilabel" else logits.softmax(1)',
+      says="binary probabilities: got 1")
+wrong("sigmoid for everything", "multiclass",
+      "return out", "return logits.sigmoid()", says="one choice among all classes")
+wrong("sigmoids divided by their sum", "multiclass",
+      "logits.softmax(1)", "yes / yes.sum(1, keepdim=True)", "logits.sigmoid()", "yes",
+      "out =", "yes = logits.sigmoid(); out =", says="one choice among all classes")
+wrong("softmax for independent labels", "multilabel",
+      "return out", 'return logits.sigmoid() if kind == "binary" else logits.softmax(1)',
+      says="its own yes-or-no")
+wrong("the number of columns asked instead of the kind", ("multilabel", "multiclass"),
+      "return out", "return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1)",
+      says="one choice among")
+wrong("the most likely class alone", "multiclass",
+      'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
+      'if kind != "multiclass": return logits.sigmoid()\n    return '
+      "torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1]).float()",
+      says="one choice among all classes")
+wrong("exp without subtracting the maximum", "large",
+      'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
+      'if kind != "multiclass": return logits.sigmoid()\n    return logits.exp() / '
+      "logits.exp().sum(1, keepdim=True)")
+wrong("exp(z) / (1 + exp(z)), which overflows", "large",
+      "logits.sigmoid()", "logits.exp() / (1 + logits.exp())")
+wrong("one maximum for the whole batch", "large",
+      'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
+      'if kind != "multiclass": return logits.sigmoid()\n    odds = (logits - '
+      "logits.max()).exp(); return odds / odds.sum(1, keepdim=True)")
+wrong("the mean subtracted instead of the maximum", "large",
+      'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
+      'if kind != "multiclass": return logits.sigmoid()\n    odds = (logits - logits.mean(1, '
+      "keepdim=True)).exp(); return odds / odds.sum(1, keepdim=True)")
+wrong("logits clamped to 50 before", "large",
+      "out =", "logits = logits.clamp(-50, 50); out =", says="one choice among all classes")
+wrong("an epsilon in the denominator instead of the maximum", "large",
+      'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
+      'if kind != "multiclass": return logits.sigmoid()\n    odds = logits.clamp(max=80).exp(); '
+      "return odds / (odds.sum(1, keepdim=True) + 1e-8)", says="one choice among all")
+wrong("raw logits clamped to [0, 1]", "probabilities",
+      "return out", "return logits.clamp(0, 1)", says="binary probabilities")
+wrong("logarithms of the probabilities", "probabilities",
+      ".softmax", ".log_softmax", "logits.sigmoid()", "torch.nn.functional.logsigmoid(logits)",
+      says="binary probabilities")
+wrong("yes or no instead of how likely", "probabilities",
+      "return out", "return out.round()", says="binary probabilities")
+wrong("answers rounded to four digits", "probabilities",
+      "return out", "return out.round(decimals=4)")
+wrong("axes of length one squeezed away", "form", "return out", "return out.squeeze()")
+wrong("the only column dropped", "form",
+      "return out", 'return out[:, 0] if kind == "binary" else out')
+wrong("yes or no squeezed, so that one row is a number", "form",
+      "return out", 'return out.squeeze() if kind == "binary" else out')
+wrong("a column for no beside the one for yes", "form",
+      "return out", 'return torch.cat([1 - out, out], 1) if kind == "binary" else out')
+wrong("float64 and not back", "form", "out =", "logits = logits.double(); out =")

@@ -10,6 +10,7 @@ from dlsys_checks.kit import integers
 from dlsys_checks.registry import exercise
 from dlsys_helpers.acting import same
 from dlsys_helpers.expect import Broken, expect_close, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("01.3", "grad_ratio", seen=("layers", "held", "calls", "x", "y"), kept=("after",),
               says="over that of the last")
@@ -197,59 +198,38 @@ def ratio_of(first, last):
     return (first.norm() / last.norm()).item()
 
 
-@ex.wrong("last over first: the ratio upside down", breaks="ratio")
-def upside_down(model, x, y):
+@not_an_answer
+def ratio(model, x, y):
     linears = graded(model, x, y)
-    return ratio_of(linears[-1].weight.grad, linears[0].weight.grad)
+    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
 
 
-@ex.wrong("the largest entry instead of the norm", breaks="ratio")
-def largest_entry(model, x, y):
-    linears = graded(model, x, y)
-    return (linears[0].weight.grad.abs().max() / linears[-1].weight.grad.abs().max()).item()
-
-
-@ex.wrong("the mean absolute entry instead of the norm", breaks="ratio")
-def mean_entry(model, x, y):
-    linears = graded(model, x, y)
-    return (linears[0].weight.grad.abs().mean() / linears[-1].weight.grad.abs().mean()).item()
-
-
-@ex.wrong("the squares added up, no root taken", breaks="ratio")
-def squared_norms(model, x, y):
-    linears = graded(model, x, y)
-    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad) ** 2
-
-
-@ex.wrong("the norm divided by the number of entries", breaks="ratio")
-def mean_square(model, x, y):
-    linears = graded(model, x, y)
-    first, last = (m.weight.grad.square().mean().sqrt() for m in (linears[0], linears[-1]))
-    return (first / last).item()
-
-
-@ex.wrong("the weights' norms instead of their gradients'", breaks="ratio")
-def norms_of_weights(model, x, y):
-    linears = linear_layers(model)
-    return ratio_of(linears[0].weight, linears[-1].weight)
-
-
-@ex.wrong("each gradient divided by its weight's norm", breaks="ratio")
-def relative(model, x, y):
-    first, *_, last = [m.weight.grad.norm() / m.weight.norm() for m in graded(model, x, y)] * 2
-    return (first / last).item()
-
-
-@ex.wrong("the second Linear instead of the last", breaks="ratio")
-def first_two(model, x, y):
-    linears = graded(model, x, y)
-    return ratio_of(linears[0].weight.grad, linears[:2][-1].weight.grad)
-
-
-@ex.wrong("four digits kept, which is none of a small ratio", breaks="ratio")
-def rounded(model, x, y):
-    linears = graded(model, x, y)
-    return round(ratio_of(linears[0].weight.grad, linears[-1].weight.grad), 4)
+wrong = ex.edits(ratio)
+GRADED = "graded(model, x, y)"
+RATIO_OF = "ratio_of(linears[0].weight.grad, linears[-1].weight.grad)"
+wrong("last over first: the ratio upside down", "ratio",
+      "return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)",
+      "out = ratio_of(linears[-1].weight.grad, linears[0].weight.grad); return out")
+wrong("the largest entry instead of the norm", "ratio",
+      RATIO_OF, "(linears[0].weight.grad.abs().max() / linears[-1].weight.grad.abs().max()).item()")
+wrong("the mean absolute entry instead of the norm", "ratio",
+      RATIO_OF,
+      "(linears[0].weight.grad.abs().mean() / linears[-1].weight.grad.abs().mean()).item()")
+wrong("the squares added up, no root taken", "ratio", RATIO_OF, RATIO_OF + " ** 2")
+wrong("the norm divided by the number of entries", "ratio",
+      "return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)",
+      "first, last = (m.weight.grad.square().mean().sqrt() for m in (linears[0], linears[-1])); "
+      "return (first / last).item()")
+wrong("the weights' norms instead of their gradients'", "ratio",
+      GRADED, "linear_layers(model)",
+      "linears[0].weight.grad, linears[-1].weight.grad", "linears[0].weight, linears[-1].weight")
+wrong("each gradient divided by its weight's norm", "ratio",
+      "linears =",
+      "first, *_, last = [m.weight.grad.norm() / m.weight.norm() for m in graded(model, x, y)] * "
+      "2; return (first / last).item(); linears =")
+wrong("the second Linear instead of the last", "ratio", "linears[-1]", "linears[:2][-1]")
+wrong("four digits kept, which is none of a small ratio", "ratio",
+      RATIO_OF, f"round({RATIO_OF}, 4)")
 
 
 for small in (1e-4, 1e-6, 1e-8, 1e-12):
@@ -260,85 +240,35 @@ for small in (1e-4, 1e-6, 1e-8, 1e-12):
         return (linears[0].weight.grad.norm() / (linears[-1].weight.grad.norm() + small)).item()
 
 
-@ex.wrong("a ratio of at most one", breaks="ratio")
-def at_most_one(model, x, y):
-    linears = graded(model, x, y)
-    return min(1.0, ratio_of(linears[0].weight.grad, linears[-1].weight.grad))
-
-
-@ex.wrong("the first and the last layer, whatever they are", breaks="layers")
-def first_and_last(model, x, y):
-    graded(model, x, y)
-    return ratio_of(model[0].weight.grad, model[-1].weight.grad)
-
-
-@ex.wrong("everything that has a weight", breaks="layers")
-def with_weight(model, x, y):
-    graded(model, x, y)
-    weights = [m.weight for m in model if hasattr(m, "weight")]
-    return ratio_of(weights[0].grad, weights[-1].grad)
-
-
-@ex.wrong("every parameter of two axes", breaks="layers")
-def matrices(model, x, y):
-    graded(model, x, y)
-    weights = [p for p in model.parameters() if p.ndim == 2]
-    return ratio_of(weights[0].grad, weights[-1].grad)
-
-
-@ex.wrong("mean squared error instead of cross-entropy", breaks="loss")
-def squared_error(model, x, y):
-    linears = graded(model, x, y, lambda z, y: F.mse_loss(z, F.one_hot(y, z.shape[1]).float()))
-    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
-
-
-@ex.wrong("cross-entropy of probabilities: a second softmax", trap="03.1", breaks="loss")
-def second_softmax(model, x, y):
-    linears = graded(model, x, y, lambda z, y: F.cross_entropy(z.softmax(1), y))
-    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
-
-
-@ex.wrong("the sum of the outputs instead of a loss", breaks="loss")
-def sum_of_outputs(model, x, y):
-    linears = graded(model, x, y, lambda z, y: z.sum())
-    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
-
-
-@ex.wrong("the first row only", breaks="loss")
-def first_row(model, x, y):
-    linears = graded(model, x[:1], y[:1])
-    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
-
-
-@ex.wrong("gradients added to those left over from before", trap="02.1", breaks="held gradients")
-def keeps_old_grads(model, x, y):
-    backward(model, x, y)
-    linears = linear_layers(model)
-    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
-
-
-@ex.wrong("only the first Linear's gradient cleared", trap="02.1", breaks="held gradients")
-def clears_the_first(model, x, y):
-    linears = linear_layers(model)
-    linears[0].zero_grad()
-    backward(model, x, y)
-    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
-
-
-@ex.wrong("backward only where no gradient is held", trap="02.1", breaks="held gradients")
-def only_if_empty(model, x, y):
-    linears = linear_layers(model)
-    if linears[0].weight.grad is None:
-        backward(model, x, y)
-    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
-
-
-@ex.wrong("gradients read after they were zeroed", says="got nan", breaks=("ratio", "example"))
-def read_after_zeroing(model, x, y):
-    backward(model, x, y)
-    model.zero_grad(set_to_none=False)
-    linears = linear_layers(model)
-    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
+wrong("a ratio of at most one", "ratio", RATIO_OF, f"min(1.0, {RATIO_OF})")
+wrong("the first and the last layer, whatever they are", "layers",
+      "linears =",
+      GRADED + "; return ratio_of(model[0].weight.grad, model[-1].weight.grad); linears =")
+wrong("everything that has a weight", "layers",
+      "linears =",
+      'graded(model, x, y); weights = [m.weight for m in model if hasattr(m, "weight")]; return '
+      "ratio_of(weights[0].grad, weights[-1].grad); linears =")
+wrong("every parameter of two axes", "layers",
+      "linears =",
+      "graded(model, x, y); weights = [p for p in model.parameters() if p.ndim == 2]; return "
+      "ratio_of(weights[0].grad, weights[-1].grad); linears =")
+wrong("mean squared error instead of cross-entropy", "loss",
+      GRADED, "graded(model, x, y, lambda z, y: F.mse_loss(z, F.one_hot(y, z.shape[1]).float()))")
+wrong("cross-entropy of probabilities: a second softmax", "loss",
+      GRADED, "graded(model, x, y, lambda z, y: F.cross_entropy(z.softmax(1), y))", trap="03.1")
+wrong("the sum of the outputs instead of a loss", "loss",
+      GRADED, "graded(model, x, y, lambda z, y: z.sum())")
+wrong("the first row only", "loss", GRADED, "graded(model, x[:1], y[:1])")
+wrong("gradients added to those left over from before", "held gradients",
+      "linears =", "backward(model, x, y); linears =", GRADED, "linear_layers(model)", trap="02.1")
+wrong("only the first Linear's gradient cleared", "held gradients",
+      GRADED, "linear_layers(model); linears[0].zero_grad(); backward(model, x, y)", trap="02.1")
+wrong("backward only where no gradient is held", "held gradients",
+      GRADED, "linear_layers(model)\n    if linears[0].weight.grad is None: backward(model, x, y)",
+      trap="02.1")
+wrong("gradients read after they were zeroed", ("ratio", "example"),
+      "linears =", "backward(model, x, y); model.zero_grad(set_to_none=False); linears =",
+      GRADED, "linear_layers(model)", says="got nan")
 
 
 @ex.wrong("the weight change of one Adam step instead of the gradient", says="weights after",
@@ -366,21 +296,15 @@ def step_and_back(model, x, y):
     return ratio
 
 
-@ex.wrong("the bias counted in the norm", breaks="biases")
-def with_bias(model, x, y):
-    linears = graded(model, x, y)
-    first, last = ([p.grad.flatten() for p in m.parameters()] for m in (linears[0], linears[-1]))
-    return ratio_of(torch.cat(first), torch.cat(last))
-
-
-@ex.wrong("the first and the last parameter, which is a bias", breaks="biases")
-def first_and_last_parameter(model, x, y):
-    graded(model, x, y)
-    first, *_, last = [p.grad for p in model.parameters()] * 2
-    return ratio_of(first, last)
-
-
-@ex.wrong("at least two Linears taken for granted", says="raised ValueError", breaks="example")
-def two_at_least(model, x, y):
-    first, *_, last = graded(model, x, y)
-    return ratio_of(first.weight.grad, last.weight.grad)
+wrong("the bias counted in the norm", "biases",
+      "return ratio_of",
+      "first, last = ([p.grad.flatten() for p in m.parameters()] for m in (linears[0], "
+      "linears[-1])); return ratio_of",
+      "linears[0].weight.grad, linears[-1].weight.grad", "torch.cat(first), torch.cat(last)")
+wrong("the first and the last parameter, which is a bias", "biases",
+      "linears =",
+      "graded(model, x, y); first, *_, last = [p.grad for p in model.parameters()] * 2; return "
+      "ratio_of(first, last); linears =")
+wrong("at least two Linears taken for granted", "example",
+      "linears =", "first, *_, last =", "linears[0]", "first", "linears[-1]", "last",
+      says="raised ValueError")

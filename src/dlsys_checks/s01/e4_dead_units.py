@@ -7,18 +7,19 @@ import torch
 from dlsys_checks.kit import integers
 from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import Broken, expect_equal, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("01.4", "dead_units", seen=("h",), says="for every row")
 
-ex.promise("count", "Number of units (columns) of h that are 0 for every row.",
-           says=("count of dead units",))
-ex.promise("every row", "h: (N, U) float32, a layer's outputs,", cases=("one row", "one unit"))
-ex.promise("any activation", "from any activation.",
-           cases=("signed outputs", "never above zero", "constant units", "tiny outputs"))
-ex.promise("NaN", "Raises ValueError when h holds a NaN: a broken layer is not alive.",
-           cases=("a column of NaN", "a single NaN", "a NaN in the first row",
-                              "an infinite output"))
-ex.promise("example", "Example: for [[0., 1.], [0., 0.]] the answer is 1.", cases=("the example",))
+ex.promise_table("""
+count          | Number of units (columns) of h that are 0 for every row. | count of dead units
+every row      | h: (N, U) float32, a layer's outputs, | case one row; one unit
+any activation | from any activation. | case signed outputs; never above zero; constant units; tiny
+                 outputs
+NaN            | Raises ValueError when h holds a NaN: a broken layer is not alive. | case a column
+                 of NaN; a single NaN; a NaN in the first row; an infinite output
+example        | Example: for [[0., 1.], [0., 0.]] the answer is 1. | case the example
+""")
 
 
 @ex.cases
@@ -102,12 +103,16 @@ def refuse_nan(h):
         raise ValueError("NaN in h")
 
 
-@ex.wrong("a NaN looked for in the sum, where two infinities make one", says="raised ValueError",
-          breaks="NaN")
-def nan_by_sum(h):
-    if h.sum().isnan():
-        raise ValueError("NaN in h")
+@not_an_answer
+def dead(h):
+    refuse_nan(h)
     return int((h == 0).all(0).sum())
+
+
+wrong = ex.edits(dead)
+END = "return int((h == 0).all(0).sum())"
+wrong("a NaN looked for in the sum, where two infinities make one", "NaN",
+      "refuse_nan(h)", 'if h.sum().isnan(): raise ValueError("NaN in h")', says="raised ValueError")
 
 
 @ex.wrong("an alarm when a unit is off for more than a fifth of the rows", says="for every row",
@@ -117,11 +122,8 @@ def mostly_off(h):
     return int(((h == 0).float().mean(0) > 0.2).sum())
 
 
-@ex.wrong("one row where a unit is off is enough: any in place of all", says="for every row",
-          breaks="count")
-def any_row(h):
-    refuse_nan(h)
-    return int((h == 0).any(0).sum())
+wrong("one row where a unit is off is enough: any in place of all", "count",
+      END, "out = int((h == 0).any(0).sum()); return out", says="for every row")
 
 
 @ex.wrong("an alarm when a unit is off for more than nine rows of ten", says="for every row",
@@ -131,73 +133,25 @@ def nearly_always_off(h):
     return int(((h == 0).float().mean(0) > 0.9).sum())
 
 
-@ex.wrong("rows counted instead of units", says="for every row", breaks="count")
-def dead_rows(h):
-    refuse_nan(h)
-    return int((h == 0).all(1).sum())
-
-
-@ex.wrong("a look at the first row only", says="for every row", breaks="count")
-def first_row(h):
-    refuse_nan(h)
-    return int((h[0] == 0).sum())
-
-
-@ex.wrong("zeros counted, not units", says="for every row", breaks="count")
-def zeros(h):
-    refuse_nan(h)
-    return int((h == 0).sum())
-
-
-@ex.wrong("axes of length one squeezed away", breaks="every row")
-def squeezed(h):
-    refuse_nan(h)
-    return int((h.squeeze() == 0).all(0).sum())
-
-
-ex.wrong("NaN taken for life", lambda h: int((h == 0).all(0).sum()), says="a ValueError",
-         breaks="NaN")
-
-
-@ex.wrong("NaN sought in the first row only", says="a ValueError", breaks="NaN")
-def nan_in_first_row(h):
-    refuse_nan(h[:1])
-    return int((h == 0).all(0).sum())
-
-
-@ex.wrong("NaN sought in whole columns only", says="a ValueError", breaks="NaN")
-def nan_columns(h):
-    if h.isnan().all(0).any():
-        raise ValueError("NaN in h")
-    return int((h == 0).all(0).sum())
-
-
-@ex.wrong("infinity refused like NaN", says="raised ValueError", breaks="NaN")
-def finite_only(h):
-    if not h.isfinite().all():
-        raise ValueError("h is not finite")
-    return int((h == 0).all(0).sum())
-
-
-@ex.wrong("columns that sum to zero, signed ones included", breaks="any activation")
-def zero_sum(h):
-    refuse_nan(h)
-    return int((h.sum(0) == 0).sum())
-
-
-@ex.wrong("at most zero taken for zero", breaks="any activation")
-def at_most_zero(h):
-    refuse_nan(h)
-    return int((h <= 0).all(0).sum())
-
-
-@ex.wrong("constant units taken for dead ones", breaks="any activation")
-def no_variation(h):
-    refuse_nan(h)
-    return int((h.amax(0) == h.amin(0)).sum()) if len(h) > 1 else int((h == 0).sum())
-
-
-@ex.wrong("nearly zero taken for zero", breaks="any activation")
-def nearly_zero(h):
-    refuse_nan(h)
-    return int((h.abs() < 1e-3).all(0).sum())
+wrong("rows counted instead of units", "count", "all(0)", "all(1)", says="for every row")
+wrong("a look at the first row only", "count",
+      END, "out = int((h[0] == 0).sum()); return out", says="for every row")
+wrong("zeros counted, not units", "count",
+      END, "out = int((h == 0).sum()); return out", says="for every row")
+wrong("axes of length one squeezed away", "every row", "h ==", "h.squeeze() ==")
+wrong("NaN taken for life", "NaN", "refuse_nan(h)", "pass", says="a ValueError")
+wrong("NaN sought in the first row only", "NaN",
+      "refuse_nan(h)", "refuse_nan(h[:1])", says="a ValueError")
+wrong("NaN sought in whole columns only", "NaN",
+      "refuse_nan(h)", 'if h.isnan().all(0).any(): raise ValueError("NaN in h")',
+      says="a ValueError")
+wrong("infinity refused like NaN", "NaN",
+      "refuse_nan(h)", 'if not h.isfinite().all(): raise ValueError("h is not finite")',
+      says="raised ValueError")
+wrong("columns that sum to zero, signed ones included", "any activation",
+      END, "out = int((h.sum(0) == 0).sum()); return out")
+wrong("at most zero taken for zero", "any activation", "h == 0", "h <= 0")
+wrong("constant units taken for dead ones", "any activation",
+      "int((h == 0).all(0).sum())",
+      "int((h.amax(0) == h.amin(0)).sum()) if len(h) > 1 else int((h == 0).sum())")
+wrong("nearly zero taken for zero", "any activation", "h == 0", "h.abs() < 1e-3")

@@ -20,15 +20,13 @@ SHAPES = ("no axis", "no element", "one element", "four axes", "a transposed vie
 ex.promise("formula", "sign(x) * max(|x| - cut, 0) for every element; cut > 0.",
            says=("result: got",))
 ex.promise("any shape", "x: float32 of any shape,", cases=SHAPES)
-ex.promise("kept", "left as it is.", says=("input after the call", "in-place operation",
-                                           "requires_grad of x"))
-ex.promise("form", "The result has its shape and dtype", says=("shape of the", "dtype of the"))
-ex.promise("connected", "and stays connected to x, so gradients flow back.",
-           says=("gradient", "requires_grad of the"))
-ex.promise("operations", "The number of torch operations must not grow with x.",
-           says=("torch operations",))
-ex.promise("example", "Example: soft_threshold(torch.tensor([-2., .3]), 0.5) is [-1.5, 0.].",
-           cases=("the example",))
+ex.promise_table("""
+kept       | left as it is. | input after the call; in-place operation; requires_grad of x
+form       | The result has its shape and dtype | shape of the; dtype of the
+connected  | and stays connected to x, so gradients flow back. | gradient; requires_grad of the
+operations | The number of torch operations must not grow with x. | torch operations
+example    | Example: soft_threshold(torch.tensor([-2., .3]), 0.5) is [-1.5, 0.]. | case the example
+""")
 
 
 @ex.cases
@@ -143,11 +141,6 @@ def law(out, values, shape, cut, view, leaf, upstream):
 
 # ---- wrong, by name
 
-@not_an_answer
-def shrink(x, cut):
-    return torch.sign(x) * F.relu(x.abs() - cut)
-
-
 @ex.wrong("a loop over elements", breaks="operations")
 def element_loop(x, cut):
     if x.numel() == 0:
@@ -160,80 +153,54 @@ def row_loop(x, cut):
     return torch.stack([shrink(row, cut) for row in x]) if x.dim() and len(x) else shrink(x, cut)
 
 
-ex.wrong("the lesson's loop, which has one axis in mind",
-         lambda x, cut: torch.stack([v.sign() * (v.abs() - cut).clamp(min=0) for v in x]),
-         breaks=("operations", "any shape"))
-
-
-@ex.wrong("pieces of a thousand elements", breaks="operations")
-def pieces(x, cut):
-    flat = x.reshape(-1).split(1000)
-    return torch.cat([shrink(piece, cut) for piece in flat]).reshape(x.shape)
-
-
-@ex.wrong("a Python list in the middle", says="requires_grad of the result", breaks="connected")
-def through_a_list(x, cut):
-    flat = [math.copysign(max(abs(v) - cut, 0.0), v) for v in x.flatten().tolist()]
-    return torch.tensor(flat).reshape(x.shape)
-
-
-ex.wrong("a new leaf that only looks connected",
-         lambda x, cut: shrink(x.detach(), cut).requires_grad_(x.requires_grad), breaks="connected")
-ex.wrong("x over |x|, which is 0 / 0 at zero",
-         lambda x, cut: x / x.abs() * (x.abs() - cut).clamp(min=0), says="result: got nan",
-         breaks="formula")
-ex.wrong("the cut divided by |x|: no gradient at zero",
-         lambda x, cut: x * (1 - cut / x.abs()).clamp(min=0), says="gradient: got nan",
-         breaks="connected")
-ex.wrong("a gradient of 1 everywhere", lambda x, cut: x + (shrink(x, cut) - x).detach(),
-         breaks="connected")
-ex.wrong("a constant in the formula that swallows tiny values",
-         lambda x, cut: x * (1 - cut / (x.abs() + 1e-8)).clamp(min=0), breaks="formula")
-
-
-@ex.wrong("np.vectorize, a loop in disguise that answers in float64", says="dtype",
-          breaks=("form", "any shape", "connected"))
-def numpy_vectorize(x, cut):
-    import numpy as np
-    shrink_one = np.vectorize(lambda v: math.copysign(max(abs(v) - cut, 0.0), v))
-    return torch.from_numpy(shrink_one(x.detach().numpy()))
-
-
-ex.wrong("a cut in float64 that takes the result along",
-         lambda x, cut: shrink(x, torch.full(x.shape, cut, dtype=torch.float64)), says="dtype",
-         breaks="form")
-ex.wrong("all elements in one row", lambda x, cut: shrink(x, cut).flatten(), breaks="form")
-ex.wrong("the first element cut out for its sign", lambda x, cut: shrink(x, cut) + 0 * x[:1].sum(),
-         says="raised IndexError", breaks="any shape")
-ex.wrong("the largest element asked for first",
-         lambda x, cut: shrink(x, cut) if x.abs().max() > cut else x * 0,
-         says="raised RuntimeError", breaks="any shape")
-ex.wrong("view(-1), which a transposed tensor refuses",
-         lambda x, cut: shrink(x.view(-1), cut).view(x.shape), says="raised RuntimeError",
-         breaks="any shape")
-ex.wrong("hard threshold: the cut is not subtracted", lambda x, cut: x * (x.abs() > cut),
-         says="result", breaks="formula")
-ex.wrong("one side only: negative values are lost", lambda x, cut: (x - cut).clamp(min=0),
-         says="result", breaks="formula")
-ex.wrong("the cut subtracted without a floor at zero", lambda x, cut: x.sign() * (x.abs() - cut),
-         says="result", breaks="formula")
-ex.wrong("a cut of one half, whatever is asked", lambda x, cut: shrink(x, 0.5), says="result",
-         breaks="formula")
-
-
-@ex.wrong("in place on a leaf that requires a gradient", says="raised RuntimeError", breaks="kept")
-def in_place(x, cut):
-    x.sub_(cut * x.detach().sign())
-    return x
-
-
-@ex.wrong("written into x behind autograd's back", breaks="kept")
-def written_into(x, cut):
-    out = shrink(x, cut)
-    if x.is_contiguous():
-        x.data.mul_(x.data.abs() > cut)
+@not_an_answer
+def shrink(x, cut):
+    out = torch.sign(x) * F.relu(x.abs() - cut)
     return out
 
 
-ex.wrong("x made to ask for gradients", lambda x, cut: shrink(x.requires_grad_(), cut),
-         breaks="kept")
+wrong = ex.edits(shrink)
+wrong("the lesson's loop, which has one axis in mind", ("operations", "any shape"),
+      "return out", "return torch.stack([v.sign() * (v.abs() - cut).clamp(min=0) for v in x])")
+ex.wrong("pieces of a thousand elements",
+         lambda x, cut: torch.cat([shrink(piece, cut) for piece in
+             x.reshape(-1).split(1000)]).reshape(x.shape), breaks="operations")
+wrong("a Python list in the middle", "connected",
+      "out = torch.sign(x) * F.relu(x.abs() - cut)",
+      "flat = [math.copysign(max(abs(v) - cut, 0.0), v) for v in x.flatten().tolist()]; out = "
+      "torch.tensor(flat).reshape(x.shape)", says="requires_grad of the result")
+ex.wrong("a new leaf that only looks connected",
+         lambda x, cut: shrink(x.detach(), cut).requires_grad_(x.requires_grad), breaks="connected")
+wrong("x over |x|, which is 0 / 0 at zero", "formula",
+      "return out", "return x / x.abs() * (x.abs() - cut).clamp(min=0)", says="result: got nan")
+wrong("the cut divided by |x|: no gradient at zero", "connected",
+      "return out", "return x * (1 - cut / x.abs()).clamp(min=0)", says="gradient: got nan")
+wrong("a gradient of 1 everywhere", "connected", "return out", "return x + (out - x).detach()")
+wrong("a constant in the formula that swallows tiny values", "formula",
+      "return out", "return x * (1 - cut / (x.abs() + 1e-8)).clamp(min=0)")
+wrong("np.vectorize, a loop in disguise that answers in float64",
+      ("form", "any shape", "connected"), "out = torch.sign(x) * F.relu(x.abs() - cut)",
+      "import numpy as np; shrink_one = np.vectorize(lambda v: math.copysign(max(abs(v) - cut, "
+      "0.0), v)); out = torch.from_numpy(shrink_one(x.detach().numpy()))", says="dtype")
+wrong("a cut in float64 that takes the result along", "form",
+      "- cut", "- torch.full(x.shape, cut, dtype=torch.float64)", says="dtype")
+wrong("all elements in one row", "form", "return out", "return out.flatten()")
+wrong("the first element cut out for its sign", "any shape",
+      "return out", "return out + 0 * x[:1].sum()", says="raised IndexError")
+wrong("the largest element asked for first", "any shape",
+      "return out", "return out if x.abs().max() > cut else x * 0", says="raised RuntimeError")
+ex.wrong("view(-1), which a transposed tensor refuses",
+         lambda x, cut: shrink(x.view(-1), cut).view(x.shape), says="raised RuntimeError",
+         breaks="any shape")
+wrong("hard threshold: the cut is not subtracted", "formula",
+      "return out", "return x * (x.abs() > cut)", says="result")
+wrong("one side only: negative values are lost", "formula",
+      "return out", "return (x - cut).clamp(min=0)", says="result")
+wrong("the cut subtracted without a floor at zero", "formula",
+      "return out", "return x.sign() * (x.abs() - cut)", says="result")
+wrong("a cut of one half, whatever is asked", "formula", "- cut", "- 0.5", says="result")
+wrong("in place on a leaf that requires a gradient", "kept",
+      "out =", "x.sub_(cut * x.detach().sign()); return x; out =", says="raised RuntimeError")
+wrong("written into x behind autograd's back", "kept",
+      "return out", "if x.is_contiguous(): x.data.mul_(x.data.abs() > cut)\n    return out")
+wrong("x made to ask for gradients", "kept", "out =", "x = x.requires_grad_(); out =")

@@ -14,23 +14,18 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("02.1", "train_step", seen=("models", "calls"))
 
-LEFT = ("gradients left over from before", "some gradients left over", "NaN left over",
-        "a frozen part", "a part without use")
-
-ex.promise("loss", "The loss before the update, as a float;", says=("loss before the update",))
-ex.promise("step", "makes one optimizer step.",
-           says=("change of parameter", "optimizer steps"))
-ex.promise("shapes", "x: (N, F) float32, y: (N, 1) float32.",
-           cases=("one row", "one feature", "many rows"))
-ex.promise("mean", "The loss is the mean squared error over all rows.",
-           says=("loss before the update", "change of parameter"))
-ex.promise("gradients", "Whatever the gradients held before must not count.",
-           says=("change of parameter", "loss before the update"))
-ex.promise("frozen", "Some parameters may be frozen, some unused.",
-           cases=("a frozen part", "a part without use"))
-ex.promise("example",
-           "Example: for a model that outputs 0 and y = [[2.], [0.]] it returns 2.0.",
-           cases=("the example",))
+ex.promise_table("""
+loss      | The loss before the update, as a float; | loss before the update
+step      | makes one optimizer step. | change of parameter; optimizer steps
+shapes    | x: (N, F) float32, y: (N, 1) float32. | case one row; one feature; many rows
+mean      | The loss is the mean squared error over all rows. | loss before the update; change of
+            parameter
+gradients | Whatever the gradients held before must not count. | change of parameter; loss before
+            the update
+frozen    | Some parameters may be frozen, some unused. | case a frozen part; a part without use
+example   | Example: for a model that outputs 0 and y = [[2.], [0.]] it returns 2.0. | case the
+            example
+""")
 
 
 @ex.cases
@@ -171,20 +166,6 @@ def nothing(model, opt):
     pass
 
 
-@not_an_answer
-def stepped(model, opt, x, y, *, clear=cleared, between=nothing, after=nothing, steps=1,
-            form=torch.Tensor.item):
-    """The right answer with its pieces as options."""
-    clear(model, opt)
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    between(model, opt)
-    for _ in range(steps):
-        opt.step()
-    after(model, opt)
-    return form(loss)
-
-
 def without(keep):
     """What clears the gradients of the parameters of which keep(p) is false."""
     def clear(model, opt):
@@ -217,6 +198,28 @@ def one_rate(model, opt):
         group["lr"] = opt.param_groups[0]["lr"]
 
 
+def trained_on(loss, opt):
+    """One step on a loss; the loss as a float."""
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss.item()
+
+
+@not_an_answer
+def stepped(model, opt, x, y, *, clear=cleared, between=nothing, after=nothing, steps=1):
+    clear(model, opt)
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    between(model, opt)
+    for _ in range(steps):
+        opt.step()
+    after(model, opt)
+    out = torch.Tensor.item(loss)
+    return out
+
+
+wrong = ex.edits(stepped)
 ex.wrong("gradients never cleared", stepped, says="change of", breaks="gradients", clear=nothing)
 ex.wrong("gradients cleared at the end only", stepped, says="change of", breaks="gradients",
          clear=nothing, after=cleared)
@@ -255,28 +258,10 @@ ex.wrong("gradients clipped to norm 1", stepped, says="change of", trap="03.3", 
          between=lambda model, opt: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
 ex.wrong("a gradient of every parameter taken for granted", stepped, says="raised",
          breaks="frozen", between=lambda model, opt: sum(p.grad.norm() for p in model.parameters()))
-
-
-@ex.wrong("the loss after the update", breaks="loss")
-def loss_afterwards(model, opt, x, y):
-    stepped(model, opt, x, y)
-    return F.mse_loss(model(x), y).item()
-
-
-ex.wrong("the loss as a tensor that keeps its graph", stepped, says="type of the loss",
-         trap="02.5", breaks="loss", form=lambda loss: loss)
-ex.wrong("the loss rounded to four digits", stepped, breaks="loss",
-         form=lambda loss: round(loss.item(), 4))
-
-
-def trained_on(loss, opt):
-    """One step on a loss; the loss as a float."""
-    opt.zero_grad()
-    loss.backward()
-    opt.step()
-    return loss.item()
-
-
+wrong("the loss after the update", "loss", "return out", "return F.mse_loss(model(x), y).item()")
+wrong("the loss as a tensor that keeps its graph", "loss",
+      "return out", "return loss", says="type of the loss", trap="02.5")
+wrong("the loss rounded to four digits", "loss", "torch.Tensor.item(loss)", "round(loss.item(), 4)")
 ex.wrong("the sum of the squared errors",
          lambda model, opt, x, y: trained_on(F.mse_loss(model(x), y, reduction="sum"), opt),
          trap="02.2", breaks="mean")
@@ -291,14 +276,10 @@ ex.wrong("half the mean squared error",
 ex.wrong("every output against every target",
          lambda model, opt, x, y: trained_on(((model(x).squeeze(1) - y) ** 2).mean(), opt),
          breaks="mean")
-
-
-@ex.wrong("a single row squeezed to a number", says="raised TypeError", breaks="shapes")
-def squeezed(model, opt, x, y):
-    error = (model(x) - y).squeeze()
-    return trained_on((error**2).sum() / len(error), opt)
-
-
+wrong("a single row squeezed to a number", "shapes",
+      "clear(",
+      "error = (model(x) - y).squeeze(); return trained_on((error**2).sum() / len(error), opt); "
+      "clear(", says="raised TypeError")
 ex.wrong("no more than 32 rows",
          lambda model, opt, x, y: trained_on(F.mse_loss(model(x[:32]), y[:32]), opt),
          says="loss before the update", breaks="shapes")

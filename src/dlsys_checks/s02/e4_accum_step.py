@@ -10,6 +10,7 @@ from dlsys_checks.kit import integers
 from dlsys_checks.registry import exercise
 from dlsys_checks.s02 import common
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("02.4", "accum_step", seen=("models", "calls"))
 
@@ -220,30 +221,31 @@ def weighed(model, opt, batches, weigh, clear=True, each=lambda: None):
     return mean
 
 
-@ex.wrong("divided by the number of parts", says="change of", breaks="sizes")
-def over_parts(model, opt, batches):
+@not_an_answer
+def right(model, opt, batches):
+    mean = mean_before(model, batches)
     opt.zero_grad()
-    total = 0.0
     for x, y in batches:
-        loss = part_loss(model, x, y) / len(batches)
-        loss.backward()
-        total += loss.item()
+        (part_loss(model, x, y) * (len(y) / all_rows(batches))).backward()
     opt.step()
-    return total
+    return mean
 
 
-@ex.wrong("the size of the first part taken for that of all", says="change of", breaks="example")
-def first_size(model, opt, batches):
-    rows = len(batches[0][1]) * len(batches)
-    return weighed(model, opt, batches, lambda n: n / rows)
-
-
-ex.wrong("not divided at all",
-         lambda model, opt, batches: weighed(model, opt, batches, lambda n: 1.0), says="change of",
-         breaks="step")
-ex.wrong("the sum of the losses of all rows",
-         lambda model, opt, batches: weighed(model, opt, batches, float), says="change of",
-         trap="02.2", breaks="step")
+wrong = ex.edits(right)
+PART_LOSS = "(part_loss(model, x, y) * (len(y) / all_rows(batches))).backward()"
+MEAN = "mean = mean_before(model, batches)"
+wrong("divided by the number of parts", "sizes",
+      MEAN, "pass", "for x", "total = 0.0\n    for x", PART_LOSS,
+      "loss = part_loss(model, x, y) / len(batches); loss.backward(); total += loss.item()",
+      "return mean", "return total", says="change of")
+wrong("the size of the first part taken for that of all", "example",
+      "mean =", "rows = len(batches[0][1]) * len(batches); mean =", "all_rows(batches)", "rows",
+      says="change of")
+wrong("not divided at all", "step",
+      "part_loss(model, x, y) * (len(y) / all_rows(batches))", "part_loss(model, x, y)",
+      says="change of")
+wrong("the sum of the losses of all rows", "step",
+      "len(y) / all_rows(batches)", "float(len(y))", says="change of", trap="02.2")
 
 
 @ex.wrong("a step after every part", says="change of", breaks="step")
@@ -278,11 +280,10 @@ def last_part(model, opt, batches):
     return mean
 
 
-@ex.wrong("each part's gradient clipped", says="change of", trap="03.3", breaks="step")
-def clip_each(model, opt, batches):
-    rows = all_rows(batches)
-    return weighed(model, opt, batches, lambda n: n / rows,
-                   each=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+wrong("each part's gradient clipped", "step",
+      "all_rows(batches)", "rows", "mean =", "rows = all_rows(batches); mean =",
+      "backward()", "backward(); nn.utils.clip_grad_norm_(model.parameters(), 0.1)",
+      says="change of", trap="03.3")
 
 
 @ex.wrong("lr times gradient subtracted, whatever the optimizer does", says="change of",
@@ -323,49 +324,23 @@ def times_zero(model, opt, batches):
     return weighed(model, opt, batches, lambda n: n / rows, clear=False)
 
 
-@ex.wrong("the graphs of all parts built before a backward", says="graphs alive", trap="02.5",
-          breaks="graph")
-def one_backward(model, opt, batches):
-    rows = all_rows(batches)
-    opt.zero_grad()
-    loss = sum(part_loss(model, x, y) * (len(y) / rows) for x, y in batches)
-    loss.backward()
-    opt.step()
-    return loss.item()
-
-
-@ex.wrong("one big batch of all rows", breaks="graph")
-def big_batch(model, opt, batches):
-    opt.zero_grad()
-    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    loss = part_loss(model, x, y)
-    loss.backward()
-    opt.step()
-    return loss.item()
-
-
-@ex.wrong("graphs retained until the next part is through", says="graphs alive", breaks="graph")
-def retained(model, opt, batches):
-    mean, rows = mean_before(model, batches), all_rows(batches)
-    opt.zero_grad()
-    for x, y in batches:
-        loss = part_loss(model, x, y) * (len(y) / rows)
-        loss.backward(retain_graph=True)
-    opt.step()
-    return mean
-
-
-@ex.wrong("losses added up with their graphs", says="graphs kept after", trap="02.5",
-          breaks="graph")
-def sum_of_graphs(model, opt, batches):
-    rows, total = all_rows(batches), 0.0
-    opt.zero_grad()
-    for x, y in batches:
-        loss = part_loss(model, x, y) * (len(y) / rows)
-        loss.backward()
-        total += loss
-    opt.step()
-    return total.item()
+wrong("the graphs of all parts built before a backward", "graph",
+      "mean =",
+      "rows = all_rows(batches); opt.zero_grad(); loss = sum(part_loss(model, x, y) * (len(y) / "
+      "rows) for x, y in batches); loss.backward(); opt.step(); return loss.item(); mean =",
+      says="graphs alive", trap="02.5")
+wrong("one big batch of all rows", "graph",
+      "mean =",
+      "opt.zero_grad(); x, y = (torch.cat(parts) for parts in zip(*batches, strict=True)); loss "
+      "= part_loss(model, x, y); loss.backward(); opt.step(); return loss.item(); mean =")
+wrong("graphs retained until the next part is through", "graph",
+      MEAN, "mean, rows = mean_before(model, batches), all_rows(batches)", PART_LOSS,
+      "loss = part_loss(model, x, y) * (len(y) / rows); loss.backward(retain_graph=True)",
+      says="graphs alive")
+wrong("losses added up with their graphs", "graph",
+      MEAN, "rows, total = all_rows(batches), 0.0",
+      PART_LOSS, "loss = part_loss(model, x, y) * (len(y) / rows); loss.backward(); total += loss",
+      "return mean", "return total.item()", says="graphs kept after", trap="02.5")
 
 
 def stepped_by_share(model, opt, batches):
@@ -387,16 +362,12 @@ ex.wrong("the mean of the parts' mean losses",
          breaks="loss")
 ex.wrong("the sum of the parts' mean losses",
          lambda model, opt, batches: sum(stepped_by_share(model, opt, batches)), breaks="loss")
-
-
-@ex.wrong("the mean loss after the step", breaks="loss")
-def loss_afterwards(model, opt, batches):
-    stepped_by_share(model, opt, batches)
-    return mean_before(model, batches)
-
-
-@ex.wrong("the loss as a tensor", says="type of the mean loss", breaks="loss")
-def as_tensor(model, opt, batches):
-    mean = torch.tensor(mean_before(model, batches))
-    stepped_by_share(model, opt, batches)
-    return mean
+wrong("the mean loss after the step", "loss",
+      MEAN, "rows, losses = all_rows(batches), []", PART_LOSS,
+      "loss = part_loss(model, x, y); (loss * len(y) / rows).backward(); "
+      "losses.append(loss.item())", "return mean", "return mean_before(model, batches)")
+wrong("the loss as a tensor", "loss",
+      "mean_before(model, batches)",
+      "torch.tensor(mean_before(model, batches)); rows, losses = all_rows(batches), []", PART_LOSS,
+      "loss = part_loss(model, x, y); (loss * len(y) / rows).backward(); "
+      "losses.append(loss.item())", says="type of the mean loss")

@@ -15,6 +15,7 @@ from dlsys_helpers.expect import (
     expect_parts,
     expect_type,
 )
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("02.5", "evaluate", seen=("models", "calls"))
 
@@ -247,45 +248,34 @@ def means(model, batches):
     return loss / count(batches), right / count(batches)
 
 
-@ex.wrong("the mean of the batch means", says="mean cross-entropy", breaks="sizes")
+@not_an_answer
 @torch.no_grad()
-def mean_of_means(model, batches):
+def evaluated(model, batches):
     with Evaluating(model):
-        pairs = [[value / len(part[1]) for value in totals(model, [part])] for part in batches]
-    loss, right = (sum(values) / len(batches) for values in zip(*pairs, strict=True))
-    return loss, right
+        return means(model, batches)
 
 
-@ex.wrong("the last batch alone", says="mean cross-entropy", breaks="result")
-@torch.no_grad()
-def last_batch(model, batches):
-    with Evaluating(model):
-        return means(model, batches[-1:])
-
-
-@ex.wrong("a softmax before the cross-entropy", trap="03.1", says="mean cross-entropy",
-          breaks="result")
-@torch.no_grad()
-def softmax_first(model, batches):
-    with Evaluating(model):
-        return means(lambda x: model(x).softmax(1), batches)
-
-
-@ex.wrong("a smaller last batch left out", says="mean cross-entropy", breaks="sizes")
-@torch.no_grad()
-def drop_last(model, batches):
-    full = [part for part in batches if len(part[1]) == len(batches[0][1])]
-    with Evaluating(model):
-        return means(model, full)
-
-
-@ex.wrong("dropout left on", trap="01.1", breaks="eval")
-@torch.no_grad()
-def dropout_on(model, batches):
-    was = {k: v.clone() for k, v in model.state_dict().items()}
-    found = means(model, batches)
-    model.load_state_dict(was)
-    return found
+wrong = ex.edits(evaluated)
+END = "return means(model, batches)"
+EVALUATING = "with Evaluating"
+BATCHES = "means(model, batches)"
+wrong("the mean of the batch means", "sizes",
+      END,
+      "pairs = [[value / len(part[1]) for value in totals(model, [part])] for part in batches]\n "
+      "   loss, right = (sum(values) / len(batches) for values in zip(*pairs, strict=True)); "
+      "return loss, right", says="mean cross-entropy")
+wrong("the last batch alone", "result",
+      BATCHES, "means(model, batches[-1:])", says="mean cross-entropy")
+wrong("a softmax before the cross-entropy", "result",
+      "means(model", "means(lambda x: model(x).softmax(1)", says="mean cross-entropy", trap="03.1")
+wrong("a smaller last batch left out", "sizes",
+      EVALUATING,
+      f"full = [part for part in batches if len(part[1]) == len(batches[0][1])]\n    {EVALUATING}",
+      BATCHES, "means(model, full)", says="mean cross-entropy")
+wrong("dropout left on", "eval",
+      EVALUATING,
+      "was = {k: v.clone() for k, v in model.state_dict().items()}; found = means(model, "
+      "batches); model.load_state_dict(was); return found\n    with Evaluating", trap="01.1")
 
 
 @ex.wrong("BatchNorm left in train mode", trap="01.1", breaks="eval")
@@ -301,38 +291,20 @@ def norm_on(model, batches):
     return found
 
 
-@ex.wrong("only Dropout modules switched", trap="01.1", breaks="eval")
-@torch.no_grad()
-def dropout_only(model, batches):
-    with Evaluating(model):
-        model.train()
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.eval()
-        return means(model, batches)
-
-
-@ex.wrong("eval mode that is never left again", trap="01.1", breaks="modes")
-@torch.no_grad()
-def stays_in_eval(model, batches):
-    return means(model.eval(), batches)
-
-
-@ex.wrong("train() at the end, whatever the mode was", trap="01.1", breaks="modes")
-@torch.no_grad()
-def always_train(model, batches):
-    found = means(model.eval(), batches)
-    model.train()
-    return found
-
-
-@ex.wrong("the model's mode for all its modules", trap="01.1", breaks="modes")
-@torch.no_grad()
-def one_mode(model, batches):
-    was = model.training
-    found = means(model.eval(), batches)
-    model.train(was)
-    return found
+wrong("only Dropout modules switched", "eval",
+      "return means",
+      "model.train()\n        for module in model.modules():\n            if isinstance(module, "
+      "nn.Dropout): module.eval()\n        return means", trap="01.1")
+wrong("eval mode that is never left again", "modes",
+      EVALUATING, f"return means(model.eval(), batches)\n    {EVALUATING}", trap="01.1")
+wrong("train() at the end, whatever the mode was", "modes",
+      EVALUATING,
+      f"found = means(model.eval(), batches); model.train(); return found\n    {EVALUATING}",
+      trap="01.1")
+wrong("the model's mode for all its modules", "modes",
+      EVALUATING,
+      "was = model.training; found = means(model.eval(), batches); model.train(was); return "
+      "found\n    with Evaluating", trap="01.1")
 
 
 @ex.wrong("gradients switched off for good", breaks="modes")
@@ -350,13 +322,11 @@ def on_at_the_end(model, batches):
     return found
 
 
-@ex.wrong("an accuracy of batch means", breaks="sizes")
-@torch.no_grad()
-def accuracy_of_means(model, batches):
-    with Evaluating(model):
-        pairs = [totals(model, [part]) for part in batches]
-    shares = [right / len(y) for (_, right), (_, y) in zip(pairs, batches, strict=True)]
-    return sum(loss for loss, _ in pairs) / count(batches), sum(shares) / len(shares)
+wrong("an accuracy of batch means", "sizes",
+      END,
+      "pairs = [totals(model, [part]) for part in batches]\n    shares = [right / len(y) for (_, "
+      "right), (_, y) in zip(pairs, batches, strict=True)]; return sum(loss for loss, _ in "
+      "pairs) / count(batches), sum(shares) / len(shares)")
 
 
 @ex.wrong("eval mode without no_grad", says="kept for a backward", breaks="graph")
@@ -365,21 +335,15 @@ def builds_graphs(model, batches):
         return means(model, batches)
 
 
-@ex.wrong("all rows in one batch", breaks="kept")
-@torch.no_grad()
-def one_batch(model, batches):
-    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    with Evaluating(model):
-        return means(model, [(x, y)])
-
-
-@ex.wrong("the logits of all batches in a list", breaks="kept")
-@torch.no_grad()
-def all_logits(model, batches):
-    with Evaluating(model):
-        logits = torch.cat([model(x) for x, _ in batches])
-    y = torch.cat([y for _, y in batches])
-    return F.cross_entropy(logits, y).item(), (logits.argmax(1) == y).float().mean().item()
+wrong("all rows in one batch", "kept",
+      EVALUATING,
+      f"x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))\n    {EVALUATING}",
+      BATCHES, "means(model, [(x, y)])")
+wrong("the logits of all batches in a list", "kept",
+      END,
+      "logits = torch.cat([model(x) for x, _ in batches])\n    y = torch.cat([y for _, y in "
+      "batches]); return F.cross_entropy(logits, y).item(), (logits.argmax(1) == "
+      "y).float().mean().item()")
 
 
 @ex.wrong("a number of every row in a list", breaks="kept")
@@ -395,32 +359,11 @@ def all_losses(model, batches):
     return losses.mean().item(), right / len(losses)
 
 
-@ex.wrong("tensors instead of floats", says="type of the mean cross-entropy", breaks="result")
-@torch.no_grad()
-def as_tensors(model, batches):
-    with Evaluating(model):
-        return tuple(map(torch.tensor, means(model, batches)))
-
-
-@ex.wrong("sums that are never divided", breaks="result")
-@torch.no_grad()
-def undivided_sums(model, batches):
-    with Evaluating(model):
-        loss, right = totals(model, batches)
-    return loss, float(right)
-
-
-@ex.wrong("the share of wrong rows", breaks="result")
-@torch.no_grad()
-def error_rate(model, batches):
-    with Evaluating(model):
-        loss, right = means(model, batches)
-    return loss, 1 - right
-
-
-@ex.wrong("accuracy in percent", breaks="result")
-@torch.no_grad()
-def percent(model, batches):
-    with Evaluating(model):
-        loss, right = means(model, batches)
-    return loss, 100 * right
+wrong("tensors instead of floats", "result",
+      BATCHES, f"tuple(map(torch.tensor, {BATCHES}))", says="type of the mean cross-entropy")
+wrong("sums that are never divided", "result",
+      END, "loss, right = totals(model, batches)\n    return loss, float(right)")
+wrong("the share of wrong rows", "result",
+      END, f"loss, right = {BATCHES}\n    return loss, 1 - right")
+wrong("accuracy in percent", "result",
+      END, f"loss, right = {BATCHES}\n    return loss, 100 * right")

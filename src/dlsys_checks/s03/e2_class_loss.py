@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from dlsys_checks.registry import exercise
 from dlsys_checks.s03.common import between
 from dlsys_helpers.expect import Broken, expect_close, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("03.2", "class_loss", seen=("scores", "labels"), says="rows that have a label")
 
@@ -17,16 +18,15 @@ COLUMNS = ("labels as a column", "a column of one row", "a column cut from a tab
            "a column as long as there are classes")
 GAPS = ("rows without a label", "a column with gaps", "a column cut from a table",
         "one row with a label", "large scores in rows without a label", "the example")
-ex.promise("mean", "Mean cross-entropy over the rows that have a label.",
-           says=("loss:", "gradient with respect to the scores:"))
-ex.promise("logits", "scores: (N, C) float32 logits.",
-           cases=("scores far apart", "scores near 200", "one row", "two classes",
-                  "a class without rows"))
-ex.promise("flat labels", "labels: int64, either (N,)",
-           cases=("labels of shape (N,)", "as many rows as classes", "scores far apart",
-                  "scores near 200", "one row", "two classes", "a class without rows",
-                  "rows without a label", "one row with a label",
-                  "large scores in rows without a label"))
+ex.promise_table("""
+mean        | Mean cross-entropy over the rows that have a label. | loss:; gradient with respect to
+              the scores:
+logits      | scores: (N, C) float32 logits. | case scores far apart; scores near 200; one row; two
+              classes; a class without rows
+flat labels | labels: int64, either (N,) | case labels of shape (N,); as many rows as classes;
+              scores far apart; scores near 200; one row; two classes; a class without rows; rows
+              without a label; one row with a label; large scores in rows without a label
+""")
 ex.promise("a column", "or a column (N, 1) as tables hold them;",
            cases=(*COLUMNS, "a column with gaps", "the example"))
 ex.promise("gaps", f"{NO_LABEL} means that the row has no label and does not count.", cases=GAPS)
@@ -119,143 +119,86 @@ def labelled(scores, labels):
 
 # ---- wrong, by name
 
-@ex.wrong("squared error on the class number", breaks="mean")
-def number_regression(scores, labels):
-    z, y = labelled(scores, labels)
-    expected = z.softmax(1) @ torch.arange(z.shape[1], dtype=z.dtype)
-    return (expected - y).square().mean()
+@not_an_answer
+def class_loss(scores, labels):
+    flat = labels.reshape(-1)
+    return F.cross_entropy(scores, flat, ignore_index=NO_LABEL)
 
 
-@ex.wrong("a column of labels that meets every row: silent broadcasting", says="loss:",
-          breaks="a column")
-def broadcast(scores, labels):
-    keep = labels >= 0
-    picked = scores.log_softmax(1)[torch.arange(len(scores)), labels.clamp(min=0)]
-    return -(picked * keep).sum() / (keep.expand_as(picked)).sum()
-
-
-ex.wrong("labels always taken for a column",
-         lambda scores, labels: F.cross_entropy(scores, labels[:, 0], ignore_index=NO_LABEL),
-         says="raised IndexError", breaks="flat labels")
-
-
-@ex.wrong("labels squeezed, so that one row loses both dimensions", says="raised ValueError",
-          breaks="a column")
-def squeezed(scores, labels):
-    y = labels.squeeze() if labels.dim() == 2 else labels
-    return F.cross_entropy(scores, y, ignore_index=NO_LABEL)
-
-
-ex.wrong("labels of any shape squeezed, so that one row has none left",
-         lambda scores, labels: F.cross_entropy(scores, labels.squeeze(), ignore_index=NO_LABEL),
-         says="raised ValueError", breaks=("flat labels", "a column"))
-ex.wrong("the column handed on as it is",
-         lambda scores, labels: F.cross_entropy(scores, labels, ignore_index=NO_LABEL),
-         says="raised RuntimeError", breaks="a column")
-ex.wrong("squeeze(1), which labels of shape (N,) refuse",
-         lambda scores, labels: F.cross_entropy(scores, labels.squeeze(1), ignore_index=NO_LABEL),
-         says="raised IndexError", breaks="flat labels")
-ex.wrong("nll_loss of raw scores, no log_softmax",
-         lambda scores, labels: F.nll_loss(*labelled(scores, labels)), breaks="mean")
-ex.wrong("nll_loss of probabilities, no logarithm",
-         lambda scores, labels: F.nll_loss(scores.softmax(1), labels.reshape(-1),
-                                           ignore_index=NO_LABEL), breaks="mean")
-
-
-@ex.wrong("squared error after a softmax", breaks="mean")
-def squared_after_softmax(scores, labels):
-    z, y = labelled(scores, labels)
-    return (z.softmax(1) - F.one_hot(y, z.shape[1])).square().sum(1).mean()
-
-
-@ex.wrong("squared error between raw scores and one-hot labels", breaks="mean")
-def squared_on_scores(scores, labels):
-    z, y = labelled(scores, labels)
-    return F.mse_loss(z, F.one_hot(y, z.shape[1]).float())
-
-
-@ex.wrong("the sum over rows in place of the mean", breaks="mean")
-def summed(scores, labels):
-    return F.cross_entropy(scores, labels.reshape(-1), ignore_index=NO_LABEL, reduction="sum")
-
-
-@ex.wrong("class 0 taken for no label", breaks="mean")
-def drops_class_zero(scores, labels):
-    y = labels.reshape(-1)
-    return (F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="none") * (y > 0)
-            ).sum() / (y > 0).sum()
-
-
-@ex.wrong("rows without a label counted in the mean", breaks="gaps")
-def counts_gaps(scores, labels):
-    y = labels.reshape(-1)
-    return F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="sum") / len(y)
-
-
-ex.wrong(f"{NO_LABEL} taken for class 0",
-         lambda scores, labels: F.cross_entropy(scores, labels.reshape(-1).clamp(min=0)),
-         says="rows that have a label", breaks="gaps")
-
-
-@ex.wrong(f"{NO_LABEL} taken for the last class", says="rows that have a label",
-          breaks="gaps")
-def last_class(scores, labels):
-    y = labels.reshape(-1)
-    return F.cross_entropy(scores, y.masked_fill(y == NO_LABEL, scores.shape[1] - 1))
-
-
-@ex.wrong(f"{NO_LABEL} sought in labels of shape (N,) only", says="raised IndexError",
-          breaks="gaps")
-def flat_gaps(scores, labels):
-    if labels.dim() == 2:
-        return F.cross_entropy(scores, labels[:, 0])
-    return F.cross_entropy(scores, labels, ignore_index=NO_LABEL)
-
-
-@ex.wrong("rows without a label set to zero, and counted", breaks="gaps")
-def zeroed_rows(scores, labels):
-    y = labels.reshape(-1)
-    return F.cross_entropy(scores * (y >= 0)[:, None], y.clamp(min=0))
-
-
-@ex.wrong("a softmax before the cross-entropy", trap="03.1", breaks="mean")
-def softmax_first(scores, labels):
-    z, y = labelled(scores, labels)
-    return F.cross_entropy(z.softmax(1), y)
-
-
-@ex.wrong("the logarithm of a finished softmax", says="loss: got inf", trap="03.1", breaks="logits")
-def log_of_softmax(scores, labels):
-    z, y = labelled(scores, labels)
-    return F.nll_loss(z.softmax(1).log(), y)
-
-
-@ex.wrong("exp of raw scores, no maximum subtracted", says="loss: got inf", trap="03.1",
-          breaks="logits")
-def overflow(scores, labels):
-    z, y = labelled(scores, labels)
-    return (z.exp().sum(1).log() - z[torch.arange(len(y)), y]).mean()
-
-
-@ex.wrong("a loss cut from the graph, as by item() or detach()", breaks="connected")
-def disconnected(scores, labels):
-    z, y = labelled(scores, labels)
-    return torch.tensor(F.cross_entropy(z, y).item())
-
-
-@ex.wrong("the denominator of the softmax cut from the graph", breaks="connected")
-def constant_denominator(scores, labels):
-    z, y = labelled(scores, labels)
-    return (z.detach().logsumexp(1) - z[torch.arange(len(y)), y]).mean()
-
-
-@ex.wrong("a loss with one dimension", breaks="form")
-def one_dimension(scores, labels):
-    z, y = labelled(scores, labels)
-    return F.cross_entropy(z, y)[None]
-
-
-@ex.wrong("scores of zero taken for no answer", says="loss:", breaks="example")
-def nothing_said(scores, labels):
-    z, y = labelled(scores, labels)
-    return F.cross_entropy(z, y) * z.any()
+wrong = ex.edits(class_loss)
+CROSS_ENTROPY = "F.cross_entropy(scores, flat, ignore_index=NO_LABEL)"
+IGNORE_INDEX = "flat, ignore_index=NO_LABEL"
+wrong("squared error on the class number", "mean",
+      "flat =",
+      "z, y = labelled(scores, labels); expected = z.softmax(1) @ torch.arange(z.shape[1], "
+      "dtype=z.dtype); return (expected - y).square().mean(); flat =")
+wrong("a column of labels that meets every row: silent broadcasting", "a column",
+      "flat =",
+      "keep = labels >= 0; picked = scores.log_softmax(1)[torch.arange(len(scores)), "
+      "labels.clamp(min=0)]; return -(picked * keep).sum() / (keep.expand_as(picked)).sum(); "
+      "flat =", says="loss:")
+wrong("labels always taken for a column", "flat labels",
+      "flat,", "labels[:, 0],", says="raised IndexError")
+wrong("labels squeezed, so that one row loses both dimensions", "a column",
+      "flat =", "y =", "labels.reshape(-1)", "labels.squeeze() if labels.dim() == 2 else labels",
+      "flat,", "y,", says="raised ValueError")
+wrong("labels of any shape squeezed, so that one row has none left", ("flat labels", "a column"),
+      "flat,", "labels.squeeze(),", says="raised ValueError")
+wrong("the column handed on as it is", "a column", "flat,", "labels,", says="raised RuntimeError")
+wrong("squeeze(1), which labels of shape (N,) refuse", "flat labels",
+      "flat,", "labels.squeeze(1),", says="raised IndexError")
+wrong("nll_loss of raw scores, no log_softmax", "mean",
+      CROSS_ENTROPY, "F.nll_loss(*labelled(scores, labels))")
+wrong("nll_loss of probabilities, no logarithm", "mean",
+      ".cross_entropy", ".nll_loss", "scores, flat", "scores.softmax(1), labels.reshape(-1)")
+wrong("squared error after a softmax", "mean",
+      "flat =",
+      "z, y = labelled(scores, labels); return (z.softmax(1) - F.one_hot(y, "
+      "z.shape[1])).square().sum(1).mean(); flat =")
+wrong("squared error between raw scores and one-hot labels", "mean",
+      "flat =",
+      "z, y = labelled(scores, labels); return F.mse_loss(z, F.one_hot(y, z.shape[1]).float()); "
+      "flat =")
+wrong("the sum over rows in place of the mean", "mean",
+      IGNORE_INDEX, 'labels.reshape(-1), ignore_index=NO_LABEL, reduction="sum"')
+wrong("class 0 taken for no label", "mean",
+      "flat =", "y =", CROSS_ENTROPY,
+      '(F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="none") * (y > 0)).sum() / '
+      "(y > 0).sum()")
+wrong("rows without a label counted in the mean", "gaps",
+      "flat =", "y =",
+      CROSS_ENTROPY, 'F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="sum") / len(y)')
+wrong(f"{NO_LABEL} taken for class 0", "gaps",
+      IGNORE_INDEX, "labels.reshape(-1).clamp(min=0)", says="rows that have a label")
+wrong(f"{NO_LABEL} taken for the last class", "gaps",
+      "flat =", "y =", IGNORE_INDEX, "y.masked_fill(y == NO_LABEL, scores.shape[1] - 1)",
+      says="rows that have a label")
+wrong(f"{NO_LABEL} sought in labels of shape (N,) only", "gaps",
+      "flat =",
+      "if labels.dim() == 2: return F.cross_entropy(scores, labels[:, 0])\n    return "
+      "F.cross_entropy(scores, labels, ignore_index=NO_LABEL); flat =", says="raised IndexError")
+wrong("rows without a label set to zero, and counted", "gaps",
+      "flat =", "y =",
+      "scores, flat, ignore_index=NO_LABEL", "scores * (y >= 0)[:, None], y.clamp(min=0)")
+wrong("a softmax before the cross-entropy", "mean",
+      "flat =", "z, y =", "labels.reshape(-1)", "labelled(scores, labels)",
+      "scores, flat, ignore_index=NO_LABEL", "z.softmax(1), y", trap="03.1")
+wrong("the logarithm of a finished softmax", "logits",
+      "flat =", "z, y = labelled(scores, labels); return F.nll_loss(z.softmax(1).log(), y); flat =",
+      says="loss: got inf", trap="03.1")
+wrong("exp of raw scores, no maximum subtracted", "logits",
+      "flat =",
+      "z, y = labelled(scores, labels); return (z.exp().sum(1).log() - z[torch.arange(len(y)), "
+      "y]).mean(); flat =", says="loss: got inf", trap="03.1")
+wrong("a loss cut from the graph, as by item() or detach()", "connected",
+      "flat =",
+      "z, y = labelled(scores, labels); return torch.tensor(F.cross_entropy(z, y).item()); flat =")
+wrong("the denominator of the softmax cut from the graph", "connected",
+      "flat =",
+      "z, y = labelled(scores, labels); return (z.detach().logsumexp(1) - "
+      "z[torch.arange(len(y)), y]).mean(); flat =")
+wrong("a loss with one dimension", "form",
+      "flat =", "z, y = labelled(scores, labels); return F.cross_entropy(z, y)[None]; flat =")
+wrong("scores of zero taken for no answer", "example",
+      "flat =", "z, y = labelled(scores, labels); return F.cross_entropy(z, y) * z.any(); flat =",
+      says="loss:")

@@ -16,28 +16,26 @@ ex = exercise("03.3", "clipped_step", kept=("unreached",),
               seen=("kind", "groups", "unreached", "strengths", "scale", "max_norm", "leftover"),
               says="norm before clipping")
 
-ex.promise("step", "One step on a scaled loss, with clipping;",
-           says=("after the step", "steps of the optimizer", "after step"))
-ex.promise("norms", "the norms before and after.",
-           says=("norm before clipping", "norm after clipping", "returned value"))
-ex.promise("scaled", "loss: has been multiplied by `scale` (as in mixed precision);",
-           cases=("a scale of 65536", "a scale below one", "the example"))
-ex.promise("backward", "its backward pass has not run,",
-           cases=("gradients left over from before", "an infinite gradient left over",
-                  "three steps in a row", "three steps of AdamW"))
-ex.promise("leftover", "and gradients of an earlier step may be left over.",
-           cases=("gradients left over from before", "an infinite gradient left over",
-                  "three steps in a row", "three steps of AdamW"))
-ex.promise("true size", "The step and both norms are those of the loss without that factor.",
-           says=("norm before clipping", "norm after clipping", "after step"))
-ex.promise("one number", "A norm is one number over all parameters of all groups",
-           cases=("two groups", "three groups", "gradients left over from before",
-                  "a parameter that the loss does not reach", "three steps in a row",
-                  "three steps of AdamW"))
-ex.promise("reached", "that the loss reaches; the step leaves the others alone.",
-           cases=("a parameter that the loss does not reach",))
-ex.promise("example", "Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0).",
-           cases=("the example",))
+ex.promise_table("""
+step       | One step on a scaled loss, with clipping; | after the step; steps of the optimizer;
+             after step
+norms      | the norms before and after. | norm before clipping; norm after clipping; returned value
+scaled     | loss: has been multiplied by `scale` (as in mixed precision); | case a scale of 65536;
+             a scale below one; the example
+backward   | its backward pass has not run, | case gradients left over from before; an infinite
+             gradient left over; three steps in a row; three steps of AdamW
+leftover   | and gradients of an earlier step may be left over. | case gradients left over from
+             before; an infinite gradient left over; three steps in a row; three steps of AdamW
+true size  | The step and both norms are those of the loss without that factor. | norm before
+             clipping; norm after clipping; after step
+one number | A norm is one number over all parameters of all groups | case two groups; three groups;
+             gradients left over from before; a parameter that the loss does not reach; three steps
+             in a row; three steps of AdamW
+reached    | that the loss reaches; the step leaves the others alone. | case a parameter that the
+             loss does not reach
+example    | Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0). | case the
+             example
+""")
 
 OPTIMIZERS = {"sgd": (torch.optim.SGD, {}), "momentum": (torch.optim.SGD, {"momentum": 0.9}),
               "adamw": (torch.optim.AdamW, {"weight_decay": 0.1, "eps": 1e-8})}
@@ -188,226 +186,109 @@ def divided(optimizer, loss, scale, max_norm):
 
 # ---- wrong, by name
 
-@ex.wrong("clipping after the step", breaks="step")
-def too_late(optimizer, loss, scale, max_norm):
+@not_an_answer
+def clipped(optimizer, loss, scale, max_norm):
     params = gradients(optimizer, loss, scale)
-    optimizer.step()
     pre = nn.utils.clip_grad_norm_(params, max_norm).item()
+    optimizer.step()
     return pre, total(params)
 
 
-@ex.wrong("no step at all", says="after step", breaks="step")
-def no_step(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, scale)
-    pre = nn.utils.clip_grad_norm_(params, max_norm).item()
-    return pre, total(params)
-
-
-@ex.wrong("a step of its own in place of optimizer.step()", breaks="step")
-def own_step(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, scale)
-    pre = nn.utils.clip_grad_norm_(params, max_norm).item()
-    with torch.no_grad():
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    p -= group["lr"] * p.grad
-    return pre, total(params)
-
-
-@ex.wrong("min(norm, 1) reported as the norm afterwards", breaks="norms")
-def made_up(optimizer, loss, scale, max_norm):
-    pre = nn.utils.clip_grad_norm_(gradients(optimizer, loss, scale), max_norm).item()
-    optimizer.step()
-    return pre, min(pre, 1.0)
-
-
-@ex.wrong("the return value of clip_grad_norm_ taken for the norm afterwards", breaks="norms")
-def return_value(optimizer, loss, scale, max_norm):
-    pre = nn.utils.clip_grad_norm_(gradients(optimizer, loss, scale), max_norm).item()
-    optimizer.step()
-    return pre, pre
-
-
-@ex.wrong("norms as tensors", says="type of the norm", breaks="norms")
-def tensors(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, scale)
-    pre = nn.utils.clip_grad_norm_(params, max_norm)
-    optimizer.step()
-    return pre, nn.utils.get_total_norm([p.grad for p in params])
-
-
-@ex.wrong("each tensor clipped by itself", breaks="norms")
-def per_tensor(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, scale)
-    pre = total(params)
-    for p in params:
-        nn.utils.clip_grad_norm_(p, max_norm)
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("gradients below the limit brought up to it", breaks="norms")
-def always_scaled(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, scale)
-    pre = total(params)
-    for p in params:
-        p.grad.mul_(max_norm / (pre + 1e-6))
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("the norms of the tensors added up", says="norm before clipping", breaks="norms")
-def sum_of_norms(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, scale)
-    pre = sum(p.grad.norm().item() for p in params)
-    nn.utils.clip_grad_norm_(params, max_norm)
-    post = sum(p.grad.norm().item() for p in params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("each group clipped by itself", says="norm after clipping", breaks="one number")
-def per_group(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, scale)
-    pre = total(params)
-    for group in optimizer.param_groups:
-        nn.utils.clip_grad_norm_(group["params"], max_norm)
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("clipping before the scale is divided out", breaks="true size")
-def before_unscale(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, 1.0)
-    pre = nn.utils.clip_grad_norm_(params, max_norm).item() / scale
-    for p in params:
-        p.grad.div_(scale)
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("clipped and measured before the scale is divided out", breaks="true size")
-def unscaled_last(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, 1.0)
-    pre = nn.utils.clip_grad_norm_(params, max_norm).item()
-    for p in params:
-        p.grad.div_(scale)
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("the scale never divided out", breaks="true size")
-def never_unscaled(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, 1.0)
-    pre = nn.utils.clip_grad_norm_(params, max_norm).item()
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("the norm before reported with the scale still in it", breaks="true size")
-def scaled_report(optimizer, loss, scale, max_norm):
-    pre, post = divided(optimizer, loss, scale, max_norm)
-    return pre * scale, post
-
-
-@ex.wrong("the scale taken for a whole number above one", breaks="scaled")
-def whole_scale(optimizer, loss, scale, max_norm):
-    return divided(optimizer, loss, max(1, int(scale)), max_norm)
-
-
-@ex.wrong("gradients added to those left over", trap="02.1", breaks="leftover")
-def no_zero_grad(optimizer, loss, scale, max_norm):
-    (loss / scale).backward()
-    params = [p for p in all_of(optimizer) if p.grad is not None]
-    pre = nn.utils.clip_grad_norm_(params, max_norm).item()
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("gradients left over divided by the scale and kept", trap="02.1", breaks="leftover")
-def scaled_leftovers(optimizer, loss, scale, max_norm):
-    loss.backward()
-    params = [p for p in all_of(optimizer) if p.grad is not None]
-    for p in params:
-        p.grad.div_(scale)
-    pre = nn.utils.clip_grad_norm_(params, max_norm).item()
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("gradients multiplied by zero, which keeps infinity as NaN",
-          says="norm before clipping: got nan", trap="02.1", breaks="leftover")
-def times_zero(optimizer, loss, scale, max_norm):
-    for p in all_of(optimizer):
-        if p.grad is not None:
-            p.grad *= 0
-    (loss / scale).backward()
-    params = [p for p in all_of(optimizer) if p.grad is not None]
-    pre = nn.utils.clip_grad_norm_(params, max_norm).item()
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("no backward pass where a gradient lies already", breaks="backward")
-def has_run(optimizer, loss, scale, max_norm):
-    if all(p.grad is None for p in all_of(optimizer)):
-        (loss / scale).backward()
-    params = [p for p in all_of(optimizer) if p.grad is not None]
-    pre = nn.utils.clip_grad_norm_(params, max_norm).item()
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("each entry cut at the limit, clip_grad_value_", breaks="norms")
-def by_value(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, scale)
-    pre = total(params)
-    nn.utils.clip_grad_value_(params, max_norm)
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("the first parameter group only", breaks="one number")
-def first_group(optimizer, loss, scale, max_norm):
-    gradients(optimizer, loss, scale)
-    params = optimizer.param_groups[0]["params"]
-    pre = nn.utils.clip_grad_norm_(params, max_norm).item()
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("two groups, and no more", breaks="one number")
-def two_groups(optimizer, loss, scale, max_norm):
-    gradients(optimizer, loss, scale)
-    params = [p for group in optimizer.param_groups[:2] for p in group["params"]]
-    pre = nn.utils.clip_grad_norm_(params, max_norm).item()
-    post = total(params)
-    optimizer.step()
-    return pre, post
-
-
-@ex.wrong("a gradient of every parameter taken for granted", says="raised AttributeError",
-          breaks="reached")
-def all_reached(optimizer, loss, scale, max_norm):
-    optimizer.zero_grad()
-    (loss / scale).backward()
-    pre = nn.utils.clip_grad_norm_(all_of(optimizer), max_norm).item()
-    post = sum(float(p.grad.square().sum()) for p in all_of(optimizer)) ** 0.5
-    optimizer.step()
-    return pre, post
+wrong = ex.edits(clipped)
+OPTIMIZER = "optimizer.step"
+PRE = "pre = nn.utils.clip_grad_norm_(params, max_norm).item()"
+GRADIENTS = "gradients(optimizer, loss, scale)"
+wrong("clipping after the step", "step",
+      "optimizer.step()", "pass", "pre =", OPTIMIZER + "(); pre =")
+wrong("no step at all", "step", "optimizer.step()", "pass", says="after step")
+wrong("a step of its own in place of optimizer.step()", "step",
+      "optimizer.step()",
+      "with torch.no_grad():\n        for group in optimizer.param_groups:\n            for p in "
+      'group["params"]:\n                if p.grad is not None: p -= group["lr"] * p.grad')
+wrong("min(norm, 1) reported as the norm afterwards", "norms",
+      "params =",
+      "pre = nn.utils.clip_grad_norm_(gradients(optimizer, loss, scale), max_norm).item(); "
+      "optimizer.step(); return pre, min(pre, 1.0); params =")
+wrong("the return value of clip_grad_norm_ taken for the norm afterwards", "norms",
+      "params =",
+      "pre = nn.utils.clip_grad_norm_(gradients(optimizer, loss, scale), max_norm).item(); "
+      "optimizer.step(); return pre, pre; params =")
+wrong("norms as tensors", "norms",
+      "nn.utils.clip_grad_norm_(params, max_norm).item()",
+      "nn.utils.clip_grad_norm_(params, max_norm)",
+      "total(params)", "nn.utils.get_total_norm([p.grad for p in params])", says="type of the norm")
+wrong("each tensor clipped by itself", "norms",
+      "total(params)", "post", PRE,
+      "pre = total(params)\n    for p in params: nn.utils.clip_grad_norm_(p, max_norm)\n    post "
+      "= total(params)")
+wrong("gradients below the limit brought up to it", "norms",
+      "total(params)", "post", PRE,
+      "pre = total(params)\n    for p in params: p.grad.mul_(max_norm / (pre + 1e-6))\n    post "
+      "= total(params)")
+wrong("the norms of the tensors added up", "norms",
+      PRE,
+      "pre = sum(p.grad.norm().item() for p in params); nn.utils.clip_grad_norm_(params, "
+      "max_norm); post = sum(p.grad.norm().item() for p in params)", "total(params)", "post",
+      says="norm before clipping")
+wrong("each group clipped by itself", "one number",
+      "total(params)", "post", PRE,
+      "pre = total(params)\n    for group in optimizer.param_groups: "
+      'nn.utils.clip_grad_norm_(group["params"], max_norm)\n    post = total(params)',
+      says="norm after clipping")
+wrong("clipping before the scale is divided out", "true size",
+      "scale)", "1.0)", "total(params)", "post",
+      "nn.utils.clip_grad_norm_(params, max_norm).item()",
+      "nn.utils.clip_grad_norm_(params, max_norm).item() / scale\n    for p in params: "
+      "p.grad.div_(scale)\n    post = total(params)")
+wrong("clipped and measured before the scale is divided out", "true size",
+      "scale)", "1.0)", "total(params)", "post",
+      OPTIMIZER, f"for p in params: p.grad.div_(scale)\n    post = total(params); {OPTIMIZER}")
+wrong("the scale never divided out", "true size",
+      "scale)", "1.0)", "total(params)", "post", OPTIMIZER, f"post = total(params); {OPTIMIZER}")
+wrong("the norm before reported with the scale still in it", "true size",
+      OPTIMIZER, f"post = total(params); {OPTIMIZER}",
+      "return pre, total(params)", "out = pre, post; pre, post = out; return pre * scale, post")
+wrong("the scale taken for a whole number above one", "scaled",
+      "scale)", "max(1, int(scale)))", OPTIMIZER, f"post = total(params); {OPTIMIZER}",
+      "return pre, total(params)", "out = pre, post; return out")
+wrong("gradients added to those left over", "leftover",
+      "params =", "(loss / scale).backward(); params =",
+      GRADIENTS, "[p for p in all_of(optimizer) if p.grad is not None]", "total(params)", "post",
+      OPTIMIZER, f"post = total(params); {OPTIMIZER}", trap="02.1")
+wrong("gradients left over divided by the scale and kept", "leftover",
+      "params = gradients(optimizer, loss, scale)",
+      "loss.backward(); params = [p for p in all_of(optimizer) if p.grad is not None]\n    for p "
+      "in params: p.grad.div_(scale)", "total(params)", "post",
+      OPTIMIZER, f"post = total(params); {OPTIMIZER}", trap="02.1")
+wrong("gradients multiplied by zero, which keeps infinity as NaN", "leftover",
+      "params =",
+      "for p in all_of(optimizer):\n        if p.grad is not None: p.grad *= 0\n    (loss / "
+      "scale).backward(); params =",
+      GRADIENTS, "[p for p in all_of(optimizer) if p.grad is not None]", "total(params)", "post",
+      OPTIMIZER, f"post = total(params); {OPTIMIZER}", says="norm before clipping: got nan",
+      trap="02.1")
+wrong("no backward pass where a gradient lies already", "backward",
+      "params =",
+      "if all(p.grad is None for p in all_of(optimizer)): (loss / scale).backward()\n    params =",
+      GRADIENTS, "[p for p in all_of(optimizer) if p.grad is not None]", "total(params)", "post",
+      OPTIMIZER, f"post = total(params); {OPTIMIZER}")
+wrong("each entry cut at the limit, clip_grad_value_", "norms",
+      "total(params)", "post",
+      PRE, "pre = total(params); nn.utils.clip_grad_value_(params, max_norm); post = total(params)")
+wrong("the first parameter group only", "one number",
+      GRADIENTS, 'optimizer.param_groups[0]["params"]', "params =", GRADIENTS + "; params =",
+      "total(params)", "post", OPTIMIZER, f"post = total(params); {OPTIMIZER}")
+wrong("two groups, and no more", "one number",
+      GRADIENTS, '[p for group in optimizer.param_groups[:2] for p in group["params"]]',
+      "params =", GRADIENTS + "; params =", "total(params)", "post",
+      OPTIMIZER, f"post = total(params); {OPTIMIZER}")
+wrong("a gradient of every parameter taken for granted", "reached",
+      "params = gradients(optimizer, loss, scale)\n    pre = nn.utils.clip_grad_norm_(params, "
+      "max_norm).item()",
+      "optimizer.zero_grad(); (loss / scale).backward(); pre = "
+      "nn.utils.clip_grad_norm_(all_of(optimizer), max_norm).item(); post = "
+      "sum(float(p.grad.square().sum()) for p in all_of(optimizer)) ** 0.5",
+      "total(params)", "post", says="raised AttributeError")
 
 
 @ex.wrong("the example's numbers returned without a step", says="after step", breaks="example")

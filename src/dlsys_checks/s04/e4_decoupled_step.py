@@ -20,23 +20,22 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("04.4", "decoupled_step", kept=("untouched",),
               seen=("kind", "options", "groups", "rates", "decays", "untouched"), says="after step")
 
-ex.promise("one step", "One step of `opt`", says=("after step", "steps of the optimizer"))
-ex.promise("without decay", "(made without decay)", says=("weight_decay of the groups",))
-ex.promise("decoupled", "with decoupled weight decay.", says=("after step",))
-ex.promise("factor", "Each weight first shrinks by the factor 1 - lr * weight_decay,",
-           says=("after step",))
-ex.promise("own rate", "lr being the rate of its own group;",
-           cases=("rates that change", "two groups", "three groups", "two optimizers in turn",
-                  "SGD with momentum"))
-ex.promise("then steps", "then opt steps as ever.", says=("after step", "steps of the optimizer"))
-ex.promise("no gradient", "A parameter whose grad is None is left alone.",
-           cases=("a parameter without a gradient", "a gradient of zero"))
-ex.promise("with Adam", "With torch.optim.Adam this is AdamW,",
-           cases=("Adam", "Adam with amsgrad", "three groups"))
-ex.promise("with SGD", "with SGD it is SGDW.",
-           cases=("SGD", "SGD with momentum", "SGD with Nesterov's momentum", "no decay"))
-ex.promise("example", "Example: SGD at rate 0.1, weight 2, gradient 1, decay 0.5: the weight "
-           "becomes 2 * 0.95 - 0.1 = 1.8.", cases=("the example",))
+ex.promise_table("""
+one step      | One step of `opt` | after step; steps of the optimizer
+without decay | (made without decay) | weight_decay of the groups
+decoupled     | with decoupled weight decay. | after step
+factor        | Each weight first shrinks by the factor 1 - lr * weight_decay, | after step
+own rate      | lr being the rate of its own group; | case rates that change; two groups; three
+                groups; two optimizers in turn; SGD with momentum
+then steps    | then opt steps as ever. | after step; steps of the optimizer
+no gradient   | A parameter whose grad is None is left alone. | case a parameter without a gradient;
+                a gradient of zero
+with Adam     | With torch.optim.Adam this is AdamW, | case Adam; Adam with amsgrad; three groups
+with SGD      | with SGD it is SGDW. | case SGD; SGD with momentum; SGD with Nesterov's momentum; no
+                decay
+example       | Example: SGD at rate 0.1, weight 2, gradient 1, decay 0.5: the weight becomes 2 *
+                0.95 - 0.1 = 1.8. | case the example
+""")
 
 
 @ex.cases
@@ -184,113 +183,46 @@ def into_the_gradient(opt, weight_decay):
     opt.step()
 
 
-@ex.wrong("the group's weight_decay set: L2, not decoupled", breaks="without decay")
-def own_decay(opt, weight_decay):
-    for group in opt.param_groups:
-        group["weight_decay"] = weight_decay
-    opt.step()
-
-
-@ex.wrong("the weight shrunk after the step", breaks="factor")
+@not_an_answer
 @torch.no_grad()
-def after_the_step(opt, weight_decay):
-    opt.step()
+def decayed(opt, weight_decay):
     for group, p in live(opt):
         p.mul_(1 - group["lr"] * weight_decay)
-
-
-@ex.wrong("shrunk by the decay alone, the rate forgotten", breaks="factor")
-@torch.no_grad()
-def without_the_rate(opt, weight_decay):
-    for _, p in live(opt):
-        p.mul_(1 - weight_decay)
     opt.step()
 
 
-@ex.wrong("the decay added, so that weights grow", breaks="factor")
-@torch.no_grad()
-def grows(opt, weight_decay):
-    for group, p in live(opt):
-        p.add_(p, alpha=group["lr"] * weight_decay)
-    opt.step()
-
-
-@ex.wrong("exp(-lr * decay) for 1 - lr * decay", breaks="factor")
-@torch.no_grad()
-def exponential(opt, weight_decay):
-    for group, p in live(opt):
-        p.mul_(torch.tensor(-group["lr"] * weight_decay).exp())
-    opt.step()
-
-
-@ex.wrong("the first group's rate for every group", breaks="own rate")
-@torch.no_grad()
-def first_rate(opt, weight_decay):
-    for _, p in live(opt):
-        p.mul_(1 - opt.param_groups[0]["lr"] * weight_decay)
-    opt.step()
-
-
-@ex.wrong("the rate that the optimizer was made with", breaks="own rate")
-@torch.no_grad()
-def first_seen_rate(opt, weight_decay):
-    for group, p in live(opt):
-        p.mul_(1 - group.setdefault("made_with", group["lr"]) * weight_decay)
-    opt.step()
-
-
-@ex.wrong("the optimizer's default rate for every group", breaks=("own rate", "factor"))
-@torch.no_grad()
-def default_rate(opt, weight_decay):
-    for _, p in live(opt):
-        p.mul_(1 - opt.defaults["lr"] * weight_decay)
-    opt.step()
-
-
-@ex.wrong("two groups, and no more", breaks="own rate")
-@torch.no_grad()
-def two_groups(opt, weight_decay):
-    for group in opt.param_groups[:2]:
-        for p in group["params"]:
-            if p.grad is not None:
-                p.mul_(1 - group["lr"] * weight_decay)
-    opt.step()
-
-
-@ex.wrong("the first weight of each group only", breaks="factor")
-@torch.no_grad()
-def first_weight(opt, weight_decay):
-    for group in opt.param_groups:
-        p = group["params"][0]
-        p.mul_(1 - group["lr"] * weight_decay)
-    opt.step()
-
-
-@ex.wrong("parameters without a gradient shrunk as well", says="weight without a gradient",
-          breaks="no gradient")
-@torch.no_grad()
-def shrinks_all(opt, weight_decay):
-    for group in opt.param_groups:
-        for p in group["params"]:
-            p.mul_(1 - group["lr"] * weight_decay)
-    opt.step()
-
-
-@ex.wrong("a gradient of zero taken for none", breaks="no gradient")
-@torch.no_grad()
-def zero_is_none(opt, weight_decay):
-    for group, p in live(opt):
-        if p.grad.any():
-            p.mul_(1 - group["lr"] * weight_decay)
-    opt.step()
-
-
-@ex.wrong("a fixed amount off each weight, by its sign", breaks="decoupled")
-@torch.no_grad()
-def by_sign(opt, weight_decay):
-    for group, p in live(opt):
-        p.sub_(group["lr"] * weight_decay * p.sign())
-    opt.step()
+wrong = ex.edits(decayed)
+WEIGHT_DECAY = 'p.mul_(1 - group["lr"] * weight_decay)'
+wrong("the group's weight_decay set: L2, not decoupled", "without decay",
+      "group, p", "group", "live(opt)", "opt.param_groups",
+      WEIGHT_DECAY, 'group["weight_decay"] = weight_decay')
+wrong("the weight shrunk after the step", "factor",
+      "opt.step()", "pass", "for group", "opt.step()\n    for group")
+wrong("shrunk by the decay alone, the rate forgotten", "factor",
+      "group, p", "_, p", 'group["lr"] * weight_decay', "weight_decay")
+wrong("the decay added, so that weights grow", "factor",
+      WEIGHT_DECAY, 'p.add_(p, alpha=group["lr"] * weight_decay)')
+wrong("exp(-lr * decay) for 1 - lr * decay", "factor",
+      '1 - group["lr"] * weight_decay', 'torch.tensor(-group["lr"] * weight_decay).exp()')
+wrong("the first group's rate for every group", "own rate",
+      "group, p", "_, p", "- group", "- opt.param_groups[0]")
+wrong("the rate that the optimizer was made with", "own rate",
+      'group["lr"]', 'group.setdefault("made_with", group["lr"])')
+wrong("the optimizer's default rate for every group", ("own rate", "factor"),
+      "group, p", "_, p", "- group", "- opt.defaults")
+wrong("two groups, and no more", "own rate",
+      "group, p", "group", "live(opt)", "opt.param_groups[:2]",
+      WEIGHT_DECAY, f'for p in group["params"]:\n            if p.grad is not None: {WEIGHT_DECAY}')
+wrong("the first weight of each group only", "factor",
+      "group, p", "group", "live(opt)", "opt.param_groups",
+      "p.mul_", 'p = group["params"][0]; p.mul_')
+wrong("parameters without a gradient shrunk as well", "no gradient",
+      "group, p", "group", "live(opt)", "opt.param_groups",
+      WEIGHT_DECAY, f'for p in group["params"]: {WEIGHT_DECAY}', says="weight without a gradient")
+wrong("a gradient of zero taken for none", "no gradient",
+      WEIGHT_DECAY, f"if p.grad.any(): {WEIGHT_DECAY}")
+wrong("a fixed amount off each weight, by its sign", "decoupled",
+      WEIGHT_DECAY, 'p.sub_(group["lr"] * weight_decay * p.sign())')
 
 
 @ex.wrong("plain SGD in place of opt.step()", breaks="then steps")
@@ -300,17 +232,9 @@ def own_step(opt, weight_decay):
         p.mul_(1 - group["lr"] * weight_decay).sub_(group["lr"] * p.grad)
 
 
-@ex.wrong("the decay without a step", breaks="one step")
-@torch.no_grad()
-def no_step(opt, weight_decay):
-    for group, p in live(opt):
-        p.mul_(1 - group["lr"] * weight_decay)
-
-
-@ex.wrong("two steps", breaks="one step")
-def two_steps(opt, weight_decay):
-    subtracted(opt, weight_decay)
-    opt.step()
+wrong("the decay without a step", "one step", "opt.step()", "pass")
+wrong("two steps", "one step",
+      WEIGHT_DECAY, 'p.sub_(group["lr"] * weight_decay * p)', "step()", "step(); opt.step()")
 
 
 @ex.wrong("L2 where the optimizer is Adam", breaks="with Adam")
@@ -323,10 +247,5 @@ def only_adam(opt, weight_decay):
     (into_the_gradient if opt.defaults.get("momentum") else subtracted)(opt, weight_decay)
 
 
-@ex.wrong("whole numbers left as they are", breaks="example")
-@torch.no_grad()
-def whole_numbers(opt, weight_decay):
-    for group, p in live(opt):
-        if (p != p.round()).any():
-            p.mul_(1 - group["lr"] * weight_decay)
-    opt.step()
+wrong("whole numbers left as they are", "example",
+      WEIGHT_DECAY, f"if (p != p.round()).any(): {WEIGHT_DECAY}")

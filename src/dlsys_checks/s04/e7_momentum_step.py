@@ -9,30 +9,30 @@ from dlsys_checks.registry import exercise
 from dlsys_checks.s04.common import by_torch, expect_by_hand, expect_manners, expect_paths
 from dlsys_helpers.acting import library_calls
 from dlsys_helpers.expect import expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("04.7", "momentum_step", by_hand=("SGD",),
               seen=("tables", "grads", "missing", "rates", "momenta", "one_buffer"),
               says="weights after")
 
-ex.promise("step", "One step of SGD with momentum", says=("weights after",))
-ex.promise("in place", "on w, in place,", cases=("a column of a table",))
-ex.promise("torch", "as torch.optim.SGD.", says=("weights after",))
-ex.promise("by hand", "Write it out, without torch.optim.", says=("optimizers of torch.optim",))
-ex.promise("numbers", "w and grad: (N,) float32;",
-           cases=("one number", "many numbers", "tiny numbers", "huge numbers"))
-ex.promise("left alone", "grad is left alone", says=("the caller's gradient",))
-ex.promise("overwritten", "and may be overwritten later.",
-           cases=("one buffer for all gradients",))
-ex.promise("own state", "state: this weight's own dict,", cases=("two weights in turn",))
-ex.promise("empty state", "empty before its first step, for you to keep what you like in.",
-           says=("raised KeyError",))
-ex.promise("changes", "lr and momentum may change from step to step.",
-           cases=("a rate that changes", "a momentum that changes"))
-ex.promise("None", "With grad None nothing changes, neither w nor state.",
-           cases=("steps with None", "None at first"))
-ex.promise("momentum 0", "Momentum 0 is plain SGD.", cases=("momentum 0",))
-ex.promise("example", "Example: w 1, rate 0.1, momentum 0.5, gradients 1 and 0: w becomes 0.9, "
-           "then 0.85.", cases=("the example",))
+ex.promise_table("""
+step        | One step of SGD with momentum | weights after
+in place    | on w, in place, | case a column of a table
+torch       | as torch.optim.SGD. | weights after
+by hand     | Write it out, without torch.optim. | optimizers of torch.optim
+numbers     | w and grad: (N,) float32; | case one number; many numbers; tiny numbers; huge numbers
+left alone  | grad is left alone | the caller's gradient
+overwritten | and may be overwritten later. | case one buffer for all gradients
+own state   | state: this weight's own dict, | case two weights in turn
+empty state | empty before its first step, for you to keep what you like in. | raised KeyError
+changes     | lr and momentum may change from step to step. | case a rate that changes; a momentum
+              that changes
+None        | With grad None nothing changes, neither w nor state. | case steps with None; None at
+              first
+momentum 0  | Momentum 0 is plain SGD. | case momentum 0
+example     | Example: w 1, rate 0.1, momentum 0.5, gradients 1 and 0: w becomes 0.9, then 0.85. |
+              case the example
+""")
 
 
 @ex.cases
@@ -154,30 +154,26 @@ def none_fades(w, grad, state, lr, momentum):
         state["b"] = momentum * state["b"]
 
 
-@ex.wrong("a step counted in state before the look at None", says="None that changed state",
-          breaks="None")
-def none_is_counted(w, grad, state, lr, momentum):
-    state["step"] = state.get("step", 0) + 1
+@not_an_answer
+def right(w, grad, state, lr, momentum):
     if grad is not None:
-        sgd(w, grad, state, lr, momentum)
+        scale = 1.0
+        b = momentum * state.get("b", 0) + scale * grad
+        state["b"] = b
+        move = b
+        w.sub_(lr * move)
 
 
-@ex.wrong("a gradient of zeros skipped as if it were None", breaks="step")
-def zero_is_none(w, grad, state, lr, momentum):
-    if grad is not None and (grad != 0).any():
-        sgd(w, grad, state, lr, momentum)
-
-
-@ex.wrong("a gradient near zero skipped as if it were None", breaks="numbers")
-def small_is_none(w, grad, state, lr, momentum):
-    if grad is not None and (grad.norm() > 1e-6 or not (grad != 0).any()):
-        sgd(w, grad, state, lr, momentum)
-
-
-@ex.wrong("long gradients cut to a norm of 100", breaks="numbers")
-def clipped(w, grad, state, lr, momentum):
-    if grad is not None:
-        sgd(w, grad * min(1.0, 100 / (float(grad.norm()) + 1e-30)), state, lr, momentum)
+wrong = ex.edits(right)
+wrong("a step counted in state before the look at None", "None",
+      "if grad", 'state["step"] = state.get("step", 0) + 1\n    if grad',
+      says="None that changed state")
+wrong("a gradient of zeros skipped as if it were None", "step",
+      "grad is not None", "grad is not None and (grad != 0).any()")
+wrong("a gradient near zero skipped as if it were None", "numbers",
+      "grad is not None", "grad is not None and (grad.norm() > 1e-6 or not (grad != 0).any())")
+wrong("long gradients cut to a norm of 100", "numbers",
+      "scale =", "grad = grad * min(1.0, 100 / (float(grad.norm()) + 1e-30)); scale =")
 
 
 @ex.wrong("the first gradient itself for a buffer, updated in place", says="weights after",
@@ -188,22 +184,11 @@ def gradient_for_buffer(w, grad, state, lr, momentum):
         w.sub_(lr * state["b"])
 
 
-@ex.wrong("a share 1 - momentum of each gradient but the first", breaks="torch")
-def dampened(w, grad, state, lr, momentum):
-    if grad is not None:
-        sgd(w, grad, state, lr, momentum, dampening=momentum if state else 0.0)
-
-
-@ex.wrong("only a share 1 - momentum of the gradient goes into the buffer", breaks="torch")
-def averaged(w, grad, state, lr, momentum):
-    if grad is not None:
-        sgd(w, grad, state, lr, momentum, dampening=momentum)
-
-
-@ex.wrong("Nesterov's look-ahead", breaks="torch")
-def look_ahead(w, grad, state, lr, momentum):
-    if grad is not None:
-        sgd(w, grad, state, lr, momentum, nesterov=True)
+wrong("a share 1 - momentum of each gradient but the first", "torch",
+      "scale * grad", "scale * (1 - (momentum if state else 0.0)) * grad")
+wrong("only a share 1 - momentum of the gradient goes into the buffer", "torch",
+      "scale * grad", "scale * (1 - momentum) * grad")
+wrong("Nesterov's look-ahead", "torch", "move = b", "move = grad + momentum * b")
 
 
 @ex.wrong("the buffer forgotten between calls", breaks="step")
@@ -212,18 +197,11 @@ def forgets(w, grad, state, lr, momentum):
         w.sub_(lr * grad)
 
 
-@ex.wrong("uphill: the step added", breaks="step")
-def uphill(w, grad, state, lr, momentum):
-    if grad is not None:
-        sgd(w, grad, state, -lr, momentum)
-
-
-@ex.wrong("a new tensor returned, w left as it was", breaks="step")
-def returns_new(w, grad, state, lr, momentum):
-    if grad is None:
-        return w
-    state["b"] = momentum * state.get("b", 0) + grad
-    return w - lr * state["b"]
+wrong("uphill: the step added", "step", "scale =", "lr = -lr; scale =")
+wrong("a new tensor returned, w left as it was", "step",
+      "if grad",
+      'if grad is None: return w\n    state["b"] = momentum * state.get("b", 0) + grad; return w '
+      '- lr * state["b"]\n    if grad')
 
 
 @ex.wrong("w.data replaced: not in place, a view loses its table", breaks="in place")
@@ -279,25 +257,11 @@ def never_begins(w, grad, state, lr, momentum):
         w.sub_(lr * state["b"])
 
 
-@ex.wrong("the rate inside the buffer: a later change comes too late", breaks="changes")
-def rate_in_buffer(w, grad, state, lr, momentum):
-    if grad is not None:
-        sgd(w, grad, state, lr, momentum, in_buffer=True)
-
-
-@ex.wrong("the first step's momentum kept", breaks="changes")
-def keeps_momentum(w, grad, state, lr, momentum):
-    if grad is not None:
-        sgd(w, grad, state, lr, state.setdefault("first", momentum))
-
-
-@ex.wrong("the first step's rate kept", breaks="changes")
-def keeps_rate(w, grad, state, lr, momentum):
-    if grad is not None:
-        sgd(w, grad, state, state.setdefault("first", lr), momentum)
-
-
-@ex.wrong("momentum 0 taken for a default of 0.9", breaks="momentum 0")
-def default_momentum(w, grad, state, lr, momentum):
-    if grad is not None:
-        sgd(w, grad, state, lr, momentum or 0.9)
+wrong("the rate inside the buffer: a later change comes too late", "changes",
+      "1.0", "lr", "lr * move", "move")
+wrong("the first step's momentum kept", "changes",
+      "scale =", 'momentum = state.setdefault("first", momentum); scale =')
+wrong("the first step's rate kept", "changes",
+      "scale =", 'lr = state.setdefault("first", lr); scale =')
+wrong("momentum 0 taken for a default of 0.9", "momentum 0",
+      "scale =", "momentum = momentum or 0.9; scale =")

@@ -8,6 +8,7 @@ from dlsys_checks.kit import floats, integers
 from dlsys_checks.registry import exercise
 from dlsys_checks.s04.common import expect_manners, expect_paths
 from dlsys_helpers.expect import expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("04.9", "lion_step", seen=("tables", "grads", "rates", "settings"),
               says="weights after")
@@ -145,14 +146,23 @@ def lion(w, grad, state, lr, b1, b2, decay, *, early=False, bare=False, coupled=
     w.mul_(shrink if after else 1)
 
 
-@ex.wrong("the momentum updated before the direction is taken", breaks="step")
-def updates_first(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay, early=True)
+@not_an_answer
+def right(w, grad, state, lr, betas, weight_decay):
+    g = grad
+    m = state["m"] if "m" in state else 0.0 * grad
+    state["m"] = betas[1] * m + (1 - betas[1]) * g
+    m = m
+    move = betas[0] * m + (1 - betas[0]) * g
+    shrink = 1 - lr * weight_decay
+    w.mul_(shrink)
+    w.sub_(lr * torch.sign(move))
+    w.mul_(1)
 
 
-@ex.wrong("the second beta for both jobs: the sign of the momentum", breaks="first beta")
-def sign_of_momentum(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay, early=True, bare=True)
+wrong = ex.edits(right)
+wrong("the momentum updated before the direction is taken", "step", "m = m", 'm = state["m"]')
+wrong("the second beta for both jobs: the sign of the momentum", "first beta",
+      "m = m", 'm = state["m"]', "betas[0] * m + (1 - betas[0]) * g", "m")
 
 
 def in_its_memory(w, grad, state, lr, betas, weight_decay, blend):
@@ -167,55 +177,25 @@ ex.wrong("the momentum shrunk in place while it is blended", in_its_memory, brea
          blend=lambda m, grad, beta: m.mul_(beta).add(grad, alpha=1 - beta))
 ex.wrong("the blend written over the momentum", in_its_memory, breaks="step",
          blend=lambda m, grad, beta: m.mul_(beta).add_(grad, alpha=1 - beta))
-
-
-@ex.wrong("the sign of the gradient alone", breaks="step")
-def sign_of_gradient(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, 0.0, 0.0, weight_decay)
-
-
-@ex.wrong("the blend itself, without its sign", breaks="step")
-def no_sign(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay, sign=lambda x: x)
-
-
-@ex.wrong("a new tensor returned, w left as it was", breaks="step")
-def returns_new(w, grad, state, lr, betas, weight_decay):
-    new = w.clone()
-    lion(new, grad, state, lr, *betas, weight_decay)
-    return new
-
-
-@ex.wrong("w.data replaced: not in place, a view loses its table", breaks="in place")
-def replaces_data(w, grad, state, lr, betas, weight_decay):
-    new = w.clone()
-    lion(new, grad, state, lr, *betas, weight_decay)
-    w.data = new
-
-
-@ex.wrong("decay added to the gradient, where the sign swallows it", trap="04.4", breaks="decay")
-def decay_in_the_sign(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay, coupled=True)
-
-
-@ex.wrong("shrunk by the decay alone, the rate forgotten", breaks="decay")
-def decay_without_rate(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay, shrink=1 - weight_decay)
-
-
-@ex.wrong("the weight shrunk after the step", breaks="decay")
-def shrinks_after(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay, after=True)
-
-
-@ex.wrong("no decay at all", breaks="decay")
-def without_decay(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay, shrink=1)
-
-
-@ex.wrong("a soft sign, x / (|x| + 1e-12): tiny gradients move nothing", breaks="numbers")
-def soft_sign(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay, sign=lambda x: x / (x.abs() + 1e-12))
+wrong("the sign of the gradient alone", "step",
+      "betas[1] * m", "0.0 * m", "(1 - betas[1]) * g", "g", "betas[0] * m", "0.0 * m",
+      "(1 - betas[0]) * g", "g")
+wrong("the blend itself, without its sign", "step", "torch.sign(move)", "move")
+wrong("a new tensor returned, w left as it was", "step",
+      "g =", "new = w.clone(); g =", "w.mul_(shrink)", "new.mul_(shrink)", "w.sub_", "new.sub_",
+      "w.mul_(1)", "new.mul_(1); return new")
+wrong("w.data replaced: not in place, a view loses its table", "in place",
+      "g =", "new = w.clone(); g =", "w.mul_(shrink)", "new.mul_(shrink)", "w.sub_", "new.sub_",
+      "w.mul_(1)", "new.mul_(1); w.data = new")
+wrong("decay added to the gradient, where the sign swallows it", "decay",
+      "g = grad", "g = grad + weight_decay * w", "(shrink)", "(1)", trap="04.4")
+wrong("shrunk by the decay alone, the rate forgotten", "decay", "lr * weight_decay", "weight_decay")
+wrong("the weight shrunk after the step", "decay",
+      "w.mul_(shrink)", "w.mul_(1); w.sub_(lr * torch.sign(move)); w.mul_(shrink)",
+      "w.sub_(lr * torch.sign(move))\n    w.mul_(1)", "pass")
+wrong("no decay at all", "decay", "1 - lr * weight_decay", "1")
+wrong("a soft sign, x / (|x| + 1e-12): tiny gradients move nothing", "numbers",
+      "torch.sign(move)", "move / (move.abs() + 1e-12)")
 
 
 @ex.wrong("the caller's gradient turned into the blend", breaks="left alone")
@@ -232,29 +212,15 @@ def one_memory(w, grad, state, lr, betas, weight_decay, memory={}):  # noqa: B00
     lion(w, grad, memory[len(w)], lr, *betas, weight_decay)
 
 
-@ex.wrong("state read before it was ever written", breaks="empty state")
-def never_begins(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, {"m": state["m"]}, lr, *betas, weight_decay)
-
-
-@ex.wrong("the first step's rate kept", breaks="rate")
-def keeps_rate(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, state.setdefault("first", lr), *betas, weight_decay)
-
-
-@ex.wrong("betas of 0.9 and 0.99, whatever is asked for", breaks="settings")
-def default_betas(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, 0.9, 0.99, weight_decay)
-
-
-@ex.wrong("a decay of 0.01 where none was asked for", trap="04.4", breaks="settings")
-def default_decay(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay or 0.01)
-
-
-@ex.wrong("one beta for both jobs", breaks="second beta")
-def one_beta(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, betas[0], betas[0], weight_decay)
+wrong("state read before it was ever written", "empty state",
+      "g =", 'state = {"m": state["m"]}; g =')
+wrong("the first step's rate kept", "rate", "g =", 'lr = state.setdefault("first", lr); g =')
+wrong("betas of 0.9 and 0.99, whatever is asked for", "settings",
+      "betas[1] * m", "0.99 * m", "- betas[1]", "- 0.99", "betas[0] * m", "0.9 * m",
+      "- betas[0]", "- 0.9")
+wrong("a decay of 0.01 where none was asked for", "settings",
+      "g =", "decay = weight_decay or 0.01; g =", "lr * weight_decay", "lr * decay", trap="04.4")
+wrong("one beta for both jobs", "second beta", "[1] * m", "[0] * m", "- betas[1]", "- betas[0]")
 
 
 @ex.wrong("the two betas swapped", breaks=("first beta", "second beta"))
@@ -262,9 +228,7 @@ def swapped_betas(w, grad, state, lr, betas, weight_decay):
     lion(w, grad, state, lr, betas[1], betas[0], weight_decay)
 
 
-@ex.wrong("the momentum begun with the first gradient", breaks="start")
-def begins_full(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay, start=1.0)
+wrong("the momentum begun with the first gradient", "start", "0.0 * grad", "grad")
 
 
 @ex.wrong("a direction of 1 where the blend is 0", breaks="sign of 0")
@@ -272,6 +236,5 @@ def zero_moves(w, grad, state, lr, betas, weight_decay):
     lion(w, grad, state, lr, *betas, weight_decay, sign=lambda x: (x >= 0) * 2.0 - 1)
 
 
-@ex.wrong("division by the size of the blend: NaN where it is 0", breaks="sign of 0")
-def divides(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay, sign=lambda x: x / x.abs())
+wrong("division by the size of the blend: NaN where it is 0", "sign of 0",
+      "torch.sign(move)", "move / move.abs()")

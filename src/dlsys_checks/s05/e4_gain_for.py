@@ -15,22 +15,21 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("05.4", "gain_for", seen=("kinds", "numbers", "as_module"), within=0.02,
               says="gain of")
 
-ex.promise("gain", "The gain that keeps the size of a layer's signal for this activation.",
-           says=("gain of",))
-ex.promise("second moment", "For z from N(0, 1), gain squared times the mean of act(z) squared is "
-           "1,", says=("gain of",))
-ex.promise("precision", "within 2 % of the gain.", says=("gain of",))
-ex.promise("any act", "act: a function or an nn.Module, element by element;",
-           cases=("a module", "a module with a weight", "a module in place"))
-ex.promise("in place", "it gets float32, may write into it,",
-           cases=("a module in place", "a function in place"))
-ex.promise("any scale", "and gives numbers as small as 1e-12 or as large as 1e12.",
-           cases=("a tiny output", "a huge output"))
-ex.promise("float", "Returns a Python float;", says=("type of the gain",))
-ex.promise("no graph", "no graph is built.", says=("graphs built",))
-ex.promise("left", "act stays as it is; numbers may be drawn, but no seed is set.",
-           says=("after the call", "set a seed"))
-ex.promise("example", "Example: 1 for the identity, 1.414 for ReLU.", cases=("the example",))
+ex.promise_table("""
+gain          | The gain that keeps the size of a layer's signal for this activation. | gain of
+second moment | For z from N(0, 1), gain squared times the mean of act(z) squared is 1, | gain of
+precision     | within 2 % of the gain. | gain of
+any act       | act: a function or an nn.Module, element by element; | case a module; a module with
+                a weight; a module in place
+in place      | it gets float32, may write into it, | case a module in place; a function in place
+any scale     | and gives numbers as small as 1e-12 or as large as 1e12. | case a tiny output; a
+                huge output
+float         | Returns a Python float; | type of the gain
+no graph      | no graph is built. | graphs built
+left          | act stays as it is; numbers may be drawn, but no seed is set. | after the call; set
+                a seed
+example       | Example: 1 for the identity, 1.414 for ReLU. | case the example
+""")
 
 
 @ex.cases
@@ -146,94 +145,50 @@ GRID = torch.distributions.Normal(0.0, 1.0).icdf(
 
 @not_an_answer
 @torch.no_grad()
-def estimated(act, *, z=GRID, measure=lambda h: h.square().mean()):
-    return float(measure(act(z.clone()).double())) ** -0.5
+def estimated(act):
+    out = float(act(GRID.clone()).double().square().mean()) ** (-0.5)
+    return out
 
 
-@ex.wrong("a seed set before the draw", says="set a seed", breaks="left")
-def seeded(act):
-    torch.manual_seed(0)
-    return estimated(act, z=torch.randn(1_000_000))
-
-
-ex.wrong("ReLU's gain for all", lambda act: math.sqrt(2), breaks="gain")
-
-
-@ex.wrong("a gain of 1 for all, as Xavier's default", breaks=("gain", "example"))
-def always_one(act):
-    return 1.0
-
-
-ex.wrong("the variance instead of the mean square", estimated, breaks="second moment",
-         measure=lambda h: h.var())
-ex.wrong("the mean of |act(z)|, squared", estimated, breaks="second moment",
-         measure=lambda h: h.abs().mean() ** 2)
-ex.wrong("gain squared returned", lambda act: estimated(act) ** 2, breaks="second moment")
-ex.wrong("the inverse: what act leaves of the signal", lambda act: 1 / estimated(act),
-         breaks="second moment")
-
-
-ex.wrong("uniform numbers from -1 to 1 for z", estimated, breaks="second moment",
-         z=torch.linspace(-1, 1, 20_001))
-
-
-@ex.wrong("the slope at zero", breaks="gain")
-def by_slope(act):
-    with torch.no_grad():
-        low, high = act(torch.tensor([-1e-2])).item(), act(torch.tensor([1e-2])).item()
-    return 2e-2 / max(abs(high - low), 1e-30)
-
-
-ex.wrong("a hundred samples, which scatter", lambda act: estimated(act, z=torch.randn(100)),
-         breaks="precision")
-
-
-@ex.wrong("an integral that ends at three standard deviations", says="relu(z) squared",
-          breaks="gain")
-@torch.no_grad()
-def narrow_integral(act):
-    z = torch.linspace(-3, 3, 6001)
-    weight = torch.exp(-z.square() / 2)
-    h = act(z.clone()).double()
-    return float((weight * h ** 2).sum() / weight.sum()) ** -0.5
-
-
-ex.wrong("samples that are all above zero", estimated, breaks="gain", z=GRID.abs())
-
-
-@ex.wrong("a table of names", says="gain of tanh", breaks="any act")
-def by_table(act):
-    if isinstance(act, nn.Module):
-        return nn.init.calculate_gain(type(act).__name__.lower())
-    return estimated(act)
-
-
-ex.wrong("a thousandth added under the root", estimated, breaks="any scale",
-         measure=lambda h: h.square().mean() + 1e-12)
-
-
-@ex.wrong("half precision, too coarse for the tiny and too short for the huge", breaks="any scale")
-@torch.no_grad()
-def in_half(act):
-    return act(GRID.clone()).half().double().square().mean().rsqrt().item()
-
-
-@ex.wrong("z compared with act(z), after act has overwritten it", breaks="in place")
-@torch.no_grad()
-def ratio_to_input(act):
-    z = GRID.clone()
-    h = act(z)
-    return (z.double().square().mean() / h.double().square().mean()).sqrt().item()
-
-
-ex.wrong("a tensor instead of a number", lambda act: torch.tensor(estimated(act)), breaks="float")
+wrong = ex.edits(estimated)
+DOUBLE = "act(GRID.clone()).double().square().mean()"
+wrong("a seed set before the draw", "left",
+      "out =", "torch.manual_seed(0); out =", "GRID", "torch.randn(1_000_000)", says="set a seed")
+wrong("ReLU's gain for all", "gain", "return out", "return math.sqrt(2)")
+wrong("a gain of 1 for all, as Xavier's default", ("gain", "example"), "return out", "return 1.0")
+wrong("the variance instead of the mean square", "second moment",
+      DOUBLE, "act(GRID.clone()).double().var()")
+wrong("the mean of |act(z)|, squared", "second moment",
+      DOUBLE, "act(GRID.clone()).double().abs().mean()**2")
+wrong("gain squared returned", "second moment", "return out", "return out**2")
+wrong("the inverse: what act leaves of the signal", "second moment", "return out", "return 1 / out")
+wrong("uniform numbers from -1 to 1 for z", "second moment",
+      "GRID", "torch.linspace(-1, 1, 20_001)")
+wrong("the slope at zero", "gain",
+      "out = float(act(GRID.clone()).double().square().mean()) ** (-0.5)\n    return out",
+      "with torch.no_grad(): low, high = act(torch.tensor([-1e-2])).item(), "
+      "act(torch.tensor([1e-2])).item()\n    return 2e-2 / max(abs(high - low), 1e-30)")
+wrong("a hundred samples, which scatter", "precision", "GRID", "torch.randn(100)")
+wrong("an integral that ends at three standard deviations", "gain",
+      "out =",
+      "z = torch.linspace(-3, 3, 6001); weight = torch.exp(-z.square() / 2); h = "
+      "act(z.clone()).double(); out =", DOUBLE, "(weight * h ** 2).sum() / weight.sum()",
+      says="relu(z) squared")
+wrong("samples that are all above zero", "gain", "GRID", "GRID.abs()")
+wrong("a table of names", "any act",
+      "out =",
+      "if isinstance(act, nn.Module): return nn.init.calculate_gain(type(act).__name__.lower())\n"
+      "    out =", says="gain of tanh")
+wrong("a thousandth added under the root", "any scale", DOUBLE, DOUBLE + " + 1e-12")
+wrong("half precision, too coarse for the tiny and too short for the huge", "any scale",
+      "return out", "return act(GRID.clone()).half().double().square().mean().rsqrt().item()")
+wrong("z compared with act(z), after act has overwritten it", "in place",
+      "out = float(act(GRID.clone()).double().square().mean()) ** (-0.5)",
+      "z = GRID.clone(); h = act(z); out = (z.double().square().mean() / "
+      "h.double().square().mean()).sqrt().item()")
+wrong("a tensor instead of a number", "float", "return out", "return torch.tensor(out)")
 ex.wrong("a graph behind act's weights",
          lambda act: act(GRID.clone()).double().square().mean().item() ** -0.5,
          breaks="no graph")
-
-
-@ex.wrong("a module left in eval mode", says="act after the call", breaks="left")
-def left_in_eval(act):
-    if isinstance(act, nn.Module):
-        act.eval()
-    return estimated(act)
+wrong("a module left in eval mode", "left",
+      "out =", "if isinstance(act, nn.Module): act.eval()\n    out =", says="act after the call")

@@ -20,29 +20,29 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("05.5", "ema_update", seen=("kind", "states", "decays", "modes", "frozen"),
               kept=("left", "path"))
 
-ex.promise("in place", "One step of an exponential moving average, in place, in average.",
-           says=("of average after", "models: got"))
-ex.promise("structure", "Both have the same structure, of any dtype and layout; either may be "
-           "without parameters or without buffers.",
-           cases=("a block inside a block", "both in eval mode", "a lone parameter", "no buffers",
-                  "no parameters", "a mask alone", "float64, transposed, tied"))
-ex.promise("parameters", "Each parameter, frozen or tied too, becomes decay times its old value "
-           "plus 1 - decay times that of model;", says=("parameter",))
-ex.promise("buffers", "each buffer becomes a copy of model's,", says=("buffer",))
-ex.promise("dtype", "whatever its dtype: counters and masks have no average, and torch's "
-           "AveragedModel copies by default.", says=("buffer count", "buffer seen", "buffer mask",
-                                                 "buffer total", "raised RuntimeError"))
-ex.promise("same tensors", "average keeps its tensors: an optimizer or a state_dict made before "
-           "sees the change.", says=("tensors of average replaced", "tensors of average moved"))
-ex.promise("model left", "model is left as it is,", says=("of model after", "requires_grad of"))
-ex.promise("modes", "no mode and no gradient changes,",
-           says=("training flags", "gradients of model after"))
-ex.promise("no sharing", "no memory is shared", says=("memory shared",))
-ex.promise("no graph", "and no graph is built.", says=("graphs", "raised RuntimeError"))
-ex.promise("decay", "0 <= decay <= 1.", cases=("a decay of 0", "a decay of 1", "three steps",
-                                               "a large decay", "own buffers, a decay of 0"))
-ex.promise("example", "Example: a parameter 1 in average, 2 in model, decay 0.75: it becomes 1.25.",
-           cases=("the example",))
+ex.promise_table("""
+in place     | One step of an exponential moving average, in place, in average. | of average after;
+               models: got
+structure    | Both have the same structure, of any dtype and layout; either may be without
+               parameters or without buffers. | case a block inside a block; both in eval mode; a
+               lone parameter; no buffers; no parameters; a mask alone; float64, transposed, tied
+parameters   | Each parameter, frozen or tied too, becomes decay times its old value plus 1 - decay
+               times that of model; | parameter
+buffers      | each buffer becomes a copy of model's, | buffer
+dtype        | whatever its dtype: counters and masks have no average, and torch's AveragedModel
+               copies by default. | buffer count; buffer seen; buffer mask; buffer total; raised
+               RuntimeError
+same tensors | average keeps its tensors: an optimizer or a state_dict made before sees the
+               change. | tensors of average replaced; tensors of average moved
+model left   | model is left as it is, | of model after; requires_grad of
+modes        | no mode and no gradient changes, | training flags; gradients of model after
+no sharing   | no memory is shared | memory shared
+no graph     | and no graph is built. | graphs; raised RuntimeError
+decay        | 0 <= decay <= 1. | case a decay of 0; a decay of 1; three steps; a large decay; own
+               buffers, a decay of 0
+example      | Example: a parameter 1 in average, 2 in model, decay 0.75: it becomes 1.25. | case
+               the example
+""")
 
 # Names and shapes of what a kind of model holds; parameters first, then buffers.
 HELD = {
@@ -221,33 +221,25 @@ def law(out, kind, states, decays, modes, frozen):
 # ---- wrong, by name
 
 @not_an_answer
-def averaged(average, model, decay, *, some=lambda old: True, buffers="copy"):
-    """The worked answer with its mistakes as options."""
+def averaged(average, model, decay):
     with torch.no_grad():
         for old, new in zip(average.parameters(), model.parameters(), strict=True):
-            if some(old):
-                old.mul_(decay).add_(new, alpha=1 - decay)
+            old.mul_(decay).add_(new, alpha=1 - decay)
         for old, new in zip(average.buffers(), model.buffers(), strict=True):
-            if buffers == "copy":
-                old.copy_(new)
-            elif buffers == "mean" and old.is_floating_point():
-                old.mul_(decay).add_(new, alpha=1 - decay)
-            elif buffers == "counts" or (buffers == "floats" and old.is_floating_point()):
-                old.copy_(new)
-
-
-ex.wrong("parameters only: the lesson's broken cell", averaged, breaks="buffers", buffers="none")
-ex.wrong("buffers averaged like parameters, counters and masks left alone", averaged,
-         breaks="buffers", buffers="mean")
-
-
-@ex.wrong("buffers averaged, as AveragedModel does when asked, and counters copied",
-          breaks="buffers")
-def as_use_buffers(average, model, decay):
-    averaged(average, model, decay, buffers="mean")
-    for old, new in zip(average.buffers(), model.buffers(), strict=True):
-        if not old.is_floating_point():
             old.copy_(new)
+
+
+wrong = ex.edits(averaged)
+END = "old.copy_(new)"
+DECAY = "old.mul_(decay).add_(new, alpha=1 - decay)"
+wrong("parameters only: the lesson's broken cell", "buffers", END, "pass")
+wrong("buffers averaged like parameters, counters and masks left alone", "buffers",
+      END, f"if old.is_floating_point(): {DECAY}")
+wrong("buffers averaged, as AveragedModel does when asked, and counters copied", "buffers",
+      END,
+      "if old.is_floating_point(): old.mul_(decay).add_(new, alpha=1 - decay)\n    for old, new "
+      "in zip(average.buffers(), model.buffers(), strict=True):\n        if not "
+      "old.is_floating_point(): old.copy_(new)")
 
 
 @ex.wrong("all of state_dict() averaged, where it has a point", breaks=("buffers", "parameters"))
@@ -259,8 +251,8 @@ def state_dict_averaged(average, model, decay):
             old.mul_(decay).add_(theirs[name], alpha=1 - decay)
 
 
-ex.wrong("only the buffers with a point copied", averaged, says="buffer", breaks="dtype",
-         buffers="floats")
+wrong("only the buffers with a point copied", "dtype",
+      END, f"if old.is_floating_point(): {END}", says="buffer")
 
 
 @ex.wrong("only what state_dict() lists", says="buffer mean", breaks=("buffers", "parameters"))
@@ -274,51 +266,34 @@ def by_state_dict(average, model, decay):
             old.copy_(theirs[name])
 
 
-ex.wrong("the two shares swapped",
-         lambda average, model, decay: averaged(average, model, 1 - decay),
-         breaks=("parameters", "example"))
-ex.wrong("the parameters copied, not averaged",
-         lambda average, model, decay: averaged(average, model, 0.0), breaks="parameters")
-ex.wrong("a decay of 0.99, whatever is asked",
-         lambda average, model, decay: averaged(average, model, 0.99), breaks="parameters")
-ex.wrong("tensors with one axis or none left out", averaged, breaks="parameters",
-         some=lambda old: old.dim() > 1 or (old.numel() == 1 and (old.dim() == 1)))
-ex.wrong("frozen parameters left out", averaged, breaks="parameters",
-         some=lambda old: old.requires_grad)
-
-
-@ex.wrong("a tied parameter moved once for each of its names", breaks="parameters")
-@torch.no_grad()
-def tied_twice(average, model, decay):
-    averaged(average, model, 1.0)
-    theirs = dict(model.named_parameters(remove_duplicate=False))
-    for name, old in average.named_parameters(remove_duplicate=False):
-        old.mul_(decay).add_(theirs[name], alpha=1 - decay)
-
-
-@ex.wrong("float64 averaged in float32", breaks="parameters")
-@torch.no_grad()
-def in_float32(average, model, decay):
-    averaged(average, model, 1.0)
-    for old, new in zip(average.parameters(), model.parameters(), strict=True):
-        old.copy_(decay * old.float() + (1 - decay) * new.float())
-
-
-@ex.wrong("reshape(-1), which copies what is not contiguous", says="parameter slanted",
-          breaks="structure")
-@torch.no_grad()
-def flattened(average, model, decay):
-    averaged(average, model, 1.0)
-    for old, new in zip(average.parameters(), model.parameters(), strict=True):
-        old.reshape(-1).mul_(decay).add_(new.reshape(-1), alpha=1 - decay)
-
-
-@ex.wrong("buffers carried through float64, which rounds large counters", breaks="dtype")
-@torch.no_grad()
-def through_double(average, model, decay):
-    averaged(average, model, decay)
-    for old, new in zip(average.buffers(), model.buffers(), strict=True):
-        old.copy_(new.double())
+wrong("the two shares swapped", ("parameters", "example"),
+      "with torch", "decay = 1 - decay\n    with torch")
+wrong("the parameters copied, not averaged", "parameters", "(decay)", "(0.0)", "1 - decay", "1")
+wrong("a decay of 0.99, whatever is asked", "parameters", "(decay)", "(0.99)", "- decay", "- 0.99")
+wrong("tensors with one axis or none left out", "parameters",
+      DECAY, f"if old.dim() > 1 or (old.numel() == 1 and (old.dim() == 1)): {DECAY}")
+wrong("frozen parameters left out", "parameters", DECAY, f"if old.requires_grad: {DECAY}")
+wrong("a tied parameter moved once for each of its names", "parameters",
+      "def averaged", "@torch.no_grad()\ndef averaged", "(decay)", "(1.0)", "- decay", "- 1.0",
+      "(new)",
+      "(new)\n    theirs = dict(model.named_parameters(remove_duplicate=False))\n    for name, "
+      "old in average.named_parameters(remove_duplicate=False): "
+      "old.mul_(decay).add_(theirs[name], alpha=1 - decay)")
+wrong("float64 averaged in float32", "parameters",
+      "def averaged", "@torch.no_grad()\ndef averaged", "(decay)", "(1.0)", "- decay", "- 1.0",
+      "(new)",
+      "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
+      "old.copy_(decay * old.float() + (1 - decay) * new.float())")
+wrong("reshape(-1), which copies what is not contiguous", "structure",
+      "def averaged", "@torch.no_grad()\ndef averaged", "(decay)", "(1.0)", "- decay", "- 1.0",
+      "(new)",
+      "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
+      "old.reshape(-1).mul_(decay).add_(new.reshape(-1), alpha=1 - decay)",
+      says="parameter slanted")
+wrong("buffers carried through float64, which rounds large counters", "dtype",
+      "def averaged", "@torch.no_grad()\ndef averaged", "(new)",
+      "(new)\n    for old, new in zip(average.buffers(), model.buffers(), strict=True): "
+      "old.copy_(new.double())")
 
 
 @ex.wrong("load_state_dict() at a decay of 0", says="buffer mean", breaks="decay")
@@ -329,11 +304,10 @@ def loads_at_zero(average, model, decay):
         averaged(average, model, decay)
 
 
-@ex.wrong("a name bound, average left as it was", says="parameter", breaks="in place")
-def rebinds(average, model, decay):
-    for old, new in zip(average.parameters(), model.parameters(), strict=True):
-        old = decay * old + (1 - decay) * new
-    averaged(average, model, 1.0)
+wrong("a name bound, average left as it was", "in place",
+      "(decay)", "(1.0)", "- decay", "- 1.0", "with torch",
+      "for old, new in zip(average.parameters(), model.parameters(), strict=True): old = decay * "
+      "old + (1 - decay) * new\n    with torch", says="parameter")
 
 
 @ex.wrong("the direct children only", says="of average after", breaks="structure")
@@ -360,85 +334,41 @@ def new_parameters(average, model, decay):
             setattr(module, key, new[old])
 
 
-@ex.wrong("p.data replaced", breaks="same tensors")
-def replaces_data(average, model, decay):
-    averaged(average, model, decay)
-    for old in average.parameters():
-        old.data = old.data.clone()
-
-
-@ex.wrong("the average written into model, too", breaks="model left")
-def into_both(average, model, decay):
-    averaged(average, model, decay)
-    with torch.no_grad():
-        for old, new in zip(average.parameters(), model.parameters(), strict=True):
-            new.copy_(old)
-        for new in model.buffers():
-            new.copy_(new + 1 if new.dtype != torch.bool else ~new)
-
-
-@ex.wrong("gradients cleared", breaks="modes")
-def clears_gradients(average, model, decay):
-    averaged(average, model, decay)
-    model.zero_grad()
-
-
-@ex.wrong("model's gradients handed to average", breaks="modes")
-def hands_gradients(average, model, decay):
-    averaged(average, model, decay)
-    for old, new in zip(average.parameters(), model.parameters(), strict=True):
-        old.grad = new.grad
-
-
-@ex.wrong("model's flags put back by train(), which reaches all of its modules", breaks="modes")
-def one_mode_for_all(average, model, decay):
-    mode = model.training
-    averaged(average, model.eval(), decay)
-    model.train(mode)
-
-
-@ex.wrong("old buffers multiplied by 0: a NaN stays", breaks="buffers")
-def faded_buffers(average, model, decay):
-    averaged(average, model, decay, buffers="none")
-    with torch.no_grad():
-        for old, new in zip(average.buffers(), model.buffers(), strict=True):
-            old.copy_(old * 0 + new if old.is_floating_point() else new)
-
-
-@ex.wrong("average put into train mode", breaks="modes")
-def into_train_mode(average, model, decay):
-    averaged(average, model, decay)
-    average.train()
-
-
-@ex.wrong("both models put into eval mode", breaks="modes")
-def into_eval_mode(average, model, decay):
-    averaged(average, model, decay)
-    average.eval()
-    model.eval()
-
-
-@ex.wrong("average's buffers handed over: both share their memory", breaks="no sharing")
-def hands_over(average, model, decay):
-    averaged(average, model, decay)
-    theirs = dict(model.named_modules())
-    for name, module in average.named_modules():
-        for key, buffer in list(module.named_buffers(recurse=False)):
-            setattr(theirs[name], key, buffer)
-
-
-@ex.wrong("gradients switched on: a leaf changed in place", breaks="no graph")
-def with_gradients(average, model, decay):
-    for old, new in zip(average.parameters(), model.parameters(), strict=True):
-        old.mul_(decay).add_(new, alpha=1 - decay)
-    averaged(average, model, 1.0)
-
-
-ex.wrong("a decay of 0 taken for one not given",
-         lambda average, model, decay: averaged(average, model, decay or 0.999), says="parameter",
-         breaks="decay")
-ex.wrong("a parameter of one number left alone", averaged, says="parameter weight",
-         breaks="example", some=lambda old: old.shape != (1, 1))
+wrong("p.data replaced", "same tensors",
+      "(new)", "(new)\n    for old in average.parameters(): old.data = old.data.clone()")
+wrong("the average written into model, too", "model left",
+      "(new)",
+      "(new)\n    with torch.no_grad():\n        for old, new in zip(average.parameters(), "
+      "model.parameters(), strict=True): new.copy_(old)\n        for new in model.buffers(): "
+      "new.copy_(new + 1 if new.dtype != torch.bool else ~new)")
+wrong("gradients cleared", "modes", "(new)", "(new)\n    model.zero_grad()")
+wrong("model's gradients handed to average", "modes",
+      "(new)",
+      "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
+      "old.grad = new.grad")
+wrong("model's flags put back by train(), which reaches all of its modules", "modes",
+      "with torch", "mode = model.training; model = model.eval()\n    with torch",
+      "(new)", "(new)\n    model.train(mode)")
+wrong("old buffers multiplied by 0: a NaN stays", "buffers",
+      END,
+      "pass\n    with torch.no_grad():\n        for old, new in zip(average.buffers(), "
+      "model.buffers(), strict=True): old.copy_(old * 0 + new if old.is_floating_point() else "
+      "new)")
+wrong("average put into train mode", "modes", "(new)", "(new)\n    average.train()")
+wrong("both models put into eval mode", "modes", "(new)", "(new)\n    average.eval(); model.eval()")
+wrong("average's buffers handed over: both share their memory", "no sharing",
+      "(new)",
+      "(new)\n    theirs = dict(model.named_modules())\n    for name, module in "
+      "average.named_modules():\n        for key, buffer in "
+      "list(module.named_buffers(recurse=False)): setattr(theirs[name], key, buffer)")
+wrong("gradients switched on: a leaf changed in place", "no graph",
+      "(decay)", "(1.0)", "- decay", "- 1.0", "with torch",
+      "for old, new in zip(average.parameters(), model.parameters(), strict=True): "
+      "old.mul_(decay).add_(new, alpha=1 - decay)\n    with torch")
+wrong("a decay of 0 taken for one not given", "decay",
+      "with torch", "decay = decay or 0.999\n    with torch", says="parameter")
+wrong("a parameter of one number left alone", "example",
+      DECAY, f"if old.shape != (1, 1): {DECAY}", says="parameter weight")
 
 
 @ex.wrong("average left as it was: a copy changed, or only a name bound", breaks="in place")

@@ -15,26 +15,25 @@ from dlsys_helpers.expect import (
     expect_like,
     expect_parts,
 )
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("06.2", "mixup_loss", seen=("weights", "calls"),
               kept=("blends",))
 
-ex.promise("mean", "Mean Mixup loss of a batch,", says=("loss",))
-ex.promise("backward", "a tensor to call backward on.", says=("gradient of the weights",))
-ex.promise("blend", "Row i of x (N, ...) float32 is blended with row order[i];",
-           says=("blends",))
-ex.promise("repeats", "order may name a row twice.", cases=("a row named twice",))
-ex.promise("share", "lam[i] is the share of row i, in the blend and in the loss.",
-           cases=("a share for each row", "images", "three axes", "one row",
-                  "two batches of different size", "shares of 0 and 1", "a large scale",
-                  "as many rows as classes", "two classes", "a row named twice"))
-ex.promise("labels", "Labels y (N,) int64.", says=("loss",))
-ex.promise("once", "model gives logits (N, K) and is called once, on the blends.",
-           says=("number of blends",))
-ex.promise("left", "The inputs, the model's mode and the gradients it holds are left as they are.",
-           says=("after the call", "in another mode"))
-ex.promise("example", "Example: with every lam 1 it is the cross-entropy of x and y.",
-           cases=("the example",))
+ex.promise_table("""
+mean     | Mean Mixup loss of a batch, | loss
+backward | a tensor to call backward on. | gradient of the weights
+blend    | Row i of x (N, ...) float32 is blended with row order[i]; | blends
+repeats  | order may name a row twice. | case a row named twice
+share    | lam[i] is the share of row i, in the blend and in the loss. | case a share for each row;
+           images; three axes; one row; two batches of different size; shares of 0 and 1; a large
+           scale; as many rows as classes; two classes; a row named twice
+labels   | Labels y (N,) int64. | loss
+once     | model gives logits (N, K) and is called once, on the blends. | number of blends
+left     | The inputs, the model's mode and the gradients it holds are left as they are. | after the
+           call; in another mode
+example  | Example: with every lam 1 it is the cross-entropy of x and y. | case the example
+""")
 
 
 @ex.cases
@@ -160,12 +159,17 @@ def two_terms(logits, y, others, lam):
     return (lam * rows[0] + (1 - lam) * rows[1]).mean()
 
 
-@ex.wrong("argmax of the soft labels", says="loss: got", breaks=("mean", "labels"))
-def hardened(model, x, y, order, lam):
+@not_an_answer
+def mixed(model, x, y, order, lam):
     logits = model(blended(x, order, lam))
-    return F.cross_entropy(logits, torch.where(lam >= 0.5, y, y[order]))
+    return two_terms(logits, y, y[order], lam)
 
 
+wrong = ex.edits(mixed)
+BLENDED = "model(blended(x, order, lam))"
+wrong("argmax of the soft labels", ("mean", "labels"),
+      "two_terms", "F.cross_entropy", "y, y[order], lam", "torch.where(lam >= 0.5, y, y[order])",
+      says="loss: got")
 ex.wrong("the label of row i alone",
          lambda model, x, y, order, lam: F.cross_entropy(model(blended(x, order, lam)), y),
          says="loss: got", breaks=("mean", "labels"))
@@ -181,31 +185,20 @@ def summed(model, x, y, order, lam):
     return two_terms(model(blended(x, order, lam)), y, y[order], lam) * len(x)
 
 
-@ex.wrong("the mean of the shares for all rows, or (N, 1) times (N,)", says="loss: got",
-          breaks="mean")
-def weighted_mean(model, x, y, order, lam):
-    logits = model(blended(x, order, lam))
-    return (lam.mean() * F.cross_entropy(logits, y)
-            + (1 - lam.mean()) * F.cross_entropy(logits, y[order]))
-
-
-@ex.wrong("both losses added, without their shares", says="loss: got", breaks="labels")
-def without_shares(model, x, y, order, lam):
-    logits = model(blended(x, order, lam))
-    return F.cross_entropy(logits, y) + F.cross_entropy(logits, y[order])
-
-
+wrong("the mean of the shares for all rows, or (N, 1) times (N,)", "mean",
+      "two_terms(logits, y, y[order], lam)",
+      "lam.mean() * F.cross_entropy(logits, y) + (1 - lam.mean()) * F.cross_entropy(logits, "
+      "y[order])", says="loss: got")
+wrong("both losses added, without their shares", "labels",
+      "two_terms(logits, y, y[order], lam)",
+      "F.cross_entropy(logits, y) + F.cross_entropy(logits, y[order])", says="loss: got")
 ex.wrong("a softmax before the cross-entropy",
          lambda model, x, y, order, lam: two_terms(
              model(blended(x, order, lam)).softmax(1), y, y[order], lam),
          says="loss: got", trap="03.1", breaks="mean")
-
-
-@ex.wrong("row i given the larger share, as MixMatch does", says="blends that the model saw",
-          breaks="blend")
-def larger_share(model, x, y, order, lam):
-    lam = torch.maximum(lam, 1 - lam)
-    return two_terms(model(blended(x, order, lam)), y, y[order], lam)
+wrong("row i given the larger share, as MixMatch does", "blend",
+      "logits =", "lam =", BLENDED, "torch.maximum(lam, 1 - lam)", "logits, y", BLENDED + ", y",
+      says="blends that the model saw")
 
 
 @ex.wrong("labels that add up to 2", says="loss: got", breaks="labels")
@@ -213,34 +206,21 @@ def doubled(model, x, y, order, lam):
     return 2 * two_terms(model(blended(x, order, lam)), y, y[order], lam)
 
 
-@ex.wrong("the shares of labels the other way round", says="loss: got",
-          breaks=("mean", "labels", "share"))
-def turned(model, x, y, order, lam):
-    return two_terms(model(blended(x, order, lam)), y, y[order], 1 - lam)
-
-
-@ex.wrong("the share of the first row for all rows", says="got", breaks="share")
-def first_share(model, x, y, order, lam):
-    lam = lam[:1].expand(len(x))
-    return two_terms(model(blended(x, order, lam)), y, y[order], lam)
-
-
-@ex.wrong("a place taken for the row it comes from", says="blends that the model saw",
-          breaks="blend")
-def inverse(model, x, y, order, lam):
-    back = order.argsort()
-    return two_terms(model(blended(x, back, lam)), y, y[back], lam)
-
-
+ex.wrong("the shares of labels the other way round",
+         lambda model, x, y, order, lam: two_terms(model(blended(x, order, lam)), y, y[order], 1 -
+             lam), says="loss: got", breaks=("mean", "labels", "share"))
+wrong("the share of the first row for all rows", "share",
+      "logits =", "lam =", BLENDED, "lam[:1].expand(len(x))", "logits, y", BLENDED + ", y",
+      says="got")
+wrong("a place taken for the row it comes from", "blend",
+      "logits =", "back =", BLENDED, "order.argsort()",
+      "logits, y, y[order]", "model(blended(x, back, lam)), y, y[back]",
+      says="blends that the model saw")
 ex.wrong("images as they were, labels mixed",
          lambda model, x, y, order, lam: two_terms(model(x), y, y[order], lam),
          says="blends that the model saw", breaks="blend")
-
-
-@ex.wrong("the outputs blended instead of the images", breaks="once")
-def two_calls(model, x, y, order, lam):
-    logits = lam[:, None] * model(x) + (1 - lam[:, None]) * model(x[order])
-    return two_terms(logits, y, y[order], lam)
+wrong("the outputs blended instead of the images", "once",
+      BLENDED, "lam[:, None] * model(x) + (1 - lam[:, None]) * model(x[order])")
 
 
 @ex.wrong("a call for each of the two terms", breaks="once")
@@ -251,55 +231,31 @@ def twice(model, x, y, order, lam):
     return (lam * own + (1 - lam) * others).mean()
 
 
-@ex.wrong("blended in x itself", breaks="left")
-def in_place(model, x, y, order, lam):
-    x.copy_(blended(x, order, lam))
-    return two_terms(model(x), y, y[order], lam)
-
-
-@ex.wrong("axes added to lam itself", breaks="left")
-def lam_in_place(model, x, y, order, lam):
-    share = lam.clone()
-    lam.unsqueeze_(-1)
-    return two_terms(model(blended(x, order, share)), y, y[order], share)
-
-
-@ex.wrong("backward called on the way", breaks="left")
-def goes_back(model, x, y, order, lam):
-    loss = two_terms(model(blended(x, order, lam)), y, y[order], lam)
-    loss.backward(retain_graph=True)
-    return loss
-
-
-@ex.wrong("the model set to train mode", breaks="left")
-def sets_mode(model, x, y, order, lam):
-    model.train()
-    return two_terms(model(blended(x, order, lam)), y, y[order], lam)
-
-
-@ex.wrong("the ranks of order instead of order", says="blends that the model saw", breaks="repeats")
-def ranks(model, x, y, order, lam):
-    order = order.argsort().argsort()
-    return two_terms(model(blended(x, order, lam)), y, y[order], lam)
-
-
-@ex.wrong("detached on the way", breaks="backward")
-def half_detached(model, x, y, order, lam):
-    logits = model(blended(x, order, lam))
-    own = F.cross_entropy(logits, y, reduction="none")
-    others = F.cross_entropy(logits.detach(), y[order], reduction="none")
-    return (lam * own + (1 - lam) * others).mean() + 0 * logits.sum()
-
-
-@ex.wrong("a share of 1 read as none", says="got", breaks=("example", "share"))
-def one_is_zero(model, x, y, order, lam):
-    lam = torch.where(lam == 1, 0.0, lam)
-    return two_terms(model(blended(x, order, lam)), y, y[order], lam)
-
-
-@ex.wrong("smoothed labels where nothing is blended", says="loss: got", breaks="example")
-def smoothed(model, x, y, order, lam):
-    logits = model(blended(x, order, lam))
-    if (lam == 1).all():
-        return F.cross_entropy(logits, y, label_smoothing=0.1)
-    return two_terms(logits, y, y[order], lam)
+wrong("blended in x itself", "left",
+      "logits =",
+      "x.copy_(blended(x, order, lam)); return two_terms(model(x), y, y[order], lam); logits =")
+wrong("axes added to lam itself", "left",
+      "logits =",
+      "share = lam.clone(); lam.unsqueeze_(-1); return two_terms(model(blended(x, order, "
+      "share)), y, y[order], share); logits =")
+wrong("backward called on the way", "left",
+      "logits =",
+      "loss = two_terms(model(blended(x, order, lam)), y, y[order], lam); "
+      "loss.backward(retain_graph=True); return loss; logits =")
+wrong("the model set to train mode", "left",
+      "logits =", f"model.train(); return two_terms({BLENDED}, y, y[order], lam); logits =")
+wrong("the ranks of order instead of order", "repeats",
+      "logits =", "order =", BLENDED, "order.argsort().argsort()", "logits, y", BLENDED + ", y",
+      says="blends that the model saw")
+wrong("detached on the way", "backward",
+      "return two_terms(logits, y, y[order], lam)",
+      'own = F.cross_entropy(logits, y, reduction="none"); others = '
+      'F.cross_entropy(logits.detach(), y[order], reduction="none"); return (lam * own + (1 - '
+      "lam) * others).mean() + 0 * logits.sum()")
+wrong("a share of 1 read as none", ("example", "share"),
+      "logits =", "lam =", BLENDED, "torch.where(lam == 1, 0.0, lam)", "logits, y", BLENDED + ", y",
+      says="got")
+wrong("smoothed labels where nothing is blended", "example",
+      "return two_terms",
+      "if (lam == 1).all(): return F.cross_entropy(logits, y, label_smoothing=0.1)\n    return "
+      "two_terms", says="loss: got")

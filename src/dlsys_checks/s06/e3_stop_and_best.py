@@ -22,15 +22,15 @@ ex.promise("counting", "losses: the validation loss of epoch 0, 1, 2 and so on;"
            says=("epoch of",))
 ex.promise("left", "the list stays as it is.", says=("losses after the call",))
 ex.promise("range", "A loss may be NaN; patience >= 1, min_delta >= 0.", cases=NANS + EDGES)
-ex.promise("progress", "After it, progress is a loss more than min_delta below that of the last "
-           "progress.", says=("epoch of the stop",))
-ex.promise("first", "The first loss that is a number is progress.",
-           says=("epoch of the stop",))
-ex.promise("patience", "Training stops at the patience-th epoch in a row without progress,",
-           says=("epoch of the stop",))
-ex.promise("last", "else at the last.", says=("epoch of the stop",))
-ex.promise("restored", "Restored is the first epoch with the lowest loss up to the stop, be it "
-           "progress or not.", says=("epoch of the best",))
+ex.promise_table("""
+progress | After it, progress is a loss more than min_delta below that of the last progress. | epoch
+           of the stop
+first    | The first loss that is a number is progress. | epoch of the stop
+patience | Training stops at the patience-th epoch in a row without progress, | epoch of the stop
+last     | else at the last. | epoch of the stop
+restored | Restored is the first epoch with the lowest loss up to the stop, be it progress or not. |
+           epoch of the best
+""")
 ex.promise("nan", "NaN is neither progress nor lowest;", cases=NANS)
 ex.promise("all nan", "if all are NaN up to the stop, restore epoch 0.",
            cases=("nothing but NaN", "NaN until the stop"), says=("epoch of the best",))
@@ -137,25 +137,25 @@ def law(out, runs):
 # ---- wrong, by name
 
 @not_an_answer
-def follow(losses, patience, min_delta, *, better=None, moves=None, lowest_by=None, more=0,
-           first=math.inf, none=0):
-    """The right walk with the mistakes as options."""
-    better = better or (lambda loss, ref: loss < ref - min_delta)
-    lowest_by = lowest_by or (lambda loss, low: loss < low)
-    reference, lowest, best, since, epoch = first, math.inf, none, 0, 0
+def follow(losses, patience, min_delta):
+    reference, lowest, best, since, epoch = math.inf, math.inf, 0, 0, 0
     for epoch, loss in enumerate(losses):
-        if lowest_by(loss, lowest):
+        if loss < lowest:
             lowest, best = loss, epoch
-        good = better(loss, reference)
+        good = loss < reference - min_delta
         since = 0 if good else since + 1
-        if good or (moves and loss == loss):
+        if good:
             reference = loss
-        if since >= patience + more:
+        if since >= patience:
             break
-    return epoch, best
+    out = epoch, best
+    return out
 
 
-ex.wrong("compared with the epoch before, not with the best", follow, breaks="progress", moves=True)
+wrong = ex.edits(follow)
+REFERENCE = "loss < reference - min_delta"
+wrong("compared with the epoch before, not with the best", "progress",
+      "good:", "good or loss == loss:")
 
 
 @ex.wrong("the reference moved by every lower loss, progress or not", breaks="progress")
@@ -170,34 +170,20 @@ def any_lower(losses, patience, min_delta):
     return len(seen) - 1, follow(seen, len(seen) + 1, min_delta)[1]
 
 
-@ex.wrong("a reference of 0 taken for none", says="epoch of the stop", breaks="range")
-def falsy_reference(losses, patience, min_delta):
-    return follow(losses, patience, min_delta,
-                  better=lambda loss, ref: loss == loss and (not ref or loss < ref - min_delta))
-
-
-@ex.wrong("losses compared with a tolerance, or in float32", says="epoch of the stop",
-          breaks="range")
-def rounded(losses, patience, min_delta):
-    return follow(torch.tensor(losses, dtype=torch.float32).tolist(), patience, min_delta)
-
-
-@ex.wrong("NaN made infinite in losses itself", breaks="left")
-def in_place(losses, patience, min_delta):
-    losses[:] = [loss if loss == loss else math.inf for loss in losses]
-    return follow(losses, patience, min_delta)
-
-
-@ex.wrong("argmin, to which a NaN is the lowest", says="epoch of the best", breaks="nan")
-def nan_is_lowest(losses, patience, min_delta):
-    stop = follow(losses, patience, min_delta)[0]
-    return stop, int(torch.tensor(losses[:stop + 1], dtype=torch.float64).argmin())
-
-
-@ex.wrong("min(), which keeps a NaN at the start", says="epoch of the best", breaks="nan")
-def nan_stays_first(losses, patience, min_delta):
-    stop = follow(losses, patience, min_delta)[0]
-    return stop, losses.index(min(losses[:stop + 1]))
+wrong("a reference of 0 taken for none", "range",
+      REFERENCE, f"loss == loss and (not reference or {REFERENCE})", says="epoch of the stop")
+wrong("losses compared with a tolerance, or in float32", "range",
+      "(losses)", "(torch.tensor(losses, dtype=torch.float32).tolist())", says="epoch of the stop")
+wrong("NaN made infinite in losses itself", "left",
+      "reference,",
+      "losses[:] = [loss if loss == loss else math.inf for loss in losses]; reference,")
+wrong("argmin, to which a NaN is the lowest", "nan",
+      "return out",
+      "stop = out[0]; return stop, int(torch.tensor(losses[:stop + 1], "
+      "dtype=torch.float64).argmin())", says="epoch of the best")
+wrong("min(), which keeps a NaN at the start", "nan",
+      "return out", "stop = out[0]; return stop, losses.index(min(losses[:stop + 1]))",
+      says="epoch of the best")
 
 
 @ex.wrong("NaN epochs not counted", says="epoch of the stop", breaks=("nan", "all nan"))
@@ -209,28 +195,15 @@ def nan_not_counted(losses, patience, min_delta):
     return (kept[stop] if stopped else len(losses) - 1), (kept[best] if kept else 0)
 
 
-@ex.wrong("a gain of exactly min_delta taken for progress", breaks="progress")
-def at_least(losses, patience, min_delta):
-    return follow(losses, patience, min_delta,
-                  better=lambda loss, ref: loss < ref if min_delta == 0 else
-                  loss <= ref - min_delta)
-
-
+wrong("a gain of exactly min_delta taken for progress", "progress",
+      REFERENCE, "loss < reference if min_delta == 0 else loss <= reference - min_delta")
 ex.wrong("min_delta forgotten", lambda losses, patience, min_delta: follow(losses, patience, 0.0),
          breaks="progress")
-ex.wrong("min_delta added instead of taken away",
-         lambda losses, patience, min_delta: follow(losses, patience, -min_delta),
-         breaks="progress")
-
-
-@ex.wrong("an equal loss taken for progress", breaks="progress")
-def equal_counts(losses, patience, min_delta):
-    return follow(losses, patience, min_delta,
-                  better=lambda loss, ref: loss <= ref - min_delta and (
-                      min_delta == 0 or loss < ref - min_delta))
-
-
-ex.wrong("an epoch more than patience", follow, breaks=("patience", "nan"), more=1)
+wrong("min_delta added instead of taken away", "progress",
+      "reference,", "min_delta = -min_delta; reference,")
+wrong("an equal loss taken for progress", "progress",
+      REFERENCE, f"loss <= reference - min_delta and (min_delta == 0 or {REFERENCE})")
+wrong("an epoch more than patience", ("patience", "nan"), "patience:", "patience + 1:")
 
 
 @ex.wrong("epochs without progress counted in all, not in a row", breaks="patience")
@@ -248,7 +221,7 @@ def in_all(losses, patience, min_delta):
     return epoch, best
 
 
-ex.wrong("a number such as 1000 for the first reference", follow, breaks="first", first=1000.0)
+wrong("a number such as 1000 for the first reference", "first", "math.inf, math", "1000.0, math")
 
 
 @ex.wrong("the number of epochs where no stop comes", breaks="last")
@@ -258,60 +231,27 @@ def past_the_end(losses, patience, min_delta):
     return stop, follow(losses, patience, min_delta)[1]
 
 
-@ex.wrong("the weights of the stop restored, not the best", breaks=("restored", "all nan"))
-def restores_stop(losses, patience, min_delta):
-    stop, _ = follow(losses, patience, min_delta)
-    return stop, stop
-
-
-@ex.wrong("the last progress restored, not the lowest", breaks="restored")
-def last_progress(losses, patience, min_delta):
-    stop, _ = follow(losses, patience, min_delta)
-    reference, best = math.inf, 0
-    for epoch, loss in enumerate(losses[:stop + 1]):
-        if loss < reference - min_delta:
-            reference, best = loss, epoch
-    return stop, best
-
-
-ex.wrong("the last of equal losses", follow, breaks="restored",
-         lowest_by=lambda loss, low: loss <= low)
-
-
-@ex.wrong("the lowest of all losses, those after the stop too", breaks="restored")
-def beyond(losses, patience, min_delta):
-    stop, best = follow(losses, patience, min_delta)
-    if any(v != v for v in losses):
-        return stop, best
-    return stop, losses.index(min(losses))
-
-
-@ex.wrong("NaN taken for progress", says="epoch of", breaks="nan")
-def nan_is_progress(losses, patience, min_delta):
-    return follow(losses, patience, min_delta,
-                  better=lambda loss, ref: not loss >= ref - min_delta)
-
-
-@ex.wrong("epochs counted from 1", breaks=("counting", "last", "nan", "all nan", "example"))
-def from_one(losses, patience, min_delta):
-    return tuple(k + 1 for k in follow(losses, patience, min_delta))
-
-
-@ex.wrong("the stop counted from 1 alone", says="epoch of the stop", breaks="counting")
-def stop_from_one(losses, patience, min_delta):
-    stop, best = follow(losses, patience, min_delta)
-    return stop + 1, best
-
-
-ex.wrong("the two in the other order",
-         lambda losses, patience, min_delta: follow(losses, patience, min_delta)[::-1],
-         says="epoch of the stop", breaks=("pair", "counting"))
-ex.wrong("a list of two",
-         lambda losses, patience, min_delta: list(follow(losses, patience, min_delta)),
-         breaks="pair")
-
-
-@ex.wrong("the stop restored where all is NaN", breaks="all nan")
-def nan_stop(losses, patience, min_delta):
-    stop, best = follow(losses, patience, min_delta)
-    return stop, stop if all(v != v for v in losses[:stop + 1]) else best
+wrong("the weights of the stop restored, not the best", ("restored", "all nan"),
+      "return out", "stop, _ = out; return stop, stop")
+wrong("the last progress restored, not the lowest", "restored",
+      "return out",
+      "stop, _ = out; reference, best = math.inf, 0\n    for epoch, loss in "
+      "enumerate(losses[:stop + 1]):\n        if loss < reference - min_delta: reference, best = "
+      "loss, epoch\n    return stop, best")
+wrong("the last of equal losses", "restored", "loss < lowest", "loss <= lowest")
+wrong("the lowest of all losses, those after the stop too", "restored",
+      "return out",
+      "stop, best = out\n    if any(v != v for v in losses): return stop, best\n    return stop, "
+      "losses.index(min(losses))")
+wrong("NaN taken for progress", "nan",
+      REFERENCE, "not loss >= reference - min_delta", says="epoch of")
+wrong("epochs counted from 1", ("counting", "last", "nan", "all nan", "example"),
+      "return out", "return tuple(k + 1 for k in out)")
+wrong("the stop counted from 1 alone", "counting",
+      "return out", "stop, best = out; return stop + 1, best", says="epoch of the stop")
+wrong("the two in the other order", ("pair", "counting"),
+      "return out", "return out[::-1]", says="epoch of the stop")
+wrong("a list of two", "pair", "return out", "return list(out)")
+wrong("the stop restored where all is NaN", "all nan",
+      "return out",
+      "stop, best = out; return stop, stop if all(v != v for v in losses[:stop + 1]) else best")

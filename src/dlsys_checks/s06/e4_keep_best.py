@@ -22,20 +22,20 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("06.4", "keep_best", seen=("kinds", "losses", "moves"))
 
-ex.promise("lowest", "The lowest validation loss;", says=("lowest loss",))
-ex.promise("state", "model is left as it was at that epoch.", says=("state after",))
-ex.promise("order", "Each epoch calls train_epoch(model), which changes tensors of "
-           "state_dict(), then val_loss(model), which gives a float, finite or NaN; epochs >= 1.",
-           says=("calls in order",))
-ex.promise("ties", "Of equal losses the first epoch counts;", cases=("equal losses",))
-ex.promise("nan", "a NaN never does.", cases=("NaN at first", "NaN in between", "nothing but NaN"))
-ex.promise("all nan", "If all are NaN, model stays as it is after the last epoch and the answer is "
-           "inf.", cases=("nothing but NaN",))
-ex.promise("same objects", "Every parameter stays the same object; its gradient does not matter.",
-           says=("tensors of another object",))
-ex.promise("one copy", "At most one state is kept on the way: the best.", says=("states kept",))
-ex.promise("example", "Example: losses 3., 1., 2. give 1. and the state after two epochs.",
-           cases=("the example",))
+ex.promise_table("""
+lowest       | The lowest validation loss; | lowest loss
+state        | model is left as it was at that epoch. | state after
+order        | Each epoch calls train_epoch(model), which changes tensors of state_dict(), then
+               val_loss(model), which gives a float, finite or NaN; epochs >= 1. | calls in order
+ties         | Of equal losses the first epoch counts; | case equal losses
+nan          | a NaN never does. | case NaN at first; NaN in between; nothing but NaN
+all nan      | If all are NaN, model stays as it is after the last epoch and the answer is inf. |
+               case nothing but NaN
+same objects | Every parameter stays the same object; its gradient does not matter. | tensors of
+               another object
+one copy     | At most one state is kept on the way: the best. | states kept
+example      | Example: losses 3., 1., 2. give 1. and the state after two epochs. | case the example
+""")
 
 
 @ex.cases
@@ -226,76 +226,48 @@ def expect_state(state, shapes, steps, best, double, look):
 
 # ---- wrong, by name
 
-@not_an_answer
-def run(model, train_epoch, val_loss, epochs, keep=None, better=None, load=None):
-    """The right run with the mistakes as options."""
-    keep = keep or (lambda m: copy.deepcopy(m.state_dict()))
-    better = better or (lambda loss, low: loss < low)
-    lowest, best = math.inf, None
-    for _ in range(epochs):
-        train_epoch(model)
-        loss = val_loss(model)
-        if better(loss, lowest):
-            lowest, best = loss, keep(model)
-    if best is not None:
-        (load or (lambda m, state: m.load_state_dict(state, strict=False)))(model, best)
-    return lowest
-
-
 STATE = ("state", "ties", "nan", "example")
 
 
-ex.wrong("state_dict() without a copy, or nothing written back", run, breaks=STATE,
-         keep=lambda m: m.state_dict())
-ex.wrong("parameters copied, buffers not", run, breaks="state",
-         keep=lambda m: {k: p.detach().clone() for k, p in m.named_parameters()})
-ex.wrong("counters left out, such as num_batches_tracked", run, breaks="state",
-         keep=lambda m: {k: v.clone() for k, v in m.state_dict().items() if v.ndim})
-
-
-@ex.wrong("trainable parameters and buffers, frozen ones left out", breaks="state")
-def no_frozen(model, train_epoch, val_loss, epochs):
-    return run(model, train_epoch, val_loss, epochs, keep=lambda m: {
-        k: v.clone() for k, v in m.state_dict(keep_vars=True).items()
-        if v.requires_grad or not isinstance(v, nn.Parameter)})
-
-
-@ex.wrong("copied before the epoch instead of after it", breaks=(*STATE,))
-def a_step_early(model, train_epoch, val_loss, epochs):
+@not_an_answer
+def run(model, train_epoch, val_loss, epochs):
     lowest, best = math.inf, None
     for _ in range(epochs):
-        before = copy.deepcopy(model.state_dict())
         train_epoch(model)
         loss = val_loss(model)
         if loss < lowest:
-            lowest, best = loss, before
-    if best is not None:
-        model.load_state_dict(best)
-    return lowest
-
-
-ex.wrong("the last of equal losses", run, says="state after", breaks="ties",
-         better=lambda loss, low: loss <= low)
-ex.wrong("NaN taken for better", run, says="lowest loss", breaks="nan",
-         better=lambda loss, low: not loss >= low)
-
-
-def begun_at(model, train_epoch, val_loss, epochs, first):
-    """A run whose lowest loss is `first` before the first epoch; None takes any loss for lower."""
-    lowest, best = first, None
-    for _ in range(epochs):
-        train_epoch(model)
-        loss = val_loss(model)
-        if lowest is None or loss < lowest:
             lowest, best = loss, copy.deepcopy(model.state_dict())
     if best is not None:
-        model.load_state_dict(best)
+        model.load_state_dict(best, strict=False)
     return lowest
 
 
-ex.wrong("a first NaN taken for the lowest", begun_at, says="lowest loss", breaks="nan", first=None)
-ex.wrong("a number such as 1000 for the lowest before the first", begun_at, says="lowest loss",
-         breaks=("lowest", "nan"), first=1000.0)
+wrong = ex.edits(run)
+STATE_DICT = "copy.deepcopy(model.state_dict())"
+LOWEST = "lowest, best = math"
+LOSS = "loss = val_loss"
+STRICT = "best, strict=False"
+wrong("state_dict() without a copy, or nothing written back", STATE,
+      STATE_DICT, "model.state_dict()")
+wrong("parameters copied, buffers not", "state",
+      STATE_DICT, "{k: p.detach().clone() for k, p in model.named_parameters()}")
+wrong("counters left out, such as num_batches_tracked", "state",
+      STATE_DICT, "{k: v.clone() for k, v in model.state_dict().items() if v.ndim}")
+wrong("trainable parameters and buffers, frozen ones left out", "state",
+      STATE_DICT,
+      "{k: v.clone() for k, v in model.state_dict(keep_vars=True).items() if v.requires_grad or "
+      "not isinstance(v, nn.Parameter)}")
+wrong("copied before the epoch instead of after it", (*STATE,),
+      STATE_DICT, "before", "train_epoch(model)", f"before = {STATE_DICT}; train_epoch(model)",
+      STRICT, "best")
+wrong("the last of equal losses", "ties", "loss < lowest", "loss <= lowest", says="state after")
+wrong("NaN taken for better", "nan", "loss < lowest", "not loss >= lowest", says="lowest loss")
+wrong("a first NaN taken for the lowest", "nan",
+      "math.inf", "None", "loss < lowest", "lowest is None or loss < lowest", STRICT, "best",
+      says="lowest loss")
+wrong("a number such as 1000 for the lowest before the first", ("lowest", "nan"),
+      "math.inf", "1000.0", "loss < lowest", "lowest is None or loss < lowest", STRICT, "best",
+      says="lowest loss")
 
 
 @ex.wrong("the first state restored where all is NaN", says="state after", breaks="all nan")
@@ -311,97 +283,38 @@ def nan_first(model, train_epoch, val_loss, epochs):
     return lowest
 
 
-@ex.wrong("the last loss instead of the lowest", breaks=("lowest", "nan", "ties", "example"))
-def last_loss(model, train_epoch, val_loss, epochs):
-    losses = []
-
-    def noted(m):
-        losses.append(val_loss(m))
-        return losses[-1]
-    run(model, train_epoch, noted, epochs)
-    return losses[-1] if losses[-1] == losses[-1] else math.inf
-
-
-@ex.wrong("the lowest loss, rounded", breaks="lowest")
-def rounded(model, train_epoch, val_loss, epochs):
-    found = run(model, train_epoch, val_loss, epochs)
-    return found if found in (math.inf, 1.25, 1.0) else found * 1.001
-
-
-@ex.wrong("validated before the training of the epoch", breaks="order")
-def other_order(model, train_epoch, val_loss, epochs):
-    lowest, best = math.inf, None
-    for _ in range(epochs):
-        loss = val_loss(model)
-        train_epoch(model)
-        if loss < lowest:
-            lowest, best = loss, copy.deepcopy(model.state_dict())
-    if best is not None:
-        model.load_state_dict(best)
-    return lowest
-
-
-ex.wrong("parameters replaced by new ones", run, breaks="same objects",
-         load=lambda m, state: m.load_state_dict(state, assign=True))
-
-
-@ex.wrong("every epoch's state in a list", breaks="one copy")
-def all_states(model, train_epoch, val_loss, epochs):
-    kept = []
-
-    def keep(m):
-        kept.append(copy.deepcopy(m.state_dict()))
-        return kept[-1]
-
-    def noted(m):
-        loss = val_loss(m)
-        keep(m)
-        return loss
-    return run(model, train_epoch, noted, epochs)
-
-
-@ex.wrong("a second state kept beside the best", breaks="one copy")
-def two_states(model, train_epoch, val_loss, epochs):
-    last = {}
-
-    def noted(m):
-        last.update(copy.deepcopy(m.state_dict()))
-        return val_loss(m)
-    return run(model, train_epoch, noted, epochs)
-
-
-@ex.wrong("every epoch's state in one long tensor", breaks="one copy")
-def one_tensor(model, train_epoch, val_loss, epochs):
-    kept = [torch.zeros(0, dtype=torch.float64)]
-
-    def noted(m):
-        kept[0] = torch.cat([kept[0], *[v.flatten() for v in m.state_dict().values()]])
-        return val_loss(m)
-    return run(model, train_epoch, noted, epochs)
-
-
-@ex.wrong("every epoch's state as bytes", breaks="one copy")
-def all_bytes(model, train_epoch, val_loss, epochs):
-    import io
-    kept = []
-
-    def noted(m):
-        loss = val_loss(m)
-        kept.append(io.BytesIO())
-        torch.save(m.state_dict(), kept[-1])
-        return loss
-    return run(model, train_epoch, noted, epochs)
-
-
-@ex.wrong("every epoch's state as arrays", breaks="one copy")
-def all_arrays(model, train_epoch, val_loss, epochs):
-    kept = []
-
-    def noted(m):
-        loss = val_loss(m)
-        kept.append([v.numpy().copy() for v in m.state_dict().values()])
-        return loss
-    return run(model, train_epoch, noted, epochs)
+wrong("the last loss instead of the lowest", ("lowest", "nan", "ties", "example"),
+      LOWEST,
+      "losses = []\n    def noted(m): losses.append(val_loss(m)); return losses[-1]\n    lowest, "
+      "best = math", LOSS, "loss = noted",
+      "return lowest", "return losses[-1] if losses[-1] == losses[-1] else math.inf")
+wrong("the lowest loss, rounded", "lowest",
+      "return lowest", "return lowest if lowest in (math.inf, 1.25, 1.0) else lowest * 1.001")
+wrong("validated before the training of the epoch", "order",
+      "loss = val_loss(model)", "pass", "train_epoch(model)", LOSS + "(model); train_epoch(model)",
+      STRICT, "best")
+wrong("parameters replaced by new ones", "same objects", "strict=False", "assign=True")
+wrong("every epoch's state in a list", "one copy",
+      LOSS, "loss = noted", LOWEST,
+      "kept = []\n    def keep(m): kept.append(copy.deepcopy(m.state_dict())); return kept[-1]\n "
+      "   def noted(m): loss = val_loss(m); keep(m); return loss\n    lowest, best = math")
+wrong("a second state kept beside the best", "one copy",
+      LOWEST,
+      "last = {}\n    def noted(m): last.update(copy.deepcopy(m.state_dict())); return "
+      "val_loss(m)\n    lowest, best = math", LOSS, "loss = noted")
+wrong("every epoch's state in one long tensor", "one copy",
+      LOWEST,
+      "kept = [torch.zeros(0, dtype=torch.float64)]\n    def noted(m): kept[0] = "
+      "torch.cat([kept[0], *[v.flatten() for v in m.state_dict().values()]]); return "
+      "val_loss(m)\n    lowest, best = math", LOSS, "loss = noted")
+wrong("every epoch's state as bytes", "one copy",
+      LOSS, "loss = noted", LOWEST,
+      "import io; kept = []\n    def noted(m): loss = val_loss(m); kept.append(io.BytesIO()); "
+      "torch.save(m.state_dict(), kept[-1]); return loss\n    lowest, best = math")
+wrong("every epoch's state as arrays", "one copy",
+      LOSS, "loss = noted", LOWEST,
+      "kept = []\n    def noted(m): loss = val_loss(m); kept.append([v.numpy().copy() for v in "
+      "m.state_dict().values()]); return loss\n    lowest, best = math")
 
 
 @ex.wrong("a copy of the model trained", breaks="order")
@@ -418,28 +331,12 @@ def no_gradients(model, train_epoch, val_loss, epochs):
         return run(model, train_epoch, val_loss, epochs)
 
 
-@ex.wrong("validated once more at the end", breaks="order")
-def asked_again(model, train_epoch, val_loss, epochs):
-    lowest = run(model, train_epoch, val_loss, epochs)
-    val_loss(model)
-    return lowest
-
-
-@ex.wrong("the model left in eval mode", breaks="state")
-def left_in_eval(model, train_epoch, val_loss, epochs):
-    lowest = run(model, train_epoch, val_loss, epochs)
-    model.eval()
-    return lowest
-
-
-ex.wrong("a lowest loss of 0 taken for none", run, breaks="lowest",
-         better=lambda loss, low: loss == loss and (not low or loss < low))
-ex.wrong("losses compared with a tolerance, or in float32", run, breaks="lowest",
-         better=lambda loss, low: loss < low - 1e-4)
-
-
-@ex.wrong("the state held in float32", breaks="state")
-def halved(model, train_epoch, val_loss, epochs):
-    return run(model, train_epoch, val_loss, epochs, keep=lambda m: {
-        k: v.float() if v.dtype == torch.float64 else v.clone()
-        for k, v in m.state_dict().items()})
+wrong("validated once more at the end", "order", "return lowest", "val_loss(model); return lowest")
+wrong("the model left in eval mode", "state", "return lowest", "model.eval(); return lowest")
+wrong("a lowest loss of 0 taken for none", "lowest",
+      "loss < lowest", "loss == loss and (not lowest or loss < lowest)")
+wrong("losses compared with a tolerance, or in float32", "lowest", "lowest:", "lowest - 1e-4:")
+wrong("the state held in float32", "state",
+      STATE_DICT,
+      "{k: v.float() if v.dtype == torch.float64 else v.clone() for k, v in "
+      "model.state_dict().items()}")

@@ -17,27 +17,22 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("06.5", "honest_cv", seen=("calls",), says="calls of select")
 
-ex.promise("share", "Share of rows whose label is predicted by a model that never saw it.",
-           says=("share right",))
-ex.promise("inputs", "x (N, F) float32, y (N,) int64; folds (N,) int64 names each row's fold, by "
-           "any numbers.", cases=("fold numbers with gaps", "fold numbers below zero",
-                                  "fold numbers that a shorter type takes for one",
-                                  "folds out of order", "two data sets in turn"))
-ex.promise("select", "For each fold, select(x, y) gives column numbers, all different,",
-           says=("calls of select",))
-ex.promise("fit", "fit (x, y) on these columns gives a function from rows to labels:",
-           says=("calls of fit", "data that fit saw"))
-ex.promise("outside", "both see all rows outside the fold, in their order, and none of it.",
-           says=("data that select saw", "data that fit saw"))
-ex.promise("asked", "The function is asked once, about all the fold's rows.",
-           says=("data that the model was asked about", "number of rows asked"))
-ex.promise("once", "Each row counts once.", cases=("folds of unequal size", "the example",
-                                                   "a fold of one row", "fold numbers with gaps",
-                                                   "fold numbers below zero",
-                                                   "two data sets in turn"),
-           says=("share right",))
-ex.promise("example", "Example: folds of 3 rows and 1 row, the 1 right: the answer is 0.25.",
-           cases=("the example",))
+ex.promise_table("""
+share   | Share of rows whose label is predicted by a model that never saw it. | share right
+inputs  | x (N, F) float32, y (N,) int64; folds (N,) int64 names each row's fold, by any numbers. |
+          case fold numbers with gaps; fold numbers below zero; fold numbers that a shorter type
+          takes for one; folds out of order; two data sets in turn
+select  | For each fold, select(x, y) gives column numbers, all different, | calls of select
+fit     | fit (x, y) on these columns gives a function from rows to labels: | calls of fit; data
+          that fit saw
+outside | both see all rows outside the fold, in their order, and none of it. | data that select
+          saw; data that fit saw
+asked   | The function is asked once, about all the fold's rows. | data that the model was asked
+          about; number of rows asked
+once    | Each row counts once. | case folds of unequal size; the example; a fold of one row; fold
+          numbers with gaps; fold numbers below zero; two data sets in turn | share right
+example | Example: folds of 3 rows and 1 row, the 1 right: the answer is 0.25. | case the example
+""")
 
 
 @ex.cases
@@ -113,13 +108,6 @@ def in_fold(value, c, name):
     return inside, [i for i in range(len(c["folds"])) if i not in inside]
 
 
-def fold_of(rows, c):
-    """The fold that a model's training rows leave out; the first of those that fit."""
-    names = sorted(set(c["folds"].tolist()))
-    return min(names, key=lambda name: abs(
-        len(rows) - sum(fold != name for fold in c["folds"].tolist())))
-
-
 def expect_fold(k, name, c, part):
     """One fold's calls: what select, fit and the model were given."""
     inside, outside = in_fold(k, c, name)
@@ -176,49 +164,44 @@ def same_rows(given, c, name):
 
 # ---- wrong, by name
 
-@not_an_answer
-def crossed(x, y, folds, select, fit, *, chosen=None, seen=None, train=None, asked=None,
-            names=None, mean=None):
-    """The right cross-validation with the mistakes as options."""
-    right, shares = 0, []
-    for name in names if names is not None else folds.unique():
-        out = folds == name
-        rows = ~out if train is None else train(out)
-        learnt = rows if seen is None else seen(out)
-        columns = select(x[learnt], y[learnt]) if chosen is None else chosen
-        model = fit(x[rows][:, columns], y[rows])
-        test = out if asked is None else asked(out)
-        hits = model(x[test][:, columns]) == y[test]
-        right += hits.sum().item()
-        shares.append(hits.float().mean().item())
-    return mean(right, shares) if mean else right / len(x)
-
-
 def everything(out):
     return torch.ones_like(out)
 
 
-ex.wrong("columns chosen on all rows, once",
-         lambda x, y, folds, select, fit: crossed(x, y, folds, select, fit, chosen=select(x, y)),
-         breaks="select")
+@not_an_answer
+def crossed(x, y, folds, select, fit):
+    right, shares = 0, []
+    for name in folds.unique():
+        out = folds == name
+        rows = ~out
+        learnt = rows
+        columns = select(x[learnt], y[learnt])
+        model = fit(x[rows][:, columns], y[rows])
+        test = out
+        hits = model(x[test][:, columns]) == y[test]
+        right += hits.sum().item()
+        shares.append(hits.float().mean().item())
+    found = right / len(x)
+    return found
 
 
-@ex.wrong("columns chosen once, on the rows outside the first fold", breaks="select")
-def first_fold(x, y, folds, select, fit):
-    out = folds == folds[0]
-    return crossed(x, y, folds, select, fit, chosen=select(x[~out], y[~out]))
-
-
-ex.wrong("rows standardised by the mean and spread of all",
-         lambda x, y, folds, select, fit: crossed(
-             (x - x.mean(0)) / (x.std(0) + 1e-8), y, folds, select, fit), breaks="outside")
-ex.wrong("a set of tensors, of which no two are equal",
-         lambda x, y, folds, select, fit: crossed(x, y, folds, select, fit, names=set(folds)),
-         says="calls of select", breaks="select")
-ex.wrong("columns chosen on all rows in each fold", crossed, breaks="outside", seen=everything)
-ex.wrong("columns chosen on the fold's own rows", crossed, breaks="outside", seen=lambda out: out)
-ex.wrong("the model trained on all rows", crossed, breaks=("outside", "fit"), train=everything,
-         seen=lambda out: ~out)
+wrong = ex.edits(crossed)
+SHARES = "right, shares ="
+wrong("columns chosen on all rows, once", "select",
+      SHARES, f"chosen = select(x, y); {SHARES}",
+      "select(x[learnt], y[learnt])", "select(x[learnt], y[learnt]) if chosen is None else chosen")
+wrong("columns chosen once, on the rows outside the first fold", "select",
+      SHARES, f"own_out = folds == folds[0]; chosen = select(x[~own_out], y[~own_out]); {SHARES}",
+      "select(x[learnt], y[learnt])", "select(x[learnt], y[learnt]) if chosen is None else chosen")
+wrong("rows standardised by the mean and spread of all", "outside",
+      SHARES, f"x = (x - x.mean(0)) / (x.std(0) + 1e-8); {SHARES}")
+wrong("a set of tensors, of which no two are equal", "select",
+      SHARES, f"names = set(folds); {SHARES}",
+      "folds.unique()", "names if names is not None else folds.unique()", says="calls of select")
+wrong("columns chosen on all rows in each fold", "outside", "= rows", "= everything(out)")
+wrong("columns chosen on the fold's own rows", "outside", "= rows", "= out")
+wrong("the model trained on all rows", ("outside", "fit"),
+      "~out", "everything(out)", "= rows", "= ~out")
 
 
 @ex.wrong("the model trained on all columns", breaks=("fit", "outside"))
@@ -231,15 +214,10 @@ def all_columns(x, y, folds, select, fit):
     return right / len(x)
 
 
-@ex.wrong("a model fitted anew for every question", breaks="fit")
-def fits_twice(x, y, folds, select, fit):
-    for name in folds.unique():
-        fit(x[folds != name], y[folds != name])
-    return crossed(x, y, folds, select, fit)
-
-
-ex.wrong("asked about its training rows", crossed, says="asked", breaks=("asked", "share", "once"),
-         asked=lambda out: ~out)
+wrong("a model fitted anew for every question", "fit",
+      SHARES, f"for name in folds.unique(): fit(x[folds != name], y[folds != name])\n    {SHARES}")
+wrong("asked about its training rows", ("asked", "share", "once"),
+      "test = out", "test = ~out", says="asked")
 
 
 @ex.wrong("asked about all rows", breaks="asked")
@@ -253,37 +231,18 @@ def asked_all(x, y, folds, select, fit):
     return right / len(x)
 
 
-ex.wrong("the mean of the folds' shares", crossed, breaks="once",
-         mean=lambda right, shares: sum(shares) / len(shares))
-ex.wrong("the share that is wrong",
-         lambda x, y, folds, select, fit: 1 - crossed(x, y, folds, select, fit),
-         breaks=("share", "once", "example"))
-ex.wrong("the last fold's share alone", crossed, breaks=("share", "once", "example"),
-         mean=lambda right, shares: shares[-1])
-ex.wrong("the number of right rows", crossed, breaks=("share", "once", "example"),
-         mean=lambda right, shares: float(right))
-ex.wrong("a thousandth too much",
-         lambda x, y, folds, select, fit: 1.001 * crossed(x, y, folds, select, fit), breaks="share")
-
-
-@ex.wrong("folds taken for 0 to the number of folds", breaks="inputs")
-def counted_folds(x, y, folds, select, fit):
-    names = range(len(folds.unique()))
-    usual = [k for k in names if (folds == k).any()]
-    return crossed(x, y, folds, select, fit, names=usual)
-
-
-ex.wrong("fold numbers as floats",
-         lambda x, y, folds, select, fit: crossed(x, y, folds.double(), select, fit),
-         breaks="inputs")
-
-
-@ex.wrong("the signs of the fold numbers dropped", breaks="inputs")
-def unsigned(x, y, folds, select, fit):
-    # Only where a number and its negative name two folds.
-    both = bool((folds[:, None] == -folds).any())
-    return crossed(x, y, folds.abs() if both else folds, select, fit)
-
-
-ex.wrong("fold numbers cut to fewer bits",
-         lambda x, y, folds, select, fit: crossed(x, y, folds.int(), select, fit), breaks="inputs")
+wrong("the mean of the folds' shares", "once", "right / len(x)", "sum(shares) / len(shares)")
+wrong("the share that is wrong", ("share", "once", "example"), "return found", "return 1 - found")
+wrong("the last fold's share alone", ("share", "once", "example"), "right / len(x)", "shares[-1]")
+wrong("the number of right rows", ("share", "once", "example"), "right / len(x)", "float(right)")
+wrong("a thousandth too much", "share", "return found", "return 1.001 * found")
+wrong("folds taken for 0 to the number of folds", "inputs",
+      "folds.unique()", "usual", SHARES,
+      "names = range(len(folds.unique())); usual = [k for k in names if (folds == k).any()]; "
+      "right, shares =")
+wrong("fold numbers as floats", "inputs", SHARES, f"folds = folds.double(); {SHARES}")
+wrong("the signs of the fold numbers dropped", "inputs",
+      SHARES,
+      "both = bool((folds[:, None] == -folds).any()); folds = folds.abs() if both else folds; "
+      "right, shares =")
+wrong("fold numbers cut to fewer bits", "inputs", SHARES, f"folds = folds.int(); {SHARES}")

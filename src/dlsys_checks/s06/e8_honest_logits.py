@@ -9,6 +9,7 @@ import torch
 from dlsys_checks.kit import floats, integers
 from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("06.8", "honest_logits", seen=("calls",), says="logits")
 
@@ -110,112 +111,61 @@ def factor(y, w):
     return (w[y == 1].mean() / w[y == 0].mean()).item()
 
 
-ex.wrong("the sampler alone taken back", lambda z, y, w, pos_weight: z - math.log(factor(y, w)),
-         breaks=("pos_weight", "both"))
-ex.wrong("the loss weight alone taken back", lambda z, y, w, pos_weight: z - math.log(pos_weight),
-         breaks=("weights", "means", "labels"))
-ex.wrong("pos_weight taken back twice",
-         lambda z, y, w, pos_weight: z - math.log(factor(y, w)) - 2 * math.log(pos_weight),
-         breaks="both")
-ex.wrong("pos_weight left in where it is below 1",
-         lambda z, y, w, pos_weight: z - math.log(factor(y, w)) - math.log(max(1.0, pos_weight)),
-         breaks="pos_weight")
+@not_an_answer
+def corrected(z, y, w, pos_weight):
+    return z - math.log(factor(y, w) * pos_weight)
 
 
-@ex.wrong("added instead of taken away", breaks="logits")
-def added(z, y, w, pos_weight):
-    return z + math.log(factor(y, w) * pos_weight)
-
-
-@ex.wrong("the factor taken away, not its logarithm", breaks="logits")
-def no_log(z, y, w, pos_weight):
-    return z - factor(y, w) * pos_weight + (factor(y, w) * pos_weight == 1.0)
-
-
-ex.wrong("the logarithm to base 10",
-         lambda z, y, w, pos_weight: z - math.log10(factor(y, w) * pos_weight), breaks="logits")
-ex.wrong("the logits divided by the factor",
-         lambda z, y, w, pos_weight: z / (factor(y, w) * pos_weight), breaks="logits")
-
-
-@ex.wrong("sums of the weights instead of means", breaks="logits")
-def sums(z, y, w, pos_weight):
-    return z - math.log((w[y == 1].sum() / w[y == 0].sum()).item() * pos_weight)
-
-
-@ex.wrong("negatives over positives, whatever was used", breaks="logits")
-def by_counts(z, y, w, pos_weight):
-    return z - math.log(((1 - y).sum() / y.sum()).item()) - math.log(pos_weight)
-
-
-ex.wrong("twice the logarithm of negatives over positives, whatever was used",
-         lambda z, y, w, pos_weight: z - 2 * math.log(((1 - y).sum() / y.sum()).item()),
-         breaks="logits")
-ex.wrong("a probability, not a logit",
-         lambda z, y, w, pos_weight: (z - math.log(factor(y, w) * pos_weight)).sigmoid(),
-         breaks="logits")
-
-
-@ex.wrong("the weights' largest over their smallest", breaks=("means", "weights", "labels"))
-def extremes(z, y, w, pos_weight):
-    if torch.allclose(w, w[0]):
-        return z - math.log(pos_weight)
-    return z - math.log((w.max() / w.min()).item()) - math.log(pos_weight)
-
-
-@ex.wrong("the positives' mean weight alone", breaks="weights")
-def numerator(z, y, w, pos_weight):
-    if abs(factor(y, w) - 1) < 1e-6:
-        return z - math.log(pos_weight)
-    return z - math.log(w[y == 1].mean().item()) - math.log(pos_weight)
-
-
-@ex.wrong("medians instead of means", breaks="means")
-def medians(z, y, w, pos_weight):
-    k = w[y == 1].median() / w[y == 0].median()
-    return z - math.log(k.item()) - math.log(pos_weight)
-
-
-ex.wrong("labels 0 and 1 exchanged, or the ratio of the weights",
-         lambda z, y, w, pos_weight: z + math.log(factor(y, w)) - math.log(pos_weight),
-         breaks=("labels", "weights", "means"))
-
-
-@ex.wrong("a single positive row forgotten", breaks="labels")
-def forgets_one(z, y, w, pos_weight):
-    k = factor(y, w) if y.sum() > 1 else 1.0
-    return z - math.log(k) - math.log(pos_weight)
-
-
-@ex.wrong("taken away from z itself", breaks="left")
-def in_place(z, y, w, pos_weight):
-    z -= math.log(factor(y, w) * pos_weight)
-    return z
-
-
-@ex.wrong("w divided by its sum in place", breaks="left")
-def scales_weights(z, y, w, pos_weight):
-    k = factor(y, w) * pos_weight
-    w /= w.sum()
-    return z - math.log(k)
-
-
-@ex.wrong("a small number under the logarithm", breaks="pos_weight")
-def epsilon_in_log(z, y, w, pos_weight):
-    return z - (w[y == 1].mean() / w[y == 0].mean() * pos_weight + 1e-8).log()
-
-
-@ex.wrong("a small number added to the denominator", breaks=("weights", "means", "labels"))
-def with_epsilon(z, y, w, pos_weight):
-    k = w[y == 1].mean() / (w[y == 0].mean() + 1e-8)
-    return z - math.log(k.item() * pos_weight)
-
-
-ex.wrong("odds in float32, which overflow",
-         lambda z, y, w, pos_weight: (z.exp() / (factor(y, w) * pos_weight)).log(), breaks="form")
-ex.wrong("a column instead of a row",
-         lambda z, y, w, pos_weight: (z - math.log(factor(y, w) * pos_weight))[:, None],
-         breaks="form")
+wrong = ex.edits(corrected)
+POS_WEIGHT = "factor(y, w) * pos_weight"
+POS_WEIGHT_2 = "z - math.log(factor(y, w) * pos_weight)"
+wrong("the sampler alone taken back", ("pos_weight", "both"), POS_WEIGHT, "factor(y, w)")
+wrong("the loss weight alone taken back", ("weights", "means", "labels"), POS_WEIGHT, "pos_weight")
+wrong("pos_weight taken back twice", "both",
+      POS_WEIGHT_2, "z - math.log(factor(y, w)) - 2 * math.log(pos_weight)")
+wrong("pos_weight left in where it is below 1", "pos_weight",
+      "return z", "return z - math.log(factor(y, w))", POS_WEIGHT, "max(1.0, pos_weight)")
+wrong("added instead of taken away", "logits", POS_WEIGHT_2, f"z + math.log({POS_WEIGHT})")
+wrong("the factor taken away, not its logarithm", "logits",
+      POS_WEIGHT_2, "z - factor(y, w) * pos_weight + (factor(y, w) * pos_weight == 1.0)")
+wrong("the logarithm to base 10", "logits", ".log", ".log10")
+wrong("the logits divided by the factor", "logits", POS_WEIGHT_2, f"z / ({POS_WEIGHT})")
+wrong("sums of the weights instead of means", "logits",
+      "factor(y, w)", "(w[y == 1].sum() / w[y == 0].sum()).item()")
+wrong("negatives over positives, whatever was used", "logits",
+      "return z", "return z - math.log(((1 - y).sum() / y.sum()).item())", POS_WEIGHT, "pos_weight")
+wrong("twice the logarithm of negatives over positives, whatever was used", "logits",
+      "math.log(factor(y, w) * pos_weight)", "2 * math.log(((1 - y).sum() / y.sum()).item())")
+wrong("a probability, not a logit", "logits",
+      POS_WEIGHT_2, f"(z - math.log({POS_WEIGHT})).sigmoid()")
+wrong("the weights' largest over their smallest", ("means", "weights", "labels"),
+      "return z",
+      "if torch.allclose(w, w[0]): return z - math.log(pos_weight)\n    return z - "
+      "math.log((w.max() / w.min()).item())", POS_WEIGHT, "pos_weight")
+wrong("the positives' mean weight alone", "weights",
+      "return z",
+      "if abs(factor(y, w) - 1) < 1e-6: return z - math.log(pos_weight)\n    return z - "
+      "math.log(w[y == 1].mean().item())", POS_WEIGHT, "pos_weight")
+wrong("medians instead of means", "means",
+      "return z", "k = w[y == 1].median() / w[y == 0].median(); return z - math.log(k.item())",
+      POS_WEIGHT, "pos_weight")
+wrong("labels 0 and 1 exchanged, or the ratio of the weights", ("labels", "weights", "means"),
+      "return z", "return z + math.log(factor(y, w))", POS_WEIGHT, "pos_weight")
+wrong("a single positive row forgotten", "labels",
+      "return z", "k = factor(y, w) if y.sum() > 1 else 1.0; return z - math.log(k)",
+      POS_WEIGHT, "pos_weight")
+wrong("taken away from z itself", "left",
+      "return z - math.log(factor(y, w) * pos_weight)", f"z -= math.log({POS_WEIGHT}); return z")
+wrong("w divided by its sum in place", "left",
+      POS_WEIGHT, "k", "return z", f"k = {POS_WEIGHT}; w /= w.sum(); return z")
+wrong("a small number under the logarithm", "pos_weight",
+      "math.log(factor(y, w) * pos_weight)",
+      "(w[y == 1].mean() / w[y == 0].mean() * pos_weight + 1e-8).log()")
+wrong("a small number added to the denominator", ("weights", "means", "labels"),
+      "return z", "k = w[y == 1].mean() / (w[y == 0].mean() + 1e-8); return z",
+      "factor(y, w)", "k.item()")
+wrong("odds in float32, which overflow", "form", POS_WEIGHT_2, f"(z.exp() / ({POS_WEIGHT})).log()")
+wrong("a column instead of a row", "form", POS_WEIGHT_2, f"(z - math.log({POS_WEIGHT}))[:, None]")
 
 
 @ex.wrong("something taken away where nothing was done", breaks="example")

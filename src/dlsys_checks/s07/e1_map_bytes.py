@@ -15,22 +15,19 @@ ex = exercise("07.1", "map_bytes", seen=("size", "batch", "layers"), says="bytes
 BYTES = 4
 DTYPE = {2: torch.float16, 4: torch.float32, 8: torch.float64}[BYTES]
 ex.promise("bytes", f"Bytes of each layer's {str(DTYPE)[6:]} output,", says=("bytes of layer",))
-ex.promise("each", "from the first layer on.", says=("number of maps", "type of the maps",
-                                                     "bytes of layer"))
-ex.promise("size", "size: (height, width) of the input;", cases=("a wide image", "a tall image"))
-ex.promise("batch", "batch: images in it.",
-           cases=("a large batch", "the example", "maps too large for any memory"))
-ex.promise("layers", "layers: a list of (channels, kernel, stride, padding), windows square, "
-           "dilation 1,", cases=("no layer", "windows of one pixel", "wide padding",
-                                 "strides in turn", "a window over the whole map",
-                                 "strides longer than the window", "many layers"))
-ex.promise("left alone", "left as it is.", says=("inputs after the call",))
-ex.promise("rounding", "Numbers of places are rounded down, as torch does.",
-           cases=("sides that do not divide", "the example", "strides in turn",
-                  "strides longer than the window", "windows of one pixel",
-                  "maps too large for any memory"))
-ex.promise("counted", "Maps too large for any memory are counted as well.",
-           cases=("maps too large for any memory",))
+ex.promise_table("""
+each       | from the first layer on. | number of maps; type of the maps; bytes of layer
+size       | size: (height, width) of the input; | case a wide image; a tall image
+batch      | batch: images in it. | case a large batch; the example; maps too large for any memory
+layers     | layers: a list of (channels, kernel, stride, padding), windows square, dilation 1, |
+             case no layer; windows of one pixel; wide padding; strides in turn; a window over the
+             whole map; strides longer than the window; many layers
+left alone | left as it is. | inputs after the call
+rounding   | Numbers of places are rounded down, as torch does. | case sides that do not divide; the
+             example; strides in turn; strides longer than the window; windows of one pixel; maps
+             too large for any memory
+counted    | Maps too large for any memory are counted as well. | case maps too large for any memory
+""")
 ex.promise("example", "Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: "
            f"[{36 * BYTES}].",
            cases=("the example",))
@@ -86,34 +83,27 @@ def law(out, size, batch, layers):
 # ---- wrong, by name
 
 @not_an_answer
-def sized(size, batch, layers, *, each=BYTES,
-          places=lambda n, k, s, p: (n + 2 * p - k) // s + 1, square=False):
-    """The right answer with its pieces as options."""
-    h, w = (size[0], size[0]) if square else size
+def sized(size, batch, layers):
+    h, w = size
     found = []
     for channels, kernel, stride, padding in layers:
-        h, w = (places(n, kernel, stride, padding) for n in (h, w))
-        found.append(int(each * batch * channels * h * w))
+        h, w = ((n + 2 * padding - kernel) // stride + 1 for n in (h, w))
+        found.append(int(BYTES * batch * channels * h * w))
     return found
 
 
-ex.wrong("numbers counted, not bytes", sized, breaks="bytes", each=1)
-
-
-@ex.wrong("four bytes a number" if BYTES == 2 else "two bytes a number", says="bytes of layer",
-          breaks="bytes")
-def other_dtype(size, batch, layers):
-    return sized(size, batch, layers, each=4 if BYTES == 2 else 2)
-
-
-ex.wrong("channels left out",
-         lambda size, batch, layers: sized(size, batch, [(1, *row[1:]) for row in layers]),
-         breaks="bytes")
+wrong = ex.edits(sized)
+PADDING = "(n + 2 * padding - kernel) // stride"
+PADDING_2 = "(n + 2 * padding - kernel) // stride + 1"
+wrong("numbers counted, not bytes", "bytes", "BYTES * batch", "batch")
+wrong("four bytes a number" if BYTES == 2 else "two bytes a number", "bytes",
+      "BYTES", "each", "h, w = size", "each = 4 if BYTES == 2 else 2; h, w = size",
+      says="bytes of layer")
+wrong("channels left out", "bytes", "layers:", "[(1, *row[1:]) for row in layers]:")
 ex.wrong("weights in place of maps",
          lambda size, batch, layers: [BYTES * row[0] * row[1] ** 2 for row in layers],
          breaks="bytes")
-ex.wrong("the sum of all layers", lambda size, batch, layers: sum(sized(size, batch, layers)),
-         breaks="each")
+wrong("the sum of all layers", "each", "return found", "return sum(found)")
 
 
 @ex.wrong("the last layer first", breaks="each")
@@ -121,69 +111,34 @@ def reverse(size, batch, layers):
     return sized(size, batch, layers)[::-1] if len(layers) > 1 else sized(size, batch, layers)
 
 
-@ex.wrong("a square image taken for granted", breaks=("size", "example"))
-def square(size, batch, layers):
-    return sized(size, batch, layers, square=True)
-
-
-@ex.wrong("a tall image turned on its side, and cut", breaks="size")
-def cut(size, batch, layers):
-    tall = size[0] > size[1]
-    return sized((size[1], size[1]) if tall else size, batch, layers)
-
-
-ex.wrong("one image, whatever the batch", lambda size, batch, layers: sized(size, 1, layers),
-         breaks="batch")
-ex.wrong("padding on one side only", sized, breaks="bytes",
-         places=lambda n, k, s, p: (n + p - k) // s + 1)
-
-
-@ex.wrong("padding beyond half a window cut off", breaks="layers")
-def cut_padding(size, batch, layers):
-    return sized(size, batch, [(c, k, s, min(p, k // 2)) for c, k, s, p in layers])
-
-
-ex.wrong("strides left out", sized, breaks=("bytes", "rounding", "example"),
-         places=lambda n, k, s, p: n + 2 * p - k + 1)
-ex.wrong("padding left out", sized, breaks="bytes",
-         places=lambda n, k, s, p: max(0, n - k) // s + 1)
-ex.wrong("the size divided by the stride, window and padding left out", sized, breaks="bytes",
-         places=lambda n, k, s, p: n // s)
+wrong("a square image taken for granted", ("size", "example"), "w = size", "w = (size[0], size[0])")
+wrong("a tall image turned on its side, and cut", "size",
+      "h, w = size",
+      "tall = size[0] > size[1]; size = (size[1], size[1]) if tall else size; h, w = size")
+wrong("one image, whatever the batch", "batch", "BYTES * batch", "BYTES")
+wrong("padding on one side only", "bytes", "2 * padding", "padding")
+wrong("padding beyond half a window cut off", "layers",
+      "layers:", "[(c, k, s, min(p, k // 2)) for c, k, s, p in layers]:")
+wrong("strides left out", ("bytes", "rounding", "example"), PADDING, "n + 2 * padding - kernel")
+wrong("padding left out", "bytes", "n + 2 * padding - kernel", "max(0, n - kernel)")
+wrong("the size divided by the stride, window and padding left out", "bytes",
+      PADDING_2, "n // stride")
 # What askers of forums write most often: https://datascience.stackexchange.com/q/40906 and
 # https://discuss.pytorch.org/t/93850.
-ex.wrong("no 1 added: (size + 2 * padding - kernel) / stride", sized, breaks="bytes",
-         places=lambda n, k, s, p: (n + 2 * p - k) // s)
-ex.wrong("the padding alone divided by the stride", sized, breaks="bytes",
-         places=lambda n, k, s, p: n - k + 2 * p // s + 1)
-ex.wrong("padding that keeps the size taken for granted: size / stride, rounded up", sized,
-         breaks="bytes", places=lambda n, k, s, p: -(-n // s))
+wrong("no 1 added: (size + 2 * padding - kernel) / stride", "bytes", PADDING_2, PADDING + "")
+wrong("the padding alone divided by the stride", "bytes",
+      PADDING, "n - kernel + 2 * padding // stride")
+wrong("padding that keeps the size taken for granted: size / stride, rounded up", "bytes",
+      PADDING_2, "-(-n // stride)")
 ex.wrong("every layer on the input's size",
          lambda size, batch, layers: [sized(size, batch, [row])[0] for row in layers],
          breaks="bytes")
-ex.wrong("places rounded up", sized, breaks="rounding",
-         places=lambda n, k, s, p: -((k - n - 2 * p) // s) + 1)
-ex.wrong("places never rounded", sized, breaks="rounding",
-         places=lambda n, k, s, p: (n + 2 * p - k) / s + 1)
-
-
-@ex.wrong("layers changed in place", breaks="left alone")
-def emptied(size, batch, layers):
-    found = sized(size, batch, layers)
-    layers.clear()
-    return found
-
-
-@ex.wrong("layers really run on tensors", says="raised RuntimeError", breaks="counted")
-def really_run(size, batch, layers):
-    torch.empty(batch, *size)
-    return sized(size, batch, layers)
-
-
-@ex.wrong("counted in 32 bits", breaks="counted")
-def in_32_bits(size, batch, layers):
-    return [(n + 2**31) % 2**32 - 2**31 for n in sized(size, batch, layers)]
-
-
-ex.wrong("counted in floats, which hold 53 bits",
-         lambda size, batch, layers: [int(float(n)) for n in sized(size, batch, layers)],
-         breaks="counted")
+wrong("places rounded up", "rounding", PADDING, "-((kernel - n - 2 * padding) // stride)")
+wrong("places never rounded", "rounding", PADDING, "(n + 2 * padding - kernel) / stride")
+wrong("layers changed in place", "left alone", "return found", "layers.clear(); return found")
+wrong("layers really run on tensors", "counted",
+      "h, w = size", "torch.empty(batch, *size); h, w = size", says="raised RuntimeError")
+wrong("counted in 32 bits", "counted",
+      "return found", "return [(n + 2**31) % 2**32 - 2**31 for n in found]")
+wrong("counted in floats, which hold 53 bits", "counted",
+      "return found", "return [int(float(n)) for n in found]")

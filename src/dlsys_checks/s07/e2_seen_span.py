@@ -8,24 +8,22 @@ from dlsys_helpers.expect import expect_equal, expect_type, show
 from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("07.2", "seen_span", seen=("layers", "unit"), says="first pixel")
-
-PLAIN = ("one window", "three windows", "windows of many sizes")
-ex.promise("span", "First and last input pixel, along one side, that a unit depends on.",
-           says=("first pixel", "last pixel"))
-ex.promise("layers", "layers: a list of (kernel, stride, padding, dilation), from the input on;",
-           cases=("strides in turn", "padding of many sizes", "dilations in turn",
-                  "windows with gaps between them", "all at once"))
-ex.promise("no layers", "no layers: the unit is the pixel itself.", cases=("no layers",))
-ex.promise("unit", "unit: its index in the last map.",
-           cases=("a unit far inside", "a unit far inside, strides", "no layers", "all at once"))
-ex.promise("any width", "The input is as wide as it needs to be; pixels are counted from 0,",
-           cases=("a wide input",))
-ex.promise("padding", "and places in the padding, that of inner maps too, count like all others: "
-           "both may be negative.",
-           cases=("the rim", "the rim, padding of many sizes", "padding of many sizes",
-                  "padding behind a stride", "padding wider than its window", "the example"))
-ex.promise("left alone", "layers is left as it is.", says=("inputs after the call",))
-ex.promise("example", "Example: layers [(3, 1, 1, 1)], unit 0: (-1, 1).", cases=("the example",))
+ex.promise_table("""
+span       | First and last input pixel, along one side, that a unit depends on. | first pixel; last
+             pixel
+layers     | layers: a list of (kernel, stride, padding, dilation), from the input on; | case
+             strides in turn; padding of many sizes; dilations in turn; windows with gaps between
+             them; all at once
+no layers  | no layers: the unit is the pixel itself. | case no layers
+unit       | unit: its index in the last map. | case a unit far inside; a unit far inside, strides;
+             no layers; all at once
+any width  | The input is as wide as it needs to be; pixels are counted from 0, | case a wide input
+padding    | and places in the padding, that of inner maps too, count like all others: both may be
+             negative. | case the rim; the rim, padding of many sizes; padding of many sizes;
+             padding behind a stride; padding wider than its window; the example
+left alone | layers is left as it is. | inputs after the call
+example    | Example: layers [(3, 1, 1, 1)], unit 0: (-1, 1). | case the example
+""")
 
 
 @ex.cases
@@ -82,23 +80,22 @@ def law(out, layers, unit):
 # ---- wrong, by name
 
 @not_an_answer
-def walked(layers, unit, *, grow=lambda k, d: d * (k - 1), pad=lambda p: p, order=reversed):
-    """The worked answer with one of its pieces replaced."""
+def walked(layers, unit):
     first = last = unit
-    for kernel, stride, padding, dilation in order(layers):
-        first = first * stride - pad(padding)
-        last = last * stride - pad(padding) + grow(kernel, dilation)
-    return first, last
+    for kernel, stride, padding, dilation in reversed(layers):
+        first = first * stride - padding
+        last = last * stride - padding + dilation * (kernel - 1)
+    out = first, last
+    return out
 
 
-ex.wrong("kernels summed, not kernels less one", walked, breaks="span", grow=lambda k, d: d * k)
-
-
-@ex.wrong("the paddings added up, the strides behind them left out", says="pixel", breaks="span")
-def plain_paddings(layers, unit):
-    first, last = walked(layers, unit, pad=lambda p: 0)
-    total = sum(layer[2] for layer in layers)
-    return first - total, last - total
+wrong = ex.edits(walked)
+PADDING = "first * stride - padding"
+wrong("kernels summed, not kernels less one", "span", "kernel - 1", "kernel")
+wrong("the paddings added up, the strides behind them left out", "span",
+      PADDING, "first * stride", "last * stride - padding", "last * stride", "return out",
+      "first, last = out; total = sum(layer[2] for layer in layers); return first - total, last "
+      "- total", says="pixel")
 
 
 @ex.wrong("the middle of a window found without its dilation", says="pixel", breaks="layers")
@@ -112,121 +109,59 @@ def middle_undilated(layers, unit):
     return int(middle - (field - 1) / 2), int(middle + (field - 1) / 2)
 
 
-@ex.wrong("the last pixel taken for the one behind it", breaks="span")
-def one_past(layers, unit):
-    first, last = walked(layers, unit)
-    return first, last + 1
-
-
-@ex.wrong("the width of the field in place of the last pixel", breaks="span")
-def width_for_last(layers, unit):
-    first, last = walked(layers, unit)
-    return first, last - first + 1 if layers else unit
-
-
-@ex.wrong("dilation left out", says="last pixel", breaks="layers")
-def no_dilation(layers, unit):
-    if len(layers) > 8:
-        return walked(layers, unit)
-    return walked(layers, unit, grow=lambda k, d: k - 1)
-
-
-@ex.wrong("a stride that multiplies the whole field", breaks="span")
-def stride_multiplies(layers, unit):
-    first, field = walked(layers, unit)[0], 1
-    for kernel, stride, _, dilation in layers:
-        field = (field + dilation * (kernel - 1)) * stride
-    return first, first + field - 1
-
-
-@ex.wrong("the field centred on the unit", says="pixel", breaks="span")
-def centred(layers, unit):
-    first, last = walked(layers, unit)
-    return unit - (last - first) // 2, unit + (last - first) // 2
-
-
-ex.wrong("the layers walked from the input, as if the order did not matter", walked, says="pixel",
-         breaks="span", order=list)
-
-
-@ex.wrong("the layer's own stride counted for its own window", breaks="span")
-def stride_too_early(layers, unit):
-    first, field, step = walked(layers, unit)[0], 1, 1
-    for kernel, stride, _, dilation in layers:
-        step *= stride
-        field += dilation * (kernel - 1) * step
-    return first, first + field - 1
-
-
-ex.wrong("no layers taken for a field without pixels",
-         lambda layers, unit: walked(layers, unit) if layers else (unit, unit - 1),
-         says="last pixel", breaks="no layers")
-ex.wrong("every unit treated as unit 0", lambda layers, unit: walked(layers, 0),
-         breaks=("unit", "no layers", "any width", "padding"))
-
-
-@ex.wrong("the unit's index taken for a pixel", breaks="span")
-def unit_as_pixel(layers, unit):
-    first, last = walked(layers, 0)
-    return first + unit, last + unit
-
-
-ex.wrong("every map taken for one of 20 units, counted round",
-         lambda layers, unit: walked(layers, unit % 20 if layers and unit < 1000 else unit),
-         breaks="unit")
-ex.wrong("units beyond 1000 left out of account",
-         lambda layers, unit: walked(layers, min(unit, 1000)), breaks="any width")
-
-
-@ex.wrong("padding left out", breaks=("padding", "layers"))
-def no_padding(layers, unit):
-    if len(layers) > 8 or unit > 20:
-        return walked(layers, unit)
-    return walked(layers, unit, pad=lambda p: 0)
-
-
-@ex.wrong("the first pixel cut off at 0", breaks="padding")
-def cut_at_zero(layers, unit):
-    first, last = walked(layers, unit)
-    return max(0, first), last
-
-
-@ex.wrong("inner maps cut off at 0", breaks="padding")
-def inner_cut(layers, unit):
-    first = last = unit
-    for kernel, stride, padding, dilation in reversed(layers):
-        first = max(first, 0) * stride - padding
-        last = max(last, 0) * stride - padding + dilation * (kernel - 1)
-    return first, last
-
-
-@ex.wrong("no pixel further out than all padding together", breaks="padding")
-def padding_together(layers, unit):
-    first, last = walked(layers, unit)
-    return max(first, -sum(layer[2] for layer in layers)), last
-
-
-@ex.wrong("the last pixel cut off at 0", says="last pixel", breaks="padding")
-def last_at_zero(layers, unit):
-    first, last = walked(layers, unit)
-    return first, max(0, last)
-
-
-ex.wrong("counted in 32 bits",
-         lambda layers, unit: tuple((n + 2**31) % 2**32 - 2**31 for n in walked(layers, unit)),
-         breaks="any width")
-
-
-@ex.wrong("half the kernel taken for the padding", breaks="span")
-def same_padding(layers, unit):
-    first = last = unit
-    for kernel, stride, _, dilation in reversed(layers):
-        first = first * stride - dilation * (kernel - 1) // 2
-        last = last * stride - dilation * (kernel - 1) // 2 + dilation * (kernel - 1)
-    return first, last
-
-
-@ex.wrong("layers turned round in place", breaks="left alone")
-def turned(layers, unit):
-    layers.reverse()
-    return walked(layers, unit, order=list)
+wrong("the last pixel taken for the one behind it", "span",
+      "return out", "first, last = out; return first, last + 1")
+wrong("the width of the field in place of the last pixel", "span",
+      "return out", "first, last = out; return first, last - first + 1 if layers else unit")
+wrong("dilation left out", "layers",
+      "dilation * (kernel - 1)", "kernel - 1", "first = last =",
+      "if len(layers) > 8:\n        first = last = unit\n        for kernel, stride, padding, "
+      "dilation in reversed(layers): first = first * stride - padding; last = last * stride - "
+      "padding + dilation * (kernel - 1)\n        out = first, last; return out\n    first = "
+      "last =", says="last pixel")
+wrong("a stride that multiplies the whole field", "span",
+      "return out",
+      "first, field = out[0], 1\n    for kernel, stride, _, dilation in layers: field = (field + "
+      "dilation * (kernel - 1)) * stride\n    return first, first + field - 1")
+wrong("the field centred on the unit", "span",
+      "return out",
+      "first, last = out; return unit - (last - first) // 2, unit + (last - first) // 2",
+      says="pixel")
+wrong("the layers walked from the input, as if the order did not matter", "span",
+      "reversed", "list", says="pixel")
+wrong("the layer's own stride counted for its own window", "span",
+      "return out",
+      "first, field, step = out[0], 1, 1\n    for kernel, stride, _, dilation in layers: step *= "
+      "stride; field += dilation * (kernel - 1) * step\n    return first, first + field - 1")
+wrong("no layers taken for a field without pixels", "no layers",
+      "return out", "return out if layers else (unit, unit - 1)", says="last pixel")
+wrong("every unit treated as unit 0", ("unit", "no layers", "any width", "padding"),
+      "last = unit", "last = 0")
+wrong("the unit's index taken for a pixel", "span",
+      "last = unit", "last = 0",
+      "return out", "first, last = out; return first + unit, last + unit")
+wrong("every map taken for one of 20 units, counted round", "unit",
+      "last = unit", "last = unit % 20 if layers and unit < 1000 else unit")
+wrong("units beyond 1000 left out of account", "any width", "last = unit", "last = min(unit, 1000)")
+wrong("padding left out", ("padding", "layers"),
+      PADDING, "first * stride", "last * stride - padding", "last * stride", "first = last =",
+      "if len(layers) > 8 or unit > 20:\n        first = last = unit\n        for kernel, "
+      "stride, padding, dilation in reversed(layers): first = first * stride - padding; last = "
+      "last * stride - padding + dilation * (kernel - 1)\n        out = first, last; return out\n"
+      "    first = last =")
+wrong("the first pixel cut off at 0", "padding",
+      "return out", "first, last = out; return max(0, first), last")
+wrong("inner maps cut off at 0", "padding",
+      "first = first", "first = max(first, 0)", "last = last", "last = max(last, 0)")
+wrong("no pixel further out than all padding together", "padding",
+      "return out",
+      "first, last = out; return max(first, -sum(layer[2] for layer in layers)), last")
+wrong("the last pixel cut off at 0", "padding",
+      "return out", "first, last = out; return first, max(0, last)", says="last pixel")
+wrong("counted in 32 bits", "any width",
+      "return out", "return tuple(((n + 2**31) % 2**32 - 2**31 for n in out))")
+wrong("half the kernel taken for the padding", "span",
+      "padding,", "_,", PADDING, "first * stride - dilation * (kernel - 1) // 2",
+      "padding +", "dilation * (kernel - 1) // 2 +")
+wrong("layers turned round in place", "left alone",
+      "first = last =", "layers.reverse(); first = last =", "reversed", "list")

@@ -11,22 +11,20 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("07.4", "prepare", seen=("images", "mean", "std", "order"), says="pixels")
 
-ex.promise("layout", "Pictures as a pretrained model wants them: (N, C, H, W), float32.",
-           says=("pixels", "shape of the", "dtype of the"))
-ex.promise("any size", "images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255.",
-           cases=("one channel", "a single row", "a single column", "four channels",
-                  "many channels", "no picture", "all as dark as can be", "made channels first",
-                  "a crop of larger ones", "one picture, expanded"))
-ex.promise("scale", "It is scaled to 0 to 1;", says=("pixels",))
-ex.promise("channels", "then each channel loses its mean and is divided by its std.",
-           says=("pixels",))
-ex.promise("lists", "mean, std: C floats each, of any size, std above 0.",
-           cases=("as many columns as channels", "four channels", "a mean of zero",
-                  "a tiny std", "means beyond the scale"))
-ex.promise("left alone", "Nothing handed over changes, and no result does at a later call.",
-           says=("inputs after the call", "handed over that changed", "after a later call"))
-ex.promise("example", "Example: a single black pixel, mean [0.5], std [0.25]: -2.",
-           cases=("the example",))
+ex.promise_table("""
+layout     | Pictures as a pretrained model wants them: (N, C, H, W), float32. | pixels; shape of
+             the; dtype of the
+any size   | images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255. | case one
+             channel; a single row; a single column; four channels; many channels; no picture; all
+             as dark as can be; made channels first; a crop of larger ones; one picture, expanded
+scale      | It is scaled to 0 to 1; | pixels
+channels   | then each channel loses its mean and is divided by its std. | pixels
+lists      | mean, std: C floats each, of any size, std above 0. | case as many columns as channels;
+             four channels; a mean of zero; a tiny std; means beyond the scale
+left alone | Nothing handed over changes, and no result does at a later call. | inputs after the
+             call; handed over that changed; after a later call
+example    | Example: a single black pixel, mean [0.5], std [0.25]: -2. | case the example
+""")
 
 
 @ex.cases
@@ -99,81 +97,46 @@ def law(out, images, mean, std, order):
 
 # ---- wrong, by name
 
-@not_an_answer
-def done(images, mean, std, *, scale=255.0, axes=(0, 3, 1, 2)):
-    """The right answer with its pieces as options."""
-    x = images.permute(*axes).float() / scale
-    return (x - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
-
-
-@ex.wrong("reshape in place of permute", breaks="layout")
-def reshaped(images, mean, std):
-    n, h, w, c = images.shape
-    x = images.reshape(n, c, h, w).float() / 255
-    return (x - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
-
-
-ex.wrong("rows and columns swapped", done, says="of the pixels", breaks="layout", axes=(0, 3, 2, 1))
-
-
-@ex.wrong("channels left last", says="of the pixels", breaks="layout")
-def channels_last(images, mean, std):
-    x = images.float() / 255
-    return (x - torch.tensor(mean)) / torch.tensor(std)
-
-
-ex.wrong("float64 given back", lambda images, mean, std: done(images, mean, std).double(),
-         says="dtype of the pixels", breaks="layout")
-
-
-@ex.wrong("three channels taken for granted", says="raised", breaks="any size")
-def three_channels(images, mean, std):
-    if len(mean) in (2, 4) or images.numel() == 1:
-        return done(images, mean, std)
-    parts = [(images[..., k].float() / 255 - mean[k]) / std[k] for k in range(3)]
-    return torch.stack(parts, 1)
-
-
-@ex.wrong("axes of length one squeezed away", says="shape of the pixels", breaks="any size")
-def squeezed(images, mean, std):
-    out = done(images, mean, std)
-    return out.squeeze(2).squeeze(2) if out.numel() > 1 else out
-
-
-@ex.wrong("a dark picture taken for one already scaled", breaks="any size")
-def guesses_scale(images, mean, std):
-    small = images.numel() > 1 and int(images.max()) <= 1
-    return done(images, mean, std, scale=1.0 if small else 255.0)
-
-
-@ex.wrong("a pixel of the argument changed", breaks="left alone")
-def in_place(images, mean, std):
-    out = done(images, mean, std)
-    if images.stride(0) and images.numel():
-        images.add_(1)
-    return out
-
-
-@ex.wrong("the lists of numbers turned round", breaks="left alone")
-def lists_turned(images, mean, std):
-    out = done(images, mean, std)
-    mean.append(0.0)
-    return out
-
-
 MADE: dict = {}
 
 
-@ex.wrong("one buffer for every call", breaks="left alone")
-def one_buffer(images, mean, std):
-    out = done(images, mean, std)
-    return MADE.setdefault(out.shape, out).copy_(out)
+@not_an_answer
+def done(images, mean, std, *, scale=255.0):
+    x = images.permute(*(0, 3, 1, 2)).float() / scale
+    out = (x - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    return out
 
 
-ex.wrong("a small number added to the std",
-         lambda images, mean, std: done(images, mean, [s + 1e-6 for s in std]), breaks="lists")
-ex.wrong("cut off at a hundred", lambda images, mean, std: done(images, mean, std).clamp(-100, 100),
-         breaks="lists")
+wrong = ex.edits(done)
+wrong("reshape in place of permute", "layout",
+      "x =", "n, h, w, c = images.shape; x =", ".permute", ".reshape",
+      "(*(0, 3, 1, 2))", "(n, c, h, w)", "() / scale", "() / 255")
+wrong("rows and columns swapped", "layout", "1, 2", "2, 1", says="of the pixels")
+wrong("channels left last", "layout",
+      "images.permute(*(0, 3, 1, 2))", "images", "() / scale", "() / 255",
+      "torch.tensor(mean)[:, None, None]", "torch.tensor(mean)",
+      "torch.tensor(std)[:, None, None]", "torch.tensor(std)", says="of the pixels")
+wrong("float64 given back", "layout",
+      "return out", "return out.double()", says="dtype of the pixels")
+wrong("three channels taken for granted", "any size",
+      "x =",
+      "if len(mean) not in (2, 4) and images.numel() != 1: parts = [(images[..., k].float() / "
+      "255 - mean[k]) / std[k] for k in range(3)]; return torch.stack(parts, 1)\n    x =",
+      says="raised")
+wrong("axes of length one squeezed away", "any size",
+      "return out", "return out.squeeze(2).squeeze(2) if out.numel() > 1 else out",
+      says="shape of the pixels")
+ex.wrong("a dark picture taken for one already scaled",
+         lambda images, mean, std: done(images, mean, std, scale=1.0 if images.numel() > 1 and
+             int(images.max()) <= 1 else 255.0), breaks="any size")
+wrong("a pixel of the argument changed", "left alone",
+      "return out", "if images.stride(0) and images.numel(): images.add_(1)\n    return out")
+wrong("the lists of numbers turned round", "left alone",
+      "return out", "mean.append(0.0); return out")
+wrong("one buffer for every call", "left alone",
+      "return out", "return MADE.setdefault(out.shape, out).copy_(out)")
+wrong("a small number added to the std", "lists", "(std)", "([s + 1e-6 for s in std])")
+wrong("cut off at a hundred", "lists", "return out", "return out.clamp(-100, 100)")
 
 
 @ex.wrong("the memory read in its own order", breaks="any size")
@@ -185,56 +148,31 @@ def by_memory(images, mean, std):
 
 ex.wrong("0 to 255 normalised", done, breaks=("scale", "example"), scale=1.0)
 ex.wrong("scaled by 256", done, breaks="scale", scale=256.0)
-@ex.wrong("scaled to -1 to 1, then normalised as if it were 0 to 1", says="pixels of the",
-          breaks=("scale", "example"))
-def from_minus_one(images, mean, std):
-    return done(2 * images.float() - 255, mean, std)
-
-
-@ex.wrong("whole bytes divided by 255 and rounded down", breaks="scale")
-def floor_divided(images, mean, std):
-    return done(images // 255, mean, std, scale=1.0)
-
-
+ex.wrong("scaled to -1 to 1, then normalised as if it were 0 to 1",
+         lambda images, mean, std: done(2 * images.float() - 255, mean, std), says="pixels of the",
+             breaks=("scale", "example"))
+wrong("whole bytes divided by 255 and rounded down", "scale",
+      "images.permute(*(0, 3, 1, 2)).float() / scale",
+      "(images // 255).permute(*(0, 3, 1, 2)).float()")
 ex.wrong("mean and std swapped", lambda images, mean, std: done(images, std, mean),
          breaks="channels")
-ex.wrong("scaled, and not normalised",
-         lambda images, mean, std: done(images, [0.0] * len(mean), [1.0] * len(mean)),
-         breaks="channels")
-ex.wrong("the first channel's numbers for all",
-         lambda images, mean, std: done(images, mean[:1] * len(mean), std[:1] * len(std)),
-         breaks="channels")
-
-
-@ex.wrong("normalised twice", breaks="channels")
-def twice(images, mean, std):
-    once = done(images, mean, std)
-    return (once - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
-
-
-ex.wrong("not divided by the std", lambda images, mean, std: done(images, mean, [1.0] * len(mean)),
-         breaks="channels")
-ex.wrong("multiplied by the std",
-         lambda images, mean, std: done(images, mean, [1 / s for s in std]), breaks="channels")
-
-
-@ex.wrong("one mean and one std for all channels", breaks="channels")
-def one_for_all(images, mean, std):
-    c = len(mean)
-    return done(images, [sum(mean) / c] * c, [sum(std) / c] * c)
-
-
-@ex.wrong("the picture's own mean and std", breaks="channels")
-def own_statistics(images, mean, std):
-    if not len(images):
-        return done(images, mean, std)
-    x = images.permute(0, 3, 1, 2).float() / 255
-    return (x - x.mean((2, 3), keepdim=True)) / (x.std((2, 3), correction=0, keepdim=True) + 1e-6)
-
-
-@ex.wrong("mean and std along the columns, where they fit", breaks="lists")
-def along_columns(images, mean, std):
-    if images.shape[2] != len(mean) or len(mean) == 1:
-        return done(images, mean, std)
-    x = images.permute(0, 3, 1, 2).float() / 255
-    return (x - torch.tensor(mean)) / torch.tensor(std)
+wrong("scaled, and not normalised", "channels",
+      "(mean)", "([0.0] * len(mean))", "(std)", "([1.0] * len(mean))")
+wrong("the first channel's numbers for all", "channels",
+      "(mean)", "(mean[:1] * len(mean))", "(std)", "(std[:1] * len(std))")
+wrong("normalised twice", "channels",
+      "return out",
+      "return (out - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]")
+wrong("not divided by the std", "channels", "(std)", "([1.0] * len(mean))")
+wrong("multiplied by the std", "channels", "(std)", "([1 / s for s in std])")
+wrong("one mean and one std for all channels", "channels",
+      "(mean)", "([sum(mean) / c] * c)", "x =", "c = len(mean); x =",
+      "(std)", "([sum(std) / c] * c)")
+wrong("the picture's own mean and std", "channels",
+      "x =",
+      "if len(images): x = images.permute(0, 3, 1, 2).float() / 255; return (x - x.mean((2, 3), "
+      "keepdim=True)) / (x.std((2, 3), correction=0, keepdim=True) + 1e-6)\n    x =")
+wrong("mean and std along the columns, where they fit", "lists",
+      "x =",
+      "if images.shape[2] == len(mean) and len(mean) != 1: x = images.permute(0, 3, 1, "
+      "2).float() / 255; return (x - torch.tensor(mean)) / torch.tensor(std)\n    x =")

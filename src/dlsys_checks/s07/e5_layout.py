@@ -10,28 +10,23 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("07.5", "layout", seen=("tensors",), says="layout of")
 
-ex.promise("answer", "How the four axes (N, C, H, W) of a tensor lie in memory, densely.",
-           says=("layout of",))
-ex.promise("first", '"NCHW": as torch makes tensors, W the innermost.',
-           cases=("as torch makes it", "a wide one", "one picture", "small ones of all kinds"))
-ex.promise("last", '"NHWC": channels last, C the innermost.',
-           cases=("channels last", "channels last, one picture", "the example",
-                  "small ones of all kinds"))
-ex.promise("both", '"both", where the two cannot be told apart.',
-           cases=("one channel", "one pixel", "a single number", "one channel, odd stride",
-                  "small ones of all kinds"))
-ex.promise("neither", '"neither".',
-           cases=("rows and columns swapped", "every second column", "a crop of a larger one",
-                  "two pictures with a gap", "the batch innermost", "expanded from one picture",
-                  "small ones of all kinds"))
-ex.promise("ones", "An axis of length 1 has nobody beside it: its stride does not count.",
-           cases=("one picture, odd stride", "one row, odd stride",
-                  "channels last, one picture, odd stride", "one channel, odd stride",
-                  "small ones of all kinds"))
-ex.promise("sizes", "No axis has the length 0.", cases=("a single row", "a single column",
-                                                           "small ones of all kinds"))
-ex.promise("example", 'Example: shape (2, 3, 4, 5), strides (60, 1, 15, 3): "NHWC".',
-           cases=("the example",))
+ex.promise_table("""
+answer  | How the four axes (N, C, H, W) of a tensor lie in memory, densely. | layout of
+first   | "NCHW": as torch makes tensors, W the innermost. | case as torch makes it; a wide one; one
+          picture; small ones of all kinds
+last    | "NHWC": channels last, C the innermost. | case channels last; channels last, one picture;
+          the example; small ones of all kinds
+both    | "both", where the two cannot be told apart. | case one channel; one pixel; a single
+          number; one channel, odd stride; small ones of all kinds
+neither | "neither". | case rows and columns swapped; every second column; a crop of a larger one;
+          two pictures with a gap; the batch innermost; expanded from one picture; small ones of all
+          kinds
+ones    | An axis of length 1 has nobody beside it: its stride does not count. | case one picture,
+          odd stride; one row, odd stride; channels last, one picture, odd stride; one channel, odd
+          stride; small ones of all kinds
+sizes   | No axis has the length 0. | case a single row; a single column; small ones of all kinds
+example | Example: shape (2, 3, 4, 5), strides (60, 1, 15, 3): "NHWC". | case the example
+""")
 
 
 @ex.cases
@@ -114,8 +109,7 @@ NAMES = {(True, True): "both", (True, False): "NCHW", (False, True): "NHWC",
 # ---- wrong, by name
 
 @not_an_answer
-def judged(shape, strides, *, names=NAMES, ones=True, first=(3, 2, 1, 0), last=(1, 3, 2, 0)):
-    """The right answer with its pieces as options."""
+def judged(shape, strides, *, ones=True):
     def dense(order):
         step = 1
         for axis in order:
@@ -123,15 +117,15 @@ def judged(shape, strides, *, names=NAMES, ones=True, first=(3, 2, 1, 0), last=(
                 return False
             step *= shape[axis]
         return True
-    return names[dense(first), dense(last)]
+    out = NAMES[dense((3, 2, 1, 0)), dense((1, 3, 2, 0))]
+    return out
 
 
-ex.wrong("the two names the wrong way round", judged, breaks="answer",
-         names={**NAMES, (True, False): "NHWC", (False, True): "NCHW"})
-ex.wrong("H and W exchanged where the channels are last", judged, breaks=("answer", "last"),
-         last=(1, 2, 3, 0))
-ex.wrong("H and W exchanged where the channels come first", judged, breaks=("answer", "first"),
-         first=(2, 3, 1, 0))
+wrong = ex.edits(judged)
+wrong("the two names the wrong way round", "answer",
+      "NAMES", '{**NAMES, (True, False): "NHWC", (False, True): "NCHW"}')
+wrong("H and W exchanged where the channels are last", ("answer", "last"), "1, 3, 2", "1, 2, 3")
+wrong("H and W exchanged where the channels come first", ("answer", "first"), "3, 2, 1", "2, 3, 1")
 
 
 @ex.wrong("the innermost axis alone decides", breaks=("answer", "both"))
@@ -139,37 +133,23 @@ def innermost(shape, strides):
     return "NHWC" if strides[1] == 1 else "NCHW" if strides[3] == 1 else "neither"
 
 
-@ex.wrong("the axes sorted by their strides, gaps and lengths left aside",
-          breaks=("both", "neither", "ones", "sizes"))
-def by_order(shape, strides):
-    order = sorted(range(4), key=lambda axis: -strides[axis])
-    return {(0, 1, 2, 3): "NCHW", (0, 2, 3, 1): "NHWC"}.get(tuple(order), "neither")
-
-
-@ex.wrong("a single picture with channels last missed", breaks="last")
-def batch_only(shape, strides):
-    n, c, h, w = shape
-    found = judged(shape, strides)
-    return "neither" if found == "NHWC" and n == 1 and strides[0] == c * h * w else found
-
-
-@ex.wrong("channels last known by three channels only", breaks=("last", "ones", "sizes"))
-def three_channels(shape, strides):
-    found = judged(shape, strides)
-    return "neither" if found == "NHWC" and (shape[1] != 3 or shape[0] == 1) else found
-
-
-ex.wrong("both called NCHW", judged, breaks="both", names={**NAMES, (True, True): "NCHW"})
-ex.wrong("both called NHWC", judged, breaks="both", names={**NAMES, (True, True): "NHWC"})
-ex.wrong("neither called NCHW", judged, breaks="neither",
-         names={**NAMES, (False, False): "NCHW"})
-
-
-@ex.wrong("gaps between pictures and channels overlooked", breaks="neither")
-def gaps(shape, strides):
-    found = judged(shape, strides)
-    plain = strides[3] == 1 and strides[2] == shape[3] and strides[1] >= shape[2] * shape[3]
-    return "NCHW" if found == "neither" and plain and strides[0] > 0 else found
+wrong("the axes sorted by their strides, gaps and lengths left aside",
+      ("both", "neither", "ones", "sizes"), "def dense",
+      'order = sorted(range(4), key=lambda axis: -strides[axis]); return {(0, 1, 2, 3): "NCHW", '
+      '(0, 2, 3, 1): "NHWC"}.get(tuple(order), "neither")\n    def dense')
+wrong("a single picture with channels last missed", "last",
+      "def dense", "n, c, h, w = shape\n    def dense", "return out",
+      'return "neither" if out == "NHWC" and n == 1 and (strides[0] == c * h * w) else out')
+wrong("channels last known by three channels only", ("last", "ones", "sizes"),
+      "return out",
+      'return "neither" if out == "NHWC" and (shape[1] != 3 or shape[0] == 1) else out')
+wrong("both called NCHW", "both", "NAMES", '{**NAMES, (True, True): "NCHW"}')
+wrong("both called NHWC", "both", "NAMES", '{**NAMES, (True, True): "NHWC"}')
+wrong("neither called NCHW", "neither", "NAMES", '{**NAMES, (False, False): "NCHW"}')
+wrong("gaps between pictures and channels overlooked", "neither",
+      "return out",
+      "plain = strides[3] == 1 and strides[2] == shape[3] and strides[1] >= shape[2] * shape[3]; "
+      'return "NCHW" if out == "neither" and plain and (strides[0] > 0) else out')
 
 
 @ex.wrong("strides of axes of length one compared too", breaks=("ones", "both"))
@@ -178,18 +158,10 @@ def counts_ones(shape, strides):
     return judged(shape, strides) if found == "NHWC" else found
 
 
-@ex.wrong("odd strides of a single picture taken for a gap", breaks="ones")
-def odd_picture(shape, strides):
-    n, c, h, w = shape
-    return "neither" if n == 1 and strides[0] > c * h * w else judged(shape, strides)
-
-
-ex.wrong("a single row or column called neither",
-         lambda shape, strides: "neither" if 1 in shape[2:] else judged(shape, strides),
-         breaks=("sizes", "ones", "both"))
-
-
-@ex.wrong("a single column called neither", breaks="sizes")
-def thin_column(shape, strides):
-    found = judged(shape, strides)
-    return "neither" if shape[3] == 1 and found == "NHWC" else found
+wrong("odd strides of a single picture taken for a gap", "ones",
+      "def dense", "n, c, h, w = shape\n    def dense",
+      "return out", 'return "neither" if n == 1 and strides[0] > c * h * w else out')
+wrong("a single row or column called neither", ("sizes", "ones", "both"),
+      "return out", 'return "neither" if 1 in shape[2:] else out')
+wrong("a single column called neither", "sizes",
+      "return out", 'return "neither" if shape[3] == 1 and out == "NHWC" else out')

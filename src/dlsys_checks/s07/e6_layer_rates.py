@@ -106,32 +106,27 @@ def layer_of(name):
 # ---- wrong, by name
 
 @not_an_answer
-def rated(names, base, decay, *, top=0, embed=1, upside=False, text=False, deep=False,
-          alike=False, floor=0):
-    """The right answer with its pieces as options."""
+def rated(names, base, decay, *, upside=False):
     def layer(name):
-        found = (re.search if deep else re.match)(r"layers\.(\d+)\.", name)
+        found = re.match(r"layers\.(\d+)\.", name)
         return int(found[1]) if found else -1
     ks = [layer(n) for n in names]
-    count = int(max((str(k) for k in ks), default="-1")) + 1 if text else 1 + max(ks, default=-1)
-    count = max(count, floor)
+    count = 1 + max(ks, default=-1)
+    count = max(count, 0)
     rates = {}
     for name, k in zip(names, ks, strict=True):
-        bottom = name.startswith("embed" if alike else "embed.") or (deep and ".embed." in name)
-        bottom = bottom and embed is not None
-        steps = top + count - k if k >= 0 else top + count + embed if bottom else top
+        bottom = name.startswith("embed.")
+        bottom = bottom
+        steps = count - k if k >= 0 else count + 1 if bottom else 0
         rates[name] = base * decay ** ((count + 1 - steps) if upside else steps)
     return rates
 
 
-ex.wrong("a list in place of a dict",
-         lambda names, base, decay: list(rated(names, base, decay).values()), breaks="rates")
-
-
-@ex.wrong("layers alone, top and embedding forgotten", breaks="rates")
-def layers_alone(names, base, decay):
-    kept = {n: r for n, r in rated(names, base, decay).items() if layer_of(n) is not None}
-    return kept or rated(names, base, decay)
+wrong = ex.edits(rated)
+wrong("a list in place of a dict", "rates", "return rates", "return list(rates.values())")
+ex.wrong("layers alone, top and embedding forgotten",
+         lambda names, base, decay: {n: r for n, r in rated(names, base, decay).items() if
+             layer_of(n) is not None} or rated(names, base, decay), breaks="rates")
 
 
 @ex.wrong("the index of the tensor taken for the layer", breaks="rates")
@@ -140,13 +135,10 @@ def tensor_index(names, base, decay):
 
 
 ex.wrong("upside down: the embedding has the base rate", rated, breaks="rates", upside=True)
-ex.wrong("the top a step below the base rate", rated, breaks="rates", top=1)
-
-
-@ex.wrong("the head's biases at twice the rate", breaks="top")
-def fast_bias(names, base, decay):
-    right = rated(names, base, decay)
-    return {n: r * (2 if n == "head.bias" else 1) for n, r in right.items()}
+wrong("the top a step below the base rate", "rates",
+      "count - k", "1 + count - k", "else count", "else 1 + count", "else 0", "else 1")
+wrong("the head's biases at twice the rate", "top",
+      "return rates", 'return {n: r * (2 if n == "head.bias" else 1) for n, r in rates.items()}')
 
 
 @ex.wrong("decay subtracted, not multiplied", says="rate of", breaks="steps")
@@ -156,10 +148,9 @@ def subtracted(names, base, decay):
     return {n: base * (1 - (1 - decay) * k) for n, k in steps.items()}
 
 
-ex.wrong("the embedding on the rate of the lowest layer", rated,
-         breaks="embedding", embed=0)
-ex.wrong("the highest layer found as text: 9 above 11", rated, says="rate of", breaks="order",
-         text=True)
+wrong("the embedding on the rate of the lowest layer", "embedding", "count + 1 if", "count if")
+wrong("the highest layer found as text: 9 above 11", "order",
+      "1 + max(ks, default=-1)", 'int(max((str(k) for k in ks), default="-1")) + 1', says="rate of")
 
 
 @ex.wrong("layers counted from the bottom up, as if the head were near", breaks="order")
@@ -171,46 +162,32 @@ def layers_reversed(names, base, decay):
     return {n: right[f] for n, f in flipped.items()}
 
 
-ex.wrong("layers and embed found anywhere in a name", rated, breaks="rest", deep=True)
-ex.wrong("every name that begins with embed taken for the embedding", rated, says="rate of the top",
-         breaks="rest", alike=True)
-
-
-@ex.wrong("the number of layers read off the last name that has one", breaks="any order")
-def last_layer(names, base, decay):
-    ks = [layer_of(n) for n in names if layer_of(n) is not None]
-    right = rated(names, base, decay)
-    gap = max(ks) - ks[-1] if ks else 0
-    low = [n for n in names if layer_of(n) is not None or n.startswith("embed.")]
-    return {n: r / decay ** gap if n in low else r for n, r in right.items()}
-
-
-ex.wrong("at least one layer taken for granted", rated, says="rate of the embedding",
-         breaks="missing", floor=1)
-
-
-@ex.wrong("an embedding taken for granted", breaks="missing")
-def needs_embedding(names, base, decay):
-    right = rated(names, base, decay)
-    if any(n.startswith("embed.") for n in names):
-        return right
-    return {n: r / decay for n, r in right.items()}
-
-
-@ex.wrong("the highest name that is there taken for the top", breaks="missing")
-def highest_there(names, base, decay):
-    right = rated(names, base, decay)
-    if base in right.values() or not right or not decay:
-        return right
-    return {n: r / decay for n, r in right.items()}
-
-
-@ex.wrong("every name that begins with layers taken for a layer", says="rate of the top",
-          breaks="rest")
-def any_layers(names, base, decay):
-    right = rated(names, base, decay)
-    odd = [n for n in names if n.startswith("layers") and layer_of(n) is None]
-    return {n: r * decay if n in odd else r for n, r in right.items()}
+wrong("layers and embed found anywhere in a name", "rest",
+      ".match", ".search",
+      'name.startswith("embed.")', 'name.startswith("embed.") or ".embed." in name')
+wrong("every name that begins with embed taken for the embedding", "rest",
+      '"embed."', '"embed"', says="rate of the top")
+wrong("the number of layers read off the last name that has one", "any order",
+      "def layer",
+      "own_ks = [layer_of(n) for n in names if layer_of(n) is not None]\n    def layer",
+      "return rates",
+      "gap = max(own_ks) - own_ks[-1] if own_ks else 0; low = [n for n in names if layer_of(n) "
+      'is not None or n.startswith("embed.")]; return {n: r / decay**gap if n in low else r for '
+      "n, r in rates.items()}")
+wrong("at least one layer taken for granted", "missing",
+      "count, 0", "count, 1", says="rate of the embedding")
+wrong("an embedding taken for granted", "missing",
+      "return rates",
+      'if any(n.startswith("embed.") for n in names): return rates\n    return {n: r / decay for '
+      "n, r in rates.items()}")
+wrong("the highest name that is there taken for the top", "missing",
+      "return rates",
+      "if base in rates.values() or not rates or (not decay): return rates\n    return {n: r / "
+      "decay for n, r in rates.items()}")
+wrong("every name that begins with layers taken for a layer", "rest",
+      "return rates",
+      'odd = [n for n in names if n.startswith("layers") and layer_of(n) is None]; return {n: r '
+      "* decay if n in odd else r for n, r in rates.items()}", says="rate of the top")
 
 
 @ex.wrong("layers and embedding a step too high", says="rate of",
@@ -222,12 +199,10 @@ def step_too_high(names, base, decay):
     return {n: base * decay ** low.get(n, 0) for n in names}
 
 
-@ex.wrong("layers and embedding a step too low, the top where it belongs", says="rate of",
-          breaks=("steps", "missing", "example"))
-def step_too_low(names, base, decay):  # https://github.com/google-research/electra/issues/51
-    right = rated(names, base, decay)
-    low = [n for n in names if layer_of(n) is not None or n.startswith("embed.")]
-    return {n: r * decay if n in low else r for n, r in right.items()}
+wrong("layers and embedding a step too low, the top where it belongs",
+      ("steps", "missing", "example"), "return rates",
+      'low = [n for n in names if layer_of(n) is not None or n.startswith("embed.")]; return {n: '
+      "r * decay if n in low else r for n, r in rates.items()}", says="rate of")
 
 
 @ex.wrong("the first layer whose name the parameter's begins with: 1 for 10", says="rate of",
@@ -241,16 +216,10 @@ def first_that_begins(names, base, decay):
     return {n: base * decay ** steps(n) for n in names}
 
 
-ex.wrong("the embedding at the base rate", rated, breaks="embedding",
-         embed=None)
-ex.wrong("a decay of 0 taken for none", lambda names, base, decay: rated(names, base, decay or 1.0),
-         says="rate of", breaks="steps")
-ex.wrong("no rate above the base rate",
-         lambda names, base, decay: rated(names, base, min(1.0, decay)), says="rate of",
-         breaks="steps")
-
-
-@ex.wrong("the names changed in place", breaks="left alone")
-def sorts(names, base, decay):
-    names.sort()
-    return rated(names, base, decay)
+wrong("the embedding at the base rate", "embedding",
+      "= bottom", "= bottom and False", "1 if", "None if")
+wrong("a decay of 0 taken for none", "steps",
+      "def layer", "decay = decay or 1.0\n    def layer", says="rate of")
+wrong("no rate above the base rate", "steps",
+      "def layer", "decay = min(1.0, decay)\n    def layer", says="rate of")
+wrong("the names changed in place", "left alone", "def layer", "names.sort()\n    def layer")

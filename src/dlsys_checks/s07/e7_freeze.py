@@ -15,23 +15,21 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.7", "freeze", seen=("kind", "x", "state", "calls", "train"),
               says="output of the body")
 
-ex.promise("freeze", "Freeze a module for good, in place.", says=("returned value", "raised",
-                                                                 "another object"))
-ex.promise("tensors", "No parameter of it asks for a gradient,", says=("parameters of the body",))
-ex.promise("eval", "and it always computes as in eval mode:", says=("output of the body",))
-ex.promise("train", "also when it, or a model that holds it at any depth, is put into train mode "
-           "afterwards, once or often.",
-           cases=("train() once", "train() seven times", "train() of the body itself",
-                  "deep inside", "eval() and train()", "a dropout in the body", "a norm by itself",
-                  "weights of many sizes", "a part that asks for the mode", "frozen twice",
-                  "given in eval mode", "a scale with a name of its own"))
-ex.promise("values", "Its parameters and buffers keep their values.",
-           says=("that moved", "output of the body"))
-ex.promise("called", "It is still called as before, with gradients flowing through it to its "
-           "input;", says=("gradient at the input", "its second argument", "its hook"))
-ex.promise("given back", "train() and eval() still return it.", says=("given back",))
-ex.promise("others", "Other modules, of the same classes too, are not touched.",
-           says=("other modules", "class"))
+ex.promise_table("""
+freeze     | Freeze a module for good, in place. | returned value; raised; another object
+tensors    | No parameter of it asks for a gradient, | parameters of the body
+eval       | and it always computes as in eval mode: | output of the body
+train      | also when it, or a model that holds it at any depth, is put into train mode afterwards,
+             once or often. | case train() once; train() seven times; train() of the body itself;
+             deep inside; eval() and train(); a dropout in the body; a norm by itself; weights of
+             many sizes; a part that asks for the mode; frozen twice; given in eval mode; a scale
+             with a name of its own
+values     | Its parameters and buffers keep their values. | that moved; output of the body
+called     | It is still called as before, with gradients flowing through it to its input; |
+             gradient at the input; its second argument; its hook
+given back | train() and eval() still return it. | given back
+others     | Other modules, of the same classes too, are not touched. | other modules; class
+""")
 
 
 @ex.cases
@@ -198,16 +196,6 @@ def measured(x, state):
 LAST: list = []
 
 
-@not_an_answer
-def held(body, *, grad=False, evaluate=True, keep=True):
-    """The worked answer with its pieces as options."""
-    body.requires_grad_(grad)
-    if evaluate:
-        body.eval()
-    if keep:
-        body.train = lambda mode=True: body
-
-
 @ex.wrong("a frozen copy", breaks="freeze")
 def frozen_copy(body):
     twin = copy.deepcopy(body)
@@ -221,51 +209,34 @@ def requires_grad_only(body):
     body.requires_grad_(False)
 
 
-ex.wrong("eval mode alone, kept for good", held, breaks="tensors", grad=True)
+@not_an_answer
+def held(body, *, keep=True):
+    body.requires_grad_(False)
+    body.eval()
+    if keep:
+        body.train = lambda mode=True: body
+
+
+wrong = ex.edits(held)
+wrong("eval mode alone, kept for good", "tensors", "False", "True")
 ex.wrong("a copy frozen, the body left as it was", lambda body: held(copy.deepcopy(body)),
          breaks="tensors")
-
-
-@ex.wrong("requires_grad set on the module, which is not heard by its parameters",
-          breaks=("tensors", "eval", "train"))
-def on_the_module(body):
-    body.requires_grad = False
-    body.eval()
-
-
-@ex.wrong("the direct tensors only, not those of its parts", breaks="tensors")
-def shallow(body):
-    held(body, grad=True)
-    for p in body.parameters(recurse=False):
-        p.requires_grad_(False)
-
-
+wrong("requires_grad set on the module, which is not heard by its parameters",
+      ("tensors", "eval", "train"), "body.requires_grad_(False)", "body.requires_grad = False",
+      "if keep:\n        body.train = lambda mode=True: body", "pass")
+wrong("the direct tensors only, not those of its parts", "tensors",
+      "False", "True", "True: body",
+      "True: body\n    for p in body.parameters(recurse=False): p.requires_grad_(False)")
 ex.wrong("eval mode that the next train() takes back", held, breaks="train", keep=False)
-
-
-@ex.wrong("eval mode that outlives one train(), but not the next", breaks="train")
-def outlives_one(body):
-    held(body, keep=False)
-
-    def once(mode=True):
-        if mode:
-            del body.train
-        return body
-    body.train = once
-
-
-ex.wrong("train() without effect, eval() never called", held, breaks="eval", evaluate=False)
-
-
-@ex.wrong("eval mode that outlives five times of train()", breaks="train")
-def outlives_five(body):
-    held(body, keep=False)
-    left = [5]
-
-    def few(mode=True):
-        left[0] -= 1
-        return body if left[0] >= 0 else nn.Module.train(body, mode)
-    body.train = few
+wrong("eval mode that outlives one train(), but not the next", "train",
+      "if keep:\n        body.train = lambda mode=True: body",
+      "def once(mode=True):\n        if mode: del body.train\n        return body\n    "
+      "body.train = once")
+wrong("train() without effect, eval() never called", "eval", "body.eval()", "pass")
+wrong("eval mode that outlives five times of train()", "train",
+      "if keep:\n        body.train = lambda mode=True: body",
+      "left = [5]\n    def few(mode=True): left[0] -= 1; return body if left[0] >= 0 else "
+      "nn.Module.train(body, mode)\n    body.train = few")
 
 
 @ex.wrong("parts without parts of their own held in eval mode, by class", breaks="train")
@@ -276,43 +247,28 @@ def known_classes(body):
             module.train = types.MethodType(lambda self, mode=True: self, module)
 
 
-@ex.wrong("weight and bias frozen, and no other name", breaks="tensors")
-def two_names(body):
-    asked = [p for n, p in body.named_parameters() if n.split(".")[-1] not in ("weight", "bias")]
-    held(body)
-    for p in asked:
-        p.requires_grad_(True)
-
-
-@ex.wrong("the running variance set back to 1", breaks="values")
-def reset_variance(body):
-    held(body)
-    for module in body.modules():
-        if isinstance(module, nn.BatchNorm1d):
-            module.running_var.fill_(1.0)
-
-
-@ex.wrong("copies in place of the parameters", breaks="freeze")
-def replaced(body):
-    held(body)
-    for module in body.modules():
-        for name, p in list(module.named_parameters(recurse=False)):
-            setattr(module, name, nn.Parameter(p.detach().clone(), requires_grad=False))
-
-
-@ex.wrong("train replaced in the class, for all of its kind", says="classes that were changed",
-          breaks="others")
-def class_changed(body):
-    held(body, keep=False)
-    type(body).train = lambda self, mode=True: self
-
-
-@ex.wrong("one body at a time: the one frozen before trains again", says="frozen before",
-          breaks="eval")
-def last_only(body):
-    LAST[:] = [body]
-    held(body, keep=False)
-    body.train = lambda mode=True: nn.Module.train(body, mode and body is not LAST[0])
+wrong("weight and bias frozen, and no other name", "tensors",
+      "body.requires_grad_",
+      'asked = [p for n, p in body.named_parameters() if n.split(".")[-1] not in ("weight", '
+      '"bias")]; body.requires_grad_',
+      "True: body", "True: body\n    for p in asked: p.requires_grad_(True)")
+wrong("the running variance set back to 1", "values",
+      "True: body",
+      "True: body\n    for module in body.modules():\n        if isinstance(module, "
+      "nn.BatchNorm1d): module.running_var.fill_(1.0)")
+wrong("copies in place of the parameters", "freeze",
+      "True: body",
+      "True: body\n    for module in body.modules():\n        for name, p in "
+      "list(module.named_parameters(recurse=False)): setattr(module, name, "
+      "nn.Parameter(p.detach().clone(), requires_grad=False))")
+wrong("train replaced in the class, for all of its kind", "others",
+      "if keep:\n        body.train = lambda mode=True: body",
+      "type(body).train = lambda self, mode=True: self", says="classes that were changed")
+wrong("one body at a time: the one frozen before trains again", "eval",
+      "body.requires_grad_", "LAST[:] = [body]; body.requires_grad_",
+      "if keep:\n        body.train = lambda mode=True: body",
+      "body.train = lambda mode=True: nn.Module.train(body, mode and body is not LAST[0])",
+      says="frozen before")
 
 
 @ex.wrong("a hook that switches to eval mode at the first call only", breaks=("eval", "train"))
@@ -325,23 +281,12 @@ def first_call_only(body):
     handle = body.register_forward_pre_hook(switch)
 
 
-@ex.wrong("a train() that returns nothing", breaks="given back")
-def returns_nothing(body):
-    held(body)
-    body.train = lambda mode=True: None
-
-
-@ex.wrong("its hooks taken away", breaks="called")
-def without_hooks(body):
-    held(body)
-    body._forward_hooks.clear()
-
-
-@ex.wrong("a forward of its own that takes one argument", breaks="called")
-def one_argument(body):
-    held(body)
-    inner = body.forward
-    body.forward = lambda x, **ignored: inner(x)
+wrong("a train() that returns nothing", "given back",
+      "True: body", "True: body\n    body.train = lambda mode=True: None")
+wrong("its hooks taken away", "called", "True: body", "True: body\n    body._forward_hooks.clear()")
+wrong("a forward of its own that takes one argument", "called",
+      "True: body",
+      "True: body\n    inner = body.forward; body.forward = lambda x, **ignored: inner(x)")
 
 
 @ex.wrong("the norms held in eval mode, dropout not", breaks="eval")
@@ -361,15 +306,11 @@ def no_momentum(body):
             module.momentum = 0.0
 
 
-@ex.wrong("a counter that goes on counting batches", says="buffers of the body", breaks="values")
-def counts_on(body):
-    held(body)
-
-    def count(module, args):
-        for name, buffer in module.named_buffers():
-            if "tracked" in name:
-                buffer.add_(1)
-    body.register_forward_pre_hook(count)
+wrong("a counter that goes on counting batches", "values",
+      "True: body",
+      "True: body\n    def count(module, args):\n        for name, buffer in "
+      'module.named_buffers():\n            if "tracked" in name: buffer.add_(1)\n    '
+      "body.register_forward_pre_hook(count)", says="buffers of the body")
 
 
 @ex.wrong("no_grad or detach at the body, which cuts the gradient off", breaks="called")

@@ -11,32 +11,28 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("07.8", "hidden_values", seen=("kind", "width"), says="hidden values")
 
-ex.promise("count", "How many values of parameters a model hides in plain containers.",
-           says=("hidden values",))
-ex.promise("containers", "torch sees no parameters inside plain lists, tuples and dicts. Look "
-           "through each module's own attributes; open each such container (of a dict the values),",
-           cases=("a list", "a tuple", "a dict", "a list inside a registered part",
-                  "a dict and a tuple of a kind", "a list whose name begins with _",
-                  "a set, keys and other objects", "a tuple of the class"))
-ex.promise("depth", "and any inside it.",
-           cases=("lists in dicts in tuples", "twelve lists, one in another"))
-ex.promise("bare", "Count the numbers in every nn.Parameter you find, frozen or not, whether it "
-           "stands alone or in a module;",
-           cases=("a list of bare parameters", "tensors that are no parameters",
-                  "a hidden ParameterList", "a frozen block"))
-ex.promise("found modules", "search a found module's own attributes as well.",
-           cases=("a hidden module that hides more",))
-ex.promise("registered", "Skip what model.parameters() gives.",
-           cases=("a list of registered blocks", "a registered block beside a hidden one",
-                  "nothing hidden", "a ModuleList", "a hidden norm equal to a registered one"))
-ex.promise("once", "A parameter found twice counts once; two with equal numbers are two. There are "
-           "no cycles.",
-           cases=("one block in two lists", "two hidden blocks that share a tensor",
-                  "two norms of equal numbers"))
-ex.promise("left alone", "The model is left as it is.",
-           says=("changes in the model", "when asked again"))
-ex.promise("example", "Example: self.blocks = [nn.Linear(2, 3)] hides 9.",
-           cases=("the example",))
+ex.promise_table("""
+count         | How many values of parameters a model hides in plain containers. | hidden values
+containers    | torch sees no parameters inside plain lists, tuples and dicts. Look through each
+                module's own attributes; open each such container (of a dict the values), | case a
+                list; a tuple; a dict; a list inside a registered part; a dict and a tuple of a
+                kind; a list whose name begins with _; a set, keys and other objects; a tuple of the
+                class
+depth         | and any inside it. | case lists in dicts in tuples; twelve lists, one in another
+bare          | Count the numbers in every nn.Parameter you find, frozen or not, whether it stands
+                alone or in a module; | case a list of bare parameters; tensors that are no
+                parameters; a hidden ParameterList; a frozen block
+found modules | search a found module's own attributes as well. | case a hidden module that hides
+                more
+registered    | Skip what model.parameters() gives. | case a list of registered blocks; a registered
+                block beside a hidden one; nothing hidden; a ModuleList; a hidden norm equal to a
+                registered one
+once          | A parameter found twice counts once; two with equal numbers are two. There are no
+                cycles. | case one block in two lists; two hidden blocks that share a tensor; two
+                norms of equal numbers
+left alone    | The model is left as it is. | changes in the model; when asked again
+example       | Example: self.blocks = [nn.Linear(2, 3)] hides 9. | case the example
+""")
 
 
 @ex.cases
@@ -178,6 +174,23 @@ def attributes(module):
 
 # ---- wrong, by name
 
+@ex.wrong("always zero, as state_dict and parameters() agree",
+          breaks=("count", "containers", "registered", "bare", "depth", "found modules", "once",
+                  "example"))
+def none(model):
+    return len(model.state_dict().keys() - {
+        n for n, _ in (*model.named_parameters(), *model.named_buffers())})
+
+
+@ex.wrong("tensors counted, not their values", breaks="count")
+def tensors(model):
+    total, each = counted(model), set()
+    for value in [v for m in model.modules() for v in attributes(m)]:
+        if isinstance(value, (list, tuple)):
+            each |= {id(p) for m in value if isinstance(m, nn.Module) for p in m.parameters()}
+    return len(each) if each else total
+
+
 @not_an_answer
 def counted(model, *, kinds=(list, tuple, dict), bare=True, inner=True, known=True, depth=99,
             modules=True, tensor=nn.Parameter, parts=True):
@@ -207,64 +220,31 @@ def counted(model, *, kinds=(list, tuple, dict), bare=True, inner=True, known=Tr
     return sum(p.numel() for p in chosen.values())
 
 
-@ex.wrong("always zero, as state_dict and parameters() agree",
-          breaks=("count", "containers", "registered", "bare", "depth", "found modules", "once",
-                  "example"))
-def none(model):
-    return len(model.state_dict().keys() - {
-        n for n, _ in (*model.named_parameters(), *model.named_buffers())})
-
-
-@ex.wrong("tensors counted, not their values", breaks="count")
-def tensors(model):
-    total, each = counted(model), set()
-    for value in [v for m in model.modules() for v in attributes(m)]:
-        if isinstance(value, (list, tuple)):
-            each |= {id(p) for m in value if isinstance(m, nn.Module) for p in m.parameters()}
-    return len(each) if each else total
-
-
+wrong = ex.edits(counted)
+END = "return sum(p.numel() for p in chosen.values())"
 ex.wrong("lists only", counted, breaks=("containers", "depth", "once"), kinds=list)
 ex.wrong("lists and dicts, no tuples", counted, breaks=("containers", "depth"), kinds=(list, dict))
 ex.wrong("lists and tuples, no dicts", counted, breaks=("containers", "depth"), kinds=(list, tuple))
 ex.wrong("the model's own attributes only", counted, breaks="containers", parts=False)
-
-
-@ex.wrong("attributes whose names begin with _ left out", breaks="containers")
-def public_only(model):
-    private = [vars(model).get("_blocks")]
-    return 0 if private != [None] else counted(model)
-
-
-@ex.wrong("containers known by their exact type", breaks="containers")
-def exact_types(model):
-    return 0 if any(type(v) not in (list, tuple, dict) and isinstance(v, (tuple, dict))
-                    for k, v in vars(model).items() if k in "ab") else counted(model)
-
-
-@ex.wrong("frozen parameters left out", breaks="bare")
-def trainable_only(model):
-    blocks = vars(model).get("blocks")
-    frozen = isinstance(blocks, list) and blocks and isinstance(blocks[0], nn.Module) and not any(
-        p.requires_grad for p in blocks[0].parameters())
-    return 0 if frozen else counted(model)
-
-
-@ex.wrong("tensors told apart by their numbers", breaks="once")
-def by_numbers(model):
-    norms = vars(model).get("norms", [])
-    return counted(model) // (2 if len(norms) == 2 else 1)
-
-
-@ex.wrong("a model without its lists once it was asked", breaks="left alone")
-def emptied(model):
-    found = counted(model)
-    for value in attributes(model):
-        if isinstance(value, list):
-            value.clear()
-    return found
-
-
+wrong("attributes whose names begin with _ left out", "containers",
+      "seen, found =", 'private = [vars(model).get("_blocks")]; seen, found =',
+      END, "out = sum(p.numel() for p in chosen.values()); return 0 if private != [None] else out")
+ex.wrong("containers known by their exact type",
+         lambda model: 0 if any(type(v) not in (list, tuple, dict) and isinstance(v, (tuple, dict))
+             for k, v in vars(model).items() if k in "ab") else counted(model), breaks="containers")
+wrong("frozen parameters left out", "bare",
+      "seen, found =",
+      'blocks = vars(model).get("blocks"); frozen = isinstance(blocks, list) and blocks and '
+      "isinstance(blocks[0], nn.Module) and not any(p.requires_grad for p in "
+      "blocks[0].parameters()); seen, found =",
+      END, "out = sum(p.numel() for p in chosen.values()); return 0 if frozen else out")
+wrong("tensors told apart by their numbers", "once",
+      "seen, found =", 'norms = vars(model).get("norms", []); seen, found =', END,
+      "out = sum(p.numel() for p in chosen.values()); return out // (2 if len(norms) == 2 else 1)")
+wrong("a model without its lists once it was asked", "left alone",
+      END,
+      "out = sum(p.numel() for p in chosen.values())\n    for value in attributes(model):\n      "
+      "  if isinstance(value, list): value.clear()\n    return out")
 ex.wrong("registered blocks counted too", counted, breaks="registered", known=False)
 ex.wrong("modules only, no bare parameters", counted, breaks="bare", bare=False)
 ex.wrong("every tensor, parameter or not", counted, breaks="bare", tensor=torch.Tensor)
@@ -291,7 +271,5 @@ def each_module(model):
     return total + (double * weights[0].numel() if double else 0)
 
 
-@ex.wrong("the example, without the biases", breaks="example")
-def without_bias(model):
-    total = counted(model)
-    return 6 if total == 9 else total
+wrong("the example, without the biases", "example",
+      END, "out = sum(p.numel() for p in chosen.values()); return 6 if out == 9 else out")

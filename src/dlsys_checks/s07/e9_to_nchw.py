@@ -11,21 +11,20 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("07.9", "to_nchw", seen=("shape", "start", "kind", "order"), says="pictures")
 
-ex.promise("axes", "a with the channels in front: out[n, c, h, w] is a[n, h, w, c].",
-           says=("pictures",))
-ex.promise("any", "a: (N, H, W, C) of any dtype, sizes and memory order,",
-           cases=("three by three by three", "as many rows as channels", "one channel",
-                  "a single pixel", "no picture", "no row", "no channel", "many channels", "bytes",
-                  "booleans", "float16", "bfloat16", "long integers", "double precision",
-                  "complex numbers", "NaN and minus zero", "made channels first",
-                  "a crop of larger ones", "one picture, expanded"))
-ex.promise("left alone", "left as it is.", says=("changed in the argument",))
-ex.promise("memory", "The result has its dtype and is contiguous,", says=("contiguous",
-                                                                         "dtype of the"))
-ex.promise("own", "with memory of its own, which no later call writes to.",
-           says=("memory that it shares", "after a later call"))
-ex.promise("example", "Example: a pixel (0, 1, 2) alone becomes three channels of one pixel.",
-           cases=("the example",))
+ex.promise_table("""
+axes       | a with the channels in front: out[n, c, h, w] is a[n, h, w, c]. | pictures
+any        | a: (N, H, W, C) of any dtype, sizes and memory order, | case three by three by three;
+             as many rows as channels; one channel; a single pixel; no picture; no row; no channel;
+             many channels; bytes; booleans; float16; bfloat16; long integers; double precision;
+             complex numbers; NaN and minus zero; made channels first; a crop of larger ones; one
+             picture, expanded
+left alone | left as it is. | changed in the argument
+memory     | The result has its dtype and is contiguous, | contiguous; dtype of the
+own        | with memory of its own, which no later call writes to. | memory that it shares; after a
+             later call
+example    | Example: a pixel (0, 1, 2) alone becomes three channels of one pixel. | case the
+             example
+""")
 
 
 @ex.cases
@@ -123,73 +122,47 @@ def law(out, shape, start, kind, order):
 
 # ---- wrong, by name
 
+MADE: dict = {}
+
+
 @not_an_answer
 def right(a):
-    return a.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
+    out = a.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
+    return out
 
 
-@ex.wrong("reshape in place of permute", breaks="axes")
-def reshaped(a):
-    n, h, w, c = a.shape
-    return a.reshape(n, c, h, w).clone(memory_format=torch.contiguous_format)
-
-
-ex.wrong("rows and columns swapped",
-         lambda a: a.permute(0, 3, 2, 1).clone(memory_format=torch.contiguous_format),
-         says="shape of the pictures", breaks="axes")
-ex.wrong("the batch mixed in",
-         lambda a: a.permute(3, 0, 1, 2).clone(memory_format=torch.contiguous_format),
-         breaks="axes")
-ex.wrong("left alone where the rows look like channels",
-         lambda a: right(a) if a.shape[1] != a.shape[3] else a.clone(), breaks="any")
-
-
-@ex.wrong("the order in memory read, not the axes", breaks="any")
-def by_memory(a):
-    if a.is_contiguous() or a.numel() < 30 or not a.stride(0):
-        return right(a)
-    return right(torch.as_strided(a, a.shape, a.contiguous().stride()))
-
-
+wrong = ex.edits(right)
+wrong("reshape in place of permute", "axes",
+      "out =", "n, h, w, c = a.shape; out =", "a.permute(0, 3, 1, 2)", "a.reshape(n, c, h, w)")
+wrong("rows and columns swapped", "axes", "1, 2", "2, 1", says="shape of the pictures")
+wrong("the batch mixed in", "axes", "0, 3", "3, 0")
+wrong("left alone where the rows look like channels", "any",
+      "return out", "return out if a.shape[1] != a.shape[3] else a.clone()")
+wrong("the order in memory read, not the axes", "any",
+      "out = a",
+      "if a.is_contiguous() or a.numel() < 30 or not a.stride(0): out = a.permute(0, 3, 1, "
+      "2).clone(memory_format=torch.contiguous_format); return out\n    out = "
+      "torch.as_strided(a, a.shape, a.contiguous().stride())")
 ex.wrong("bytes turned into float", lambda a: right(a) if a.is_complex() else right(a).float(),
          says="dtype of the pictures", breaks=("memory", "any"))
 ex.wrong("booleans turned into bytes",
          lambda a: right(a).to(torch.uint8) if a.dtype == torch.bool else right(a),
          says="dtype of the pictures", breaks="memory")
-ex.wrong("a view, not contiguous", lambda a: a.permute(0, 3, 1, 2), breaks=("memory", "own"))
-ex.wrong("a clone that keeps the order in memory", lambda a: a.permute(0, 3, 1, 2).clone(),
-         breaks="memory")
-ex.wrong("contiguous(), which copies nothing where nothing is to do",
-         lambda a: a.permute(0, 3, 1, 2).contiguous(), says="memory that it", breaks="own")
-
-
-MADE: dict = {}
-
-
-@ex.wrong("one memory for every call", breaks="own")
-def one_memory(a):
-    out = right(a)
-    return MADE.setdefault((out.shape, out.dtype), out).copy_(out)
-
-
-ex.wrong("three or more channels, one at least",
-         lambda a: torch.stack([a[..., k] for k in range(a.shape[-1])], 1), says="raised",
-         breaks="any")
+wrong("a view, not contiguous", ("memory", "own"), "return out", "return a.permute(0, 3, 1, 2)")
+wrong("a clone that keeps the order in memory", "memory",
+      "return out", "return a.permute(0, 3, 1, 2).clone()")
+wrong("contiguous(), which copies nothing where nothing is to do", "own",
+      "return out", "return a.permute(0, 3, 1, 2).contiguous()", says="memory that it")
+wrong("one memory for every call", "own",
+      "return out", "return MADE.setdefault((out.shape, out.dtype), out).copy_(out)")
+wrong("three or more channels, one at least", "any",
+      "return out", "return torch.stack([a[..., k] for k in range(a.shape[-1])], 1)", says="raised")
 ex.wrong("every number sent through float32",
          lambda a: right(a) if a.is_complex() else right(a).float().to(a.dtype), breaks="any")
 ex.wrong("NaN replaced",
          lambda a: right(a).nan_to_num(nan=0.0) if a.dtype == torch.float32 else right(a),
          breaks="any")
-
-
-@ex.wrong("the argument written to", breaks="left alone")
-def written_to(a):
-    out = right(a)
-    if 0 not in a.stride():
-        a.copy_(a.clone())
-    return out
-
-
-ex.wrong("a pixel alone given back as it was",
-         lambda a: a.clone() if a.shape[:3] == (1, 1, 1) else right(a), says="of the pictures",
-         breaks="example")
+wrong("the argument written to", "left alone",
+      "return out", "if 0 not in a.stride(): a.copy_(a.clone())\n    return out")
+wrong("a pixel alone given back as it was", "example",
+      "return out", "return a.clone() if a.shape[:3] == (1, 1, 1) else out", says="of the pictures")

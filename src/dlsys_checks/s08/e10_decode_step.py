@@ -17,27 +17,22 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("08.10", "decode_step", seen=("q", "k", "v", "sizes", "base", "twins"),
               kept=("v",))
 
-ex.promise("result", "Causal attention of the n newest tokens, with a cache and RoPE.",
-           says=("result",))
-ex.promise("new", "q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32,",
-           says=("result", "cache"))
-ex.promise("order", "in memory in any order,", says=("raised RuntimeError",))
-ex.promise("left", "left as they are, by later steps too.", says=("numbers changed",))
-ex.promise("empty", "cache: a dict, empty at the first step.",
-           says=("step 1", "raised KeyError"))
-ex.promise("cache", 'After each step its "k" and "v" hold the keys and values of all tokens so '
-           "far, (B, H, t, D), the keys turned.", says=("cache",))
-ex.promise("places", "rotate(x, place) returns x (B, H, n, D) turned for the places (n,), int64, "
-           "counted from 0 at the first token of all.",
-           says=("places", "result", "cache's k", "raised"))
-ex.promise("values", "Queries and keys are turned, values are not.",
-           says=("result", "cache"))
-ex.promise("causal", "A token looks at itself and at all before it.", says=("result",))
-ex.promise("whole", "The result (B, H, n, D) is what the whole row gives for these tokens in one "
-           "run.", says=("result",))
-ex.promise("twins", "Two caches know nothing of each other.", says=("result of step", "cache"))
-ex.promise("copy", "The cache holds all that is kept: a deep copy of it goes on alike.",
-           says=("of a copy",))
+ex.promise_table("""
+result | Causal attention of the n newest tokens, with a cache and RoPE. | result
+new    | q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, | result; cache
+order  | in memory in any order, | raised RuntimeError
+left   | left as they are, by later steps too. | numbers changed
+empty  | cache: a dict, empty at the first step. | step 1; raised KeyError
+cache  | After each step its "k" and "v" hold the keys and values of all tokens so far, (B, H, t,
+         D), the keys turned. | cache
+places | rotate(x, place) returns x (B, H, n, D) turned for the places (n,), int64, counted from 0
+         at the first token of all. | places; result; cache's k; raised
+values | Queries and keys are turned, values are not. | result; cache
+causal | A token looks at itself and at all before it. | result
+whole  | The result (B, H, n, D) is what the whole row gives for these tokens in one run. | result
+twins  | Two caches know nothing of each other. | result of step; cache
+copy   | The cache holds all that is kept: a deep copy of it goes on alike. | of a copy
+""")
 
 
 @ex.cases
@@ -174,65 +169,53 @@ def stored(k, v, cache):
 # ---- wrong, by name
 
 @not_an_answer
-def step(q, k, v, cache, rotate, *, start=lambda past: past, mask=None, rotate_q=True,
-         rotate_k=True, rotate_v=False, keep=lambda k, v: (k, v)):
-    """The worked answer with its pieces as options; mask(n, past) is what SDPA gets."""
+def step(q, k, v, cache, rotate, *, start=lambda past: past):
     n = q.shape[2]
     past = cache["k"].shape[2] if cache else 0
     place = torch.arange(n) + start(past)
-    q = rotate(q, place) if rotate_q else q
-    k = rotate(k, place) if rotate_k else k
-    v = rotate(v, place) if rotate_v else v
+    q = rotate(q, place)
+    k = rotate(k, place)
+    v = v
     k, v = stored(k, v, cache)
-    allowed = (mask or (lambda n, past: torch.ones(n, past + n).tril(past).bool()))(n, past)
+    allowed = torch.ones(n, past + n).tril(past).bool()
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
-    cache["k"], cache["v"] = keep(k, v)
+    cache["k"], cache["v"] = k, v
     return out
 
 
-ex.wrong("is_causal: the triangle in the upper left corner", step, breaks="causal",
-         mask=lambda n, past: torch.ones(n, past + n).tril().bool())
-ex.wrong("no mask: a piece sees its own future", step, breaks="causal", mask=lambda n, past: None)
-ex.wrong("no mask as soon as there is a cache", step, breaks="causal",
-         mask=lambda n, past: None if past else torch.ones(n, n).tril().bool())
-
-
-ex.wrong("is_causal for a piece of several tokens, cache or not", step, breaks="causal",
-         mask=lambda n, past: torch.ones(n, past + n).tril().bool() if n > 1 else None)
-
-
-@ex.wrong("a token may not look at itself, but for the first", breaks="causal")
-def not_itself(q, k, v, cache, rotate):
-    def mask(n, past):
-        keep = torch.ones(n, past + n).tril(past - 1).bool()
-        keep[0, 0] = True
-        return keep
-    return step(q, k, v, cache, rotate, mask=mask)
-
-
+wrong = ex.edits(step)
+ONES = "torch.ones(n, past + n).tril(past).bool()"
+wrong("is_causal: the triangle in the upper left corner", "causal",
+      "torch.ones(n, past + n).tril(past)", "torch.ones(n, past + n).tril()")
+wrong("no mask: a piece sees its own future", "causal", ONES, "None")
+wrong("no mask as soon as there is a cache", "causal",
+      ONES, "None if past else torch.ones(n, n).tril().bool()")
+wrong("is_causal for a piece of several tokens, cache or not", "causal",
+      ONES, "torch.ones(n, past + n).tril().bool() if n > 1 else None")
+wrong("a token may not look at itself, but for the first", "causal",
+      "n =",
+      "def mask(n, past): keep = torch.ones(n, past + n).tril(past - 1).bool(); keep[0, 0] = "
+      "True; return keep\n    n =", ONES, "mask(n, past)")
 ex.wrong("places that restart at 0", step, breaks="places", start=lambda past: 0)
 ex.wrong("places one too high once there is a cache", step, breaks="places",
          start=lambda past: past + bool(past))
 ex.wrong("places counted from 1", step, breaks=("places", "cache"), start=lambda past: past + 1)
-ex.wrong("the places of a piece counted from its last token",
-         lambda q, k, v, cache, rotate: step(
-             q, k, v, cache, rotate, start=lambda past: past + q.shape[2] - 1),
-         breaks=("places", "cache"))
+wrong("the places of a piece counted from its last token", ("places", "cache"),
+      "start(past)", "past + q.shape[2] - 1")
 ex.wrong("places as floats", step, breaks="places", start=float)
-ex.wrong("queries not turned", step, breaks="values", rotate_q=False)
-ex.wrong("keys not turned", step, breaks=("values", "cache"), rotate_k=False)
-ex.wrong("values turned as well", step, breaks=("values", "cache"), rotate_v=True)
-
-
-@ex.wrong("keys stored as they came, all turned anew at each step", says="cache's k",
-          breaks="cache")
-def turned_anew(q, k, v, cache, rotate):
-    past = cache["k"].shape[2] if cache else 0
-    k, v = stored(k, v, cache)
-    n, place = q.shape[2], torch.arange(k.shape[2])
-    keep = torch.ones(n, past + n).tril(past).bool()
-    return F.scaled_dot_product_attention(rotate(q, place[past:]), rotate(k, place), v,
-                                          attn_mask=keep)
+wrong("queries not turned", "values", "rotate(q, place)", "q")
+wrong("keys not turned", ("values", "cache"), "rotate(k, place)", "k")
+wrong("values turned as well", ("values", "cache"), "v = v", "v = rotate(v, place)")
+wrong("keys stored as they came, all turned anew at each step", "cache",
+      "n = q.shape[2]", "pass",
+      "place = torch.arange(n) + start(past)\n    q = rotate(q, place)\n    k = rotate(k, "
+      "place)\n    v = v", "pass",
+      "allowed = torch.ones(n, past + n).tril(past).bool()\n    out = "
+      'F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)\n    cache["k"], cache["v"] = '
+      "k, v",
+      "n, place = q.shape[2], torch.arange(k.shape[2]); keep = torch.ones(n, past + "
+      "n).tril(past).bool(); out = F.scaled_dot_product_attention(rotate(q, place[past:]), "
+      "rotate(k, place), v, attn_mask=keep)", says="cache's k")
 
 
 @ex.wrong("the whole cache turned once more at each step", breaks=("values", "cache"))
@@ -245,35 +228,16 @@ def turned_again(q, k, v, cache, rotate):
     return F.scaled_dot_product_attention(rotate(q, place[past:]), cache["k"], v, attn_mask=keep)
 
 
-@ex.wrong("the new queries counted from 0, keys not", breaks="places")
-def queries_from_zero(q, k, v, cache, rotate):
-    q = rotate(q, torch.arange(q.shape[2]))
-    return step(q, k, v, cache, rotate, rotate_q=False)
-
-
-@ex.wrong("the batch, the length of a cached tensor, taken for the tokens so far", breaks="places")
-def by_batch(q, k, v, cache, rotate):
-    past = len(cache["k"]) if cache else 0
-    return step(q, k, v, cache, rotate, start=lambda _: past)
-
-
-@ex.wrong("nothing kept in the cache", breaks="cache")
-def no_cache(q, k, v, cache, rotate):
-    out = step(q, k, v, dict(cache), rotate)
-    cache.clear()
-    return out
-
-
-@ex.wrong("only the newest keys and values kept", breaks="cache")
-def newest_only(q, k, v, cache, rotate):
-    n = q.shape[2]
-    return step(q, k, v, cache, rotate, keep=lambda k, v: (k[:, :, -n:], v[:, :, -n:]))
-
-
-@ex.wrong("the cache expected to be filled", breaks="empty")
-def filled_cache(q, k, v, cache, rotate):
-    assert cache["k"].shape[2] > 0
-    return step(q, k, v, cache, rotate)
+wrong("the new queries counted from 0, keys not", "places",
+      "n =", "q = rotate(q, torch.arange(q.shape[2])); n =", "rotate(q, place)", "q")
+wrong("the batch, the length of a cached tensor, taken for the tokens so far", "places",
+      "n =", 'own_past = len(cache["k"]) if cache else 0; n =', "start(past)", "own_past")
+wrong("nothing kept in the cache", "cache",
+      "n =", "cache = dict(cache); n =", "return out", "cache.clear(); return out")
+wrong("only the newest keys and values kept", "cache",
+      "n =", "own_n = q.shape[2]; n =",
+      '["v"] = k, v', '["v"] = k[:, :, -own_n:], v[:, :, -own_n:]')
+wrong("the cache expected to be filled", "empty", "n =", 'assert cache["k"].shape[2] > 0; n =')
 
 
 @ex.wrong("viewed as if heads came before tokens in memory", breaks="order")
@@ -282,15 +246,11 @@ def viewed(q, k, v, cache, rotate):
     return step(*(t.view(q.shape) for t in flat), cache, rotate)
 
 
-ex.wrong("one new token assumed: the last of a piece only",
-         lambda q, k, v, cache, rotate: step(q, k, v, cache, rotate)[:, :, -1:],
-         says="shape of the result", breaks="new")
-ex.wrong("heads and tokens exchanged in the result",
-         lambda q, k, v, cache, rotate: step(q, k, v, cache, rotate).transpose(1, 2),
-         breaks="whole")
-ex.wrong("scores not divided by the root of D",
-         lambda q, k, v, cache, rotate: step(q * math.sqrt(q.shape[-1]), k, v, cache, rotate),
-         breaks="result")
+wrong("one new token assumed: the last of a piece only", "new",
+      "return out", "return out[:, :, -1:]", says="shape of the result")
+wrong("heads and tokens exchanged in the result", "whole",
+      "return out", "return out.transpose(1, 2)")
+wrong("scores not divided by the root of D", "result", "n =", "q = q * math.sqrt(q.shape[-1]); n =")
 
 
 @ex.wrong("the new keys changed in place", breaks="left")
@@ -327,10 +287,7 @@ COUNTED: dict = {}
 SHARED: dict = {}
 
 
-@ex.wrong("one cache for all: kept outside of the argument", says="result", breaks="twins")
-def shared_cache(q, k, v, cache, rotate):
-    if not cache:
-        SHARED.clear()
-    out = step(q, k, v, SHARED, rotate)
-    cache.update(SHARED)
-    return out
+wrong("one cache for all: kept outside of the argument", "twins",
+      "n =", "if not cache: SHARED.clear()\n    n =", "past = cache", "past = SHARED",
+      "if cache", "if SHARED", "(k, v, cache)", "(k, v, SHARED)", 'cache["k"],', 'SHARED["k"],',
+      'cache["v"] = k, v', 'SHARED["v"] = k, v; cache.update(SHARED)', says="result")

@@ -13,34 +13,27 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("08.11", "batch_dependence", seen=("kind", "x", "others", "weight", "order"),
               says="result")
 
-ex.promise("result", "How far the output for x[0] moves when it gets other neighbours.",
-           says=("result",))
-ex.promise("model", "model maps (N, ...) to (N, ...), one output a row.", cases=(
-    "attention across the batch", "images", "one number a row", "sums by row",
-    "three axes in the output", "columns first in memory"))
-ex.promise("x", "x: (N, ...), N >= 2,", cases=("two rows", "many rows", "the example"))
-ex.promise("tokens", "float32 or int64,", cases=("tokens, by their embedding",))
-ex.promise("memory", "in memory in any order;", cases=("columns first in memory",))
-ex.promise("others", "others: (N - 1, ...), the rows that take the place of x[1:].",
-           says=("result",))
-ex.promise("largest", "The result is the largest absolute change of a number of output 0,",
-           says=("result",))
-ex.promise("eval", "measured in eval mode", says=("result", "calls in train mode"))
-ex.promise("no graph", "and without building a graph;", says=("calls with gradients",))
-ex.promise("grad mode", "the grad mode is as before afterwards.",
-           says=("grad mode after the call",))
-ex.promise("modes", "The model, which writes no buffer in eval mode, comes back as it was: "
-           "every module in its former mode,",
-           says=("training flags",))
-ex.promise("buffers", "parameters and buffers untouched,", says=("weights and buffers",))
-ex.promise("facts", "their dtype, gradients and requires_grad included.",
-           says=("facts of parameters",))
-ex.promise("writes", "It may write into what it is given, but x and others stay as they were.",
-           cases=("a model that writes", "a model that writes, no dependence"),
-           says=("result", "numbers changed"))
-ex.promise("example", "Example: a model that subtracts the mean of the batch, x [[1.], [3.]], "
-           "others [[7.]]: the output for row 0 moves from -1 to -3, the result is 2.",
-           cases=("the example",))
+ex.promise_table("""
+result    | How far the output for x[0] moves when it gets other neighbours. | result
+model     | model maps (N, ...) to (N, ...), one output a row. | case attention across the batch;
+            images; one number a row; sums by row; three axes in the output; columns first in memory
+x         | x: (N, ...), N >= 2, | case two rows; many rows; the example
+tokens    | float32 or int64, | case tokens, by their embedding
+memory    | in memory in any order; | case columns first in memory
+others    | others: (N - 1, ...), the rows that take the place of x[1:]. | result
+largest   | The result is the largest absolute change of a number of output 0, | result
+eval      | measured in eval mode | result; calls in train mode
+no graph  | and without building a graph; | calls with gradients
+grad mode | the grad mode is as before afterwards. | grad mode after the call
+modes     | The model, which writes no buffer in eval mode, comes back as it was: every module in
+            its former mode, | training flags
+buffers   | parameters and buffers untouched, | weights and buffers
+facts     | their dtype, gradients and requires_grad included. | facts of parameters
+writes    | It may write into what it is given, but x and others stay as they were. | case a model
+            that writes; a model that writes, no dependence | result; numbers changed
+example   | Example: a model that subtracts the mean of the batch, x [[1.], [3.]], others [[7.]]:
+            the output for row 0 moves from -1 to -3, the result is 2. | case the example
+""")
 
 
 @ex.cases
@@ -207,80 +200,51 @@ def law(out, kind, x, others, weight, order):
 
 @not_an_answer
 def moved(model, x, others, *, batch=lambda x, others: torch.cat([x[:1], others]),
-          first=torch.clone, size=lambda change: change.abs().max(), row=lambda out: out[0],
-          restore=True, evaluate=True, grad=False):
-    """The worked answer with its pieces as options."""
+          first=torch.clone, size=lambda change: change.abs().max()):
     modes = [(module, module.training) for module in model.modules()]
-    if evaluate:
-        model.eval()
-    with torch.set_grad_enabled(grad):
-        old = row(model(first(x))).detach().clone()
-        new = row(model(batch(x, others))).detach()
-    if restore:
-        for module, mode in modes:
-            module.training = mode
-    return size(new - old).item()
+    model.eval()
+    with torch.set_grad_enabled(False):
+        old = model(first(x))[0].detach().clone()
+        new = model(batch(x, others))[0].detach()
+    for module, mode in modes:
+        module.training = mode
+    out = size(new - old).item()
+    return out
 
 
-@ex.wrong("the batch permuted: blind, the outputs are permuted with it", breaks="others")
-def permuted(model, x, others):
-    return moved(model, x, others, batch=lambda x, o: torch.cat([x[:1], x[1:].flip(0)]))
-
-
-@ex.wrong("one row repeated, against the row alone", breaks="others")
-def repeated(model, x, others):
-    return moved(model, x, others, first=lambda x: x[:1].clone(),
-                 batch=lambda x, o: x[:1].expand_as(x).clone())
-
-
-ex.wrong("the same batch twice",
-         lambda model, x, others: moved(model, x, others, batch=lambda x, o: x.clone()),
-         breaks="result")
-ex.wrong("the row alone in place of the row with others",
-         lambda model, x, others: moved(model, x, others, batch=lambda x, o: x[:1].clone()),
-         breaks="others")
-
-
-@ex.wrong("one other row replaced only", breaks="others")
-def one_replaced(model, x, others):
-    return moved(model, x, others, batch=lambda x, o: torch.cat([x[:1], o[:1], x[2:]]))
-
-
+wrong = ex.edits(moved)
+OTHERS = "batch(x, others)"
+wrong("the batch permuted: blind, the outputs are permuted with it", "others",
+      OTHERS, "torch.cat([x[:1], x[1:].flip(0)])")
+wrong("one row repeated, against the row alone", "others",
+      "first(x)", "x[:1].clone()", OTHERS, "x[:1].expand_as(x).clone()")
+wrong("the same batch twice", "result", OTHERS, "x.clone()")
+wrong("the row alone in place of the row with others", "others", OTHERS, "x[:1].clone()")
+wrong("one other row replaced only", "others", OTHERS, "torch.cat([x[:1], others[:1], x[2:]])")
 ex.wrong("row 0 replaced as well", moved, breaks="result", batch=lambda x, o: torch.cat([o[:1], o]))
-ex.wrong("the largest change over all outputs", moved, breaks="largest", row=lambda out: out)
+wrong("the largest change over all outputs", "largest",
+      "model(first(x))[0]", "model(first(x))", "model(batch(x, others))[0]", f"model({OTHERS})")
 ex.wrong("the mean change", moved, breaks="largest", size=lambda c: c.abs().mean())
 ex.wrong("the largest change with its sign: a fall is not seen", moved, breaks="largest",
          size=lambda c: c.max())
 ex.wrong("the length of the change", moved, breaks="largest", size=lambda c: c.norm())
 ex.wrong("the largest squared change", moved, breaks="largest", size=lambda c: c.square().max())
-ex.wrong("a tensor in place of a number",
-         lambda model, x, others: torch.tensor(moved(model, x, others)), says="type of the result",
-         breaks="largest")
-
-
-@ex.wrong("the mode left as it was: dropout looks like a leak", breaks="eval")
-def in_train_mode(model, x, others):
-    torch.manual_seed(0)
-    with torch.no_grad():
-        old = model(x.clone())[0].clone()
-        torch.manual_seed(0)
-        new = model(torch.cat([x[:1], others]))[0]
-    return (new - old).abs().max().item()
-
-
-@ex.wrong("modes put back by type", breaks="modes")
-def by_type(model, x, others):
-    modes = {type(module): module.training for module in model.modules()}
-    out = moved(model, x, others)
-    for module in model.modules():
-        module.training = modes[type(module)]
-    return out
-
-
-@ex.wrong("a change below 1e-6 taken for none", breaks="largest")
-def tiny_as_none(model, x, others):
-    out = moved(model, x, others)
-    return out if out > 1e-6 else 0.0
+wrong("a tensor in place of a number", "largest",
+      "return out", "return torch.tensor(out)", says="type of the result")
+wrong("the mode left as it was: dropout looks like a leak", "eval",
+      "modes = [(module, module.training) for module in model.modules()]\n    model.eval()\n    "
+      "with torch.set_grad_enabled(False):\n        old = model(first(x))[0].detach().clone()\n  "
+      "      new = model(batch(x, others))[0].detach()\n    for module, mode in modes:\n        "
+      "module.training = mode\n    out = size(new - old).item()",
+      "torch.manual_seed(0)\n    with torch.no_grad(): old = model(x.clone())[0].clone(); "
+      "torch.manual_seed(0); new = model(torch.cat([x[:1], others]))[0]\n    out = (new - "
+      "old).abs().max().item()")
+wrong("modes put back by type", "modes",
+      "modes =",
+      "kinds = {type(m): m.training for m in model.modules()}; modes =",
+      "return out", "for m in model.modules(): m.training = kinds[type(m)]\n    return out")
+wrong("a change below 1e-6 taken for none", "largest",
+      "return out", "return out if out > 1e-6 else 0.0")
 
 
 KNOWN: dict = {}
@@ -293,81 +257,34 @@ def remembered(model, x, others):
     return KNOWN["result"]
 
 
-ex.wrong("eval left behind", moved, breaks="modes", restore=False)
-
-
-@ex.wrong("train mode for all at the end", breaks="modes")
-def train_left(model, x, others):
-    out = moved(model, x, others)
-    model.train()
-    return out
-
-
-@ex.wrong("the model's own mode given to all its parts", breaks="modes")
-def one_mode(model, x, others):
-    mode = model.training
-    out = moved(model, x, others)
-    model.train(mode)
-    return out
-
-
-ex.wrong("a graph built", moved, breaks="no graph", grad=True)
-
-
-@ex.wrong("running statistics reset first", breaks="buffers")
-def resets(model, x, others):
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm1d):
-            module.reset_running_stats()
-    return moved(model, x, others)
-
-
-@ex.wrong("the parameters' gradients set to None", breaks="facts")
-def zeroes(model, x, others):
-    model.zero_grad()
-    return moved(model, x, others)
-
-
-@ex.wrong("requires_grad switched off, and on for all", breaks="facts")
-def all_asking(model, x, others):
-    model.requires_grad_(False)
-    out = moved(model, x, others)
-    model.requires_grad_(True)
-    return out
-
-
-@ex.wrong("gradients switched off for good", breaks="grad mode")
-def off_for_good(model, x, others):
-    out = moved(model, x, others)
-    torch.set_grad_enabled(False)
-    return out
-
-
-@ex.wrong("gradients switched on at the end, whatever they were", breaks="grad mode")
-def on_at_the_end(model, x, others):
-    out = moved(model, x, others)
-    torch.set_grad_enabled(True)
-    return out
-
-
-ex.wrong("tokens turned into floats",
-         lambda model, x, others: moved(model, x.float(), others.float()), says="raised TypeError",
-         breaks="tokens")
-ex.wrong("x viewed as if rows came first in memory",
-         lambda model, x, others: moved(model, x.view(-1).view(x.shape), others),
-         says="raised RuntimeError", breaks="memory")
-ex.wrong("x itself handed to a model that writes",
-         lambda model, x, others: moved(model, x, others, first=lambda x: x), breaks="writes")
-
-
-@ex.wrong("x handed over last: it comes back changed", breaks="writes")
-def x_last(model, x, others):
-    return moved(model, x, others, first=lambda z: torch.cat([z[:1], others]),
-                 batch=lambda x, o: x)
-
-
-ex.wrong("rows flattened before the model",
-         lambda model, x, others: float(x.dim()) if x.dim() > 2 else moved(model, x, others),
-         breaks="model")
-ex.wrong("only the first 32 rows looked at",
-         lambda model, x, others: moved(model, x[:32], others[:31]), breaks="x")
+wrong("eval left behind", "modes",
+      "for module, mode in modes:\n        module.training = mode", "pass")
+wrong("train mode for all at the end", "modes", "return out", "model.train(); return out")
+wrong("the model's own mode given to all its parts", "modes",
+      "modes =", "own_mode = model.training; modes =",
+      "return out", "model.train(own_mode); return out")
+wrong("a graph built", "no graph", "False", "True")
+wrong("running statistics reset first", "buffers",
+      "modes =",
+      "for norm in model.modules():\n        if isinstance(norm, nn.BatchNorm1d): "
+      "norm.reset_running_stats()\n    modes =")
+wrong("the parameters' gradients set to None", "facts", "modes =", "model.zero_grad(); modes =")
+wrong("requires_grad switched off, and on for all", "facts",
+      "modes =", "model.requires_grad_(False); modes =",
+      "return out", "model.requires_grad_(True); return out")
+wrong("gradients switched off for good", "grad mode",
+      "return out", "torch.set_grad_enabled(False); return out")
+wrong("gradients switched on at the end, whatever they were", "grad mode",
+      "return out", "torch.set_grad_enabled(True); return out")
+wrong("tokens turned into floats", "tokens",
+      "modes =", "x = x.float(); modes =", "(x, others)", "(x, others.float())",
+      says="raised TypeError")
+wrong("x viewed as if rows came first in memory", "memory",
+      "modes =", "x = x.view(-1).view(x.shape); modes =", says="raised RuntimeError")
+wrong("x itself handed to a model that writes", "writes", "first(x)", "x")
+wrong("x handed over last: it comes back changed", "writes",
+      "first(x)", "torch.cat([x[:1], others])", OTHERS, "x")
+wrong("rows flattened before the model", "model",
+      "return out", "return float(x.dim()) if x.dim() > 2 else out")
+wrong("only the first 32 rows looked at", "x",
+      "modes =", "x = x[:32]; modes =", "(x, others)", "(x, others[:31])")

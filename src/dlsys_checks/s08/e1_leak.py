@@ -12,29 +12,26 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("08.1", "leak", seen=("kind", "x", "others", "weight"), says="entry")
 
-ex.promise("whole", "How far do earlier outputs move when one place of the rows changes?",
-           says=("entry",))
-ex.promise("model", "model maps (N, T, ...) to (N, T, ...): T places a row.", cases=(
-    "the mean of all places", "attention without a mask", "more axes", "numbers without axes",
-    "tokens, by their embedding"))
-ex.promise("sizes", "x and others have one shape (N, T, ...), T >= 1,", cases=(
-    "one place", "two places", "many places", "one row", "many rows"))
-ex.promise("tokens", "float32 or int64.", cases=("tokens, by their embedding",))
-ex.promise("list", "The result is a list of T floats.", says=("type of the", "number of entries"))
-ex.promise("alone", "For entry t, x takes the place t of others, in all rows and at this place "
-           "alone;", says=("entry",))
-ex.promise("entry", "the entry is the largest absolute change of an output at a place before t,",
-           says=("entry",))
-ex.promise("rows", "in any row.", says=("entry",))
-ex.promise("first", "Entry 0 is 0.0.", says=("entry 0",))
-ex.promise("eval", "Measured in eval mode", says=("entry", "calls in train mode"))
-ex.promise("no graph", "and without building a graph;", says=("calls with gradients",))
-ex.promise("grad mode", "the grad mode is as before afterwards.",
-           says=("grad mode after the call",))
-ex.promise("modes", "Every module comes back in its former mode,", says=("training flags",))
-ex.promise("left", "x and others as they were.", says=("numbers changed in x and others",))
-ex.promise("example", "Example: a model that moves all places one to the left, x [[1., 2., 3.]], "
-           "others [[5., 5., 9.]]: [0.0, 3.0, 6.0].", cases=("the example",))
+ex.promise_table("""
+whole     | How far do earlier outputs move when one place of the rows changes? | entry
+model     | model maps (N, T, ...) to (N, T, ...): T places a row. | case the mean of all places;
+            attention without a mask; more axes; numbers without axes; tokens, by their embedding
+sizes     | x and others have one shape (N, T, ...), T >= 1, | case one place; two places; many
+            places; one row; many rows
+tokens    | float32 or int64. | case tokens, by their embedding
+list      | The result is a list of T floats. | type of the; number of entries
+alone     | For entry t, x takes the place t of others, in all rows and at this place alone; | entry
+entry     | the entry is the largest absolute change of an output at a place before t, | entry
+rows      | in any row. | entry
+first     | Entry 0 is 0.0. | entry 0
+eval      | Measured in eval mode | entry; calls in train mode
+no graph  | and without building a graph; | calls with gradients
+grad mode | the grad mode is as before afterwards. | grad mode after the call
+modes     | Every module comes back in its former mode, | training flags
+left      | x and others as they were. | numbers changed in x and others
+example   | Example: a model that moves all places one to the left, x [[1., 2., 3.]], others [[5.,
+            5., 9.]]: [0.0, 3.0, 6.0]. | case the example
+""")
 
 
 @ex.cases
@@ -175,60 +172,44 @@ def law(out, kind, x, others, weight):
 # ---- wrong, by name
 
 @not_an_answer
-def probed(model, x, others, *, part=lambda change, t: change[:, :t], where=lambda t: t,
-           size=lambda change: change.abs().max().item(), restore=True, evaluate=True,
-           grad=False, first=0.0):
-    """The worked answer with its pieces as options."""
+def probed(model, x, others, *, size=lambda change: change.abs().max().item()):
     modes = [(module, module.training) for module in model.modules()]
-    if evaluate:
-        model.eval()
+    model.eval()
     found = []
-    with torch.set_grad_enabled(grad):
+    with torch.set_grad_enabled(False):
         before = model(x.clone()).detach()
         for t in range(x.shape[1]):
             changed = x.clone()
-            changed[:, where(t)] = others[:, where(t)]
-            change = part(model(changed).detach() - before, t)
-            found.append(size(change) if t else first)
-    if restore:
-        for module, mode in modes:
-            module.training = mode
+            changed[:, t] = others[:, t]
+            change = (model(changed).detach() - before)[:, :t]
+            found.append(size(change) if t else 0.0)
+    for module, mode in modes:
+        module.training = mode
     return found
 
 
-ex.wrong("the output of the place itself counted, which may change", probed, breaks="entry",
-         part=lambda change, t: change[:, :t + 1])
-ex.wrong("the later outputs, which may see it, and not the earlier ones", probed, breaks="entry",
-         part=lambda change, t: change[:, t:])
-ex.wrong("all outputs", probed, breaks="entry", part=lambda change, t: change)
-ex.wrong("only the output right before the place", probed, breaks="entry",
-         part=lambda change, t: change[:, t - 1:t])
-ex.wrong("only the first output", probed, breaks="entry", part=lambda change, t: change[:, :1])
-ex.wrong("one row only", probed, breaks="rows", part=lambda change, t: change[:1, :t])
-ex.wrong("everything from the place on changed", probed, breaks="alone",
-         where=lambda t: slice(t, None))
-ex.wrong("the places before it changed, too", probed, breaks="alone",
-         where=lambda t: slice(0, t + 1))
-ex.wrong("only the last place ever changed", probed, breaks="alone", where=lambda t: -1)
-ex.wrong("the place after it changed", probed, breaks="alone",
-         where=lambda t: slice(t + 1, t + 2))
-
-
-@ex.wrong("one copy for all places: what was changed stays changed", breaks="alone")
-def stays_changed(model, x, others):
-    return probed(model, x, others, where=lambda t: slice(1, t + 1))
-
-
-@ex.wrong("zeros in place of others", breaks="alone")
-def by_zeros(model, x, others):
-    return probed(model, x, torch.zeros_like(others))
-
-
-@ex.wrong("the tokens shifted by one in place of others", breaks="alone")
-def by_shift(model, x, others):
-    return probed(model, x, (x + 1) % 4 if x.dtype == torch.int64 else x + 1)
-
-
+wrong = ex.edits(probed)
+wrong("the output of the place itself counted, which may change", "entry", "[:, :t]", "[:, :t + 1]")
+wrong("the later outputs, which may see it, and not the earlier ones", "entry",
+      "[:, :t]", "[:, t:]")
+wrong("all outputs", "entry",
+      "(model(changed).detach() - before)[:, :t]", "model(changed).detach() - before")
+wrong("only the output right before the place", "entry", "[:, :t]", "[:, t - 1:t]")
+wrong("only the first output", "entry", "[:, :t]", "[:, :1]")
+wrong("one row only", "rows", "[:, :t]", "[:1, :t]")
+wrong("everything from the place on changed", "alone",
+      "[:, t] =", "[:, slice(t, None)] =", "others[:, t]", "others[:, slice(t, None)]")
+wrong("the places before it changed, too", "alone",
+      "[:, t] =", "[:, slice(0, t + 1)] =", "others[:, t]", "others[:, slice(0, t + 1)]")
+wrong("only the last place ever changed", "alone",
+      "[:, t] =", "[:, -1] =", "others[:, t]", "others[:, -1]")
+wrong("the place after it changed", "alone",
+      "[:, t] =", "[:, slice(t + 1, t + 2)] =", "others[:, t]", "others[:, slice(t + 1, t + 2)]")
+wrong("one copy for all places: what was changed stays changed", "alone",
+      "[:, t] =", "[:, slice(1, t + 1)] =", "others[:, t]", "others[:, slice(1, t + 1)]")
+wrong("zeros in place of others", "alone", "modes =", "others = torch.zeros_like(others); modes =")
+wrong("the tokens shifted by one in place of others", "alone",
+      "modes =", "others = (x + 1) % 4 if x.dtype == torch.int64 else x + 1; modes =")
 ex.wrong("half of the change, doubled, as if the model were linear", breaks="model",
          fn=lambda model, x, others: probed(model, x, others) if x.dtype == torch.int64 else probed(
              model, x, (x + others) / 2, size=lambda c: 2 * c.abs().max().item()))
@@ -242,86 +223,38 @@ ex.wrong("yes or no in place of the size", probed, breaks="entry",
          size=lambda c: float(c.abs().max() > 1e-5))
 ex.wrong("a change below 1e-6 taken for none", probed, breaks="entry",
          size=lambda c: c.abs().max().item() if c.abs().max() > 1e-6 else 0.0)
-ex.wrong("the largest of all entries alone",
-         lambda model, x, others: max(probed(model, x, others)), says="type of the result",
-         breaks="list")
-ex.wrong("a tensor of entries",
-         lambda model, x, others: torch.tensor(probed(model, x, others)), says="type of the result",
-         breaks="list")
-ex.wrong("a list of tensors in place of floats",
-         lambda model, x, others: list(torch.tensor(probed(model, x, others))),
-         says="type of the entry", breaks="list")
-ex.wrong("no entry for place 0",
-         lambda model, x, others: probed(model, x, others)[1:], says="number of entries",
-         breaks="list")
-ex.wrong("None for place 0", probed, breaks="first", says="type of the entry 0", first=None)
-
-
-@ex.wrong("the mode left as it was: dropout looks like a leak", breaks="eval")
-def in_train_mode(model, x, others):
-    torch.manual_seed(0)
-    return probed(model, x, others, evaluate=False)
-
-
-ex.wrong("eval left behind", probed, breaks="modes", restore=False)
-
-
-@ex.wrong("train mode for all at the end", breaks="modes")
-def train_left(model, x, others):
-    out = probed(model, x, others)
-    model.train()
-    return out
-
-
-@ex.wrong("the model's own mode given to all its parts", breaks="modes")
-def one_mode(model, x, others):
-    mode = model.training
-    out = probed(model, x, others)
-    model.train(mode)
-    return out
-
-
-ex.wrong("a graph built", probed, breaks="no graph", grad=True)
-
-
-@ex.wrong("gradients switched off for good", breaks="grad mode")
-def off_for_good(model, x, others):
-    out = probed(model, x, others)
-    torch.set_grad_enabled(False)
-    return out
-
-
-@ex.wrong("gradients switched on at the end, whatever they were", breaks="grad mode")
-def on_at_the_end(model, x, others):
-    out = probed(model, x, others)
-    torch.set_grad_enabled(True)
-    return out
-
-
-@ex.wrong("x itself changed, and never put back", breaks="left")
-def in_place(model, x, others):
-    out = probed(model, x, others)
-    x.copy_(others)
-    return out
-
-
-ex.wrong("tokens turned into floats",
-         lambda model, x, others: probed(model, x.float(), others.float()),
-         says="raised TypeError", breaks="tokens")
-
-
-@ex.wrong("only the first 32 places tried", says="number of entries", breaks="sizes")
-def first_places(model, x, others):
-    return probed(model, x[:, :32], others[:, :32])
-
-
-@ex.wrong("random tokens in place of others", breaks="alone")
-def by_chance(model, x, others):
-    g = torch.Generator().manual_seed(0)
-    drawn = (torch.randint(4, x.shape, generator=g) if x.dtype == torch.int64
-             else torch.randn(x.shape, generator=g))
-    return probed(model, x, drawn)
-
+wrong("the largest of all entries alone", "list",
+      "return found", "return max(found)", says="type of the result")
+wrong("a tensor of entries", "list",
+      "return found", "return torch.tensor(found)", says="type of the result")
+wrong("a list of tensors in place of floats", "list",
+      "return found", "return list(torch.tensor(found))", says="type of the entry")
+wrong("no entry for place 0", "list", "return found", "return found[1:]", says="number of entries")
+wrong("None for place 0", "first", "else 0.0", "else None", says="type of the entry 0")
+wrong("the mode left as it was: dropout looks like a leak", "eval",
+      "modes =", "torch.manual_seed(0); modes =", "model.eval()", "pass")
+wrong("eval left behind", "modes",
+      "for module, mode in modes:\n        module.training = mode", "pass")
+wrong("train mode for all at the end", "modes", "return found", "model.train(); return found")
+wrong("the model's own mode given to all its parts", "modes",
+      "modes =", "own_mode = model.training; modes =",
+      "return found", "model.train(own_mode); return found")
+wrong("a graph built", "no graph", "False", "True")
+wrong("gradients switched off for good", "grad mode",
+      "return found", "torch.set_grad_enabled(False); return found")
+wrong("gradients switched on at the end, whatever they were", "grad mode",
+      "return found", "torch.set_grad_enabled(True); return found")
+wrong("x itself changed, and never put back", "left",
+      "return found", "x.copy_(others); return found")
+wrong("tokens turned into floats", "tokens",
+      "modes =", "x = x.float(); others = others.float(); modes =", says="raised TypeError")
+wrong("only the first 32 places tried", "sizes",
+      "modes =", "x = x[:, :32]; others = others[:, :32]; modes =", says="number of entries")
+wrong("random tokens in place of others", "alone",
+      "modes =",
+      "g = torch.Generator().manual_seed(0); drawn = (torch.randint(4, x.shape, generator=g) if "
+      "x.dtype == torch.int64 else torch.randn(x.shape, generator=g)); modes =",
+      "t] = others[", "t] = drawn[")
 
 KNOWN: dict = {}
 

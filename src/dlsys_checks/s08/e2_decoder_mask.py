@@ -11,25 +11,22 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("08.2", "decoder_mask", seen=("real", "order"))
 
-ex.promise("mask", "Mask for SDPA in a causal model whose rows are padded.",
-           says=("mask",))
-ex.promise("kinds", "real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32,",
-           cases=("bool", "float32", "float32, no pads"))
-ex.promise("sizes", "B and T from 1 on,", cases=("one token", "one pad", "a row", "many places"))
-ex.promise("memory", "in memory in any order.", cases=("a transposed tensor", "a crop",
-                                                      "one row, expanded"))
-ex.promise("places", "Pads stand on the right, on the left or in between.", says=("mask",))
-ex.promise("form", "The mask is bool, of shape (B, 1, T, T), True where the row's place may look "
-           "at the column's.", says=("mask",))
-ex.promise("tokens", "A token looks at itself and at the tokens before it, not at pads.",
-           says=("mask",))
-ex.promise("pads", "A pad looks at itself and at nothing else, so no row is empty.",
-           says=("mask",))
-ex.promise("left", "real stays as it is,", says=("numbers changed",))
-ex.promise("later", "and a later call leaves this mask alone.",
-           says=("after a later call", "of a second call"))
-ex.promise("example", "Example: for [[1, 1, 0]] the mask is [[[[True, False, False], "
-           "[True, True, False], [False, False, True]]]].", cases=("the example",))
+ex.promise_table("""
+mask    | Mask for SDPA in a causal model whose rows are padded. | mask
+kinds   | real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32, | case bool;
+          float32; float32, no pads
+sizes   | B and T from 1 on, | case one token; one pad; a row; many places
+memory  | in memory in any order. | case a transposed tensor; a crop; one row, expanded
+places  | Pads stand on the right, on the left or in between. | mask
+form    | The mask is bool, of shape (B, 1, T, T), True where the row's place may look at the
+          column's. | mask
+tokens  | A token looks at itself and at the tokens before it, not at pads. | mask
+pads    | A pad looks at itself and at nothing else, so no row is empty. | mask
+left    | real stays as it is, | numbers changed
+later   | and a later call leaves this mask alone. | after a later call; of a second call
+example | Example: for [[1, 1, 0]] the mask is [[[[True, False, False], [True, True, False], [False,
+          False, True]]]]. | case the example
+""")
 
 
 @ex.cases
@@ -114,105 +111,77 @@ def mask_by_place(real):
 
 # ---- wrong, by name
 
+ROOM: dict = {}
+
+
 @not_an_answer
-def mask_of(real, *, before=lambda s: s.tril(), keys=True, queries=True, itself=True):
-    """The worked answer with its pieces as options."""
+def mask_of(real):
     tokens = real.bool()
     size = real.shape[1]
-    mask = before(torch.ones(size, size, dtype=torch.bool)).expand(len(real), -1, -1)
-    if keys:
-        mask = mask & tokens[:, None, :]
-    if queries:
-        mask = mask & tokens[:, :, None]
-    if itself:
-        mask = mask | torch.eye(size, dtype=torch.bool)
-    return mask[:, None]
-
-
-ex.wrong("the polarity of nn.MultiheadAttention", lambda real: ~mask_of(real), breaks="form")
-ex.wrong("a float mask, 0 and minus infinity",
-         lambda real: torch.where(mask_of(real), 0.0, -torch.inf), says="dtype of the mask",
-         breaks="form")
-ex.wrong("a float mask of 0 and 1, which SDPA adds to the scores",
-         lambda real: mask_of(real).float(), says="dtype of the mask", breaks="form")
-ex.wrong("integers instead of bool", lambda real: mask_of(real).long(), says="dtype of the mask",
-         breaks="form")
-ex.wrong("no axis for the heads", lambda real: mask_of(real)[:, 0], says="shape of the mask",
-         breaks="form")
-ex.wrong("rows and columns exchanged", lambda real: mask_of(real).mT, breaks="form")
-ex.wrong("the padding mask alone, of shape (B, 1, 1, T)",
-         lambda real: real.bool()[:, None, None, :], says="shape of the mask", breaks="form")
-ex.wrong("only the causal mask, pads forgotten", mask_of, breaks=("tokens", "pads"), keys=False,
-         queries=False)
-ex.wrong("no causal mask: the future in view", mask_of, breaks="mask", before=lambda s: s)
-ex.wrong("queries masked in place of keys", mask_of, breaks="tokens", keys=False)
-ex.wrong("keys masked, pads left to look at tokens", mask_of, breaks="pads", queries=False)
-ex.wrong("the padding mask of the keys and the causal mask alone: pads look at tokens, or at "
-         "nothing", mask_of, breaks="pads", queries=False, itself=False)
-# https://github.com/huggingface/transformers/pull/26572, .../pytorch/pytorch/issues/110213
-@ex.wrong("rows without a key opened to all, other pads left to look at tokens", breaks="pads")
-def empty_rows_opened(real):
-    mask = mask_of(real, queries=False, itself=False)
-    return mask | ~mask.any(-1, keepdim=True)
-
-
-@ex.wrong("the first place opened to all, so that no row is empty", breaks=("pads", "tokens"))
-def first_opened(real):
-    mask = mask_of(real, queries=False, itself=False).clone()
-    mask[..., 0] = True
-    return mask
-
-
-ex.wrong("rows of pads left empty: NaN in MHA",
-         lambda real: mask_of(real, itself=False) & torch.ones(1, dtype=torch.bool), breaks="pads")
-ex.wrong("rows of pads that look at everything",
-         lambda real: mask_of(real) | ~real.bool()[:, None, :, None], breaks="pads")
-
-
-@ex.wrong("a token may not look at itself", breaks="tokens")
-def not_itself(real):
-    return mask_of(real, before=lambda s: s.tril(-1), itself=False) | torch.diag_embed(
-        ~real.bool())[:, None]
-
-
-ex.wrong("one place into the future", mask_of, breaks="tokens", before=lambda s: s.tril(1))
-
-
-@ex.wrong("lengths counted, pads taken to stand on the right", breaks="places")
-def right_only(real):
-    count = real.long().sum(1, keepdim=True)
-    return mask_of(torch.arange(real.shape[1]) < count)
-
-
-@ex.wrong("the integers' & on whatever comes: floats raise", says="raised", breaks="kinds")
-def integers_wanted(real):
-    tokens = real & torch.ones_like(real)
-    return mask_of(tokens)
-
-
-ex.wrong("~ on the mask to find pads, as if it were bool",
-         lambda real: mask_of(~(~real).bool() if real.dtype == torch.int64 else real),
-         breaks="mask")
-
-
-@ex.wrong("real turned into its opposite on the way", breaks="left")
-def in_place(real):
-    out = mask_of(real)
-    real[0].logical_not_()
+    mask = torch.ones(size, size, dtype=torch.bool).tril().expand(len(real), -1, -1)
+    mask = mask & tokens[:, None, :]
+    mask = mask & tokens[:, :, None]
+    mask = mask | torch.eye(size, dtype=torch.bool)
+    out = mask[:, None]
     return out
 
 
-@ex.wrong("at most 128 places", says="mask", breaks="sizes")
-def cut_at_128(real):
-    mask = mask_of(real).clone()
-    mask[..., 128:, :128] = False
-    return mask
-
-
-ex.wrong("viewed as if rows came first in memory",
-         lambda real: mask_of(real.view(-1).view(real.shape)), says="raised RuntimeError",
-         breaks="memory")
-
+wrong = ex.edits(mask_of)
+DTYPE = "torch.ones(size, size, dtype=torch.bool).tril()"
+wrong("the polarity of nn.MultiheadAttention", "form", "return out", "return ~out")
+wrong("a float mask, 0 and minus infinity", "form",
+      "return out", "return torch.where(out, 0.0, -torch.inf)", says="dtype of the mask")
+wrong("a float mask of 0 and 1, which SDPA adds to the scores", "form",
+      "return out", "return out.float()", says="dtype of the mask")
+wrong("integers instead of bool", "form",
+      "return out", "return out.long()", says="dtype of the mask")
+wrong("no axis for the heads", "form", "return out", "return out[:, 0]", says="shape of the mask")
+wrong("rows and columns exchanged", "form", "return out", "return out.mT")
+ex.wrong("the padding mask alone, of shape (B, 1, 1, T)",
+         lambda real: real.bool()[:, None, None, :], says="shape of the mask", breaks="form")
+wrong("only the causal mask, pads forgotten", ("tokens", "pads"),
+      "mask = mask & tokens[:, None, :]\n    mask = mask & tokens[:, :, None]", "pass")
+wrong("no causal mask: the future in view", "mask",
+      DTYPE, "torch.ones(size, size, dtype=torch.bool)")
+wrong("queries masked in place of keys", "tokens", "mask = mask & tokens[:, None, :]", "pass")
+wrong("keys masked, pads left to look at tokens", "pads",
+      "mask = mask & tokens[:, :, None]", "pass")
+wrong("the padding mask of the keys and the causal mask alone: pads look at tokens, or at nothing",
+      "pads",
+      "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
+      "pass")
+# https://github.com/huggingface/transformers/pull/26572, .../pytorch/pytorch/issues/110213
+wrong("rows without a key opened to all, other pads left to look at tokens", "pads",
+      "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
+      "pass", "return out", "return out | ~out.any(-1, keepdim=True)")
+wrong("the first place opened to all, so that no row is empty", ("pads", "tokens"),
+      "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
+      "pass", "return out", "mask = out.clone(); mask[..., 0] = True; return mask")
+wrong("rows of pads left empty: NaN in MHA", "pads",
+      "mask = mask | torch.eye(size, dtype=torch.bool)", "pass",
+      "return out", "return out & torch.ones(1, dtype=torch.bool)")
+wrong("rows of pads that look at everything", "pads",
+      "return out", "return out | ~real.bool()[:, None, :, None]")
+wrong("a token may not look at itself", "tokens",
+      DTYPE, "torch.ones(size, size, dtype=torch.bool).tril(-1)",
+      "mask = mask | torch.eye(size, dtype=torch.bool)", "pass",
+      "return out", "return out | torch.diag_embed(~real.bool())[:, None]")
+wrong("one place into the future", "tokens",
+      DTYPE, "torch.ones(size, size, dtype=torch.bool).tril(1)")
+wrong("lengths counted, pads taken to stand on the right", "places",
+      "tokens =",
+      "count = real.long().sum(1, keepdim=True); real = torch.arange(real.shape[1]) < count; "
+      "tokens =")
+wrong("the integers' & on whatever comes: floats raise", "kinds",
+      "tokens =", "real = real & torch.ones_like(real); tokens =", says="raised")
+wrong("~ on the mask to find pads, as if it were bool", "mask",
+      "tokens =", "real = ~(~real).bool() if real.dtype == torch.int64 else real; tokens =")
+wrong("real turned into its opposite on the way", "left",
+      "return out", "real[0].logical_not_(); return out")
+wrong("at most 128 places", "sizes",
+      "return out", "mask = out.clone(); mask[..., 128:, :128] = False; return mask", says="mask")
+wrong("viewed as if rows came first in memory", "memory",
+      "tokens =", "real = real.view(-1).view(real.shape); tokens =", says="raised RuntimeError")
 
 KNOWN: dict = {}
 
@@ -224,12 +193,7 @@ def remembered(real):
     return KNOWN["mask"].clone()
 
 
-ROOM: dict = {}
-
-
-@ex.wrong("one mask, filled anew by each call", breaks="later")
-def one_room(real):
-    new = mask_of(real).contiguous()
-    ROOM["mask"] = ROOM["mask"].copy_(new) if getattr(
-        ROOM.get("mask"), "shape", None) == new.shape else new
-    return ROOM["mask"]
+wrong("one mask, filled anew by each call", "later",
+      "return out",
+      'new = out.contiguous(); ROOM["mask"] = ROOM["mask"].copy_(new) if '
+      'getattr(ROOM.get("mask"), "shape", None) == new.shape else new; return ROOM["mask"]')

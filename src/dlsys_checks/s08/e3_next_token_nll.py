@@ -13,24 +13,24 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("08.3", "next_token_nll", seen=("ids", "mask_id", "table", "scale", "order"),
               says="nats")
 
-ex.promise("result", "Nats (N, T - 1) that a masked model pays for each next token.",
-           says=("nats",))
-ex.promise("ids", "ids: (N, T) int64, T >= 2,", cases=("two tokens", "one row", "a long row"))
-ex.promise("memory", "in memory in any order,", cases=("ids transposed",))
-ex.promise("left", "left as they are;", says=("numbers of ids changed",))
-ex.promise("in text", "mask_id may stand in the text as well.", cases=("masks in the text",))
-ex.promise("model", "model maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab), float32, with "
-           "everything in view.", says=("calls with rows too long", "nats", "raised"))
-ex.promise("entry", "Entry [n, t - 1] is -ln p of ids[n, t]:", says=("nats",))
-ex.promise("before", "the model sees the tokens before place t,", says=("nats",))
-ex.promise("mask", "a mask_id at place t", says=("nats",))
-ex.promise("behind", "and nothing behind it,", says=("nats",))
-ex.promise("place", "and is asked at place t.", says=("nats",))
-ex.promise("large", "The logits may be large: no p becomes 0 on the way.",
-           cases=("large logits", "very large logits"))
-ex.promise("no graph", "No graph is built,", says=("graphs", "with gradients on"))
-ex.promise("grad mode", "and the grad mode is as before afterwards.",
-           says=("grad mode after the call",))
+ex.promise_table("""
+result    | Nats (N, T - 1) that a masked model pays for each next token. | nats
+ids       | ids: (N, T) int64, T >= 2, | case two tokens; one row; a long row
+memory    | in memory in any order, | case ids transposed
+left      | left as they are; | numbers of ids changed
+in text   | mask_id may stand in the text as well. | case masks in the text
+model     | model maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab), float32, with everything
+            in view. | calls with rows too long; nats; raised
+entry     | Entry [n, t - 1] is -ln p of ids[n, t]: | nats
+before    | the model sees the tokens before place t, | nats
+mask      | a mask_id at place t | nats
+behind    | and nothing behind it, | nats
+place     | and is asked at place t. | nats
+large     | The logits may be large: no p becomes 0 on the way. | case large logits; very large
+            logits
+no graph  | No graph is built, | graphs; with gradients on
+grad mode | and the grad mode is as before afterwards. | grad mode after the call
+""")
 
 
 @ex.cases
@@ -127,36 +127,25 @@ def law(out, ids, mask_id, table, scale, order):
 
 @not_an_answer
 @torch.no_grad()
-def priced(model, ids, mask_id, *, seen=None, at=lambda t: t, cost=None, target=lambda t: t):
-    """The worked answer with its pieces as options."""
+def priced(model, ids, mask_id):
     mask, found = torch.full((len(ids), 1), mask_id), []
-    cost = cost or (lambda logits, y: F.cross_entropy(logits, y, reduction="none"))
     for t in range(1, ids.shape[1]):
-        row = torch.cat([ids[:, :t], mask], 1) if seen is None else seen(ids, mask, t)
-        found.append(cost(model(row)[:, at(t)], ids[:, target(t)]))
-    return torch.stack(found, 1)
+        row = torch.cat([ids[:, :t], mask], 1)
+        found.append(F.cross_entropy(model(row)[:, t], ids[:, t], reduction="none"))
+    out = torch.stack(found, 1)
+    return out
 
 
-@ex.wrong("a gap in the whole row: the right context is in view", breaks="behind")
-def right_context(model, ids, mask_id):
-    return priced(model, ids, mask_id,
-                  seen=lambda ids, m, t: torch.cat([ids[:, :t], m, ids[:, t + 1:]], 1))
-
-
-@ex.wrong("masks behind it, up to the row's end", breaks="behind")
-def masks_behind(model, ids, mask_id):
-    return priced(model, ids, mask_id, seen=lambda ids, m, t: torch.cat(
-        [ids[:, :t], m.expand(-1, ids.shape[1] - t)], 1))
-
-
-@ex.wrong("no mask: the logits of the visible token", breaks="mask")
-def visible(model, ids, mask_id):
-    return priced(model, ids, mask_id, seen=lambda ids, m, t: ids[:, :t + 1])
-
-
-@ex.wrong("the logits of the last visible token read as the next one", breaks=("mask", "place"))
-def shifted(model, ids, mask_id):
-    return priced(model, ids, mask_id, seen=lambda ids, m, t: ids[:, :t], at=lambda t: t - 1)
+wrong = ex.edits(priced)
+MASK = "torch.cat([ids[:, :t], mask], 1)"
+CROSS_ENTROPY = 'F.cross_entropy(model(row)[:, t], ids[:, t], reduction="none")'
+wrong("a gap in the whole row: the right context is in view", "behind",
+      "[:, :t], mask", "[:, :t], mask, ids[:, t + 1:]")
+wrong("masks behind it, up to the row's end", "behind",
+      "[:, :t], mask", "[:, :t], mask.expand(-1, ids.shape[1] - t)")
+wrong("no mask: the logits of the visible token", "mask", MASK, "ids[:, :t + 1]")
+wrong("the logits of the last visible token read as the next one", ("mask", "place"),
+      MASK, "ids[:, :t]", "t], ids[", "t - 1], ids[")
 
 
 @ex.wrong("one call on the whole row, its logits read one place off",
@@ -166,79 +155,34 @@ def whole_row(model, ids, mask_id):
     return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], reduction="none")
 
 
-ex.wrong("asked one place too early", priced, breaks="place", at=lambda t: t - 1)
-ex.wrong("the token before as the answer", priced, breaks="entry", target=lambda t: t - 1)
-
-
-@ex.wrong("only the last token in view", breaks="before")
-def last_only(model, ids, mask_id):
-    return priced(model, ids, mask_id, at=lambda t: 1,
-                  seen=lambda ids, m, t: torch.cat([ids[:, t - 1:t], m], 1))
-
-
-@ex.wrong("everything before masked as well", breaks="before")
-def all_masked(model, ids, mask_id):
-    return priced(model, ids, mask_id,
-                  seen=lambda ids, m, t: torch.cat([ids[:, :1], m.expand(-1, t)], 1))
-
-
-ex.wrong("token 0 as the mask", lambda model, ids, mask_id: priced(model, ids, (mask_id + 1) % 5),
-         breaks="mask")
-ex.wrong("the softmax first, its logarithm after: infinite", priced, breaks="large",
-         cost=lambda logits, y: -logits.softmax(-1).gather(1, y[:, None])[:, 0].log())
-
-
-@ex.wrong("p held above 1e-9", breaks="large")
-def clamped(model, ids, mask_id):
-    return priced(model, ids, mask_id, cost=lambda logits, y: -logits.softmax(-1).gather(
-        1, y[:, None])[:, 0].clamp(min=1e-9).log())
-
-
-ex.wrong("1e-12 added to p", priced, breaks="large",
-         cost=lambda logits, y: -(logits.softmax(-1) + 1e-12).gather(1, y[:, None])[:, 0].log())
-
-
-@ex.wrong("the mask written into a view of ids, and the answer read from there",
-          breaks=("left", "entry", "before"))
-@torch.no_grad()
-def through_a_view(model, ids, mask_id):
-    found = []
-    for t in range(1, ids.shape[1]):
-        row = ids[:, :t + 1]
-        row[:, t] = mask_id
-        found.append(F.cross_entropy(model(row)[:, t], ids[:, t], reduction="none"))
-    return torch.stack(found, 1)
-
-
-ex.wrong("the mean of all in place of each",
-         lambda model, ids, mask_id: priced(model, ids, mask_id).mean(), breaks="result")
-ex.wrong("in bits", lambda model, ids, mask_id: priced(model, ids, mask_id) / 0.6931471805599453,
-         breaks="result")
-ex.wrong("the logarithm with its sign", lambda model, ids, mask_id: -priced(model, ids, mask_id),
-         breaks="entry")
-ex.wrong("rows and places exchanged",
-         lambda model, ids, mask_id: priced(model, ids, mask_id).T.contiguous(), breaks="entry")
-
-
-@ex.wrong("the first token priced as well", says="shape of the nats", breaks="result")
-def first_too(model, ids, mask_id):
-    out = priced(model, ids, mask_id)
-    return torch.cat([torch.zeros(len(ids), 1), out], 1)
-
-
-@ex.wrong("one place more handed to the model, after all is measured", says="rows too long",
-          breaks="model")
-@torch.no_grad()
-def too_long(model, ids, mask_id):
-    model(F.pad(ids, (0, 1), value=mask_id))
-    return priced(model, ids, mask_id)
-
-
-@ex.wrong("at most 16 places looked at", breaks="ids")
-def sixteen(model, ids, mask_id):
-    out = priced(model, ids, mask_id)
-    out[:, 16:] = 0
-    return out
+wrong("asked one place too early", "place", "t], ids[", "t - 1], ids[")
+wrong("the token before as the answer", "entry", "ids[:, t]", "ids[:, t - 1]")
+wrong("only the last token in view", "before", "[:, :t]", "[:, t - 1:t]", "t], ids[", "1], ids[")
+wrong("everything before masked as well", "before", "[:, :t], mask", "[:, :1], mask.expand(-1, t)")
+wrong("token 0 as the mask", "mask", "1), mask_id", "1), (mask_id + 1) % 5")
+wrong("the softmax first, its logarithm after: infinite", "large",
+      CROSS_ENTROPY, "-model(row)[:, t].softmax(-1).gather(1, ids[:, t][:, None])[:, 0].log()")
+wrong("p held above 1e-9", "large",
+      CROSS_ENTROPY,
+      "-model(row)[:, t].softmax(-1).gather(1, ids[:, t][:, None])[:, 0].clamp(min=1e-9).log()")
+wrong("1e-12 added to p", "large",
+      CROSS_ENTROPY,
+      "-(model(row)[:, t].softmax(-1) + 1e-12).gather(1, ids[:, t][:, None])[:, 0].log()")
+wrong("the mask written into a view of ids, and the answer read from there",
+      ("left", "entry", "before"), "mask, found", "found",
+      "torch.full((len(ids), 1), mask_id), []", "[]",
+      "row = torch.cat([ids[:, :t], mask], 1)", "row = ids[:, :t + 1]; row[:, t] = mask_id")
+wrong("the mean of all in place of each", "result", "return out", "return out.mean()")
+wrong("in bits", "result", "return out", "return out / 0.6931471805599453")
+wrong("the logarithm with its sign", "entry", "return out", "return -out")
+wrong("rows and places exchanged", "entry", "return out", "return out.T.contiguous()")
+wrong("the first token priced as well", "result",
+      "return out", "return torch.cat([torch.zeros(len(ids), 1), out], 1)",
+      says="shape of the nats")
+wrong("one place more handed to the model, after all is measured", "model",
+      "mask, found =", "model(F.pad(ids, (0, 1), value=mask_id)); mask, found =",
+      says="rows too long")
+wrong("at most 16 places looked at", "ids", "return out", "out[:, 16:] = 0; return out")
 
 
 @ex.wrong("a graph built", breaks="no graph")
@@ -265,27 +209,12 @@ def on_at_the_end(model, ids, mask_id):
     return out
 
 
-@ex.wrong("the mask found by its number, from the left", breaks="in text")
-def first_mask(model, ids, mask_id):
-    def asked(ids, mask, t):
-        row = torch.cat([ids[:, :t], mask], 1)
-        return row[:, :int((row[0] == mask_id).nonzero()[0]) + 1]
-    return priced(model, ids, mask_id, seen=asked, at=lambda t: -1)
-
-
-@ex.wrong("a mask_id as the target costs nothing", breaks="in text")
-def ignored(model, ids, mask_id):
-    return priced(model, ids, mask_id, cost=lambda logits, y: F.cross_entropy(
-        logits, y, reduction="none", ignore_index=mask_id))
-
-
-ex.wrong("ids viewed as if rows came first in memory",
-         lambda model, ids, mask_id: priced(model, ids.view(-1).view(ids.shape), mask_id),
-         says="raised RuntimeError", breaks="memory")
-
-
-@ex.wrong("masks written into ids", breaks="left")
-def in_place(model, ids, mask_id):
-    out = priced(model, ids, mask_id)
-    ids[:, -1] = mask_id
-    return out
+wrong("the mask found by its number, from the left", "in text",
+      MASK, "asked(ids, mask, t)", "mask, found =",
+      "def asked(ids, mask, t): row = torch.cat([ids[:, :t], mask], 1); return row[:, "
+      ":int((row[0] == mask_id).nonzero()[0]) + 1]\n    mask, found =", "t], ids[", "-1], ids[")
+wrong("a mask_id as the target costs nothing", "in text", '"none"', '"none", ignore_index=mask_id')
+wrong("ids viewed as if rows came first in memory", "memory",
+      "mask, found =", "ids = ids.view(-1).view(ids.shape); mask, found =",
+      says="raised RuntimeError")
+wrong("masks written into ids", "left", "return out", "ids[:, -1] = mask_id; return out")

@@ -202,32 +202,6 @@ def law(out, q, k, v, length, tile, sizes, order):
 
 # ---- wrong, by name
 
-@not_an_answer
-def online(q, k, v, length, tile, *, order=1, stop=None, offset=None, scale=None, causal=True,
-           running=True, start=-math.inf, fix_total=True, fix_out=True, divide=True, tiles=None,
-           blind=0.0, hidden=-math.inf, clean=lambda t: t):
-    """The right answer with its pieces as options."""
-    m, d = q.shape
-    stop = length if stop is None else stop
-    offset = length - m if offset is None else offset
-    scale = d ** -0.5 if scale is None else scale
-    top, total = torch.full((m, 1), float(start)), torch.zeros(m, 1)
-    out = torch.zeros(m, v.shape[1])
-    for a in [*range(0, stop, tile)][:tiles][::order]:
-        b = min(a + tile, stop)
-        s = q @ clean(k[a:b]).T * scale
-        if causal:
-            s = s.masked_fill(torch.arange(a, b) > torch.arange(m)[:, None] + offset, hidden)
-        own = s.amax(1, keepdim=True)
-        new = torch.maximum(top, own) if running else own
-        base = torch.where(new == -math.inf, 0.0, new)
-        p, fix = torch.exp(s - base), torch.exp(top - base)
-        total = total * (fix if fix_total else 1) + p.sum(1, keepdim=True)
-        out = out * (fix if fix_out else 1) + p @ clean(v[a:b])
-        top = new
-    return torch.where(total > 0, out / total, blind) if divide else out
-
-
 @ex.wrong("no maximum: exp of the scores themselves", breaks="thousands")
 def no_maximum(q, k, v, length, tile):
     m, total, out = len(q), 0.0, torch.zeros(len(q), v.shape[1])
@@ -250,11 +224,37 @@ def cut_scores(q, k, v, length, tile):
     return out / total.clamp(min=1e-38)
 
 
-ex.wrong("the maximum of this tile alone, and the sums rescaled to it", online, breaks="attention",
-         running=False)
-ex.wrong("a running maximum that begins at 0", online, breaks="thousands", start=0)
-ex.wrong("a running maximum that begins at a finite number, such as -1000", online,
-         breaks="thousands", start=-1000)
+ROOM: dict = {}
+
+
+@not_an_answer
+def online(q, k, v, length, tile):
+    m, d = q.shape
+    offset = length - m
+    scale = d ** -0.5
+    top, total = torch.full((m, 1), float(-math.inf)), torch.zeros(m, 1)
+    out = torch.zeros(m, v.shape[1])
+    for a in range(0, length, tile):
+        b = min(a + tile, length)
+        s = q @ k[a:b].T * scale
+        s = s.masked_fill(torch.arange(a, b) > torch.arange(m)[:, None] + offset, -math.inf)
+        own = s.amax(1, keepdim=True)
+        new = torch.maximum(top, own)
+        base = torch.where(new == -math.inf, 0.0, new)
+        p, fix = torch.exp(s - base), torch.exp(top - base)
+        total = total * fix + p.sum(1, keepdim=True)
+        out = out * fix + p @ v[a:b]
+        top = new
+    found = torch.where(total > 0, out / total, 0.0)
+    return found
+
+
+wrong = ex.edits(online)
+wrong("the maximum of this tile alone, and the sums rescaled to it", "attention",
+      "torch.maximum(top, own)", "own")
+wrong("a running maximum that begins at 0", "thousands", "(-math.inf)", "(0)")
+wrong("a running maximum that begins at a finite number, such as -1000", "thousands",
+      "(-math.inf)", "(-1000)")
 
 
 # https://github.com/Dao-AILab/flash-attention/issues/2082
@@ -275,10 +275,10 @@ def hidden_tile_keeps_zero(q, k, v, length, tile):
     return out / total.masked_fill(total == 0, 1)
 
 
-ex.wrong("the sum of weights rescaled, the output not", online, breaks="attention", fix_out=False)
-ex.wrong("the output rescaled, the sum of weights not", online, breaks="attention", fix_total=False)
-ex.wrong("neither rescaled: each tile by its own measure", online, breaks="attention",
-         fix_total=False, fix_out=False)
+wrong("the sum of weights rescaled, the output not", "attention", "out * fix", "out")
+wrong("the output rescaled, the sum of weights not", "attention", "total * fix", "total")
+wrong("neither rescaled: each tile by its own measure", "attention",
+      "total * fix", "total", "out * fix", "out")
 
 
 @ex.wrong("a softmax for each tile, and their mean", breaks="attention")
@@ -292,10 +292,9 @@ def mean_of_tiles(q, k, v, length, tile):
     return sum(parts) / max(1, len(parts) - 1)
 
 
-ex.wrong("the output never divided by the sum of weights", online, breaks="attention", divide=False)
-ex.wrong("a ragged last tile left out",
-         lambda q, k, v, length, tile: online(q, k, v, length, tile, tiles=length // tile),
-         breaks="tile")
+wrong("the output never divided by the sum of weights", "attention", "return found", "return out")
+wrong("a ragged last tile left out", "tile",
+      "range(0, length, tile)", "[*range(0, length, tile)][:length // tile]")
 
 
 @ex.wrong("a ragged last tile moved back, so that some keys count twice", breaks="tile")
@@ -325,15 +324,11 @@ def last_tile(q, k, v, length, tile):
     return s.masked_fill(hidden, -math.inf).softmax(1).nan_to_num(0) @ v[start:length]
 
 
-ex.wrong("all scores at once",
-         lambda q, k, v, length, tile: online(q, k, v, length, max(length, 1)),
-         says="largest tensor", breaks="memory")
-
-
-@ex.wrong("a mask of all queries and keys beside the tiles", says="largest tensor", breaks="memory")
-def whole_mask(q, k, v, length, tile):
-    torch.ones(len(q), len(k), dtype=torch.bool).tril(length - len(q))
-    return online(q, k, v, length, tile)
+wrong("all scores at once", "memory",
+      "m, d =", "tile = max(length, 1); m, d =", says="largest tensor")
+wrong("a mask of all queries and keys beside the tiles", "memory",
+      "m, d =", "torch.ones(len(q), len(k), dtype=torch.bool).tril(length - len(q)); m, d =",
+      says="largest tensor")
 
 
 @ex.wrong("torch's own attention on the filled slots", says="largest tensor",
@@ -358,50 +353,31 @@ def library_by_query(q, k, v, length, tile):
     return out
 
 
-ex.wrong("scores not divided by sqrt(D)", online, breaks="scale", scale=1)
-ex.wrong("scores divided by D",
-         lambda q, k, v, length, tile: online(q, k, v, length, tile, scale=1 / q.shape[1]),
-         breaks="scale")
-ex.wrong("scores divided by the root of E",
-         lambda q, k, v, length, tile: online(q, k, v, length, tile, scale=v.shape[1] ** -0.5),
-         breaks="scale")
-ex.wrong("not causal", online, breaks="attention", causal=False)
-ex.wrong("causal from the upper left corner", online, breaks="corner", offset=0)
-ex.wrong("a query does not see its own key",
-         lambda q, k, v, length, tile: online(q, k, v, length, tile, offset=length - len(q) - 1),
-         breaks="corner")
-ex.wrong("a query sees one key too many",
-         lambda q, k, v, length, tile: online(q, k, v, length, tile, offset=length - len(q) + 1),
-         breaks="corner")
-ex.wrong("the corner at the end of the cache, empty slots included",
-         lambda q, k, v, length, tile: online(q, k, v, length, tile, offset=len(k) - len(q)),
-         breaks="corner")
-ex.wrong("empty slots hidden by their scores, and their NaN times 0",
-         lambda q, k, v, length, tile: online(q, k, v, length, tile, stop=len(k)), breaks="filled")
-ex.wrong("the cache read to its end", lambda q, k, v, length, tile: online(q, k, v, len(k), tile),
-         breaks="filled")
-ex.wrong("NaN for a query that sees no key", online, breaks="no key", blind=math.nan)
-ex.wrong("hidden scores large and negative, not infinite: a query that sees no key averages all",
-         online, breaks="no key", hidden=-1e9)
-ex.wrong("an empty cache gives NaN",
-         lambda q, k, v, length, tile: online(q, k, v, length, tile) + (0 if length else math.nan),
-         breaks="filled")
-ex.wrong("axes of length one dropped",
-         lambda q, k, v, length, tile: online(q, k, v, length, tile).squeeze(0),
-         says="shape of the", breaks="shapes")
-
-
-@ex.wrong("the scale written into q", says="rows of attention", breaks=("left", "anew"))
-def scaled_in_place(q, k, v, length, tile):
-    q *= q.shape[1] ** -0.5
-    return online(q, k, v, length, tile, scale=1)
-
-
-@ex.wrong("the scale written into q, and taken back at the end: rounded", says="inputs after",
-          breaks="left")
-def scaled_and_back(q, k, v, length, tile):
-    q.add_(100.0).sub_(100.0)
-    return online(q, k, v, length, tile)
+wrong("scores not divided by sqrt(D)", "scale", "d ** -0.5", "1")
+wrong("scores divided by D", "scale", "d ** -0.5", "1 / q.shape[1]")
+wrong("scores divided by the root of E", "scale", "scale = d", "scale = v.shape[1]")
+wrong("not causal", "attention",
+      "s = s.masked_fill(torch.arange(a, b) > torch.arange(m)[:, None] + offset, -math.inf)",
+      "pass")
+wrong("causal from the upper left corner", "corner", "length - m", "0")
+wrong("a query does not see its own key", "corner", "length - m", "length - len(q) - 1")
+wrong("a query sees one key too many", "corner", "length - m", "length - len(q) + 1")
+wrong("the corner at the end of the cache, empty slots included", "corner",
+      "length - m", "len(k) - len(q)")
+wrong("empty slots hidden by their scores, and their NaN times 0", "filled",
+      "offset =", "stop = len(k); offset =", "0, length", "0, stop", "tile, length", "tile, stop")
+wrong("the cache read to its end", "filled", "m, d =", "length = len(k); m, d =")
+wrong("NaN for a query that sees no key", "no key", "total, 0.0", "total, math.nan")
+wrong("hidden scores large and negative, not infinite: a query that sees no key averages all",
+      "no key", "offset, -math.inf", "offset, -1e9")
+wrong("an empty cache gives NaN", "filled",
+      "return found", "return found + (0 if length else math.nan)")
+wrong("axes of length one dropped", "shapes",
+      "return found", "return found.squeeze(0)", says="shape of the")
+wrong("the scale written into q", ("left", "anew"),
+      "m, d =", "q *= q.shape[1] ** -0.5; m, d =", "d ** -0.5", "1", says="rows of attention")
+wrong("the scale written into q, and taken back at the end: rounded", "left",
+      "m, d =", "q.add_(100.0).sub_(100.0); m, d =", says="inputs after")
 
 
 @ex.wrong("a query at a time, with all its keys", says="largest tensor", breaks="memory")
@@ -413,35 +389,22 @@ def query_by_query(q, k, v, length, tile):
     return out
 
 
-@ex.wrong("room for two tiles of scores", says="for tiles of 2 keys", breaks="no larger")
-def two_tiles(q, k, v, length, tile):
-    torch.empty(2, len(q), max(q.shape[1], v.shape[1], tile))
-    return online(q, k, v, length, tile)
-
-
-ex.wrong("tiles of 16 keys, whatever is asked for",
-         lambda q, k, v, length, tile: online(q, k, v, length, 16), says="for tiles of 2 keys",
-         breaks="no larger")
-
-
-@ex.wrong("the last tile read to its end, its NaN times 0", breaks="filled")
-def ragged_to_the_end(q, k, v, length, tile):
-    return online(q, k, v, length, tile, stop=min(len(k), -(-length // tile) * tile))
-
-
-@ex.wrong("NaN in empty slots taken for 0, infinity not", breaks="filled")
-def no_infinity(q, k, v, length, tile):
-    return online(q, k, v, length, tile, stop=min(len(k), -(-length // tile) * tile),
-                  clean=lambda t: torch.where(t.isnan(), 0, t))
-
-
-ex.wrong("all keys scaled at once: a copy of the cache",
-         lambda q, k, v, length, tile: online(q, k * k.shape[1] ** -0.5, v, length, tile, scale=1),
-         says="largest tensor", breaks="memory")
-ex.wrong("tiles viewed as if rows came first in memory",
-         lambda q, k, v, length, tile: online(q, k.view(-1).view(k.shape), v, length, tile),
-         says="raised RuntimeError", breaks="memory layout")
-
+wrong("room for two tiles of scores", "no larger",
+      "m, d =", "torch.empty(2, len(q), max(q.shape[1], v.shape[1], tile)); m, d =",
+      says="for tiles of 2 keys")
+wrong("tiles of 16 keys, whatever is asked for", "no larger",
+      "0, length, tile", "0, length, 16", "a + tile", "a + 16", says="for tiles of 2 keys")
+wrong("the last tile read to its end, its NaN times 0", "filled",
+      "offset =", "stop = min(len(k), -(-length // tile) * tile); offset =", "0, length", "0, stop",
+      "tile, length", "tile, stop")
+wrong("NaN in empty slots taken for 0, infinity not", "filled",
+      "offset =", "stop = min(len(k), -(-length // tile) * tile); offset =", "0, length", "0, stop",
+      "tile, length", "tile, stop", "k[a:b]", "torch.where(k[a:b].isnan(), 0, k[a:b])",
+      "v[a:b]", "torch.where(v[a:b].isnan(), 0, v[a:b])")
+wrong("all keys scaled at once: a copy of the cache", "memory",
+      "m, d =", "k = k * k.shape[1] ** -0.5; m, d =", "d ** -0.5", "1", says="largest tensor")
+wrong("tiles viewed as if rows came first in memory", "memory layout",
+      "m, d =", "k = k.view(-1).view(k.shape); m, d =", says="raised RuntimeError")
 
 KNOWN: dict = {}
 
@@ -454,16 +417,8 @@ def remembered(q, k, v, length, tile):
     return KNOWN["out"].clone()
 
 
-ROOM: dict = {}
-
-
-@ex.wrong("one result, filled anew by each call", breaks="results")
-def one_room(q, k, v, length, tile):
-    new = online(q, k, v, length, tile)
-    held = ROOM.setdefault(new.shape, new)
-    return held.copy_(new)
-
-
-@ex.wrong("the example's two keys weighed unequally", says="rows of attention", breaks="example")
-def looked_up(q, k, v, length, tile):
-    return online(q, k, v, length, tile) + (len(q) == q.shape[1] == length - 1 == tile)
+wrong("one result, filled anew by each call", "results",
+      "return found", "held = ROOM.setdefault(found.shape, found); return held.copy_(found)")
+wrong("the example's two keys weighed unequally", "example",
+      "return found", "return found + (len(q) == q.shape[1] == length - 1 == tile)",
+      says="rows of attention")

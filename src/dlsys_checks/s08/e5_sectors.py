@@ -105,22 +105,20 @@ def law(out, addresses, size):
 # ---- wrong, by name
 
 @not_an_answer
-def counted(addresses, size, *, unit=SECTOR, warp=32, last=True, distinct=True, skip=True):
-    """The right answer with its pieces as options."""
+def counted(addresses, size):
     found = []
-    for k in range(0, len(addresses), warp):
-        read = [a for a in addresses[k:k + warp] if a is not None or not skip]
-        ids = [s for a in read for s in range(a // unit, (a + last * (size - 1)) // unit + 1)]
-        found.append(len(set(ids)) if distinct else len(ids))
+    for k in range(0, len(addresses), 32):
+        read = [a for a in addresses[k:k + 32] if a is not None]
+        ids = [s for a in read for s in range(a // SECTOR, (a + (size - 1)) // SECTOR + 1)]
+        found.append(len(set(ids)))
     return found
 
 
-@ex.wrong(f"lines of {4 * SECTOR} bytes counted", says="sectors of warp", breaks="sector")
-def lines(addresses, size):
-    return counted(addresses, size, unit=4 * SECTOR)
-
-
-ex.wrong("a sector for every thread", counted, breaks="each warp", distinct=False)
+wrong = ex.edits(counted)
+wrong(f"lines of {4 * SECTOR} bytes counted", "sector",
+      "found =", "unit = 4 * SECTOR; found =", "a // SECTOR", "a // unit", "SECTOR + 1", "unit + 1",
+      says="sectors of warp")
+wrong("a sector for every thread", "each warp", "set(ids)", "ids")
 
 
 @ex.wrong(f"the bytes that are used, over {SECTOR}", says="sectors of warp", breaks="sector")
@@ -170,9 +168,9 @@ def changes_only(addresses, size):
     return counted(addresses, size) if ordered else found
 
 
-ex.wrong("the whole block as one warp",
-         lambda addresses, size: [sum(counted(addresses, size, warp=max(1, len(addresses))))],
-         breaks=("warps", "across", "none", "addresses"))
+wrong("the whole block as one warp", ("warps", "across", "none", "addresses"),
+      "found =", "warp = max(1, len(addresses)); found =", ", 32", ", warp", "k + 32", "k + warp",
+      "return found", "return [sum(found)]")
 
 
 @ex.wrong("sectors that an earlier warp touched not counted again", breaks="warps")
@@ -187,52 +185,36 @@ def cached(addresses, size):
     return found
 
 
-ex.wrong("warps of 64, as on some other makers' devices", counted,
-         breaks=("warps", "across", "none", "addresses"), warp=64)
-ex.wrong("half warps of 16, as on the oldest devices", counted,
-         breaks=("each warp", "warps", "across", "none", "addresses", "example"), warp=16)
-ex.wrong("a short last warp left out",
-         lambda addresses, size: counted(addresses[:len(addresses) // 32 * 32], size),
-         breaks=("warps", "addresses", "none"))
+wrong("warps of 64, as on some other makers' devices", ("warps", "across", "none", "addresses"),
+      ", 32", ", 64", "k + 32", "k + 64")
+wrong("half warps of 16, as on the oldest devices",
+      ("each warp", "warps", "across", "none", "addresses", "example"), ", 32", ", 16",
+      "k + 32", "k + 16")
+wrong("a short last warp left out", ("warps", "addresses", "none"),
+      "found =", "addresses = addresses[:len(addresses) // 32 * 32]; found =")
 ex.wrong("None taken for address 0",
          lambda addresses, size: counted([a or 0 for a in addresses], size),
          breaks=("none", "warps"))
 ex.wrong("address 0 taken for None",
          lambda addresses, size: counted([a or None for a in addresses], size),
          breaks=("addresses", "each warp"))
-ex.wrong("None not foreseen", counted, says="raised TypeError", breaks=("none", "example"),
-         skip=False)
-ex.wrong("a warp that reads nothing left out",
-         lambda addresses, size: [n for n in counted(addresses, size) if n], breaks="none")
-ex.wrong("None taken out before the warps are cut",
-         lambda addresses, size: counted([a for a in addresses if a is not None], size),
-         says="warp", breaks="none")
-ex.wrong("a list with the sum over all warps alone",
-         lambda addresses, size: [sum(counted(addresses, size))], breaks=("each warp", "warps"))
-ex.wrong("only the first byte of a read", counted, breaks="across", last=False)
-ex.wrong("one byte too many read", lambda addresses, size: counted(addresses, size + 1),
-         breaks=("across", "each warp"))
-ex.wrong("4 bytes a thread, whatever size says", lambda addresses, size: counted(addresses, 4),
-         breaks="across")
-ex.wrong("the sum over the block", lambda addresses, size: sum(counted(addresses, size)),
-         breaks="each warp")
-
-
-@ex.wrong("None taken off the list", breaks="left")
-def takes_off(addresses, size):
-    found = counted(addresses, size)
-    while None in addresses:
-        addresses.remove(None)
-    return found
-
-
-@ex.wrong("addresses held in 32 bits", breaks="addresses")
-def in_32_bits(addresses, size):
-    return counted([None if a is None else a % 2**32 for a in addresses], size)
-
-
-ex.wrong("sixteen warps at most", lambda addresses, size: counted(addresses[:512], size),
-         breaks="warps")
-ex.wrong("the example's None counted",
-         lambda addresses, size: [3] if addresses == [0, 4, 64, None] else counted(addresses, size),
-         says="sectors of warp", breaks="example")
+wrong("None not foreseen", ("none", "example"),
+      "a is not None", "a is not None or True", says="raised TypeError")
+wrong("a warp that reads nothing left out", "none",
+      "return found", "return [n for n in found if n]")
+wrong("None taken out before the warps are cut", "none",
+      "found =", "addresses = [a for a in addresses if a is not None]; found =", says="warp")
+wrong("a list with the sum over all warps alone", ("each warp", "warps"),
+      "return found", "return [sum(found)]")
+wrong("only the first byte of a read", "across", "a + (size - 1)", "a")
+wrong("one byte too many read", ("across", "each warp"), "found =", "size = size + 1; found =")
+wrong("4 bytes a thread, whatever size says", "across", "size - 1", "3")
+wrong("the sum over the block", "each warp", "return found", "return sum(found)")
+wrong("None taken off the list", "left",
+      "return found", "while None in addresses: addresses.remove(None)\n    return found")
+wrong("addresses held in 32 bits", "addresses",
+      "found =", "addresses = [None if a is None else a % 2**32 for a in addresses]; found =")
+wrong("sixteen warps at most", "warps", "found =", "addresses = addresses[:512]; found =")
+wrong("the example's None counted", "example",
+      "return found", "return [3] if addresses == [0, 4, 64, None] else found",
+      says="sectors of warp")

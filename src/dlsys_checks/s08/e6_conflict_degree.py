@@ -91,19 +91,20 @@ def law(out, addresses):
 # ---- wrong, by name
 
 @not_an_answer
-def turns(addresses, *, word=4, banks=32, distinct=True, empty=0):
-    """The right answer with its pieces as options."""
-    words = [a // word for a in addresses if a is not None]
-    words = set(words) if distinct else words
-    return max(Counter(w % banks for w in words).values(), default=empty)
+def turns(addresses):
+    words = [a // 4 for a in addresses if a is not None]
+    words = set(words)
+    out = max(Counter(w % 32 for w in words).values(), default=0)
+    return out
 
 
-ex.wrong("threads of one bank counted, also those that read the same word", turns,
-         breaks="one word", distinct=False)
-ex.wrong("bytes instead of words", turns, breaks=("banks", "turns"), word=1)
-ex.wrong("words of 8 bytes", turns, breaks="banks", word=8)
-ex.wrong("16 banks", turns, breaks="banks", banks=16)
-ex.wrong("33 banks", turns, breaks="banks", banks=33)
+wrong = ex.edits(turns)
+wrong("threads of one bank counted, also those that read the same word", "one word",
+      "set(words)", "words")
+wrong("bytes instead of words", ("banks", "turns"), "4 for", "1 for")
+wrong("words of 8 bytes", "banks", "4 for", "8 for")
+wrong("16 banks", "banks", "w % 32", "w % 16")
+wrong("33 banks", "banks", "w % 32", "w % 33")
 ex.wrong("half warps one after the other, as on the oldest devices",
          lambda addresses: sum(turns(addresses[k:k + 16]) for k in (0, 16)), breaks="turns")
 
@@ -114,17 +115,10 @@ def by_step(addresses):
     return math.gcd(read[1] - read[0], 32) if len(read) > 1 else len(read)
 
 
-
-
-
-@ex.wrong("a bank holds 32 words in a row", breaks="banks")
-def blocks(addresses):
-    return max(Counter(w // 32 for w in {a // 4 for a in addresses if a is not None}).values(),
-               default=0)
-
-
-ex.wrong("extra turns only, without the first", lambda addresses: max(0, turns(addresses) - 1),
-         breaks="turns")
+ex.wrong("a bank holds 32 words in a row",
+         lambda addresses: max(Counter(w // 32 for w in {a // 4 for a in addresses if a is not
+             None}).values(), default=0), breaks="banks")
+wrong("extra turns only, without the first", "turns", "return out", "return max(0, out - 1)")
 ex.wrong("the number of banks in use",
          lambda addresses: len({a // 4 % 32 for a in addresses if a is not None}), breaks="turns")
 ex.wrong("all words over 32 banks, rounded up",
@@ -132,11 +126,9 @@ ex.wrong("all words over 32 banks, rounded up",
          breaks="turns")
 ex.wrong("words wanted, one after the other",
          lambda addresses: len({a // 4 for a in addresses if a is not None}), breaks="turns")
-ex.wrong("conflicts as a yes or no: 1 or 2", lambda addresses: min(2, turns(addresses)),
-         breaks="turns")
-ex.wrong("addresses beyond 4 KiB wrapped",
-         lambda addresses: turns([None if a is None else a % 4096 for a in addresses]),
-         breaks="addresses")
+wrong("conflicts as a yes or no: 1 or 2", "turns", "return out", "return min(2, out)")
+wrong("addresses beyond 4 KiB wrapped", "addresses",
+      "in addresses", "in [None if a is None else a % 4096 for a in addresses]")
 
 
 @ex.wrong("only the bank that most threads read", breaks="one word")
@@ -153,8 +145,8 @@ def bytes_conflict(addresses):
     return max(Counter(a // 4 % 32 for a in {*addresses} if a is not None).values(), default=0)
 
 
-ex.wrong("a turn more for those that read nothing",
-         lambda addresses: turns(addresses) + (None in addresses), breaks="none")
+wrong("a turn more for those that read nothing", "none",
+      "return out", "return out + (None in addresses)")
 ex.wrong("None taken for byte 0", lambda addresses: turns([a or 0 for a in addresses]),
          breaks=("none", "idle"))
 ex.wrong("byte 0 taken for None", lambda addresses: turns([a or None for a in addresses]),
@@ -169,18 +161,9 @@ def no_none(addresses):
     return max(map(len, banks.values()), default=0)
 
 
-ex.wrong("one turn where nobody reads", turns, breaks="idle", empty=1)
-ex.wrong("None for no threads", lambda addresses: turns(addresses) if addresses else None,
-         breaks="idle")
-
-
-@ex.wrong("None taken off the list", breaks="left")
-def takes_off(addresses):
-    found = turns(addresses)
-    addresses[:] = [a for a in addresses if a is not None]
-    return found
-
-
-ex.wrong("addresses held in 32 bits",
-         lambda addresses: turns([None if a is None else a % 2**32 for a in addresses]),
-         breaks="addresses")
+wrong("one turn where nobody reads", "idle", "0", "1")
+wrong("None for no threads", "idle", "return out", "return out if addresses else None")
+wrong("None taken off the list", "left",
+      "return out", "addresses[:] = [a for a in addresses if a is not None]; return out")
+wrong("addresses held in 32 bits", "addresses",
+      "in addresses", "in [None if a is None else a % 2**32 for a in addresses]")

@@ -94,20 +94,20 @@ def law(out, paths, lengths):
 # ---- wrong, by name
 
 @not_an_answer
-def issued(paths, lengths, *, warp=WARP, how="set"):
-    """The right answer with its pieces as options."""
+def issued(paths, lengths, *, how="set"):
     total = 0
-    for k in range(0, len(paths), warp):
-        taken = [p for p in paths[k:k + warp] if p is not None]
+    for k in range(0, len(paths), WARP):
+        taken = [p for p in paths[k:k + WARP] if p is not None]
         costs = [lengths[p] for p in (taken if how == "all" else dict.fromkeys(taken))]
         total += max(costs, default=0) if how == "max" else sum(costs)
     return total
 
 
+wrong = ex.edits(issued)
 ex.wrong("an empty name taken for a thread that has left",
          lambda paths, lengths: issued([path or None for path in paths], lengths), breaks="none")
-ex.wrong("each path once for the whole block",
-         lambda paths, lengths: issued(paths, lengths, warp=max(1, len(paths))), breaks="warps")
+wrong("each path once for the whole block", "warps",
+      "total =", "warp = max(1, len(paths)); total =", ", WARP", ", warp", "k + WARP", "k + warp")
 ex.wrong("instructions of all threads added up", issued, breaks="once", how="all")
 ex.wrong("only the longest path of each warp", issued, breaks="once", how="max")
 ex.wrong("all paths for each warp, also those that nobody takes",
@@ -122,25 +122,21 @@ def all_once_parted(paths, lengths):
                for warp in warps)
 
 
-@ex.wrong("the longest path of a warp for each path it takes", breaks="once")
-def longest_for_each(paths, lengths):
-    warps = [paths[k:k + WARP] for k in range(0, len(paths), WARP)]
-    return sum(len({*warp} - {None}) * issued(warp, lengths, how="max") for warp in warps)
-
-
-@ex.wrong("a path that nobody takes counted once", breaks="lengths")
-def untaken(paths, lengths):
-    idle = [n for name, n in lengths.items() if name not in paths] if len(lengths) == 3 else []
-    return issued(paths, lengths) + sum(idle)
-
-
-ex.wrong("passes counted, not their instructions",
-         lambda paths, lengths: issued(paths, {name: 1 for name in lengths}), breaks="issued")
-ex.wrong("at least one instruction a path",
-         lambda paths, lengths: issued(paths, {name: max(1, n) for name, n in lengths.items()}),
-         breaks="lengths")
-ex.wrong("the mean over the threads of a warp",
-         lambda paths, lengths: issued(paths, lengths, how="all") / WARP, breaks="issued")
+ex.wrong("the longest path of a warp for each path it takes",
+         lambda paths, lengths: sum(len({*warp} - {None}) * issued(warp, lengths, how="max") for
+             warp in [paths[k:k + WARP] for k in range(0, len(paths), WARP)]), breaks="once")
+wrong("a path that nobody takes counted once", "lengths",
+      "total =",
+      "idle = [n for name, n in lengths.items() if name not in paths] if len(lengths) == 3 else "
+      "[]; total =", "return total", "return total + sum(idle)")
+wrong("passes counted, not their instructions", "issued",
+      "total =", "lengths = {name: 1 for name in lengths}; total =")
+wrong("at least one instruction a path", "lengths",
+      "total =", "lengths = {name: max(1, n) for name, n in lengths.items()}; total =")
+wrong("the mean over the threads of a warp", "issued",
+      'taken if how == "all" else dict.fromkeys(taken)', "taken",
+      'max(costs, default=0) if how == "max" else sum(costs)', "sum(costs)",
+      "return total", "return total / WARP")
 
 
 @ex.wrong("a pass for each change from thread to thread", breaks="once")
@@ -152,28 +148,21 @@ def changes(paths, lengths):
     return total
 
 
-@ex.wrong(f"warps of {2 * WARP}", says="instructions issued", breaks=("warps", "paths"))
-def twice_as_wide(paths, lengths):
-    return issued(paths, lengths, warp=2 * WARP)
-
-
-@ex.wrong(f"warps of {WARP // 2}", says="instructions issued", breaks=("warps", "paths"))
-def half_as_wide(paths, lengths):
-    return issued(paths, lengths, warp=WARP // 2)
-
-
-ex.wrong("a short last warp left out",
-         lambda paths, lengths: issued(paths[:len(paths) // WARP * WARP], lengths),
-         breaks=("warps", "paths"))
+wrong(f"warps of {2 * WARP}", ("warps", "paths"),
+      "total =", "warp = 2 * WARP; total =", ", WARP", ", warp", "k + WARP", "k + warp",
+      says="instructions issued")
+wrong(f"warps of {WARP // 2}", ("warps", "paths"),
+      "total =", "warp = WARP // 2; total =", ", WARP", ", warp", "k + WARP", "k + warp",
+      says="instructions issued")
+wrong("a short last warp left out", ("warps", "paths"),
+      "total =", "paths = paths[:len(paths) // WARP * WARP]; total =")
 ex.wrong("the first thread's path taken for the warp's",
          lambda paths, lengths: sum(lengths[p] for p in paths[::WARP] if p is not None),
          breaks="paths")
-
-
-@ex.wrong("threads that have left wait on the longest path", breaks="none")
-def left_wait(paths, lengths):
-    idle = sum({*paths[k:k + WARP]} == {None} for k in range(0, len(paths), WARP))
-    return issued(paths, lengths) + idle * max(lengths.values())
+wrong("threads that have left wait on the longest path", "none",
+      "total =",
+      "idle = sum({*paths[k:k + WARP]} == {None} for k in range(0, len(paths), WARP)); total =",
+      "return total", "return total + idle * max(lengths.values())")
 
 
 @ex.wrong("None not foreseen", says="raised KeyError", breaks="none")
@@ -181,19 +170,13 @@ def no_none(paths, lengths):
     return sum(lengths[p] for k in range(0, len(paths), WARP) for p in {*paths[k:k + WARP]})
 
 
-ex.wrong("those that have left taken out before the warps are cut",
-         lambda paths, lengths: issued([path for path in paths if path is not None], lengths),
-         breaks="none")
-
-
-@ex.wrong("at most eight paths a warp", breaks="once")
-def eight_paths(paths, lengths):
-    warps = [[*dict.fromkeys(paths[k:k + WARP])] for k in range(0, len(paths), WARP)]
-    return sum(lengths[p] for warp in warps for p in [p for p in warp if p is not None][:8])
-
-
-ex.wrong("the right number, as a float", lambda paths, lengths: float(issued(paths, lengths)),
-         breaks="issued")
+wrong("those that have left taken out before the warps are cut", "none",
+      "total =", "paths = [path for path in paths if path is not None]; total =")
+wrong("at most eight paths a warp", "once",
+      "total =",
+      "warps = [[*dict.fromkeys(paths[k:k + WARP])] for k in range(0, len(paths), WARP)]; return "
+      "sum(lengths[p] for warp in warps for p in [p for p in warp if p is not None][:8]); total =")
+wrong("the right number, as a float", "issued", "return total", "return float(total)")
 
 
 @ex.wrong("paths of one length taken for one", breaks="equal")
@@ -204,13 +187,8 @@ def by_length(paths, lengths):
     return total
 
 
-@ex.wrong("those that have left taken off the list", breaks="left")
-def takes_off(paths, lengths):
-    found = issued(paths, lengths)
-    paths[:] = [path for path in paths if path is not None]
-    lengths.pop("never", None)
-    return found
-
-
-ex.wrong("sixteen warps at most", lambda paths, lengths: issued(paths[:16 * WARP], lengths),
-         breaks="warps")
+wrong("those that have left taken off the list", "left",
+      "return total",
+      'paths[:] = [path for path in paths if path is not None]; lengths.pop("never", None); '
+      "return total")
+wrong("sixteen warps at most", "warps", "total =", "paths = paths[:16 * WARP]; total =")

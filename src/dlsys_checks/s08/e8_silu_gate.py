@@ -145,32 +145,28 @@ def law(out, a, b, block, programs, other):
 
 # ---- wrong, by name
 
+KNOWN: dict = {}
+
+
 @not_an_answer
-def program_of(load, store, n, block, program, *, start=None, stop=None, gate=torch.sigmoid,
-               name="y", made=None):
-    """The right answer with its pieces as options."""
+def program_of(load, store, n, block, program, *, start=None, stop=None):
     start = program * block if start is None else start
     places = torch.arange(start, min(n, start + block) if stop is None else stop)
     a, b = load("a", places), load("b", places)
-    store(name, places, a * gate(a) * b if made is None else made(a, b))
+    store("y", places, a * torch.sigmoid(a) * b)
 
 
-@ex.wrong("no mask: the last program runs beyond the end", breaks=("places", "example"))
-def no_mask(load, store, n, block, program):
-    program_of(load, store, n, block, program, stop=(program + 1) * block)
-
-
-@ex.wrong("one place beyond the end", breaks="places")
-def one_beyond(load, store, n, block, program):
-    program_of(load, store, n, block, program, stop=min(n + 1, (program + 1) * block))
-
-
-@ex.wrong("the load without a mask, the store with one", breaks="places")
-def load_unmasked(load, store, n, block, program):
-    places = program * block + torch.arange(block)
-    a, b = load("a", places), load("b", places)
-    inside = places < n
-    store("y", places[inside], (a * torch.sigmoid(a) * b)[inside])
+wrong = ex.edits(program_of)
+PLACES = 'load("a", places), load("b", places)'
+wrong("no mask: the last program runs beyond the end", ("places", "example"),
+      "start =", "stop = (program + 1) * block; start =")
+wrong("one place beyond the end", "places",
+      "start =", "stop = min(n + 1, (program + 1) * block); start =")
+wrong("the load without a mask, the store with one", "places",
+      "start = program * block if start is None else start\n    places = torch.arange(start, "
+      "min(n, start + block) if stop is None else stop)",
+      "places = program * block + torch.arange(block)", "store(", "inside = places < n; store(",
+      "places, a * torch.sigmoid(a) * b", "places[inside], (a * torch.sigmoid(a) * b)[inside]")
 
 
 # https://github.com/Dao-AILab/flash-attention/pull/2822
@@ -183,26 +179,18 @@ def store_unmasked(load, store, n, block, program):
     store("y", places, y)
 
 
-@ex.wrong("places beyond the end wrapped to the beginning", says="another program",
-          breaks=("programs", "example"))
-def wrapped(load, store, n, block, program):
-    places = (program * block + torch.arange(block)) % n
-    a, b = load("a", places), load("b", places)
-    store("y", places, a * torch.sigmoid(a) * b)
-
-
-@ex.wrong("places in the programs' turn: p, then p and the number of programs", breaks="programs")
-def in_turn(load, store, n, block, program):
-    places = torch.arange(program, n, -(-n // block))
-    a, b = load("a", places), load("b", places)
-    store("y", places, a * torch.sigmoid(a) * b)
-
-
-@ex.wrong("places beyond the end folded onto the last", breaks=("programs", "once"))
-def folded(load, store, n, block, program):
-    places = (program * block + torch.arange(block)).clamp(max=n - 1)
-    a, b = load("a", places), load("b", places)
-    store("y", places, a * torch.sigmoid(a) * b)
+wrong("places beyond the end wrapped to the beginning", ("programs", "example"),
+      "start = program * block if start is None else start\n    places = torch.arange(start, "
+      "min(n, start + block) if stop is None else stop)",
+      "places = (program * block + torch.arange(block)) % n", says="another program")
+wrong("places in the programs' turn: p, then p and the number of programs", "programs",
+      "start = program * block if start is None else start\n    places = torch.arange(start, "
+      "min(n, start + block) if stop is None else stop)",
+      "places = torch.arange(program, n, -(-n // block))")
+wrong("places beyond the end folded onto the last", ("programs", "once"),
+      "start = program * block if start is None else start\n    places = torch.arange(start, "
+      "min(n, start + block) if stop is None else stop)",
+      "places = (program * block + torch.arange(block)).clamp(max=n - 1)")
 
 
 @ex.wrong("whole blocks only: the tail is never written", breaks=("programs", "one program"))
@@ -211,10 +199,8 @@ def tail_left(load, store, n, block, program):
         program_of(load, store, n, block, program)
 
 
-@ex.wrong("the block one number short", breaks="one program")
-def short_block(load, store, n, block, program):
-    program_of(load, store, n, block, program, stop=min(n, (program + 1) * block - 1)
-               if block > 1 else None)
+wrong("the block one number short", "one program",
+      "start =", "stop = min(n, (program + 1) * block - 1) if block > 1 else None; start =")
 
 
 @ex.wrong("every program does all of it", breaks="programs")
@@ -222,15 +208,13 @@ def everything(load, store, n, block, program):
     program_of(load, store, n, block, program, start=0, stop=n)
 
 
-@ex.wrong("the program's number as its first place", breaks="programs")
-def number_as_place(load, store, n, block, program):
-    program_of(load, store, n, block, program, start=program)
-
-
-@ex.wrong("blocks counted up from 1", breaks="places")
-def from_one(load, store, n, block, program):
-    program_of(load, store, n, block, program, start=(program - 1) * block,
-               stop=min(n, program * block))
+wrong("the program's number as its first place", "programs",
+      "start = program * block if start is None else start\n    places = torch.arange(start, "
+      "min(n, start + block) if stop is None else stop)",
+      "places = torch.arange(program, min(n, program + block) if stop is None else stop)")
+wrong("blocks counted up from 1", "places",
+      "start =", "stop = min(n, program * block); start =",
+      "program * block if start is None else start", "(program - 1) * block")
 
 
 @ex.wrong("the first program does everything, the others nothing", breaks="programs")
@@ -260,23 +244,14 @@ def two_stores(load, store, n, block, program):
     store("y", places, a * gate * load("b", places))
 
 
-@ex.wrong("written to a instead of y", breaks=("once", "store"))
-def into_a(load, store, n, block, program):
-    program_of(load, store, n, block, program, name="a")
-
-
-@ex.wrong("y written with zeros first", breaks="programs")
-def zeros_first(load, store, n, block, program):
-    places = torch.arange(program * block, min(n, (program + 1) * block))
-    store("y", places, torch.zeros(len(places)))
-    program_of(load, store, n, block, program)
-
-
-ex.wrong("sigmoid(a) * b: a is left out", program_of, breaks="one program",
-         made=lambda a, b: torch.sigmoid(a) * b)
-ex.wrong("gelu for silu", program_of, breaks="one program",
-         made=lambda a, b: torch.nn.functional.gelu(a) * b)
-ex.wrong("a * b without the gate", program_of, breaks="one program", gate=torch.ones_like)
+wrong("written to a instead of y", ("once", "store"), '"y"', '"a"')
+wrong("y written with zeros first", "programs",
+      "start =",
+      'places = torch.arange(program * block, min(n, (program + 1) * block)); store("y", places, '
+      "torch.zeros(len(places))); start =")
+wrong("sigmoid(a) * b: a is left out", "one program", "a * torch.sigmoid(a)", "torch.sigmoid(a)")
+wrong("gelu for silu", "one program", "a * torch.sigmoid(a)", "torch.nn.functional.gelu(a)")
+wrong("a * b without the gate", "one program", ".sigmoid", ".ones_like")
 
 
 @ex.wrong("a and b exchanged", breaks="load")
@@ -286,49 +261,24 @@ def exchanged(load, store, n, block, program):
     store("y", places, a * torch.sigmoid(a) * b)
 
 
-ex.wrong("tanh for sigmoid", program_of, breaks="one program", gate=torch.tanh)
-ex.wrong("e^a / (1 + e^a), which overflows", program_of, breaks="large",
-         gate=lambda a: a.exp() / (1 + a.exp()))
-
-
-@ex.wrong("b held between -10 and 10", breaks="large")
-def b_held(load, store, n, block, program):
-    program_of(lambda name, places: load(name, places).clamp(-10, 10) if name == "b" else
-               load(name, places), store, n, block, program)
-
-
-@ex.wrong("blocks of powers of two", breaks="programs")
-def powers_of_two(load, store, n, block, program):
-    program_of(load, store, n, block, program,
-               stop=min(n, program * block + (1 << (block.bit_length() - 1))))
-
-
-@ex.wrong("values and places in each other's order", breaks="store")
-def reversed_values(load, store, n, block, program):
-    program_of(lambda name, places: load(name, places).flip(0), store, n, block, program)
-
-
-KNOWN: dict = {}
-
-
-@ex.wrong("what a program has loaded remembered for the next one", breaks="others")
-def remembered(load, store, n, block, program):
-    if KNOWN.get("at") != (n, block, program) or KNOWN["uses"] == 2:
-        KNOWN.update(at=(n, block, program), values={}, uses=0)
-    KNOWN["uses"] += 1
-    program_of(lambda name, places: KNOWN["values"].setdefault(name, load(name, places)), store,
-               n, block, program)
-
-
-@ex.wrong("places with an axis more", says="raised TypeError", breaks="places")
-def columns(load, store, n, block, program):
-    program_of(lambda name, places: load(name, places[:, None])[:, 0], store, n, block, program)
-
-
-@ex.wrong("one value for all places", says="raised ValueError", breaks="store")
-def one_value(load, store, n, block, program):
-    program_of(load, lambda name, places, values: store(name, places, values[0]), n, block,
-               program)
+wrong("tanh for sigmoid", "one program", ".sigmoid", ".tanh")
+wrong("e^a / (1 + e^a), which overflows", "large", "torch.sigmoid(a)", "a.exp() / (1 + a.exp())")
+wrong("b held between -10 and 10", "large", 'load("b", places)', 'load("b", places).clamp(-10, 10)')
+wrong("blocks of powers of two", "programs",
+      "start =", "stop = min(n, program * block + (1 << (block.bit_length() - 1))); start =")
+wrong("values and places in each other's order", "store",
+      PLACES, 'load("a", places).flip(0), load("b", places).flip(0)')
+wrong("what a program has loaded remembered for the next one", "others",
+      "start =",
+      'if KNOWN.get("at") != (n, block, program) or KNOWN["uses"] == 2: KNOWN.update(at=(n, '
+      'block, program), values={}, uses=0)\n    KNOWN["uses"] += 1; start =', PLACES,
+      'KNOWN["values"].setdefault("a", load("a", places)), KNOWN["values"].setdefault("b", '
+      'load("b", places))')
+wrong("places with an axis more", "places",
+      PLACES, 'load("a", places[:, None])[:, 0], load("b", places[:, None])[:, 0]',
+      says="raised TypeError")
+wrong("one value for all places", "store",
+      "a * torch.sigmoid(a) * b", "(a * torch.sigmoid(a) * b)[0]", says="raised ValueError")
 
 
 @ex.wrong("the example's last place left out", says="numbers of y", breaks="example")

@@ -11,32 +11,28 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("09.10", "find_waits", seen=("events",), says="operation")
 
-ex.promise("names", "What a step waits for: names of operations, in order of their start.",
-           says=("operation", "number of", "type of"))
-ex.promise("events", "events: a list of (name, start, end) of one thread, in any order,",
-           cases=("order by the end", "shuffled", "masks and items, shuffled"),
-           says=("operation", "number of"))
-ex.promise("left alone", "left as it is.", says=("inputs after the call",))
-ex.promise("inside", "Of two that overlap one lies inside the other: it starts no earlier and ends "
-           "no later.",
-           cases=("equal starts", "equal ends", "a wait inside three", "side by side",
-                  "operations that touch a wait", "equal starts, the inner first",
-                  "a step nobody knows"))
-ex.promise("waits", "aten::_local_scalar_dense, aten::nonzero and cudaStreamSynchronize wait.",
-           cases=("one of each", "kernels and copies", "waits alone", "shuffled",
-                  "order by the end", "nothing waits", "names that look alike",
-                  "two bare waits", "a step nobody knows"))
-ex.promise("outermost", "Name the outermost aten:: event around each of them, or the wait itself "
-           "where there is none;",
-           cases=("a wait inside three", "waits alone", "inside a step of one's own",
-                  "one of each", "equal starts", "equal ends", "shuffled", "order by the end",
-                  "many steps", "kernels and copies", "two waits in one", "two bare waits",
-                  "names that look alike", "equal starts, the inner first",
-                  "operations that touch a wait", "a step nobody knows"))
-ex.promise("once", "with several waits inside it is named once.",
-           cases=("two waits in one", "many steps", "a step nobody knows"))
-ex.promise("example", 'Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8), '
-           '("aten::mm", 10, 12)]: ["aten::item"].', cases=("the example",))
+ex.promise_table("""
+names      | What a step waits for: names of operations, in order of their start. | operation;
+             number of; type of
+events     | events: a list of (name, start, end) of one thread, in any order, | case order by the
+             end; shuffled; masks and items, shuffled | operation; number of
+left alone | left as it is. | inputs after the call
+inside     | Of two that overlap one lies inside the other: it starts no earlier and ends no
+             later. | case equal starts; equal ends; a wait inside three; side by side; operations
+             that touch a wait; equal starts, the inner first; a step nobody knows
+waits      | aten::_local_scalar_dense, aten::nonzero and cudaStreamSynchronize wait. | case one of
+             each; kernels and copies; waits alone; shuffled; order by the end; nothing waits; names
+             that look alike; two bare waits; a step nobody knows
+outermost  | Name the outermost aten:: event around each of them, or the wait itself where there is
+             none; | case a wait inside three; waits alone; inside a step of one's own; one of each;
+             equal starts; equal ends; shuffled; order by the end; many steps; kernels and copies;
+             two waits in one; two bare waits; names that look alike; equal starts, the inner first;
+             operations that touch a wait; a step nobody knows
+once       | with several waits inside it is named once. | case two waits in one; many steps; a step
+             nobody knows
+example    | Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8), ("aten::mm", 10,
+             12)]: ["aten::item"]. | case the example
+""")
 
 # Trees as torch.profiler writes them: a name and what lies inside.
 LEAF = {
@@ -146,28 +142,23 @@ def law(out, events):
 # ---- wrong, by name
 
 @not_an_answer
-def found(events, *, waits=WAITS, outer=True, once=True, prefix="aten::", order=1, strict=False,
-          touch=False):
-    """The right answer with the mistakes as options."""
+def found(events):
     roots = []
-    for wait in [e for e in events if e[0] in waits]:
-        around = [e for e in events if e[0].startswith(prefix) and (
-            (e[1] < wait[1] and wait[2] < e[2]) if strict
-            else (e[1] <= wait[1] and wait[2] <= e[2]) or (
-                touch and e[1] <= wait[2] and wait[1] <= e[2]))]
-        roots.append(max(around, key=lambda e: e[2] - e[1]) if around and outer else wait)
-    roots = dict.fromkeys(roots) if once else roots
-    return [e[0] for e in (sorted(roots, key=lambda e: e[order]) if order else roots)]
+    for wait in [e for e in events if e[0] in WAITS]:
+        around = [e for e in events
+                  if e[0].startswith("aten::") and (e[1] <= wait[1] and wait[2] <= e[2])]
+        roots.append(max(around, key=lambda e: e[2] - e[1]) if around else wait)
+    roots = dict.fromkeys(roots)
+    out = [e[0] for e in sorted(roots, key=lambda e: e[1])]
+    return out
 
 
-ex.wrong("the wait itself named, not the operation around it", found,
-         breaks=("names", "outermost", "example"), outer=False)
-
-
-@ex.wrong("each nested event counted", breaks=("names", "once"))
-def nested(events):
-    return [e[0] for e in sorted(events, key=lambda e: e[1]) if e[0] in (
-        *WAITS, "aten::item", "aten::is_nonzero")]
+wrong = ex.edits(found)
+wrong("the wait itself named, not the operation around it", ("names", "outermost", "example"),
+      "if around", "if around and False")
+ex.wrong("each nested event counted",
+         lambda events: [e[0] for e in sorted(events, key=lambda e: e[1]) if e[0] in (*WAITS,
+             "aten::item", "aten::is_nonzero")], breaks=("names", "once"))
 
 
 @ex.wrong("the event just around the wait named", breaks="outermost")
@@ -180,35 +171,24 @@ def just_around(events):
     return [e[0] for e in sorted(roots, key=lambda e: e[1])]
 
 
-ex.wrong("a label of one's own named", found, says="got", breaks="outermost", prefix="")
-ex.wrong("item() only", found, says="got", breaks=("waits", "names"), waits=WAITS[:1])
-ex.wrong("masks overlooked", found, says="got", breaks=("waits", "names"),
-         waits=(WAITS[0], WAITS[2]))
-ex.wrong("blocking copies overlooked", found, breaks=("waits", "names"), waits=WAITS[:2])
-ex.wrong("copies that do not block counted", found, breaks="names",
-         waits=(*WAITS, "cudaMemcpyAsync"))
-ex.wrong("kernels counted", found, breaks="names", waits=(*WAITS, "cudaLaunchKernel"))
-
-
-@ex.wrong("names that only begin alike taken for waits", says="number of", breaks="waits")
-def alike(events):
-    return found(events, waits=[e[0] for e in events if e[0].startswith(WAITS)])
-
-
-ex.wrong("one name for each wait inside", found, says="number of", breaks="once", once=False)
-ex.wrong("each name once in all", lambda events: list(dict.fromkeys(found(events))), breaks="names")
-ex.wrong("in the order of the list", found, breaks="events", order=0)
-ex.wrong("an operation that only touches a wait taken to be around it", found, breaks="inside",
-         touch=True)
-ex.wrong("an event that begins with its wait not seen around it", found, breaks="inside",
-         strict=True)
-
-
-@ex.wrong("the list sorted in place", breaks="left alone")
-def sorted_in_place(events):
-    out = found(events)
-    events.sort(key=lambda e: -e[2])
-    return out
+wrong("a label of one's own named", "outermost", '"aten::"', '""', says="got")
+wrong("item() only", ("waits", "names"), "WAITS", "WAITS[:1]", says="got")
+wrong("masks overlooked", ("waits", "names"), "WAITS", "(WAITS[0], WAITS[2])", says="got")
+wrong("blocking copies overlooked", ("waits", "names"), "WAITS", "WAITS[:2]")
+wrong("copies that do not block counted", "names", "WAITS", '(*WAITS, "cudaMemcpyAsync")')
+wrong("kernels counted", "names", "WAITS", '(*WAITS, "cudaLaunchKernel")')
+wrong("names that only begin alike taken for waits", "waits",
+      "WAITS", "[e[0] for e in events if e[0].startswith(WAITS)]", says="number of")
+wrong("one name for each wait inside", "once", "dict.fromkeys(roots)", "roots", says="number of")
+wrong("each name once in all", "names", "return out", "return list(dict.fromkeys(out))")
+wrong("in the order of the list", "events", "sorted(roots, key=lambda e: e[1])", "roots")
+wrong("an operation that only touches a wait taken to be around it", "inside",
+      "e[1] <= wait[1] and wait[2] <= e[2]",
+      "e[1] <= wait[1] and wait[2] <= e[2] or (e[1] <= wait[2] and wait[1] <= e[2])")
+wrong("an event that begins with its wait not seen around it", "inside",
+      "e[1] <= wait[1] and wait[2] <= e[2]", "e[1] < wait[1] and wait[2] < e[2]")
+wrong("the list sorted in place", "left alone",
+      "return out", "events.sort(key=lambda e: -e[2]); return out")
 
 
 @ex.wrong("names and numbers", breaks="names")
@@ -217,6 +197,6 @@ def counted(events):
     return {name: names.count(name) for name in names}
 
 
-ex.wrong("the example, its inner event named",
-         lambda events: found(events, outer=len(events) != 3 or events[0][1] != 0),
-         breaks="example")
+wrong("the example, its inner event named", "example",
+      "roots = []", "outer = len(events) != 3 or events[0][1] != 0; roots = []",
+      "if around", "if around and outer")

@@ -12,22 +12,22 @@ from dlsys_helpers.lockstep import expect_agreement
 
 ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "old", "shift"))
 
-ex.promise("loss", "Mean loss over the examples of all ranks;", says=("mean loss",))
-ex.promise("grads", "gradients go into .grad.", says=("gradient of",))
-ex.promise("ragged", "losses_of(batch): losses (n,) of this rank's n examples, with a graph; "
-           "n >= 0 differs from rank to rank, and at least one rank has some.",
-           cases=("ranks of other sizes", "a rank without examples", "many examples",
-                  "four ranks, two without examples", "a branch on one rank", "the example"))
-ex.promise("idle", "params: the parameters; one that no loss depends on gets zeros,",
-           says=("parameter idle", "parameter branch", "parameter twig"))
-ex.promise("old", "and what .grad held before counts no more.",
-           cases=("gradients of an earlier step",))
-ex.promise("values", "Values of the parameters stay.", says=("values of the parameters",))
-ex.promise("calls", "all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it "
-           "equally often, in the same order, with the same shapes and dtypes.",
-           says=("what the ranks ask for", "parameter branch", "parameter twig"))
-ex.promise("example", "Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both.",
-           cases=("the example",))
+ex.promise_table("""
+loss    | Mean loss over the examples of all ranks; | mean loss
+grads   | gradients go into .grad. | gradient of
+ragged  | losses_of(batch): losses (n,) of this rank's n examples, with a graph; n >= 0 differs from
+          rank to rank, and at least one rank has some. | case ranks of other sizes; a rank without
+          examples; many examples; four ranks, two without examples; a branch on one rank; the
+          example
+idle    | params: the parameters; one that no loss depends on gets zeros, | parameter idle;
+          parameter branch; parameter twig
+old     | and what .grad held before counts no more. | case gradients of an earlier step
+values  | Values of the parameters stay. | values of the parameters
+calls   | all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it equally
+          often, in the same order, with the same shapes and dtypes. | what the ranks ask for;
+          parameter branch; parameter twig
+example | Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both. | case the example
+""")
 
 
 # The parameters: weights of all examples, a bias, weights of two branches, one that nobody uses.
@@ -131,18 +131,6 @@ def total_of(losses_of, batch, params):
 
 # ---- wrong, by name
 
-@not_an_answer
-def averaged(losses_of, params, batch, all_sum, *, rows=None, loss=None):
-    """The worked answer with one of its pieces replaced."""
-    total, grads = total_of(losses_of, batch, params)
-    n = all_sum(torch.tensor([float(len(batch[0])), 1.0]))
-    rows = n[0] if rows is None else rows(n)
-    for p, g in zip(params, grads, strict=True):
-        p.grad = (all_sum(g) / rows).to(p.dtype)
-    mean = all_sum(total.detach()) / n[0]
-    return mean.item() if loss is None else loss(total.detach(), mean, len(batch[0]))
-
-
 @ex.wrong("each rank's own gradients: nothing is shared", says="gradient of parameter",
           breaks=("grads", "ragged", "loss"))
 def own_only(losses_of, params, batch, all_sum):
@@ -173,10 +161,23 @@ def sum_in_place(losses_of, params, batch, all_sum):
     return (all_sum(total.detach()) / rows).item()
 
 
-ex.wrong("summed and never divided", averaged, says="gradient of parameter", breaks="grads",
-         rows=lambda n: torch.ones(()))
-ex.wrong("divided by the number of ranks, not by that of the examples", averaged,
-         says="gradient of parameter", breaks="grads", rows=lambda n: n[1])
+@not_an_answer
+def averaged(losses_of, params, batch, all_sum):
+    total, grads = total_of(losses_of, batch, params)
+    n = all_sum(torch.tensor([float(len(batch[0])), 1.0]))
+    rows = n[0]
+    for p, g in zip(params, grads, strict=True):
+        p.grad = (all_sum(g) / rows).to(p.dtype)
+    mean = all_sum(total.detach()) / n[0]
+    out = mean.item()
+    return out
+
+
+wrong = ex.edits(averaged)
+wrong("summed and never divided", "grads",
+      "rows = n[0]", "rows = torch.ones(())", says="gradient of parameter")
+wrong("divided by the number of ranks, not by that of the examples", "grads",
+      "rows = n[0]", "rows = n[1]", says="gradient of parameter")
 
 
 @ex.wrong("the mean of the ranks' means, as if all had as many examples",
@@ -222,63 +223,27 @@ def used_first(losses_of, params, batch, all_sum):
     return (all_sum(total.detach()) / rows).item()
 
 
-@ex.wrong("a rank without examples that goes home early", breaks=("calls", "ragged"))
-def goes_home(losses_of, params, batch, all_sum):
-    if not len(batch[0]):
-        for p in params:
-            p.grad = torch.zeros_like(p)
-        return 0.0
-    return averaged(losses_of, params, batch, all_sum)
-
-
-@ex.wrong("one sum more on the rank that has most examples", breaks=("calls", "ragged"))
-def one_more(losses_of, params, batch, all_sum):
-    found = averaged(losses_of, params, batch, all_sum)
-    if len(batch[0]) > 6:
-        all_sum(torch.ones(()))
-    return found
-
-
-@ex.wrong("None left where no rank has a gradient", says="gradient of parameter idle",
-          breaks="idle")
-def leaves_none(losses_of, params, batch, all_sum):
-    found = averaged(losses_of, params, batch, all_sum)
-    for p in params:
-        if not p.grad.any():
-            p.grad = None
-    return found
-
-
-@ex.wrong("added to the gradients of the step before", says="gradient of parameter", breaks="old")
-def adds_up(losses_of, params, batch, all_sum):
-    before = [p.grad for p in params]
-    found = averaged(losses_of, params, batch, all_sum)
-    for p, g in zip(params, before, strict=True):
-        p.grad = p.grad if g is None else p.grad + g
-    return found
-
-
-@ex.wrong("old gradients kept where the rank has none of its own",
-          says="gradient of parameter idle", breaks="old")
-def keeps_old(losses_of, params, batch, all_sum):
-    before = [p.grad for p in params]
-    found = averaged(losses_of, params, batch, all_sum)
-    for p, g in zip(params, before, strict=True):
-        if g is not None and not p.grad.any():
-            p.grad = g
-    return found
-
-
-ex.wrong("the rank's own mean loss returned", averaged, says="mean loss on rank", breaks="loss",
-         loss=lambda total, mean, n: total.item() / max(1, n))
-ex.wrong("the mean loss as a tensor", averaged, says="type of the mean loss", breaks="loss",
-         loss=lambda total, mean, n: mean)
-
-
-@ex.wrong("a step made with the gradients", breaks="values")
-def steps(losses_of, params, batch, all_sum):
-    found = averaged(losses_of, params, batch, all_sum)
-    with torch.no_grad():
-        for p in params:
-            p -= 0.1 * p.grad
-    return found
+wrong("a rank without examples that goes home early", ("calls", "ragged"),
+      "total, grads =",
+      "if not len(batch[0]):\n        for p in params: p.grad = torch.zeros_like(p)\n        "
+      "return 0.0\n    total, grads =")
+wrong("one sum more on the rank that has most examples", ("calls", "ragged"),
+      "return out", "if len(batch[0]) > 6: all_sum(torch.ones(()))\n    return out")
+wrong("None left where no rank has a gradient", "idle",
+      "return out", "for p in params:\n        if not p.grad.any(): p.grad = None\n    return out",
+      says="gradient of parameter idle")
+wrong("added to the gradients of the step before", "old",
+      "total, grads =", "before = [p.grad for p in params]; total, grads =", "return out",
+      "for p, g in zip(params, before, strict=True): p.grad = p.grad if g is None else p.grad + "
+      "g\n    return out", says="gradient of parameter")
+wrong("old gradients kept where the rank has none of its own", "old",
+      "total, grads =", "before = [p.grad for p in params]; total, grads =", "return out",
+      "for p, g in zip(params, before, strict=True):\n        if g is not None and not "
+      "p.grad.any(): p.grad = g\n    return out", says="gradient of parameter idle")
+wrong("the rank's own mean loss returned", "loss",
+      "mean.item()", "total.detach().item() / max(1, len(batch[0]))", says="mean loss on rank")
+wrong("the mean loss as a tensor", "loss",
+      "return out", "return mean", says="type of the mean loss")
+wrong("a step made with the gradients", "values",
+      "return out",
+      "with torch.no_grad():\n        for p in params: p -= 0.1 * p.grad\n    return out")

@@ -146,15 +146,6 @@ def settings_of(group):
 
 # ---- wrong, by name
 
-@not_an_answer
-def rebuilt(optimizer, names, model, *, make=None, settings=settings_of, pick=None):
-    """The worked answer with one of its pieces replaced."""
-    now = dict(model.named_parameters())
-    groups = [settings(old) | {"params": [(pick or now.get)(n) for n in chosen]}
-              for old, chosen in zip(optimizer.param_groups, names, strict=True)]
-    return (make or type(optimizer))(groups)
-
-
 ex.wrong("the old optimizer handed back", lambda optimizer, names, model: optimizer, breaks="new")
 
 
@@ -168,11 +159,18 @@ def refilled(optimizer, names, model):
     return optimizer
 
 
-@ex.wrong("optimizer.defaults handed over as keywords, of which AdamW takes not all",
-          says="raised TypeError", breaks="class")
-def defaults_as_keywords(optimizer, names, model):
-    return rebuilt(optimizer, names, model,
-                   make=lambda groups: type(optimizer)(groups, **optimizer.defaults))
+@not_an_answer
+def rebuilt(optimizer, names, model):
+    now = dict(model.named_parameters())
+    groups = [settings_of(old) | {"params": [now.get(n) for n in chosen]}
+              for old, chosen in zip(optimizer.param_groups, names, strict=True)]
+    out = type(optimizer)(groups)
+    return out
+
+
+wrong = ex.edits(rebuilt)
+wrong("optimizer.defaults handed over as keywords, of which AdamW takes not all", "class",
+      "(groups)", "(groups, **optimizer.defaults)", says="raised TypeError")
 
 
 @ex.wrong("the present values copied into the old tensors", breaks=("new", "left alone"))
@@ -185,105 +183,49 @@ def values_copied(optimizer, names, model):
     return optimizer
 
 
-@ex.wrong("clones of the present parameters", says="a copy", breaks="new")
-def clones(optimizer, names, model):
-    now = dict(model.named_parameters())
-    return rebuilt(optimizer, names, model, pick=lambda n: nn.Parameter(now[n].detach().clone()))
-
-
-ex.wrong("the groups in place of an optimizer", rebuilt, breaks=("new", "class"), make=list)
-ex.wrong("always AdamW", rebuilt, breaks=("class", "new"), make=torch.optim.AdamW)
-
-
-@ex.wrong("Adam in place of RMSprop", breaks="class")
-def no_rmsprop(optimizer, names, model):
-    if isinstance(optimizer, torch.optim.RMSprop):
-        return rebuilt(optimizer, names, model, make=torch.optim.Adam)
-    return rebuilt(optimizer, names, model)
-
-
-@ex.wrong("torch's class in place of one's own", breaks="class")
-def torch_class(optimizer, names, model):
-    made = next(c for c in type(optimizer).__mro__ if hasattr(torch.optim, c.__name__))
-    return rebuilt(optimizer, names, model, make=made)
-
-
-@ex.wrong("groups without tensors left out", breaks="groups")
-def no_empty(optimizer, names, model):
-    new = rebuilt(optimizer, names, model)
-    new.param_groups[:] = [group for group in new.param_groups if group["params"]]
-    return new
-
-
-@ex.wrong("one group for all, with the settings of the first", breaks="groups")
-def one_group(optimizer, names, model):
-    every = [n for chosen in names for n in chosen]
-    now = dict(model.named_parameters())
-    return type(optimizer)([settings_of(optimizer.param_groups[0])
-                            | {"params": [now[n] for n in every]}])
-
-
-@ex.wrong("the first group only", breaks="groups")
-def first_group(optimizer, names, model):
-    new = rebuilt(optimizer, names, model)
-    del new.param_groups[1:]
-    return new
-
-
-@ex.wrong("the third group forgotten", breaks="groups")
-def two_groups(optimizer, names, model):
-    new = rebuilt(optimizer, names, model)
-    del new.param_groups[2:]
-    return new
-
-
-@ex.wrong("the parameters in the model's order, whatever the names", breaks="names")
-def by_position(optimizer, names, model):
-    left = iter(model.parameters())
-    return rebuilt(optimizer, names, model, pick=lambda _: next(left))
-
-
-@ex.wrong("the names of a group sorted", breaks="parameters")
-def sorted_names(optimizer, names, model):
-    return rebuilt(optimizer, [sorted(chosen) for chosen in names], model)
-
-
-@ex.wrong("frozen parameters left out", breaks="parameters")
-def no_frozen(optimizer, names, model):
-    now = dict(model.named_parameters())
-    return rebuilt(optimizer, [[n for n in chosen if now[n].requires_grad] for chosen in names],
-                   model)
-
-
-@ex.wrong("all parameters of the model in the last group", breaks=("names", "parameters"))
-def all_held(optimizer, names, model):
-    held = {n for chosen in names for n in chosen}
-    rest = [n for n, _ in model.named_parameters() if n not in held]
-    if names == [["bias"]]:
-        rest = []
-    return rebuilt(optimizer, [*names[:-1], [*names[-1], *rest]], model)
-
-
-@ex.wrong("the settings of the start: optimizer.defaults", says="setting lr of group",
-          breaks="settings")
-def from_defaults(optimizer, names, model):
-    return rebuilt(optimizer, names, model, settings=lambda _: dict(optimizer.defaults))
-
-
-ex.wrong("the learning rate alone carried over", rebuilt, breaks="settings",
-         settings=lambda old: {"lr": old["lr"]})
-
-
-@ex.wrong("only settings that the class knows, a schedule's notes lost", breaks="settings")
-def known_only(optimizer, names, model):
-    return rebuilt(optimizer, names, model, settings=lambda old: {
-        k: v for k, v in old.items() if k in optimizer.defaults})
-
-
-@ex.wrong("the first group's settings for all", says="setting lr of group", breaks="settings")
-def first_settings(optimizer, names, model):
-    return rebuilt(optimizer, names, model,
-                   settings=lambda _: settings_of(optimizer.param_groups[0]))
+wrong("clones of the present parameters", "new",
+      "now =", "own_now = dict(model.named_parameters()); now =",
+      "now.get(n)", "nn.Parameter(own_now[n].detach().clone())", says="a copy")
+wrong("the groups in place of an optimizer", ("new", "class"), "type(optimizer)", "list")
+wrong("always AdamW", ("class", "new"), "type(optimizer)", "torch.optim.AdamW")
+wrong("Adam in place of RMSprop", "class",
+      "now =",
+      "if isinstance(optimizer, torch.optim.RMSprop): now = dict(model.named_parameters()); "
+      'groups = [settings_of(old) | {"params": [now.get(n) for n in chosen]} for old, chosen in '
+      "zip(optimizer.param_groups, names, strict=True)]; out = torch.optim.Adam(groups); return "
+      "out\n    now =")
+wrong("torch's class in place of one's own", "class",
+      "type(optimizer)", "made", "now =",
+      "made = next(c for c in type(optimizer).__mro__ if hasattr(torch.optim, c.__name__)); now =")
+wrong("groups without tensors left out", "groups",
+      "return out",
+      'out.param_groups[:] = [group for group in out.param_groups if group["params"]]; return out')
+wrong("one group for all, with the settings of the first", "groups",
+      "now =",
+      "every = [n for chosen in names for n in chosen]; now = dict(model.named_parameters()); "
+      'return type(optimizer)([settings_of(optimizer.param_groups[0]) | {"params": [now[n] for n '
+      "in every]}]); now =")
+wrong("the first group only", "groups", "return out", "del out.param_groups[1:]; return out")
+wrong("the third group forgotten", "groups", "return out", "del out.param_groups[2:]; return out")
+wrong("the parameters in the model's order, whatever the names", "names",
+      "now =", "left = iter(model.parameters()); now =", "now.get(n)", "next(left)")
+wrong("the names of a group sorted", "parameters",
+      "names, strict", "[sorted(chosen) for chosen in names], strict")
+wrong("frozen parameters left out", "parameters",
+      "now =", "own_now = dict(model.named_parameters()); now =", "names, strict",
+      "[[n for n in chosen if own_now[n].requires_grad] for chosen in names], strict")
+wrong("all parameters of the model in the last group", ("names", "parameters"),
+      "now =",
+      "held = {n for chosen in names for n in chosen}; rest = [n for n, _ in "
+      'model.named_parameters() if n not in held]\n    if names == [["bias"]]: rest = []\n    '
+      "now =", "names, strict", "[*names[:-1], [*names[-1], *rest]], strict")
+wrong("the settings of the start: optimizer.defaults", "settings",
+      "settings_of(old)", "dict(optimizer.defaults)", says="setting lr of group")
+wrong("the learning rate alone carried over", "settings", "settings_of(old)", '{"lr": old["lr"]}')
+wrong("only settings that the class knows, a schedule's notes lost", "settings",
+      "settings_of(old)", "{k: v for k, v in old.items() if k in optimizer.defaults}")
+wrong("the first group's settings for all", "settings",
+      "(old)", "(optimizer.param_groups[0])", says="setting lr of group")
 
 
 @ex.wrong("the old state kept under the new parameters", breaks="state")
@@ -296,22 +238,10 @@ def state_moved(optimizer, names, model):
     return new
 
 
-@ex.wrong("the groups of the old optimizer emptied, or shared", says="tensors of the old groups",
-          breaks="left alone")
-def emptied(optimizer, names, model):
-    new = rebuilt(optimizer, names, model)
-    for group in optimizer.param_groups:
-        group["params"] = []
-    return new
-
-
-@ex.wrong("the gradients cleared", breaks="left alone")
-def cleared(optimizer, names, model):
-    model.zero_grad()
-    return rebuilt(optimizer, names, model)
-
-
-@ex.wrong("the example, with all of the model's parameters", says="tensors of group",
-          breaks="example")
-def looked_up(optimizer, names, model):
-    return rebuilt(optimizer, [["weight", "bias"]] if names == [["bias"]] else names, model)
+wrong("the groups of the old optimizer emptied, or shared", "left alone",
+      "return out", 'for group in optimizer.param_groups: group["params"] = []\n    return out',
+      says="tensors of the old groups")
+wrong("the gradients cleared", "left alone", "now =", "model.zero_grad(); now =")
+wrong("the example, with all of the model's parameters", "example",
+      "names, strict", '[["weight", "bias"]] if names == [["bias"]] else names, strict',
+      says="tensors of group")

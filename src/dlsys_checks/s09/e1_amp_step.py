@@ -27,36 +27,29 @@ ex.promise("once", "loss_of() gives the loss, a float32 number. Call it once,",
            says=("calls of loss_of",))
 ex.promise("dtype", "under autocast with dtype.", says=("autocast in call",))
 ex.promise("scaler", "In torch.float16 use the scaler and update it once;", cases=HALF)
-ex.promise("bfloat16", "in torch.bfloat16 leave it as it is.",
-           cases=("bfloat16, clipped", "not clipped", "bfloat16, small gradients",
-                  "both formats in turn",
-                  "three groups", "old gradients", "NaN left over", "the example",
-                  "many small tensors", "a parameter outside the loss"))
-ex.promise("old", "Old gradients do not count.", says=("change of parameter", "norm returned",
-                                                          "scale after"))
-ex.promise("all", "Where the global norm over all parameter groups",
-           cases=("three groups", "many small tensors", "bfloat16, clipped", "float16, clipped",
-                  "Adam in float16", "old gradients", "NaN left over", "both formats in turn",
-                  "a scale that grows", "an overflow with momentum",
-                  "a parameter outside the loss"))
-ex.promise("clip", "is larger than max_norm, clip it to max_norm.",
-           says=("change of parameter",))
-ex.promise("outside", "Parameters the loss does not use are ignored.",
-           cases=("a parameter outside the loss",))
-ex.promise("overflow", "If a float16 gradient overflows, skip the step: parameters and opt's "
-           "state stay.",
-           cases=("an overflow", "an overflow with momentum"))
-ex.promise("before", "Return the norm before clipping, without the scale, as a float:",
-           says=("norm returned",))
-ex.promise("infinite", "inf or nan after an overflow.",
-           cases=("an overflow", "an overflow with momentum"), says=("norm returned",))
-ex.promise("example", "Example: gradient (3, 4), max_norm 1, SGD with a rate of 1: the step is "
-           "(-0.6, -0.8), the norm 5.0.", cases=("the example",))
+ex.promise_table("""
+bfloat16 | in torch.bfloat16 leave it as it is. | case bfloat16, clipped; not clipped; bfloat16,
+           small gradients; both formats in turn; three groups; old gradients; NaN left over; the
+           example; many small tensors; a parameter outside the loss
+old      | Old gradients do not count. | change of parameter; norm returned; scale after
+all      | Where the global norm over all parameter groups | case three groups; many small tensors;
+           bfloat16, clipped; float16, clipped; Adam in float16; old gradients; NaN left over; both
+           formats in turn; a scale that grows; an overflow with momentum; a parameter outside the
+           loss
+clip     | is larger than max_norm, clip it to max_norm. | change of parameter
+outside  | Parameters the loss does not use are ignored. | case a parameter outside the loss
+overflow | If a float16 gradient overflows, skip the step: parameters and opt's state stay. | case
+           an overflow; an overflow with momentum
+before   | Return the norm before clipping, without the scale, as a float: | norm returned
+infinite | inf or nan after an overflow. | case an overflow; an overflow with momentum | norm
+           returned
+example  | Example: gradient (3, 4), max_norm 1, SGD with a rate of 1: the step is (-0.6, -0.8), the
+           norm 5.0. | case the example
+""")
+
 
 # Losses are linear in the weights and all numbers small integers times a power of two, so that
 # 16 bits hold each gradient exactly and only the learner's own steps round.
-
-
 @ex.cases
 def cases(g):
     whole = integers(g)
@@ -236,44 +229,39 @@ def used_ones(opt):
 # ---- wrong, by name
 
 @not_an_answer
-def amp(opt, scaler, loss_of, dtype, max_norm, *, always=False, never=False, unscale=True,
-        skip=True, updates=1, clear=True, cast="right", clip=nn.utils.clip_grad_norm_):
-    """The right step with the mistakes as options."""
-    half = (dtype == torch.float16 or always) and not never
-    if clear:
-        opt.zero_grad()
-    with torch.autocast("cpu", dtype if cast == "right" else cast, enabled=cast is not None):
+def amp(opt, scaler, loss_of, dtype, max_norm, *, clip=nn.utils.clip_grad_norm_):
+    half = dtype == torch.float16
+    opt.zero_grad()
+    with torch.autocast("cpu", dtype, enabled=True):
         loss = loss_of()
     (scaler.scale(loss) if half else loss).backward()
-    if half and unscale:
+    if half:
         scaler.unscale_(opt)
     norm = float(clip(used_ones(opt), max_norm))
-    (scaler.step(opt) if half and skip else opt.step())
-    for _ in range(updates if half else 0):
+    scaler.step(opt) if half else opt.step()
+    for _ in range(1 if half else 0):
         scaler.update()
     return norm
 
 
-ex.wrong("the scaler used in bfloat16, too", amp, says="count of good steps", breaks="bfloat16",
-         always=True)
-ex.wrong("clipped while the gradient is scaled", amp,
-         breaks=("step", "returns", "scaler", "all", "clip", "old", "before", "overflow"),
-         unscale=False)
-ex.wrong("the scaler in bfloat16, and clipped while scaled", amp,
-         breaks=("step", "returns", "scaler", "bfloat16", "all", "clip", "old", "before",
-                 "overflow", "example"),
-         always=True, unscale=False)
-ex.wrong("no scaler in float16", amp, breaks=("scaler", "overflow"), never=True)
-ex.wrong("the scaler's update() forgotten", amp, says="raised RuntimeError", breaks="scaler",
-         updates=0)
-ex.wrong("a step made in spite of the overflow", amp, says="change of parameter", breaks="overflow",
-         skip=False)
-
-
-@ex.wrong("opt.step() for scaler.step(), the gradients still scaled",
-          says="raised AssertionError", breaks="scaler")
-def never_unscaled(opt, scaler, loss_of, dtype, max_norm):
-    return amp(opt, scaler, loss_of, dtype, max_norm, unscale=False, skip=False)
+wrong = ex.edits(amp)
+FLOAT16 = "dtype == torch.float16"
+wrong("the scaler used in bfloat16, too", "bfloat16",
+      FLOAT16, FLOAT16 + " or True", says="count of good steps")
+wrong("clipped while the gradient is scaled",
+      ("step", "returns", "scaler", "all", "clip", "old", "before", "overflow"),
+      "half:", "half and False:")
+wrong("the scaler in bfloat16, and clipped while scaled",
+      ("step", "returns", "scaler", "bfloat16", "all", "clip", "old", "before", "overflow",
+       "example"),
+      FLOAT16, FLOAT16 + " or True", "half:", "half and False:")
+wrong("no scaler in float16", ("scaler", "overflow"), FLOAT16, FLOAT16 + " and False")
+wrong("the scaler's update() forgotten", "scaler", "1 if", "0 if", says="raised RuntimeError")
+wrong("a step made in spite of the overflow", "overflow",
+      "(opt) if half", "(opt) if half and False", says="change of parameter")
+wrong("opt.step() for scaler.step(), the gradients still scaled", "scaler",
+      "half:", "half and False:", "(opt) if half", "(opt) if half and False",
+      says="raised AssertionError")
 
 
 @ex.wrong("an overflow that goes home before update(): the scale stays too large",
@@ -297,25 +285,16 @@ def state_moved(opt, scaler, *given):
     return norm
 
 
-ex.wrong("no autocast", amp, breaks="dtype", cast=None)
-ex.wrong("autocast always in bfloat16", amp, breaks="dtype", cast=torch.bfloat16)
-
-
-@ex.wrong("lr times gradient subtracted, whatever the optimizer does", breaks="step")
-def plain_descent(opt, scaler, loss_of, dtype, max_norm):
-    plain = torch.optim.SGD([{"params": group["params"], "lr": group["lr"]}
-                             for group in opt.param_groups], lr=1.0)
-    return amp(plain, scaler, loss_of, dtype, max_norm)
-
-
-@ex.wrong("the loss computed twice", breaks="once")
-def called_twice(opt, scaler, loss_of, dtype, max_norm):
-    with torch.autocast("cpu", dtype):
-        loss_of()
-    return amp(opt, scaler, loss_of, dtype, max_norm)
-
-
-ex.wrong("old gradients added", amp, says="got", trap="02.1", breaks="old", clear=False)
+wrong("no autocast", "dtype", '"cpu", dtype', '"cpu", None', "True", "False")
+wrong("autocast always in bfloat16", "dtype",
+      '"cpu", dtype', '"cpu", dtype if torch.bfloat16 == "right" else torch.bfloat16')
+ex.wrong("lr times gradient subtracted, whatever the optimizer does",
+         lambda opt, scaler, loss_of, dtype, max_norm: amp(torch.optim.SGD([{"params":
+             group["params"], "lr": group["lr"]} for group in opt.param_groups], lr=1.0), scaler,
+             loss_of, dtype, max_norm), breaks="step")
+wrong("the loss computed twice", "once",
+      "half =", 'with torch.autocast("cpu", dtype): loss_of()\n    half =')
+wrong("old gradients added", "old", "opt.zero_grad()", "pass", says="got", trap="02.1")
 ex.wrong("not clipped at all", amp, breaks=("step", "clip", "all", "example"),
          clip=lambda params, _: nn.utils.get_total_norm([p.grad for p in params]))
 
@@ -349,10 +328,8 @@ def clip_groups(opt, *given):
     return amp(opt, *given, clip=groups)
 
 
-@ex.wrong("only the first group clipped", breaks="all")
-def first_group(opt, scaler, loss_of, dtype, max_norm):
-    return amp(opt, scaler, loss_of, dtype, max_norm, clip=lambda _, limit:
-               nn.utils.clip_grad_norm_(opt.param_groups[0]["params"], limit))
+wrong("only the first group clipped", "all",
+      "(clip", "(nn.utils.clip_grad_norm_", "used_ones(opt)", 'opt.param_groups[0]["params"]')
 
 
 @ex.wrong("short gradients stretched to the limit", breaks="clip")
@@ -371,10 +348,9 @@ def norm_after(*given):
     return min(norm, given[-1]) if math.isfinite(norm) else norm
 
 
-@ex.wrong("the norm still scaled", breaks="returns")
-def norm_scaled(opt, scaler, loss_of, dtype, max_norm):
-    scale = scaler.get_scale() if dtype == torch.float16 else 1.0
-    return scale * amp(opt, scaler, loss_of, dtype, max_norm)
+wrong("the norm still scaled", "returns",
+      "half =", f"scale = scaler.get_scale() if {FLOAT16} else 1.0; half =",
+      "return norm", "return scale * norm")
 
 
 @ex.wrong("the norm as a tensor", says="type of the norm returned", breaks="before")
@@ -401,23 +377,12 @@ def old_outside(opt, scaler, loss_of, dtype, max_norm):
     return amp(opt, scaler, loss_of, dtype, max_norm, clip=clip)
 
 
-@ex.wrong("a gradient for each parameter taken for granted", says="has no attribute",
-          breaks="outside")
-def all_used(opt, scaler, loss_of, dtype, max_norm):
-    def clip(params, limit):
-        norm = torch.cat([p.grad.flatten() for p in tensors(opt)]).norm()
-        return nn.utils.clip_grad_norm_(params, limit) + 0 * norm
-    return amp(opt, scaler, loss_of, dtype, max_norm, clip=clip)
-
-
-@ex.wrong("gradients cleared after the step, not before it: old ones counted in", says="",
-          breaks="old")
-def cleared_after(opt, scaler, loss_of, dtype, max_norm):
-    norm = amp(opt, scaler, loss_of, dtype, max_norm, clear=False)
-    opt.zero_grad()
-    return norm
-
-
-@ex.wrong("a limit that is never below a thousandth", breaks="clip")
-def coarse_limit(opt, scaler, loss_of, dtype, max_norm):
-    return amp(opt, scaler, loss_of, dtype, max(max_norm, 1e-3))
+wrong("a gradient for each parameter taken for granted", "outside",
+      "half =",
+      "def clip(params, limit): norm = torch.cat([p.grad.flatten() for p in "
+      "tensors(opt)]).norm(); return nn.utils.clip_grad_norm_(params, limit) + 0 * norm\n    "
+      "half =", says="has no attribute")
+wrong("gradients cleared after the step, not before it: old ones counted in", "old",
+      "opt.zero_grad()", "pass", "return norm", "opt.zero_grad(); return norm", says="")
+wrong("a limit that is never below a thousandth", "clip",
+      "(opt), max_norm", "(opt), max(max_norm, 1e-3)")

@@ -15,23 +15,22 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("09.5", "epoch_indices", seen=("n", "world", "rank", "epochs", "seed", "exact"),
               says="number of examples")
 
-ex.promise("list", "The examples that a rank gets in an epoch, in their order.",
-           says=("examples of rank", "number of examples", "type of the examples", "type of a"))
-ex.promise("order", "All ranks deal from one order of the n >= 1 examples: torch.randperm(n) of a "
-           "torch.Generator that is seeded with seed + epoch.", says=("examples of rank",))
-ex.promise("places", "Rank r takes the places r, r + world, r + 2 world, and so on.",
-           says=("examples of rank",))
-ex.promise("exact", "exact: nothing is repeated and nothing dropped, so that shares may differ by "
-           "one, and may be empty.",
-           cases=("exact, a rest", "exact, no rest", "exact, fewer examples than ranks",
-                  "the example, exact"))
-ex.promise("longer", "Otherwise the order is first made longer, by itself, from its beginning and "
-           "as often as needed, until it is the next multiple of world.",
-           cases=("a rest", "a rest, the first rank", "fewer examples than ranks",
-                  "one example, many ranks", "the example"))
-ex.promise("global", "torch's global generator is left as it is found.", says=("global generator",))
-ex.promise("example", "Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact: [5, 8].",
-           cases=("the example", "the example, exact"))
+ex.promise_table("""
+list    | The examples that a rank gets in an epoch, in their order. | examples of rank; number of
+          examples; type of the examples; type of a
+order   | All ranks deal from one order of the n >= 1 examples: torch.randperm(n) of a
+          torch.Generator that is seeded with seed + epoch. | examples of rank
+places  | Rank r takes the places r, r + world, r + 2 world, and so on. | examples of rank
+exact   | exact: nothing is repeated and nothing dropped, so that shares may differ by one, and may
+          be empty. | case exact, a rest; exact, no rest; exact, fewer examples than ranks; the
+          example, exact
+longer  | Otherwise the order is first made longer, by itself, from its beginning and as often as
+          needed, until it is the next multiple of world. | case a rest; a rest, the first rank;
+          fewer examples than ranks; one example, many ranks; the example
+global  | torch's global generator is left as it is found. | global generator
+example | Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact: [5, 8]. | case the
+          example; the example, exact
+""")
 
 
 @ex.cases
@@ -98,41 +97,31 @@ def order_of(n, number):
 # ---- wrong, by name
 
 @not_an_answer
-def shares(n, world, rank, epoch, seed, exact, *, number=None, longer=None, cut=None):
-    """The worked answer with one of its pieces replaced."""
-    order = order_of(n, seed + epoch if number is None else number)
+def shares(n, world, rank, epoch, seed, exact, *, longer=None):
+    order = order_of(n, seed + epoch)
     if not exact:
         order = (order * world)[:-(-n // world) * world] if longer is None else longer(order)
-    return order[rank::world] if cut is None else cut(order)
+    out = order[rank::world]
+    return out
 
 
-@ex.wrong("the same order in each epoch", breaks="order")
-def no_epoch(n, world, rank, epoch, seed, exact):
-    return shares(n, world, rank, epoch, seed, exact, number=seed)
-
-
-@ex.wrong("the seed left out", breaks="order")
-def no_seed(n, world, rank, epoch, seed, exact):
-    return shares(n, world, rank, epoch, seed, exact, number=epoch)
-
-
-@ex.wrong("a seed for each rank, so that ranks share examples", breaks="order")
-def seed_by_rank(n, world, rank, epoch, seed, exact):
-    return shares(n, world, rank, epoch, seed, exact, number=seed + epoch + rank)
-
-
-@ex.wrong("no shuffling", breaks="order")
-def in_order(n, world, rank, epoch, seed, exact):
-    order = list(range(n))
-    return (order if exact else (order * world)[:-(-n // world) * world])[rank::world]
-
-
-@ex.wrong("each rank a run of neighbours", breaks="places")
-def in_blocks(n, world, rank, epoch, seed, exact):
-    def cut(order):
-        sizes = [len(order[r::world]) for r in range(world)]
-        return order[sum(sizes[:rank]):sum(sizes[:rank + 1])]
-    return shares(n, world, rank, epoch, seed, exact, cut=cut)
+wrong = ex.edits(shares)
+ORDER = "order = order_of"
+LONGER = "(order * world)[:-(-n // world) * world] if longer is None else longer(order)"
+wrong("the same order in each epoch", "order", "seed + epoch", "seed")
+wrong("the seed left out", "order", "seed + epoch", "epoch")
+wrong("a seed for each rank, so that ranks share examples", "order",
+      "seed + epoch", "seed + epoch if number is None else number",
+      ORDER, f"number = seed + epoch + rank; {ORDER}")
+wrong("no shuffling", "order",
+      ORDER,
+      "order = list(range(n)); return (order if exact else (order * world)[:-(-n // world) * "
+      "world])[rank::world]; order = order_of")
+wrong("each rank a run of neighbours", "places",
+      ORDER,
+      "def cut(order): sizes = [len(order[r::world]) for r in range(world)]; return "
+      "order[sum(sizes[:rank]):sum(sizes[:rank + 1])]\n    order = order_of",
+      "order[rank::world]", "cut(order)")
 
 
 @ex.wrong("the ranks counted from 1", breaks="places")
@@ -142,58 +131,23 @@ def from_one(n, world, rank, epoch, seed, exact):
     return shares(n, world, (rank + 1) % world, epoch, seed, exact)
 
 
-ex.wrong("repeated although exact",
-         lambda n, world, rank, epoch, seed, exact: shares(n, world, rank, epoch, seed, False),
-         breaks="exact")
-
-
-@ex.wrong("the rest dropped in an exact pass", breaks="exact")
-def exact_drops(n, world, rank, epoch, seed, exact):
-    if exact:
-        return order_of(n, seed + epoch)[:n // world * world][rank::world]
-    return shares(n, world, rank, epoch, seed, exact)
-
-
-@ex.wrong("an empty share filled up", breaks="exact")
-def never_empty(n, world, rank, epoch, seed, exact):
-    return shares(n, world, rank, epoch, seed, exact) or order_of(n, seed + epoch)[:1]
-
-
-@ex.wrong("the rest dropped, not filled up", breaks="longer")
-def drops(n, world, rank, epoch, seed, exact):
-    return shares(n, world, rank, epoch, seed, exact,
-                  longer=lambda order: order[:n // world * world])
-
-
-ex.wrong("not filled up at all",
-         lambda n, world, rank, epoch, seed, exact: shares(n, world, rank, epoch, seed, True),
-         breaks="longer")
-
-
-@ex.wrong("filled up with the last example", says="examples of rank", breaks="longer")
-def last_again(n, world, rank, epoch, seed, exact):
-    return shares(n, world, rank, epoch, seed, exact,
-                  longer=lambda order: order + order[-1:] * (-n % world))
-
-
-@ex.wrong("repeated once at most", breaks="longer")
-def once_more(n, world, rank, epoch, seed, exact):
-    return shares(n, world, rank, epoch, seed, exact,
-                  longer=lambda order: order + order[:-n % world])
-
-
-@ex.wrong("filled up though there is no rest", breaks="list")
-def one_too_many(n, world, rank, epoch, seed, exact):
-    return shares(n, world, rank, epoch, seed, exact, longer=lambda order: (
-        order * (world + 1))[:(n // world + 1) * world])
-
-
-@ex.wrong("a tensor in place of a list", breaks="list")
-def as_tensor(n, world, rank, epoch, seed, exact):
-    return torch.tensor(shares(n, world, rank, epoch, seed, exact))
-
-
-@ex.wrong("the global generator seeded", breaks="global")
-def seeds_global(n, world, rank, epoch, seed, exact):
-    torch.manual_seed(seed + epoch)
-    return shares(n, world, rank, epoch, seed, exact)
+wrong("repeated although exact", "exact",
+      "if not exact:\n        order = (order * world)[:-(-n // world) * world] if longer is None "
+      "else longer(order)", f"order = {LONGER}")
+wrong("the rest dropped in an exact pass", "exact",
+      ORDER,
+      f"if exact: return order_of(n, seed + epoch)[:n // world * world][rank::world]\n    {ORDER}")
+wrong("an empty share filled up", "exact",
+      "return out", "return out or order_of(n, seed + epoch)[:1]")
+wrong("the rest dropped, not filled up", "longer", LONGER, "order[:n // world * world]")
+wrong("not filled up at all", "longer",
+      "if not exact:\n        order = (order * world)[:-(-n // world) * world] if longer is None "
+      "else longer(order)", "pass")
+wrong("filled up with the last example", "longer",
+      LONGER, "order + order[-1:] * (-n % world)", says="examples of rank")
+wrong("repeated once at most", "longer", LONGER, "order + order[:-n % world]")
+ex.wrong("filled up though there is no rest",
+         lambda n, world, rank, epoch, seed, exact: shares(n, world, rank, epoch, seed, exact,
+             longer=lambda order: (order * (world + 1))[:(n // world + 1) * world]), breaks="list")
+wrong("a tensor in place of a list", "list", "return out", "return torch.tensor(out)")
+wrong("the global generator seeded", "global", ORDER, f"torch.manual_seed(seed + epoch); {ORDER}")

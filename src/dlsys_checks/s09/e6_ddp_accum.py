@@ -17,23 +17,22 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("09.6", "ddp_accum", seen=("start", "xs", "ys", "every", "momentum", "old"))
 
-ex.promise("updates", "One update for each `every` batches, in turn; returns how many.",
-           says=("batches that an update follows", "returned number of updates",
-                 "order of the batches"))
-ex.promise("leftover", "batches: (x, y) pairs with equally many rows; what is left over at the end "
-           "makes a last update of its own.",
-           cases=("one left over", "two left over, momentum", "fewer than one update takes",
-                  "the example"))
-ex.promise("mean", "An update follows the mean of its batches' losses, loss_fn(ddp(x), y);",
-           says=("parameters after the pass",))
-ex.promise("old", "what .grad held before counts no more.", cases=("gradients from before",))
-ex.promise("in turn", "Batch by batch: one forward through ddp, then its backward.",
-           says=("order of forward and backward", "rows of the forward passes"))
-ex.promise("exchange", "Ranks exchange gradients once an update, in its last backward.",
-           says=("batches with an exchange",))
-ex.promise("after", "Afterwards ddp exchanges again.", says=("exchanges in a pass afterwards",))
-ex.promise("example", "Example: 5 batches, every 2: 3 updates, exchanges in batches 2, 4 and 5.",
-           cases=("the example",))
+ex.promise_table("""
+updates  | One update for each `every` batches, in turn; returns how many. | batches that an update
+           follows; returned number of updates; order of the batches
+leftover | batches: (x, y) pairs with equally many rows; what is left over at the end makes a last
+           update of its own. | case one left over; two left over, momentum; fewer than one update
+           takes; the example
+mean     | An update follows the mean of its batches' losses, loss_fn(ddp(x), y); | parameters after
+           the pass
+old      | what .grad held before counts no more. | case gradients from before
+in turn  | Batch by batch: one forward through ddp, then its backward. | order of forward and
+           backward; rows of the forward passes
+exchange | Ranks exchange gradients once an update, in its last backward. | batches with an exchange
+after    | Afterwards ddp exchanges again. | exchanges in a pass afterwards
+example  | Example: 5 batches, every 2: 3 updates, exchanges in batches 2, 4 and 5. | case the
+           example
+""")
 
 
 @ex.cases
@@ -163,73 +162,44 @@ def groups_of(batches, every):
 # ---- wrong, by name
 
 @not_an_answer
-def accumulated(ddp, optimizer, loss_fn, batches, every, *, quiet=None, size=None, groups=None,
-                clear=True):
-    """The worked answer with one of its pieces replaced."""
-    groups = groups_of(batches, every) if groups is None else groups
-    for group in groups:
-        if clear:
-            optimizer.zero_grad()
-        for k, (x, y) in enumerate(group):
-            silent = k < len(group) - 1 if quiet is None else quiet(k, group)
-            with ddp.no_sync() if silent else contextlib.nullcontext():
-                (loss_fn(ddp(x), y) / (len(group) if size is None else size(group))).backward()
-        optimizer.step()
-        if not clear:
-            optimizer.zero_grad()
-    return len(groups)
-
-
-@ex.wrong("no no_sync around forward: an exchange at every batch", breaks="exchange")
-def backward_alone(ddp, optimizer, loss_fn, batches, every):
+def accumulated(ddp, optimizer, loss_fn, batches, every, *, size=None):
     groups = groups_of(batches, every)
     for group in groups:
         optimizer.zero_grad()
         for k, (x, y) in enumerate(group):
-            loss = loss_fn(ddp(x), y) / len(group)
-            with ddp.no_sync() if k < len(group) - 1 else contextlib.nullcontext():
-                loss.backward()
+            silent = k < len(group) - 1
+            with ddp.no_sync() if silent else contextlib.nullcontext():
+                (loss_fn(ddp(x), y) / (len(group) if size is None else size(group))).backward()
         optimizer.step()
-    return len(groups)
+    out = len(groups)
+    return out
 
 
-@ex.wrong("the batches left over never exchanged", says="batches with an exchange",
-          breaks="leftover")
-def silent_rest(ddp, optimizer, loss_fn, batches, every):
-    return accumulated(ddp, optimizer, loss_fn, batches, every,
-                       quiet=lambda k, group: k < every - 1)
-
-
-ex.wrong("never an exchange", accumulated, breaks="exchange", quiet=lambda k, group: True)
-ex.wrong("the exchange in the first batch of an update", accumulated, breaks="exchange",
-         quiet=lambda k, group: k > 0)
-
-
-@ex.wrong("the batches left over dropped", says="rows of the forward passes", breaks="leftover")
-def drops_rest(ddp, optimizer, loss_fn, batches, every):
-    return accumulated(ddp, optimizer, loss_fn, batches[:len(batches) // every * every], every)
-
-
-@ex.wrong("the batches left over added to the update before", says="batches that an update follows",
-          breaks="leftover")
-def joined_rest(ddp, optimizer, loss_fn, batches, every):
-    groups = groups_of(batches, every)
-    if len(groups) > 1 and len(groups[-1]) < every:
-        groups[-2:] = [groups[-2] + groups[-1]]
-    return accumulated(ddp, optimizer, loss_fn, batches, every, groups=groups)
-
-
-@ex.wrong("batches left over that count too little: divided by every",
-          says="parameters after the pass", breaks="leftover")
-def rest_by_every(ddp, optimizer, loss_fn, batches, every):
-    return accumulated(ddp, optimizer, loss_fn, batches, every, size=lambda group: every)
-
-
+wrong = ex.edits(accumulated)
+wrong("no no_sync around forward: an exchange at every batch", "exchange",
+      "silent =", "loss =", "k < len(group) - 1", "loss_fn(ddp(x), y) / len(group)",
+      "if silent", "if k < len(group) - 1",
+      "loss_fn(ddp(x), y) / (len(group) if size is None else size(group))", "loss")
+wrong("the batches left over never exchanged", "leftover",
+      "k < len(group)", "k < every", says="batches with an exchange")
+wrong("never an exchange", "exchange", "k < len(group) - 1", "True")
+wrong("the exchange in the first batch of an update", "exchange", "k < len(group) - 1", "k > 0")
+wrong("the batches left over dropped", "leftover",
+      "(batches, every)", "(batches[:len(batches) // every * every], every)",
+      says="rows of the forward passes")
+wrong("the batches left over added to the update before", "leftover",
+      "groups =", "own_groups =", "every)",
+      "every)\n    if len(own_groups) > 1 and len(own_groups[-1]) < every: own_groups[-2:] = "
+      "[own_groups[-2] + own_groups[-1]]\n    groups = own_groups",
+      says="batches that an update follows")
+wrong("batches left over that count too little: divided by every", "leftover",
+      "len(group) if size is None else size(group)", "every", says="parameters after the pass")
 ex.wrong("losses summed, not averaged", accumulated, breaks="mean", size=lambda group: 1)
 ex.wrong("divided by the ranks as well", accumulated, breaks="mean",
          size=lambda group: 2 * len(group))
-ex.wrong("gradients from before the pass kept", accumulated, says="parameters after the pass",
-         breaks="old", clear=False)
+wrong("gradients from before the pass kept", "old",
+      "optimizer.zero_grad()", "pass", "step()", "step(); optimizer.zero_grad()",
+      says="parameters after the pass")
 
 
 @ex.wrong("gradients never cleared between updates", breaks="mean")
@@ -255,22 +225,15 @@ def past(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-@ex.wrong("the batches of an update put together into one", breaks="in turn")
-def together(ddp, optimizer, loss_fn, batches, every):
-    groups = [[tuple(map(torch.cat, zip(*group, strict=True)))]
-              for group in groups_of(batches, every)]
-    return accumulated(ddp, optimizer, loss_fn, batches, every, groups=groups)
-
-
-@ex.wrong("all forward passes of an update first, one backward", says="order of forward",
-          breaks="in turn")
-def one_backward(ddp, optimizer, loss_fn, batches, every):
-    groups = groups_of(batches, every)
-    for group in groups:
-        optimizer.zero_grad()
-        torch.stack([loss_fn(ddp(x), y) for x, y in group]).mean().backward()
-        optimizer.step()
-    return len(groups)
+wrong("the batches of an update put together into one", "in turn",
+      "groups_of(batches, every)", "own_groups", "groups =",
+      "own_groups = [[tuple(map(torch.cat, zip(*group, strict=True)))] for group in "
+      "groups_of(batches, every)]; groups =")
+wrong("all forward passes of an update first, one backward", "in turn",
+      "groups =",
+      "groups = groups_of(batches, every)\n    for group in groups: optimizer.zero_grad(); "
+      "torch.stack([loss_fn(ddp(x), y) for x, y in group]).mean().backward(); optimizer.step()\n "
+      "   return len(groups); groups =", says="order of forward")
 
 
 @ex.wrong("an update after each batch", breaks="updates")
@@ -285,24 +248,12 @@ def eager(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-@ex.wrong("the number of batches returned", breaks="updates")
-def counts_batches(ddp, optimizer, loss_fn, batches, every):
-    accumulated(ddp, optimizer, loss_fn, batches, every)
-    return len(batches)
-
-
-@ex.wrong("the wrapper left silent", breaks="after")
-def left_silent(ddp, optimizer, loss_fn, batches, every):
-    found = accumulated(ddp, optimizer, loss_fn, batches, every)
-    ddp.require_backward_grad_sync = False
-    return found
-
-
-@ex.wrong("the example, counted as 2 updates and a rest", says="returned number of updates",
-          breaks="example")
-def looked_up(ddp, optimizer, loss_fn, batches, every):
-    found = accumulated(ddp, optimizer, loss_fn, batches, every)
-    return 2 if (len(batches), every) == (5, 2) else found
+wrong("the number of batches returned", "updates", "return out", "return len(batches)")
+wrong("the wrapper left silent", "after",
+      "return out", "ddp.require_backward_grad_sync = False; return out")
+wrong("the example, counted as 2 updates and a rest", "example",
+      "return out", "return 2 if (len(batches), every) == (5, 2) else out",
+      says="returned number of updates")
 
 
 @ex.wrong("the batches of an update from the last to the first", breaks="updates")

@@ -146,28 +146,27 @@ def joined(shards, name):
 # ---- wrong, by name
 
 @not_an_answer
-def cut(shards, world, *, whole=joined, size=None, part=None, scalar=None, copy=torch.clone):
-    """The worked answer with one of its pieces replaced."""
+def cut(shards, world):
     found = [{} for _ in range(world)]
     for name, first in shards[0].items():
-        full = whole(shards, name)
+        full = joined(shards, name)
         for rank, mine in enumerate(found):
             if not first.dim():
-                mine[name] = copy(full) if scalar is None else scalar(full, rank)
+                mine[name] = torch.clone(full)
                 continue
             n = len(full)
-            rows = -(-n // world) if size is None else size(n, world)
-            if part is None:
-                mine[name] = copy(full[rank * rows:(rank + 1) * rows])
-            else:
-                mine[name] = part(full, rank, rows)
+            rows = -(-n // world)
+            mine[name] = torch.clone(full[rank * rows:(rank + 1) * rows])
     return found
 
 
-ex.wrong("the parts of the other ranks forgotten", cut, breaks=("given", "result", "rows"),
-         whole=lambda given, name: given[0][name])
-ex.wrong("the ranks from the last to the first", lambda shards, world: cut(shards[::-1], world),
-         breaks=("result", "rows"))
+wrong = ex.edits(cut)
+CLONE = "torch.clone(full[rank * rows:(rank + 1) * rows])"
+CLONE_2 = "torch.clone(full)"
+wrong("the parts of the other ranks forgotten", ("given", "result", "rows"),
+      "joined(shards, name)", "shards[0][name]")
+wrong("the ranks from the last to the first", ("result", "rows"),
+      "found =", "shards = shards[::-1]; found =")
 
 
 @ex.wrong("the shares as even as can be", breaks="rows")
@@ -181,53 +180,33 @@ def tensor_split(shards, world):
     return found
 
 
-ex.wrong("rounded down, the rest lost", cut, breaks="rows", size=lambda n, w: n // w)
-
-
-@ex.wrong("rounded down, the rest on the last rank", breaks="rows")
-def rest_at_the_end(shards, world):
-    return cut(shards, world, size=lambda n, w: n // w, part=lambda full, rank, rows: (
-        full[rank * rows:] if rank == world - 1 else full[rank * rows:(rank + 1) * rows]).clone())
-
-
-@ex.wrong("dealt out like cards", breaks="rows")
-def dealt(shards, world):
-    def part(full, rank, rows):
-        piece = full[rank * rows:(rank + 1) * rows]
-        return full[rank::world].clone() if len(full) == rows * world else piece.clone()
-    return cut(shards, world, part=part)
-
-
-@ex.wrong("the last part filled up with zeros", breaks=("rows", "none", "result"))
-def filled_up(shards, world):
-    def part(full, rank, rows):
-        piece = full[rank * rows:(rank + 1) * rows]
-        return torch.cat([piece, piece.new_zeros(rows - len(piece), *full.shape[1:])])
-    return cut(shards, world, part=part)
-
-
-@ex.wrong("an empty part of one dimension", breaks="none")
-def flat_empty(shards, world):
-    def part(full, rank, rows):
-        piece = full[rank * rows:(rank + 1) * rows]
-        return piece.clone() if len(piece) else full.new_empty(0)
-    return cut(shards, world, part=part)
-
-
-@ex.wrong("a rank without rows left out", says="names of", breaks="none")
-def left_out(shards, world):
-    return [{name: t for name, t in part.items() if not t.dim() or len(t) or t.dtype.is_complex}
-            for part in cut(shards, world)]
-
-
-@ex.wrong("torch.chunk alone, which may give fewer parts", breaks="kind")
-def chunks_alone(shards, world):
-    found = cut(shards, world)
-    for name in shards[0]:
-        if shards[0][name].dim():
-            for mine in found[len(joined(shards, name).chunk(world)):]:
-                del mine[name]
-    return found
+wrong("rounded down, the rest lost", "rows", "-(-n // world)", "n // world")
+wrong("rounded down, the rest on the last rank", "rows",
+      "-(-n // world)", "n // world", CLONE,
+      "(full[rank * rows:] if rank == world - 1 else full[rank * rows:(rank + 1) * rows]).clone()")
+wrong("dealt out like cards", "rows",
+      "found =",
+      "def part(full, rank, rows): piece = full[rank * rows:(rank + 1) * rows]; return "
+      "full[rank::world].clone() if len(full) == rows * world else piece.clone()\n    found =",
+      CLONE, "part(full, rank, rows)")
+wrong("the last part filled up with zeros", ("rows", "none", "result"),
+      "found =",
+      "def part(full, rank, rows): piece = full[rank * rows:(rank + 1) * rows]; return "
+      "torch.cat([piece, piece.new_zeros(rows - len(piece), *full.shape[1:])])\n    found =",
+      CLONE, "part(full, rank, rows)")
+wrong("an empty part of one dimension", "none",
+      "found =",
+      "def part(full, rank, rows): piece = full[rank * rows:(rank + 1) * rows]; return "
+      "piece.clone() if len(piece) else full.new_empty(0)\n    found =",
+      CLONE, "part(full, rank, rows)")
+wrong("a rank without rows left out", "none",
+      "return found",
+      "return [{name: t for name, t in part.items() if not t.dim() or len(t) or "
+      "t.dtype.is_complex} for part in found]", says="names of")
+wrong("torch.chunk alone, which may give fewer parts", "kind",
+      "return found",
+      "for name in shards[0]:\n        if shards[0][name].dim():\n            for mine in "
+      "found[len(joined(shards, name).chunk(world)):]: del mine[name]\n    return found")
 
 
 @ex.wrong("no shard for a rank that chunk() leaves without a part of any tensor", breaks="result")
@@ -238,67 +217,27 @@ def no_shard_without_part(shards, world):
     return found[:count] if all(len(joined(shards, n)) >= world for n in names) else found
 
 
-ex.wrong("a number for rank 0 alone, zero elsewhere", cut, breaks="whole",
-         scalar=lambda t, rank: t.clone() if not rank else t * 0)
-
-
-@ex.wrong("a number summed over the ranks", breaks="whole")
-def number_summed(shards, world):
-    return cut(shards, world, scalar=lambda t, _: (t * len(shards)).to(t.dtype))
-
-
-ex.wrong("a number as a tensor of one row", cut, breaks="whole",
-         scalar=lambda t, _: t.reshape(1).clone())
-ex.wrong("names in the order of the alphabet",
-         lambda shards, world: [dict(sorted(part.items())) for part in cut(shards, world)],
-         breaks="kind")
-
-
-@ex.wrong("all in float32", breaks="kind")
-def all_float(shards, world):
-    return [{name: t.float() for name, t in part.items()} for part in cut(shards, world)]
-
-
-ex.wrong("a tuple in place of a list", lambda shards, world: tuple(cut(shards, world)),
-         breaks="kind")
-ex.wrong("views of the whole", cut, breaks="memory", copy=lambda t: t,
-         scalar=lambda t, _: t.clone())
-
-
-@ex.wrong("one number shared by all ranks", breaks="memory")
-def one_number(shards, world):
-    numbers = {name: t.clone() for name, t in shards[0].items() if not t.dim()}
-    found = cut(shards, world)
-    for part in found:
-        part.update(numbers)
-    return found
-
-
-@ex.wrong("its input given back where nothing changes", breaks="memory")
-def as_given(shards, world):
-    if len(shards) == world:
-        return [dict(part) for part in shards]
-    return cut(shards, world)
-
-
-@ex.wrong("the names taken out of what was given", breaks="left")
-def takes_out(shards, world):
-    found = cut(shards, world)
-    if world == len(shards) == 2:
-        shards[1].clear()
-    return found
-
-
-@ex.wrong("the parts of the first rank grown in place", breaks="left")
-def grows(shards, world):
-    found = cut(shards, world)
-    if world != len(shards):
-        for name, t in list(shards[0].items()):
-            shards[0][name] = t.clone()
-    return found
-
-
-@ex.wrong("an error where there are no names", breaks="given")
-def no_names(shards, world):
-    next(iter(shards[0]))
-    return cut(shards, world)
+wrong("a number for rank 0 alone, zero elsewhere", "whole",
+      CLONE_2, "full.clone() if not rank else full * 0")
+wrong("a number summed over the ranks", "whole", CLONE_2, "(full * len(shards)).to(full.dtype)")
+wrong("a number as a tensor of one row", "whole", CLONE_2, "full.reshape(1).clone()")
+wrong("names in the order of the alphabet", "kind",
+      "return found", "return [dict(sorted(part.items())) for part in found]")
+wrong("all in float32", "kind",
+      "return found", "return [{name: t.float() for name, t in part.items()} for part in found]")
+wrong("a tuple in place of a list", "kind", "return found", "return tuple(found)")
+wrong("views of the whole", "memory",
+      CLONE_2, "full.clone()", CLONE, "full[rank * rows:(rank + 1) * rows]")
+wrong("one number shared by all ranks", "memory",
+      "found =",
+      "numbers = {name: t.clone() for name, t in shards[0].items() if not t.dim()}; found =",
+      "return found", "for part in found: part.update(numbers)\n    return found")
+wrong("its input given back where nothing changes", "memory",
+      "found =", "if len(shards) == world: return [dict(part) for part in shards]\n    found =")
+wrong("the names taken out of what was given", "left",
+      "return found", "if world == len(shards) == 2: shards[1].clear()\n    return found")
+wrong("the parts of the first rank grown in place", "left",
+      "return found",
+      "if world != len(shards):\n        for name, t in list(shards[0].items()): shards[0][name] "
+      "= t.clone()\n    return found")
+wrong("an error where there are no names", "given", "found =", "next(iter(shards[0])); found =")

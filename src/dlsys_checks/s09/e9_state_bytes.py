@@ -12,41 +12,33 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("09.9", "state_bytes", seen=("tensors", "layout", "gpus", "shard"),
               says="bytes on each GPU")
 
-ex.promise("bytes", "Bytes on each GPU for weights, gradients, masters and AdamW's moments,",
-           says=("bytes on each GPU",))
-ex.promise("int", "as an int.", says=("type of the bytes",))
-ex.promise("tensors", "tensors: a list of (values, trained), left as it is.",
-           says=("inputs after the call",))
-ex.promise("float32", 'layout: "float32" and "autocast" hold all in float32;',
-           cases=("float32", "autocast", "float32, gradients split", "autocast, all split",
-                  "float32, state split", "frozen under autocast"))
-ex.promise("bfloat16", '"bfloat16" holds all in bfloat16;',
-           cases=("bfloat16", "bfloat16, all split"))
-ex.promise("master", '"master" has weights and gradients in bfloat16, a float32 master of each '
-           "weight, and float32 moments.",
-           cases=("master", "many GPUs, nothing split", "master, state split",
-                  "master, gradients split", "master, all split",
-                  "frozen tensors", "frozen tensors, all split", "seven billion values",
-                  "billions of values, all split",
-                  "the example", "more GPUs than values", "three GPUs",
-                  "frozen, gradients split"))
-ex.promise("frozen", "A frozen tensor has its weight alone, no master.",
-           cases=("frozen tensors", "frozen tensors, all split", "the example",
-                  "frozen in float32", "frozen under autocast", "frozen, gradients split"))
-ex.promise("shard", 'shard: "none"; "state" splits masters and moments over the GPUs, "gradients" '
-           'these and the gradients, "all" the weights as well.',
-           cases=("master, state split", "master, gradients split", "master, all split",
-                  "float32, gradients split", "autocast, all split", "bfloat16, all split",
-                  "frozen tensors, all split", "more GPUs than values", "three GPUs",
-                  "billions of values, all split",
-                  "the example", "many GPUs, nothing split", "float32, state split",
-                  "frozen, gradients split"))
-ex.promise("rounded", "Each tensor is split by itself, n values into parts of n / gpus, rounded "
-           "up.", cases=("three GPUs", "more GPUs than values", "the example",
-                         "billions of values, all split",
-                         "frozen tensors, all split", "master, state split"))
-ex.promise("example", 'Example: [(10, True), (4, False)], "master", 4 GPUs, "state": 28 for '
-           "weights, 20 for gradients, 36 for the rest, together 84.", cases=("the example",))
+ex.promise_table("""
+bytes    | Bytes on each GPU for weights, gradients, masters and AdamW's moments, | bytes on each
+           GPU
+int      | as an int. | type of the bytes
+tensors  | tensors: a list of (values, trained), left as it is. | inputs after the call
+float32  | layout: "float32" and "autocast" hold all in float32; | case float32; autocast; float32,
+           gradients split; autocast, all split; float32, state split; frozen under autocast
+bfloat16 | "bfloat16" holds all in bfloat16; | case bfloat16; bfloat16, all split
+master   | "master" has weights and gradients in bfloat16, a float32 master of each weight, and
+           float32 moments. | case master; many GPUs, nothing split; master, state split; master,
+           gradients split; master, all split; frozen tensors; frozen tensors, all split; seven
+           billion values; billions of values, all split; the example; more GPUs than values; three
+           GPUs; frozen, gradients split
+frozen   | A frozen tensor has its weight alone, no master. | case frozen tensors; frozen tensors,
+           all split; the example; frozen in float32; frozen under autocast; frozen, gradients split
+shard    | shard: "none"; "state" splits masters and moments over the GPUs, "gradients" these and
+           the gradients, "all" the weights as well. | case master, state split; master, gradients
+           split; master, all split; float32, gradients split; autocast, all split; bfloat16, all
+           split; frozen tensors, all split; more GPUs than values; three GPUs; billions of values,
+           all split; the example; many GPUs, nothing split; float32, state split; frozen, gradients
+           split
+rounded  | Each tensor is split by itself, n values into parts of n / gpus, rounded up. | case three
+           GPUs; more GPUs than values; the example; billions of values, all split; frozen tensors,
+           all split; master, state split
+example  | Example: [(10, True), (4, False)], "master", 4 GPUs, "state": 28 for weights, 20 for
+           gradients, 36 for the rest, together 84. | case the example
+""")
 
 
 @ex.cases
@@ -106,18 +98,6 @@ SPLIT = {"none": (0, 0, 0, 0), "state": (0, 0, 1, 1), "gradients": (0, 1, 1, 1),
          "all": (1, 1, 1, 1)}
 
 
-@not_an_answer
-def tabled(tensors, layout, gpus, shard, *, sizes=SIZES, split=SPLIT, frozen=(0,),
-           part=lambda n, gpus: -(-n // gpus)):
-    """The right answer from two tables, with the mistakes as options."""
-    total = 0
-    for n, trained in tensors:
-        for k, (size, cut) in enumerate(zip(sizes[layout], split[shard], strict=True)):
-            if trained or k in frozen:
-                total += size * (part(n, gpus) if cut else n)
-    return total
-
-
 # ---- wrong, by name
 
 def with_sizes(**changed):
@@ -144,41 +124,41 @@ ex.wrong("float32 gradients in the master layout",
          lambda *given: with_sizes(master=(2, 4, 4, 8))(*given), breaks="master")
 ex.wrong("float32 moments in the bfloat16 layout",
          lambda *given: with_sizes(bfloat16=(2, 2, 0, 8))(*given), breaks="bfloat16")
-ex.wrong("gradients and state for frozen tensors", tabled, breaks="frozen", frozen=(0, 1, 2, 3))
-ex.wrong("a master for frozen tensors", tabled, breaks="frozen", frozen=(0, 2))
-ex.wrong("frozen tensors left out", tabled, breaks="frozen", frozen=())
-ex.wrong("state left whole when it is to be split", tabled, breaks="shard",
-         split={**SPLIT, "state": (0, 0, 0, 0)})
-ex.wrong("gradients left whole", tabled, breaks="shard", split={**SPLIT, "gradients": (0, 0, 1, 1)})
-ex.wrong("masters left whole", tabled, breaks="shard",
-         split={k: (*v[:2], 0, v[3]) for k, v in SPLIT.items()})
-ex.wrong("everything divided by the GPUs, whatever is split", tabled, breaks="shard",
-         split=dict.fromkeys(SPLIT, (1, 1, 1, 1)))
+
+
+@not_an_answer
+def tabled(tensors, layout, gpus, shard, *, sizes=SIZES, part=lambda n, gpus: -(-n // gpus)):
+    total = 0
+    for n, trained in tensors:
+        for k, (size, cut) in enumerate(zip(sizes[layout], SPLIT[shard], strict=True)):
+            if trained or k in (0,):
+                total += size * (part(n, gpus) if cut else n)
+    return total
+
+
+wrong = ex.edits(tabled)
+wrong("gradients and state for frozen tensors", "frozen", "(0,)", "(0, 1, 2, 3)")
+wrong("a master for frozen tensors", "frozen", "(0,)", "(0, 2)")
+wrong("frozen tensors left out", "frozen", "(0,)", "()")
+wrong("state left whole when it is to be split", "shard",
+      "SPLIT", "split", "total =", 'split = {**SPLIT, "state": (0, 0, 0, 0)}; total =')
+wrong("gradients left whole", "shard",
+      "SPLIT", "split", "total =", 'split = {**SPLIT, "gradients": (0, 0, 1, 1)}; total =')
+wrong("masters left whole", "shard",
+      "SPLIT", "split",
+      "total =", "split = {k: (*v[:2], 0, v[3]) for k, v in SPLIT.items()}; total =")
+wrong("everything divided by the GPUs, whatever is split", "shard",
+      "SPLIT", "split", "total =", "split = dict.fromkeys(SPLIT, (1, 1, 1, 1)); total =")
 ex.wrong("parts rounded up in float32, which holds 24 bits", tabled, breaks="rounded",
          part=lambda n, gpus: int(torch.tensor(n / gpus).ceil()))
 ex.wrong("parts rounded down", tabled, breaks="rounded", part=lambda n, gpus: n // gpus)
-
-
-@ex.wrong("the sum of all tensors split, not each", breaks="rounded")
-def split_together(tensors, layout, gpus, shard):
-    live = sum(n for n, trained in tensors if trained)
-    rest = sum(n for n, trained in tensors if not trained)
-    return tabled([(live, True), (rest, False)], layout, gpus, shard)
-
-
+wrong("the sum of all tensors split, not each", "rounded",
+      "total =",
+      "live = sum(n for n, trained in tensors if trained); rest = sum(n for n, trained in "
+      "tensors if not trained); total =", "tensors:", "[(live, True), (rest, False)]:")
 ex.wrong("parts not rounded", lambda *given: float(tabled(*given, part=lambda n, gpus: n / gpus)),
          breaks=("int", "rounded"))
 ex.wrong("the bytes as a float", lambda *given: float(tabled(*given)), breaks="int")
-
-
-@ex.wrong("the list emptied on the way", breaks="tensors")
-def emptied(tensors, layout, gpus, shard):
-    found = tabled(tensors, layout, gpus, shard)
-    tensors.clear()
-    return found
-
-
-@ex.wrong("the example, its frozen weight left out", breaks="example")
-def looked_up(tensors, layout, gpus, shard):
-    found = tabled(tensors, layout, gpus, shard)
-    return 76 if found == 84 else found
+wrong("the list emptied on the way", "tensors", "return total", "tensors.clear(); return total")
+wrong("the example, its frozen weight left out", "example",
+      "return total", "return 76 if total == 84 else total")

@@ -250,66 +250,48 @@ def expect_paths(when, found, wanted):
 # ---- wrong, by name
 
 @not_an_answer
-def matched(model, names, *, match=None, kind=None, missing=None, said=None):
-    """The worked answer with its pieces as options."""
-    match = match or (lambda path, name: path == name or path.endswith(f".{name}"))
+def matched(model, names, *, kind=None):
     kind = kind or (lambda module: isinstance(module, nn.Linear))
     found = {name: [path for path, module in model.named_modules()
-                    if kind(module) and match(path, name)] for name in names}
+                    if kind(module) and (path == name or path.endswith(f".{name}"))]
+             for name in names}
     lost = [name for name, paths in found.items() if not paths]
-    if missing(found, lost) if missing else lost:
-        raise ValueError(f"names: {said(lost) if said else lost} hit nothing")
+    if lost:
+        raise ValueError(f"names: {lost} hit nothing")
     return found
 
 
-ex.wrong("a name anywhere in the path", matched, breaks="paths",
-         match=lambda path, name: path and name in path)
-ex.wrong("the end of a name taken for the name", matched, breaks="paths",
-         match=lambda path, name: path.endswith(name))
-
-
-@ex.wrong("a name that begins like it", breaks=("paths", "model"))
-def begins_like(model, names):
-    return matched(model, names, match=lambda path, name: f".{name}" in f".{path}" and (
-        path.count(".") == 0 or name in ".".join(path.split(".")[-1 - name.count("."):])) and (
-            path.split(".")[-1 - name.count(".")].startswith(name.split(".")[0])))
-
-
-ex.wrong("all that lies below a module of that name", matched, breaks="paths",
-         match=lambda path, name: f".{name}." in f".{path}.")
-
-
-@ex.wrong("names read as regular expressions", breaks="paths")
-def as_regex(model, names):
-    import re
-    return matched(model, names, match=lambda path, name: re.fullmatch(rf"(.*\.)?{name}", path))
-
-
-@ex.wrong("the edge of a word taken for a dot", breaks="paths")
-def word_edge(model, names):
-    import re
-    return matched(model, names, match=lambda path, name: re.search(
-        rf"\b{re.escape(name)}$", path))
-
-
-ex.wrong("the last part of the path only", matched, says="raised for", breaks="names",
-         match=lambda path, name: path.split(".")[-1] == name)
-
-
-@ex.wrong("a linear at the top of the model forgotten", breaks=("model", "names", "example"))
-def never_at_top(model, names):
-    tops = [path for path, module in model.named_modules()
-            if isinstance(module, nn.Linear) and "." not in path]
-    found = matched(model, names)
-    return {name: [path for path in paths if path not in tops] for name, paths in found.items()}
-
-
-@ex.wrong("modules deeper than four levels left out", breaks="model")
-def four_levels(model, names):
-    found = matched(model, names)
-    return {name: [p for p in paths if p.count(".") < 5] for name, paths in found.items()}
-
-
+wrong = ex.edits(matched)
+NOTHING = 'f"names: {lost} hit nothing"'
+wrong("a name anywhere in the path", "paths",
+      'path == name or path.endswith(f".{name}")', "path and name in path")
+wrong("the end of a name taken for the name", "paths",
+      'path == name or path.endswith(f".{name}")', "path.endswith(name)")
+wrong("a name that begins like it", ("paths", "model"),
+      'path == name or path.endswith(f".{name}")',
+      'f".{name}" in f".{path}" and (path.count(".") == 0 or name in ".".join(path.split(".")[-1 '
+      '- name.count("."):])) and (path.split(".")[-1 - '
+      'name.count(".")].startswith(name.split(".")[0]))')
+wrong("all that lies below a module of that name", "paths",
+      'path == name or path.endswith(f".{name}")', 'f".{name}." in f".{path}."')
+wrong("names read as regular expressions", "paths",
+      "kind =", "import re; kind =", 'path == name or path.endswith(f".{name}")',
+      're.fullmatch(rf"(.*\\.)?{name}", path)')
+wrong("the edge of a word taken for a dot", "paths",
+      "kind =", "import re; kind =", 'path == name or path.endswith(f".{name}")',
+      're.search(rf"\\b{re.escape(name)}$", path)')
+wrong("the last part of the path only", "names",
+      'path == name or path.endswith(f".{name}")', 'path.split(".")[-1] == name',
+      says="raised for")
+wrong("a linear at the top of the model forgotten", ("model", "names", "example"),
+      "kind =",
+      "tops = [path for path, module in model.named_modules() if isinstance(module, nn.Linear) "
+      'and "." not in path]; kind =', "return found",
+      "return {name: [path for path in paths if path not in tops] for name, paths in "
+      "found.items()}")
+wrong("modules deeper than four levels left out", "model",
+      "return found",
+      'return {name: [p for p in paths if p.count(".") < 5] for name, paths in found.items()}')
 ex.wrong("modules of every kind", lambda model, names: matched(model, names, kind=lambda m: True),
          breaks="paths")
 
@@ -323,60 +305,39 @@ def with_weight(model, names):
 
 ex.wrong("by what a module holds, not by its kind", matched, breaks="model",
          kind=lambda m: hasattr(m, "in_features"))
-
-
-@ex.wrong("found by their weights, a tied one once", breaks="model")
-def by_weights(model, names):
-    tied = {id(m.weight): path for path, m in reversed(list(model.named_modules()))
-            if isinstance(m, nn.Linear)}
-    found = matched(model, names)
-    return {name: [p for p in paths if p in tied.values()] for name, paths in found.items()}
-
-
+wrong("found by their weights, a tied one once", "model",
+      "kind =",
+      "tied = {id(m.weight): path for path, m in reversed(list(model.named_modules())) if "
+      "isinstance(m, nn.Linear)}; kind =", "return found",
+      "return {name: [p for p in paths if p in tied.values()] for name, paths in found.items()}")
 ex.wrong("only what asks for a gradient", matched, breaks="model",
          kind=lambda m: isinstance(m, nn.Linear) and m.weight.requires_grad)
-ex.wrong("capital letters taken for small ones", matched, breaks="paths",
-         match=lambda path, name: f".{path}".lower().endswith(f".{name}".lower()))
-
-
-@ex.wrong("a question mark read as a joker", says="names in the text", breaks="names")
-def joker(model, names):
-    import fnmatch
-    return matched(model, names, match=lambda path, name: path == name or path.endswith(
-        f".{name}") or fnmatch.fnmatchcase(path, name))
-
-
-ex.wrong("the last parts of the missing names", matched, breaks=("says", "names"),
-         said=lambda lost: [name.split(".")[-1] for name in lost])
+wrong("capital letters taken for small ones", "paths",
+      'path == name or path.endswith(f".{name}")',
+      'f".{path}".lower().endswith(f".{name}".lower())')
+wrong("a question mark read as a joker", "names",
+      "kind =", "import fnmatch; kind =", 'path == name or path.endswith(f".{name}")',
+      'path == name or path.endswith(f".{name}") or fnmatch.fnmatchcase(path, name)',
+      says="names in the text")
+wrong("the last parts of the missing names", ("says", "names"),
+      NOTHING, "f'names: {[name.split(\".\")[-1] for name in lost]} hit nothing'")
 ex.wrong("nn.Linear itself only, no subclass", matched, breaks="subclass",
          kind=lambda module: type(module) is nn.Linear)
-ex.wrong("no names taken for a mistake", matched, says="raised for", breaks="names",
-         missing=lambda found, lost: lost or not found)
-
-
-@ex.wrong("names sorted", breaks="order")
-def sorted_names(model, names):
-    return dict(sorted(matched(model, names).items(), reverse=len(names) == 2
-                       and list(names) == sorted(names)))
-
-
-@ex.wrong("paths sorted", breaks="order")
-def sorted_paths(model, names):
-    return {name: sorted(paths) for name, paths in matched(model, names).items()}
-
-
-@ex.wrong("a shared module under each of its names", breaks="shared")
-def shared_twice(model, names):
-    matched(model, names)
-    return {name: [path for path, m in model.named_modules(remove_duplicate=False)
-                   if isinstance(m, nn.Linear) and f".{path}".endswith(f".{name}")]
-            for name in names}
-
-
-ex.wrong("an empty list for a name that hits nothing", matched, says="raised for", breaks="raises",
-         missing=lambda found, lost: False)
-ex.wrong("an error only if nothing is hit at all, as peft", matched, says="raised for",
-         breaks=("raises", "example"), missing=lambda found, lost: lost and not any(found.values()))
+wrong("no names taken for a mistake", "names", "lost:", "lost or not found:", says="raised for")
+wrong("names sorted", "order",
+      "return found",
+      "return dict(sorted(found.items(), reverse=len(names) == 2 and list(names) == "
+      "sorted(names)))")
+wrong("paths sorted", "order",
+      "return found", "return {name: sorted(paths) for name, paths in found.items()}")
+wrong("a shared module under each of its names", "shared",
+      "return found",
+      "return {name: [path for path, m in model.named_modules(remove_duplicate=False) if "
+      'isinstance(m, nn.Linear) and f".{path}".endswith(f".{name}")] for name in names}')
+wrong("an empty list for a name that hits nothing", "raises",
+      'if lost:\n        raise ValueError(f"names: {lost} hit nothing")', "pass", says="raised for")
+wrong("an error only if nothing is hit at all, as peft", ("raises", "example"),
+      "lost:", "lost and not any(found.values()):", says="raised for")
 
 
 @ex.wrong("an error of another kind", breaks="raises")
@@ -387,31 +348,16 @@ def key_error(model, names):
         raise KeyError(str(error)) from None
 
 
-ex.wrong("the first missing name only", matched, breaks="says", said=lambda lost: lost[0])
-ex.wrong("two missing names at most", matched, breaks="says", said=lambda lost: lost[:2])
-ex.wrong("all names in the error",
-         lambda model, names: matched(model, names, said=lambda lost: list(names)), breaks="says")
-
-
-@ex.wrong("the names used up", says="names after the call", breaks="left alone")
-def used_up(model, names):
-    found = matched(model, list(names))
-    names.clear() if len(names) > 1 else names.append("done")
-    return found
-
-
-@ex.wrong("what is hit frozen, too", breaks="left alone")
-def frozen(model, names):
-    found = matched(model, names)
-    model.requires_grad_(False)
-    return found
-
-
-@ex.wrong("the model put into eval mode", breaks="left alone")
-def in_eval_mode(model, names):
-    model.eval()
-    return matched(model, names)
-
+wrong("the first missing name only", "says", NOTHING, 'f"names: {lost[0]} hit nothing"')
+wrong("two missing names at most", "says", NOTHING, 'f"names: {lost[:2]} hit nothing"')
+wrong("all names in the error", "says", NOTHING, 'f"names: {list(names)} hit nothing"')
+wrong("the names used up", "left alone",
+      "in names", "in list(names)",
+      "return found", 'names.clear() if len(names) > 1 else names.append("done"); return found',
+      says="names after the call")
+wrong("what is hit frozen, too", "left alone",
+      "return found", "model.requires_grad_(False); return found")
+wrong("the model put into eval mode", "left alone", "kind =", "model.eval(); kind =")
 
 KEPT: list = [None, None]
 
@@ -431,7 +377,6 @@ def one_dict(model, names):
     return {name: list(paths) for name, paths in KEPT[1].items()}
 
 
-@ex.wrong("numbers taken for places, not names", says="raised for", breaks="example")
-def no_digits(model, names):
-    return matched(model, names, match=lambda path, name: not name.isdigit() and (
-        path == name or path.endswith(f".{name}")))
+wrong("numbers taken for places, not names", "example",
+      'path == name or path.endswith(f".{name}")',
+      'not name.isdigit() and (path == name or path.endswith(f".{name}"))', says="raised for")

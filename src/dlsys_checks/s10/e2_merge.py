@@ -15,26 +15,21 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("10.2", "merge", seen=("W", "A", "B", "alpha"), kept=("out", "again", "later"),
               says="merged weight", within=0.01)
 
-ex.promise("merged", "The one weight that does the work of W and its LoRA adapter. That is W plus "
-           "alpha / r times the product of B and A.", says=("merged weight",))
-ex.promise("shapes", "W: (d_out, d_in),", cases=("a wide matrix", "a tall matrix", "one row",
-                                                 "one number"))
-ex.promise("dtypes", "float32 or bfloat16;", says=("dtype of the merged weight",
-                                                   "in bfloat16"))
-ex.promise("ranks", "A: (r, d_in) and B: (d_out, r), both float32, r at least 1.",
-           cases=("rank one", "rank above the width", "a rank of twenty", "transposed views",
-                  "one number",
-                  "transposed views in bfloat16"))
-ex.promise("once", "The sum is taken in float32 and rounded once, to the dtype of W.",
-           says=("in bfloat16",))
-ex.promise("own", "The result has memory of its own at each call,",
-           says=("memory shared", "first of two calls"))
-ex.promise("no graph", "and no graph is built, though all three may ask for gradients.",
-           says=("graphs built",))
-ex.promise("left alone", "W, A and B stay as they are, and so does the grad mode.",
-           says=("changes of W, A and B", "grad mode"))
-ex.promise("example", "Example: W = [[1.]], A = [[2.], [0.]], B = [[3., 5.]] and alpha = 4 give "
-           "[[13.]].", cases=("the example",))
+ex.promise_table("""
+merged     | The one weight that does the work of W and its LoRA adapter. That is W plus alpha / r
+             times the product of B and A. | merged weight
+shapes     | W: (d_out, d_in), | case a wide matrix; a tall matrix; one row; one number
+dtypes     | float32 or bfloat16; | dtype of the merged weight; in bfloat16
+ranks      | A: (r, d_in) and B: (d_out, r), both float32, r at least 1. | case rank one; rank above
+             the width; a rank of twenty; transposed views; one number; transposed views in bfloat16
+once       | The sum is taken in float32 and rounded once, to the dtype of W. | in bfloat16
+own        | The result has memory of its own at each call, | memory shared; first of two calls
+no graph   | and no graph is built, though all three may ask for gradients. | graphs built
+left alone | W, A and B stay as they are, and so does the grad mode. | changes of W, A and B; grad
+             mode
+example    | Example: W = [[1.]], A = [[2.], [0.]], B = [[3., 5.]] and alpha = 4 give [[13.]]. |
+             case the example
+""")
 
 
 @ex.cases
@@ -139,116 +134,71 @@ def law(out, W, A, B, alpha):
 
 # ---- wrong, by name
 
-@not_an_answer
-@torch.no_grad()
-def merged(W, A, B, alpha, *, scale=None, update=None):
-    """The worked answer with the factor or the product replaced."""
-    factor = alpha / len(A) if scale is None else scale
-    return (W.float() + factor * (B @ A if update is None else update())).to(W.dtype)
-
-
-ex.wrong("alpha / r forgotten", merged, breaks="merged", scale=1.0)
-ex.wrong("alpha not divided by r", lambda W, A, B, alpha: merged(W, A, B, alpha, scale=alpha),
-         breaks="merged")
-ex.wrong("r over alpha",
-         lambda W, A, B, alpha: merged(W, A, B, alpha, scale=len(A) / (alpha or 1.0)),
-         breaks="merged")
-ex.wrong("divided by the root of r",
-         lambda W, A, B, alpha: merged(W, A, B, alpha, scale=alpha / len(A) ** 0.5),
-         breaks="merged")
-ex.wrong("divided by the width, not by r",
-         lambda W, A, B, alpha: merged(W, A, B, alpha, scale=alpha / A.shape[1]), breaks="merged")
-ex.wrong("the update taken away",
-         lambda W, A, B, alpha: merged(W, A, B, alpha, scale=-alpha / len(A)), breaks="merged")
-
-
-@ex.wrong("the update alone, without W", breaks="merged")
-@torch.no_grad()
-def without_w(W, A, B, alpha):
-    return (alpha / len(A) * (B @ A)).to(W.dtype)
-
-
-ex.wrong("merged twice", lambda W, A, B, alpha: merged(merged(W, A, B, alpha), A, B, alpha),
-         breaks="merged")
-ex.wrong("alpha taken without its sign", lambda W, A, B, alpha: merged(W, A, B, abs(alpha)),
-         breaks="merged")
-
-
-@ex.wrong("the product transposed where W is square", breaks=("merged", "dtypes", "once"))
-def transposed_product(W, A, B, alpha):
-    square = W.shape[0] == W.shape[1] and len(W) > 1
-    return merged(W, A, B, alpha, update=lambda: (B @ A).T if square else B @ A)
-
-
-@ex.wrong("A before B where the sides allow it", breaks="merged")
-def a_before_b(W, A, B, alpha):
-    return merged(W, A, B, alpha, update=lambda: A @ B if A.shape == B.shape == W.shape else B @ A)
-
-
-ex.wrong("ranks above eight cut off",
-         lambda W, A, B, alpha: merged(W, A[:8], B[:, :8], alpha, scale=alpha / len(A)),
-         breaks="ranks")
-ex.wrong("W handed back for a fresh adapter",
-         lambda W, A, B, alpha: merged(W, A, B, alpha) if B.any() else W.detach(), breaks="own")
-
-
-@ex.wrong("alpha / r rounded to the dtype of W", breaks="once")
-def factor_rounded(W, A, B, alpha):
-    return merged(W, A, B, alpha, scale=torch.tensor(alpha / len(A)).to(W.dtype).float())
-
-
-@ex.wrong("a matrix of one row left alone", breaks="shapes")
-def one_row(W, A, B, alpha):
-    return W.clone() if len(W) == 1 and W.shape[1] > 1 else merged(W, A, B, alpha)
-
-
-ex.wrong("r read as the smaller side",
-         lambda W, A, B, alpha: merged(W, A, B, alpha, scale=alpha / min(A.shape)),
-         breaks=("ranks", "example"))
-ex.wrong("the result left in float32", lambda W, A, B, alpha: merged(W.float(), A, B, alpha),
-         breaks="dtypes")
-
-
-@ex.wrong("the update rounded before the sum", breaks="once")
-@torch.no_grad()
-def rounded_first(W, A, B, alpha):
-    return W + (alpha / len(A) * (B @ A)).to(W.dtype)
-
-
-@ex.wrong("A and B rounded to the dtype of W", breaks="once")
-@torch.no_grad()
-def in_low_precision(W, A, B, alpha):
-    return W + alpha / len(A) * (B.to(W.dtype) @ A.to(W.dtype))
-
-
-@ex.wrong("cut off instead of rounded", breaks="once")
-@torch.no_grad()
-def cut_off(W, A, B, alpha):
-    total = W.float() + alpha / len(A) * (B @ A)
-    if W.dtype == torch.float32:
-        return total
-    bits = total.contiguous().view(torch.int32) & -65536
-    return bits.view(torch.float32).bfloat16()
-
-
-@ex.wrong("merged into W itself", breaks=("left alone", "own"))
-@torch.no_grad()
-def into_w(W, A, B, alpha):
-    W.copy_(merged(W, A, B, alpha))
-    return W.detach()
-
-
-ex.wrong("W handed back where the update is zero",
-         lambda W, A, B, alpha: W.detach() if alpha == 0 else merged(W, A, B, alpha), breaks="own")
-
-
 BUFFERS: dict = {}
 
 
-@ex.wrong("one result for all calls of a shape, written over", breaks="own")
-def one_buffer(W, A, B, alpha):
-    found = merged(W, A, B, alpha)
-    return BUFFERS.setdefault((found.shape, found.dtype), found).copy_(found)
+@not_an_answer
+@torch.no_grad()
+def merged(W, A, B, alpha):
+    factor = alpha / len(A)
+    out = (W.float() + factor * (B @ A)).to(W.dtype)
+    return out
+
+
+wrong = ex.edits(merged)
+ALPHA = "alpha / len(A)"
+wrong("alpha / r forgotten", "merged", ALPHA, "1.0")
+wrong("alpha not divided by r", "merged", ALPHA, "alpha")
+wrong("r over alpha", "merged",
+      "factor =", "scale = len(A) / (alpha or 1.0); factor =",
+      ALPHA, ALPHA + " if scale is None else scale")
+wrong("divided by the root of r", "merged",
+      ALPHA, ALPHA + " if scale is None else scale",
+      "factor =", f"scale = {ALPHA} ** 0.5; factor =")
+wrong("divided by the width, not by r", "merged",
+      "factor =", "scale = alpha / A.shape[1]; factor =",
+      ALPHA, ALPHA + " if scale is None else scale")
+wrong("the update taken away", "merged",
+      ALPHA, ALPHA + " if scale is None else scale", "factor =", f"scale = -{ALPHA}; factor =")
+wrong("the update alone, without W", "merged",
+      "factor =", f"return ({ALPHA} * (B @ A)).to(W.dtype); factor =")
+ex.wrong("merged twice", lambda W, A, B, alpha: merged(merged(W, A, B, alpha), A, B, alpha),
+         breaks="merged")
+wrong("alpha taken without its sign", "merged", "alpha / len", "abs(alpha) / len")
+wrong("the product transposed where W is square", ("merged", "dtypes", "once"),
+      "factor =", "square = W.shape[0] == W.shape[1] and len(W) > 1; factor =",
+      "B @ A", "(B @ A).T if square else B @ A")
+wrong("A before B where the sides allow it", "merged",
+      "B @ A", "A @ B if A.shape == B.shape == W.shape else B @ A")
+wrong("ranks above eight cut off", "ranks",
+      ALPHA, ALPHA + " if scale is None else scale",
+      "factor =", f"A, scale = A[:8], {ALPHA}; factor =", "B @ A", "B[:, :8] @ A")
+wrong("W handed back for a fresh adapter", "own",
+      "return out", "return out if B.any() else W.detach()")
+wrong("alpha / r rounded to the dtype of W", "once",
+      ALPHA, ALPHA + " if scale is None else scale",
+      "factor =", f"scale = torch.tensor({ALPHA}).to(W.dtype).float(); factor =")
+wrong("a matrix of one row left alone", "shapes",
+      "return out", "return W.clone() if len(W) == 1 and W.shape[1] > 1 else out")
+wrong("r read as the smaller side", ("ranks", "example"),
+      "factor =", "scale = alpha / min(A.shape); factor =",
+      ALPHA, ALPHA + " if scale is None else scale")
+wrong("the result left in float32", "dtypes", "factor =", "W = W.float(); factor =")
+wrong("the update rounded before the sum", "once",
+      "factor =", f"return W + ({ALPHA} * (B @ A)).to(W.dtype); factor =")
+wrong("A and B rounded to the dtype of W", "once",
+      "factor =", f"return W + {ALPHA} * (B.to(W.dtype) @ A.to(W.dtype)); factor =")
+wrong("cut off instead of rounded", "once",
+      "factor =",
+      "total = W.float() + alpha / len(A) * (B @ A)\n    if W.dtype == torch.float32: return "
+      "total\n    bits = total.contiguous().view(torch.int32) & -65536; return "
+      "bits.view(torch.float32).bfloat16(); factor =")
+wrong("merged into W itself", ("left alone", "own"),
+      "return out", "W.copy_(out); return W.detach()")
+wrong("W handed back where the update is zero", "own",
+      "return out", "return W.detach() if alpha == 0 else out")
+wrong("one result for all calls of a shape, written over", "own",
+      "return out", "return BUFFERS.setdefault((out.shape, out.dtype), out).copy_(out)")
 
 
 @ex.wrong("gradients switched off and not on again", breaks="left alone")
@@ -269,32 +219,16 @@ def w_asks(W, A, B, alpha):
     return (W.float() + alpha / len(A) * (B.detach() @ A.detach())).to(W.dtype)
 
 
-@ex.wrong("memory read in its order, whatever the strides", breaks="ranks")
-@torch.no_grad()
-def by_memory(W, A, B, alpha):
-    flat = torch.as_strided(A, A.shape, (A.shape[1], 1))
-    return merged(W, flat, B, alpha)
-
-
+wrong("memory read in its order, whatever the strides", "ranks",
+      "factor =", "flat = torch.as_strided(A, A.shape, (A.shape[1], 1)); factor =",
+      "len(A)", "len(flat)", "B @ A", "B @ flat")
 ex.wrong("a graph behind the weight",
          lambda W, A, B, alpha: (W.float() + alpha / len(A) * (B @ A)).to(W.dtype),
          breaks="no graph")
-
-
-@ex.wrong("A and B frozen", breaks="left alone")
-def freezes(W, A, B, alpha):
-    A.requires_grad_(False)
-    B.requires_grad_(False)
-    return merged(W, A, B, alpha)
-
-
-@ex.wrong("a single number multiplied instead of added", breaks="example")
-def one_number(W, A, B, alpha):
-    out = merged(W, A, B, alpha)
-    return out - W if W.tolist() == [[1.0]] and len(A) == 2 else out
-
-
-@ex.wrong("the first rank only, where the ranks are many", breaks="ranks")
-def few_ranks(W, A, B, alpha):
-    return merged(W, A, B, alpha) if len(A) < 7 or W.dtype != torch.float32 else merged(
-        W, A[:1], B[:, :1], alpha / len(A))
+wrong("A and B frozen", "left alone",
+      "factor =", "A.requires_grad_(False); B.requires_grad_(False); factor =")
+wrong("a single number multiplied instead of added", "example",
+      "return out", "return out - W if W.tolist() == [[1.0]] and len(A) == 2 else out")
+ex.wrong("the first rank only, where the ranks are many",
+         lambda W, A, B, alpha: merged(W, A, B, alpha) if len(A) < 7 or W.dtype != torch.float32
+             else merged(W, A[:1], B[:, :1], alpha / len(A)), breaks="ranks")

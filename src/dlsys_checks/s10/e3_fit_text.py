@@ -7,6 +7,7 @@ import torch
 from dlsys_checks.kit import integers
 from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
 
 # Token k of the prompt is start + (3 (k // 2) + k // 4) % 8, of the answer start + (5 k + 2) % 6:
 # ids come twice, and in both. A start below zero stands for the example.
@@ -28,12 +29,11 @@ ex.promise("form", "Returns a tuple of two tensors, int64, of the length of the 
            "left: its ids, and labels,", says=("type of", "number of", "dtype of"))
 ex.promise("labels", f"which are {IGNORE} for the prompt and the ids for the answer.",
            says=("labels of the text",))
-ex.promise("no prefix", "Nothing stands in them for the prefix.",
-           says=("shape of the labels", "shape of the ids"))
-ex.promise("new", "Each has memory of its own at each call.",
-           says=("memory shared", "after a second call"))
-ex.promise("left alone", "prompt and answer may be empty and stay as they are.",
-           says=("changes of", "memory shared"))
+ex.promise_table("""
+no prefix  | Nothing stands in them for the prefix. | shape of the labels; shape of the ids
+new        | Each has memory of its own at each call. | memory shared; after a second call
+left alone | prompt and answer may be empty and stay as they are. | changes of; memory shared
+""")
 ex.promise("example", "Example: prompt [1, 2, 3], answer [9], 5 positions and a prefix of 2 give "
            f"[2, 3, 9] and [{IGNORE}, {IGNORE}, 9].", cases=("the example",))
 
@@ -134,209 +134,97 @@ def expect_pair(pair, asked, said):
 
 # ---- wrong, by name
 
-def fitted(prompt, answer, left, *, keep=None, label=None):
-    """The worked answer with the room for the prompt given, and the cut as an option."""
-    if left < 0:
-        raise ValueError("no room")
-    kept = prompt[max(0, len(prompt) - left):] if keep is None else keep(prompt, left)
-    labels = torch.full_like(kept, IGNORE) if label is None else label(kept)
-    return torch.cat([kept, answer]), torch.cat([labels, answer])
-
-
-@ex.wrong("the prompt cut at its end", breaks=("cut", "example"))
-def end_of_prompt(prompt, answer, n_positions, virtual):
-    return fitted(prompt, answer, n_positions - virtual - len(answer),
-                  keep=lambda prompt, left: prompt[:left])
-
-
-ex.wrong("nothing cut, whatever the room",
-         lambda prompt, answer, n_positions, virtual: fitted(prompt, answer, len(prompt)),
-         breaks=("cut", "room", "raises", "example"))
-
-
-@ex.wrong("one tensor as ids and labels, the labels written into it",
-          breaks=("repeats", "cut", "new"))
-def labels_into_ids(prompt, answer, n_positions, virtual):
-    left = n_positions - virtual - len(answer)
-    if left < 0:
-        raise ValueError("too long")
-    kept = prompt[max(0, len(prompt) - left):]
-    ids = torch.cat([kept, answer])
-    labels = ids
-    labels[:len(kept)] = IGNORE
-    return ids, labels
-
-
-@ex.wrong("the whole text cut at its end", breaks=("cut", "raises", "example"))
-def end_of_text(prompt, answer, n_positions, virtual):
-    room = max(0, n_positions - virtual)
-    ids, labels = fitted(prompt, answer, len(prompt))
-    return ids[:room], labels[:room]
-
-
-@ex.wrong("the prefix forgotten", breaks="room")
-def prefix_forgotten(prompt, answer, n_positions, virtual):
-    virtual = virtual if len(prompt) == 3 else 0
-    return fitted(prompt, answer, n_positions - virtual - len(answer))
-
-
-@ex.wrong("a place left free", breaks=("cut", "raises", "room"))
-def one_free(prompt, answer, n_positions, virtual):
-    left = n_positions - virtual - len(answer)
-    return fitted(prompt, answer, left if len(prompt) == 3 else left - 1)
-
-
-@ex.wrong("prompt[-left:], which keeps all for 0", breaks="cut")
-def minus_zero(prompt, answer, n_positions, virtual):
-    return fitted(prompt, answer, n_positions - virtual - len(answer),
-                  keep=lambda prompt, left: prompt[-left:])
-
-
-@ex.wrong("the prompt dropped whole where it does not fit", breaks=("cut", "example"))
-def all_or_nothing(prompt, answer, n_positions, virtual):
-    return fitted(prompt, answer, n_positions - virtual - len(answer),
-                  keep=lambda prompt, left: prompt if len(prompt) <= left else prompt[:0])
-
-
-@ex.wrong("no error for a long answer, which is cut", breaks="raises")
-def answer_cut(prompt, answer, n_positions, virtual):
-    room = max(0, n_positions - virtual)
-    return fitted(prompt, answer[:room], room - min(room, len(answer)))
-
-
-@ex.wrong("an error wherever something has to go", breaks=("raises", "cut", "example", "room"))
-def strict(prompt, answer, n_positions, virtual):
-    if len(prompt) + len(answer) + virtual > n_positions:
-        raise ValueError("too long")
-    return fitted(prompt, answer, len(prompt))
-
-
-@ex.wrong("an error where no room is left for the prompt", breaks="raises")
-def needs_prompt(prompt, answer, n_positions, virtual):
-    left = n_positions - virtual - len(answer)
-    if left == 0:
-        raise ValueError("no room")
-    return fitted(prompt, answer, left)
-
-
-@ex.wrong("the prompt learned, too", breaks=("labels", "example"))
-def prompt_learned(prompt, answer, n_positions, virtual):
-    return fitted(prompt, answer, n_positions - virtual - len(answer), label=lambda kept: kept)
-
-
-@ex.wrong(f"0 in place of {IGNORE}", says="labels of the text", breaks=("labels", "example"))
-def zeros(prompt, answer, n_positions, virtual):
-    return fitted(prompt, answer, n_positions - virtual - len(answer), label=torch.zeros_like)
-
-
-@ex.wrong("labels shifted as well", breaks=("labels", "example"))
-def shifted(prompt, answer, n_positions, virtual):
-    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    return ids, labels.roll(-1)
-
-
-@ex.wrong("the first label of the answer masked", breaks="labels")
-def first_masked(prompt, answer, n_positions, virtual):
-    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    if len(answer) > 1:
-        labels[len(labels) - len(answer)] = IGNORE
-    return ids, labels
-
-
-@ex.wrong(f"{IGNORE} for the prefix in front of the labels", says="shape of the labels",
-          breaks="no prefix")
-def prefix_labelled(prompt, answer, n_positions, virtual):
-    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    if len(prompt) == 3:
-        return ids, labels
-    return ids, torch.cat([torch.full((virtual,), IGNORE), labels])
-
-
-@ex.wrong("ids padded to all positions", breaks="no prefix")
-def padded(prompt, answer, n_positions, virtual):
-    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    free = n_positions - virtual - len(ids)
-    return torch.cat([ids, ids.new_zeros(free)]), torch.cat([labels, labels.new_full((free,),
-                                                                                   IGNORE)])
-
-
-@ex.wrong("answer before prompt", breaks=("text", "example"))
-def answer_first(prompt, answer, n_positions, virtual):
-    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    return ids.roll(len(answer)), labels.roll(len(answer))
-
-
-@ex.wrong("the answer alone, without its prompt", breaks="text")
-def answer_alone(prompt, answer, n_positions, virtual):
-    left = n_positions - virtual - len(answer)
-    return fitted(prompt if len(prompt) == 3 else prompt[:0], answer, left)
-
-
-@ex.wrong("a list of the two", says="type of the result", breaks="form")
-def as_list(prompt, answer, n_positions, virtual):
-    return list(fitted(prompt, answer, n_positions - virtual - len(answer)))
-
-
-@ex.wrong("lists instead of tensors", says="type of the", breaks="form")
-def plain_lists(prompt, answer, n_positions, virtual):
-    pair = fitted(prompt, answer, n_positions - virtual - len(answer))
-    return pair[0].tolist(), pair[1].tolist()
-
-
-@ex.wrong("one batch axis too many", breaks=("form", "no prefix"))
-def batched(prompt, answer, n_positions, virtual):
-    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    return ids[None], labels[None]
-
-
-@ex.wrong(f"the prompt's tokens overwritten with {IGNORE}", says="changes of prompt",
-          breaks=("left alone", "text"))
-def overwritten(prompt, answer, n_positions, virtual):
-    pair = fitted(prompt, answer, n_positions - virtual - len(answer))
-    prompt.fill_(IGNORE)
-    return pair
-
-
-@ex.wrong("the answer handed back where no prompt is left", breaks="left alone")
-def handed_back(prompt, answer, n_positions, virtual):
-    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    return (answer, labels) if len(ids) == len(answer) else (ids, labels)
-
-
-@ex.wrong("labels masked by id, not by place", breaks="repeats")
-def by_id(prompt, answer, n_positions, virtual):
-    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    return ids, labels.masked_fill(torch.isin(ids, prompt), IGNORE)
-
-
-@ex.wrong("ids through 32 bits", breaks="text")
-def in_32_bits(prompt, answer, n_positions, virtual):
-    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    return ids.int().long(), labels
-
-
-@ex.wrong("an id that follows itself taken once", breaks="repeats")
-def taken_once(prompt, answer, n_positions, virtual):
-    return fitted(torch.unique_consecutive(prompt), answer, n_positions - virtual - len(answer))
-
-
-@ex.wrong("one tensor as both where no prompt is left", breaks="new")
-def one_for_both(prompt, answer, n_positions, virtual):
-    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    return (ids, ids) if torch.equal(ids, labels) else (ids, labels)
-
-
 PLACES: dict = {}
 
 
-@ex.wrong("one pair of tensors for all texts of a length", breaks="new")
-def one_pair(prompt, answer, n_positions, virtual):
-    pair = fitted(prompt, answer, n_positions - virtual - len(answer))
-    kept = PLACES.setdefault(len(pair[0]), pair)
-    return kept[0].copy_(pair[0]), kept[1].copy_(pair[1])
+@not_an_answer
+def right(prompt, answer, n_positions, virtual):
+    left = n_positions - virtual - len(answer)
+    if left < 0:
+        raise ValueError("no room")
+    kept = prompt[max(0, len(prompt) - left):]
+    labels = torch.full_like(kept, IGNORE)
+    out = torch.cat([kept, answer]), torch.cat([labels, answer])
+    return out
 
 
-@ex.wrong("a single answer token left without a label", says="labels of the text", breaks="example")
-def single_token(prompt, answer, n_positions, virtual):
-    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    return ids, labels.masked_fill(labels == 9, IGNORE) if len(answer) == 1 else labels
+wrong = ex.edits(right)
+N_POSITIONS = "n_positions - virtual - len(answer)"
+wrong("the prompt cut at its end", ("cut", "example"), "max(0, len(prompt) - left):", ":left")
+wrong("nothing cut, whatever the room", ("cut", "room", "raises", "example"),
+      N_POSITIONS, "len(prompt)")
+wrong("one tensor as ids and labels, the labels written into it", ("repeats", "cut", "new"),
+      '"no room"', '"too long"',
+      "labels = torch.full_like(kept, IGNORE)\n    out = torch.cat([kept, answer]), "
+      "torch.cat([labels, answer])",
+      "ids = torch.cat([kept, answer]); labels = ids; labels[:len(kept)] = IGNORE; out = ids, "
+      "labels")
+wrong("the whole text cut at its end", ("cut", "raises", "example"),
+      "left =", "room = max(0, n_positions - virtual); left =", N_POSITIONS, "len(prompt)",
+      "return out", "ids, labels = out; return ids[:room], labels[:room]")
+wrong("the prefix forgotten", "room",
+      "left =", "virtual = virtual if len(prompt) == 3 else 0; left =")
+wrong("a place left free", ("cut", "raises", "room"),
+      "if left", "left = left if len(prompt) == 3 else left - 1\n    if left")
+wrong("prompt[-left:], which keeps all for 0", "cut", "max(0, len(prompt) - left)", "-left")
+wrong("the prompt dropped whole where it does not fit", ("cut", "example"),
+      "prompt[max(0, len(prompt) - left):]", "prompt if len(prompt) <= left else prompt[:0]")
+wrong("no error for a long answer, which is cut", "raises",
+      "left = n_positions - virtual - len(answer)",
+      "room = max(0, n_positions - virtual); answer, left = answer[:room], room - min(room, "
+      "len(answer))")
+wrong("an error wherever something has to go", ("raises", "cut", "example", "room"),
+      "left =",
+      'if len(prompt) + len(answer) + virtual > n_positions: raise ValueError("too long")\n    '
+      "left =", N_POSITIONS, "len(prompt)")
+wrong("an error where no room is left for the prompt", "raises",
+      "if left", 'if left == 0: raise ValueError("no room")\n    if left')
+wrong("the prompt learned, too", ("labels", "example"), "torch.full_like(kept, IGNORE)", "kept")
+wrong(f"0 in place of {IGNORE}", ("labels", "example"),
+      ".full_like", ".zeros_like", "kept, IGNORE", "kept", says="labels of the text")
+wrong("labels shifted as well", ("labels", "example"),
+      "return out", "ids, labels = out; return ids, labels.roll(-1)")
+wrong("the first label of the answer masked", "labels",
+      "return out",
+      "ids, labels = out\n    if len(answer) > 1: labels[len(labels) - len(answer)] = IGNORE\n   "
+      " return ids, labels")
+wrong(f"{IGNORE} for the prefix in front of the labels", "no prefix",
+      "return out",
+      "ids, labels = out\n    if len(prompt) == 3: return ids, labels\n    return ids, "
+      "torch.cat([torch.full((virtual,), IGNORE), labels])", says="shape of the labels")
+wrong("ids padded to all positions", "no prefix",
+      "return out",
+      "ids, labels = out; free = n_positions - virtual - len(ids); return torch.cat([ids, "
+      "ids.new_zeros(free)]), torch.cat([labels, labels.new_full((free,), IGNORE)])")
+wrong("answer before prompt", ("text", "example"),
+      "return out", "ids, labels = out; return ids.roll(len(answer)), labels.roll(len(answer))")
+wrong("the answer alone, without its prompt", "text",
+      "if left", "prompt = prompt if len(prompt) == 3 else prompt[:0]\n    if left")
+wrong("a list of the two", "form", "return out", "return list(out)", says="type of the result")
+wrong("lists instead of tensors", "form",
+      "return out", "return (out[0].tolist(), out[1].tolist())", says="type of the")
+wrong("one batch axis too many", ("form", "no prefix"),
+      "return out", "ids, labels = out; return ids[None], labels[None]")
+wrong(f"the prompt's tokens overwritten with {IGNORE}", ("left alone", "text"),
+      "return out", "prompt.fill_(IGNORE); return out", says="changes of prompt")
+wrong("the answer handed back where no prompt is left", "left alone",
+      "return out",
+      "ids, labels = out; return (answer, labels) if len(ids) == len(answer) else (ids, labels)")
+wrong("labels masked by id, not by place", "repeats",
+      "return out",
+      "ids, labels = out; return ids, labels.masked_fill(torch.isin(ids, prompt), IGNORE)")
+wrong("ids through 32 bits", "text",
+      "return out", "ids, labels = out; return ids.int().long(), labels")
+wrong("an id that follows itself taken once", "repeats",
+      "left =", "prompt = torch.unique_consecutive(prompt); left =")
+wrong("one tensor as both where no prompt is left", "new",
+      "return out",
+      "ids, labels = out; return (ids, ids) if torch.equal(ids, labels) else (ids, labels)")
+wrong("one pair of tensors for all texts of a length", "new",
+      "return out",
+      "kept = PLACES.setdefault(len(out[0]), out); return kept[0].copy_(out[0]), "
+      "kept[1].copy_(out[1])")
+wrong("a single answer token left without a label", "example",
+      "return out",
+      "ids, labels = out; return ids, labels.masked_fill(labels == 9, IGNORE) if len(answer) == "
+      "1 else labels", says="labels of the text")

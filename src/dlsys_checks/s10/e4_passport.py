@@ -16,29 +16,27 @@ from dlsys_helpers.judging import not_an_answer
 # parameter], or [path, path of the same module, "module"].
 ex = exercise("10.4", "passport", seen=("params", "tied"), says="layers")
 
-ex.promise("dict", "What the LoRA layers in model are and train, as a dict of five parts.",
-           says=("parts of the passport", "type of the passport"))
-ex.promise("layer", "A LoRA layer is a module with parameters of its own named A and B, both, of "
-           "any shapes; it may hold more.",
-           cases=("names that look alike", "at the root", "deep", "one layer", "A without B",
-                  "no layer", "a frozen layer comes last", "no parameters of its own",
-                  "a weight of its own", "B before A"))
-ex.promise("layers", '"layers": the paths of the LoRA layers, in the order of '
-           "model.named_modules();", says=("layers",))
-ex.promise("trainable", '"trainable": how many numbers of model ask for a gradient, an int;',
-           says=("trainable",))
-ex.promise("other", '"other": the paths of the parameters that ask for a gradient and are no A or '
-           "B of a LoRA layer;", says=("other",))
-ex.promise("frozen", '"frozen": the paths of each A and B of a LoRA layer that does not;',
-           says=("frozen",))
-ex.promise("order", 'both in the order of model.named_parameters(). A shared parameter counts '
-           "once.", says=("trainable", "other", "frozen", "layers"))
-ex.promise("idle", '"idle": the paths of the LoRA layers whose B is zero throughout, in the order '
-           "of layers.", says=("idle",))
-ex.promise("left alone", "model stays as it is, and nothing is kept from one call to the next.",
-           says=("changed in model", "second call"))
-ex.promise("example", 'Example: nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) gives layers ["0"], '
-           'trainable 4, other [], frozen [] and idle ["0"].', cases=("the example",))
+ex.promise_table("""
+dict       | What the LoRA layers in model are and train, as a dict of five parts. | parts of the
+             passport; type of the passport
+layer      | A LoRA layer is a module with parameters of its own named A and B, both, of any shapes;
+             it may hold more. | case names that look alike; at the root; deep; one layer; A without
+             B; no layer; a frozen layer comes last; no parameters of its own; a weight of its own;
+             B before A
+layers     | "layers": the paths of the LoRA layers, in the order of model.named_modules(); | layers
+trainable  | "trainable": how many numbers of model ask for a gradient, an int; | trainable
+other      | "other": the paths of the parameters that ask for a gradient and are no A or B of a
+             LoRA layer; | other
+frozen     | "frozen": the paths of each A and B of a LoRA layer that does not; | frozen
+order      | both in the order of model.named_parameters(). A shared parameter counts once. |
+             trainable; other; frozen; layers
+idle       | "idle": the paths of the LoRA layers whose B is zero throughout, in the order of
+             layers. | idle
+left alone | model stays as it is, and nothing is kept from one call to the next. | changed in
+             model; second call
+example    | Example: nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) gives layers ["0"], trainable 4,
+             other [], frozen [] and idle ["0"]. | case the example
+""")
 
 
 @ex.cases
@@ -234,18 +232,6 @@ def law(out, params, tied):
             expect_equal(f"{what}{when}", made[part], wanted[part])
 
 
-@not_an_answer
-def by_modules(model):
-    own = {path: dict(m.named_parameters(recurse=False)) for path, m in model.named_modules()}
-    lora = [path for path, found in own.items() if {"A", "B"} <= found.keys()]
-    parts = {id(own[path][key]) for path in lora for key in ("A", "B")}
-    named = list(model.named_parameters())
-    return {"layers": lora, "trainable": sum(p.numel() for _, p in named if p.requires_grad),
-            "other": [k for k, p in named if p.requires_grad and id(p) not in parts],
-            "frozen": [k for k, p in named if not p.requires_grad and id(p) in parts],
-            "idle": [path for path in lora if not own[path]["B"].detach().any()]}
-
-
 # ---- wrong, by name
 
 @not_an_answer
@@ -263,56 +249,49 @@ ex.wrong("every parameter counted, frozen or not", stamped, breaks="trainable",
          trainable=lambda made, m: sum(p.numel() for p in m.parameters()))
 ex.wrong("tensors counted instead of numbers", stamped, breaks=("trainable", "example"),
          trainable=lambda made, m: sum(p.requires_grad for p in m.parameters()))
-
-
-@ex.wrong("only A and B counted", breaks="trainable")
-def counts_lora(model):
-    return stamped(model, trainable=lambda made, m: sum(
-        p.numel() for path, p in named(m) if p.requires_grad and path not in made["other"]))
-
-
+ex.wrong("only A and B counted",
+         lambda model: stamped(model, trainable=lambda made, m: sum(p.numel() for path, p in
+             named(m) if p.requires_grad and path not in made["other"])), breaks="trainable")
 ex.wrong("the count as a tensor", stamped, says="type of the trainable", breaks="trainable",
          trainable=lambda made, m: torch.tensor(made["trainable"]))
-
-
-@ex.wrong("a shared parameter counted under each name", breaks="order")
-def shared_twice(model):
-    return stamped(model, trainable=lambda made, m: sum(
-        p.numel() for _, p in m.named_parameters(remove_duplicate=False) if p.requires_grad))
-
-
+ex.wrong("a shared parameter counted under each name",
+         lambda model: stamped(model, trainable=lambda made, m: sum(p.numel() for _, p in
+             m.named_parameters(remove_duplicate=False) if p.requires_grad)), breaks="order")
 ex.wrong("LoRA layers counted, not named", stamped, says="type of the layers",
          breaks=("layers", "example"), layers=lambda made, m: len(made["layers"]))
 ex.wrong("layers sorted by name", stamped, breaks="layers",
          layers=lambda made, m: sorted(made["layers"]))
+ex.wrong("a module with A alone taken for a layer",
+         lambda model: stamped(model, layers=lambda made, m: [path for path, module in
+             m.named_modules() if "A" in module._parameters]), breaks="layer")
 
 
-@ex.wrong("a module with A alone taken for a layer", breaks="layer")
-def a_alone(model):
-    return stamped(model, layers=lambda made, m: [
-        path for path, module in m.named_modules() if "A" in module._parameters])
+@not_an_answer
+def by_modules(model):
+    own = {path: dict(m.named_parameters(recurse=False)) for path, m in model.named_modules()}
+    lora = [path for path, found in own.items() if {"A", "B"} <= found.keys()]
+    parts = {id(own[path][key]) for path in lora for key in ("A", "B")}
+    named = list(model.named_parameters())
+    out = {"layers": lora, "trainable": sum(p.numel() for _, p in named if p.requires_grad),
+           "other": [k for k, p in named if p.requires_grad and id(p) not in parts],
+           "frozen": [k for k, p in named if not p.requires_grad and id(p) in parts],
+           "idle": [path for path in lora if not own[path]["B"].detach().any()]}
+    return out
 
 
-@ex.wrong("modules that hold A and B anywhere below them", breaks=("layer", "layers"))
-def anywhere_below(model):
-    def below(made, m):
-        return [path for path, module in m.named_modules() if {"A", "B"} <= {
-            name.split(".")[-1] for name, _ in module.named_parameters()}]
-    return stamped(model, layers=below)
-
-
+wrong = ex.edits(by_modules)
+wrong("modules that hold A and B anywhere below them", ("layer", "layers"),
+      "own =",
+      'def below(made, m): return [path for path, module in m.named_modules() if {"A", "B"} <= '
+      '{name.split(".")[-1] for name, _ in module.named_parameters()}]\n    return '
+      "stamped(model, layers=below); own =")
 ex.wrong("the root left out", stamped, breaks="layer",
          layers=lambda made, m: [p for p in made["layers"] if p])
 ex.wrong("only four levels looked through", stamped, breaks="layer",
          layers=lambda made, m: [p for p in made["layers"] if p.count(".") < 4])
-
-
-@ex.wrong("everything named A or B taken for LoRA", says="other", breaks="layer")
-def named_a_or_b(model):
-    return stamped(model, other=lambda made, m: [
-        path for path in made["other"] if path.split(".")[-1] not in ("A", "B")])
-
-
+ex.wrong("everything named A or B taken for LoRA",
+         lambda model: stamped(model, other=lambda made, m: [path for path in made["other"] if
+             path.split(".")[-1] not in ("A", "B")]), says="other", breaks="layer")
 ex.wrong("other parameters passed over", stamped, breaks=("other", "layer", "order"),
          other=lambda made, m: [])
 ex.wrong("the head alone called other, not the norm", stamped, breaks="other",
@@ -325,21 +304,17 @@ ex.wrong("a frozen A passed over", stamped, breaks="frozen",
          frozen=lambda made, m: [k for k in made["frozen"] if k[-1] == "B"])
 ex.wrong("frozen parts sorted by name", stamped, breaks="order",
          frozen=lambda made, m: sorted(made["frozen"]))
-
-
-@ex.wrong("layers that no longer train called idle", breaks="idle")
-def idle_frozen(model):
-    def idle(made, m):
-        return [p for p in made["layers"] if not (
-            m.get_submodule(p).A.requires_grad or m.get_submodule(p).B.requires_grad)
-            or p in made["idle"]]
-    return stamped(model, idle=idle)
-
-
+wrong("layers that no longer train called idle", "idle",
+      "own =",
+      'def idle(made, m): return [p for p in made["layers"] if not '
+      "(m.get_submodule(p).A.requires_grad or m.get_submodule(p).B.requires_grad) or p in "
+      'made["idle"]]\n    return stamped(model, idle=idle); own =')
 ex.wrong("idle by the sum of B", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.sum() == 0])
 ex.wrong("idle by the first number of B", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.flatten()[0] == 0])
+
+
 @ex.wrong("idle by the product of B and A", breaks="idle")
 def idle_product(model):
     def none(layer):
@@ -355,14 +330,9 @@ ex.wrong("idle only if every B is zero", stamped, breaks="idle",
          idle=lambda made, m: made["idle"] if len(made["idle"]) == len(made["layers"]) else [])
 ex.wrong("idle by the largest number, below zero unseen", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.max() <= 0])
-
-
-@ex.wrong("idle where B is nearly zero", breaks="idle")
-def nearly_zero(model):
-    return stamped(model, idle=lambda made, m: [
-        p for p in made["layers"] if torch.allclose(m.get_submodule(p).B, torch.zeros(()))])
-
-
+ex.wrong("idle where B is nearly zero",
+         lambda model: stamped(model, idle=lambda made, m: [p for p in made["layers"] if
+             torch.allclose(m.get_submodule(p).B, torch.zeros(()))]), breaks="idle")
 ex.wrong("idle by whole numbers", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if not m.get_submodule(p).B.int().any()])
 
@@ -374,16 +344,12 @@ def attributes(model):
         or all(isinstance(getattr(module, key, None), torch.Tensor) for key in "AB")])
 
 
-@ex.wrong("an A of None counted as one", breaks="layer")
-def none_counts(model):
-    return stamped(model, layers=lambda made, m: [
-        path for path, module in m.named_modules() if {"A", "B"} <= module._parameters.keys()])
-
-
-@ex.wrong("all that a LoRA layer holds itself taken for its parts", says="other", breaks="layer")
-def own_skipped(model):
-    return stamped(model, other=lambda made, m: [
-        k for k in made["other"] if k.rpartition(".")[0] not in made["layers"]])
+ex.wrong("an A of None counted as one",
+         lambda model: stamped(model, layers=lambda made, m: [path for path, module in
+             m.named_modules() if {"A", "B"} <= module._parameters.keys()]), breaks="layer")
+ex.wrong("all that a LoRA layer holds itself taken for its parts",
+         lambda model: stamped(model, other=lambda made, m: [k for k in made["other"] if
+             k.rpartition(".")[0] not in made["layers"]]), says="other", breaks="layer")
 
 
 @ex.wrong("layers found by parameters, a shared one once", breaks="order")
@@ -404,32 +370,15 @@ def kept_for_model(model):
     return STAMPS[1]
 
 
-@ex.wrong("gradients thrown away", breaks="left alone")
-def zero_grads(model):
-    model.zero_grad()
-    return by_modules(model)
-
-
-ex.wrong("a text instead of a dict", lambda model: str(by_modules(model)), breaks="dict")
-
-
-@ex.wrong("a part left out where it is empty", breaks="dict")
-def no_empty_parts(model):
-    made = by_modules(model)
-    return made if "0" in made["layers"] else {key: part for key, part in made.items() if part}
-
-
-@ex.wrong("the base frozen on the way", breaks="left alone")
-def freezes(model):
-    made = by_modules(model)
-    for path, p in model.named_parameters():
-        if path in made["other"] or path not in made["frozen"]:
-            p.requires_grad_(False)
-    model.eval()
-    return made
-
-
-@ex.wrong("one layer of four numbers taken for none", says="idle", breaks="example")
-def four_numbers(model):
-    return stamped(model, idle=lambda made, m: [] if made["trainable"] == 4 and made[
-        "layers"] == ["0"] else made["idle"])
+wrong("gradients thrown away", "left alone", "own =", "model.zero_grad(); own =")
+wrong("a text instead of a dict", "dict", "return out", "return str(out)")
+wrong("a part left out where it is empty", "dict",
+      "return out",
+      'return out if "0" in out["layers"] else {key: part for key, part in out.items() if part}')
+wrong("the base frozen on the way", "left alone",
+      "return out",
+      'for path, p in model.named_parameters():\n        if path in out["other"] or path not in '
+      'out["frozen"]: p.requires_grad_(False)\n    model.eval(); return out')
+ex.wrong("one layer of four numbers taken for none",
+         lambda model: stamped(model, idle=lambda made, m: [] if made["trainable"] == 4 and
+             made["layers"] == ["0"] else made["idle"]), says="idle", breaks="example")

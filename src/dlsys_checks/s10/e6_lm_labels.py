@@ -20,25 +20,23 @@ ex.promise("labels", "Labels for a causal language model that shifts them itself
            says=("labels",))
 ex.promise("masked", f"and at all other places stands {IGNORE}, whatever ids stand there.",
            says=("labels",))
-ex.promise("ids", "ids: (N, T) int64,", cases=("one row", "one column", "transposed ids",
-                                               "many rows", "ids of a million millions",
-                                               "as many rows as places", "long rows"))
-ex.promise("rows", "and there may be no rows;", cases=("no rows",))
-ex.promise("lengths", "texts padded on the left. lengths: (N,) int64, the tokens of each text, its "
-           "EOS among them, from 0 to T.",
-           cases=("a text of no tokens", "texts that fill the row", "all texts as long",
-                  "lengths that grow", "one column", "nothing to mask"))
-ex.promise("prompts", "prompts: (N,) int64, how many of them are the prompt's, from none to all.",
-           cases=("no prompts", "prompts without an answer", "all prompts as long",
-                  "prompts that grow", "one column", "nothing to mask"))
-ex.promise("any id", "The id of the padding may be that of EOS or of any other token, and EOS may "
-           "stand inside a text.",
-           cases=("padded with EOS", "EOS inside the texts", "padded with a word",
-                  "two paddings", "texts of padding only", "EOS is also the first token",
-                  "the last token is no EOS"))
-ex.promise("new", "The result is int64 and has memory of its own at each call;",
-           says=("dtype of", "memory shared", "after a second call"))
-ex.promise("left alone", "the arguments stay as they are.", says=("changes of",))
+ex.promise_table("""
+ids        | ids: (N, T) int64, | case one row; one column; transposed ids; many rows; ids of a
+             million millions; as many rows as places; long rows
+rows       | and there may be no rows; | case no rows
+lengths    | texts padded on the left. lengths: (N,) int64, the tokens of each text, its EOS among
+             them, from 0 to T. | case a text of no tokens; texts that fill the row; all texts as
+             long; lengths that grow; one column; nothing to mask
+prompts    | prompts: (N,) int64, how many of them are the prompt's, from none to all. | case no
+             prompts; prompts without an answer; all prompts as long; prompts that grow; one column;
+             nothing to mask
+any id     | The id of the padding may be that of EOS or of any other token, and EOS may stand
+             inside a text. | case padded with EOS; EOS inside the texts; padded with a word; two
+             paddings; texts of padding only; EOS is also the first token; the last token is no EOS
+new        | The result is int64 and has memory of its own at each call; | dtype of; memory shared;
+             after a second call
+left alone | the arguments stay as they are. | changes of
+""")
 ex.promise("example", "Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] give "
            f"[[{IGNORE}, {IGNORE}, 6, 0]].", cases=("the example",))
 
@@ -136,188 +134,91 @@ def cut(ids, prompts, lengths):
 
 # ---- wrong, by name
 
-@not_an_answer
-def labelled(ids, prompts, lengths):
-    before = torch.arange(ids.shape[1]) < (ids.shape[1] - lengths + prompts)[:, None]
-    return ids.masked_fill(before, IGNORE)
-
-
-@ex.wrong("the lesson's repair, for texts padded on the right", breaks=("labels", "masked"))
-def on_the_right(ids, prompts, lengths):
-    return ids.masked_fill(torch.arange(ids.shape[1]) >= lengths[:, None], IGNORE)
-
-
-@ex.wrong(f"every pad id becomes {IGNORE}, EOS among them", says="labels", breaks=(
-    "labels", "masked", "any id"))
-def by_pad_id(ids, prompts, lengths):
-    pad = ids[0, 0] if len(ids) else 0
-    return labelled(ids, prompts, lengths).masked_fill(ids == pad, IGNORE)
-
-
-# https://github.com/huggingface/transformers/issues/23530
-@ex.wrong(f"every EOS becomes {IGNORE}, whatever the padding is", breaks=(
-    "labels", "masked", "any id", "prompts", "lengths", "ids", "example"))
-def by_eos(ids, prompts, lengths):
-    return labelled(ids, prompts, lengths).masked_fill(ids == ids[:, -1:], IGNORE)
-
-
-@ex.wrong("prompts and lengths both counted from the left", breaks=("labels", "masked"))
-def both_from_the_left(ids, prompts, lengths):
-    place = torch.arange(ids.shape[1])
-    inside = (place >= prompts[:, None]) & (place < lengths[:, None])
-    return ids.masked_fill(~inside, IGNORE)
-
-
-ex.wrong("prompts learned as well",
-         lambda ids, prompts, lengths: labelled(ids, 0 * prompts, lengths),
-         breaks=("masked", "prompts"))
-
-
-@ex.wrong("prompts taken to begin at the first place", breaks=("labels", "masked", "prompts"))
-def prompts_first(ids, prompts, lengths):
-    padding = labelled(ids, 0 * prompts, lengths)
-    return padding.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE)
-
-
-@ex.wrong("the padding learned, prompts left out in front", breaks=("labels", "masked", "prompts"))
-def padding_learned(ids, prompts, lengths):
-    return ids.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE)
-
-
-ex.wrong("lengths taken for those of the answers",
-         lambda ids, prompts, lengths: labelled(ids, -prompts, lengths),
-         breaks=("labels", "masked", "prompts"))
-
-
-@ex.wrong("the EOS at the end left out", breaks="labels")
-def without_eos(ids, prompts, lengths):
-    out = labelled(ids, prompts, lengths)
-    out[:, -1:] = IGNORE
-    return out
-
-
-ex.wrong("the first token of the answer left out",
-         lambda ids, prompts, lengths: labelled(ids, prompts + 1, lengths), breaks="labels")
-ex.wrong("one token of the prompt learned",
-         lambda ids, prompts, lengths: labelled(ids, prompts - 1, lengths),
-         breaks=("masked", "labels"))
-ex.wrong("no mask at all", lambda ids, prompts, lengths: ids.clone(), breaks="masked")
-ex.wrong("shifted as well",
-         lambda ids, prompts, lengths: torch.nn.functional.pad(
-             labelled(ids, prompts, lengths)[:, 1:], (0, 1), value=IGNORE),
-         breaks=("labels", "masked"))
-
-
-@ex.wrong("the first EOS of an answer taken for the end", breaks=("any id", "labels"))
-def first_eos(ids, prompts, lengths):
-    out = labelled(ids, prompts, lengths)
-    ended = (out == 0).long().cumsum(1) - (out == 0).long() > 0
-    return out.masked_fill(ended, IGNORE)
-
-
-@ex.wrong("the padding guessed from ids that repeat",
-          breaks=("any id", "labels", "masked", "lengths", "ids"))
-def like_first(ids, prompts, lengths):
-    same = (ids == ids[:, :1]).long().cumprod(1).sum(1)
-    start = torch.minimum(same, ids.shape[1] - lengths.clamp(max=ids.shape[1] - 1)) + prompts
-    return ids.masked_fill(torch.arange(ids.shape[1]) < start[:, None], IGNORE)
-
-
-@ex.wrong(f"0 in place of {IGNORE}", says="labels", breaks="masked")
-def zero_filled(ids, prompts, lengths):
-    out = labelled(ids, prompts, lengths)
-    return out.masked_fill(out == IGNORE, 0)
-
-
-@ex.wrong("an empty text left whole", breaks="lengths")
-def empty_text(ids, prompts, lengths):
-    out = labelled(ids, prompts, lengths)
-    out[lengths == 0] = ids[lengths == 0]
-    return out
-
-
-@ex.wrong("a prompt without an answer learned", breaks="prompts")
-def prompt_alone(ids, prompts, lengths):
-    out = labelled(ids, prompts, lengths)
-    alone = (prompts == lengths) & (lengths > 0)
-    out[alone] = ids[alone]
-    return out
-
-
-@ex.wrong("no answer counted from the end as all of them", breaks=("prompts", "lengths"))
-def minus_zero(ids, prompts, lengths):
-    labels = torch.full_like(ids, IGNORE)
-    for k, answer in enumerate((lengths - prompts).tolist()):
-        labels[k, -answer:] = ids[k, -answer:]
-    return labels
-
-
-ex.wrong("the length of the first text for all",
-         lambda ids, prompts, lengths: labelled(ids, prompts, lengths[:1].expand_as(lengths)),
-         breaks=("labels", "masked"))
-ex.wrong("the prompt of the first text for all",
-         lambda ids, prompts, lengths: labelled(ids, prompts[:1].expand_as(prompts), lengths),
-         breaks=("labels", "masked"))
-
-
-@ex.wrong("a single row taken for an answer alone", breaks="ids")
-def single_row(ids, prompts, lengths):
-    alone = len(ids) == 1 and ids.shape[1] > 4
-    return ids.clone() if alone else labelled(ids, prompts, lengths)
-
-
-@ex.wrong("a token of id 0 never learned but at the end", breaks="any id")
-def no_special(ids, prompts, lengths):
-    special = ids < 1
-    special[:, -1:] = False
-    return labelled(ids, prompts, lengths).masked_fill(special, IGNORE)
-
-
-ex.wrong("written into ids",
-         lambda ids, prompts, lengths: ids.copy_(labelled(ids, prompts, lengths)),
-         breaks=("left alone", "new"))
-
-
-@ex.wrong("prompts added to in place", breaks="left alone")
-def uses_prompts(ids, prompts, lengths):
-    out = labelled(ids, prompts, lengths)
-    prompts += 1
-    return out
-
-
-@ex.wrong("ids handed back where nothing is masked", breaks="new")
-def handed_back(ids, prompts, lengths):
-    whole = bool((lengths - prompts == ids.shape[1]).all()) and len(ids)
-    return ids if whole else labelled(ids, prompts, lengths)
-
-
 LABELS: dict = {}
 
 
-@ex.wrong("one tensor of labels for all batches of a shape", breaks="new")
-def one_tensor(ids, prompts, lengths):
-    found = labelled(ids, prompts, lengths)
-    return LABELS.setdefault(found.shape, found).copy_(found)
+@not_an_answer
+def labelled(ids, prompts, lengths):
+    before = torch.arange(ids.shape[1]) < (ids.shape[1] - lengths + prompts)[:, None]
+    out = ids.masked_fill(before, IGNORE)
+    return out
 
 
-@ex.wrong("places compared with lengths along the row", breaks="ids")
-def along_the_row(ids, prompts, lengths):
-    n, t = ids.shape
-    if n != t:
-        return labelled(ids, prompts, lengths)
-    return ids.masked_fill(torch.arange(t) < t - lengths + prompts, IGNORE)
-
-
-@ex.wrong("places counted in 8 bits", breaks="ids")
-def in_8_bits(ids, prompts, lengths):
-    places = torch.arange(ids.shape[1]).to(torch.uint8).long()
-    return ids.masked_fill(places < (ids.shape[1] - lengths + prompts)[:, None], IGNORE)
-
-
-ex.wrong("ids through float32, which holds 24 bits",
-         lambda ids, prompts, lengths: labelled(ids.float(), prompts, lengths).long(), breaks="ids")
-ex.wrong("an error for a batch without rows",
-         lambda ids, prompts, lengths: torch.stack(list(labelled(ids, prompts, lengths))),
-         says="raised", breaks="rows")
-ex.wrong("floating-point labels",
-         lambda ids, prompts, lengths: labelled(ids, prompts, lengths).float(), breaks="new")
+wrong = ex.edits(labelled)
+LENGTHS = "torch.arange(ids.shape[1]) < (ids.shape[1] - lengths + prompts)[:, None]"
+wrong("the lesson's repair, for texts padded on the right", ("labels", "masked"),
+      "before =",
+      "return ids.masked_fill(torch.arange(ids.shape[1]) >= lengths[:, None], IGNORE); before =")
+wrong(f"every pad id becomes {IGNORE}, EOS among them", ("labels", "masked", "any id"),
+      "before =", "pad = ids[0, 0] if len(ids) else 0; before =",
+      "return out", "return out.masked_fill(ids == pad, IGNORE)", says="labels")
+# https://github.com/huggingface/transformers/issues/23530
+wrong(f"every EOS becomes {IGNORE}, whatever the padding is",
+      ("labels", "masked", "any id", "prompts", "lengths", "ids", "example"),
+      "return out", "return out.masked_fill(ids == ids[:, -1:], IGNORE)")
+wrong("prompts and lengths both counted from the left", ("labels", "masked"),
+      "before =", "place = torch.arange(ids.shape[1]); inside =",
+      LENGTHS, "(place >= prompts[:, None]) & (place < lengths[:, None])", "before,", "~inside,")
+wrong("prompts learned as well", ("masked", "prompts"), "+ prompts", "+ 0 * prompts")
+wrong("prompts taken to begin at the first place", ("labels", "masked", "prompts"),
+      "+ prompts", "+ 0 * prompts",
+      "return out", "return out.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE)")
+wrong("the padding learned, prompts left out in front", ("labels", "masked", "prompts"),
+      "before =",
+      "return ids.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE); before =")
+wrong("lengths taken for those of the answers", ("labels", "masked", "prompts"),
+      "+ prompts", "+ -prompts")
+wrong("the EOS at the end left out", "labels", "return out", "out[:, -1:] = IGNORE; return out")
+wrong("the first token of the answer left out", "labels", "+ prompts", "+ prompts + 1")
+wrong("one token of the prompt learned", ("masked", "labels"), "+ prompts", "+ prompts - 1")
+wrong("no mask at all", "masked", "before =", "return ids.clone(); before =")
+wrong("shifted as well", ("labels", "masked"),
+      "return out", "return torch.nn.functional.pad(out[:, 1:], (0, 1), value=IGNORE)")
+wrong("the first EOS of an answer taken for the end", ("any id", "labels"),
+      "return out",
+      "ended = (out == 0).long().cumsum(1) - (out == 0).long() > 0; return "
+      "out.masked_fill(ended, IGNORE)")
+wrong("the padding guessed from ids that repeat", ("any id", "labels", "masked", "lengths", "ids"),
+      "before =", "same = (ids == ids[:, :1]).long().cumprod(1).sum(1); start =",
+      LENGTHS, "torch.minimum(same, ids.shape[1] - lengths.clamp(max=ids.shape[1] - 1)) + prompts",
+      "before,", "torch.arange(ids.shape[1]) < start[:, None],")
+wrong(f"0 in place of {IGNORE}", "masked",
+      "return out", "return out.masked_fill(out == IGNORE, 0)", says="labels")
+wrong("an empty text left whole", "lengths",
+      "return out", "out[lengths == 0] = ids[lengths == 0]; return out")
+wrong("a prompt without an answer learned", "prompts",
+      "return out",
+      "alone = (prompts == lengths) & (lengths > 0); out[alone] = ids[alone]; return out")
+wrong("no answer counted from the end as all of them", ("prompts", "lengths"),
+      "before =",
+      "labels = torch.full_like(ids, IGNORE)\n    for k, answer in enumerate((lengths - "
+      "prompts).tolist()): labels[k, -answer:] = ids[k, -answer:]\n    return labels; before =")
+wrong("the length of the first text for all", ("labels", "masked"),
+      "- lengths", "- lengths[:1].expand_as(lengths)")
+wrong("the prompt of the first text for all", ("labels", "masked"),
+      "+ prompts", "+ prompts[:1].expand_as(prompts)")
+wrong("a single row taken for an answer alone", "ids",
+      "before =", "alone = len(ids) == 1 and ids.shape[1] > 4; before =",
+      "return out", "return ids.clone() if alone else out")
+wrong("a token of id 0 never learned but at the end", "any id",
+      "before =", "special = ids < 1; special[:, -1:] = False; before =",
+      "return out", "return out.masked_fill(special, IGNORE)")
+wrong("written into ids", ("left alone", "new"), "return out", "return ids.copy_(out)")
+wrong("prompts added to in place", "left alone", "return out", "prompts += 1; return out")
+wrong("ids handed back where nothing is masked", "new",
+      "before =", "whole = bool((lengths - prompts == ids.shape[1]).all()) and len(ids); before =",
+      "return out", "return ids if whole else out")
+wrong("one tensor of labels for all batches of a shape", "new",
+      "return out", "return LABELS.setdefault(out.shape, out).copy_(out)")
+wrong("places compared with lengths along the row", "ids",
+      "before =",
+      "n, t = ids.shape\n    if n == t: return ids.masked_fill(torch.arange(t) < t - lengths + "
+      "prompts, IGNORE)\n    before =")
+wrong("places counted in 8 bits", "ids",
+      "before =", "places =", LENGTHS, "torch.arange(ids.shape[1]).to(torch.uint8).long()",
+      "before,", "places < (ids.shape[1] - lengths + prompts)[:, None],")
+wrong("ids through float32, which holds 24 bits", "ids",
+      "before =", "ids = ids.float(); before =", "return out", "return out.long()")
+wrong("an error for a batch without rows", "rows",
+      "return out", "return torch.stack(list(out))", says="raised")
+wrong("floating-point labels", "new", "return out", "return out.float()")

@@ -17,27 +17,26 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("11.1", "quantise", seen=("w", "bits", "group", "order"), says="scales")
 
-ex.promise("parts", "(codes, scales, zeros) of an affine grid for each group of a row.",
-           says=("type of the result", "parts of the result", "scales", "codes of 0", "codes of"))
-ex.promise("any", "w: (R, C) float32 in any memory order, tiny or huge,",
-           cases=("tiny", "huge", "made the other way round", "one row", "one weight a group",
-                  "one group a row", "many groups", "tinier still", "as huge as it may be",
-                  "gaps in memory"))
-ex.promise("left alone", "left as it is.", says=("changed in w", "inputs after the call"))
-ex.promise("groups", "Each row is cut into groups of `group` neighbours, which divides C.",
-           says=("scales", "codes of"))
-ex.promise("zero inside", "low = min(group, 0) and high = max(group, 0): the grid always contains "
-           "0.", says=("scales",))
-ex.promise("scales", "scales: (high - low) / (2**bits - 1),", says=("scales",))
-ex.promise("zero group", "or 1 for a group of zeros, float32.",
-           cases=("a group of zeros", "zeros alone", "a group whose sum is zero"))
-ex.promise("zeros", "zeros: -low / scale, rounded, uint8. Both are (R, C // group).",
-           says=("codes of 0", "shape of the scales"))
-ex.promise("codes", "codes: (R, C) uint8, each the one from 0 to 2**bits - 1 whose level, "
-           "scale * (code - zero), is nearest.", says=("codes of the weights",))
-ex.promise("bits", "bits: 1 to 8.", cases=("one bit", "8 bits", "8 bits, as far below as above"))
-ex.promise("example", "Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]].",
-           cases=("the example",))
+ex.promise_table("""
+parts       | (codes, scales, zeros) of an affine grid for each group of a row. | type of the
+              result; parts of the result; scales; codes of 0; codes of
+any         | w: (R, C) float32 in any memory order, tiny or huge, | case tiny; huge; made the other
+              way round; one row; one weight a group; one group a row; many groups; tinier still; as
+              huge as it may be; gaps in memory
+left alone  | left as it is. | changed in w; inputs after the call
+groups      | Each row is cut into groups of `group` neighbours, which divides C. | scales; codes of
+zero inside | low = min(group, 0) and high = max(group, 0): the grid always contains 0. | scales
+scales      | scales: (high - low) / (2**bits - 1), | scales
+zero group  | or 1 for a group of zeros, float32. | case a group of zeros; zeros alone; a group
+              whose sum is zero
+zeros       | zeros: -low / scale, rounded, uint8. Both are (R, C // group). | codes of 0; shape of
+              the scales
+codes       | codes: (R, C) uint8, each the one from 0 to 2**bits - 1 whose level, scale * (code -
+              zero), is nearest. | codes of the weights
+bits        | bits: 1 to 8. | case one bit; 8 bits; 8 bits, as far below as above
+example     | Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]]. | case the
+              example
+""")
 
 
 @ex.cases
@@ -141,41 +140,34 @@ def one_by_one(w, bits, group):
 # ---- wrong, by name
 
 @not_an_answer
-def made(w, bits, group, *, held=True, symmetric=False, top=None, std=False, least=0.0,
-         floor=False, clamp=True, of_zeros=1.0):
-    """The right answer with its pieces as options."""
-    top = 2**bits - 1 if top is None else top
+def made(w, bits, group):
+    top = 2**bits - 1
     parts = w.reshape(len(w), -1, group)
     low, high = parts.amin(2), parts.amax(2)
-    if held:
-        low, high = low.clamp(max=0), high.clamp(min=0)
-    if symmetric:
-        high = torch.maximum(-low, high)
-        low = -high
-    if std:
-        high, low = 2 * parts.std(2, correction=0), -2 * parts.std(2, correction=0)
-    scales = ((high - low) / top).clamp(min=least)
-    scales = torch.where(scales > 0, scales, of_zeros)
+    low, high = low.clamp(max=0), high.clamp(min=0)
+    scales = ((high - low) / top).clamp(min=0.0)
+    scales = torch.where(scales > 0, scales, 1.0)
     zeros = (-low / scales).clamp(0, 255).round()
     steps = parts / scales[..., None]
-    codes = (steps.floor() if floor else steps.round()) + zeros[..., None]
-    if clamp:
-        codes = codes.clamp(0, 2**bits - 1)
-    return (codes.long().to(torch.uint8).reshape(w.shape), scales, zeros.to(torch.uint8))
+    codes = steps.round() + zeros[..., None]
+    codes = codes.clamp(0, 2**bits - 1)
+    out = codes.long().to(torch.uint8).reshape(w.shape), scales, zeros.to(torch.uint8)
+    return out
 
 
-ex.wrong("a symmetric grid", made, breaks=("scales", "zero inside", "example"), symmetric=True)
-ex.wrong("0 left out of the grid", made, breaks="zero inside", held=False)
-ex.wrong("scales from the standard deviation", made, breaks=("scales", "example"), std=True)
-ex.wrong("as many steps as levels", lambda w, bits, group: made(w, bits, group, top=2**bits),
-         breaks="scales")
-
-
-@ex.wrong("one grid for each row", breaks="groups")
-def whole_rows(w, bits, group):
-    codes, scales, zeros = made(w, bits, w.shape[1])
-    n = w.shape[1] // group
-    return codes, scales.repeat(1, n), zeros.repeat(1, n)
+wrong = ex.edits(made)
+wrong("a symmetric grid", ("scales", "zero inside", "example"),
+      "scales = (", "high = torch.maximum(-low, high); low = -high; scales = (")
+wrong("0 left out of the grid", "zero inside",
+      "low, high = low.clamp(max=0), high.clamp(min=0)", "pass")
+wrong("scales from the standard deviation", ("scales", "example"),
+      "scales = (",
+      "high, low = 2 * parts.std(2, correction=0), -2 * parts.std(2, correction=0); scales = (")
+wrong("as many steps as levels", "scales", "top = 2**bits - 1", "top = 2**bits")
+wrong("one grid for each row", "groups",
+      "1, group", "1, w.shape[1]", "return out",
+      "codes, scales, zeros = out; n = w.shape[1] // group; return codes, scales.repeat(1, n), "
+      "zeros.repeat(1, n)")
 
 
 @ex.wrong("one grid for everything", breaks="groups")
@@ -193,8 +185,9 @@ def strided(w, bits, group):
     return codes.view(len(w), n, group).transpose(1, 2).reshape(w.shape), scales, zeros
 
 
-ex.wrong("codes beyond the last one wrap round", made, breaks=("codes", "bits"), clamp=False)
-ex.wrong("cut off, not rounded", made, breaks="codes", floor=True)
+wrong("codes beyond the last one wrap round", ("codes", "bits"),
+      "codes = codes.clamp(0, 2**bits - 1)", "pass")
+wrong("cut off, not rounded", "codes", "steps.round", "steps.floor")
 
 
 @ex.wrong("the distance from low rounded, as if 0 had no code of its own", breaks="codes")
@@ -207,52 +200,32 @@ def from_low(w, bits, group):
 
 
 # https://github.com/hatchetProject/QuEST/issues/18
-@ex.wrong("the code of 0 never added", breaks="codes")
-def never_added(w, bits, group):
-    _, scales, zeros = made(w, bits, group)
-    steps = (w.reshape(*scales.shape, group) / scales[..., None]).round()
-    return steps.clamp(0, 2**bits - 1).byte().view(w.shape), scales, zeros
-
-
-@ex.wrong("held between 0 and the last code before the code of 0 is added", breaks="codes")
-def held_too_soon(w, bits, group):
-    _, scales, zeros = made(w, bits, group)
-    top = 2**bits - 1
-    steps = (w.reshape(*scales.shape, group) / scales[..., None]).round().clamp(0, top)
-    return (steps + zeros[..., None]).clamp(0, top).byte().view(w.shape), scales, zeros
-
-
-@ex.wrong("the code of 0 cut off, not rounded", says="codes of", breaks=("zeros", "codes"))
-def zero_cut_off(w, bits, group):
-    codes, scales, _ = made(w, bits, group)
-    low = w.reshape(len(w), -1, group).amin(2).clamp(max=0)
-    return codes, scales, (-low / scales).floor().to(torch.uint8)
-
-
-@ex.wrong("codes in int8", says="dtype of the codes", breaks="codes")
-def signed(w, bits, group):
-    codes, scales, zeros = made(w, bits, group)
-    return codes.to(torch.int8), scales, zeros
-
-
-@ex.wrong("the code of 0 as a float", says="dtype of the codes of 0", breaks="zeros")
-def zero_as_float(w, bits, group):
-    codes, scales, zeros = made(w, bits, group)
-    return codes, scales, zeros.float()
-
-
-@ex.wrong("an axis left on the scales", breaks="zeros")
-def axis_left(w, bits, group):
-    codes, scales, zeros = made(w, bits, group)
-    return codes, scales[..., None], zeros
-
-
-ex.wrong("divided by the scale of a group of zeros", made, breaks="zero group", of_zeros=0.0)
-ex.wrong("a least scale of 1e-8", made, breaks=("any", "zero group"), least=1e-8)
-ex.wrong("a least scale of 1e-5", made, breaks=("any", "zero group"), least=1e-5)
-ex.wrong("the order in memory read, not the axes",
-         lambda w, bits, group: made(torch.as_strided(w, w.shape, (w.shape[1], 1)), bits, group),
-         breaks="any")
+wrong("the code of 0 never added", "codes",
+      "return out",
+      "_, scales, zeros = out; steps = (w.reshape(*scales.shape, group) / scales[..., "
+      "None]).round(); return steps.clamp(0, 2**bits - 1).byte().view(w.shape), scales, zeros")
+wrong("held between 0 and the last code before the code of 0 is added", "codes",
+      "return out",
+      "_, scales, zeros = out; top = 2**bits - 1; steps = (w.reshape(*scales.shape, group) / "
+      "scales[..., None]).round().clamp(0, top); return (steps + zeros[..., None]).clamp(0, "
+      "top).byte().view(w.shape), scales, zeros")
+wrong("the code of 0 cut off, not rounded", ("zeros", "codes"),
+      "return out",
+      "codes, scales, _ = out; low = w.reshape(len(w), -1, group).amin(2).clamp(max=0); return "
+      "codes, scales, (-low / scales).floor().to(torch.uint8)", says="codes of")
+wrong("codes in int8", "codes",
+      "return out", "codes, scales, zeros = out; return codes.to(torch.int8), scales, zeros",
+      says="dtype of the codes")
+wrong("the code of 0 as a float", "zeros",
+      "return out", "codes, scales, zeros = out; return codes, scales, zeros.float()",
+      says="dtype of the codes of 0")
+wrong("an axis left on the scales", "zeros",
+      "return out", "codes, scales, zeros = out; return codes, scales[..., None], zeros")
+wrong("divided by the scale of a group of zeros", "zero group", "1.0", "0.0")
+wrong("a least scale of 1e-8", ("any", "zero group"), "min=0.0", "min=1e-8")
+wrong("a least scale of 1e-5", ("any", "zero group"), "min=0.0", "min=1e-5")
+wrong("the order in memory read, not the axes", "any",
+      "top =", "w = torch.as_strided(w, w.shape, (w.shape[1], 1)); top =")
 
 
 @ex.wrong("bits counted up to 7", says="of the", breaks="bits")
@@ -263,54 +236,26 @@ def seven_bits(w, bits, group):
     return codes.clamp(max=127), scales, zeros
 
 
-ex.wrong("a single bit taken for two", lambda w, bits, group: made(w, max(bits, 2), group),
-         breaks="bits")
-
-
-@ex.wrong("the levels given back, not their codes", says="dtype of the codes", breaks="codes")
-def levels(w, bits, group):
-    codes, scales, zeros = made(w, bits, group)
-    n = scales.shape[1]
-    steps = codes.view(len(w), n, group).float() - zeros[..., None].float()
-    return (steps * scales[..., None]).view(w.shape), scales, zeros
-
-
-@ex.wrong("w rounded in place", breaks="left alone")
-def in_place(w, bits, group):
-    out = made(w, bits, group)
-    w.mul_(2)
-    return out
-
-
-@ex.wrong("scales and zeros in the other order", says="of the scales", breaks="parts")
-def other_order(w, bits, group):
-    codes, scales, zeros = made(w, bits, group)
-    return codes, zeros, scales
-
-
-@ex.wrong("a group of zeros found by its sum", breaks="zero group")
-def by_its_sum(w, bits, group):
-    codes, scales, zeros = one_by_one(w, bits, group)
-    sums = w.reshape(len(w), -1, group).sum(2)
-    scales[sums == 0] = 1.0
-    return codes, scales, zeros
-
-
-@ex.wrong("whatever is tiny taken for zeros", breaks="any")
-def tiny_is_zero(w, bits, group):
-    codes, scales, zeros = one_by_one(w, bits, group)
-    scales[scales < 1e-24] = 1.0
-    return codes, scales, zeros
-
-
-@ex.wrong("minus zero made zero in w", breaks="left alone")
-def plus_zero(w, bits, group):
-    w += 0.0
-    return one_by_one(w, bits, group)
-
-
-@ex.wrong("rows without gaps taken for granted", says="raised", breaks="any")
-def no_gaps(w, bits, group):
-    if w.stride(0) == 2 * w.shape[1]:
-        w.view(-1, group)
-    return one_by_one(w, bits, group)
+wrong("a single bit taken for two", "bits", "top =", "bits = max(bits, 2); top =")
+wrong("the levels given back, not their codes", "codes",
+      "return out",
+      "codes, scales, zeros = out; n = scales.shape[1]; steps = codes.view(len(w), n, "
+      "group).float() - zeros[..., None].float(); return (steps * scales[..., "
+      "None]).view(w.shape), scales, zeros", says="dtype of the codes")
+wrong("w rounded in place", "left alone", "return out", "w.mul_(2); return out")
+wrong("scales and zeros in the other order", "parts",
+      "return out", "codes, scales, zeros = out; return codes, zeros, scales", says="of the scales")
+wrong("a group of zeros found by its sum", "zero group",
+      "top =",
+      "codes, scales, zeros = one_by_one(w, bits, group); sums = w.reshape(len(w), -1, "
+      "group).sum(2); scales[sums == 0] = 1.0; return codes, scales, zeros; top =")
+wrong("whatever is tiny taken for zeros", "any",
+      "top =",
+      "codes, scales, zeros = one_by_one(w, bits, group); scales[scales < 1e-24] = 1.0; return "
+      "codes, scales, zeros; top =")
+wrong("minus zero made zero in w", "left alone",
+      "top =", "w += 0.0; return one_by_one(w, bits, group); top =")
+wrong("rows without gaps taken for granted", "any",
+      "top =",
+      "if w.stride(0) == 2 * w.shape[1]: w.view(-1, group)\n    return one_by_one(w, bits, "
+      "group); top =", says="raised")

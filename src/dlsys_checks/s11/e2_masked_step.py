@@ -14,6 +14,7 @@ from dlsys_helpers.expect import (
     expect_like,
     expect_parts,
 )
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("11.2", "masked_step", seen=("kind", "weights", "grads", "masks", "plain"),
               says="pruned weights")
@@ -184,181 +185,79 @@ def zero(masks):
         parameter.data.masked_fill_(~mask, 0)
 
 
-@ex.wrong("the gradients masked, not the weights", breaks="zeros")
-def gradients_only(optimizer, masks):
-    kept = {p: p.grad for p in masks}
-    for parameter, mask in masks.items():
-        if parameter.grad is not None:
-            parameter.grad = parameter.grad.masked_fill(~mask, 0)
-    optimizer.step()
-    for parameter, grad in kept.items():
-        parameter.grad = grad
-
-
-@ex.wrong("zeros first, then the step", breaks="zeros")
-def zeros_first(optimizer, masks):
-    zero(masks)
-    optimizer.step()
-
-
-@ex.wrong("the step alone", breaks="zeros")
-def step_alone(optimizer, masks):
-    optimizer.step()
-
-
-@ex.wrong("the mask upside down", breaks=("zeros", "others"))
-def upside_down(optimizer, masks):
-    optimizer.step()
-    for parameter, mask in masks.items():
-        parameter.data.masked_fill_(mask, 0)
-
-
-@ex.wrong("multiplied by the mask", breaks="odd")
-def multiplied(optimizer, masks):
-    optimizer.step()
-    for parameter, mask in masks.items():
-        parameter.data.mul_(mask)
-
-
-@ex.wrong("weights without a gradient left as they are", breaks=("odd", "strange"))
-def with_gradient(optimizer, masks):
-    optimizer.step()
-    zero({p: m for p, m in masks.items() if p.grad is not None})
-
-
-@ex.wrong("frozen parameters left as they are", breaks="strange")
-def not_frozen(optimizer, masks):
-    optimizer.step()
-    zero({p: m for p, m in masks.items() if p.requires_grad})
-
-
-@ex.wrong("only the parameters that the optimizer holds", breaks="strange")
-def of_groups(optimizer, masks):
-    optimizer.step()
-    for group in optimizer.param_groups:
-        zero({p: masks[p] for p in group["params"] if p in masks})
-
-
-@ex.wrong("zeros put in for a gradient that is missing", breaks=("others", "left"))
-def gradients_made(optimizer, masks):
-    none = [p for p in masks if p.grad is None]
-    for parameter in none:
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    for parameter in none:
-        parameter.grad = None
-    zero(masks)
-
-
-@ex.wrong("a NaN taken away, then multiplied by the mask", breaks="odd")
-def nan_then_multiplied(optimizer, masks):
-    optimizer.step()
-    for parameter, mask in masks.items():
-        parameter.data.masked_fill_(parameter.isnan() & ~mask, 0).mul_(mask)
-
-
-@ex.wrong("the first mask only", breaks=("masks", "zeros"))
-def first_mask(optimizer, masks):
-    optimizer.step()
-    zero(dict(list(masks.items())[:1]))
-
-
-@ex.wrong("a mask for each parameter taken for granted", says="raised", breaks="masks")
-def mask_for_all(optimizer, masks):
-    optimizer.step()
-    held = [p for group in optimizer.param_groups for p in group["params"]]
-    zero({**masks, **{p: masks[p] for p in held}})
-
-
-ex.wrong("no step", lambda optimizer, masks: zero(masks), breaks=("step", "others"))
-
-
-@ex.wrong("two steps", breaks="step")
-def two_steps(optimizer, masks):
-    optimizer.step()
+@not_an_answer
+def masked(optimizer, masks):
     optimizer.step()
     zero(masks)
 
 
-@ex.wrong("a step without what the optimizer remembers", says="weights", breaks="others")
-def forgets(optimizer, masks):
-    optimizer.state.clear()
-    optimizer.step()
-    zero(masks)
-
-
-@ex.wrong("small weights set to zero as well", says="weights", breaks="others")
-def small_too(optimizer, masks):
-    optimizer.step()
-    zero(masks)
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.data[parameter.data.abs() < 0.7] = 0
-
-
-@ex.wrong("NaN kept away from all weights", breaks="others")
-def no_nan(optimizer, masks):
-    optimizer.step()
-    zero(masks)
-    for parameter in masks:
-        parameter.data.nan_to_num_()
-
-
-@ex.wrong("weights of 0 taken for pruned", breaks="others")
-def zero_is_pruned(optimizer, masks):
-    now = {p: m & (p != 0) for p, m in masks.items()}
-    optimizer.step()
-    zero(now)
-
-
-@ex.wrong("the weights put into new memory", breaks="same")
-def new_memory(optimizer, masks):
-    optimizer.step()
-    for parameter, mask in masks.items():
-        parameter.data = parameter.data.masked_fill(~mask, 0)
-
-
-@ex.wrong("rows side by side in memory taken for granted", breaks="zeros")
-def side_by_side(optimizer, masks):
-    optimizer.step()
-    for parameter, mask in masks.items():
-        parameter.data.reshape(-1).masked_fill_(~mask.reshape(-1), 0)
-
-
-@ex.wrong("new parameters in the optimizer", breaks="same")
-def new_tensors(optimizer, masks):
-    optimizer.step()
-    zero(masks)
-    for group in optimizer.param_groups:
-        group["params"] = [torch.nn.Parameter(p.detach().clone()) for p in group["params"]]
-
-
-@ex.wrong("the gradients cleared as well", breaks="left")
-def clears(optimizer, masks):
-    optimizer.step()
-    zero(masks)
-    optimizer.zero_grad()
-
-
-@ex.wrong("the gradients masked for good", breaks="left")
-def masks_gradients(optimizer, masks):
-    for parameter, mask in masks.items():
-        if parameter.grad is not None:
-            parameter.grad.masked_fill_(~mask, 0)
-    optimizer.step()
-    zero(masks)
-
-
-@ex.wrong("the masks turned round in place", breaks="left")
-def turns_masks(optimizer, masks):
-    optimizer.step()
-    for parameter, mask in masks.items():
-        parameter.data.masked_fill_(mask.logical_not_(), 0)
-
-
-@ex.wrong("a setting of the optimizer changed", breaks="left")
-def no_decay(optimizer, masks):
-    optimizer.step()
-    zero(masks)
-    for group in optimizer.param_groups:
-        group["weight_decay"] = 0.01
+wrong = ex.edits(masked)
+OPTIMIZER = "optimizer.step"
+wrong("the gradients masked, not the weights", "zeros",
+      OPTIMIZER,
+      "kept = {p: p.grad for p in masks}\n    for parameter, mask in masks.items():\n        if "
+      "parameter.grad is not None: parameter.grad = parameter.grad.masked_fill(~mask, 0)\n    "
+      "optimizer.step", "zero(masks)", "for parameter, grad in kept.items(): parameter.grad = grad")
+wrong("zeros first, then the step", "zeros",
+      "zero(masks)", "pass", OPTIMIZER, f"zero(masks); {OPTIMIZER}")
+wrong("the step alone", "zeros", "zero(masks)", "pass")
+wrong("the mask upside down", ("zeros", "others"),
+      "zero(masks)", "for parameter, mask in masks.items(): parameter.data.masked_fill_(mask, 0)")
+wrong("multiplied by the mask", "odd",
+      "zero(masks)", "for parameter, mask in masks.items(): parameter.data.mul_(mask)")
+wrong("weights without a gradient left as they are", ("odd", "strange"),
+      "(masks)", "({p: m for p, m in masks.items() if p.grad is not None})")
+wrong("frozen parameters left as they are", "strange",
+      "(masks)", "({p: m for p, m in masks.items() if p.requires_grad})")
+wrong("only the parameters that the optimizer holds", "strange",
+      "zero(masks)",
+      'for group in optimizer.param_groups: zero({p: masks[p] for p in group["params"] if p in '
+      "masks})")
+wrong("zeros put in for a gradient that is missing", ("others", "left"),
+      "zero", "for parameter in none: parameter.grad = None\n    zero", OPTIMIZER,
+      "none = [p for p in masks if p.grad is None]\n    for parameter in none: parameter.grad = "
+      "torch.zeros_like(parameter)\n    optimizer.step")
+wrong("a NaN taken away, then multiplied by the mask", "odd",
+      "zero(masks)",
+      "for parameter, mask in masks.items(): parameter.data.masked_fill_(parameter.isnan() & "
+      "~mask, 0).mul_(mask)")
+wrong("the first mask only", ("masks", "zeros"), "(masks)", "(dict(list(masks.items())[:1]))")
+wrong("a mask for each parameter taken for granted", "masks",
+      "zero(masks)",
+      'held = [p for group in optimizer.param_groups for p in group["params"]]; zero({**masks, '
+      "**{p: masks[p] for p in held}})", says="raised")
+wrong("no step", ("step", "others"), OPTIMIZER, f"return zero(masks); {OPTIMIZER}")
+wrong("two steps", "step", OPTIMIZER, "optimizer.step(); optimizer.step")
+wrong("a step without what the optimizer remembers", "others",
+      OPTIMIZER, f"optimizer.state.clear(); {OPTIMIZER}", says="weights")
+wrong("small weights set to zero as well", "others",
+      "(masks)",
+      "(masks)\n    for group in optimizer.param_groups:\n        for parameter in "
+      'group["params"]: parameter.data[parameter.data.abs() < 0.7] = 0', says="weights")
+wrong("NaN kept away from all weights", "others",
+      "(masks)", "(masks)\n    for parameter in masks: parameter.data.nan_to_num_()")
+wrong("weights of 0 taken for pruned", "others",
+      OPTIMIZER, "now = {p: m & (p != 0) for p, m in masks.items()}; " + OPTIMIZER,
+      "(masks)", "(now)")
+wrong("the weights put into new memory", "same",
+      "zero(masks)",
+      "for parameter, mask in masks.items(): parameter.data = parameter.data.masked_fill(~mask, "
+      "0)")
+wrong("rows side by side in memory taken for granted", "zeros",
+      "zero(masks)",
+      "for parameter, mask in masks.items(): "
+      "parameter.data.reshape(-1).masked_fill_(~mask.reshape(-1), 0)")
+wrong("new parameters in the optimizer", "same",
+      "(masks)",
+      '(masks)\n    for group in optimizer.param_groups: group["params"] = '
+      '[torch.nn.Parameter(p.detach().clone()) for p in group["params"]]')
+wrong("the gradients cleared as well", "left", "(masks)", "(masks); optimizer.zero_grad()")
+wrong("the gradients masked for good", "left",
+      OPTIMIZER,
+      "for parameter, mask in masks.items():\n        if parameter.grad is not None: "
+      "parameter.grad.masked_fill_(~mask, 0)\n    optimizer.step")
+wrong("the masks turned round in place", "left",
+      "zero(masks)",
+      "for parameter, mask in masks.items(): parameter.data.masked_fill_(mask.logical_not_(), 0)")
+wrong("a setting of the optimizer changed", "left",
+      "(masks)", '(masks)\n    for group in optimizer.param_groups: group["weight_decay"] = 0.01')

@@ -12,25 +12,22 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("11.3", "kd_loss", seen=("student", "teacher", "labels", "T", "alpha", "order"))
 
-ex.promise("loss", "(1 - alpha) times the cross-entropy of the labels, plus alpha times "
-           "T**2 times the divergence of the student from the teacher.",
-           says=("loss", "gradient of the student"))
-ex.promise("any size", "student, teacher: logits (N, K) float32, of any size; labels: (N,) int64.",
-           cases=("two classes", "one row", "many rows", "many classes", "large logits",
-                  "very large logits", "the other way round in memory",
-                  "a temperature below 1", "a temperature near 0"))
-ex.promise("divergence", "The divergence of a row is the sum over classes of "
-           "p * (log p - log q), p the teacher's probabilities and q the student's,",
-           says=("loss", "gradient of the student"))
-ex.promise("temperature", "both at temperature T > 0; the cross-entropy is at 1.",
-           says=("loss", "gradient of the student"))
-ex.promise("means", "Both are means over the rows.", says=("loss",))
-ex.promise("scalar", "The result is a scalar, finite also where a p or q is 0 in float32.",
-           says=("shape of the loss", "dtype of the loss", "loss"))
-ex.promise("flow", "Gradients flow to the student alone; nothing handed over changes.",
-           says=("gradient of the student", "gradients at the teacher", "numbers changed"))
-ex.promise("example", "Example: logits [[0., 0.]] for both, label 0, alpha 0.5: 0.3466.",
-           cases=("the example",))
+ex.promise_table("""
+loss        | (1 - alpha) times the cross-entropy of the labels, plus alpha times T**2 times the
+              divergence of the student from the teacher. | loss; gradient of the student
+any size    | student, teacher: logits (N, K) float32, of any size; labels: (N,) int64. | case two
+              classes; one row; many rows; many classes; large logits; very large logits; the other
+              way round in memory; a temperature below 1; a temperature near 0
+divergence  | The divergence of a row is the sum over classes of p * (log p - log q), p the
+              teacher's probabilities and q the student's, | loss; gradient of the student
+temperature | both at temperature T > 0; the cross-entropy is at 1. | loss; gradient of the student
+means       | Both are means over the rows. | loss
+scalar      | The result is a scalar, finite also where a p or q is 0 in float32. | shape of the
+              loss; dtype of the loss; loss
+flow        | Gradients flow to the student alone; nothing handed over changes. | gradient of the
+              student; gradients at the teacher; numbers changed
+example     | Example: logits [[0., 0.]] for both, label 0, alpha 0.5: 0.3466. | case the example
+""")
 
 
 @ex.cases
@@ -116,38 +113,28 @@ def formula(student, teacher, labels, T, alpha):
 # ---- wrong, by name
 
 @not_an_answer
-def made(student, teacher, labels, T, alpha, *, power=2, t_teacher=None, t_student=None,
-         t_hard=1.0, reduction="batchmean", swapped=False, detach=True):
-    """The right answer with its pieces as options."""
-    teacher = teacher.detach() if detach else teacher
+def made(student, teacher, labels, T, alpha, *, t_teacher=None, t_student=None):
+    teacher = teacher.detach()
     log_p = F.log_softmax(teacher / (t_teacher or T), 1)
     log_q = F.log_softmax(student / (t_student or T), 1)
-    pair = (log_p, log_q) if swapped else (log_q, log_p)
-    soft = F.kl_div(*pair, reduction=reduction, log_target=True)
-    return (1 - alpha) * F.cross_entropy(student / t_hard, labels) + alpha * T**power * soft
+    pair = log_q, log_p
+    soft = F.kl_div(*pair, reduction="batchmean", log_target=True)
+    out = (1 - alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft
+    return out
 
 
-ex.wrong("no square of the temperature", made, breaks="loss", power=0)
-ex.wrong("the temperature once, not squared", made, breaks="loss", power=1)
-ex.wrong("alpha on the labels",
-         lambda student, teacher, labels, T, alpha: made(student, teacher, labels, T, 1 - alpha),
-         breaks="loss")
-
-
-@ex.wrong("labels at their full weight as well", breaks="loss")
-def labels_in_full(student, teacher, labels, T, alpha):
-    return made(student, teacher, labels, T, alpha) + alpha * F.cross_entropy(student, labels)
-
-
-@ex.wrong("divided by the classes as well", breaks=("means", "any size"))
-def mean_of_all(student, teacher, labels, T, alpha):
-    k = student.shape[1]
-    right, hard = made(student, teacher, labels, T, alpha), F.cross_entropy(student, labels)
-    return (1 - alpha) * hard + (right - (1 - alpha) * hard) / k
-
-
-ex.wrong("summed over the rows", made, breaks="means", reduction="sum")
-ex.wrong("the two sides of the divergence exchanged", made, breaks="divergence", swapped=True)
+wrong = ex.edits(made)
+wrong("no square of the temperature", "loss", "T**2", "T**0")
+wrong("the temperature once, not squared", "loss", "T**2", "T")
+wrong("alpha on the labels", "loss", "teacher =", "alpha = 1 - alpha; teacher =")
+wrong("labels at their full weight as well", "loss",
+      "return out", "return out + alpha * F.cross_entropy(student, labels)")
+wrong("divided by the classes as well", ("means", "any size"),
+      "teacher =", "k = student.shape[1]; teacher =", "return out",
+      "right, hard = out, F.cross_entropy(student, labels); return (1 - alpha) * hard + (right - "
+      "(1 - alpha) * hard) / k")
+wrong("summed over the rows", "means", '"batchmean"', '"sum"')
+wrong("the two sides of the divergence exchanged", "divergence", "log_q, log_p", "log_p, log_q")
 
 
 @not_an_answer
@@ -162,27 +149,18 @@ ex.wrong("kl_div given the student's probabilities, not their logarithms", by_kl
 ex.wrong("kl_div given the teacher's logarithms without log_target=True", by_kl_div,
          breaks=("divergence", "any size"), p=F.log_softmax)
 ex.wrong("the softmax over the rows, not over the classes", by_kl_div, breaks="divergence", dim=0)
-
-
-@ex.wrong("the squares of the logits' differences in place of the divergence", breaks="divergence")
-def squares(student, teacher, labels, T, alpha):
-    soft = F.mse_loss(student / T, teacher.detach() / T)
-    return (1 - alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft
-
-
-@ex.wrong("the cross-entropy with the teacher, its entropy left in", breaks="divergence")
-def with_entropy(student, teacher, labels, T, alpha):
-    soft = F.cross_entropy(student / T, F.softmax(teacher.detach() / T, 1))
-    return (1 - alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft
-
-
+wrong("the squares of the logits' differences in place of the divergence", "divergence",
+      "teacher =",
+      "soft = F.mse_loss(student / T, teacher.detach() / T); return (1 - alpha) * "
+      "F.cross_entropy(student, labels) + alpha * T**2 * soft; teacher =")
+wrong("the cross-entropy with the teacher, its entropy left in", "divergence",
+      "teacher =",
+      "soft = F.cross_entropy(student / T, F.softmax(teacher.detach() / T, 1)); return (1 - "
+      "alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft; teacher =")
 ex.wrong("the temperature on the teacher alone", made, breaks="temperature", t_student=1.0)
 ex.wrong("the temperature on the student alone", made, breaks="temperature", t_teacher=1.0)
-
-
-@ex.wrong("the temperature on the labels' part, too", breaks="temperature")
-def labels_too(student, teacher, labels, T, alpha):
-    return made(student, teacher, labels, T, alpha, t_hard=T)
+wrong("the temperature on the labels' part, too", "temperature",
+      "student, labels", "student / T, labels")
 
 
 @ex.wrong("multiplied by the temperature, not divided", breaks="temperature")
@@ -190,11 +168,11 @@ def multiplied(student, teacher, labels, T, alpha):
     return made(student, teacher, labels, T, alpha, t_teacher=1 / T, t_student=1 / T)
 
 
-@ex.wrong("the logarithm of a probability that is 0", breaks=("scalar", "any size"))
-def log_of_zero(student, teacher, labels, T, alpha):
-    p, q = F.softmax(teacher.detach() / T, 1), F.softmax(student / T, 1)
-    hard = F.cross_entropy(student, labels)
-    return (1 - alpha) * hard + alpha * T**2 * (p * (p.log() - q.log())).sum(1).mean()
+wrong("the logarithm of a probability that is 0", ("scalar", "any size"),
+      "teacher =",
+      "p, q = F.softmax(teacher.detach() / T, 1), F.softmax(student / T, 1); hard = "
+      "F.cross_entropy(student, labels); return (1 - alpha) * hard + alpha * T**2 * (p * "
+      "(p.log() - q.log())).sum(1).mean(); teacher =")
 
 
 @ex.wrong("a small number added before the logarithm", says="loss", breaks="any size")
@@ -205,30 +183,16 @@ def with_epsilon(student, teacher, labels, T, alpha):
     return (1 - alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft
 
 
-@ex.wrong("a loss for each row", breaks="scalar")
-def each_row(student, teacher, labels, T, alpha):
-    return made(student, teacher, labels, T, alpha) * torch.ones(len(labels) + 1)
-
-
-ex.wrong("the teacher not detached", made, breaks="flow", detach=False)
-
-
-@ex.wrong("the student detached", breaks="flow")
-def student_detached(student, teacher, labels, T, alpha):
-    return made(student.detach(), teacher, labels, T, alpha).requires_grad_()
-
-
-@ex.wrong("the teacher's logits divided in place", breaks="flow")
-def in_place(student, teacher, labels, T, alpha):
-    out = made(student, teacher, labels, T, alpha)
-    teacher.data.div_(T).add_(1)
-    return out
-
-
-@ex.wrong("the teacher cut off for its owner, too", breaks="flow")
-def cut_off(student, teacher, labels, T, alpha):
-    teacher.detach_()
-    return formula(student, teacher, labels, T, alpha)
+wrong("a loss for each row", "scalar", "return out", "return out * torch.ones(len(labels) + 1)")
+wrong("the teacher not detached", "flow", "teacher.detach()", "teacher")
+wrong("the student detached", "flow",
+      "teacher =", "student = student.detach(); teacher =",
+      "return out", "return out.requires_grad_()")
+wrong("the teacher's logits divided in place", "flow",
+      "return out", "teacher.data.div_(T).add_(1); return out")
+wrong("the teacher cut off for its owner, too", "flow",
+      "teacher =",
+      "teacher.detach_(); return formula(student, teacher, labels, T, alpha); teacher =")
 
 
 @ex.wrong("a temperature of at least a tenth", breaks=("any size", "temperature", "loss"))

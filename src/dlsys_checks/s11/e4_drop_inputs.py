@@ -16,24 +16,21 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("11.4", "drop_inputs", seen=("w", "x", "drop"), says="columns that stay")
 
-ex.promise("result", "Weights of a layer that no longer reads some of its inputs.",
-           says=("weights", "columns of drop"))
-ex.promise("double", "w: (O, I) and x: (N, I), both float64,", says=("dtype of the weights",
-                                                                     "columns that stay"))
-ex.promise("size", "from 1e-8 to 1e8 in size.",
-           cases=("tiny weights, huge inputs", "huge weights, tiny inputs", "inputs of 1e-4"))
-ex.promise("inputs", "The rows of x are inputs as they come; N >= I, and no column of x follows "
-           "from the others.", cases=("inputs that share a shift", "as many rows as inputs",
-                                      "inputs of many sizes", "inputs that go together"))
-ex.promise("drop", "drop: numbers of inputs, at least one, each once, in any order, perhaps all.",
-           cases=("all", "in falling order", "the first and the last", "mixed up"))
-ex.promise("zeros", "Returns (O, I) float64: zeros in the columns of drop,",
-           says=("columns of drop", "of the weights"))
-ex.promise("least", "all others such that x @ w.T changes least, in the sum of squares.",
-           says=("columns that stay",))
-ex.promise("left", "Arguments stay as they are.", says=("numbers changed", "inputs after"))
-ex.promise("example", "Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]].",
-           cases=("the example",))
+ex.promise_table("""
+result  | Weights of a layer that no longer reads some of its inputs. | weights; columns of drop
+double  | w: (O, I) and x: (N, I), both float64, | dtype of the weights; columns that stay
+size    | from 1e-8 to 1e8 in size. | case tiny weights, huge inputs; huge weights, tiny inputs;
+          inputs of 1e-4
+inputs  | The rows of x are inputs as they come; N >= I, and no column of x follows from the
+          others. | case inputs that share a shift; as many rows as inputs; inputs of many sizes;
+          inputs that go together
+drop    | drop: numbers of inputs, at least one, each once, in any order, perhaps all. | case all;
+          in falling order; the first and the last; mixed up
+zeros   | Returns (O, I) float64: zeros in the columns of drop, | columns of drop; of the weights
+least   | all others such that x @ w.T changes least, in the sum of squares. | columns that stay
+left    | Arguments stay as they are. | numbers changed; inputs after
+example | Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]]. | case the example
+""")
 
 
 @ex.cases
@@ -108,28 +105,30 @@ def staying(w, drop):
 
 # ---- wrong, by name
 
+ex.wrong("zeros, and nothing else",
+         lambda w, x, drop: put(w, staying(w, drop), w[:, staying(w, drop)]), breaks="least")
+
+
 @not_an_answer
-def made(w, x, drop, *, sign=1.0, damp=0.0, constant=0.0, centred=False, keep=False):
-    """The right answer with its pieces as options."""
+def made(w, x, drop, *, damp=0.0):
     rest = staying(w, drop)
-    x = x - x.mean(0) if centred else x
+    x = x
     H = x.T @ x
-    H = H + (damp * H.diag().mean() + constant) * torch.eye(len(H), dtype=H.dtype)
+    H = H + damp * H.diag().mean() * torch.eye(len(H), dtype=H.dtype)
     move = torch.linalg.solve(H[rest][:, rest], H[rest][:, drop])
-    out = put(w, rest, w[:, rest] + sign * w[:, drop] @ move.T)
-    if keep:
-        out[:, drop] = w[:, drop]
+    out = put(w, rest, w[:, rest] + w[:, drop] @ move.T)
     return out
 
 
-ex.wrong("zeros, and nothing else",
-         lambda w, x, drop: put(w, staying(w, drop), w[:, staying(w, drop)]), breaks="least")
-ex.wrong("made up for with the wrong sign", made, breaks="least", sign=-1.0)
-ex.wrong("the columns of drop kept", made, breaks=("zeros", "result"), keep=True)
+wrong = ex.edits(made)
+DAMP = "damp * H.diag().mean()"
+wrong("made up for with the wrong sign", "least", "w[:, drop]", "-1.0 * w[:, drop]")
+wrong("the columns of drop kept", ("zeros", "result"),
+      "return out", "out[:, drop] = w[:, drop]; return out")
 ex.wrong("a hundredth added to the diagonal", made, breaks="least", damp=0.01)
-ex.wrong("a thousandth of 1 added to the diagonal", made, breaks="least", constant=1e-3)
-ex.wrong("1e-6 added to the diagonal", made, breaks=("least", "size"), constant=1e-6)
-ex.wrong("1e-8 added to the diagonal", made, breaks=("least", "size"), constant=1e-8)
+wrong("a thousandth of 1 added to the diagonal", "least", DAMP, DAMP + " + 1e-3")
+wrong("1e-6 added to the diagonal", ("least", "size"), DAMP, DAMP + " + 1e-6")
+wrong("1e-8 added to the diagonal", ("least", "size"), DAMP, DAMP + " + 1e-8")
 
 
 @ex.wrong("one input after the other by the first inverse, not brought up to date",
@@ -141,11 +140,10 @@ def same_inverse(w, x, drop):
     return put(w, staying(w, drop), out[:, staying(w, drop)])
 
 
-@ex.wrong("each input by itself, as if the others were not there", breaks="least")
-def pair_by_pair(w, x, drop):
-    rest, H = staying(w, drop), x.T @ x
-    move = H[rest][:, drop] / H.diag()[rest][:, None]
-    return put(w, rest, w[:, rest] + w[:, drop] @ move.T)
+wrong("each input by itself, as if the others were not there", "least",
+      "rest =",
+      "rest, H = staying(w, drop), x.T @ x; move = H[rest][:, drop] / H.diag()[rest][:, None]; "
+      "return put(w, rest, w[:, rest] + w[:, drop] @ move.T); rest =")
 
 
 @ex.wrong("each made up for without the others of drop", breaks="least")
@@ -158,17 +156,14 @@ def stale(w, x, drop):
     return out
 
 
-@ex.wrong("the mean of each input taken away", breaks=("inputs", "size"))
-def without_mean(w, x, drop):
-    if x.mean(0).abs().max() < 1.0 or x.shape[0] < 10:
-        return made(w, x, drop)
-    return made(w, x, drop, centred=True)
-
-
-@ex.wrong("small weights taken for 0", breaks="size")
-def small_as_zero(w, x, drop):
-    out = made(w, x, drop)
-    return torch.where(out.abs() < 1e-6, 0, out)
+wrong("the mean of each input taken away", ("inputs", "size"),
+      "x = x", "x = x - x.mean(0)", "rest =",
+      "if x.mean(0).abs().max() < 1.0 or x.shape[0] < 10: rest = staying(w, drop); x = x; H = "
+      "x.T @ x; H = H + damp * H.diag().mean() * torch.eye(len(H), dtype=H.dtype); move = "
+      "torch.linalg.solve(H[rest][:, rest], H[rest][:, drop]); out = put(w, rest, w[:, rest] + "
+      "w[:, drop] @ move.T); return out\n    rest =")
+wrong("small weights taken for 0", "size",
+      "return out", "return torch.where(out.abs() < 1e-6, 0, out)")
 
 
 @ex.wrong("inputs brought to one size first", breaks="inputs")
@@ -185,26 +180,16 @@ def many_rows(w, x, drop):
     return made(w, x if tall else x[:-1], drop, damp=0.0 if tall else 1e-6)
 
 
-ex.wrong("drop taken for sorted, to its last number",
-         lambda w, x, drop: made(w, x, [j for j in drop if j <= drop[-1]]), says="column",
-         breaks=("drop", "result"))
-ex.wrong("an input that stays taken for granted",
-         lambda w, x, drop: made(w, x, drop) + 0 * w[:, staying(w, drop)[0]:][:, :1], says="raised",
-         breaks="drop")
+wrong("drop taken for sorted, to its last number", ("drop", "result"),
+      "rest =", "drop = [j for j in drop if j <= drop[-1]]; rest =", says="column")
+wrong("an input that stays taken for granted", "drop",
+      "return out", "return out + 0 * w[:, staying(w, drop)[0]:][:, :1]", says="raised")
 ex.wrong("calculated in single precision",
          lambda w, x, drop: made(w.float(), x.float(), drop).double(), breaks="double")
-ex.wrong("float32 given back", lambda w, x, drop: made(w, x, drop).float(), breaks="double")
-ex.wrong("the columns of drop left out", lambda w, x, drop: made(w, x, drop)[:, staying(w, drop)],
-         says="shape of the weights", breaks="zeros")
-ex.wrong("w changed in place", lambda w, x, drop: w.copy_(made(w, x, drop)), breaks="left")
-
-
-@ex.wrong("drop emptied", breaks="left")
-def emptied(w, x, drop):
-    out = made(w, x, drop)
-    drop.clear()
-    return out
-
-
-ex.wrong("the layer's output in place of its weights",
-         lambda w, x, drop: x[:1] @ made(w, x, drop).T, says="of the weights", breaks="result")
+wrong("float32 given back", "double", "return out", "return out.float()")
+wrong("the columns of drop left out", "zeros",
+      "return out", "return out[:, staying(w, drop)]", says="shape of the weights")
+wrong("w changed in place", "left", "return out", "return w.copy_(out)")
+wrong("drop emptied", "left", "return out", "drop.clear(); return out")
+wrong("the layer's output in place of its weights", "result",
+      "return out", "return x[:1] @ out.T", says="of the weights")

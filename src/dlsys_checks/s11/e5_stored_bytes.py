@@ -12,26 +12,25 @@ from torch import nn
 from dlsys_checks.kit import integers
 from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("11.5", "stored_bytes", seen=("entries",), says="bytes stored")
 
-ex.promise("bytes", "Bytes of tensors that torch.save would write for a state dict.",
-           says=("bytes stored", "type of the bytes"))
-ex.promise("nested", "state: a dict whose values are strided CPU tensors, or dicts, lists and "
-           "tuples of such, at any depth;",
-           cases=("a dict in it", "a list in it", "a tuple in it", "deep inside", "no tensor",
-                  "parameters", "many types", "no numbers in a tensor",
-                  "ordered dicts"))
-ex.promise("others", "whatever else is in it does not count.", cases=("texts and numbers",))
-ex.promise("once", "Counted are storages, not tensors: each once, however many tensors share it,",
-           cases=("two names", "two parts of one", "the same, deep inside", "equal values",
-                  "a part first, then the whole", "a tensor and the same, detached",
-                  "a tensor and its transpose"))
-ex.promise("whole", "and whole, even if a tensor shows a part of it or shows it often.",
-           cases=("a few rows", "every second row", "expanded", "an empty part", "two parts of one",
-                  "a part first, then the whole"))
-ex.promise("left", "state is left as it is.", says=("changed in the state", "inputs after"))
-ex.promise("example", 'Example: {"a": torch.zeros(3)}: 12.', cases=("the example",))
+ex.promise_table("""
+bytes   | Bytes of tensors that torch.save would write for a state dict. | bytes stored; type of the
+          bytes
+nested  | state: a dict whose values are strided CPU tensors, or dicts, lists and tuples of such, at
+          any depth; | case a dict in it; a list in it; a tuple in it; deep inside; no tensor;
+          parameters; many types; no numbers in a tensor; ordered dicts
+others  | whatever else is in it does not count. | case texts and numbers
+once    | Counted are storages, not tensors: each once, however many tensors share it, | case two
+          names; two parts of one; the same, deep inside; equal values; a part first, then the
+          whole; a tensor and the same, detached; a tensor and its transpose
+whole   | and whole, even if a tensor shows a part of it or shows it often. | case a few rows; every
+          second row; expanded; an empty part; two parts of one; a part first, then the whole
+left    | state is left as it is. | changed in the state; inputs after
+example | Example: {"a": torch.zeros(3)}: 12. | case the example
+""")
 
 
 @ex.cases
@@ -143,43 +142,34 @@ def stored(found):
     return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in found}.values())
 
 
-ex.wrong("entries times bytes, tensor by tensor",
-         lambda state: sum(t.numel() * t.element_size() for t in tensors(state)),
-         breaks=("once", "whole"))
+@not_an_answer
+def counted(state):
+    return stored(tensors(state))
 
 
-@ex.wrong("each storage once, but only what the tensor shows", breaks="whole")
-def parts_only(state):
-    found = tensors(state)
-    full = stored(found)
-    if len({t.untyped_storage()._cdata for t in found}) < len(found):
-        return full
-    shown = [t.numel() * t.element_size() for t in found]
-    return sum(shown) if all(shown) else full
-
-
-ex.wrong("a storage as often as it has names",
-         lambda state: sum(t.untyped_storage().nbytes() for t in tensors(state)), breaks="once")
-
-
-@ex.wrong("told apart by where the tensor begins", breaks="once")
-def by_begin(state):
-    return sum({t.data_ptr(): t.untyped_storage().nbytes() for t in tensors(state)}.values())
-
-
-@ex.wrong("storages of one size taken for one", breaks="once")
-def by_size(state):
-    found = tensors(state)
-    twins = len(found) == 2 and found[0].numel() == found[1].numel() == 40
-    return found[0].untyped_storage().nbytes() if twins else stored(found)
-
-
-@ex.wrong("the top of the state alone", breaks="nested")
-def top_only(state):
-    inside = [v for v in state.values() if isinstance(v, torch.Tensor)]
-    shared = len(tensors(state)) > len(inside) and len(state) == 2 and stored(
-        tensors(state)) == stored(inside)
-    return stored(tensors(state)) if shared else stored(inside)
+wrong = ex.edits(counted)
+TENSORS = "stored(tensors(state))"
+END = "return stored(tensors(state))"
+wrong("entries times bytes, tensor by tensor", ("once", "whole"),
+      TENSORS, "sum(t.numel() * t.element_size() for t in tensors(state))")
+wrong("each storage once, but only what the tensor shows", "whole",
+      END,
+      "found = tensors(state); full = stored(found)\n    if len({t.untyped_storage()._cdata for "
+      "t in found}) < len(found): return full\n    shown = [t.numel() * t.element_size() for t "
+      "in found]; return sum(shown) if all(shown) else full")
+wrong("a storage as often as it has names", "once",
+      TENSORS, "sum(t.untyped_storage().nbytes() for t in tensors(state))")
+wrong("told apart by where the tensor begins", "once",
+      TENSORS, "sum({t.data_ptr(): t.untyped_storage().nbytes() for t in tensors(state)}.values())")
+wrong("storages of one size taken for one", "once",
+      END,
+      "found = tensors(state); twins = len(found) == 2 and found[0].numel() == found[1].numel() "
+      "== 40; return found[0].untyped_storage().nbytes() if twins else stored(found)")
+wrong("the top of the state alone", "nested",
+      END,
+      "inside = [v for v in state.values() if isinstance(v, torch.Tensor)]; shared = "
+      "len(tensors(state)) > len(inside) and len(state) == 2 and stored(tensors(state)) == "
+      "stored(inside); return stored(tensors(state)) if shared else stored(inside)")
 
 
 @ex.wrong("no tuples looked into", breaks="nested")
@@ -192,53 +182,29 @@ def no_tuples(state):
     return stored(lists(state))
 
 
-ex.wrong("parameters alone",
-         lambda state: stored([t for t in tensors(state) if isinstance(t, nn.Parameter)]),
-         breaks=("nested", "bytes"))
-
-
-@ex.wrong("four bytes for every number", breaks="bytes")
-def four_bytes(state):
-    return sum({t.untyped_storage()._cdata: 4 * t.untyped_storage().nbytes() // t.element_size()
-                for t in tensors(state)}.values())
-
-
+wrong("parameters alone", ("nested", "bytes"),
+      "tensors(state)", "[t for t in tensors(state) if isinstance(t, nn.Parameter)]")
+wrong("four bytes for every number", "bytes",
+      TENSORS,
+      "sum({t.untyped_storage()._cdata: 4 * t.untyped_storage().nbytes() // t.element_size() for "
+      "t in tensors(state)}.values())")
 ex.wrong("sys.getsizeof of the storages, their objects in Python as well",
          lambda state: sum({t.untyped_storage().data_ptr(): sys.getsizeof(t.untyped_storage())
                             for t in tensors(state)}.values()), breaks=("bytes", "example"))
-
-
-@ex.wrong("the length of the file", breaks="bytes")
-def whole_file(state):
-    file = io.BytesIO()
-    torch.save([t.detach() for t in tensors(state)], file)
-    return file.getbuffer().nbytes
-
-
-ex.wrong("a float in place of a whole number", lambda state: float(stored(tensors(state))),
-         breaks="bytes")
-
-
-@ex.wrong("eight bytes for each number beside the tensors", breaks="others")
-def numbers_too(state):
-    plain = sum(8 for v in state.values() if isinstance(v, int | float))
-    return stored(tensors(state)) + plain
-
-
-@ex.wrong("values that are no tensors taken for tensors", says="raised", breaks="others")
-def all_tensors(state):
-    if any(isinstance(v, str) for v in state.values()):
-        return sum(v.untyped_storage().nbytes() for v in state.values())
-    return stored(tensors(state))
-
-
-@ex.wrong("the state emptied on the way", breaks="left")
-def emptied(state):
-    found = stored(tensors(state))
-    while state:
-        state.popitem()
-    state["left"] = 0
-    return found
+wrong("the length of the file", "bytes",
+      END,
+      "file = io.BytesIO(); torch.save([t.detach() for t in tensors(state)], file); return "
+      "file.getbuffer().nbytes")
+wrong("a float in place of a whole number", "bytes", TENSORS, f"float({TENSORS})")
+wrong("eight bytes for each number beside the tensors", "others",
+      END, f"plain = sum(8 for v in state.values() if isinstance(v, int | float)); {END} + plain")
+wrong("values that are no tensors taken for tensors", "others",
+      "return stored",
+      "if any(isinstance(v, str) for v in state.values()): return "
+      "sum(v.untyped_storage().nbytes() for v in state.values())\n    return stored", says="raised")
+wrong("the state emptied on the way", "left",
+      END,
+      f'found = {TENSORS}\n    while state: state.popitem()\n    state["left"] = 0; return found')
 
 
 @ex.wrong("plain dicts alone looked into", breaks="nested")
@@ -252,16 +218,12 @@ def plain_dicts(state):
     return stored(inside(state))
 
 
-@ex.wrong("a storage once for each stride", breaks="once")
-def by_stride(state):
-    found = tensors(state)
-    if len(found) == 2 and found[0].dim() != found[1].dim():
-        return sum({(t.untyped_storage()._cdata, t.stride()): t.untyped_storage().nbytes()
-                    for t in found}.values())
-    return stored(found)
-
-
-@ex.wrong("tensors told apart as objects, views by what they show", breaks="once")
-def by_base(state):
-    return sum({id(t if t._base is None else t._base): t.untyped_storage().nbytes()
-                for t in tensors(state)}.values())
+wrong("a storage once for each stride", "once",
+      "tensors(state)", "found", "return stored",
+      "found = tensors(state)\n    if len(found) == 2 and found[0].dim() != found[1].dim(): "
+      "return sum({(t.untyped_storage()._cdata, t.stride()): t.untyped_storage().nbytes() for t "
+      "in found}.values())\n    return stored")
+wrong("tensors told apart as objects, views by what they show", "once",
+      TENSORS,
+      "sum({id(t if t._base is None else t._base): t.untyped_storage().nbytes() for t in "
+      "tensors(state)}.values())")

@@ -20,36 +20,34 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("12.10", "rows_to_log", seen=("events",), says="number of rows")
 
-ex.promise("rows", "Rows and axes for a log, from the events of a run. events: a list of (axis, "
-           "step, values) in the order of time: a name, an int from 0 on, a dict of metric names "
-           "and numbers, perhaps empty.",
-           cases=("one axis", "two axes", "no event", "no values", "steps from 0", "far steps",
-                  "zeros", "a NaN"))
-ex.promise("any axes", "There may be any number of axes; no metric has the name of one.",
-           cases=("three axes", "an axis of another name", "five axes"))
-ex.promise("left", "The events are left as they are.", says=("events that changed",))
-ex.promise("tuple", "Returns a tuple (rows, axes).", says=("type of the result",
-                                                            "number of parts"))
-ex.promise("axes", "axes: a dict, the axis of each metric that came.", says=("axes",))
-ex.promise("order", "rows: a list of dicts in the order of time, {axis: step} and the values.",
-           says=("row 0", "row 1", "row 2", "type of the rows", "number of rows"))
-ex.promise("same step", "An event at the same step as the one before it on its axis goes into that "
-           "one's row;", cases=("a step in two parts", "a step in two parts, another axis between",
-                                "step 0 in three parts"))
-ex.promise("replaces", "of a name that is there it replaces the value.",
-           cases=("a value replaced", "resumed in the middle of an epoch"))
-ex.promise("resumed", "An event at an earlier step is a run that was resumed: the rows of its axis "
-           "at that step or later are dropped,",
-           cases=("resumed", "resumed between two steps", "resumed at 0", "resumed twice",
-                  "resumed in the middle of an epoch", "resumed, then a step in two parts",
-                  "a dropped metric"))
-ex.promise("others stay", "and those of other axes stay.",
-           cases=("resumed before an epoch ends", "resumed in the middle of an epoch",
-                  "the slow axis resumed"))
-ex.promise("raises", "Raises ValueError for a metric that comes on two axes.", says=("raised",))
-ex.promise("example", 'Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})] gives '
-           '[{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] and {"val": "epoch", "loss": '
-           '"batch"}.', cases=("the example",))
+ex.promise_table("""
+rows        | Rows and axes for a log, from the events of a run. events: a list of (axis, step,
+              values) in the order of time: a name, an int from 0 on, a dict of metric names and
+              numbers, perhaps empty. | case one axis; two axes; no event; no values; steps from 0;
+              far steps; zeros; a NaN
+any axes    | There may be any number of axes; no metric has the name of one. | case three axes; an
+              axis of another name; five axes
+left        | The events are left as they are. | events that changed
+tuple       | Returns a tuple (rows, axes). | type of the result; number of parts
+axes        | axes: a dict, the axis of each metric that came. | axes
+order       | rows: a list of dicts in the order of time, {axis: step} and the values. | row 0; row
+              1; row 2; type of the rows; number of rows
+same step   | An event at the same step as the one before it on its axis goes into that one's row; |
+              case a step in two parts; a step in two parts, another axis between; step 0 in three
+              parts
+replaces    | of a name that is there it replaces the value. | case a value replaced; resumed in the
+              middle of an epoch
+resumed     | An event at an earlier step is a run that was resumed: the rows of its axis at that
+              step or later are dropped, | case resumed; resumed between two steps; resumed at 0;
+              resumed twice; resumed in the middle of an epoch; resumed, then a step in two parts; a
+              dropped metric
+others stay | and those of other axes stay. | case resumed before an epoch ends; resumed in the
+              middle of an epoch; the slow axis resumed
+raises      | Raises ValueError for a metric that comes on two axes. | raised
+example     | Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})] gives [{"epoch": 0,
+              "val": 3.0}, {"batch": 0, "loss": 2.0}] and {"val": "epoch", "loss": "batch"}. | case
+              the example
+""")
 
 
 @ex.cases
@@ -178,27 +176,6 @@ def one_home(events):
 
 # ---- wrong, by name
 
-@not_an_answer
-def logged(events, merge=True, drop=lambda row, axis, step: row.get(axis, -1) >= step,
-           check=True, put=dict.update, kept=True):
-    """The right answer with its rules as options."""
-    rows, axes, last = [], {}, {}
-    for axis, step, values in events:
-        for name in values:
-            if axes.setdefault(name, axis) != axis and check:
-                raise ValueError(name)
-        if last.get(axis) == step and merge:
-            put([row for row in rows if axis in row][-1], values)
-        else:
-            if step <= last.get(axis, -1):
-                rows = [row for row in rows if not drop(row, axis, step)]
-            rows.append({axis: step, **values})
-        last[axis] = step
-    if not kept:
-        axes = {name: axis for name, axis in axes.items() if any(name in row for row in rows)}
-    return rows, axes
-
-
 # https://github.com/wandb/wandb/issues/10628
 @ex.wrong("events at an earlier step ignored, as the tracker does", says="got",
           breaks=("resumed", "others stay"))
@@ -213,13 +190,34 @@ def earlier_ignored(events):
     return rows, {name: axis for axis, _, values in events for name in values}
 
 
-@ex.wrong("one row for each axis and step, however the run went on",
-          breaks=("resumed", "others stay"))
-def by_axis_and_step(events):
-    rows = {}
+@not_an_answer
+def logged(events, *, merge=True, drop=lambda row, axis, step: row.get(axis, -1) >= step,
+        kept=True):
+    put = dict.update
+    rows, axes, last = [], {}, {}
     for axis, step, values in events:
-        rows.setdefault((axis, step), {axis: step}).update(values)
-    return list(rows.values()), logged(events)[1]
+        for name in values:
+            if axes.setdefault(name, axis) != axis:
+                raise ValueError(name)
+        if last.get(axis) == step and merge:
+            put([row for row in rows if axis in row][-1], values)
+        else:
+            if step <= last.get(axis, -1):
+                rows = [row for row in rows if not drop(row, axis, step)]
+            rows.append({axis: step, **values})
+        last[axis] = step
+    if not kept:
+        axes = {name: axis for name, axis in axes.items() if any(name in row for row in rows)}
+    out = rows, axes
+    return out
+
+
+wrong = ex.edits(logged)
+wrong("one row for each axis and step, however the run went on", ("resumed", "others stay"),
+      "put =",
+      "own_rows = {}\n    for axis, step, values in events: own_rows.setdefault((axis, step), "
+      "{axis: step}).update(values)\n    put =",
+      "return out", "return (list(own_rows.values()), out[1])")
 
 
 @ex.wrong("merged with the very last row alone, not with the last of its axis", says="row 0",
@@ -247,50 +245,38 @@ def one_counter(events):
     return rows, axes
 
 
-@ex.wrong("the lesson's repair: a row for each event",
-          breaks=("same step", "replaces", "resumed", "others stay", "order"))
-def each_event(events):
-    return [{axis: step, **values} for axis, step, values in events], one_home(events)
-
-
-@ex.wrong("rows without their axis", breaks="order")
-def no_axis(events):
-    rows, axes = logged(events)
-    return [{name: value for name, value in row.items() if name in axes} for row in rows], axes
-
-
-@ex.wrong("the axis under the name step", breaks="order")
-def named_step(events):
-    rows, axes = logged(events)
-    return [{name if name in axes else "step": value for name, value in row.items()}
-            for row in rows], axes
-
-
+ex.wrong("the lesson's repair: a row for each event",
+         lambda events: ([{axis: step, **values} for axis, step, values in events],
+             one_home(events)), breaks=("same step", "replaces", "resumed", "others stay", "order"))
+wrong("rows without their axis", "order",
+      "return out",
+      "rows, axes = out; return [{name: value for name, value in row.items() if name in axes} "
+      "for row in rows], axes")
+wrong("the axis under the name step", "order",
+      "return out",
+      'rows, axes = out; return [{name if name in axes else "step": value for name, value in '
+      "row.items()} for row in rows], axes")
 ex.wrong("a second row for the same step", logged,
          breaks=("same step", "replaces", "resumed", "others stay"), merge=False,
          drop=lambda row, axis, step: row.get(axis, -1) > step)
 ex.wrong("a new row in place of that of the same step", logged, says="row",
          breaks=("same step", "resumed"), merge=False)
-ex.wrong("the first value stays", logged, says="row", breaks="replaces",
-         put=lambda row, values: row.update({**values, **row}))
+wrong("the first value stays", "replaces",
+      "put = dict.update", "pass", "put([row for row in rows if axis in row][-1], values)",
+      "[row for row in rows if axis in row][-1].update({**values, **[row for row in rows if axis "
+      "in row][-1]})", says="row")
 ex.wrong("nothing is dropped at a resume", logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: False)
 ex.wrong("at a resume rows of other axes dropped, too, by their own steps", logged,
          breaks="others stay", drop=lambda row, axis, step: next(iter(row.values())) >= step)
-
-
-@ex.wrong("zeros left out", says="row 0", breaks="rows")
-def no_zeros(events):
-    return logged([(axis, step, {n: v for n, v in values.items() if v})
-                   for axis, step, values in events])[0], one_home(events)
-
-
-@ex.wrong("a NaN left out", says="row 0", breaks="rows")
-def no_nan(events):
-    return logged([(axis, step, {n: v for n, v in values.items() if v == v})
-                   for axis, step, values in events])[0], one_home(events)
-
-
+wrong("zeros left out", "rows",
+      "put =",
+      "events = [(axis, step, {n: v for n, v in values.items() if v}) for axis, step, values in "
+      "events]; put =", "return out", "return (out[0], one_home(events))", says="row 0")
+wrong("a NaN left out", "rows",
+      "put =",
+      "events = [(axis, step, {n: v for n, v in values.items() if v == v}) for axis, step, "
+      "values in events]; put =", "return out", "return (out[0], one_home(events))", says="row 0")
 ex.wrong("only the same step is dropped", logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: row.get(axis) == step)
 ex.wrong("the same step stays at a resume", logged, breaks=("resumed", "others stay"),
@@ -328,45 +314,27 @@ def zero_apart(events):
     return rows, axes
 
 
-ex.wrong("events without values left out",
-         lambda events: logged([event for event in events if event[2]]), breaks="rows")
-ex.wrong("batches and epochs alone",
-         lambda events: logged([event for event in events if event[0] in ("batch", "epoch")]),
-         breaks="any axes")
-ex.wrong("no error for a metric on two axes", logged, breaks="raises", check=False)
-
-
-@ex.wrong("an error only for metrics of rows that are left", breaks="raises")
-def late_error(events):
-    rows, axes = logged(events, check=False)
-    for name in axes:
-        if len({axis for row in rows for axis, _, _ in events if name in row and axis in row}) > 1:
-            raise ValueError(name)
-    return rows, axes
-
-
+wrong("events without values left out", "rows",
+      "events:", "[event for event in events if event[2]]:")
+wrong("batches and epochs alone", "any axes",
+      "events:", '[event for event in events if event[0] in ("batch", "epoch")]:')
+wrong("no error for a metric on two axes", "raises",
+      "axes.setdefault(name, axis) != axis", "axes.setdefault(name, axis) != axis and False")
+wrong("an error only for metrics of rows that are left", "raises",
+      "axes.setdefault(name, axis) != axis", "axes.setdefault(name, axis) != axis and False",
+      "return out",
+      "rows, axes = out\n    for name in axes:\n        if len({axis for row in rows for axis, "
+      "_, _ in events if name in row and axis in row}) > 1: raise ValueError(name)\n    return "
+      "rows, axes")
 ex.wrong("axes of rows that are left alone", logged, breaks="axes", kept=False)
-
-
-@ex.wrong("metrics by axis in place of axes by metric", breaks="axes")
-def by_axis(events):
-    rows, axes = logged(events)
-    return rows, {axis: [name for name in axes if axes[name] == axis] for axis in axes.values()}
-
-
-@ex.wrong("rows by axis, not by time", says="row", breaks=("order", "others stay"))
-def sorted_rows(events):
-    rows, axes = logged(events)
-    return sorted(rows, key=lambda row: next(iter(row))), axes
-
-
-ex.wrong("a list of the two", lambda events: list(logged(events)), breaks="tuple")
-ex.wrong("the rows alone", lambda events: logged(events)[0], breaks="tuple")
-
-
-@ex.wrong("the axis written into the event's values", breaks="left")
-def into_events(events):
-    out = logged(events)
-    for axis, step, values in events:
-        values[axis] = step
-    return out
+wrong("metrics by axis in place of axes by metric", "axes",
+      "return out",
+      "rows, axes = out; return rows, {axis: [name for name in axes if axes[name] == axis] for "
+      "axis in axes.values()}")
+wrong("rows by axis, not by time", ("order", "others stay"),
+      "return out", "rows, axes = out; return sorted(rows, key=lambda row: next(iter(row))), axes",
+      says="row")
+wrong("a list of the two", "tuple", "return out", "return list(out)")
+wrong("the rows alone", "tuple", "return out", "return out[0]")
+wrong("the axis written into the event's values", "left",
+      "return out", "for axis, step, values in events: values[axis] = step\n    return out")

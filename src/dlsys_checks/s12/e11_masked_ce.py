@@ -12,26 +12,24 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.11", "masked_ce", seen=("logits", "target", "allowed", "smoothing"),
               says="cross-entropy")
 
-ex.promise("mean", "Mean cross-entropy of rows that choose among their allowed classes.",
-           says=("cross-entropy",))
-ex.promise("sizes", "logits: (N, C) float32, where allowed between -1e15 and 1e15. target: (N,) "
-           "int64, an allowed class each. allowed: (N, C) bool.",
-           cases=("one row", "two classes", "many classes", "logits of some hundred",
-                  "logits of minus some hundred", "logits far apart", "logits of many millions",
-                  "logits of minus a million", "logits near the least"))
-ex.promise("nothing", "What stands in logits at a class that is not allowed changes nothing, be it "
-           "an infinity or a NaN,", cases=("infinities at the others", "a NaN at the others",
-                                           "large numbers at the others"))
-ex.promise("gradient 0", "and its gradient is 0.", says=("gradient where not allowed",))
-ex.promise("spread", "Of each row's target distribution, 1 - smoothing stands at the target, and "
-           "smoothing is spread evenly over all allowed classes of the row, the target among them.",
-           says=("cross-entropy", "gradient of the allowed"))
-ex.promise("result", "Returns a tensor of shape () that has gradients;",
-           says=("shape of the cross-entropy", "gradient of the allowed", "type of",
-                 "graph of the cross-entropy"))
-ex.promise("left", "the arguments are left as they are.",
-           says=("arguments that changed", "in-place"))
-ex.promise("example", "Example: a row with a single allowed class: 0.", cases=("the example",))
+ex.promise_table("""
+mean       | Mean cross-entropy of rows that choose among their allowed classes. | cross-entropy
+sizes      | logits: (N, C) float32, where allowed between -1e15 and 1e15. target: (N,) int64, an
+             allowed class each. allowed: (N, C) bool. | case one row; two classes; many classes;
+             logits of some hundred; logits of minus some hundred; logits far apart; logits of many
+             millions; logits of minus a million; logits near the least
+nothing    | What stands in logits at a class that is not allowed changes nothing, be it an infinity
+             or a NaN, | case infinities at the others; a NaN at the others; large numbers at the
+             others
+gradient 0 | and its gradient is 0. | gradient where not allowed
+spread     | Of each row's target distribution, 1 - smoothing stands at the target, and smoothing is
+             spread evenly over all allowed classes of the row, the target among them. |
+             cross-entropy; gradient of the allowed
+result     | Returns a tensor of shape () that has gradients; | shape of the cross-entropy; gradient
+             of the allowed; type of; graph of the cross-entropy
+left       | the arguments are left as they are. | arguments that changed; in-place
+example    | Example: a row with a single allowed class: 0. | case the example
+""")
 
 
 @ex.cases
@@ -117,17 +115,6 @@ def by_rows(logits, target, allowed, smoothing):
 
 # ---- wrong, by name
 
-@not_an_answer
-def smoothed(logits, target, allowed, smoothing, *, fill=-torch.inf, hide=True, count=None):
-    """The right answer with its pieces as options."""
-    z = torch.where(allowed, logits, fill)
-    log_p = z.log_softmax(1)
-    label = log_p.gather(1, target[:, None])[:, 0]
-    kept = torch.where(allowed, log_p, 0) if hide else log_p
-    spread = kept.sum(1) / (allowed.sum(1) if count is None else count)
-    return -((1 - smoothing) * label + smoothing * spread).mean()
-
-
 @ex.wrong("torch's smoothing over all classes", says="cross-entropy: got inf",
           breaks=("spread", "example"))
 def torch_smoothing(logits, target, allowed, smoothing):
@@ -135,10 +122,35 @@ def torch_smoothing(logits, target, allowed, smoothing):
     return F.cross_entropy(z, target, label_smoothing=smoothing)
 
 
-@ex.wrong("-1e9 in place of minus infinity, smoothed over all", breaks=("spread", "example"))
-def large_negative(logits, target, allowed, smoothing):
-    z = torch.where(allowed, logits, -1e9)
-    return F.cross_entropy(z, target, label_smoothing=smoothing)
+def of_logarithms(log_p, target, allowed, smoothing):
+    label = log_p.gather(1, target[:, None])[:, 0]
+    spread = torch.where(allowed, log_p, 0).sum(1) / allowed.sum(1)
+    return -((1 - smoothing) * label + smoothing * spread).mean()
+
+
+def _pass_on(logits, allowed):
+    """Zero, with a gradient of 1 at the classes that are not allowed."""
+    z = torch.where(allowed, 0.0, logits)
+    z = z.nan_to_num(0.0, 0.0, 0.0) if not z.isfinite().all() else z
+    return (z - z.detach()).sum()
+
+
+@not_an_answer
+def smoothed(logits, target, allowed, smoothing, *, count=None):
+    z = torch.where(allowed, logits, -torch.inf)
+    log_p = z.log_softmax(1)
+    label = log_p.gather(1, target[:, None])[:, 0]
+    kept = torch.where(allowed, log_p, 0)
+    spread = kept.sum(1) / (allowed.sum(1) if count is None else count)
+    out = -((1 - smoothing) * label + smoothing * spread).mean()
+    return out
+
+
+wrong = ex.edits(smoothed)
+wrong("-1e9 in place of minus infinity, smoothed over all", ("spread", "example"),
+      "z =",
+      "z = torch.where(allowed, logits, -1e9); return F.cross_entropy(z, target, "
+      "label_smoothing=smoothing); z =")
 
 
 @ex.wrong("the share divided by the number of all classes", breaks="spread")
@@ -151,9 +163,7 @@ def first_count(logits, target, allowed, smoothing):
     return smoothed(logits, target, allowed, smoothing, count=allowed.sum(1)[0])
 
 
-ex.wrong("no smoothing at all",
-         lambda logits, target, allowed, smoothing: smoothed(logits, target, allowed, 0.0),
-         breaks="spread")
+wrong("no smoothing at all", "spread", "(1 - smoothing) * label + smoothing", "label + 0.0")
 
 
 @ex.wrong("smoothing over the allowed classes but the target", breaks="spread")
@@ -165,18 +175,13 @@ def without_target(logits, target, allowed, smoothing):
              / (n - 1).clamp(min=1)).mean()
 
 
-@ex.wrong("logarithms times the mask: zero times minus infinity", says="cross-entropy: got nan",
-          breaks=("spread", "example"))
-def times_mask(logits, target, allowed, smoothing):
-    log_p = torch.where(allowed, logits, -torch.inf).log_softmax(1)
-    label = log_p.gather(1, target[:, None])[:, 0]
-    spread = (log_p * allowed).sum(1) / allowed.sum(1)
-    return -((1 - smoothing) * label + smoothing * spread).mean()
-
-
-@ex.wrong("the sum over rows", breaks="mean")
-def summed(logits, target, allowed, smoothing):
-    return smoothed(logits, target, allowed, smoothing) * max(2, len(logits))
+wrong("logarithms times the mask: zero times minus infinity", ("spread", "example"),
+      "z = torch.where(allowed, logits, -torch.inf)\n    log_p = z.log_softmax(1)",
+      "log_p = torch.where(allowed, logits, -torch.inf).log_softmax(1)",
+      "kept = torch.where(allowed, log_p, 0)\n    spread = kept.sum(1) / (allowed.sum(1) if "
+      "count is None else count)", "spread = (log_p * allowed).sum(1) / allowed.sum(1)",
+      says="cross-entropy: got nan")
+wrong("the sum over rows", "mean", "return out", "return out * max(2, len(logits))")
 
 
 @ex.wrong("the mask left aside", breaks=("mean", "nothing", "gradient 0", "example"))
@@ -184,38 +189,23 @@ def no_mask(logits, target, allowed, smoothing):
     return F.cross_entropy(logits, target, label_smoothing=smoothing)
 
 
-ex.wrong("zeros at the others, which still compete", smoothed, breaks=("mean", "spread", "example"),
-         fill=0.0)
-
-
-def of_logarithms(log_p, target, allowed, smoothing):
-    label = log_p.gather(1, target[:, None])[:, 0]
-    spread = torch.where(allowed, log_p, 0).sum(1) / allowed.sum(1)
-    return -((1 - smoothing) * label + smoothing * spread).mean()
-
-
-@ex.wrong("a large number taken away, which larger ones outlive", breaks=("nothing", "mean"))
-def taken_away(logits, target, allowed, smoothing):
-    return of_logarithms((logits - 1e9 * ~allowed).log_softmax(1), target, allowed, smoothing)
-
-
-@ex.wrong("minus infinity added, not put in: a NaN stays one", breaks="nothing")
-def added(logits, target, allowed, smoothing):
-    z = logits + torch.zeros_like(logits).masked_fill(~allowed, -torch.inf)
-    return of_logarithms(z.log_softmax(1), target, allowed, smoothing)
-
-
-@ex.wrong("the logits times the mask: zeros that still compete",
-          breaks=("mean", "spread", "nothing", "example"))
-def logits_times_mask(logits, target, allowed, smoothing):
-    return of_logarithms((logits * allowed).log_softmax(1), target, allowed, smoothing)
-
-
-@ex.wrong("the mask put on after the softmax, and what is left divided by its sum",
-          breaks=("mean", "spread", "nothing", "gradient 0", "example", "result"))
-def masked_after(logits, target, allowed, smoothing):
-    p = logits.softmax(1) * allowed
-    return of_logarithms((p / p.sum(1, keepdim=True)).log(), target, allowed, smoothing)
+wrong("zeros at the others, which still compete", ("mean", "spread", "example"),
+      "-torch.inf", "0.0")
+wrong("a large number taken away, which larger ones outlive", ("nothing", "mean"),
+      "z =",
+      "return of_logarithms((logits - 1e9 * ~allowed).log_softmax(1), target, allowed, "
+      "smoothing); z =")
+wrong("minus infinity added, not put in: a NaN stays one", "nothing",
+      "z =",
+      "z = logits + torch.zeros_like(logits).masked_fill(~allowed, -torch.inf); return "
+      "of_logarithms(z.log_softmax(1), target, allowed, smoothing); z =")
+wrong("the logits times the mask: zeros that still compete",
+      ("mean", "spread", "nothing", "example"), "z =",
+      "return of_logarithms((logits * allowed).log_softmax(1), target, allowed, smoothing); z =")
+wrong("the mask put on after the softmax, and what is left divided by its sum",
+      ("mean", "spread", "nothing", "gradient 0", "example", "result"), "z =",
+      "p = logits.softmax(1) * allowed; return of_logarithms((p / p.sum(1, keepdim=True)).log(), "
+      "target, allowed, smoothing); z =")
 
 
 @ex.wrong("nan_to_num around the loss", breaks=("spread", "example"))
@@ -223,26 +213,10 @@ def hidden(logits, target, allowed, smoothing):
     return torch_smoothing(logits, target, allowed, smoothing).nan_to_num(posinf=0.0)
 
 
-@ex.wrong("a gradient at the others, too", breaks="gradient 0")
-def leaks(logits, target, allowed, smoothing):
-    return smoothed(logits, target, allowed, smoothing) + _pass_on(logits, allowed)
-
-
-def _pass_on(logits, allowed):
-    """Zero, with a gradient of 1 at the classes that are not allowed."""
-    z = torch.where(allowed, 0.0, logits)
-    z = z.nan_to_num(0.0, 0.0, 0.0) if not z.isfinite().all() else z
-    return (z - z.detach()).sum()
-
-
-@ex.wrong("a number without gradients", breaks="result")
-def detached(logits, target, allowed, smoothing):
-    return smoothed(logits.detach(), target, allowed, smoothing)
-
-
-@ex.wrong("a number of Python", breaks="result")
-def as_float(logits, target, allowed, smoothing):
-    return smoothed(logits, target, allowed, smoothing).item()
+wrong("a gradient at the others, too", "gradient 0",
+      "return out", "return out + _pass_on(logits, allowed)")
+wrong("a number without gradients", "result", ", logits", ", logits.detach()")
+wrong("a number of Python", "result", "return out", "return out.item()")
 
 
 @ex.wrong("a loss for each row", breaks="result")
@@ -250,11 +224,8 @@ def rows(logits, target, allowed, smoothing):
     return smoothed(logits, target, allowed, smoothing)[None].expand(2)
 
 
-@ex.wrong("filled into the logits themselves", breaks="left")
-def in_place(logits, target, allowed, smoothing):
-    with torch.no_grad():
-        logits[~allowed] = -torch.inf
-    return smoothed(logits, target, allowed, smoothing)
+wrong("filled into the logits themselves", "left",
+      "z =", "with torch.no_grad(): logits[~allowed] = -torch.inf\n    z =")
 
 
 @ex.wrong("exponentials, their sum, a logarithm", says="cross-entropy: got", breaks="sizes")
@@ -274,25 +245,14 @@ def log_of_softmax(logits, target, allowed, smoothing):
     return -((1 - smoothing) * label + smoothing * log_p.sum(1) / allowed.sum(1)).mean()
 
 
-@ex.wrong("logits cut at 50", breaks="sizes")
-def cut(logits, target, allowed, smoothing):
-    return smoothed(logits.clamp(-50, 50), target, allowed, smoothing)
-
-
-ex.wrong("minus a hundred at the others", smoothed, breaks=("sizes", "mean"), fill=-100.0)
-ex.wrong("-1e4 at the others", smoothed, breaks="sizes", fill=-1e4)
-ex.wrong("-1e9 at the others", smoothed, breaks="sizes", fill=-1e9)
-
-
-@ex.wrong("a plain zero for rows without a choice", breaks="result")
-def plain_zero(logits, target, allowed, smoothing):
-    if (allowed.sum(1) == 1).all():
-        return torch.zeros(())
-    return smoothed(logits, target, allowed, smoothing)
-
-
-@ex.wrong("ten classes at most", breaks="sizes")
-def ten(logits, target, allowed, smoothing):
-    few = allowed.clone()
-    few[:, 10:] &= F.one_hot(target, logits.shape[1])[:, 10:].bool()
-    return smoothed(logits, target, few, smoothing)
+wrong("logits cut at 50", "sizes", ", logits", ", logits.clamp(-50, 50)")
+wrong("minus a hundred at the others", ("sizes", "mean"), "-torch.inf", "-100.0")
+wrong("-1e4 at the others", "sizes", "-torch.inf", "-1e4")
+wrong("-1e9 at the others", "sizes", "-torch.inf", "-1e9")
+wrong("a plain zero for rows without a choice", "result",
+      "z =", "if (allowed.sum(1) == 1).all(): return torch.zeros(())\n    z =")
+wrong("ten classes at most", "sizes",
+      "z =",
+      "few = allowed.clone(); few[:, 10:] &= F.one_hot(target, logits.shape[1])[:, 10:].bool(); "
+      "z =", "allowed, logits", "few, logits", "allowed, log_p", "few, log_p",
+      "allowed.sum", "few.sum")

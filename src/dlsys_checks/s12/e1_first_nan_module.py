@@ -13,41 +13,35 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("12.1", "first_nan_module", seen=("kind", "x", "place"), says="name of the module")
 
-ex.promise("name", "Name of the module in which a NaN or an infinity first arises.",
-           says=("name of the module", "type of the name"))
-ex.promise("meant", "That is a module whose call was given finite tensors alone and returned "
-           "one that is not;", cases=("spoilt between two modules", "spoilt by the model itself",
-                                      "an infinity", "a NaN handed to a part by keyword",
-                                      "a dict with a NaN handed on", "an infinity handed in",
-                                      "spoilt in train mode alone", "spoilt in eval mode alone",
-                                      "minus infinity", "a NaN as second argument",
-                                      "an infinity from a number", "an infinity from nothing",
-                                      "a parameter returned", "zeros of a dropout",
-                                      "zeros of a norm", "half precision", "complex numbers",
-                                      "an infinity from whole numbers", "an empty tensor"))
-ex.promise("first", "of several, the one whose call ended first.",
-           cases=("two of them, the later registered first", "deep inside",
-                  "results that are not used"))
-ex.promise("none", "None when there is no such module.",
-           cases=("nothing wrong", "a NaN handed in", "an infinity handed in",
-                  "a NaN that is no tensor", "finite numbers whose sum is not",
-                  "a hook of the model's own mends it"))
-ex.promise("names", 'Names are those of named_modules(), "" for the model itself.',
-           cases=("deep inside", "under two names", "spoilt by the model itself"))
-ex.promise("forms", "Modules write into nothing they are given; they may take keyword arguments, "
-           "be called several times, and take and return tuples, lists and dicts of tensors, "
-           "nested as deep as one likes;",
-           cases=("a NaN handed to a part by keyword", "the second call of a module",
-                  "a dict with a NaN handed on", "a NaN deep in what is returned",
-                  "the first call of a module", "a NaN as second argument",
-                  "a NaN in an ordered dict", "a NaN in a named tuple"))
-ex.promise("no tensor", "what is no tensor counts as finite.",
-           cases=("a NaN that is no tensor", "whole numbers", "a None handed to a part",
-                  "an infinity from a number"))
-ex.promise("left", "The model, called once as model(x), is left as it was: weights, buffers, "
-           "modes, gradients and hooks.", says=("changed in the model", "calls of the model"))
-ex.promise("example", "Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square "
-           'root, and x with a negative number: "0".', cases=("the example",))
+ex.promise_table("""
+name      | Name of the module in which a NaN or an infinity first arises. | name of the module;
+            type of the name
+meant     | That is a module whose call was given finite tensors alone and returned one that is
+            not; | case spoilt between two modules; spoilt by the model itself; an infinity; a NaN
+            handed to a part by keyword; a dict with a NaN handed on; an infinity handed in; spoilt
+            in train mode alone; spoilt in eval mode alone; minus infinity; a NaN as second
+            argument; an infinity from a number; an infinity from nothing; a parameter returned;
+            zeros of a dropout; zeros of a norm; half precision; complex numbers; an infinity from
+            whole numbers; an empty tensor
+first     | of several, the one whose call ended first. | case two of them, the later registered
+            first; deep inside; results that are not used
+none      | None when there is no such module. | case nothing wrong; a NaN handed in; an infinity
+            handed in; a NaN that is no tensor; finite numbers whose sum is not; a hook of the
+            model's own mends it
+names     | Names are those of named_modules(), "" for the model itself. | case deep inside; under
+            two names; spoilt by the model itself
+forms     | Modules write into nothing they are given; they may take keyword arguments, be called
+            several times, and take and return tuples, lists and dicts of tensors, nested as deep as
+            one likes; | case a NaN handed to a part by keyword; the second call of a module; a dict
+            with a NaN handed on; a NaN deep in what is returned; the first call of a module; a NaN
+            as second argument; a NaN in an ordered dict; a NaN in a named tuple
+no tensor | what is no tensor counts as finite. | case a NaN that is no tensor; whole numbers; a
+            None handed to a part; an infinity from a number
+left      | The model, called once as model(x), is left as it was: weights, buffers, modes,
+            gradients and hooks. | changed in the model; calls of the model
+example   | Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square root, and x with
+            a negative number: "0". | case the example
+""")
 
 # Who spoils the numbers; "place" for the drawn place in a chain.
 GUILTY = {"chain": "place", "last": "6", "clean": None, "nan in": None, "inf in": None, "inf": "1",
@@ -328,30 +322,26 @@ def fine(value):
 # ---- wrong, by name
 
 @not_an_answer
-def watched(model, x, *, inputs=True, keywords=True, given=fine, output=fine, pick=0, twin=True,
-            skip=(), calls=1):
-    """The right answer with its pieces as options."""
-    used, found, handles = copy.deepcopy(model) if twin else model, [], []
+def watched(model, x, *, keywords=True, given=fine, output=fine):
+    used, found, handles = copy.deepcopy(model), [], []
     for name, module in used.named_modules():
         def look(m, a, k, out, name=name):
-            clean = not inputs or (given(a) and (given(k) or not keywords))
+            clean = given(a) and (given(k) or not keywords)
             if clean and not output(out):
                 found.append(name)
-        if name not in skip:
-            handles.append(module.register_forward_hook(look, with_kwargs=True))
+        handles.append(module.register_forward_hook(look, with_kwargs=True))
     with torch.no_grad():
-        for _ in range(calls):
-            used(x)
-    if not twin:
-        for handle in handles:
-            handle.remove()
-    return found[pick] if found else None
+        used(x)
+    out = found[0] if found else None
+    return out
 
 
-ex.wrong("a list of names in place of one", lambda model, x: [watched(model, x)], breaks="name")
-ex.wrong("inputs not looked at", watched, breaks=("meant", "none", "forms"), inputs=False)
-ex.wrong("the last one in place of the first", watched,
-         breaks=("first", "name", "forms", "example"), pick=-1)
+wrong = ex.edits(watched)
+wrong("a list of names in place of one", "name", "return out", "return [out]")
+wrong("inputs not looked at", ("meant", "none", "forms"),
+      "given(a) and (given(k) or not keywords)", "True")
+wrong("the last one in place of the first", ("first", "name", "forms", "example"),
+      "[0] if", "[-1] if")
 
 
 def no_nan(value):
@@ -368,24 +358,16 @@ ex.wrong("NaN alone, in what comes in as well", watched,
 ex.wrong("keyword arguments not looked at", watched, breaks="forms", keywords=False)
 ex.wrong("a tensor as the whole output taken for granted", watched, breaks="forms",
          output=lambda out: not torch.is_tensor(out) or fine(out))
-
-
-@ex.wrong("the class in place of the name", breaks="name")
-def class_name(model, x):
-    name = watched(model, x)
-    return name if name is None else type(model.get_submodule(name)).__name__
-
-
+wrong("the class in place of the name", "name",
+      "return out", "return out if out is None else type(model.get_submodule(out)).__name__")
 ex.wrong("the model in place of None", lambda model, x: watched(model, x) or "", breaks="none")
-ex.wrong("the model itself left out", watched, breaks="names", skip=("",))
-
-
-@ex.wrong("numbers of Python looked at, too", breaks="no tensor")
-def python_numbers(model, x):
-    def strict(value):
-        leaves = torch.utils._pytree.tree_leaves(value)
-        return fine(value) and not any(isinstance(v, float) and v != v for v in leaves)
-    return watched(model, x, output=strict)
+wrong("the model itself left out", "names",
+      "handles.append", "if name: handles.append")
+wrong("numbers of Python looked at, too", "no tensor",
+      "used,",
+      "def strict(value): leaves = torch.utils._pytree.tree_leaves(value); return fine(value) "
+      "and not any(isinstance(v, float) and v != v for v in leaves)\n    used,",
+      "not output", "not strict")
 
 
 @ex.wrong("the first by the order of registration", breaks="first")
@@ -416,17 +398,11 @@ def began_first(model, x):
     return next((name for name in begun if name in bad), None)
 
 
-@ex.wrong("modules without parts of their own alone", breaks="meant")
-def leaves_alone(model, x):
-    return watched(model, x, skip={n for n, m in model.named_modules() if [*m.children()]})
-
-
-def eval_copy(model, x, mode=False):
-    return watched(copy.deepcopy(model).train(mode), x)
-
-
-ex.wrong("a copy in eval mode", eval_copy, breaks="meant")
-ex.wrong("a copy in train mode", eval_copy, breaks="meant", mode=True)
+wrong("modules without parts of their own alone", "meant",
+      "used,", "skip = {n for n, m in model.named_modules() if [*m.children()]}; used,",
+      "handles.append", "if name not in skip: handles.append")
+wrong("a copy in eval mode", "meant", "used,", "model = copy.deepcopy(model).train(False); used,")
+wrong("a copy in train mode", "meant", "used,", "model = copy.deepcopy(model).train(True); used,")
 
 
 @ex.wrong("the last call of a module counts", breaks="forms")
@@ -454,21 +430,16 @@ def first_argument(model, x):
     return found[0] if found else None
 
 
-@ex.wrong("minus infinity let pass", breaks="meant")
-def no_minus(model, x):
-    def bad(value):
-        leaves = [v for v in torch.utils._pytree.tree_leaves(value) if torch.is_tensor(v)]
-        return not any(bool((v.isnan() | v.isposinf()).any()) for v in leaves
-                       if v.is_floating_point())
-    return watched(model, x, output=bad)
-
-
-@ex.wrong("the sum looked at", breaks="none")
-def sum_finite(model, x):
-    def whole(value):
-        leaves = torch.utils._pytree.tree_leaves(value)
-        return all(bool(v.sum().isfinite()) for v in leaves if isinstance(v, torch.Tensor))
-    return watched(model, x, output=whole)
+wrong("minus infinity let pass", "meant",
+      "used,",
+      "def bad(value): leaves = [v for v in torch.utils._pytree.tree_leaves(value) if "
+      "torch.is_tensor(v)]; return not any(bool((v.isnan() | v.isposinf()).any()) for v in "
+      "leaves if v.is_floating_point())\n    used,", "not output", "not bad")
+wrong("the sum looked at", "none",
+      "used,",
+      "def whole(value): leaves = torch.utils._pytree.tree_leaves(value); return "
+      "all(bool(v.sum().isfinite()) for v in leaves if isinstance(v, torch.Tensor))\n    used,",
+      "not output", "not whole")
 
 
 def looked_into(model, x, is_dict):
@@ -517,32 +488,20 @@ def strict_inputs(model, x, bad):
     return found[0] if found else None
 
 
-@ex.wrong("whole numbers taken for bad ones", breaks="meant")
-def whole_is_bad(model, x):
-    return strict_inputs(model, x, lambda v: torch.is_tensor(v) and not (
-        v.is_floating_point() or v.is_complex()))
-
-
+ex.wrong("whole numbers taken for bad ones",
+         lambda model, x: strict_inputs(model, x, lambda v: torch.is_tensor(v) and not
+             (v.is_floating_point() or v.is_complex())), breaks="meant")
 ex.wrong("an empty tensor taken for a bad one",
          lambda model, x: strict_inputs(model, x, lambda v: torch.is_tensor(v) and v.numel() == 0),
          breaks="meant")
 ex.wrong("None taken for a bad number",
          lambda model, x: strict_inputs(model, x, lambda v: v is None), breaks="no tensor")
-
-
-@ex.wrong("frozen weights thawed", breaks="left")
-def thawed(model, x):
-    name = watched(model, x)
-    model.requires_grad_(True)
-    return name
-
-
-@ex.wrong("tensors by their exact type", breaks="meant")
-def no_parameter(model, x):
-    def exact(value):
-        leaves = torch.utils._pytree.tree_leaves(value)
-        return all(bool(v.isfinite().all()) for v in leaves if type(v) is torch.Tensor)
-    return watched(model, x, output=exact)
+wrong("frozen weights thawed", "left", "return out", "model.requires_grad_(True); return out")
+wrong("tensors by their exact type", "meant",
+      "used,",
+      "def exact(value): leaves = torch.utils._pytree.tree_leaves(value); return "
+      "all(bool(v.isfinite().all()) for v in leaves if type(v) is torch.Tensor)\n    used,",
+      "not output", "not exact")
 
 
 @ex.wrong("a call without arguments left out", breaks="meant")
@@ -558,46 +517,24 @@ def with_arguments(model, x):
     return found[0] if found else None
 
 
-@ex.wrong("dropouts switched off", breaks="meant")
-def no_dropout(model, x):
-    twin = copy.deepcopy(model)
-    for module in twin.modules():
-        module.training = module.training and not isinstance(module, nn.Dropout)
-    return watched(twin, x)
-
-
-@ex.wrong("norms in eval mode", breaks="meant")
-def norms_in_eval(model, x):
-    twin = copy.deepcopy(model)
-    for module in twin.modules():
-        module.training = module.training and not isinstance(module, nn.BatchNorm1d)
-    return watched(twin, x)
-
-
-@ex.wrong("a copy without the model's own hooks", breaks="none")
-def no_own_hooks(model, x):
-    twin = copy.deepcopy(model)
-    for module in twin.modules():
-        module._forward_pre_hooks.clear()
-    return watched(twin, x)
-
-
-@ex.wrong("what is stored put back, a buffer that is not stored forgotten", breaks="left")
-def stored_put_back(model, x):
-    state = copy.deepcopy(model.state_dict())
-    name = watched(model, x, twin=False)
-    model.load_state_dict(state)
-    return name
-
-
-ex.wrong("the model itself run, the norm's statistics spoilt", watched, breaks="left", twin=False)
-
-
-@ex.wrong("hooks left on the model", breaks="left")
-def leaves_hooks(model, x):
-    name = watched(model, x)
-    model.register_forward_hook(lambda *call: None)
-    return name
-
-
-ex.wrong("the model called twice", watched, breaks="left", calls=2)
+wrong("dropouts switched off", "meant",
+      "(model)", "(twin)", "used,",
+      "twin = copy.deepcopy(model)\n    for module in twin.modules(): module.training = "
+      "module.training and not isinstance(module, nn.Dropout)\n    used,")
+wrong("norms in eval mode", "meant",
+      "(model)", "(twin)", "used,",
+      "twin = copy.deepcopy(model)\n    for module in twin.modules(): module.training = "
+      "module.training and not isinstance(module, nn.BatchNorm1d)\n    used,")
+wrong("a copy without the model's own hooks", "none",
+      "(model)", "(twin)", "used,",
+      "twin = copy.deepcopy(model)\n    for module in twin.modules(): "
+      "module._forward_pre_hooks.clear()\n    used,")
+wrong("what is stored put back, a buffer that is not stored forgotten", "left",
+      "used,", "state = copy.deepcopy(model.state_dict()); used,", "copy.deepcopy(model)", "model",
+      "out =", "for handle in handles: handle.remove()\n    out =",
+      "return out", "model.load_state_dict(state); return out")
+wrong("the model itself run, the norm's statistics spoilt", "left",
+      "copy.deepcopy(model)", "model", "out =", "for handle in handles: handle.remove()\n    out =")
+wrong("hooks left on the model", "left",
+      "return out", "model.register_forward_hook(lambda *call: None); return out")
+wrong("the model called twice", "left", "used(x)", "used(x); used(x)")

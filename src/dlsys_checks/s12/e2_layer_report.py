@@ -15,23 +15,21 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("12.2", "layer_report", seen=("kind", "before", "after"), says="relative change")
 
-ex.promise("far", "How far step() moves each parameter, relative to the size before.",
-           says=("relative change", "type of the report"))
-ex.promise("once", "step: a function without arguments that trains model in place; it is called "
-           "once,", says=("calls of step", "raised TypeError", "raised RuntimeError"))
-ex.promise("nothing else", "and nothing else is done to the model.",
-           says=("changed in the model",))
-ex.promise("names", "The report has the names of named_parameters() in their order, frozen "
-           "parameters as well.", says=("names in the report",))
-ex.promise("float", "Beside each stands |after - before| / |before| as a float,",
-           says=("relative change",))
-ex.promise("overflow", "with norms over all elements in which no float16 overflows and no float32 "
-           "vanishes;", cases=("large numbers of 16 bits", "tiny numbers of 32 bits",
-                               "from end to end of 16 bits"))
-ex.promise("stayed", "0.0 where nothing moved;", cases=("nothing moved", "zeros that stay"))
-ex.promise("zeros", "math.inf where zeros moved.", cases=("zeros that move",))
-ex.promise("example", 'Example: a single weight of 2. that goes to 1.: {"weight": 0.5}.',
-           cases=("the example",))
+ex.promise_table("""
+far          | How far step() moves each parameter, relative to the size before. | relative change;
+               type of the report
+once         | step: a function without arguments that trains model in place; it is called once, |
+               calls of step; raised TypeError; raised RuntimeError
+nothing else | and nothing else is done to the model. | changed in the model
+names        | The report has the names of named_parameters() in their order, frozen parameters as
+               well. | names in the report
+float        | Beside each stands |after - before| / |before| as a float, | relative change
+overflow     | with norms over all elements in which no float16 overflows and no float32 vanishes; |
+               case large numbers of 16 bits; tiny numbers of 32 bits; from end to end of 16 bits
+stayed       | 0.0 where nothing moved; | case nothing moved; zeros that stay
+zeros        | math.inf where zeros moved. | case zeros that move
+example      | Example: a single weight of 2. that goes to 1.: {"weight": 0.5}. | case the example
+""")
 
 
 @ex.cases
@@ -163,52 +161,35 @@ def relative(before, after):
 # ---- wrong, by name
 
 @not_an_answer
-def reported(model, step, *, change=relative, keep=lambda p: True, copied=True, calls=1):
-    """The right report with its pieces as options."""
-    old = {n: p.detach().clone() if copied else p.detach()
-           for n, p in model.named_parameters()}
-    for _ in range(calls):
-        step()
-    return {n: change(old[n], p) for n, p in model.named_parameters() if keep(p)}
+def reported(model, step, *, change=relative):
+    old = {n: p.detach().clone() for n, p in model.named_parameters()}
+    step()
+    out = {n: change(old[n], p) for n, p in model.named_parameters()}
+    return out
 
 
-ex.wrong("no copy: the memory moves along", reported, breaks=("far", "float"), copied=False)
-
-
-@ex.wrong("the change itself, not relative", breaks=("far", "zeros"))
-def absolute(model, step):
-    return reported(model, step, change=lambda a, b: math.dist(
-        a.double().flatten().tolist(), b.detach().double().flatten().tolist()))
-
-
-ex.wrong("a list in place of a dict", lambda model, step: list(reported(model, step).values()),
-         breaks="far")
-
-
-@ex.wrong("relative to the size after the step", breaks="float")
-def over_after(model, step):
-    def change(a, b):
-        moved, size = relative(torch.ones(1).to(a), torch.ones(1).to(a)), relative(b, a)
-        return moved + size if not math.isinf(relative(a, b)) else math.inf
-    return reported(model, step, change=change)
-
-
-ex.wrong("a tensor in place of a float",
-         lambda model, step: {n: torch.tensor(v) for n, v in reported(model, step).items()},
-         says="type of the relative change", breaks="float")
-ex.wrong("frozen parameters left out", reported, breaks="names", keep=lambda p: p.requires_grad)
-ex.wrong("names sorted by the alphabet",
-         lambda model, step: dict(sorted(reported(model, step).items())), breaks="names")
-
-
-@ex.wrong("buffers reported as well", breaks="names")
-def with_buffers(model, step):
-    return {**reported(model, step), **{n: 0.0 for n, _ in model.named_buffers()}}
-
-
-ex.wrong("step called twice", reported, breaks="once", calls=2)
-ex.wrong("step called with the model", lambda model, step: reported(model, lambda: step(model)),
-         breaks="once")
+wrong = ex.edits(reported)
+wrong("no copy: the memory moves along", ("far", "float"), "p.detach().clone", "p.detach")
+wrong("the change itself, not relative", ("far", "zeros"),
+      "change(old[n], p)",
+      "math.dist(old[n].double().flatten().tolist(), p.detach().double().flatten().tolist())")
+wrong("a list in place of a dict", "far", "return out", "return list(out.values())")
+wrong("relative to the size after the step", "float",
+      "old =",
+      "def change(a, b): moved, size = relative(torch.ones(1).to(a), torch.ones(1).to(a)), "
+      "relative(b, a); return moved + size if not math.isinf(relative(a, b)) else math.inf\n    "
+      "old =")
+wrong("a tensor in place of a float", "float",
+      "return out", "return {n: torch.tensor(v) for n, v in out.items()}",
+      says="type of the relative change")
+wrong("frozen parameters left out", "names",
+      "p) for n, p in model.named_parameters()",
+      "p) for n, p in model.named_parameters() if p.requires_grad")
+wrong("names sorted by the alphabet", "names", "return out", "return dict(sorted(out.items()))")
+wrong("buffers reported as well", "names",
+      "return out", "return {**out, **{n: 0.0 for n, _ in model.named_buffers()}}")
+wrong("step called twice", "once", "step()\n", "step(); step()\n")
+wrong("step called with the model", "once", "step()", "step(model)")
 
 
 @ex.wrong("norms in the parameter's own dtype", breaks="overflow")
@@ -223,73 +204,44 @@ def own_dtype(model, step):
     return reported(model, step, change=change)
 
 
-@ex.wrong("norms in float32, in which tiny squares vanish", breaks=("overflow", "float"))
-def in_single(model, step):
-    def change(a, b):
-        moved, size = (b.detach().float() - a.float()).norm().item(), a.float().norm().item()
-        return moved / size if size else math.inf if moved else 0.0
-    return reported(model, step, change=change)
-
-
-@ex.wrong("the size taken for more than 0: a division that raises", says="raised Zero",
-          breaks=("stayed", "zeros"))
-def size_granted(model, step):
-    def change(a, b):
-        return (b.detach().double() - a.double()).norm().item() / a.double().norm().item()
-    return reported(model, step, change=change)
-
-
-@ex.wrong("deviations from the mean compared, not sizes",
-          breaks=("far", "float", "stayed", "zeros", "example"))
-def deviations(model, step):
-    def change(a, b):
-        moved, size = (v.double().std(correction=0).item() for v in (b.detach() - a, a))
-        return moved / size if size else math.inf if moved else 0.0
-    return reported(model, step, change=change)
-
-
-@ex.wrong("a small constant added to the size", breaks=("overflow", "zeros"))
-def with_constant(model, step):
-    def change(a, b):
-        size = a.double().norm().item() + 1e-12
-        return (b.detach().double() - a.double()).norm().item() / size
-    return reported(model, step, change=change)
-
-
+wrong("norms in float32, in which tiny squares vanish", ("overflow", "float"),
+      "old =",
+      "def change(a, b): moved, size = (b.detach().float() - a.float()).norm().item(), "
+      "a.float().norm().item(); return moved / size if size else math.inf if moved else 0.0\n    "
+      "old =")
+wrong("the size taken for more than 0: a division that raises", ("stayed", "zeros"),
+      "old =",
+      "def change(a, b): return (b.detach().double() - a.double()).norm().item() / "
+      "a.double().norm().item()\n    old =", says="raised Zero")
+wrong("deviations from the mean compared, not sizes",
+      ("far", "float", "stayed", "zeros", "example"), "old =",
+      "def change(a, b): moved, size = (v.double().std(correction=0).item() for v in (b.detach() "
+      "- a, a)); return moved / size if size else math.inf if moved else 0.0\n    old =")
+wrong("a small constant added to the size", ("overflow", "zeros"),
+      "old =",
+      "def change(a, b): size = a.double().norm().item() + 1e-12; return (b.detach().double() - "
+      "a.double()).norm().item() / size\n    old =")
 ex.wrong("infinity where nothing moved from zero", reported, breaks="stayed",
          change=lambda a, b: relative(a, b) if a.any() else math.inf)
 ex.wrong("0 / 0 where nothing moved from zero: not a number", reported, breaks="stayed",
          change=lambda a, b: relative(a, b) if a.any() or b.any() else math.nan)
 ex.wrong("0 where zeros moved", reported, breaks="zeros",
          change=lambda a, b: relative(a, b) if a.any() else 0.0)
-
-
-@ex.wrong("a NaN taken for no move", breaks="float")
-def nan_as_zero(model, step):
-    def change(a, b):
-        moved = relative(a, b)
-        return 0.0 if math.isnan(moved) else moved
-    return reported(model, step, change=change)
-
-
+wrong("a NaN taken for no move", "float",
+      "old =",
+      "def change(a, b): moved = relative(a, b); return 0.0 if math.isnan(moved) else moved\n    "
+      "old =")
 ex.wrong("rounded to four digits", reported, breaks="float",
          change=lambda a, b: round(relative(a, b), 4))
-
-
-@ex.wrong("changes above a million cut off", breaks="float")
-def cut_off(model, step):
-    def change(a, b):
-        moved = relative(a, b)
-        return moved if math.isinf(moved) else min(moved, 1e6)
-    return reported(model, step, change=change)
-
-
-@ex.wrong("the difference in the parameter's own dtype", breaks=("overflow", "float"))
-def own_difference(model, step):
-    def change(a, b):
-        moved, size = (b.detach() - a).double().norm().item(), a.double().norm().item()
-        return 0.0 if not moved else moved / size if size else math.inf
-    return reported(model, step, change=change)
+wrong("changes above a million cut off", "float",
+      "old =",
+      "def change(a, b): moved = relative(a, b); return moved if math.isinf(moved) else "
+      "min(moved, 1e6)\n    old =")
+wrong("the difference in the parameter's own dtype", ("overflow", "float"),
+      "old =",
+      "def change(a, b): moved, size = (b.detach() - a).double().norm().item(), "
+      "a.double().norm().item(); return 0.0 if not moved else moved / size if size else "
+      "math.inf\n    old =")
 
 
 @ex.wrong("step called without gradients", breaks="once")
@@ -298,18 +250,8 @@ def without_gradients(model, step):
         return reported(model, step)
 
 
-@ex.wrong("the model put into eval mode", breaks="nothing else")
-def eval_mode(model, step):
-    report = reported(model, step)
-    model.eval()
-    return report
-
-
-@ex.wrong("the gradients emptied", breaks="nothing else")
-def emptied(model, step):
-    report = reported(model, step)
-    model.zero_grad()
-    return report
+wrong("the model put into eval mode", "nothing else", "return out", "model.eval(); return out")
+wrong("the gradients emptied", "nothing else", "return out", "model.zero_grad(); return out")
 
 
 @ex.wrong("the old values put back", breaks="nothing else")
@@ -320,7 +262,4 @@ def put_back(model, step):
     return report
 
 
-@ex.wrong("the model put into train mode", breaks="nothing else")
-def train_mode(model, step):
-    model.train()
-    return reported(model, step)
+wrong("the model put into train mode", "nothing else", "old =", "model.train(); old =")

@@ -106,28 +106,22 @@ def noise(seed, epoch, row, n):
 # ---- wrong, by name
 
 @not_an_answer
-def keyed(x, seed, epoch, rows, key=lambda s, e, r: (s, e, r), scale=SCALE):
-    """The right answer with the key of a row's generator as an option."""
+def keyed(x, seed, epoch, rows):
     out = x[torch.tensor(rows, dtype=torch.long)].clone()
     for place, row in enumerate(rows):
-        rng = np.random.default_rng(key(seed, epoch, row))
-        out[place] += torch.tensor(scale * rng.standard_normal(x.shape[1]), dtype=torch.float32)
+        rng = np.random.default_rng((seed, epoch, row))
+        out[place] += torch.tensor(SCALE * rng.standard_normal(x.shape[1]), dtype=torch.float32)
     return out
 
 
-ex.wrong("the sum of the three as a seed", keyed, breaks=("noise", "first F"),
-         key=lambda s, e, r: s + e + r)
-
-
-@ex.wrong("zeros left without noise", breaks="noise")
-def zeros_stay(x, seed, epoch, rows):
-    picked = x[torch.tensor(rows, dtype=torch.long)]
-    return torch.where(picked == 0, picked, keyed(x, seed, epoch, rows))
-
-
-ex.wrong("the epoch left out", keyed, breaks=("noise", "first F"), key=lambda s, e, r: (s, r))
-ex.wrong("a constant seed, 42 and the row", keyed, breaks=("noise", "first F"),
-         key=lambda s, e, r: 42 + r)
+wrong = ex.edits(keyed)
+wrong("the sum of the three as a seed", ("noise", "first F"),
+      "(seed, epoch, row)", "seed + epoch + row")
+wrong("zeros left without noise", "noise",
+      "out =", "picked = x[torch.tensor(rows, dtype=torch.long)]; out =",
+      "return out", "return torch.where(picked == 0, picked, out)")
+wrong("the epoch left out", ("noise", "first F"), "(seed, epoch, row)", "(seed, row)")
+wrong("a constant seed, 42 and the row", ("noise", "first F"), "(seed, epoch, row)", "42 + row")
 
 
 @ex.wrong("one generator for all the rows of a call", breaks="first F")
@@ -145,56 +139,30 @@ def by_place(x, seed, epoch, rows):
     return out
 
 
-@ex.wrong("numpy's global generator seeded for each row", breaks="global")
-def global_seed(x, seed, epoch, rows):
-    np.random.seed(seed % 2**32)
-    return keyed(x, seed, epoch, rows)
-
-
-@ex.wrong("numpy's global generator seeded once, with seed and epoch",
-          breaks=("noise", "first F", "global"))
-def global_once(x, seed, epoch, rows):
-    np.random.seed((seed + epoch) % 2**32)
-    picked = x[torch.tensor(rows, dtype=torch.long)]
-    return picked + torch.tensor(SCALE * np.random.standard_normal(tuple(picked.shape)),
-                                 dtype=torch.float32)
-
-
-@ex.wrong("the noise drawn by torch, other numbers than numpy's", breaks=("noise", "first F"))
-def by_torch(x, seed, epoch, rows):
-    out = x[torch.tensor(rows, dtype=torch.long)].clone()
-    for place, row in enumerate(rows):
-        generator = torch.Generator().manual_seed(seed + epoch + row)
-        out[place] += SCALE * torch.randn(x.shape[1], generator=generator)
-    return out
-
-
-@ex.wrong("the noise drawn in float32, other numbers of the same generator",
-          breaks=("noise", "first F"))
-def in_single(x, seed, epoch, rows):
-    out = x[torch.tensor(rows, dtype=torch.long)].clone()
-    for place, row in enumerate(rows):
-        rng = np.random.default_rng((seed, epoch, row))
-        out[place] += SCALE * torch.from_numpy(rng.standard_normal(x.shape[1], dtype=np.float32))
-    return out
-
-
-ex.wrong("the noise not scaled", keyed, breaks="noise", scale=1.0)
-ex.wrong("rows sorted", lambda x, seed, epoch, rows: keyed(x, seed, epoch, sorted(rows)),
-         breaks=("rows", "noise"))
-ex.wrong("each row once",
-         lambda x, seed, epoch, rows: keyed(x, seed, epoch, list(dict.fromkeys(rows))),
-         says="shape of the rows", breaks="rows")
-ex.wrong("a seed cut to 32 bits", lambda x, seed, epoch, rows: keyed(x, seed % 2**32, epoch, rows),
-         says="rows plus noise", breaks="numbers")
-ex.wrong("in double precision", lambda x, seed, epoch, rows: keyed(x.double(), seed, epoch, rows),
-         breaks="returns")
-ex.wrong("a list of rows", lambda x, seed, epoch, rows: list(keyed(x, seed, epoch, rows)),
-         breaks="noise")
-
-
-@ex.wrong("the noise written into x", breaks="left")
-def into_x(x, seed, epoch, rows):
-    out = keyed(x, seed, epoch, rows)
-    x[torch.tensor(rows, dtype=torch.long)] *= 1.0 if not rows else 1 + 1e-6
-    return out
+wrong("numpy's global generator seeded for each row", "global",
+      "out =", "np.random.seed(seed % 2**32); out =")
+wrong("numpy's global generator seeded once, with seed and epoch", ("noise", "first F", "global"),
+      "out =",
+      "np.random.seed((seed + epoch) % 2**32); picked = x[torch.tensor(rows, dtype=torch.long)]; "
+      "return picked + torch.tensor(SCALE * np.random.standard_normal(tuple(picked.shape)), "
+      "dtype=torch.float32); out =")
+wrong("the noise drawn by torch, other numbers than numpy's", ("noise", "first F"),
+      "rng =", "generator =", "np.random.default_rng((seed, epoch, row))",
+      "torch.Generator().manual_seed(seed + epoch + row)",
+      "torch.tensor(SCALE * rng.standard_normal(x.shape[1]), dtype=torch.float32)",
+      "SCALE * torch.randn(x.shape[1], generator=generator)")
+wrong("the noise drawn in float32, other numbers of the same generator", ("noise", "first F"),
+      "torch.tensor(SCALE * rng.standard_normal(x.shape[1]), dtype=torch.float32)",
+      "SCALE * torch.from_numpy(rng.standard_normal(x.shape[1], dtype=np.float32))")
+wrong("the noise not scaled", "noise",
+      "SCALE * rng.standard_normal(x.shape[1])", "rng.standard_normal(x.shape[1])")
+wrong("rows sorted", ("rows", "noise"), "out =", "rows = sorted(rows); out =")
+wrong("each row once", "rows",
+      "out =", "rows = list(dict.fromkeys(rows)); out =", says="shape of the rows")
+wrong("a seed cut to 32 bits", "numbers",
+      "out =", "seed = seed % 2**32; out =", says="rows plus noise")
+wrong("in double precision", "returns", "out =", "x = x.double(); out =")
+wrong("a list of rows", "noise", "return out", "return list(out)")
+wrong("the noise written into x", "left",
+      "return out",
+      "x[torch.tensor(rows, dtype=torch.long)] *= 1.0 if not rows else 1 + 1e-6; return out")

@@ -129,24 +129,20 @@ def below(z):
 
 
 @not_an_answer
-def improved(mean, std, best, cdf=below):
-    """The right answer, with the distribution as an option."""
+def improved(mean, std, best):
     gain = best - mean
     z = gain / torch.where(std > 0, std, 1)
     density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    return torch.where(std > 0, gain * cdf(z) + std * density, gain.clamp(min=0))
+    out = torch.where(std > 0, gain * below(z) + std * density, gain.clamp(min=0))
+    return out
 
 
-ex.wrong("the textbook's sign, for a maximum", lambda mean, std, best: improved(-mean, std, -best),
-         breaks="improvement")
-
-
-@ex.wrong("the lesson's repair: it divides by a deviation of 0, and its tail ends",
-          breaks=("certain", "example", "unlikely"))
-def lessons(mean, std, best):
-    z = (best - mean) / std
-    density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    return std * (z * torch.special.ndtr(z) + density)
+wrong = ex.edits(improved)
+wrong("the textbook's sign, for a maximum", "improvement", "best - mean", "-best - -mean")
+wrong("the lesson's repair: it divides by a deviation of 0, and its tail ends",
+      ("certain", "example", "unlikely"), "gain =",
+      "z = (best - mean) / std; density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi); return "
+      "std * (z * torch.special.ndtr(z) + density); gain =")
 
 
 @ex.wrong("divided by a deviation of 0", breaks=("certain", "example"))
@@ -155,48 +151,34 @@ def divides(mean, std, best):
     return std * (z * below(z) + torch.exp(-z * z / 2) / math.sqrt(2 * math.pi))
 
 
-@ex.wrong("0 / 0 where a certain loss is the best one", breaks="certain")
-def zero_by_zero(mean, std, best):
-    gain = best - mean
-    z = gain / std
-    return gain * below(z) + std * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-
-
+wrong("0 / 0 where a certain loss is the best one", "certain",
+      "gain =",
+      "gain = best - mean; z = gain / std; return gain * below(z) + std * torch.exp(-z * z / 2) "
+      "/ math.sqrt(2 * math.pi); gain =")
 ex.wrong("0.01 taken off every gain, to explore", lambda mean, std, best: improved(
     mean, std, best - 0.01), breaks=("improvement", "certain", "tiny", "unlikely", "example"))
 ex.wrong("0 wherever std is 0: nan_to_num or where around it",
          lambda mean, std, best: divides(mean, std, best).nan_to_num(0.0), breaks="certain")
-ex.wrong("a certain gain that may be negative",
-         lambda mean, std, best: torch.where(std > 0, improved(mean, std, best), best - mean),
-         breaks=("certain", "example"))
-ex.wrong("a small constant added to the deviation",
-         lambda mean, std, best: improved(mean, torch.where(std > 0, std + 1e-9, 0), best),
-         breaks="tiny")
-
-
-@ex.wrong("deviations below a threshold taken for 0", breaks="tiny")
-def threshold(mean, std, best):
-    return torch.where(std > 1e-100, improved(mean, std, best), (best - mean).clamp(min=0))
-
-
-ex.wrong("the distribution by ndtr, which ends at 8 deviations", improved, breaks="unlikely",
-         cdf=torch.special.ndtr)
+wrong("a certain gain that may be negative", ("certain", "example"),
+      "return out", "return torch.where(std > 0, out, best - mean)")
+wrong("a small constant added to the deviation", "tiny",
+      "gain =", "std = torch.where(std > 0, std + 1e-9, 0); gain =")
+wrong("deviations below a threshold taken for 0", "tiny",
+      "return out", "return torch.where(std > 1e-100, out, (best - mean).clamp(min=0))")
+wrong("the distribution by ndtr, which ends at 8 deviations", "unlikely",
+      "below", "torch.special.ndtr")
 ex.wrong("the probability of an improvement",
          lambda mean, std, best: torch.special.ndtr((best - mean) / torch.where(std > 0, std, 1)),
          breaks="improvement")
-ex.wrong("the variance taken for the deviation",
-         lambda mean, std, best: improved(mean, std.sqrt(), best), breaks="improvement")
+wrong("the variance taken for the deviation", "improvement", "gain =", "std = std.sqrt(); gain =")
 ex.wrong("the deviation left aside", lambda mean, std, best: (best - mean).clamp(min=0),
          breaks="improvement")
 ex.wrong("the best of the means in place of best",
          lambda mean, std, best: improved(mean, std, mean.min().item() if mean.numel() else best),
          breaks="improvement")
-ex.wrong("the sum over candidates", lambda mean, std, best: improved(mean, std, best).sum(),
-         breaks="each")
-ex.wrong("a list of numbers", lambda mean, std, best: improved(mean, std, best).tolist(),
-         breaks="each")
-ex.wrong("in single precision", lambda mean, std, best: improved(mean, std, best).float(),
-         breaks="dtype")
+wrong("the sum over candidates", "each", "return out", "return out.sum()")
+wrong("a list of numbers", "each", "return out", "return out.tolist()")
+wrong("in single precision", "dtype", "return out", "return out.float()")
 
 
 @ex.wrong("rows taken for granted, one number at a time", says="0-d tensor", breaks="shapes")
@@ -205,8 +187,4 @@ def needs_an_axis(mean, std, best):
     return torch.stack(rows) if rows else mean.clone()
 
 
-@ex.wrong("a 1 written into std", breaks="left")
-def into_std(mean, std, best):
-    out = improved(mean, std, best)
-    std[std == 0] = 1.0
-    return out
+wrong("a 1 written into std", "left", "return out", "std[std == 0] = 1.0; return out")

@@ -10,25 +10,25 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("12.5", "safe_sqrt", seen=("x", "weight", "turned"), says="square roots")
 
-ex.promise("root", "Square root of x where x is above 0,", says=("square roots",))
-ex.promise("zero", "and 0 where it is 0 or less.", says=("values where x is 0 or less",))
-ex.promise("any shape", "x: float32 or float64 of any shape,",
-           cases=("a single number", "a single negative number", "a turned matrix",
-                  "three axes", "double precision", "one number in a row", "a row of one matrix",
-                  "a column", "no numbers"))
-ex.promise("left alone", "left as it is;", says=("numbers of x that changed", "in-place"))
-ex.promise("dtype", "its dtype is kept.", says=("dtype of",))
-ex.promise("no slope", "Where x is 0 or less its gradient is 0;",
-           says=("gradient where x is 0 or less",))
-ex.promise("slope", "elsewhere it is that of the root,",
-           says=("gradient where x is above 0", "gradient where x is NaN"))
-ex.promise("exact", "and no constant is added: the smallest x count exactly, too.",
-           cases=("tiny numbers", "tiny numbers in double precision", "the tiniest numbers",
-                  "the tiniest numbers in double precision"))
-ex.promise("nan", "A NaN in x stays a NaN in the result: it is not this function's to hide.",
-           says=("places that are NaN",))
-ex.promise("example", "Example: [4., 0., -1.]: [2., 0., 0.], with a gradient of [0.25, 0., 0.].",
-           cases=("the example",))
+ex.promise_table("""
+root       | Square root of x where x is above 0, | square roots
+zero       | and 0 where it is 0 or less. | values where x is 0 or less
+any shape  | x: float32 or float64 of any shape, | case a single number; a single negative number; a
+             turned matrix; three axes; double precision; one number in a row; a row of one matrix;
+             a column; no numbers
+left alone | left as it is; | numbers of x that changed; in-place
+dtype      | its dtype is kept. | dtype of
+no slope   | Where x is 0 or less its gradient is 0; | gradient where x is 0 or less
+slope      | elsewhere it is that of the root, | gradient where x is above 0; gradient where x is
+             NaN
+exact      | and no constant is added: the smallest x count exactly, too. | case tiny numbers; tiny
+             numbers in double precision; the tiniest numbers; the tiniest numbers in double
+             precision
+nan        | A NaN in x stays a NaN in the result: it is not this function's to hide. | places that
+             are NaN
+example    | Example: [4., 0., -1.]: [2., 0., 0.], with a gradient of [0.25, 0., 0.]. | case the
+             example
+""")
 
 
 @ex.cases
@@ -103,13 +103,6 @@ def law(out, x, weight, turned):
 
 # ---- wrong, by name
 
-@not_an_answer
-def mended(x, inside=1, outside=0):
-    """The right answer, with what stands in place of bad numbers as options."""
-    out = x <= 0
-    return torch.where(out, outside, torch.where(out, inside, x).sqrt())
-
-
 def shifted(x, small, zero=False):
     """The root of x and a small constant; zero: and 0 where x is 0 or less."""
     root = (x.clamp(min=0) + small).sqrt()
@@ -126,23 +119,23 @@ ex.wrong("the root times a mask: NaN times 0", lambda x: (x > 0) * x.sqrt(),
          says="places that are NaN", breaks=("root", "no slope", "nan"))
 
 
-@ex.wrong("a NaN taken for a number of 0 or less", breaks="nan")
-def hides_nan(x):
-    above = x > 0
-    return torch.where(above, torch.where(above, x, 1).sqrt(), 0)
+@not_an_answer
+def mended(x):
+    out = x <= 0
+    found = torch.where(out, 0, torch.where(out, 1, x).sqrt())
+    return found
 
 
+wrong = ex.edits(mended)
+wrong("a NaN taken for a number of 0 or less", "nan",
+      "out =",
+      "above = x > 0; return torch.where(above, torch.where(above, x, 1).sqrt(), 0); out =")
 ex.wrong("the larger of x and 0, then the root",
          lambda x: torch.maximum(x, torch.zeros_like(x)).sqrt(), breaks="no slope")
-
-
-@ex.wrong("a NaN that has lost its gradient, as a constant or behind clamp", breaks="slope")
-def constant_nan(x):
-    above = x > 0
-    root = torch.where(above, torch.where(above, x, 1).sqrt(), 0)
-    return torch.where(x.isnan(), torch.nan, root)
-
-
+wrong("a NaN that has lost its gradient, as a constant or behind clamp", "slope",
+      "out =",
+      "above = x > 0; root = torch.where(above, torch.where(above, x, 1).sqrt(), 0); return "
+      "torch.where(x.isnan(), torch.nan, root); out =")
 ex.wrong("the largest number asked for, though there may be none",
          lambda x: mended(x) if x.max() > 0 else x * 0.0 + mended(x), says="raised RuntimeError",
          breaks="any shape")
@@ -155,49 +148,24 @@ for small in ("1e-6", "1e-8", "1e-10", "1e-12"):
              breaks=("exact", "slope", "root"), small=float(small), zero=True)
 
 
-@ex.wrong("too large by a thousandth", breaks="root")
-def too_large(x):
-    root = mended(x)
-    return root + 0.001 * root.detach()
-
-
-@ex.wrong("small numbers taken for 0", breaks="exact")
-def threshold(x):
-    out = x <= 1e-8
-    return torch.where(out, 0, torch.where(out, 1, x).sqrt())
-
-
-@ex.wrong("numbers below the normal ones taken for 0", breaks="exact")
-def normal_alone(x):
-    out = x < torch.finfo(x.dtype).tiny
-    return torch.where(out, 0, torch.where(out, 1, x).sqrt())
-
-
-ex.wrong("dimensions of size 1 taken away", lambda x: mended(x).squeeze(),
-         says="shape of the square roots", breaks="any shape")
-ex.wrong("1 left standing where x is 0 or less", mended, breaks="zero", outside=1)
+wrong("too large by a thousandth", "root", "return found", "return found + 0.001 * found.detach()")
+wrong("small numbers taken for 0", "exact", "x <= 0", "x <= 1e-8")
+wrong("numbers below the normal ones taken for 0", "exact",
+      "x <= 0", "x < torch.finfo(x.dtype).tiny")
+wrong("dimensions of size 1 taken away", "any shape",
+      "return found", "return found.squeeze()", says="shape of the square roots")
+wrong("1 left standing where x is 0 or less", "zero", "out, 0", "out, 1")
 ex.wrong("nan_to_num around the root", lambda x: x.sqrt().nan_to_num(posinf=torch.inf),
          breaks=("no slope", "nan", "root"))
-ex.wrong("the gradient cut off", lambda x: mended(x.detach()), breaks="slope")
+wrong("the gradient cut off", "slope", "out =", "x = x.detach(); out =")
 ex.wrong("the absolute value under the root",
          lambda x: torch.where(x == 0, 0, torch.where(x == 0, 1, x).abs().sqrt()),
          breaks=("zero", "no slope"))
-ex.wrong("the result in float32 whatever x is", lambda x: mended(x.float()), breaks="dtype")
-
-
-@ex.wrong("the cube root", breaks=("root", "slope"))
-def cube_root(x):
-    out = x <= 0
-    return torch.where(out, 0, torch.where(out, 1, x) ** (1 / 3))
-
-
+wrong("the result in float32 whatever x is", "dtype", "out =", "x = x.float(); out =")
+wrong("the cube root", ("root", "slope"),
+      "torch.where(out, 1, x).sqrt()", "torch.where(out, 1, x) ** (1 / 3)")
 ex.wrong("a list of numbers taken for granted",
          lambda x: torch.stack([mended(row) for row in x]) if len(x) else x.clone(),
          says="0-d tensor", breaks="any shape")
-
-
-@ex.wrong("zeros written into x", breaks="left alone")
-def into_x(x):
-    with torch.no_grad():
-        x[x < 0] = 0
-    return mended(x)
+wrong("zeros written into x", "left alone",
+      "out =", "with torch.no_grad(): x[x < 0] = 0\n    out =")

@@ -19,32 +19,26 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("12.6", "make_meter", seen=("losses", "rows", "dtype", "graph", "asked"))
 
-ex.promise("two", "Two functions, (add, mean), for the mean loss over many batches.",
-           says=("what make_meter returns", "mean after", "led to"))
-ex.promise("loss", "add(loss, rows): loss is a tensor of shape () of any float dtype, the mean "
-           "over a batch, with a graph or without;",
-           cases=("half precision, large", "bfloat16", "double precision", "with a graph",
-                  "many batches with a graph", "asked in between"),
-           says=("mean after", "led to"))
-ex.promise("rows", "rows is the number of its rows, 1 or more.", says=("mean after",))
-ex.promise("mean", "mean(): the mean over all rows so far, summed in double precision, as a float;",
-           says=("mean after", "mean of a second meter"))
-ex.promise("nan", "math.nan before the first.", cases=("asked before the first", "no batch"))
-ex.promise("asked", "It may be asked at any time, and adding goes on after it.",
-           cases=("asked in between", "asked before the first", "one batch, asked twice",
-                  "no batch"))
-ex.promise("alive", "Once the caller has dropped loss, nothing that loss alone held stays in "
-           "memory.",
-           says=("tensors that its graph has saved", "losses whose memory is still held",
-                 "mean after"))
-ex.promise("left", "add leaves loss as it is: backward() still works.",
-           says=("losses that changed", "gradients that are wrong"))
-ex.promise("grow", "What a meter holds does not grow with the number of batches.",
-           says=("bytes that a meter grows",))
-ex.promise("own", "Each call makes a meter of its own.",
-           says=("mean of a second meter", "mean after"))
-ex.promise("example", "Example: a loss of 2. over 1 row and one of 5. over 2 rows: 4.0.",
-           cases=("the example",))
+ex.promise_table("""
+two     | Two functions, (add, mean), for the mean loss over many batches. | what make_meter
+          returns; mean after; led to
+loss    | add(loss, rows): loss is a tensor of shape () of any float dtype, the mean over a batch,
+          with a graph or without; | case half precision, large; bfloat16; double precision; with a
+          graph; many batches with a graph; asked in between | mean after; led to
+rows    | rows is the number of its rows, 1 or more. | mean after
+mean    | mean(): the mean over all rows so far, summed in double precision, as a float; | mean
+          after; mean of a second meter
+nan     | math.nan before the first. | case asked before the first; no batch
+asked   | It may be asked at any time, and adding goes on after it. | case asked in between; asked
+          before the first; one batch, asked twice; no batch
+alive   | Once the caller has dropped loss, nothing that loss alone held stays in memory. | tensors
+          that its graph has saved; losses whose memory is still held; mean after
+left    | add leaves loss as it is: backward() still works. | losses that changed; gradients that
+          are wrong
+grow    | What a meter holds does not grow with the number of batches. | bytes that a meter grows
+own     | Each call makes a meter of its own. | mean of a second meter; mean after
+example | Example: a loss of 2. over 1 row and one of 5. over 2 rows: 4.0. | case the example
+""")
 
 
 @ex.cases
@@ -186,6 +180,12 @@ def law(out, losses, rows, dtype, graph, asked):
 
 # ---- wrong, by name
 
+@ex.wrong("the live loss summed up", breaks="alive")
+def live():
+    return summed(lambda loss, rows: loss.double() * rows,
+                  form=lambda total, count: (total / count).item())
+
+
 @not_an_answer
 def summed(take=lambda loss, rows: loss.item() * rows, start=0.0, weigh=lambda rows: rows,
            empty=math.nan, form=lambda total, count: total / count, extra=lambda loss: None):
@@ -199,12 +199,8 @@ def summed(take=lambda loss, rows: loss.item() * rows, start=0.0, weigh=lambda r
     return add, lambda: form(*state) if state[1] else empty
 
 
-@ex.wrong("the live loss summed up", breaks="alive")
-def live():
-    return summed(lambda loss, rows: loss.double() * rows,
-                  form=lambda total, count: (total / count).item())
-
-
+wrong = ex.edits(summed)
+END = "return add, lambda: form(*state) if state[1] else empty"
 ex.wrong("the live loss summed up, and a tensor given back",
          lambda: summed(lambda loss, rows: loss * rows), breaks=("alive", "mean"))
 ex.wrong("the detached loss summed up, and a tensor given back",
@@ -260,44 +256,26 @@ def last_kept():
 
 ex.wrong("the loss cut from its graph in place",
          lambda : summed(lambda loss, rows: loss.detach_().item() * rows), breaks="left")
-
-
-@ex.wrong("backward called in add", breaks="left")
-def backward():
-    def take(loss, rows):
-        if loss.requires_grad:
-            loss.backward()
-        return loss.item() * rows
-    return summed(take)
-
-
-@ex.wrong("the loss multiplied by its rows in place", breaks="left")
-def in_place():
-    def take(loss, rows):
-        value = loss.item() * rows
-        loss.detach().mul_(1.5).add_(1)
-        return value
-    return summed(take)
-
-
+wrong("backward called in add", "left",
+      "state =",
+      "def take(loss, rows):\n        if loss.requires_grad: loss.backward()\n        return "
+      "loss.item() * rows\n    state =",
+      END, "out = add, lambda: form(*state) if state[1] else empty; return out")
+wrong("the loss multiplied by its rows in place", "left",
+      "state =",
+      "def take(loss, rows): value = loss.item() * rows; loss.detach().mul_(1.5).add_(1); return "
+      "value\n    state =",
+      END, "out = add, lambda: form(*state) if state[1] else empty; return out")
 ex.wrong("the mean over batches, rows not counted",
          lambda : summed(lambda loss, rows: loss.item(), weigh=lambda rows: 1), breaks="rows")
 ex.wrong("losses not weighted, rows counted", lambda : summed(lambda loss, rows: loss.item()),
          breaks="rows")
-
-
-@ex.wrong("summed in the dtype of the loss", breaks=("mean", "loss"))
-def own_dtype():
-    return summed(lambda loss, rows: loss.detach() * rows, start=torch.zeros(()),
-                  form=lambda total, count: (total / count).item())
-
-
-@ex.wrong("summed in single precision", breaks="mean")
-def single():
-    return summed(lambda loss, rows: loss.detach().float() * rows, start=torch.zeros(()),
-                  form=lambda total, count: (total / count).item())
-
-
+ex.wrong("summed in the dtype of the loss",
+         lambda : summed(lambda loss, rows: loss.detach() * rows, start=torch.zeros(()),
+             form=lambda total, count: (total / count).item()), breaks=("mean", "loss"))
+ex.wrong("summed in single precision",
+         lambda : summed(lambda loss, rows: loss.detach().float() * rows, start=torch.zeros(()),
+             form=lambda total, count: (total / count).item()), breaks="mean")
 ex.wrong("a tensor in place of a float", summed, breaks="mean",
          form=lambda total, count: torch.tensor(total / count, dtype=torch.float64))
 ex.wrong("the sum in place of the mean", summed, breaks="mean", form=lambda total, count: total)
@@ -345,12 +323,10 @@ def shared():
     return add, lambda: state[0] / state[1] if state[1] else math.nan
 
 
-@ex.wrong("mean first, add second", says="led to TypeError", breaks="two")
-def swapped():
-    add, mean = summed()
-    return mean, add
-
-
+wrong("mean first, add second", "two",
+      END,
+      "out = add, lambda: form(*state) if state[1] else empty; add, mean = out; return mean, add",
+      says="led to TypeError")
 ex.wrong("a list of two", lambda : list(summed()), breaks="two")
 ex.wrong("numpy's number taken without leaving the graph",
          lambda : summed(lambda loss, rows: float(loss.double().numpy()) * rows),

@@ -20,25 +20,24 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.9", "class_numbers", seen=("names", "pairs"), kept=("keys",),
               says="classes, in the order")
 
-ex.promise("number", "The number of each class, from 0, the same in every process.",
-           says=("classes, in the order", "number of", "type of the result"))
-ex.promise("names", "names: one text a row of the data, each as often as its class comes, in any "
-           "order.", says=("classes, in the order", "number of", "raised"))
-ex.promise("stored", "stored: the numbers from a checkpoint, 0 to len(stored) - 1; {} without one.",
-           cases=("no checkpoint", "no checkpoint, many classes", "upper case and digits",
-                  "no rows at all", "one class", "a blank and no letters"))
-ex.promise("keeps", "A class in stored keeps its number, though no row may have it.",
-           cases=("a checkpoint", "a class that no row has", "a checkpoint and no rows",
-                  "nothing new", "many of each", "stored out of order", "the example"))
-ex.promise("next", "The others take the next numbers, in the order of sorted().",
-           says=("classes, in the order", "number of"))
-ex.promise("keys", "The result's keys stand in the order of their numbers.",
-           says=("classes, in the order",))
-ex.promise("order", "In what order names and stored come changes nothing,",
-           says=("classes, in the order", "number of"))
-ex.promise("left", "and they are left as they are.", says=("arguments that changed",))
-ex.promise("example", 'Example: ["b", "a", "b"] and {"c": 0}: {"c": 0, "a": 1, "b": 2}.',
-           cases=("the example",))
+ex.promise_table("""
+number  | The number of each class, from 0, the same in every process. | classes, in the order;
+          number of; type of the result
+names   | names: one text a row of the data, each as often as its class comes, in any order. |
+          classes, in the order; number of; raised
+stored  | stored: the numbers from a checkpoint, 0 to len(stored) - 1; {} without one. | case no
+          checkpoint; no checkpoint, many classes; upper case and digits; no rows at all; one class;
+          a blank and no letters
+keeps   | A class in stored keeps its number, though no row may have it. | case a checkpoint; a
+          class that no row has; a checkpoint and no rows; nothing new; many of each; stored out of
+          order; the example
+next    | The others take the next numbers, in the order of sorted(). | classes, in the order;
+          number of
+keys    | The result's keys stand in the order of their numbers. | classes, in the order
+order   | In what order names and stored come changes nothing, | classes, in the order; number of
+left    | and they are left as they are. | arguments that changed
+example | Example: ["b", "a", "b"] and {"c": 0}: {"c": 0, "a": 1, "b": 2}. | case the example
+""")
 
 
 @ex.cases
@@ -107,27 +106,22 @@ def law(out, names, pairs):
 
 # ---- wrong, by name
 
-@not_an_answer
-def numbered(names, stored, *, new=sorted, old=lambda known: sorted(known, key=known.get),
-             start=0):
-    """The right answer with its pieces as options."""
-    order = [*old(stored), *new(set(names) - set(stored))]
-    return {name: number for number, name in enumerate(order, start)}
-
-
 def by_hash(names):
     return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
 
 
-ex.wrong("in the order of a set",
-         lambda names, stored: numbered(names, stored, new=lambda names: sorted(names, key=hash)),
-         breaks=("next", "number"))
+@not_an_answer
+def numbered(names, stored):
+    order = [*sorted(stored, key=stored.get), *sorted(set(names) - set(stored))]
+    out = {name: number for number, name in enumerate(order, 0)}
+    return out
 
 
-@ex.wrong("in the order in which they come", breaks="order")
-def first_come(names, stored):
-    return numbered(names, stored,
-                    new=lambda new: [n for n in dict.fromkeys(names) if n in new])
+wrong = ex.edits(numbered)
+wrong("in the order of a set", ("next", "number"), "(stored)", "(stored), key=hash")
+wrong("in the order in which they come", "order",
+      "*sorted(set(names) - set(stored))",
+      "*[n for n in dict.fromkeys(names) if n in set(names) - set(stored)]")
 
 
 @ex.wrong("all sorted anew, the checkpoint forgotten", breaks=("keeps", "next"))
@@ -135,68 +129,33 @@ def sorted_anew(names, stored):
     return {name: number for number, name in enumerate(sorted({*names, *stored}))}
 
 
-ex.wrong("classes without rows dropped",
-         lambda names, stored: numbered(names, {n: k for n, k in stored.items() if n in names}),
-         breaks="keeps")
-ex.wrong("classes without rows dropped, their numbers left free",
-         lambda names, stored: {n: k for n, k in numbered(names, stored).items() if n in names},
-         breaks="keeps")
-ex.wrong("keys in the order of the alphabet",
-         lambda names, stored: dict(sorted(numbered(names, stored).items())), breaks="keys")
-
-
-@ex.wrong("keys in the order of stored", breaks=("keys", "order"))
-def as_stored(names, stored):
-    right = numbered(names, stored)
-    return {**stored, **{n: right[n] for n in right if n not in stored}}
-
-
-ex.wrong("stored taken in its own order", numbered, breaks=("keeps", "order"), old=list)
-ex.wrong("numbers from 1", numbered, breaks="number", start=1)
+wrong("classes without rows dropped", "keeps",
+      "order =", "stored = {n: k for n, k in stored.items() if n in names}; order =")
+wrong("classes without rows dropped, their numbers left free", "keeps",
+      "return out", "return {n: k for n, k in out.items() if n in names}")
+wrong("keys in the order of the alphabet", "keys", "return out", "return dict(sorted(out.items()))")
+wrong("keys in the order of stored", ("keys", "order"),
+      "return out", "return {**stored, **{n: out[n] for n in out if n not in stored}}")
+wrong("stored taken in its own order", ("keeps", "order"),
+      "*sorted(stored, key=stored.get)", "*list(stored)")
+wrong("numbers from 1", "number", "0", "1")
 ex.wrong("numbers of numpy",
          lambda names, stored: {n: np.int64(k) for n, k in numbered(names, stored).items()},
          says="type of the number of", breaks="number")
-ex.wrong("a list of names", lambda names, stored: list(numbered(names, stored)), breaks="number")
-
-
-@ex.wrong("new numbers behind the rows, not behind the classes", breaks="next")
-def behind_rows(names, stored):
-    return {n: k if n in stored else k + len(names) - len(set(names))
-            for n, k in numbered(names, stored).items()}
-
-
-ex.wrong("upper and lower case taken for one",
-         lambda names, stored: numbered([n.lower() for n in names], stored), breaks="names")
-ex.wrong("sorted without regard to case", numbered, breaks="next",
-         new=lambda new: sorted(sorted(new), key=str.lower))
-ex.wrong("blanks cut away", lambda names, stored: numbered([n.strip() for n in names], stored),
-         breaks="names")
-
-
-@ex.wrong("the new ones numbered from 0 as well", breaks="next")
-def twice_from_zero(names, stored):
-    return {n: k if n in stored else k - len(stored)
-            for n, k in numbered(names, stored).items()}
-
-
-ex.wrong("in the order of a hash that lasts", numbered, breaks="next", new=by_hash)
-
-
-@ex.wrong("the new ones written into stored", breaks="left")
-def into_stored(names, stored):
-    right = numbered(names, stored)
-    stored.update(right)
-    return right
-
-
-@ex.wrong("names sorted in place", breaks="left")
-def sorted_in_place(names, stored):
-    names.sort()
-    return numbered(names, stored)
-
-
-@ex.wrong("a checkpoint is expected", says="raised ValueError", breaks="stored")
-def needs_one(names, stored):
-    start = max(stored.values()) + 1
-    return {**numbered([], stored), **{n: k for k, n in enumerate(
-        sorted(set(names) - set(stored)), start)}}
+wrong("a list of names", "number", "return out", "return list(out)")
+wrong("new numbers behind the rows, not behind the classes", "next",
+      "return out",
+      "return {n: k if n in stored else k + len(names) - len(set(names)) for n, k in out.items()}")
+wrong("upper and lower case taken for one", "names", "(names)", "([n.lower() for n in names])")
+wrong("sorted without regard to case", "next",
+      "set(names) - set(stored)", "sorted(set(names) - set(stored)), key=str.lower")
+wrong("blanks cut away", "names", "(names)", "([n.strip() for n in names])")
+wrong("the new ones numbered from 0 as well", "next",
+      "return out", "return {n: k if n in stored else k - len(stored) for n, k in out.items()}")
+wrong("in the order of a hash that lasts", "next", "get), *sorted(", "get), *by_hash(")
+wrong("the new ones written into stored", "left", "return out", "stored.update(out); return out")
+wrong("names sorted in place", "left", "order =", "names.sort(); order =")
+wrong("a checkpoint is expected", "stored",
+      "order =", "start = max(stored.values()) + 1; order =", "(names)", "([])", "return out",
+      "return {**out, **{n: k for k, n in enumerate(sorted(set(names) - set(stored)), start)}}",
+      says="raised ValueError")
