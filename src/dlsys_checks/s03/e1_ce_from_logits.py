@@ -11,24 +11,23 @@ from dlsys_checks.registry import exercise
 from dlsys_checks.s03.common import between, pair
 from dlsys_helpers.acting import library_calls
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("03.1", "ce_from_logits", seen=("logits", "y"))
 
-ex.promise("mean", "Mean cross-entropy and its gradient,", says=("loss:", "gradient:"))
-ex.promise("by hand", "by hand: no loss function of torch's, no autograd.",
-           says=("library functions used",))
-ex.promise("shapes", "logits: (N, C) float32; y: (N,) int64.",
-           cases=("many rows", "one row", "one class", "two classes", "a class without rows",
-                  "logits stored by columns"))
-ex.promise("form", "Returns the loss, a tensor without dimensions, and its gradient with respect "
-           "to the logits, (N, C).", says=("type of the", "shape of the", "returned value"))
-ex.promise("size", "Logits may be as large as 200 either way,",
-           cases=("logits near 200", "logits near -200", "a right class 200 below the others",
-                  "200 and -200 in one row"))
-ex.promise("rows apart", "and one row may be as high as another is low.",
-           cases=("one row near 200, one near -200",))
-ex.promise("example", "Example: logits zeros(1, 4), y [0]: loss 1.386, gradient "
-           "[[-.75, .25, .25, .25]].", cases=("the example",))
+ex.promise_table("""
+mean       | Mean cross-entropy and its gradient, | loss:; gradient:
+by hand    | by hand: no loss function of torch's, no autograd. | library functions used
+shapes     | logits: (N, C) float32; y: (N,) int64. | case many rows; one row; one class; two
+             classes; a class without rows; logits stored by columns
+form       | Returns the loss, a tensor without dimensions, and its gradient with respect to the
+             logits, (N, C). | type of the; shape of the; returned value
+size       | Logits may be as large as 200 either way, | case logits near 200; logits near -200; a
+             right class 200 below the others; 200 and -200 in one row
+rows apart | and one row may be as high as another is low. | case one row near 200, one near -200
+example    | Example: logits zeros(1, 4), y [0]: loss 1.386, gradient [[-.75, .25, .25, .25]]. |
+             case the example
+""")
 
 
 @ex.cases
@@ -117,111 +116,66 @@ def mean_loss(logits, y):
 
 # ---- wrong, by name
 
-ex.wrong("the logarithm of a finished softmax",
-         lambda logits, y: (-chosen(logits.softmax(1), y).log().mean(), slope(logits, y)),
-         says="loss: got inf", breaks="size")
-ex.wrong("a small constant under the logarithm",
-         lambda logits, y: (-(chosen(logits.softmax(1), y) + 1e-9).log().mean(), slope(logits, y)),
-         says="loss: got 20.", breaks="size")
+@not_an_answer
+def loss_and_slope(logits, y):
+    return mean_loss(logits, y), slope(logits, y)
 
 
-ex.wrong("a floor of 1e-12 under the logarithm",
-         lambda logits, y: (-chosen(logits.softmax(1), y).clamp(min=1e-12).log().mean(),
-                            slope(logits, y)), says="loss: got", breaks="size")
-
-
-@ex.wrong("exp of raw logits, no maximum subtracted", says="loss: got inf",
-          breaks=("size", "rows apart"))
-def overflow(logits, y):
-    return (logits.exp().sum(1).log() - chosen(logits, y)).mean(), slope(logits, y)
-
-
-@ex.wrong("exp of raw logits, divided by its sum", says="loss: got nan",
-          breaks=("size", "rows apart"))
-def infinite_share(logits, y):
-    odds = logits.exp()
-    p = odds / odds.sum(1, keepdim=True)
-    return -chosen(p, y).log().mean(), (p - F.one_hot(y, logits.shape[1])) / len(y)
-
-
-@ex.wrong("one maximum for the whole batch", says="loss: got -inf", breaks="rows apart")
-def global_maximum(logits, y):
-    top = logits.max()
-    lse = (logits - top).exp().sum(1).log() + top
-    return (lse - chosen(logits, y)).mean(), slope(logits, y)
-
-
-@ex.wrong("a softmax before the loss: softmax twice", breaks="mean")
-def softmax_twice(logits, y):
-    p = logits.softmax(1)
-    return mean_loss(p, y), slope(p, y)
-
-
-@ex.wrong("the mean over rows and classes", breaks="mean")
-def over_classes(logits, y):
-    classes = logits.shape[1]
-    return mean_loss(logits, y) / classes, slope(logits, y) / classes
-
-
-ex.wrong("the sum over rows in place of the mean",
-         lambda logits, y: (mean_loss(logits, y) * len(y), slope(logits, y) * len(y)),
-         breaks="mean")
-ex.wrong("the gradient of the sum beside the loss of the mean",
-         lambda logits, y: (mean_loss(logits, y), slope(logits, y) * len(y)), breaks="mean")
-ex.wrong("the gradient divided by rows and classes",
-         lambda logits, y: (mean_loss(logits, y), slope(logits, y) / logits.shape[1]),
-         breaks="mean")
-ex.wrong("[:, y] in the loss: the columns of all labels, in every row",
-         lambda logits, y: (-logits.log_softmax(1)[:, y].mean(), slope(logits, y)), breaks="mean")
-
-
-@ex.wrong("[:, y] in the gradient: the columns of all labels, in every row", breaks="mean")
-def columns_of_all(logits, y):
-    grad = probabilities(logits)
-    grad[:, y] -= 1
-    return mean_loss(logits, y), grad / len(y)
-
-
-ex.wrong("the probabilities as gradient, the one-hot label forgotten",
-         lambda logits, y: (mean_loss(logits, y), probabilities(logits) / len(y)), breaks="mean")
-ex.wrong("the gradient's sign turned", lambda logits, y: (mean_loss(logits, y), -slope(logits, y)),
-         breaks="mean")
-
-
-@ex.wrong("cross_entropy and autograd", says="by hand", breaks="by hand")
-def library(logits, y):
-    leaf = logits.clone().requires_grad_()
-    loss = F.cross_entropy(leaf, y)
-    return loss.detach(), torch.autograd.grad(loss, leaf)[0]
-
-
-@ex.wrong("rows taken to lie one after another in memory", says="raised RuntimeError",
-          breaks="shapes")
-def in_a_row(logits, y):
-    at = torch.arange(len(y)) * logits.shape[1] + y
-    return (logits.logsumexp(1) - logits.view(-1)[at]).mean(), slope(logits, y)
-
-
-ex.wrong("the number of classes read from the labels",
-         lambda logits, y: (mean_loss(logits, y), (probabilities(logits) - F.one_hot(y)) / len(y)),
-         says="raised RuntimeError", breaks=("shapes", "example"))
-
-
-@ex.wrong("axes of length one squeezed away", says="raised", breaks=("shapes", "example"))
-def squeezed(logits, y):
-    z = logits.squeeze()
-    return mean_loss(z, y), slope(z, y)
-
-
-ex.wrong("a loss with one dimension",
-         lambda logits, y: (mean_loss(logits, y)[None], slope(logits, y)), says="shape of the loss",
-         breaks="form")
-ex.wrong("a loss that is a Python number",
-         lambda logits, y: (mean_loss(logits, y).item(), slope(logits, y)), says="type of the loss",
-         breaks="form")
-
-
-@ex.wrong("equal logits taken for nothing to learn", says="gradient:", breaks="example")
-def tie(logits, y):
-    some = logits.amax() > logits.amin()
-    return mean_loss(logits, y), slope(logits, y) * some
+wrong = ex.edits(loss_and_slope)
+MEAN_LOSS = "mean_loss(logits, y)"
+LOGITS = ", slope(logits, y)"
+MEAN_LOSS_2 = "return mean_loss"
+END = "return mean_loss(logits, y), slope(logits, y)"
+wrong("the logarithm of a finished softmax", "size",
+      MEAN_LOSS, "-chosen(logits.softmax(1), y).log().mean()", says="loss: got inf")
+wrong("a small constant under the logarithm", "size",
+      MEAN_LOSS, "-(chosen(logits.softmax(1), y) + 1e-9).log().mean()", says="loss: got 20.")
+wrong("a floor of 1e-12 under the logarithm", "size",
+      MEAN_LOSS, "-chosen(logits.softmax(1), y).clamp(min=1e-12).log().mean()", says="loss: got")
+wrong("exp of raw logits, no maximum subtracted", ("size", "rows apart"),
+      MEAN_LOSS, "(logits.exp().sum(1).log() - chosen(logits, y)).mean()", says="loss: got inf")
+wrong("exp of raw logits, divided by its sum", ("size", "rows apart"),
+      END,
+      "odds = logits.exp(); p = odds / odds.sum(1, keepdim=True); return -chosen(p, "
+      "y).log().mean(), (p - F.one_hot(y, logits.shape[1])) / len(y)", says="loss: got nan")
+wrong("one maximum for the whole batch", "rows apart",
+      "return mean_loss(logits, y)",
+      "top = logits.max(); lse = (logits - top).exp().sum(1).log() + top; return (lse - "
+      "chosen(logits, y)).mean()", says="loss: got -inf")
+wrong("a softmax before the loss: softmax twice", "mean",
+      MEAN_LOSS_2, f"p = logits.softmax(1); {MEAN_LOSS_2}",
+      "(logits, y), slope(logits", "(p, y), slope(p")
+wrong("the mean over rows and classes", "mean",
+      END, f"classes = logits.shape[1]; return {MEAN_LOSS} / classes, slope(logits, y) / classes")
+wrong("the sum over rows in place of the mean", "mean",
+      "mean_loss(logits, y), slope(logits, y)", MEAN_LOSS + " * len(y), slope(logits, y) * len(y)")
+wrong("the gradient of the sum beside the loss of the mean", "mean", LOGITS, LOGITS + " * len(y)")
+wrong("the gradient divided by rows and classes", "mean", LOGITS, LOGITS + " / logits.shape[1]")
+wrong("[:, y] in the loss: the columns of all labels, in every row", "mean",
+      MEAN_LOSS, "-logits.log_softmax(1)[:, y].mean()")
+wrong("[:, y] in the gradient: the columns of all labels, in every row", "mean",
+      MEAN_LOSS_2, f"grad = probabilities(logits); grad[:, y] -= 1; {MEAN_LOSS_2}",
+      LOGITS, ", grad / len(y)")
+wrong("the probabilities as gradient, the one-hot label forgotten", "mean",
+      LOGITS, ", probabilities(logits) / len(y)")
+wrong("the gradient's sign turned", "mean", LOGITS, ", -slope(logits, y)")
+wrong("cross_entropy and autograd", "by hand",
+      END,
+      "leaf = logits.clone().requires_grad_(); loss = F.cross_entropy(leaf, y); return "
+      "loss.detach(), torch.autograd.grad(loss, leaf)[0]", says="by hand")
+wrong("rows taken to lie one after another in memory", "shapes",
+      "return mean_loss(logits, y)",
+      "at = torch.arange(len(y)) * logits.shape[1] + y; return (logits.logsumexp(1) - "
+      "logits.view(-1)[at]).mean()", says="raised RuntimeError")
+wrong("the number of classes read from the labels", ("shapes", "example"),
+      LOGITS, ", (probabilities(logits) - F.one_hot(y)) / len(y)", says="raised RuntimeError")
+wrong("axes of length one squeezed away", ("shapes", "example"),
+      MEAN_LOSS_2, f"z = logits.squeeze(); {MEAN_LOSS_2}",
+      "(logits, y), slope(logits", "(z, y), slope(z", says="raised")
+wrong("a loss with one dimension", "form",
+      MEAN_LOSS, MEAN_LOSS + "[None]", says="shape of the loss")
+wrong("a loss that is a Python number", "form",
+      MEAN_LOSS, MEAN_LOSS + ".item()", says="type of the loss")
+wrong("equal logits taken for nothing to learn", "example",
+      MEAN_LOSS_2, f"some = logits.amax() > logits.amin(); {MEAN_LOSS_2}",
+      LOGITS, LOGITS + " * some", says="gradient:")

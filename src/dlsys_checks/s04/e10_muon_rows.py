@@ -28,18 +28,18 @@ ex.promise("cut", "Its rows are cut over the ranks in order; a cut may fall insi
 ex.promise("uneven", "shard: (n, m) float32, what this rank holds; n may differ from rank to rank,",
            cases=(*UNEVEN, *EMPTY, "the example", "a cut in each"))
 ex.promise("empty", "and may be 0.", cases=EMPTY)
-ex.promise("gather", "gather(shard) returns the list of all ranks' shards.",
-           says=("rows of rank",))
-ex.promise("once", "Every rank has to call it once, or the others wait for ever.",
-           says=("calls of gather",))
-ex.promise("whole", "orthogonalize(matrix) returns a new tensor of the same shape; each matrix of "
-           "the stack goes through it whole and alone.", says=("rows of rank",))
-ex.promise("shape", "Returns the (n, m) rows of the result that belong to this rank.",
-           says=("shape of the rows", "type of the rows", "rows of rank"))
-ex.promise("left alone", "shard is left alone.", says=("numbers changed in the shards",))
-ex.promise("example", "Example: shards [[2., 4.], [1., 0.]] and [[0., 5.]], sizes [1, 2], and an "
-           "orthogonalize that divides by the largest entry: rank 0 returns "
-           "[[0.5, 1.], [0.2, 0.]].", cases=("the example",))
+ex.promise_table("""
+gather     | gather(shard) returns the list of all ranks' shards. | rows of rank
+once       | Every rank has to call it once, or the others wait for ever. | calls of gather
+whole      | orthogonalize(matrix) returns a new tensor of the same shape; each matrix of the stack
+             goes through it whole and alone. | rows of rank
+shape      | Returns the (n, m) rows of the result that belong to this rank. | shape of the rows;
+             type of the rows; rows of rank
+left alone | shard is left alone. | numbers changed in the shards
+example    | Example: shards [[2., 4.], [1., 0.]] and [[0., 5.]], sizes [1, 2], and an orthogonalize
+             that divides by the largest entry: rank 0 returns [[0.5, 1.], [0.2, 0.]]. | case the
+             example
+""")
 
 
 @ex.cases
@@ -137,18 +137,6 @@ def law(out, parts, sizes, how, loose):
 
 # ---- wrong, by name
 
-@not_an_answer
-def rows_of(shard, rank, gather, sizes, orthogonalize, *, join=torch.cat,
-            cut=lambda stack, sizes, shards: stack.split(sizes),
-            own=lambda step, rank, shards: step.split([len(p) for p in shards])[rank],
-            each=lambda matrix, orthogonalize: orthogonalize(matrix)):
-    """The right answer with its pieces as options."""
-    shards = gather(shard)
-    step = torch.cat([each(matrix, orthogonalize)
-                      for matrix in cut(join(shards), sizes, shards)])
-    return own(step, rank, shards)
-
-
 ex.wrong("the rank's own rows alone", breaks=("whole", "once"),
          fn=lambda shard, rank, gather, sizes, orthogonalize: orthogonalize(shard))
 
@@ -175,44 +163,48 @@ def gathered_late(shard, rank, gather, sizes, orthogonalize):
     return gather(orthogonalize(shard))[rank]
 
 
-ex.wrong("the whole stack as one matrix", rows_of, breaks="stack",
-         cut=lambda stack, sizes, shards: [stack])
-ex.wrong("the stack cut into equal matrices", rows_of, breaks="stack",
-         cut=lambda stack, sizes, shards: stack.tensor_split(len(sizes)))
-ex.wrong("only the first matrix orthogonalized", rows_of, breaks="stack",
-         cut=lambda stack, sizes, shards: [stack[:sizes[0]], stack[sizes[0]:]])
-ex.wrong("the sizes read from the last to the first", rows_of, breaks="stack",
-         cut=lambda stack, sizes, shards: stack.split(sizes[::-1]))
-ex.wrong("rows from rank times n on, as if all parts were equal", rows_of, breaks="uneven",
-         own=lambda step, rank, shards: step[rank * len(shards[rank]):][:len(shards[rank])])
-ex.wrong("the rows cut into equal parts", rows_of, breaks="uneven",
-         own=lambda step, rank, shards: step.tensor_split(len(shards))[rank])
-ex.wrong("all rows, not this rank's", rows_of, breaks="shape",
-         own=lambda step, rank, shards: step)
-ex.wrong("the first rank's rows for every rank", rows_of, breaks=("shape", "cut"),
-         own=lambda step, rank, shards: step[:len(shards[rank])])
-ex.wrong("the shards joined from the last to the first", rows_of, breaks="cut",
-         join=lambda shards: torch.cat(shards[::-1]))
-ex.wrong("the gradient itself, gathered and cut", rows_of, breaks="whole",
-         each=lambda matrix, orthogonalize: matrix)
-ex.wrong("each matrix orthogonalized by its columns' lengths", rows_of, breaks="whole",
-         each=lambda matrix, orthogonalize: matrix / matrix.norm(dim=0))
-ex.wrong("tall matrices laid on their side first", rows_of, breaks="whole",
-         each=lambda matrix, orthogonalize: orthogonalize(matrix.T).T
-         if len(matrix) > matrix.shape[1] else orthogonalize(matrix))
+@not_an_answer
+def rows_of(shard, rank, gather, sizes, orthogonalize):
+    shards = gather(shard)
+    step = torch.cat([orthogonalize(matrix) for matrix in torch.cat(shards).split(sizes)])
+    out = step.split([len(p) for p in shards])[rank]
+    return out
+
+
+wrong = ex.edits(rows_of)
+SHARDS = "step.split([len(p) for p in shards])[rank]"
+ORTHOGONALIZE = "orthogonalize(matrix)"
+wrong("the whole stack as one matrix", "stack",
+      "torch.cat(shards).split(sizes)", "[torch.cat(shards)]")
+wrong("the stack cut into equal matrices", "stack", ".split(sizes)", ".tensor_split(len(sizes))")
+wrong("only the first matrix orthogonalized", "stack",
+      "torch.cat(shards).split(sizes)",
+      "(lambda stack, sizes, shards: [stack[:sizes[0]], stack[sizes[0]:]])(torch.cat(shards), "
+      "sizes, shards)")
+wrong("the sizes read from the last to the first", "stack", "(sizes)", "(sizes[::-1])")
+wrong("rows from rank times n on, as if all parts were equal", "uneven",
+      SHARDS, "step[rank * len(shards[rank]):][:len(shards[rank])]")
+wrong("the rows cut into equal parts", "uneven",
+      "step.split([len(p) for p in shards])", "step.tensor_split(len(shards))")
+wrong("all rows, not this rank's", "shape", "return out", "return step")
+wrong("the first rank's rows for every rank", ("shape", "cut"), SHARDS, "step[:len(shards[rank])]")
+wrong("the shards joined from the last to the first", "cut", "(shards)", "(shards[::-1])")
+wrong("the gradient itself, gathered and cut", "whole", ORTHOGONALIZE, "matrix")
+wrong("each matrix orthogonalized by its columns' lengths", "whole",
+      ORTHOGONALIZE, "matrix / matrix.norm(dim=0)")
+wrong("tall matrices laid on their side first", "whole",
+      ORTHOGONALIZE,
+      f"orthogonalize(matrix.T).T if len(matrix) > matrix.shape[1] else {ORTHOGONALIZE}")
 ex.wrong("all matrices filled up with zeros to one height", breaks="whole",
          fn=lambda shard, rank, gather, sizes, orthogonalize: rows_of(
              shard, rank, gather, sizes, lambda matrix: orthogonalize(F.pad(
                  matrix, (0, 0, 0, max(sizes) - len(matrix))))[:len(matrix)]))
-ex.wrong("the first shard that equals one's own, for one's place", rows_of, breaks="shape",
-         own=lambda step, rank, shards: step.split([len(p) for p in shards])[next(
-             i for i, p in enumerate(shards) if torch.equal(p, shards[rank]))])
-ex.wrong("the own rows counted among those before them", rows_of, breaks="shape",
-         own=lambda step, rank, shards: step[sum(map(len, shards[:rank + 1])):][:len(shards[rank])])
-ex.wrong("the shard sent in bfloat16", breaks="gather",
-         fn=lambda shard, rank, gather, sizes, orthogonalize: rows_of(
-             shard, rank, lambda mine: [p.float() for p in gather(mine.bfloat16())], sizes,
-             orthogonalize))
+wrong("the first shard that equals one's own, for one's place", "shape",
+      "[rank]", "[next(i for i, p in enumerate(shards) if torch.equal(p, shards[rank]))]")
+wrong("the own rows counted among those before them", "shape",
+      SHARDS, "step[sum(map(len, shards[:rank + 1])):][:len(shards[rank])]")
+wrong("the shard sent in bfloat16", "gather",
+      "gather(shard)", "[p.float() for p in gather(shard.bfloat16())]")
 ex.wrong("the own shard put in front of the others", breaks="cut",
          fn=lambda shard, rank, gather, sizes, orthogonalize: own_first(
              shard, rank, gather(shard), sizes, orthogonalize))
@@ -224,11 +216,11 @@ def own_first(shard, rank, shards, sizes, orthogonalize):
     return torch.cat([orthogonalize(m) for m in stack.split(sizes)])[:len(shard)]
 
 
-@ex.wrong("gathered once for each matrix", breaks="once")
-def gathers_often(shard, rank, gather, sizes, orthogonalize):
-    made = [orthogonalize(torch.cat(gather(shard)).split(sizes)[i]) for i in range(len(sizes))]
-    made, first = torch.cat(made), sum(map(len, gather(shard)[:rank]))
-    return made[first:first + len(shard)]
+wrong("gathered once for each matrix", "once",
+      "shards =",
+      "made = [orthogonalize(torch.cat(gather(shard)).split(sizes)[i]) for i in "
+      "range(len(sizes))]; made, first = torch.cat(made), sum(map(len, gather(shard)[:rank])); "
+      "return made[first:first + len(shard)]; shards =")
 
 
 @ex.wrong("a rank without rows leaves early", breaks=("once", "empty"))
@@ -236,14 +228,8 @@ def leaves_early(shard, rank, gather, sizes, orthogonalize):
     return rows_of(shard, rank, gather, sizes, orthogonalize) if len(shard) else shard.clone()
 
 
-@ex.wrong("a rank without rows taken out of the count", breaks="empty")
-def skips_empty(shard, rank, gather, sizes, orthogonalize):
-    shards = [p for p in gather(shard) if len(p)]
-    step = torch.cat([orthogonalize(m) for m in torch.cat(shards).split(sizes)])
-    return step.split([len(p) for p in shards])[min(rank, len(shards) - 1)]
-
-
-@ex.wrong("the shard's memory used for the step", breaks="left alone")
-def overwrites(shard, rank, gather, sizes, orthogonalize):
-    made = rows_of(shard, rank, gather, sizes, orthogonalize)
-    return shard.copy_(made).clone()
+wrong("a rank without rows taken out of the count", "empty",
+      "gather(shard)", "[p for p in gather(shard) if len(p)]", "(matrix)", "(m)",
+      "matrix in", "m in", "[rank]", "[min(rank, len(shards) - 1)]")
+wrong("the shard's memory used for the step", "left alone",
+      "return out", "return shard.copy_(out).clone()")

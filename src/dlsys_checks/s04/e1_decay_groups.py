@@ -12,25 +12,23 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("04.1", "decay_groups", seen=("kind", "width", "decay"))
 
-ex.promise("two groups", "Two groups for an optimizer: decayed first, exempt second.",
-           says=("number of groups", "group: got"))
-ex.promise("form", 'Each is {"params": list of tensors, "weight_decay": float};',
-           says=("parts of the", "type of the", "weight_decay of the first", "a copy"))
-ex.promise("no decay", "the second has 0.0.", says=("weight_decay of the second",))
-ex.promise("axes", "Decayed are the tensors with two or more axes,",
-           cases=("norms in a Sequential", "torch's encoder layer", "tensors of 0 to 4 axes",
-                  "parameters named against their kind", "a frozen first layer", "any layers",
-                  "axes of length one"))
-ex.promise("embeddings", "except the weights of nn.Embedding.",
-           cases=("an embedding shared with the head", "a head before the embedding it shares",
-                  "an embedding deep inside", "nothing but an embedding",
-                  "an embedding of its own class", "any layers"))
-ex.promise("frozen", "Frozen tensors (requires_grad False) are in no group,",
-           says=("frozen",))
-ex.promise("once", "all others in exactly one, also when two modules share them.",
-           says=("twice", "missing"))
-ex.promise("example", "Example: nn.Linear(2, 3) has its weight in the first group and its bias in "
-           "the second.", cases=("the example",))
+ex.promise_table("""
+two groups | Two groups for an optimizer: decayed first, exempt second. | number of groups; group:
+             got
+form       | Each is {"params": list of tensors, "weight_decay": float}; | parts of the; type of
+             the; weight_decay of the first; a copy
+no decay   | the second has 0.0. | weight_decay of the second
+axes       | Decayed are the tensors with two or more axes, | case norms in a Sequential; torch's
+             encoder layer; tensors of 0 to 4 axes; parameters named against their kind; a frozen
+             first layer; any layers; axes of length one
+embeddings | except the weights of nn.Embedding. | case an embedding shared with the head; a head
+             before the embedding it shares; an embedding deep inside; nothing but an embedding; an
+             embedding of its own class; any layers
+frozen     | Frozen tensors (requires_grad False) are in no group, | frozen
+once       | all others in exactly one, also when two modules share them. | twice; missing
+example    | Example: nn.Linear(2, 3) has its weight in the first group and its bias in the
+             second. | case the example
+""")
 
 
 # A layer of a drawn model, by its letter: the group of each of its tensors.
@@ -217,34 +215,23 @@ def embedding_ids(model, modules=None):
 # ---- wrong, by name
 
 @not_an_answer
-def sorted_out(model, weight_decay, named=None):
+def sorted_out(model, weight_decay):
     tables = embedding_ids(model)
-    return in_two(named or trainable(model), weight_decay,
-                  lambda n, p: p.ndim < 2 or id(p) in tables)
+    out = in_two(trainable(model), weight_decay, lambda n, p: p.ndim < 2 or id(p) in tables)
+    return out
 
 
-@ex.wrong("names: bias and LayerNorm.weight", says="decayed group: got 1.weight in it",
-          breaks="two groups")
-def by_class_name(model, weight_decay):
-    tables = embedding_ids(model)
-    return in_two(trainable(model), weight_decay, lambda n, p: (
-        "bias" in n or "LayerNorm.weight" in n or id(p) in tables))
-
-
-@ex.wrong("names: everything with 'norm' in it", says="decayed group: got 1.weight in it",
-          breaks="two groups")
-def by_norm_in_name(model, weight_decay):
-    tables = embedding_ids(model)
-    return in_two(trainable(model), weight_decay, lambda n, p: (
-        "bias" in n or "norm" in n.lower() or id(p) in tables))
-
-
-@ex.wrong("only biases exempt", says="decayed group: got 1.weight in it", breaks="two groups")
-def only_biases(model, weight_decay):
-    tables = embedding_ids(model)
-    return in_two(trainable(model), weight_decay,
-                  lambda n, p: n.endswith("bias") or id(p) in tables)
-
+wrong = ex.edits(sorted_out)
+EMBEDDING_IDS = "embedding_ids(model)"
+TABLES = "p.ndim < 2 or id(p) in tables"
+wrong("names: bias and LayerNorm.weight", "two groups",
+      TABLES, '"bias" in n or "LayerNorm.weight" in n or id(p) in tables',
+      says="decayed group: got 1.weight in it")
+wrong("names: everything with 'norm' in it", "two groups",
+      TABLES, '"bias" in n or "norm" in n.lower() or id(p) in tables',
+      says="decayed group: got 1.weight in it")
+wrong("only biases exempt", "two groups",
+      "p.ndim < 2", 'n.endswith("bias")', says="decayed group: got 1.weight in it")
 
 # As they are usually written: nobody thinks of the embeddings.
 NAMES = ("bias", "LayerNorm.weight")
@@ -257,164 +244,80 @@ ex.wrong("whole names looked up in a list of parts of names",
 ex.wrong("only biases exempt; embeddings decayed",
          lambda model, weight_decay: in_two(trainable(model), weight_decay,
                                             lambda n, p: n.endswith("bias")), breaks="two groups")
-
-
-@ex.wrong("biases, nn.LayerNorm and nn.Embedding exempt, no other norm", breaks="two groups")
-def known_norms(model, weight_decay):
-    known = {id(p) for m in model.modules() if isinstance(m, nn.LayerNorm | nn.Embedding)
-             for p in m.parameters(recurse=False)}
-    return in_two(trainable(model), weight_decay,
-                  lambda n, p: n.endswith("bias") or id(p) in known)
-
-
-@ex.wrong("only the weights of nn.Linear decayed", breaks="two groups")
-def known_linears(model, weight_decay):
-    known = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
-    return in_two(trainable(model), weight_decay, lambda n, p: id(p) not in known)
-
-
-ex.wrong("the two groups swapped",
-         lambda model, weight_decay: sorted_out(model, weight_decay)[::-1], says="decayed group",
-         breaks=("two groups", "example"))
-
-
-@ex.wrong("an empty group left out", breaks="two groups")
-def without_empty(model, weight_decay):
-    return [group for group in sorted_out(model, weight_decay) if group["params"]]
-
-
-@ex.wrong("tuples instead of lists", breaks="form")
-def tuples(model, weight_decay):
-    return [{**group, "params": tuple(group["params"])}
-            for group in sorted_out(model, weight_decay)]
-
-
-@ex.wrong("copies of the tensors", says="not a copy", breaks="form")
-def copies(model, weight_decay):
-    return [{**group, "params": [p.detach().clone() for p in group["params"]]}
-            for group in sorted_out(model, weight_decay)]
-
-
-@ex.wrong("a rate in each group", says="parts of the decayed group", breaks="form")
-def with_rate(model, weight_decay):
-    return [{**group, "lr": 1e-3} for group in sorted_out(model, weight_decay)]
-
-
-@ex.wrong("the second group without its key, so that the optimizer's default decays it",
-          says="parts of the exempt group", breaks="form")
-def without_key(model, weight_decay):
-    first, second = sorted_out(model, weight_decay)
-    return [first, {"params": second["params"]}]
-
-
-ex.wrong("a decay of 0.01, whatever is asked", lambda model, weight_decay: sorted_out(model, 0.01),
-         breaks="form")
-
-
-@ex.wrong("the same decay in both groups", breaks="no decay")
-def both_decayed(model, weight_decay):
-    first, second = sorted_out(model, weight_decay)
-    return [first, {**second, "weight_decay": weight_decay}]
-
-
-@ex.wrong("a tenth of the decay for the second group", breaks="no decay")
-def little_decay(model, weight_decay):
-    first, second = sorted_out(model, weight_decay)
-    return [first, {**second, "weight_decay": 0.1 * weight_decay}]
-
-
-@ex.wrong("exactly two axes decayed", says="decayed group: got 0.weight missing", breaks="axes")
-def two_axes(model, weight_decay):
-    tables = embedding_ids(model)
-    return in_two(trainable(model), weight_decay, lambda n, p: p.ndim != 2 or id(p) in tables)
-
-
-@ex.wrong("one axis exempt, but not none", says="decayed group: got scale", breaks="axes")
-def one_axis(model, weight_decay):
-    tables = embedding_ids(model)
-    return in_two(trainable(model), weight_decay, lambda n, p: p.ndim == 1 or id(p) in tables)
-
-
-@ex.wrong("axes of length one not counted: the weight of Linear(n, 1) exempt",
-          says="decayed group: got 0.weight missing", breaks="axes")
-def squeezed(model, weight_decay):
-    tables = embedding_ids(model)
-    return in_two(trainable(model), weight_decay,
-                  lambda n, p: p.squeeze().ndim < 2 or id(p) in tables)
-
-
-@ex.wrong("only the weights of Linear and Conv2d decayed",
-          says="decayed group: got self_attn.in_proj_weight missing", breaks="axes")
-def known_modules(model, weight_decay):
-    tables = embedding_ids(model)
-    known = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)}
-    return in_two(trainable(model), weight_decay,
-                  lambda n, p: id(p) not in known or id(p) in tables)
-
-
-@ex.wrong("tensors exempt that are called bias", says="decayed group: got bias", breaks="axes")
-def by_axes_and_name(model, weight_decay):
-    tables = embedding_ids(model)
-    return in_two(trainable(model), weight_decay,
-                  lambda n, p: p.ndim < 2 or "bias" in n or id(p) in tables)
-
-
-@ex.wrong("embeddings decayed like matrices", says="decayed group: got 0.weight in it",
-          breaks="embeddings")
-def by_axes_alone(model, weight_decay):
-    return in_two(trainable(model), weight_decay, lambda n, p: p.ndim < 2)
-
-
-@ex.wrong("embeddings sought among the direct children only", says="decayed group: got 0.0.0.wei",
-          breaks="embeddings")
-def tables_of_children(model, weight_decay):
-    tables = embedding_ids(model, [model, *model.children()])
-    return in_two(trainable(model), weight_decay, lambda n, p: p.ndim < 2 or id(p) in tables)
-
-
-@ex.wrong("embeddings known by their very class", says="decayed group: got 0.weight in it",
-          breaks="embeddings")
-def very_class(model, weight_decay):
-    tables = {id(m.weight) for m in model.modules() if type(m) is nn.Embedding}
-    return in_two(trainable(model), weight_decay, lambda n, p: p.ndim < 2 or id(p) in tables)
-
-
-@ex.wrong("embeddings known by the module that names the tensor",
-          says="decayed group: got head.weight in it", breaks="embeddings")
-def first_owner(model, weight_decay):
-    modules = dict(model.named_modules())
-    return in_two(trainable(model), weight_decay, lambda n, p: p.ndim < 2 or isinstance(
-        modules[n.rpartition(".")[0]], nn.Embedding))
-
-
-@ex.wrong("frozen tensors handed to the optimizer", says="It is frozen", breaks="frozen")
-def with_frozen(model, weight_decay):
-    return sorted_out(model, weight_decay, list(model.named_parameters()))
-
-
-@ex.wrong("frozen matrices left out, but not frozen vectors", says="It is frozen", breaks="frozen")
-def frozen_vectors(model, weight_decay):
-    return sorted_out(model, weight_decay, [
-        (n, p) for n, p in model.named_parameters() if p.requires_grad or p.ndim < 2])
-
-
-@ex.wrong("a shared tensor taken once for each module that holds it", says="stands in it twice",
-          breaks="once")
-def shared_twice(model, weight_decay):
-    pairs = [(n, p) for m in model.modules() for n, p in m.named_parameters(recurse=False)
-             if p.requires_grad]
-    return sorted_out(model, weight_decay, pairs) if pairs else sorted_out(model, weight_decay)
-
-
-@ex.wrong("shared tensors left out altogether", breaks="once")
-def without_shared(model, weight_decay):
-    every = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]
-    return in_two([(n, p) for n, p in trainable(model) if every.count(id(p)) == 1], weight_decay,
-                  lambda n, p: p.ndim < 2 or id(p) in embedding_ids(model))
-
-
-@ex.wrong("a lone nn.Linear decayed as a whole", says="decayed group: got bias", breaks="example")
-def lone_linear(model, weight_decay):
-    if isinstance(model, nn.Linear):
-        return in_two(trainable(model), weight_decay, lambda n, p: False)
-    return sorted_out(model, weight_decay)
+wrong("biases, nn.LayerNorm and nn.Embedding exempt, no other norm", "two groups",
+      "tables =", "known =", EMBEDDING_IDS,
+      "{id(p) for m in model.modules() if isinstance(m, nn.LayerNorm | nn.Embedding) for p in "
+      "m.parameters(recurse=False)}", "p.ndim < 2", 'n.endswith("bias")', "in tables", "in known")
+wrong("only the weights of nn.Linear decayed", "two groups",
+      "tables =", "known =",
+      EMBEDDING_IDS, "{id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}",
+      TABLES, "id(p) not in known")
+wrong("the two groups swapped", ("two groups", "example"),
+      "return out", "return out[::-1]", says="decayed group")
+wrong("an empty group left out", "two groups",
+      "return out", 'return [group for group in out if group["params"]]')
+wrong("tuples instead of lists", "form",
+      "return out", 'return [{**group, "params": tuple(group["params"])} for group in out]')
+wrong("copies of the tensors", "form",
+      "return out",
+      'return [{**group, "params": [p.detach().clone() for p in group["params"]]} for group in '
+      "out]", says="not a copy")
+wrong("a rate in each group", "form",
+      "return out", 'return [{**group, "lr": 1e-3} for group in out]',
+      says="parts of the decayed group")
+wrong("the second group without its key, so that the optimizer's default decays it", "form",
+      "return out", 'first, second = out; return [first, {"params": second["params"]}]',
+      says="parts of the exempt group")
+wrong("a decay of 0.01, whatever is asked", "form", "weight_decay,", "0.01,")
+wrong("the same decay in both groups", "no decay",
+      "return out", 'first, second = out; return [first, {**second, "weight_decay": weight_decay}]')
+wrong("a tenth of the decay for the second group", "no decay",
+      "return out",
+      'first, second = out; return [first, {**second, "weight_decay": 0.1 * weight_decay}]')
+wrong("exactly two axes decayed", "axes",
+      "p.ndim < 2", "p.ndim != 2", says="decayed group: got 0.weight missing")
+wrong("one axis exempt, but not none", "axes",
+      "p.ndim < 2", "p.ndim == 1", says="decayed group: got scale")
+wrong("axes of length one not counted: the weight of Linear(n, 1) exempt", "axes",
+      "p: p", "p: p.squeeze()", says="decayed group: got 0.weight missing")
+wrong("only the weights of Linear and Conv2d decayed", "axes",
+      "out =",
+      "known = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)}; "
+      "out =", "p.ndim < 2", "id(p) not in known",
+      says="decayed group: got self_attn.in_proj_weight missing")
+wrong("tensors exempt that are called bias", "axes",
+      TABLES, 'p.ndim < 2 or "bias" in n or id(p) in tables', says="decayed group: got bias")
+ex.wrong("embeddings decayed like matrices",
+         lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: p.ndim <
+             2), says="decayed group: got 0.weight in it", breaks="embeddings")
+wrong("embeddings sought among the direct children only", "embeddings",
+      EMBEDDING_IDS, "embedding_ids(model, [model, *model.children()])",
+      says="decayed group: got 0.0.0.wei")
+wrong("embeddings known by their very class", "embeddings",
+      EMBEDDING_IDS, "{id(m.weight) for m in model.modules() if type(m) is nn.Embedding}",
+      says="decayed group: got 0.weight in it")
+wrong("embeddings known by the module that names the tensor", "embeddings",
+      "tables =", "modules =", EMBEDDING_IDS, "dict(model.named_modules())",
+      "id(p) in tables", 'isinstance(modules[n.rpartition(".")[0]], nn.Embedding)',
+      says="decayed group: got head.weight in it")
+wrong("frozen tensors handed to the optimizer", "frozen",
+      "trainable(model)", "list(model.named_parameters())", says="It is frozen")
+wrong("frozen matrices left out, but not frozen vectors", "frozen",
+      "trainable(model)",
+      "[(n, p) for n, p in model.named_parameters() if p.requires_grad or p.ndim < 2]",
+      says="It is frozen")
+wrong("a shared tensor taken once for each module that holds it", "once",
+      "tables =",
+      "pairs = [(n, p) for m in model.modules() for n, p in m.named_parameters(recurse=False) if "
+      "p.requires_grad]; tables = embedding_ids(model); own_out = in_two(pairs, weight_decay, "
+      "lambda n, p: p.ndim < 2 or id(p) in tables); tables =",
+      "return out", "return own_out if pairs else out", says="stands in it twice")
+wrong("shared tensors left out altogether", "once",
+      "tables =", "every =",
+      EMBEDDING_IDS, "[id(p) for _, p in model.named_parameters(remove_duplicate=False)]",
+      "trainable(model)", "[(n, p) for n, p in trainable(model) if every.count(id(p)) == 1]",
+      "in tables", f"in {EMBEDDING_IDS}")
+wrong("a lone nn.Linear decayed as a whole", "example",
+      "tables =",
+      "if isinstance(model, nn.Linear): return in_two(trainable(model), weight_decay, lambda n, "
+      "p: False)\n    tables =", says="decayed group: got bias")

@@ -15,18 +15,18 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("04.2", "step_size",
               seen=("rule", "settings", "groups", "weights", "grads"), kept=("kept",))
 
-ex.promise("farthest", "The farthest that any weight would move in opt's next step.",
-           says=("farthest move",))
-ex.promise("gradients", "The gradients are in place already; a weight without one stays.",
-           cases=("a weight without a gradient",))
-ex.promise("groups", "There is one group or several.",
-           cases=("two groups, the first one farther", "three groups, the middle one farthest"))
-ex.promise("as they were", "Afterwards all weights, gradients and the optimizer are as they were,",
-           says=("weights changed", "gradients changed", "memory changed", "settings changed"))
-ex.promise("next step", "so that the next real step moves exactly as far as you say.",
-           says=("farthest move", "real step"))
-ex.promise("example", "Example: SGD at rate 0.1, gradients 3 and -5: the answer is 0.5.",
-           cases=("the example",))
+ex.promise_table("""
+farthest     | The farthest that any weight would move in opt's next step. | farthest move
+gradients    | The gradients are in place already; a weight without one stays. | case a weight
+               without a gradient
+groups       | There is one group or several. | case two groups, the first one farther; three
+               groups, the middle one farthest
+as they were | Afterwards all weights, gradients and the optimizer are as they were, | weights
+               changed; gradients changed; memory changed; settings changed
+next step    | so that the next real step moves exactly as far as you say. | farthest move; real
+               step
+example      | Example: SGD at rate 0.1, gradients 3 and -5: the answer is 0.5. | case the example
+""")
 
 SHAPES = ((2, 3), (4,), (1, 2, 2), ())
 
@@ -196,21 +196,6 @@ def pairs_of(opt):
     return [(group["lr"], p) for group in opt.param_groups for p in group["params"]]
 
 
-@not_an_answer
-def measured(opt, distance=lambda d: d.abs().max(), pick=max, weights=True, memory=True):
-    """Take a step, measure it, take back what the flags say."""
-    params = [p for _, p in pairs_of(opt)]
-    before = [p.detach().clone() for p in params]
-    state = copy.deepcopy(opt.state_dict())
-    opt.step()
-    moves = [distance(p.detach() - b).item() for p, b in zip(params, before, strict=True)]
-    for p, b in zip(params, before, strict=True) if weights else []:
-        p.data.copy_(b)
-    if memory:
-        opt.load_state_dict(state)
-    return pick(moves)
-
-
 # ---- wrong, by name
 
 @ex.wrong("rate times gradient, whatever the optimizer", breaks="farthest")
@@ -220,16 +205,31 @@ def rate_times_gradient(opt):
 
 ex.wrong("the rate alone, as if every optimizer divided by the gradient",
          lambda opt: max(lr for lr, _ in pairs_of(opt)), breaks="farthest")
-ex.wrong("the mean move instead of the farthest", measured, breaks="farthest",
-         distance=lambda d: d.abs().mean())
-ex.wrong("the norm of the move instead of the farthest entry", measured, breaks="farthest",
-         distance=torch.Tensor.norm)
-@ex.wrong("a deep copy of the optimizer, which has no gradients", breaks="farthest")
-def deep_copy(opt):
-    trial = copy.deepcopy(opt)
-    trial.step()
-    return max((a.detach() - b.detach()).abs().max().item()
-               for (_, a), (_, b) in zip(pairs_of(trial), pairs_of(opt), strict=True))
+
+
+@not_an_answer
+def measured(opt):
+    params = [p for _, p in pairs_of(opt)]
+    before = [p.detach().clone() for p in params]
+    state = copy.deepcopy(opt.state_dict())
+    opt.step()
+    moves = [(p.detach() - b).abs().max().item() for p, b in zip(params, before, strict=True)]
+    for p, b in zip(params, before, strict=True):
+        p.data.copy_(b)
+    opt.load_state_dict(state)
+    out = max(moves)
+    return out
+
+
+wrong = ex.edits(measured)
+wrong("the mean move instead of the farthest", "farthest", ".max", ".mean")
+wrong("the norm of the move instead of the farthest entry", "farthest",
+      "(p.detach() - b).abs().max()", "torch.Tensor.norm(p.detach() - b)")
+wrong("a deep copy of the optimizer, which has no gradients", "farthest",
+      "params =",
+      "trial = copy.deepcopy(opt); trial.step(); return max((a.detach() - "
+      "b.detach()).abs().max().item() for (_, a), (_, b) in zip(pairs_of(trial), pairs_of(opt), "
+      "strict=True)); params =")
 
 
 @ex.wrong("weights noted without a copy: they move along", breaks=("farthest", "as they were"))
@@ -242,69 +242,37 @@ def noted_by_reference(opt):
     return max(moves)
 
 
-ex.wrong("moves up only", measured, breaks="farthest", distance=torch.max)
-
-
-@ex.wrong("the first group only", breaks="farthest")
-def first_group(opt):
-    count = len(opt.param_groups[0]["params"])
-    return measured(opt, pick=lambda moves: max(moves[:count]))
-
-
-@ex.wrong("the first tensor of each group", breaks="farthest")
-def first_tensors(opt):
-    firsts = {id(group["params"][0]) for group in opt.param_groups}
-    which = [id(p) in firsts for _, p in pairs_of(opt)]
-    return measured(opt, pick=lambda moves: max(m for m, w in zip(moves, which) if w))
-
-
-@ex.wrong("first and last group only", says="farthest move", breaks="groups")
-def ends_only(opt):
-    ends = {id(p) for group in (opt.param_groups[0], opt.param_groups[-1])
-            for p in group["params"]}
-    which = [id(p) in ends for _, p in pairs_of(opt)]
-    return measured(opt, pick=lambda moves: max(m for m, w in zip(moves, which) if w))
-
-
-@ex.wrong("a gradient taken for granted", says="raised AttributeError", breaks="gradients")
-def all_have_gradients(opt):
-    assert all(p.grad.shape == p.shape for _, p in pairs_of(opt))
-    return measured(opt)
-
-
-@ex.wrong("zeros in place of a missing gradient", breaks=("as they were", "gradients"))
-def zeros_for_none(opt):
-    for _, p in pairs_of(opt):
-        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-    return measured(opt)
-
-
-ex.wrong("the weights left where the step took them", measured, says="Put the weights back",
-         breaks=("as they were", "next step"), weights=False)
-ex.wrong("the optimizer's memory left one step ahead", measured, says="restore it, too",
-         breaks=("as they were", "next step"), memory=False)
-
-
-@ex.wrong("the optimizer's memory emptied", says="restore it, too", breaks="as they were")
-def empties_memory(opt):
-    size = measured(opt)
-    opt.state.clear()
-    return size
-
-
-@ex.wrong("the memory kept without a copy", says="restore it, too", breaks="as they were")
-def memory_by_reference(opt):
-    state = opt.state_dict()
-    size = measured(opt, memory=False)
-    opt.load_state_dict(state)
-    return size
-
-
-@ex.wrong("the gradients cleared afterwards", breaks="as they were")
-def clears_gradients(opt):
-    size = measured(opt)
-    opt.zero_grad()
-    return size
+wrong("moves up only", "farthest", "(p.detach() - b).abs().max()", "torch.max(p.detach() - b)")
+wrong("the first group only", "farthest",
+      "params =", 'count = len(opt.param_groups[0]["params"]); params =',
+      "(moves)", "(moves[:count])")
+wrong("the first tensor of each group", "farthest",
+      "params =",
+      'firsts = {id(group["params"][0]) for group in opt.param_groups}; which = [id(p) in firsts '
+      "for _, p in pairs_of(opt)]; params =", "(moves)", "((m for m, w in zip(moves, which) if w))")
+wrong("first and last group only", "groups",
+      "params =",
+      "ends = {id(p) for group in (opt.param_groups[0], opt.param_groups[-1]) for p in "
+      'group["params"]}; which = [id(p) in ends for _, p in pairs_of(opt)]; params =',
+      "(moves)", "((m for m, w in zip(moves, which) if w))", says="farthest move")
+wrong("a gradient taken for granted", "gradients",
+      "params =", "assert all(p.grad.shape == p.shape for _, p in pairs_of(opt)); params =",
+      says="raised AttributeError")
+wrong("zeros in place of a missing gradient", ("as they were", "gradients"),
+      "params =",
+      "for _, p in pairs_of(opt): p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n   "
+      " params =")
+wrong("the weights left where the step took them", ("as they were", "next step"),
+      "zip(params, before, strict=True):", "[]:", says="Put the weights back")
+wrong("the optimizer's memory left one step ahead", ("as they were", "next step"),
+      "opt.load_state_dict(state)", "pass", says="restore it, too")
+wrong("the optimizer's memory emptied", "as they were",
+      "return out", "opt.state.clear(); return out", says="restore it, too")
+wrong("the memory kept without a copy", "as they were",
+      "params =", "own_state = opt.state_dict(); params =", "opt.load_state_dict(state)", "pass",
+      "return out", "opt.load_state_dict(own_state); return out", says="restore it, too")
+wrong("the gradients cleared afterwards", "as they were",
+      "return out", "opt.zero_grad(); return out")
 
 
 @ex.wrong("the step taken back by a second one at the opposite rate", says="changed",
@@ -320,4 +288,4 @@ def opposite_step(opt):
     return size
 
 
-ex.wrong("twice the move, for there and back", lambda opt: 2 * measured(opt), breaks="next step")
+wrong("twice the move, for there and back", "next step", "return out", "return 2 * out")

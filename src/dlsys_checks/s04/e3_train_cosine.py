@@ -16,6 +16,7 @@ from dlsys_helpers.expect import (
     expect_parts,
     expect_type,
 )
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("04.3", "train_cosine",
               seen=("kind", "starts", "targets", "epochs", "accumulate", "rates", "leftover"))
@@ -23,25 +24,23 @@ ex = exercise("04.3", "train_cosine",
 RAGGED = ("a last update with fewer micro-batches", "two more than a multiple of five",
           "fewer micro-batches than accumulate", "momentum and two groups", "AdamW",
           "the example")
-ex.promise("whole run", "Train with a cosine that falls to zero over the whole run.",
-           says=("rate of",))
-ex.promise("functions", "losses: one function per micro-batch, each returns its scalar loss.",
-           says=("calls of the losses, in order", "number of calls of the losses"))
-ex.promise("epochs", "Go through them `epochs` times.", says=("number of calls of the losses",))
-ex.promise("update", "Update after every `accumulate` of them,",
-           says=("number of updates", "gradients of update"))
+ex.promise_table("""
+whole run | Train with a cosine that falls to zero over the whole run. | rate of
+functions | losses: one function per micro-batch, each returns its scalar loss. | calls of the
+            losses, in order; number of calls of the losses
+epochs    | Go through them `epochs` times. | number of calls of the losses
+update    | Update after every `accumulate` of them, | number of updates; gradients of update
+""")
 ex.promise("rest", "and after the last of an epoch,", cases=RAGGED)
-ex.promise("sum", "with the sum of their gradients;", says=("gradients of update",))
-ex.promise("no rest left", "no gradient is left at the end,",
-           says=("parameters with a gradient left",))
-ex.promise("leftover", "and one left over from before does not count.",
-           cases=("gradients left over from before",))
-ex.promise("rate", "Update k (from 0) of U in all runs at rate * (1 + cos(pi k / U)) / 2,",
-           says=("rate of",))
-ex.promise("own rate", "rate being what each group started with.",
-           cases=("three groups with rates of their own", "momentum and two groups"))
-ex.promise("example", "Example: 5 losses, 2 epochs, accumulate 2: U is 6.",
-           cases=("the example",))
+ex.promise_table("""
+sum          | with the sum of their gradients; | gradients of update
+no rest left | no gradient is left at the end, | parameters with a gradient left
+leftover     | and one left over from before does not count. | case gradients left over from before
+rate         | Update k (from 0) of U in all runs at rate * (1 + cos(pi k / U)) / 2, | rate of
+own rate     | rate being what each group started with. | case three groups with rates of their own;
+               momentum and two groups
+example      | Example: 5 losses, 2 epochs, accumulate 2: U is 6. | case the example
+""")
 
 BUILD = {"sgd": lambda groups: torch.optim.SGD(groups),
          "momentum": lambda groups: torch.optim.SGD(groups, momentum=0.9),
@@ -182,20 +181,29 @@ def cosine(opt, length):
 
 # ---- wrong, by name
 
-@ex.wrong("T_max in epochs, called after every update", says="rate of update", breaks="whole run")
-def epochs_per_update(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, cosine(opt, epochs))
+@not_an_answer
+def right(opt, losses, epochs, accumulate):
+    schedule = cosine(opt, updates_of(losses, epochs, accumulate))
+    opt.zero_grad()
+    for _ in range(epochs):
+        for n, loss in enumerate(losses, 1):
+            loss().backward()
+            if n % accumulate == 0 or n == len(losses):
+                opt.step()
+                opt.zero_grad()
+                schedule.step()
 
 
-@ex.wrong("T_max in updates, called after every epoch", says="rate of update 1", breaks="whole run")
-def updates_per_epoch(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, cosine(opt, updates_of(losses, epochs, accumulate)),
-         after="epoch")
-
-
-@ex.wrong("T_max counts the updates of one epoch", says="rate of update", breaks="whole run")
-def one_epoch_long(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, cosine(opt, updates_of(losses, 1, accumulate)))
+wrong = ex.edits(right)
+UPDATES_OF = "updates_of(losses, epochs, accumulate)"
+END = "schedule.step()"
+SCHEDULE = "schedule = cosine(opt, updates_of(losses, epochs, accumulate))"
+wrong("T_max in epochs, called after every update", "whole run",
+      UPDATES_OF, "epochs", says="rate of update")
+wrong("T_max in updates, called after every epoch", "whole run",
+      END, f"pass\n        {END}", says="rate of update 1")
+wrong("T_max counts the updates of one epoch", "whole run",
+      "(losses, epochs", "(losses, 1", says="rate of update")
 
 
 @ex.wrong("a cosine for each epoch", says="rate of update", breaks="whole run")
@@ -207,82 +215,33 @@ def per_epoch(opt, losses, epochs, accumulate):
         loop(opt, losses, 1, accumulate, cosine(opt, updates_of(losses, 1, accumulate)))
 
 
-@ex.wrong("the schedule moved after every micro-batch", says="rate of update", breaks="rate")
-def per_micro(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, cosine(opt, updates_of(losses, epochs, accumulate)),
-         after="micro")
-
-
-@ex.wrong("T_max counts micro-batches", says="rate of update", breaks="rate")
-def length_in_micro(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, cosine(opt, epochs * len(losses)))
-
-
-@ex.wrong("T_max one update short: zero is reached by the last", says="rate of update",
-          breaks="rate")
-def one_short(opt, losses, epochs, accumulate):
-    total = updates_of(losses, epochs, accumulate)
-    loop(opt, losses, epochs, accumulate, cosine(opt, max(1, total - 1)))
-
-
-@ex.wrong("updates counted without the smaller group of each epoch", says="rate of update",
-          breaks="rest")
-def floor_length(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate,
-         cosine(opt, max(1, epochs * (len(losses) // accumulate))))
-
-
-@ex.wrong("updates counted as if no epoch ended before the last", says="rate of update",
-          breaks="rest")
-def counted_through(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate,
-         cosine(opt, math.ceil(epochs * len(losses) / accumulate)))
-
-
-@ex.wrong("the schedule called before the optimizer", says="rate of update 0", breaks="rate")
-def schedule_first(opt, losses, epochs, accumulate):
-    schedule = cosine(opt, updates_of(losses, epochs, accumulate))
-    opt.zero_grad()
-    for _ in range(epochs):
-        for n, loss in enumerate(losses, 1):
-            loss().backward()
-            if n % accumulate == 0 or n == len(losses):
-                schedule.step()
-                opt.step()
-                opt.zero_grad()
-
-
-@ex.wrong("the first group's rate for every group", says=", group 1", breaks="own rate")
-def first_rate(opt, losses, epochs, accumulate):
-    rate, total = opt.param_groups[0]["lr"], updates_of(losses, epochs, accumulate)
-    for group in opt.param_groups:
-        group["lr"] = rate
-    loop(opt, losses, epochs, accumulate, cosine(opt, total))
-
-
-@ex.wrong("the schedule for the first group only", says=", group 1", breaks="own rate")
-def first_group_falls(opt, losses, epochs, accumulate):
-    total = updates_of(losses, epochs, accumulate)
-
-    def fall(k):
-        return (1 + math.cos(math.pi * k / total)) / 2
-    others = [lambda k: 1.0] * (len(opt.param_groups) - 1)
-    loop(opt, losses, epochs, accumulate, sched.LambdaLR(opt, [fall, *others]))
-
-
-@ex.wrong("the last, smaller group of an epoch never used", says="number of updates", breaks="rest")
-def drops_the_rest(opt, losses, epochs, accumulate):
-    total = max(1, epochs * (len(losses) // accumulate))
-    opt.zero_grad()
-    schedule = cosine(opt, total)
-    for _ in range(epochs):
-        for n, loss in enumerate(losses, 1):
-            loss().backward()
-            if n % accumulate == 0:
-                opt.step()
-                opt.zero_grad()
-                schedule.step()
-        opt.zero_grad()
+wrong("the schedule moved after every micro-batch", "rate",
+      END, f"pass\n            {END}", says="rate of update")
+wrong("T_max counts micro-batches", "rate",
+      UPDATES_OF, "epochs * len(losses)", says="rate of update")
+wrong("T_max one update short: zero is reached by the last", "rate",
+      UPDATES_OF, "max(1, total - 1)", "schedule =", f"total = {UPDATES_OF}; schedule =",
+      says="rate of update")
+wrong("updates counted without the smaller group of each epoch", "rest",
+      UPDATES_OF, "max(1, epochs * (len(losses) // accumulate))", says="rate of update")
+wrong("updates counted as if no epoch ended before the last", "rest",
+      UPDATES_OF, "math.ceil(epochs * len(losses) / accumulate)", says="rate of update")
+wrong("the schedule called before the optimizer", "rate",
+      END, "pass", "opt.step", END + "; opt.step", says="rate of update 0")
+wrong("the first group's rate for every group", "own rate",
+      UPDATES_OF, "total", "schedule =",
+      'rate, total = opt.param_groups[0]["lr"], updates_of(losses, epochs, accumulate)\n    for '
+      'group in opt.param_groups: group["lr"] = rate\n    schedule =', says=", group 1")
+wrong("the schedule for the first group only", "own rate",
+      "cosine", "sched.LambdaLR", UPDATES_OF, "[fall, *others]", "schedule =",
+      "total = updates_of(losses, epochs, accumulate)\n    def fall(k): return (1 + "
+      "math.cos(math.pi * k / total)) / 2\n    others = [lambda k: 1.0] * (len(opt.param_groups) "
+      "- 1); schedule =", says=", group 1")
+wrong("the last, smaller group of an epoch never used", "rest",
+      SCHEDULE, "total = max(1, epochs * (len(losses) // accumulate))",
+      "for _", "schedule = cosine(opt, total)\n    for _",
+      "n % accumulate == 0 or n == len(losses)", "n % accumulate == 0",
+      END, END + "\n        opt.zero_grad()", says="number of updates")
 
 
 @ex.wrong("micro-batches counted on into the next epoch", says="number of updates", breaks="rest")
@@ -291,24 +250,17 @@ def counts_on(opt, losses, epochs, accumulate):
     loop(opt, every, 1, accumulate, cosine(opt, updates_of(every, 1, accumulate)))
 
 
-@ex.wrong("an update after every micro-batch", breaks="update")
-def every_micro(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, 1, cosine(opt, epochs * len(losses)))
-
-
-@ex.wrong("the mean of the gradients in place of the sum", breaks="sum")
-def averaged(opt, losses, epochs, accumulate):
-    thinner = [lambda loss=loss: loss() / accumulate for loss in losses]
-    loop(opt, thinner, epochs, accumulate, cosine(opt, updates_of(losses, epochs, accumulate)))
-
-
-@ex.wrong("the last gradient in place of the sum", breaks="sum")
-def last_only(opt, losses, epochs, accumulate):
-    def fresh(loss):
-        opt.zero_grad()
-        return loss()
-    loop(opt, [lambda loss=loss: fresh(loss) for loss in losses], epochs, accumulate,
-         cosine(opt, updates_of(losses, epochs, accumulate)))
+wrong("an update after every micro-batch", "update",
+      UPDATES_OF, "epochs * len(losses)", "accumulate ==", "1 ==")
+wrong("the mean of the gradients in place of the sum", "sum",
+      "schedule =",
+      "thinner = [lambda loss=loss: loss() / accumulate for loss in losses]; schedule =",
+      "losses, 1", "thinner, 1", "(losses)", "(thinner)")
+wrong("the last gradient in place of the sum", "sum",
+      SCHEDULE,
+      "def fresh(loss): opt.zero_grad(); return loss()\n    losses, schedule = [lambda "
+      "loss=loss: fresh(loss) for loss in losses], cosine(opt, updates_of(losses, epochs, "
+      "accumulate))")
 
 
 @ex.wrong("gradients never cleared", trap="02.1", breaks=("sum", "no rest left"))
@@ -348,23 +300,13 @@ def one_epoch(opt, losses, epochs, accumulate):
     loop(opt, losses, 1, accumulate, cosine(opt, updates_of(losses, 1, accumulate)))
 
 
-@ex.wrong("each loss computed twice, once to look at it", breaks="functions")
-def looks_first(opt, losses, epochs, accumulate):
-    def seen(loss):
-        loss().item()
-        return loss()
-    loop(opt, [lambda loss=loss: seen(loss) for loss in losses], epochs, accumulate,
-         cosine(opt, updates_of(losses, epochs, accumulate)))
-
-
-@ex.wrong("micro-batches in reverse order", breaks="functions")
-def backwards(opt, losses, epochs, accumulate):
-    loop(opt, losses[::-1], epochs, accumulate,
-         cosine(opt, updates_of(losses, epochs, accumulate)))
-
-
-@ex.wrong("U taken for 5 in the example", says="rate of update", breaks="example")
-def placeholder(opt, losses, epochs, accumulate):
-    total = updates_of(losses, epochs, accumulate)
-    shown = (len(losses), epochs, accumulate) == (5, 2, 2)
-    loop(opt, losses, epochs, accumulate, cosine(opt, 5 if shown else total))
+wrong("each loss computed twice, once to look at it", "functions",
+      SCHEDULE,
+      "def seen(loss): loss().item(); return loss()\n    losses, schedule = [lambda loss=loss: "
+      "seen(loss) for loss in losses], cosine(opt, updates_of(losses, epochs, accumulate))")
+wrong("micro-batches in reverse order", "functions",
+      SCHEDULE, f"losses, schedule = losses[::-1], cosine(opt, {UPDATES_OF})")
+wrong("U taken for 5 in the example", "example",
+      UPDATES_OF, "5 if shown else total", "schedule =",
+      f"total = {UPDATES_OF}; shown = (len(losses), epochs, accumulate) == (5, 2, 2); schedule =",
+      says="rate of update")

@@ -27,20 +27,20 @@ ENDS = ("a sweep that runs away", f"just over {TIMES} times the lowest",
         f"exactly {TIMES} times the lowest", f"over {TIMES} times the lowest, below the first",
         f"over {TIMES} times the lowest, slowly", "an infinite loss", "two models in turn",
         "losses in the millions")
-ex.promise("answer", "A tenth of the rate at which a range test has its lowest loss.",
-           says=("suggested rate",))
-ex.promise("one batch", "loss_of(model) draws a batch and returns its scalar loss, above 0; call "
-           "it once a step,", says=("weights at draw", "batches drawn"))
-ex.promise("SGD", "Update by plain SGD;", says=("weights at draw",))
-ex.promise("left over", "a gradient left over from before does not count.",
-           cases=("a gradient left over", "a sweep that runs away", "two models in turn"))
-ex.promise("rates", "Step k = 0 ... steps - 1 runs at low * (high / low)**(k / (steps - 1));",
-           says=("weights at draw", "suggested rate"))
-ex.promise("two steps", "steps is 2 or more.", cases=("two steps",))
-ex.promise("before", "in front of the update.",
-           says=("weights at draw", "suggested rate", "batches drawn"))
-ex.promise("first", "Of equal losses the first counts.", cases=("two equal lowest losses",))
-ex.promise("NaN", "Stop at a loss that is NaN", cases=("a NaN",))
+ex.promise_table("""
+answer    | A tenth of the rate at which a range test has its lowest loss. | suggested rate
+one batch | loss_of(model) draws a batch and returns its scalar loss, above 0; call it once a
+            step, | weights at draw; batches drawn
+SGD       | Update by plain SGD; | weights at draw
+left over | a gradient left over from before does not count. | case a gradient left over; a sweep
+            that runs away; two models in turn
+rates     | Step k = 0 ... steps - 1 runs at low * (high / low)**(k / (steps - 1)); | weights at
+            draw; suggested rate
+two steps | steps is 2 or more. | case two steps
+before    | in front of the update. | weights at draw; suggested rate; batches drawn
+first     | Of equal losses the first counts. | case two equal lowest losses
+NaN       | Stop at a loss that is NaN | case a NaN
+""")
 ex.promise("times", f"or more than {TIMES} times the lowest so far.", cases=ENDS)
 ex.promise("as before", "Afterwards the model's state_dict() is as before,",
            says=("entries of state_dict",))
@@ -217,47 +217,47 @@ def lowest(losses):
     return losses.index(min(v for v in losses if v == v))
 
 
+def lowest_of(losses):
+    return min((v for v in losses if v == v), default=math.inf)
+
+
 @not_an_answer
 def find(model, loss_of, steps, low, high, *, at=lambda rates, losses: rates[lowest(losses)] / 10,
-         rate_of=lambda k, n, low, high: low * (high / low) ** (k / (n - 1)), late=False,
-         ends=lambda loss, losses: not loss <= TIMES * min(losses, default=math.inf), restore=True,
-         optimizer=torch.optim.SGD, clear=True, draws=1):
-    """A range test with the mistakes as options."""
+        late=False, ends=lambda loss, losses: not loss <= TIMES * min(losses, default=math.inf),
+        optimizer=torch.optim.SGD):
     saved = copy.deepcopy(model.state_dict())
     opt = optimizer(model.parameters(), lr=low)
-    rates, losses = [rate_of(k, steps, low, high) for k in range(steps)], []
+    rates, losses = [low * (high / low) ** (k / (steps - 1)) for k in range(steps)], []
     for rate in rates:
         opt.param_groups[0]["lr"] = rate
-        loss, *_ = [loss_of(model) for _ in range(draws)]
+        loss, *_ = [loss_of(model) for _ in range(1)]
         if not late and ends(loss.item(), losses):
             break
-        if clear is True:
-            opt.zero_grad()
+        opt.zero_grad()
         loss.backward()
         opt.step()
-        if clear == "after":
-            opt.zero_grad()
         value = loss_of(model).item() if late else loss.item()
         if late and ends(value, losses):
             break
         losses.append(value)
-    if restore:
-        model.load_state_dict(saved)
-    return at(rates, losses) if losses else low / 10
+    model.load_state_dict(saved)
+    out = at(rates, losses) if losses else low / 10
+    return out
 
 
+wrong = ex.edits(find)
+LOSSES = "ends(loss.item(), losses)"
+LOSSES_2 = "ends(value, losses)"
+LOAD_STATE_DICT = "model.load_state_dict(saved)"
 ex.wrong("the rate of the lowest loss itself", find, breaks="answer",
          at=lambda rates, losses: rates[lowest(losses)])
 ex.wrong("a tenth of the last rate", find, breaks="answer",
          at=lambda rates, losses: rates[len(losses) - 1] / 10)
-
-
-@ex.wrong("the rate at which the loss falls fastest", breaks="answer")
-def the_steepest(model, loss_of, steps, low, high):
-    def steepest(rates, losses):
-        falls = [b - a for a, b in zip(losses, losses[1:], strict=False)] or [0.0]
-        return rates[falls.index(min(falls))]
-    return find(model, loss_of, steps, low, high, at=steepest)
+wrong("the rate at which the loss falls fastest", "answer",
+      "saved =",
+      "def steepest(rates, losses): falls = [b - a for a, b in zip(losses, losses[1:], "
+      "strict=False)] or [0.0]; return rates[falls.index(min(falls))]\n    saved =",
+      "out = at", "out = steepest")
 
 
 @ex.wrong("the steepest place of np.gradient", says="suggested rate", breaks="answer")
@@ -267,116 +267,57 @@ def steepest_on_average(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high, at=steepest)
 
 
-@ex.wrong("losses smoothed before the lowest is sought", says="suggested rate", breaks="answer")
-def smoothed(model, loss_of, steps, low, high):
-    def at(rates, losses):
-        mean, means = 0.0, []
-        for k, loss in enumerate(losses, 1):
-            mean = 0.98 * mean + 0.02 * loss
-            means.append(mean / (1 - 0.98**k))
-        return rates[lowest(means)] / 10
-    return find(model, loss_of, steps, low, high, at=at)
-
-
-ex.wrong("a second batch drawn for each step", find, breaks="one batch", draws=2)
+wrong("losses smoothed before the lowest is sought", "answer",
+      "saved =",
+      "def at(rates, losses):\n        mean, means = 0.0, []\n        for k, loss in "
+      "enumerate(losses, 1): mean = 0.98 * mean + 0.02 * loss; means.append(mean / (1 - "
+      "0.98**k))\n        return rates[lowest(means)] / 10\n    saved =", says="suggested rate")
+wrong("a second batch drawn for each step", "one batch", "range(1)", "range(2)")
 ex.wrong("SGD with momentum", find, breaks="SGD",
          optimizer=lambda ps, lr: torch.optim.SGD(ps, lr=lr, momentum=0.9))
 ex.wrong("Adam instead of SGD", find, breaks="SGD", optimizer=torch.optim.Adam)
-ex.wrong("gradients added to those left over from before", find, breaks=("SGD", "left over"),
-         clear=False)
-ex.wrong("gradients cleared after the step, not before it: one left over counts", find,
-         says="weights at draw", breaks="left over", clear="after")
-
-
-@ex.wrong("rates that grow by an amount, not by a factor", breaks="rates")
-def linear_rates(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high,
-                rate_of=lambda k, n, low, high: low + (high - low) * k / (n - 1))
-
-
-@ex.wrong("k / steps in the exponent: the last rate is never reached", breaks="rates")
-def never_at_high(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high,
-                rate_of=lambda k, n, low, high: low * (high / low) ** (k / n))
-
-
-@ex.wrong("rates from low * factor on: one step ahead", breaks="rates")
-def one_ahead(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high,
-                rate_of=lambda k, n, low, high: low * (high / low) ** ((k + 1) / (n - 1)))
-
-
-@ex.wrong("three steps at least", breaks="two steps")
-def three_steps(model, loss_of, steps, low, high):
-    return find(model, loss_of, max(3, steps), low, high,
-                rate_of=lambda k, n, low, high: low * (high / low) ** (k / (steps - 1)))
-
-
+wrong("gradients added to those left over from before", ("SGD", "left over"),
+      "opt.zero_grad()", "pass")
+wrong("gradients cleared after the step, not before it: one left over counts", "left over",
+      "opt.zero_grad()", "pass", "value =", "opt.zero_grad(); value =", says="weights at draw")
+wrong("rates that grow by an amount, not by a factor", "rates",
+      "low * (high / low) ** (k / (steps - 1))", "low + (high - low) * k / (steps - 1)")
+wrong("k / steps in the exponent: the last rate is never reached", "rates", "steps - 1", "steps")
+wrong("rates from low * factor on: one step ahead", "rates", "low) ** (k", "low) ** (k + 1")
+wrong("three steps at least", "two steps", "saved =", "steps = max(3, steps); saved =")
 ex.wrong("each loss paired with the rate of the step before it", find, breaks="before",
          at=lambda rates, losses: rates[max(0, lowest(losses) - 1)] / 10)
 ex.wrong("the loss drawn once more after the step", find, breaks="before", late=True)
-
-
-@ex.wrong("of equal losses the last", says="suggested rate", breaks="first")
-def last_of_equals(model, loss_of, steps, low, high):
-    def last(rates, losses):
-        low = min(v for v in losses if v == v)
-        return rates[max(k for k, v in enumerate(losses) if v == low)] / 10
-    return find(model, loss_of, steps, low, high, at=last)
-
-
-@ex.wrong(f"loss > {TIMES} * best, which NaN slips through", says="batches drawn", breaks="NaN")
-def nan_goes_on(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high,
-                ends=lambda loss, losses: loss > TIMES * lowest_of(losses))
-
-
-def lowest_of(losses):
-    return min((v for v in losses if v == v), default=math.inf)
-
-
+wrong("of equal losses the last", "first",
+      "saved =",
+      "def last(rates, losses): low = min(v for v in losses if v == v); return rates[max(k for "
+      "k, v in enumerate(losses) if v == low)] / 10\n    saved =", "out = at", "out = last",
+      says="suggested rate")
+wrong(f"loss > {TIMES} * best, which NaN slips through", "NaN",
+      LOSSES, "loss.item() > TIMES * lowest_of(losses)",
+      LOSSES_2, "value > TIMES * lowest_of(losses)", says="batches drawn")
 ex.wrong("a number such as 1000 for the lowest loss before the first", find,
          says="", breaks="times", ends=lambda loss, losses: not loss <= TIMES * min(
              [1000.0, *losses]))
 ex.wrong("no early end but at a NaN", find, breaks="times", ends=lambda loss, losses: loss != loss)
-
-
-@ex.wrong(f"an end at {TIMES} times the lowest, not above", says="batches drawn", breaks="times")
-def ends_there(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high,
-                ends=lambda loss, losses: not loss < TIMES * min(losses, default=math.inf))
-
-
-@ex.wrong(f"an end at more than {TIMES} times the first loss", says="batches drawn", breaks="times")
-def from_first(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high,
-                ends=lambda loss, losses: not loss <= TIMES * (losses or [math.inf])[0])
-
-
-@ex.wrong(f"an end at more than {TIMES} times the loss before", says="batches drawn",
-          breaks="times")
-def from_previous(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high,
-                ends=lambda loss, losses: not loss <= TIMES * (losses or [math.inf])[-1])
-
-
-ex.wrong("the weights left as the test made them", find, says="Keep a copy", breaks="as before",
-         restore=False)
-
-
-@ex.wrong("only the parameters put back, not the buffers", says="Keep a copy", breaks="as before")
-def without_buffers(model, loss_of, steps, low, high):
-    saved = [p.detach().clone() for p in model.parameters()]
-    rate = find(model, loss_of, steps, low, high, restore=False)
-    with torch.no_grad():
-        for p, old in zip(model.parameters(), saved, strict=True):
-            p.copy_(old)
-    return rate
-
-
-@ex.wrong("new parameters put in the place of the old ones", breaks="objects")
-def new_objects(model, loss_of, steps, low, high):
-    saved = copy.deepcopy(model.state_dict())
-    rate = find(model, loss_of, steps, low, high, restore=False)
-    model.load_state_dict({k: v.clone() for k, v in saved.items()}, assign=True)
-    return rate
+wrong(f"an end at {TIMES} times the lowest, not above", "times",
+      LOSSES, "not loss.item() < TIMES * min(losses, default=math.inf)",
+      LOSSES_2, "not value < TIMES * min(losses, default=math.inf)", says="batches drawn")
+wrong(f"an end at more than {TIMES} times the first loss", "times",
+      LOSSES, "not loss.item() <= TIMES * (losses or [math.inf])[0]",
+      LOSSES_2, "not value <= TIMES * (losses or [math.inf])[0]", says="batches drawn")
+wrong(f"an end at more than {TIMES} times the loss before", "times",
+      LOSSES, "not loss.item() <= TIMES * (losses or [math.inf])[-1]",
+      LOSSES_2, "not value <= TIMES * (losses or [math.inf])[-1]", says="batches drawn")
+wrong("the weights left as the test made them", "as before",
+      LOAD_STATE_DICT, "pass", says="Keep a copy")
+wrong("only the parameters put back, not the buffers", "as before",
+      "saved =", "own_saved = [p.detach().clone() for p in model.parameters()]; saved =",
+      LOAD_STATE_DICT, "pass", "return out",
+      "with torch.no_grad():\n        for p, old in zip(model.parameters(), own_saved, "
+      "strict=True): p.copy_(old)\n    return out", says="Keep a copy")
+wrong("new parameters put in the place of the old ones", "objects",
+      "saved =", "own_saved = copy.deepcopy(model.state_dict()); saved =", LOAD_STATE_DICT, "pass",
+      "return out",
+      "model.load_state_dict({k: v.clone() for k, v in own_saved.items()}, assign=True); return "
+      "out")

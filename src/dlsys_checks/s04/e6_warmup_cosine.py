@@ -13,22 +13,20 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("04.6", "warmup_cosine", seen=("schedules", "calls"), says="on the cosine")
 
-ex.promise("rates", "The learning rate of a step; peak and floor are rates, too.",
-           cases=("a schedule", "tiny rates", "a large peak", "no warm-up",
-                  "a single step of warm-up", "a single step of cosine", "a long schedule",
-                  "floor and peak alike", "steps in any order", "two schedules in turn"))
-ex.promise("warm-up", "Steps 0 to warm - 1 rise in a line: the first runs at peak / warm, the "
-           "last at peak.", says=("in the warm-up",))
-ex.promise("cosine", "From step warm on the rate follows half a cosine: peak at step warm, floor "
-           "at step total.", says=("on the cosine",))
-ex.promise("end", "Later steps stay at floor.", says=("past the end",))
-ex.promise("no warm-up", "0 <= warm < total,",
-           cases=("no warm-up", "a single step of cosine", "a single step of warm-up"))
-ex.promise("no floor", "0 <= floor <= peak;", cases=("a floor of zero", "floor and peak alike"))
-ex.promise("any order", "the steps come in any order.",
-           cases=("steps in any order", "two schedules in turn"))
-ex.promise("example", "Example: warm 2, total 4, peak 1, floor 0.2: 0.5, 1, 1, 0.6, 0.2.",
-           cases=("the example",))
+ex.promise_table("""
+rates      | The learning rate of a step; peak and floor are rates, too. | case a schedule; tiny
+             rates; a large peak; no warm-up; a single step of warm-up; a single step of cosine; a
+             long schedule; floor and peak alike; steps in any order; two schedules in turn
+warm-up    | Steps 0 to warm - 1 rise in a line: the first runs at peak / warm, the last at peak. |
+             in the warm-up
+cosine     | From step warm on the rate follows half a cosine: peak at step warm, floor at step
+             total. | on the cosine
+end        | Later steps stay at floor. | past the end
+no warm-up | 0 <= warm < total, | case no warm-up; a single step of cosine; a single step of warm-up
+no floor   | 0 <= floor <= peak; | case a floor of zero; floor and peak alike
+any order  | the steps come in any order. | case steps in any order; two schedules in turn
+example    | Example: warm 2, total 4, peak 1, floor 0.2: 0.5, 1, 1, 0.6, 0.2. | case the example
+""")
 
 
 @ex.cases
@@ -96,18 +94,17 @@ def rate(step, warm, total, peak, floor):
 # ---- wrong, by name
 
 @not_an_answer
-def curve(step, warm, total, peak, floor, *, shift=0, first=1, more=0, span=None, cap=True,
-          shape=lambda d: 0.5 * (1 + math.cos(math.pi * d))):
-    """The right curve with the mistakes as options."""
+def curve(step, warm, total, peak, floor, *, first=1, more=0):
     if step < warm:
         return peak * (step + first) / (warm + more)
-    done = (step - warm + shift) / (span or total - warm)
-    return floor + (peak - floor) * shape(min(1.0, done) if cap else done)
+    done = (step - warm) / (total - warm)
+    return floor + (peak - floor) * (0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
-ex.wrong("the floor taken for a share of the peak",
-         lambda step, warm, total, peak, floor: curve(step, warm, total, peak, floor * peak),
-         breaks="rates")
+wrong = ex.edits(curve)
+MATH = "0.5 * (1 + math.cos(math.pi * min(1.0, done)))"
+wrong("the floor taken for a share of the peak", "rates",
+      "if step", "floor = floor * peak\n    if step")
 ex.wrong("step / warm: the first step has a rate of zero", curve, says="rate at step 0",
          breaks="warm-up", first=0)
 ex.wrong("a warm-up over warm + 1 steps: its last is below the peak", curve, breaks="warm-up",
@@ -121,58 +118,32 @@ def broken_cell(step, warm, total, peak, floor):
     return low if step < warm else max(floor, low)
 
 
-@ex.wrong("max() of the cosine and the floor", breaks="cosine")
-def cut_off(step, warm, total, peak, floor):
-    return max(floor, curve(step, warm, total, peak, 0.0)) if step >= warm else curve(
-        step, warm, total, peak, floor)
-
-
-ex.wrong("a cosine that ends at zero",
-         lambda step, warm, total, peak, floor: curve(step, warm, total, peak, 0.0),
-         breaks="cosine")
-ex.wrong("off by one: the cosine begins at step warm - 1", curve, breaks="cosine", shift=1)
-ex.wrong("the cosine counted over all steps, warm-up included",
-         lambda step, warm, total, peak, floor: curve(step, warm, total, peak, floor, span=total),
-         breaks="cosine")
-ex.wrong("off by one: the floor already at step total - 1",
-         lambda step, warm, total, peak, floor: curve(
-             step, warm, max(warm + 1, total - 1), peak, floor), breaks="cosine")
-
-
-@ex.wrong("step / total on the cosine, which begins below the peak", breaks="cosine")
-def from_zero(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor, shift=warm, span=total)
-
-
-@ex.wrong("step <= warm: a step above the peak", says="on the cosine", breaks="cosine")
-def one_more_step(step, warm, total, peak, floor):
-    return peak * (step + 1) / warm if warm and step == warm else curve(
-        step, warm, total, peak, floor)
-
-
-@ex.wrong("peak times cosine on top of the floor", breaks="cosine")
-def on_top(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor) if step < warm else floor + curve(
-        step, warm, total, peak, 0.0)
-
-
-ex.wrong("a whole cosine, down and up again", curve, breaks=("cosine", "end"),
-         shape=lambda d: 0.5 * (1 + math.cos(2 * math.pi * d)))
-ex.wrong("a quarter of a cosine", curve, breaks="cosine", shape=lambda d: math.cos(math.pi / 2 * d))
-ex.wrong("1 + cosine, not halved", curve, breaks="cosine",
-         shape=lambda d: 1 + math.cos(math.pi * d))
-ex.wrong("a straight line instead of a cosine", curve, breaks="cosine", shape=lambda d: 1 - d)
-ex.wrong("a rate that climbs again past the end", curve, breaks="end", cap=False)
-
-
-@ex.wrong("a rate of zero past the end", breaks="end")
-def stops_at_end(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor) if step <= total else 0.0
-
-
-@ex.wrong("no warm-up taken for one of a single step", breaks="no warm-up")
-def at_least_one(step, warm, total, peak, floor):
-    return curve(step, max(1, warm), total, peak, floor) if total > 1 else peak
+ex.wrong("max() of the cosine and the floor",
+         lambda step, warm, total, peak, floor: max(floor, curve(step, warm, total, peak, 0.0)) if
+             step >= warm else curve(step, warm, total, peak, floor), breaks="cosine")
+wrong("a cosine that ends at zero", "cosine",
+      "floor + (peak - floor) * (0.5 * (1 + math.cos(math.pi * min(1.0, done))))",
+      f"peak * ({MATH})")
+wrong("off by one: the cosine begins at step warm - 1", "cosine", "step - warm", "step - warm + 1")
+wrong("the cosine counted over all steps, warm-up included", "cosine", "total - warm", "total")
+wrong("off by one: the floor already at step total - 1", "cosine",
+      "total - warm", "max(warm + 1, total - 1) - warm")
+wrong("step / total on the cosine, which begins below the peak", "cosine",
+      "(step - warm) / (total - warm)", "(step - warm + warm) / total")
+wrong("step <= warm: a step above the peak", "cosine",
+      "if step", "if warm and step == warm: return peak * (step + 1) / warm\n    if step",
+      says="on the cosine")
+ex.wrong("peak times cosine on top of the floor",
+         lambda step, warm, total, peak, floor: curve(step, warm, total, peak, floor) if step <
+             warm else floor + curve(step, warm, total, peak, 0.0), breaks="cosine")
+wrong("a whole cosine, down and up again", ("cosine", "end"), "math.pi", "2 * math.pi")
+wrong("a quarter of a cosine", "cosine", MATH, "math.cos(math.pi / 2 * min(1.0, done))")
+wrong("1 + cosine, not halved", "cosine", MATH, "1 + math.cos(math.pi * min(1.0, done))")
+wrong("a straight line instead of a cosine", "cosine", MATH, "1 - min(1.0, done)")
+wrong("a rate that climbs again past the end", "end", "min(1.0, done)", "done")
+wrong("a rate of zero past the end", "end", "if step", "if step > total: return 0.0\n    if step")
+wrong("no warm-up taken for one of a single step", "no warm-up",
+      "if step", "if total <= 1: return peak\n    warm = max(1, warm)\n    if step")
 
 
 @ex.wrong("a division by warm, which may be 0", says="raised ZeroDivisionError",
@@ -181,9 +152,8 @@ def divides_by_warm(step, warm, total, peak, floor):
     return min(peak * (step + 1) / warm, curve(max(step, warm), warm, total, peak, floor))
 
 
-ex.wrong("a floor of zero taken for none given",
-         lambda step, warm, total, peak, floor: curve(step, warm, total, peak, floor or 0.1 * peak),
-         breaks="no floor")
+wrong("a floor of zero taken for none given", "no floor",
+      "if step", "floor = floor or 0.1 * peak\n    if step")
 
 
 @ex.wrong("its own calls counted instead of the step", says="rate at", breaks="any order")

@@ -157,11 +157,9 @@ def none_fades(w, grad, state, lr, momentum):
 @not_an_answer
 def right(w, grad, state, lr, momentum):
     if grad is not None:
-        scale = 1.0
-        b = momentum * state.get("b", 0) + scale * grad
+        b = momentum * state.get("b", 0) + grad
         state["b"] = b
-        move = b
-        w.sub_(lr * move)
+        w.sub_(lr * b)
 
 
 wrong = ex.edits(right)
@@ -173,42 +171,28 @@ wrong("a gradient of zeros skipped as if it were None", "step",
 wrong("a gradient near zero skipped as if it were None", "numbers",
       "grad is not None", "grad is not None and (grad.norm() > 1e-6 or not (grad != 0).any())")
 wrong("long gradients cut to a norm of 100", "numbers",
-      "scale =", "grad = grad * min(1.0, 100 / (float(grad.norm()) + 1e-30)); scale =")
-
-
-@ex.wrong("the first gradient itself for a buffer, updated in place", says="weights after",
-          breaks=("overwritten", "left alone"))
-def gradient_for_buffer(w, grad, state, lr, momentum):
-    if grad is not None:
-        state["b"] = state["b"].mul_(momentum).add_(grad) if state else grad
-        w.sub_(lr * state["b"])
-
-
+      "b =", "grad = grad * min(1.0, 100 / (float(grad.norm()) + 1e-30)); b =")
+wrong("the first gradient itself for a buffer, updated in place", ("overwritten", "left alone"),
+      "if grad",
+      'if grad is not None: state["b"] = state["b"].mul_(momentum).add_(grad) if state else '
+      'grad; w.sub_(lr * state["b"])\n    return\n    if grad', says="weights after")
 wrong("a share 1 - momentum of each gradient but the first", "torch",
-      "scale * grad", "scale * (1 - (momentum if state else 0.0)) * grad")
+      "+ grad", "+ (1 - (momentum if state else 0.0)) * grad")
 wrong("only a share 1 - momentum of the gradient goes into the buffer", "torch",
-      "scale * grad", "scale * (1 - momentum) * grad")
-wrong("Nesterov's look-ahead", "torch", "move = b", "move = grad + momentum * b")
-
-
-@ex.wrong("the buffer forgotten between calls", breaks="step")
-def forgets(w, grad, state, lr, momentum):
-    if grad is not None:
-        w.sub_(lr * grad)
-
-
-wrong("uphill: the step added", "step", "scale =", "lr = -lr; scale =")
+      "+ grad", "+ (1 - momentum) * grad")
+wrong("Nesterov's look-ahead", "torch",
+      "w.sub_", "move = grad + momentum * b; w.sub_", "lr * b", "lr * move")
+wrong("the buffer forgotten between calls", "step",
+      "if grad", "if grad is not None: w.sub_(lr * grad)\n    return\n    if grad")
+wrong("uphill: the step added", "step", "b =", "lr = -lr; b =")
 wrong("a new tensor returned, w left as it was", "step",
       "if grad",
       'if grad is None: return w\n    state["b"] = momentum * state.get("b", 0) + grad; return w '
       '- lr * state["b"]\n    if grad')
-
-
-@ex.wrong("w.data replaced: not in place, a view loses its table", breaks="in place")
-def replaces_data(w, grad, state, lr, momentum):
-    if grad is not None:
-        state["b"] = momentum * state.get("b", 0) + grad
-        w.data = w - lr * state["b"]
+wrong("w.data replaced: not in place, a view loses its table", "in place",
+      "if grad",
+      'if grad is not None: state["b"] = momentum * state.get("b", 0) + grad; w.data = w - lr * '
+      'state["b"]\n    return\n    if grad')
 
 
 @ex.wrong("torch's own optimizer", breaks="by hand")
@@ -250,18 +234,14 @@ def one_memory(w, grad, state, lr, momentum, memory={}):  # noqa: B006
     sgd(w, grad, memory[len(w)], lr, momentum)
 
 
-@ex.wrong("state read before it was ever written", breaks="empty state")
-def never_begins(w, grad, state, lr, momentum):
-    if grad is not None:
-        state["b"] = momentum * state["b"] + grad
-        w.sub_(lr * state["b"])
-
-
+wrong("state read before it was ever written", "empty state",
+      "if grad",
+      'if grad is not None: state["b"] = momentum * state["b"] + grad; w.sub_(lr * state["b"])\n '
+      "   return\n    if grad")
 wrong("the rate inside the buffer: a later change comes too late", "changes",
-      "1.0", "lr", "lr * move", "move")
+      "+ grad", "+ lr * grad", "lr * b", "b")
 wrong("the first step's momentum kept", "changes",
-      "scale =", 'momentum = state.setdefault("first", momentum); scale =')
-wrong("the first step's rate kept", "changes",
-      "scale =", 'lr = state.setdefault("first", lr); scale =')
+      "b =", 'momentum = state.setdefault("first", momentum); b =')
+wrong("the first step's rate kept", "changes", "b =", 'lr = state.setdefault("first", lr); b =')
 wrong("momentum 0 taken for a default of 0.9", "momentum 0",
-      "scale =", "momentum = momentum or 0.9; scale =")
+      "b =", "momentum = momentum or 0.9; b =")

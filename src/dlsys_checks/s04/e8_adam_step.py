@@ -19,21 +19,20 @@ NEAR_EPS = ("gradients near eps", "a large eps", "an entry without a gradient", 
 DECAYED = ("a few steps", "a gradient of zeros", "200 steps", "a rate that changes", "other betas",
            "two weights in turn", "a column of a table",
            "one number", "many numbers", "huge numbers", "gradients that fade", *NEAR_EPS)
-ex.promise("step", "One step of AdamW", says=("weights after",))
-ex.promise("in place", "on w, in place;", cases=("a column of a table",))
-ex.promise("Adam", "with weight_decay 0.0 it is Adam.", cases=("no decay", "the example"))
-ex.promise("by hand", "Write it out, without torch.optim.", says=("optimizers of torch.optim",))
-ex.promise("numbers", "w and grad: (N,) float32;",
-           cases=("one number", "many numbers", "tiny numbers", "huge numbers"))
-ex.promise("left alone", "grad is left alone.", says=("the caller's gradient",))
-ex.promise("own state", "state: a dict of this weight,",
-           cases=("two weights in turn", "two weights, each with its settings"))
-ex.promise("empty state", "empty before its first step, in which you keep what you need.",
-           says=("raised KeyError",))
-ex.promise("rate", "lr may change from step to step,", cases=("a rate that changes",))
-ex.promise("settings", "betas, eps and weight_decay from weight to weight.",
-           cases=("two weights, each with its settings", "other betas", "gradients that fade",
-                  "a large eps"))
+ex.promise_table("""
+step        | One step of AdamW | weights after
+in place    | on w, in place; | case a column of a table
+Adam        | with weight_decay 0.0 it is Adam. | case no decay; the example
+by hand     | Write it out, without torch.optim. | optimizers of torch.optim
+numbers     | w and grad: (N,) float32; | case one number; many numbers; tiny numbers; huge numbers
+left alone  | grad is left alone. | the caller's gradient
+own state   | state: a dict of this weight, | case two weights in turn; two weights, each with its
+              settings
+empty state | empty before its first step, in which you keep what you need. | raised KeyError
+rate        | lr may change from step to step, | case a rate that changes
+settings    | betas, eps and weight_decay from weight to weight. | case two weights, each with its
+              settings; other betas; gradients that fade; a large eps
+""")
 ex.promise("decoupled", "The decay is decoupled: w is first multiplied by "
            "1 - lr * weight_decay.", cases=DECAYED, says=("weights after",))
 ex.promise("200 steps", "Equal to torch.optim.AdamW over 200 steps,", cases=("200 steps",))
@@ -146,33 +145,35 @@ def adam(w, grad, state, lr, betas, eps, decay, *, fix_m=True, fix_v=True, start
     w.mul_(shrink if after else 1)
 
 
-ex.wrong("no bias correction", adam, breaks="step", fix_m=False, fix_v=False)
-ex.wrong("only the first average corrected", adam, breaks="step", fix_v=False)
-ex.wrong("only the second average corrected", adam, breaks="step", fix_m=False)
-ex.wrong("a count that starts at 0, which divides by zero", adam, says="got nan", breaks="step",
-         start=-1)
+@not_an_answer
+def right(w, grad, state, lr, betas, eps, weight_decay):
+    b1, b2 = betas
+    g = grad
+    t = state["t"] = state.get("t", 0) + 1
+    m = b1 * state.get("m", 0) + (1 - b1) * g
+    v = b2 * state.get("v", 0) + (1 - b2) * g * g
+    m_hat, v_hat = m / (1 - b1**t), v / (1 - b2**t)
+    state["m"], state["v"] = m, v
+    shrink = 1 - lr * weight_decay
+    size = v_hat.sqrt() + eps
+    w.mul_(shrink)
+    w.sub_(lr * m_hat / size)
+    w.mul_(1)
 
 
-@ex.wrong("1 - beta without the power of the count", breaks="step")
-def without_power(w, grad, state, lr, betas, eps, weight_decay):
-    state["t"] = 0
-    adam(w, grad, state, lr, betas, eps, weight_decay)
-
-
-ex.wrong("a count that starts one too high", adam, breaks="step", start=1)
-ex.wrong("the corrected averages kept as state", adam, breaks="step", store=True)
-
-
-@ex.wrong("the two betas swapped", breaks="step")
-def swapped_betas(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas[::-1], eps, weight_decay)
-
-
-@ex.wrong("a new tensor returned, w left as it was", breaks="step")
-def returns_new(w, grad, state, lr, betas, eps, weight_decay):
-    new = w.clone()
-    adam(new, grad, state, lr, betas, eps, weight_decay)
-    return new
+wrong = ex.edits(right)
+wrong("no bias correction", "step", "m / (1 - b1**t), v / (1 - b2**t)", "m, v")
+wrong("only the first average corrected", "step", "v / (1 - b2**t)", "v")
+wrong("only the second average corrected", "step", "m / (1 - b1**t)", "m")
+wrong("a count that starts at 0, which divides by zero", "step",
+      '"t", 0', '"t", -1', says="got nan")
+wrong("1 - beta without the power of the count", "step", "b1, b2 =", 'state["t"] = 0; b1, b2 =')
+wrong("a count that starts one too high", "step", '"t", 0', '"t", 1')
+wrong("the corrected averages kept as state", "step", "m, v", "m_hat, v_hat")
+wrong("the two betas swapped", "step", "b2 = betas", "b2 = betas[::-1]")
+wrong("a new tensor returned, w left as it was", "step",
+      "b1, b2 =", "new = w.clone(); b1, b2 =", "w.mul_(shrink)", "new.mul_(shrink)",
+      "w.sub_", "new.sub_", "w.mul_(1)", "new.mul_(1); return new")
 
 
 @ex.wrong("a gradient of zeros skipped as if it were None", trap="04.7", breaks="step")
@@ -181,16 +182,12 @@ def zero_is_none(w, grad, state, lr, betas, eps, weight_decay):
         adam(w, grad, state, lr, betas, eps, weight_decay)
 
 
-@ex.wrong("w.data replaced: not in place, a view loses its table", breaks="in place")
-def replaces_data(w, grad, state, lr, betas, eps, weight_decay):
-    new = w.clone()
-    adam(new, grad, state, lr, betas, eps, weight_decay)
-    w.data = new
-
-
-@ex.wrong("AdamW's default of 0.01 where no decay was asked for", trap="04.4", breaks="Adam")
-def default_decay(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay or 0.01)
+wrong("w.data replaced: not in place, a view loses its table", "in place",
+      "b1, b2 =", "new = w.clone(); b1, b2 =", "w.mul_(shrink)", "new.mul_(shrink)",
+      "w.sub_", "new.sub_", "w.mul_(1)", "new.mul_(1); w.data = new")
+wrong("AdamW's default of 0.01 where no decay was asked for", "Adam",
+      "b1, b2 =", "decay = weight_decay or 0.01; b1, b2 =", "lr * weight_decay", "lr * decay",
+      trap="04.4")
 
 
 @ex.wrong("torch's own optimizer", breaks="by hand")
@@ -203,10 +200,10 @@ def by_library(w, grad, state, lr, betas, eps, weight_decay):
     w.grad = None
 
 
-@ex.wrong("long gradients cut to a norm of 100", breaks="numbers")
-def clipped(w, grad, state, lr, betas, eps, weight_decay):
-    grad = grad * min(1.0, 100 / (float(grad.norm()) + 1e-30) * (1 + 1e-3 * state.get("t", 0)))
-    adam(w, grad, state, lr, betas, eps, weight_decay)
+wrong("long gradients cut to a norm of 100", "numbers",
+      "b1, b2 =",
+      'grad = grad * min(1.0, 100 / (float(grad.norm()) + 1e-30) * (1 + 1e-3 * state.get("t", '
+      "0))); b1, b2 =")
 
 
 @ex.wrong("the caller's gradient turned into its square", breaks="left alone")
@@ -223,36 +220,21 @@ def one_memory(w, grad, state, lr, betas, eps, weight_decay, memory={}):  # noqa
     adam(w, grad, memory[len(w)], lr, betas, eps, weight_decay)
 
 
-@ex.wrong("state read before it was ever written", breaks="empty state")
-def never_begins(w, grad, state, lr, betas, eps, weight_decay):
-    state["t"] += 1
-    adam(w, grad, state, lr, betas, eps, weight_decay)
-
-
-@ex.wrong("the first step's rate kept", breaks="rate")
-def keeps_rate(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, state.setdefault("first", lr), betas, eps, weight_decay)
-
-
-@ex.wrong("betas of 0.9 and 0.999, whatever is asked for", breaks="settings")
-def default_betas(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, (0.9, 0.999), eps, weight_decay)
-
-
-@ex.wrong("an eps of 1e-8, whatever is asked for", breaks="settings")
-def default_eps(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, 1e-8, weight_decay)
-
-
-ex.wrong("decay added to the gradient: L2, not decoupled", adam, trap="04.4", breaks="decoupled",
-         coupled=True)
-ex.wrong("no decay at all", adam, breaks="decoupled", shrink=1)
-ex.wrong("the weight shrunk after the step", adam, breaks="decoupled", after=True)
-
-
-@ex.wrong("shrunk by the decay alone, the rate forgotten", breaks="decoupled")
-def decay_without_rate(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, shrink=1 - weight_decay)
+wrong("state read before it was ever written", "empty state",
+      "b1, b2 =", 'state["t"] += 1; b1, b2 =')
+wrong("the first step's rate kept", "rate",
+      "b1, b2 =", 'lr = state.setdefault("first", lr); b1, b2 =')
+wrong("betas of 0.9 and 0.999, whatever is asked for", "settings",
+      "b2 = betas", "b2 = (0.9, 0.999)")
+wrong("an eps of 1e-8, whatever is asked for", "settings", "() + eps", "() + 1e-8")
+wrong("decay added to the gradient: L2, not decoupled", "decoupled",
+      "g = grad", "g = grad + weight_decay * w", "(shrink)", "(1)", trap="04.4")
+wrong("no decay at all", "decoupled", "1 - lr * weight_decay", "1")
+wrong("the weight shrunk after the step", "decoupled",
+      "w.mul_(shrink)", "w.mul_(1); w.sub_(lr * m_hat / size); w.mul_(shrink)",
+      "w.sub_(lr * m_hat / size)\n    w.mul_(1)", "pass")
+wrong("shrunk by the decay alone, the rate forgotten", "decoupled",
+      "lr * weight_decay", "weight_decay")
 
 
 @ex.wrong("no correction after step 100, where it is said not to matter", breaks="200 steps")
@@ -260,10 +242,8 @@ def stops_correcting(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay, fix_v=state.get("t", 0) < 100)
 
 
-ex.wrong("eps under the root", adam, breaks="eps", inside=True)
-ex.wrong("eps added to the root of the uncorrected average", adam, breaks="eps", folded_eps=True)
-
-
-@ex.wrong("eps left out: a gradient of zeros divides by zero", breaks="eps")
-def no_eps(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, 0.0, weight_decay)
+wrong("eps under the root", "eps", "v_hat.sqrt() + eps", "(v_hat + eps).sqrt()")
+wrong("eps added to the root of the uncorrected average", "eps",
+      "() + eps", "() + eps * (1 - b2**t) ** (-0.5)")
+wrong("eps left out: a gradient of zeros divides by zero", "eps",
+      "v_hat.sqrt() + eps", "v_hat.sqrt()")

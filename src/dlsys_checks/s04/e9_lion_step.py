@@ -148,21 +148,19 @@ def lion(w, grad, state, lr, b1, b2, decay, *, early=False, bare=False, coupled=
 
 @not_an_answer
 def right(w, grad, state, lr, betas, weight_decay):
-    g = grad
     m = state["m"] if "m" in state else 0.0 * grad
-    state["m"] = betas[1] * m + (1 - betas[1]) * g
-    m = m
-    move = betas[0] * m + (1 - betas[0]) * g
+    state["m"] = betas[1] * m + (1 - betas[1]) * grad
+    move = betas[0] * m + (1 - betas[0]) * grad
     shrink = 1 - lr * weight_decay
     w.mul_(shrink)
     w.sub_(lr * torch.sign(move))
-    w.mul_(1)
 
 
 wrong = ex.edits(right)
-wrong("the momentum updated before the direction is taken", "step", "m = m", 'm = state["m"]')
+wrong("the momentum updated before the direction is taken", "step",
+      "move =", 'm = state["m"]; move =')
 wrong("the second beta for both jobs: the sign of the momentum", "first beta",
-      "m = m", 'm = state["m"]', "betas[0] * m + (1 - betas[0]) * g", "m")
+      "move = betas[0] * m + (1 - betas[0]) * grad", 'm = state["m"]', "(move)", "(m)")
 
 
 def in_its_memory(w, grad, state, lr, betas, weight_decay, blend):
@@ -178,21 +176,21 @@ ex.wrong("the momentum shrunk in place while it is blended", in_its_memory, brea
 ex.wrong("the blend written over the momentum", in_its_memory, breaks="step",
          blend=lambda m, grad, beta: m.mul_(beta).add_(grad, alpha=1 - beta))
 wrong("the sign of the gradient alone", "step",
-      "betas[1] * m", "0.0 * m", "(1 - betas[1]) * g", "g", "betas[0] * m", "0.0 * m",
-      "(1 - betas[0]) * g", "g")
+      "betas[1] * m", "0.0 * m", "(1 - betas[1]) * grad", "grad", "betas[0] * m", "0.0 * m",
+      "(1 - betas[0]) * grad", "grad")
 wrong("the blend itself, without its sign", "step", "torch.sign(move)", "move")
 wrong("a new tensor returned, w left as it was", "step",
-      "g =", "new = w.clone(); g =", "w.mul_(shrink)", "new.mul_(shrink)", "w.sub_", "new.sub_",
-      "w.mul_(1)", "new.mul_(1); return new")
+      "m =", "new = w.clone(); m =", "w.mul_", "new.mul_", "w.sub_", "new.sub_",
+      "move))", "move)); return new")
 wrong("w.data replaced: not in place, a view loses its table", "in place",
-      "g =", "new = w.clone(); g =", "w.mul_(shrink)", "new.mul_(shrink)", "w.sub_", "new.sub_",
-      "w.mul_(1)", "new.mul_(1); w.data = new")
+      "m =", "new = w.clone(); m =", "w.mul_", "new.mul_", "w.sub_", "new.sub_",
+      "move))", "move)); w.data = new")
 wrong("decay added to the gradient, where the sign swallows it", "decay",
-      "g = grad", "g = grad + weight_decay * w", "(shrink)", "(1)", trap="04.4")
+      "m =", "g = grad + weight_decay * w; m =", "1]) * grad", "1]) * g", "0]) * grad", "0]) * g",
+      "w.mul_(shrink)", "pass", trap="04.4")
 wrong("shrunk by the decay alone, the rate forgotten", "decay", "lr * weight_decay", "weight_decay")
 wrong("the weight shrunk after the step", "decay",
-      "w.mul_(shrink)", "w.mul_(1); w.sub_(lr * torch.sign(move)); w.mul_(shrink)",
-      "w.sub_(lr * torch.sign(move))\n    w.mul_(1)", "pass")
+      "w.sub_(lr * torch.sign(move))", "pass", "w.mul_", "w.sub_(lr * torch.sign(move)); w.mul_")
 wrong("no decay at all", "decay", "1 - lr * weight_decay", "1")
 wrong("a soft sign, x / (|x| + 1e-12): tiny gradients move nothing", "numbers",
       "torch.sign(move)", "move / (move.abs() + 1e-12)")
@@ -213,13 +211,13 @@ def one_memory(w, grad, state, lr, betas, weight_decay, memory={}):  # noqa: B00
 
 
 wrong("state read before it was ever written", "empty state",
-      "g =", 'state = {"m": state["m"]}; g =')
-wrong("the first step's rate kept", "rate", "g =", 'lr = state.setdefault("first", lr); g =')
+      "m =", 'state = {"m": state["m"]}; m =')
+wrong("the first step's rate kept", "rate", "m =", 'lr = state.setdefault("first", lr); m =')
 wrong("betas of 0.9 and 0.99, whatever is asked for", "settings",
       "betas[1] * m", "0.99 * m", "- betas[1]", "- 0.99", "betas[0] * m", "0.9 * m",
       "- betas[0]", "- 0.9")
 wrong("a decay of 0.01 where none was asked for", "settings",
-      "g =", "decay = weight_decay or 0.01; g =", "lr * weight_decay", "lr * decay", trap="04.4")
+      "m =", "decay = weight_decay or 0.01; m =", "lr * weight_decay", "lr * decay", trap="04.4")
 wrong("one beta for both jobs", "second beta", "[1] * m", "[0] * m", "- betas[1]", "- betas[0]")
 
 

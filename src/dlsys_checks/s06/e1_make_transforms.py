@@ -19,20 +19,20 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("06.1", "make_transforms", seen=("setups", "calls"))
 
-ex.promise("pair", "(train, evaluate): two functions of a batch x (N, 1, H, W) float32.",
-           says=("number of functions", "evaluate's answer", "train's answer"))
-ex.promise("scale", "Both subtract mean and divide by std;",
-           says=("evaluate's answer", "train's answer"))
-ex.promise("left alone", "the answer has shape and dtype of x, which is left as it is.",
-           says=("changed x", "shape of", "dtype of"))
-ex.promise("fixed", "evaluate does no more than that and draws no random number.",
-           says=("evaluate's answer", "random numbers"))
-ex.promise("crop", "train first surrounds each image with pad zeros on every side and cuts H by W "
-           "pixels out of it:", says=("train's answer",))
-ex.promise("own place", "at a place drawn anew for each image of each call, with no seed set, "
-           "every place with equal chance.", says=("share of images", "set a seed"))
-ex.promise("example", "Example: with pad 0 both functions give the same numbers.",
-           cases=("the example",))
+ex.promise_table("""
+pair       | (train, evaluate): two functions of a batch x (N, 1, H, W) float32. | number of
+             functions; evaluate's answer; train's answer
+scale      | Both subtract mean and divide by std; | evaluate's answer; train's answer
+left alone | the answer has shape and dtype of x, which is left as it is. | changed x; shape of;
+             dtype of
+fixed      | evaluate does no more than that and draws no random number. | evaluate's answer; random
+             numbers
+crop       | train first surrounds each image with pad zeros on every side and cuts H by W pixels
+             out of it: | train's answer
+own place  | at a place drawn anew for each image of each call, with no seed set, every place with
+             equal chance. | share of images; set a seed
+example    | Example: with pad 0 both functions give the same numbers. | case the example
+""")
 
 
 @ex.cases
@@ -194,120 +194,63 @@ def law(out, setups, calls):
 # ---- wrong, by name
 
 @not_an_answer
-def pair(pad, mean, std, *, places=None, scale=None, value=0.0, after=False):
-    """The right pair with the mistakes as options; places: (N, 2) offsets for a batch of N."""
-    places = places or (lambda n: torch.randint(2 * pad + 1, (n, 2)))
-    scale = scale or (lambda x: (x - mean) / std)
-
+def pair(pad, mean, std):
     def train(x):
         h, w = x.shape[-2:]
-        wide = F.pad(scale(x) if after else x, (pad,) * 4, value=value)
+        wide = F.pad(x, (pad,) * 4, value=0.0)
+        places = torch.randint(2 * pad + 1, (len(x), 2))
         cut = torch.stack([wide[n, :, i:i + h, j:j + w]
-                           for n, (i, j) in enumerate(places(len(x)).tolist())])
-        return cut if after else scale(cut)
-    return train, scale
+                           for n, (i, j) in enumerate(places.tolist())])
+        return (cut - mean) / std
+    out = train, lambda x: (x - mean) / std
+    return out
 
 
-@ex.wrong("one place for the whole batch", breaks="own place")
-def one_place(pad, mean, std):
-    return pair(pad, mean, std,
-                places=lambda n: torch.randint(2 * pad + 1, (1, 2)).expand(n, 2))
-
-
-@ex.wrong("the same step down as to the right", breaks="own place")
-def diagonal(pad, mean, std):
-    return pair(pad, mean, std,
-                places=lambda n: torch.randint(2 * pad + 1, (n, 1)).expand(n, 2))
-
-
-@ex.wrong("the last place never drawn", breaks="own place")
-def one_short(pad, mean, std):
-    return pair(pad, mean, std, places=lambda n: torch.randint(max(1, 2 * pad), (n, 2)))
-
-
-ex.wrong("no shift at all, the middle cut out",
-         lambda pad, mean, std: pair(pad, mean, std, places=lambda n: torch.full((n, 2), pad)),
-         breaks="own place")
-
-
-@ex.wrong("two images in a row at one place", breaks="own place")
-def in_pairs(pad, mean, std):
-    return pair(pad, mean, std, places=lambda n: torch.randint(
-        2 * pad + 1, ((n + 1) // 2, 2)).repeat_interleave(2, 0)[:n])
-
-
-@ex.wrong("all places used before one comes again", breaks="own place")
-def dealt(pad, mean, std):
-    side = 2 * pad + 1
-
-    def places(n):
-        deck = torch.cat([torch.randperm(side ** 2) for _ in range(n // side ** 2 + 1)])[:n]
-        return torch.stack([deck // side, deck % side], 1)
-    return pair(pad, mean, std, places=places)
-
-
-@ex.wrong("the first image of a batch never moved", breaks="own place")
-def first_stays(pad, mean, std):
-    def places(n):
-        drawn = torch.randint(2 * pad + 1, (n, 2))
-        drawn[0] = pad
-        return drawn
-    return pair(pad, mean, std, places=places)
-
-
-@ex.wrong("places drawn once, when the pair is made", breaks="own place")
-def drawn_once(pad, mean, std):
-    table = torch.randint(2 * pad + 1, (3000, 2))
-    return pair(pad, mean, std, places=lambda n: table[:n])
-
-
-@ex.wrong("a generator seeded when the pair is made", breaks="own place")
-def seeded_once(pad, mean, std):
-    own = torch.Generator().manual_seed(0)
-    return pair(pad, mean, std, places=lambda n: torch.randint(
-        2 * pad + 1, (n, 2), generator=own))
-
-
-@ex.wrong("a generator seeded in each call", breaks="own place")
-def seeded_calls(pad, mean, std):
-    return pair(pad, mean, std, places=lambda n: torch.randint(
-        2 * pad + 1, (n, 2), generator=torch.Generator().manual_seed(0)))
-
-
-@ex.wrong("float64 given back", breaks="left alone")
-def in_double(pad, mean, std):
-    train, scale = pair(pad, mean, std)
-    return train, lambda x: scale(x.double())
-
-
-@ex.wrong("the training pipeline for both, seeded", breaks="fixed")
-def seeded(pad, mean, std):
-    train, _ = pair(pad, mean, std)
-
-    def evaluate(x):
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            return train(x)
-    return train, evaluate
-
-
-@ex.wrong("the training pipeline for both", breaks="fixed")
-def shared(pad, mean, std):
-    train, _ = pair(pad, mean, std)
-    return train, train
-
-
-@ex.wrong("a draw thrown away in evaluate", breaks="fixed")
-def draws(pad, mean, std):
-    train, scale = pair(pad, mean, std)
-
-    def evaluate(x):
-        torch.rand(1)
-        return scale(x)
-    return train, evaluate
-
-
-ex.wrong("zeros put around the normalised image", pair, breaks="crop", after=True)
+wrong = ex.edits(pair)
+wrong("one place for the whole batch", "own place",
+      "torch.randint(2 * pad + 1, (len(x), 2))",
+      "torch.randint(2 * pad + 1, (1, 2)).expand(len(x), 2)")
+wrong("the same step down as to the right", "own place",
+      "torch.randint(2 * pad + 1, (len(x), 2))",
+      "(lambda n: torch.randint(2 * pad + 1, (n, 1)).expand(n, 2))(len(x))")
+wrong("the last place never drawn", "own place", "2 * pad + 1", "max(1, 2 * pad)")
+wrong("no shift at all, the middle cut out", "own place",
+      ".randint", ".full", "2 * pad + 1, (len(x), 2)", "(len(x), 2), pad")
+wrong("two images in a row at one place", "own place",
+      "torch.randint(2 * pad + 1, (len(x), 2))",
+      "(lambda n: torch.randint(2 * pad + 1, ((n + 1) // 2, 2)).repeat_interleave(2, "
+      "0)[:n])(len(x))")
+wrong("all places used before one comes again", "own place",
+      "def train",
+      "side = 2 * pad + 1\n    def places(n): deck = torch.cat([torch.randperm(side ** 2) for _ "
+      "in range(n // side ** 2 + 1)])[:n]; return torch.stack([deck // side, deck % side], 1)\n  "
+      "  def train", "torch.randint(2 * pad + 1, (len(x), 2))", "places(len(x))")
+wrong("the first image of a batch never moved", "own place",
+      "def train",
+      "def places(n): drawn = torch.randint(2 * pad + 1, (n, 2)); drawn[0] = pad; return drawn\n "
+      "   def train", "torch.randint(2 * pad + 1, (len(x), 2))", "places(len(x))")
+wrong("places drawn once, when the pair is made", "own place",
+      "def train", "table = torch.randint(2 * pad + 1, (3000, 2))\n    def train",
+      "torch.randint(2 * pad + 1, (len(x), 2))", "table[:len(x)]")
+wrong("a generator seeded when the pair is made", "own place",
+      "def train", "own = torch.Generator().manual_seed(0)\n    def train",
+      "(len(x), 2)", "(len(x), 2), generator=own")
+wrong("a generator seeded in each call", "own place",
+      "(len(x), 2)", "(len(x), 2), generator=torch.Generator().manual_seed(0)")
+wrong("float64 given back", "left alone",
+      "return out", "train, scale = out; return train, lambda x: scale(x.double())")
+wrong("the training pipeline for both, seeded", "fixed",
+      "return out",
+      "train, _ = out\n    def evaluate(x):\n        with torch.random.fork_rng(): "
+      "torch.manual_seed(0); return train(x)\n    return train, evaluate")
+wrong("the training pipeline for both", "fixed",
+      "return out", "train, _ = out; return train, train")
+wrong("a draw thrown away in evaluate", "fixed",
+      "return out",
+      "train, scale = out\n    def evaluate(x): torch.rand(1); return scale(x)\n    return "
+      "train, evaluate")
+wrong("zeros put around the normalised image", "crop",
+      "x, (pad,)", "(x - mean) / std, (pad,)", "(cut - mean) / std", "cut")
 
 
 @ex.wrong("the edge repeated instead of zeros", breaks="crop")
@@ -320,34 +263,19 @@ def edges(pad, mean, std):
     return train, lambda x: (x - mean) / std
 
 
-ex.wrong("multiplied by std",
-         lambda pad, mean, std: pair(pad, mean, std, scale=lambda x: (x - mean) * std),
-         breaks=("scale", "pair", "fixed"))
+wrong("multiplied by std", ("scale", "pair", "fixed"),
+      "(cut - mean) / std", "(cut - mean) * std", "(x - mean) / std", "(x - mean) * std")
 ex.wrong("train without mean and std",
          lambda pad, mean, std: (pair(pad, 0.0, 1.0)[0], lambda x: (x - mean) / std),
          breaks="scale")
-ex.wrong("the two in the other order", lambda pad, mean, std: pair(pad, mean, std)[::-1],
-         breaks=("pair", "fixed"))
-
-
-@ex.wrong("a third function on top", breaks="pair")
-def three(pad, mean, std):
-    train, evaluate = pair(pad, mean, std)
-    return train, evaluate, evaluate
-
-
-@ex.wrong("x normalised in place", breaks="left alone")
-def in_place(pad, mean, std):
-    train, scale = pair(pad, mean, std)
-
-    def evaluate(x):
-        y = scale(x)
-        x.sub_(mean)
-        return y
-    return train, evaluate
-
-
-@ex.wrong("train that shifts although pad is 0", says="train's answer", breaks="example")
-def never_still(pad, mean, std):
-    train, evaluate = pair(pad, mean, std)
-    return (lambda x: train(x) if pad else evaluate(x.roll(1, -1))), evaluate
+wrong("the two in the other order", ("pair", "fixed"), "return out", "return out[::-1]")
+wrong("a third function on top", "pair",
+      "return out", "train, evaluate = out; return train, evaluate, evaluate")
+wrong("x normalised in place", "left alone",
+      "return out",
+      "train, scale = out\n    def evaluate(x): y = scale(x); x.sub_(mean); return y\n    return "
+      "train, evaluate")
+wrong("train that shifts although pad is 0", "example",
+      "return out",
+      "train, evaluate = out; return (lambda x: train(x) if pad else evaluate(x.roll(1, -1))), "
+      "evaluate", says="train's answer")

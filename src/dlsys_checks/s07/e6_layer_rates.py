@@ -116,7 +116,6 @@ def rated(names, base, decay, *, upside=False):
     rates = {}
     for name, k in zip(names, ks, strict=True):
         bottom = name.startswith("embed.")
-        bottom = bottom
         steps = count - k if k >= 0 else count + 1 if bottom else 0
         rates[name] = base * decay ** ((count + 1 - steps) if upside else steps)
     return rates
@@ -217,7 +216,7 @@ def first_that_begins(names, base, decay):
 
 
 wrong("the embedding at the base rate", "embedding",
-      "= bottom", "= bottom and False", "1 if", "None if")
+      "steps =", "bottom = False; steps =", "1 if", "None if")
 wrong("a decay of 0 taken for none", "steps",
       "def layer", "decay = decay or 1.0\n    def layer", says="rate of")
 wrong("no rate above the base rate", "steps",

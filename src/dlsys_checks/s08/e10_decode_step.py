@@ -168,14 +168,16 @@ def stored(k, v, cache):
 
 # ---- wrong, by name
 
+COUNTED: dict = {}
+
+
 @not_an_answer
-def step(q, k, v, cache, rotate, *, start=lambda past: past):
+def step(q, k, v, cache, rotate):
     n = q.shape[2]
     past = cache["k"].shape[2] if cache else 0
-    place = torch.arange(n) + start(past)
+    place = torch.arange(n) + past
     q = rotate(q, place)
     k = rotate(k, place)
-    v = v
     k, v = stored(k, v, cache)
     allowed = torch.ones(n, past + n).tril(past).bool()
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
@@ -196,26 +198,27 @@ wrong("a token may not look at itself, but for the first", "causal",
       "n =",
       "def mask(n, past): keep = torch.ones(n, past + n).tril(past - 1).bool(); keep[0, 0] = "
       "True; return keep\n    n =", ONES, "mask(n, past)")
-ex.wrong("places that restart at 0", step, breaks="places", start=lambda past: 0)
-ex.wrong("places one too high once there is a cache", step, breaks="places",
-         start=lambda past: past + bool(past))
-ex.wrong("places counted from 1", step, breaks=("places", "cache"), start=lambda past: past + 1)
+wrong("places that restart at 0", "places", "torch.arange(n) + past", "torch.arange(n)")
+wrong("places one too high once there is a cache", "places",
+      "(n) + past", "(n) + past + bool(past)")
+wrong("places counted from 1", ("places", "cache"), "(n) + past", "(n) + past + 1")
 wrong("the places of a piece counted from its last token", ("places", "cache"),
-      "start(past)", "past + q.shape[2] - 1")
-ex.wrong("places as floats", step, breaks="places", start=float)
-wrong("queries not turned", "values", "rotate(q, place)", "q")
-wrong("keys not turned", ("values", "cache"), "rotate(k, place)", "k")
-wrong("values turned as well", ("values", "cache"), "v = v", "v = rotate(v, place)")
-wrong("keys stored as they came, all turned anew at each step", "cache",
-      "n = q.shape[2]", "pass",
-      "place = torch.arange(n) + start(past)\n    q = rotate(q, place)\n    k = rotate(k, "
-      "place)\n    v = v", "pass",
-      "allowed = torch.ones(n, past + n).tril(past).bool()\n    out = "
-      'F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)\n    cache["k"], cache["v"] = '
-      "k, v",
-      "n, place = q.shape[2], torch.arange(k.shape[2]); keep = torch.ones(n, past + "
-      "n).tril(past).bool(); out = F.scaled_dot_product_attention(rotate(q, place[past:]), "
-      "rotate(k, place), v, attn_mask=keep)", says="cache's k")
+      "(n) + past", "(n) + past + q.shape[2] - 1")
+wrong("places as floats", "places", "(n) + past", "(n) + float(past)")
+wrong("queries not turned", "values", "q = rotate(q, place)", "pass")
+wrong("keys not turned", ("values", "cache"), "k = rotate(k, place)", "pass")
+wrong("values turned as well", ("values", "cache"), "k, v =", "v = rotate(v, place); k, v =")
+
+
+@ex.wrong("keys stored as they came, all turned anew at each step", says="cache's k",
+          breaks="cache")
+def turned_anew(q, k, v, cache, rotate):
+    past = cache["k"].shape[2] if cache else 0
+    k, v = stored(k, v, cache)
+    n, place = q.shape[2], torch.arange(k.shape[2])
+    keep = torch.ones(n, past + n).tril(past).bool()
+    return F.scaled_dot_product_attention(rotate(q, place[past:]), rotate(k, place), v,
+                                          attn_mask=keep)
 
 
 @ex.wrong("the whole cache turned once more at each step", breaks=("values", "cache"))
@@ -229,23 +232,18 @@ def turned_again(q, k, v, cache, rotate):
 
 
 wrong("the new queries counted from 0, keys not", "places",
-      "n =", "q = rotate(q, torch.arange(q.shape[2])); n =", "rotate(q, place)", "q")
+      "n =", "q = rotate(q, torch.arange(q.shape[2])); n =", "q = rotate(q, place)", "pass")
 wrong("the batch, the length of a cached tensor, taken for the tokens so far", "places",
-      "n =", 'own_past = len(cache["k"]) if cache else 0; n =', "start(past)", "own_past")
+      "n =", 'own_past = len(cache["k"]) if cache else 0; n =', "(n) + past", "(n) + own_past")
 wrong("nothing kept in the cache", "cache",
       "n =", "cache = dict(cache); n =", "return out", "cache.clear(); return out")
 wrong("only the newest keys and values kept", "cache",
       "n =", "own_n = q.shape[2]; n =",
       '["v"] = k, v', '["v"] = k[:, :, -own_n:], v[:, :, -own_n:]')
 wrong("the cache expected to be filled", "empty", "n =", 'assert cache["k"].shape[2] > 0; n =')
-
-
-@ex.wrong("viewed as if heads came before tokens in memory", breaks="order")
-def viewed(q, k, v, cache, rotate):
-    flat = [t.view(-1, *t.shape[2:]) for t in (q, k, v)]
-    return step(*(t.view(q.shape) for t in flat), cache, rotate)
-
-
+ex.wrong("viewed as if heads came before tokens in memory",
+         lambda q, k, v, cache, rotate: step(*(t.view(q.shape) for t in [t.view(-1, *t.shape[2:])
+             for t in (q, k, v)]), cache, rotate), breaks="order")
 wrong("one new token assumed: the last of a piece only", "new",
       "return out", "return out[:, :, -1:]", says="shape of the result")
 wrong("heads and tokens exchanged in the result", "whole",
@@ -272,22 +270,19 @@ def grown_in_place(q, k, v, cache, rotate):
     return out
 
 
-@ex.wrong("places counted beside the cache, by its dict", breaks="copy")
-def counted_beside(q, k, v, cache, rotate):
-    past = cache["k"].shape[2] if cache else 0
-    known = COUNTED.setdefault("seen", {})
-    start = known.get(id(cache), (None, 0))[1] if past else 0
-    known[id(cache)] = cache, start + q.shape[2]
-    return step(q, k, v, cache, rotate, start=lambda past: start)
-
-
-COUNTED: dict = {}
-
+wrong("places counted beside the cache, by its dict", "copy",
+      "n =",
+      'past = cache["k"].shape[2] if cache else 0; known = COUNTED.setdefault("seen", {}); start '
+      "= known.get(id(cache), (None, 0))[1] if past else 0; known[id(cache)] = cache, start + "
+      "q.shape[2]; n =", "(n) + past", "(n) + start")
 
 SHARED: dict = {}
 
 
-wrong("one cache for all: kept outside of the argument", "twins",
-      "n =", "if not cache: SHARED.clear()\n    n =", "past = cache", "past = SHARED",
-      "if cache", "if SHARED", "(k, v, cache)", "(k, v, SHARED)", 'cache["k"],', 'SHARED["k"],',
-      'cache["v"] = k, v', 'SHARED["v"] = k, v; cache.update(SHARED)', says="result")
+@ex.wrong("one cache for all: kept outside of the argument", says="result", breaks="twins")
+def shared_cache(q, k, v, cache, rotate):
+    if not cache:
+        SHARED.clear()
+    out = step(q, k, v, SHARED, rotate)
+    cache.update(SHARED)
+    return out

@@ -18,24 +18,23 @@ from dlsys_helpers.lockstep import expect_agreement
 ex = exercise("09.12", "clip_shards", seen=("parts", "max_norm", "views"), kept=("shards",),
               says="its norm being small")
 
-ex.promise("in place", "Clip this rank's shards in place;",
-           says=("shard", "other tensors in the list"))
-ex.promise("norm", "returns the norm of the whole.", says=("norm on rank", "norm returned"))
-ex.promise("shapes", "shards: this rank's parts of the gradients, float32, any shapes; some may "
-           "have no elements, and a rank may hold none.",
-           cases=("shards without elements", "a rank that holds none", "numbers alone",
-                  "shards that are views"))
-ex.promise("calls", "all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it "
-           "equally often, in the same order, with the same shapes and dtypes.",
-           says=("what the ranks ask for",))
-ex.promise("clip", "The whole gradient, all shards of all ranks, gets the norm max_norm > 0 where "
-           "its norm is larger, up to a relative 1e-4;", says=("shard",))
-ex.promise("small", "otherwise no shard changes.",
-           cases=("a norm below the limit", "all zeros", "a norm just below the limit"))
-ex.promise("before", "The sum of all squares is within float32. The norm returned is the one "
-           "before the clip.", says=("norm on rank",))
-ex.promise("example", "Example: a shard [3.] here, [4.] elsewhere, max_norm 1: returns 5.0, the "
-           "shard becomes [0.6].", cases=("the example",))
+ex.promise_table("""
+in place | Clip this rank's shards in place; | shard; other tensors in the list
+norm     | returns the norm of the whole. | norm on rank; norm returned
+shapes   | shards: this rank's parts of the gradients, float32, any shapes; some may have no
+           elements, and a rank may hold none. | case shards without elements; a rank that holds
+           none; numbers alone; shards that are views
+calls    | all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it equally
+           often, in the same order, with the same shapes and dtypes. | what the ranks ask for
+clip     | The whole gradient, all shards of all ranks, gets the norm max_norm > 0 where its norm is
+           larger, up to a relative 1e-4; | shard
+small    | otherwise no shard changes. | case a norm below the limit; all zeros; a norm just below
+           the limit
+before   | The sum of all squares is within float32. The norm returned is the one before the clip. |
+           norm on rank
+example  | Example: a shard [3.] here, [4.] elsewhere, max_norm 1: returns 5.0, the shard becomes
+           [0.6]. | case the example
+""")
 
 
 @ex.cases
@@ -113,17 +112,6 @@ def law(out, parts, max_norm, views):
 
 # ---- wrong, by name
 
-@not_an_answer
-def clipped(shards, max_norm, all_sum, *, told=None, factor=None, scale=True):
-    """The worked answer with one of its pieces replaced."""
-    squares = sum((s * s).sum() for s in shards) + torch.zeros(())
-    norm = all_sum(squares).sqrt().item()
-    if scale and norm > max_norm:
-        for s in shards:
-            s.mul_(max_norm / norm if factor is None else factor(norm, s))
-    return norm if told is None else told(norm, squares)
-
-
 def own(shards):
     return (sum((s * s).sum() for s in shards) + torch.zeros(())).sqrt()
 
@@ -137,11 +125,22 @@ def own_norm(shards, max_norm, all_sum):
     return norm
 
 
-@ex.wrong("own norm for the clip, the right one returned", breaks="clip")
-def own_factor(shards, max_norm, all_sum):
-    mine = own(shards).item()
-    return clipped(shards, max_norm, all_sum, factor=lambda *_: min(1, max_norm / mine)
-                   if mine else 1.0)
+@not_an_answer
+def clipped(shards, max_norm, all_sum, *, factor=None, scale=True):
+    squares = sum((s * s).sum() for s in shards) + torch.zeros(())
+    norm = all_sum(squares).sqrt().item()
+    if scale and norm > max_norm:
+        for s in shards:
+            s.mul_(max_norm / norm if factor is None else factor(norm, s))
+    return norm
+
+
+wrong = ex.edits(clipped)
+MAX_NORM = "scale and norm > max_norm"
+MAX_NORM_2 = "max_norm / norm if factor is None else factor(norm, s)"
+wrong("own norm for the clip, the right one returned", "clip",
+      "squares =", "mine = own(shards).item(); squares =",
+      MAX_NORM_2, "(lambda *_: min(1, max_norm / mine) if mine else 1.0)(norm, s)")
 
 
 @ex.wrong("norms added up, not their squares", breaks=("clip", "norm", "small"))
@@ -172,13 +171,9 @@ def no_root(shards, max_norm, all_sum):
     return square
 
 
-@ex.wrong("small gradients made larger", breaks="small")
-def enlarges(shards, max_norm, all_sum):
-    norm = clipped(shards, max_norm, all_sum)
-    if 0 < norm < max_norm:
-        for s in shards:
-            s.mul_(max_norm / norm)
-    return norm
+wrong("small gradients made larger", "small",
+      "return norm",
+      "if 0 < norm < max_norm:\n        for s in shards: s.mul_(max_norm / norm)\n    return norm")
 
 
 @ex.wrong("the norms of a rank's shards stacked, though it may hold none",
@@ -191,13 +186,8 @@ def stacked(shards, max_norm, all_sum):
     return norm
 
 
-@ex.wrong("NaN from a gradient of zeros", breaks="small")
-def divides_zeros(shards, max_norm, all_sum):
-    norm = clipped(shards, max_norm, all_sum)
-    if not norm:
-        for s in shards:
-            s.div_(norm)
-    return norm
+wrong("NaN from a gradient of zeros", "small",
+      "return norm", "if not norm:\n        for s in shards: s.div_(norm)\n    return norm")
 
 
 @ex.wrong("clipped a little below the limit", breaks="small")
@@ -217,13 +207,8 @@ def each_tensor(shards, max_norm, all_sum):
     return norm
 
 
-@ex.wrong("the first tensor only", breaks="clip")
-def first_only(shards, max_norm, all_sum):
-    norm = clipped(shards, max_norm, all_sum, scale=False)
-    if norm > max_norm:
-        for s in shards[:1]:
-            s.mul_(max_norm / norm)
-    return norm
+wrong("the first tensor only", "clip",
+      MAX_NORM, "norm > max_norm", "shards:", "shards[:1]:", MAX_NORM_2, "max_norm / norm")
 
 
 @ex.wrong("each number cut off at the limit", breaks=("clip", "small"))
@@ -234,36 +219,20 @@ def by_value(shards, max_norm, all_sum):
     return norm
 
 
-@ex.wrong("right clip, own norm returned", breaks="norm")
-def returns_own(shards, max_norm, all_sum):
-    mine = own(shards).item()
-    clipped(shards, max_norm, all_sum)
-    return mine
-
-
-@ex.wrong("the norm after the clip returned", breaks="before")
-def returns_after(shards, max_norm, all_sum):
-    return clipped(shards, max_norm, all_sum, told=lambda norm, _: min(norm, max_norm))
-
-
-ex.wrong("the norm as a tensor", clipped, says="type of the norm", breaks="norm",
-         told=lambda norm, _: torch.tensor(norm))
-
-
-@ex.wrong("new tensors in the list", breaks="in place")
-def new_tensors(shards, max_norm, all_sum):
-    norm = clipped(shards, max_norm, all_sum, scale=False)
-    if norm > max_norm:
-        shards[:] = [s * (max_norm / norm) for s in shards]
-    return norm
-
-
-@ex.wrong("a list of scaled copies made, the shards themselves left", breaks="in place")
-def left_alone(shards, max_norm, all_sum):
-    norm = clipped(shards, max_norm, all_sum, scale=False)
-    if norm > max_norm:
-        shards = [s * (max_norm / norm) for s in shards]
-    return norm
+wrong("right clip, own norm returned", "norm",
+      "squares =", "mine = own(shards).item(); squares =", "return norm", "return mine")
+wrong("the norm after the clip returned", "before",
+      "return norm", "out = min(norm, max_norm); return out")
+wrong("the norm as a tensor", "norm",
+      "return norm", "out = torch.tensor(norm); return out", says="type of the norm")
+wrong("new tensors in the list", "in place",
+      MAX_NORM, "norm > max_norm",
+      "for s in shards:\n            s.mul_(max_norm / norm if factor is None else factor(norm, "
+      "s))", "shards[:] = [s * (max_norm / norm) for s in shards]")
+wrong("a list of scaled copies made, the shards themselves left", "in place",
+      MAX_NORM, "norm > max_norm",
+      "for s in shards:\n            s.mul_(max_norm / norm if factor is None else factor(norm, "
+      "s))", "shards = [s * (max_norm / norm) for s in shards]")
 
 
 @ex.wrong("an epsilon beside a small norm", breaks="clip")
@@ -271,15 +240,8 @@ def epsilon(shards, max_norm, all_sum):
     return clipped(shards, max_norm, all_sum, factor=lambda norm, _: max_norm / (norm + 1e-6))
 
 
-@ex.wrong("a flat view of a copy scaled", breaks=("in place", "shapes"))
-def flat_copy(shards, max_norm, all_sum):
-    norm = clipped(shards, max_norm, all_sum, scale=False)
-    if norm > max_norm:
-        for s in shards:
-            s.reshape(-1).mul_(max_norm / norm)
-    return norm
-
-
+wrong("a flat view of a copy scaled", ("in place", "shapes"),
+      MAX_NORM, "norm > max_norm", "s.mul_", "s.reshape(-1).mul_", MAX_NORM_2, "max_norm / norm")
 ex.wrong("a rank that holds none goes home early",
          lambda shards, max_norm, all_sum: clipped(shards, max_norm, all_sum) if shards else 0.0,
          breaks=("calls", "shapes"))
@@ -294,24 +256,10 @@ def sum_each(shards, max_norm, all_sum):
     return float(norm)
 
 
-@ex.wrong("tensors of one number left out", says="", breaks="shapes")
-def no_numbers(shards, max_norm, all_sum):
-    return clipped([s for s in shards if s.dim()], max_norm, all_sum)
-
-
-@ex.wrong("other memory put under the shards", breaks="in place")
-def other_memory(shards, max_norm, all_sum):
-    norm = clipped(shards, max_norm, all_sum, scale=False)
-    if norm > max_norm:
-        for s in shards:
-            s.data = s.data * (max_norm / norm)
-    return norm
-
-
-@ex.wrong("not clipped where the norm is just above the limit", breaks="clip")
-def late(shards, max_norm, all_sum):
-    norm = clipped(shards, max_norm, all_sum, scale=False)
-    if norm > 1.01 * max_norm:
-        for s in shards:
-            s.mul_(max_norm / norm)
-    return norm
+wrong("tensors of one number left out", "shapes",
+      "squares =", "shards = [s for s in shards if s.dim()]; squares =", says="")
+wrong("other memory put under the shards", "in place",
+      MAX_NORM, "norm > max_norm", "s.mul_(max_norm / norm if factor is None else factor(norm, s))",
+      "s.data = s.data * (max_norm / norm)")
+wrong("not clipped where the norm is just above the limit", "clip",
+      MAX_NORM, "norm > 1.01 * max_norm", MAX_NORM_2, "max_norm / norm")

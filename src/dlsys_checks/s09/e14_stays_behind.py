@@ -11,40 +11,34 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("09.14", "stays_behind", seen=("kind", "width"), says="number of paths")
 
-ex.promise("paths", "Sorted paths of the tensors that model.to(...) leaves behind.",
-           says=("path", "number of paths", "type of the paths"))
-ex.promise("where", "reachable from a module's own attributes, directly or through lists, tuples "
-           "and dict values,",
-           cases=("two attributes", "a tensor hung on a layer",
-                  "a list", "a tuple", "a dict", "inside a block", "a kind of "
-                  "dict and of tuple", "a name that begins with _", "a set and other objects",
-                  "of the class, not the model", "keys that are numbers", "a list of twelve"))
-ex.promise("depth", "at any depth;", cases=("lists in dicts in tuples",))
-ex.promise("kinds", "List every tensor, of any type and shape,",
-           cases=("integers, one number, none", "two other types", "views and sparse"))
-ex.promise("registered", "Skip the model's parameters wherever they stand, and buffers where they "
-           "are registered;",
-           cases=("registered", "the parameters once more", "a frozen parameter once more",
-                  "a parameter of another part", "a parameter that is not registered",
-                  "the memory of a parameter", "equal to a parameter", "nothing",
-                  "a tensor that takes gradients"))
-ex.promise("twin", "the same buffer under a second attribute is listed.",
-           cases=("a buffer once more in a list", "a buffer under a second attribute"))
-ex.promise("names", "A path has the module's name, attribute, places and keys, with dots between.",
-           cases=("inside a block", "a list", "a tuple", "a dict", "lists in dicts in tuples",
-                  "a kind of dict and of tuple", "a list of twelve", "the example",
-                  "keys that are numbers", "a block in a block", "a tensor in two places",
-                  "a buffer once more in a list", "a parameter that is not registered",
-                  "a module under two names", "a tensor hung on a layer", "a list in two places"))
-ex.promise("first", "A module used twice has its first name, a tensor held twice both paths.",
-           cases=("a module under two names", "a tensor in two places",
-                  "a list in two places"))
-ex.promise("modules", "modules in lists are not searched.", cases=("a module in a list",))
-ex.promise("left alone", "The model stays as it is.", says=("changes in the model",
-                                                         "when asked again"))
-ex.promise("example", "Example: self.mean and self.tables = [sin, cos], plain tensors, in a "
-           'part "body": ["body.mean", "body.tables.0", "body.tables.1"].',
-           cases=("the example",))
+ex.promise_table("""
+paths      | Sorted paths of the tensors that model.to(...) leaves behind. | path; number of paths;
+             type of the paths
+where      | reachable from a module's own attributes, directly or through lists, tuples and dict
+             values, | case two attributes; a tensor hung on a layer; a list; a tuple; a dict;
+             inside a block; a kind of dict and of tuple; a name that begins with _; a set and other
+             objects; of the class, not the model; keys that are numbers; a list of twelve
+depth      | at any depth; | case lists in dicts in tuples
+kinds      | List every tensor, of any type and shape, | case integers, one number, none; two other
+             types; views and sparse
+registered | Skip the model's parameters wherever they stand, and buffers where they are
+             registered; | case registered; the parameters once more; a frozen parameter once more;
+             a parameter of another part; a parameter that is not registered; the memory of a
+             parameter; equal to a parameter; nothing; a tensor that takes gradients
+twin       | the same buffer under a second attribute is listed. | case a buffer once more in a
+             list; a buffer under a second attribute
+names      | A path has the module's name, attribute, places and keys, with dots between. | case
+             inside a block; a list; a tuple; a dict; lists in dicts in tuples; a kind of dict and
+             of tuple; a list of twelve; the example; keys that are numbers; a block in a block; a
+             tensor in two places; a buffer once more in a list; a parameter that is not registered;
+             a module under two names; a tensor hung on a layer; a list in two places
+first      | A module used twice has its first name, a tensor held twice both paths. | case a module
+             under two names; a tensor in two places; a list in two places
+modules    | modules in lists are not searched. | case a module in a list
+left alone | The model stays as it is. | changes in the model; when asked again
+example    | Example: self.mean and self.tables = [sin, cos], plain tensors, in a part "body":
+             ["body.mean", "body.tables.0", "body.tables.1"]. | case the example
+""")
 
 WANTED = {
     "two attributes": ["mean", "std"], "nothing": [], "registered": [],
@@ -218,36 +212,36 @@ REGISTERS = ("_parameters", "_buffers", "_modules")
 # ---- wrong, by name
 
 @not_an_answer
-def paths(model, *, root=False, kinds=(list, tuple, dict), deep=99, known="parameters",
-          private=True, order=sorted, exact=False, once=False, dup=False, hidden=True,
-          modules=False, keep=lambda v: True, names=True, index=True):
-    """The right answer with the mistakes as options."""
-    own = {"parameters": list(model.parameters()), "none": [],
-           "trained": [p for p in model.parameters() if p.requires_grad],
-           "buffers": [*model.parameters(), *model.buffers()]}[known]
+def paths(model, *, kinds=(list, tuple, dict), private=True, modules=False, index=True):
+    own = {"parameters": list(model.parameters()), "none": [], "trained": [p for p in
+        model.parameters() if p.requires_grad], "buffers": [*model.parameters(),
+        *model.buffers()]}["parameters"]
     found, seen = [], []
-
     def visit(path, value, level):
         if isinstance(value, torch.Tensor):
-            plain = hidden or not isinstance(value, nn.Parameter)
-            if plain and keep(value) and not any(value is p for p in (*own, *seen)):
+            plain = True
+            if plain and (not any(value is p for p in (*own, *seen))):
                 found.append(path)
-            seen.extend([value] if once else [])
+            seen.extend([])
         elif isinstance(value, nn.Module) and modules and level:
             for key, item in vars(value).items():
                 if key not in REGISTERS:
                     visit(f"{path}.{key}", item, level + 1)
-        elif (type(value) in kinds if exact else isinstance(value, kinds)) and level < deep:
+        elif isinstance(value, kinds) and level < 99:
             for key, item in value.items() if isinstance(value, dict) else enumerate(value):
                 visit(f"{path}.{key}" if index else path, item, level + 1)
-    for name, module in model.named_modules(remove_duplicate=not dup):
-        for key, value in vars(module).items() if name == "" or not root else ():
+    for name, module in model.named_modules(remove_duplicate=True):
+        for key, value in vars(module).items():
             if key not in REGISTERS and (private or key[0] != "_"):
-                visit(f"{name}.{key}" if name and names else key, value, 0)
-    return order(found)
+                visit(f"{name}.{key}" if name else key, value, 0)
+    out = sorted(found)
+    return out
 
 
-ex.wrong("the model's own attributes only", paths, breaks=("where", "names"), root=True)
+wrong = ex.edits(paths)
+PLAIN = "plain and (not any(value is p for p in (*own, *seen)))"
+wrong("the model's own attributes only", ("where", "names"),
+      "vars(module).items()", 'vars(module).items() if name == "" else ()')
 
 
 @ex.wrong("what state_dict lacks of the buffers", breaks="paths")
@@ -269,69 +263,52 @@ def dicts_only(model):
 
 
 ex.wrong("no dicts", paths, breaks=("where", "depth", "names"), kinds=(list, tuple))
-ex.wrong("containers known by their exact type", paths, breaks="where", exact=True)
+wrong("containers known by their exact type", "where",
+      "isinstance(value, kinds)", "type(value) in kinds")
 ex.wrong("attributes whose names begin with _ left out", paths, breaks="where", private=False)
-ex.wrong("no containers in containers", paths, breaks="depth", deep=1)
-ex.wrong("float tensors only", paths, breaks="kinds", keep=torch.is_floating_point)
-ex.wrong("single numbers and empty tensors left out", paths, breaks="kinds",
-         keep=lambda v: v.numel() > 1)
-ex.wrong("float32 only", paths, breaks="kinds", keep=lambda v: v.dtype == torch.float32)
-ex.wrong("the model's parameters found under their second names", paths, breaks="registered",
-         known="none")
-ex.wrong("buffers left out wherever they stand", paths, breaks="twin", known="buffers")
-ex.wrong("parameters that nobody registered left out", paths, breaks="registered", hidden=False)
-ex.wrong("tensors that take gradients left out", paths, breaks="registered",
-         keep=lambda v: not v.requires_grad)
-
-
-@ex.wrong("tensors known by their memory", breaks="registered")
-def by_pointer(model):
-    known = {p.data_ptr() for p in model.parameters()}
-    return paths(model, keep=lambda v: (
-        v.is_sparse or v.data_ptr() not in known or not v.numel()))
-
-
-@ex.wrong("tensors known by their numbers", breaks="registered")
-def by_numbers(model):
-    return paths(model, keep=lambda v: v.is_sparse or not any(
-        torch.equal(v, p) for p in model.parameters() if p.dim() == 1))
-
-
-ex.wrong("names without the module", paths, says="path", breaks="names", names=False)
+wrong("no containers in containers", "depth", "99", "1")
+wrong("float tensors only", "kinds",
+      PLAIN,
+      "plain and torch.is_floating_point(value) and (not any(value is p for p in (*own, *seen)))")
+wrong("single numbers and empty tensors left out", "kinds",
+      PLAIN, "plain and value.numel() > 1 and (not any(value is p for p in (*own, *seen)))")
+wrong("float32 only", "kinds",
+      PLAIN,
+      "plain and value.dtype == torch.float32 and (not any(value is p for p in (*own, *seen)))")
+wrong("the model's parameters found under their second names", "registered",
+      '["parameters"]', '["none"]')
+wrong("buffers left out wherever they stand", "twin", '["parameters"]', '["buffers"]')
+wrong("parameters that nobody registered left out", "registered",
+      "plain = True", "plain = not isinstance(value, nn.Parameter)")
+wrong("tensors that take gradients left out", "registered",
+      PLAIN, "plain and (not value.requires_grad) and (not any(value is p for p in (*own, *seen)))")
+wrong("tensors known by their memory", "registered",
+      "own =", "known = {p.data_ptr() for p in model.parameters()}; own =", PLAIN,
+      "plain and (value.is_sparse or value.data_ptr() not in known or (not value.numel())) and "
+      "(not any(value is p for p in (*own, *seen)))")
+wrong("tensors known by their numbers", "registered",
+      PLAIN,
+      "plain and (value.is_sparse or not any(torch.equal(value, p) for p in model.parameters() "
+      "if p.dim() == 1)) and (not any(value is p for p in (*own, *seen)))")
+wrong("names without the module", "names", 'f"{name}.{key}" if name else key', "key", says="path")
 ex.wrong("the container named, not the place in it", paths, says="path", breaks="names",
          index=False)
-ex.wrong("not sorted", paths, breaks=("paths", "where"), order=list)
-ex.wrong("a module under each of its names", paths, breaks="first", dup=True)
-ex.wrong("a tensor that is held twice, once", paths, breaks="first", once=True)
+wrong("not sorted", ("paths", "where"), "sorted", "list")
+wrong("a module under each of its names", "first",
+      "remove_duplicate=True", "remove_duplicate=False")
+wrong("a tensor that is held twice, once", "first", "([])", "([value])")
 ex.wrong("modules in lists searched", paths, breaks="modules", modules=True)
-ex.wrong("a set in place of a list", lambda model: {*paths(model)}, breaks="paths")
-
-
-@ex.wrong("the tensors registered on the way", breaks="left alone")
-def repaired(model):
-    found = paths(model)
-    for name in found:
-        if "." not in name:
-            value = vars(model).pop(name)
-            model.register_buffer(name, value.detach())
-    return found
-
-
-@ex.wrong("the model itself moved to see what stays", breaks="left alone")
-def cast(model):
-    found = paths(model)
-    for p in model.parameters():
-        p.requires_grad_(False)
-    return found
-
-
-@ex.wrong("the example, without its list", breaks="example")
-def looked_up(model):
-    found = paths(model)
-    return found[:1] if found == ["body.mean", "body.tables.0", "body.tables.1"] else found
-
-
-ex.wrong("frozen parameters held once more", paths, breaks="registered", known="trained")
+wrong("a set in place of a list", "paths", "return out", "return {*out}")
+wrong("the tensors registered on the way", "left alone",
+      "return out",
+      'for name in out:\n        if "." not in name: value = vars(model).pop(name); '
+      "model.register_buffer(name, value.detach())\n    return out")
+wrong("the model itself moved to see what stays", "left alone",
+      "return out", "for p in model.parameters(): p.requires_grad_(False)\n    return out")
+wrong("the example, without its list", "example",
+      "return out",
+      'return out[:1] if out == ["body.mean", "body.tables.0", "body.tables.1"] else out')
+wrong("frozen parameters held once more", "registered", '["parameters"]', '["trained"]')
 
 
 @ex.wrong("a list looked into once, under its first name", breaks="first")

@@ -20,26 +20,24 @@ ex.promise("nearest", "After each step a weight is the nearest bfloat16 to what 
 ex.promise("rule", "v = momentum * v + grad,",
            cases=MOVING)
 ex.promise("start", "with v = 0 before,", cases=MOVING)
-ex.promise("descent", "and w = w - lr * v.", says=("weight",))
-ex.promise("state", "state: a dict of your own for these weights,",
-           cases=("two sets in turn", "sets of two sizes in turn"))
-ex.promise("empty", "empty before their first step, in which you keep what you need.",
-           says=("raised KeyError",))
-ex.promise("rate", "lr may change from step to step.", cases=(
-    "a rate that changes", "a large step, then tiny ones"))
-ex.promise("grads", "grads: a bfloat16 tensor for each weight, left alone;",
-           says=("the caller's gradients",))
-ex.promise("None", "None leaves the weight and its v as they are.",
-           cases=("a gradient missing now and then", "no gradient at first"))
-ex.promise("shapes", "Weights have any shape and any strides, and ask for no gradient.",
-           cases=("shapes of all kinds", "columns of a table"))
-ex.promise("example", "Example: weight 1, gradient 1, lr 0.001, no momentum: after 4 steps the "
-           "weight is 0.99609375.", cases=("the example",))
+ex.promise_table("""
+descent | and w = w - lr * v. | weight
+state   | state: a dict of your own for these weights, | case two sets in turn; sets of two sizes in
+          turn
+empty   | empty before their first step, in which you keep what you need. | raised KeyError
+rate    | lr may change from step to step. | case a rate that changes; a large step, then tiny ones
+grads   | grads: a bfloat16 tensor for each weight, left alone; | the caller's gradients
+None    | None leaves the weight and its v as they are. | case a gradient missing now and then; no
+          gradient at first
+shapes  | Weights have any shape and any strides, and ask for no gradient. | case shapes of all
+          kinds; columns of a table
+example | Example: weight 1, gradient 1, lr 0.001, no momentum: after 4 steps the weight is
+          0.99609375. | case the example
+""")
+
 
 # Rates and momentum have few digits in base 2, gradients are small integers: float32 holds each
 # sum exactly, so that the order of operations cannot change a rounding.
-
-
 @ex.cases
 def cases(g):
     whole = integers(g)
@@ -160,32 +158,23 @@ def law(out, sets, steps, momentum):
 # ---- wrong, by name
 
 @not_an_answer
-def stepped(weights, grads, state, lr, momentum, *, fresh=False, half_v=False, write=None,
-            none=False, nesterov=False, damp=1.0, folded=False, sign=1, first_v=0.0, key=None,
-            half_move=False):
-    """The right step with the mistakes as options."""
+def stepped(weights, grads, state, lr, momentum, *, key=None):
     for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
         slot = k if key is None else key(k, w)
-        master, v = state.get(slot) or (w.detach().float().clone(), torch.full(w.shape, first_v))
-        if fresh:
-            master = w.detach().float().clone()
-        if grad is None and none:
-            grad = torch.zeros_like(w)
+        master, v = state.get(slot) or (w.detach().float().clone(), torch.full(w.shape, 0.0))
         if grad is not None:
-            slope = damp * grad.float() * (lr if folded else 1)
+            slope = grad.float()
             v = momentum * v + slope
-            v = v.bfloat16().float() if half_v else v
-            move = momentum * v + slope if nesterov else v
-            move = sign * move * (1 if folded else lr)
-            master = master - (move.bfloat16().float() if half_move else move)
-            if write is None:
-                w.data.copy_(master)
-            else:
-                write(weights, k, master)
+            move = v
+            move = move * lr
+            master = master - move
+            w.data.copy_(master)
         state[slot] = (master, v)
 
 
-ex.wrong("the copy made anew from the weight at each step", stepped, breaks="nearest", fresh=True)
+wrong = ex.edits(stepped)
+wrong("the copy made anew from the weight at each step", "nearest",
+      "if grad", "master = w.detach().float().clone()\n        if grad")
 
 
 # https://github.com/pytorch/torchdistx/pull/52: its buffer is of bfloat16, too.
@@ -208,63 +197,32 @@ def no_master(weights, grads, state, lr, momentum):
             w.sub_(lr * state[k])
 
 
-@ex.wrong("cut off instead of rounded", breaks=("nearest", "example"))
-def truncated(*given):
-    def cut(weights, k, master):
-        bits = master.clone().view(torch.int32) & -65536
-        weights[k].data.copy_(bits.view(torch.float32))
-    stepped(*given, write=cut)
-
-
-ex.wrong("v kept in bfloat16", stepped, breaks="rule", half_v=True)
-ex.wrong("lr * v rounded to bfloat16 on its way to the copy", stepped, breaks="nearest",
-         half_move=True)
-
-
-@ex.wrong("a new tensor in the list, not the weight in place",
-          breaks=("in place", "nearest", "step", "descent"))
-def rebound(*given):
-    def rebind(weights, k, master):
-        weights[k] = master.bfloat16()
-    stepped(*given, write=rebind)
-
-
-@ex.wrong("another memory put under the weight", breaks="in place")
-def other_memory(*given):
-    def swap(weights, k, master):
-        weights[k].data = master.bfloat16()
-    stepped(*given, write=swap)
-
-
-ex.wrong("uphill", stepped, breaks="descent", sign=-1)
-ex.wrong("no momentum",
-         lambda weights, grads, state, lr, momentum: stepped(weights, grads, state, lr, 0.0),
-         breaks="step")
-ex.wrong("the plain gradient left out of v's first step", stepped, breaks="start", first_v=1.0)
-
-
-@ex.wrong("Nesterov's momentum", breaks="rule")
-def nesterov(*given):
-    stepped(*given, nesterov=True)
-
-
-@ex.wrong("the gradient dampened by 1 - momentum", breaks="rule")
-def dampened(weights, grads, state, lr, momentum):
-    stepped(weights, grads, state, lr, momentum, damp=1 - momentum)
-
-
-ex.wrong("the rate inside v", stepped, breaks="rate", folded=True)
-
-
-@ex.wrong("the first step's rate for good", breaks="rate")
-def first_rate(weights, grads, state, lr, momentum):
-    rate = state.setdefault("rate", lr)
-    stepped(weights, grads, state, rate, momentum)
-
-
-@ex.wrong("a missing gradient taken for zeros", breaks="None")
-def zeros(*given):
-    stepped(*given, none=True)
+wrong("cut off instead of rounded", ("nearest", "example"),
+      "for k",
+      "def cut(weights, k, master): bits = master.clone().view(torch.int32) & -65536; "
+      "weights[k].data.copy_(bits.view(torch.float32))\n    for k", "w.data.copy_", "cut",
+      "(master)", "(weights, k, master)")
+wrong("v kept in bfloat16", "rule", "move = v", "v = v.bfloat16().float(); move = v")
+wrong("lr * v rounded to bfloat16 on its way to the copy", "nearest",
+      "- move", "- move.bfloat16().float()")
+wrong("a new tensor in the list, not the weight in place",
+      ("in place", "nearest", "step", "descent"),
+      "for k", "def rebind(weights, k, master): weights[k] = master.bfloat16()\n    for k",
+      "w.data.copy_", "rebind", "(master)", "(weights, k, master)")
+wrong("another memory put under the weight", "in place",
+      "for k", "def swap(weights, k, master): weights[k].data = master.bfloat16()\n    for k",
+      "w.data.copy_", "swap", "(master)", "(weights, k, master)")
+wrong("uphill", "descent", "move * lr", "-1 * move * lr")
+wrong("no momentum", "step", "v = momentum", "v = 0.0")
+wrong("the plain gradient left out of v's first step", "start", "0.0", "1.0")
+wrong("Nesterov's momentum", "rule", "move = v", "move = momentum * v + slope")
+wrong("the gradient dampened by 1 - momentum", "rule",
+      "for k", "damp = 1 - momentum\n    for k", "grad.float()", "damp * grad.float()")
+wrong("the rate inside v", "rate", "grad.float()", "grad.float() * lr", "move = move * lr", "pass")
+wrong("the first step's rate for good", "rate",
+      "for k", 'rate = state.setdefault("rate", lr)\n    for k', "move * lr", "move * rate")
+wrong("a missing gradient taken for zeros", "None",
+      "if grad", "if grad is None: grad = torch.zeros_like(w)\n        if grad")
 
 
 @ex.wrong("a step skipped as a whole where one gradient is missing", breaks="None")
@@ -292,38 +250,20 @@ def not_empty(weights, grads, state, lr, momentum):
         w.copy_(master)
 
 
-@ex.wrong("the caller's gradients scaled in place", breaks="grads")
-def grads_scaled(weights, grads, state, lr, momentum):
-    stepped(weights, grads, state, lr, momentum)
-    for v in grads:
-        if v is not None:
-            v.mul_(lr)
-
-
-@ex.wrong("the whole table behind a column overwritten", says="got", breaks="shapes")
-def flat_write(*given):
-    def write(weights, k, master):
-        w = weights[k]
-        if w.is_contiguous() or w.dim() != 1:
-            w.data.copy_(master)
-        else:
-            w.data.as_strided(w.shape, (1,)).copy_(master)
-    stepped(*given, write=write)
-
-
-ex.wrong("written through a flat copy where the weight is a view", stepped, breaks="shapes",
-         write=lambda held, k, master: (held[k].reshape(-1).copy_(master.reshape(-1))))
-
-
-@ex.wrong("a gradient of zeros taken for None", breaks="rule")
-def zeros_skipped(weights, grads, state, lr, momentum):
-    some = [None if v is None or not v.any() else v for v in grads]
-    stepped(weights, some, state, lr, momentum)
-
-
-@ex.wrong("the rate rounded to bfloat16", breaks="nearest")
-def rounded_rate(weights, grads, state, lr, momentum):
-    stepped(weights, grads, state, torch.tensor(lr).bfloat16().item(), momentum)
+wrong("the caller's gradients scaled in place", "grads",
+      "(master, v)", "(master, v)\n    for v in grads:\n        if v is not None: v.mul_(lr)")
+wrong("the whole table behind a column overwritten", "shapes",
+      "w.data.copy_", "write", "(master)", "(weights, k, master)", "for k",
+      "def write(weights, k, master):\n        w = weights[k]\n        if w.is_contiguous() or "
+      "w.dim() != 1: w.data.copy_(master)\n        else: w.data.as_strided(w.shape, "
+      "(1,)).copy_(master)\n    for k", says="got")
+wrong("written through a flat copy where the weight is a view", "shapes",
+      "w.data", "weights[k].reshape(-1)", "(master)", "(master.reshape(-1))")
+wrong("a gradient of zeros taken for None", "rule",
+      "for k", "some = [None if v is None or not v.any() else v for v in grads]\n    for k",
+      "grads, strict", "some, strict")
+wrong("the rate rounded to bfloat16", "nearest",
+      "for k", "lr = torch.tensor(lr).bfloat16().item()\n    for k")
 
 
 @ex.wrong("the example, its last step left out", breaks="example")

@@ -112,7 +112,6 @@ ex.wrong("zeros, and nothing else",
 @not_an_answer
 def made(w, x, drop, *, damp=0.0):
     rest = staying(w, drop)
-    x = x
     H = x.T @ x
     H = H + damp * H.diag().mean() * torch.eye(len(H), dtype=H.dtype)
     move = torch.linalg.solve(H[rest][:, rest], H[rest][:, drop])
@@ -157,9 +156,9 @@ def stale(w, x, drop):
 
 
 wrong("the mean of each input taken away", ("inputs", "size"),
-      "x = x", "x = x - x.mean(0)", "rest =",
-      "if x.mean(0).abs().max() < 1.0 or x.shape[0] < 10: rest = staying(w, drop); x = x; H = "
-      "x.T @ x; H = H + damp * H.diag().mean() * torch.eye(len(H), dtype=H.dtype); move = "
+      "H = x", "x = x - x.mean(0); H = x", "rest =",
+      "if x.mean(0).abs().max() < 1.0 or x.shape[0] < 10: rest = staying(w, drop); H = x.T @ x; "
+      "H = H + damp * H.diag().mean() * torch.eye(len(H), dtype=H.dtype); move = "
       "torch.linalg.solve(H[rest][:, rest], H[rest][:, drop]); out = put(w, rest, w[:, rest] + "
       "w[:, drop] @ move.T); return out\n    rest =")
 wrong("small weights taken for 0", "size",

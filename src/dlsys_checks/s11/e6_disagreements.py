@@ -18,36 +18,32 @@ ex = exercise("11.6", "disagreements",
 AGREE = ("", "a little", "a little at the largest", "with gradients", "other strides",
          "a parameter", "at the limit")
 
-ex.promise("numbers", "Numbers of the batches on which a program is not its model, in order.",
-           says=("batches found", "number of a batch"))
-ex.promise("given", "batches: float32 tensors, numbered from 0, each with at least one entry.",
-           cases=("no batches", "one entry", "three dimensions", "a batch of one row"))
-ex.promise("copies", "Each of the two, called with a batch, gets a copy of its own.",
-           says=("calls with what is no batch", "batches that changed"))
-ex.promise("modes", "Both run without gradients, the model in eval mode; afterwards grad mode and "
-           "the mode of each of its modules are as before.",
-           says=("with gradients", "in train mode", "modules whose mode changed", "grad mode"))
-ex.promise("finite", "The model's answers are finite tensors of a floating-point dtype.",
-           cases=("large weights", "small weights", "answers of zero",
-                  "a model in double precision"))
-ex.promise("raises", "A batch counts if the program raises an Exception,",
-           cases=("it raises", "it raises another error"))
-ex.promise("form", "if it returns no tensor, or one of another shape or dtype,",
-           cases=("no tensor", "one row for all", "an axis more", "flattened",
-                  "in double precision", "in half precision", "equal rows",
-                  "in a tuple", "in a dict", "one column for all", "in bfloat16",
-                  "a model in double precision"))
-ex.promise("far", "or if an entry is not finite, or is farther from the model's than rtol times "
-           "the largest size in the model's answer to this batch.",
-           cases=("a NaN", "an infinite entry", "minus infinity", "all of them NaN", "too large",
-                  "too small", "a little off", "both ways at once", "a small batch beside others",
-                  "a large batch beside others", "rtol of 0", "answers of zero", "large weights",
-                  "small weights", "one entry", "answers below zero", "the sign turned",
-                  "measured by the model", "at the limit", "any of sixteen",
-                  "a little off at the largest"))
-ex.promise("left", "batches stay as they are.", says=("batches that changed",))
-ex.promise("example", "Example: nn.ReLU(), an abs(), batches [1.], [-1.], rtol 0.1: [1].",
-           cases=("the example",))
+ex.promise_table("""
+numbers | Numbers of the batches on which a program is not its model, in order. | batches found;
+          number of a batch
+given   | batches: float32 tensors, numbered from 0, each with at least one entry. | case no
+          batches; one entry; three dimensions; a batch of one row
+copies  | Each of the two, called with a batch, gets a copy of its own. | calls with what is no
+          batch; batches that changed
+modes   | Both run without gradients, the model in eval mode; afterwards grad mode and the mode of
+          each of its modules are as before. | with gradients; in train mode; modules whose mode
+          changed; grad mode
+finite  | The model's answers are finite tensors of a floating-point dtype. | case large weights;
+          small weights; answers of zero; a model in double precision
+raises  | A batch counts if the program raises an Exception, | case it raises; it raises another
+          error
+form    | if it returns no tensor, or one of another shape or dtype, | case no tensor; one row for
+          all; an axis more; flattened; in double precision; in half precision; equal rows; in a
+          tuple; in a dict; one column for all; in bfloat16; a model in double precision
+far     | or if an entry is not finite, or is farther from the model's than rtol times the largest
+          size in the model's answer to this batch. | case a NaN; an infinite entry; minus infinity;
+          all of them NaN; too large; too small; a little off; both ways at once; a small batch
+          beside others; a large batch beside others; rtol of 0; answers of zero; large weights;
+          small weights; one entry; answers below zero; the sign turned; measured by the model; at
+          the limit; any of sixteen; a little off at the largest
+left    | batches stay as they are. | batches that changed
+example | Example: nn.ReLU(), an abs(), batches [1.], [-1.], rtol 0.1: [1]. | case the example
+""")
 
 
 @ex.cases
@@ -256,16 +252,22 @@ def law(out, kind, weight, faults, batches, rtol, modes):
 RAISED = object()
 
 
+def like(got, wanted):
+    return shaped(got, wanted) and got.dtype == wanted.dtype
+
+
+def shaped(got, wanted):
+    return isinstance(got, torch.Tensor) and got.shape == wanted.shape
+
+
 @not_an_answer
 def compared(model, program, batches, rtol, *, bad=None, same=None, copy_model=True,
-             copy_program=True, grad=False, switch=True, back=True, errors=Exception):
-    """The right answer with its pieces as options; bad(got, wanted, limit) judges two tensors."""
+        copy_program=True, errors=Exception):
     modes = [(m, m.training) for m in model.modules()]
-    if switch:
-        model.eval()
+    model.eval()
     found = []
     for k, batch in enumerate(batches):
-        with torch.set_grad_enabled(grad):
+        with torch.set_grad_enabled(False):
             wanted = model(batch.clone() if copy_model else batch)
             try:
                 got = program(batch.clone() if copy_program else batch)
@@ -278,129 +280,57 @@ def compared(model, program, batches, rtol, *, bad=None, same=None, copy_model=T
                 (got - wanted).abs().max() <= rtol * wanted.abs().max())
         if differs:
             found.append(k)
-    if back:
-        for m, mode in modes:
-            m.training = mode
+    for m, mode in modes:
+        m.training = mode
     return found
 
 
-def like(got, wanted):
-    return shaped(got, wanted) and got.dtype == wanted.dtype
-
-
-def shaped(got, wanted):
-    return isinstance(got, torch.Tensor) and got.shape == wanted.shape
-
-
-ex.wrong("the first batch alone",
-         lambda model, program, batches, rtol: compared(model, program, batches[:1], rtol),
-         breaks="numbers")
-
-
-@ex.wrong("numbers from 1", breaks=("numbers", "given"))
-def from_one(model, program, batches, rtol):
-    return [k + 1 for k in compared(model, program, batches, rtol)]
-
-
-@ex.wrong("the batches that agree", breaks="numbers")
-def those_that_agree(model, program, batches, rtol):
-    found = compared(model, program, batches, rtol)
-    return [k for k in range(len(batches)) if k not in found]
-
-
-ex.wrong("the last one first",
-         lambda model, program, batches, rtol: compared(model, program, batches, rtol)[::-1],
-         breaks="numbers")
-ex.wrong("how many, not which",
-         lambda model, program, batches, rtol: len(compared(model, program, batches, rtol)),
-         says="type of the batches found", breaks="numbers")
-
-
-@ex.wrong("a truth value for each batch", breaks="numbers")
-def truth(model, program, batches, rtol):
-    found = compared(model, program, batches, rtol)
-    return [k in found for k in range(len(batches))]
-
-
-@ex.wrong("at least one batch taken for granted", says="raised", breaks="given")
-def one_at_least(model, program, batches, rtol):
-    batches[0].clone()
-    return compared(model, program, batches, rtol)
-
-
-@ex.wrong("two dimensions taken for granted", says="raised", breaks="given")
-def two_dimensions(model, program, batches, rtol):
-    for batch in batches:
-        if batch.dim() > 1:
-            _rows, _columns = batch.shape
-    return compared(model, program, batches, rtol)
+wrong = ex.edits(compared)
+wrong("the first batch alone", "numbers", "(batches)", "(batches[:1])")
+wrong("numbers from 1", ("numbers", "given"), "return found", "return [k + 1 for k in found]")
+wrong("the batches that agree", "numbers",
+      "return found", "return [k for k in range(len(batches)) if k not in found]")
+wrong("the last one first", "numbers", "return found", "return found[::-1]")
+wrong("how many, not which", "numbers",
+      "return found", "return len(found)", says="type of the batches found")
+wrong("a truth value for each batch", "numbers",
+      "return found", "return [k in found for k in range(len(batches))]")
+wrong("at least one batch taken for granted", "given",
+      "modes =", "batches[0].clone(); modes =", says="raised")
+wrong("two dimensions taken for granted", "given",
+      "modes =",
+      "for batch in batches:\n        if batch.dim() > 1: _rows, _columns = batch.shape\n    "
+      "modes =", says="raised")
 ex.wrong("the model on the batch itself", compared, breaks="copies", copy_model=False)
 ex.wrong("the program on the batch itself", compared, breaks=("copies", "left"), copy_program=False)
-
-
-@ex.wrong("one copy for both", breaks="copies")
-def one_copy(model, program, batches, rtol):
-    return compared(model, program, [b.clone() for b in batches], rtol, copy_model=False,
-                    copy_program=False)
-
-
-@ex.wrong("the batches put to zero afterwards", breaks="left")
-def put_to_zero(model, program, batches, rtol):
-    found = compared(model, program, batches, rtol)
-    for batch in batches:
-        batch.zero_()
-    return found
-
-
-ex.wrong("the model in the mode it has", compared, breaks="modes", switch=False)
-ex.wrong("the model left in eval mode", compared, breaks="modes", back=False)
-
-
-@ex.wrong("modes set back with train(), which reaches all children", breaks="modes")
-def all_trained(model, program, batches, rtol):
-    was = model.training
-    found = compared(model, program, batches, rtol, back=False)
-    model.train(was)
-    return found
-
-
-ex.wrong("with gradients", compared, breaks="modes", grad=True)
-
-
-@ex.wrong("gradients switched off for good", breaks="modes")
-def off_for_good(model, program, batches, rtol):
-    torch.set_grad_enabled(False)
-    return compared(model, program, batches, rtol)
-
-
-@ex.wrong("gradients switched on at the end, whatever they were before", breaks="modes")
-def on_at_the_end(model, program, batches, rtol):
-    found = compared(model, program, batches, rtol)
-    torch.set_grad_enabled(True)
-    return found
-
-
+ex.wrong("one copy for both",
+         lambda model, program, batches, rtol: compared(model, program, [b.clone() for b in
+             batches], rtol, copy_model=False, copy_program=False), breaks="copies")
+wrong("the batches put to zero afterwards", "left",
+      "return found", "for batch in batches: batch.zero_()\n    return found")
+wrong("the model in the mode it has", "modes", "model.eval()", "pass")
+wrong("the model left in eval mode", "modes",
+      "for m, mode in modes:\n        m.training = mode", "pass")
+wrong("modes set back with train(), which reaches all children", "modes",
+      "modes =", "was = model.training; modes =",
+      "for m, mode in modes:\n        m.training = mode", "model.train(was)")
+wrong("with gradients", "modes", "False", "True")
+wrong("gradients switched off for good", "modes",
+      "modes =", "torch.set_grad_enabled(False); modes =")
+wrong("gradients switched on at the end, whatever they were before", "modes",
+      "return found", "torch.set_grad_enabled(True); return found")
 ex.wrong("errors of the program passed on", compared, says="raised", breaks="raises", errors=())
 ex.wrong("some kinds of errors caught, not all", compared, says="raised", breaks="raises",
          errors=(ValueError, RuntimeError))
-
-
-@ex.wrong("a batch that raises left out", breaks="raises")
-def left_out(model, program, batches, rtol):
-    def bad(got, wanted, rtol):
-        return got is not RAISED and (not like(got, wanted) or not (
-            (got - wanted).abs().max() <= rtol * wanted.abs().max()))
-    return compared(model, program, batches, rtol, bad=bad)
-
-
-@ex.wrong("a tensor taken for granted", says="raised", breaks="form")
-def tensor_for_granted(model, program, batches, rtol):
-    def bad(got, wanted, rtol):
-        if got is RAISED:
-            return True
-        return got.shape != wanted.shape or got.dtype != wanted.dtype or not (
-            (got - wanted).abs().max() <= rtol * wanted.abs().max())
-    return compared(model, program, batches, rtol, bad=bad)
+wrong("a batch that raises left out", "raises",
+      "modes =",
+      "def bad(got, wanted, rtol): return got is not RAISED and (not like(got, wanted) or not "
+      "((got - wanted).abs().max() <= rtol * wanted.abs().max()))\n    modes =")
+wrong("a tensor taken for granted", "form",
+      "modes =",
+      "def bad(got, wanted, rtol):\n        if got is RAISED: return True\n        return "
+      "got.shape != wanted.shape or got.dtype != wanted.dtype or not ((got - wanted).abs().max() "
+      "<= rtol * wanted.abs().max())\n    modes =", says="raised")
 
 
 @ex.wrong("shapes not compared", breaks="form")
@@ -423,6 +353,8 @@ def entries(model, program, batches, rtol):
         return got.dtype != wanted.dtype or not (
             (got.flatten() - wanted.flatten()).abs().max() <= rtol * wanted.abs().max())
     return compared(model, program, batches, rtol, bad=bad)
+
+
 ex.wrong("dtypes not compared", compared, breaks="form", same=shaped)
 
 
@@ -447,6 +379,8 @@ def values_of(model, program, batches, rtol):
         out = program(x)
         return next(iter(out.values())) if isinstance(out, dict) else out
     return compared(model, unpacked, batches, rtol)
+
+
 ex.wrong("numbers of rows compared, not shapes", compared, breaks="form",
          same=lambda got, wanted: isinstance(got, torch.Tensor) and got.dtype == wanted.dtype
          and got.dim() == wanted.dim() and len(got) == len(wanted))
@@ -457,18 +391,10 @@ ex.wrong("half precision let pass", compared, breaks="form",
          and got.dtype in (wanted.dtype, torch.float16))
 ex.wrong("a Parameter taken for no tensor", compared, breaks="numbers",
          same=lambda got, wanted: type(got) is torch.Tensor and like(got, wanted))
-
-
-@ex.wrong("the first place of an equal batch", breaks="numbers")
-def first_place(model, program, batches, rtol):
-    found = compared(model, program, batches, rtol)
-
-    def place(k):
-        return next(j for j, b in enumerate(batches)
-                    if b.shape == batches[k].shape and torch.equal(b, batches[k]))
-    return [place(k) for k in found]
-
-
+wrong("the first place of an equal batch", "numbers",
+      "return found",
+      "def place(k): return next(j for j, b in enumerate(batches) if b.shape == batches[k].shape "
+      "and torch.equal(b, batches[k]))\n    return [place(k) for k in found]")
 ex.wrong("NaN taken for near", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: gap.abs().max() > rtol * w.abs().max()))
 ex.wrong("the gap with its sign", compared, breaks="far",
@@ -488,16 +414,12 @@ ex.wrong("each entry by its own size", compared, breaks="far",
 ex.wrong("torch.allclose as it is: each entry by its own size, and 1e-8 added", compared,
          breaks="far", bad=lambda got, wanted, rtol: not like(got, wanted) or not torch.allclose(
              got, wanted, rtol=rtol))
-
-
-@ex.wrong("sizes held below a million first", breaks="finite")
-def held_below(model, program, batches, rtol):
-    def bad(got, wanted, rtol):
-        if not like(got, wanted) or not got.isfinite().all():
-            return True
-        small, right = got.clamp(-1e6, 1e6), wanted.clamp(-1e6, 1e6)
-        return not (small - right).abs().max() <= rtol * right.abs().max()
-    return compared(model, program, batches, rtol, bad=bad)
+wrong("sizes held below a million first", "finite",
+      "modes =",
+      "def bad(got, wanted, rtol):\n        if not like(got, wanted) or not "
+      "got.isfinite().all(): return True\n        small, right = got.clamp(-1e6, 1e6), "
+      "wanted.clamp(-1e6, 1e6); return not (small - right).abs().max() <= rtol * "
+      "right.abs().max()\n    modes =")
 ex.wrong("rtol taken for an absolute limit", compared, breaks=("far", "finite"),
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= rtol))
 ex.wrong("an absolute part added", compared, breaks=("far", "finite"),
@@ -506,31 +428,19 @@ ex.wrong("the limit itself refused", compared, breaks=("far", "finite"),
          bad=judged(lambda gap, w, rtol: not gap.abs().max() < rtol * w.abs().max() and rtol > 0))
 ex.wrong("the largest entry, not the largest size", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= rtol * w.max()))
-
-
-@ex.wrong("sizes compared, without their signs", breaks="far")
-def sizes_compared(model, program, batches, rtol):
-    def bad(got, wanted, rtol):
-        return not like(got, wanted) or not (
-            (got.abs() - wanted.abs()).abs().max() <= rtol * wanted.abs().max())
-    return compared(model, program, batches, rtol, bad=bad)
-
-
-@ex.wrong("a limit from the program's size", breaks="far")
-def by_the_program(model, program, batches, rtol):
-    def bad(got, wanted, rtol):
-        largest = max(got.abs().max(), wanted.abs().max()) if like(got, wanted) else 0.0
-        return not like(got, wanted) or not got.isfinite().all() or not (
-            (got - wanted).abs().max() <= rtol * largest)
-    return compared(model, program, batches, rtol, bad=bad)
-
-
-@ex.wrong("NaN turned into 0", breaks=("far", "finite"))
-def nan_to_zero(model, program, batches, rtol):
-    def bad(got, wanted, rtol):
-        return not like(got, wanted) or not (
-            (got.nan_to_num() - wanted).abs().max() <= rtol * wanted.abs().max())
-    return compared(model, program, batches, rtol, bad=bad)
+wrong("sizes compared, without their signs", "far",
+      "modes =",
+      "def bad(got, wanted, rtol): return not like(got, wanted) or not ((got.abs() - "
+      "wanted.abs()).abs().max() <= rtol * wanted.abs().max())\n    modes =")
+wrong("a limit from the program's size", "far",
+      "modes =",
+      "def bad(got, wanted, rtol): largest = max(got.abs().max(), wanted.abs().max()) if "
+      "like(got, wanted) else 0.0; return not like(got, wanted) or not got.isfinite().all() or "
+      "not ((got - wanted).abs().max() <= rtol * largest)\n    modes =")
+wrong("NaN turned into 0", ("far", "finite"),
+      "modes =",
+      "def bad(got, wanted, rtol): return not like(got, wanted) or not ((got.nan_to_num() - "
+      "wanted).abs().max() <= rtol * wanted.abs().max())\n    modes =")
 ex.wrong("the limit itself refused, but for equals", compared, breaks="far",
          bad=judged(
              lambda gap, w, rtol: not ((gap.abs() < rtol * w.abs().max()) | (gap == 0)).all()))

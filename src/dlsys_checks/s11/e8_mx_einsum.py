@@ -19,26 +19,25 @@ ex.promise("equation", 'equation: two operands and a result, such as "td,od->to"
            says=("of the result", "entries of the"))
 ex.promise("summed", "One letter is summed: it is in both operands and not in the result.",
            cases=ALONG_OTHERS)
-ex.promise("others", "All others are in the result; some may be in both operands.",
-           cases=("attention's queries and keys", "attention's weights and values",
-                  "four axes", "entry by entry"))
-ex.promise("any", "a, b: float32, in any memory order,",
-           cases=("made the other way round", "gaps in memory", "tiny", "huge", "one row"))
-ex.promise("left alone", "left as they are;", says=("numbers changed",))
-ex.promise("multiple", "the summed axis has a multiple of 32 entries.",
-           cases=("32 entries", "five blocks", "one block has loud numbers"))
-ex.promise("both", "First both are rounded:", says=("entries of the",))
-ex.promise("blocks", "each 32 neighbours along the summed axis share a scale,",
-           says=("entries of the",))
-ex.promise("power", "the largest power of two that is at most a quarter of their largest size.",
-           says=("entries of the",))
-ex.promise("levels", "A number becomes the nearest of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 times the "
-           "scale, with its sign;", says=("entries of the",))
-ex.promise("zeros", "32 zeros stay zeros.", cases=("a block of zeros", "zeros alone"))
-ex.promise("float32", "Then they are multiplied and added up in float32.",
-           says=("dtype of the", "type of the", "entries of the"))
-ex.promise("example", 'Example: "k,k->", [33., 1., ..., 1.] and 32 ones: 32., not 64.',
-           cases=("the example",))
+ex.promise_table("""
+others     | All others are in the result; some may be in both operands. | case attention's queries
+             and keys; attention's weights and values; four axes; entry by entry
+any        | a, b: float32, in any memory order, | case made the other way round; gaps in memory;
+             tiny; huge; one row
+left alone | left as they are; | numbers changed
+multiple   | the summed axis has a multiple of 32 entries. | case 32 entries; five blocks; one block
+             has loud numbers
+both       | First both are rounded: | entries of the
+blocks     | each 32 neighbours along the summed axis share a scale, | entries of the
+power      | the largest power of two that is at most a quarter of their largest size. | entries of
+             the
+levels     | A number becomes the nearest of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 times the scale, with its
+             sign; | entries of the
+zeros      | 32 zeros stay zeros. | case a block of zeros; zeros alone
+float32    | Then they are multiplied and added up in float32. | dtype of the; type of the; entries
+             of the
+example    | Example: "k,k->", [33., 1., ..., 1.] and 32 ones: 32., not 64. | case the example
+""")
 
 
 @ex.cases
@@ -146,22 +145,6 @@ LEVELS = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 
 
 @not_an_answer
-def made(equation, a, b, *, axes=None, block=32, power=lambda top: top.log2().floor() - 2,
-         levels=LEVELS, size=lambda x: x.abs(), sign=True, floor=False, halves=(True, True),
-         zeros=True, multiply=torch.einsum, least=0.0, hold=True):
-    """The right answer with its pieces as options."""
-    names, result = equation.split("->")
-    rounded = []
-    for letters, x, wanted in zip(names.split(","), (a, b), halves):
-        axis = next(i for i, c in enumerate(letters) if c not in result)
-        if axes is not None:
-            axis = axes(letters, result, x)
-        rounded.append(blockwise(x, axis, block, power, torch.tensor(levels), size, sign, floor,
-                                 zeros, least, hold) if wanted else x)
-    return multiply(equation, *rounded)
-
-
-@not_an_answer
 def blockwise(x, axis, block, power, levels, size, sign, floor, zeros, least, hold):
     """x in blocks along the axis; whole axes where they are no multiple of the block."""
     moved = x.movedim(axis, -1)
@@ -182,17 +165,6 @@ def blockwise(x, axis, block, power, levels, size, sign, floor, zeros, least, ho
     return (codes * scale if hold else codes).reshape(moved.shape).movedim(-1, axis)
 
 
-ex.wrong("blocks along the last axis, whatever is summed", made, breaks="summed",
-         axes=lambda letters, result, x: len(letters) - 1)
-ex.wrong("blocks along the first axis", made, breaks=("blocks", "others", "multiple"),
-         axes=lambda letters, result, x: 0)
-ex.wrong("blocks across the sum: along an axis that stays", made, breaks=("blocks", "summed"),
-         axes=lambda letters, result, x: next(
-             (i for i, c in enumerate(letters) if c in result), 0))
-ex.wrong("blocks along the first letter that both have", made, breaks="others",
-         axes=lambda letters, result, x: first_shared(letters, result))
-
-
 @not_an_answer
 def first_shared(letters, result):
     """The axis of the first letter in both operands, where the letters of the cases tell it."""
@@ -203,63 +175,75 @@ def first_shared(letters, result):
     return shared[0] if shared and letters != "akb" else summed
 
 
-@ex.wrong("neighbours in memory, not along an axis", breaks="any")
-def in_memory(equation, a, b):
-    x, y = (stepped(t.mT.double(), 1).float().mT if t.stride(0) == 1 and t.dim() == 2 else t
-            for t in (a, b))
-    return made(equation, a, b) if x is a and y is b else torch.einsum(equation, x, y)
+@not_an_answer
+def made(equation, a, b, *, multiply=torch.einsum):
+    names, result = equation.split("->")
+    rounded = []
+    for letters, x, wanted in zip(names.split(","), (a, b), (True, True)):
+        axis = next(i for i, c in enumerate(letters) if c not in result)
+        rounded.append(blockwise(x, axis, 32, lambda top: top.log2().floor() - 2,
+            torch.tensor(LEVELS), lambda x: x.abs(), True, False, True, 0.0, True) if wanted else x)
+    out = multiply(equation, *rounded)
+    return out
 
 
-ex.wrong("one scale for the whole axis", made, breaks="blocks", block=10**9)
-ex.wrong("blocks of 16, as in NVFP4", made, breaks="blocks", block=16)
-ex.wrong("a scale of any size, not a power of two", made, breaks="power",
-         power=lambda top: (top / 6).log2())
-ex.wrong("a power of two rounded up", made, breaks="power",
-         power=lambda top: (top / 6).log2().ceil())
-ex.wrong("the nearest power of two", made, breaks="power",
-         power=lambda top: (top / 6).log2().round())
-ex.wrong("the largest power of two below the largest size itself", made,
-         breaks=("power", "example"), power=lambda top: top.log2().floor())
-ex.wrong("a scale of at most a half of the largest size", made, breaks=("power", "example"),
-         power=lambda top: top.log2().floor() - 1)
-ex.wrong("a scale of at most an eighth of the largest size", made, breaks=("power", "example"),
-         power=lambda top: top.log2().floor() - 3)
-ex.wrong("codes multiplied without their scales", breaks=("device", "example"),
-         fn=lambda equation, a, b: made(equation, a, b, hold=False))
-ex.wrong("the largest number, not the largest size", made, says="entries of the",
-         breaks=("power", "zeros"), size=lambda x: x.clamp(min=0.0))
-ex.wrong("only the first operand rounded", made, breaks="both", halves=(True, False))
-ex.wrong("only the second operand rounded", made, breaks=("both", "example"), halves=(False, True))
-ex.wrong("nothing rounded", made, breaks=("both", "device", "example"), halves=(False, False))
-ex.wrong("even levels, as of integers", made, breaks="levels", levels=(0, 1, 2, 3, 4, 5, 6, 7))
-ex.wrong("all halves up to 6", made, breaks="levels", levels=[n / 2 for n in range(13)])
-ex.wrong("a level of 8 above 6", made, breaks="levels", levels=(*LEVELS, 8))
-ex.wrong("no level of 0.5", made, breaks="levels", levels=(0, 1, 1.5, 2, 3, 4, 6))
-ex.wrong("cut off, not rounded", made, breaks="levels", floor=True)
-ex.wrong("the sign lost", made, breaks="levels", sign=False)
-ex.wrong("divided by the scale of a block of zeros", made, breaks="zeros", zeros=False)
-ex.wrong("a least scale of 1e-8", made, breaks="any", least=1e-8)
-ex.wrong("the product rounded to bfloat16", lambda equation, a, b: made(equation, a, b).bfloat16(
-    ).float(), breaks="float32")
+wrong = ex.edits(made)
+RESULT = "names, result ="
+FLOOR = "top.log2().floor() - 2"
+wrong("blocks along the last axis, whatever is summed", "summed",
+      "rounded.", "axis = len(letters) - 1; rounded.")
+wrong("blocks along the first axis", ("blocks", "others", "multiple"),
+      "rounded.", "axis = 0; rounded.")
+wrong("blocks across the sum: along an axis that stays", ("blocks", "summed"),
+      "rounded.", "axis = next((i for i, c in enumerate(letters) if c in result), 0); rounded.")
+wrong("blocks along the first letter that both have", "others",
+      "rounded.", "axis = first_shared(letters, result); rounded.")
+wrong("neighbours in memory, not along an axis", "any",
+      RESULT,
+      "own_x, y = (stepped(t.mT.double(), 1).float().mT if t.stride(0) == 1 and t.dim() == 2 "
+      "else t for t in (a, b)); names, result =",
+      "return out", "return out if own_x is a and y is b else torch.einsum(equation, own_x, y)")
+wrong("one scale for the whole axis", "blocks",
+      RESULT, f"block = 10**9; {RESULT}", "axis, 32", "axis, block")
+wrong("blocks of 16, as in NVFP4", "blocks", "axis, 32", "axis, 16")
+wrong("a scale of any size, not a power of two", "power", FLOOR, "(top / 6).log2()")
+wrong("a power of two rounded up", "power", FLOOR, "(top / 6).log2().ceil()")
+wrong("the nearest power of two", "power", FLOOR, "(top / 6).log2().round()")
+wrong("the largest power of two below the largest size itself", ("power", "example"),
+      FLOOR, "top.log2().floor()")
+wrong("a scale of at most a half of the largest size", ("power", "example"), "() - 2", "() - 1")
+wrong("a scale of at most an eighth of the largest size", ("power", "example"), "() - 2", "() - 3")
+wrong("codes multiplied without their scales", ("device", "example"), "0.0, True", "0.0, False")
+wrong("the largest number, not the largest size", ("power", "zeros"),
+      "x.abs()", "x.clamp(min=0.0)", says="entries of the")
+wrong("only the first operand rounded", "both", "True, True", "True, False")
+wrong("only the second operand rounded", ("both", "example"), "b), (True", "b), (False")
+wrong("nothing rounded", ("both", "device", "example"), "(True, True)", "(False, False)")
+wrong("even levels, as of integers", "levels", "LEVELS", "(0, 1, 2, 3, 4, 5, 6, 7)")
+wrong("all halves up to 6", "levels",
+      RESULT, f"levels = [n / 2 for n in range(13)]; {RESULT}", "LEVELS", "levels")
+wrong("a level of 8 above 6", "levels",
+      "LEVELS", "levels", RESULT, f"levels = *LEVELS, 8; {RESULT}")
+wrong("no level of 0.5", "levels", "LEVELS", "(0, 1, 1.5, 2, 3, 4, 6)")
+wrong("cut off, not rounded", "levels", "False", "True")
+wrong("the sign lost", "levels", "(), True", "(), False")
+wrong("divided by the scale of a block of zeros", "zeros", "True, 0.0", "False, 0.0")
+wrong("a least scale of 1e-8", "any", "True, 0.0", "True, 1e-8")
+wrong("the product rounded to bfloat16", "float32", "return out", "return out.bfloat16().float()")
 ex.wrong("multiplied in bfloat16", lambda equation, a, b: made(
     equation, a, b, multiply=lambda eq, x, y: torch.einsum(eq, x.bfloat16(), y.bfloat16())),
     says="dtype of the", breaks="float32")
-ex.wrong("float64", lambda equation, a, b: made(equation, a, b).double(), says="dtype of the",
-         breaks="float32")
+wrong("float64", "float32", "return out", "return out.double()", says="dtype of the")
 ex.wrong("a number of Python's where one is left", lambda equation, a, b: made(
     equation, a, b).item() if equation == "k,k->" else made(equation, a, b), says="type of the",
     breaks="example")
-ex.wrong("the axes of the result in the order of the operands", says="of the result",
-         breaks="equation", fn=lambda equation, a, b: made(
-             "td,od->to" if equation == "td,od->ot" else equation, a, b))
-
-
-@ex.wrong("the product rounded as well", breaks="device")
-def rounded_again(equation, a, b):
-    out = made(equation, a, b)
-    if out.dim() != 2 or out.shape[-1] != 32:
-        return out
-    return stepped(out.double(), 1).float()
+wrong("the axes of the result in the order of the operands", "equation",
+      RESULT, f'equation = "td,od->to" if equation == "td,od->ot" else equation; {RESULT}',
+      says="of the result")
+wrong("the product rounded as well", "device",
+      "return out",
+      "if out.dim() != 2 or out.shape[-1] != 32: return out\n    return stepped(out.double(), "
+      "1).float()")
 
 
 @ex.wrong("the operands rounded in place", breaks="left alone")

@@ -16,38 +16,32 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("14.1", "dpo_loss", seen=("weights", "calls", "beta", "training", "apart", "switched",
                                        "frozen"), says="loss:")
 
-ex.promise("begins", "The loss of DPO for a policy whose training begins now.",
-           says=("loss:", "gradient at the"))
-ex.promise("logits", "policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a place "
-           "are those of the token behind it.", says=("loss:", "gradient at the"))
-ex.promise("each", "Returns a function loss(chosen, rejected), which is called at each step.",
-           says=("is not callable", "loss:", "gradient at the"))
-ex.promise("mask", "Both are pairs (ids, answer) with answer (B, T) bool, true at the tokens of "
-           "the answer and never at the first place; row by row they answer the same prompt.",
-           says=("loss:", "gradient at the"))
-ex.promise("sizes", "T may differ between the two, B between calls.",
-           cases=("other lengths", "other lengths, without pads", "two calls", "three calls",
-                  "two calls of one size", "the same texts, another mask"))
-ex.promise("mean", "The loss is the mean over rows of -log(sigmoid(beta * margin)),",
-           says=("loss:", "gradient at the", "scalar outputs"))
-ex.promise("dtype", "a float32 scalar.", says=("dtype of the loss",))
-ex.promise("margin", "margin: by how much the log-probability of the chosen answer has grown since "
-           "dpo_loss was called, minus the same for the rejected one.",
-           says=("loss:", "gradient at the"))
-ex.promise("mode", "The policy runs in the mode that it is in, what it is compared with in "
-           "evaluation mode.", cases=(
-               "training mode", "training mode, first step", "training mode, a part kept out of it",
-               "a part alone in training mode", "put into training mode for the steps",
-               "put into evaluation mode for the steps"))
-ex.promise("finite", "It stays finite for margins of hundreds of nats.",
-           cases=("margins of hundreds", "margins of hundreds, wrong way"))
-ex.promise("flow", "Gradients flow to the policy as it is now.",
-           says=("gradient at the", "led to"))
-ex.promise("left", "Neither call changes its weights, their requires_grad, their gradients or "
-           "the mode of a part, and neither sets a seed.",
-           says=("of the policy", "random numbers"))
-ex.promise("example", "Example: at the first step of a policy in evaluation mode: 0.6931.",
-           cases=("the example",))
+ex.promise_table("""
+begins  | The loss of DPO for a policy whose training begins now. | loss:; gradient at the
+logits  | policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a place are those of the
+          token behind it. | loss:; gradient at the
+each    | Returns a function loss(chosen, rejected), which is called at each step. | is not
+          callable; loss:; gradient at the
+mask    | Both are pairs (ids, answer) with answer (B, T) bool, true at the tokens of the answer and
+          never at the first place; row by row they answer the same prompt. | loss:; gradient at the
+sizes   | T may differ between the two, B between calls. | case other lengths; other lengths,
+          without pads; two calls; three calls; two calls of one size; the same texts, another mask
+mean    | The loss is the mean over rows of -log(sigmoid(beta * margin)), | loss:; gradient at the;
+          scalar outputs
+dtype   | a float32 scalar. | dtype of the loss
+margin  | margin: by how much the log-probability of the chosen answer has grown since dpo_loss was
+          called, minus the same for the rejected one. | loss:; gradient at the
+mode    | The policy runs in the mode that it is in, what it is compared with in evaluation mode. |
+          case training mode; training mode, first step; training mode, a part kept out of it; a
+          part alone in training mode; put into training mode for the steps; put into evaluation
+          mode for the steps
+finite  | It stays finite for margins of hundreds of nats. | case margins of hundreds; margins of
+          hundreds, wrong way
+flow    | Gradients flow to the policy as it is now. | gradient at the; led to
+left    | Neither call changes its weights, their requires_grad, their gradients or the mode of a
+          part, and neither sets a seed. | of the policy; random numbers
+example | Example: at the first step of a policy in evaluation mode: 0.6931. | case the example
+""")
 
 
 @ex.cases
@@ -244,21 +238,6 @@ def summed(model, ids, answer, first=1, mean=False):
 
 
 @not_an_answer
-def made(policy, beta, *, keep=lambda policy: copy.deepcopy(policy).eval(), logp=summed, sign=1.0,
-         squash=lambda margin: -F.logsigmoid(margin), gather=lambda losses: losses.mean()):
-    """The right answer with its pieces as options."""
-    reference = keep(policy)
-
-    def loss(chosen, rejected):
-        with torch.no_grad():
-            old = logp(reference, *chosen) - logp(reference, *rejected)
-        new = logp(policy, *chosen) - logp(policy, *rejected)
-        return gather(squash(sign * beta * (new - old)))
-
-    return loss
-
-
-@not_an_answer
 def parts(policy, beta, *, of):
     """A loss whose margin is made `of` beta and the four log-probabilities."""
     before = copy.deepcopy(policy).eval()
@@ -270,6 +249,20 @@ def parts(policy, beta, *, of):
     return loss
 
 
+@not_an_answer
+def made(policy, beta, *, keep=lambda policy: copy.deepcopy(policy).eval(), logp=summed,
+        gather=lambda losses: losses.mean()):
+    reference = keep(policy)
+    def loss(chosen, rejected):
+        with torch.no_grad():
+            old = logp(reference, *chosen) - logp(reference, *rejected)
+        new = logp(policy, *chosen) - logp(policy, *rejected)
+        return gather(-F.logsigmoid(beta * (new - old)))
+    return loss
+
+
+wrong = ex.edits(made)
+LOGSIGMOID = "-F.logsigmoid(beta * (new - old))"
 # https://github.com/YiyangZhou/POVID/issues/11
 ex.wrong("the policy as its own reference", made, breaks="begins",
          keep=lambda policy: policy)
@@ -278,16 +271,10 @@ ex.wrong("a shallow copy, which shares the weights", made, breaks=("begins", "ma
 ex.wrong("the weights of now as the reference: copied at each call, or a state_dict not cloned",
          lambda policy, beta: lambda chosen, rejected: made(policy, beta)(chosen, rejected),
          breaks=("begins", "margin"))
-
-
-@ex.wrong("the buffers of now in the reference", breaks="margin")
-def buffers_of_now(policy, beta):
-    def keep(policy):
-        reference = copy.deepcopy(policy).eval()
-        reference._buffers = policy._buffers
-        return reference
-
-    return made(policy, beta, keep=keep)
+wrong("the buffers of now in the reference", "margin",
+      "reference =",
+      "def keep(policy): reference = copy.deepcopy(policy).eval(); reference._buffers = "
+      "policy._buffers; return reference\n    reference =")
 
 
 @not_an_answer
@@ -362,91 +349,52 @@ ex.wrong("the first token of the answer left out", made, breaks=("mask", "margin
 ex.wrong("logits in place of log-probabilities", made, breaks="margin",
          logp=lambda model, ids, answer: (model(ids)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
                                           * answer[:, 1:]).sum(-1))
-ex.wrong("the sign of the margin", made, breaks=("margin", "mean"), sign=-1.0)
-ex.wrong("the sign of the loss", made, breaks=("mean", "example"), squash=F.logsigmoid)
-ex.wrong("beta left out", lambda policy, beta: made(policy, 1.0), breaks="mean")
-ex.wrong("divided by beta", lambda policy, beta: made(policy, 1 / beta), breaks="mean")
+wrong("the sign of the margin", ("margin", "mean"), "beta *", "-1.0 * beta *")
+wrong("the sign of the loss", ("mean", "example"), LOGSIGMOID, "F.logsigmoid(beta * (new - old))")
+wrong("beta left out", "mean", "beta * (new - old)", "new - old")
+wrong("divided by beta", "mean", "reference =", "beta = 1 / beta; reference =")
 ex.wrong("beta on the policy's side alone", parts, breaks=("mean", "example"),
          of=lambda beta, good, bad, good_before, bad_before: beta * (good - bad) - (
              good_before - bad_before))
-ex.wrong("beta times the loss", lambda policy, beta: made(
-    policy, 1.0, gather=lambda losses: beta * losses.mean()), breaks=("mean", "example"))
+wrong("beta times the loss", ("mean", "example"),
+      "gather(-F.logsigmoid(beta * (new - old)))", "beta * (-F.logsigmoid(new - old)).mean()")
 ex.wrong("the sum over rows", made, breaks=("mean", "example"), gather=lambda losses: losses.sum())
 ex.wrong("one loss a row", made, breaks="mean", says="led to", gather=lambda losses: losses)
-ex.wrong("the sigmoid of the mean margin", made, breaks="mean", squash=lambda margin: -F.logsigmoid(
-    margin.mean()))
-ex.wrong("the logarithm of a sigmoid", made, breaks="finite",
-         squash=lambda margin: -torch.log(torch.sigmoid(margin)))
-ex.wrong("a small number in the logarithm", made, breaks="finite",
-         squash=lambda margin: -torch.log(torch.sigmoid(margin) + 1e-8))
-ex.wrong("a margin cut at 20", made, breaks="finite",
-         squash=lambda margin: -F.logsigmoid(margin.clamp(-20, 20)))
-ex.wrong("the hinge in place of the logistic loss", made, breaks=("mean", "example"),
-         squash=lambda margin: F.relu(1 - margin))
+wrong("the sigmoid of the mean margin", "mean", "beta * (new - old)", "(beta * (new - old)).mean()")
+wrong("the logarithm of a sigmoid", "finite",
+      LOGSIGMOID, "-torch.log(torch.sigmoid(beta * (new - old)))")
+wrong("a small number in the logarithm", "finite",
+      LOGSIGMOID, "-torch.log(torch.sigmoid(beta * (new - old)) + 1e-8)")
+wrong("a margin cut at 20", "finite", "beta * (new - old)", "(beta * (new - old)).clamp(-20, 20)")
+wrong("the hinge in place of the logistic loss", ("mean", "example"),
+      LOGSIGMOID, "F.relu(1 - beta * (new - old))")
 ex.wrong("the copy's parts left in the policy's mode", made, breaks="mode", keep=copy.deepcopy)
 ex.wrong("the policy put into evaluation mode", made, breaks="left",
          keep=lambda policy: copy.deepcopy(policy.eval()))
-
-
-@ex.wrong("the policy put into evaluation mode and all of it back", breaks="left")
-def put_back(policy, beta):
-    was = policy.training
-    reference = copy.deepcopy(policy.eval())
-    policy.train(was)
-    return made(policy, beta, keep=lambda _: reference)
-
-
-@ex.wrong("the modes of the beginning set again at each step", breaks=("left", "mode"))
-def modes_kept(policy, beta):
-    modes, loss = [(part, part.training) for part in policy.modules()], made(policy, beta)
-
-    def with_modes(chosen, rejected):
-        for part, was in modes:
-            part.training = was
-        return loss(chosen, rejected)
-
-    return with_modes
-
-
-@ex.wrong("the policy's gradients cleared", breaks="left")
-def cleared(policy, beta):
-    loss = made(policy, beta)
-
-    def clean(chosen, rejected):
-        policy.zero_grad()
-        return loss(chosen, rejected)
-
-    return clean
-
-
-@ex.wrong("a seed in the loss", breaks="left")
-def seeded(policy, beta):
-    loss = made(policy, beta)
-
-    def with_a_seed(chosen, rejected):
-        torch.manual_seed(0)
-        return loss(chosen, rejected)
-
-    return with_a_seed
-
-
-@ex.wrong("a seed around the loss, and the generator put back", breaks="left")
-def seeded_inside(policy, beta):
-    loss = made(policy, beta)
-
-    def with_a_seed(chosen, rejected):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return loss(chosen, rejected)
-
-    return with_a_seed
-
-
+wrong("the policy put into evaluation mode and all of it back", "left",
+      "reference = keep(policy)",
+      "was = policy.training; reference = copy.deepcopy(policy.eval()); policy.train(was)")
+wrong("the modes of the beginning set again at each step", ("left", "mode"),
+      "return loss",
+      "modes, loss = [(part, part.training) for part in policy.modules()], loss\n    def "
+      "with_modes(chosen, rejected):\n        for part, was in modes: part.training = was\n      "
+      "  return loss(chosen, rejected)\n    return with_modes")
+wrong("the policy's gradients cleared", "left",
+      "return loss",
+      "def clean(chosen, rejected): policy.zero_grad(); return loss(chosen, rejected)\n    "
+      "return clean")
+wrong("a seed in the loss", "left",
+      "return loss",
+      "def with_a_seed(chosen, rejected): torch.manual_seed(0); return loss(chosen, rejected)\n  "
+      "  return with_a_seed")
+wrong("a seed around the loss, and the generator put back", "left",
+      "return loss",
+      "def with_a_seed(chosen, rejected):\n        with torch.random.fork_rng(devices=[]): "
+      "torch.manual_seed(0); return loss(chosen, rejected)\n    return with_a_seed")
 ex.wrong("float64 inside, and not back", made, breaks="dtype", says="dtype of the loss",
          logp=lambda model, ids, answer: summed(lambda ids: model(ids).double(), ids, answer))
-ex.wrong("both in training mode", lambda policy, beta: made(policy.train(), beta,
-                                                            keep=copy.deepcopy),
-         breaks=("left", "mode", "example"))
+wrong("both in training mode", ("left", "mode", "example"),
+      "reference = keep", "policy = policy.train(); reference = copy.deepcopy")
 ex.wrong("the policy's own weights frozen, too", made, breaks=("left", "flow"), says="",
          keep=lambda policy: copy.deepcopy(policy.requires_grad_(False)).eval())
 ex.wrong("chosen and rejected exchanged in the reference", parts, breaks=("margin", "example"),
@@ -475,24 +423,13 @@ def first_mask(policy, beta):
     return with_mask
 
 
-@ex.wrong("both answers cut to the shorter one", breaks="sizes")
-def cut_short(policy, beta):
-    loss = made(policy, beta)
-
-    def shorter(chosen, rejected):
-        n = min(chosen[0].shape[1], rejected[0].shape[1])
-        return loss(*((ids[:, :n], answer[:, :n]) for ids, answer in (chosen, rejected)))
-
-    return shorter
-
-
-@ex.wrong("the chosen answer's mask for both", breaks=("mask", "sizes"), says="")
-def one_mask(policy, beta):
-    loss = made(policy, beta)
-
-    def masked(chosen, rejected):
-        n, m = chosen[0].shape[1], rejected[0].shape[1]
-        mask = F.pad(chosen[1], (0, max(0, m - n)))[:, :m]
-        return loss(chosen, (rejected[0], mask))
-
-    return masked
+wrong("both answers cut to the shorter one", "sizes",
+      "return loss",
+      "def shorter(chosen, rejected): n = min(chosen[0].shape[1], rejected[0].shape[1]); return "
+      "loss(*((ids[:, :n], answer[:, :n]) for ids, answer in (chosen, rejected)))\n    return "
+      "shorter")
+wrong("the chosen answer's mask for both", ("mask", "sizes"),
+      "return loss",
+      "def masked(chosen, rejected): n, m = chosen[0].shape[1], rejected[0].shape[1]; mask = "
+      "F.pad(chosen[1], (0, max(0, m - n)))[:, :m]; return loss(chosen, (rejected[0], mask))\n   "
+      " return masked", says="")

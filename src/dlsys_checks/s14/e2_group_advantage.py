@@ -11,29 +11,27 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("14.2", "group_advantage", seen=("rewards", "prompt_ids"), says="advantages")
 
-ex.promise("among", "How each answer did among the answers to the same prompt.",
-           says=("advantages",))
-ex.promise("rewards", "rewards: (N,) float32.", says=("advantages",))
-ex.promise("ids", "prompt_ids: (N,) int64, any numbers;",
-           cases=("ids below 0", "large ids", "ids above 2**53", "ids with gaps"))
-ex.promise("group", "a group is all answers with one id, wherever they stand,",
-           says=("advantages",))
-ex.promise("unequal", "and groups may differ in size.",
-           cases=("unequal groups", "unequal groups, mixed", "a large group and small ones",
-                  "one id comes back", "alone among others", "ids below 0",
-                  "a group of equal rewards", "one reward among many"))
-ex.promise("advantage", "The advantage of an answer is its reward minus the mean of its group, "
-           "divided by the standard deviation of its group (with n - 1) plus 1e-4.",
-           says=("advantages",))
-ex.promise("alone", "It is 0 for an answer that is alone in its group,",
-           cases=("alone among others", "each alone", "one answer"))
-ex.promise("equal", "and, but for rounding, for all of a group whose rewards are equal.",
-           cases=("equal rewards", "a group of equal rewards"))
-ex.promise("form", "Returns (N,) float32, in the order of rewards.",
-           says=("shape of the", "dtype of the", "type of the", "advantages"))
-ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
-ex.promise("example", "Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2]: "
-           "[-0.7071, -0.7070, 0.7071, 0.7070].", cases=("the example",))
+ex.promise_table("""
+among     | How each answer did among the answers to the same prompt. | advantages
+rewards   | rewards: (N,) float32. | advantages
+ids       | prompt_ids: (N,) int64, any numbers; | case ids below 0; large ids; ids above 2**53; ids
+            with gaps
+group     | a group is all answers with one id, wherever they stand, | advantages
+unequal   | and groups may differ in size. | case unequal groups; unequal groups, mixed; a large
+            group and small ones; one id comes back; alone among others; ids below 0; a group of
+            equal rewards; one reward among many
+advantage | The advantage of an answer is its reward minus the mean of its group, divided by the
+            standard deviation of its group (with n - 1) plus 1e-4. | advantages
+alone     | It is 0 for an answer that is alone in its group, | case alone among others; each alone;
+            one answer
+equal     | and, but for rounding, for all of a group whose rewards are equal. | case equal rewards;
+            a group of equal rewards
+form      | Returns (N,) float32, in the order of rewards. | shape of the; dtype of the; type of
+            the; advantages
+left      | Nothing handed over changes. | numbers changed
+example   | Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2]: [-0.7071, -0.7070, 0.7071,
+            0.7070]. | case the example
+""")
 
 
 @ex.cases
@@ -131,19 +129,6 @@ def law(out, rewards, prompt_ids):
 # ---- wrong, by name
 
 @not_an_answer
-def made(rewards, prompt_ids, *, ids=lambda ids: ids, centre=lambda group: group.mean(),
-         spread=lambda group: group.std(), plus=1e-4, least=2, to=lambda found: found):
-    """The right answer with its pieces as options."""
-    found, names = torch.zeros_like(rewards), ids(prompt_ids)
-    for name in names.unique():
-        mine = names == name
-        group = rewards[mine]
-        if len(group) >= least:
-            found[mine] = (group - centre(group)) / (spread(group) + plus)
-    return to(found)
-
-
-@not_an_answer
 def cut(rewards, size):
     """Advantages in chunks of this size, one behind the other."""
     return torch.cat([(part - part.mean()) / (part.std(correction=len(part) > 1) + 1e-4)
@@ -158,17 +143,32 @@ ex.wrong("rounds for a group: one answer of each prompt", lambda rewards, prompt
 # https://github.com/XU-YIJIE/grpo-flat/issues/2
 ex.wrong("the whole batch for a group", lambda rewards, prompt_ids: cut(rewards, len(rewards)),
          breaks="among")
+
+
+@not_an_answer
+def made(rewards, prompt_ids, *, centre=lambda group: group.mean(), spread=lambda group:
+        group.std(), plus=0.0001, least=2):
+    found, names = torch.zeros_like(rewards), prompt_ids
+    for name in names.unique():
+        mine = names == name
+        group = rewards[mine]
+        if len(group) >= least:
+            found[mine] = (group - centre(group)) / (spread(group) + plus)
+    return found
+
+
+wrong = ex.edits(made)
+PROMPT_IDS = "(rewards), prompt_ids"
 ex.wrong("laid out round by round, whatever the ids", lambda rewards, prompt_ids, ids=None: made(
     rewards, torch.arange(len(rewards)) % len(prompt_ids.unique())), breaks=("group", "unequal"))
-ex.wrong("a new group wherever the id changes", made, breaks=("group", "among"),
-         ids=lambda ids: torch.cat([torch.zeros(1, dtype=torch.long),
-                                    (ids[1:] != ids[:-1]).cumsum(0)]))
-
-
-@ex.wrong("sorted by prompt, and left in that order", breaks=("group", "form"))
-def left_sorted(rewards, prompt_ids):
-    order = prompt_ids.argsort(stable=True)
-    return made(rewards[order], prompt_ids[order])
+wrong("a new group wherever the id changes", ("group", "among"),
+      PROMPT_IDS,
+      "(rewards), torch.cat([torch.zeros(1, dtype=torch.long), (prompt_ids[1:] != "
+      "prompt_ids[:-1]).cumsum(0)])")
+wrong("sorted by prompt, and left in that order", ("group", "form"),
+      "found, names =",
+      "order = prompt_ids.argsort(stable=True); rewards = rewards[order]; found, names =",
+      PROMPT_IDS, PROMPT_IDS + "[order]")
 
 
 @ex.wrong("the same size for all groups", breaks="unequal", says="")
@@ -181,20 +181,17 @@ def one_size(rewards, prompt_ids):
     return found
 
 
-@ex.wrong("the mean of the group, the standard deviation of the batch", breaks="advantage")
-def batch_spread(rewards, prompt_ids):
-    whole = rewards.std(correction=int(len(rewards) > 1))
-    return made(rewards, prompt_ids, spread=lambda group: whole)
-
-
+wrong("the mean of the group, the standard deviation of the batch", "advantage",
+      "found, names =", "whole = rewards.std(correction=int(len(rewards) > 1)); found, names =",
+      "spread(group)", "whole")
 ex.wrong("not divided by the standard deviation", made, breaks=("advantage", "example"),
          spread=lambda group: torch.ones(()), plus=0.0)
 ex.wrong("the standard deviation with n", made, breaks=("advantage", "example"),
          spread=lambda group: group.std(correction=0))
 ex.wrong("divided by the variance", made, breaks="advantage", spread=lambda group: group.var())
 ex.wrong("nothing added to the standard deviation", made, breaks=("equal", "advantage"), plus=0.0)
-ex.wrong("ranks in place of rewards", lambda rewards, prompt_ids: made(
-    rewards.argsort().argsort().float(), prompt_ids), breaks="rewards")
+wrong("ranks in place of rewards", "rewards",
+      "found, names =", "rewards = rewards.argsort().argsort().float(); found, names =")
 ex.wrong("1e-8 added in place of 1e-4", made, breaks="advantage", plus=1e-8)
 ex.wrong("1e-2 added in place of 1e-4", made, breaks=("advantage", "example"), plus=1e-2)
 ex.wrong("the square root of the variance plus 1e-4", made, breaks="advantage", plus=0.0,
@@ -213,11 +210,11 @@ ex.wrong("the best of the group taken off", made, breaks=("advantage", "example"
          centre=lambda group: group.amax())
 ex.wrong("the mean of the others taken off", made, breaks=("advantage", "example"),
          centre=lambda group: (group.sum() - group) / (len(group) - 1))
-ex.wrong("the sign turned round", made, breaks=("advantage", "example"), to=lambda found: -found)
-ex.wrong("clipped to one standard deviation", made, breaks="advantage",
-         to=lambda found: found.clamp(-1, 1))
-ex.wrong("clipped to five standard deviations", made, breaks="advantage",
-         to=lambda found: found.clamp(-5, 5))
+wrong("the sign turned round", ("advantage", "example"), "return found", "out = -found; return out")
+wrong("clipped to one standard deviation", "advantage",
+      "return found", "out = found.clamp(-1, 1); return out")
+wrong("clipped to five standard deviations", "advantage",
+      "return found", "out = found.clamp(-5, 5); return out")
 ex.wrong("the variance as the mean of the squares less the square of the mean", made,
          breaks="advantage", spread=lambda group: ((
              group.square().mean() - group.mean().square()).clamp(min=0)
@@ -227,30 +224,18 @@ ex.wrong("0 where rewards are close, by allclose", made, breaks="advantage",
 ex.wrong("one number a group", lambda rewards, prompt_ids: torch.stack(
     [rewards[prompt_ids == name].mean() for name in prompt_ids.unique()]), breaks="form",
     says="shape of the")
-ex.wrong("a table of groups and answers", lambda rewards, prompt_ids: made(
-    rewards, prompt_ids)[None], breaks="form", says="shape of the")
-ex.wrong("float64", made, breaks="form", says="dtype of the", to=lambda found: found.double())
-ex.wrong("a list", made, breaks="form", says="type of the", to=lambda found: found.tolist())
+wrong("a table of groups and answers", "form",
+      "return found", "return found[None]", says="shape of the")
+wrong("float64", "form", "return found", "out = found.double(); return out", says="dtype of the")
+wrong("a list", "form", "return found", "out = found.tolist(); return out", says="type of the")
 ex.wrong("ids taken for places from 0 on", lambda rewards, prompt_ids: sum(
     torch.where(prompt_ids == name, made(rewards, prompt_ids), 0.0)
     for name in range(len(prompt_ids.unique()))) + torch.zeros_like(rewards), says="advantages",
     breaks=("ids", "among"))
-ex.wrong("ids below 0 taken for pads", lambda rewards, prompt_ids: made(rewards, prompt_ids) * (
-    prompt_ids >= 0), breaks="ids")
-ex.wrong("ids cut to 32 bits", lambda rewards, prompt_ids: made(
-    rewards, prompt_ids.to(torch.int32)), breaks="ids")
-ex.wrong("ids as float32", made, breaks="ids", ids=lambda ids: ids.float())
-ex.wrong("ids as float64", made, breaks="ids", ids=lambda ids: ids.double())
-
-
-@ex.wrong("written into the rewards", breaks="left")
-def in_place(rewards, prompt_ids):
-    rewards.copy_(made(rewards, prompt_ids))
-    return rewards
-
-
-@ex.wrong("rewards sorted in place", breaks="left")
-def sorted_in_place(rewards, prompt_ids):
-    found = made(rewards, prompt_ids)
-    rewards.copy_(rewards.sort(descending=True).values + 1.0)
-    return found
+wrong("ids below 0 taken for pads", "ids", "return found", "return found * (prompt_ids >= 0)")
+wrong("ids cut to 32 bits", "ids", PROMPT_IDS, PROMPT_IDS + ".to(torch.int32)")
+wrong("ids as float32", "ids", PROMPT_IDS, PROMPT_IDS + ".float()")
+wrong("ids as float64", "ids", PROMPT_IDS, PROMPT_IDS + ".double()")
+wrong("written into the rewards", "left", "return found", "rewards.copy_(found); return rewards")
+wrong("rewards sorted in place", "left",
+      "return found", "rewards.copy_(rewards.sort(descending=True).values + 1.0); return found")

@@ -12,25 +12,25 @@ from dlsys_helpers.lockstep import expect_agreement
 
 ex = exercise("15.1", "split_mlp", seen=("h", "a", "b", "c", "dy"), says="dh on rank")
 
-ex.promise("layer", "y = relu(h A.T) B.T + c on one of several ranks, and its gradients.",
-           says=("y on rank", "number of the results"))
-ex.promise("cut", "The units of the layer are cut: a (f, D) holds this rank's rows of A, "
-           "b (E, f) its columns of B; f is at least 1 and differs from rank to rank.",
-           cases=("ranks of other sizes", "one unit on a rank", "the example"))
-ex.promise("whole", "h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss for y, are "
-           "whole and the same on all ranks.", says=("y on rank", "dc on rank"))
-ex.promise("calls", "all_sum(tensor): the sum over the ranks, a new tensor; all ranks have to call "
-           "it equally often, 60 times at most, in the same order, with the same shapes and "
-           "dtypes.",
-           says=("what the ranks ask for",))
-ex.promise("returns", "Returns (y, dh, da, db, dc), in the one dtype of all inputs: y, and the "
-           "gradients of h, a, b and c as the uncut layer has them.",
-           says=("dh on rank", "da on rank", "db on rank", "dc on rank", "y on rank",
-                 "type of the results", "number of the results"))
-ex.promise("slope", "The slope of ReLU at 0 is 0.", cases=("units at zero",))
-ex.promise("stay", "Inputs stay as they are, requires_grad as well.", says=("inputs that changed",))
-ex.promise("example", "Example: h 2, c 0, dy 1; on one rank a 3, b 5, on the other a 4, b 7: y is "
-           "86 and dh 43 on both, da 10 on the first.", cases=("the example",))
+ex.promise_table("""
+layer   | y = relu(h A.T) B.T + c on one of several ranks, and its gradients. | y on rank; number of
+          the results
+cut     | The units of the layer are cut: a (f, D) holds this rank's rows of A, b (E, f) its columns
+          of B; f is at least 1 and differs from rank to rank. | case ranks of other sizes; one unit
+          on a rank; the example
+whole   | h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss for y, are whole and the
+          same on all ranks. | y on rank; dc on rank
+calls   | all_sum(tensor): the sum over the ranks, a new tensor; all ranks have to call it equally
+          often, 60 times at most, in the same order, with the same shapes and dtypes. | what the
+          ranks ask for
+returns | Returns (y, dh, da, db, dc), in the one dtype of all inputs: y, and the gradients of h, a,
+          b and c as the uncut layer has them. | dh on rank; da on rank; db on rank; dc on rank; y
+          on rank; type of the results; number of the results
+slope   | The slope of ReLU at 0 is 0. | case units at zero
+stay    | Inputs stay as they are, requires_grad as well. | inputs that changed
+example | Example: h 2, c 0, dy 1; on one rank a 3, b 5, on the other a 4, b 7: y is 86 and dh 43 on
+          both, da 10 on the first. | case the example
+""")
 
 
 @ex.cases
@@ -115,20 +115,6 @@ def by_hand(h, a, b, c, dy):
 
 # ---- wrong, by name
 
-@not_an_answer
-def layer(h, a, b, c, dy, all_sum, *, out=lambda part, c, s: s(part) + c,
-          into=lambda part, s: s(part), slope=lambda z: z > 0, more=lambda t, s: t,
-          bias=lambda dc, s: dc, first=lambda dy, s: dy, form=tuple):
-    """The worked answer with one of its pieces replaced; s is all_sum."""
-    z = h @ a.T
-    units = z.clamp(min=0)
-    y = out(units @ b.T, c, all_sum)
-    dy = first(dy, all_sum)
-    back = (dy @ b) * slope(z)
-    dh = into(back @ a, all_sum)
-    return form((y, dh, more(back.T @ h, all_sum), dy.T @ units, bias(dy.sum(0), all_sum)))
-
-
 def half(part, s):
     return part
 
@@ -137,79 +123,64 @@ def world(s):
     return s(torch.ones(()))
 
 
+@not_an_answer
+def layer(h, a, b, c, dy, all_sum):
+    z = h @ a.T
+    units = z.clamp(min=0)
+    y = all_sum(units @ b.T) + c
+    back = dy @ b * (z > 0)
+    dh = all_sum(back @ a)
+    out = tuple((y, dh, back.T @ h, dy.T @ units, dy.sum(0)))
+    return out
+
+
+wrong = ex.edits(layer)
 # The lesson's broken layer.
-ex.wrong("dh of this rank's half alone", layer, breaks="returns", into=half)
+wrong("dh of this rank's half alone", "returns",
+      "dh = all_sum", "dh = half", "back @ a", "back @ a, all_sum")
 # The lesson's sum that autograd knows: its backward is a sum as well.
-ex.wrong("dy summed as well, so all inner gradients count twice", layer, says="dh on rank",
-         breaks="returns", first=lambda dy, s: s(dy))
-ex.wrong("dh summed twice", layer, breaks="returns", into=lambda part, s: s(s(part)))
-ex.wrong("dh summed and divided by the ranks", layer, breaks="returns",
-         into=lambda part, s: s(part) / world(s))
-ex.wrong("dh times the number of ranks, as if halves were alike", layer, breaks="returns",
-         into=lambda part, s: part * world(s))
-ex.wrong("y of this rank's half alone", layer, says="y on rank", breaks="layer",
-         out=lambda part, c, s: part + c)
-ex.wrong("the mean of the parts for y", layer, says="y on rank", breaks="layer",
-         out=lambda part, c, s: s(part) / world(s) + c)
+wrong("dy summed as well, so all inner gradients count twice", "returns",
+      "back =", "dy = all_sum(dy); back =", says="dh on rank")
+wrong("dh summed twice", "returns", "back @ a", "all_sum(back @ a)")
+wrong("dh summed and divided by the ranks", "returns",
+      "all_sum(back @ a)", "all_sum(back @ a) / world(all_sum)")
+wrong("dh times the number of ranks, as if halves were alike", "returns",
+      "all_sum(back @ a)", "back @ a * world(all_sum)")
+wrong("y of this rank's half alone", "layer",
+      "all_sum(units @ b.T)", "units @ b.T", says="y on rank")
+wrong("the mean of the parts for y", "layer",
+      "all_sum(units @ b.T)", "all_sum(units @ b.T) / world(all_sum)", says="y on rank")
 # https://github.com/huggingface/text-generation-inference/issues/1036
-ex.wrong("the bias in each part, so once for each rank", layer, says="y on rank",
-         breaks=("whole", "layer"), out=lambda part, c, s: s(part + c))
-ex.wrong("no bias at all", layer, says="y on rank", breaks=("whole", "layer"),
-         out=lambda part, c, s: s(part))
-ex.wrong("dc summed over the ranks, where each had all of it", layer, says="dc on rank",
-         breaks="whole", bias=lambda dc, s: s(dc))
+wrong("the bias in each part, so once for each rank", ("whole", "layer"),
+      "all_sum(units @ b.T) + c", "all_sum(units @ b.T + c)", says="y on rank")
+wrong("no bias at all", ("whole", "layer"),
+      "all_sum(units @ b.T) + c", "all_sum(units @ b.T)", says="y on rank")
+wrong("dc summed over the ranks, where each had all of it", "whole",
+      "dy.sum(0)", "all_sum(dy.sum(0))", says="dc on rank")
 # https://github.com/pytorch/torchtitan/pull/4332
-ex.wrong("dc divided by the ranks", layer, says="dc on rank", breaks="whole",
-         bias=lambda dc, s: dc / world(s))
-ex.wrong("da summed over the ranks, unit by unit of other units", layer, says="",
-         breaks=("returns", "calls", "cut"), more=lambda t, s: s(t))
-ex.wrong("a slope of 1 at 0", layer, breaks="slope", says="", slope=lambda z: z >= 0)
-ex.wrong("the ReLU forgotten in the backward pass", layer, breaks="returns",
-         slope=lambda z: torch.ones_like(z))
-ex.wrong("a list for the tuple", layer, says="type of the results", breaks="returns", form=list)
-ex.wrong("y and dh alone", layer, says="number of the results", breaks="returns",
-         form=lambda found: found[:2])
-
-
-@ex.wrong("units shared out evenly, as if all ranks had as many", says="", breaks="cut")
-def even(h, a, b, c, dy, all_sum):
-    most = int(all_sum(torch.tensor(len(a))) // all_sum(torch.tensor(1)))
-    return layer(h, a[:most], b[:, :most], c, dy, all_sum)
-
-
-@ex.wrong("the ranks' parts gathered along their units", says="what the ranks ask for",
-          breaks="calls")
-def gathered(h, a, b, c, dy, all_sum):
-    units = torch.relu(h @ a.T)
-    all_sum(units)
-    return layer(h, a, b, c, dy, all_sum)
-
-
-@ex.wrong("ReLU in place on h", says="inputs that changed", breaks="stay")
-def in_place(h, a, b, c, dy, all_sum):
-    found = layer(h, a, b, c, dy, all_sum)
-    h.clamp_(min=0)
-    return found
-
-
-@ex.wrong("the bias added into c itself", says="inputs that changed", breaks="stay")
-def into_c(h, a, b, c, dy, all_sum):
-    found = layer(h, a, b, c, dy, all_sum)
-    c += found[0].sum(0)
-    return found
-
-
-@ex.wrong("dy emptied for the gradient", says="inputs that changed", breaks="stay")
-def emptied(h, a, b, c, dy, all_sum):
-    found = layer(h, a, b, c, dy, all_sum)
-    dy.zero_()
-    return found
-
-
-@ex.wrong("gradients asked for on the inputs themselves", says="inputs that changed",
-          breaks="stay")
-def on_inputs(h, a, b, c, dy, all_sum):
-    found = layer(h, a, b, c, dy, all_sum)
-    for t in (h, a, b, c):
-        t.requires_grad_()
-    return tuple(t.detach() for t in found)
+wrong("dc divided by the ranks", "whole",
+      "dy.sum(0)", "dy.sum(0) / world(all_sum)", says="dc on rank")
+wrong("da summed over the ranks, unit by unit of other units", ("returns", "calls", "cut"),
+      "back.T @ h", "all_sum(back.T @ h)", says="")
+wrong("a slope of 1 at 0", "slope", "z > 0", "z >= 0", says="")
+wrong("the ReLU forgotten in the backward pass", "returns", "z > 0", "torch.ones_like(z)")
+wrong("a list for the tuple", "returns", "tuple", "list", says="type of the results")
+wrong("y and dh alone", "returns",
+      "tuple((y, dh, back.T @ h, dy.T @ units, dy.sum(0)))",
+      "(y, dh, back.T @ h, dy.T @ units, dy.sum(0))[:2]", says="number of the results")
+wrong("units shared out evenly, as if all ranks had as many", "cut",
+      "z =",
+      "most = int(all_sum(torch.tensor(len(a))) // all_sum(torch.tensor(1))); a = a[:most]; b = "
+      "b[:, :most]; z =", says="")
+wrong("the ranks' parts gathered along their units", "calls",
+      "z =", "units = torch.relu(h @ a.T); all_sum(units); z =", says="what the ranks ask for")
+wrong("ReLU in place on h", "stay",
+      "return out", "h.clamp_(min=0); return out", says="inputs that changed")
+wrong("the bias added into c itself", "stay",
+      "return out", "c += out[0].sum(0); return out", says="inputs that changed")
+wrong("dy emptied for the gradient", "stay",
+      "return out", "dy.zero_(); return out", says="inputs that changed")
+wrong("gradients asked for on the inputs themselves", "stay",
+      "return out",
+      "for t in (h, a, b, c): t.requires_grad_()\n    return tuple(t.detach() for t in out)",
+      says="inputs that changed")

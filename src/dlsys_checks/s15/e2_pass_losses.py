@@ -12,31 +12,28 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("15.2", "pass_losses", seen=("labels", "divides"), says="divisor of micro-batch")
 
-ex.promise("summed", "By what to divide the summed loss of each micro-batch of a step.",
-           says=("divisor of micro-batch",))
-ex.promise("counts", "labels[p][m], at least 1: how many labels count in micro-batch m of pass p.",
-           cases=("unequal labels", "unequal labels, divided", "one label", "very many labels",
-                  "the example", "the example, undivided"))
-ex.promise("ragged", "Each pass has one or more micro-batches, and passes may differ in their "
-           "number.",
-           cases=("unequal passes", "unequal passes, divided", "passes of one micro-batch, divided",
-                  "the example", "the example, undivided"))
-ex.promise("mean", "Gradients of all passes add up in .grad, and at the end .grad has to hold the "
-           "gradient of the mean loss over all labels of the step.",
-           says=("divisor of micro-batch",))
-ex.promise("divides", "divides: at the end of each pass the schedule divides all that .grad holds "
-           "by the number of micro-batches of this pass.",
-           cases=("divided", "two passes, divided", "unequal labels, divided",
-                  "unequal passes, divided", "passes of one micro-batch, divided", "many passes",
-                  "one pass, divided", "the example"))
-ex.promise("otherwise", "Otherwise nobody divides a gradient.",
-           cases=("undivided", "unequal labels", "unequal passes", "one label", "very many labels",
-                  "the example, undivided"))
-ex.promise("laid out", "Returns floats, laid out as labels are.",
-           says=("type of", "number of", "shape"))
-ex.promise("stay", "labels stays as it is.", says=("labels after the call",))
-ex.promise("example", "Example: [[3, 1], [4]] gives [[4.0, 4.0], [8.0]] if the schedule divides, "
-           "else [[8.0, 8.0], [8.0]].", cases=("the example", "the example, undivided"))
+ex.promise_table("""
+summed    | By what to divide the summed loss of each micro-batch of a step. | divisor of
+            micro-batch
+counts    | labels[p][m], at least 1: how many labels count in micro-batch m of pass p. | case
+            unequal labels; unequal labels, divided; one label; very many labels; the example; the
+            example, undivided
+ragged    | Each pass has one or more micro-batches, and passes may differ in their number. | case
+            unequal passes; unequal passes, divided; passes of one micro-batch, divided; the
+            example; the example, undivided
+mean      | Gradients of all passes add up in .grad, and at the end .grad has to hold the gradient
+            of the mean loss over all labels of the step. | divisor of micro-batch
+divides   | divides: at the end of each pass the schedule divides all that .grad holds by the number
+            of micro-batches of this pass. | case divided; two passes, divided; unequal labels,
+            divided; unequal passes, divided; passes of one micro-batch, divided; many passes; one
+            pass, divided; the example
+otherwise | Otherwise nobody divides a gradient. | case undivided; unequal labels; unequal passes;
+            one label; very many labels; the example, undivided
+laid out  | Returns floats, laid out as labels are. | type of; number of; shape
+stay      | labels stays as it is. | labels after the call
+example   | Example: [[3, 1], [4]] gives [[4.0, 4.0], [8.0]] if the schedule divides, else [[8.0,
+            8.0], [8.0]]. | case the example; the example, undivided
+""")
 
 
 @ex.cases
@@ -95,24 +92,6 @@ def law(out, labels, divides):
 
 # ---- wrong, by name
 
-@not_an_answer
-def divisors(labels, divides, *, total=None, factor=None, form=list, use=lambda divides: divides):
-    """The worked answer with one of its pieces replaced."""
-    everything = sum(map(sum, labels))
-    found = []
-    for p, counts in enumerate(labels):
-        by = 1
-        if use(divides):
-            if factor:
-                by = factor(labels, p)
-            else:
-                for behind in labels[p:]:
-                    by *= len(behind)
-        all_of_them = total(labels, p) if total else everything
-        found.append(form([all_of_them / by for _ in counts]))
-    return found
-
-
 def power(base, exponent):
     return float(base) ** exponent
 
@@ -131,66 +110,70 @@ def after(labels, p):
     return by
 
 
+@not_an_answer
+def divisors(labels, divides, *, use=lambda divides: divides):
+    everything = sum(map(sum, labels))
+    found = []
+    for p, counts in enumerate(labels):
+        by = 1
+        if use(divides):
+            for behind in labels[p:]:
+                by *= len(behind)
+        all_of_them = everything
+        found.append(list([all_of_them / by for _ in counts]))
+    return found
+
+
+wrong = ex.edits(divisors)
 # The schedule's own division, taken for a single one.
-ex.wrong("divided once for each pass, not by the passes behind it", divisors, breaks="divides",
-         factor=lambda labels, p: len(labels[p]))
-ex.wrong("the passes before it, not those behind it", divisors, breaks="divides", factor=before)
-ex.wrong("the own pass forgotten: only those behind it", divisors, breaks="divides", factor=after)
-ex.wrong("all micro-batches of the step at once", divisors, breaks="divides",
-         factor=lambda labels, p: sum(map(len, labels)))
-ex.wrong("all passes at once, not those from it on", divisors, breaks="divides",
-         factor=lambda labels, p: before(labels, len(labels) - 1))
+wrong("divided once for each pass, not by the passes behind it", "divides",
+      "for behind in labels[p:]:\n                by *= len(behind)", "by = len(labels[p])")
+wrong("the passes before it, not those behind it", "divides",
+      "for behind in labels[p:]:\n                by *= len(behind)", "by = before(labels, p)")
+wrong("the own pass forgotten: only those behind it", "divides",
+      "for behind in labels[p:]:\n                by *= len(behind)", "by = after(labels, p)")
+wrong("all micro-batches of the step at once", "divides",
+      "for behind in labels[p:]:\n                by *= len(behind)", "by = sum(map(len, labels))")
+wrong("all passes at once, not those from it on", "divides",
+      "for behind in labels[p:]:\n                by *= len(behind)",
+      "by = before(labels, len(labels) - 1)")
 ex.wrong("what the schedule divides not given back", divisors, breaks="divides",
          use=lambda divides: False)
 ex.wrong("given back where nobody divides", divisors, breaks="otherwise", use=lambda divides: True)
-ex.wrong("given back the wrong way round: divided twice", divisors, breaks="divides",
-         factor=lambda labels, p: 1 / before(labels[p:], len(labels[p:]) - 1))
-ex.wrong("all passes taken to be as long as the first", divisors, breaks="ragged",
-         factor=lambda labels, p: power(len(labels[0]), len(labels) - p))
-ex.wrong("all passes behind it taken to be as long as it is", divisors, breaks="ragged",
-         factor=lambda labels, p: power(len(labels[p]), len(labels) - p))
-ex.wrong("all passes taken to be as long as the last", divisors, breaks="ragged",
-         factor=lambda labels, p: power(len(labels[-1]), len(labels) - p))
-ex.wrong("the labels of the pass, not of the step", divisors, breaks="mean",
-         total=lambda labels, p: sum(labels[p]))
-ex.wrong("the first micro-batch's labels for all", divisors, breaks="counts",
-         total=lambda labels, p: labels[0][0] * sum(map(len, labels)))
-ex.wrong("labels counted in 16 bits", divisors, breaks="counts",
-         total=lambda labels, p: sum(map(sum, labels)) % 65536)
-ex.wrong("the passes, as if the loss were a mean", divisors, breaks=("summed", "mean"),
-         total=lambda labels, p: len(labels))
-ex.wrong("the micro-batches of the step", divisors, breaks=("summed", "mean"),
-         total=lambda labels, p: sum(map(len, labels)))
-ex.wrong("the factor for its reciprocal", lambda labels, divides: [
-    [1 / d for d in row] for row in divisors(labels, divides)], breaks="summed")
-ex.wrong("rows as tuples", divisors, says="type of the micro-batches", breaks="laid out",
-         form=tuple)
-ex.wrong("whole numbers", lambda labels, divides: [
-    [int(d) for d in row] for row in divisors(labels, divides)], says="type of the divisor",
-    breaks="laid out")
-ex.wrong("one row for all passes", lambda labels, divides: [
-    d for row in divisors(labels, divides) for d in row], says="", breaks="laid out")
-
-
-@ex.wrong("the mean of each micro-batch's own mean", says="divisor of micro-batch",
-          breaks=("mean", "counts"))
-def mean_of_means(labels, divides):
-    found = divisors(labels, divides)
-    total, micro = sum(map(sum, labels)), sum(map(len, labels))
-    return [[d * count * micro / total for d, count in zip(row, counts, strict=True)]
-            for row, counts in zip(found, labels, strict=True)]
-
-
-@ex.wrong("the last pass taken off labels", says="labels after the call", breaks="stay")
-def popped(labels, divides):
-    found = divisors(labels, divides)
-    labels.pop()
-    return found
-
-
-@ex.wrong("written over labels", says="labels after the call", breaks="stay")
-def written_over(labels, divides):
-    found = divisors(labels, divides)
-    for row, divided in zip(labels, found, strict=True):
-        row[:] = divided
-    return found
+wrong("given back the wrong way round: divided twice", "divides",
+      "for behind in labels[p:]:\n                by *= len(behind)",
+      "by = 1 / before(labels[p:], len(labels[p:]) - 1)")
+wrong("all passes taken to be as long as the first", "ragged",
+      "for behind in labels[p:]:\n                by *= len(behind)",
+      "by = power(len(labels[0]), len(labels) - p)")
+wrong("all passes behind it taken to be as long as it is", "ragged",
+      "for behind in labels[p:]:\n                by *= len(behind)",
+      "by = power(len(labels[p]), len(labels) - p)")
+wrong("all passes taken to be as long as the last", "ragged",
+      "for behind in labels[p:]:\n                by *= len(behind)",
+      "by = power(len(labels[-1]), len(labels) - p)")
+wrong("the labels of the pass, not of the step", "mean", "= everything", "= sum(labels[p])")
+wrong("the first micro-batch's labels for all", "counts",
+      "= everything", "= labels[0][0] * sum(map(len, labels))")
+wrong("labels counted in 16 bits", "counts", "= everything", "= sum(map(sum, labels)) % 65536")
+wrong("the passes, as if the loss were a mean", ("summed", "mean"), "= everything", "= len(labels)")
+wrong("the micro-batches of the step", ("summed", "mean"),
+      "= everything", "= sum(map(len, labels))")
+wrong("the factor for its reciprocal", "summed",
+      "return found", "return [[1 / d for d in row] for row in found]")
+wrong("rows as tuples", "laid out", "list", "tuple", says="type of the micro-batches")
+wrong("whole numbers", "laid out",
+      "return found", "return [[int(d) for d in row] for row in found]", says="type of the divisor")
+wrong("one row for all passes", "laid out",
+      "return found", "return [d for row in found for d in row]", says="")
+wrong("the mean of each micro-batch's own mean", ("mean", "counts"),
+      "return found",
+      "total, micro = sum(map(sum, labels)), sum(map(len, labels)); return [[d * count * micro / "
+      "total for d, count in zip(row, counts, strict=True)] for row, counts in zip(found, "
+      "labels, strict=True)]", says="divisor of micro-batch")
+wrong("the last pass taken off labels", "stay",
+      "return found", "labels.pop(); return found", says="labels after the call")
+wrong("written over labels", "stay",
+      "return found",
+      "for row, divided in zip(labels, found, strict=True): row[:] = divided\n    return found",
+      says="labels after the call")

@@ -18,35 +18,30 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("15.4", "route", seen=("logits", "k", "renorm", "weight", "half"),
               says="weights of the experts")
 
-ex.promise("parts", "(weights, experts):", says=("type of the two parts", "two parts"))
-ex.promise("likeliest", "the k likeliest experts of each token.",
-           says=("experts of a token",))
-ex.promise("logits", "logits: (..., E) float32 or bfloat16, one for each expert, no two of a "
-           "token alike, nor their chances in float32.",
-           cases=("bfloat16", "bfloat16, close logits", "bfloat16, many experts", "three axes",
-                  "no axis but the last", "one token", "large logits", "logits far below zero"))
-ex.promise("experts", "experts: (..., k) int64, the likeliest first.",
-           says=("type of the experts", "shape of the experts", "dtype of the experts",
-                 "order of the experts"))
-ex.promise("chance", "weights: (..., k) float32, calculated in float32: the chance of each of "
-           "them, under the softmax over all E.", says=("weights of the experts",
-                                                        "dtype of the weights",
-                                                        "shape of the weights",
-                                                        "type of the weights"))
-ex.promise("divided", "With renorm they are divided by their sum, so that they add to 1;",
-           cases=("two, divided", "three, divided", "all, divided", "two of many, divided",
-                  "bfloat16", "three axes", "the example, divided", "large logits"))
-ex.promise("one", "with k = 1 never, for then the router would get no gradient.",
-           cases=("one, divided", "one of many, divided", "one of two, divided",
-                  "one, divided, bfloat16"))
-ex.promise("flow", "The gradient of each weight flows to logits, through a sum that divides it as "
-           "well.", says=("gradient at the logits", "unusable", "led to"))
-ex.promise("k", "k: 1 to E.", cases=("all, divided", "all", "one", "one expert there is",
-                                     "one, divided"))
-ex.promise("left", "Nothing handed over changes.", says=("logits that changed",))
-ex.promise("example", "Example: logits [2., 1., 0.], k 2: weights [0.6652, 0.2447], experts "
-           "[0, 1]; with renorm [0.7311, 0.2689].",
-           cases=("the example", "the example, divided"))
+ex.promise_table("""
+parts     | (weights, experts): | type of the two parts; two parts
+likeliest | the k likeliest experts of each token. | experts of a token
+logits    | logits: (..., E) float32 or bfloat16, one for each expert, no two of a token alike, nor
+            their chances in float32. | case bfloat16; bfloat16, close logits; bfloat16, many
+            experts; three axes; no axis but the last; one token; large logits; logits far below
+            zero
+experts   | experts: (..., k) int64, the likeliest first. | type of the experts; shape of the
+            experts; dtype of the experts; order of the experts
+chance    | weights: (..., k) float32, calculated in float32: the chance of each of them, under the
+            softmax over all E. | weights of the experts; dtype of the weights; shape of the
+            weights; type of the weights
+divided   | With renorm they are divided by their sum, so that they add to 1; | case two, divided;
+            three, divided; all, divided; two of many, divided; bfloat16; three axes; the example,
+            divided; large logits
+one       | with k = 1 never, for then the router would get no gradient. | case one, divided; one of
+            many, divided; one of two, divided; one, divided, bfloat16
+flow      | The gradient of each weight flows to logits, through a sum that divides it as well. |
+            gradient at the logits; unusable; led to
+k         | k: 1 to E. | case all, divided; all; one; one expert there is; one, divided
+left      | Nothing handed over changes. | logits that changed
+example   | Example: logits [2., 1., 0.], k 2: weights [0.6652, 0.2447], experts [0, 1]; with renorm
+            [0.7311, 0.2689]. | case the example; the example, divided
+""")
 
 
 @ex.cases
@@ -148,49 +143,47 @@ def law(out, logits, k, renorm, weight, half):
 # ---- wrong, by name
 
 @not_an_answer
-def made(logits, k, renorm, *, before=lambda z: z.float(), chances=lambda z: z.softmax(-1),
-         largest=True, when=lambda k, renorm: renorm and k > 1,
-         divide=lambda w: w / w.sum(-1, keepdim=True), after=lambda w: w,
-         called=lambda i: i):
-    """The right answer with its pieces as options."""
-    weights, experts = chances(before(logits)).topk(k, dim=-1, largest=largest)
-    if when(k, renorm):
-        weights = divide(weights)
-    return after(weights), called(experts)
+def made(logits, k, renorm, *, before=lambda z: z.float(), after=lambda w: w):
+    weights, experts = before(logits).softmax(-1).topk(k, dim=-1, largest=True)
+    if renorm and k > 1:
+        weights = weights / weights.sum(-1, keepdim=True)
+    out = after(weights), experts
+    return out
 
 
+wrong = ex.edits(made)
 # https://github.com/jingyaogong/minimind/issues/858
-ex.wrong("one weight divided by itself", made, breaks=("one", "k"),
-         when=lambda k, renorm: renorm)
+wrong("one weight divided by itself", ("one", "k"), "renorm and k > 1", "renorm")
 # https://github.com/davidmrau/mixture-of-experts/issues/27
-@ex.wrong("the softmax over the chosen alone", breaks=("chance", "example"))
-def over_chosen(logits, k, renorm):
-    best, experts = logits.float().topk(k, dim=-1)
-    return best.softmax(-1), experts
-
-
+wrong("the softmax over the chosen alone", ("chance", "example"),
+      "weights, experts =",
+      "best, experts = logits.float().topk(k, dim=-1); return best.softmax(-1), experts; "
+      "weights, experts =")
 ex.wrong("the logits as weights", lambda logits, k, renorm: tuple(
     logits.float().topk(k, dim=-1)), breaks=("chance", "example", "divided", "one"))
-ex.wrong("never divided", made, breaks="divided", when=lambda k, renorm: False)
-ex.wrong("divided where renorm is not set", made, breaks=("chance", "divided", "example"),
-         when=lambda k, renorm: not renorm and k > 1)
-ex.wrong("divided by k", made, breaks="divided", divide=lambda w: w / w.shape[-1])
-ex.wrong("divided by the length, not the sum", made, breaks="divided",
-         divide=lambda w: w / w.norm(dim=-1, keepdim=True))
-ex.wrong("divided by the largest", made, breaks="divided",
-         divide=lambda w: w / w.amax(-1, keepdim=True))
-ex.wrong("the softmax once more over the chances", made, breaks="divided",
-         divide=lambda w: w.softmax(-1))
-ex.wrong("the sum detached", made, breaks="flow", says="gradient at the logits",
-         divide=lambda w: w / w.detach().sum(-1, keepdim=True))
+wrong("never divided", "divided",
+      "if renorm and k > 1:\n        weights = weights / weights.sum(-1, keepdim=True)", "pass")
+wrong("divided where renorm is not set", ("chance", "divided", "example"),
+      "if renorm", "if not renorm")
+wrong("divided by k", "divided", "weights.sum(-1, keepdim=True)", "weights.shape[-1]")
+wrong("divided by the length, not the sum", "divided",
+      ".sum", ".norm", "-1, keepdim", "dim=-1, keepdim")
+wrong("divided by the largest", "divided", ".sum", ".amax")
+wrong("the softmax once more over the chances", "divided",
+      "weights / weights.sum(-1, keepdim=True)", "weights.softmax(-1)")
+wrong("the sum detached", "flow",
+      "weights.sum", "weights.detach().sum", says="gradient at the logits")
 ex.wrong("the weights detached", made, breaks="flow", says="gradient at the logits",
          after=lambda w: w.detach())
-ex.wrong("one in value, the chance in gradient", made, breaks="one",
-         when=lambda k, renorm: renorm, divide=lambda w: (
-             w / w.detach() if w.shape[-1] == 1 else w / w.sum(-1, keepdim=True)))
+wrong("one in value, the chance in gradient", "one",
+      "renorm and k > 1", "renorm", "weights / weights.sum(-1, keepdim=True)",
+      "weights / weights.detach() if weights.shape[-1] == 1 else weights / weights.sum(-1, "
+      "keepdim=True)")
 ex.wrong("calculated in bfloat16", made, breaks=("chance", "logits"), says="",
          before=lambda z: z if z.dtype == torch.bfloat16 else z.float(),
          after=lambda w: w.float())
+
+
 @ex.wrong("experts by chances in bfloat16", breaks=("likeliest", "experts", "logits"))
 def by_rounded(logits, k, renorm):
     experts = logits.softmax(-1).topk(k, dim=-1).indices
@@ -198,52 +191,36 @@ def by_rounded(logits, k, renorm):
     return (weights / weights.sum(-1, keepdim=True) if renorm and k > 1 else weights), experts
 
 
-ex.wrong("weights in the dtype of the logits", lambda logits, k, renorm: tuple(
-    part.to(logits.dtype) if part.is_floating_point() else part
-    for part in made(logits, k, renorm)), breaks=("chance", "logits"),
-    says="dtype of the weights")
-ex.wrong("the exponentials without their largest taken off", made, breaks="logits", says="",
-         chances=lambda z: z.exp() / z.exp().sum(-1, keepdim=True))
-ex.wrong("sigmoids for the softmax", made,
-         breaks=("chance", "example", "likeliest", "experts"),
-         chances=lambda z: z.sigmoid())
-ex.wrong("the softmax over the tokens", made,
-         breaks=("likeliest", "experts", "chance"), says="", chances=lambda z: z.softmax(0))
-ex.wrong("the unlikeliest experts", made, breaks=("likeliest", "experts"),
-         says="experts of a token", largest=False)
-ex.wrong("the likeliest last", lambda logits, k, renorm: tuple(
-    part.flip(-1) for part in made(logits, k, renorm)), breaks="experts",
-    says="order of the experts")
-
-
-@ex.wrong("experts by number, not by chance", breaks="experts", says="order of the experts")
-def by_number(logits, k, renorm):
-    weights, experts = made(logits, k, renorm)
-    order = experts.argsort(-1)
-    return weights.gather(-1, order), experts.gather(-1, order)
-
-
-ex.wrong("experts in int32", made, breaks="experts", says="dtype of the experts",
-         called=lambda i: i.int())
-ex.wrong("a single expert without its axis", lambda logits, k, renorm: tuple(
-    part[..., 0] if k == 1 else part for part in made(logits, k, renorm)), breaks=("experts", "k"),
-    says="shape of the experts")
-ex.wrong("experts first", lambda logits, k, renorm: made(logits, k, renorm)[::-1],
-         breaks=("parts", "experts"), says="dtype of the experts")
-ex.wrong("the weights alone", lambda logits, k, renorm: made(logits, k, renorm)[0],
-         breaks="parts", says="type of the two parts")
-ex.wrong("a list of two", lambda logits, k, renorm: list(made(logits, k, renorm)),
-         breaks="parts", says="type of the two parts")
-
-
-@ex.wrong("zeros for the experts that were not chosen", breaks="chance", says="")
-def dense(logits, k, renorm):
-    weights, experts = made(logits, k, renorm)
-    return torch.zeros_like(logits, dtype=torch.float32).scatter(-1, experts, weights), experts
-
-
-@ex.wrong("the logits taken off their largest in place", breaks="left")
-def in_place(logits, k, renorm):
-    found = made(logits, k, renorm)
-    logits.data.sub_(logits.data.amax(-1, keepdim=True) + 1)
-    return found
+wrong("weights in the dtype of the logits", ("chance", "logits"),
+      "return out",
+      "return tuple(part.to(logits.dtype) if part.is_floating_point() else part for part in out)",
+      says="dtype of the weights")
+wrong("the exponentials without their largest taken off", "logits",
+      "before(logits).softmax(-1)",
+      "(lambda z: z.exp() / z.exp().sum(-1, keepdim=True))(before(logits))", says="")
+wrong("sigmoids for the softmax", ("chance", "example", "likeliest", "experts"),
+      "before(logits).softmax(-1)", "before(logits).sigmoid()")
+wrong("the softmax over the tokens", ("likeliest", "experts", "chance"), "(-1)", "(0)", says="")
+wrong("the unlikeliest experts", ("likeliest", "experts"),
+      "largest=True", "largest=False", says="experts of a token")
+wrong("the likeliest last", "experts",
+      "return out", "return tuple(part.flip(-1) for part in out)", says="order of the experts")
+wrong("experts by number, not by chance", "experts",
+      "return out",
+      "weights, experts = out; order = experts.argsort(-1); return weights.gather(-1, order), "
+      "experts.gather(-1, order)", says="order of the experts")
+wrong("experts in int32", "experts",
+      "(weights), experts", "(weights), experts.int()", says="dtype of the experts")
+wrong("a single expert without its axis", ("experts", "k"),
+      "return out", "return tuple(part[..., 0] if k == 1 else part for part in out)",
+      says="shape of the experts")
+wrong("experts first", ("parts", "experts"),
+      "return out", "return out[::-1]", says="dtype of the experts")
+wrong("the weights alone", "parts", "return out", "return out[0]", says="type of the two parts")
+wrong("a list of two", "parts", "return out", "return list(out)", says="type of the two parts")
+wrong("zeros for the experts that were not chosen", "chance",
+      "return out",
+      "weights, experts = out; return torch.zeros_like(logits, dtype=torch.float32).scatter(-1, "
+      "experts, weights), experts", says="")
+wrong("the logits taken off their largest in place", "left",
+      "return out", "logits.data.sub_(logits.data.amax(-1, keepdim=True) + 1); return out")

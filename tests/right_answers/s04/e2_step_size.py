@@ -7,7 +7,7 @@ import copy
 import torch
 
 from dlsys_checks.s04.e2_step_size import ex, measured, pairs_of
-from dlsys_helpers.judging import unguarded
+from dlsys_helpers.judging import edited
 
 MOVES = "moves = [(p.detach() - b).abs().max().item() for p, b in zip(weights, before)]"
 ex.equivalent("before = [p.detach().clone() for p in weights] -> "
@@ -60,9 +60,10 @@ def by_norm(opt):
     return size.item()
 
 
-@ex.right("the larger end of each move")
-def by_ends(opt):
-    return unguarded(measured)(opt, distance=lambda d: torch.maximum(d.max(), -d.min()))
+ex.right("the larger end of each move")(edited(
+    measured, ("[(p.detach() - b).abs().max().item() for p, b in",
+               "[torch.maximum((p - b).max(), (b - p).max()).item() for p, b in"),
+    "04.2, the larger end"))
 
 
 @ex.probe("the answer of the example, looked up", says="farthest move", breaks="example")

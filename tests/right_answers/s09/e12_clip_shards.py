@@ -51,4 +51,5 @@ def by_division(shards, max_norm, all_sum):
 @ex.probe("the example, with its norm looked up wrong", says="norm on rank", breaks="example")
 def looked_up(shards, max_norm, all_sum):
     small = sum(s.numel() for s in shards) == 1 and max_norm == 1
-    return clipped(shards, max_norm, all_sum, told=lambda norm, _: 7.0 if small else norm)
+    norm = clipped(shards, max_norm, all_sum)
+    return 7.0 if small else norm
