@@ -11,21 +11,19 @@ from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_part
 ex = exercise("02.2", "weighted_loss", seen=("x", "shift", "weights", "theta"),
               says="weighted mean")
 
-ex.promise("mean", "The weighted mean of per-row losses,",
-           says=("weighted mean", "gradient through"))
-ex.promise("scalar", "a scalar that keeps its graph.",
-           says=("shape of the weighted mean", "graph behind", "way from the result",
-                 "gradient through"))
-ex.promise("losses", "losses: (N,) float32, with a graph.",
-           cases=("one row", "losses of both signs", "huge losses", "tiny losses", "many rows"))
-ex.promise("weights", "weights: (N,) float32, at least 0, some of them 0, not all.",
-           cases=("some weights are zero", "a single weight", "equal weights"))
-ex.promise("doubled",
-           "If every weight is doubled, nothing changes, be they tiny or huge.",
-           cases=("tiny weights", "weights below one", "huge weights"))
-ex.promise("float32", "The result is float32.", says=("dtype of the weighted mean",))
-ex.promise("example", "Example: losses [1., 3.] with weights [1., 3.] give 2.5.",
-           cases=("the example",))
+ex.promise_table("""
+mean    | The weighted mean of per-row losses, | weighted mean; gradient through
+scalar  | a scalar that keeps its graph. | shape of the weighted mean; graph behind; way from the
+          result; gradient through
+losses  | losses: (N,) float32, with a graph. | case one row; losses of both signs; huge losses;
+          tiny losses; many rows
+weights | weights: (N,) float32, at least 0, some of them 0, not all. | case some weights are zero;
+          a single weight; equal weights
+doubled | If every weight is doubled, nothing changes, be they tiny or huge. | case tiny weights;
+          weights below one; huge weights
+float32 | The result is float32. | dtype of the weighted mean
+example | Example: losses [1., 3.] with weights [1., 3.] give 2.5. | case the example
+""")
 
 
 @ex.cases

@@ -16,24 +16,24 @@ ex = exercise("02.3", "stop_grad", seen=("x", "kind", "edit"),
 
 LEAVES = ("a parameter", "a leaf with a gradient", "a plain tensor", "NaN and infinity")
 
-ex.promise("copy", "A copy of t", says=("copy", "returned value"))
-ex.promise("no gradient", "that carries no gradient", says=("requires_grad of the copy",))
-ex.promise("edited", "and may be edited freely.",
-           says=("copy after an edit", "next copy of t"))
-ex.promise("dtypes", "t: float32 or float16",
-           cases=("a float16 result", "a plain float16 tensor", "an expanded float16 tensor"))
-ex.promise("any shape", "of any shape,",
-           cases=("a single number", "an empty tensor", "a transposed result",
-                  "a slice of a result", "an expanded float16 tensor", "one row"))
+ex.promise_table("""
+copy        | A copy of t | copy; returned value
+no gradient | that carries no gradient | requires_grad of the copy
+edited      | and may be edited freely. | copy after an edit; next copy of t
+dtypes      | t: float32 or float16 | case a float16 result; a plain float16 tensor; an expanded
+              float16 tensor
+any shape   | of any shape, | case a single number; an empty tensor; a transposed result; a slice of
+              a result; an expanded float16 tensor; one row
+""")
 ex.promise("graph or none", "with or without a graph.",
            cases=(*LEAVES, "a plain float16 tensor", "an expanded float16 tensor"))
-ex.promise("harmless", "Neither an edit of the result nor this call may change t, its graph or "
-           "the gradients that flow through it.",
-           says=("t after", "of t afterwards", "gradient through t", "gradient stored in t",
-                 "graph of t"))
-ex.promise("form", "Shape and dtype stay.", says=("shape of the copy", "dtype of the copy"))
-ex.promise("example", "Example: with c = stop_grad(y), c.zero_() leaves y as it is.",
-           says=("t after an edit",))
+ex.promise_table("""
+harmless | Neither an edit of the result nor this call may change t, its graph or the gradients that
+           flow through it. | t after; of t afterwards; gradient through t; gradient stored in t;
+           graph of t
+form     | Shape and dtype stay. | shape of the copy; dtype of the copy
+example  | Example: with c = stop_grad(y), c.zero_() leaves y as it is. | t after an edit
+""")
 
 
 @ex.cases

@@ -16,23 +16,22 @@ from dlsys_helpers.expect import (
 
 ex = exercise("02.6", "gradients", seen=("graph", "calls"), says="carried forwards")
 
-ex.promise("each", "[d out / d node for each node in inputs], as floats.",
-           says=("gradient of input", "gradients", "result"))
-ex.promise("parents", "A node has one attribute, node.parents: a list of pairs (node, slope), "
-           "the slope being d(this node) / d(parent), a float.",
-           cases=("more than two parents", "slopes of zero", "a random graph", "tiny slopes"))
-ex.promise("twice", "A parent may stand there twice.",
-           cases=("a parent that stands twice", "a value added to itself", "many paths over pairs",
-                  "the example"))
-ex.promise("independent", "An input that out does not depend on gets 0.0.",
-           cases=("inputs that do not matter", "an inner node for out", "a random graph",
-                  "two calls on one graph"))
-ex.promise("long", "The graph may be a chain of thousands of nodes: do not recurse.",
-           cases=("a long chain",), says=("calls inside calls",))
-ex.promise("paths", "It may have millions of paths: each node reports once.",
-           says=("reads of a node's parents", "uses of a slope"))
-ex.promise("example", "Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a].",
-           cases=("the example",))
+ex.promise_table("""
+each        | [d out / d node for each node in inputs], as floats. | gradient of input; gradients;
+              result
+parents     | A node has one attribute, node.parents: a list of pairs (node, slope), the slope being
+              d(this node) / d(parent), a float. | case more than two parents; slopes of zero; a
+              random graph; tiny slopes
+twice       | A parent may stand there twice. | case a parent that stands twice; a value added to
+              itself; many paths over pairs; the example
+independent | An input that out does not depend on gets 0.0. | case inputs that do not matter; an
+              inner node for out; a random graph; two calls on one graph
+long        | The graph may be a chain of thousands of nodes: do not recurse. | case a long chain |
+              calls inside calls
+paths       | It may have millions of paths: each node reports once. | reads of a node's parents;
+              uses of a slope
+example     | Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a]. | case the example
+""")
 
 RUNGS = 6
 # A graph is a list: for each node the pairs [index of an earlier node, slope]. A call is the index

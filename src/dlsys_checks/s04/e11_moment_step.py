@@ -16,29 +16,28 @@ MANY = 4096  # entries of a case that counts how often something is drawn
 COUNTED = ("share that went up", "entries that differ")
 ex.promise("moment", "Adam's next second moment, rounded to bfloat16 at random.",
            says=("numbers that are no neighbour", *COUNTED))
-ex.promise("v", "v: (N,) bfloat16, 0 or more, the moment so far.",
-           cases=("no moment yet", "no moment and no gradient", "a tiny moment", "a huge moment",
-                  "every second number of a table", "all entries different"))
-ex.promise("grad", "grad: (N,) float32 or bfloat16.", cases=("gradients in bfloat16",))
-ex.promise("x", "Let x = beta2 * v + (1 - beta2) * grad**2, calculated in float32;",
-           says=("numbers that are no neighbour", "share that went up", "numbers that moved"))
-ex.promise("beta2", "0 <= beta2 < 1.", cases=("a small beta", "a beta of 0", "a beta of 0.99",
-                                               "a beta near 1", "gradients in bfloat16",
-                                               "one entry", "numbers that bfloat16 holds",
-                                               "no moment and no gradient"))
-ex.promise("form", "Returns (N,) bfloat16:", says=("next moment",))
-ex.promise("exact", "x itself where that is a bfloat16 number,", says=("numbers that moved",))
-ex.promise("neighbours", "elsewhere one of its two neighbours there,",
-           says=("numbers that are no neighbour",))
-ex.promise("probability", "the upper one with the probability (x - lower) / (upper - lower).",
-           says=("share that went up",))
-ex.promise("each", "Every entry is drawn for itself,", says=("entries that differ from the",))
-ex.promise("anew", "and anew in each call,", says=("entries that differ in two calls",))
-ex.promise("generator", "with `generator` and nothing else.",
-           says=("bytes of torch's own generator", "entries that a second generator"))
-ex.promise("left alone", "v and grad are left alone.", says=("numbers changed in v and grad",))
-ex.promise("example", "Example: v 1.5, gradient 0, beta2 0.999: x is 1.4985, and the answer 1.5 "
-           "four times in five, else 1.4921875.", cases=("the example",))
+ex.promise_table("""
+v           | v: (N,) bfloat16, 0 or more, the moment so far. | case no moment yet; no moment and no
+              gradient; a tiny moment; a huge moment; every second number of a table; all entries
+              different
+grad        | grad: (N,) float32 or bfloat16. | case gradients in bfloat16
+x           | Let x = beta2 * v + (1 - beta2) * grad**2, calculated in float32; | numbers that are
+              no neighbour; share that went up; numbers that moved
+beta2       | 0 <= beta2 < 1. | case a small beta; a beta of 0; a beta of 0.99; a beta near 1;
+              gradients in bfloat16; one entry; numbers that bfloat16 holds; no moment and no
+              gradient
+form        | Returns (N,) bfloat16: | next moment
+exact       | x itself where that is a bfloat16 number, | numbers that moved
+neighbours  | elsewhere one of its two neighbours there, | numbers that are no neighbour
+probability | the upper one with the probability (x - lower) / (upper - lower). | share that went up
+each        | Every entry is drawn for itself, | entries that differ from the
+anew        | and anew in each call, | entries that differ in two calls
+generator   | with `generator` and nothing else. | bytes of torch's own generator; entries that a
+              second generator
+left alone  | v and grad are left alone. | numbers changed in v and grad
+example     | Example: v 1.5, gradient 0, beta2 0.999: x is 1.4985, and the answer 1.5 four times in
+              five, else 1.4921875. | case the example
+""")
 
 
 def exactly(v, grad, beta2):

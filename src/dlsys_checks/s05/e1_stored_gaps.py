@@ -15,28 +15,26 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("05.1", "stored_gaps", seen=("kind", "x", "state"))
 
-ex.promise("result", "How far a batch lies from what each BatchNorm of model has stored.",
-           says=("gap of", "names of"))
-ex.promise("eval", "model: in eval mode,", says=("gap of", "statistics after"))
-ex.promise("kinds", "with nn.BatchNorm1d on (N, C) and nn.BatchNorm2d on (N, C, H, W)",
-           cases=("images", "one image", "other norms between"), says=("gap of", "names of"))
-ex.promise("depth", "at any depth, each called once.",
-           cases=("norms inside blocks", "a norm that is the whole model", "one of three channels",
-                  "the example"))
-ex.promise("input", "x: a batch that model takes.", cases=("integers looked up",))
-ex.promise("enters", "A channel's mean is that of what enters the norm in model(x), over all axes "
-           "but axis 1.", says=("gap of",))
-ex.promise("distance", "Its distance from running_mean", says=("gap of",))
-ex.promise("deviations", "is counted in stored standard deviations, the root of running_var.",
-           says=("gap of",))
-ex.promise("largest", "Returned is the largest distance of each norm, a float,",
-           says=("gap of", "type of the gap"))
-ex.promise("names", "by its name in model.named_modules().", says=("names of",))
-ex.promise("as it was", "The model is afterwards as it was: hooks, modes and all its numbers;",
-           says=("hooks after", "training flags", "statistics after", "numbers of the model"))
-ex.promise("no graph", "no graph is built.", says=("graphs built",))
-ex.promise("example", "Example: for nn.BatchNorm1d(1), fresh, and x [[1.], [3.]] it is "
-           "{\"\": 2.0}.", cases=("the example",))
+ex.promise_table("""
+result     | How far a batch lies from what each BatchNorm of model has stored. | gap of; names of
+eval       | model: in eval mode, | gap of; statistics after
+kinds      | with nn.BatchNorm1d on (N, C) and nn.BatchNorm2d on (N, C, H, W) | case images; one
+             image; other norms between | gap of; names of
+depth      | at any depth, each called once. | case norms inside blocks; a norm that is the whole
+             model; one of three channels; the example
+input      | x: a batch that model takes. | case integers looked up
+enters     | A channel's mean is that of what enters the norm in model(x), over all axes but axis
+             1. | gap of
+distance   | Its distance from running_mean | gap of
+deviations | is counted in stored standard deviations, the root of running_var. | gap of
+largest    | Returned is the largest distance of each norm, a float, | gap of; type of the gap
+names      | by its name in model.named_modules(). | names of
+as it was  | The model is afterwards as it was: hooks, modes and all its numbers; | hooks after;
+             training flags; statistics after; numbers of the model
+no graph   | no graph is built. | graphs built
+example    | Example: for nn.BatchNorm1d(1), fresh, and x [[1.], [3.]] it is {"": 2.0}. | case the
+             example
+""")
 
 CODES = 9  # integers that a model of codes looks up
 # What a pass meets, in order: layers with weights by letter, norms, and what has none.

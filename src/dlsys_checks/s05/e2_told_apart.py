@@ -18,25 +18,22 @@ from dlsys_helpers.judging import not_an_answer
 # Kept: the first layer is handed x as it is.
 ex = exercise("05.2", "told_apart", seen=("x", "weights", "kind"), kept=("seen",))
 
-ex.promise("result", "Which share of a stream differs between its rows, layer by layer.",
-           says=("share", "number of"))
-ex.promise("layers", "layers: K functions, K >= 0,",
-           cases=("no layer", "one layer", "sixteen layers", "the example"))
-ex.promise("in turn", "called once each, in turn, on what the one before returned.",
-           says=("order of calls", "argument of"))
-ex.promise("x", "x: (N, ...) float32, N >= 1.",
-           cases=("one row", "rows of rows", "one number a row"))
-ex.promise("list", "Returns K + 1 floats: the share of x, then that behind each layer.",
-           says=("number of", "type of the"))
-ex.promise("rest", "For a share take the mean row away", says=("share",))
-ex.promise("squares", "and divide the mean square of what is left", says=("share",))
-ex.promise("whole", "by the mean square of the whole stream;", says=("share",))
-ex.promise("zero", "a stream of zeros has the share 0.0.", cases=("a stream of zeros",))
-ex.promise("tiny", "Shares down to 1e-6 are right to one percent.",
-           cases=("rows nearly alike", "rows more and more alike"))
-ex.promise("no graph", "No graph is built.", says=("graph",))
-ex.promise("example", "Example: x [[1.], [-1.]] and one layer that adds 9: [1.0, 1/82].",
-           cases=("the example",))
+ex.promise_table("""
+result   | Which share of a stream differs between its rows, layer by layer. | share; number of
+layers   | layers: K functions, K >= 0, | case no layer; one layer; sixteen layers; the example
+in turn  | called once each, in turn, on what the one before returned. | order of calls; argument of
+x        | x: (N, ...) float32, N >= 1. | case one row; rows of rows; one number a row
+list     | Returns K + 1 floats: the share of x, then that behind each layer. | number of; type of
+           the
+rest     | For a share take the mean row away | share
+squares  | and divide the mean square of what is left | share
+whole    | by the mean square of the whole stream; | share
+zero     | a stream of zeros has the share 0.0. | case a stream of zeros
+tiny     | Shares down to 1e-6 are right to one percent. | case rows nearly alike; rows more and
+           more alike
+no graph | No graph is built. | graph
+example  | Example: x [[1.], [-1.]] and one layer that adds 9: [1.0, 1/82]. | case the example
+""")
 
 
 @ex.cases

@@ -12,25 +12,24 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("05.3", "noisy_modules", seen=("kind", "x", "scale", "live", "front"))
 
-ex.promise("result", "Names of the modules at which two calls of model(x) part.",
-           says=("names",))
-ex.promise("given", "A module is listed when what it was given was equal in both calls",
-           says=("names",))
-ex.promise("returned", "and what it returned was not,", says=("names",))
-ex.promise("little", "however little the two differ.", cases=("noise of a millionth",))
-ex.promise("names", "Names and order are those of model.named_modules(), \"\" for the model "
-           "itself.", says=("names", "type of the result"))
-ex.promise("called", "A module takes one tensor, which it leaves as it is, returns one and is "
-           "called once in a pass, or never: then it is not listed.",
-           cases=("a list of modules", "a part that is not called"))
-ex.promise("x", "x: what model takes.", cases=("integers looked up",))
-ex.promise("mode", "Two calls are made, in the mode that each module has,",
-           says=("names", "calls of the model", "training flags"))
-ex.promise("generator", "without a seed.", says=("names",))
-ex.promise("as it was", "No hook is left,", says=("hooks after",))
-ex.promise("no graph", "no graph is built.", says=("graphs built",))
-ex.promise("example", "Example: [\"\", \"body\"] for a model whose body calls F.dropout.",
-           cases=("the example",))
+ex.promise_table("""
+result    | Names of the modules at which two calls of model(x) part. | names
+given     | A module is listed when what it was given was equal in both calls | names
+returned  | and what it returned was not, | names
+little    | however little the two differ. | case noise of a millionth
+names     | Names and order are those of model.named_modules(), "" for the model itself. | names;
+            type of the result
+called    | A module takes one tensor, which it leaves as it is, returns one and is called once in a
+            pass, or never: then it is not listed. | case a list of modules; a part that is not
+            called
+x         | x: what model takes. | case integers looked up
+mode      | Two calls are made, in the mode that each module has, | names; calls of the model;
+            training flags
+generator | without a seed. | names
+as it was | No hook is left, | hooks after
+no graph  | no graph is built. | graphs built
+example   | Example: ["", "body"] for a model whose body calls F.dropout. | case the example
+""")
 
 
 @ex.cases

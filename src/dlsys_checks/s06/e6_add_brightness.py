@@ -10,18 +10,17 @@ from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
 
 ex = exercise("06.6", "add_brightness", seen=("calls",))
 
-ex.promise("added", "img with d added to every pixel,", says=("pixels",))
-ex.promise("cut", "cut to 0 and 255.", says=("pixels",))
-ex.promise("type", "The answer is uint8 as img is, in a tensor of its own.",
-           says=("dtype", "type of the", "share memory"))
-ex.promise("any shape", "img: uint8 of any shape, contiguous or not,",
-           says=("shape of the", "pixels"))
-ex.promise("left alone", "left as it is.", says=("calls that changed img",))
-ex.promise("range", "d: from -255 to 255.", cases=("the brightest", "the darkest", "no change",
-                                                   "every value, much brighter",
-                                                   "every value, much darker"))
-ex.promise("example", "Example: pixels 0, 100, 250 with d 20 become 20, 120, 255.",
-           cases=("the example",))
+ex.promise_table("""
+added      | img with d added to every pixel, | pixels
+cut        | cut to 0 and 255. | pixels
+type       | The answer is uint8 as img is, in a tensor of its own. | dtype; type of the; share
+             memory
+any shape  | img: uint8 of any shape, contiguous or not, | shape of the; pixels
+left alone | left as it is. | calls that changed img
+range      | d: from -255 to 255. | case the brightest; the darkest; no change; every value, much
+             brighter; every value, much darker
+example    | Example: pixels 0, 100, 250 with d 20 become 20, 120, 255. | case the example
+""")
 
 
 @ex.cases

@@ -22,15 +22,15 @@ NAMED = ("names with gaps", "names below zero", "names of 64 bits",
 ex.promise("pair", "(training rows, test rows): row numbers, int64, each ascending.",
            says=("split", "dtype", "order of"))
 ex.promise("groups", "groups: (N,) int64, any numbers; row i belongs to groups[i].", cases=NAMED)
-ex.promise("once", "Each row is in exactly one of the two,", says=("rows of both parts",))
-ex.promise("apart", "and no group is in both.", says=("groups in both",))
-ex.promise("share", "In the test part are round(share * number of groups) groups,",
-           says=("groups in the test part",))
-ex.promise("seed", "drawn by seed, from 0 to 2**32 - 1, each set of them with equal chance: the "
-           "same seed gives the same split, other seeds give others,", says=("seeds",))
-ex.promise("global", "and torch's global generator stays as it is.", says=("global generator",))
-ex.promise("example", "Example: 4 groups, share 0.25: one group is in the test part.",
-           cases=("the example",))
+ex.promise_table("""
+once    | Each row is in exactly one of the two, | rows of both parts
+apart   | and no group is in both. | groups in both
+share   | In the test part are round(share * number of groups) groups, | groups in the test part
+seed    | drawn by seed, from 0 to 2**32 - 1, each set of them with equal chance: the same seed
+          gives the same split, other seeds give others, | seeds
+global  | and torch's global generator stays as it is. | global generator
+example | Example: 4 groups, share 0.25: one group is in the test part. | case the example
+""")
 
 
 @ex.cases
@@ -179,21 +179,23 @@ def law(out, calls):
 # ---- wrong, by name
 
 @not_an_answer
-def split(groups, share, seed, *, number=None, names=None, order=None):
-    """The right split with the mistakes as options."""
-    names = groups.unique() if names is None else names
+def split(groups, share, seed, *, number=None, order=None):
+    names = groups.unique()
     n = round(share * len(names)) if number is None else number(share * len(names))
     own = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(names), generator=own) if order is None else order(len(names))
     out = torch.isin(groups, names[order[:n]])
-    return (~out).nonzero().flatten(), out.nonzero().flatten()
+    found = (~out).nonzero().flatten(), out.nonzero().flatten()
+    return found
 
 
-@ex.wrong("rows drawn, not groups", says="groups in both parts", breaks=("apart", "share"))
-def by_rows(groups, share, seed):
-    order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed))
-    n = round(share * len(groups))
-    return order[n:].sort().values, order[:n].sort().values
+wrong = ex.edits(split)
+GENERATOR = "torch.randperm(len(names), generator=own) if order is None else order(len(names))"
+wrong("rows drawn, not groups", ("apart", "share"),
+      "names =",
+      "order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)); n = "
+      "round(share * len(groups)); return order[n:].sort().values, order[:n].sort().values; "
+      "names =", says="groups in both parts")
 
 
 @ex.wrong("filled up by rows, the last group cut", says="groups in both parts",
@@ -206,20 +208,13 @@ def by_filling(groups, share, seed):
     return rows[n:].sort().values, rows[:n].sort().values
 
 
-ex.wrong("test rows left in the training part",
-         lambda groups, share, seed: (torch.arange(len(groups)), split(groups, share, seed)[1]),
-         breaks="once")
-
-
-@ex.wrong("one row of each group kept", breaks="once")
-def first_rows(groups, share, seed):
-    train, test = split(groups, share, seed)
-    seen, kept = set(), []
-    for row in train.tolist():
-        if groups[row].item() not in seen:
-            kept.append(row)
-            seen.add(groups[row].item())
-    return torch.tensor(kept, dtype=torch.int64), test
+wrong("test rows left in the training part", "once",
+      "return found", "return (torch.arange(len(groups)), found[1])")
+wrong("one row of each group kept", "once",
+      "return found",
+      "train, test = found; seen, kept = set(), []\n    for row in train.tolist():\n        if "
+      "groups[row].item() not in seen: kept.append(row); seen.add(groups[row].item())\n    "
+      "return torch.tensor(kept, dtype=torch.int64), test")
 
 
 @ex.wrong("one group on both sides", says="groups in both parts", breaks="apart")
@@ -235,15 +230,10 @@ def one_in_both(groups, share, seed):
 
 ex.wrong("the first groups in order, no draw", split, says="seeds: for each", breaks="seed",
          order=torch.arange)
-ex.wrong("the same draw for every seed", lambda groups, share, seed: split(groups, share, 0),
-         says="seeds: for each", breaks="seed")
+wrong("the same draw for every seed", "seed", "(seed)", "(0)", says="seeds: for each")
 ex.wrong("the global generator, not seeded", split, breaks=("seed", "global"), order=torch.randperm)
-
-
-@ex.wrong("the global generator, seeded or drawn from", breaks="global")
-def seeded_globally(groups, share, seed):
-    torch.manual_seed(seed)
-    return split(groups, share, seed, order=torch.randperm)
+wrong("the global generator, seeded or drawn from", "global",
+      "names =", "torch.manual_seed(seed); names =", GENERATOR, "torch.randperm(len(names))")
 
 
 @ex.wrong("a coin for each group, so that their number varies", breaks=("share", "example"))
@@ -263,32 +253,20 @@ def by_training_coins(groups, share, seed):
 ex.wrong("the number of groups rounded down", split, breaks="share", number=lambda n: int(n + 1e-9))
 ex.wrong("the number of groups rounded up, as GroupShuffleSplit does", split, breaks="share",
          number=lambda n: math.ceil(n - 1e-9))
-ex.wrong("the share of groups that are left",
-         lambda groups, share, seed: split(groups, 1 - share, seed), breaks=("share", "example"))
+wrong("the share of groups that are left", ("share", "example"),
+      "names =", "share = 1 - share; names =")
 ex.wrong("always one group at least", split, breaks="share", number=lambda n: max(1, round(n)))
-
-
-@ex.wrong("group numbers taken for 0 to the largest", breaks="groups")
-def counted_names(groups, share, seed):
-    return split(groups, share, seed, names=torch.arange(int(groups.max()) + 1))
-
-
-ex.wrong("group numbers cut to fewer bits",
-         lambda groups, share, seed: split(groups.int(), share, seed), breaks="groups")
-ex.wrong("group numbers as floats", lambda groups, share, seed: split(groups.double(), share, seed),
-         breaks="groups")
+wrong("group numbers taken for 0 to the largest", "groups",
+      "groups.unique()", "torch.arange(int(groups.max()) + 1)")
+wrong("group numbers cut to fewer bits", "groups", "names =", "groups = groups.int(); names =")
+wrong("group numbers as floats", "groups", "names =", "groups = groups.double(); names =")
 ex.wrong("halves rounded up", split, breaks="share", number=lambda n: int(n + 0.5))
-
-
-@ex.wrong("the size of the training part rounded", breaks="share")
-def rounds_training(groups, share, seed):
-    count = len(groups.unique())
-    return split(groups, share, seed, number=lambda _: count - round((1 - share) * count))
-
-
-ex.wrong("the last digits of the seed alone",
-         lambda groups, share, seed: split(groups, share, seed & 0xFFFF), says="seeds: for each",
-         breaks="seed")
+wrong("the size of the training part rounded", "share",
+      "names =", "count = len(groups.unique()); names =",
+      "round(share * len(names)) if number is None else number(share * len(names))",
+      "count - round((1 - share) * count)")
+wrong("the last digits of the seed alone", "seed",
+      "(seed)", "(seed & 0xFFFF)", says="seeds: for each")
 
 
 @ex.wrong("neighbours tested together, from a group that seed chooses", breaks="seed")
@@ -298,59 +276,31 @@ def rotated(groups, share, seed):
         int(torch.randint(n, (), generator=own))))
 
 
-@ex.wrong("large groups drawn more often", says="seeds, of", breaks="seed")
-def by_size(groups, share, seed):
-    names, sizes = groups.unique(return_counts=True)
-    own = torch.Generator().manual_seed(seed)
-    return split(groups, share, seed, names=names, order=lambda n: torch.multinomial(
-        sizes.double(), n, generator=own))
-
-
-@ex.wrong("the group of the first number never tested", says="seeds, of", breaks="seed")
-def never_first(groups, share, seed):
-    own = torch.Generator().manual_seed(seed)
-    return split(groups, share, seed, order=lambda n: torch.cat(
-        [1 + torch.randperm(n - 1, generator=own), torch.zeros(1, dtype=torch.int64)]))
-
-
-@ex.wrong("the global generator seeded, then seeded with 0", breaks="global")
-def reset_globally(groups, share, seed):
-    torch.manual_seed(seed)
-    found = split(groups, share, seed, order=torch.randperm)
-    torch.manual_seed(0)
-    return found
-
-
-@ex.wrong("the labels of the groups instead of rows", breaks="once")
-def labels(groups, share, seed):
-    train, test = split(groups, share, seed)
-    return groups[train].unique(), groups[test].unique()
-
-
-@ex.wrong("group numbers drawn from -1 up by name", says="rows of both parts", breaks="groups")
-def negative_lost(groups, share, seed):
-    train, test = split(groups, share, seed)
-    return train[groups[train] >= 0], test[groups[test] >= 0]
-
-
-@ex.wrong("test and training part exchanged", breaks=("share", "example"))
-def exchanged(groups, share, seed):
-    train, test = split(groups, share, seed)
-    return test, train
-
-
-ex.wrong("rows in the order of the draw",
-         lambda groups, share, seed: tuple(part.flip(0) for part in split(groups, share, seed)),
-         breaks="pair")
-
-
-@ex.wrong("masks instead of row numbers", breaks="pair")
-def masks(groups, share, seed):
-    _, test = split(groups, share, seed)
-    out = torch.isin(torch.arange(len(groups)), test)
-    return ~out, out
-
-
-@ex.wrong("no group tested where there are four", breaks="example")
-def looked_up(groups, share, seed):
-    return split(groups, 0.0 if (len(groups.unique()), share) == (4, 0.25) else share, seed)
+wrong("large groups drawn more often", "seed",
+      "names =", "own_names, sizes = groups.unique(return_counts=True); own_own =",
+      "groups.unique()", "torch.Generator().manual_seed(seed)", "names)) if", "own_names)) if",
+      "number(share * len(names))", "number(share * len(own_names))",
+      GENERATOR, "torch.multinomial(sizes.double(), len(own_names), generator=own_own)",
+      "groups, names", "groups, own_names", says="seeds, of")
+wrong("the group of the first number never tested", "seed",
+      "names =", "own_own = torch.Generator().manual_seed(seed); names =", GENERATOR,
+      "torch.cat([1 + torch.randperm(len(names) - 1, generator=own_own), torch.zeros(1, "
+      "dtype=torch.int64)])", says="seeds, of")
+wrong("the global generator seeded, then seeded with 0", "global",
+      "names =", "torch.manual_seed(seed); names =", GENERATOR, "torch.randperm(len(names))",
+      "return found", "torch.manual_seed(0); return found")
+wrong("the labels of the groups instead of rows", "once",
+      "return found", "train, test = found; return groups[train].unique(), groups[test].unique()")
+wrong("group numbers drawn from -1 up by name", "groups",
+      "return found",
+      "train, test = found; return train[groups[train] >= 0], test[groups[test] >= 0]",
+      says="rows of both parts")
+wrong("test and training part exchanged", ("share", "example"),
+      "return found", "train, test = found; return test, train")
+wrong("rows in the order of the draw", "pair",
+      "return found", "return tuple(part.flip(0) for part in found)")
+wrong("masks instead of row numbers", "pair",
+      "return found",
+      "_, test = found; out = torch.isin(torch.arange(len(groups)), test); return ~out, out")
+wrong("no group tested where there are four", "example",
+      "names =", "share = 0.0 if (len(groups.unique()), share) == (4, 0.25) else share; names =")

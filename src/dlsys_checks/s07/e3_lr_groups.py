@@ -12,25 +12,24 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("07.3", "lr_groups", seen=("kind", "width", "body_lr", "head_lr"), says="group: got")
 
-ex.promise("two groups", "Two groups for an optimizer: the body's parameters first, then the "
-           "head's.",
-           says=("number of groups", "group: got", "raised"))
-ex.promise("form", 'Each is {"params": list of parameters, "lr": float}.',
-           says=("parts of the", "type of the", "lr of the", "a copy"))
-ex.promise("head", "head: a module within model, at any depth, perhaps under two names;",
-           cases=("a head deep inside", "a head that is not last", "a head of two layers",
-                  "a bare parameter in the head", "a head with two names",
-                  "a head whose layers share a weight", "names that begin as the head's"))
-ex.promise("body", "the body is everything else, the stem and parameters of the model itself "
-           "included.", cases=("a model with a token of its own", "a stem outside the stages"))
-ex.promise("frozen", "Frozen ones (requires_grad False) are in no group,", says=("frozen",))
-ex.promise("once", "all others in exactly one;", says=("twice", "missing"))
-ex.promise("shared", "a parameter or module that head and body share belongs to the body.",
-           cases=("a head that shares the embedding", "a head before the embedding it shares",
-                  "a norm in head and body"))
-ex.promise("left alone", "The model is left as it is.", says=("changed in the model",))
-ex.promise("example", "Example: nn.Sequential(a, b) with head b: the parameters of a at "
-           "body_lr, those of b at head_lr.", cases=("the example",))
+ex.promise_table("""
+two groups | Two groups for an optimizer: the body's parameters first, then the head's. | number of
+             groups; group: got; raised
+form       | Each is {"params": list of parameters, "lr": float}. | parts of the; type of the; lr of
+             the; a copy
+head       | head: a module within model, at any depth, perhaps under two names; | case a head deep
+             inside; a head that is not last; a head of two layers; a bare parameter in the head; a
+             head with two names; a head whose layers share a weight; names that begin as the head's
+body       | the body is everything else, the stem and parameters of the model itself included. |
+             case a model with a token of its own; a stem outside the stages
+frozen     | Frozen ones (requires_grad False) are in no group, | frozen
+once       | all others in exactly one; | twice; missing
+shared     | a parameter or module that head and body share belongs to the body. | case a head that
+             shares the embedding; a head before the embedding it shares; a norm in head and body
+left alone | The model is left as it is. | changed in the model
+example    | Example: nn.Sequential(a, b) with head b: the parameters of a at body_lr, those of b at
+             head_lr. | case the example
+""")
 
 # The group of each trainable tensor: 0 body, 1 head.
 GROUPS = {
@@ -239,13 +238,15 @@ def sorted_out(model, head, body_lr, head_lr, live=None):
     """The right groups of the tensors in `live`."""
     body = outside(model, head)
     live = trainable(model) if live is None else live
-    return two([p for p in live if id(p) in body], [p for p in live if id(p) not in body],
-               body_lr, head_lr)
+    inside = [p for p in live if id(p) in body]
+    tops = [p for p in live if id(p) not in body]
+    return two(inside, tops, body_lr, head_lr)
 
 
-ex.wrong("the head first",
-         lambda model, head, body_lr, head_lr: sorted_out(model, head, body_lr, head_lr)[::-1],
-         says="body group: got", breaks="two groups")
+wrong = ex.edits(sorted_out)
+END = "return two(inside, tops, body_lr, head_lr)"
+wrong("the head first", "two groups",
+      END, "out = two(inside, tops, body_lr, head_lr); return out[::-1]", says="body group: got")
 
 
 @ex.wrong("one group for all, at the body's rate", breaks="two groups")
@@ -253,28 +254,20 @@ def one_group(model, head, body_lr, head_lr):
     return [{"params": trainable(model), "lr": body_lr}]
 
 
-@ex.wrong("tensors looked up with the operator in, which compares their values",
-          says="raised RuntimeError", breaks="two groups")
-def looked_up_with_in(model, head, body_lr, head_lr):
-    tops = list(head.parameters())
-    return two([p for p in model.parameters() if p not in tops], tops, body_lr, head_lr)
-
-
-ex.wrong("the two rates the wrong way round",
-         lambda model, head, body_lr, head_lr: sorted_out(model, head, head_lr, body_lr),
-         says="lr of the body group", breaks="form")
-
-
-@ex.wrong("copies of the tensors", breaks="form")
-def copies(model, head, body_lr, head_lr):
-    groups = sorted_out(model, head, body_lr, head_lr)
-    return [{**group, "params": [p.clone() for p in group["params"]]} for group in groups]
-
-
-@ex.wrong("generators in place of lists", says="type of the params", breaks="form")
-def generators(model, head, body_lr, head_lr):
-    groups = sorted_out(model, head, body_lr, head_lr)
-    return [{**group, "params": iter(group["params"])} for group in groups]
+wrong("tensors looked up with the operator in, which compares their values", "two groups",
+      "body =",
+      "tops = list(head.parameters()); return two([p for p in model.parameters() if p not in "
+      "tops], tops, body_lr, head_lr); body =", says="raised RuntimeError")
+wrong("the two rates the wrong way round", "form",
+      END, "out = two(inside, tops, head_lr, body_lr); return out", says="lr of the body group")
+wrong("copies of the tensors", "form",
+      END,
+      'out = two(inside, tops, body_lr, head_lr); return [{**group, "params": [p.clone() for p '
+      'in group["params"]]} for group in out]')
+wrong("generators in place of lists", "form",
+      END,
+      'out = two(inside, tops, body_lr, head_lr); return [{**group, "params": '
+      'iter(group["params"])} for group in out]', says="type of the params")
 
 
 @ex.wrong("the last two tensors taken for the head", breaks="two groups")
@@ -282,20 +275,16 @@ def last_two(model, head, body_lr, head_lr):
     return two(trainable(model)[:-2], trainable(model)[-2:], body_lr, head_lr)
 
 
-@ex.wrong("the head's own tensors, not those of its parts", breaks=("head", "shared"))
-def shallow_head(model, head, body_lr, head_lr):
-    groups = sorted_out(model, head, body_lr, head_lr)
-    own = {id(p) for p in head.parameters(recurse=False)}
-    inner = [p for p in groups[1]["params"] if id(p) not in own]
-    return two([*groups[0]["params"], *inner],
-               [p for p in groups[1]["params"] if id(p) in own], body_lr, head_lr)
-
-
-@ex.wrong("only the model's direct children, the head among them or not", breaks="head")
-def direct_children(model, head, body_lr, head_lr):
-    if any(child is head for child in model.children()):
-        return sorted_out(model, head, body_lr, head_lr)
-    return two(trainable(model), [], body_lr, head_lr)
+wrong("the head's own tensors, not those of its parts", ("head", "shared"),
+      "inside, tops", '[*out[0]["params"], *inner], [p for p in out[1]["params"] if id(p) in own]',
+      "return two",
+      "out = two(inside, tops, body_lr, head_lr); own = {id(p) for p in "
+      'head.parameters(recurse=False)}; inner = [p for p in out[1]["params"] if id(p) not in '
+      "own]; return two")
+wrong("only the model's direct children, the head among them or not", "head",
+      "body =",
+      "if not any(child is head for child in model.children()): return two(trainable(model), [], "
+      "body_lr, head_lr)\n    body =", END, "out = two(inside, tops, body_lr, head_lr); return out")
 
 
 @ex.wrong("the children only, parameters of the model itself forgotten", says="token missing",
@@ -315,9 +304,9 @@ def stages_only(model, head, body_lr, head_lr):
     return sorted_out(model, head, body_lr, head_lr, live)
 
 
-@ex.wrong("frozen tensors handed to the optimizer", says="It is frozen", breaks="frozen")
-def with_frozen(model, head, body_lr, head_lr):
-    return sorted_out(model, head, body_lr, head_lr, list(model.parameters()))
+wrong("frozen tensors handed to the optimizer", "frozen",
+      "trainable(model) if live is None else live", "list(model.parameters())",
+      END, "out = two(inside, tops, body_lr, head_lr); return out", says="It is frozen")
 
 
 @ex.wrong("frozen tensors kept out of the body, but not of the head", says="It is frozen",
@@ -328,15 +317,12 @@ def frozen_head(model, head, body_lr, head_lr):
     return sorted_out(model, head, body_lr, head_lr, live)
 
 
-@ex.wrong("the higher rate for the head, whatever was asked", says="lr of the body group",
-          breaks="form")
-def rates_sorted(model, head, body_lr, head_lr):
-    return sorted_out(model, head, min(body_lr, head_lr), max(body_lr, head_lr))
-
-
-ex.wrong("a rate of 0 taken for none",
-         lambda model, head, body_lr, head_lr: sorted_out(model, head, body_lr or 1e-3, head_lr),
-         says="lr of the body group", breaks="form")
+wrong("the higher rate for the head, whatever was asked", "form",
+      END, "out = two(inside, tops, min(body_lr, head_lr), max(body_lr, head_lr)); return out",
+      says="lr of the body group")
+wrong("a rate of 0 taken for none", "form",
+      END, "out = two(inside, tops, body_lr or 1e-3, head_lr); return out",
+      says="lr of the body group")
 
 
 @ex.wrong("the head known by the first of its names", breaks="head")
@@ -373,10 +359,9 @@ def two_names_to_body(model, head, body_lr, head_lr):
                body_lr, head_lr)
 
 
-@ex.wrong("one group where the two rates agree", breaks="two groups")
-def merged(model, head, body_lr, head_lr):
-    return one_group(model, head, body_lr, head_lr) if body_lr == head_lr else sorted_out(
-        model, head, body_lr, head_lr)
+wrong("one group where the two rates agree", "two groups",
+      "body =", 'own_out = [{"params": trainable(model), "lr": body_lr}]; body =', END,
+      "out = two(inside, tops, body_lr, head_lr); return own_out if body_lr == head_lr else out")
 
 
 @ex.wrong("a module that head and body share given to the head", breaks="shared")
@@ -389,17 +374,11 @@ def shared_module_to_head(model, head, body_lr, head_lr):
                body_lr, head_lr)
 
 
-@ex.wrong("the whole model put into eval mode", breaks="left alone")
-def evaluated(model, head, body_lr, head_lr):
-    groups = sorted_out(model, head, body_lr, head_lr)
-    model.eval()
-    return groups
-
-
-@ex.wrong("every frozen tensor thawed", says="no frozen tensor", breaks=("frozen", "left alone"))
-def thawed(model, head, body_lr, head_lr):
-    model.requires_grad_(True)
-    return sorted_out(model, head, body_lr, head_lr)
+wrong("the whole model put into eval mode", "left alone",
+      END, "out = two(inside, tops, body_lr, head_lr); model.eval(); return out")
+wrong("every frozen tensor thawed", ("frozen", "left alone"),
+      "body =", "model.requires_grad_(True); body =",
+      END, "out = two(inside, tops, body_lr, head_lr); return out", says="no frozen tensor")
 
 
 @ex.wrong("a shared tensor once for each module that holds it", says="stands in it twice",
@@ -413,21 +392,16 @@ def shared_twice(model, head, body_lr, head_lr):
     return right
 
 
-@ex.wrong("tensors told apart by their numbers", breaks="once")
-def by_numbers(model, head, body_lr, head_lr):
-    groups = sorted_out(model, head, body_lr, head_lr)
-    body = groups[0]["params"]
-    head_only = [p for p in groups[1]["params"]
-                 if not any(p.shape == q.shape and torch.equal(p, q) for q in body)]
-    return two(body, head_only, body_lr, head_lr)
-
-
-@ex.wrong("a shared tensor given to the head", breaks="shared")
-def shared_to_head(model, head, body_lr, head_lr):
-    mine = {id(p) for p in head.parameters()}
-    live = trainable(model)
-    return two([p for p in live if id(p) not in mine], [p for p in live if id(p) in mine],
-               body_lr, head_lr)
+wrong("tensors told apart by their numbers", "once",
+      "inside, tops", "body, head_only", "return two",
+      'out = two(inside, tops, body_lr, head_lr); body = out[0]["params"]; head_only = [p for p '
+      'in out[1]["params"] if not any(p.shape == q.shape and torch.equal(p, q) for q in body)]; '
+      "return two")
+wrong("a shared tensor given to the head", "shared",
+      "body =",
+      "mine = {id(p) for p in head.parameters()}; live = trainable(model); return two([p for p "
+      "in live if id(p) not in mine], [p for p in live if id(p) in mine], body_lr, head_lr); "
+      "body =")
 
 
 @ex.wrong("a shared tensor sorted by the first of its names", breaks="shared")

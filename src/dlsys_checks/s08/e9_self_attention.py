@@ -21,30 +21,28 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("08.9", "self_attention", seen=("x", "weight", "heads", "p", "calls", "order"))
 
-ex.promise("result", "Self-attention (B, T, d) of several heads, with dropout.",
-           says=("result",))
-ex.promise("weight", "x: (B, T, d), weight: (3d, d), float32,", says=("result in eval",))
-ex.promise("memory", "in memory in any order;", cases=("columns first in memory",))
-ex.promise("parts", "F.linear(x, weight) holds q, k and v in this order,",
-           says=("result in eval",))
-ex.promise("heads", "each the heads side by side, d / heads numbers a head.",
-           says=("result in eval",))
-ex.promise("tokens", "Every token looks at all tokens of its row.", says=("result in eval",))
-ex.promise("dropped", "With training True each attention weight is zeroed with probability p, "
-           "0 <= p < 1,", says=("share of weights", "weights in training"))
-ex.promise("one by one", "one by one,", says=("neighbours", "weights in training"))
-ex.promise("anew", "anew at every call,", says=("equal calls", "share of weights"))
-ex.promise("divided", "and the others are divided by 1 - p.", says=("weights in training",))
-ex.promise("eval", "With training False nothing is dropped and nothing drawn,",
-           says=("result in eval", "draws in eval"))
-ex.promise("grad mode", "whether gradients are on or off.", says=("result in eval",
-                                                                "weights in training",
-                                                                "share of weights"))
-ex.promise("left", "x and weight stay as they are;", says=("changed",))
-ex.promise("gradients", "gradients reach both,", says=("gradient",))
-ex.promise("trained", "in training and out of it.", says=("gradient",))
-ex.promise("computes", "Each call computes anew,", says=("numbers turned around",))
-ex.promise("results", "and leaves earlier results alone.", says=("after later calls",))
+ex.promise_table("""
+result     | Self-attention (B, T, d) of several heads, with dropout. | result
+weight     | x: (B, T, d), weight: (3d, d), float32, | result in eval
+memory     | in memory in any order; | case columns first in memory
+parts      | F.linear(x, weight) holds q, k and v in this order, | result in eval
+heads      | each the heads side by side, d / heads numbers a head. | result in eval
+tokens     | Every token looks at all tokens of its row. | result in eval
+dropped    | With training True each attention weight is zeroed with probability p, 0 <= p < 1, |
+             share of weights; weights in training
+one by one | one by one, | neighbours; weights in training
+anew       | anew at every call, | equal calls; share of weights
+divided    | and the others are divided by 1 - p. | weights in training
+eval       | With training False nothing is dropped and nothing drawn, | result in eval; draws in
+             eval
+grad mode  | whether gradients are on or off. | result in eval; weights in training; share of
+             weights
+left       | x and weight stay as they are; | changed
+gradients  | gradients reach both, | gradient
+trained    | in training and out of it. | gradient
+computes   | Each call computes anew, | numbers turned around
+results    | and leaves earlier results alone. | after later calls
+""")
 
 
 @ex.cases

@@ -14,29 +14,27 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("09.3", "unused_names", seen=("x", "routes", "frozen", "tied", "aux", "training"),
               says="unused parameters")
 
-ex.promise("names", "Sorted names of the parameters that some batch leaves unused.",
-           says=("unused parameters", "type of the names"))
-ex.promise("unused", "A batch leaves a parameter unused when loss_of(model, batch) has no gradient "
-           "with respect to it; one of zeros is a gradient.", says=("unused parameters",))
-ex.promise("batches", "batches: any number of them; without any the list is empty.",
-           cases=("no batches", "another head each time", "the last of four batches",
-                  "a head left out by the first batch", "the example"))
-ex.promise("constant", "A loss may depend on no parameter at all.",
-           cases=("a loss that depends on nothing", "a loss that depends on nothing, then others",
-                  "two heads that share a weight, none used"))
-ex.promise("frozen", "Frozen parameters are never listed,",
-           cases=("a frozen head", "a frozen body", "all frozen", "any parts frozen",
-                  "any parts frozen, a head used"))
-ex.promise("tied", "and one with two names goes by the name that named_parameters() gives.",
-           cases=("two heads that share a weight", "two heads that share a weight, one used",
-                  "two heads that share a weight, none used"))
-ex.promise("modes", "model runs in the modes that it has,",
-           cases=("a head for training only, in train mode",
-                  "a head for training only, in eval mode"))
-ex.promise("left alone", "and is left as it was: values, buffers, gradients, modes; torch's global "
-           "generator, too.", says=("changed by the call",))
-ex.promise("example", "Example: heads a and b; one batch uses a alone: b's two names.",
-           cases=("the example",))
+ex.promise_table("""
+names      | Sorted names of the parameters that some batch leaves unused. | unused parameters; type
+             of the names
+unused     | A batch leaves a parameter unused when loss_of(model, batch) has no gradient with
+             respect to it; one of zeros is a gradient. | unused parameters
+batches    | batches: any number of them; without any the list is empty. | case no batches; another
+             head each time; the last of four batches; a head left out by the first batch; the
+             example
+constant   | A loss may depend on no parameter at all. | case a loss that depends on nothing; a loss
+             that depends on nothing, then others; two heads that share a weight, none used
+frozen     | Frozen parameters are never listed, | case a frozen head; a frozen body; all frozen;
+             any parts frozen; any parts frozen, a head used
+tied       | and one with two names goes by the name that named_parameters() gives. | case two heads
+             that share a weight; two heads that share a weight, one used; two heads that share a
+             weight, none used
+modes      | model runs in the modes that it has, | case a head for training only, in train mode; a
+             head for training only, in eval mode
+left alone | and is left as it was: values, buffers, gradients, modes; torch's global generator,
+             too. | changed by the call
+example    | Example: heads a and b; one batch uses a alone: b's two names. | case the example
+""")
 
 
 PARTS = {"body": ("body.weight", "body.bias", "norm.weight", "norm.bias"),

@@ -26,20 +26,18 @@ ex.promise("whole", '"whole": the most bytes of gathered layers held at once in 
 ex.promise("sizes", f"sizes: {str(DTYPE)[6:]} numbers of each layer, left as it is; a layer "
            f"without numbers makes no call, and one number counts {BYTES} bytes.",
            cases=("a layer without numbers", "no numbers at all", "no layers"))
-ex.promise("padded", "Before a call a layer, or the model where it is sharded as one, is filled up "
-           "to the next multiple of world numbers.",
-           cases=("layers that world does not divide", "a model that world does not divide",
-                  "kept layers that world does not divide", "eight ranks, tiny layers"))
-ex.promise("each", "each: every layer is sharded by itself; otherwise the model is one piece, "
-           "gathered once for forward.",
-           cases=("each layer, resharded", "each layer, kept", "as one, resharded", "as one, kept",
-                  "a model that world does not divide", "kept layers that world does not divide"))
-ex.promise("reshard", "reshard: what forward gathered is given back when it has been used and "
-           "gathered again for backward; otherwise it stays until backward is done.",
-           cases=("each layer, resharded", "each layer, kept", "as one, resharded", "as one, kept",
-                  "kept layers that world does not divide"))
-ex.promise("alone", "With a world of one there are no calls, and all layers are whole.",
-           cases=("a world of one",))
+ex.promise_table("""
+padded  | Before a call a layer, or the model where it is sharded as one, is filled up to the next
+          multiple of world numbers. | case layers that world does not divide; a model that world
+          does not divide; kept layers that world does not divide; eight ranks, tiny layers
+each    | each: every layer is sharded by itself; otherwise the model is one piece, gathered once
+          for forward. | case each layer, resharded; each layer, kept; as one, resharded; as one,
+          kept; a model that world does not divide; kept layers that world does not divide
+reshard | reshard: what forward gathered is given back when it has been used and gathered again for
+          backward; otherwise it stays until backward is done. | case each layer, resharded; each
+          layer, kept; as one, resharded; as one, kept; kept layers that world does not divide
+alone   | With a world of one there are no calls, and all layers are whole. | case a world of one
+""")
 ex.promise("example", "Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, "
            f"{24 * BYTES} bytes, {6 * BYTES} whole.", cases=("the example",))
 

@@ -23,42 +23,31 @@ ex.promise("first", "The first is the one to be exported.",
                   "1 in one of two that vary", "1 in the other of two that vary"))
 ex.promise("place", "The result is built like it:", says=("container",))
 # Numbers and texts that are equal, and no other object; entries and memory order may differ.
-ex.promise("dims", "in the place of a tensor stands a tuple of those dimensions whose size is not "
-           "the same in all examples, in rising order;",
-           says=("dimensions",))
-ex.promise("else", "in the place of all else stands None.", says=("entry for",))
-ex.promise("raises", "Raises ValueError where an exporter could not leave open what varies:",
-           says=("raised",))
-ex.promise("type", "the type of a value,", cases=("a number for a tensor", "a list for a tuple",
-                                                  "None for a tensor", "1 for True", "2.0 for 2",
-                                                  "a tensor for None", "a dict for a list",
-                                                  "a type in the second of three",
-                                                  "a type in the third", "True for 1",
-                                                  "False for 0"))
-ex.promise("value", "a number, text or None,", cases=("another number", "another text",
-                                                      "another number in the third",
-                                                      "another number, deep", "False for True",
-                                                      "half a number more", "another letter case",
-                                                      "a number a little larger",
-                                                      "another number in the second of three"))
-ex.promise("length", "the length of a list or tuple,", cases=("a longer list", "a longer tuple",
-                                                              "a shorter list",
-                                                              "a longer list, the third"))
-ex.promise("keys", "the keys of a dict,", cases=("another key", "a key too many",
-                                                 "a key too few", "a key in the third",
-                                            "a key in the second of three"))
-ex.promise("kind", "a tensor's dtype or number of dimensions;",
-           cases=("another dtype", "another dtype of as many bytes", "more dimensions",
-                  "fewer dimensions", "a dtype in the second of three", "a dtype in the third",
-                  "dimensions in the second of three", "dimensions in the third"))
-ex.promise("small", "and where a varying dimension has size 0 or 1 in the first example.",
-           cases=("1 in the first", "0 in the first", "1 in the first, second dimension",
-                  "1 that stays", "0 that stays", "1 in the second", "0 in the second",
-                  "1 in one of two that vary", "1 in the other of two that vary"))
-ex.promise("order", "The order of keys does not matter.", cases=("keys in another order",))
-ex.promise("left", "Examples stay as they are.", says=("examples that changed",))
-ex.promise("example", "Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)]: ((0,), None).",
-           cases=("the example",))
+ex.promise_table("""
+dims    | in the place of a tensor stands a tuple of those dimensions whose size is not the same in
+          all examples, in rising order; | dimensions
+else    | in the place of all else stands None. | entry for
+raises  | Raises ValueError where an exporter could not leave open what varies: | raised
+type    | the type of a value, | case a number for a tensor; a list for a tuple; None for a tensor;
+          1 for True; 2.0 for 2; a tensor for None; a dict for a list; a type in the second of
+          three; a type in the third; True for 1; False for 0
+value   | a number, text or None, | case another number; another text; another number in the third;
+          another number, deep; False for True; half a number more; another letter case; a number a
+          little larger; another number in the second of three
+length  | the length of a list or tuple, | case a longer list; a longer tuple; a shorter list; a
+          longer list, the third
+keys    | the keys of a dict, | case another key; a key too many; a key too few; a key in the third;
+          a key in the second of three
+kind    | a tensor's dtype or number of dimensions; | case another dtype; another dtype of as many
+          bytes; more dimensions; fewer dimensions; a dtype in the second of three; a dtype in the
+          third; dimensions in the second of three; dimensions in the third
+small   | and where a varying dimension has size 0 or 1 in the first example. | case 1 in the first;
+          0 in the first; 1 in the first, second dimension; 1 that stays; 0 that stays; 1 in the
+          second; 0 in the second; 1 in one of two that vary; 1 in the other of two that vary
+order   | The order of keys does not matter. | case keys in another order
+left    | Examples stay as they are. | examples that changed
+example | Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)]: ((0,), None). | case the example
+""")
 
 
 @ex.cases

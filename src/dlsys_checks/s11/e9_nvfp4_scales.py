@@ -25,24 +25,24 @@ ex.promise("pair", "(whole, scales) of NVFP4 for matrices that are multiplied as
            says=("result", "scale of"))
 ex.promise("parts", "parts: one or more, such as the weights of q, k and v, which a server "
            "stacks for a single product:", cases=("one part", *SEVERAL))
-ex.promise("any", "(R, C) float32 in any memory order, finite,",
-           cases=("made the other way round", "gaps in memory", "tiny", "huge"))
-ex.promise("left alone", "left as they are.", says=("numbers changed",))
-ex.promise("sizes", "Each has its own R; C is a multiple of 16.",
-           cases=("q, k and v", "one row", "one block a row", "many blocks"))
-ex.promise("shared", "Stacked, they have one tensor's scale.",
-           says=("scale of the whole", "scale of part"))
-ex.promise("whole", "whole: float32 without axes, the largest size in any part / (6 * 448);",
-           says=("scale of the whole",))
-ex.promise("all zeros", "1 if all are zero.", cases=("zeros alone",))
-ex.promise("scales", "scales: a list, for each part (R, C // 16) float8_e4m3fn:",
-           says=("scales", "scale of part", "float8"))
-ex.promise("blocks", "the largest size among 16 neighbours of a row / 6 / whole,",
-           says=("scale of part",))
-ex.promise("nearest", "rounded to the nearest float8.", says=("scale of part",))
-ex.promise("zeros", "A block of zeros has 0.", cases=("blocks of zeros", "zeros alone"))
-ex.promise("example", "Example: 16 numbers 2688, 0, ..., 0, and 16 numbers 0, ..., 0, -6: 1, "
-           "with the scales [[448.]] and [[1.]].", cases=("the example",))
+ex.promise_table("""
+any        | (R, C) float32 in any memory order, finite, | case made the other way round; gaps in
+             memory; tiny; huge
+left alone | left as they are. | numbers changed
+sizes      | Each has its own R; C is a multiple of 16. | case q, k and v; one row; one block a row;
+             many blocks
+shared     | Stacked, they have one tensor's scale. | scale of the whole; scale of part
+whole      | whole: float32 without axes, the largest size in any part / (6 * 448); | scale of the
+             whole
+all zeros  | 1 if all are zero. | case zeros alone
+scales     | scales: a list, for each part (R, C // 16) float8_e4m3fn: | scales; scale of part;
+             float8
+blocks     | the largest size among 16 neighbours of a row / 6 / whole, | scale of part
+nearest    | rounded to the nearest float8. | scale of part
+zeros      | A block of zeros has 0. | case blocks of zeros; zeros alone
+example    | Example: 16 numbers 2688, 0, ..., 0, and 16 numbers 0, ..., 0, -6: 1, with the scales
+             [[448.]] and [[1.]]. | case the example
+""")
 
 
 @ex.cases

@@ -257,57 +257,14 @@ def whole(batches):
 
 # ---- wrong, by name
 
-@not_an_answer
-def asked(model, loss_fn, batches, *, stuck=frozen, summed=is_sum, ordered=None, fits=None,
-          half=0.5):
-    """The right answer with its tests as options."""
-    ordered = ordered or (lambda bs: all(len(y.unique()) == 1 for _, y in bs))
-    fits = fits or (lambda bs: share_fitting(*whole(bs)))
-    if stuck(model):
-        return "frozen"
-    if summed(model, loss_fn, batches):
-        return "sum"
-    if ordered(batches):
-        return "order"
-    return "labels" if fits(batches) < half else "none"
-
-
-@ex.wrong("the rate blamed, whatever it is", breaks=("name", "frozen", "sum", "order", "labels"))
-def rate(model, loss_fn, batches):
-    return "learning rate"
+ex.wrong("the rate blamed, whatever it is", lambda model, loss_fn, batches: "learning rate",
+         breaks=("name", "frozen", "sum", "order", "labels"))
 
 
 @ex.wrong("None in place of the text", breaks="name")
 def none(model, loss_fn, batches):
     name = asked(model, loss_fn, batches)
     return None if name == "none" else name
-
-
-ex.wrong("one frozen parameter taken for a frozen model", asked, breaks="frozen",
-         stuck=lambda m: any(not p.requires_grad for p in m.parameters()))
-
-
-@ex.wrong("the model's own parameters forgotten", breaks="frozen")
-def of_children(model, loss_fn, batches):
-    def stuck(model):
-        return not any(p.requires_grad for part in model.children() for p in part.parameters())
-    return asked(model, loss_fn, batches, stuck=stuck)
-
-
-@ex.wrong("two passes in the mode of the model", breaks="sum")
-def two_passes(model, loss_fn, batches):
-    def summed(model, loss_fn, batches):
-        (x, y), twin = batches[0], copy.deepcopy(model)
-        once = loss_fn(twin(x), y)
-        twice = loss_fn(twin(torch.cat([x, x])), torch.cat([y, y]))
-        return bool(twice.abs() > 1.5 * once.abs())
-    return asked(model, loss_fn, batches, summed=summed)
-
-
-ex.wrong("sorted data taken for batches of one class", asked, breaks="order",
-         ordered=lambda bs: bool((whole(bs)[1].diff() >= 0).all()))
-ex.wrong("most of a batch taken for all of it", asked, breaks="order",
-         ordered=lambda bs: all(y.bincount().max() >= 0.8 * len(y) for _, y in bs))
 
 
 def by_norm(p):
@@ -318,38 +275,55 @@ def by_norm(p):
     return fits
 
 
-@ex.wrong("neighbours by the angle, not the distance", breaks="labels")
-def by_angle(model, loss_fn, batches):
-    def fits(bs):
-        x, y = whole(bs)
-        unit = F.normalize(x, dim=1)
-        return (y[(unit @ unit.T).fill_diagonal_(-torch.inf).argmax(1)] == y).float().mean()
-    return asked(model, loss_fn, batches, fits=fits)
+@not_an_answer
+def asked(model, loss_fn, batches):
+    if frozen(model):
+        return "frozen"
+    if is_sum(model, loss_fn, batches):
+        return "sum"
+    if all(len(y.unique()) == 1 for _, y in batches):
+        return "order"
+    return "labels" if share_fitting(*whole(batches)) < 0.5 else "none"
 
 
-ex.wrong("neighbours by the sum of gaps", asked, breaks="labels", fits=by_norm(1.0))
-ex.wrong("neighbours by the largest gap", asked, breaks="labels", fits=by_norm(float("inf")))
-
-
-@ex.wrong("neighbours of standardised features", breaks="labels")
-def standardised(model, loss_fn, batches):
-    def fits(bs):
-        x, y = whole(bs)
-        return share_fitting((x - x.mean(0)) / x.std(0), y)
-    return asked(model, loss_fn, batches, fits=fits)
-
-
-@ex.wrong("neighbours of logits", breaks="labels")
-def of_logits(model, loss_fn, batches):
-    def fits(bs):
-        x, y = whole(bs)
-        return share_fitting(copy.deepcopy(model).eval()(x), y)
-    return asked(model, loss_fn, batches, fits=fits)
-
-
-ex.wrong("neighbours of the first rows alone", asked, breaks="labels",
-         fits=lambda bs: share_fitting(*(v[:64] for v in whole(bs))))
-ex.wrong("much less than half", asked, breaks="labels", half=0.45)
+wrong = ex.edits(asked)
+SHARE_FITTING = "share_fitting(*whole(batches))"
+wrong("one frozen parameter taken for a frozen model", "frozen",
+      "frozen(model)", "any(not p.requires_grad for p in model.parameters())")
+wrong("the model's own parameters forgotten", "frozen",
+      "if frozen",
+      "def stuck(model): return not any(p.requires_grad for part in model.children() for p in "
+      "part.parameters())\n    if stuck")
+wrong("two passes in the mode of the model", "sum",
+      "if frozen",
+      "def summed(model, loss_fn, batches): (x, y), twin = batches[0], copy.deepcopy(model); "
+      "once = loss_fn(twin(x), y); twice = loss_fn(twin(torch.cat([x, x])), torch.cat([y, y])); "
+      "return bool(twice.abs() > 1.5 * once.abs())\n    if frozen", "is_sum", "summed")
+wrong("sorted data taken for batches of one class", "order",
+      "all(len(y.unique()) == 1 for _, y in batches)",
+      "bool((whole(batches)[1].diff() >= 0).all())")
+wrong("most of a batch taken for all of it", "order",
+      "len(y.unique()) == 1", "y.bincount().max() >= 0.8 * len(y)")
+wrong("neighbours by the angle, not the distance", "labels",
+      "if frozen",
+      "def fits(bs): x, y = whole(bs); unit = F.normalize(x, dim=1); return (y[(unit @ "
+      "unit.T).fill_diagonal_(-torch.inf).argmax(1)] == y).float().mean()\n    if frozen",
+      SHARE_FITTING, "fits(batches)")
+wrong("neighbours by the sum of gaps", "labels",
+      "if frozen", "fits = by_norm(1.0)\n    if frozen", SHARE_FITTING, "fits(batches)")
+wrong("neighbours by the largest gap", "labels",
+      "if frozen", 'fits = by_norm(float("inf"))\n    if frozen', SHARE_FITTING, "fits(batches)")
+wrong("neighbours of standardised features", "labels",
+      "if frozen",
+      "def fits(bs): x, y = whole(bs); return share_fitting((x - x.mean(0)) / x.std(0), y)\n    "
+      "if frozen", SHARE_FITTING, "fits(batches)")
+wrong("neighbours of logits", "labels",
+      "if frozen",
+      "def fits(bs): x, y = whole(bs); return share_fitting(copy.deepcopy(model).eval()(x), y)\n "
+      "   if frozen", SHARE_FITTING, "fits(batches)")
+wrong("neighbours of the first rows alone", "labels",
+      "(*whole(batches))", "(*(v[:64] for v in whole(batches)))")
+wrong("much less than half", "labels", "0.5 else", "0.45 else")
 
 
 @ex.wrong("all parts put into the mode of the whole", breaks="stays")
@@ -361,55 +335,31 @@ def one_mode(model, loss_fn, batches):
     return name
 
 
-@ex.wrong("a large loss taken for a sum", breaks=("sum", "arguments"))
-def large(model, loss_fn, batches):
-    def summed(model, loss_fn, batches):
-        x, y = batches[0]
-        return float(loss_fn(torch.zeros(len(x), 4), y)) > 3
-    return asked(model, loss_fn, batches, summed=summed)
-
-
-@ex.wrong("a loss below 0 that stays taken for one that grows", breaks="arguments")
-def signed(model, loss_fn, batches):
-    def summed(model, loss_fn, batches):
-        x, y = batches[0]
-        z = copy.deepcopy(model).eval()(x)
-        return bool(loss_fn(torch.cat([z, z]), torch.cat([y, y])) > 1.5 * loss_fn(z, y))
-    return asked(model, loss_fn, batches, summed=summed)
-
-
-ex.wrong("the first batch alone looked at for the order", asked, breaks="order",
-         ordered=lambda bs: len(bs[0][1].unique()) == 1)
-ex.wrong("any batch of one class taken for sorted data", asked, breaks="order",
-         ordered=lambda bs: any(len(y.unique()) == 1 for _, y in bs))
-
-
-@ex.wrong("neighbours looked for in their own batch", breaks="labels")
-def own_batch(model, loss_fn, batches):
-    def fits(bs):
-        total = sum(len(y) for _, y in bs)
-        return sum(share_fitting(x, y) * len(y) for x, y in bs) / total
-    return asked(model, loss_fn, batches, fits=fits)
-
-
-ex.wrong("every row its own neighbour", asked, breaks=("labels", "sizes"), fits=lambda bs: 1.0)
-ex.wrong("half taken for less than half", asked, breaks="labels", half=0.51)
-
-
-@ex.wrong("an epoch of one batch taken for sound", breaks="sizes")
-def one_batch(model, loss_fn, batches):
-    return asked(model, loss_fn, batches) if len(batches) > 1 else "none"
-
-
-@ex.wrong("logits of the model in train mode", breaks="stays")
-def in_train_mode(model, loss_fn, batches):
-    modes = [(m, m.training) for m in model.modules()]
-    model.train()
-    with torch.no_grad():
-        model(torch.cat([x for x, _ in batches]))
-    for m, mode in modes:
-        m.training = mode
-    return asked(model, loss_fn, batches)
+wrong("a large loss taken for a sum", ("sum", "arguments"),
+      "if frozen",
+      "def summed(model, loss_fn, batches): x, y = batches[0]; return "
+      "float(loss_fn(torch.zeros(len(x), 4), y)) > 3\n    if frozen", "is_sum", "summed")
+wrong("a loss below 0 that stays taken for one that grows", "arguments",
+      "if frozen",
+      "def summed(model, loss_fn, batches): x, y = batches[0]; z = "
+      "copy.deepcopy(model).eval()(x); return bool(loss_fn(torch.cat([z, z]), torch.cat([y, y])) "
+      "> 1.5 * loss_fn(z, y))\n    if frozen", "is_sum", "summed")
+wrong("the first batch alone looked at for the order", "order",
+      "all(len(y.unique()) == 1 for _, y in batches)", "len(batches[0][1].unique()) == 1")
+wrong("any batch of one class taken for sorted data", "order", "if all", "if any")
+wrong("neighbours looked for in their own batch", "labels",
+      "if frozen",
+      "def fits(bs): total = sum(len(y) for _, y in bs); return sum(share_fitting(x, y) * len(y) "
+      "for x, y in bs) / total\n    if frozen", SHARE_FITTING, "fits(batches)")
+wrong("every row its own neighbour", ("labels", "sizes"), SHARE_FITTING, "1.0")
+wrong("half taken for less than half", "labels", "0.5 else", "0.51 else")
+wrong("an epoch of one batch taken for sound", "sizes",
+      "if frozen", 'if len(batches) <= 1: return "none"\n    if frozen')
+wrong("logits of the model in train mode", "stays",
+      "if frozen",
+      "modes = [(m, m.training) for m in model.modules()]; model.train()\n    with "
+      "torch.no_grad(): model(torch.cat([x for x, _ in batches]))\n    for m, mode in modes: "
+      "m.training = mode\n    if frozen")
 
 
 @ex.wrong("a backward pass, and its gradients left", breaks="stays")
@@ -430,5 +380,5 @@ def shuffled(model, loss_fn, batches):
     return name
 
 
-ex.wrong("a model in train mode taken for sound", asked, breaks="arguments",
-         stuck=lambda m: frozen(m) and not m.training)
+wrong("a model in train mode taken for sound", "arguments",
+      "frozen(model)", "frozen(model) and (not model.training)")

@@ -14,38 +14,36 @@ from torch import nn
 
 from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("12.8", "save_checkpoint", seen=("kind", "facts", "kills", "width"))
 
-ex.promise("whole", "Write a checkpoint that a kill at any byte leaves whole.",
-           says=("kills that spoilt", "Invalid cross-device link"))
-ex.promise("path", "path: a file in a folder that exists.",
-           cases=("a name with a blank", "a name without a suffix"))
-ex.promise("parts", "parts: names and objects that have a state_dict().",
-           says=("parts in the file", "numbers of the parts"))
-ex.promise("facts", "facts: names and numbers, Python's int, float and bool or numpy's.",
-           says=("facts in the file", "keys of the file: got UnpicklingError",
-                          "raised OverflowError"))
-ex.promise("loads", 'torch.load(path), which reads weights only, returns a dict: "parts" with the '
-           'state_dicts by name, "facts" with Python\'s numbers by name,',
-           says=("keys of the file", "parts in the file", "facts in the file"))
-ex.promise("rng", '"rng" with torch.get_rng_state() as it is at the call.',
-           says=("generator's state in the file",))
-ex.promise("former", "A process that is killed while it writes leaves at path what was there: the "
-           "former file or nothing.", says=("kills that spoilt", "name for a while"))
-ex.promise("not into", "No byte is written into the former file.",
-           says=("former file, by another name", "Invalid cross-device link"))
-ex.promise("fsync", "The new one's bytes are on the disk, by os.fsync, before it has its name.",
-           says=("bytes on the disk",))
-ex.promise("no other", "After a call that returns no other file is left behind,",
-           says=("files left behind",))
-ex.promise("next", "and what a killed call has left does not stop the next.",
-           says=("raised FileExistsError", "raised OSError"))
-ex.promise("neighbours", "Other files stay, also those whose names begin with path; "
-           'path + ".part" and path + ".tmp" may count as leftovers.',
-           says=("other files of the folder",))
-ex.promise("generator", "The state of the generator stays.",
-           says=("generator's state after the call",))
+ex.promise_table("""
+whole      | Write a checkpoint that a kill at any byte leaves whole. | kills that spoilt; Invalid
+             cross-device link
+path       | path: a file in a folder that exists. | case a name with a blank; a name without a
+             suffix
+parts      | parts: names and objects that have a state_dict(). | parts in the file; numbers of the
+             parts
+facts      | facts: names and numbers, Python's int, float and bool or numpy's. | facts in the file;
+             keys of the file: got UnpicklingError; raised OverflowError
+loads      | torch.load(path), which reads weights only, returns a dict: "parts" with the
+             state_dicts by name, "facts" with Python's numbers by name, | keys of the file; parts
+             in the file; facts in the file
+rng        | "rng" with torch.get_rng_state() as it is at the call. | generator's state in the file
+former     | A process that is killed while it writes leaves at path what was there: the former file
+             or nothing. | kills that spoilt; name for a while
+not into   | No byte is written into the former file. | former file, by another name; Invalid
+             cross-device link
+fsync      | The new one's bytes are on the disk, by os.fsync, before it has its name. | bytes on
+             the disk
+no other   | After a call that returns no other file is left behind, | files left behind
+next       | and what a killed call has left does not stop the next. | raised FileExistsError;
+             raised OSError
+neighbours | Other files stay, also those whose names begin with path; path + ".part" and path +
+             ".tmp" may count as leftovers. | other files of the folder
+generator  | The state of the generator stays. | generator's state after the call
+""")
 
 
 @ex.cases
@@ -282,25 +280,25 @@ def written(path, state, *, beside=".part", mode="wb", sync=True, keep=False,
         shutil.copy(path, path + ".bak")
 
 
+@not_an_answer
+def right(path, parts, facts):
+    with open(path + ".part", "wb") as file:
+        torch.save(collected(parts, facts), file)
+        os.fsync(file.fileno())
+    os.replace(path + ".part", path)
+
+
+wrong = ex.edits(right)
+COLLECTED = "collected(parts, facts)"
 ex.wrong("saved over the former file",
          lambda path, parts, facts: written(path, collected(parts, facts), beside=""),
          breaks=("whole", "former", "not into", "fsync"))
-
-
-@ex.wrong("the former file taken away first", breaks="former")
-def removed_first(path, parts, facts):
-    if os.path.exists(path):
-        os.remove(path)
-    written(path, collected(parts, facts))
-
-
-@ex.wrong("the former file taken away, then the new one renamed", breaks="former")
-def removed_then_renamed(path, parts, facts):
-    def move(new, old):
-        if os.path.exists(old):
-            os.remove(old)
-        os.rename(new, old)
-    written(path, collected(parts, facts), move=move)
+wrong("the former file taken away first", "former",
+      "with open", "if os.path.exists(path): os.remove(path)\n    with open")
+wrong("the former file taken away, then the new one renamed", "former",
+      "with open",
+      "def move(new, old):\n        if os.path.exists(old): os.remove(old)\n        "
+      "os.rename(new, old)\n    with open", "os.replace", "move")
 
 
 @ex.wrong("path opened first, to see if it can be written", breaks=("whole", "former"))
@@ -334,10 +332,9 @@ def swept_by_path(path, parts, facts):
     written(path, collected(parts, facts))
 
 
-@ex.wrong("objects that are not torch's left out", breaks="parts")
-def of_torch(path, parts, facts):
-    written(path, collected({k: v for k, v in parts.items()
-                             if type(v).__module__.startswith("torch")}, facts))
+wrong("objects that are not torch's left out", "parts",
+      "(parts, facts)",
+      '({k: v for k, v in parts.items() if type(v).__module__.startswith("torch")}, facts)')
 
 
 @ex.wrong("whole numbers of 64 bits", says="OverflowError", breaks="facts")
@@ -353,73 +350,35 @@ def first_in_place(path, parts, facts):
     written(path, collected(parts, facts), beside=".part" if os.path.exists(path) else "")
 
 
-@ex.wrong("written beside, then copied over", breaks="not into")
-def copied(path, parts, facts):
-    def copy_over(new, old):
-        shutil.copyfile(new, old)
-        os.remove(new)
-    written(path, collected(parts, facts), move=copy_over)
-
-
-ex.wrong("without os.fsync",
-         lambda path, parts, facts: written(path, collected(parts, facts), sync=False),
-         breaks="fsync")
-ex.wrong("numpy's numbers left as they are",
-         lambda path, parts, facts: written(path, {**collected(parts, {}), "facts": dict(facts)}),
-         says="got UnpicklingError", breaks="facts")
-
-
-@ex.wrong("all facts as floats", breaks="facts")
-def as_floats(path, parts, facts):
-    written(path, {**collected(parts, {}), "facts": {k: float(v) for k, v in facts.items()}})
-
-
-@ex.wrong("the objects in place of their state_dicts", says="got UnpicklingError", breaks="loads")
-def objects(path, parts, facts):
-    written(path, {**collected({}, facts), "parts": {
-        name: part if type(part).__module__.startswith("torch") else part.state_dict()
-        for name, part in parts.items()}})
-
-
-@ex.wrong("parts and facts side by side, without their keys", breaks="loads")
-def flat(path, parts, facts):
-    state = collected(parts, facts)
-    written(path, {**state["parts"], **state["facts"], "rng": state["rng"]})
-
-
-ex.wrong("the first part alone",
-         lambda path, parts, facts: written(path, collected(dict(list(parts.items())[:1]), facts)),
-         breaks="parts")
-
-
-@ex.wrong("parameters, no buffers", breaks="parts")
-def no_buffers(path, parts, facts):
-    state = collected(parts, facts)
-    state["parts"]["model"] = {k: v for k, v in state["parts"]["model"].items()
-                               if "running" not in k}
-    written(path, state)
-
-
-@ex.wrong("the seed in place of the generator's state", breaks="rng")
-def seed(path, parts, facts):
-    written(path, {**collected(parts, facts), "rng": torch.initial_seed()})
-
-
-ex.wrong("a copy of the file left beside",
-         lambda path, parts, facts: written(path, collected(parts, facts), keep=True),
-         breaks="no other")
-ex.wrong("a leftover taken for another process at work",
-         lambda path, parts, facts: written(path, collected(parts, facts), mode="xb"),
-         breaks="next")
-
-
-@ex.wrong("the generator seeded anew", breaks="generator")
-def seeded(path, parts, facts):
-    written(path, collected(parts, facts))
-    torch.manual_seed(0)
-
-
-@ex.wrong("a suffix .pt put behind the path", says="FileNotFoundError", breaks="path")
-def suffix(path, parts, facts):
-    name = os.path.basename(path)
-    written(path if name == "last.pt" else path + ".pt", collected(parts, facts))
+wrong("written beside, then copied over", "not into",
+      "with open",
+      "def copy_over(new, old): shutil.copyfile(new, old); os.remove(new)\n    with open",
+      "os.replace", "copy_over")
+wrong("without os.fsync", "fsync", "os.fsync(file.fileno())", "pass")
+wrong("numpy's numbers left as they are", "facts",
+      COLLECTED, '{**collected(parts, {}), "facts": dict(facts)}', says="got UnpicklingError")
+wrong("all facts as floats", "facts",
+      COLLECTED, '{**collected(parts, {}), "facts": {k: float(v) for k, v in facts.items()}}')
+wrong("the objects in place of their state_dicts", "loads",
+      COLLECTED,
+      '{**collected({}, facts), "parts": {name: part if '
+      'type(part).__module__.startswith("torch") else part.state_dict() for name, part in '
+      "parts.items()}}", says="got UnpicklingError")
+wrong("parts and facts side by side, without their keys", "loads",
+      COLLECTED, '{**state["parts"], **state["facts"], "rng": state["rng"]}',
+      "with open", f"state = {COLLECTED}\n    with open")
+wrong("the first part alone", "parts", "(parts, facts)", "(dict(list(parts.items())[:1]), facts)")
+wrong("parameters, no buffers", "parts",
+      COLLECTED, "state", "with open",
+      'state = collected(parts, facts); state["parts"]["model"] = {k: v for k, v in '
+      'state["parts"]["model"].items() if "running" not in k}\n    with open')
+wrong("the seed in place of the generator's state", "rng",
+      COLLECTED, "{**" + COLLECTED + ', "rng": torch.initial_seed()}')
+wrong("a copy of the file left beside", "no other",
+      "path)", 'path); shutil.copy(path, path + ".bak")')
+wrong("a leftover taken for another process at work", "next", '"wb"', '"xb"')
+wrong("the generator seeded anew", "generator", "path)", "path); torch.manual_seed(0)")
+wrong("a suffix .pt put behind the path", "path",
+      "with open",
+      'name = os.path.basename(path); path = path if name == "last.pt" else path + ".pt"\n    '
+      "with open", says="FileNotFoundError")

@@ -15,26 +15,23 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("13.10", "given_valid", seen=("words", "weights", "sharp", "shift"),
               says="probabilities of the words")
 
-ex.promise("given", "The probability of each word, given that the model writes one of them.",
-           says=("probabilities of the words",))
-ex.promise("words", "words: different lists of tokens, one token or more each, of any length; "
-           "none is the beginning of another.",
-           cases=("lengths from 1 to 6", "one token each", "one word", "many words"))
-ex.promise("begin", "logprob(begin) gives what the model says behind the tokens of the list begin, "
-           "[] at first: the log-probabilities of the next token, (V,) float64,",
-           says=("probabilities of the words", "led to", "raised"))
-ex.promise("minus", "perhaps minus infinity, but not so for all words.",
-           cases=("a word that can not come", "words that can not come",
-                  "a word that can not come beside unlikely ones"))
-ex.promise("form", "The result is (len(words),) float64",
-           says=("shape of the", "dtype of the", "type of the"))
-ex.promise("sum", "and sums to 1,", says=("probabilities of the words",))
-ex.promise("tiny", "also where each word is less likely than the least float above 0.",
-           cases=("very unlikely words", "long words", "a far less likely word in front"))
-ex.promise("left", "words and what logprob returned stay as they are.",
-           says=("inputs after the call", "numbers changed"))
-ex.promise("example", "Example: 'ab' 0.5 * 0.2, 'ba' 0.5 * 0.6 for the model: [0.25, 0.75].",
-           cases=("the example",))
+ex.promise_table("""
+given   | The probability of each word, given that the model writes one of them. | probabilities of
+          the words
+words   | words: different lists of tokens, one token or more each, of any length; none is the
+          beginning of another. | case lengths from 1 to 6; one token each; one word; many words
+begin   | logprob(begin) gives what the model says behind the tokens of the list begin, [] at first:
+          the log-probabilities of the next token, (V,) float64, | probabilities of the words; led
+          to; raised
+minus   | perhaps minus infinity, but not so for all words. | case a word that can not come; words
+          that can not come; a word that can not come beside unlikely ones
+form    | The result is (len(words),) float64 | shape of the; dtype of the; type of the
+sum     | and sums to 1, | probabilities of the words
+tiny    | also where each word is less likely than the least float above 0. | case very unlikely
+          words; long words; a far less likely word in front
+left    | words and what logprob returned stay as they are. | inputs after the call; numbers changed
+example | Example: 'ab' 0.5 * 0.2, 'ba' 0.5 * 0.6 for the model: [0.25, 0.75]. | case the example
+""")
 
 
 @ex.cases

@@ -9,38 +9,32 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("13.1", "Blocks", seen=("n", "steps"), says="free blocks after")
 
-ex.promise("numbers", "The n blocks of a paged cache, numbered 0 to n - 1;",
-           says=("blocks that do not exist", "raised"))
-ex.promise("free", "at first all free.", says=("free blocks of a new object",
-                                              "free blocks after take", "blocks from take"))
-ex.promise("take", "take(k): a list of k blocks that are free, different ones,",
-           says=("blocks from take", "blocks taken twice", "blocks that somebody reads",
-                 "take of enough"))
-ex.promise("reader", "each of which has one reader now.",
-           says=("free blocks after give", "free blocks after take", "take of enough"))
-ex.promise("memory", "MemoryError where fewer are free; then none is taken.",
-           says=("take of too many", "after a take of too many"))
-ex.promise("share", "share(table, k): a new list of the first k blocks of a table in use,",
-           says=("blocks from share",))
-ex.promise("more", "each of which has one reader more now.",
-           says=("free blocks after give", "blocks that somebody reads", "give of a table in use",
-                 "free blocks after share"))
-ex.promise("give", "give(table): each block of the table has one reader fewer now,",
-           says=("free blocks after give", "give of a table in use"))
-ex.promise("last", "and is free again when that was the last one.",
-           says=("free blocks after give", "blocks that somebody reads", "take of enough"))
-ex.promise("value", "ValueError where a block of it has no reader; then none is given back.",
-           says=("give of a table without readers", "after a give that is refused"))
-ex.promise("left", "left(): how many blocks are free.", says=("type of the free blocks",
-                                                            "free blocks"))
-ex.promise("tables", "No table is changed.", says=("tables that changed",))
-ex.promise("joined", "A table may be joined from several lists, or have grown since; it holds no "
-           "block twice, and none but 0 to n - 1.",
-           cases=("a table joined from two", "a table that grows"))
-ex.promise("own", "What happens to one object changes no other.",
-           says=("blocks of a second object",))
-ex.promise("example", "Example: n 3, a = take(2), b = share(a, 1), give(a): left() is 2, and after "
-           "give(b) it is 3.", cases=("the example",))
+ex.promise_table("""
+numbers | The n blocks of a paged cache, numbered 0 to n - 1; | blocks that do not exist; raised
+free    | at first all free. | free blocks of a new object; free blocks after take; blocks from take
+take    | take(k): a list of k blocks that are free, different ones, | blocks from take; blocks
+          taken twice; blocks that somebody reads; take of enough
+reader  | each of which has one reader now. | free blocks after give; free blocks after take; take
+          of enough
+memory  | MemoryError where fewer are free; then none is taken. | take of too many; after a take of
+          too many
+share   | share(table, k): a new list of the first k blocks of a table in use, | blocks from share
+more    | each of which has one reader more now. | free blocks after give; blocks that somebody
+          reads; give of a table in use; free blocks after share
+give    | give(table): each block of the table has one reader fewer now, | free blocks after give;
+          give of a table in use
+last    | and is free again when that was the last one. | free blocks after give; blocks that
+          somebody reads; take of enough
+value   | ValueError where a block of it has no reader; then none is given back. | give of a table
+          without readers; after a give that is refused
+left    | left(): how many blocks are free. | type of the free blocks; free blocks
+tables  | No table is changed. | tables that changed
+joined  | A table may be joined from several lists, or have grown since; it holds no block twice,
+          and none but 0 to n - 1. | case a table joined from two; a table that grows
+own     | What happens to one object changes no other. | blocks of a second object
+example | Example: n 3, a = take(2), b = share(a, 1), give(a): left() is 2, and after give(b) it is
+          3. | case the example
+""")
 
 
 @ex.cases

@@ -23,27 +23,26 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("13.3", "draw", seen=("probs", "rows", "seeds", "steps", "order", "pairs"),
               says="tokens")
 
-ex.promise("one", "One token for each row of a batch: (B,) int64, drawn from its row.",
-           says=("of the tokens", "tokens that do not exist", "share of token"))
-ex.promise("zeros", "probs: (B, V) float64; each row sums to 1, up to rounding, and may hold "
-           "zeros, which never come.", says=("tokens of probability 0", "tokens that do not exist"))
-ex.promise("numbers", "Row r asks for token number steps[r] of a request with seed seeds[r], both "
-           "from 0 to 2**31 - 1.", cases=("large seeds", "large steps", "seed 0 and step 0"))
-ex.promise("alone", "The token depends on probs[r], seeds[r] and steps[r] alone: not on other "
-           "rows, the row's place, the batch's size or what was drawn before.",
-           says=("tokens that change",))
-ex.promise("follows", "The tokens of many steps of one request follow the row,",
-           says=("share of token", "tokens of probability 0", "different tokens"))
-ex.promise("seeds", "and so do those of one step of many requests.",
-           cases=("over seeds", "over seeds, far ahead", "seed 0 and step 0"))
-ex.promise("apart", "No two pairs of seed and step use the same random numbers: not those of "
-           "neighbours, nor where one request is some steps behind another, nor where seed and "
-           "step change places.", says=("equal tokens of two requests", "share of tokens that are"))
-ex.promise("still", "No generator of torch, numpy or Python is moved.",
-           says=("generators that were moved",))
-ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
-ex.promise("example", "Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0].",
-           cases=("the example",))
+ex.promise_table("""
+one     | One token for each row of a batch: (B,) int64, drawn from its row. | of the tokens; tokens
+          that do not exist; share of token
+zeros   | probs: (B, V) float64; each row sums to 1, up to rounding, and may hold zeros, which never
+          come. | tokens of probability 0; tokens that do not exist
+numbers | Row r asks for token number steps[r] of a request with seed seeds[r], both from 0 to 2**31
+          - 1. | case large seeds; large steps; seed 0 and step 0
+alone   | The token depends on probs[r], seeds[r] and steps[r] alone: not on other rows, the row's
+          place, the batch's size or what was drawn before. | tokens that change
+follows | The tokens of many steps of one request follow the row, | share of token; tokens of
+          probability 0; different tokens
+seeds   | and so do those of one step of many requests. | case over seeds; over seeds, far ahead;
+          seed 0 and step 0
+apart   | No two pairs of seed and step use the same random numbers: not those of neighbours, nor
+          where one request is some steps behind another, nor where seed and step change places. |
+          equal tokens of two requests; share of tokens that are
+still   | No generator of torch, numpy or Python is moved. | generators that were moved
+left    | Nothing handed over changes. | numbers changed
+example | Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0]. | case the example
+""")
 
 # beyond those that the longest case holds
 SHIFTS = (10_000, 65_536, 100_000, 1_000_003, 10**6, 2**20, 2**24, 10**9, 2**30)

@@ -12,37 +12,32 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("13.4", "Stream", seen=("stops", "tokens", "beside"), says="text after")
 
-ex.promise("text", "The text of an answer while it is written, up to its first stop word.",
-           says=("another text", "broken letters", "text that was sent too early",
-                 "text behind a stop word", "text that is held too long"))
-ex.promise("stops", "stops: a list of texts, none empty, none inside another, none with "
-           "\"\\ufffd\", perhaps no text at all;",
-           cases=("no stops", "two stops", "two stops that overlap", "stops that begin alike",
-                  "a stop of one letter", "two stops, of which the first holds more",
-                  "two stops, of which the second holds more", "stops with signs",
-                  "a stop word in capitals"))
-ex.promise("left", "it stays as it is.", says=("inputs after the call",))
-ex.promise("cut", "push(token): token is the next bytes of the answer in UTF-8, cut anywhere;",
-           cases=("letter by letter", "byte by byte", "a token without bytes", "one token"))
-ex.promise("kind", "the result is what can be sent now, a text.", says=("type of the",))
-ex.promise("bad", "Bytes that are no UTF-8 come as \"\\ufffd\".",
-           cases=("bytes that are no UTF-8",))
-ex.promise("never", "What was sent is never taken back, so the ending that may still become a stop "
-           "word is held,", says=("text that was sent too early",))
-ex.promise("letters", "and bytes that are no whole letter yet.", says=("broken letters",
-                                                                     "letters that are lost"))
-ex.promise("sure", "Nothing else is held: all that is sure is sent.",
-           says=("text that is held too long",))
-ex.promise("over", "From the first stop word on nothing comes, neither the word nor what follows.",
-           says=("text behind a stop word",))
-ex.promise("end", "end(), called once, when the answer is over: what is still held;",
-           says=("text after end",))
-ex.promise("unfinished", "an unfinished letter comes as \"\\ufffd\".",
-           cases=("an unfinished letter", "an unfinished letter behind a stop word",
-                  "an unfinished letter behind what is held"))
-ex.promise("apart", "What happens to one object changes no other.", cases=("two answers at once",))
-ex.promise("example", "Example: stops [\"\\nUser\"], push(b\"Hi\\nU\") \"Hi\", push(b\"se\") \"\", "
-           "push(b\"d!\") \"\\nUsed!\", end() \"\".", cases=("the example",))
+ex.promise_table(r"""
+text       | The text of an answer while it is written, up to its first stop word. | another text;
+             broken letters; text that was sent too early; text behind a stop word; text that is
+             held too long
+stops      | stops: a list of texts, none empty, none inside another, none with "\ufffd", perhaps no
+             text at all; | case no stops; two stops; two stops that overlap; stops that begin
+             alike; a stop of one letter; two stops, of which the first holds more; two stops, of
+             which the second holds more; stops with signs; a stop word in capitals
+left       | it stays as it is. | inputs after the call
+cut        | push(token): token is the next bytes of the answer in UTF-8, cut anywhere; | case
+             letter by letter; byte by byte; a token without bytes; one token
+kind       | the result is what can be sent now, a text. | type of the
+bad        | Bytes that are no UTF-8 come as "\ufffd". | case bytes that are no UTF-8
+never      | What was sent is never taken back, so the ending that may still become a stop word is
+             held, | text that was sent too early
+letters    | and bytes that are no whole letter yet. | broken letters; letters that are lost
+sure       | Nothing else is held: all that is sure is sent. | text that is held too long
+over       | From the first stop word on nothing comes, neither the word nor what follows. | text
+             behind a stop word
+end        | end(), called once, when the answer is over: what is still held; | text after end
+unfinished | an unfinished letter comes as "\ufffd". | case an unfinished letter; an unfinished
+             letter behind a stop word; an unfinished letter behind what is held
+apart      | What happens to one object changes no other. | case two answers at once
+example    | Example: stops ["\nUser"], push(b"Hi\nU") "Hi", push(b"se") "", push(b"d!") "\nUsed!",
+             end() "". | case the example
+""")
 
 WORDS = ("Grüße", "aus", "Zürich", "你好", "мир", "naïve", "🙂", "日本", "kostet", "5 €", "güneş",
          "żółć", "User", "use", "Us")

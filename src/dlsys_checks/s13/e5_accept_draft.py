@@ -31,15 +31,15 @@ ex.promise("drawn", "x: a token that was drawn from q.", cases=("a draft that is
 ex.promise("edges", "u and v: uniform and independent, 0 or more and less than 1.",
            cases=("u of exactly 0", "v at its ends", *(f"v next to 1, {i}" for i in range(4)),
                                    "shares of thousandths"))
-ex.promise("rule", "x is kept where u is less than p[x] / q[x];",
-           says=("kept for draft", "number kept of"))
-ex.promise("alone", "else v alone picks the token.", says=("after another u",))
-ex.promise("follows", "Over all draws of x, u and v the token follows p exactly.",
-           says=("share of token", "raised"))
-ex.promise("types", "token is an int, kept a bool;", says=("types of",))
-ex.promise("left", "p and q stay as they are.", says=("numbers changed",))
-ex.promise("example", "Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7 "
-           "gives (1, False).", cases=("the example",))
+ex.promise_table("""
+rule    | x is kept where u is less than p[x] / q[x]; | kept for draft; number kept of
+alone   | else v alone picks the token. | after another u
+follows | Over all draws of x, u and v the token follows p exactly. | share of token; raised
+types   | token is an int, kept a bool; | types of
+left    | p and q stay as they are. | numbers changed
+example | Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7 gives (1, False). |
+          case the example
+""")
 
 
 @ex.cases

@@ -15,29 +15,27 @@ ex = exercise("13.8", "kept_logprob",
               seen=("logits", "tokens", "temperature", "kept", "weight", "half"),
               says="log-probabilities")
 
-ex.promise("under", "The log-probability of each token under the distribution it was drawn from: "
-           "the softmax of logits / temperature over the kept tokens alone.",
-           says=("log-probabilities", "gradient at the logits"))
-ex.promise("logits", "logits: (..., V) float32 or bfloat16.",
-           cases=("bfloat16", "answers of several tokens", "three axes", "large logits",
-                  "logits far below zero",
-                  "no axis but the last"))
-ex.promise("tokens", "tokens: (...) int64, each of them kept.", says=("shape of the",))
-ex.promise("temperature", "temperature: above 0.",
-           cases=("a low temperature", "a high temperature", "a very low temperature",
-                  "almost temperature 0"))
-ex.promise("kept", "kept: (..., V) bool, as the server reports it, whatever rule it cut by.",
-           cases=("cut without a rule", "one token kept", "all tokens kept"))
-ex.promise("others", "What stands in logits at other tokens changes nothing, be it infinity or "
-           "nan.", cases=("minus infinity at other tokens", "huge at other tokens",
-                          "infinity at other tokens", "nan at other tokens"))
-ex.promise("form", "The result is (...) float32, calculated in float32.",
-           says=("dtype of the", "type of the", "log-probabilities"))
-ex.promise("flow", "Gradients flow to logits.", says=("gradient at the logits", "unusable",
-                                                     "led to"))
-ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
-ex.promise("example", "Example: logits [2., 2., 5.], token 0, temperature 1, kept [True, True, "
-           "False]: -0.6931.", cases=("the example",))
+ex.promise_table("""
+under       | The log-probability of each token under the distribution it was drawn from: the
+              softmax of logits / temperature over the kept tokens alone. | log-probabilities;
+              gradient at the logits
+logits      | logits: (..., V) float32 or bfloat16. | case bfloat16; answers of several tokens;
+              three axes; large logits; logits far below zero; no axis but the last
+tokens      | tokens: (...) int64, each of them kept. | shape of the
+temperature | temperature: above 0. | case a low temperature; a high temperature; a very low
+              temperature; almost temperature 0
+kept        | kept: (..., V) bool, as the server reports it, whatever rule it cut by. | case cut
+              without a rule; one token kept; all tokens kept
+others      | What stands in logits at other tokens changes nothing, be it infinity or nan. | case
+              minus infinity at other tokens; huge at other tokens; infinity at other tokens; nan at
+              other tokens
+form        | The result is (...) float32, calculated in float32. | dtype of the; type of the;
+              log-probabilities
+flow        | Gradients flow to logits. | gradient at the logits; unusable; led to
+left        | Nothing handed over changes. | numbers changed
+example     | Example: logits [2., 2., 5.], token 0, temperature 1, kept [True, True, False]:
+              -0.6931. | case the example
+""")
 
 
 @ex.cases

@@ -13,33 +13,30 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("13.9", "first_token", seen=("arrive", "chunks"), says="seconds to the first token")
 
-ex.promise("three", "(p99, gap, rate) of a run of a server, times in seconds, as floats.",
-           says=("type of", "parts of the result"))
-ex.promise("arrive", "arrive: when each request was due, one or more, in any order.",
-           cases=("arrivals in any order", "one request", "arrivals long after 0"))
-ex.promise("chunks", "chunks: for each request its pieces, (time, tokens), in the order of time.",
-           says=("seconds to the first token", "longest wait", "tokens a second"))
-ex.promise("empty", "A piece with 0 tokens only says that the server is there, and is no piece of "
-           "the answer.", cases=("pieces without tokens", "an empty piece at the end",
-                                 "an empty piece in a gap", "the example",
-                                 "nothing but empty pieces"))
-ex.promise("p99", "p99: the least time within which at least 99 % of the requests have their "
-           "first token,", says=("seconds to the first token",))
-ex.promise("arrival", "counted from when each was due;", says=("seconds to the first token",))
-ex.promise("never", "one that never gets a token takes math.inf.",
-           cases=("one of five gets nothing", "one of two hundred gets nothing",
-                  "three of two hundred get nothing", "nothing but empty pieces"))
-ex.promise("gap", "gap: the longest wait between two pieces of one answer,",
-           says=("longest wait",))
-ex.promise("none", "0.0 where none has two.", cases=("one piece each",), says=("longest wait",
-                                                                             "raised", "type of"))
-ex.promise("rate", "rate: tokens of all answers a second, from the first arrival to the last piece "
-           "of an answer.", says=("tokens a second",))
-ex.promise("least", "At least one request gets a token.",
-           cases=("nothing but empty pieces", "one request"))
-ex.promise("left", "Nothing handed over changes.", says=("inputs after the call",))
-ex.promise("example", "Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]]: (2.0, 0.5, "
-           "1.6).", cases=("the example",))
+ex.promise_table("""
+three   | (p99, gap, rate) of a run of a server, times in seconds, as floats. | type of; parts of
+          the result
+arrive  | arrive: when each request was due, one or more, in any order. | case arrivals in any
+          order; one request; arrivals long after 0
+chunks  | chunks: for each request its pieces, (time, tokens), in the order of time. | seconds to
+          the first token; longest wait; tokens a second
+empty   | A piece with 0 tokens only says that the server is there, and is no piece of the answer. |
+          case pieces without tokens; an empty piece at the end; an empty piece in a gap; the
+          example; nothing but empty pieces
+p99     | p99: the least time within which at least 99 % of the requests have their first token, |
+          seconds to the first token
+arrival | counted from when each was due; | seconds to the first token
+never   | one that never gets a token takes math.inf. | case one of five gets nothing; one of two
+          hundred gets nothing; three of two hundred get nothing; nothing but empty pieces
+gap     | gap: the longest wait between two pieces of one answer, | longest wait
+none    | 0.0 where none has two. | case one piece each | longest wait; raised; type of
+rate    | rate: tokens of all answers a second, from the first arrival to the last piece of an
+          answer. | tokens a second
+least   | At least one request gets a token. | case nothing but empty pieces; one request
+left    | Nothing handed over changes. | inputs after the call
+example | Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]]: (2.0, 0.5, 1.6). | case the
+          example
+""")
 
 
 @ex.cases

@@ -13,33 +13,29 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("14.4", "inner_loss", seen=("before", "moved", "adv", "eps", "graph"), says="loss")
 
-ex.promise("loss", "PPO's loss of one inner step, a scalar: minus the mean, over all tokens, of "
-           "the smaller of ratio * advantage and clipped ratio * advantage.",
-           says=("loss", "gradient at logp", "type of the"))
-ex.promise("ratio", "A token's ratio says how many times as likely it is now as when it was "
-           "drawn;", cases=(
-               "several tokens", "one token an answer", "one answer", "as many tokens as answers",
-               "likelier and good", "likelier and bad", "far likelier and bad",
-               "e to the 25 times as likely, and bad", "certain tokens",
-               "less likely and good", "less likely and bad", "far away", "a wide clip",
-               "a narrow clip", "small advantages", "advantages of 0",
-               "a later step, the graph kept", "float32", "the example"))
-ex.promise("eps", "clipped, it stays between 1 - eps and 1 + eps.",
-           cases=("a wide clip", "a narrow clip", "far away", "likelier and bad",
-                  "less likely and good"))
-ex.promise("inputs", "logp, logp_sampled: (N, T), its log-probability now and then. adv: (N,), the "
-           "advantage of each answer.", cases=(
-               "as many tokens as answers", "several tokens", "one token an answer", "one answer",
-               "certain tokens", "advantages of 0", "small advantages"))
-ex.promise("first", "In the first inner step after a draw every ratio is 1, and the gradient is "
-           "that of adv * logp.", cases=("the first step", "the first step, the graph kept"))
-ex.promise("flow", "Gradients flow to logp alone, even if logp_sampled or adv come with a graph.",
-           cases=("a later step, the graph kept", "the first step, the graph kept"))
-ex.promise("dtype", "All are float32 or all float64, and so is the loss.",
-           says=("dtype of the loss",))
-ex.promise("left", "Nothing handed over changes.", says=("numbers changed", "cut of"))
-ex.promise("example", "Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps 0.2: "
-           "-2.2, and the gradient at logp is [[-1., 0.]].", cases=("the example",))
+ex.promise_table("""
+loss    | PPO's loss of one inner step, a scalar: minus the mean, over all tokens, of the smaller of
+          ratio * advantage and clipped ratio * advantage. | loss; gradient at logp; type of the
+ratio   | A token's ratio says how many times as likely it is now as when it was drawn; | case
+          several tokens; one token an answer; one answer; as many tokens as answers; likelier and
+          good; likelier and bad; far likelier and bad; e to the 25 times as likely, and bad;
+          certain tokens; less likely and good; less likely and bad; far away; a wide clip; a narrow
+          clip; small advantages; advantages of 0; a later step, the graph kept; float32; the
+          example
+eps     | clipped, it stays between 1 - eps and 1 + eps. | case a wide clip; a narrow clip; far
+          away; likelier and bad; less likely and good
+inputs  | logp, logp_sampled: (N, T), its log-probability now and then. adv: (N,), the advantage of
+          each answer. | case as many tokens as answers; several tokens; one token an answer; one
+          answer; certain tokens; advantages of 0; small advantages
+first   | In the first inner step after a draw every ratio is 1, and the gradient is that of adv *
+          logp. | case the first step; the first step, the graph kept
+flow    | Gradients flow to logp alone, even if logp_sampled or adv come with a graph. | case a
+          later step, the graph kept; the first step, the graph kept
+dtype   | All are float32 or all float64, and so is the loss. | dtype of the loss
+left    | Nothing handed over changes. | numbers changed; cut of
+example | Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps 0.2: -2.2, and the
+          gradient at logp is [[-1., 0.]]. | case the example
+""")
 
 
 @ex.cases

@@ -12,38 +12,34 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("15.3", "local_view", seen=("tokens", "labels", "rank", "world", "order"),
               kept=("own",), says="positions")
 
-ex.promise("result", "What a rank needs of a batch whose sequences are split: (tokens, positions, "
-           "labels, mask).", says=("type of the result", "parts of the result"))
-ex.promise("tokens", "tokens: (B, T) int64, T at least 1.",
-           cases=("one token", "one row", "one place left over", "a part of a larger batch",
-                  "rows that lie across"))
-ex.promise("labels", "labels: (B, T) int64, not shifted yet: the token at each place, or -100 "
-           "where none is to be learnt.", cases=("a prompt is not learnt", "few labels"))
-ex.promise("fill", "Both are filled at the end to N, the next multiple of 2 * world: tokens with "
-           "0, labels with -100.", cases=("places left over", "one place left over",
-                                          "fewer tokens than pieces", "one token",
-                                          "many tokens, many left over"))
-ex.promise("even", "N is T where T is a multiple.", says=("shape of the",),
-           cases=("two ranks, the first", "two ranks, the second", "four ranks, the third",
-                  "three ranks, the last", "one rank", "one row", "a prompt is not learnt",
-                  "few labels", "a part of a larger batch", "rows that lie across",
-                  "the example", "one rank, two tokens"))
-ex.promise("pieces", "The N places are cut into 2 * world pieces of neighbours, all of one "
-           "length.", says=("tokens", "positions"))
-ex.promise("own", "A rank, 0 to world - 1, holds n = N // world places: piece rank, and behind it "
-           "piece 2 * world - 1 - rank.", says=("tokens", "positions"))
-ex.promise("out tokens", "The result's tokens: (B, n) int64, what stands at these places.",
-           says=("tokens",))
-ex.promise("positions", "positions: (n,) int64, their places in the whole sequence, from 0.",
-           says=("positions",))
-ex.promise("shifted", "labels: (B, n) int64, for each place the label of the place after it, "
-           "whoever holds that one, and -100 for the last of all.", says=("labels",))
-ex.promise("mask", "mask: (n, N) bool, whether its place may look at place j of the whole: at "
-           "itself and at all before it, filled ones too.", says=("mask",))
-ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
-ex.promise("example", "Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2: "
-           "tokens [[1, 2, 7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]].",
-           cases=("the example",))
+ex.promise_table("""
+result     | What a rank needs of a batch whose sequences are split: (tokens, positions, labels,
+             mask). | type of the result; parts of the result
+tokens     | tokens: (B, T) int64, T at least 1. | case one token; one row; one place left over; a
+             part of a larger batch; rows that lie across
+labels     | labels: (B, T) int64, not shifted yet: the token at each place, or -100 where none is
+             to be learnt. | case a prompt is not learnt; few labels
+fill       | Both are filled at the end to N, the next multiple of 2 * world: tokens with 0, labels
+             with -100. | case places left over; one place left over; fewer tokens than pieces; one
+             token; many tokens, many left over
+even       | N is T where T is a multiple. | case two ranks, the first; two ranks, the second; four
+             ranks, the third; three ranks, the last; one rank; one row; a prompt is not learnt; few
+             labels; a part of a larger batch; rows that lie across; the example; one rank, two
+             tokens | shape of the
+pieces     | The N places are cut into 2 * world pieces of neighbours, all of one length. | tokens;
+             positions
+own        | A rank, 0 to world - 1, holds n = N // world places: piece rank, and behind it piece 2
+             * world - 1 - rank. | tokens; positions
+out tokens | The result's tokens: (B, n) int64, what stands at these places. | tokens
+positions  | positions: (n,) int64, their places in the whole sequence, from 0. | positions
+shifted    | labels: (B, n) int64, for each place the label of the place after it, whoever holds
+             that one, and -100 for the last of all. | labels
+mask       | mask: (n, N) bool, whether its place may look at place j of the whole: at itself and at
+             all before it, filled ones too. | mask
+left       | Nothing handed over changes. | numbers changed
+example    | Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2: tokens [[1, 2,
+             7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]]. | case the example
+""")
 
 
 @ex.cases

@@ -12,29 +12,25 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("15.5", "balance", seen=("p", "chosen", "scale"), says="balance")
 
-ex.promise("uneven", "How unevenly a router uses its experts, as a loss that it can lower: E times "
-           "the sum over experts of share times mean chance.",
-           says=("balance", "gradient at the chances"))
-ex.promise("p", "p: (T, E) float32, T at least 1, the chances of each token, a row adds to 1.",
-           cases=("one token", "as many tokens as experts", "one expert", "many experts"))
-ex.promise("chosen", "chosen: (T, k) int64, the k different experts of each token, by whatever "
-           "rule.", cases=("chosen by another rule", "the least likely chosen",
-                           "likeliest last"))
-ex.promise("share", "Share: the part of all T * k choices that fell on an expert; some may have "
-           "none.", cases=("the last experts idle", "one expert for all", "two for all",
-                           "the first experts idle"))
-ex.promise("mean", "Mean chance: over all T tokens, of all E experts.",
-           cases=("the last experts idle", "two of eight", "the least likely chosen",
-                  "as many tokens as experts"))
-ex.promise("form", "The result is a float32 tensor without axes,",
-           says=("type of the", "shape of the", "dtype of the"))
-ex.promise("one", "and 1 if both are even, for each E and k.",
-           cases=("even, one", "even, two", "even, all"))
-ex.promise("flow", "Its gradient flows to p through the mean chances; shares are constants.",
-           says=("gradient at the chances", "unusable", "led to"))
-ex.promise("left", "Nothing handed over changes.", says=("numbers changed",))
-ex.promise("example", "Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]]: 1.4, and its "
-           "gradient [[1., 0.], [1., 0.]].", cases=("the example",))
+ex.promise_table("""
+uneven  | How unevenly a router uses its experts, as a loss that it can lower: E times the sum over
+          experts of share times mean chance. | balance; gradient at the chances
+p       | p: (T, E) float32, T at least 1, the chances of each token, a row adds to 1. | case one
+          token; as many tokens as experts; one expert; many experts
+chosen  | chosen: (T, k) int64, the k different experts of each token, by whatever rule. | case
+          chosen by another rule; the least likely chosen; likeliest last
+share   | Share: the part of all T * k choices that fell on an expert; some may have none. | case
+          the last experts idle; one expert for all; two for all; the first experts idle
+mean    | Mean chance: over all T tokens, of all E experts. | case the last experts idle; two of
+          eight; the least likely chosen; as many tokens as experts
+form    | The result is a float32 tensor without axes, | type of the; shape of the; dtype of the
+one     | and 1 if both are even, for each E and k. | case even, one; even, two; even, all
+flow    | Its gradient flows to p through the mean chances; shares are constants. | gradient at the
+          chances; unusable; led to
+left    | Nothing handed over changes. | numbers changed
+example | Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]]: 1.4, and its gradient [[1., 0.],
+          [1., 0.]]. | case the example
+""")
 
 
 @ex.cases

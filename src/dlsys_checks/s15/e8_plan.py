@@ -16,49 +16,42 @@ PARTS = ("state", "activations", "logits", "seconds", "mfu")
 
 ex = exercise("15.8", "plan", seen=("model", "machine", "splits"), says="split")
 
-ex.promise("two", "(rows, best): what a GPU holds and how long a step takes under each split, and "
-           "which is best.", says=("type of the result", "parts of the result"))
-ex.promise("model", "model: weights; layers; batch, the sequences of a step; and of one sequence: "
-           "whole and cut: bytes that a layer keeps, and tp divides cut but not whole;",
-           says=("activations",))
-ex.promise("given", "input, bytes of a layer's input; logits, bytes; work, operations forward and "
-           "backward; again, those that checkpoints repeat.",
-           says=("activations", "logits", "seconds", "mfu"))
-ex.promise("machine", "machine: memory, bytes; speed and peak, operations a second that a GPU "
-           "reaches and that its datasheet promises; alpha and beta of its links.",
-           says=("seconds", "mfu", "best"))
-ex.promise("split", "splits: one or more dicts: dp, tp, pp; zero, 0, 1 or 3; checkpoint, a "
-           "bool; micro, the sequences of a micro-batch.",
-           says=("state", "activations", "logits", "seconds"))
-ex.promise("small", "All divisions come out even, and each of the dp copies of the model "
-           "takes m = batch / dp / micro micro-batches.", says=("activations", "seconds"))
-ex.promise("rows", "rows: for each split a dict of these five numbers.",
-           says=("type of", "number of", "parts of a row"))
-ex.promise("state", "state: 16 bytes a weight, which tp and pp divide; dp divides the optimizer's "
-           "12 with zero 1, and all with 3.", says=("state",))
-ex.promise("activations", "activations: of layers / pp layers and min(m, pp) micro-batches what "
-           "they keep;", says=("activations",))
-ex.promise("inputs", "with checkpoint only their inputs, which tp leaves whole, and what one "
-           "layer keeps for one micro-batch.", says=("activations",))
-ex.promise("logits", "logits: of a micro-batch, divided by tp.", says=("logits",))
-ex.promise("waits", "seconds: (products + tp's calls) * (1 + (pp - 1) / m) + dp's calls.",
-           says=("seconds",))
-ex.promise("products", "products: all operations of the batch over the speed of all GPUs.",
-           says=("seconds",))
-ex.promise("ring", "Half a ring of b bytes on n ranks takes (n - 1) * (alpha + b / n / beta).",
-           says=("seconds",))
-ex.promise("tensor", "tp's calls: for each layer of a GPU and each micro-batch 4 whole rings of "
-           "the micro-batch's input, 5 with checkpoint.", says=("seconds",))
-ex.promise("copies", "dp's calls: for 2 bytes of each weight that tp and pp leave to a GPU one "
-           "whole ring, with zero 3 three half rings in each micro-batch.", says=("seconds",))
-ex.promise("mfu", "mfu: operations of work, for the whole batch, over what all GPUs could do in "
-           "these seconds at their peak.", says=("mfu",))
-ex.promise("best", "best: the index of the fastest split whose bytes are at most memory, or None; "
-           "no two are equally fast.",
-           says=("best",))
-ex.promise("left", "Nothing handed over changes.", says=("inputs after the call",))
-ex.promise("example", "Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100.",
-           cases=("the example",))
+ex.promise_table("""
+two         | (rows, best): what a GPU holds and how long a step takes under each split, and which
+              is best. | type of the result; parts of the result
+model       | model: weights; layers; batch, the sequences of a step; and of one sequence: whole and
+              cut: bytes that a layer keeps, and tp divides cut but not whole; | activations
+given       | input, bytes of a layer's input; logits, bytes; work, operations forward and backward;
+              again, those that checkpoints repeat. | activations; logits; seconds; mfu
+machine     | machine: memory, bytes; speed and peak, operations a second that a GPU reaches and
+              that its datasheet promises; alpha and beta of its links. | seconds; mfu; best
+split       | splits: one or more dicts: dp, tp, pp; zero, 0, 1 or 3; checkpoint, a bool; micro, the
+              sequences of a micro-batch. | state; activations; logits; seconds
+small       | All divisions come out even, and each of the dp copies of the model takes m = batch /
+              dp / micro micro-batches. | activations; seconds
+rows        | rows: for each split a dict of these five numbers. | type of; number of; parts of a
+              row
+state       | state: 16 bytes a weight, which tp and pp divide; dp divides the optimizer's 12 with
+              zero 1, and all with 3. | state
+activations | activations: of layers / pp layers and min(m, pp) micro-batches what they keep; |
+              activations
+inputs      | with checkpoint only their inputs, which tp leaves whole, and what one layer keeps for
+              one micro-batch. | activations
+logits      | logits: of a micro-batch, divided by tp. | logits
+waits       | seconds: (products + tp's calls) * (1 + (pp - 1) / m) + dp's calls. | seconds
+products    | products: all operations of the batch over the speed of all GPUs. | seconds
+ring        | Half a ring of b bytes on n ranks takes (n - 1) * (alpha + b / n / beta). | seconds
+tensor      | tp's calls: for each layer of a GPU and each micro-batch 4 whole rings of the
+              micro-batch's input, 5 with checkpoint. | seconds
+copies      | dp's calls: for 2 bytes of each weight that tp and pp leave to a GPU one whole ring,
+              with zero 3 three half rings in each micro-batch. | seconds
+mfu         | mfu: operations of work, for the whole batch, over what all GPUs could do in these
+              seconds at their peak. | mfu
+best        | best: the index of the fastest split whose bytes are at most memory, or None; no two
+              are equally fast. | best
+left        | Nothing handed over changes. | inputs after the call
+example     | Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100. | case the example
+""")
 
 
 def held(model, split):
