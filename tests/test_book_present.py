@@ -143,10 +143,10 @@ def test_what_a_plan_leaves_out_is_said():
 
 def test_the_pause_lies_nearest_to_the_middle():
     blocks = [book_present.Block(n, "x") for n in (10, 30, 20, 10)]
-    assert [b.text for b in book_present.paused(blocks, 5)] == ["x", "x", "Pause", "x", "x"]
-    assert book_present.paused(blocks, 0) == blocks
+    assert [b.text for b in book_present.with_pause(blocks, 5)] == ["x", "x", "Pause", "x", "x"]
+    assert book_present.with_pause(blocks, 0) == blocks
     together = [book_present.Block(n, "x", id) for n, id in ((10, "a"), (20, "b"), (20, "b"))]
-    assert [b.trap for b in book_present.paused(together, 5)] == ["a", "", "b", "b"]
+    assert [b.trap for b in book_present.with_pause(together, 5)] == ["a", "", "b", "b"]
 
 
 def test_what_does_not_fit_is_left_and_what_follows_may_fit():

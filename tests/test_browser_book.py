@@ -15,11 +15,11 @@ from bs4 import BeautifulSoup
 
 from benchmarks import weights
 from dlsys_checks import registry
-from dlsys_helpers import canvas, catalog, plots
+from dlsys_helpers import catalog, drawing_canvas, plots
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS
 from dlsys_helpers.stages import stage
 from tools import book, frames
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
 LESSON, WORKSHEET, START = "notebooks/01_activations", "exercises/01_activations", "index"
 GENERATED = {"search.html", "genindex.html", "404.html"}  # without content of ours
@@ -908,12 +908,12 @@ def test_a_phone_shows_a_figure_whole_and_a_tap_or_a_key_enlarges_it(opened, wid
 
 def test_drawings_are_told_from_plots_by_their_width():
     """course.css turns the colours of drawings on a dark page, and of no other figure."""
-    drawn, plotted = round(canvas.WIDTH * 2 * 110), round(6.6 * 2 * 110)
+    drawn, plotted = round(drawing_canvas.WIDTH * 2 * 110), round(6.6 * 2 * 110)
     assert drawn != plotted
     assert f'[width="{drawn}"]' in (book.BOOK / "_static/course.css").read_text("utf-8")
 
 
-@pytest.mark.parametrize("width", few([1280, 800, 390], lambda width: width == 390))
+@pytest.mark.parametrize("width", mark_nightly([1280, 800, 390], lambda width: width == 390))
 def test_what_stands_in_a_table_stays_inside_its_cell(browser, html, width):
     page = offline_page(browser, viewport={"width": width, "height": 900})
     for name in ("symptoms", "guide_loss", "guide_scale", "traps", "accessibility", "grading"):

@@ -25,7 +25,7 @@ from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.stages import NUMBERS
 from dlsys_helpers.verdicts import Verdict
 from tools import exam as record
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
 SHEET = sheet.number_of("A", 3)
 
@@ -37,7 +37,7 @@ def tells(fault, found):
 
 def shown(id):
     """What the probes show of a fault, on each recorded seed."""
-    return record.shows(FAULTS[id].planted(faults.healthy()))
+    return record.numbers_by_seed(FAULTS[id].planted(faults.healthy()))
 
 
 # ---- faults and probes
@@ -52,19 +52,19 @@ def test_a_fault_shows_in_its_numbers(id):
 
 
 def test_without_a_fault_nothing_shows():
-    for found in record.shows(faults.healthy()):
+    for found in record.numbers_by_seed(faults.healthy()):
         assert numbers.ailing(found) == []
 
 
 @pytest.mark.parametrize(("id", "changes"), mends.RIGHT)
 def test_another_mend_is_right_too(id, changes):
-    for found in record.shows(mends.mended(id, changes)):
+    for found in record.numbers_by_seed(mends.mended(id, changes)):
         assert numbers.ailing(found) == []
 
 
 @pytest.mark.parametrize(("id", "changes"), mends.HALF)
 def test_half_a_mend_still_shows(id, changes):
-    for found in record.shows(mends.mended(id, changes)):
+    for found in record.numbers_by_seed(mends.mended(id, changes)):
         assert numbers.ailing(found)
 
 
@@ -92,7 +92,7 @@ def test_the_record_holds_every_script_and_no_other():
     assert record.RECORD.entries().keys() == scripts.keys()
 
 
-@pytest.mark.parametrize("part", few(faults.PARTS, lambda part: part == "train"))
+@pytest.mark.parametrize("part", mark_nightly(faults.PARTS, lambda part: part == "train"))
 def test_the_record_is_what_is_measured(part):
     """The first fault of each part, measured anew on a recorded seed; processors round apart."""
     id, fault = next((id, fault) for id, fault in FAULTS.items() if fault.part == part)

@@ -192,7 +192,7 @@ def test_a_scheduler_that_goes_away_is_named(error):
             raise error
 
     with pytest.raises(RunError, match="the scheduler is gone"):
-        cluster._result(Future())
+        cluster.result_of(Future())
 
 
 def test_a_ctrl_c_that_a_destructor_swallows_still_counts():

@@ -158,16 +158,16 @@ def test_a_function_from_the_why_stands_above_the_repair_that_uses_it():
 
 def test_a_repair_shows_what_is_new_and_nothing_that_only_reports():
     code = "x = 1\n\ny = g(x)\nprint(\n    y)\nclaim('y', y, above=0)"
-    assert deck.changed(code, ["x = 1\ny = f(x)"]) == "y = g(x)"
-    assert deck.changed("x = 1\nprint(x)", ["x = 1"]) == "x = 1"
+    assert deck.changed_lines(code, ["x = 1\ny = f(x)"]) == "y = g(x)"
+    assert deck.changed_lines("x = 1\nprint(x)", ["x = 1"]) == "x = 1"
     code = "def f():\n    return 1\n\n\nprint(2)\n\ny = f()\n"
-    assert deck.changed(code, []) == "def f():\n    return 1\n\ny = f()"
+    assert deck.changed_lines(code, []) == "def f():\n    return 1\n\ny = f()"
     before = "def f(x):\n    for y in x:\n        g(y)"
-    assert deck.changed("def f(x):\n    k = 1\n    for y in x:\n        h(y)", [before]) == (
+    assert deck.changed_lines("def f(x):\n    k = 1\n    for y in x:\n        h(y)", [before]) == (
         "def f(x):\n    k = 1\n    for y in x:\n        h(y)")
-    assert deck.changed("def f(x):\n    for y in x:\n        g(y)\nf(3)", [before]) == "f(3)"
+    assert deck.changed_lines("def f(x):\n    for y in x:\n        g(y)\nf(3)", [before]) == "f(3)"
     long = "\n\n".join(f"x = {n}" for n in range(12))
-    assert deck.changed(long, []) == long.replace("\n\n", "\n")
+    assert deck.changed_lines(long, []) == long.replace("\n\n", "\n")
 
 
 def test_the_beginning_of_a_text_is_its_first_sentences():

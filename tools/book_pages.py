@@ -118,7 +118,7 @@ def wrong_answers_of(entry: Stage) -> str:
 
 def proof(id: str) -> str:
     """What else proves a check, in one sentence: other right answers, and mutants of the answer."""
-    routes, record = len(solutions.beside(id).right_answers), proofs.RECORD.entry(id)
+    routes, record = len(solutions.with_kept_answers(id).right_answers), proofs.RECORD.entry(id)
     if not record:
         return f"Besides, {routes} right answers by other routes pass."
     mutant, seeds = record["mutants"], record["right"]["seeds"]
@@ -218,28 +218,28 @@ def folded(cell: NotebookNode) -> bool:
     return bool(cell.metadata.get("jupyter", {}).get("source_hidden"))
 
 
-def defined(code: str) -> list[str]:
+def defined_names(code: str) -> list[str]:
     """The functions and classes that code defines."""
     return [node.name for node in ast.parse(code).body
             if isinstance(node, ast.FunctionDef | ast.ClassDef)]
 
 
-def listed(names: Sequence[str]) -> str:
+def in_a_sentence(names: Sequence[str]) -> str:
     """Names as a sentence lists them: a, b and c."""
     *first, last = names or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def shown(cells: list[NotebookNode]) -> list[NotebookNode]:
+def unfolded(cells: list[NotebookNode]) -> list[NotebookNode]:
     """The cells whose code is not folded."""
     return [c for c in cells if not folded(c)]
 
 
 def fenced(cell: NotebookNode) -> str:
-    return f"```python\n{essence(cell.source)}\n```"
+    return f"```python\n{without_reports(cell.source)}\n```"
 
 
-def essence(code: str) -> str:
+def without_reports(code: str) -> str:
     """Code up to its last print, without the lines that only report."""
     reports = [node for node in ast.parse(code).body if reporter(node)]
     end = max((n.lineno for n in reports if reporter(n) == "print"), default=len(code))

@@ -95,7 +95,7 @@ def group(section: nodes.section) -> None:
             steps.append(("next", [node]))
         elif MARK in node.get("classes", []):
             name = next(c.removeprefix(STEP) for c in node["classes"] if c != MARK)
-            steps.append((name, [*named(name, node)]))
+            steps.append((name, [*step_heading(name, node)]))
         else:
             (steps[-1][1] if steps else opening).append(node)
     rest = [name for name, _ in steps if name not in (*ASKED, "next")]
@@ -108,7 +108,7 @@ def group(section: nodes.section) -> None:
     section += ways
 
 
-def named(step: str, mark: nodes.Element) -> list[nodes.Node]:
+def step_heading(step: str, mark: nodes.Element) -> list[nodes.Node]:
     """What a step begins with: its name, and the fault below that of the cause."""
     name, *more = mark.children
     if step == "more":

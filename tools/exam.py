@@ -54,7 +54,7 @@ def _stored() -> dict[str, Facts]:
 
 
 @cache
-def shows(source: str) -> list[Found]:
+def numbers_by_seed(source: str) -> list[Found]:
     """The numbers of a script on each seed, from the record; else measured, on one seed."""
     return recorded(source) or [measured(source, SEEDS[0])]
 

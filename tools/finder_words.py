@@ -88,7 +88,7 @@ def trained(said: list[tuple[list[str], str, float]]) -> dict:
         model.fit(vectors, [cause for _, cause, _ in said],
                   sample_weight=[much for *_, much in said])
     return {"causes": list(model.classes_), "bias": tenths(model.intercept_),
-            "words": {token: [rarity[token], *apart(tenths(model.coef_[:, column]))]
+            "words": {token: [rarity[token], *with_gaps(tenths(model.coef_[:, column]))]
                       for token, column in places.items()}}
 
 
@@ -96,7 +96,7 @@ def tenths(numbers: Iterable[float]) -> list[int]:
     return [round(10 * number) for number in numbers]
 
 
-def apart(weights: list[int]) -> Iterator[int]:
+def with_gaps(weights: list[int]) -> Iterator[int]:
     """The weights that are kept, each after its distance from the one before: short numbers."""
     last = 0
     for place, weight in enumerate(weights):

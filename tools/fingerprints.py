@@ -218,18 +218,19 @@ def reached(modules: Iterable[str]) -> set[str]:
     while left:
         if (name := left.pop()) not in found and not name.startswith((*LEARNERS, NAMES)):
             found.add(name)
-            left += _imported_by(name)
+            left += imported_by(name)
     return found
 
 
 @functools.cache
 def source(module: str) -> str:
     """The text of a module under src/."""
-    return _file(module).read_text("utf-8")
+    return file_of(module).read_text("utf-8")
 
 
 @functools.cache
-def _imported_by(module: str) -> list[str]:
+def imported_by(module: str) -> list[str]:
+    """The modules under src/ that a module imports."""
     return [name for _, name in _imports(ast.parse(source(module)))]
 
 
@@ -244,23 +245,23 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
-        if isinstance(node, ast.ImportFrom) and _file(node.module or ""):
+        if isinstance(node, ast.ImportFrom) and file_of(node.module or ""):
             yield from ((a.asname or a.name, _home(node.module, a.name)) for a in node.names)
         elif isinstance(node, ast.Import):
             yield from ((a.asname or a.name.partition(".")[0], a.name)
-                        for a in node.names if _file(a.name))
+                        for a in node.names if file_of(a.name))
         yield from _imports(node)
 
 
 def _home(module: str, name: str) -> str:
     """The module that `from module import name` takes the name from."""
-    if _file(f"{module}.{name}"):
+    if file_of(f"{module}.{name}"):
         return f"{module}.{name}"
     return dlsys_helpers.HOMES.get(name, module) if module == "dlsys_helpers" else module
 
 
 @functools.cache
-def _file(module: str) -> Path | None:
+def file_of(module: str) -> Path | None:
     """The file of a module under src/; None for a module that is not ours."""
     path = SRC.joinpath(*module.split("."))
     for file in (path.with_suffix(".py"), path / "__init__.py"):

@@ -566,7 +566,7 @@ def rule_density(source: Source) -> None:
         if cell.metadata["role"] in NOT_DENSE:
             continue
         lines = teaching_lines(cell.source)
-        if claims(cell.source) and not only_claims(cell.source):
+        if count_claims(cell.source) and not only_claims(cell.source):
             source.lacks(cell, f"it teaches and claims: {lines} lines stand beside its claims.",
                          "Put the claims in a cell of their own, with no function, print or "
                          f"figure and at most {MAX_BESIDE} lines that compute their arguments.")
@@ -581,7 +581,7 @@ def rule_claims_in_a_row(source: Source) -> None:
     row = 0
     for cell in source.cells:
         alone = cell.cell_type == "code" and only_claims(cell.source)
-        row = row + claims(cell.source) if alone else 0
+        row = row + count_claims(cell.source) if alone else 0
         most = MAX_CLAIMS if cell.metadata["role"] in OPEN else MAX_FOLDED_CLAIMS
         if row > most and cell.metadata["role"] not in NOT_DENSE:
             source.lacks(cell, f"{row} claims stand in a row, expected at most {most}.",
@@ -636,15 +636,15 @@ def rule_core_alone(source: Source) -> None:
     for cell in source.of(kind="code"):
         if cell.metadata["role"] == "exercise":
             continue
-        names = used(cell.source)
+        names = names_used(cell.source)
         if is_aside(source, cell):
-            elsewhere |= dict.fromkeys(bound(cell.source), cell["id"])
+            elsewhere |= dict.fromkeys(names_bound(cell.source), cell["id"])
             continue
-        missing = sorted((names - known - bound(cell.source)) & elsewhere.keys())
+        missing = sorted((names - known - names_bound(cell.source)) & elsewhere.keys())
         if missing:
             source.lacks(cell, f"it uses {missing[0]}, which {elsewhere[missing[0]]} defines, off "
                          "the core path.", "Define it on the core path or in the set-up.")
-        known |= bound(cell.source)
+        known |= names_bound(cell.source)
 
 
 def is_aside(source: Source, cell: NotebookNode) -> bool:
@@ -658,13 +658,13 @@ def is_aside(source: Source, cell: NotebookNode) -> bool:
 
 
 @cache
-def used(code: str) -> set[str]:
+def names_used(code: str) -> set[str]:
     """The names that a piece of code mentions."""
     return {n.id for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Name)}
 
 
 @cache
-def bound(code: str) -> set[str]:
+def names_bound(code: str) -> set[str]:
     """The names that a piece of code gives a value, wherever it does."""
     nodes = [*ast.walk(ast.parse(code))]
     names = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
@@ -681,7 +681,7 @@ def calls(node: ast.AST) -> list[str]:
 
 
 @cache
-def claims(code: str) -> int:
+def count_claims(code: str) -> int:
     """How many claims a cell writes down."""
     return calls(ast.parse(code)).count("claim")
 
@@ -701,7 +701,8 @@ def only_claims(code: str) -> bool:
     tree = ast.parse(code)
     defines = any(isinstance(n, ast.FunctionDef | ast.ClassDef) for n in ast.walk(tree))
     shows = {"print", *DRAWS} & {*calls(tree)}
-    return claims(code) > 0 and not shows and not defines and teaching_lines(code) <= MAX_BESIDE
+    return (count_claims(code) > 0 and not shows and not defines
+            and teaching_lines(code) <= MAX_BESIDE)
 
 
 @cache

@@ -66,7 +66,7 @@ def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
                          "used twice.")
     # A lesson runs without any answer, so no cell of it may use the function's name.
     code = [cell.source for cell in lessons.Source(lesson).of(kind="code")]
-    named = any(function in lessons.used(one) | lessons.bound(one) for one in code)
+    named = any(function in lessons.names_used(one) | lessons.names_bound(one) for one in code)
     if check.exists() or beside.exists() or named:
         raise SystemExit(f"new: {function} is there already, nothing was written. "
                          "Choose another name: NAME=...")

@@ -132,7 +132,7 @@ def _pixels(png: str) -> np.ndarray:
         return np.asarray(picture.convert("RGBA")).astype(np.int16)
 
 
-def removed(book: NotebookNode) -> NotebookNode:
+def without_outputs(book: NotebookNode) -> NotebookNode:
     """A copy of the notebook with neither outputs nor what they rest on."""
     bare = copy.deepcopy(book)
     for name in ("rests_on", "outputs"):

@@ -118,7 +118,7 @@ def proof_rows(id: str, files: Files, lines: list[str]) -> list[Row]:
 
 def answers_of(id: str) -> dict[str, Any]:
     """All that a file of this exercise names and a proof speaks of, by name."""
-    exercise = solutions.beside(id)
+    exercise = solutions.with_kept_answers(id)
     answers = {one.name: one.fn for one in (*exercise.wrong_answers, *exercise.probes)}
     return answers | {**exercise.right_answers} | dict.fromkeys([proof.WORKED])
 

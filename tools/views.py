@@ -159,7 +159,7 @@ def step_title(source: Source, trap: str, step: str) -> str:
     topics = [c.metadata["topics"] for c in folded if c.metadata.get("topics")]
     if source.of(trap, "folklore"):
         topics.append("told and measured")
-    claims = sum(lessons.claims(c.source) for c in folded if c.cell_type == "code")
+    claims = sum(lessons.count_claims(c.source) for c in folded if c.cell_type == "code")
     count = f" ({claims} claim{'s' * (claims != 1)})" if claims else ""
     return f"{STEPS[step]}: {DOT.join(topics)}{count}"
 

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     answers = [("Worked answer:", worked)]
     if mine is not None:
         answers.insert(0, (f"Yours, in {path.absolute().parent.name}/{file}:", mine))
-    print(beside(answers))
+    print(side_by_side(answers))
     print("\nMistakes that the check knows by name:\n")
     for mistake in _mistakes(trap):
         print(f"- {mistake}")
@@ -78,7 +78,7 @@ def _solved(asked: str) -> Trap:
     return trap
 
 
-def beside(answers: list[tuple[str, str]]) -> str:
+def side_by_side(answers: list[tuple[str, str]]) -> str:
     """Headed answers side by side where the terminal is wide enough, else one below the other."""
     columns = [[head, "", *visible(code).split("\n")] for head, code in answers]
     widths = [max(map(len, lines)) for lines in columns]

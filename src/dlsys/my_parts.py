@@ -79,7 +79,7 @@ def write(mine: list[tuple[Part, Sheet]]) -> list[str]:
     if not mine and not path.exists():
         return ["Solve one, then run dlsys parts again: it writes your own code to "
                 f"{path.parent.name}/{FILE}."]
-    upper, notes = _upper(mine)
+    upper, notes = generated_half(mine)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f"{FILE}.new")
@@ -117,7 +117,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _upper(mine: list[tuple[Part, Sheet]]) -> tuple[str, list[str]]:
+def generated_half(mine: list[tuple[Part, Sheet]]) -> tuple[str, list[str]]:
     """The command's half: imports, then each part with its helpers; and notes on clashes."""
     notes, imports, bodies, seen = [], set(), [], {}
     for part, sheet in mine:

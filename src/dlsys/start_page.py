@@ -321,13 +321,13 @@ def model_menu():
     def begin(_):
         answer.clear_output()
         with answer:
-            display(HTML(_model_html()))
+            display(HTML(model_html()))
 
     button.on_click(begin)
     return _lasting(widgets.VBox([button, answer]))
 
 
-def _model_html() -> str:
+def model_html() -> str:
     """What the button answers: a link to the copy, or what went wrong."""
     try:
         path, created = work_folder.start_model()

@@ -60,7 +60,7 @@ def update(stage: int | str, core: bool = False) -> Updated:
     _keep_stamp(old, new)
     if isinstance(due := _facts(old).get("due"), str):
         release.show_due(new, due[:10])
-    told = carry(old, new)
+    told = carry_over(old, new)
     kept = _swap(mine, before, _bytes(new))
     return Updated(mine, kept, lines + told)
 
@@ -91,7 +91,7 @@ def _keep_stamp(old: dict, new: dict) -> None:
 
 # ---- what is carried over
 
-def carry(old: dict, new: dict) -> list[str]:
+def carry_over(old: dict, new: dict) -> list[str]:
     """Put the learner's answers and own cells into the new worksheet; returns a line about each.
 
     Where the text of an exercise is another one now, the answer stands in a cell below the new
@@ -116,7 +116,7 @@ def carry(old: dict, new: dict) -> list[str]:
     for trap in sorted(answers.keys() - found):
         told.append(f"{trap}: is not in the course any more; your answer stands at the end.")
         cells.append(_code(f"# Exercise {trap}, which the course no longer has.\n{answers[trap]}"))
-    new["cells"] = _unlike(cells)
+    new["cells"] = _with_unique_ids(cells)
     return told
 
 
@@ -237,7 +237,7 @@ def _code(source: str) -> dict:
             "source": source}
 
 
-def _unlike(cells: list[dict]) -> list[dict]:
+def _with_unique_ids(cells: list[dict]) -> list[dict]:
     """Give cells with a missing or repeated id a new one: nbformat wants them unique. In place."""
     seen: set[str] = set()
     for number, cell in enumerate(cells):

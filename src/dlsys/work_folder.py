@@ -50,7 +50,7 @@ def start(stage: int | str, copy: bool = False, core: bool = False) -> Started:
     chosen = stage_of(stage)
     worksheet, lesson = shipped(chosen, paths.EXERCISES), shipped(chosen, paths.NOTEBOOKS)
     with _writing("the worksheet"):
-        for end in ends():
+        for end in name_endings():
             mine = paths.MY_WORK / f"{chosen.stem}{end}.ipynb"
             read = paths.lesson_copy(chosen.number, end)
             created = _create(mine, worksheet_copy(worksheet, chosen, read.name, core))
@@ -231,7 +231,7 @@ def _writing(what: str) -> Iterator[None]:
         ) from None
 
 
-def ends() -> Iterator[str]:
+def name_endings() -> Iterator[str]:
     """What follows a name while it is taken: nothing, then _2, _3, ... without end."""
     yield ""
     number = 2

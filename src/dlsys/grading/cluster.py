@@ -132,7 +132,7 @@ def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
     for future in queue:
         job = waiting.pop(future)
         try:
-            result = _result(future)
+            result = result_of(future)
         except KilledWorker:
             lost.append(job)
         else:
@@ -141,14 +141,14 @@ def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
             queue.add(submit(job))
     for job in lost:
         try:
-            result = _result(submit(job))
+            result = result_of(submit(job))
         except KilledWorker:
             result = failed("the process that graded it was ended each time (out of memory?). Look "
                             "at it by hand; --resume tries it again.")
         yield job, result
 
 
-def _result(future: Any) -> dict[str, Any]:
+def result_of(future: Any) -> dict[str, Any]:
     """What came back from a worker. Raises KilledWorker, and RunError without a scheduler."""
     try:
         result = future.result()

@@ -198,12 +198,12 @@ def summary(result: Result) -> str:
     if result["status"] != "graded":
         why = f"it {result['reason']}" if result["status"] == "refused" else "ask your instructor."
         return html.escape(" ".join([f"Not graded: {why}", *result["notes"]]), quote=False)
-    parts = "; ".join(f"{e['id']}: {e['points']}/{e['possible']}{_said(e)}"
+    parts = "; ".join(f"{e['id']}: {e['points']}/{e['possible']}{_message_of(e)}"
                       for e in result["exercises"])
     return html.escape(" ".join([f"{parts}.", *result["notes"]]), quote=False)
 
 
-def _said(entry: dict[str, Any]) -> str:
+def _message_of(entry: dict[str, Any]) -> str:
     said = [entry["message"] if entry["status"] != "pass" else "", entry.get("by_hand", "")]
     return f" ({' '.join(filter(None, said))})" if any(said) else ""
 
