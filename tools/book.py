@@ -51,7 +51,7 @@ from tools import (
 BOOK = ROOT / "book"
 FRAMES_INSIDE = 20_000  # compressed bytes of an explorer's frames up to which they lie in its page
 
-# Roles whose markdown stands in a block of its own; course.css colours them.
+# Roles whose markdown gets a separate block; course.css colours them.
 FRAMED = {"folklore", "exercise", "keep", "quiz", "next"}
 FENCE = ":" * 9
 DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
@@ -119,7 +119,7 @@ def dress(notebook: NotebookNode) -> NotebookNode:
 
 
 def order_note(traps: list[str]) -> str:
-    """A sentence where the traps do not stand in the order of their numbers; else ""."""
+    """A sentence on traps that are not in the order of their numbers; "" where all are."""
     apart = next(((a, b) for a, b in pairwise(traps)
                   if int(b.partition(".")[2]) != int(a.partition(".")[2]) + 1), None)
     return ("The traps stand in the order in which they are read. A number never changes, so "
@@ -212,7 +212,7 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
 
 
 def setup_prompt(cell: NotebookNode) -> str:
-    """The name of a folded cell at the top: what it sets alone it says."""
+    """The label of a folded set-up cell; it lists the names of a cell that only sets values."""
     if "parameters" in cell.metadata.get("tags", []):
         return "Settings"
     lines = ast.parse(cell.source).body
@@ -222,8 +222,8 @@ def setup_prompt(cell: NotebookNode) -> str:
 
 
 def folded_prompt(code: str) -> str:
-    """The name of folded code: that of what it measures, or of the helpers it defines, which the
-    code in sight uses as if it had been seen."""
+    """The label of folded code: the helpers that it defines and the visible code uses, else that it
+    measures."""
     names = [] if "claim(" in code else book_pages.defined_names(code)
     return f"Helpers: {book_pages.in_a_sentence(names)}" if names else "How this was measured"
 
@@ -237,17 +237,17 @@ def mount_explorer(cell: NotebookNode, name: str) -> None:
 
 
 def has_frames_file(name: str) -> bool:
-    """Whether an explorer's frames lie in a file of their own: a page should open at once."""
+    """Whether an explorer's frames are in a separate file, so that its page opens at once."""
     return frames.RECORD.entry(name).get("bytes", 0) > FRAMES_INSIDE
 
 
 def frames_file(name: str) -> str:
-    """The file of an explorer's frames; other frames have another name, for readers' caches."""
+    """The file of an explorer's frames; its name changes with them, for readers' caches."""
     return f"{name}-{hashlib.sha256(explorers.load(name).frames).hexdigest()[:8]}.js"
 
 
 def write_frames(folder: Path) -> None:
-    """The frames that lie apart from their page."""
+    """Write the frames that are not inside their page."""
     for name in filter(has_frames_file, explorers.names()):
         (folder / frames_file(name)).write_text(explorers.load(name).frames_script(), "utf-8")
 
@@ -267,7 +267,7 @@ def alt_text(output: NotebookNode, cell_id: str) -> str:
 
 
 def assemble(source: Path, folder: str | None = None) -> list[Stage]:
-    """Write the book's source folder anew; returns the stages in it.
+    """Write the book's source folder from scratch; returns the stages in it.
 
     folder: its place in a website of several versions, see versions.page.
     """
@@ -373,7 +373,7 @@ def settings(config: dict, folder: str | None = None) -> dict:
 
 
 def address(config: dict) -> str:
-    """Where the pages stand in public, ending in a slash; "" without a public repository.
+    """The public address of the pages, ending in a slash; "" without a public repository.
 
     It is what the configuration says, or where GitHub Pages puts those of its repository.
     """

@@ -149,7 +149,7 @@ def part_of(lesson: int, heading: str) -> str:
 
 
 def row_with_causes(entry: dict, lessons: book_pages.Lessons) -> Row:
-    """A row with causes; what it does not say itself stands in the keep cell of its first trap."""
+    """A row with causes; a test or fix that it lacks comes from the keep cell of its first trap."""
     causes = [entry["trap"]] if "trap" in entry else entry["causes"]
     first = next((cause for cause in causes if TRAP.fullmatch(cause)), None)
     keep = book_traps.keep_parts(lessons[int(first[:2])], first) if first else {}

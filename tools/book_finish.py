@@ -1,4 +1,4 @@
-"""The last hand on the built pages: style sheets without what no page uses, what robots read.
+"""Finish the built pages: drop style rules that no page uses, write what robots read.
 
 Pages themselves are made by templates and events, see book_theme.py. What stays here has no place
 in Sphinx: the theme ships each style sheet as one file, with the rules of all that it could show,
@@ -46,13 +46,13 @@ def slim(html: Path) -> None:
 
 
 def words(html: Path) -> set[str]:
-    """Every word in pages and scripts: a class that is none of them is on no element, ever."""
+    """Every word in pages and scripts; no element can have a class that is not among them."""
     return {word for kind in ("*.html", "*.js") for file in html.rglob(kind)
             if file.name != "searchindex.js" for word in WORD.findall(file.read_text("utf-8"))}
 
 
 def used_rules(rules: Iterable, used: set[str]) -> Iterator:
-    """The rules of a style sheet that some element may meet; those within @media, too."""
+    """The rules of a style sheet that may match an element, also those inside @media."""
     for rule in rules:
         if rule.type == "qualified-rule":
             if may_match(tinycss2.serialize(rule.prelude), used) and not is_icon(rule):
@@ -67,12 +67,12 @@ def used_rules(rules: Iterable, used: set[str]) -> Iterator:
 
 
 def may_match(selectors: str, used: set[str]) -> bool:
-    """Whether one of the selectors asks only for classes that are used."""
+    """Whether one of the selectors names only classes that pages use."""
     return any(used.issuperset(CLASS.findall(one)) for one in selectors.split(","))
 
 
 def is_icon(rule: tinycss2.ast.QualifiedRule) -> bool:
-    """A sign of the icon font before or after text: without the font it is an empty box."""
+    """Whether a rule draws an icon next to text: without the icon font it is an empty box."""
     return bool(re.search(r":(?:before|after)", tinycss2.serialize(rule.prelude))
                 and ICON_FONT.search(tinycss2.serialize(rule.content)))
 

@@ -103,7 +103,7 @@ def faults_not_in_curves(found: list[Fault]) -> str:
 
 
 def surprising() -> list[str]:
-    """What one would not have said before, with its numbers; [] without a second seed."""
+    """Results that nobody would have predicted, with numbers; [] without a second seed."""
     known = gallery.record()["faults"]
     told = [f"- {text.format(**last_readings(key))} {trap_link(faults.BY_KEY[key])}"
             for key, text in SURPRISES.items() if len(known.get(key, {}).get("seeds", ())) > 1]

@@ -68,7 +68,7 @@ def card(lesson: NotebookNode) -> str:
 
 
 def broken_code(lesson: NotebookNode) -> str:
-    """What stands behind the last empty line of the trap's broken code."""
+    """The trap's broken code after its last empty line."""
     [cell] = [c for c in lesson.cells if c.cell_type == "code"
               and c.metadata.get("dlsys", {}).get("trap") == SHOWN_TRAP
               and c.metadata.dlsys.role == "break"]

@@ -210,7 +210,7 @@ def record(entry: dict) -> str:
 
 
 def raw(text: str) -> str:
-    """HTML that stands in a page as it is."""
+    """HTML that a page shows without changes."""
     return f"`````{{raw}} html\n{text}\n`````"
 
 
@@ -225,7 +225,7 @@ def defined_names(code: str) -> list[str]:
 
 
 def in_a_sentence(names: Sequence[str]) -> str:
-    """Names as a sentence lists them: a, b and c."""
+    """Names for a sentence: "a, b and c"."""
     *first, last = names or [""]
     return f"{', '.join(first)} and {last}" if first else last
 

@@ -125,7 +125,7 @@ def first_slides(lesson: NotebookNode) -> dict[str, int]:
 
 
 def shown_block(lesson: NotebookNode, trap: Trap, slide: int) -> Block:
-    """A trap as it is shown: what its own page holds, told, with a guess and a live run."""
+    """The block in which a trap is explained and guessed, and its code runs live."""
     told = [*book_traps.cells(lesson, trap.id, "situation", "markdown"),
             *book_pages.unfolded(book_traps.cells(lesson, trap.id, "break")),
             *book_traps.cells(lesson, trap.id, "why", "markdown"),

@@ -23,11 +23,11 @@ from tools import social_cards
 log = logging.getLogger(__name__)
 NAMED = re.compile(r"(trap|exercise)-(\d\d)-(\d+)")  # ids that never change
 MARK, STEP = "step-mark", "step-"  # classes of the mark at which a step begins, from book.mark
-ASKED = ("break", "guess")  # the code and the question stand side by side
+ASKED = ("break", "guess")  # the code and the question appear side by side
 
 
 class StepName(nodes.General, nodes.TextElement):
-    """The name of a step: a heading that stands in no list of contents."""
+    """The name of a step: a heading that no table of contents lists."""
 
 
 class Fold(nodes.General, nodes.Element):
@@ -109,7 +109,7 @@ def group(section: nodes.section) -> None:
 
 
 def step_heading(step: str, mark: nodes.Element) -> list[nodes.Node]:
-    """What a step begins with: its name, and the fault below that of the cause."""
+    """The first nodes of a step: its name, and for the cause also the fault."""
     name, *more = mark.children
     if step == "more":
         return [FoldName("", "", *name.children)]

@@ -39,7 +39,7 @@ BEHIND = re.compile(r"[,.;:)?]+")  # punctuation that must not be parted from a 
 
 def prepare(app: Sphinx, page: str, _template: str, context: dict[str, Any],
             _doctree: nodes.document | None) -> None:
-    """Leave out what a page does not use, and give its bar the list of pages."""
+    """Leave out what a page does not use, and pass the list of pages to its side bar."""
     body = context.get("body", "")
     for kind in ("script_files", "css_files"):
         context[kind] = [asset for asset in context[kind] if is_needed(asset.filename, body)]
@@ -54,13 +54,13 @@ def prepare(app: Sphinx, page: str, _template: str, context: dict[str, Any],
 
 
 def is_needed(file: str, body: str) -> bool:
-    """Whether a page loads a script or style sheet; without a file name it stands in the page."""
+    """Whether a page needs a script or style sheet; one without a file name is dropped."""
     name = str(file or "").partition("?")[0].rpartition("/")[2]
     return bool(name) and (name not in IDLE or any(sign in body for sign in IDLE[name]))
 
 
 def offers_download(button: dict[str, str]) -> bool:
-    """A page that was written by hand offers no download of its Markdown."""
+    """Whether a download button is useful: the Markdown of a handwritten page is not offered."""
     return not button.get("url", "").endswith(".md")
 
 
@@ -118,7 +118,7 @@ def close_fold(self, _node: nodes.Element) -> None:
 
 
 def open_cell(self, node: nodes.entry) -> None:
-    """A cell of a table; on a phone it says its column, where `label_cells` has told it.
+    """A cell of a table; on a phone it shows its column's name, which `label_cells` has set.
 
     A corner without a word heads nothing: a screen reader would read out an empty heading.
     """
@@ -157,7 +157,7 @@ def finish_nodes(_app: Sphinx, doctree: nodes.document, _page: str) -> None:
 
 
 def label_cells(tables: Iterable[nodes.table]) -> None:
-    """In a table whose rows stand one below the other on a phone, each cell knows its column, and
+    """In a table whose cells a phone shows one below the other, each cell knows its column, and
     one without content takes no line there."""
     for table in tables:
         [head], [body] = table.findall(nodes.thead), table.findall(nodes.tbody)

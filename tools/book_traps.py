@@ -78,7 +78,7 @@ def helpers(lesson: NotebookNode, trap: str, shown: list[NotebookNode]) -> list[
 
 
 def repair_code(lesson: NotebookNode, trap: str) -> list[NotebookNode]:
-    """The code of the repair, behind the functions it uses that the lesson defines in its why."""
+    """The functions that the repair uses and the step Why defines, then the code of the repair."""
     mended = cells(lesson, trap, "repair")
     tagged = deck.cells_for_step("repair", (c for c in lesson.cells if of_trap(c, trap)))
     found = (tagged or book_pages.unfolded(mended) or mended)[:1]
@@ -87,8 +87,7 @@ def repair_code(lesson: NotebookNode, trap: str) -> list[NotebookNode]:
 
 
 def cause(lesson: NotebookNode, trap: str) -> list[str]:
-    """What the lesson says of the cause, with its picture: that which marks the fault, if one does,
-    or else the first."""
+    """The lesson's text on the cause, with one picture: the first that marks the fault, if any."""
     told = cells(lesson, trap, "why", "markdown")
     drawn = [(c, o) for c in cells(lesson, trap, "why") for o in c.outputs if is_figure(o)]
     drawn.sort(key=lambda pair: "marks=" not in pair[0].source)

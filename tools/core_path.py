@@ -1,4 +1,4 @@
-"""Run each stage's core path alone, as `dlsys start --core` hands it out, and record that it ran.
+"""Run each stage's core path alone, as `dlsys start --core` copies it, and record that it ran.
 
     python -m tools.core_path        the stages whose record is stale; 05 for one
 

@@ -97,7 +97,7 @@ def tenths(numbers: Iterable[float]) -> list[int]:
 
 
 def with_gaps(weights: list[int]) -> Iterator[int]:
-    """The weights that are kept, each after its distance from the one before: short numbers."""
+    """The large weights, each after its distance from the one before, which keeps numbers short."""
     last = 0
     for place, weight in enumerate(weights):
         if abs(weight) >= LEAST:

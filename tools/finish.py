@@ -127,7 +127,7 @@ def scored(console: Console) -> list[Row]:
 # ---- the claims
 
 def lacks_sweep(notebook: Path) -> bool:
-    """Whether a lesson's claims are not swept as they stand, or one did not hold."""
+    """Whether a lesson's current claims are not swept, or one did not hold."""
     return bool(sweep.stale(notebook, sweep.SEEDS) or sweep.stored(notebook)["failed"])
 
 

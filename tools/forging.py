@@ -103,7 +103,7 @@ def disguises(value: torch.Tensor) -> dict[str, Any]:
 
 
 def hostile(value: Any) -> Iterator[tuple[str, Any]]:
-    """Named values to stand in place of `value`; none is the same."""
+    """Named values that replace `value`; none equals it."""
     found = dict(ODD)
     if isinstance(value, torch.Tensor):
         found |= disguises(value)
@@ -129,7 +129,7 @@ def equal_number(odd: Any, value: Any) -> bool:
 
 
 def sampled(found: list, count: int) -> list:
-    """All of a short list, else its ends and a fixed choice between them; of one place the end."""
+    """At most `count` items: all, or both ends and a fixed sample between them; for 1 the last."""
     if len(found) <= count:
         return found
     if count == 1:
@@ -183,7 +183,7 @@ def complaint(id: str, count: int) -> str:
 
 
 def limit_memory(gib: float) -> None:
-    """Let this process's address space grow by so much and no further, and end it if it hangs."""
+    """Let this process's address space grow by at most `gib`, and end the process if it hangs."""
     with open("/proc/self/statm", encoding="ascii") as file:
         pages = int(file.read().split()[0])
     most = pages * resource.getpagesize() + int(gib * 2**30)

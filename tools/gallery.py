@@ -17,7 +17,7 @@ from tools.records import Record
 
 RECORD = Record("gallery.json", done="run", renew="make gallery", lines=True)
 INSTRUMENTS = "dlsys_model.instruments"
-HEALTHY = tuple(range(5))  # the seeds that give the band; the first is set beside the faults
+HEALTHY = tuple(range(5))  # seeds of the healthy band; the first is compared with the faults
 SEEDS = (0, 1)
 
 
@@ -69,13 +69,13 @@ def condensed(runs: dict[str, dict]) -> dict:
 
 
 def without_shared_curves(run: dict, but: dict[str, list]) -> dict:
-    """A run without the curves that are those of another one."""
+    """A run without the curves that equal those in `but`."""
     curves = {name: values for name, values in run["curves"].items() if but.get(name) != values}
     return {"curves": curves} | {name: run[name] for name in (*gallery.NUMBERS, "sample", "ended")}
 
 
 def alarms(healthy: list[dict]) -> int:
-    """How many instruments show a healthy run that is held against the band of the others."""
+    """How many instruments report a healthy run when compared with the band of the others."""
     rests = [(run, [other for other in healthy if other is not run]) for run in healthy]
     return sum(len(gallery.shown(run, {name: gallery.band(rest, name)
                                        for name in gallery.INSTRUMENTS})) for run, rest in rests)

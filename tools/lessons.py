@@ -29,7 +29,7 @@ from tools import solutions
 TRAP_ORDER = ["situation", "break", "guess", "look", "why", "repair", "more", "folklore",
               "exercise", "hint", "keep"]
 OPTIONAL = {"more", "folklore"}
-# The line of a trap, which stands open; what leaves it is folded under More.
+# The steps of a trap that are visible; all else is folded under More.
 OPEN = ("situation", "guess", "look", "why", "repair", "keep")
 FOLDED = {"more", "folklore"}
 MAX_WORDS = 350  # open words of a trap
@@ -38,7 +38,7 @@ WIDEST_BAND = 3  # the highest guess that counts as right, over the lowest
 MAX_FAULT = 60  # characters of a fault's name
 STAGE_ORDER = ["setup", "hook", "concept", "explore", "trap", "quiz", "gpu", "summary"]
 STAGE_ROLES = {"setup", "hook", "concept", "explore", "quiz", "gpu", "summary", "start"}
-# In this order; the other parts stand before the traps. Further: concepts that no trap needs.
+# In this order; the other parts come before the traps. Further: concepts that no trap needs.
 TAIL = ["trap", "further", "quiz", "gpu", "summary"]
 FURTHER = "## Further"
 SOLUTION = re.compile(r"^[ \t]*# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION[ \t]*$", re.M | re.S)
@@ -133,7 +133,7 @@ class Source:
                 and (kind is None or c.cell_type == kind)]
 
     def title(self, trap: str) -> str:
-        """The situation as a heading, which stands over the trap; a draft may have none."""
+        """The situation, which is the trap's heading; a draft may have none."""
         found = self.of(trap, "situation")
         return found[0].source.splitlines()[0].removeprefix("## ").strip() if found else "untitled"
 
@@ -201,7 +201,7 @@ def _label(source: Source) -> None:
 def read(path: Path, draft: bool = False) -> Source:
     """The lesson at `path`, with every rule checked. Raises RuleBroken, which names the remedy.
 
-    As a draft, what it lacks stands in its `notes`; what is wrong is refused all the same.
+    The `notes` of a draft list what it lacks; what is wrong is still refused.
     """
     source = Source(path, draft)
     if path.stem.startswith("00"):
@@ -319,7 +319,7 @@ def rule_ids(source: Source) -> None:
 
 
 def rule_situation(source: Source) -> None:
-    """A trap has two names: the situation as its heading, the fault for whoever looks it up."""
+    """A trap has two names: the situation as its heading, the fault for readers who look it up."""
     for first in [c for trap in source.traps for c in source.of(trap, "situation")[:1]]:
         if not first.source.startswith("## ") or not first.metadata.get("symptom"):
             source.refuse(first, "a trap needs a heading and a symptom.",
@@ -332,7 +332,7 @@ def rule_situation(source: Source) -> None:
 
 
 def rule_break(source: Source) -> None:
-    """The broken code stands above the question, so it shows nothing."""
+    """The broken code comes before the question, so it prints and draws nothing."""
     for cell in source.of(role="break", kind="code"):
         shown = sorted({"print", "claim", *DRAWS} & {*calls(ast.parse(cell.source))})
         if shown:
@@ -415,7 +415,7 @@ def answer_fits(source: Source, question: guesses.Question, cell: NotebookNode) 
 
 
 class Fairness(NamedTuple):
-    """What a guess gives away: where the right choice stands, and whether who is quoted is right.
+    """What a guess reveals: the place of the right choice, and whether the quoted person is right.
 
     place, choices: of the right choice, and how many there are; None for a number. quoted: whether
     somebody who is quoted above the question is right; None where nobody is.
@@ -606,7 +606,7 @@ REFERENCES = re.compile(r"\*\*(?:Source|Seen\s+in\s+the\s+wild):\*\*.*?(?=\*\*|\
 
 
 def open_words(source: Source, trap: str) -> int:
-    """The words of a trap that stand open: its prose and its question, without the references."""
+    """The visible words of a trap: its prose and its question, without the references."""
     texts = [REFERENCES.sub("", c.source) for role in OPEN for c in source.of(trap, role)
              if c.cell_type == "markdown" or role == "guess"]
     return sum(bool(re.search(r"\w", word)) for text in texts for word in text.split())
@@ -665,7 +665,7 @@ def names_used(code: str) -> set[str]:
 
 @cache
 def names_bound(code: str) -> set[str]:
-    """The names that a piece of code gives a value, wherever it does."""
+    """The names that a piece of code assigns, in any scope."""
     nodes = [*ast.walk(ast.parse(code))]
     names = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     names |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
@@ -725,7 +725,7 @@ NOT_PROSE = re.compile(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)|\*\*Source:\*\*.*|<[^>]+>
 
 
 def rule_numbers(source: Source) -> None:
-    """Every number in a trap's prose stands in its code, as a literal: measured or asserted."""
+    """Every number in a trap's prose is a literal in its code: measured or asserted."""
     for trap in source.traps:
         known = {v for c in source.of(trap, kind="code") for v in literals(c.source)}
         for cell in source.of(trap, kind="markdown"):

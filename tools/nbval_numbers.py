@@ -45,7 +45,7 @@ SWEEPS = ROOT / "tests" / "records" / "sweep"
 
 
 class ClaimedNumber(NamedTuple):
-    """A number that a claim holds, as stored, and the limits of the claim."""
+    """The stored number of a claim, and the limits of the claim."""
 
     value: float
     low: float
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def claimed_numbers(path: Path, cells: Iterable[Any]) -> dict[str, list[ClaimedNumber]]:
-    """The numbers that claims of a notebook hold and that the sweep saw vary, by trap."""
+    """The numbers in a notebook's claims that the sweep saw vary, by trap."""
     found: dict[str, list[ClaimedNumber]] = {}
     for cell in cells:
         shown = (out.get("data", {}).get("text/plain", "") for out in cell.get("outputs", ()))
@@ -109,7 +109,7 @@ def _trap(cell: Any) -> str:
 
 
 def sanitized(sanitize, kind):
-    """nbval's `sanitize`, whose texts are made ones of this kind; they are compared with `!=`."""
+    """nbval's `sanitize`, which then converts each text by `kind`; nbval compares with `!=`."""
     def of_kind(text):
         text = sanitize(text)
         return kind(text) if isinstance(text, str) else text
@@ -135,7 +135,7 @@ class Printed(str):
 
 
 def printed_with(held: Sequence[ClaimedNumber]):
-    """What makes a text a Printed one, of whose numbers claims hold these."""
+    """A function that makes a text `Printed`, with these numbers of claims."""
     def made(text: str) -> Printed:
         new = Printed(text)
         new.held = held

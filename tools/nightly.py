@@ -49,7 +49,7 @@ def mark_nightly(values: Iterable[Any], today: Callable[[Any], bool]) -> list:
 # ---- notebooks
 
 def changed(path: Path) -> list[str]:
-    """What the stored outputs of a notebook rest on that is another thing today; [] if nothing."""
+    """The dependencies of a notebook's stored outputs that have changed; [] for none."""
     book = nbformat.v4.reads(path.read_text("utf-8"))  # unlike nbformat.read, checks no schema
     if "rests_on" not in book.metadata.get("dlsys", {}):
         return ["no record"]
@@ -78,7 +78,7 @@ def to_run(folder: Path) -> dict[str, str]:
 
 
 def notebooks_to_run(config: pytest.Config) -> dict[str, str]:
-    """The notebooks that run, of the folders that the command names; a worker is told by xdist."""
+    """The notebooks that run, in the folders on the command line; a worker gets them from xdist."""
     if hasattr(config, "workerinput"):
         return config.workerinput["notebooks"]
     return {} if runs_everything() else {
@@ -133,7 +133,7 @@ class Count:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node) -> None:
-        # A worker that died has told nothing; each of the others drops the same tests.
+        # A worker that died has reported nothing; the others each drop the same tests.
         self.left_out = getattr(node, "workeroutput", {}).get("left_out", self.left_out)
 
     def pytest_terminal_summary(self, terminalreporter) -> None:

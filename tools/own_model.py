@@ -121,7 +121,7 @@ def losses(model: Network, packed: bytes, found: Text) -> dict[str, float]:
 
 
 def record(run: Training, packed: bytes, seconds: float, found: dict[str, float]) -> dict[str, Any]:
-    """How the packed weights came about, for the page and for whoever trains them again."""
+    """How the packed weights came about, for the page and for training them again."""
     curve = [[row["step"], round(row["loss"], 4), round(row["valid"], 4)] for row in run.log()]
     return {"plan": {**run.plan._asdict(), "dtype": str(run.plan.dtype), "dropout": run.model.p,
                      "mean_of_weights_from": FIRST, "until": UNTIL},

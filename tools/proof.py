@@ -124,7 +124,7 @@ def unmet(facts: dict[str, bool]) -> list[str]:
 
 
 def wording_faults(wrong: WrongAnswer, verdict: Verdict) -> list[str]:
-    """What is amiss with the words that a wrong answer is told."""
+    """What is wrong with the message that a wrong answer gets."""
     phrases = " or ".join(map(repr, wrong.says))
     return unmet({f"does not say {phrases}": wrong.is_told(verdict.message),
                   "fails by accident": not verdict.accident,
@@ -262,7 +262,7 @@ def unpromised(exercise: Exercise, docstring: str | None) -> list[str]:
     return found + ([f"no promise for: {' '.join(left.split())}"] if re.search(r"\w", left) else [])
 
 
-# ---- what a learner is told
+# ---- what a learner reads
 
 def feedback_by_mistake(id: str) -> dict[str, str]:
     """The feedback on each wrong answer by its name: from a fresh record, else judged now."""
@@ -305,7 +305,7 @@ def rests_on(id: str) -> dict[str, str]:
 
 
 def words_of(id: str) -> str:
-    """Fingerprint of all words that a learner may be told, which `rests_on` leaves out."""
+    """Fingerprint of all words that a learner may read, which `rests_on` leaves out."""
     exercise = solutions.with_kept_answers(id)
     reached = fingerprints.reached([exercise.law_fn.__module__])
     modules = {*ENGINE, *WORDS, *(name for name in reached if name.startswith("dlsys_checks."))}
@@ -330,12 +330,12 @@ def fresh(id: str) -> bool:
 
 @cache
 def well_told(id: str) -> bool:
-    """Whether the feedback on record is what wrong answers are told today."""
+    """Whether the feedback on record is what wrong answers get today."""
     return fresh(id) and RECORD.entry(id)["words"] == words_of(id)
 
 
 def stale(stem: str, ids: Iterable[str]) -> str:
-    """Which of these exercises are not proven as they stand, with the command; "" where all are."""
+    """Which of these exercises lack a fresh proof, with the command; "" where none does."""
     found = [id for id in ids if not fresh(id)]
     return (f"{stem}: not proven as they stand: {', '.join(found)}. "
             f"Run: make finish LESSON={stem[:2]}") if found else ""

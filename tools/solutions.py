@@ -93,7 +93,7 @@ def line_of(error: Exception, folder: str) -> str:
 
 
 def kept_answers_file(exercise: Exercise) -> Path:
-    """Where an exercise's right answers stand, whether there are any or not."""
+    """The file for an exercise's other right answers, which need not exist."""
     stage, module = exercise.law_fn.__module__.split(".")[-2:]
     return BESIDE / stage / f"{module}.py"
 

@@ -1,4 +1,4 @@
-"""`dlsys answer 01.4`: the worked answer beside one's own, and the mistakes the check knows."""
+"""`dlsys answer 01.4`: the worked answer next to the learner's, and known mistakes."""
 
 import argparse
 import ast
@@ -16,7 +16,7 @@ from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import stage
 
-GAP = "  |  "  # between two answers that stand side by side
+GAP = "  |  "  # between two answers, side by side
 
 
 class NoAnswer(UserError):

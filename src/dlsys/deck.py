@@ -77,9 +77,9 @@ def slides(book: NotebookNode) -> Iterator[Slide]:
 
 
 def explorer_slide(cell: NotebookNode) -> Slide:
-    """The picture of an explorer, under its own name: the section that it stands in is another's.
+    """A slide with an explorer's picture, under the explorer's name.
 
-    What it says of itself becomes the description of its picture.
+    The section around an explorer is about something else. Its text becomes the alt text.
     """
     said = cell.outputs[0].data["text/plain"]
     drawn = figures(_outputs(cell))[0]
@@ -98,9 +98,9 @@ def texts(book: NotebookNode, role: str) -> Iterator[Slide]:
 
 
 def cells_for_step(step: str, cells: Iterable[NotebookNode]) -> list[NotebookNode]:
-    """The cells of a trap that stand for a step outside the lesson: tags=["for-repair"], say.
+    """The cells that show a step of a trap outside the lesson, such as tags=["for-repair"].
 
-    None where the lesson names none: then the first that fits is the right one.
+    Empty where the lesson tags none: the caller then takes the first cell that fits.
     """
     return [c for c in cells if f"for-{step}" in c.metadata.get("tags", [])]
 
@@ -128,7 +128,7 @@ def pages(parts: Iterable, size, most: int) -> Iterator[list]:
 def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
     """The slides of one trap: its code, on two where it is long, then STEPS.
 
-    Above the code stands the situation, or as much of it as there is room for: its first sentence.
+    The situation is above the code; where it does not fit, only its first sentence.
     """
     by_role = {role: [c for c in cells if _role(c) == role] for role in map(_role, cells)}
     first, *rest = (c.source for c in by_role["situation"])
@@ -158,7 +158,7 @@ def guess_cells(told: list[NotebookNode], broken: list[NotebookNode],
 
 
 def result_cells(by_role: dict) -> list[NotebookNode]:
-    """What came of the guess, and the first figure of the look; without one, what it printed.
+    """The answer to the guess, and the first figure of the step Look; else what that step printed.
 
     A choice is named with its letter, by which the class has voted.
     """
@@ -191,7 +191,7 @@ def why_figures(by_role: dict) -> list[NotebookNode]:
 def repair_slides(by_role: dict, broken: list[NotebookNode]) -> list[list[NotebookNode]]:
     """What the repair says, its lines that the wrong code has not, and what they print or draw.
 
-    Functions that the lesson has defined to explain the cause stand above the lines that use them.
+    Functions that the lesson defined to explain the cause come before the lines that use them.
     A figure that has no room below them comes on a slide of its own. Where a repair is a decision
     and no code, its words stand alone.
     """
@@ -222,9 +222,9 @@ def lead_that_fits(lead: list[NotebookNode], cells: list[NotebookNode]) -> list[
 
 
 def keep_cells(by_role: dict, number: str) -> list[NotebookNode]:
-    """The rule, how to find the fault in one's own code, and the exercise with its clock.
+    """The rule, how a learner finds the fault in their code, and the exercise with its clock.
 
-    Where there is room the picture of the cause stands below them: this slide stays up longest,
+    Where there is room, the picture of the cause is below them: this slide stays up longest,
     while the exercise is solved.
     """
     text = "\n\n".join(c.source for c in by_role["keep"])
@@ -241,7 +241,7 @@ def keep_cells(by_role: dict, number: str) -> list[NotebookNode]:
 
 
 def changed_lines(code: str, before: Iterable[str]) -> str:
-    """The lines of a repair that do not stand in the wrong code and do more than report.
+    """The lines of a repair that are not in the wrong code and do more than report.
 
     The lines stay that open the block of such a line, and empty lines between them, unless one
     slide could not take those.
@@ -258,7 +258,7 @@ def changed_lines(code: str, before: Iterable[str]) -> str:
 
 
 def openings(lines: list[str], n: int) -> Iterator[int]:
-    """The lines in whose blocks line n stands, the innermost first."""
+    """The lines that open the blocks around line n, the innermost first."""
     inner = _indent(lines[n])
     for above in range(n - 1, -1, -1):
         if lines[above].strip() and _indent(lines[above]) < inner:
@@ -349,7 +349,7 @@ def total_height(cells: Iterable[NotebookNode]) -> int:
 
 
 def height(cell: NotebookNode) -> int:
-    """How high a cell stands at the usual size of letters, in pixels; an estimate."""
+    """The height of a cell at the usual font size, in pixels; an estimate."""
     if cell.cell_type == "markdown":
         blocks = re.split(r"\n{2,}|\n(?=\s*(?:[-|\d]|<li))", cell.source)
         blocks = filter(None, (_TAG.sub("", block) for block in blocks))

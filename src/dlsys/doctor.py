@@ -165,7 +165,7 @@ def kernel() -> Iterator[Finding]:
 
 
 def disk() -> Iterator[Finding]:
-    """Free space where the project lies."""
+    """Free space on the project's disk."""
     free = shutil.disk_usage(paths.ROOT).free / 1e9
     state = FAIL if free < LEAST_DISK else WARN if free < GOOD_DISK else OK
     remedy = "" if state == OK else "Free some space, for example with: pip cache purge"

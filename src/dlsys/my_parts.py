@@ -1,4 +1,4 @@
-"""`dlsys parts`: whose the parts of *Your model* are, and `my-work/my_parts.py` with one's own.
+"""`dlsys parts`: which parts of *Your model* are the learner's, and `my-work/my_parts.py`.
 
 The file has two halves. Above the mark stands what the command writes; below it, what the learner
 does, and that is kept. A file that was changed above the mark, or has none, is left as it is.
@@ -71,7 +71,7 @@ def _library(part: Part) -> str:
 
 
 def write(mine: list[tuple[Part, Sheet]]) -> list[str]:
-    """Write the file anew, the learner's half kept; returns lines that say what was done.
+    """Write the file again, with the learner's half unchanged; returns lines that say what changed.
 
     Raises PartsFileError where it was changed above the mark, and where it cannot be written.
     """

@@ -1,4 +1,4 @@
-"""Memoised runs of the named wrong answers, for whoever judges many answers on the same cases."""
+"""Memoised runs of the named wrong answers, for judging many answers on the same cases."""
 
 import copy
 from collections.abc import Callable

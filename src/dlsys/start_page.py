@@ -141,7 +141,7 @@ def _trap_state(trap: Trap, known: Known) -> TrapState:
 # ---- the map
 
 # Text keeps the page's own colour, which is readable in every theme; the accents are mid-tones
-# with at least 3:1 against white and against the dark themes' background, and never stand alone.
+# with at least 3:1 against white and against dark backgrounds, and always come with a word.
 # JupyterLab indents every list; hence !important.
 _STYLE = """
 .dlsys-map, .dlsys-map ul { list-style:none !important; padding:0 !important;

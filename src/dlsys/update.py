@@ -94,7 +94,7 @@ def _keep_stamp(old: dict, new: dict) -> None:
 def carry_over(old: dict, new: dict) -> list[str]:
     """Put the learner's answers and own cells into the new worksheet; returns a line about each.
 
-    Where the text of an exercise is another one now, the answer stands in a cell below the new
+    Where the text of an exercise has changed, the answer goes into a cell below the new
     text: both are there to compare, and the answer counts, for it is defined last. Where it asks
     for another function, the answer stands there as well, and the new stub counts.
     """
@@ -159,7 +159,7 @@ def _name(source: str) -> str | None:
 
 
 def is_unwritten(source: str) -> bool:
-    """Whether the stub's error alone stands below the text of the exercise."""
+    """Whether the stub's error is the only code below the text of the exercise."""
     found = _last(source)
     body = getattr(found, "body", [])[ast.get_docstring(found) is not None if found else 0:]
     if isinstance(found, ast.ClassDef) and len(body) == 1:

@@ -61,7 +61,7 @@ def exercise(asked: str) -> Trap | None:
 
 
 def of_stage(number: int) -> Path:
-    """The worksheet in my-work/, or else the one here: a release is worked in where it lies.
+    """The worksheet in my-work/, or else in the current folder, where learners work on a release.
 
     The course's own notebooks are nobody's worksheet.
     """

@@ -56,7 +56,7 @@ def work(settings: Settings, data: bytes, draw: int, is_parts: bool) -> dict[str
 def local(settings: Settings, n_workers: int) -> Workers:
     """Workers for `grade_all`: processes on this machine, talking through TLS on loopback.
 
-    Without TLS, any user of the machine could give the workers something to do.
+    Without TLS, any user of the machine could send jobs to the workers.
     """
     def run(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
         with (tempfile.TemporaryDirectory(prefix="dlsys-grade-", ignore_cleanup_errors=True) as dir,
@@ -113,7 +113,7 @@ def _security(address: str, tls: TlsFiles) -> Security | None:
 
 def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
         tuple[Job, dict[str, Any]]]:
-    """Keep the workers busy, a few submissions ahead; give each result as it comes.
+    """Keep the workers busy, a few submissions ahead; yield each result as it arrives.
 
     A submission that was lost with its worker may only have waited there while another one ended
     the worker. So it is graded again at the end, alone.
@@ -149,7 +149,7 @@ def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
 
 
 def result_of(future: Any) -> dict[str, Any]:
-    """What came back from a worker. Raises KilledWorker, and RunError without a scheduler."""
+    """The result that a worker sent. Raises KilledWorker, and RunError without a scheduler."""
     try:
         result = future.result()
     except (FutureCancelledError, CancelledError, CommClosedError):

@@ -233,7 +233,7 @@ def probe(hidden, folder, packages):
 def _claims_of_the_notebook(session: GradingSession) -> list[str]:
     """Notes about the claims of the course's own notebook, run with the parts that passed.
 
-    They give no points. Each cell has the usual time limit, and a cell that needs more processes
+    They earn no points. Each cell has the usual time limit, and a cell that needs more processes
     or sockets stops in the sandbox.
     """
     from dlsys.grading import model_laws

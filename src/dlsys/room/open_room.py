@@ -62,13 +62,13 @@ def room_folder(stages: list[int]) -> Path:
 
 
 def _new(folder: Path) -> Path:
-    """This folder, made; with a number behind it where another room began in the same second."""
+    """Make this folder, with a number after its name where a room began in the same second."""
     places = (folder.with_name(folder.name + end) for end in work_folder.name_endings())
     return next(place for place in places if _could_make(place))
 
 
 def _could_make(place: Path) -> bool:
-    """Make a folder; False where there is one. Raises RoomError."""
+    """Make a folder; returns False where it exists already. Raises RoomError."""
     try:
         place.mkdir(parents=True)
     except FileExistsError:

@@ -111,7 +111,7 @@ class LiveRoom:
         return self._view
 
     def mine(self, who: str) -> str:
-        """A participant's own answers to the question that is asked, by round."""
+        """A participant's answers to the current question, by round, as JSON."""
         now, found = self.room.now, {}
         if now and self.room.phase != EXERCISE:
             for go in range(1, self.room.rounds[now].go + 1):
@@ -156,13 +156,13 @@ class LiveRoom:
                 for id, item in self.room.by_id.items()]
 
     def _name(self, item: Item) -> str:
-        """The fault once its answer was shown; until then the situation, which gives none away."""
+        """The fault once its answer was shown; until then the situation, which reveals nothing."""
         asked = self.room.rounds.get(item.trap.id)
         known = asked and asked.phase == REVEALED
         return item.trap.name if known else item.trap.title
 
     def _notes(self) -> dict[str, Any]:
-        """Before the class sees them: the counts, what they ask for, and what is told."""
+        """For the presenter alone: the counts before the class sees them, advice, what to say."""
         room = self.room
         id = room.now or room.next()
         stage = int(id[:2])
@@ -262,7 +262,7 @@ class PageHandler(Handler):
         self.name = name
 
     def get(self) -> None:
-        if self.name == "class.html":  # the presenter's page stands in the slides' frame
+        if self.name == "class.html":  # the slides show the presenter's page in a frame
             self.set_header("X-Frame-Options", "DENY")
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.finish((PAGES / self.name).read_bytes())

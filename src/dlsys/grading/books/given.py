@@ -1,4 +1,4 @@
-"""What the instructor gives to a run: gradebooks, read once and filled in at the end; a course.
+"""What the instructor passes to a run: a course, and gradebooks, read once, filled in at the end.
 
 Gradebooks hold people's names and Moodle's times. So copies stay in the folder of the run: without
 them, --resume would take back what was taken off for late submissions, and leave a gradebook that

@@ -105,7 +105,7 @@ def _next_steps(result: Result) -> list[str]:
 
 
 def _next_parts(open_ones: list[dict[str, Any]]) -> list[str]:
-    """What is next for *Your model*: to mend a part, or to make one more one's own."""
+    """What is next for *Your model*: to fix a part, or to write one more."""
     if not open_ones:
         return []
     mend = [e for e in open_ones if e["status"] in ("wrong", "error")]

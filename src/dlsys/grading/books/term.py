@@ -121,7 +121,7 @@ def _everyone(runs: list[Run]) -> dict[tuple, dict[int, Result]]:
 
 
 def _person(result: Result, shared: set[tuple]) -> tuple:
-    """A learner as a key over runs: Moodle numbers people anew for each assignment."""
+    """A key for a learner over all runs; Moodle assigns new numbers for each assignment."""
     source, id, name, raw = people.owner(result)
     nameless = source, "", name, raw
     return nameless if source == "moodle" and nameless not in shared else (source, id, name, raw)
