@@ -75,7 +75,7 @@ def of_trap(book_of_stage, trap: str) -> list:
     return [c for c in book_of_stage.cells if c.metadata.get("dlsys", {}).get("trap") == trap]
 
 
-def held(one) -> str:
+def cell_text(one) -> str:
     """What a cell says and shows."""
     shown = (out.get("text") or out.get("data", {}).get("text/plain", "")
              for out in one.get("outputs", []))
@@ -98,7 +98,7 @@ def test_an_answer_holds_no_number_that_its_trap_does_not(number, lessons):
     entry = book_present.data()[number]
     told = [(q["trap"], q["answer"]) for q in entry["questions"]] + list(entry["live"].items())
     for trap, text in told:
-        stored = "\n".join(map(held, of_trap(lessons[number], trap)))
+        stored = "\n".join(map(cell_text, of_trap(lessons[number], trap)))
         assert numbers(text) <= numbers(stored), (trap, numbers(text) - numbers(stored))
 
 

@@ -150,7 +150,7 @@ def named(id):
 def test_the_session_changes_no_verdict(place, session):
     """One setting at a time, each on the first exercise of three stages."""
     tried = FIRST[place::len(proof.SESSIONS)]
-    assert [line for id in tried for line in proof.unsettled(id, [session])] == []
+    assert [line for id in tried for line in proof.changed_verdicts(id, [session])] == []
 
 
 def test_a_session_with_all_settings_changed_changes_no_verdict():
@@ -159,7 +159,8 @@ def test_a_session_with_all_settings_changed_changes_no_verdict():
     The name of a mistake, which costs most, is asked for in three stages.
     """
     asked = {*FIRST, *(id for id in IDS if not fresh(id))}
-    assert [line for id in sorted(asked) for line in proof.unsettled(id, proof.SESSIONS)] == []
+    assert [line for id in sorted(asked)
+            for line in proof.changed_verdicts(id, proof.SESSIONS)] == []
     names = {id: named(id) for id in FIRST[::5]}
     with acting.standard_session():
         proof.change_session(proof.SESSIONS)

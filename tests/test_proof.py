@@ -14,7 +14,7 @@ ANSWER = "def double(x):\n    return 2 * x\n"
 
 
 def forget():
-    for kept in (proof.fresh, proof.well_told, proof.exercise_with_cases,
+    for kept in (proof.fresh, proof.has_fresh_feedback, proof.exercise_with_cases,
                  proof.with_remembered_runs, probes.derived):
         kept.cache_clear()
 
@@ -176,7 +176,7 @@ def test_where_only_words_changed_what_is_told_is_made_anew(toy, monkeypatch):
     facts = proof.prove(ID, 2)[0]
     proof.write(ID, {**facts, "told": {"tripling": "old words"}, "words": "of yesterday"})
     assert proof.fresh(ID)
-    assert not proof.well_told(ID)
+    assert not proof.has_fresh_feedback(ID)
     assert proof.refresh_feedback(ID) == (facts, [])
 
 

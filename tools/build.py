@@ -76,7 +76,7 @@ def with_outputs(book: NotebookNode, name: str, again: bool) -> str:
         if old:
             stored_outputs.keep_pictures(canonical(book), old)
         return f"run: {', '.join(why)}"
-    stored_outputs.keep(book, old)
+    stored_outputs.keep_outputs(book, old)
     return "outputs kept, no code changed"
 
 

@@ -44,8 +44,8 @@ def rests_on(code: Iterable[str] | Mapping[str, str], ignored: Collection[str] =
     """
     cells = dict(code) if isinstance(code, Mapping) else {"code": list(code)}
     parts = {name: fingerprint(words_removed(cell)) for name, cell in cells.items()}
-    whole = "\n".join(cell for cells_of in cells.values() for cell in _listed(cells_of))
-    modules = reached(used_modules(whole)) - {*ignored}
+    whole = "\n".join(cell for cells_of in cells.values() for cell in _as_list(cells_of))
+    modules = with_imports(used_modules(whole)) - {*ignored}
     parts |= {name: module_fingerprint(name) for name in sorted(modules)}
     if "dlsys_helpers.explorers" in modules:
         parts |= {name: fingerprint((SRC / "dlsys_helpers" / name).read_text("utf-8"))
@@ -53,13 +53,13 @@ def rests_on(code: Iterable[str] | Mapping[str, str], ignored: Collection[str] =
     return parts | pinned()
 
 
-def _listed(cells: str | list[str]) -> list[str]:
+def _as_list(cells: str | list[str]) -> list[str]:
     return [cells] if isinstance(cells, str) else cells
 
 
 def words_removed(cells: str | list[str]) -> str:
     """What counts of one cell, or of several."""
-    return "\0".join(essence(cell, lesson_words) for cell in _listed(cells))
+    return "\0".join(essence(cell, lesson_words) for cell in _as_list(cells))
 
 
 def changes(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -207,7 +207,7 @@ def used_modules(code: str) -> set[str]:
     return {module for name, module in _imports(tree) if name in used}
 
 
-def reached(modules: Iterable[str]) -> set[str]:
+def with_imports(modules: Iterable[str]) -> set[str]:
     """These modules and all that they import, transitively.
 
     Not those that read what a learner wrote, the command `dlsys` among them, nor the list of the

@@ -98,9 +98,9 @@ def ran_alone(console: Console, source: lessons.Source) -> list[Row]:
 
 def unproven(source: lessons.Source) -> list[str]:
     """The exercises of a lesson whose record is missing or stale."""
-    for kept in (proof.fresh, proof.well_told):  # of the answers before this build
+    for kept in (proof.fresh, proof.has_fresh_feedback):  # of the answers before this build
         kept.cache_clear()
-    return [id for id in source.traps if not proof.well_told(id)]
+    return [id for id in source.traps if not proof.has_fresh_feedback(id)]
 
 
 def proved(console: Console, source: lessons.Source) -> list[Row]:

@@ -60,7 +60,7 @@ def condensed(runs: dict[str, dict]) -> dict:
                for name, pairs in bands.items()}
     first = healthy[0]
     return {"healthy": {**without_shared_curves(first, {}), "bands": rounded,
-                        "seeds": len(healthy), "alarms": alarms(healthy)},
+                        "seeds": len(healthy), "alarms": false_alarms(healthy)},
             "faults": {key: {**without_shared_curves(runs[f"{key} 0"], first["curves"]),
                              "seeds": seeds,
                              "shown": gallery.agreed([gallery.shown(runs[f"{key} {seed}"], bands)
@@ -74,7 +74,7 @@ def without_shared_curves(run: dict, but: dict[str, list]) -> dict:
     return {"curves": curves} | {name: run[name] for name in (*gallery.NUMBERS, "sample", "ended")}
 
 
-def alarms(healthy: list[dict]) -> int:
+def false_alarms(healthy: list[dict]) -> int:
     """How many instruments report a healthy run when compared with the band of the others."""
     rests = [(run, [other for other in healthy if other is not run]) for run in healthy]
     return sum(len(gallery.shown(run, {name: gallery.band(rest, name)

@@ -362,7 +362,7 @@ def rule_guess(source: Source) -> None:
                          "or more than that.", "Let its guess be one code cell, "
                          f'guess("{trap}", "...?", choices=[...]), or unit="...".')
             continue
-        question = asked_in(source, trap, asked[0])
+        question = question_in(source, trap, asked[0])
         answers = [c for role in ("look", "why", "repair") for c in source.of(trap, role, "code")
                    if "measured(" in c.source]
         if len(answers) != 1 or not sole_call(answers[0], "measured"):
@@ -381,7 +381,7 @@ def sole_call(cell: NotebookNode, name: str) -> ast.Call | None:
     return None
 
 
-def asked_in(source: Source, trap: str, cell: NotebookNode) -> guesses.Question:
+def question_in(source: Source, trap: str, cell: NotebookNode) -> guesses.Question:
     """The question of a guess cell, its arguments being literals."""
     call = sole_call(cell, "guess")
     named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
@@ -431,7 +431,7 @@ def fairness(source: Source) -> Iterator[Fairness]:
     """The `Fairness` of each trap; the lesson must have passed `rule_guess`."""
     for trap in source.traps:
         cell = source.of(trap, "guess")[0]
-        asked = asked_in(source, trap, cell)
+        asked = question_in(source, trap, cell)
         call = next(filter(None, (sole_call(c, "measured") for c in source.of(trap, kind="code"))))
         said = cell.metadata.get("quoted")
         yield Fairness(trap, call.args[1].value if asked.choices else None,

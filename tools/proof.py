@@ -235,7 +235,7 @@ def failure(id: str, fn: Callable, which: slice = slice(None)) -> Verdict:
     return verdict
 
 
-def unsettled(id: str, names: Collection[str]) -> Iterator[str]:
+def changed_verdicts(id: str, names: Collection[str]) -> Iterator[str]:
     """A line for each verdict that changes with these settings: of the worked answer, and of the
     first wrong one.
     """
@@ -266,7 +266,7 @@ def unpromised(exercise: Exercise, docstring: str | None) -> list[str]:
 
 def feedback_by_mistake(id: str) -> dict[str, str]:
     """The feedback on each wrong answer by its name: from a fresh record, else judged now."""
-    return RECORD.entry(id)["told"] if well_told(id) else judged(id)
+    return RECORD.entry(id)["told"] if has_fresh_feedback(id) else judged(id)
 
 
 def judged(id: str) -> dict[str, str]:
@@ -294,7 +294,7 @@ def rests_on(id: str) -> dict[str, str]:
     promises are its words, the tests ask each time.
     """
     exercise = solutions.with_kept_answers(id)
-    check = {name for name in fingerprints.reached([exercise.law_fn.__module__])
+    check = {name for name in fingerprints.with_imports([exercise.law_fn.__module__])
              if name in ACTS or (name.startswith("dlsys_checks.") and name != registry.__name__)}
     return {"check": _code(map(fingerprints.source, sorted(check))),
             "other answers": _code([kept_answers(exercise)]),
@@ -307,7 +307,7 @@ def rests_on(id: str) -> dict[str, str]:
 def words_of(id: str) -> str:
     """Fingerprint of all words that a learner may read, which `rests_on` leaves out."""
     exercise = solutions.with_kept_answers(id)
-    reached = fingerprints.reached([exercise.law_fn.__module__])
+    reached = fingerprints.with_imports([exercise.law_fn.__module__])
     modules = {*ENGINE, *WORDS, *(name for name in reached if name.startswith("dlsys_checks."))}
     return _code(map(fingerprints.source, sorted(modules)), fingerprints.no_words)
 
@@ -329,7 +329,7 @@ def fresh(id: str) -> bool:
 
 
 @cache
-def well_told(id: str) -> bool:
+def has_fresh_feedback(id: str) -> bool:
     """Whether the feedback on record is what wrong answers get today."""
     return fresh(id) and RECORD.entry(id)["words"] == words_of(id)
 
@@ -351,7 +351,7 @@ def refresh_feedback(id: str) -> tuple[dict[str, Any], list[str]]:
 def prove_in_full(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
     """As `prove`; in changed sessions, too, and with forged outcomes, in a process of its own."""
     facts, found = prove(id, seeds)
-    found += unsettled(id, SESSIONS)
+    found += changed_verdicts(id, SESSIONS)
     law = forging.complaints({id: forging.PARTS})[id]
     return facts, found + ([f"{id}, a forged outcome: {law}"] if law else [])
 
@@ -393,7 +393,7 @@ def main() -> None:
         parser.error(f"got {', '.join(unknown)}, expected stages or exercises with an answer in "
                      "solutions/. Run: make build LESSON=05")
     chosen = [id for id in ids if ({id, id[:2]} & set(args.what) if args.what
-                                   else not well_told(id))]
+                                   else not has_fresh_feedback(id))]
     lines: list[str] = []
     for place, id in enumerate(chosen, 1):
         began = time.process_time()

@@ -320,14 +320,14 @@ def main() -> None:
         return
     refuse_other_versions()
     for path in lessons(args.lesson):
-        renewed(path, args.seeds or SEEDS, args.all)
+        renew(path, args.seeds or SEEDS, args.all)
     failures = [line for path in lessons(args.lesson) for line in stored(path)["failed"]]
     if failures:
         sys.exit("claims that do not hold:\n" + "\n".join(failures))
     print(*dict.fromkeys(next_step(path) for path in lessons(args.lesson)), sep="\n")
 
 
-def renewed(path: Path, seeds: int, anew: bool = False) -> None:
+def renew(path: Path, seeds: int, anew: bool = False) -> None:
     """Bring the record of a lesson up to this many seeds, some at a time, so that a sweep that was
     stopped goes on where it was. anew: measure what is fresh as well.
     """

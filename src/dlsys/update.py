@@ -107,12 +107,12 @@ def carry_over(old: dict, new: dict) -> list[str]:
         cells.append(cell)
         if _is_stub(cell):
             found.add(trap)
-            line, below = _carried(cell, answers.get(trap))
+            line, below = _carry_answer(cell, answers.get(trap))
             told += [f"{trap}: {line}"] if line else []
             cells += below
         if cell["id"] == "stage-setup-2":
             cells += _imports(_source(cell), old)
-        cells += [_own(one) for one in _following(old, cell["id"], shipped)]
+        cells += [_own(one) for one in _own_cells_after(old, cell["id"], shipped)]
     for trap in sorted(answers.keys() - found):
         told.append(f"{trap}: is not in the course any more; your answer stands at the end.")
         cells.append(_code(f"# Exercise {trap}, which the course no longer has.\n{answers[trap]}"))
@@ -144,7 +144,7 @@ def _is_stub(cell: dict) -> bool:
     return cell["cell_type"] == "code" and _facts(cell).get("role") == "exercise"
 
 
-def _last(source: str) -> ast.AST | None:
+def _last_definition(source: str) -> ast.AST | None:
     """The function or class that a cell defines last; None where it is no Python."""
     try:
         body = ast.parse(source).body
@@ -155,19 +155,19 @@ def _last(source: str) -> ast.AST | None:
 
 
 def _name(source: str) -> str | None:
-    return getattr(_last(source), "name", None)
+    return getattr(_last_definition(source), "name", None)
 
 
 def is_unwritten(source: str) -> bool:
     """Whether the stub's error is the only code below the text of the exercise."""
-    found = _last(source)
+    found = _last_definition(source)
     body = getattr(found, "body", [])[ast.get_docstring(found) is not None if found else 0:]
     if isinstance(found, ast.ClassDef) and len(body) == 1:
         body = getattr(body[0], "body", body)  # the stub of a class has an __init__ alone
     return len(body) == 1 and isinstance(body[0], ast.Raise) and _NOT_WRITTEN in source
 
 
-def _carried(stub: dict, answer: str | None) -> tuple[str, list[dict]]:
+def _carry_answer(stub: dict, answer: str | None) -> tuple[str, list[dict]]:
     """A line about an exercise, and the cells below its stub; an answer may take its place."""
     if answer is None:
         return "", []
@@ -184,7 +184,7 @@ def _carried(stub: dict, answer: str | None) -> tuple[str, list[dict]]:
 
 def _text(source: str) -> tuple[str, str, str] | None:
     """Name, arguments and docstring of what a cell defines last."""
-    found = _last(source)
+    found = _last_definition(source)
     if found is None:
         return None
     arguments = ast.unparse(found.args) if isinstance(found, ast.FunctionDef) else ""
@@ -213,7 +213,7 @@ def _holds_import(block: ast.AST) -> bool:
     return any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(block))
 
 
-def _following(old: dict, id: str, shipped: set[str]) -> list[dict]:
+def _own_cells_after(old: dict, id: str, shipped: set[str]) -> list[dict]:
     """The learner's own cells between the cell with this id and the course's next one."""
     ids = [cell.get("id") for cell in old["cells"]]
     if id not in ids:

@@ -94,7 +94,7 @@ def read(path: str | Path) -> Worksheet:
     return Worksheet(path, stage, found.cells, exercises, notes + _outdated(found, stage, name))
 
 
-def only(worksheet: Worksheet, asked: Trap) -> Worksheet:
+def with_one_exercise(worksheet: Worksheet, asked: Trap) -> Worksheet:
     """The worksheet with one exercise to check. Raises WorksheetError where it is left out."""
     if asked not in worksheet.exercises:
         raise WorksheetError(

@@ -55,7 +55,7 @@ class Sheet:
         """The same sheet, with rows of its own to fill in."""
         return replace(self, rows=[list(row) for row in self.rows])
 
-    def written(self) -> str:
+    def to_csv(self) -> str:
         """The sheet as CSV text, with its own separator and its own mark at the beginning."""
         out = io.StringIO()
         csv.writer(out, delimiter=self.separator).writerows(self.rows)
@@ -108,7 +108,7 @@ def fill_canvas(results: Sequence[Result], gradebook: Sheet,
     for target, chosen in _targets(sheet, results, columns):
         absent += _fill(sheet, identity, chosen, _by_id(chosen, "canvas"),
                         {target: _points_in(sheet, target)})
-    return sheet.written(), absent
+    return sheet.to_csv(), absent
 
 
 def _targets(sheet: Sheet, results: Sequence[Result],
@@ -173,7 +173,7 @@ def fill_moodle(results: Sequence[Result], worksheet: Sheet,
                     comment: lambda r: text.quoted(summary(r))})
     _fill(sheet, identity, [], _by_id(refused, "moodle"),
           {comment: lambda r: text.quoted(summary(r))})
-    return sheet.written(), absent
+    return sheet.to_csv(), absent
 
 
 def moodle_names(sheet: Sheet) -> dict[str, str]:
