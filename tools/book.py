@@ -1,6 +1,6 @@
 """Build the book: ``python -m tools.book``; ``--serve`` also shows it on this machine.
 
-``--site v1.0`` builds it as the part of a website that stands in this folder, "" for its root.
+``--site v1.0`` builds it as the part of a website in this folder, "" for its root.
 
 The pages have three origins: what is written by hand in book/, what book_pages.py generates, and
 the notebooks. A notebook on a page is a dressed copy: markdown cells stand in a block that names
@@ -390,7 +390,7 @@ def address(config: dict) -> str:
 
 
 def render(out: Path) -> Path:
-    """Run Jupyter Book on out/_build/source; returns the folder of pages beside it.
+    """Run Jupyter Book on out/_build/source; returns the folder of pages next to it.
 
     Raises BookError with the warnings, each of which stops the build.
     """

@@ -3,7 +3,7 @@
 The rows come from book/symptoms.yml, the guides' tables of signs and the lessons' keep cells; the
 rules by which words are read come from book/finder.yml, how people put each cause from
 book/finder_said.yml. All are stored in src/dlsys/symptoms.json, by which `dlsys find` ranks, and
-written beside the pages for book/assets/finder/finder.js, which ranks alike on this page and on
+written next to the pages for book/assets/finder/finder.js, which ranks alike on this page and on
 that of search results:
 
     .venv/bin/python -m tools.book_finder

@@ -188,7 +188,7 @@ def sentence(text: str) -> str:
 # ---- questions
 
 def question(asked: quiz.Asked) -> str:
-    """Curves and a form beside them; the answer waits for the guess, as in a lesson."""
+    """Curves next to a form; the answer appears after the guess, as in a lesson."""
     measured = {"id": asked.form["id"], "right": asked.right,
                 "shown": f"\N{LEFT DOUBLE QUOTATION MARK}{asked.right}"
                          f"\N{RIGHT DOUBLE QUOTATION MARK}"}

@@ -142,7 +142,7 @@ def errata_page(lessons: Lessons) -> str:
 
 
 def folklore(cell: NotebookNode) -> str:
-    """One entry of the errata page. A heading of its own would break the page's order."""
+    """One entry of the errata page, without its heading, which would break the page's order."""
     text = told_and_measured(without_heading(cell.source))
     trap = cell.metadata.dlsys.get("trap")
     title = f"**{trap} {link('trap', trap, catalog.trap(trap).name)}**\n\n" if trap else ""
@@ -256,7 +256,7 @@ def reporter(node: ast.stmt) -> str:
 
 
 def told_and_measured(text: str) -> str:
-    """A folklore cell with what was measured in a paragraph of its own."""
+    """A folklore cell with what was measured in a separate paragraph."""
     return re.sub(r"\s+(?=\*\*Measured:\*\*)", "\n\n", text)
 
 

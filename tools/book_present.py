@@ -143,7 +143,7 @@ def solved_block(trap: Trap) -> Block:
 
 
 def extras(lesson: NotebookNode) -> list[Block]:
-    """What a long session has time for beside the traps."""
+    """What a long session also has time for, after the traps."""
     gpu = [c for c in lesson.cells if c.metadata.get("dlsys", {}).get("role") == "gpu"]
     asked = sum("<details" in c.source for c in lesson.cells
                 if c.metadata.get("dlsys", {}).get("role") == "quiz")

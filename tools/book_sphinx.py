@@ -88,7 +88,7 @@ def group_steps(_app: Sphinx, doctree: nodes.document) -> None:
 
 
 def group(section: nodes.section) -> None:
-    """The section as heading and situation, the question beside its code, and what waits for it."""
+    """Group a section: heading and situation, question next to its code, what follows the guess."""
     opening, steps = [], []
     for node in section.children:
         if "role-next" in node.get("classes", []):

@@ -168,7 +168,7 @@ def watch_answer(trap: str) -> str:
 
 
 def neighbours(trap: str) -> list[str]:
-    """A sentence or two for each fault beside a trap that no trap teaches: book/neighbours.yml."""
+    """A sentence or two for each related fault that no trap teaches, from book/neighbours.yml."""
     return [f"**Beside it:** {row['says']} {watch_record.detection(row)}"
             for row in watch_record.neighbours() if row["beside"] == trap]
 

@@ -46,7 +46,7 @@ def is_short(path: Path) -> bool:
 
 
 def execute(book: NotebookNode, **parameters) -> NotebookNode:
-    """Run a notebook in a kernel of its own; raises at the first cell that fails."""
+    """Run a notebook in a fresh kernel; raises at the first cell that fails."""
     return papermill.execute_notebook(book, None, parameters, kernel_name="python3",
                                       cwd=str(NOTEBOOKS), progress_bar=False,
                                       request_save_on_cell_execute=False)

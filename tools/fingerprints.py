@@ -39,7 +39,7 @@ def rests_on(code: Iterable[str] | Mapping[str, str], ignored: Collection[str] =
              ) -> dict[str, str]:
     """The dependencies of these cells' results, each with its fingerprint or version.
 
-    code: the sources of cells; with names, each cell is a part of its own, in their order.
+    code: the sources of cells; with names, each cell is a separate part, in their order.
     ignored: modules that are used and do not count.
     """
     cells = dict(code) if isinstance(code, Mapping) else {"code": list(code)}

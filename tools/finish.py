@@ -30,7 +30,7 @@ from tools.rows import Row
 class Step(NamedTuple):
     """One record of a lesson: its name, whether it is left, and what renews it.
 
-    renew returns the rows of what stands in its way; none where it was written.
+    renew returns rows that say what prevents it; none where it wrote the record.
     """
 
     name: str

@@ -45,7 +45,7 @@ SOLUTION = re.compile(r"^[ \t]*# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION[ \t]
 MAX_LINES, MAX_COLUMNS = 20, 76
 MIN_QUESTIONS = 4  # for review, about each trap
 MAX_CORE, MAX_CORE_MINUTES = 5, 60  # the short way through a stage: traps, exercise time
-MAX_TEACHING, MAX_BESIDE = 15, 3  # lines of code, and those beside claims
+MAX_TEACHING, MAX_BESIDE = 15, 3  # lines of code in a cell, and in a cell of claims
 MAX_CLAIMS, MAX_FOLDED_CLAIMS = 1, 6  # in a row: in the line of a trap, and elsewhere
 PLUMBING = "plumbing"  # tag of a cell that measures and teaches nothing: it is folded
 DRAWS = {"show", *(name for name in dlsys_helpers.__all__ if name.startswith(("draw_", "plot_")))}
@@ -697,7 +697,7 @@ def teaching_lines(code: str) -> int:
 
 @cache
 def only_claims(code: str) -> bool:
-    """Whether a cell holds claims, and beside them only the few lines that their values take."""
+    """Whether a cell holds claims, and otherwise only a few lines that compute their values."""
     tree = ast.parse(code)
     defines = any(isinstance(n, ast.FunctionDef | ast.ClassDef) for n in ast.walk(tree))
     shows = {"print", *DRAWS} & {*calls(tree)}

@@ -32,7 +32,7 @@ def filled(template: str, **facts: str) -> str:
 def with_trap(lesson: str, trap: str) -> str:
     """The text of a lesson with these cells behind its last trap: further parts, quiz follow.
 
-    A lesson without a trap has its first behind all that stands before the quiz.
+    In a lesson without a trap, the first goes right before the quiz.
     """
     markers = list(MARKER.finditer(lesson))
     last = max((n for n, found in enumerate(markers) if found[1] in lessons.TRAP_ORDER),

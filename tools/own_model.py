@@ -1,6 +1,6 @@
 """Train the model that writes in the book's pages: ``python -m tools.own_model``.
 
-Its parts are the worked answers. A run that was stopped goes on where its last checkpoint stands,
+Its parts are the worked answers. A run that was stopped goes on from its last checkpoint,
 in drafts/; at the end book/model/ has the packed weights and a record of how they came about.
 About twelve minutes on one thread.
 """

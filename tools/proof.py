@@ -349,7 +349,7 @@ def refresh_feedback(id: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def prove_in_full(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
-    """As `prove`; in changed sessions, too, and with forged outcomes, in a process of its own."""
+    """As `prove`; in changed sessions, too, and with forged outcomes, in a separate process."""
     facts, found = prove(id, seeds)
     found += changed_verdicts(id, SESSIONS)
     law = forging.complaints({id: forging.PARTS})[id]

@@ -1,4 +1,4 @@
-"""The worked answers of the exercises, and what is kept beside the tests: other right answers.
+"""The worked answers of the exercises, and what is kept with the tests: other right answers.
 
     python -m tools.solutions 01.4        the mutants of a worked answer that its check lets pass
 
@@ -48,7 +48,7 @@ def stages() -> list[str]:
 
 
 def worked(id: str) -> Callable:
-    """The worked answer of an exercise, in a namespace of its own."""
+    """The worked answer of an exercise, in a separate namespace."""
     setup, source = answers(id[:2])[id]
     space: dict[str, Any] = {"__name__": "worksheet"}
     exec(compile(f"{setup}\n{source}", f"<{id}>", "exec"), space)
@@ -56,7 +56,7 @@ def worked(id: str) -> Callable:
 
 
 def with_kept_answers(id: str) -> Exercise:
-    """The exercise with what is kept beside the tests: right answers, probes, equivalent mutants.
+    """The exercise with what is kept with the tests: right answers, probes, equivalent mutants.
 
     The file is tests/right_answers/s05/e3_dropout.py for the check s05/e3_dropout.py. Raises
     ValueError for an unknown exercise, SystemExit for one of the two files that cannot be imported.

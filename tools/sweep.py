@@ -124,7 +124,7 @@ def environment(instructions: str) -> dict[str, str]:
 
 
 def run(path: Path, one: Run) -> dict[str, dict[str, Any]]:
-    """The claims of one run, in a process of its own. Raises SystemExit when a cell fails."""
+    """The claims of one run, in a separate process. Raises SystemExit when a cell fails."""
     command = [sys.executable, "-m", "tools.sweep", "--one", str(path), str(one.seed),
                str(one.threads)]
     done = subprocess.run(command, cwd=ROOT, env=environment(one.instructions),

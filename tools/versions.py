@@ -119,7 +119,7 @@ def page(version: str, folder: str | None, found: Iterable[Release]) -> str:
     """The page of versions, as Markdown.
 
     folder: where in the website these pages will stand, "" for its root; None for a book that
-    stands alone. Links are relative, so that a copy of the website keeps them.
+    is published alone. Links are relative, so that a copy of the website keeps them.
     """
     head = f"# Versions\n\nThis is version {version} of the course. [What changed](changelog.md)."
     if folder is None:

@@ -192,7 +192,7 @@ def repair_slides(by_role: dict, broken: list[NotebookNode]) -> list[list[Notebo
     """What the repair says, its lines that the wrong code has not, and what they print or draw.
 
     Functions that the lesson defined to explain the cause come before the lines that use them.
-    A figure that has no room below them comes on a slide of its own. Where a repair is a decision
+    A figure that has no room below them gets a separate slide. Where a repair is a decision
     and no code, its words stand alone.
     """
     said = by_role["repair"][0]

@@ -204,7 +204,7 @@ def progress_file() -> Iterator[Finding]:
 
 
 def torch() -> Iterator[Finding]:
-    """Torch imports and computes, in a process of its own: a broken one may crash."""
+    """Torch imports and computes, in a separate process: a broken one may crash."""
     try:
         run = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, encoding="utf-8",
                              errors="replace", timeout=TORCH_SECONDS, check=False)

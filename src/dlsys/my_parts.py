@@ -1,6 +1,6 @@
 """`dlsys parts`: which parts of *Your model* are the learner's, and `my-work/my_parts.py`.
 
-The file has two halves. Above the mark stands what the command writes; below it, what the learner
+The file has two halves. The command writes above the mark; below it is what the learner
 does, and that is kept. A file that was changed above the mark, or has none, is left as it is.
 """
 

@@ -67,7 +67,7 @@ def _is_learners(path: Path) -> bool:
 
 
 def junit_path(notebooks: list[Path]) -> Path:
-    """``NN_scores.junit.xml`` beside a single notebook, ``scores.junit.xml`` for several."""
+    """``NN_scores.junit.xml`` next to a single notebook, ``scores.junit.xml`` for several."""
     name = f"{_stage_prefix(notebooks[0])}scores.junit.xml" if len(notebooks) == 1 else (
         "scores.junit.xml")
     return notebooks[0].parent / name

@@ -19,7 +19,7 @@ from dlsys_files.notebook_file import WorksheetError
 from dlsys_helpers import paths
 from dlsys_helpers.stages import Stage
 
-KEPT = "kept"  # a folder of its own: nothing in it counts as a worksheet in use
+KEPT = "kept"  # a separate folder: nothing in it counts as a worksheet in use
 _NOT_WRITTEN = "is not written yet"  # as in `dlsys_helpers.acting`, whose import takes seconds
 _OWN_ID = "own-"  # begins the id of each cell that is the learner's
 
@@ -96,7 +96,7 @@ def carry_over(old: dict, new: dict) -> list[str]:
 
     Where the text of an exercise has changed, the answer goes into a cell below the new
     text: both are there to compare, and the answer counts, for it is defined last. Where it asks
-    for another function, the answer stands there as well, and the new stub counts.
+    for another function, the answer goes there as well, and the new stub counts.
     """
     answers, shipped = _answers(old, new), {cell["id"] for cell in new["cells"]}
     told, found = [], set()

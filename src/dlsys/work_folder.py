@@ -43,7 +43,7 @@ class Started(NamedTuple):
 def start(stage: int | str, copy: bool = False, core: bool = False) -> Started:
     """Copy a stage's worksheet and its lesson to ``my-work/``; what exists stays as it is.
 
-    ``copy=True`` makes fresh ones beside them under the next free names, ``01_activations_2`` and
+    ``copy=True`` makes fresh ones next to them under the next free names, ``01_activations_2`` and
     ``01_lesson_2``; ``core=True`` leaves out what is off the core path. Raises WorksheetError for
     an unknown stage, one without worksheet, or a full or read-only disk.
     """

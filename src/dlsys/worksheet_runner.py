@@ -1,4 +1,4 @@
-"""Run a worksheet's cells and checks in a process of its own, for `dlsys check`.
+"""Run a worksheet's cells and checks in a separate process, for `dlsys check`.
 
 One bad cell or answer costs only itself. An error is reported and the next cell runs. A cell
 that never ends, or that ends the process, cannot be survived from inside: the process is started

@@ -302,7 +302,7 @@ class GradingSession:
         self.judged: dict[tuple[str, bytes], tuple[Verdict, dict[str, Any]]] = {}
 
     def judge_all(self) -> None:
-        """Judge every exercise; judge each that did not pass again, in a process of its own."""
+        """Judge every exercise; judge each that did not pass again, in a separate process."""
         self._judge()
         self.notes += filter(None, map(self.forbidden_call_note, self.papers))
 
@@ -330,7 +330,7 @@ class GradingSession:
                    for _, source in self.notebook.cells) < 2
 
     def _try_alone(self, papers: Sequence[Paper]) -> None:
-        """Judge these, each in a process of its own; after a fault, try the rest again."""
+        """Judge these, each in a separate process; after a fault, try the rest again."""
         # After a fault, the quick attempt says nothing about the end of the notebook.
         both, checkpoints = bool(self.attempt.fault), not self.attempt.cells_done
         while papers:

@@ -52,7 +52,7 @@ class Sheet:
         return [cell.strip() for cell in self.rows[0]]
 
     def copy(self) -> Sheet:
-        """The same sheet, with rows of its own to fill in."""
+        """A copy of the sheet, whose rows can be filled in."""
         return replace(self, rows=[list(row) for row in self.rows])
 
     def to_csv(self) -> str:

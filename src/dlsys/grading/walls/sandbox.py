@@ -172,7 +172,7 @@ class Sandbox:
                 both: bool = False) -> Attempt:
         """Run all cells, then the acts (packed by `pack_act`), in a process made for it.
 
-        careful: act where a cell calls `check`, each time in a process of its own; without a call,
+        careful: act where a cell calls `check`, each time in a separate process; without a call,
         or when `both` is asked, after all cells. checkpoints: a cell that faults costs itself.
         """
         job = {"cells": list(cells), "seconds": self.limits.seconds, "careful": careful,
