@@ -87,9 +87,9 @@ def test_the_night_leaves_out_no_notebook_and_believes_nothing(folder, monkeypat
 
 FILE = """
 import pytest
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
-@pytest.mark.parametrize("number", few(range(4), lambda number: number == 2))
+@pytest.mark.parametrize("number", mark_nightly(range(4), lambda number: number == 2))
 def test_number(number):
     pass
 """
