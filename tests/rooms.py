@@ -32,17 +32,17 @@ class Running:
             [sys.executable, "-c", command, "room", "8", "--host", "127.0.0.1", "--port",
              str(port), *self.options], env=env, text=True, stdout=subprocess.PIPE,
             stderr=self.stderr)
-        self.told = ""
-        while "Ctrl-C ends" not in self.told:
+        self.output = ""
+        while "Ctrl-C ends" not in self.output:
             line = self.process.stdout.readline()
             if not line:
-                said = self.told + (self.process.stderr.read() if self.process.stderr else "")
+                said = self.output + (self.process.stderr.read() if self.process.stderr else "")
                 self.kill()
                 raise AssertionError(f"the room did not start: {said}")
-            self.told += line
-        self.code = re.search(r"code (\w{6})", self.told)[1]
-        self.secret = re.search(r"present#(\S+)", self.told)[1]
-        self.port = int(re.search(r"127\.0\.0\.1:(\d+)", self.told)[1])
+            self.output += line
+        self.code = re.search(r"code (\w{6})", self.output)[1]
+        self.secret = re.search(r"present#(\S+)", self.output)[1]
+        self.port = int(re.search(r"127\.0\.0\.1:(\d+)", self.output)[1])
         self.url = f"http://127.0.0.1:{self.port}/"
 
     def step(self, name: str, **more) -> int:

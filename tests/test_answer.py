@@ -101,10 +101,10 @@ def test_the_docstring_is_left_out_and_no_code_is(code, left):
 def test_answers_stand_side_by_side_where_the_terminal_is_wide_enough(monkeypatch):
     answers = [("Yours:", "a = 1\nb\x1b[31m"), ("Worked answer:", "a = 2")]
     monkeypatch.setenv("COLUMNS", "25")
-    assert answer.beside(answers) == (
+    assert answer.side_by_side(answers) == (
         "Yours:  |  Worked answer:\n        |\na = 1   |  a = 2\nb [31m  |")
     monkeypatch.setenv("COLUMNS", "24")
-    assert answer.beside(answers) == "Yours:\n\na = 1\nb [31m\n\nWorked answer:\n\na = 2"
+    assert answer.side_by_side(answers) == "Yours:\n\na = 1\nb [31m\n\nWorked answer:\n\na = 2"
 
 
 def test_without_the_solutions_one_line_says_so(tmp_path, monkeypatch, capsys):

@@ -117,7 +117,7 @@ def test_a_soak_counts_what_was_lost_and_what_was_doubled(tmp_path):
     write(tmp_path, "grades.json", {"results": results})
     lines = [{}, *({"name": name} for name in ("ada", "bob", "bob", "eve"))]
     write(tmp_path, "journal.jsonl", "\n".join(map(json.dumps, lines)) + "\n")
-    text = soak.report(soak._facts(tmp_path, 4, 30.0), RUN)
+    text = soak.report(soak.measurements(tmp_path, 4, 30.0), RUN)
     assert "Lost: 1. Graded twice: 1." in text
     assert "3 results: 2 graded, 1 refused. Points: 1 with 4, 1 with 13." in text
     assert "30 s, three starts included: 8 submissions a minute" in text

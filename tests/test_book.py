@@ -135,14 +135,15 @@ def test_a_cell_that_only_sets_a_name_says_which():
 
 
 def test_folded_helpers_are_named_and_a_claim_says_how_it_was_measured():
-    assert book.told_by("import copy\n\ndef a(): ...\n\nclass B: ...") == "Helpers: a and B"
-    assert book.told_by("def a(): ...\nclaim('it holds', a(), above=1)") == "How this was measured"
-    assert book.told_by("x = 1") == "How this was measured"
+    assert book.folded_prompt("import copy\n\ndef a(): ...\n\nclass B: ...") == "Helpers: a and B"
+    claiming = "def a(): ...\nclaim('it holds', a(), above=1)"
+    assert book.folded_prompt(claiming) == "How this was measured"
+    assert book.folded_prompt("x = 1") == "How this was measured"
 
 
 def test_an_order_that_is_not_that_of_the_numbers_is_explained():
-    assert book.told_in_order(["09.1", "09.2", "09.3"]) == ""
-    assert book.told_in_order(["09.1", "09.8", "09.2"]).endswith("so 09.8 follows 09.1.")
+    assert book.order_note(["09.1", "09.2", "09.3"]) == ""
+    assert book.order_note(["09.1", "09.8", "09.2"]).endswith("so 09.8 follows 09.1.")
 
 
 def step(text, name):
@@ -284,11 +285,12 @@ def test_each_stage_has_a_drawing_of_its_own():
 def test_essence_ends_at_the_last_number_and_drops_what_only_reports():
     code = ("a = f(x)\nclaim('a', a, above=0)\nb = [\n    1]  # kept\n"
             "print(\n    a, b)\nclaim('b', b)\nc = 1")
-    assert book_pages.essence(code) == "a = f(x)\nb = [\n    1]  # kept"
+    assert book_pages.without_reports(code) == "a = f(x)\nb = [\n    1]  # kept"
 
 
 def test_essence_of_code_without_a_print_is_all_of_it():
-    assert book_pages.essence("a = 1\n\nb = 2\nmodel.eval()") == "a = 1\n\nb = 2\nmodel.eval()"
+    silent = "a = 1\n\nb = 2\nmodel.eval()"
+    assert book_pages.without_reports(silent) == silent
 
 
 def test_told_and_measured_are_two_paragraphs():
@@ -399,7 +401,7 @@ def test_reading_time_counts_words_and_the_code_that_is_read():
 
 
 def test_the_start_page_repeats_what_the_readme_asks_for():
-    needs = book_home.needs()
+    needs = book_home.requirements()
     assert all(word in needs for word in ("Linux", "make", "Python 3.11", "11 GB"))
 
 
@@ -413,8 +415,8 @@ def test_code_and_run_button_come_with_a_public_repository(url):
 
 
 def test_an_exercise_leads_to_its_place_on_the_worksheet_and_back():
-    assert "<exercise-01-2>" in book.lead_across("3 points.", "trap", "01.2")
-    assert "<trap-01-2>" in book.lead_across("3 points.", "exercise", "01.2")
+    assert "<exercise-01-2>" in book.link_across("3 points.", "trap", "01.2")
+    assert "<trap-01-2>" in book.link_across("3 points.", "exercise", "01.2")
 
 
 # ---- formulas and the last hand
@@ -437,10 +439,10 @@ def test_a_formula_may_break_at_its_relations_but_not_inside_braces():
 
 
 def test_a_page_keeps_the_files_that_it_needs():
-    assert book_theme.wanted("../explorers/explorer.js?v=1", '<div data-explorer="x">')
-    assert not book_theme.wanted("../explorers/explorer.js", "<p>")
-    assert book_theme.wanted("_static/doctools.js", "<p>")
-    assert not book_theme.wanted("", "<p>")  # a script in the page
+    assert book_theme.is_needed("../explorers/explorer.js?v=1", '<div data-explorer="x">')
+    assert not book_theme.is_needed("../explorers/explorer.js", "<p>")
+    assert book_theme.is_needed("_static/doctools.js", "<p>")
+    assert not book_theme.is_needed("", "<p>")  # a script in the page
 
 
 def test_punctuation_stays_with_the_formula_before_it():
@@ -489,9 +491,9 @@ def test_a_style_sheet_keeps_what_some_element_may_meet(tmp_path):
 
 def test_only_a_public_address_brings_a_site_map(tmp_path):
     (tmp_path / "index.html").write_text("")
-    book_finish.guide_robots(tmp_path, "")
+    book_finish.write_robots(tmp_path, "")
     assert not (tmp_path / "sitemap.xml").exists()
-    book_finish.guide_robots(tmp_path, "https://a.example/")
+    book_finish.write_robots(tmp_path, "https://a.example/")
     assert (tmp_path / "sitemap.xml").read_text().count("<loc>https://a.example/index.html<") == 1
     assert "Sitemap: https://a.example/sitemap.xml" in (tmp_path / "robots.txt").read_text()
 

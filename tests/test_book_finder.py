@@ -103,7 +103,7 @@ def test_levels_are_the_loss_of_a_guess_and_the_floor_of_a_second_softmax():
 
 
 def test_a_row_of_a_trap_takes_test_and_fix_from_its_keep_cell():
-    row = book_finder.written({"see": "seen", "trap": "01.1"}, {1: trap_lesson()})
+    row = book_finder.row_from_entry({"see": "seen", "trap": "01.1"}, {1: trap_lesson()})
     assert (row.test, row.fix) == ("Assert it.", "no_grad is\nnot eval.")
     assert "(traps/01-1.md)" in book_finder.places(row)
     rules = "`eval-in-train-mode`, `steps-in-eval-mode` or `never-in-train-mode`"
@@ -113,7 +113,7 @@ def test_a_row_of_a_trap_takes_test_and_fix_from_its_keep_cell():
 
 
 def test_several_causes_are_numbered_and_one_without_a_trap_says_so():
-    row = book_finder.written({"see": "s", "causes": ["a slow loader", "01.1"], "test": "t"},
+    row = book_finder.row_from_entry({"see": "s", "causes": ["a slow loader", "01.1"], "test": "t"},
                               {1: trap_lesson()})
     first, second = book_finder.places(row).split("<br>")
     assert first == "1. a slow loader; no trap shows it"
@@ -122,7 +122,7 @@ def test_several_causes_are_numbered_and_one_without_a_trap_says_so():
 
 
 def test_other_words_are_cut_at_commas_but_not_in_parentheses():
-    assert book_finder.others({"also": "a b, c (N, 1), d"}) == ["a b", "c (N, 1)", "d"]
+    assert book_finder.other_words({"also": "a b, c (N, 1), d"}) == ["a b", "c (N, 1)", "d"]
 
 
 def test_the_page_shows_the_first_other_words_and_the_finder_knows_all():
@@ -133,9 +133,9 @@ def test_the_page_shows_the_first_other_words_and_the_finder_knows_all():
 
 def test_a_row_without_a_trap_leads_to_a_part_of_a_lesson_or_says_that_none_shows_it():
     own = {"see": "s", "test": "`t`", "fix": "f"}
-    assert book_finder.cells(book_finder.written(own, {})) == (
+    assert book_finder.cells(book_finder.row_from_entry(own, {})) == (
         "**s**", "`t`", "f", "No trap shows it")
-    row = book_finder.written(own | {"lesson": 1, "part": "Further: a part"}, {})
+    row = book_finder.row_from_entry(own | {"lesson": 1, "part": "Further: a part"}, {})
     assert row.page == ('<a href="notebooks/01_activations.html#further-a-part">'
                         "Lesson 1: a part</a>")
 

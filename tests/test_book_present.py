@@ -75,7 +75,7 @@ def of_trap(book_of_stage, trap: str) -> list:
     return [c for c in book_of_stage.cells if c.metadata.get("dlsys", {}).get("trap") == trap]
 
 
-def held(one) -> str:
+def cell_text(one) -> str:
     """What a cell says and shows."""
     shown = (out.get("text") or out.get("data", {}).get("text/plain", "")
              for out in one.get("outputs", []))
@@ -98,7 +98,7 @@ def test_an_answer_holds_no_number_that_its_trap_does_not(number, lessons):
     entry = book_present.data()[number]
     told = [(q["trap"], q["answer"]) for q in entry["questions"]] + list(entry["live"].items())
     for trap, text in told:
-        stored = "\n".join(map(held, of_trap(lessons[number], trap)))
+        stored = "\n".join(map(cell_text, of_trap(lessons[number], trap)))
         assert numbers(text) <= numbers(stored), (trap, numbers(text) - numbers(stored))
 
 
@@ -143,10 +143,10 @@ def test_what_a_plan_leaves_out_is_said():
 
 def test_the_pause_lies_nearest_to_the_middle():
     blocks = [book_present.Block(n, "x") for n in (10, 30, 20, 10)]
-    assert [b.text for b in book_present.paused(blocks, 5)] == ["x", "x", "Pause", "x", "x"]
-    assert book_present.paused(blocks, 0) == blocks
+    assert [b.text for b in book_present.with_pause(blocks, 5)] == ["x", "x", "Pause", "x", "x"]
+    assert book_present.with_pause(blocks, 0) == blocks
     together = [book_present.Block(n, "x", id) for n, id in ((10, "a"), (20, "b"), (20, "b"))]
-    assert [b.trap for b in book_present.paused(together, 5)] == ["a", "", "b", "b"]
+    assert [b.trap for b in book_present.with_pause(together, 5)] == ["a", "", "b", "b"]
 
 
 def test_what_does_not_fit_is_left_and_what_follows_may_fit():

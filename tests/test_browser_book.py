@@ -15,11 +15,11 @@ from bs4 import BeautifulSoup
 
 from benchmarks import weights
 from dlsys_checks import registry
-from dlsys_helpers import canvas, catalog, plots
+from dlsys_helpers import catalog, drawing_canvas, plots
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS
 from dlsys_helpers.stages import stage
 from tools import book, frames
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
 LESSON, WORKSHEET, START = "notebooks/01_activations", "exercises/01_activations", "index"
 GENERATED = {"search.html", "genindex.html", "404.html"}  # without content of ours
@@ -59,7 +59,7 @@ def article(html: Path, name: str) -> str:
 
 # ---- files
 
-def dead(html: Path, name: str, href: str) -> bool:
+def is_dead_link(html: Path, name: str, href: str) -> bool:
     """Whether a link of a page leads to a file or an anchor of the book that is not there."""
     parts = urlsplit(href)
     if parts.scheme in {"http", "https"}:
@@ -71,13 +71,13 @@ def dead(html: Path, name: str, href: str) -> bool:
 
 
 def test_every_internal_link_and_anchor_leads_somewhere(html):
-    assert not dead(html, f"{LESSON}.html", "#trap-01-1")
-    assert dead(html, f"{LESSON}.html", "#trap-01-0")
-    assert dead(html, f"{LESSON}.html", "../index.html#nowhere")
-    assert dead(html, f"{LESSON}.html", "index.html")
+    assert not is_dead_link(html, f"{LESSON}.html", "#trap-01-1")
+    assert is_dead_link(html, f"{LESSON}.html", "#trap-01-0")
+    assert is_dead_link(html, f"{LESSON}.html", "../index.html#nowhere")
+    assert is_dead_link(html, f"{LESSON}.html", "index.html")
     broken = [f"{name}: {href}" for name, page in pages(html).items()
               for href in {a["href"] for a in page.find_all("a", href=True)}
-              if dead(html, name, href)]
+              if is_dead_link(html, name, href)]
     assert broken == []
 
 
@@ -512,7 +512,7 @@ PLANTED = {
 }
 
 
-def seen_with(page, *planted: str) -> set[str]:
+def flaws_when_planted(page, *planted: str) -> set[str]:
     """The flaws that are seen on a page in which these are planted."""
     page.reload()
     for flaw in planted:
@@ -525,13 +525,13 @@ def seen_with(page, *planted: str) -> set[str]:
 
 
 def test_flaws_that_are_planted_together_are_all_seen(opened):
-    assert seen_with(opened(PLAIN), *PLANTED) == PLANTED.keys()
+    assert flaws_when_planted(opened(PLAIN), *PLANTED) == PLANTED.keys()
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("flaw", PLANTED)
 def test_a_planted_flaw_is_seen(opened, flaw):
-    assert flaw in seen_with(opened(PLAIN), flaw)
+    assert flaw in flaws_when_planted(opened(PLAIN), flaw)
 
 
 def test_formulas_stand_on_the_line_of_their_words_on_a_phone(opened):
@@ -908,12 +908,12 @@ def test_a_phone_shows_a_figure_whole_and_a_tap_or_a_key_enlarges_it(opened, wid
 
 def test_drawings_are_told_from_plots_by_their_width():
     """course.css turns the colours of drawings on a dark page, and of no other figure."""
-    drawn, plotted = round(canvas.WIDTH * 2 * 110), round(6.6 * 2 * 110)
+    drawn, plotted = round(drawing_canvas.WIDTH * 2 * 110), round(6.6 * 2 * 110)
     assert drawn != plotted
     assert f'[width="{drawn}"]' in (book.BOOK / "_static/course.css").read_text("utf-8")
 
 
-@pytest.mark.parametrize("width", few([1280, 800, 390], lambda width: width == 390))
+@pytest.mark.parametrize("width", mark_nightly([1280, 800, 390], lambda width: width == 390))
 def test_what_stands_in_a_table_stays_inside_its_cell(browser, html, width):
     page = offline_page(browser, viewport={"width": width, "height": 900})
     for name in ("symptoms", "guide_loss", "guide_scale", "traps", "accessibility", "grading"):

@@ -39,7 +39,7 @@ from dlsys_helpers.explorers import (
     names,
 )
 from tools import frames
-from tools.nightly import everything, few, trusted
+from tools.nightly import mark_nightly, runs_everything, trusted
 
 
 @explorer(
@@ -81,7 +81,7 @@ def visited(e) -> bool:
 def _as_believed():
     """explorer_oracle asks the record how many values a visit goes through."""
     with pytest.MonkeyPatch.context() as patch:
-        if everything():
+        if runs_everything():
             patch.setattr(frames, "visited", lambda name: False)
         yield
 
@@ -89,7 +89,7 @@ def _as_believed():
 ALL = [*(load(name) for name in names()), features]
 # Of each kind of view, one explorer that shows it; the others where their visit is not recorded.
 OF_A_KIND = {view.kind: e for e in ALL for view in e.views}.values()
-every = pytest.mark.parametrize("e", few(ALL, lambda e: e in OF_A_KIND or not visited(e)),
+every = pytest.mark.parametrize("e", mark_nightly(ALL, lambda e: e in OF_A_KIND or not visited(e)),
                                 ids=lambda e: e.name)
 ACTIVATIONS, SURFACE = load("activations"), load("decision_surface")
 
@@ -286,7 +286,7 @@ PLAIN_TO_SEE = {"arrays reversed", "surface upside down", "bars half as long",
                 "last control ignored", "old sentence"}
 
 
-@pytest.mark.parametrize("name", few(BROKEN, lambda name: name in PLAIN_TO_SEE))
+@pytest.mark.parametrize("name", mark_nightly(BROKEN, lambda name: name in PLAIN_TO_SEE))
 def test_the_comparison_sees_a_broken_front_end(tab, tmp_path, name):
     e, good, bad = BROKEN[name]
 

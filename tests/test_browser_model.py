@@ -17,7 +17,7 @@ from dlsys_model import network, page, report, text
 from dlsys_model.network import Network, Shape
 from dlsys_model.pack import GROUP, PackError, in_bits, pack, unpack
 from dlsys_model.parts import Parts
-from tools.nightly import few
+from tools.nightly import mark_nightly
 from tools.own_model import PACKED, RECORD, fingerprint
 
 ENGINE = (page.HERE / "engine.js").read_text("utf-8")
@@ -428,7 +428,7 @@ def test_other_sizes_are_read_too_and_letters_of_two_units(engine):
     torch.testing.assert_close(torch.tensor(mine[1]), expected, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("bits", few([8, 4, 3], lambda bits: bits == 4))
+@pytest.mark.parametrize("bits", mark_nightly([8, 4, 3], lambda bits: bits == 4))
 def test_what_it_says_of_its_size_is_what_it_keeps(panel, bits):
     """A float16 scale for each group of the stored 8 bits, a float32 one of those made here."""
     _, state = unpack(PACKED.read_bytes())

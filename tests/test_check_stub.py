@@ -23,7 +23,7 @@ def record(monkeypatch, tmp_path):
 
 def forget():
     proof.fresh.cache_clear()
-    proof.well_told.cache_clear()
+    proof.has_fresh_feedback.cache_clear()
 
 
 def test_a_fresh_record_is_not_judged_again(record, monkeypatch):

@@ -18,7 +18,7 @@ from dlsys_helpers.judging import Exercise
 from dlsys_helpers.paths import EXERCISES, ROOT, SOLUTIONS
 from tools import fingerprints, proof, solutions
 from tools.forging import parts
-from tools.nightly import few, trusted
+from tools.nightly import mark_nightly, trusted
 
 DRAFT = os.environ.get("DRAFT", "")  # `make test DRAFT=05`: this stage as its draft has it
 REGISTRY = {id: found for stage in stages.STAGES
@@ -58,7 +58,7 @@ STUBS = functions_of(EXERCISES)
 FIRST = sorted({id[:2] + ".1" for id in IDS} & set(IDS))  # of each stage
 # What tools.proof asks, too: of a stale exercise, and of the first one of each stage, whether the
 # check works on this machine.
-proven = pytest.mark.parametrize("id", few(IDS, lambda id: id in FIRST or not fresh(id)))
+proven = pytest.mark.parametrize("id", mark_nightly(IDS, lambda id: id in FIRST or not fresh(id)))
 
 
 def test_exercises_checks_and_catalog_name_the_same_ids():
@@ -133,7 +133,7 @@ def test_each_promise_has_its_cases_and_an_answer_that_breaks_it_alone(id):
 @proven
 def test_right_answers_by_other_routes_pass(id):
     """Where the record is fresh, they share the cases of one seed: each acts on its part."""
-    rights = solutions.beside(id).right_answers
+    rights = solutions.with_kept_answers(id).right_answers
     assert len(rights) >= 4, f"{len(rights)} other right answers, expected at least 4"
     for place, (route, fn) in enumerate(rights.items()):
         verdict = proof.failure(id, fn, slice(place, None, len(rights))) if fresh(id) else (
@@ -150,7 +150,7 @@ def named(id):
 def test_the_session_changes_no_verdict(place, session):
     """One setting at a time, each on the first exercise of three stages."""
     tried = FIRST[place::len(proof.SESSIONS)]
-    assert [line for id in tried for line in proof.unsettled(id, [session])] == []
+    assert [line for id in tried for line in proof.changed_verdicts(id, [session])] == []
 
 
 def test_a_session_with_all_settings_changed_changes_no_verdict():
@@ -159,10 +159,11 @@ def test_a_session_with_all_settings_changed_changes_no_verdict():
     The name of a mistake, which costs most, is asked for in three stages.
     """
     asked = {*FIRST, *(id for id in IDS if not fresh(id))}
-    assert [line for id in sorted(asked) for line in proof.unsettled(id, proof.SESSIONS)] == []
+    assert [line for id in sorted(asked)
+            for line in proof.changed_verdicts(id, proof.SESSIONS)] == []
     names = {id: named(id) for id in FIRST[::5]}
     with acting.standard_session():
-        proof.change(proof.SESSIONS)
+        proof.change_session(proof.SESSIONS)
         assert {id: named(id) for id in names} == names
 
 

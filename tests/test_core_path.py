@@ -98,7 +98,7 @@ def write(path, **bodies):
     path.write_text(json.dumps(made))
 
 
-def say(capsys, *command):
+def run_command(capsys, *command):
     """Status and words of a command."""
     status = cli.main([*command])
     told = capsys.readouterr()
@@ -112,11 +112,11 @@ def test_a_stage_takes_what_its_cells_and_exercises_take():
 
 def test_start_says_both_times(capsys):
     assert ("The core path takes about 15 minutes to read, 20 for the exercises; the whole stage "
-            "25 minutes to read, 50 for the exercises.") in say(capsys, "start", "1")[1]
+            "25 minutes to read, 50 for the exercises.") in run_command(capsys, "start", "1")[1]
 
 
 def test_a_short_start_holds_the_core_path_and_no_more(capsys):
-    status, said = say(capsys, "start", "1", "--core")
+    status, said = run_command(capsys, "start", "1", "--core")
     assert status == 0
     assert traps(mine()) == traps(mine("01_lesson.ipynb")) == ["01.1", "01.3"]
     assert "(01_lesson.ipynb)" in mine().read_text()
@@ -126,22 +126,22 @@ def test_a_short_start_holds_the_core_path_and_no_more(capsys):
 
 
 def test_a_short_copy_beside_a_whole_one(capsys):
-    say(capsys, "start", "1")
-    assert "dlsys start 1 --copy --core" in say(capsys, "start", "1", "--core")[1]
-    say(capsys, "start", "1", "--core", "--copy")
+    run_command(capsys, "start", "1")
+    assert "dlsys start 1 --copy --core" in run_command(capsys, "start", "1", "--core")[1]
+    run_command(capsys, "start", "1", "--core", "--copy")
     assert traps(mine()) == ["01.1", "01.2", "01.3", "01.4"]
     assert traps(mine("01_activations_2.ipynb")) == ["01.1", "01.3"]
     assert "(01_lesson_2.ipynb)" in mine("01_activations_2.ipynb").read_text()
 
 
 def test_the_rest_comes_later_and_no_answer_is_lost(capsys):
-    say(capsys, "start", "1", "--core")
+    run_command(capsys, "start", "1", "--core")
     write(mine(), fn3="return 1")
     before = mine().read_bytes()
 
-    assert "dlsys start 1 --update" in say(capsys, "start", "1")[1]
+    assert "dlsys start 1 --update" in run_command(capsys, "start", "1")[1]
     assert mine().read_bytes() == before
-    said = say(capsys, "start", "1", "--update")[1]
+    said = run_command(capsys, "start", "1", "--update")[1]
 
     assert "01.3: your answer is carried over." in said
     assert traps(mine()) == traps(mine("01_lesson.ipynb")) == ["01.1", "01.2", "01.3", "01.4"]
@@ -149,24 +149,25 @@ def test_the_rest_comes_later_and_no_answer_is_lost(capsys):
     kept = sorted((paths.MY_WORK / "kept").iterdir())
     assert [path.name[:6] for path in kept] == ["01_act", "01_les"]
     assert kept[0].read_bytes() == before
-    assert "up to date" in say(capsys, "start", "1", "--update")[1]
+    assert "up to date" in run_command(capsys, "start", "1", "--update")[1]
 
 
 def test_a_short_worksheet_is_renewed_as_a_short_one(capsys):
-    say(capsys, "start", "1", "--core")
+    run_command(capsys, "start", "1", "--core")
     write(mine(), fn1="return 1")
-    assert "up to date" in say(capsys, "start", "1", "--core", "--update")[1]
+    assert "up to date" in run_command(capsys, "start", "1", "--core", "--update")[1]
     (paths.EXERCISES / "01_activations.ipynb").write_text(worksheet("v2"))
     assert "dlsys start 1 --update --core" in worksheets.read(mine()).notes[0]
-    assert "01.1: your answer is carried" in say(capsys, "start", "1", "--core", "--update")[1]
+    words = run_command(capsys, "start", "1", "--core", "--update")[1]
+    assert "01.1: your answer is carried" in words
     assert traps(mine()) == traps(mine("01_lesson.ipynb")) == ["01.1", "01.3"]
     assert worksheets.read(mine()).notes == []
 
 
 def test_no_exercise_is_taken_away(capsys):
-    say(capsys, "start", "1")
+    run_command(capsys, "start", "1")
     before = mine().read_bytes()
-    status, said = say(capsys, "start", "1", "--core", "--update")
+    status, said = run_command(capsys, "start", "1", "--core", "--update")
     assert status == 2
     assert "holds more than the core path" in said
     assert mine().read_bytes() == before
@@ -180,9 +181,9 @@ def rows(said):
 
 
 def test_a_short_worksheet_is_checked_for_what_it_asks(capsys):
-    say(capsys, "start", "1", "--core")
+    run_command(capsys, "start", "1", "--core")
     write(mine(), fn1="return 1", fn3="return 1")
-    status, said = say(capsys, "check", "1")
+    status, said = run_command(capsys, "check", "1")
     assert status == 0
     assert rows(said) == ["01.1", "01.3"]
     assert "4 of 4 points." in said
@@ -190,41 +191,41 @@ def test_a_short_worksheet_is_checked_for_what_it_asks(capsys):
 
 
 def test_the_core_path_comes_first_and_the_rest_is_one_line(capsys):
-    say(capsys, "start", "1")
+    run_command(capsys, "start", "1")
     write(mine(), fn1="return 1", fn2="return 1")
-    status, said = say(capsys, "check", "1")
+    status, said = run_command(capsys, "check", "1")
     assert status == 1
     assert rows(said) == ["01.1", "01.3"]
     assert "Fault 1" in said
     assert "Off the core path: 1 passed, 1 not written yet. See them: dlsys check 1 --all" in said
     assert "3 of 10 points, on the core path 1 of 4." in said
-    assert rows(say(capsys, "check", "1", "--all")[1]) == ["01.1", "01.3", "01.2", "01.4"]
+    assert rows(run_command(capsys, "check", "1", "--all")[1]) == ["01.1", "01.3", "01.2", "01.4"]
 
 
 def test_what_went_wrong_off_the_core_path_is_not_folded(capsys):
-    say(capsys, "start", "1")
+    run_command(capsys, "start", "1")
     write(mine(), fn4="return 7")
-    said = say(capsys, "check", "1")[1]
+    said = run_command(capsys, "check", "1")[1]
     assert rows(said) == ["01.1", "01.3", "01.4"]
     assert "Off the core path: 1 not written yet." in said
 
 
 @pytest.mark.parametrize("asked", ["01.2", "1.2"])
 def test_one_exercise_is_checked_alone(capsys, asked):
-    say(capsys, "start", "1")
+    run_command(capsys, "start", "1")
     write(mine(), fn2="return 1")
-    status, said = say(capsys, "check", asked)
+    status, said = run_command(capsys, "check", asked)
     assert status == 0
     assert rows(said) == ["01.2"]
     assert "2 of 2 points." in said
 
 
 def test_one_that_is_left_out_or_unknown_is_told(capsys):
-    say(capsys, "start", "1", "--core")
-    status, said = say(capsys, "check", "01.2")
+    run_command(capsys, "start", "1", "--core")
+    status, said = run_command(capsys, "check", "01.2")
     assert status == 2
     assert "holds the core path alone" in said
     assert "dlsys start 1 --update" in said
-    status, said = say(capsys, "check", "1.9")
+    status, said = run_command(capsys, "check", "1.9")
     assert status == 2
     assert "known ids 01.1, 01.2, 01.3, 01.4" in said

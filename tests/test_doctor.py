@@ -66,8 +66,8 @@ def test_missing_and_other_versions_are_told_apart(project):
 
 
 def test_a_local_build_label_is_no_other_version(monkeypatch):
-    monkeypatch.setattr(doctor, "_installed", lambda _: "2.14.1+cpu")
-    found = only(doctor._compare("packages", ["torch==2.14.1"], "FAIL", ""))
+    monkeypatch.setattr(doctor, "installed_version", lambda _: "2.14.1+cpu")
+    found = only(doctor.compare("packages", ["torch==2.14.1"], "FAIL", ""))
     assert (found.state, found.text) == ("OK", "packages: all 1 as pinned")
 
 

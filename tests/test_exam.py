@@ -25,26 +25,26 @@ from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.stages import NUMBERS
 from dlsys_helpers.verdicts import Verdict
 from tools import exam as record
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
 SHEET = sheet.number_of("A", 3)
 
 
-def tells(fault, found):
+def fits(fault, found):
     """Whether the numbers of this fault fit what was found."""
     return any(low <= found[probe][name] <= high for probe, name, low, high in fault.shows)
 
 
-def shown(id):
+def probe_numbers(id):
     """What the probes show of a fault, on each recorded seed."""
-    return record.shows(FAULTS[id].planted(faults.healthy()))
+    return record.numbers_by_seed(FAULTS[id].planted(faults.healthy()))
 
 
 # ---- faults and probes
 
 @pytest.mark.parametrize("id", FAULTS)
 def test_a_fault_shows_in_its_numbers(id):
-    for found in shown(id):
+    for found in probe_numbers(id):
         for probe, name, low, high in FAULTS[id].shows:
             value = found[probe][name]
             assert low <= value <= high, (name, value)
@@ -52,34 +52,35 @@ def test_a_fault_shows_in_its_numbers(id):
 
 
 def test_without_a_fault_nothing_shows():
-    for found in record.shows(faults.healthy()):
+    for found in record.numbers_by_seed(faults.healthy()):
         assert numbers.ailing(found) == []
 
 
 @pytest.mark.parametrize(("id", "changes"), mends.RIGHT)
 def test_another_mend_is_right_too(id, changes):
-    for found in record.shows(mends.mended(id, changes)):
+    for found in record.numbers_by_seed(mends.mended(id, changes)):
         assert numbers.ailing(found) == []
 
 
 @pytest.mark.parametrize(("id", "changes"), mends.HALF)
 def test_half_a_mend_still_shows(id, changes):
-    for found in record.shows(mends.mended(id, changes)):
+    for found in record.numbers_by_seed(mends.mended(id, changes)):
         assert numbers.ailing(found)
 
 
 def test_any_two_faults_are_told_apart_by_their_numbers():
     """Where one number fits both, another number of one of them does not fit the other."""
     alike = [(a, b) for a, b in combinations(FAULTS, 2)
-             if any(tells(FAULTS[a], found) for found in shown(b))
-             and any(tells(FAULTS[b], found) for found in shown(a))]
+             if any(fits(FAULTS[a], found) for found in probe_numbers(b))
+             and any(fits(FAULTS[b], found) for found in probe_numbers(a))]
     assert alike == []
 
 
 def test_a_number_that_fits_another_fault_is_one_of_few():
     """What else moves a number so far that it fits: no number of a fault fits more than a few."""
     fits = {(id, *entry[:2]): [other for other in FAULTS if other != id and any(
-                entry[2] <= found[entry[0]][entry[1]] <= entry[3] for found in shown(other))]
+                entry[2] <= found[entry[0]][entry[1]] <= entry[3]
+                for found in probe_numbers(other))]
             for id, fault in FAULTS.items() for entry in fault.shows}
     assert {key: others for key, others in fits.items() if len(others) > 3} == {}
     assert sum(not others for others in fits.values()) > 0.75 * len(fits)
@@ -92,13 +93,13 @@ def test_the_record_holds_every_script_and_no_other():
     assert record.RECORD.entries().keys() == scripts.keys()
 
 
-@pytest.mark.parametrize("part", few(faults.PARTS, lambda part: part == "train"))
+@pytest.mark.parametrize("part", mark_nightly(faults.PARTS, lambda part: part == "train"))
 def test_the_record_is_what_is_measured(part):
     """The first fault of each part, measured anew on a recorded seed; processors round apart."""
     id, fault = next((id, fault) for id, fault in FAULTS.items() if fault.part == part)
     probe = fault.shows[0][0]
     now = record.measured(fault.planted(faults.healthy()), record.SEEDS[0], probe)[probe]
-    assert now == pytest.approx(shown(id)[0][probe], rel=0.1, abs=0.01)
+    assert now == pytest.approx(probe_numbers(id)[0][probe], rel=0.1, abs=0.01)
 
 
 def test_there_are_enough_faults_and_they_come_from_all_stages():
@@ -483,7 +484,7 @@ def test_a_look_is_paid_before_it_is_seen(kept, monkeypatch):
 
 
 def test_a_silent_case_shows_in_one_number_alone():
-    for found in shown("06.7"):
+    for found in probe_numbers("06.7"):
         assert numbers.ailing(found) == [("evaluation", "test pictures that train has seen", 1.0)]
 
 

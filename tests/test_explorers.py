@@ -41,7 +41,7 @@ from dlsys_helpers.explorers import (
 from dlsys_helpers.explorers.activations import FUNCTIONS, activations, derivative
 from dlsys_helpers.explorers.decision_surface import decision_surface, train
 from tools import frames, records
-from tools.nightly import few, trusted
+from tools.nightly import mark_nightly, trusted
 
 ALL = [load(name) for name in names()]
 
@@ -53,7 +53,8 @@ def fresh(e) -> bool:
 
 # Of each kind of view, one explorer that shows it.
 OF_A_KIND = {view.kind: e for e in ALL for view in e.views}
-every = pytest.mark.parametrize("e", few(ALL, lambda e: e in OF_A_KIND.values() or not fresh(e)),
+every = pytest.mark.parametrize("e", mark_nightly(
+    ALL, lambda e: e in OF_A_KIND.values() or not fresh(e)),
                                 ids=lambda e: e.name)
 
 
@@ -118,7 +119,7 @@ def test_frames_that_are_not_whole_are_found(data, sentence, keys, flaw):
 def record(monkeypatch, tmp_path):
     """A record of explorers of this test's own: writes it and forgets what was read before."""
     monkeypatch.setattr(records, "FOLDER", tmp_path)
-    kept = (frames.fresh, frames.visited, frames._looked_with)
+    kept = (frames.fresh, frames.visited, frames.looks_fingerprints)
 
     def forget():
         for function in kept:
@@ -164,7 +165,7 @@ def test_a_stale_record_is_refused_in_words_and_its_page_looked_at_in_full(
         others = [changed if other == path else other for other in frames.LOOKED_WITH]
         with monkeypatch.context() as patch:
             patch.setattr(frames, "LOOKED_WITH", others)
-            frames._looked_with.cache_clear()
+            frames.looks_fingerprints.cache_clear()
             assert frames.visit_rests_on("tape") != visit
 
 

@@ -43,7 +43,7 @@ def test_the_mask_is_what_its_name_says_for_each_pair(mask, corner):
 
 
 # ---- softmax against d ------------------------------------------------------------------------
-def said(sentence, before, after):
+def number_between(sentence, before, after):
     """The number between two pieces of a sentence."""
     return float(sentence.split(before)[1].split(after)[0])
 
@@ -53,7 +53,8 @@ def said(sentence, before, after):
 def test_scores_of_unit_normals_have_variance_d(divisor, d):
     sentence = softmax_scale(divisor=divisor, d=d, keys=128)[1]
     expected = math.sqrt(d) / {"nothing": 1, "root of d": math.sqrt(d), "d": d}[divisor]
-    assert said(sentence, "deviation is ", ". Over") == pytest.approx(expected, rel=0.06, abs=0.006)
+    deviation = number_between(sentence, "deviation is ", ". Over")
+    assert deviation == pytest.approx(expected, rel=0.06, abs=0.006)
 
 
 # ---- online softmax ---------------------------------------------------------------------------

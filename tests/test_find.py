@@ -12,7 +12,7 @@ from dlsys import cli, find
 from dlsys_helpers import catalog
 from dlsys_watch.rules import all_rules
 from tools import book_finder, finder_record, finder_words
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
 ROWS = find.rows()
 KNOWN = find.index(ROWS)
@@ -25,7 +25,7 @@ HONEST = {"seen": 35, "fresh": 43}
 
 
 def test_the_rows_are_those_of_the_page():
-    made = book_finder.rows_file(book_finder.built())
+    made = book_finder.rows_file(book_finder.built_lessons())
     assert find.STORED.read_text("utf-8") == made, ".venv/bin/python -m tools.book_finder"
 
 
@@ -129,7 +129,7 @@ def page(browser, tmp_path_factory):
     """A page of the same rows with the finder's own script."""
     rows = "".join(f"<tr><td>{number}</td></tr>" for number in range(len(ROWS)))
     file = tmp_path_factory.mktemp("finder") / "page.html"
-    told = book_finder.script(book_finder.built())
+    told = book_finder.script(book_finder.built_lessons())
     script = (book_finder.BOOK / "assets" / "finder" / "finder.js").read_text("utf-8")
     box = book_finder.BOX.partition("<script")[0]
     file.write_text(f'<meta charset="utf-8"><article>{box}<div><div class="symptoms"><table><tbody>'
@@ -141,7 +141,7 @@ def page(browser, tmp_path_factory):
 
 
 @pytest.mark.parametrize("query", [*QUERIES, *MESSAGES, *STRANGE, "zebra", "softmax-twice",
-                                   *few(PHRASES, PHRASES[::4].__contains__)])
+                                   *mark_nightly(PHRASES, PHRASES[::4].__contains__)])
 def test_the_terminal_ranks_as_the_page(page, query):
     page.fill("#finder", query)
     said = page.locator(".finder-said").inner_text()

@@ -14,9 +14,9 @@ from dlsys_model.gallery_explorer import FAULTS as FAULT_NAMES
 from dlsys_model.gallery_explorer import walk
 from tools import book_gallery, frames
 from tools import gallery as recorder
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
-RUNS = recorder.held()
+RUNS = recorder.recorded_runs()
 every = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.key)
 
 
@@ -59,7 +59,7 @@ REPEATABLE = ["healthy", *(fault.key for fault in FAULTS if f"{fault.key} 0" in 
                            and not RUNS[f"{fault.key} 0"]["ended"])]
 
 
-@pytest.mark.parametrize("key", few(REPEATABLE, lambda key: key == "healthy"))
+@pytest.mark.parametrize("key", mark_nightly(REPEATABLE, lambda key: key == "healthy"))
 def test_a_run_repeats_its_record(key):
     """Sixty steps."""
     run, held = instruments.run(key, 0, last=60), RUNS[f"{key} 0"]

@@ -13,7 +13,7 @@ from dlsys_helpers import gpu_records
 from dlsys_helpers.paths import NOTEBOOKS, lessons
 from tests.rehearsal import ORIGIN, stage
 from tools import gpu_evidence
-from tools.nightly import few
+from tools.nightly import mark_nightly
 from tools.run_cells import run_cells
 
 DECLARED = gpu_evidence.evidence()
@@ -25,7 +25,7 @@ MOST_CELLS = 10
 SOME = {"01_activations", "08_transformers", "13_serving"}
 
 
-@pytest.fixture(scope="module", params=few(STEMS, SOME.__contains__))
+@pytest.fixture(scope="module", params=mark_nightly(STEMS, SOME.__contains__))
 def rehearsed(request, tmp_path_factory):
     """What the set-up and the GPU section of one lesson define, on a made-up device."""
     with stage(), pytest.MonkeyPatch.context() as patch:

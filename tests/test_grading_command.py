@@ -44,7 +44,7 @@ def graded(one, tmp_path) -> Path:
     return out
 
 
-def said(capsys, *args: object) -> str:
+def refusal_line(capsys, *args: object) -> str:
     """The one line on standard error of a command that could not begin."""
     assert cli.main(["grade", *map(str, args)]) == 2
     captured = capsys.readouterr()
@@ -70,7 +70,7 @@ def test_without_the_graders_packages_it_says_what_to_install(capsys, one, monke
     monkeypatch.setattr(importlib.util, "find_spec",
                         lambda name: None if name == "distributed" else found(name))
 
-    line = said(capsys, one)
+    line = refusal_line(capsys, one)
 
     assert "got no distributed." in line
     assert "pip install -e '.[grade]'" in line
@@ -85,7 +85,7 @@ def test_the_graders_packages_are_those_of_the_extra():
 def test_an_output_that_is_no_folder_is_named(capsys, one, tmp_path):
     (tmp_path / "file").write_text("mine")
 
-    line = said(capsys, one, "--out", tmp_path / "file")
+    line = refusal_line(capsys, one, "--out", tmp_path / "file")
 
     assert "file" in line
     assert "--out" in line
@@ -100,11 +100,12 @@ def test_a_new_run_takes_nothing_from_its_folder(capsys, one, tmp_path):
     (out / "overrides.csv").write_text("no table")
 
     assert not scoring.rules(GradeOptions((one,), out), {}, {}).partial
-    assert "expected none where a run begins" in said(capsys, one, "--out", out)
+    assert "expected none where a run begins" in refusal_line(capsys, one, "--out", out)
 
 
 def test_a_gradebook_is_looked_at_before_the_work(capsys, one, tmp_path):
-    line = said(capsys, one, "--out", tmp_path / "out", "--canvas", tmp_path / "no.csv", "Stage 1")
+    line = refusal_line(capsys, one, "--out", tmp_path / "out", "--canvas", tmp_path / "no.csv",
+                        "Stage 1")
 
     assert "no.csv: No such file or directory" in line
     assert not (tmp_path / "out").exists()
@@ -112,7 +113,7 @@ def test_a_gradebook_is_looked_at_before_the_work(capsys, one, tmp_path):
 
 @pytest.mark.parametrize("option", [("--seconds", 7), ("--memory", 3), ("--stage", 2)])
 def test_a_run_goes_on_with_what_it_was_begun_with(capsys, one, graded, option):
-    line = said(capsys, one, "--out", graded, "--resume", *option)
+    line = refusal_line(capsys, one, "--out", graded, "--resume", *option)
 
     assert f"begun with another {option[0]}" in line
 
@@ -122,17 +123,17 @@ def test_another_key_or_sandbox_is_no_way_to_go_on(capsys, one, graded, tmp_path
     other.finish([], {})
     other.close()
 
-    assert "another --key" in said(capsys, one, "--out", graded, "--resume", "--key",
+    assert "another --key" in refusal_line(capsys, one, "--out", graded, "--resume", "--key",
                                    tmp_path / "b" / GRADES)
-    assert "another --sandbox" in said(capsys, one, "--out", graded, "--resume", "--sandbox",
-                                       "none")
-    assert "holds no run's key" in said(capsys, one, "--out", graded, "--resume", "--key",
+    assert "another --sandbox" in refusal_line(capsys, one, "--out", graded, "--resume",
+                                               "--sandbox", "none")
+    assert "holds no run's key" in refusal_line(capsys, one, "--out", graded, "--resume", "--key",
                                         tmp_path / "gone.json")
 
 
 def test_a_learner_is_graded_again_on_request(capsys, one, graded):
-    assert "add --resume" in said(capsys, one, "--out", graded, "--regrade", "learner")
-    line = said(capsys, one, "--out", graded, "--resume", "--regrade", "nobody")
+    assert "add --resume" in refusal_line(capsys, one, "--out", graded, "--regrade", "learner")
+    line = refusal_line(capsys, one, "--out", graded, "--resume", "--regrade", "nobody")
     assert "--regrade: got nobody, expected a learner of this run, such as" in line
     before = journal_results(graded)
     [name] = {result["learner"]["name"] for result in before}
@@ -192,7 +193,7 @@ def test_a_scheduler_that_goes_away_is_named(error):
             raise error
 
     with pytest.raises(RunError, match="the scheduler is gone"):
-        cluster._result(Future())
+        cluster.result_of(Future())
 
 
 def test_a_ctrl_c_that_a_destructor_swallows_still_counts():
@@ -234,5 +235,6 @@ def test_a_wheel_without_your_model_is_named_before_any_work(capsys, one, tmp_pa
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: (
         None if name.startswith("dlsys_model.") else found(name)))
-    assert "dlsys release --model" in said(capsys, one, "--model", "--out", tmp_path / "out")
+    line = refusal_line(capsys, one, "--model", "--out", tmp_path / "out")
+    assert "dlsys release --model" in line
     assert not (tmp_path / "out").exists()

@@ -389,12 +389,12 @@ def group(monkeypatch):
 def test_what_the_kernel_ends_for_its_groups_bound_is_ended_by_memory(group):
     watch = supervisor.Supervised(None, False, Limits(), None, group)
     inside = fill_group(group, 10 * 2**20)
-    before = watch._killed()
+    before = watch.met_memory_bound()
     beyond = fill_group(group, 80 * 2**20)
     (life, kept), (mine, theirs) = os.pipe(), socket.socketpair()
     with mine, theirs:
         init_fd = os.pidfd_open(os.getpid())  # stands for an init that lives on
-        watch._watch(init_fd, life, mine)
+        watch.watch_until_closed(init_fd, life, mine)
     for fd in (init_fd, life, kept):
         os.close(fd)
 

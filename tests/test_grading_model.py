@@ -21,7 +21,7 @@ from dlsys.grading.walls.sandbox import SandboxRefused
 from dlsys_helpers import acting, paths
 from dlsys_model import answers, rehearsal
 from dlsys_model.part_table import BY_ID, CATALOGUE
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
 SOME = ("12.9", "01.2", "11.1", "08.11")  # a part of the data, model, compression and meters
 ROWS = {model_rows.part(trap.id).id: trap.id for trap in model_rows.traps()}
@@ -29,7 +29,7 @@ ROWS = {model_rows.part(trap.id).id: trap.id for trap in model_rows.traps()}
 
 def handed_in(*ids: str) -> str:
     """What `dlsys parts` writes of the worked answers to these exercises."""
-    upper, notes = my_parts._upper(answers.chosen(paths.SOLUTIONS, ids, []))
+    upper, notes = my_parts.generated_half(answers.chosen(paths.SOLUTIONS, ids, []))
     assert not notes
     return f"{upper}{my_parts.MARK}\n"
 
@@ -77,10 +77,10 @@ def test_whatever_a_stranger_sends_about_the_model_is_no_pass(sent):
     wanted = rehearsal.wanted("01.2", cases[-1].inputs["seed"])
     if type(sent) is dict and sent:
         sent = {**wanted, **sent}
-    assert row._in_model(cases[-1], acting.Outcome("value", sent))
+    assert row.fault_in_model(cases[-1], acting.Outcome("value", sent))
     spoilt = {**wanted, "the_logits": wanted["the_logits"] * float("nan")}
-    assert row._in_model(cases[-1], acting.Outcome("value", spoilt))
-    assert not row._in_model(cases[-1], acting.Outcome("value", wanted))
+    assert row.fault_in_model(cases[-1], acting.Outcome("value", spoilt))
+    assert not row.fault_in_model(cases[-1], acting.Outcome("value", wanted))
 
 
 # ---- the file
@@ -202,7 +202,8 @@ HOSTILE = [
 
 
 # One that does not parse, one that ends its process, and the one that takes the model away.
-@pytest.mark.parametrize("code", few(HOSTILE, lambda code: HOSTILE.index(code) in (0, 2, 6)))
+@pytest.mark.parametrize("code", mark_nightly(
+    HOSTILE, lambda code: HOSTILE.index(code) in (0, 2, 6)))
 def test_a_hostile_part_gets_nothing_and_costs_the_others_nothing_it_need_not(graded, code):
     result = graded(only(handed_in(*SOME), "01.2", code))
     assert result["status"] == "graded"

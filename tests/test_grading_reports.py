@@ -287,7 +287,7 @@ def test_a_hint_shows_its_code_as_code(grades):
     assert "`" in catalog.trap("01.5").hints[0]
     text = pages.feedback([result("bob", "ppppw")], grades)
     assert "<code>abs</code>" in text
-    assert pages._code("`<b>` & `x`") == "<code>&lt;b&gt;</code> &amp; <code>x</code>"
+    assert pages.code_html("`<b>` & `x`") == "<code>&lt;b&gt;</code> &amp; <code>x</code>"
 
 
 def test_feedback_names_the_lesson_to_read_again(grades):

@@ -55,7 +55,7 @@ def test_an_answer_keeps_no_promise_that_it_is_registered_to_break(dead_units):
 
 
 def test_a_right_answer_keeps_all_and_one_that_stops_keeps_none(dead_units):
-    for right in solutions.beside("01.4").right_answers.values():
+    for right in solutions.with_kept_answers("01.4").right_answers.values():
         assert counted(dead_units, right) == tally.complete(dead_units[0], len(dead_units[1]))
     for hopeless in (lambda h: 1 / 0, lambda h: None, lambda h: "3"):
         found = counted(dead_units, hopeless)
@@ -126,8 +126,8 @@ def test_points_by_hand_come_after_those_for_promises():
 def test_a_run_goes_on_with_points_for_promises_until_told_otherwise(tmp_path):
     (tmp_path / "grades.json").write_text('{"scoring": {"partial": true}}')
 
-    assert scoring._recorded_partial(tmp_path)
-    assert not scoring._recorded_partial(tmp_path / "none")
+    assert scoring.recorded_partial(tmp_path)
+    assert not scoring.recorded_partial(tmp_path / "none")
 
 
 def test_the_table_of_exercises_has_what_was_counted():
@@ -184,7 +184,7 @@ def test_the_hint_belongs_to_the_mistake(said, k):
     trap = catalog.trap("01.4")
     assert hints.nearest(trap.hints, said) == k
     text = page(bob(message=said))
-    assert f"Hint: {pages._code(trap.hints[k])}" in text
+    assert f"Hint: {pages.code_html(trap.hints[k])}" in text
     assert text.count("<summary>The other hints") == 1
 
 

@@ -124,4 +124,4 @@ def test_a_folder_that_is_no_run_is_named(tmp_path, capsys, content, said):
 
 
 def test_exercises_stand_in_their_own_order():
-    assert sorted(["08.10", "08.2", "11.1"], key=term._in_order) == ["08.2", "08.10", "11.1"]
+    assert sorted(["08.10", "08.2", "11.1"], key=term.id_order) == ["08.2", "08.10", "11.1"]

@@ -53,7 +53,7 @@ def code(stage):
     return plain("\n".join(c.source for c in code_cells(stage)))
 
 
-def listed(entry, key):
+def stages_and_words(entry, key):
     """The values of a key, each as its stage and its words."""
     found = entry.get(key, [])
     return [line.split(" ", 1) for line in ([found] if isinstance(found, str) else found)]
@@ -78,23 +78,24 @@ def values(text):
 def test_what_a_guide_says_is_held_by_the_lesson(guide, entry):
     assert entry["says"] in guide_text(guide), "the guide no longer says so"
     assert entry.keys() & {"claim", "code", "source"}
-    assert [(stage, claim) for stage, claim in listed(entry, "claim")
+    assert [(stage, claim) for stage, claim in stages_and_words(entry, "claim")
             if claim not in claims(stage)] == [], "the lesson no longer claims so"
-    assert [(stage, words) for stage, words in listed(entry, "code")
+    assert [(stage, words) for stage, words in stages_and_words(entry, "code")
             if words not in code(stage)] == [], "the lesson's code no longer says so"
 
 
 @pytest.mark.parametrize(("guide", "entry"), ENTRIES)
 def test_its_numbers_are_those_of_the_claim(guide, entry):
     known = set().union(*(values(words) for key in ("claim", "code")
-                          for _, words in listed(entry, key)), values(entry.get("source", "")))
+                          for _, words in stages_and_words(entry, key)),
+                        values(entry.get("source", "")))
     said = set(numbers(entry["says"]))
     if "claim" not in entry and "code" not in entry:
         return  # its source is a paper or a practice, named beside the number
     assert {n for n in said if not any(abs(n - k) <= 1e-9 * max(1, n) for k in known)} == set()
 
 
-def unheld(guide, text):
+def unclaimed_numbers(guide, text):
     """The numbers of a guide that stand neither in an entry nor in a line that cites a paper."""
     lines = [line for line in text.splitlines() if not CITED.search(line)]
     rest = plain(REFERENCE.sub(" ", "\n".join(lines)))
@@ -105,15 +106,16 @@ def unheld(guide, text):
 
 @pytest.mark.parametrize("guide", sorted(path.stem for path in BOOK.glob("guide_*.md")))
 def test_every_number_of_a_guide_is_held(guide):
-    assert unheld(guide, (BOOK / f"{guide}.md").read_text("utf-8")) == []
+    assert unclaimed_numbers(guide, (BOOK / f"{guide}.md").read_text("utf-8")) == []
 
 
 def test_a_number_that_nobody_holds_is_found():
-    assert unheld("guide_loss", "It reads 97 % of the digits.") == [0.97]
-    assert unheld("guide_loss", "Cited: He et al. 2015, 97 %.\nTwo layers, 2 steps.") == []
+    assert unclaimed_numbers("guide_loss", "It reads 97 % of the digits.") == [0.97]
+    cited = "Cited: He et al. 2015, 97 %.\nTwo layers, 2 steps."
+    assert unclaimed_numbers("guide_loss", cited) == []
 
 
 def test_a_changed_claim_is_noticed():
-    stage, claim = listed(HELD["guide_loss"][2], "claim")[0]
+    stage, claim = stages_and_words(HELD["guide_loss"][2], "claim")[0]
     assert claim in claims(stage)
     assert claim.replace("1208", "1209") not in claims(stage)

@@ -51,7 +51,7 @@ from dlsys.grading.walls import (
 )
 from dlsys_checks import registry
 from dlsys_helpers import acting, catalog, judging, paths, stages, verdicts
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
 CLASS_SEEDS, ARRANGE, PAPERS = judge.SEEDS, judging.Exercise.arrange, judge.Judge.papers
 HURRY = 1.5  # seconds for a cell or an exercise that hangs until its limit
@@ -354,7 +354,7 @@ def test_the_compiler_is_loaded_for_those_who_will_use_it(grade):
 def test_a_load_of_the_compiler_is_waited_for():
     zygote = sandbox.Zygote.__new__(sandbox.Zygote)
     zygote.compiler = False
-    zygote._line, supervisor_line = socket.socketpair()
+    zygote.line, supervisor_line = socket.socketpair()
     sent = []
     late = threading.Timer(0.3, lambda: sent.append(1) or supervisor_line.sendall(b"."))
     late.start()
@@ -368,7 +368,7 @@ def test_a_load_of_the_compiler_is_waited_for():
     with pytest.raises(sandbox.SandboxLost):
         zygote.load_compiler()
     assert not zygote.compiler
-    zygote._line.close()
+    zygote.line.close()
 
 
 @pytest.mark.parametrize(("text", "loads"), [
@@ -433,7 +433,7 @@ session.verdicts["04.7"] = Verdict("pass", "04.7")
 with open("/proc/self/statm") as statm:
     mapped = int(statm.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**28, mapped + 2**28))
-print(session._advice(paper))
+print(session.forbidden_call_note(paper))
 """
 
 
@@ -607,7 +607,7 @@ SOME_FAULTS = {"crashes", "raises SystemExit", "3 GB", "80 MB", "a list that hol
                "a sparse tensor", "a generator", "NaN", "an error with a wild text"}
 
 
-@pytest.mark.parametrize("name", few(FAULTS, lambda name: name in SOME_FAULTS))
+@pytest.mark.parametrize("name", mark_nightly(FAULTS, lambda name: name in SOME_FAULTS))
 def test_a_bad_answer_costs_only_its_own_points(grade, name):
     body, message = FAULTS[name]
 
@@ -799,7 +799,7 @@ def test_forged_reports_of_cells_name_only_cells_and_lines_that_there_are():
               for number, line in [(2, 1), (2, 10**300), (10**300, 1), (2, -1), (True, 1), (3, 1)]]
     attempt = sandbox.Attempt(cells=forged, cells_done=True)
 
-    assert [(r["number"], r["line"]) for r in judge._reports(attempt, [(2, "a\nb")], 32)] == [
+    assert [(r["number"], r["line"]) for r in judge.valid_reports(attempt, [(2, "a\nb")], 32)] == [
         (2, 1), (2, None), (2, None)]
 
 
@@ -845,12 +845,12 @@ def test_the_limit_of_processes_is_named_to_whom_it_stops(grade):
 
 
 def test_what_hangs_in_a_crowd_is_told_the_limit(monkeypatch):
-    monkeypatch.setattr(process_limit, "_limit", lambda: 24)
-    monkeypatch.setattr(process_limit, "_count_running", lambda: 23)
+    monkeypatch.setattr(process_limit, "process_limit", lambda: 24)
+    monkeypatch.setattr(process_limit, "count_running", lambda: 23)
     answer = serialization.unpack(runner.run_in_child(lambda: time.sleep(60), 0.05))
     box = types.SimpleNamespace(limits=settings().limits)
 
-    verdict = judge._fault(types.SimpleNamespace(
+    verdict = judge.fault_verdict(types.SimpleNamespace(
         trap=catalog.trap("01.3"), exercise=types.SimpleNamespace(id="01.3")), "crowded", box)
 
     assert answer == {"fault": "crowded"}
@@ -975,7 +975,7 @@ SOME_CHEATS = {"patches the act's outcome", "writes to every descriptor",
                "writes a pickle", "closes every descriptor", "kills everything"}
 
 
-@pytest.mark.parametrize("name", few(CHEATS, lambda name: name in SOME_CHEATS))
+@pytest.mark.parametrize("name", mark_nightly(CHEATS, lambda name: name in SOME_CHEATS))
 def test_no_trick_in_a_cell_earns_a_point(grade, name):
     result = grade(worksheet(CHEATS[name], **WRONG), "01.4", "01.5")
 
@@ -1318,7 +1318,7 @@ def test_the_limit_for_a_whole_submission_holds():
     (life, kept), (mine, theirs) = os.pipe(), socket.socketpair()
     with mine, theirs:
         init_fd = os.pidfd_open(os.getpid())  # stands for an init that lives on
-        watch._watch(init_fd, life, mine)
+        watch.watch_until_closed(init_fd, life, mine)
     for fd in (init_fd, life, kept):
         os.close(fd)
 
@@ -1551,7 +1551,7 @@ ORDINARY = {
 SOME_ORDINARY = {"sqlite, shelve and locks", "shared tensors", "a DataLoader with four workers"}
 
 
-@pytest.mark.parametrize("name", few(ORDINARY, lambda name: name in SOME_ORDINARY))
+@pytest.mark.parametrize("name", mark_nightly(ORDINARY, lambda name: name in SOME_ORDINARY))
 def test_what_honest_code_does_with_the_system_goes_on_working(grade, name):
     expect_stopped(grade(worksheet(ORDINARY[name]), "01.4"))
 

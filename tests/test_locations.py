@@ -72,7 +72,8 @@ def test_a_wheel_has_the_course_inside_and_its_work_at_home(checkout, monkeypatc
 
 def test_doctor_of_a_wheel_asks_only_for_what_checks_need(checkout, monkeypatch):
     """Without pyproject.toml the pins are those of the installed package itself."""
-    monkeypatch.setattr(doctor, "_installed", lambda name: None if name in ("rich", "jax") else "1")
+    monkeypatch.setattr(doctor, "installed_version",
+                        lambda name: None if name in ("rich", "jax") else "1")
     missing, other, rest = doctor.few_packages()
     assert (missing.state, missing.text) == (doctor.FAIL, "packages: missing rich.")
     assert "pip install" in missing.remedy

@@ -16,7 +16,7 @@ def tried(request):
     id = request.param
     if id[:2] != solutions.DRAFT and trusted(proof.fresh(id)):
         return id, proof.RECORD.entry(id)["mutants"]
-    solutions.beside(id)
+    solutions.with_kept_answers(id)
     return id, mutants.tried(id, *solutions.answers(id[:2])[id])
 
 
@@ -28,7 +28,7 @@ def test_mutants_die_or_have_a_reason_and_the_counts_add_up(tried):
     assert not facts["not_needed"], f"drop these ex.equivalent: {facts['not_needed']}"
     assert facts["mutants"] >= 3
     assert facts["mutants"] == facts["killed"] + len(facts["equivalent"])
-    known = solutions.beside(id).equivalents
+    known = solutions.with_kept_answers(id).equivalents
     assert all(known[name].strip() for name in facts["equivalent"])
 
 

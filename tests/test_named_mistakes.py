@@ -11,10 +11,10 @@ import re
 
 import pytest
 import torch
-from dlsys_helpers.checking import run_check
 from torch import nn
 from torch.nn import functional as F
 
+from dlsys_checks.checking import run_check
 from dlsys_checks.registry import find
 
 

@@ -12,7 +12,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from dlsys_helpers import claims
 from dlsys_helpers.paths import NOTEBOOKS, ROOT, SOLUTIONS
 from tools import nbval_numbers
-from tools.nbval_numbers import DECIMAL, Held, same
+from tools.nbval_numbers import DECIMAL, ClaimedNumber, same
 
 SAME = {
     "one unit of the last place": ("moved 0.033 far", "moved 0.032 far"),
@@ -133,7 +133,7 @@ def test_no_stored_integer_and_no_word_may_change():
 
 # ---- numbers that a claim holds
 
-ABOVE = [Held(0.931, 0.8, float("inf"))]
+ABOVE = [ClaimedNumber(0.931, 0.8, float("inf"))]
 
 
 @pytest.mark.parametrize(("stored", "shown", "agree"), [
@@ -154,7 +154,7 @@ def test_a_number_may_vary_as_far_as_its_claim(stored, shown, agree):
                                    {"expected": 2.0, "within": 0.5}])
 def test_limits_are_those_of_the_claim(bound):
     words, _ = claims.judge(2.0, **bound)
-    low, high = nbval_numbers._limits(f"expected {words}" if "expected" in bound else words)
+    low, high = nbval_numbers.limits_of(f"expected {words}" if "expected" in bound else words)
     assert low == (1.5 if {"above", "expected"} & set(bound) else float("-inf"))
     assert high == (2.5 if {"below", "expected"} & set(bound) else float("inf"))
 
@@ -166,15 +166,15 @@ def holds(id, *lines):
 
 def test_only_what_varied_in_the_sweep_may_vary(monkeypatch):
     """A count of operations is the same on every machine."""
-    monkeypatch.setattr(nbval_numbers, "varied", lambda lesson: {f"{lesson}-2-look-1 2"})
+    monkeypatch.setattr(nbval_numbers, "varying_claims", lambda lesson: {f"{lesson}-2-look-1 2"})
     cells = [holds("01-2-look-1", "it runs: yes", "accuracy: tests: 0.931, above 0.8"),
              holds("01-2-look-2", "it runs: yes", "GFLOP: 1.35, above 1")]
-    assert nbval_numbers.held_in(Path("01_activations.ipynb"), cells) == {"01.2": ABOVE}
+    assert nbval_numbers.claimed_numbers(Path("01_activations.ipynb"), cells) == {"01.2": ABOVE}
 
 
 def test_claims_that_vary_come_from_the_record_of_the_sweep():
-    assert len(nbval_numbers.varied("03")) > 20
-    assert nbval_numbers.varied("no such lesson") == set()
+    assert len(nbval_numbers.varying_claims("03")) > 20
+    assert nbval_numbers.varying_claims("no such lesson") == set()
 
 
 def test_a_tag_stands_only_where_no_claim_holds_the_numbers():
@@ -182,7 +182,7 @@ def test_a_tag_stands_only_where_no_claim_holds_the_numbers():
     idle = []
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         cells = nbformat.read(path, as_version=4).cells
-        held = nbval_numbers.held_in(path, cells)
+        held = nbval_numbers.claimed_numbers(path, cells)
         for cell in cells:
             if nbval_numbers.VARIES in cell.metadata.get("tags", []):
                 text = "".join(out.get("text", "") for out in cell.outputs)

@@ -139,7 +139,7 @@ def test_an_explicit_junit_path_is_left_alone(collected):
 
 def test_several_notebooks_share_a_junit_file(tmp_path):
     pair = [tmp_path / "a.ipynb", tmp_path / "b.ipynb"]
-    assert nbval_points._junit_path(pair) == tmp_path / "scores.junit.xml"
+    assert nbval_points.junit_path(pair) == tmp_path / "scores.junit.xml"
 
 
 def test_other_runs_are_left_as_they_are(pytestconfig):

@@ -18,11 +18,11 @@ from dlsys_helpers import acting
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES
 from tools import lessons, new
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
 NUMBERS = [stage.number for stage in STAGES]
 # The template is one for all; the first lesson, and one with another set-up.
-every = pytest.mark.parametrize("number", few(NUMBERS, lambda number: number in (1, 8)))
+every = pytest.mark.parametrize("number", mark_nightly(NUMBERS, lambda number: number in (1, 8)))
 QUESTIONS, BESIDE = "src/dlsys_checks/questions", "tests/right_answers"
 
 
@@ -124,7 +124,7 @@ def used_in_a_cell(lesson):
     source = lessons.Source(lesson)
     text = lesson.read_text("utf-8")
     return next(name for cell in source.of(role="look", kind="code")
-                for name in sorted(lessons.bound(cell.source)) if f"def {name}(" not in text)
+                for name in sorted(lessons.names_bound(cell.source)) if f"def {name}(" not in text)
 
 
 def files(root):

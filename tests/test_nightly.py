@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
 def runs(folder) -> dict[str, str]:
     """The notebooks of a run of this folder, by name, each with the reason."""
     config = SimpleNamespace(args=["."], invocation_params=SimpleNamespace(dir=folder))
-    chosen = nightly.chosen(config)
+    chosen = nightly.notebooks_to_run(config)
     assert [path for path in folder.glob("*.ipynb")
             if nightly.pytest_ignore_collect(path, config)] == [
         path for path in folder.glob("*.ipynb") if str(path) not in chosen]
@@ -43,7 +43,7 @@ def runs(folder) -> dict[str, str]:
 def test_of_fresh_outputs_one_a_day_is_run_each_in_its_turn(folder):
     assert list(runs(folder).values()) == [f"drawn for {date.today()}"]
     fresh = sorted(folder.glob("*.ipynb"))
-    assert {nightly.drawn(fresh, date.today() + timedelta(days)) for days in (0, 1)} == {*fresh}
+    assert {nightly.drawn_for(fresh, date.today() + timedelta(days)) for days in (0, 1)} == {*fresh}
 
 
 def test_a_notebook_with_other_code_is_run_besides(folder):
@@ -87,9 +87,9 @@ def test_the_night_leaves_out_no_notebook_and_believes_nothing(folder, monkeypat
 
 FILE = """
 import pytest
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
-@pytest.mark.parametrize("number", few(range(4), lambda number: number == 2))
+@pytest.mark.parametrize("number", mark_nightly(range(4), lambda number: number == 2))
 def test_number(number):
     pass
 """

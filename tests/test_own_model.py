@@ -101,6 +101,6 @@ def test_what_it_writes_is_the_packed_model_and_how_it_came_about(begin, tmp_pat
 
 
 def test_a_part_counts_as_called_only_where_it_is(prose):
-    found = own_model.called(Parts(), prose)
+    found = own_model.called_parts(Parts(), prose)
     assert {"08.10", "04.8", "11.1", "12.8"} <= set(found) < {part.id for part in CATALOGUE}
     assert "04.9" not in found  # Lion

@@ -14,8 +14,8 @@ ANSWER = "def double(x):\n    return 2 * x\n"
 
 
 def forget():
-    for kept in (proof.fresh, proof.well_told, proof.exercise_with_cases,
-                 proof._remembering, probes.derived):
+    for kept in (proof.fresh, proof.has_fresh_feedback, proof.exercise_with_cases,
+                 proof.with_remembered_runs, probes.derived):
         kept.cache_clear()
 
 
@@ -52,12 +52,12 @@ def test_a_file_that_cannot_be_imported_is_named_with_its_line(text, toy, tmp_pa
     monkeypatch.setattr(solutions, "BESIDE", folder)
     for _ in range(2):  # it stays refused: nothing takes it for read
         with pytest.raises(SystemExit, match=r"s01/ cannot be imported: e1_predict\.py, line 3: "):
-            solutions.beside(ID)
+            solutions.with_kept_answers(ID)
 
 
 def test_an_unknown_exercise_is_told_the_known_ones():
     with pytest.raises(ValueError, match=r"got '01\.99', expected one of 01\.1"):
-        solutions.beside("01.99")
+        solutions.with_kept_answers("01.99")
 
 
 def test_a_sound_check_is_proven(toy):
@@ -176,7 +176,7 @@ def test_where_only_words_changed_what_is_told_is_made_anew(toy, monkeypatch):
     facts = proof.prove(ID, 2)[0]
     proof.write(ID, {**facts, "told": {"tripling": "old words"}, "words": "of yesterday"})
     assert proof.fresh(ID)
-    assert not proof.well_told(ID)
+    assert not proof.has_fresh_feedback(ID)
     assert proof.refresh_feedback(ID) == (facts, [])
 
 
@@ -233,7 +233,7 @@ def test_an_answer_that_comes_late_after_another_failure_has_the_first_one(toy):
 def test_the_records_name_what_the_registry_holds():
     """Where a record is fresh, its counts are those of the exercise."""
     for id in registry.load_all():
-        facts, exercise = proof.RECORD.entry(id), solutions.beside(id)
+        facts, exercise = proof.RECORD.entry(id), solutions.with_kept_answers(id)
         if facts and proof.fresh(id):
             assert facts["right"]["answers"] == 1 + len(exercise.right_answers), id
             assert facts["wrong"]["answers"] == len(proof.all_wrong(id)), id

@@ -169,7 +169,7 @@ def test_files_that_disagree_and_a_version_that_is_out_are_not_released(tmp_path
     mine = f"v{PROJECT['version']}"
     assert versions.disagreement(["v0.0.1"]) == ""
     assert f"got the tag {mine}, which is there" in versions.disagreement(["v0.0.1", mine])
-    for name in versions.stated():
+    for name in versions.stated_versions():
         (tmp_path / name).write_text((ROOT / name).read_text("utf-8"), "utf-8")
     cited = tmp_path / "CITATION.cff"
     cited.write_text(cited.read_text("utf-8").replace(f"version: {PROJECT['version']}",
@@ -193,24 +193,24 @@ def test_pages_are_deployed_from_the_default_branch_after_tests_that_passed(monk
     assert "workflow_run.conclusion == 'success'" in jobs("site")["versions"]["if"]
     monkeypatch.setenv("TESTED", "")
     with pytest.raises(SystemExit, match="expected one that has passed its tests"):
-        versions.tested()
+        versions.tested_commit()
 
 
 def test_only_what_has_a_release_is_shown(monkeypatch):
     monkeypatch.setattr(versions, "tags", lambda: ["v1.0.0 2026-01-01 a", "v1.1.0 2026-02-02 b"])
     monkeypatch.setenv("RELEASED", "v1.0.0")
-    assert [r.tag for r in versions.tagged()] == ["v1.0.0"]
+    assert [r.tag for r in versions.tagged_releases()] == ["v1.0.0"]
     monkeypatch.delenv("RELEASED")
-    assert [r.tag for r in versions.tagged()] == ["v1.1.0", "v1.0.0"]
+    assert [r.tag for r in versions.tagged_releases()] == ["v1.1.0", "v1.0.0"]
 
 
 def test_tags_are_read_from_the_clone(tmp_path, monkeypatch):
     monkeypatch.setattr(versions, "ROOT", tmp_path)
-    assert versions.tagged() == []
+    assert versions.tagged_releases() == []
     for command in ("init -q", "-c user.name=a -c user.email=a@b commit -q --allow-empty -m x",
                     "tag v1.0.0", "-c user.name=a -c user.email=a@b tag -a v1.1.0 -m x", "tag x"):
         subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
-    found = versions.tagged()
+    found = versions.tagged_releases()
     assert [r.tag for r in found] == ["v1.1.0", "v1.0.0"]
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", r.date) for r in found)
 

@@ -127,7 +127,7 @@ TWO_ROUNDS = [
 
 def test_choices_are_counted_by_round_and_certainty_and_the_flow_says_who_changed(items):
     one = play(items, *TWO_ROUNDS, *steps("close", "reveal"))
-    found = results.of_question(one, "08.1", revealed=True)
+    found = results.question_view(one, "08.1", revealed=True)
     assert found["counts"] == [4, 4]
     assert [[(b["sure"], b["unsure"]) for b in row["bars"]] for row in found["choices"]] == [
         [(0, 1), (2, 1)], [(1, 1), (1, 0)], [(1, 0), (0, 0)]]
@@ -139,12 +139,12 @@ def test_choices_are_counted_by_round_and_certainty_and_the_flow_says_who_change
 
 def test_counts_without_the_answer_before_it_is_revealed(items):
     one = play(items, *TWO_ROUNDS, *steps("close", "show"))
-    found = results.of_question(one, "08.1", revealed=False)
+    found = results.question_view(one, "08.1", revealed=False)
     assert not {"measured", "right"} & found.keys()
     assert not any("right" in row for row in found["choices"])
     numbers = play(items, *steps("ask", trap="08.2"), *answers("08.2", 1, a=(37, True)),
                    *steps("close", "again", trap="08.2"))
-    found = results.of_question(numbers, "08.2", revealed=False)
+    found = results.question_view(numbers, "08.2", revealed=False)
     assert "band" not in found["dots"]
     assert "flow" not in found  # right and not right would give the answer away
 
@@ -170,7 +170,7 @@ def test_numbers_stand_in_columns_and_far_ones_at_the_edges(items):
     given = {f"p{k}": (float(k), True) for k in range(20, 60)} | {"x": (1e12, False)}
     one = play(items, *steps("ask", trap="08.2"), *answers("08.2", 1, **given),
                *steps("close", "reveal"))
-    dots = results.of_question(one, "08.2", revealed=True)["dots"]
+    dots = results.question_view(one, "08.2", revealed=True)["dots"]
     assert (dots["low"], dots["band"]) == (0, [60, 130])
     assert 130 < dots["high"] < 200, "beyond the band, and far from the one who said 1e12"
     columns = dots["rows"][0]["columns"]
@@ -228,7 +228,7 @@ def test_forty_learners_with_different_mistakes(items):
                 "mistake": names[4]},
                {"kind": "hint", "trap": "08.1", "who": "p3", "number": 2},
                {"kind": "hint", "trap": "08.1", "who": "p4", "number": 1})
-    found = results.of_exercise(one, "08.1")
+    found = results.exercise_view(one, "08.1")
     assert (found["solved"], found["trying"], found["unnamed"], found["todo"]) == (9, 31, 2, 4)
     assert [(m["name"], m["count"]) for m in found["mistakes"]] == [
         (names[0], 13), (names[4], 9), (names[7], 3)]
@@ -377,7 +377,7 @@ def test_killed_in_the_middle_of_a_round_nothing_acknowledged_is_lost(tmp_path):
         kept[number] = FIRST[number % 3]
     second = Running(tmp_path, port=first.port)
     assert (second.code, second.secret) == (first.code, first.secret)
-    assert "Going on with the room" in second.told
+    assert "Going on with the room" in second.output
     told = shown(second.port, "watch", key=second.secret)
     assert (told["phase"], told["answered"]) == ("open", 30)
     for number, guess in kept.items():

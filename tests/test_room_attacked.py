@@ -183,7 +183,7 @@ def test_a_second_room_of_a_stage_is_a_room_of_its_own(tmp_path):
 def test_rooms_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "MY_WORK", tmp_path)
     monkeypatch.setattr(open_room.time, "strftime", lambda _: "2026-01-02_030405")
-    assert [open_room._folder([8]).name for _ in range(3)] == [
+    assert [open_room.room_folder([8]).name for _ in range(3)] == [
         "08_2026-01-02_030405", "08_2026-01-02_030405_2", "08_2026-01-02_030405_3"]
 
 
@@ -191,7 +191,7 @@ def test_no_place_for_a_room_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "file")
     (tmp_path / "file").write_text("")
     with pytest.raises(questions.RoomError, match=r"cannot be made .*--out FOLDER"):
-        open_room._folder([8])
+        open_room.room_folder([8])
 
 
 def _code(folder):

@@ -11,7 +11,7 @@ from rooms import running
 
 from dlsys import deck, slides
 from dlsys_helpers.stages import NUMBERS, stage
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
 # Of plugin/notes.js in dist/ of reveal.js 6.0.2, as the npm package has it.
 NOTES = "447c42f365876e41853de81453d0c53c580c5b2099132e8f61200de4a0ba2af3"
@@ -80,7 +80,7 @@ def test_hands_are_counted_taken_back_and_stand_beside_the_measurement(first):
     assert violations(first, context="section.present") == []
 
 
-@pytest.mark.parametrize("number", few(NUMBERS, lambda number: number == 8))
+@pytest.mark.parametrize("number", mark_nightly(NUMBERS, lambda number: number == 8))
 def test_no_slide_is_over_full_and_code_has_24_pixels(browser, tmp_path, number):
     file = tmp_path / "slides.html"
     file.write_text(deck.html(list(deck.slides(slides.lesson(stage(number)))), "x"), "utf-8")

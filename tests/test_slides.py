@@ -27,14 +27,14 @@ def lesson(number):
 
 
 @cache
-def made(number):
+def slides_of(number):
     return list(deck.slides(lesson(number)))
 
 
 @pytest.fixture(scope="module")
 def first():
     """The slides of stage 1, and their page."""
-    return made(1), deck.html(made(1), "Stage 1")
+    return slides_of(1), deck.html(slides_of(1), "Stage 1")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def words(slide: deck.Slide) -> str:
 
 
 def column(number: int, trap: str) -> list[deck.Slide]:
-    return [s for s in made(number) if re.match(rf"#+ {trap} ", s.heading)]
+    return [s for s in slides_of(number) if re.match(rf"#+ {trap} ", s.heading)]
 
 
 @pytest.mark.parametrize("number", [s.number for s in STAGES])
@@ -90,7 +90,7 @@ def test_no_line_of_the_wrong_code_is_lost():
 
 @pytest.mark.parametrize("number", [s.number for s in STAGES])
 def test_no_slide_is_empty_and_notes_stay_through_a_trap(number):
-    for slide in made(number):
+    for slide in slides_of(number):
         assert any(c.source or printed(deck.Slide("", [c])) or deck.figures([c])
                    for c in slide.cells), slide.heading
     for trap in catalog.traps(number):
@@ -118,7 +118,7 @@ def test_a_repair_that_is_no_code_says_what_to_decide():
 
 
 def test_an_explorer_has_its_own_name_and_its_picture_what_it_says():
-    found = {s.heading: s for s in made(7) if s.heading.startswith("## Explore")}
+    found = {s.heading: s for s in slides_of(7) if s.heading.startswith("## Explore")}
     assert list(found) == [f"## Explore: {name}" for name in (
         "Output size", "Receptive field", "Forgetting")]
     cell, = found["## Explore: Forgetting"].cells
@@ -127,7 +127,7 @@ def test_an_explorer_has_its_own_name_and_its_picture_what_it_says():
 
 
 def test_a_third_of_the_slides_shows_a_picture():
-    found = [s for entry in STAGES for s in made(entry.number)]
+    found = [s for entry in STAGES for s in slides_of(entry.number)]
     assert sum(bool(deck.figures(s.cells)) for s in found) >= len(found) / 3
 
 
@@ -158,16 +158,16 @@ def test_a_function_from_the_why_stands_above_the_repair_that_uses_it():
 
 def test_a_repair_shows_what_is_new_and_nothing_that_only_reports():
     code = "x = 1\n\ny = g(x)\nprint(\n    y)\nclaim('y', y, above=0)"
-    assert deck.changed(code, ["x = 1\ny = f(x)"]) == "y = g(x)"
-    assert deck.changed("x = 1\nprint(x)", ["x = 1"]) == "x = 1"
+    assert deck.changed_lines(code, ["x = 1\ny = f(x)"]) == "y = g(x)"
+    assert deck.changed_lines("x = 1\nprint(x)", ["x = 1"]) == "x = 1"
     code = "def f():\n    return 1\n\n\nprint(2)\n\ny = f()\n"
-    assert deck.changed(code, []) == "def f():\n    return 1\n\ny = f()"
+    assert deck.changed_lines(code, []) == "def f():\n    return 1\n\ny = f()"
     before = "def f(x):\n    for y in x:\n        g(y)"
-    assert deck.changed("def f(x):\n    k = 1\n    for y in x:\n        h(y)", [before]) == (
+    assert deck.changed_lines("def f(x):\n    k = 1\n    for y in x:\n        h(y)", [before]) == (
         "def f(x):\n    k = 1\n    for y in x:\n        h(y)")
-    assert deck.changed("def f(x):\n    for y in x:\n        g(y)\nf(3)", [before]) == "f(3)"
+    assert deck.changed_lines("def f(x):\n    for y in x:\n        g(y)\nf(3)", [before]) == "f(3)"
     long = "\n\n".join(f"x = {n}" for n in range(12))
-    assert deck.changed(long, []) == long.replace("\n\n", "\n")
+    assert deck.changed_lines(long, []) == long.replace("\n\n", "\n")
 
 
 def test_the_beginning_of_a_text_is_its_first_sentences():

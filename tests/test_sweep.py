@@ -52,7 +52,7 @@ def src(tmp_path, monkeypatch):
 
 
 def clear():
-    for cached in (fingerprints._file, fingerprints.source, fingerprints._imported_by,
+    for cached in (fingerprints.file_of, fingerprints.source, fingerprints.imported_by,
                    fingerprints.module_fingerprint):
         cached.cache_clear()
 
@@ -183,7 +183,7 @@ def claimed(text, holds):
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """A sweep of two seeds with one thread and two, into records of this test's own."""
-    for name, value in {"ROOT": tmp_path, "SEEDS": 2, "native": lambda: "default",
+    for name, value in {"ROOT": tmp_path, "SEEDS": 2, "native_instructions": lambda: "default",
                         "refuse_other_versions": lambda: None}.items():
         monkeypatch.setattr(sweep, name, value)
     monkeypatch.setattr(records, "FOLDER", tmp_path / "records")
@@ -201,7 +201,7 @@ def test_further_seeds_widen_a_fresh_record(small):
     assert entry["seeds"] == 4
     assert entry["claims"][LOSS] == {"bound": "below 2", "least": 2, "most": 5, "runs": 6,
                                      "seeds": 4}
-    small.setattr(sweep, "native", lambda: "avx2")  # another CPU runs further seeds
+    small.setattr(sweep, "native_instructions", lambda: "avx2")  # another CPU runs further seeds
     ended(small, "01", "--seeds", "5")
     entry = sweep.stored(LESSON)
     assert (entry["claims"][LOSS]["runs"], entry["native"], entry["sets"]) == (
@@ -292,7 +292,7 @@ def test_a_cell_that_fails_at_one_seed_is_told_and_the_others_run(tmp_path, monk
             raise SystemExit(f"{path.stem}, {one}: a cell failed.")
         return {LOSS: claimed("loss", True)}
     monkeypatch.setattr(sweep, "run", run)
-    monkeypatch.setattr(sweep, "native", lambda: "default")
+    monkeypatch.setattr(sweep, "native_instructions", lambda: "default")
     entry = sweep.sweep(LESSON, 5, {})
     assert entry["failed"] == [f"01_activations, seed 3, threads {n}, native: a cell failed."
                                for n in (1, 2)]
@@ -305,7 +305,7 @@ def test_a_sweep_counts_its_runs_and_says_what_comes_next(missing, says, tmp_pat
                                                           capsys):
     monkeypatch.setattr(records, "FOLDER", tmp_path / "records")
     monkeypatch.setattr(sweep, "ROOT", tmp_path)
-    monkeypatch.setattr(sweep, "native", lambda: "default")
+    monkeypatch.setattr(sweep, "native_instructions", lambda: "default")
     monkeypatch.setattr(sweep, "refuse_other_versions", lambda: None)
     monkeypatch.setattr(sweep, "run", lambda path, one: {LOSS: claimed("loss", True)})
     monkeypatch.setattr(sweep.proof, "stale", lambda stem, ids: missing)

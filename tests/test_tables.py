@@ -50,7 +50,7 @@ def tensors(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, torch.Tensor]
             yield from tensors(item, (*path, key))
 
 
-def again(value: Any, places: dict[int, tuple]) -> Callable[[dict], Any]:
+def copy_of(value: Any, places: dict[int, tuple]) -> Callable[[dict], Any]:
     """What gives the same value once more; a tensor of an argument is then that of the new one."""
     if id(value) in places:
         return lambda held: held[places[id(value)]]
@@ -58,15 +58,15 @@ def again(value: Any, places: dict[int, tuple]) -> Callable[[dict], Any]:
         kept = value.detach().clone()
         return lambda _: kept.clone().requires_grad_(value.requires_grad)
     if type(value) in (list, tuple):
-        parts = [again(part, places) for part in value]
+        parts = [copy_of(part, places) for part in value]
         return lambda held: type(value)(part(held) for part in parts)
     if type(value) is dict:
-        items = {key: again(part, places) for key, part in value.items()}
+        items = {key: copy_of(part, places) for key, part in value.items()}
         return lambda held: {key: part(held) for key, part in items.items()}
     return lambda _: value if callable(value) else copy.deepcopy(value)
 
 
-def watched(fn: Callable, calls: list[Call]) -> Callable:
+def recording_calls(fn: Callable, calls: list[Call]) -> Callable:
     """The function, which adds each of its calls to the list."""
     def call(*args: Any, **kwargs: Any) -> Any:
         given = [*args, *kwargs.values()]
@@ -82,7 +82,7 @@ def watched(fn: Callable, calls: list[Call]) -> Callable:
             raise
         changed = {path: held.detach().clone() for path, held in tensors(given)
                    if path in before and not acting.same(before[path], held.detach())}
-        calls.append(Call(shapes, numbers, changed, again(result, places)))
+        calls.append(Call(shapes, numbers, changed, copy_of(result, places)))
         return result
     return call
 
@@ -116,7 +116,7 @@ def by_numbers(calls: list[Call], place: int, given: list) -> Call:
     return alike[0] if alike else calls[place]
 
 
-def told(call: Call, given: list) -> Any:
+def answer_as_in(call: Call, given: list) -> Any:
     """What the worked answer did in this call, done to the new arguments."""
     held = dict(tensors(given)) | {(place,): one for place, one in enumerate(given)
                                    if isinstance(one, nn.Module | torch.optim.Optimizer)}
@@ -145,9 +145,9 @@ def average(value: torch.Tensor) -> torch.Tensor:
 TABLES = {"by the order of calls": by_order, "by shapes": by_shapes, "by numbers": by_numbers}
 FILLS = {"zeros": torch.zeros_like, "ones": torch.ones_like, "the mean": average}
 GUESSES: dict[str, Callable[[list[Call], int, list], Any]] = {
-    **{name: lambda calls, place, given, find=find: told(find(calls, place, given), given)
+    **{name: lambda calls, place, given, find=find: answer_as_in(find(calls, place, given), given)
        for name, find in TABLES.items()},
-    **{name: lambda calls, place, given, fill=fill: filled(told(calls[place], given), fill)
+    **{name: lambda calls, place, given, fill=fill: filled(answer_as_in(calls[place], given), fill)
        for name, fill in FILLS.items()},
     **{f"argument {n}": lambda calls, place, given, n=n: given[n] for n in range(3)}}
 REPORT = "the report of the act"  # all that a forged act could give back
@@ -163,13 +163,14 @@ def guessing(guess: Callable, calls: list[Call]) -> Callable:
     return function
 
 
-def unrefused(id: str) -> list[str]:
+def guesses_that_pass(id: str) -> list[str]:
     """The guesses that pass all cases of a seed that nobody has seen."""
     exercise, left = REGISTRY[id], [REPORT, *GUESSES]
     before = {case.name: case for case in exercise.arrange(SEEN)}
     for case in exercise.arrange(ASKED):
         calls: list[Call] = []
-        right = acting.run_act(exercise.act_fn, watched(REFERENCE[id], calls), before[case.name])
+        spied = recording_calls(REFERENCE[id], calls)
+        right = acting.run_act(exercise.act_fn, spied, before[case.name])
         left = [name for name in left if passes(exercise, case, right if name == REPORT else (
             acting.run_act(exercise.act_fn, guessing(GUESSES[name], calls), case)))]
         if not left:
@@ -183,7 +184,7 @@ def passes(exercise: Any, case: acting.Case, outcome: acting.Outcome) -> bool:
 
 @pytest.mark.parametrize("id", IDS)
 def test_no_table_passes(id):
-    assert unrefused(id) == []
+    assert guesses_that_pass(id) == []
 
 
 # ---- answers that no table gives, each of which a check has let pass once
@@ -242,14 +243,14 @@ def test_a_check_whose_cases_do_not_vary_is_passed_by_a_table(monkeypatch):
     exercise.make_cases = lambda g: [("the only case", {"h": torch.eye(3)})]
     monkeypatch.setitem(REGISTRY, "01.4", exercise)
 
-    assert {REPORT, *TABLES} <= set(unrefused("01.4"))
+    assert {REPORT, *TABLES} <= set(guesses_that_pass("01.4"))
 
 
 def test_a_table_of_an_arguments_tensors_is_played_on_the_new_ones():
     def halves(model: nn.Module) -> list:
         return [[model.weight], [model.bias]]
     calls: list[Call] = []
-    watched(halves, calls)(nn.Linear(2, 3))
+    recording_calls(halves, calls)(nn.Linear(2, 3))
     other = nn.Linear(2, 3)
 
     (weight,), (bias,) = guessing(GUESSES["by shapes"], calls)(other)

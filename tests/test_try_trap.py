@@ -61,7 +61,7 @@ def test_each_note_of_a_draft_names_the_cell_it_is_about(tmp_path):
 # ---- what a proof says
 
 def test_a_wrong_answer_is_found_in_the_check_and_a_right_one_beside_it(files):
-    exercise = solutions.beside("01.1")
+    exercise = solutions.with_kept_answers("01.1")
     for wrong in exercise.wrong_answers:
         said = [f"01.1, {wrong.name}: seed {seed}: is not wrong: pass" for seed in (0, 1)]
         [row] = trap_rows.proof_rows("01.1", files, said)
@@ -103,11 +103,11 @@ def test_each_remedy_answers_what_a_proof_can_say():
 
 def test_an_error_in_a_file_of_a_check_is_a_row_and_any_other_one_is_raised():
     draw = registry.find("01.1").make_cases
-    row = try_trap.guarded(lambda: list(draw("no generator")))
+    row = try_trap.result_or_row(lambda: list(draw("no generator")))
     assert row.place.startswith("src/dlsys_checks/")
     assert "Error: " in row.says
     with pytest.raises(ZeroDivisionError):
-        try_trap.guarded(lambda: 1 / 0)
+        try_trap.result_or_row(lambda: 1 / 0)
 
 
 def test_a_file_that_cannot_be_parsed_is_a_row_with_its_line():
@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_parsed_is_a_row_with_its_line():
             compile("x = 1\nx = (", str(ROOT / "tests/right_answers/s01/e1_x.py"), "exec")
         except SyntaxError as error:
             raise SystemExit("tests/right_answers/s01/ cannot be imported") from error
-    row = try_trap.guarded(read)
+    row = try_trap.result_or_row(read)
     assert row.place == "tests/right_answers/s01/e1_x.py:2"
     assert row.says.startswith("SyntaxError")
 

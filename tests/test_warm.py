@@ -265,7 +265,7 @@ def test_a_real_kernel_is_interrupted_restarted_and_seen_to_die(desk, monkeypatc
     client.start_channels()
     try:
         client.wait_for_ready(timeout=30)
-        first = said(client, "import os; print(os.getpid(), os.getppid())")
+        first = printed_words(client, "import os; print(os.getpid(), os.getppid())")
         assert int(first[0]) == manager.provisioner.pid != os.getpid()
         assert isinstance(manager.provisioner.process, provisioner.WarmProcess)
         client.execute("import time; print('on', flush=True); time.sleep(60)")
@@ -274,7 +274,7 @@ def test_a_real_kernel_is_interrupted_restarted_and_seen_to_die(desk, monkeypatc
         assert client.get_shell_msg(timeout=10)["content"]["ename"] == "KeyboardInterrupt"
         manager.restart_kernel(now=True)
         client.wait_for_ready(timeout=30)
-        second = said(client, "import os; print(os.getpid(), os.getppid())")
+        second = printed_words(client, "import os; print(os.getpid(), os.getppid())")
         assert second[1] == first[1]
         assert second[0] != first[0]
         os.kill(int(second[0]), signal.SIGKILL)
@@ -286,7 +286,7 @@ def test_a_real_kernel_is_interrupted_restarted_and_seen_to_die(desk, monkeypatc
         KernelProvisionerFactory.clear_instance()
 
 
-def said(client, code) -> list[str]:
+def printed_words(client, code) -> list[str]:
     """The words that code prints."""
     found = []
 

@@ -28,7 +28,7 @@ from dlsys_watch import attach, command, places, script, session
 from dlsys_watch.rules import all_rules
 from dlsys_watch.settings import Settings, SettingsError
 from tools import book_traps, watch_record
-from tools.nightly import few
+from tools.nightly import mark_nightly
 
 pytestmark = pytest.mark.filterwarnings("default")
 RULES = {rule.id: rule for rule in all_rules()}
@@ -156,7 +156,7 @@ def test_the_recall_of_the_record_keeps_its_bounds():
     assert all(row["line"] for row in rows.values() if row.get("verdict") == watch_corpus.FOUND)
 
 
-@pytest.mark.parametrize("name", few(map(watch_corpus.name, CORPUS), {
+@pytest.mark.parametrize("name", mark_nightly(map(watch_corpus.name, CORPUS), {
     "faulty/missing_zero_grad_D", "healthy/evolution"}.__contains__))
 def test_a_program_of_the_corpus_is_told_as_in_the_record(name):
     path = watch_corpus.CORPUS / f"{name}.py"

@@ -49,7 +49,7 @@ def python(tmp_path, monkeypatch):
     return start
 
 
-def said(process: subprocess.Popen) -> str:
+def output_of(process: subprocess.Popen) -> str:
     out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "")
     return out
@@ -57,12 +57,12 @@ def said(process: subprocess.Popen) -> str:
 
 def test_the_learners_whole_way(python, tmp_path):
     mine = tmp_path / "Jane Doe/01_activations.ipynb"
-    out = said(python(SESSION, json.dumps([["start", "1"], ["start", "12"], ["exam", "a"]])))
+    out = output_of(python(SESSION, json.dumps([["start", "1"], ["start", "12"], ["exam", "a"]])))
     assert f'(jupyter lab "{mine.parent}")' in out
     assert "Note: 12.8 cannot be checked on Windows itself" in out
     assert "make" not in out
     write_answers(mine)
-    out = said(python(SESSION, json.dumps([["check", "1"], ["progress"], ["review"],
+    out = output_of(python(SESSION, json.dumps([["check", "1"], ["progress"], ["review"],
                                            ["start", "1", "--update"]])))
     assert "3 of 15 points, on the core path 3 of 13." in " ".join(out.split())
     assert "Code cell" not in out
@@ -86,7 +86,7 @@ def write_answers(worksheet: Path) -> None:
 
 def test_an_exam_sheet_is_opened_and_paid_for(python, tmp_path):
     script = "from dlsys import exam; exam.sit(22).case(0).read('data'); exam.sit(22).case(1)"
-    out = said(python(script))
+    out = output_of(python(script))
     assert "def " in out
     assert '"paid": ["read data"]' in out
     assert b'"paid": "read data"' in (tmp_path / "Jane Doe/.exam.jsonl").read_bytes()
@@ -105,7 +105,7 @@ for n in range(30):
 def test_two_notebooks_at_once_lose_no_line(python, tmp_path, monkeypatch):
     """Here each appends where it saw the end of the file: only the lock keeps them apart."""
     for writer in [python(WRITER, name) for name in "ab"]:
-        assert said(writer) == "go\n"
+        assert output_of(writer) == "go\n"
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "Jane Doe")
     found = [entry["id"] for entry in progress.entries()]
     assert sorted(found) == sorted(f"{name}.{n}" for name in "ab" for n in range(30))
@@ -134,7 +134,7 @@ def test_what_cannot_be_checked_is_refused_before_it_is_judged(here, monkeypatch
         with pytest.raises(windows.NotHere, match=r"12\.8 cannot be checked.*WSL") as refused:
             dlsys_helpers.check(*arguments, **options)
         assert refused.value._render_traceback_() == [str(refused.value)]
-    verdict = worksheet_runner.judged(None, "12.8", "save_checkpoint", print, print)
+    verdict = worksheet_runner.verdict_on_last(None, "12.8", "save_checkpoint", print, print)
     assert (verdict["status"], verdict["message"]) == ("error", windows.cannot_check("12.8"))
     assert windows.cannot_check(["12.8"]) == windows.cannot_check("12.7") == ""
     assert windows.left_out(1) == []

@@ -45,12 +45,12 @@ def edited(tmp_path, monkeypatch):
             folder = tmp_path / {"lesson": "notebooks", "solution": "solutions"}.get(view, view)
             folder.mkdir(exist_ok=True)
             nbformat.write(book, folder / NAME)
-        for cached in (proof.fresh, proof.well_told):
+        for cached in (proof.fresh, proof.has_fresh_feedback):
             cached.cache_clear()
         return tmp_path / "notebooks" / NAME
     yield edit
     proof.fresh.cache_clear()
-    proof.well_told.cache_clear()
+    proof.has_fresh_feedback.cache_clear()
 
 
 def stale_of_the_lesson(path):
@@ -149,10 +149,10 @@ def in_check(monkeypatch):
         monkeypatch.setattr(fingerprints, "source", lambda name: (
             text.replace(old, new, 1) if name == module else read(name)))
         proof.fresh.cache_clear()
-        proof.well_told.cache_clear()
+        proof.has_fresh_feedback.cache_clear()
     yield edit
     proof.fresh.cache_clear()
-    proof.well_told.cache_clear()
+    proof.has_fresh_feedback.cache_clear()
 
 
 @pytest.mark.parametrize("kind", IN_A_CHECK)

@@ -156,7 +156,7 @@ def test_the_start_page_gives_a_copy_at_a_click(work):
     assert button.description == "Start your model"
     button.click()
     assert (work / "your_model.ipynb").exists()
-    said = start_page._model_html()
+    said = start_page.model_html()
     assert "nothing was overwritten" in said
     assert 'your_model.ipynb">work/your_model.ipynb</a>' in said
 
@@ -167,7 +167,7 @@ def test_a_full_disk_is_said(work, monkeypatch):
     monkeypatch.setattr(work_folder.os, "open", full)
     with pytest.raises(work_folder.WorksheetError, match="cannot write the notebook of your model"):
         work_folder.start_model()
-    assert "cannot write the notebook of your model" in start_page._model_html()
+    assert "cannot write the notebook of your model" in start_page.model_html()
 
 
 # ---- the report

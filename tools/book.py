@@ -1,6 +1,6 @@
 """Build the book: ``python -m tools.book``; ``--serve`` also shows it on this machine.
 
-``--site v1.0`` builds it as the part of a website that stands in this folder, "" for its root.
+``--site v1.0`` builds it as the part of a website in this folder, "" for its root.
 
 The pages have three origins: what is written by hand in book/, what book_pages.py generates, and
 the notebooks. A notebook on a page is a dressed copy: markdown cells stand in a block that names
@@ -51,7 +51,7 @@ from tools import (
 BOOK = ROOT / "book"
 FRAMES_INSIDE = 20_000  # compressed bytes of an explorer's frames up to which they lie in its page
 
-# Roles whose markdown stands in a block of its own; course.css colours them.
+# Roles whose markdown gets a separate block; course.css colours them.
 FRAMED = {"folklore", "exercise", "keep", "quiz", "next"}
 FENCE = ":" * 9
 DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
@@ -108,7 +108,7 @@ def dress(notebook: NotebookNode) -> NotebookNode:
         if trap and trap not in labelled:
             labelled[trap] = None
             cell.source = f"({book_pages.label(kind, trap)})=\n{numbered(cell.source, trap)}"
-    if said := told_in_order([*labelled]):
+    if said := order_note([*labelled]):
         notebook.cells[0].source += f"\n\n{said}"
     if any("guess" in cell.metadata.get("tags", []) for cell in notebook.cells):
         heading, text = split_heading(notebook.cells[0].source)
@@ -118,8 +118,8 @@ def dress(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
-def told_in_order(traps: list[str]) -> str:
-    """A sentence where the traps do not stand in the order of their numbers; else ""."""
+def order_note(traps: list[str]) -> str:
+    """A sentence on traps that are not in the order of their numbers; "" where all are."""
     apart = next(((a, b) for a, b in pairwise(traps)
                   if int(b.partition(".")[2]) != int(a.partition(".")[2]) + 1), None)
     return ("The traps stand in the order in which they are read. A number never changes, so "
@@ -143,7 +143,7 @@ def dress_text(cell: NotebookNode, role: str, trap: str | None, kind: str) -> st
         return mark(cell)
     source = WAY.sub(lambda way: book_pages.link("trap", way[1], f"{way[1]} {way[2]}"), cell.source)
     if role == "exercise" and trap:
-        source = lead_across(source, kind, trap)
+        source = link_across(source, kind, trap)
     return frame(source, role)
 
 
@@ -159,7 +159,7 @@ def mark(cell: NotebookNode) -> str:
     return f"{FENCE}{{div}} step-mark step-{step}\n{told}\n{FENCE}"
 
 
-def lead_across(source: str, kind: str, trap: str) -> str:
+def link_across(source: str, kind: str, trap: str) -> str:
     """The text of an exercise with a link to its place on the worksheet, or back to its trap."""
     there = {"trap": ("exercise", "See it on the worksheet"),
              "exercise": ("trap", "Read the trap again")}
@@ -203,16 +203,16 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
         cell.metadata.setdefault("tags", []).append("figure")
         cell.metadata.mystnb["image"] = {"alt": " ".join(alts)}
     if facts.get("role") == "setup":
-        fold(cell, set_up(cell))
+        fold(cell, setup_prompt(cell))
     # The form says all that the code says, and so does what comes back to it.
     elif {"guess", "measured"} & {*cell.metadata.get("tags", [])}:
         cell.metadata.tags.append("remove-input")
     elif book_pages.folded(cell):
-        fold(cell, "How it is drawn" if alts else told_by(cell.source))
+        fold(cell, "How it is drawn" if alts else folded_prompt(cell.source))
 
 
-def set_up(cell: NotebookNode) -> str:
-    """The name of a folded cell at the top: what it sets alone it says."""
+def setup_prompt(cell: NotebookNode) -> str:
+    """The label of a folded set-up cell; it lists the names of a cell that only sets values."""
     if "parameters" in cell.metadata.get("tags", []):
         return "Settings"
     lines = ast.parse(cell.source).body
@@ -221,34 +221,34 @@ def set_up(cell: NotebookNode) -> str:
     return "Setup"
 
 
-def told_by(code: str) -> str:
-    """The name of folded code: that of what it measures, or of the helpers it defines, which the
-    code in sight uses as if it had been seen."""
-    names = [] if "claim(" in code else book_pages.defined(code)
-    return f"Helpers: {book_pages.listed(names)}" if names else "How this was measured"
+def folded_prompt(code: str) -> str:
+    """The label of folded code: the helpers that it defines and the visible code uses, else that it
+    measures."""
+    names = [] if "claim(" in code else book_pages.defined_names(code)
+    return f"Helpers: {book_pages.in_a_sentence(names)}" if names else "How this was measured"
 
 
 def mount_explorer(cell: NotebookNode, name: str) -> None:
     """Show the explorer, which needs no kernel here, in place of code and stored picture."""
     cell.metadata.tags.append("remove-input")
-    at = f"../explorers/{frames_file(name)}" if frames_apart(name) else ""
+    at = f"../explorers/{frames_file(name)}" if has_frames_file(name) else ""
     cell.outputs = [nbformat.v4.new_output(
         "display_data", {"text/html": explorers.load(name).static_html(at)})]
 
 
-def frames_apart(name: str) -> bool:
-    """Whether an explorer's frames lie in a file of their own: a page should open at once."""
+def has_frames_file(name: str) -> bool:
+    """Whether an explorer's frames are in a separate file, so that its page opens at once."""
     return frames.RECORD.entry(name).get("bytes", 0) > FRAMES_INSIDE
 
 
 def frames_file(name: str) -> str:
-    """The file of an explorer's frames; other frames have another name, for readers' caches."""
+    """The file of an explorer's frames; its name changes with them, for readers' caches."""
     return f"{name}-{hashlib.sha256(explorers.load(name).frames).hexdigest()[:8]}.js"
 
 
 def write_frames(folder: Path) -> None:
-    """The frames that lie apart from their page."""
-    for name in filter(frames_apart, explorers.names()):
+    """Write the frames that are not inside their page."""
+    for name in filter(has_frames_file, explorers.names()):
         (folder / frames_file(name)).write_text(explorers.load(name).frames_script(), "utf-8")
 
 
@@ -267,7 +267,7 @@ def alt_text(output: NotebookNode, cell_id: str) -> str:
 
 
 def assemble(source: Path, folder: str | None = None) -> list[Stage]:
-    """Write the book's source folder anew; returns the stages in it.
+    """Write the book's source folder from scratch; returns the stages in it.
 
     folder: its place in a website of several versions, see versions.page.
     """
@@ -280,7 +280,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     pages = {"symptoms": book_finder.page(lessons), "gallery": book_gallery.page(),
              **book_pages.generated(lessons)}
     about = {"changelog": (ROOT / "CHANGELOG.md").read_text("utf-8"),
-             "versions": versions.page(versions.current(), folder, versions.tagged())}
+             "versions": versions.page(versions.current(), folder, versions.tagged_releases())}
     below = (book_traps.pages(lessons) | book_pages.wrong_answers(lessons)
              | book_present.pages(lessons))
     (source / "assets" / "finder" / "rows.js").write_text(book_finder.script(lessons), "utf-8")
@@ -373,7 +373,7 @@ def settings(config: dict, folder: str | None = None) -> dict:
 
 
 def address(config: dict) -> str:
-    """Where the pages stand in public, ending in a slash; "" without a public repository.
+    """The public address of the pages, ending in a slash; "" without a public repository.
 
     It is what the configuration says, or where GitHub Pages puts those of its repository.
     """
@@ -390,7 +390,7 @@ def address(config: dict) -> str:
 
 
 def render(out: Path) -> Path:
-    """Run Jupyter Book on out/_build/source; returns the folder of pages beside it.
+    """Run Jupyter Book on out/_build/source; returns the folder of pages next to it.
 
     Raises BookError with the warnings, each of which stops the build.
     """

@@ -3,7 +3,7 @@
 The rows come from book/symptoms.yml, the guides' tables of signs and the lessons' keep cells; the
 rules by which words are read come from book/finder.yml, how people put each cause from
 book/finder_said.yml. All are stored in src/dlsys/symptoms.json, by which `dlsys find` ranks, and
-written beside the pages for book/assets/finder/finder.js, which ranks alike on this page and on
+written next to the pages for book/assets/finder/finder.js, which ranks alike on this page and on
 that of search results:
 
     .venv/bin/python -m tools.book_finder
@@ -118,27 +118,27 @@ def cause_place(cause: str) -> str:
 def groups(lessons: book_pages.Lessons) -> dict[str, list[Row]]:
     """All rows by group, in the order of symptoms.yml."""
     told = yaml.safe_load((BOOK / "symptoms.yml").read_text("utf-8"))
-    found = {group: [written(entry, lessons) for entry in entries]
+    found = {group: [row_from_entry(entry, lessons) for entry in entries]
              for group, entries in told["groups"].items()}
     for guide, group in told["guides"].items():
         found[group] += signs(guide)
     named = {cause for rows in found.values() for row in rows for cause in row.causes}
     rest = [t for number in lessons for t in catalog.traps(number) if t.id not in named]
     if rest:
-        found[OTHERS] = [of_entry({"see": t.symptom, "trap": t.id}, lessons) for t in rest]
+        found[OTHERS] = [row_with_causes({"see": t.symptom, "trap": t.id}, lessons) for t in rest]
     return found
 
 
-def written(entry: dict, lessons: book_pages.Lessons) -> Row:
+def row_from_entry(entry: dict, lessons: book_pages.Lessons) -> Row:
     """A row of symptoms.yml: with causes, with a part of a lesson, or with neither."""
     if "trap" in entry or "causes" in entry:
-        return of_entry(entry, lessons)
+        return row_with_causes(entry, lessons)
     place = part_of(entry["lesson"], entry["part"]) if "part" in entry else "No trap shows it"
-    return Row(book_pages.plain(entry["see"]), others(entry), entry["test"], entry["fix"], [],
+    return Row(book_pages.plain(entry["see"]), other_words(entry), entry["test"], entry["fix"], [],
                place)
 
 
-def others(entry: dict) -> list[str]:
+def other_words(entry: dict) -> list[str]:
     return [book_pages.plain(one) for one in COMMA.split(entry["also"])] if "also" in entry else []
 
 
@@ -148,14 +148,14 @@ def part_of(lesson: int, heading: str) -> str:
             f"{heading.removeprefix('Further: ')}</a>")
 
 
-def of_entry(entry: dict, lessons: book_pages.Lessons) -> Row:
-    """A row with causes; what it does not say itself stands in the keep cell of its first trap."""
+def row_with_causes(entry: dict, lessons: book_pages.Lessons) -> Row:
+    """A row with causes; a test or fix that it lacks comes from the keep cell of its first trap."""
     causes = [entry["trap"]] if "trap" in entry else entry["causes"]
     first = next((cause for cause in causes if TRAP.fullmatch(cause)), None)
-    keep = book_traps.kept(lessons[int(first[:2])], first) if first else {}
+    keep = book_traps.keep_parts(lessons[int(first[:2])], first) if first else {}
     test = entry.get("test") or sentence_case(keep["In your own code"])
     fix = entry.get("fix") or sentence_case(keep["Keep"])
-    return Row(book_pages.plain(entry["see"]), others(entry), test, fix, causes)
+    return Row(book_pages.plain(entry["see"]), other_words(entry), test, fix, causes)
 
 
 @functools.cache
@@ -257,7 +257,7 @@ def script(lessons: book_pages.Lessons) -> str:
     return f"window.FINDER = {json.dumps(told, separators=(',', ':'))};\n"
 
 
-def built() -> book_pages.Lessons:
+def built_lessons() -> book_pages.Lessons:
     """The lessons as they were built, by number."""
     return {s.number: nbformat.read(NOTEBOOKS / f"{s.stem}.ipynb", as_version=4)
             for s in catalog.written()}
@@ -265,7 +265,7 @@ def built() -> book_pages.Lessons:
 
 def update() -> None:
     find.stored()["rules"] = rules()  # by which the phrases are read
-    find.STORED.write_text(rows_file(built()), "utf-8")
+    find.STORED.write_text(rows_file(built_lessons()), "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The last hand on the built pages: style sheets without what no page uses, what robots read.
+"""Finish the built pages: drop style rules that no page uses, write what robots read.
 
 Pages themselves are made by templates and events, see book_theme.py. What stays here has no place
 in Sphinx: the theme ships each style sheet as one file, with the rules of all that it could show,
@@ -30,7 +30,7 @@ def finish(html: Path, address: str) -> None:
     for file in {file for pattern in UNUSED for file in html.glob(pattern)}:
         shutil.rmtree(file) if file.is_dir() else file.unlink()
     slim(html)
-    guide_robots(html, address)
+    write_robots(html, address)
 
 
 # ---- style sheets
@@ -41,44 +41,45 @@ def slim(html: Path) -> None:
     for file in {file for name in STYLES for file in (html / "_static").glob(name)}:
         rules = tinycss2.parse_stylesheet(file.read_text("utf-8"), skip_comments=True,
                                           skip_whitespace=True)
-        file.write_text("".join(tinycss2.serialize([rule]) for rule in kept(rules, used)), "utf-8")
+        kept = used_rules(rules, used)
+        file.write_text("".join(tinycss2.serialize([rule]) for rule in kept), "utf-8")
 
 
 def words(html: Path) -> set[str]:
-    """Every word in pages and scripts: a class that is none of them is on no element, ever."""
+    """Every word in pages and scripts; no element can have a class that is not among them."""
     return {word for kind in ("*.html", "*.js") for file in html.rglob(kind)
             if file.name != "searchindex.js" for word in WORD.findall(file.read_text("utf-8"))}
 
 
-def kept(rules: Iterable, used: set[str]) -> Iterator:
-    """The rules of a style sheet that some element may meet; those within @media, too."""
+def used_rules(rules: Iterable, used: set[str]) -> Iterator:
+    """The rules of a style sheet that may match an element, also those inside @media."""
     for rule in rules:
         if rule.type == "qualified-rule":
-            if meets(tinycss2.serialize(rule.prelude), used) and not sign(rule):
+            if may_match(tinycss2.serialize(rule.prelude), used) and not is_icon(rule):
                 yield rule
         elif rule.type == "at-rule" and rule.lower_at_keyword in {"media", "supports"}:
             inner = tinycss2.parse_rule_list(rule.content, skip_comments=True, skip_whitespace=True)
-            if left := [*kept(inner, used)]:
+            if left := [*used_rules(inner, used)]:
                 rule.content = left
                 yield rule
         elif rule.type != "at-rule" or not ICON_FONT.search(tinycss2.serialize([rule])):
             yield rule
 
 
-def meets(selectors: str, used: set[str]) -> bool:
-    """Whether one of the selectors asks only for classes that are used."""
+def may_match(selectors: str, used: set[str]) -> bool:
+    """Whether one of the selectors names only classes that pages use."""
     return any(used.issuperset(CLASS.findall(one)) for one in selectors.split(","))
 
 
-def sign(rule: tinycss2.ast.QualifiedRule) -> bool:
-    """A sign of the icon font before or after text: without the font it is an empty box."""
+def is_icon(rule: tinycss2.ast.QualifiedRule) -> bool:
+    """Whether a rule draws an icon next to text: without the icon font it is an empty box."""
     return bool(re.search(r":(?:before|after)", tinycss2.serialize(rule.prelude))
                 and ICON_FONT.search(tinycss2.serialize(rule.content)))
 
 
 # ---- robots
 
-def guide_robots(html: Path, address: str) -> None:
+def write_robots(html: Path, address: str) -> None:
     """robots.txt; with a public address also a site map, which must hold addresses."""
     robots = "User-agent: *\nAllow: /\n"
     if address:

@@ -40,8 +40,8 @@ def page() -> str:
         "## Name the fault", "Curves of one run beside the band of healthy ones. Which fault is "
         "it? Nothing is kept but your guesses, in your browser.",
         *(book_pages.raw(question(asked)) for asked in quiz.questions()),
-        "## Which instrument shows how many", counted(found),
-        "## What no instrument shows", unseen(found), *surprising(),
+        "## Which instrument shows how many", faults_by_instrument(found),
+        "## What no instrument shows", faults_not_in_curves(found), *surprising(),
         "## All of them", table(found),
         "## The program", program()]) + "\n"
 
@@ -68,7 +68,7 @@ def introduction(found: list[Fault]) -> str:
             "(notebooks/your_model.ipynb).")
 
 
-def counted(found: list[Fault]) -> str:
+def faults_by_instrument(found: list[Fault]) -> str:
     """A picture: how many faults each instrument shows."""
     shows = Counter(name for one in found for name in gallery.findings(one.key))
     counts = {gallery.INSTRUMENTS[name].name: shows[name] for name in gallery.INSTRUMENTS}
@@ -86,7 +86,7 @@ def counted(found: list[Fault]) -> str:
     return book_pages.raw(drawn)
 
 
-def unseen(found: list[Fault]) -> str:
+def faults_not_in_curves(found: list[Fault]) -> str:
     """The faults that the curves do not show, and those that nothing shows."""
     seen = {one.key: gallery.findings(one.key) for one in found}
     whole = [one for one in found if not gallery.ending(one.key)]
@@ -97,20 +97,20 @@ def unseen(found: list[Fault]) -> str:
         f"{len(nothing)} faults leave all {len(gallery.INSTRUMENTS)} instruments within the "
         "spread of healthy seeds; beside a healthy run of the same seed some would show. They are "
         "why there are tests of code: look at the batch, count what is "
-        "held, ask the same twice.", listed(nothing),
+        "held, ask the same twice.", fault_list(nothing),
         f"{len(late)} more leave every curve of the training as it is, and show in use.",
-        listed(late)])
+        fault_list(late)])
 
 
 def surprising() -> list[str]:
-    """What one would not have said before, with its numbers; [] without a second seed."""
+    """Results that nobody would have predicted, with numbers; [] without a second seed."""
     known = gallery.record()["faults"]
-    told = [f"- {text.format(**ends(key))} {of_trap(faults.BY_KEY[key])}"
+    told = [f"- {text.format(**last_readings(key))} {trap_link(faults.BY_KEY[key])}"
             for key, text in SURPRISES.items() if len(known.get(key, {}).get("seeds", ())) > 1]
     return ["## What surprises", "\n".join(told)] if told else []
 
 
-def ends(key: str) -> dict[str, str]:
+def last_readings(key: str) -> dict[str, str]:
     """The last readings of a run by instrument, and the healthy band of validation there."""
     run = gallery.record()["faults"][key]
     found = {name: gallery.curve(key, name)[-1] for name in gallery.CURVES}
@@ -120,11 +120,11 @@ def ends(key: str) -> dict[str, str]:
             for name, value in found.items() if value is not None}
 
 
-def listed(found: list[Fault]) -> str:
-    return "\n".join(f"- {of_trap(one)}" for one in found) or "- None."
+def fault_list(found: list[Fault]) -> str:
+    return "\n".join(f"- {trap_link(one)}" for one in found) or "- None."
 
 
-def of_trap(one: Fault, up: str = "") -> str:
+def trap_link(one: Fault, up: str = "") -> str:
     name = one.trap.replace(".", "-")
     return f"[{one.trap} {book_pages.plain(one.name)}]({up}traps/{name}.md)"
 
@@ -141,7 +141,7 @@ def row(one: Fault) -> tuple[str, ...]:
     in_use = [f"{gallery.INSTRUMENTS[name].name} {run[name]:g}" for name, where in seen.items()
               if not where.step and run[name] is not None]
     ended = [f"ends by itself: {book_pages.plain(by)}"] if (by := gallery.ending(one.key)) else []
-    return (f'<span id="fault-{one.key}"></span>{of_trap(one)}',
+    return (f'<span id="fault-{one.key}"></span>{trap_link(one)}',
             gallery.when(seen["loss"]) if "loss" in seen else "as healthy",
             "; ".join(curves) or "as healthy", "; ".join(in_use + ended) or "as healthy",
             book_pages.plain(run["sample"][:60].strip()) or "nothing")
@@ -188,7 +188,7 @@ def sentence(text: str) -> str:
 # ---- questions
 
 def question(asked: quiz.Asked) -> str:
-    """Curves and a form beside them; the answer waits for the guess, as in a lesson."""
+    """Curves next to a form; the answer appears after the guess, as in a lesson."""
     measured = {"id": asked.form["id"], "right": asked.right,
                 "shown": f"\N{LEFT DOUBLE QUOTATION MARK}{asked.right}"
                          f"\N{RIGHT DOUBLE QUOTATION MARK}"}

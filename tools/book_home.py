@@ -33,7 +33,7 @@ placeholder="loss stays at 2.303"><button>Find the cause</button></form>
 def start_page(template: str, lessons: Lessons, repository: str = "", branch: str = "main") -> str:
     """The written start page with its marks replaced by what is generated."""
     parts = {"guess": card(lessons[int(SHOWN_TRAP[:2])]), "finder": finder(),
-             "map": stage_map(lessons), "needs": needs(),
+             "map": stage_map(lessons), "needs": requirements(),
              "code": code_links(repository, branch)}
     for name, text in parts.items():
         template = template.replace(f"{{{{ {name} }}}}", text)
@@ -61,14 +61,14 @@ def card(lesson: NotebookNode) -> str:
                         "and the start page asks it. Run: make build LESSON=01")
     way = link("trap", SHOWN_TRAP, "See why, and repair it")
     parts = [raw(GUESS_FIRST), "::::::{div} ask-card", ":::::{div} pair",
-             "::::{div} step-break", broken(lesson), "::::",
+             "::::{div} step-break", broken_code(lesson), "::::",
              "::::{div} step-guess", *question, "::::", ":::::",
              ":::::{div} waits", *answer, f"{way}.", ":::::", "::::::"]
     return "\n".join(parts)
 
 
-def broken(lesson: NotebookNode) -> str:
-    """What stands behind the last empty line of the trap's broken code."""
+def broken_code(lesson: NotebookNode) -> str:
+    """The trap's broken code after its last empty line."""
     [cell] = [c for c in lesson.cells if c.cell_type == "code"
               and c.metadata.get("dlsys", {}).get("trap") == SHOWN_TRAP
               and c.metadata.dlsys.role == "break"]
@@ -123,7 +123,7 @@ def hours(lessons: Lessons) -> str:
             f"to read and {solve} more to solve the exercises")
 
 
-def needs() -> str:
+def requirements() -> str:
     """The paragraph of README.md that says what the course needs. Raises UserError without one."""
     text = (ROOT / "README.md").read_text("utf-8")
     found = re.search(r"^You need .*$", text, re.MULTILINE)

@@ -118,7 +118,7 @@ def wrong_answers_of(entry: Stage) -> str:
 
 def proof(id: str) -> str:
     """What else proves a check, in one sentence: other right answers, and mutants of the answer."""
-    routes, record = len(solutions.beside(id).right_answers), proofs.RECORD.entry(id)
+    routes, record = len(solutions.with_kept_answers(id).right_answers), proofs.RECORD.entry(id)
     if not record:
         return f"Besides, {routes} right answers by other routes pass."
     mutant, seeds = record["mutants"], record["right"]["seeds"]
@@ -142,7 +142,7 @@ def errata_page(lessons: Lessons) -> str:
 
 
 def folklore(cell: NotebookNode) -> str:
-    """One entry of the errata page. A heading of its own would break the page's order."""
+    """One entry of the errata page, without its heading, which would break the page's order."""
     text = told_and_measured(without_heading(cell.source))
     trap = cell.metadata.dlsys.get("trap")
     title = f"**{trap} {link('trap', trap, catalog.trap(trap).name)}**\n\n" if trap else ""
@@ -210,7 +210,7 @@ def record(entry: dict) -> str:
 
 
 def raw(text: str) -> str:
-    """HTML that stands in a page as it is."""
+    """HTML that a page shows without changes."""
     return f"`````{{raw}} html\n{text}\n`````"
 
 
@@ -218,28 +218,28 @@ def folded(cell: NotebookNode) -> bool:
     return bool(cell.metadata.get("jupyter", {}).get("source_hidden"))
 
 
-def defined(code: str) -> list[str]:
+def defined_names(code: str) -> list[str]:
     """The functions and classes that code defines."""
     return [node.name for node in ast.parse(code).body
             if isinstance(node, ast.FunctionDef | ast.ClassDef)]
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names as a sentence lists them: a, b and c."""
+def in_a_sentence(names: Sequence[str]) -> str:
+    """Names for a sentence: "a, b and c"."""
     *first, last = names or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def shown(cells: list[NotebookNode]) -> list[NotebookNode]:
+def unfolded(cells: list[NotebookNode]) -> list[NotebookNode]:
     """The cells whose code is not folded."""
     return [c for c in cells if not folded(c)]
 
 
 def fenced(cell: NotebookNode) -> str:
-    return f"```python\n{essence(cell.source)}\n```"
+    return f"```python\n{without_reports(cell.source)}\n```"
 
 
-def essence(code: str) -> str:
+def without_reports(code: str) -> str:
     """Code up to its last print, without the lines that only report."""
     reports = [node for node in ast.parse(code).body if reporter(node)]
     end = max((n.lineno for n in reports if reporter(n) == "print"), default=len(code))
@@ -256,7 +256,7 @@ def reporter(node: ast.stmt) -> str:
 
 
 def told_and_measured(text: str) -> str:
-    """A folklore cell with what was measured in a paragraph of its own."""
+    """A folklore cell with what was measured in a separate paragraph."""
     return re.sub(r"\s+(?=\*\*Measured:\*\*)", "\n\n", text)
 
 

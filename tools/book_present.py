@@ -102,7 +102,7 @@ def plan(lesson: NotebookNode, frame: Frame, slides: dict[str, int]) -> list[Blo
     places = [t.id for t in traps]
     blocks = sorted([*pairs, *told, *late, *others], key=lambda block: places.index(block.trap))
     return [Block(frame.edge, "The situation of the stage"),
-            *paused([*blocks, *more], frame.pause),
+            *with_pause([*blocks, *more], frame.pause),
             Block(frame.edge, "What you take with you"),
             Block(frame.edge + left, "Questions, and what ran over")]
 
@@ -125,11 +125,11 @@ def first_slides(lesson: NotebookNode) -> dict[str, int]:
 
 
 def shown_block(lesson: NotebookNode, trap: Trap, slide: int) -> Block:
-    """A trap as it is shown: what its own page holds, told, with a guess and a live run."""
+    """The block in which a trap is explained and guessed, and its code runs live."""
     told = [*book_traps.cells(lesson, trap.id, "situation", "markdown"),
-            *book_pages.shown(book_traps.cells(lesson, trap.id, "break")),
+            *book_pages.unfolded(book_traps.cells(lesson, trap.id, "break")),
             *book_traps.cells(lesson, trap.id, "why", "markdown"),
-            *book_pages.shown(book_traps.cells(lesson, trap.id, "repair"))[:1],
+            *book_pages.unfolded(book_traps.cells(lesson, trap.id, "repair"))[:1],
             *book_traps.cells(lesson, trap.id, "keep", "markdown")]
     page = f"[{trap.id} {book_pages.plain(trap.name)}](../{book_traps.name(trap.id)}.md)"
     return Block(math.ceil(GUESS + RUN + book_minutes.minutes(told)),
@@ -143,7 +143,7 @@ def solved_block(trap: Trap) -> Block:
 
 
 def extras(lesson: NotebookNode) -> list[Block]:
-    """What a long session has time for beside the traps."""
+    """What a long session also has time for, after the traps."""
     gpu = [c for c in lesson.cells if c.metadata.get("dlsys", {}).get("role") == "gpu"]
     asked = sum("<details" in c.source for c in lesson.cells
                 if c.metadata.get("dlsys", {}).get("role") == "quiz")
@@ -152,7 +152,7 @@ def extras(lesson: NotebookNode) -> list[Block]:
                   "The GPU section: count first, then compare")]
 
 
-def paused(blocks: list[Block], minutes: int) -> list[Block]:
+def with_pause(blocks: list[Block], minutes: int) -> list[Block]:
     """The blocks with a pause nearest to the middle, never between a trap and its exercise."""
     if not minutes:
         return blocks
@@ -199,13 +199,13 @@ def left_out(number: int, blocks: list[Block]) -> str:
     solved = {b.trap for b in blocks if b.text.startswith("Exercise")}
     skipped = [t.id for t in catalog.traps(number) if t.id not in shown]
     home = [t for t in catalog.traps(number) if t.id in shown - solved]
-    parts = [f"Skipped, to read at home: {listed(skipped)}." if skipped else "",
+    parts = [f"Skipped, to read at home: {trap_links(skipped)}." if skipped else "",
              f"Exercises for home: {', '.join(f'{t.id} ({t.minutes} minutes)' for t in home)}."
              if home else ""]
     return " ".join(filter(None, parts)) or "No trap is left out."
 
 
-def listed(ids: list[str]) -> str:
+def trap_links(ids: list[str]) -> str:
     return ", ".join(map(trap_link, ids))
 
 

@@ -23,11 +23,11 @@ from tools import social_cards
 log = logging.getLogger(__name__)
 NAMED = re.compile(r"(trap|exercise)-(\d\d)-(\d+)")  # ids that never change
 MARK, STEP = "step-mark", "step-"  # classes of the mark at which a step begins, from book.mark
-ASKED = ("break", "guess")  # the code and the question stand side by side
+ASKED = ("break", "guess")  # the code and the question appear side by side
 
 
 class StepName(nodes.General, nodes.TextElement):
-    """The name of a step: a heading that stands in no list of contents."""
+    """The name of a step: a heading that no table of contents lists."""
 
 
 class Fold(nodes.General, nodes.Element):
@@ -88,14 +88,14 @@ def group_steps(_app: Sphinx, doctree: nodes.document) -> None:
 
 
 def group(section: nodes.section) -> None:
-    """The section as heading and situation, the question beside its code, and what waits for it."""
+    """Group a section: heading and situation, question next to its code, what follows the guess."""
     opening, steps = [], []
     for node in section.children:
         if "role-next" in node.get("classes", []):
             steps.append(("next", [node]))
         elif MARK in node.get("classes", []):
             name = next(c.removeprefix(STEP) for c in node["classes"] if c != MARK)
-            steps.append((name, [*named(name, node)]))
+            steps.append((name, [*step_heading(name, node)]))
         else:
             (steps[-1][1] if steps else opening).append(node)
     rest = [name for name, _ in steps if name not in (*ASKED, "next")]
@@ -108,8 +108,8 @@ def group(section: nodes.section) -> None:
     section += ways
 
 
-def named(step: str, mark: nodes.Element) -> list[nodes.Node]:
-    """What a step begins with: its name, and the fault below that of the cause."""
+def step_heading(step: str, mark: nodes.Element) -> list[nodes.Node]:
+    """The first nodes of a step: its name, and for the cause also the fault."""
     name, *more = mark.children
     if step == "more":
         return [FoldName("", "", *name.children)]

@@ -39,38 +39,38 @@ BEHIND = re.compile(r"[,.;:)?]+")  # punctuation that must not be parted from a 
 
 def prepare(app: Sphinx, page: str, _template: str, context: dict[str, Any],
             _doctree: nodes.document | None) -> None:
-    """Leave out what a page does not use, and give its bar the list of pages."""
+    """Leave out what a page does not use, and pass the list of pages to its side bar."""
     body = context.get("body", "")
     for kind in ("script_files", "css_files"):
-        context[kind] = [asset for asset in context[kind] if wanted(asset.filename, body)]
+        context[kind] = [asset for asset in context[kind] if is_needed(asset.filename, body)]
     for button in context.get("header_buttons", ()):
         if button["type"] == "group":
-            button["buttons"] = [one for one in button["buttons"] if offered(one)]
+            button["buttons"] = [one for one in button["buttons"] if offers_download(one)]
             if button["label"] == "download-buttons" and "hide above-input" in body:
                 button["buttons"].append(PRINT_CODE)
     context["contents"] = contents(app.env)
     if page == "404":
-        context |= {"base": urlsplit(app.config.html_baseurl).path, "drawing": lost()}
+        context |= {"base": urlsplit(app.config.html_baseurl).path, "drawing": lost_page_drawing()}
 
 
-def wanted(file: str, body: str) -> bool:
-    """Whether a page loads a script or style sheet; without a file name it stands in the page."""
+def is_needed(file: str, body: str) -> bool:
+    """Whether a page needs a script or style sheet; one without a file name is dropped."""
     name = str(file or "").partition("?")[0].rpartition("/")[2]
     return bool(name) and (name not in IDLE or any(sign in body for sign in IDLE[name]))
 
 
-def offered(button: dict[str, str]) -> bool:
-    """A page that was written by hand offers no download of its Markdown."""
+def offers_download(button: dict[str, str]) -> bool:
+    """Whether a download button is useful: the Markdown of a handwritten page is not offered."""
     return not button.get("url", "").endswith(".md")
 
 
 @dataclasses.dataclass(frozen=True)
-class Listed:
+class ListedPage:
     """A page in the bar's list, with the pages below it."""
 
     name: str
     title: str  # as HTML
-    below: tuple[Listed, ...]
+    below: tuple[ListedPage, ...]
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
@@ -79,25 +79,25 @@ class Listed:
 
 
 @functools.cache
-def contents(env: BuildEnvironment) -> list[tuple[str, list[Listed]]]:
+def contents(env: BuildEnvironment) -> list[tuple[str, list[ListedPage]]]:
     """The parts of the book as the bar lists them: captions and pages, the same on every page.
 
     The theme resolves all of it again for each page, a tenth of what a build takes.
     """
-    return [(part["caption"], listed(env, part)) for part in parts(env, env.config.root_doc)]
+    return [(part["caption"], listed_pages(env, part)) for part in parts(env, env.config.root_doc)]
 
 
 def parts(env: BuildEnvironment, page: str) -> Iterable[addnodes.toctree]:
     return env.tocs[page].findall(addnodes.toctree)
 
 
-def listed(env: BuildEnvironment, part: addnodes.toctree) -> list[Listed]:
-    return [Listed(page, html.escape(title or env.titles[page].astext(), quote=False),
-                   tuple(one for below in parts(env, page) for one in listed(env, below)))
+def listed_pages(env: BuildEnvironment, part: addnodes.toctree) -> list[ListedPage]:
+    return [ListedPage(page, html.escape(title or env.titles[page].astext(), quote=False),
+                   tuple(one for below in parts(env, page) for one in listed_pages(env, below)))
             for title, page in part["entries"]]
 
 
-def lost() -> str:
+def lost_page_drawing() -> str:
     """The drawing of the page that no address leads to: a loss that is no number any more."""
     return f'<svg viewBox="0 0 120 54" aria-hidden="true">{nan()}</svg>'
 
@@ -118,7 +118,7 @@ def close_fold(self, _node: nodes.Element) -> None:
 
 
 def open_cell(self, node: nodes.entry) -> None:
-    """A cell of a table; on a phone it says its column, where `label_cells` has told it.
+    """A cell of a table; on a phone it shows its column's name, which `label_cells` has set.
 
     A corner without a word heads nothing: a screen reader would read out an empty heading.
     """
@@ -157,7 +157,7 @@ def finish_nodes(_app: Sphinx, doctree: nodes.document, _page: str) -> None:
 
 
 def label_cells(tables: Iterable[nodes.table]) -> None:
-    """In a table whose rows stand one below the other on a phone, each cell knows its column, and
+    """In a table whose cells a phone shows one below the other, each cell knows its column, and
     one without content takes no line there."""
     for table in tables:
         [head], [body] = table.findall(nodes.thead), table.findall(nodes.tbody)

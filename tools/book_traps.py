@@ -47,48 +47,47 @@ def of_trap(cell: NotebookNode, trap: str) -> bool:
 
 
 def page(trap: Trap, lesson: NotebookNode) -> str:
-    keep = kept(lesson, trap.id)
+    keep = keep_parts(lesson, trap.id)
     shown, asked = (cells(lesson, trap.id, role) for role in ("break", "look"))
     parts = [f"# {trap.id} {book_pages.plain(trap.name)}",
              f"**You see:** {book_pages.plain(trap.symptom)}.",
-             "## The code that does it", *map(book_pages.fenced, book_pages.shown(shown)),
+             "## The code that does it", *map(book_pages.fenced, book_pages.unfolded(shown)),
              *helpers(lesson, trap.id, shown),
              "## What was measured", *filter(None, map(readings, asked)),
              "## Why", *cause(lesson, trap.id),
-             "## The repair", *map(book_pages.fenced, repaired(lesson, trap.id)),
+             "## The repair", *map(book_pages.fenced, repair_code(lesson, trap.id)),
              "## A test for your own code", sentence_case(keep["In your own code"]),
              "## Keep", sentence_case(keep["Keep"])]
-    parts += ["## Would `dlsys watch` tell?", watched(trap.id), *neighbours(trap.id),
+    parts += ["## Would `dlsys watch` tell?", watch_answer(trap.id), *neighbours(trap.id),
               *book_gallery.lines(trap.id)]
     if "Seen in the wild" in keep:
         parts += ["## Seen in the wild", keep["Seen in the wild"]]
-    return "\n\n".join([*parts, "## Go on", ways(trap)]) + "\n"
+    return "\n\n".join([*parts, "## Go on", further_links(trap)]) + "\n"
 
 
 def helpers(lesson: NotebookNode, trap: str, shown: list[NotebookNode]) -> list[str]:
     """A sentence on the names in the code that folded cells of the lesson define; [] without."""
     defined = {name for c in lesson.cells if c.cell_type == "code" and book_pages.folded(c)
-               for name in book_pages.defined(c.source)}
-    used = dict.fromkeys(node.id for c in book_pages.shown(shown)
-                         for node in ast.walk(ast.parse(book_pages.essence(c.source)))
+               for name in book_pages.defined_names(c.source)}
+    used = dict.fromkeys(node.id for c in book_pages.unfolded(shown)
+                         for node in ast.walk(ast.parse(book_pages.without_reports(c.source)))
                          if isinstance(node, ast.Name) and node.id in defined)
-    names = book_pages.listed([f"`{name}`" for name in used])
+    names = book_pages.in_a_sentence([f"`{name}`" for name in used])
     place = book_pages.link("trap", trap, "the lesson")
     return [f"{names}: defined in {place}, in folded code."] if used else []
 
 
-def repaired(lesson: NotebookNode, trap: str) -> list[NotebookNode]:
-    """The code of the repair, behind the functions it uses that the lesson defines in its why."""
+def repair_code(lesson: NotebookNode, trap: str) -> list[NotebookNode]:
+    """The functions that the repair uses and the step Why defines, then the code of the repair."""
     mended = cells(lesson, trap, "repair")
-    tagged = deck.standing_for("repair", (c for c in lesson.cells if of_trap(c, trap)))
-    found = (tagged or book_pages.shown(mended) or mended)[:1]
+    tagged = deck.cells_for_step("repair", (c for c in lesson.cells if of_trap(c, trap)))
+    found = (tagged or book_pages.unfolded(mended) or mended)[:1]
     return [*(f for c in found for f in deck.functions_used(
-        book_pages.essence(c.source), cells(lesson, trap, "why"))), *found]
+        book_pages.without_reports(c.source), cells(lesson, trap, "why"))), *found]
 
 
 def cause(lesson: NotebookNode, trap: str) -> list[str]:
-    """What the lesson says of the cause, with its picture: that which marks the fault, if one does,
-    or else the first."""
+    """The lesson's text on the cause, with one picture: the first that marks the fault, if any."""
     told = cells(lesson, trap, "why", "markdown")
     drawn = [(c, o) for c in cells(lesson, trap, "why") for o in c.outputs if is_figure(o)]
     drawn.sort(key=lambda pair: "marks=" not in pair[0].source)
@@ -127,7 +126,7 @@ def write_pictures(lessons: book_pages.Lessons, folder: Path) -> None:
                 (folder / file_name(output)).write_bytes(png(output))
 
 
-def kept(lesson: NotebookNode, trap: str) -> dict[str, str]:
+def keep_parts(lesson: NotebookNode, trap: str) -> dict[str, str]:
     """The parts of a trap's keep cell by label: Keep, In your own code, Source, and so on.
 
     Raises UserError when the cell lacks one of the first two.
@@ -153,7 +152,7 @@ def readings(cell: NotebookNode) -> str:
     return block + drawn + "\n".join(f"- {book_pages.plain(c)}" for c in claims)
 
 
-def watched(trap: str) -> str:
+def watch_answer(trap: str) -> str:
     """Whether `dlsys watch` detects the trap, with the first finding in its lesson, as Markdown."""
     page = "[`dlsys watch`](../watch.md)"
     if rows := watch_record.findings().get(trap):
@@ -169,12 +168,12 @@ def watched(trap: str) -> str:
 
 
 def neighbours(trap: str) -> list[str]:
-    """A sentence or two for each fault beside a trap that no trap teaches: book/neighbours.yml."""
+    """A sentence or two for each related fault that no trap teaches, from book/neighbours.yml."""
     return [f"**Beside it:** {row['says']} {watch_record.detection(row)}"
             for row in watch_record.neighbours() if row["beside"] == trap]
 
 
-def ways(trap: Trap) -> str:
+def further_links(trap: Trap) -> str:
     """Links into the lesson, the worksheet and the list of wrong answers."""
     return (f"In the lesson it is called {book_pages.link('trap', trap.id, trap.title)}: guess "
             f"first, then run it. Or "

@@ -56,7 +56,7 @@ def build(source: Source, again: bool = False) -> list[str]:
             book.metadata["dlsys"].pop("rests_on")
         # The start page's map shows one learner's progress in one state of the course.
         if source.path.stem.startswith("00"):
-            book = stored_outputs.removed(book)
+            book = stored_outputs.without_outputs(book)
         canonical(book)
         if "rests_on" in book.metadata["dlsys"]:
             stored_outputs.sign(book)
@@ -76,7 +76,7 @@ def with_outputs(book: NotebookNode, name: str, again: bool) -> str:
         if old:
             stored_outputs.keep_pictures(canonical(book), old)
         return f"run: {', '.join(why)}"
-    stored_outputs.keep(book, old)
+    stored_outputs.keep_outputs(book, old)
     return "outputs kept, no code changed"
 
 
@@ -148,7 +148,8 @@ def out_of_date(path: Path, book: NotebookNode) -> list[str]:
     if not path.exists():
         return [name]
     old = nbformat.read(path, as_version=4)
-    if as_text(stored_outputs.removed(canonical(book))) != as_text(stored_outputs.removed(old)):
+    new, stored = map(stored_outputs.without_outputs, (canonical(book), old))
+    if as_text(new) != as_text(stored):
         return [name]
     if "rests_on" in old.metadata["dlsys"] and (
             "outputs" not in old.metadata["dlsys"] or stored_outputs.edited(old)):

@@ -1,4 +1,4 @@
-"""The one canonical form of a stored notebook, so that a rebuild gives the same bytes."""
+"""The one canonical form of a stored notebook, so that a rebuild writes the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run each stage's core path alone, as `dlsys start --core` hands it out, and record that it ran.
+"""Run each stage's core path alone, as `dlsys start --core` copies it, and record that it ran.
 
     python -m tools.core_path        the stages whose record is stale; 05 for one
 
@@ -46,7 +46,7 @@ def is_short(path: Path) -> bool:
 
 
 def execute(book: NotebookNode, **parameters) -> NotebookNode:
-    """Run a notebook in a kernel of its own; raises at the first cell that fails."""
+    """Run a notebook in a fresh kernel; raises at the first cell that fails."""
     return papermill.execute_notebook(book, None, parameters, kernel_name="python3",
                                       cwd=str(NOTEBOOKS), progress_bar=False,
                                       request_save_on_cell_execute=False)

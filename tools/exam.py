@@ -1,4 +1,4 @@
-"""Record what the exam's probes measure for each fault and some mends: the tests run few scripts.
+"""Record what the exam's probes measure for each fault and some fixes: the tests run few scripts.
 
     .venv/bin/python -m tools.exam        the scripts whose record is stale
 
@@ -24,7 +24,7 @@ Found = dict[str, dict[str, float]]
 
 
 def scripts() -> dict[str, str]:
-    """The recorded scripts by name: without a fault, with each fault, with a whole or half mend."""
+    """The recorded scripts by name: healthy, with each fault, with a complete or partial fix."""
     named = {"healthy": faults.healthy()}
     named |= {id: fault.planted(faults.healthy()) for id, fault in faults.FAULTS.items()}
     for word, some in (("right", mends.RIGHT), ("half", mends.HALF)):
@@ -54,7 +54,7 @@ def _stored() -> dict[str, Facts]:
 
 
 @cache
-def shows(source: str) -> list[Found]:
+def numbers_by_seed(source: str) -> list[Found]:
     """The numbers of a script on each seed, from the record; else measured, on one seed."""
     return recorded(source) or [measured(source, SEEDS[0])]
 

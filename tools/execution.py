@@ -50,7 +50,7 @@ def failure(book: NotebookNode) -> str:
 def line_of(cell: NotebookNode, error: NotebookNode) -> str:
     """Number and text of the line at which a cell failed; "" where the error does not tell.
 
-    A claim that fails shows no traceback, but its text stands in the cell.
+    A claim that fails shows no traceback, but the cell contains its text.
     """
     lines = cell.source.splitlines()
     found = re.search(rf"Cell In\[{cell.execution_count}\], line (\d+)", traceback(error))

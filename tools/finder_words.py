@@ -1,7 +1,7 @@
 """What a word says of a cause: by these weights the symptom finder tells causes apart.
 
 They are trained on book/finder_said.yml, the finder's rows and the catalog's symptoms, and stored
-beside the rows by tools.book_finder.
+next to the rows by tools.book_finder.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tools import fingerprints
 
 SAID = ROOT / "book" / "finder_said.yml"
 STRENGTH = 5  # C of the regression
-GATHERED = 3  # how much a phrase of a public thread counts, beside one that was made up
-GROUP = 0.8  # how much a group of words counts, beside a word as rare
+GATHERED = 3  # weight of a phrase from a public thread; one that was made up counts 1
+GROUP = 0.8  # weight of a group of words; a word as rare counts 1
 LEAST = 9  # the smallest weight that is kept, in tenths
 STEPS = 40  # of the training; more of them fit these phrases better and others worse
 
@@ -88,7 +88,7 @@ def trained(said: list[tuple[list[str], str, float]]) -> dict:
         model.fit(vectors, [cause for _, cause, _ in said],
                   sample_weight=[much for *_, much in said])
     return {"causes": list(model.classes_), "bias": tenths(model.intercept_),
-            "words": {token: [rarity[token], *apart(tenths(model.coef_[:, column]))]
+            "words": {token: [rarity[token], *with_gaps(tenths(model.coef_[:, column]))]
                       for token, column in places.items()}}
 
 
@@ -96,8 +96,8 @@ def tenths(numbers: Iterable[float]) -> list[int]:
     return [round(10 * number) for number in numbers]
 
 
-def apart(weights: list[int]) -> Iterator[int]:
-    """The weights that are kept, each after its distance from the one before: short numbers."""
+def with_gaps(weights: list[int]) -> Iterator[int]:
+    """The large weights, each after its distance from the one before, which keeps numbers short."""
     last = 0
     for place, weight in enumerate(weights):
         if abs(weight) >= LEAST:

@@ -39,13 +39,13 @@ def rests_on(code: Iterable[str] | Mapping[str, str], ignored: Collection[str] =
              ) -> dict[str, str]:
     """The dependencies of these cells' results, each with its fingerprint or version.
 
-    code: the sources of cells; with names, each cell is a part of its own, in their order.
+    code: the sources of cells; with names, each cell is a separate part, in their order.
     ignored: modules that are used and do not count.
     """
     cells = dict(code) if isinstance(code, Mapping) else {"code": list(code)}
     parts = {name: fingerprint(words_removed(cell)) for name, cell in cells.items()}
-    whole = "\n".join(cell for cells_of in cells.values() for cell in _listed(cells_of))
-    modules = reached(used_modules(whole)) - {*ignored}
+    whole = "\n".join(cell for cells_of in cells.values() for cell in _as_list(cells_of))
+    modules = with_imports(used_modules(whole)) - {*ignored}
     parts |= {name: module_fingerprint(name) for name in sorted(modules)}
     if "dlsys_helpers.explorers" in modules:
         parts |= {name: fingerprint((SRC / "dlsys_helpers" / name).read_text("utf-8"))
@@ -53,13 +53,13 @@ def rests_on(code: Iterable[str] | Mapping[str, str], ignored: Collection[str] =
     return parts | pinned()
 
 
-def _listed(cells: str | list[str]) -> list[str]:
+def _as_list(cells: str | list[str]) -> list[str]:
     return [cells] if isinstance(cells, str) else cells
 
 
 def words_removed(cells: str | list[str]) -> str:
     """What counts of one cell, or of several."""
-    return "\0".join(essence(cell, lesson_words) for cell in _listed(cells))
+    return "\0".join(essence(cell, lesson_words) for cell in _as_list(cells))
 
 
 def changes(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -207,7 +207,7 @@ def used_modules(code: str) -> set[str]:
     return {module for name, module in _imports(tree) if name in used}
 
 
-def reached(modules: Iterable[str]) -> set[str]:
+def with_imports(modules: Iterable[str]) -> set[str]:
     """These modules and all that they import, transitively.
 
     Not those that read what a learner wrote, the command `dlsys` among them, nor the list of the
@@ -218,18 +218,19 @@ def reached(modules: Iterable[str]) -> set[str]:
     while left:
         if (name := left.pop()) not in found and not name.startswith((*LEARNERS, NAMES)):
             found.add(name)
-            left += _imported_by(name)
+            left += imported_by(name)
     return found
 
 
 @functools.cache
 def source(module: str) -> str:
     """The text of a module under src/."""
-    return _file(module).read_text("utf-8")
+    return file_of(module).read_text("utf-8")
 
 
 @functools.cache
-def _imported_by(module: str) -> list[str]:
+def imported_by(module: str) -> list[str]:
+    """The modules under src/ that a module imports."""
     return [name for _, name in _imports(ast.parse(source(module)))]
 
 
@@ -244,23 +245,23 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
-        if isinstance(node, ast.ImportFrom) and _file(node.module or ""):
+        if isinstance(node, ast.ImportFrom) and file_of(node.module or ""):
             yield from ((a.asname or a.name, _home(node.module, a.name)) for a in node.names)
         elif isinstance(node, ast.Import):
             yield from ((a.asname or a.name.partition(".")[0], a.name)
-                        for a in node.names if _file(a.name))
+                        for a in node.names if file_of(a.name))
         yield from _imports(node)
 
 
 def _home(module: str, name: str) -> str:
     """The module that `from module import name` takes the name from."""
-    if _file(f"{module}.{name}"):
+    if file_of(f"{module}.{name}"):
         return f"{module}.{name}"
     return dlsys_helpers.HOMES.get(name, module) if module == "dlsys_helpers" else module
 
 
 @functools.cache
-def _file(module: str) -> Path | None:
+def file_of(module: str) -> Path | None:
     """The file of a module under src/; None for a module that is not ours."""
     path = SRC.joinpath(*module.split("."))
     for file in (path.with_suffix(".py"), path / "__init__.py"):

@@ -30,7 +30,7 @@ from tools.rows import Row
 class Step(NamedTuple):
     """One record of a lesson: its name, whether it is left, and what renews it.
 
-    renew returns the rows of what stands in its way; none where it was written.
+    renew returns rows that say what prevents it; none where it wrote the record.
     """
 
     name: str
@@ -98,9 +98,9 @@ def ran_alone(console: Console, source: lessons.Source) -> list[Row]:
 
 def unproven(source: lessons.Source) -> list[str]:
     """The exercises of a lesson whose record is missing or stale."""
-    for kept in (proof.fresh, proof.well_told):  # of the answers before this build
+    for kept in (proof.fresh, proof.has_fresh_feedback):  # of the answers before this build
         kept.cache_clear()
-    return [id for id in source.traps if not proof.well_told(id)]
+    return [id for id in source.traps if not proof.has_fresh_feedback(id)]
 
 
 def proved(console: Console, source: lessons.Source) -> list[Row]:
@@ -127,7 +127,7 @@ def scored(console: Console) -> list[Row]:
 # ---- the claims
 
 def lacks_sweep(notebook: Path) -> bool:
-    """Whether a lesson's claims are not swept as they stand, or one did not hold."""
+    """Whether a lesson's current claims are not swept, or one did not hold."""
     return bool(sweep.stale(notebook, sweep.SEEDS) or sweep.stored(notebook)["failed"])
 
 

@@ -103,7 +103,7 @@ def disguises(value: torch.Tensor) -> dict[str, Any]:
 
 
 def hostile(value: Any) -> Iterator[tuple[str, Any]]:
-    """Named values to stand in place of `value`; none is the same."""
+    """Named values that replace `value`; none equals it."""
     found = dict(ODD)
     if isinstance(value, torch.Tensor):
         found |= disguises(value)
@@ -128,8 +128,8 @@ def equal_number(odd: Any, value: Any) -> bool:
     return {type(odd), type(value)} == {int, float} and odd == value
 
 
-def some(found: list, count: int) -> list:
-    """All of a short list, else its ends and a fixed choice between them; of one place the end."""
+def sampled(found: list, count: int) -> list:
+    """At most `count` items: all, or both ends and a fixed sample between them; for 1 the last."""
     if len(found) <= count:
         return found
     if count == 1:
@@ -140,7 +140,7 @@ def some(found: list, count: int) -> list:
 def forged(value: Any, count: int) -> Iterator[tuple[str, Any]]:
     """The value with one of `count` parts replaced, and with all tensors by one and the same."""
     found = list(parts(value))
-    for path, part in some(found, count):
+    for path, part in sampled(found, count):
         for name, odd in hostile(part):
             yield f"{name} at {path}", replaced(value, path, lambda _, odd=odd: odd)
     tensors = [path for path, part in found if isinstance(part, torch.Tensor)]
@@ -152,7 +152,7 @@ def forged(value: Any, count: int) -> Iterator[tuple[str, Any]]:
             yield f"{name} at every tensor", made
 
 
-def judged(id: str, count: int) -> None:
+def judge_forged(id: str, count: int) -> None:
     """Every forged outcome of an exercise is wrong, by a law's own words.
 
     So many parts of the first case; where it is more than one, also the first and the last part of
@@ -176,14 +176,14 @@ def judged(id: str, count: int) -> None:
 def complaint(id: str, count: int) -> str:
     """What is wrong with a law, or ""."""
     try:
-        judged(id, count)
+        judge_forged(id, count)
     except Exception as error:  # a law must let nothing out, and what it does is reported
         return f"{type(error).__name__}: {error}"[:500]
     return ""
 
 
-def limited(gib: float) -> None:
-    """Let this process's address space grow by so much and no further, and end it if it hangs."""
+def limit_memory(gib: float) -> None:
+    """Let this process's address space grow by at most `gib`, and end the process if it hangs."""
     with open("/proc/self/statm", encoding="ascii") as file:
         pages = int(file.read().split()[0])
     most = pages * resource.getpagesize() + int(gib * 2**30)
@@ -194,7 +194,7 @@ def limited(gib: float) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0).step()  # loads the compiler
-    limited(1.0)
+    limit_memory(1.0)
     asked = (word.partition("=") for word in sys.argv[1:])
     with acting.standard_session():  # once: that of each of some 800 values is quicker inside
         found = {id: complaint(id, int(count)) for id, _, count in asked}

@@ -48,7 +48,7 @@ def fresh(name: str) -> bool:
 
 
 @cache
-def _looked_with() -> dict[str, str]:
+def looks_fingerprints() -> dict[str, str]:
     """Fingerprints of the front end and of what looks at it."""
     texts = {path.name: path.read_text("utf-8") for path in LOOKED_WITH}
     return {name: fingerprints.fingerprint(
@@ -58,7 +58,7 @@ def _looked_with() -> dict[str, str]:
 
 def visit_rests_on(name: str) -> dict[str, str]:
     """Fingerprints of what a visit to an explorer's page rests on: frames, front end, the looks."""
-    return rests_on(name) | _looked_with()
+    return rests_on(name) | looks_fingerprints()
 
 
 @cache

@@ -17,11 +17,11 @@ from tools.records import Record
 
 RECORD = Record("gallery.json", done="run", renew="make gallery", lines=True)
 INSTRUMENTS = "dlsys_model.instruments"
-HEALTHY = tuple(range(5))  # the seeds that give the band; the first is set beside the faults
+HEALTHY = tuple(range(5))  # seeds of the healthy band; the first is compared with the faults
 SEEDS = (0, 1)
 
 
-def wanted() -> list[tuple[str, int]]:
+def planned_runs() -> list[tuple[str, int]]:
     """Every run of the record, fault and seed: the healthy ones first, then a seed at a time."""
     return [("healthy", seed) for seed in HEALTHY] + [
         (fault.key, seed) for seed in SEEDS for fault in faults.FAULTS]
@@ -34,19 +34,20 @@ def rests_on(key: str) -> dict[str, str]:
             "torch": fingerprints.pinned()["torch"]}
 
 
-def held() -> dict[str, dict]:
+def recorded_runs() -> dict[str, dict]:
     """What is recorded, by "fault seed"; {} without a record."""
     return RECORD.entries()
 
 
 def stale() -> list[tuple[str, int]]:
     """The runs that are not recorded, or with another program, other instruments or torch."""
-    return [(key, seed) for key, seed in wanted() if RECORD.stale(f"{key} {seed}", rests_on(key))]
+    return [(key, seed) for key, seed in planned_runs()
+            if RECORD.stale(f"{key} {seed}", rests_on(key))]
 
 
-def keep(runs: dict[str, dict]) -> None:
+def write_record(runs: dict[str, dict]) -> None:
     """Write the record; runs that are no longer wanted are left out."""
-    names = [f"{key} {seed}" for key, seed in wanted()]
+    names = [f"{key} {seed}" for key, seed in planned_runs()]
     RECORD.write_all({name: runs[name] for name in names if name in runs})
 
 
@@ -57,22 +58,24 @@ def condensed(runs: dict[str, dict]) -> dict:
     mine = {f.key: [seed for seed in SEEDS if f"{f.key} {seed}" in runs] for f in faults.FAULTS}
     rounded = {name: [[*map(instruments.significant, pair)] for pair in pairs]
                for name, pairs in bands.items()}
-    return {"healthy": {**short(healthy[0], {}), "bands": rounded, "seeds": len(healthy),
-                        "alarms": alarms(healthy)},
-            "faults": {key: {**short(runs[f"{key} 0"], healthy[0]["curves"]), "seeds": seeds,
+    first = healthy[0]
+    return {"healthy": {**without_shared_curves(first, {}), "bands": rounded,
+                        "seeds": len(healthy), "alarms": false_alarms(healthy)},
+            "faults": {key: {**without_shared_curves(runs[f"{key} 0"], first["curves"]),
+                             "seeds": seeds,
                              "shown": gallery.agreed([gallery.shown(runs[f"{key} {seed}"], bands)
                                                       for seed in seeds])}
                        for key, seeds in mine.items() if 0 in seeds}}
 
 
-def short(run: dict, but: dict[str, list]) -> dict:
-    """A run without the curves that are those of another one."""
+def without_shared_curves(run: dict, but: dict[str, list]) -> dict:
+    """A run without the curves that equal those in `but`."""
     curves = {name: values for name, values in run["curves"].items() if but.get(name) != values}
     return {"curves": curves} | {name: run[name] for name in (*gallery.NUMBERS, "sample", "ended")}
 
 
-def alarms(healthy: list[dict]) -> int:
-    """How many instruments show a healthy run that is held against the band of the others."""
+def false_alarms(healthy: list[dict]) -> int:
+    """How many instruments report a healthy run when compared with the band of the others."""
     rests = [(run, [other for other in healthy if other is not run]) for run in healthy]
     return sum(len(gallery.shown(run, {name: gallery.band(rest, name)
                                        for name in gallery.INSTRUMENTS})) for run, rest in rests)
@@ -96,14 +99,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Record the runs of the gallery.")
     parser.add_argument("keys", nargs="*", metavar="FAULT", help="record these anew, and no other")
     chosen = parser.parse_args().keys
-    if unknown := set(chosen) - {key for key, _ in wanted()}:
+    if unknown := set(chosen) - {key for key, _ in planned_runs()}:
         parser.error(f"fault: got {min(unknown)!r}, expected one of {', '.join(faults.BY_KEY)}.")
-    runs = held()
-    todo = [run for run in wanted() if run[0] in chosen] if chosen else stale()
+    runs = recorded_runs()
+    todo = [run for run in planned_runs() if run[0] in chosen] if chosen else stale()
     for done, (key, seed) in enumerate(todo):
         bar(done, len(todo), f"{key}, seed {seed}")
         runs[f"{key} {seed}"] = {"rests_on": rests_on(key), **instruments.run(key, seed)}
-        keep(runs)
+        write_record(runs)
     publish(runs)
     bar(len(todo), max(1, len(todo)), "recorded")
 

@@ -128,7 +128,7 @@ def _text(x: float, y: float, words: str, anchor: str) -> str:
 
 
 def _mark(pair: Pair, y: float) -> str:
-    """A square for bytes, a dot for times and rates; what it stands for under the pointer."""
+    """A square for bytes, a dot for times and rates; its question appears under the pointer."""
     x = _x(pair.ratio)
     shape = (f'<rect x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10" fill="none" '
              'stroke="currentColor" stroke-width="2">' if pair.in_bytes else

@@ -29,7 +29,7 @@ from tools import solutions
 TRAP_ORDER = ["situation", "break", "guess", "look", "why", "repair", "more", "folklore",
               "exercise", "hint", "keep"]
 OPTIONAL = {"more", "folklore"}
-# The line of a trap, which stands open; what leaves it is folded under More.
+# The steps of a trap that are visible; all else is folded under More.
 OPEN = ("situation", "guess", "look", "why", "repair", "keep")
 FOLDED = {"more", "folklore"}
 MAX_WORDS = 350  # open words of a trap
@@ -38,14 +38,14 @@ WIDEST_BAND = 3  # the highest guess that counts as right, over the lowest
 MAX_FAULT = 60  # characters of a fault's name
 STAGE_ORDER = ["setup", "hook", "concept", "explore", "trap", "quiz", "gpu", "summary"]
 STAGE_ROLES = {"setup", "hook", "concept", "explore", "quiz", "gpu", "summary", "start"}
-# In this order; the other parts stand before the traps. Further: concepts that no trap needs.
+# In this order; the other parts come before the traps. Further: concepts that no trap needs.
 TAIL = ["trap", "further", "quiz", "gpu", "summary"]
 FURTHER = "## Further"
 SOLUTION = re.compile(r"^[ \t]*# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION[ \t]*$", re.M | re.S)
 MAX_LINES, MAX_COLUMNS = 20, 76
 MIN_QUESTIONS = 4  # for review, about each trap
 MAX_CORE, MAX_CORE_MINUTES = 5, 60  # the short way through a stage: traps, exercise time
-MAX_TEACHING, MAX_BESIDE = 15, 3  # lines of code, and those beside claims
+MAX_TEACHING, MAX_BESIDE = 15, 3  # lines of code in a cell, and in a cell of claims
 MAX_CLAIMS, MAX_FOLDED_CLAIMS = 1, 6  # in a row: in the line of a trap, and elsewhere
 PLUMBING = "plumbing"  # tag of a cell that measures and teaches nothing: it is folded
 DRAWS = {"show", *(name for name in dlsys_helpers.__all__ if name.startswith(("draw_", "plot_")))}
@@ -133,7 +133,7 @@ class Source:
                 and (kind is None or c.cell_type == kind)]
 
     def title(self, trap: str) -> str:
-        """The situation as a heading, which stands over the trap; a draft may have none."""
+        """The situation, which is the trap's heading; a draft may have none."""
         found = self.of(trap, "situation")
         return found[0].source.splitlines()[0].removeprefix("## ").strip() if found else "untitled"
 
@@ -201,7 +201,7 @@ def _label(source: Source) -> None:
 def read(path: Path, draft: bool = False) -> Source:
     """The lesson at `path`, with every rule checked. Raises RuleBroken, which names the remedy.
 
-    As a draft, what it lacks stands in its `notes`; what is wrong is refused all the same.
+    The `notes` of a draft list what it lacks; what is wrong is still refused.
     """
     source = Source(path, draft)
     if path.stem.startswith("00"):
@@ -319,7 +319,7 @@ def rule_ids(source: Source) -> None:
 
 
 def rule_situation(source: Source) -> None:
-    """A trap has two names: the situation as its heading, the fault for whoever looks it up."""
+    """A trap has two names: the situation as its heading, the fault for readers who look it up."""
     for first in [c for trap in source.traps for c in source.of(trap, "situation")[:1]]:
         if not first.source.startswith("## ") or not first.metadata.get("symptom"):
             source.refuse(first, "a trap needs a heading and a symptom.",
@@ -332,7 +332,7 @@ def rule_situation(source: Source) -> None:
 
 
 def rule_break(source: Source) -> None:
-    """The broken code stands above the question, so it shows nothing."""
+    """The broken code comes before the question, so it prints and draws nothing."""
     for cell in source.of(role="break", kind="code"):
         shown = sorted({"print", "claim", *DRAWS} & {*calls(ast.parse(cell.source))})
         if shown:
@@ -362,7 +362,7 @@ def rule_guess(source: Source) -> None:
                          "or more than that.", "Let its guess be one code cell, "
                          f'guess("{trap}", "...?", choices=[...]), or unit="...".')
             continue
-        question = asked_in(source, trap, asked[0])
+        question = question_in(source, trap, asked[0])
         answers = [c for role in ("look", "why", "repair") for c in source.of(trap, role, "code")
                    if "measured(" in c.source]
         if len(answers) != 1 or not sole_call(answers[0], "measured"):
@@ -381,7 +381,7 @@ def sole_call(cell: NotebookNode, name: str) -> ast.Call | None:
     return None
 
 
-def asked_in(source: Source, trap: str, cell: NotebookNode) -> guesses.Question:
+def question_in(source: Source, trap: str, cell: NotebookNode) -> guesses.Question:
     """The question of a guess cell, its arguments being literals."""
     call = sole_call(cell, "guess")
     named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
@@ -415,7 +415,7 @@ def answer_fits(source: Source, question: guesses.Question, cell: NotebookNode) 
 
 
 class Fairness(NamedTuple):
-    """What a guess gives away: where the right choice stands, and whether who is quoted is right.
+    """What a guess reveals: the place of the right choice, and whether the quoted person is right.
 
     place, choices: of the right choice, and how many there are; None for a number. quoted: whether
     somebody who is quoted above the question is right; None where nobody is.
@@ -431,7 +431,7 @@ def fairness(source: Source) -> Iterator[Fairness]:
     """The `Fairness` of each trap; the lesson must have passed `rule_guess`."""
     for trap in source.traps:
         cell = source.of(trap, "guess")[0]
-        asked = asked_in(source, trap, cell)
+        asked = question_in(source, trap, cell)
         call = next(filter(None, (sole_call(c, "measured") for c in source.of(trap, kind="code"))))
         said = cell.metadata.get("quoted")
         yield Fairness(trap, call.args[1].value if asked.choices else None,
@@ -566,7 +566,7 @@ def rule_density(source: Source) -> None:
         if cell.metadata["role"] in NOT_DENSE:
             continue
         lines = teaching_lines(cell.source)
-        if claims(cell.source) and not only_claims(cell.source):
+        if count_claims(cell.source) and not only_claims(cell.source):
             source.lacks(cell, f"it teaches and claims: {lines} lines stand beside its claims.",
                          "Put the claims in a cell of their own, with no function, print or "
                          f"figure and at most {MAX_BESIDE} lines that compute their arguments.")
@@ -581,7 +581,7 @@ def rule_claims_in_a_row(source: Source) -> None:
     row = 0
     for cell in source.cells:
         alone = cell.cell_type == "code" and only_claims(cell.source)
-        row = row + claims(cell.source) if alone else 0
+        row = row + count_claims(cell.source) if alone else 0
         most = MAX_CLAIMS if cell.metadata["role"] in OPEN else MAX_FOLDED_CLAIMS
         if row > most and cell.metadata["role"] not in NOT_DENSE:
             source.lacks(cell, f"{row} claims stand in a row, expected at most {most}.",
@@ -606,7 +606,7 @@ REFERENCES = re.compile(r"\*\*(?:Source|Seen\s+in\s+the\s+wild):\*\*.*?(?=\*\*|\
 
 
 def open_words(source: Source, trap: str) -> int:
-    """The words of a trap that stand open: its prose and its question, without the references."""
+    """The visible words of a trap: its prose and its question, without the references."""
     texts = [REFERENCES.sub("", c.source) for role in OPEN for c in source.of(trap, role)
              if c.cell_type == "markdown" or role == "guess"]
     return sum(bool(re.search(r"\w", word)) for text in texts for word in text.split())
@@ -636,15 +636,15 @@ def rule_core_alone(source: Source) -> None:
     for cell in source.of(kind="code"):
         if cell.metadata["role"] == "exercise":
             continue
-        names = used(cell.source)
+        names = names_used(cell.source)
         if is_aside(source, cell):
-            elsewhere |= dict.fromkeys(bound(cell.source), cell["id"])
+            elsewhere |= dict.fromkeys(names_bound(cell.source), cell["id"])
             continue
-        missing = sorted((names - known - bound(cell.source)) & elsewhere.keys())
+        missing = sorted((names - known - names_bound(cell.source)) & elsewhere.keys())
         if missing:
             source.lacks(cell, f"it uses {missing[0]}, which {elsewhere[missing[0]]} defines, off "
                          "the core path.", "Define it on the core path or in the set-up.")
-        known |= bound(cell.source)
+        known |= names_bound(cell.source)
 
 
 def is_aside(source: Source, cell: NotebookNode) -> bool:
@@ -658,14 +658,14 @@ def is_aside(source: Source, cell: NotebookNode) -> bool:
 
 
 @cache
-def used(code: str) -> set[str]:
+def names_used(code: str) -> set[str]:
     """The names that a piece of code mentions."""
     return {n.id for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Name)}
 
 
 @cache
-def bound(code: str) -> set[str]:
-    """The names that a piece of code gives a value, wherever it does."""
+def names_bound(code: str) -> set[str]:
+    """The names that a piece of code assigns, in any scope."""
     nodes = [*ast.walk(ast.parse(code))]
     names = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     names |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
@@ -681,7 +681,7 @@ def calls(node: ast.AST) -> list[str]:
 
 
 @cache
-def claims(code: str) -> int:
+def count_claims(code: str) -> int:
     """How many claims a cell writes down."""
     return calls(ast.parse(code)).count("claim")
 
@@ -697,11 +697,12 @@ def teaching_lines(code: str) -> int:
 
 @cache
 def only_claims(code: str) -> bool:
-    """Whether a cell holds claims, and beside them only the few lines that their values take."""
+    """Whether a cell holds claims, and otherwise only a few lines that compute their values."""
     tree = ast.parse(code)
     defines = any(isinstance(n, ast.FunctionDef | ast.ClassDef) for n in ast.walk(tree))
     shows = {"print", *DRAWS} & {*calls(tree)}
-    return claims(code) > 0 and not shows and not defines and teaching_lines(code) <= MAX_BESIDE
+    return (count_claims(code) > 0 and not shows and not defines
+            and teaching_lines(code) <= MAX_BESIDE)
 
 
 @cache
@@ -724,7 +725,7 @@ NOT_PROSE = re.compile(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)|\*\*Source:\*\*.*|<[^>]+>
 
 
 def rule_numbers(source: Source) -> None:
-    """Every number in a trap's prose stands in its code, as a literal: measured or asserted."""
+    """Every number in a trap's prose is a literal in its code: measured or asserted."""
     for trap in source.traps:
         known = {v for c in source.of(trap, kind="code") for v in literals(c.source)}
         for cell in source.of(trap, kind="markdown"):

@@ -35,7 +35,7 @@ MARKERS = {
 }
 PYTHONS = ("3.11", "3.12", "3.13")
 LESSONS = {"language", "compress", "track", "room"}  # extras that lessons import, and `dlsys room`
-APART = {"hub"}  # an extra that `make hub` installs into an environment of its own
+APART = {"hub"}  # an extra that `make hub` installs into a separate environment
 
 
 def direct(extras: set[str]) -> list[str]:

@@ -133,7 +133,7 @@ def _with(node: ast.AST, **fields: Any) -> ast.AST:
 
 
 def _others(node: ast.AST) -> list[ast.AST]:
-    """What stands in place of an expression, by its kind."""
+    """What replaces an expression, by its kind."""
     for kind, make in _MAKERS.items():
         if isinstance(node, kind):
             return make(node)

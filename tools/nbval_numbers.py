@@ -44,8 +44,8 @@ NOTHING = 1e-7
 SWEEPS = ROOT / "tests" / "records" / "sweep"
 
 
-class Held(NamedTuple):
-    """A number that a claim holds, as stored, and the limits of the claim."""
+class ClaimedNumber(NamedTuple):
+    """The stored number of a claim, and the limits of the claim."""
 
     value: float
     low: float
@@ -60,29 +60,30 @@ class Held(NamedTuple):
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     cells = [item for item in items if type(item).__name__ == "IPyNbCell"]
-    held = {book.path: held_in(book.path, book.nb.cells) for book in {i.parent for i in cells}}
+    books = {item.parent for item in cells}
+    held = {book.path: claimed_numbers(book.path, book.nb.cells) for book in books}
     for item in cells:
         varies = VARIES in item.cell.metadata.get("tags", [])
         mine = held[item.path].get(_trap(item.cell), ())
-        item.sanitize = sanitized(item.sanitize, without_numbers if varies else printed(mine))
+        item.sanitize = sanitized(item.sanitize, without_numbers if varies else printed_with(mine))
 
 
-def held_in(path: Path, cells: Iterable[Any]) -> dict[str, list[Held]]:
-    """The numbers that claims of a notebook hold and that the sweep saw vary, by trap."""
-    found: dict[str, list[Held]] = {}
+def claimed_numbers(path: Path, cells: Iterable[Any]) -> dict[str, list[ClaimedNumber]]:
+    """The numbers in a notebook's claims that the sweep saw vary, by trap."""
+    found: dict[str, list[ClaimedNumber]] = {}
     for cell in cells:
         shown = (out.get("data", {}).get("text/plain", "") for out in cell.get("outputs", ()))
         lines = [text for text in shown if text.startswith("holds: ")]
         for place, line in enumerate(lines, 1):
             claim = CLAIM.fullmatch(line)
-            if claim and f"{cell.get('id')} {place}" in varied(key(path)):
-                limits = _limits(claim["bound"])
-                found.setdefault(_trap(cell), []).append(Held(float(claim["value"]), *limits))
+            if claim and f"{cell.get('id')} {place}" in varying_claims(key(path)):
+                number = ClaimedNumber(float(claim["value"]), *limits_of(claim["bound"]))
+                found.setdefault(_trap(cell), []).append(number)
     return found
 
 
 @cache
-def varied(lesson: str) -> frozenset[str]:
+def varying_claims(lesson: str) -> frozenset[str]:
     """The claims, by cell and place in it, whose number differed between the runs of a sweep.
 
     None without a record: then the digits are compared.
@@ -94,7 +95,7 @@ def varied(lesson: str) -> frozenset[str]:
     return frozenset(name for name, seen in claims.items() if seen["least"] != seen["most"])
 
 
-def _limits(bound: str) -> tuple[float, float]:
+def limits_of(bound: str) -> tuple[float, float]:
     """Of "above 1 and below 2" or "expected 1 ± 0.1", as `dlsys_helpers.claims.judge` words it."""
     named = dict(re.findall(r"(above|below|expected|±) (\S+)", bound))
     middle, spread = float(named.get("expected", "nan")), float(named.get("±", 0))
@@ -108,7 +109,7 @@ def _trap(cell: Any) -> str:
 
 
 def sanitized(sanitize, kind):
-    """nbval's `sanitize`, whose texts are made ones of this kind; they are compared with `!=`."""
+    """nbval's `sanitize`, which then converts each text by `kind`; nbval compares with `!=`."""
     def of_kind(text):
         text = sanitize(text)
         return kind(text) if isinstance(text, str) else text
@@ -124,7 +125,7 @@ class Printed(str):
     """A text whose `==` tolerates rounding in the last printed digits, see `same`."""
 
     __hash__ = str.__hash__
-    held: Sequence[Held] = ()
+    held: Sequence[ClaimedNumber] = ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, str) and same(self, other, self.held)
@@ -133,8 +134,8 @@ class Printed(str):
         return not self == other
 
 
-def printed(held: Sequence[Held]):
-    """What makes a text a Printed one, of whose numbers claims hold these."""
+def printed_with(held: Sequence[ClaimedNumber]):
+    """A function that makes a text `Printed`, with these numbers of claims."""
     def made(text: str) -> Printed:
         new = Printed(text)
         new.held = held
@@ -142,7 +143,7 @@ def printed(held: Sequence[Held]):
     return made
 
 
-def same(stored: str, shown: str, held: Sequence[Held] = ()) -> bool:
+def same(stored: str, shown: str, held: Sequence[ClaimedNumber] = ()) -> bool:
     """Whether two texts agree: their words and integers to the letter, their decimals closely."""
     pairs = zip(DECIMAL.findall(stored), DECIMAL.findall(shown), strict=False)
     return DECIMAL.sub("#", stored) == DECIMAL.sub("#", shown) and all(

@@ -32,7 +32,7 @@ def filled(template: str, **facts: str) -> str:
 def with_trap(lesson: str, trap: str) -> str:
     """The text of a lesson with these cells behind its last trap: further parts, quiz follow.
 
-    A lesson without a trap has its first behind all that stands before the quiz.
+    In a lesson without a trap, the first goes right before the quiz.
     """
     markers = list(MARKER.finditer(lesson))
     last = max((n for n, found in enumerate(markers) if found[1] in lessons.TRAP_ORDER),
@@ -66,7 +66,7 @@ def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
                          "used twice.")
     # A lesson runs without any answer, so no cell of it may use the function's name.
     code = [cell.source for cell in lessons.Source(lesson).of(kind="code")]
-    named = any(function in lessons.used(one) | lessons.bound(one) for one in code)
+    named = any(function in lessons.names_used(one) | lessons.names_bound(one) for one in code)
     if check.exists() or beside.exists() or named:
         raise SystemExit(f"new: {function} is there already, nothing was written. "
                          "Choose another name: NAME=...")

@@ -30,17 +30,17 @@ from dlsys_helpers.paths import NOTEBOOKS, ROOT, SOLUTIONS
 from tools import fingerprints, stored_outputs
 
 
-def everything() -> bool:
+def runs_everything() -> bool:
     """Whether this run leaves nothing out."""
     return os.environ.get("DLSYS_NIGHTLY") == "1"
 
 
 def trusted(fresh: bool) -> bool:
     """Whether a test may believe a record instead of trying again what it says."""
-    return fresh and not everything()
+    return fresh and not runs_everything()
 
 
-def few(values: Iterable[Any], today: Callable[[Any], bool]) -> list:
+def mark_nightly(values: Iterable[Any], today: Callable[[Any], bool]) -> list:
     """For `parametrize`: all values, those that are not for today marked `nightly`."""
     return [value if today(value) else pytest.param(value, marks=pytest.mark.nightly)
             for value in values]
@@ -49,7 +49,7 @@ def few(values: Iterable[Any], today: Callable[[Any], bool]) -> list:
 # ---- notebooks
 
 def changed(path: Path) -> list[str]:
-    """What the stored outputs of a notebook rest on that is another thing today; [] if nothing."""
+    """The dependencies of a notebook's stored outputs that have changed; [] for none."""
     book = nbformat.v4.reads(path.read_text("utf-8"))  # unlike nbformat.read, checks no schema
     if "rests_on" not in book.metadata.get("dlsys", {}):
         return ["no record"]
@@ -62,7 +62,7 @@ def short(names: list[str]) -> str:
     return ", ".join([*names[:3], *([f"{len(names) - 3} more"] if len(names) > 3 else [])])
 
 
-def drawn(fresh: list[Path], day: date) -> Path:
+def drawn_for(fresh: list[Path], day: date) -> Path:
     """One of these notebooks: the next one every day."""
     return fresh[day.toordinal() % len(fresh)]
 
@@ -73,28 +73,28 @@ def to_run(folder: Path) -> dict[str, str]:
     why = {path: short(changed(path)) for path in sorted(folder.glob("*.ipynb"))}
     today, fresh = date.today(), [path for path, names in why.items() if not names]
     if fresh:
-        why[drawn(fresh, today)] = f"drawn for {today}"
+        why[drawn_for(fresh, today)] = f"drawn for {today}"
     return {str(path): names for path, names in why.items() if names}
 
 
-def chosen(config: pytest.Config) -> dict[str, str]:
-    """The notebooks that run, of the folders that the command names; a worker is told by xdist."""
+def notebooks_to_run(config: pytest.Config) -> dict[str, str]:
+    """The notebooks that run, in the folders on the command line; a worker gets them from xdist."""
     if hasattr(config, "workerinput"):
         return config.workerinput["notebooks"]
-    return {} if everything() else {
-        path: why for folder in sorted(named(config) & {NOTEBOOKS, SOLUTIONS})
+    return {} if runs_everything() else {
+        path: why for folder in sorted(named_paths(config) & {NOTEBOOKS, SOLUTIONS})
         for path, why in to_run(folder).items()}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node) -> None:
-    node.workerinput["notebooks"] = chosen(node.config)
+    node.workerinput["notebooks"] = notebooks_to_run(node.config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    if everything():
+    if runs_everything():
         return ["nightly: everything runs, and no record is believed"]
-    runs = chosen(config)
+    runs = notebooks_to_run(config)
     return [f"runs {Path(path).relative_to(ROOT)}: {why}" for path, why in runs.items()] + [
         "believes the stored outputs of all other notebooks: nothing they rest on has changed"
     ] * bool(runs)
@@ -103,14 +103,14 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out a notebook that needs no run; pytest does not ask about a file that is named."""
     left_out = (collection_path.suffix == ".ipynb"
-                and collection_path.parent in (NOTEBOOKS, SOLUTIONS) and not everything()
-                and str(collection_path) not in chosen(config))
+                and collection_path.parent in (NOTEBOOKS, SOLUTIONS) and not runs_everything()
+                and str(collection_path) not in notebooks_to_run(config))
     return left_out or None
 
 
 # ---- tests
 
-def named(config: pytest.Config) -> set[Path]:
+def named_paths(config: pytest.Config) -> set[Path]:
     """The files and folders that the command names, by path or by a test in them."""
     return {(config.invocation_params.dir / arg.partition("::")[0]).resolve()
             for arg in config.args}
@@ -118,9 +118,9 @@ def named(config: pytest.Config) -> set[Path]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    whole = named(config)
-    left = [] if everything() else [item for item in items if item.get_closest_marker("nightly")
-                                    and item.path not in whole]
+    whole = named_paths(config)
+    left = [] if runs_everything() else [
+        item for item in items if item.get_closest_marker("nightly") and item.path not in whole]
     items[:] = [item for item in items if item not in {*left}]
     config.hook.pytest_deselected(items=left)
     getattr(config, "workeroutput", {})["left_out"] = len(left)
@@ -133,7 +133,7 @@ class Count:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node) -> None:
-        # A worker that died has told nothing; each of the others drops the same tests.
+        # A worker that died has reported nothing; the others each drop the same tests.
         self.left_out = getattr(node, "workeroutput", {}).get("left_out", self.left_out)
 
     def pytest_terminal_summary(self, terminalreporter) -> None:

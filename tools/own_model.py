@@ -1,6 +1,6 @@
 """Train the model that writes in the book's pages: ``python -m tools.own_model``.
 
-Its parts are the worked answers. A run that was stopped goes on where its last checkpoint stands,
+Its parts are the worked answers. A run that was stopped goes on from its last checkpoint,
 in drafts/; at the end book/model/ has the packed weights and a record of how they came about.
 About twelve minutes on one thread.
 """
@@ -41,12 +41,12 @@ PACKED, RECORD = FOLDER / "own_model.bin", FOLDER / "own_model.json"
 CHECKPOINT = ROOT / "drafts" / "own_model.pt"
 
 
-def worked() -> Parts:
+def worked_parts() -> Parts:
     """The worked answers as parts, as if each had been a learner's."""
     return load(SOLUTIONS, [trap.id for trap in catalog.traps()])
 
 
-def called(found: Parts, prose: Text) -> list[str]:
+def called_parts(found: Parts, prose: Text) -> list[str]:
     """The ids of the parts that this command calls: by a run of two steps, saved and packed."""
     seen = set()
 
@@ -121,11 +121,11 @@ def losses(model: Network, packed: bytes, found: Text) -> dict[str, float]:
 
 
 def record(run: Training, packed: bytes, seconds: float, found: dict[str, float]) -> dict[str, Any]:
-    """How the packed weights came about, for the page and for whoever trains them again."""
+    """How the packed weights came about, for the page and for training them again."""
     curve = [[row["step"], round(row["loss"], 4), round(row["valid"], 4)] for row in run.log()]
     return {"plan": {**run.plan._asdict(), "dtype": str(run.plan.dtype), "dropout": run.model.p,
                      "mean_of_weights_from": FIRST, "until": UNTIL},
-            "shape": run.model.shape._asdict(), "parts": called(run.parts, run.text),
+            "shape": run.model.shape._asdict(), "parts": called_parts(run.parts, run.text),
             "text": fingerprint(run.text),
             "weights": sum(w.numel() for w in run.model.parameters()),
             "bytes": len(packed), "cpu_seconds": round(seconds), "validation": found,
@@ -143,7 +143,7 @@ def fingerprint(found: Text) -> str:
 def main() -> None:
     """Train, pack, record."""
     torch.set_num_threads(1)
-    found = worked()
+    found = worked_parts()
     prose = text.prose(found.class_numbers)
     torch.manual_seed(PLAN.seed)
     run = Training(Network(Shape(len(prose.letters)), found), prose, PLAN)

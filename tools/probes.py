@@ -25,7 +25,7 @@ CHANGED = "inputs after the call"
 @cache
 def derived(id: str) -> tuple[WrongAnswer, ...]:
     """The probes of an exercise that are made from its worked answer; none for most."""
-    exercise = solutions.beside(id)
+    exercise = solutions.with_kept_answers(id)
     if exercise.act_fn is not acting.call_function:
         return ()
     registered = (*exercise.wrong_answers, *exercise.probes)

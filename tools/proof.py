@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dlsys.remembering import remembering
+from dlsys.remembering import with_cached_runs
 from dlsys_checks import checking, registry
 from dlsys_helpers import acting
 from dlsys_helpers.judging import Exercise, Run, WrongAnswer
@@ -54,7 +54,7 @@ WORKED = "the worked answer"
 
 def right_answers(id: str) -> dict[str, Callable]:
     """The worked answer of an exercise and those by other routes, by name."""
-    return {WORKED: solutions.worked(id), **solutions.beside(id).right_answers}
+    return {WORKED: solutions.worked(id), **solutions.with_kept_answers(id).right_answers}
 
 
 def refusals(id: str, seeds: Sequence[int], others: Sequence[int]) -> Iterator[str]:
@@ -74,7 +74,7 @@ def refusals(id: str, seeds: Sequence[int], others: Sequence[int]) -> Iterator[s
 
 def all_wrong(id: str) -> list[tuple[WrongAnswer, bool]]:
     """The wrong answers, registered and derived, and whether each names somebody's mistake."""
-    exercise = solutions.beside(id)
+    exercise = solutions.with_kept_answers(id)
     return [(wrong, True) for wrong in exercise.wrong_answers] + [
         (probe, False) for probe in (*exercise.probes, *probes.derived(id))]
 
@@ -98,7 +98,7 @@ def complaints(id: str, wrong: WrongAnswer, seeds: Iterable[int],
             verdict = next((one for _, one in runs if one.status != "pass"), runs[0][1])
             facts = {"is not wrong": verdict.status in {"wrong", "error"}}
         yield from (f"seed {seed}: {text}: {verdict}" for text in [
-            *unmet(facts), *told_wrongly(wrong, verdict),
+            *unmet(facts), *wording_faults(wrong, verdict),
             *broken_besides(exercise, wrong, runs)])
 
 
@@ -116,15 +116,15 @@ def first_complaints(id: str, wrong: WrongAnswer) -> Iterator[str]:
     else:
         yield from (f"{text}: {first[1]}" for text in [
             *unmet({"is not wrong": first[1].status in {"wrong", "error"}}),
-            *told_wrongly(wrong, first[1]), *broken_besides(exercise, wrong, [first])])
+            *wording_faults(wrong, first[1]), *broken_besides(exercise, wrong, [first])])
 
 
 def unmet(facts: dict[str, bool]) -> list[str]:
     return [text for text, holds in facts.items() if not holds]
 
 
-def told_wrongly(wrong: WrongAnswer, verdict: Verdict) -> list[str]:
-    """What is amiss with the words that a wrong answer is told."""
+def wording_faults(wrong: WrongAnswer, verdict: Verdict) -> list[str]:
+    """What is wrong with the message that a wrong answer gets."""
     phrases = " or ".join(map(repr, wrong.says))
     return unmet({f"does not say {phrases}": wrong.is_told(verdict.message),
                   "fails by accident": not verdict.accident,
@@ -144,17 +144,18 @@ def broken_besides(exercise: Exercise, wrong: WrongAnswer, runs: list[Run]) -> I
 @cache
 def exercise_with_cases(id: str, seed: int) -> tuple[Exercise, list[acting.Case]]:
     """An exercise that caches runs of its wrong answers, and the cases of a seed."""
-    return _remembering(id), registry.find(id).arrange(seed)
+    return with_remembered_runs(id), registry.find(id).arrange(seed)
 
 
 @cache
-def _remembering(id: str) -> Exercise:
-    return remembering(solutions.beside(id))
+def with_remembered_runs(id: str) -> Exercise:
+    """The exercise with its right answers and probes; runs of wrong answers are cached."""
+    return with_cached_runs(solutions.with_kept_answers(id))
 
 
 def _forget() -> None:
     """Let go of what one exercise's wrong answers did: several hundred outcomes."""
-    for kept in (exercise_with_cases, _remembering, probes.derived):
+    for kept in (exercise_with_cases, with_remembered_runs, probes.derived):
         kept.cache_clear()
 
 
@@ -216,7 +217,7 @@ SESSIONS = {  # settings that a learner's session may have, none of which change
 }
 
 
-def change(names: Iterable[str]) -> None:
+def change_session(names: Iterable[str]) -> None:
     """Change these settings of the session."""
     for name in names:
         SESSIONS[name]()
@@ -234,7 +235,7 @@ def failure(id: str, fn: Callable, which: slice = slice(None)) -> Verdict:
     return verdict
 
 
-def unsettled(id: str, names: Collection[str]) -> Iterator[str]:
+def changed_verdicts(id: str, names: Collection[str]) -> Iterator[str]:
     """A line for each verdict that changes with these settings: of the worked answer, and of the
     first wrong one.
     """
@@ -242,7 +243,7 @@ def unsettled(id: str, names: Collection[str]) -> Iterator[str]:
     for name, fn in answers.items():
         before = failure(id, fn)
         with acting.standard_session():
-            change(names)
+            change_session(names)
             after = failure(id, fn)
         if after != before:
             yield f"{id}, {name}: {after} in a session with {', '.join(names)}, before: {before}"
@@ -261,11 +262,11 @@ def unpromised(exercise: Exercise, docstring: str | None) -> list[str]:
     return found + ([f"no promise for: {' '.join(left.split())}"] if re.search(r"\w", left) else [])
 
 
-# ---- what a learner is told
+# ---- what a learner reads
 
 def feedback_by_mistake(id: str) -> dict[str, str]:
     """The feedback on each wrong answer by its name: from a fresh record, else judged now."""
-    return RECORD.entry(id)["told"] if well_told(id) else judged(id)
+    return RECORD.entry(id)["told"] if has_fresh_feedback(id) else judged(id)
 
 
 def judged(id: str) -> dict[str, str]:
@@ -292,11 +293,11 @@ def rests_on(id: str) -> dict[str, str]:
     No words count, neither those of messages, promises and names nor the docstring: that the
     promises are its words, the tests ask each time.
     """
-    exercise = solutions.beside(id)
-    check = {name for name in fingerprints.reached([exercise.law_fn.__module__])
+    exercise = solutions.with_kept_answers(id)
+    check = {name for name in fingerprints.with_imports([exercise.law_fn.__module__])
              if name in ACTS or (name.startswith("dlsys_checks.") and name != registry.__name__)}
     return {"check": _code(map(fingerprints.source, sorted(check))),
-            "other answers": _code([_beside(exercise)]),
+            "other answers": _code([kept_answers(exercise)]),
             "worked answer": _code(solutions.answers(id[:2])[id], fingerprints.no_words),
             "engine": _code(map(fingerprints.source, ENGINE)),
             "mutants": _code([inspect.getsource(mutants)], fingerprints.no_words),
@@ -304,9 +305,9 @@ def rests_on(id: str) -> dict[str, str]:
 
 
 def words_of(id: str) -> str:
-    """Fingerprint of all words that a learner may be told, which `rests_on` leaves out."""
-    exercise = solutions.beside(id)
-    reached = fingerprints.reached([exercise.law_fn.__module__])
+    """Fingerprint of all words that a learner may read, which `rests_on` leaves out."""
+    exercise = solutions.with_kept_answers(id)
+    reached = fingerprints.with_imports([exercise.law_fn.__module__])
     modules = {*ENGINE, *WORDS, *(name for name in reached if name.startswith("dlsys_checks."))}
     return _code(map(fingerprints.source, sorted(modules)), fingerprints.no_words)
 
@@ -315,9 +316,9 @@ def _code(texts: Iterable[str], words: fingerprints.Words = fingerprints.check_w
     return fingerprints.fingerprint("\0".join(fingerprints.essence(text, words) for text in texts))
 
 
-def _beside(exercise: Exercise) -> str:
+def kept_answers(exercise: Exercise) -> str:
     """The text of the file with an exercise's other right answers, empty where there is none."""
-    path = solutions.beside_file(exercise)
+    path = solutions.kept_answers_file(exercise)
     return path.read_text("utf-8") if path.exists() else ""
 
 
@@ -328,13 +329,13 @@ def fresh(id: str) -> bool:
 
 
 @cache
-def well_told(id: str) -> bool:
-    """Whether the feedback on record is what wrong answers are told today."""
+def has_fresh_feedback(id: str) -> bool:
+    """Whether the feedback on record is what wrong answers get today."""
     return fresh(id) and RECORD.entry(id)["words"] == words_of(id)
 
 
 def stale(stem: str, ids: Iterable[str]) -> str:
-    """Which of these exercises are not proven as they stand, with the command; "" where all are."""
+    """Which of these exercises lack a fresh proof, with the command; "" where none does."""
     found = [id for id in ids if not fresh(id)]
     return (f"{stem}: not proven as they stand: {', '.join(found)}. "
             f"Run: make finish LESSON={stem[:2]}") if found else ""
@@ -348,16 +349,16 @@ def refresh_feedback(id: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def prove_in_full(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
-    """As `prove`; in changed sessions, too, and with forged outcomes, in a process of its own."""
+    """As `prove`; in changed sessions, too, and with forged outcomes, in a separate process."""
     facts, found = prove(id, seeds)
-    found += unsettled(id, SESSIONS)
+    found += changed_verdicts(id, SESSIONS)
     law = forging.complaints({id: forging.PARTS})[id]
     return facts, found + ([f"{id}, a forged outcome: {law}"] if law else [])
 
 
 def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
     """The record of an exercise, and a line for each thing that contradicts it."""
-    exercise = solutions.beside(id)
+    exercise = solutions.with_kept_answers(id)
     found = list(refusals(id, range(seeds), range(min(seeds, OTHER_SEEDS))))
     for wrong, named in all_wrong(id):
         found += [f"{id}, {wrong.name}: {text}"
@@ -392,7 +393,7 @@ def main() -> None:
         parser.error(f"got {', '.join(unknown)}, expected stages or exercises with an answer in "
                      "solutions/. Run: make build LESSON=05")
     chosen = [id for id in ids if ({id, id[:2]} & set(args.what) if args.what
-                                   else not well_told(id))]
+                                   else not has_fresh_feedback(id))]
     lines: list[str] = []
     for place, id in enumerate(chosen, 1):
         began = time.process_time()

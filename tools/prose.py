@@ -42,7 +42,7 @@ def snapshot() -> str:
 def signatures() -> str:
     """For each exercise a line with its signature, and below it the first lines of its docstring.
 
-    Pairs stand apart by an empty line.
+    An empty line separates the pairs.
     """
     found = []
     for path in sorted(paths.EXERCISES.glob("*.ipynb")):

@@ -3,7 +3,7 @@
     python3 -m tools.record       needs torch, numpy, matplotlib and scikit-learn; no Jupyter, no
                                   network, no installed package
 
-Each lesson runs in a process of its own, so that one failure leaves the others alone. All its cells
+Each lesson runs in a separate process, so that one failure leaves the others alone. All its cells
 run; then each measurement that ran to its end and bears out all claims on it is written, and the
 others are named with what they gave. Where the checkout carries no git history, say which commit
 it is: DLSYS_COMMIT=1a2b3c4d5e6f make record
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(stems: list[str]) -> int:
-    """Record one lesson in this process, or each in one of its own; returns the exit status."""
+    """Record one lesson in this process, or each in a separate one; returns the exit status."""
     if gpu.unusable():
         return stop(gpu.unusable())
     commit = os.environ.get("DLSYS_COMMIT") or commit_here()
@@ -44,7 +44,7 @@ def main(stems: list[str]) -> int:
 
 
 def run(stem: str, commit: str) -> int:
-    """Record one lesson in a process of its own; returns its exit status."""
+    """Record one lesson in a separate process; returns its exit status."""
     print(f"== {stem}", flush=True)
     env = {**os.environ, "DLSYS_COMMIT": commit, "MPLBACKEND": "Agg"}
     return subprocess.run([sys.executable, "-m", "tools.record", stem], cwd=ROOT, env=env,

@@ -1,4 +1,4 @@
-"""The pictures that stand beside a link to the course: 1200 x 630, one for it and one a stage.
+"""Preview pictures for links to the course: 1200 x 630, one for the course, one for each stage.
 
 Drawn from titles and promises of the stages and from their small drawings, which are lines and
 boxes, so that matplotlib can draw them, too.

@@ -1,4 +1,4 @@
-"""The worked answers of the exercises, and what is kept beside the tests: other right answers.
+"""The worked answers of the exercises, and what is kept with the tests: other right answers.
 
     python -m tools.solutions 01.4        the mutants of a worked answer that its check lets pass
 
@@ -48,15 +48,15 @@ def stages() -> list[str]:
 
 
 def worked(id: str) -> Callable:
-    """The worked answer of an exercise, in a namespace of its own."""
+    """The worked answer of an exercise, in a separate namespace."""
     setup, source = answers(id[:2])[id]
     space: dict[str, Any] = {"__name__": "worksheet"}
     exec(compile(f"{setup}\n{source}", f"<{id}>", "exec"), space)
     return space[registry.find(id).function]
 
 
-def beside(id: str) -> Exercise:
-    """The exercise with what is kept beside the tests: right answers, probes, equivalent mutants.
+def with_kept_answers(id: str) -> Exercise:
+    """The exercise with what is kept with the tests: right answers, probes, equivalent mutants.
 
     The file is tests/right_answers/s05/e3_dropout.py for the check s05/e3_dropout.py. Raises
     ValueError for an unknown exercise, SystemExit for one of the two files that cannot be imported.
@@ -64,7 +64,7 @@ def beside(id: str) -> Exercise:
     folder = f"src/dlsys_checks/s{id[:2]}/"
     try:
         found = registry.find(id)
-        path = beside_file(found)
+        path = kept_answers_file(found)
         folder = f"tests/right_answers/{path.parent.name}/"
         if path.is_file() and path not in _read:
             spec = importlib.util.spec_from_file_location(f"right_answers.{path.stem}", path)
@@ -92,8 +92,8 @@ def line_of(error: Exception, folder: str) -> str:
     return ours[-1] if ours else ""
 
 
-def beside_file(exercise: Exercise) -> Path:
-    """Where an exercise's right answers stand, whether there are any or not."""
+def kept_answers_file(exercise: Exercise) -> Path:
+    """The file for an exercise's other right answers, which need not exist."""
     stage, module = exercise.law_fn.__module__.split(".")[-2:]
     return BESIDE / stage / f"{module}.py"
 
@@ -108,7 +108,7 @@ def main() -> None:
         if id not in known:
             parser.error(f"got {id}, expected one of {', '.join(known)}.")
         for name, what in mutants.fates(id, *known[id]):
-            why = beside(id).equivalents.get(name, "")
+            why = with_kept_answers(id).equivalents.get(name, "")
             holes += what != "killed" and not why
             if what != "killed" or args.v:
                 print(f"{id} {what}: {name}{f'   [{why}]' if why else ''}", flush=True)

@@ -1,7 +1,7 @@
 """A small drawing of each stage's own idea, for the cards of the start page.
 
 Lines and boxes on a field of 120 by 54; course.css colours the classes in light and dark: `a` the
-idea, `b` what stands around it, `x` what goes wrong.
+idea, `b` what is around it, `x` what goes wrong.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def ranks() -> str:
 
 
 def low_rank() -> str:
-    """A large frozen matrix, and two thin ones beside it."""
+    """A large frozen matrix, and two thin ones next to it."""
     return box(14, 5, 48, 44, "b") + box(74, 5, 7, 44) + box(88, 5, 24, 7)
 
 

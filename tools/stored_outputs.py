@@ -40,7 +40,7 @@ def _checks(book: NotebookNode, stage: str) -> Iterator[str]:
     """The points that a verdict shows, and the stage's checks with all that they import."""
     yield from (str(cell.metadata["dlsys"].get("points")) for cell in code_cells(book))
     files = sorted((ROOT / f"src/dlsys_checks/s{stage}").glob("*.py"))
-    modules = fingerprints.reached(f"dlsys_checks.s{stage}.{path.stem}" for path in files)
+    modules = fingerprints.with_imports(f"dlsys_checks.s{stage}.{path.stem}" for path in files)
     for name in sorted(modules):  # a worked answer passes: no message is shown
         yield fingerprints.essence(fingerprints.source(name), fingerprints.check_words)
 
@@ -77,7 +77,7 @@ def _signature(book: NotebookNode) -> str:
                                                sort_keys=True))
 
 
-def keep(book: NotebookNode, old: NotebookNode) -> None:
+def keep_outputs(book: NotebookNode, old: NotebookNode) -> None:
     """Take over the outputs of a notebook whose code cells are the same."""
     for new, stored in zip(code_cells(book), code_cells(old), strict=True):
         new.outputs, new.execution_count = stored.outputs, stored.execution_count
@@ -132,7 +132,7 @@ def _pixels(png: str) -> np.ndarray:
         return np.asarray(picture.convert("RGBA")).astype(np.int16)
 
 
-def removed(book: NotebookNode) -> NotebookNode:
+def without_outputs(book: NotebookNode) -> NotebookNode:
     """A copy of the notebook with neither outputs nor what they rest on."""
     bare = copy.deepcopy(book)
     for name in ("rests_on", "outputs"):

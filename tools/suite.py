@@ -152,7 +152,7 @@ class Minutes:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for row in (self.parts[part(report.nodeid)], self.groups[group(report.nodeid)]):
             row["worker"] += report.duration
-            row["cpu"] += getattr(report, "cpu_seconds", 0)  # a worker that died told none
+            row["cpu"] += getattr(report, "cpu_seconds", 0)  # a worker that died reported none
             row["tests"] += report.when == "call"
 
     def pytest_terminal_summary(self, terminalreporter) -> None:

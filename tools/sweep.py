@@ -124,7 +124,7 @@ def environment(instructions: str) -> dict[str, str]:
 
 
 def run(path: Path, one: Run) -> dict[str, dict[str, Any]]:
-    """The claims of one run, in a process of its own. Raises SystemExit when a cell fails."""
+    """The claims of one run, in a separate process. Raises SystemExit when a cell fails."""
     command = [sys.executable, "-m", "tools.sweep", "--one", str(path), str(one.seed),
                str(one.threads)]
     done = subprocess.run(command, cwd=ROOT, env=environment(one.instructions),
@@ -137,7 +137,7 @@ def run(path: Path, one: Run) -> dict[str, dict[str, Any]]:
     return seen["claims"]
 
 
-def native() -> str:
+def native_instructions() -> str:
     """The instructions that ATen takes on this CPU when nobody chooses."""
     done = subprocess.run(
         [sys.executable, "-c", "import torch; print(torch.backends.cpu.get_cpu_capability())"],
@@ -165,14 +165,15 @@ def sweep(path: Path, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
     known: an earlier record. What it holds of claims that nothing changed is kept, and further
     seeds widen it, on another CPU as well; empty to begin anew.
     """
-    own, parts = native(), rests_on(path)  # taken now, should somebody edit while this runs
+    # Taken now: somebody may edit while this runs.
+    own, parts = native_instructions(), rests_on(path)
     claims = kept_claims(known, parts)
     begun = known["seeds"] if known.get("rests_on") == parts and claims else 0
     plan = [one for one in runs(seeds, smaller_sets(own)) if one.seed >= begun]
     failed = list(known.get("failed", [])) if begun else []
     older = {name: entry["seeds"] for name, entry in claims.items()}
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # each thread waits for a run's process
-        found_in = pool.map(functools.partial(tried, path), plan)
+        found_in = pool.map(functools.partial(try_run, path), plan)
         for place, (one, (found, lines)) in enumerate(zip(plan, found_in, strict=True), 1):
             for name, claim in found.items():
                 if one.seed >= older.get(name, 0):
@@ -183,7 +184,7 @@ def sweep(path: Path, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
         entry["seeds"] = max(seeds, older.get(name, 0))
     return {"rests_on": parts, "plan": PLAN, "seeds": min(
                 (entry["seeds"] for entry in claims.values()), default=seeds),
-            "threads": list(THREADS), "native": joined_sets(known, own),
+            "threads": list(THREADS), "native": joined_instructions(known, own),
             "sets": known["sets"] if claims and older else smaller_sets(own),
             "date": datetime.now(UTC).date().isoformat(), "failed": failed, "claims": claims}
 
@@ -219,7 +220,7 @@ def widen(claims: dict[str, dict[str, Any]], name: str, claim: dict[str, Any]) -
     seen["runs"] += 1
 
 
-def tried(path: Path, one: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def try_run(path: Path, one: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """The claims of one run, and a line for each that does not hold or for the cell that failed."""
     try:
         claims = run(path, one)
@@ -228,7 +229,7 @@ def tried(path: Path, one: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
     return claims, refuted(claims, one)
 
 
-def joined_sets(known: dict[str, Any], own: str) -> str:
+def joined_instructions(known: dict[str, Any], own: str) -> str:
     """The native sets of a record, "avx512, avx2" where another CPU ran some of its seeds."""
     before = known["native"].split(", ") if known else []
     return ", ".join(dict.fromkeys([*before, own]))
@@ -319,14 +320,14 @@ def main() -> None:
         return
     refuse_other_versions()
     for path in lessons(args.lesson):
-        renewed(path, args.seeds or SEEDS, args.all)
+        renew(path, args.seeds or SEEDS, args.all)
     failures = [line for path in lessons(args.lesson) for line in stored(path)["failed"]]
     if failures:
         sys.exit("claims that do not hold:\n" + "\n".join(failures))
     print(*dict.fromkeys(next_step(path) for path in lessons(args.lesson)), sep="\n")
 
 
-def renewed(path: Path, seeds: int, anew: bool = False) -> None:
+def renew(path: Path, seeds: int, anew: bool = False) -> None:
     """Bring the record of a lesson up to this many seeds, some at a time, so that a sweep that was
     stopped goes on where it was. anew: measure what is fresh as well.
     """

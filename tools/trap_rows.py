@@ -44,7 +44,7 @@ def files_of(id: str) -> Files:
 # ---- the lesson
 
 def place_of_cell(source: lessons.Source, text: str) -> str:
-    """Where the cell that a message names stands in the lesson, with the line that it names."""
+    """The place in the lesson of the cell and line that a message names."""
     found = re.search(r"cell (\S+?)(?:, line (\d+))?[,:]", text)
     first = source.lines.get(found[1].replace("-check-", "-exercise-")) if found else None
     return f"{source.name}:{first + int(found[2] or 0)}" if first else source.name
@@ -118,7 +118,7 @@ def proof_rows(id: str, files: Files, lines: list[str]) -> list[Row]:
 
 def answers_of(id: str) -> dict[str, Any]:
     """All that a file of this exercise names and a proof speaks of, by name."""
-    exercise = solutions.beside(id)
+    exercise = solutions.with_kept_answers(id)
     answers = {one.name: one.fn for one in (*exercise.wrong_answers, *exercise.probes)}
     return answers | {**exercise.right_answers} | dict.fromkeys([proof.WORKED])
 
@@ -134,7 +134,7 @@ def remedy_for(line: str) -> str:
 
 
 def proof_row(id: str, files: Files, line: str, name: str) -> Row:
-    """A line of a proof with the place where its answer stands, and what to do."""
+    """A line of a proof as a row: the place of its answer, and what to do."""
     exercise, says = registry.find(id), plain(line.removeprefix(id).lstrip(",: "))
     remedy = remedy_for(line)
     if name == proof.WORKED:

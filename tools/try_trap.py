@@ -52,7 +52,7 @@ def refuted(source: lessons.Source) -> tuple[int, list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{source.path.stem}.ipynb"
         path.write_text(nbformat.writes(views.all_views(source)["lesson"]), "utf-8")
-        claims, lines = sweep.tried(path, sweep.DRAFT_RUN)
+        claims, lines = sweep.try_run(path, sweep.DRAFT_RUN)
     return len(claims), lines
 
 
@@ -61,11 +61,11 @@ def refuted(source: lessons.Source) -> tuple[int, list[str]]:
 def proven(id: str, files: trap_rows.Files) -> list[Row]:
     """What contradicts the check of an exercise; where a file of it breaks, that alone."""
     with acting.standard_session():
-        lines = guarded(lambda: proof.prove_in_full(id, proof.RIGHT_SEEDS)[1])
+        lines = result_or_row(lambda: proof.prove_in_full(id, proof.RIGHT_SEEDS)[1])
     return [lines] if isinstance(lines, Row) else trap_rows.proof_rows(id, files, lines)
 
 
-def guarded(run: Callable[[], list[str]]) -> list[str] | Row:
+def result_or_row(run: Callable[[], list[str]]) -> list[str] | Row:
     """What `run` returns, or the row of the error in a contributor's file that stopped it."""
     try:
         return run()

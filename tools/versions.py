@@ -47,7 +47,7 @@ def current() -> str:
     return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 
 
-def stated() -> dict[str, str]:
+def stated_versions() -> dict[str, str]:
     """The version that each of the files says that must agree, the newest of the changelog."""
     found = {name: re.search(pattern, (ROOT / name).read_text("utf-8"), re.MULTILINE)
              for name, pattern in (("CITATION.cff", r"^version: (.+)$"),
@@ -61,7 +61,7 @@ def disagreement(taken: Iterable[str]) -> str:
 
     taken: the tags that are there.
     """
-    found = stated()
+    found = stated_versions()
     if len({*found.values()}) > 1:
         told = ", ".join(f"{name} has {version}" for name, version in found.items())
         return f"versions: {told}. Expected one version in all: correct the files."
@@ -90,14 +90,14 @@ def tags() -> list[str]:
     return done.stdout.splitlines()
 
 
-def tagged() -> list[Release]:
+def tagged_releases() -> list[Release]:
     """The releases of this clone; those of RELEASED alone, where a workflow says it."""
     allowed = os.environ.get("RELEASED")
     return releases(line for line in tags()
                     if allowed is None or line.split()[0] in allowed.split())
 
 
-def tested() -> str:
+def tested_commit() -> str:
     """What to build of the main line. Raises SystemExit where no commit has passed its tests."""
     commit = os.environ.get("TESTED", MAIN)
     if not commit:
@@ -119,7 +119,7 @@ def page(version: str, folder: str | None, found: Iterable[Release]) -> str:
     """The page of versions, as Markdown.
 
     folder: where in the website these pages will stand, "" for its root; None for a book that
-    stands alone. Links are relative, so that a copy of the website keeps them.
+    is published alone. Links are relative, so that a copy of the website keeps them.
     """
     head = f"# Versions\n\nThis is version {version} of the course. [What changed](changelog.md)."
     if folder is None:
@@ -145,10 +145,10 @@ def _links(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 if __name__ == "__main__":
-    commit = tested()
+    commit = tested_commit()
     if sys.argv[1:] == ["next"]:
         if told := disagreement(line.split()[0] for line in tags()):
             sys.exit(told)
         print(f"TAG=v{current()}")
     else:
-        print(f"versions={json.dumps(builds(tagged(), commit))}")
+        print(f"versions={json.dumps(builds(tagged_releases(), commit))}")

@@ -159,7 +159,7 @@ def step_title(source: Source, trap: str, step: str) -> str:
     topics = [c.metadata["topics"] for c in folded if c.metadata.get("topics")]
     if source.of(trap, "folklore"):
         topics.append("told and measured")
-    claims = sum(lessons.claims(c.source) for c in folded if c.cell_type == "code")
+    claims = sum(lessons.count_claims(c.source) for c in folded if c.cell_type == "code")
     count = f" ({claims} claim{'s' * (claims != 1)})" if claims else ""
     return f"{STEPS[step]}: {DOT.join(topics)}{count}"
 
@@ -278,7 +278,7 @@ def setup_cells(source: Source, guarded: bool = False) -> list[NotebookNode]:
 def fewer_helpers(code: str, used: set[str], guarded: bool) -> str:
     """The code with its import from the helper package reduced to the names in `used`.
 
-    guarded: the import stands first, and says what to install where it fails. A worksheet travels
+    guarded: the import comes first, and says what to install where it fails. A worksheet travels
     without the course; all other imports stay at the top level, where the grader mends them.
     """
     lines, first = code.splitlines(), ""

@@ -52,7 +52,7 @@ def main() -> None:
             _until(command, out, kill_at)
             command += [] if "--resume" in command else ["--resume"]
         print(subprocess.run(command, capture_output=True, text=True).stdout[-1200:])
-        facts = _facts(out, n, time.perf_counter() - started)
+        facts = measurements(out, n, time.perf_counter() - started)
     TARGET.write_text(report(facts, run), encoding="utf-8")
     print(TARGET.read_text(encoding="utf-8"))
 
@@ -72,7 +72,7 @@ def _lines(out: Path) -> int:
     return path.read_bytes().count(b"\n") - 1 if path.exists() else 0
 
 
-def _facts(out: Path, n: int, elapsed: float) -> dict[str, Any]:
+def measurements(out: Path, n: int, elapsed: float) -> dict[str, Any]:
     """What is counted in the record and the journal of a run over n submissions."""
     results = json.loads((out / "grades.json").read_text())["results"]
     names = Counter(json.loads(line)["name"]

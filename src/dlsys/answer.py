@@ -1,4 +1,4 @@
-"""`dlsys answer 01.4`: the worked answer beside one's own, and the mistakes the check knows."""
+"""`dlsys answer 01.4`: the worked answer next to the learner's, and known mistakes."""
 
 import argparse
 import ast
@@ -16,7 +16,7 @@ from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import stage
 
-GAP = "  |  "  # between two answers that stand side by side
+GAP = "  |  "  # between two answers, side by side
 
 
 class NoAnswer(UserError):
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     answers = [("Worked answer:", worked)]
     if mine is not None:
         answers.insert(0, (f"Yours, in {path.absolute().parent.name}/{file}:", mine))
-    print(beside(answers))
+    print(side_by_side(answers))
     print("\nMistakes that the check knows by name:\n")
     for mistake in _mistakes(trap):
         print(f"- {mistake}")
@@ -78,7 +78,7 @@ def _solved(asked: str) -> Trap:
     return trap
 
 
-def beside(answers: list[tuple[str, str]]) -> str:
+def side_by_side(answers: list[tuple[str, str]]) -> str:
     """Headed answers side by side where the terminal is wide enough, else one below the other."""
     columns = [[head, "", *visible(code).split("\n")] for head, code in answers]
     widths = [max(map(len, lines)) for lines in columns]

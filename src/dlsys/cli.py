@@ -150,7 +150,7 @@ def run_check(args: argparse.Namespace) -> int:
     asked = worksheets.exercise(args.notebook)
     worksheet = worksheets.read(worksheets.find(args.notebook))
     if asked:
-        worksheet = worksheets.only(worksheet, asked)
+        worksheet = worksheets.with_one_exercise(worksheet, asked)
     report = worksheet_runner.run(worksheet, args.limit)
     for id, verdict in report.verdicts.items():
         if verdict.status != "missing":

@@ -69,17 +69,17 @@ def slides(book: NotebookNode) -> Iterator[Slide]:
         elif not trap and cell.cell_type == "markdown":
             section = next(iter(_SECTION.findall(cell.source)), section)
         elif not trap and "explorer" in cell.metadata.get("dlsys", {}):
-            yield explored(cell)
+            yield explorer_slide(cell)
         elif not trap and _role(cell) == "concept":
             for drawn in figures(_outputs(cell)):
                 yield Slide(f"## {section}", [drawn], first=True)
     yield from texts(book, "summary")
 
 
-def explored(cell: NotebookNode) -> Slide:
-    """The picture of an explorer, under its own name: the section that it stands in is another's.
+def explorer_slide(cell: NotebookNode) -> Slide:
+    """A slide with an explorer's picture, under the explorer's name.
 
-    What it says of itself becomes the description of its picture.
+    The section around an explorer is about something else. Its text becomes the alt text.
     """
     said = cell.outputs[0].data["text/plain"]
     drawn = figures(_outputs(cell))[0]
@@ -93,14 +93,14 @@ def texts(book: NotebookNode, role: str) -> Iterator[Slide]:
     found = "\n\n".join(c.source for c in book.cells
                         if _role(c) == role and c.cell_type == "markdown")
     blocks = [_text(b) for b in re.split(r"\n{2,}", found.partition("**Before the first cell")[0])]
-    for k, cells in enumerate(pages(blocks, high, FULL)):
+    for k, cells in enumerate(pages(blocks, total_height, FULL)):
         yield Slide("", cells, first=not k)
 
 
-def standing_for(step: str, cells: Iterable[NotebookNode]) -> list[NotebookNode]:
-    """The cells of a trap that stand for a step outside the lesson: tags=["for-repair"], say.
+def cells_for_step(step: str, cells: Iterable[NotebookNode]) -> list[NotebookNode]:
+    """The cells that show a step of a trap outside the lesson, such as tags=["for-repair"].
 
-    None where the lesson names none: then the first that fits is the right one.
+    Empty where the lesson tags none: the caller then takes the first cell that fits.
     """
     return [c for c in cells if f"for-{step}" in c.metadata.get("tags", [])]
 
@@ -128,7 +128,7 @@ def pages(parts: Iterable, size, most: int) -> Iterator[list]:
 def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
     """The slides of one trap: its code, on two where it is long, then STEPS.
 
-    Above the code stands the situation, or as much of it as there is room for: its first sentence.
+    The situation is above the code; where it does not fit, only its first sentence.
     """
     by_role = {role: [c for c in cells if _role(c) == role] for role in map(_role, cells)}
     first, *rest = (c.source for c in by_role["situation"])
@@ -138,27 +138,27 @@ def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
     asked = _question(by_role["guess"][0], number)
     told = [_text(situation)]
     code, *further = code_pages(broken)
-    before = (told if high([*told, *broken]) <= FULL - HEADING else
-              fitting([_text(beginning(situation, 1))], [code]))
+    before = (told if total_height([*told, *broken]) <= FULL - HEADING else
+              lead_that_fits([_text(beginning(situation, 1))], [code]))
     say = notes(number)
     yield Slide(f"## {number} {title}", [*before, code], first=True, notes=say)
     yield from (Slide(f"### {number} {title}", [more], notes=say) for more in further)
-    bodies = ([guessed(told, broken, asked)], [measured(by_role)], [cause(by_role)],
-              repaired(by_role, broken), [kept(by_role, number)])
+    bodies = ([guess_cells(told, broken, asked)], [result_cells(by_role)], [cause(by_role)],
+              repair_slides(by_role, broken), [keep_cells(by_role, number)])
     for step, found in zip(STEPS, bodies, strict=True):
         heading = f"### {number} {step.format(fault=catalog.trap(number).fault)}"
         yield from (Slide(heading, body, notes=say) for body in found)
 
 
-def guessed(told: list[NotebookNode], broken: list[NotebookNode],
+def guess_cells(told: list[NotebookNode], broken: list[NotebookNode],
             asked: NotebookNode) -> list[NotebookNode]:
     """The situation and the question, which a class reads while it thinks; code if it is short."""
     whole = [*told, *broken, asked]
-    return whole if high(whole) <= FULL * 2 // 3 else [*told, asked]
+    return whole if total_height(whole) <= FULL * 2 // 3 else [*told, asked]
 
 
-def measured(by_role: dict) -> list[NotebookNode]:
-    """What came of the guess, and the first figure of the look; without one, what it printed.
+def result_cells(by_role: dict) -> list[NotebookNode]:
+    """The answer to the guess, and the first figure of the step Look; else what that step printed.
 
     A choice is named with its letter, by which the class has voted.
     """
@@ -171,7 +171,7 @@ def measured(by_role: dict) -> list[NotebookNode]:
     for part in answer:
         for choice, lettered in letters.items():
             part.source = part.source.replace(choice, lettered)
-    looked = standing_for("look", by_role["look"]) or by_role["look"]
+    looked = cells_for_step("look", by_role["look"]) or by_role["look"]
     seen = [part for c in looked if c.cell_type == "code" and c not in shown
             for part in _outputs(c)]
     return [*(figures(seen)[:1] or seen[:1]), *answer]
@@ -188,43 +188,43 @@ def why_figures(by_role: dict) -> list[NotebookNode]:
     return figures(part for c in by_role["why"] if c.cell_type == "code" for part in _outputs(c))
 
 
-def repaired(by_role: dict, broken: list[NotebookNode]) -> list[list[NotebookNode]]:
+def repair_slides(by_role: dict, broken: list[NotebookNode]) -> list[list[NotebookNode]]:
     """What the repair says, its lines that the wrong code has not, and what they print or draw.
 
-    Functions that the lesson has defined to explain the cause stand above the lines that use them.
-    A figure that has no room below them comes on a slide of its own. Where a repair is a decision
+    Functions that the lesson defined to explain the cause come before the lines that use them.
+    A figure that has no room below them gets a separate slide. Where a repair is a decision
     and no code, its words stand alone.
     """
     said = by_role["repair"][0]
     text = said.source if said.cell_type == "markdown" else ""
-    cells = standing_for("repair", (c for found in by_role.values() for c in found))
+    cells = cells_for_step("repair", (c for found in by_role.values() for c in found))
     cells = cells or [c for c in by_role["repair"] if c.cell_type == "code" and not _folded(c)]
     cells = cells or [c for c in by_role["repair"] if c.cell_type == "code"][:1]
-    new = [_code(c, changed(c.source, [b.source for b in broken])) for c in cells[:1]]
+    new = [_code(c, changed_lines(c.source, [b.source for b in broken])) for c in cells[:1]]
     new = [*(f for c in cells[:1] for f in functions_used(c.source, by_role["why"])), *new]
     seen = [part for c in by_role["repair"] if c.cell_type == "code" for part in _outputs(c)]
     code = code_pages(new)[:1] if any(c.source for c in new) else []
     drawn = figures(seen)[:1]
     if not code:
         return [[_text(beginning(text, 3)), *drawn]]
-    room = FULL - HEADING - high(code)
-    shown = [part for part in seen if high([part]) <= room][:1]
+    room = FULL - HEADING - total_height(code)
+    shown = [part for part in seen if total_height([part]) <= room][:1]
     lead = [_text(beginning(text, 1))] if text else []
     if drawn and room < FIGURE:
-        return [[*fitting(lead, code), *code], drawn]
-    return [[*fitting(lead, [*code, *(drawn or shown)]), *code, *(drawn or shown)]]
+        return [[*lead_that_fits(lead, code), *code], drawn]
+    return [[*lead_that_fits(lead, [*code, *(drawn or shown)]), *code, *(drawn or shown)]]
 
 
-def fitting(lead: list[NotebookNode], cells: list[NotebookNode]) -> list[NotebookNode]:
+def lead_that_fits(lead: list[NotebookNode], cells: list[NotebookNode]) -> list[NotebookNode]:
     """The words that lead to these cells, or none where a slide has no room for both."""
     most = FULL - HEADING - (FIGURE if figures(cells) else 0)
-    return lead if high([*lead, *cells]) <= most else []
+    return lead if total_height([*lead, *cells]) <= most else []
 
 
-def kept(by_role: dict, number: str) -> list[NotebookNode]:
-    """The rule, how to find the fault in one's own code, and the exercise with its clock.
+def keep_cells(by_role: dict, number: str) -> list[NotebookNode]:
+    """The rule, how a learner finds the fault in their code, and the exercise with its clock.
 
-    Where there is room the picture of the cause stands below them: this slide stays up longest,
+    Where there is room, the picture of the cause is below them: this slide stays up longest,
     while the exercise is solved.
     """
     text = "\n\n".join(c.source for c in by_role["keep"])
@@ -237,11 +237,11 @@ def kept(by_role: dict, number: str) -> list[NotebookNode]:
     cells = [_text(f"**{rule}**" if "**" not in rule and "`" not in rule else rule),
              _text(f"In your own code: {beginning(test, 2)}"), _text(turn)]
     drawn = why_figures(by_role)[:1]
-    return [*cells, *drawn] if high(cells) <= FULL - HEADING - FIGURE else cells
+    return [*cells, *drawn] if total_height(cells) <= FULL - HEADING - FIGURE else cells
 
 
-def changed(code: str, before: Iterable[str]) -> str:
-    """The lines of a repair that do not stand in the wrong code and do more than report.
+def changed_lines(code: str, before: Iterable[str]) -> str:
+    """The lines of a repair that are not in the wrong code and do more than report.
 
     The lines stay that open the block of such a line, and empty lines between them, unless one
     slide could not take those.
@@ -258,7 +258,7 @@ def changed(code: str, before: Iterable[str]) -> str:
 
 
 def openings(lines: list[str], n: int) -> Iterator[int]:
-    """The lines in whose blocks line n stands, the innermost first."""
+    """The lines that open the blocks around line n, the innermost first."""
     inner = _indent(lines[n])
     for above in range(n - 1, -1, -1):
         if lines[above].strip() and _indent(lines[above]) < inner:
@@ -344,12 +344,12 @@ def _choices(cell: NotebookNode) -> list[str]:
     return [] if found and found[0].startswith("a number") else found
 
 
-def high(cells: Iterable[NotebookNode]) -> int:
+def total_height(cells: Iterable[NotebookNode]) -> int:
     return sum(map(height, cells))
 
 
 def height(cell: NotebookNode) -> int:
-    """How high a cell stands at the usual size of letters, in pixels; an estimate."""
+    """The height of a cell at the usual font size, in pixels; an estimate."""
     if cell.cell_type == "markdown":
         blocks = re.split(r"\n{2,}|\n(?=\s*(?:[-|\d]|<li))", cell.source)
         blocks = filter(None, (_TAG.sub("", block) for block in blocks))

@@ -81,10 +81,10 @@ EXTRAS = {
 def packages() -> Iterator[Finding]:
     """Installed versions against the pins of pyproject."""
     project = _project()
-    yield from _compare("packages", project["dependencies"], FAIL, SETUP)
+    yield from compare("packages", project["dependencies"], FAIL, SETUP)
     extras = project["optional-dependencies"]
     for extra, (whose, needed_for, make, missing_is) in EXTRAS.items():
-        yield from _compare(f"packages of {whose}", extras[extra], missing_is,
+        yield from compare(f"packages of {whose}", extras[extra], missing_is,
                             f"Needed for {needed_for} only: {LOCKED if windows.HERE else make}")
 
 
@@ -96,19 +96,20 @@ def few_packages() -> Iterator[Finding]:
     """What an installed wheel cannot do without; what only some lessons use is named once."""
     project = _project()
     pins = _pins(project["dependencies"])
-    yield from _compare("packages", [f"{name}=={pins[name]}" for name in FEW], FAIL,
+    yield from compare("packages", [f"{name}=={pins[name]}" for name in FEW], FAIL,
                         f"Install what is missing: pip install {' '.join(FEW)}. Other versions "
                         "than the pinned ones mostly work.")
     for extra in ("language", "compress", "track"):
         pins |= _pins(project["optional-dependencies"][extra])
-    others = [name for name in pins.keys() - set(FEW) if _installed(name) is None]
+    others = [name for name in pins.keys() - set(FEW) if installed_version(name) is None]
     if others:
         yield Finding(OK, f"not installed, some lessons use them: {', '.join(sorted(others))}")
 
 
-def _compare(what: str, requirements: list[str], missing_is: str, remedy: str):
+def compare(what: str, requirements: list[str], missing_is: str, remedy: str):
+    """Findings on installed versions against pins; `missing_is` grades a missing package."""
     pins = _pins(requirements)
-    found = {name: _installed(name) for name in pins}
+    found = {name: installed_version(name) for name in pins}
     missing = [name for name, have in found.items() if have is None]
     other = [f"{name} {have} (pinned {pins[name]})" for name, have in found.items()
              if have and have.partition("+")[0] != pins[name]]
@@ -141,7 +142,7 @@ def lab() -> Iterator[Finding]:
     """The `jupyter-lab` program of this environment is there."""
     folder = Path(sys.prefix) / ("Scripts" if windows.HERE else "bin")
     if shutil.which("jupyter-lab", path=str(folder)):
-        yield Finding(OK, f"JupyterLab {_installed('jupyterlab')}")
+        yield Finding(OK, f"JupyterLab {installed_version('jupyterlab')}")
     else:
         yield Finding(FAIL, f"JupyterLab: no jupyter-lab in {folder}.", SETUP)
 
@@ -164,7 +165,7 @@ def kernel() -> Iterator[Finding]:
 
 
 def disk() -> Iterator[Finding]:
-    """Free space where the project lies."""
+    """Free space on the project's disk."""
     free = shutil.disk_usage(paths.ROOT).free / 1e9
     state = FAIL if free < LEAST_DISK else WARN if free < GOOD_DISK else OK
     remedy = "" if state == OK else "Free some space, for example with: pip cache purge"
@@ -203,7 +204,7 @@ def progress_file() -> Iterator[Finding]:
 
 
 def torch() -> Iterator[Finding]:
-    """Torch imports and computes, in a process of its own: a broken one may crash."""
+    """Torch imports and computes, in a separate process: a broken one may crash."""
     try:
         run = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, encoding="utf-8",
                              errors="replace", timeout=TORCH_SECONDS, check=False)
@@ -320,7 +321,8 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _installed(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """The version of an installed package; None where it is missing."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

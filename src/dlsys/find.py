@@ -50,11 +50,11 @@ class IndexedRow(NamedTuple):
 
 
 class Index(NamedTuple):
-    """Rows read once: what stands in them, and how much each token says."""
+    """All rows, read once, with how much each token tells about a cause."""
 
     rows: list[IndexedRow]
     weights: dict[str, float]  # of each token of a sign, its other words or its causes
-    all: list[str]  # each token that stands anywhere
+    all: list[str]  # every token of any row
     lengths: list[list[float]]  # of each phrase of each row
 
 
@@ -193,13 +193,13 @@ def closest(asked: dict[str, float], nears: dict[str, dict], row: IndexedRow,
 
 
 def together(said: list[str], row: IndexedRow) -> list[str]:
-    """The asked tokens that stand beside the same neighbour in a phrase of the row."""
+    """The asked tokens that have the same neighbour in a phrase of the row."""
     pairs = {pair for phrase in row.phrases for pair in itertools.pairwise(phrase)}
     return [token for pair in itertools.pairwise(said) if pair in pairs for token in pair]
 
 
 def quoted(said: list[str], row: IndexedRow) -> bool:
-    """Whether four tokens in a row stand in both, as where a whole message is asked for."""
+    """Whether both share four tokens in sequence, as when somebody pastes a whole message."""
     texts = [f" {' '.join(words)} " for words in row.phrases]
     runs = [f" {' '.join(said[i:i + 4])} " for i in range(len(said) - 3)]
     return any(run in text for run in runs for text in texts)
@@ -319,7 +319,7 @@ def cause_with_page(cause: dict, base: str) -> str:
 
 
 def cause_line(cause: str) -> str:
-    """A cause in one line: a trap with its fault, or what stands for one without a trap."""
+    """A cause in one line: a trap with its fault, or the text of a cause that no trap teaches."""
     known = {trap.id: trap.name for trap in catalog.traps()}
     return f"{cause} {known[cause]}" if cause in known else cause
 

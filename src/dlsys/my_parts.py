@@ -1,6 +1,6 @@
-"""`dlsys parts`: whose the parts of *Your model* are, and `my-work/my_parts.py` with one's own.
+"""`dlsys parts`: which parts of *Your model* are the learner's, and `my-work/my_parts.py`.
 
-The file has two halves. Above the mark stands what the command writes; below it, what the learner
+The file has two halves. The command writes above the mark; below it is what the learner
 does, and that is kept. A file that was changed above the mark, or has none, is left as it is.
 """
 
@@ -71,7 +71,7 @@ def _library(part: Part) -> str:
 
 
 def write(mine: list[tuple[Part, Sheet]]) -> list[str]:
-    """Write the file anew, the learner's half kept; returns lines that say what was done.
+    """Write the file again, with the learner's half unchanged; returns lines that say what changed.
 
     Raises PartsFileError where it was changed above the mark, and where it cannot be written.
     """
@@ -79,7 +79,7 @@ def write(mine: list[tuple[Part, Sheet]]) -> list[str]:
     if not mine and not path.exists():
         return ["Solve one, then run dlsys parts again: it writes your own code to "
                 f"{path.parent.name}/{FILE}."]
-    upper, notes = _upper(mine)
+    upper, notes = generated_half(mine)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f"{FILE}.new")
@@ -117,7 +117,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _upper(mine: list[tuple[Part, Sheet]]) -> tuple[str, list[str]]:
+def generated_half(mine: list[tuple[Part, Sheet]]) -> tuple[str, list[str]]:
     """The command's half: imports, then each part with its helpers; and notes on clashes."""
     notes, imports, bodies, seen = [], set(), [], {}
     for part, sheet in mine:

@@ -49,7 +49,7 @@ def _set_options(option: argparse.Namespace, notebooks: list[Path]) -> None:
     if getattr(option, "dist", "no") == "load":
         option.dist = "loadfile"  # a notebook's cells share one kernel
     if getattr(option, "xmlpath", "") is None and os.access(notebooks[0].parent, os.W_OK):
-        option.xmlpath = str(_junit_path(notebooks))
+        option.xmlpath = str(junit_path(notebooks))
 
 
 def _learner_notebooks(config: pytest.Config) -> list[Path]:
@@ -66,8 +66,8 @@ def _is_learners(path: Path) -> bool:
             or path.absolute().is_relative_to(paths.MY_WORK))
 
 
-def _junit_path(notebooks: list[Path]) -> Path:
-    """``NN_scores.junit.xml`` beside a single notebook, ``scores.junit.xml`` for several."""
+def junit_path(notebooks: list[Path]) -> Path:
+    """``NN_scores.junit.xml`` next to a single notebook, ``scores.junit.xml`` for several."""
     name = f"{_stage_prefix(notebooks[0])}scores.junit.xml" if len(notebooks) == 1 else (
         "scores.junit.xml")
     return notebooks[0].parent / name

@@ -23,7 +23,7 @@ from dlsys_helpers.stages import Stage
 
 STAMP, HOW_TO = "RELEASE.json", "INSTALL.md"
 PACKAGE = "dlsys-helpers"
-BEGINS = "Run the two cells below first"  # of a worksheet's first cell: the date stands above it
+BEGINS = "Run the two cells below first"  # of a worksheet's first cell; the due date goes above it
 
 
 class ReleaseError(UserError):

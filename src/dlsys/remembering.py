@@ -1,4 +1,4 @@
-"""Memoised runs of the named wrong answers, for whoever judges many answers on the same cases."""
+"""Memoised runs of the named wrong answers, for judging many answers on the same cases."""
 
 import copy
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dlsys_helpers.acting import Case
 from dlsys_helpers.judging import Exercise, Run
 
 
-def remembering(exercise: Exercise) -> Exercise:
+def with_cached_runs(exercise: Exercise) -> Exercise:
     """A copy of the exercise with a cache: each named wrong answer runs once a case.
 
     To name a mistake, an answer is compared with what every wrong answer does, which costs the

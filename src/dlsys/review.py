@@ -143,7 +143,7 @@ def _facts(now: datetime) -> dict[str, Facts]:
     return found
 
 
-def _news(id: str, state: State, fact: Facts, now: datetime) -> Iterator[dict]:
+def _new_entries(id: str, state: State, fact: Facts, now: datetime) -> Iterator[dict]:
     """The entries to append: what happened to a trap since the store was last written."""
     if len(fact.mistakes) > state.mistakes:
         yield _entry(id, MISTAKE, len(fact.mistakes), sorted(fact.mistakes)[state.mistakes])
@@ -160,7 +160,7 @@ def _states(now: datetime) -> tuple[dict[str, State], dict[str, Facts]]:
     for entry in STORE.entries():
         states[entry["id"]] = states.get(entry["id"], NEW).after(entry)
     news = [entry for id in {**states, **facts}
-            for entry in _news(id, states.get(id, NEW), facts.get(id, Facts()), now)]
+            for entry in _new_entries(id, states.get(id, NEW), facts.get(id, Facts()), now)]
     STORE.append(*news)
     for entry in news:
         states[entry["id"]] = states.get(entry["id"], NEW).after(entry)
@@ -245,7 +245,7 @@ def record(item: Item, right: bool, now: datetime) -> None:
     STORE.append(_entry(item.trap.id, kind, item.state.step, now))
 
 
-def nothing(now: datetime) -> str:
+def nothing_due(now: datetime) -> str:
     """What to say when nothing is due: when the next question is, or how to get one."""
     coming = upcoming(now)
     if coming:
@@ -294,7 +294,7 @@ def run(args: argparse.Namespace) -> int:
     start = now()
     items = due(start) if args.stage is None else practice(args.stage, start)
     if not items:
-        print(nothing(start))
+        print(nothing_due(start))
         return 0
     answers: list[bool] = []
     try:

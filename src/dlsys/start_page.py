@@ -92,7 +92,7 @@ def exams() -> list[StageState]:
     judged = {assignments.number_of(id) for id in known.judged}
     return [_stage_state(assignments.stage(number), assignments.traps(number), known)
             for number in assignments.EXAMS
-            if number in judged or _mine(assignments.stage(number)).exists()]
+            if number in judged or _learners_file(assignments.stage(number)).exists()]
 
 
 def cases(exam: StageState) -> list[CaseState]:
@@ -126,7 +126,7 @@ def _stage_state(stage: Stage, traps: list[Trap], known: Known) -> StageState:
     return StageState(stage, tuple(_trap_state(trap, known) for trap in traps))
 
 
-def _mine(stage: Stage) -> Path:
+def _learners_file(stage: Stage) -> Path:
     """The learner's worksheet of a stage, or their exam sheet."""
     return paths.MY_WORK / f"{stage.stem}.ipynb"
 
@@ -141,7 +141,7 @@ def _trap_state(trap: Trap, known: Known) -> TrapState:
 # ---- the map
 
 # Text keeps the page's own colour, which is readable in every theme; the accents are mid-tones
-# with at least 3:1 against white and against the dark themes' background, and never stand alone.
+# with at least 3:1 against white and against dark backgrounds, and always come with a word.
 # JupyterLab indents every list; hence !important.
 _STYLE = """
 .dlsys-map, .dlsys-map ul { list-style:none !important; padding:0 !important;
@@ -199,7 +199,7 @@ def _exam_card(row: StageState) -> str:
     """A sheet that was begun, with a line for each case."""
     lines = "".join(f"<li>{_mark(case.state)} {case.title} · {case.points} of {case.possible} "
                     "points</li>" for case in cases(row))
-    path, foot = _mine(row.stage), ""
+    path, foot = _learners_file(row.stage), ""
     if path.exists():
         foot = f'<p class="foot">{cards.link(path, "Continue your sheet")}</p>'
     return (f'<li class="{_state(row)}"><div><small>Exam · {row.points} of {row.possible} points'
@@ -265,7 +265,7 @@ def _mark(state: str) -> str:
 
 def _foot(stage: Stage) -> str:
     mine = ((paths.lesson_copy(stage.number), "Read the lesson"),
-            (_mine(stage), "Continue your worksheet"))
+            (_learners_file(stage), "Continue your worksheet"))
     links = [cards.link(path, words) for path, words in mine if path.exists()]
     if len(links) < len(mine):
         links.append(f"<span>To begin: <code>dlsys start {stage.number}</code></span>")
@@ -307,7 +307,7 @@ def start_menu():
             display(HTML(started_html(menu.value, core.value)))
 
     button.on_click(begin)
-    return _lasting(widgets.VBox([_row(menu, core, button), answer]))
+    return _with_fallback(widgets.VBox([_row(menu, core, button), answer]))
 
 
 def model_menu():
@@ -321,13 +321,13 @@ def model_menu():
     def begin(_):
         answer.clear_output()
         with answer:
-            display(HTML(_model_html()))
+            display(HTML(model_html()))
 
     button.on_click(begin)
-    return _lasting(widgets.VBox([button, answer]))
+    return _with_fallback(widgets.VBox([button, answer]))
 
 
-def _model_html() -> str:
+def model_html() -> str:
     """What the button answers: a link to the copy, or what went wrong."""
     try:
         path, created = work_folder.start_model()
@@ -344,7 +344,7 @@ def _row(*parts):
     return widgets.HBox(parts, layout={"flex_flow": "row wrap"})
 
 
-def _lasting(box):
+def _with_fallback(box):
     """The menu with a fallback text, for a notebook that is opened again without its kernel."""
     from dlsys_helpers.explorers._live import show_live
 
@@ -379,18 +379,18 @@ def review_menu():
     menu = widgets.Dropdown(options=[("What is due", 0), *ready], description="Questions",
                             layout=wide)
     button, desk = widgets.Button(description="Ask me", layout=wide), widgets.VBox()
-    button.on_click(lambda _: _open(desk, menu.value))
-    return _lasting(widgets.VBox([_row(menu, button), desk]))
+    button.on_click(lambda _: _begin_review(desk, menu.value))
+    return _with_fallback(widgets.VBox([_row(menu, button), desk]))
 
 
-def _open(desk, number: int) -> None:
+def _begin_review(desk, number: int) -> None:
     """Show the first question of a review in the widget `desk`, or why there is none."""
     start = review.now()
-    _lay(desk, review.practice(number, start) if number else review.due(start),
-         review.nothing(start))
+    _show_first(desk, review.practice(number, start) if number else review.due(start),
+         review.nothing_due(start))
 
 
-def _lay(desk, items: list, otherwise: str) -> None:
+def _show_first(desk, items: list, otherwise: str) -> None:
     """Show the first item's question with input and button in `desk`; `otherwise` for no items."""
     import ipywidgets as widgets
 
@@ -436,7 +436,7 @@ def _next(desk, rest: list):
     if not rest:
         return _paragraph("That was the last one.")
     button = widgets.Button(description="Next question", layout={"width": "max-content"})
-    button.on_click(lambda _: _lay(desk, rest, ""))
+    button.on_click(lambda _: _show_first(desk, rest, ""))
     return button
 
 

@@ -19,7 +19,7 @@ from dlsys_files.notebook_file import WorksheetError
 from dlsys_helpers import paths
 from dlsys_helpers.stages import Stage
 
-KEPT = "kept"  # a folder of its own: nothing in it counts as a worksheet in use
+KEPT = "kept"  # a separate folder: nothing in it counts as a worksheet in use
 _NOT_WRITTEN = "is not written yet"  # as in `dlsys_helpers.acting`, whose import takes seconds
 _OWN_ID = "own-"  # begins the id of each cell that is the learner's
 
@@ -60,7 +60,7 @@ def update(stage: int | str, core: bool = False) -> Updated:
     _keep_stamp(old, new)
     if isinstance(due := _facts(old).get("due"), str):
         release.show_due(new, due[:10])
-    told = carry(old, new)
+    told = carry_over(old, new)
     kept = _swap(mine, before, _bytes(new))
     return Updated(mine, kept, lines + told)
 
@@ -91,12 +91,12 @@ def _keep_stamp(old: dict, new: dict) -> None:
 
 # ---- what is carried over
 
-def carry(old: dict, new: dict) -> list[str]:
+def carry_over(old: dict, new: dict) -> list[str]:
     """Put the learner's answers and own cells into the new worksheet; returns a line about each.
 
-    Where the text of an exercise is another one now, the answer stands in a cell below the new
+    Where the text of an exercise has changed, the answer goes into a cell below the new
     text: both are there to compare, and the answer counts, for it is defined last. Where it asks
-    for another function, the answer stands there as well, and the new stub counts.
+    for another function, the answer goes there as well, and the new stub counts.
     """
     answers, shipped = _answers(old, new), {cell["id"] for cell in new["cells"]}
     told, found = [], set()
@@ -107,16 +107,16 @@ def carry(old: dict, new: dict) -> list[str]:
         cells.append(cell)
         if _is_stub(cell):
             found.add(trap)
-            line, below = _carried(cell, answers.get(trap))
+            line, below = _carry_answer(cell, answers.get(trap))
             told += [f"{trap}: {line}"] if line else []
             cells += below
         if cell["id"] == "stage-setup-2":
             cells += _imports(_source(cell), old)
-        cells += [_own(one) for one in _following(old, cell["id"], shipped)]
+        cells += [_own(one) for one in _own_cells_after(old, cell["id"], shipped)]
     for trap in sorted(answers.keys() - found):
         told.append(f"{trap}: is not in the course any more; your answer stands at the end.")
         cells.append(_code(f"# Exercise {trap}, which the course no longer has.\n{answers[trap]}"))
-    new["cells"] = _unlike(cells)
+    new["cells"] = _with_unique_ids(cells)
     return told
 
 
@@ -144,7 +144,7 @@ def _is_stub(cell: dict) -> bool:
     return cell["cell_type"] == "code" and _facts(cell).get("role") == "exercise"
 
 
-def _last(source: str) -> ast.AST | None:
+def _last_definition(source: str) -> ast.AST | None:
     """The function or class that a cell defines last; None where it is no Python."""
     try:
         body = ast.parse(source).body
@@ -155,19 +155,19 @@ def _last(source: str) -> ast.AST | None:
 
 
 def _name(source: str) -> str | None:
-    return getattr(_last(source), "name", None)
+    return getattr(_last_definition(source), "name", None)
 
 
 def is_unwritten(source: str) -> bool:
-    """Whether the stub's error alone stands below the text of the exercise."""
-    found = _last(source)
+    """Whether the stub's error is the only code below the text of the exercise."""
+    found = _last_definition(source)
     body = getattr(found, "body", [])[ast.get_docstring(found) is not None if found else 0:]
     if isinstance(found, ast.ClassDef) and len(body) == 1:
         body = getattr(body[0], "body", body)  # the stub of a class has an __init__ alone
     return len(body) == 1 and isinstance(body[0], ast.Raise) and _NOT_WRITTEN in source
 
 
-def _carried(stub: dict, answer: str | None) -> tuple[str, list[dict]]:
+def _carry_answer(stub: dict, answer: str | None) -> tuple[str, list[dict]]:
     """A line about an exercise, and the cells below its stub; an answer may take its place."""
     if answer is None:
         return "", []
@@ -184,7 +184,7 @@ def _carried(stub: dict, answer: str | None) -> tuple[str, list[dict]]:
 
 def _text(source: str) -> tuple[str, str, str] | None:
     """Name, arguments and docstring of what a cell defines last."""
-    found = _last(source)
+    found = _last_definition(source)
     if found is None:
         return None
     arguments = ast.unparse(found.args) if isinstance(found, ast.FunctionDef) else ""
@@ -213,7 +213,7 @@ def _holds_import(block: ast.AST) -> bool:
     return any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(block))
 
 
-def _following(old: dict, id: str, shipped: set[str]) -> list[dict]:
+def _own_cells_after(old: dict, id: str, shipped: set[str]) -> list[dict]:
     """The learner's own cells between the cell with this id and the course's next one."""
     ids = [cell.get("id") for cell in old["cells"]]
     if id not in ids:
@@ -237,7 +237,7 @@ def _code(source: str) -> dict:
             "source": source}
 
 
-def _unlike(cells: list[dict]) -> list[dict]:
+def _with_unique_ids(cells: list[dict]) -> list[dict]:
     """Give cells with a missing or repeated id a new one: nbformat wants them unique. In place."""
     seen: set[str] = set()
     for number, cell in enumerate(cells):

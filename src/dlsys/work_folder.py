@@ -20,15 +20,15 @@ from dlsys_helpers import catalog, paths
 from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_helpers.stages import NUMBERS, SPAN, STAGES, Stage
 
-# What a lesson says below an exercise; in a learner's copy a link to the worksheet stands there.
+# What a lesson says below an exercise; a learner's copy has a link to the worksheet there.
 WAY_IN = "Run `dlsys start {number}` in a terminal for a worksheet of your own."
 START_PAGE = "00_start_here.ipynb"
 # Their outputs answer the question above them: the learner makes them with the first run.
 _ANSWERING = {"look", "why", "repair", "more"}
 # So does the text under a step's heading: JupyterLab folds each, and opens it when one runs on.
-# These give nothing away.
+# These reveal no answer.
 _OPEN_STEPS = ("The code", "Guess", "Your turn")
-# Their headings give something away, too: they stand within the step before them, which is folded.
+# Their headings also reveal an answer: they become part of the folded step before them.
 _WITHIN = ("### Why", "### Repair", "### More")
 
 
@@ -43,14 +43,14 @@ class Started(NamedTuple):
 def start(stage: int | str, copy: bool = False, core: bool = False) -> Started:
     """Copy a stage's worksheet and its lesson to ``my-work/``; what exists stays as it is.
 
-    ``copy=True`` makes fresh ones beside them under the next free names, ``01_activations_2`` and
+    ``copy=True`` makes fresh ones next to them under the next free names, ``01_activations_2`` and
     ``01_lesson_2``; ``core=True`` leaves out what is off the core path. Raises WorksheetError for
     an unknown stage, one without worksheet, or a full or read-only disk.
     """
     chosen = stage_of(stage)
     worksheet, lesson = shipped(chosen, paths.EXERCISES), shipped(chosen, paths.NOTEBOOKS)
     with _writing("the worksheet"):
-        for end in ends():
+        for end in name_endings():
             mine = paths.MY_WORK / f"{chosen.stem}{end}.ipynb"
             read = paths.lesson_copy(chosen.number, end)
             created = _create(mine, worksheet_copy(worksheet, chosen, read.name, core))
@@ -111,7 +111,7 @@ def worksheet_copy(shipped: bytes, stage: Stage, lesson: str, core: bool = False
 
 
 def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False) -> bytes:
-    """A lesson with links into the learner's worksheet, and without what gives answers away.
+    """A lesson with links into the learner's worksheet, and without what reveals answers.
 
     The steps of a trap that answer its question are folded in JupyterLab. core: without the traps
     off the core path.
@@ -231,7 +231,7 @@ def _writing(what: str) -> Iterator[None]:
         ) from None
 
 
-def ends() -> Iterator[str]:
+def name_endings() -> Iterator[str]:
     """What follows a name while it is taken: nothing, then _2, _3, ... without end."""
     yield ""
     number = 2

@@ -1,4 +1,4 @@
-"""Run a worksheet's cells and checks in a process of its own, for `dlsys check`.
+"""Run a worksheet's cells and checks in a separate process, for `dlsys check`.
 
 One bad cell or answer costs only itself. An error is reported and the next cell runs. A cell
 that never ends, or that ends the process, cannot be survived from inside: the process is started
@@ -182,7 +182,8 @@ def child() -> None:
     for id, function in job["checks"]:
         tell(begin="check", key=id)
         named = shell.user_ns.get(function)
-        tell(check=id, verdict=judged(checking, id, function, checked.get(id, named), named))
+        verdict = verdict_on_last(checking, id, function, checked.get(id, named), named)
+        tell(check=id, verdict=verdict)
     tell(end=True)
     os._exit(0)  # a learner's thread that never ends must not keep us
 
@@ -225,7 +226,7 @@ def _cell_error(shell, source: str) -> str | None:
     return f"{type(error).__name__}: {text}{where}"
 
 
-def judged(checking, id: str, function: str, checked: Any, named: Any) -> dict:
+def verdict_on_last(checking, id: str, function: str, checked: Any, named: Any) -> dict:
     """The verdict on what was checked last; where that fails, what has the name may pass."""
     if why := windows.cannot_check(id):
         return {"status": "error", "message": why}

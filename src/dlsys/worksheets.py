@@ -61,7 +61,7 @@ def exercise(asked: str) -> Trap | None:
 
 
 def of_stage(number: int) -> Path:
-    """The worksheet in my-work/, or else the one here: a release is worked in where it lies.
+    """The worksheet in my-work/, or else in the current folder, where learners work on a release.
 
     The course's own notebooks are nobody's worksheet.
     """
@@ -94,7 +94,7 @@ def read(path: str | Path) -> Worksheet:
     return Worksheet(path, stage, found.cells, exercises, notes + _outdated(found, stage, name))
 
 
-def only(worksheet: Worksheet, asked: Trap) -> Worksheet:
+def with_one_exercise(worksheet: Worksheet, asked: Trap) -> Worksheet:
     """The worksheet with one exercise to check. Raises WorksheetError where it is left out."""
     if asked not in worksheet.exercises:
         raise WorksheetError(

@@ -56,7 +56,7 @@ def work(settings: Settings, data: bytes, draw: int, is_parts: bool) -> dict[str
 def local(settings: Settings, n_workers: int) -> Workers:
     """Workers for `grade_all`: processes on this machine, talking through TLS on loopback.
 
-    Without TLS, any user of the machine could give the workers something to do.
+    Without TLS, any user of the machine could send jobs to the workers.
     """
     def run(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
         with (tempfile.TemporaryDirectory(prefix="dlsys-grade-", ignore_cleanup_errors=True) as dir,
@@ -113,7 +113,7 @@ def _security(address: str, tls: TlsFiles) -> Security | None:
 
 def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
         tuple[Job, dict[str, Any]]]:
-    """Keep the workers busy, a few submissions ahead; give each result as it comes.
+    """Keep the workers busy, a few submissions ahead; yield each result as it arrives.
 
     A submission that was lost with its worker may only have waited there while another one ended
     the worker. So it is graded again at the end, alone.
@@ -132,7 +132,7 @@ def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
     for future in queue:
         job = waiting.pop(future)
         try:
-            result = _result(future)
+            result = result_of(future)
         except KilledWorker:
             lost.append(job)
         else:
@@ -141,15 +141,15 @@ def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
             queue.add(submit(job))
     for job in lost:
         try:
-            result = _result(submit(job))
+            result = result_of(submit(job))
         except KilledWorker:
             result = failed("the process that graded it was ended each time (out of memory?). Look "
                             "at it by hand; --resume tries it again.")
         yield job, result
 
 
-def _result(future: Any) -> dict[str, Any]:
-    """What came back from a worker. Raises KilledWorker, and RunError without a scheduler."""
+def result_of(future: Any) -> dict[str, Any]:
+    """The result that a worker sent. Raises KilledWorker, and RunError without a scheduler."""
     try:
         result = future.result()
     except (FutureCancelledError, CancelledError, CommClosedError):

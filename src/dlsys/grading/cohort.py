@@ -1,4 +1,4 @@
-"""Grade many submissions: read each, give it to a judge, keep each result in the journal.
+"""Grade many submissions: read each, pass it to a judge, keep each result in the journal.
 
 A judge is a process of this machine or a worker of a cluster; the flow is the same.
 """

@@ -39,7 +39,7 @@ from dlsys.grading.walls.sandbox import (
     Zygote,
     pack_act,
 )
-from dlsys.remembering import remembering
+from dlsys.remembering import with_cached_runs
 from dlsys_checks import registry
 from dlsys_files.notebook_reader import checked_in
 from dlsys_helpers import acting, judging, verdicts
@@ -145,7 +145,7 @@ class Judge:
         except ValueError as error:
             raise submitted_notebook.Refused(f"no check here for it: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))
-        return Paper(remembering(exercise), trap, seeds,
+        return Paper(with_cached_runs(exercise), trap, seeds,
                      tuple(tuple(exercise.arrange(seed)) for seed in seeds),
                      act_source(exercise))
 
@@ -233,7 +233,7 @@ def probe(hidden, folder, packages):
 def _claims_of_the_notebook(session: GradingSession) -> list[str]:
     """Notes about the claims of the course's own notebook, run with the parts that passed.
 
-    They give no points. Each cell has the usual time limit, and a cell that needs more processes
+    They earn no points. Each cell has the usual time limit, and a cell that needs more processes
     or sockets stops in the sandbox.
     """
     from dlsys.grading import model_laws
@@ -302,9 +302,9 @@ class GradingSession:
         self.judged: dict[tuple[str, bytes], tuple[Verdict, dict[str, Any]]] = {}
 
     def judge_all(self) -> None:
-        """Judge every exercise; judge each that did not pass again, in a process of its own."""
+        """Judge every exercise; judge each that did not pass again, in a separate process."""
         self._judge()
-        self.notes += filter(None, map(self._advice, self.papers))
+        self.notes += filter(None, map(self.forbidden_call_note, self.papers))
 
     def _judge(self) -> None:
         self.attempt = self._try(self.papers)
@@ -330,7 +330,7 @@ class GradingSession:
                    for _, source in self.notebook.cells) < 2
 
     def _try_alone(self, papers: Sequence[Paper]) -> None:
-        """Judge these, each in a process of its own; after a fault, try the rest again."""
+        """Judge these, each in a separate process; after a fault, try the rest again."""
         # After a fault, the quick attempt says nothing about the end of the notebook.
         both, checkpoints = bool(self.attempt.fault), not self.attempt.cells_done
         while papers:
@@ -351,7 +351,7 @@ class GradingSession:
             self.died[id] = attempt.fault == "died" and index not in attempt.answers
         return attempt
 
-    def _advice(self, paper: Paper) -> str:
+    def forbidden_call_note(self, paper: Paper) -> str:
         """A note where a right answer calls a function that the exercise asks to write by hand."""
         id, unwanted = paper.exercise.id, paper.exercise.by_hand
         if not unwanted or self.verdicts[id].status != "pass":
@@ -392,7 +392,7 @@ class GradingSession:
                 case {"missing": str(kind)}:
                     return self._missing(paper, attempt, kind), {}
                 case {"fault": kind}:
-                    return _fault(paper, kind, self.sandbox), {}
+                    return fault_verdict(paper, kind, self.sandbox), {}
             try:
                 outcomes = [_outcome(message, self.notebook.cells) for message in messages]
                 self.judged[key] = self._judged(paper, outcomes)
@@ -412,7 +412,7 @@ class GradingSession:
         if attempt.at == CELLS or not attempt.cells_done:
             return Verdict("error", paper.exercise.id, "no answer: the notebook's cells "
                            f"{_CELL_FAULTS[attempt.fault or 'broken']}")
-        return _fault(paper, attempt.fault, self.sandbox)
+        return fault_verdict(paper, attempt.fault, self.sandbox)
 
     def _missing(self, paper: Paper, attempt: Attempt, kind: str) -> Verdict:
         """The verdict on a function that is not there; names the cell that failed, if one did."""
@@ -445,7 +445,7 @@ class GradingSession:
         return next((r for r in self._reports(attempt) if r["number"] not in checks), None)
 
     def _reports(self, attempt: Attempt) -> list[dict]:
-        return _reports(attempt, self.notebook.cells, self.sandbox.limits.processes)
+        return valid_reports(attempt, self.notebook.cells, self.sandbox.limits.processes)
 
     def result(self) -> dict[str, Any]:
         """Points, verdicts, cell errors and notes as JSON."""
@@ -493,7 +493,7 @@ _CELL_FAULTS = {"died": "ended the Python process.", "timeout": "ran past the ti
                 "broken": "sent something that cannot be read."}
 
 
-def _reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes: int) -> list[dict]:
+def valid_reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes: int) -> list[dict]:
     """The cell reports that have the expected form; all others are dropped.
 
     They come from a stranger: the cell must be one of the notebook's, the line one of the cell's.
@@ -510,7 +510,8 @@ def _reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes: int)
     return kept
 
 
-def _fault(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
+def fault_verdict(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
+    """The verdict where a fault, such as "timeout" or "died", left no answer to judge."""
     name, seconds = paper.trap.function, sandbox.limits.seconds
     text = {"timeout": f"{name} did not return within {seconds:g} s; is there a loop that never "
                        "ends?",

@@ -22,7 +22,7 @@ import dlsys_model
 from dlsys import model_rows
 from dlsys.grading.acts import act_source
 from dlsys.grading.text import clean
-from dlsys.remembering import remembering
+from dlsys.remembering import with_cached_runs
 from dlsys_checks import registry
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.acting import Case, Outcome
@@ -40,8 +40,8 @@ _CLAIM = re.compile(r"\bclaim\(\s*\"([^\"]+)\"")
 
 
 @dataclass(kw_only=True)
-class Held(Exercise):
-    """A row of *Your model*: the cases of the exercise, `own`, then a small model with the part."""
+class ModelRow(Exercise):
+    """A row of *Your model*: the cases of its exercise, `own`, then a small model with the part."""
 
     part: Part
     own: Exercise
@@ -54,12 +54,13 @@ class Held(Exercise):
     def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
         """The exercise's verdict; of an answer that passes, what the model says about it."""
         verdict = self.own.judge(cases[:-1], outcomes[:-1])
-        if verdict.status == "pass" and (said := self._in_model(cases[-1], outcomes[-1])):
+        if verdict.status == "pass" and (said := self.fault_in_model(cases[-1], outcomes[-1])):
             verdict = Verdict("wrong", self.id, f"passes its check, but in the model {said}.",
                               case=IN_MODEL)
         return replace(verdict, id=self.id)
 
-    def _in_model(self, case: Case, outcome: Outcome) -> str:
+    def fault_in_model(self, case: Case, outcome: Outcome) -> str:
+        """What is wrong with the part in a small model; "" where it works there."""
         name = self.part.function
         if outcome.kind != "value":
             return f"{name} stops with {outcome.error_type}: {clean(outcome.error, 100)}"
@@ -71,7 +72,7 @@ class Held(Exercise):
 
 
 @act_source.register
-def _either_act(row: Held) -> str:
+def _either_act(row: ModelRow) -> str:
     """The act of the exercise and the model's, by what a case holds."""
     own = act_source(row.own) or _CALL
     name = own.removeprefix("def ").partition("(")[0]
@@ -91,13 +92,13 @@ _ACT = '''def act_of_a_part(fn, **inputs):
 
 
 @cache
-def find(id: str) -> Held:
+def find(id: str) -> ModelRow:
     """The check of a row. Raises ValueError for an id that is none."""
     try:
         part = model_rows.part(id)
     except catalog.CatalogError as error:
         raise ValueError(str(error)) from None
-    return Held(id, part.function, part=part, own=remembering(registry.find(part.id)))
+    return ModelRow(id, part.function, part=part, own=with_cached_runs(registry.find(part.id)))
 
 
 # ---- what travels into the sandbox

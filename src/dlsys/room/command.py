@@ -113,7 +113,7 @@ def run_join(args: argparse.Namespace) -> int:
 
 
 def whole_address(text: str) -> str:
-    """An address as it stands on the wall, with http:// and a slash at its end."""
+    """The address that the class sees on the wall, with http:// and a slash at its end."""
     text = text.strip().partition("#")[0]
     found = text if "://" in text else f"http://{text}"
     if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", found):

@@ -26,7 +26,7 @@ EVERYWHERE = "0.0.0.0"
 
 async def run(args: argparse.Namespace, stages: list[int], items: list[Item], title: str) -> int:
     """Serve a room until Ctrl-C, then write its report."""
-    folder = args.out or _folder(stages)
+    folder = args.out or room_folder(stages)
     room, kept, settings = _opened(folder, stages, items, title, args.names)
     host = args.host or (EVERYWHERE if args.prefix == "/" else "127.0.0.1")
     for item in items:  # now, for the first time takes a second, in which a round would wait
@@ -51,7 +51,7 @@ async def run(args: argparse.Namespace, stages: list[int], items: list[Item], ti
     return 0
 
 
-def _folder(stages: list[int]) -> Path:
+def room_folder(stages: list[int]) -> Path:
     """The folder of a room of these stages that was killed, or a new one."""
     rooms = paths.MY_WORK / "rooms"
     name = "_".join(f"{n:02d}" for n in stages)
@@ -62,13 +62,13 @@ def _folder(stages: list[int]) -> Path:
 
 
 def _new(folder: Path) -> Path:
-    """This folder, made; with a number behind it where another room began in the same second."""
-    places = (folder.with_name(folder.name + end) for end in work_folder.ends())
-    return next(place for place in places if _made(place))
+    """Make this folder, with a number after its name where a room began in the same second."""
+    places = (folder.with_name(folder.name + end) for end in work_folder.name_endings())
+    return next(place for place in places if _could_make(place))
 
 
-def _made(place: Path) -> bool:
-    """Make a folder; False where there is one. Raises RoomError."""
+def _could_make(place: Path) -> bool:
+    """Make a folder; returns False where it exists already. Raises RoomError."""
     try:
         place.mkdir(parents=True)
     except FileExistsError:

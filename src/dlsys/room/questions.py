@@ -185,7 +185,7 @@ def _sources(lesson: dict, id: str, role: str, kind: str) -> Iterator[str]:
 # ---- exercises
 
 def mistakes(trap: Trap) -> dict[str, str]:
-    """Patterns of an exercise's named wrong answers, each with what to ask whoever gives it.
+    """Patterns of an exercise's named wrong answers, each with a question for learners who make it.
 
     They are read without running the checks, which import torch. A room shows no other names: what
     a participant sends would stand on the wall.

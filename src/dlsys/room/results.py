@@ -17,7 +17,7 @@ SOME_RIGHT, MANY_RIGHT = 0.3, 0.7  # discussion helps most between them
 
 # ---- a question
 
-def of_question(room: Room, trap: str, revealed: bool) -> dict[str, Any]:
+def question_view(room: Room, trap: str, revealed: bool) -> dict[str, Any]:
     """Both histograms, the flow between them and, once it is revealed, what was measured."""
     item, last = room.by_id[trap], room.rounds[trap].go
     goes = [1] if last == 1 else [1, last]
@@ -123,7 +123,7 @@ class Stuck(NamedTuple):
     ask: str
 
 
-def of_exercise(room: Room, trap: str) -> dict[str, Any]:
+def exercise_view(room: Room, trap: str) -> dict[str, Any]:
     """Who has passed, who is trying, on which mistakes, with how many hints opened."""
     item, tried = room.by_id[trap], room.verdicts.get(trap, {}).values()
     trying = [one for one in tried if not one.passed]

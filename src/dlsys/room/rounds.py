@@ -117,7 +117,7 @@ class Room:
         return ""
 
     def _apply_ask(self, event: dict) -> None:
-        """A trap that was asked before stands where it was left."""
+        """Ask a trap; one that was asked before goes on in the phase in which it was left."""
         self.now, self.until = event["trap"], None
         self.rounds.setdefault(self.now, Round(self.now))
 

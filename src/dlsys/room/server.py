@@ -96,7 +96,7 @@ class LiveRoom:
         if self.settings["names"] and name:
             self.take({"kind": "name", "who": who, "name": name})
 
-    def here(self) -> int:
+    def count_present(self) -> int:
         """How many have a page open, or answered from JupyterLab a short while ago."""
         lately = time.monotonic() - HERE
         self.seen = {who: at for who, at in self.seen.items() if at > lately}
@@ -110,8 +110,8 @@ class LiveRoom:
             self._view = json.dumps(self._public())
         return self._view
 
-    def mine(self, who: str) -> str:
-        """A participant's own answers to the question that is asked, by round."""
+    def own_answers(self, who: str) -> str:
+        """A participant's answers to the current question, by round, as JSON."""
         now, found = self.room.now, {}
         if now and self.room.phase != EXERCISE:
             for go in range(1, self.room.rounds[now].go + 1):
@@ -133,17 +133,17 @@ class LiveRoom:
         shown |= {"go": room.rounds[room.now].go, "question": item.asked._asdict(),
                   "situation": as_html(item.situation), "code": as_html(item.code)}
         if room.phase in (SHOWN, REVEALED):
-            shown["results"] = results.of_question(room, room.now, room.phase == REVEALED)
+            shown["results"] = results.question_view(room, room.now, room.phase == REVEALED)
         return shown
 
-    def presenters(self, notes: bool) -> str:
+    def presenter_view(self, notes: bool) -> str:
         """What the presenter's page shows; notes: what is for the presenter's own screen only."""
         room = self.room
         shown = self._public() | self.welcome | {
-            "steps": () if self.over else room.steps(), "next": room.next(), "here": self.here(),
-            "code": self.settings["code"], "traps": self._traps()}
+            "steps": () if self.over else room.steps(), "next": room.next(),
+            "here": self.count_present(), "code": self.settings["code"], "traps": self._traps()}
         if shown["phase"] == EXERCISE:
-            shown["exercise"] = results.of_exercise(room, room.now)
+            shown["exercise"] = results.exercise_view(room, room.now)
         elif shown["phase"] not in (REST, OVER):
             shown["answered"] = len(room.answers.get((room.now, shown["go"]), {}))
         if notes:
@@ -156,13 +156,13 @@ class LiveRoom:
                 for id, item in self.room.by_id.items()]
 
     def _name(self, item: Item) -> str:
-        """The fault once its answer was shown; until then the situation, which gives none away."""
+        """The fault once its answer was shown; until then the situation, which reveals nothing."""
         asked = self.room.rounds.get(item.trap.id)
         known = asked and asked.phase == REVEALED
         return item.trap.name if known else item.trap.title
 
     def _notes(self) -> dict[str, Any]:
-        """Before the class sees them: the counts, what they ask for, and what is told."""
+        """For the presenter alone: the counts before the class sees them, advice, what to say."""
         room = self.room
         id = room.now or room.next()
         stage = int(id[:2])
@@ -172,7 +172,7 @@ class LiveRoom:
             go = room.rounds[id].go
             if go == 1 and room.phase != REVEALED:
                 notes["advice"] = results.advice(room.item, room.answers.get((id, 1), {}).values())
-            notes["peek"] = results.of_question(room, id, revealed=True)
+            notes["peek"] = results.question_view(room, id, revealed=True)
         return notes
 
 
@@ -262,7 +262,7 @@ class PageHandler(Handler):
         self.name = name
 
     def get(self) -> None:
-        if self.name == "class.html":  # the presenter's page stands in the slides' frame
+        if self.name == "class.html":  # the slides show the presenter's page in a frame
             self.set_header("X-Frame-Options", "DENY")
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.finish((PAGES / self.name).read_bytes())
@@ -354,7 +354,7 @@ class EventsHandler(ParticipantHandler):
         live.pages_from[ip] += 1
         self.counted = ip
         live.changed.notify_all()
-        await self.stream(lambda: f'{{"room": {live.view()}, "mine": {live.mine(me)}}}',
+        await self.stream(lambda: f'{{"room": {live.view()}, "mine": {live.own_answers(me)}}}',
                           live.stepped)
         return self.on_connection_close()
 
@@ -402,7 +402,7 @@ class StepHandler(PresenterHandler):
 class WatchHandler(PresenterHandler):
     async def get(self) -> None:
         notes = self.get_query_argument("notes", "") == "1"
-        await self.stream(lambda: self.live.presenters(notes), self.live.changed, PACE)
+        await self.stream(lambda: self.live.presenter_view(notes), self.live.changed, PACE)
 
 
 class KeepHandler(ParticipantHandler):

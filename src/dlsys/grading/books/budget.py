@@ -1,6 +1,6 @@
 """How long one learner's submissions may take together, so that nobody keeps a worker for hours.
 
-Each submission has a limit of its own, but a learner may hand in forty that each use all of it.
+Each submission has a limit, but a learner may hand in forty that each use all of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the instructor gives to a run: gradebooks, read once and filled in at the end; a course.
+"""What the instructor passes to a run: a course, and gradebooks, read once, filled in at the end.
 
 Gradebooks hold people's names and Moodle's times. So copies stay in the folder of the run: without
 them, --resume would take back what was taken off for late submissions, and leave a gradebook that
@@ -27,7 +27,7 @@ _FILLED = re.compile(r"canvas\.csv|moodle(?:_\d+)?\.csv")
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledGradebook:
     """A gradebook with the points of this run: its file's name, the text, a line about it."""
 
     name: str
@@ -51,18 +51,19 @@ class Gradebooks:
     times: dict[tuple[str, str, int | None], str] = field(default_factory=dict)
     reused: str = ""
 
-    def fill(self, results: Sequence[Result]) -> list[Filled]:
+    def fill(self, results: Sequence[Result]) -> list[FilledGradebook]:
         """The gradebooks with these results filled in. Raises RunError."""
         counted, refused, filled = best(results), without_points(results), []
         if self.canvas:
             text, missing = gradebooks.fill_canvas(counted, self.canvas, self.columns)
-            filled.append(Filled(CANVAS, text, f"{CANVAS}: {line_about(counted, missing)}"))
+            line = f"{CANVAS}: {line_about(counted, missing)}"
+            filled.append(FilledGradebook(CANVAS, text, line))
         comments = sum(r["learner"]["source"] == "moodle" for r in refused)
         also = f" A comment alone for {comments} not graded." if comments else ""
         for stage, sheet in self.moodle.items():
             mine, name = [r for r in counted if stage in (None, r["stage"])], moodle_file(stage)
             text, missing = gradebooks.fill_moodle(mine, sheet, refused)
-            filled.append(Filled(name, text, f"{name}: {line_about(mine, missing)}{also}"))
+            filled.append(FilledGradebook(name, text, f"{name}: {line_about(mine, missing)}{also}"))
         return filled
 
     def write(self, results: Sequence[Result], out: Path, tell: Callable[[str], None]) -> None:

@@ -52,10 +52,10 @@ class Sheet:
         return [cell.strip() for cell in self.rows[0]]
 
     def copy(self) -> Sheet:
-        """The same sheet, with rows of its own to fill in."""
+        """A copy of the sheet, whose rows can be filled in."""
         return replace(self, rows=[list(row) for row in self.rows])
 
-    def written(self) -> str:
+    def to_csv(self) -> str:
         """The sheet as CSV text, with its own separator and its own mark at the beginning."""
         out = io.StringIO()
         csv.writer(out, delimiter=self.separator).writerows(self.rows)
@@ -108,7 +108,7 @@ def fill_canvas(results: Sequence[Result], gradebook: Sheet,
     for target, chosen in _targets(sheet, results, columns):
         absent += _fill(sheet, identity, chosen, _by_id(chosen, "canvas"),
                         {target: _points_in(sheet, target)})
-    return sheet.written(), absent
+    return sheet.to_csv(), absent
 
 
 def _targets(sheet: Sheet, results: Sequence[Result],
@@ -173,7 +173,7 @@ def fill_moodle(results: Sequence[Result], worksheet: Sheet,
                     comment: lambda r: text.quoted(summary(r))})
     _fill(sheet, identity, [], _by_id(refused, "moodle"),
           {comment: lambda r: text.quoted(summary(r))})
-    return sheet.written(), absent
+    return sheet.to_csv(), absent
 
 
 def moodle_names(sheet: Sheet) -> dict[str, str]:
@@ -198,12 +198,12 @@ def summary(result: Result) -> str:
     if result["status"] != "graded":
         why = f"it {result['reason']}" if result["status"] == "refused" else "ask your instructor."
         return html.escape(" ".join([f"Not graded: {why}", *result["notes"]]), quote=False)
-    parts = "; ".join(f"{e['id']}: {e['points']}/{e['possible']}{_said(e)}"
+    parts = "; ".join(f"{e['id']}: {e['points']}/{e['possible']}{_message_of(e)}"
                       for e in result["exercises"])
     return html.escape(" ".join([f"{parts}.", *result["notes"]]), quote=False)
 
 
-def _said(entry: dict[str, Any]) -> str:
+def _message_of(entry: dict[str, Any]) -> str:
     said = [entry["message"] if entry["status"] != "pass" else "", entry.get("by_hand", "")]
     return f" ({' '.join(filter(None, said))})" if any(said) else ""
 

@@ -105,7 +105,7 @@ def _next_steps(result: Result) -> list[str]:
 
 
 def _next_parts(open_ones: list[dict[str, Any]]) -> list[str]:
-    """What is next for *Your model*: to mend a part, or to make one more one's own."""
+    """What is next for *Your model*: to fix a part, or to write one more."""
     if not open_ones:
         return []
     mend = [e for e in open_ones if e["status"] in ("wrong", "error")]
@@ -201,7 +201,7 @@ def _lesson(trap: str) -> str:
     return f"{trap} {catalog.trap(trap).name}, in the lesson of {_stage_name(int(trap[:2]))}"
 
 
-def _code(text: str) -> markupsafe.Markup:
+def code_html(text: str) -> markupsafe.Markup:
     """Text whose `backquoted` parts are code; everything in it is escaped first."""
     return markupsafe.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(markupsafe.escape(text))))
 
@@ -211,5 +211,5 @@ def _templates() -> jinja2.Environment:
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    templates.filters["code"] = _code
+    templates.filters["code"] = code_html
     return templates

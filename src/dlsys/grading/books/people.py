@@ -47,7 +47,7 @@ def is_called(result: Result, name: str) -> bool:
 def ambiguity(results: Iterable[Result], name: str) -> str:
     """An error message where `name` means several people among these results, else "".
 
-    Moodle gives people new numbers for each stage, so there one result in each stage is one person.
+    Moodle assigns new numbers for each stage, so there one result in each stage is one person.
     With sections nobody is called `ada`: it may be short for `a/ada` and for `b/ada`.
     """
     results = list(results)

@@ -37,7 +37,7 @@ def archives(grades: dict[str, Any],
         if refused:
             whole.setdefault(stages[0] if len(stages) == 1 else None, []).extend(refused)
         for stage, mine in whole.items():
-            pages = {name: page(_of(results, one), grades) for one in mine
+            pages = {name: page(_submissions_of(results, one), grades) for one in mine
                      if (name := naming(one, _stem(stage)))}
             made[f"feedback_{lms}_{_stem(stage)}.zip"] = _zipped(pages)
     return made
@@ -47,7 +47,7 @@ def _stem(stage: int | None) -> str:
     return "not_graded" if stage is None else assignments.stage(stage).stem
 
 
-def _of(results: list[Result], one: Result) -> list[Result]:
+def _submissions_of(results: list[Result], one: Result) -> list[Result]:
     """All submissions of this learner for this stage, and those that name none."""
     return [r for r in results if owner(r) == owner(one) and r["stage"] in (one["stage"], None)]
 

@@ -1,4 +1,4 @@
-"""What lies in the folder of a run, and how a file gets there."""
+"""The names of the files in a run's folder, and how to write one there."""
 
 from __future__ import annotations
 

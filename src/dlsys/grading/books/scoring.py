@@ -58,11 +58,12 @@ def rules(options: GradeOptions, names: dict[tuple[str, str], str],
         overrides.read(options.out)
         kept = options.out / COURSE
         course = course or (kept if kept.exists() else None)
-        partial = _recorded_partial(options.out) if options.partial is None else partial
+        partial = recorded_partial(options.out) if options.partial is None else partial
     return Scoring(partial, due.read(course) if course else None, names, cells)
 
 
-def _recorded_partial(folder: Path) -> bool:
+def recorded_partial(folder: Path) -> bool:
+    """Whether the run in this folder gave points for kept promises; False where none is."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         grades = json.loads((folder / GRADES).read_text(encoding="utf-8"))
         return grades["scoring"]["partial"] is True

@@ -121,7 +121,7 @@ def find(paths: Sequence[Path], out: Path | None = None, model: bool = False) ->
 
     out: the folder of the run, which holds no submissions. model: a my_parts.py is a submission.
     Notebooks that are named one by one form one group, below the folder that they share. Each
-    folder and each zip is a group of its own.
+    folder and each zip is a separate group.
     """
     base = Path(os.path.commonpath([path.absolute().parent for path in paths]))
     groups, single = [], []

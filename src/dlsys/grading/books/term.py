@@ -121,7 +121,7 @@ def _everyone(runs: list[Run]) -> dict[tuple, dict[int, Result]]:
 
 
 def _person(result: Result, shared: set[tuple]) -> tuple:
-    """A learner as a key over runs: Moodle numbers people anew for each assignment."""
+    """A key for a learner over all runs; Moodle assigns new numbers for each assignment."""
     source, id, name, raw = people.owner(result)
     nameless = source, "", name, raw
     return nameless if source == "moodle" and nameless not in shared else (source, id, name, raw)
@@ -200,10 +200,10 @@ def mistakes(runs: list[Run]) -> list[dict[str, Any]]:
     rows = [{"id": id, "name": name, "total": counts.total(),
              "by_run": [counts[number] for number in range(len(runs))]}
             for (id, name), counts in met.items()]
-    return sorted(rows, key=lambda row: (-row["total"], _in_order(row["id"]), row["name"]))
+    return sorted(rows, key=lambda row: (-row["total"], id_order(row["id"]), row["name"]))
 
 
-def _in_order(id: str) -> list[int]:
+def id_order(id: str) -> list[int]:
     """An exercise's place: 08.2 comes before 08.10."""
     return [int(part) for part in id.split(".")]
 
@@ -214,7 +214,7 @@ def table(runs: list[Run]) -> list[list]:
                          "misconception", "times"]]
     for number, one in enumerate(runs):
         met = [row for row in mistakes(runs) if row["by_run"][number]]
-        for exercise in sorted(_exercises(one.counted), key=lambda row: _in_order(row["id"])):
+        for exercise in sorted(_exercises(one.counted), key=lambda row: id_order(row["id"])):
             first = [one.name, one.begun.isoformat(), exercise["id"], exercise["title"],
                      exercise["n"], exercise["solved"]]
             rows.append([*first, "", ""])

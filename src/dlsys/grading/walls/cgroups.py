@@ -159,7 +159,7 @@ def make(limits: Limits, root: Path = Path("/")) -> Group:
 def parent_for_new(root: Path, kind: str) -> Path | None:
     """The folder in which a group may be made, so that it stays below all bounds there are.
 
-    With cgroup v1 it is this process's own group. With v2 a group that has processes hands no
+    With cgroup v1 it is this process's own group. With v2 a group that has processes delegates no
     controller on, so it is mostly the one around it: not systemd's (a slice), and not where that
     would leave a bound behind.
     """

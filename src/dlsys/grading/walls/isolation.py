@@ -37,7 +37,7 @@ INTERPRETER = os.path.realpath(sys.executable)  # here: the links to it are not 
 VIEW = "/sys"  # where the view is built: every machine has this folder, and no Python in it
 HOME = "/sandbox"  # the one place where the learner's code can write
 LEARNER_ID = 1000  # the user id it sees when an ordinary user grades
-# User ids that root gives to sandboxes: of no user, container or service by systemd's list; or,
+# User ids that root assigns to sandboxes: of no user, container or service by systemd's list; or,
 # in a container that has not so many, far above its users.
 OWN_IDS = range(0x7000_0000, 0x7FF0_0000), range(20_000, 60_000)
 
@@ -94,7 +94,7 @@ def visible_paths() -> list[str]:
     python = [INTERPRETER, f"{sys.prefix}/pyvenv.cfg", f"{sys.base_prefix}/lib"]
     packages = [*site.getsitepackages(), *map(str, PACKAGES)]
     system = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/etc/ld.so.cache"]
-    # Folders first: a file may stand inside of one.
+    # Folders first: a file may be inside one of them.
     found = sorted(dict.fromkeys([*python, *packages, *system]), key=os.path.isfile)
     return [path for path in found if os.path.exists(path)]
 

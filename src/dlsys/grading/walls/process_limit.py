@@ -22,14 +22,14 @@ _ERRORS = (("BlockingIOError", "Resource temporarily unavailable"),
 def with_limit(error_type: str, text: str) -> str:
     """An error's text, and the limit where it may have refused a process or a thread."""
     refused = any(error_type == kind and part in text for kind, part in _ERRORS)
-    if not refused or not _limit():
+    if not refused or not process_limit():
         return text
-    return f"{text[:SHORT].rstrip('. ')}. {limit_sentence(_limit())}"
+    return f"{text[:SHORT].rstrip('. ')}. {limit_sentence(process_limit())}"
 
 
 def timeout_in_a_crowd() -> str:
     """What to say when code timed out while many processes and threads ran; "" for few."""
-    most, found = _limit(), count_running()
+    most, found = process_limit(), count_running()
     if not most or found < MANY * most:
         return ""
     return (f"ran past the time limit, with {found} processes and threads running. "
@@ -42,7 +42,7 @@ def limit_sentence(most: int) -> str:
             "such as num_workers=0 in a DataLoader.")
 
 
-def _limit() -> int:
+def process_limit() -> int:
     """The sandbox's limit of processes and threads, or 0 where only the system has one."""
     most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     return most if 0 < most <= MOST else 0

@@ -138,7 +138,10 @@ class Runner:
     # ---- acts
 
     def note_check(self, id: Any, fn: Any) -> None:
-        """Note what a cell gives to `check`. When careful, act now: a later cell may break it."""
+        """Note which function a cell passes to `check`.
+
+        When careful, act now: a later cell may break the function.
+        """
         if type(id) is not str or not callable(fn):
             return
         self.checked[id] = fn

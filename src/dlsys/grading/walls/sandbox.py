@@ -61,7 +61,7 @@ class Zygote:
         self.limits, self.walled = limits, walled
         self.group = cgroups.make(limits) if walled else cgroups.NONE
         self.compiler = False  # whether it is loaded
-        self._line, theirs = socket.socketpair()
+        self.line, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115, closed with the rest
         # -P and -s: nothing from the current folder or the user's own packages is imported.
         self._process = subprocess.Popen(
@@ -70,16 +70,16 @@ class Zygote:
             env=isolation.ENVIRONMENT, start_new_session=True, pass_fds=self.group.fds)
         theirs.close()
         with contextlib.suppress(OSError):  # it has ended by now: `wait` says so
-            self._line.sendall(json.dumps({
+            self.line.sendall(json.dumps({
                 "walled": walled, "limits": limits.plain(), "group": self.group.plain(),
                 "package": str(isolation.PACKAGES[0]), "visible": isolation.visible_paths(),
                 "masked": isolation.masked_paths()}).encode())
 
     def wait(self) -> None:
         """Wait until the zygote can fork. Raises SandboxRefused, which says what to do."""
-        self._line.settimeout(START_SECONDS)
+        self.line.settimeout(START_SECONDS)
         try:
-            answer = json.loads(self._line.recv(4096))
+            answer = json.loads(self.line.recv(4096))
         except TimeoutError:
             answer = {"error": f"no answer in {START_SECONDS:g} s"}
         except (OSError, ValueError):  # it has ended without one
@@ -100,10 +100,10 @@ class Zygote:
 
     def load_compiler(self) -> None:
         """Load torch's compiler in the zygote, so that no runner has to. Raises SandboxLost."""
-        self._line.settimeout(START_SECONDS)
+        self.line.settimeout(START_SECONDS)
         try:
-            self._line.sendall(framing.LOAD_COMPILER)
-            self.compiler = bool(self._line.recv(1))
+            self.line.sendall(framing.LOAD_COMPILER)
+            self.compiler = bool(self.line.recv(1))
         except OSError:
             self.compiler = False
         if not self.compiler:
@@ -119,7 +119,7 @@ class Zygote:
 
     def close(self) -> None:
         """End the zygote and every process that it started."""
-        self._line.close()
+        self.line.close()
         self._stderr.close()
         self._process.kill()
         self._process.wait()
@@ -135,7 +135,7 @@ class Zygote:
         line, theirs = socket.socketpair()
         life_in, life_out = os.pipe()
         try:
-            socket.send_fds(self._line, [framing.OPEN], [theirs.fileno(), life_in])
+            socket.send_fds(self.line, [framing.OPEN], [theirs.fileno(), life_in])
         except OSError:
             raise SandboxLost("zygote") from None
         finally:
@@ -151,9 +151,9 @@ class Zygote:
 
     def _used(self) -> dict:
         """CPU seconds, peak memory and what ended the sandbox, from its supervisor."""
-        self._line.settimeout(GRACE)
+        self.line.settimeout(GRACE)
         try:
-            data = self._line.recv(supervisor.LONGEST_MESSAGE, socket.MSG_WAITALL)
+            data = self.line.recv(supervisor.LONGEST_MESSAGE, socket.MSG_WAITALL)
             return json.loads(data)
         except (OSError, ValueError):
             raise SandboxLost("supervisor") from None
@@ -163,7 +163,7 @@ class Sandbox:
     """One open sandbox. `used` is set when the sandbox is closed."""
 
     def __init__(self, line: socket.socket, limits: Limits) -> None:
-        self._line, self.limits = line, limits
+        self.line, self.limits = line, limits
         self._deadline = time.monotonic() + limits.total + GRACE
         self.used: dict = {}
 
@@ -172,18 +172,18 @@ class Sandbox:
                 both: bool = False) -> Attempt:
         """Run all cells, then the acts (packed by `pack_act`), in a process made for it.
 
-        careful: act where a cell calls `check`, each time in a process of its own; without a call,
+        careful: act where a cell calls `check`, each time in a separate process; without a call,
         or when `both` is asked, after all cells. checkpoints: a cell that faults costs itself.
         """
         job = {"cells": list(cells), "seconds": self.limits.seconds, "careful": careful,
                "checkpoints": checkpoints, "both": both}
         found, received = Attempt(), 0
         try:
-            self._line.settimeout(GRACE)
-            self._line.sendall(framing.frame(JOB, json.dumps(job).encode()))
-            self._line.sendall(framing.frame(ACTS, b"".join(acts)))
+            self.line.settimeout(GRACE)
+            self.line.sendall(framing.frame(JOB, json.dumps(job).encode()))
+            self.line.sendall(framing.frame(ACTS, b"".join(acts)))
             while True:
-                index, payload = framing.read_until(self._line, self._deadline)
+                index, payload = framing.read_until(self.line, self._deadline)
                 if index == END:
                     _take_end(found, payload)
                     return found

@@ -105,7 +105,7 @@ class Shell:
         return result
 
     def run_line_magic(self, name: str, line: str, *_: Any, **__: Any) -> Any:
-        """`x = %time f()` runs f and gives its value."""
+        """`x = %time f()` runs f and returns its value."""
         if name == "time":
             return self.execute(line)
         if name in ("env", "set_env") and (pair := re.fullmatch(r"(\w+)\s*[=\s]\s*(.*)", line)):

@@ -78,7 +78,7 @@ class Supervised:
         os.close(line)
         init_fd = os.pidfd_open(pid)
         try:
-            self._watch(init_fd, life, mine)
+            self.watch_until_closed(init_fd, life, mine)
             if not self.ended_by:  # the judge has hung up: the init counts what has ended, and ends
                 select.select([mine], [], [], init.END_SECONDS)
         finally:
@@ -87,7 +87,7 @@ class Supervised:
             for fd in (init_fd, life, *([self.proc] if self.proc is not None else [])):
                 os.close(fd)
             mine.close()
-        if not self.ended_by and self._killed():
+        if not self.ended_by and self.met_memory_bound():
             self.ended_by = "memory"
         return {"ended_by": self.ended_by, "peak_bytes": max(self.peak, used["peak_bytes"]),
                 "cpu_seconds": used["cpu_seconds"] + alive}
@@ -108,7 +108,8 @@ class Supervised:
                 os._exit(1)
         return pid
 
-    def _watch(self, init_fd: int, life: int, mine: socket.socket) -> None:
+    def watch_until_closed(self, init_fd: int, life: int, mine: socket.socket) -> None:
+        """Serve the init and hold it to its limits, until it or the judge has closed its end."""
         poll = select.poll()
         for fd in (init_fd, life, mine.fileno()):
             poll.register(fd, select.POLLIN)
@@ -119,7 +120,7 @@ class Supervised:
                 return
             if mine.fileno() in ready and not self._ask_zygote(mine, init_fd):
                 return
-            if self._memory() > self.limits.memory or self._killed():
+            if self._memory() > self.limits.memory or self.met_memory_bound():
                 self.ended_by = "memory"
             elif time.monotonic() > deadline:
                 self.ended_by = "time"
@@ -149,7 +150,7 @@ class Supervised:
         self.peak = max(self.peak, used)
         return used
 
-    def _killed(self) -> bool:
+    def met_memory_bound(self) -> bool:
         """Whether the kernel has ended a process because the group met its bound."""
         return self.group.out_of_memory_kills() > self.out_of_memory_kills
 
