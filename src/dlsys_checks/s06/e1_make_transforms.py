@@ -198,9 +198,9 @@ def pair(pad, mean, std):
     def train(x):
         h, w = x.shape[-2:]
         wide = F.pad(x, (pad,) * 4, value=0.0)
-        places = torch.randint(2 * pad + 1, (len(x), 2))
+        offsets = torch.randint(2 * pad + 1, (len(x), 2))
         cut = torch.stack([wide[n, :, i:i + h, j:j + w]
-                           for n, (i, j) in enumerate(places.tolist())])
+                           for n, (i, j) in enumerate(offsets.tolist())])
         return (cut - mean) / std
     out = train, lambda x: (x - mean) / std
     return out

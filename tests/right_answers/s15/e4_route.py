@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dlsys_checks.s15.e4_route import ex, made
+from dlsys_helpers.judging import edited
 
 
 @ex.right("the softmax over the chosen, for two and more")
@@ -64,8 +65,8 @@ def passed_over(logits, k, renorm):
     return (w / w.sum(-1, keepdim=True) if renorm and k > 1 else w), experts
 
 
-ex.probe("divided for two alone", made, breaks="divided", says="",
-         when=lambda k, renorm: renorm and k == 2)
+ex.probe("divided for two alone", edited(made, ("k > 1", "k == 2"), "15.4, divided for two"),
+         breaks="divided", says="")
 ex.probe("the last weight without a gradient", made, breaks="flow", says="gradient at the logits",
          after=lambda w: torch.cat([w[..., :-1], w[..., -1:].detach()], -1))
 ex.probe("never more than three", lambda logits, k, renorm: made(logits, min(k, 3), renorm),
