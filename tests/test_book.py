@@ -3,6 +3,7 @@
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -212,8 +213,9 @@ def test_an_explorer_replaces_its_stored_picture():
 
 
 def test_many_frames_lie_beside_the_page_in_a_file_that_is_there(monkeypatch, tmp_path):
-    monkeypatch.setattr(book.frames, "stored", lambda: {"tape": {"bytes": book.FRAMES_INSIDE + 1},
-                                                        "scalar_graph": {"bytes": 5}})
+    size = {"tape": book.FRAMES_INSIDE + 1, "scalar_graph": 5}
+    monkeypatch.setattr(book.frames, "RECORD",
+                        SimpleNamespace(entry=lambda name: {"bytes": size.get(name, 0)}))
     pages = [book.dress(lesson(cell("code", name, "explore", [figure()], explorer=name)))
              .cells[0].outputs[0].data["text/html"] for name in ("tape", "scalar_graph")]
     book.write_frames(tmp_path)

@@ -193,14 +193,24 @@ def mistakes(trap: Trap) -> dict[str, str]:
     promises, wrong = {}, {}
     for path in (CHECKS / f"s{trap.id[:2]}").glob(f"e{trap.id[3:]}_*.py"):
         for node in _calls_at_the_top(ast.parse(path.read_text("utf-8"))):
-            called = getattr(node.func, "attr", "")
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if called == "promise":
                 promises[_pattern(node.args[0])] = _pattern(node.args[1])
-            elif called == "wrong":
-                wrong[_pattern(node.args[0])] = [_pattern(key) for w in node.keywords
-                                                 if w.arg == "breaks" for key in _each(w.value)]
+            elif called == "promise_table":
+                promises |= _promises_of_table(node.args[0].value)
+            elif called.startswith("wrong"):  # ex.wrong, or what ex.edits returned
+                broken = [w.value for w in node.keywords if w.arg == "breaks"] or node.args[1:2]
+                wrong[_pattern(node.args[0])] = [_pattern(key) for keys in broken
+                                                 for key in _each(keys)]
     return {name: _ask(trap, [promises[key] for key in broken if key in promises])
             for name, broken in wrong.items()}
+
+
+def _promises_of_table(table: str) -> dict[str, str]:
+    """Key and text of each row, as patterns; a line that begins with a blank continues a row."""
+    rows = re.sub(r"\n +", " ", table.strip("\n")).splitlines()
+    cells = [[re.escape(cell.strip()) for cell in row.split(" | ")] for row in rows]
+    return {key: text for key, text, *_ in cells}
 
 
 def _calls_at_the_top(module: ast.Module) -> Iterator[ast.Call]:
