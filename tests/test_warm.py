@@ -302,3 +302,12 @@ def test_the_switch_names_the_provisioner():
     (name, target), = named[KernelProvisionerFactory.GROUP_NAME].items()
     assert metadata.EntryPoint(name, target, "").load() is provisioner.WarmProvisioner
     assert f"JUPYTER_DEFAULT_PROVISIONER_NAME = {name}\n" in (ROOT / "Makefile").read_text("utf-8")
+
+
+def test_what_is_preloaded_leaves_triton_to_the_kernel():
+    """Triton reads TRITON_INTERPRET once, when it is imported; lesson 8 sets it first."""
+    script = (f"import importlib, sys\nfor name in {server_address.PRELOAD!r}.split(','):\n"
+              "    importlib.import_module(name)\nprint('triton' in sys.modules)")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                          check=True, timeout=120)
+    assert done.stdout == "False\n"

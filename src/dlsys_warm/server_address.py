@@ -22,9 +22,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 # Not dlsys_helpers, which reads a learner's folders from the environment at import; not jax, which
-# starts threads at import, and no thread survives a fork.
-PRELOAD = ("numpy,torch,torchvision,matplotlib.pyplot,ipywidgets,anywidget,"
-           "ipykernel.ipkernel,ipykernel.kernelapp")
+# starts threads at import, and no thread survives a fork; not torchvision, which imports triton, and
+# triton reads TRITON_INTERPRET only once.
+PRELOAD = ("numpy,torch,matplotlib.pyplot,ipywidgets,anywidget,ipykernel.ipkernel,"
+           "ipykernel.kernelapp")
 IDLE = "900"
 # Variables that the interpreter, the dynamic loader or a library reads once, at start.
 READ_AT_START = re.compile(
