@@ -8,7 +8,6 @@ A lesson's cells run one after the other in one process, as they would in a note
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import linecache
@@ -64,14 +63,11 @@ def cells(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def digest(*texts: str) -> str:
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
-
-
 def watch_digest() -> str:
     """Of the watch's code; its messages count, as the records hold them."""
     watch = sorted(WATCH.rglob("*.py"))
-    return digest(*(fingerprints.essence(path.read_text("utf-8")) for path in watch))
+    return fingerprints.fingerprint("\0".join(
+        fingerprints.essence(path.read_text("utf-8")) for path in watch))
 
 
 def rests_on(number: str) -> dict[str, str]:

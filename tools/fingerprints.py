@@ -42,24 +42,17 @@ def rests_on(code: Iterable[str] | Mapping[str, str], ignored: Collection[str] =
     code: the sources of cells; with names, each cell is a separate part, in their order.
     ignored: modules that are used and do not count.
     """
-    cells = dict(code) if isinstance(code, Mapping) else {"code": list(code)}
-    parts = {name: fingerprint(words_removed(cell)) for name, cell in cells.items()}
-    whole = "\n".join(cell for cells_of in cells.values() for cell in _as_list(cells_of))
+    cells = {name: [cell] for name, cell in code.items()} if isinstance(code, Mapping) else {
+        "code": list(code)}
+    parts = {name: fingerprint("\0".join(essence(cell, lesson_words) for cell in several))
+             for name, several in cells.items()}
+    whole = "\n".join(cell for several in cells.values() for cell in several)
     modules = with_imports(used_modules(whole)) - {*ignored}
     parts |= {name: module_fingerprint(name) for name in sorted(modules)}
     if "dlsys_helpers.explorers" in modules:
         parts |= {name: fingerprint((SRC / "dlsys_helpers" / name).read_text("utf-8"))
                   for name in FRONT_END}
     return parts | pinned()
-
-
-def _as_list(cells: str | list[str]) -> list[str]:
-    return [cells] if isinstance(cells, str) else cells
-
-
-def words_removed(cells: str | list[str]) -> str:
-    """What counts of one cell, or of several."""
-    return "\0".join(essence(cell, lesson_words) for cell in _as_list(cells))
 
 
 def changes(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

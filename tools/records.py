@@ -52,15 +52,12 @@ class Record:
         """One entry; empty when there is none."""
         return self.entries(key).get(key, {})
 
-    def changed(self, key: str, now: Mapping[str, str]) -> list[str]:
-        """The parts that differ from those of an entry, sorted; all of today's without an entry."""
-        return fingerprints.changes(self.entry(key).get("rests_on", {}), now)
-
     def stale(self, key: str, now: Mapping[str, str]) -> str:
         """Why an entry no longer counts, with the command that renews it; "" for a fresh one."""
-        if not self.entry(key):
+        entry = self.entry(key)
+        if not entry:
             why = f"not {self.done} yet"
-        elif parts := self.changed(key, now):
+        elif parts := fingerprints.changes(entry.get("rests_on", {}), now):
             more = f" and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
             why = f"{', '.join(parts[:NAMED])}{more} changed since it was {self.done}"
         else:
