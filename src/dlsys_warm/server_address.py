@@ -21,8 +21,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-# Not dlsys_helpers, which reads a learner's folders from the environment at import; not jax, which
-# starts threads at import, and no thread survives a fork; not torchvision, which imports triton, and
+# Not dlsys_helpers, which reads a learner's folders from the environment at import. Not jax, which
+# starts threads at import: no thread survives a fork. Not torchvision, which imports triton, and
 # triton reads TRITON_INTERPRET only once.
 PRELOAD = ("numpy,torch,matplotlib.pyplot,ipywidgets,anywidget,ipykernel.ipkernel,"
            "ipykernel.kernelapp")
