@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -48,7 +48,8 @@ def steps(source: lessons.Source) -> Iterator[Step]:
                    lambda console: ran_alone(console, source))
         yield Step("proofs", lambda: bool(unproven(source)),
                    lambda console: proved(console, source))
-    yield Step("the finder's score", lambda: bool(finder_record.stale()), scored)
+    yield Step("the finder's score",
+               lambda: bool(finder_record.stale() or finder_record.fallen()), scored)
     yield Step("sweep over five seeds", lambda: lacks_sweep(notebook),
                lambda console: swept(console, source))
 
@@ -121,7 +122,9 @@ def scored(console: Console) -> list[Row]:
     with rows.step(console, "finder") as say:
         said = command("tools.finder_record")
         say("not measured" if said else "measured on what people wrote")
-    return [Row("book/symptoms.yml", f"The finder cannot be measured: {said[-1]}")] if said else []
+    if said:
+        return [Row("book/symptoms.yml", f"The finder cannot be measured: {said[-1]}")]
+    return [Row(finder_record.FLOORS_AT, fallen) for fallen in finder_record.fallen()]
 
 
 # ---- the claims
@@ -135,17 +138,14 @@ def swept(console: Console, source: lessons.Source) -> list[Row]:
     """Sweep seed by seed, with a record after each: a call that is stopped loses one seed."""
     notebook = notebook_of(source)
     sweep.refuse_other_versions()
-    known = sweep.stored(notebook)
-    begun = 0 if sweep.stale(notebook, 0) or known["failed"] else known["seeds"]
-    for seeds in range(begun + 1, sweep.SEEDS + 1):
+    growing = sweep.grow(notebook, sweep.SEEDS, 1)
+    known: dict[str, Any] = {"seeds": 0, "failed": []}
+    while known["seeds"] < sweep.SEEDS and not known["failed"]:
         with rows.step(console, "sweep") as say:
             with contextlib.redirect_stdout(io.StringIO()):
-                known = sweep.sweep(notebook, seeds, known)
-            sweep.keep(notebook, known)
-            say(f"seed {seeds} of {sweep.SEEDS}, {len(known['claims'])} claims, "
+                known = next(growing)
+            say(f"seed {known['seeds']} of {sweep.SEEDS}, {len(known['claims'])} claims, "
                 f"{len(known['failed'])} do not hold")
-        if known["failed"]:
-            break
     return trap_rows.claim_rows(source, known["failed"])
 
 

@@ -327,18 +327,26 @@ def main() -> None:
     print(*dict.fromkeys(next_step(path) for path in lessons(args.lesson)), sep="\n")
 
 
-def renew(path: Path, seeds: int, anew: bool = False) -> None:
-    """Bring the record of a lesson up to this many seeds, some at a time, so that a sweep that was
-    stopped goes on where it was. anew: measure what is fresh as well.
+def grow(path: Path, seeds: int, step: int, anew: bool = False) -> Iterator[dict[str, Any]]:
+    """Bring the record of a lesson up to this many seeds, `step` at a time.
+
+    Yields the record each time it was written, so that a sweep that was stopped goes on where it
+    was. anew: measure what is fresh as well.
     """
     known = {} if anew else stored(path)
+    begun = 0 if anew or stale(path, 0) or known["failed"] else known["seeds"]
+    for upto in [*range(begun + step, seeds, step), seeds]:
+        known = sweep(path, upto, known)
+        keep(path, known)
+        yield known
+
+
+def renew(path: Path, seeds: int, anew: bool = False) -> None:
+    """Bring the record of a lesson up to this many seeds, and say so."""
     if not anew and not stale(path, seeds):
         print(f"{path.stem}: fresh, skipped; --all sweeps it again")
         return
-    begun = 0 if anew or stale(path, 0) else known["seeds"]
-    for upto in [*range(begun + SEEDS, seeds, SEEDS), seeds]:
-        known = sweep(path, upto, known)
-        keep(path, known)
+    *_, known = grow(path, seeds, SEEDS, anew)
     print(f"{path.stem}: {len(known['claims'])} claims over {known['seeds']} seeds, recorded in "
           f"{RECORD.path(key(path)).relative_to(ROOT)}")
 
