@@ -51,14 +51,15 @@ def on_a_gpu() -> str:
     steps = markdown(("model", "a step alone", "more under the watch"), [
         (name, f"{row['alone_ms']:.1f} ms", f"{row['extra_ms']:.2f} ms")
         for name, row in record["sizes"].items()])
-    return (f"By the clock, on an {where['device']} (torch {where['torch']}, {where['date']}), "
-            f"which had other work beside it. Less than nothing is noise:\n\n{steps}\n\n"
+    same = ran - len(record['told otherwise'])
+    alike = f"On all {ran}" if same == ran else f"On {same} of them"
+    return (f"Wall-clock times on an {where['device']} (torch {where['torch']}, {where['date']}), "
+            f"which was also doing other work. Negative values are noise:\n\n{steps}\n\n"
             f"{ran} of the {record['programs']} programs of the corpus run there with all their "
-            f"tensors on the GPU. Of {ran - len(record['told otherwise'])} of them the watch says "
-            f"what it says on a CPU. With it "
-            f"{len(record['computed otherwise'])} end in other bits than without it "
-            f"({code(stem(name) for name in record['computed otherwise'])}); nobody has looked "
-            f"whether these differ without it, too.")
+            f"tensors on the GPU. {alike}, the watch reports what it reports on a CPU. "
+            f"{len(record['computed otherwise'])} of the runs end with different bits when the "
+            f"watch is on ({code(stem(name) for name in record['computed otherwise'])}); we have "
+            f"not tested whether two runs without it differ as well.")
 
 
 def stem(name: str) -> str:

@@ -5,6 +5,7 @@ import html
 import json
 import re
 import sqlite3
+import stat
 
 import pytest
 from rooms import Learner, Running, running, send, shown, wait
@@ -427,8 +428,9 @@ def test_names_are_kept_only_where_asked_for_and_given(tmp_path):
                                            "sure": True}, cookie)[0] == 200
         assert quiet.answer("08.1", FIRST[0]) == 200
         named.stop()
-    rows = list(csv.DictReader(
-        next(tmp_path.glob("rooms/*/names.csv")).read_text().splitlines()))
+    [kept] = tmp_path.glob("rooms/*/names.csv")
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    rows = list(csv.DictReader(kept.read_text().splitlines()))
     assert [(row["name"], row["right"]) for row in rows] == [("'=Ada", "True")]
     assert "Ada" not in next(tmp_path.glob("rooms/*/report.html")).read_text()
     assert "Ada" not in next(tmp_path.glob("rooms/*/report.csv")).read_text()

@@ -19,6 +19,7 @@ from dlsys.grading.text import cell
 from dlsys.room import results
 from dlsys.room.questions import Item
 from dlsys.room.rounds import Answer, Room
+from dlsys_files.private_file import write_private
 
 HTML, CSV, NAMED = "report.html", "report.csv", "names.csv"
 COLUMNS = ("trap", "title", "question", "measured", "answers_before", "right_before",
@@ -73,7 +74,7 @@ def write(folder: Path, room: Room, settings: dict[str, Any]) -> list[Path]:
     if settings["names"]:
         texts[NAMED] = table(("name", "trap", "round", "guess", "sure", "right"), _named(room))
     for name, text in texts.items():
-        (folder / name).write_text(text, "utf-8")
+        write_private(folder / name, text)
     return [folder / name for name in texts]
 
 

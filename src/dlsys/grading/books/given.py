@@ -16,10 +16,11 @@ from pathlib import Path
 from dlsys.grading.books import gradebooks
 from dlsys.grading.books.gradebooks import Sheet
 from dlsys.grading.books.people import Result
-from dlsys.grading.books.run_folder import COURSE, EXTENSIONS, GIVEN, RunError, write_private
+from dlsys.grading.books.run_folder import COURSE, EXTENSIONS, GIVEN, RunError
 from dlsys.grading.books.scoring import best, without_points
 from dlsys.grading.options import GradeOptions
 from dlsys.grading.text import first_few
+from dlsys_files.private_file import write_private
 
 CANVAS, COLUMNS = "canvas.csv", "columns.json"
 _MOODLE = re.compile(r"moodle(?:_(\d+))?\.csv")

@@ -29,11 +29,11 @@ from dlsys.grading.books.run_folder import (
     JOURNAL,
     SCHEMA,
     RunError,
-    write_private,
 )
 from dlsys.grading.options import GradeOptions
 from dlsys.grading.settings import TIMES, Limits, Settings, fresh_key
 from dlsys.grading.text import clean, first_few
+from dlsys_files.private_file import write_private
 from dlsys_helpers.timeouts import SECONDS
 from dlsys_helpers.verdicts import STATUSES
 

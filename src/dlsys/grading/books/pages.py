@@ -16,9 +16,10 @@ from dlsys import assignments
 from dlsys.grading.books import hints, reports, returns
 from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.reports import page_name
-from dlsys.grading.books.run_folder import FEEDBACK, write_private
+from dlsys.grading.books.run_folder import FEEDBACK
 from dlsys.grading.books.scoring import best
 from dlsys.grading.text import cell_and_line
+from dlsys_files.private_file import write_private
 from dlsys_helpers import catalog
 from dlsys_helpers.verdicts import STATUSES
 

@@ -21,8 +21,9 @@ from dlsys import assignments
 from dlsys.grading import text
 from dlsys.grading.books.gradebooks import canvas, moodle
 from dlsys.grading.books.people import Result, all_notes, names, owner
-from dlsys.grading.books.run_folder import FEEDBACK, write_private
+from dlsys.grading.books.run_folder import FEEDBACK
 from dlsys.grading.books.scoring import best
+from dlsys_files.private_file import write_private
 from dlsys_helpers import paths
 
 _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.-]{1,80})'")

@@ -19,6 +19,7 @@ from typing import Any
 from dlsys.grading.books import people
 from dlsys.grading.books.people import Result
 from dlsys.grading.text import clean, first_few, rounded
+from dlsys_files.private_file import write_private
 from dlsys_helpers.errors import UserError
 
 PAGE, TABLE = "term.html", "term.csv"
@@ -56,8 +57,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write page and table. Raises UserError."""
     from dlsys.grading.books import pages, reports
-    from dlsys.grading.books.run_folder import write_private
-
+    
     runs = sorted((read(folder) for folder in dict.fromkeys(args.folders)),
                   key=lambda one: one.begun)
     try:
