@@ -102,8 +102,9 @@ def test_the_example_uses_what_the_lesson_has_and_no_name_of_its_cells(added, nu
 def test_a_new_trap_can_be_tried_at_once_and_lacks_only_what_is_to_do(tmp_path):
     """As CONTRIBUTING.md has it, in a copy: the package is the copy's, too."""
     root = copied(tmp_path, "lessons", "src", "tools", "solutions", "exercises", "tests")
-    for name in ("requirements.lock", "pyproject.toml", "conftest.py"):
-        shutil.copy(ROOT / name, root)
+    (root / "book").mkdir()
+    for name in ("requirements.lock", "pyproject.toml", "conftest.py", "book/finder_said.yml"):
+        shutil.copy(ROOT / name, root / name)
     _, id = with_next_trap(root, 2)
     env = {**os.environ, "PYTHONPATH": str(root / "src"), "DLSYS_PROGRESS": "off"}
     done = subprocess.run([sys.executable, "-m", "tools.try_trap", id], cwd=root, text=True,

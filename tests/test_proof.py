@@ -230,6 +230,13 @@ def test_an_answer_that_comes_late_after_another_failure_has_the_first_one(toy):
         toy.judge(cases, [acting.Outcome("value", 4.0)])
 
 
+def test_looking_for_functions_that_pass_registers_no_exercise():
+    """A check's file imports `exercise`: called as an answer, it took a model for an id."""
+    known = set(registry.load_all())
+    assert list(proof.passing_functions("01.3")) == []
+    assert set(registry.REGISTRY) == known
+
+
 def test_the_records_name_what_the_registry_holds():
     """Where a record is fresh, its counts are those of the exercise."""
     for id in registry.load_all():

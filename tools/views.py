@@ -268,7 +268,7 @@ def worksheet(source: Source) -> list[NotebookNode]:
     for trap in source.tasks:
         task, cell, key = source.task(trap), source.exercise(trap), trap.replace(".", "-")
         cells.append(new_cell("markdown", f"{key}-task-1",
-                              f"## {trap} {task_heading(task)}\n\n{effort(task)}",
+                              f"## {trap} {task.title}\n\n{effort(task)}",
                               role="exercise", trap=trap))
         cells.append(new_cell("code", cell["id"], stub(cell.source, trap), role="exercise",
                               trap=trap))
@@ -367,19 +367,16 @@ def solutions(source: Source) -> list[NotebookNode]:
     cells += setup_cells(source)
     for trap in source.tasks:
         task, cell = source.task(trap), source.exercise(trap)
+        fault = sentence_case(task.fault)  # none in a draft
         cells.append(new_cell("markdown", f"{trap.replace('.', '-')}-task-1",
-                              f"## {trap} {task_heading(task)}", role="exercise", trap=trap))
+                              f"## {trap} {fault or task.title}", role="exercise",
+                              trap=trap))
         cells.append(new_cell("code", cell["id"], answer(cell.source), role="exercise", trap=trap))
         checks = check_cells(source, task)
         for checked in checks:
             checked.metadata["tags"].append("nbval-check-output")
         cells += [*checks, *map(copied, source.of(trap, "keep"))]
     return cells
-
-
-def task_heading(task: Trap) -> str:
-    """The fault as a heading; the situation while a draft names no fault."""
-    return sentence_case(task.fault) or task.title
 
 
 def answer(text: str) -> str:

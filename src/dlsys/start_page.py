@@ -34,6 +34,11 @@ class TrapState(NamedTuple):
     def points(self) -> int:
         return self.trap.points if self.state == SOLVED else 0
 
+    @property
+    def shown(self) -> str:
+        """Its situation; its fault, which answers the guess, once it was guessed or solved."""
+        return self.trap.name if self.guess or self.state == SOLVED else self.trap.title
+
 
 class StageState(NamedTuple):
     stage: Stage
@@ -248,7 +253,7 @@ def _trap_line(row: TrapState) -> str:
     if row.review is not None:
         told.append(f"review {'right' if row.review else 'wrong'}")
     more = f"<br><small>{' · '.join(told)}</small>" if told else ""
-    return f"<li>{_mark(row.state)} {row.trap.id} {_text(row.trap.name)}{more}</li>"
+    return f"<li>{_mark(row.state)} {row.trap.id} {_text(row.shown)}{more}</li>"
 
 
 def guess_words(guess: dict) -> str:
