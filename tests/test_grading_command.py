@@ -18,6 +18,7 @@ from grading_samples import journal_results, settings, worksheet
 from dlsys import cli
 from dlsys.grading import cluster, cohort, command
 from dlsys.grading.books import given, scoring, submissions
+from dlsys.grading.books.gradebooks import Filled
 from dlsys.grading.books.journal import Journal
 from dlsys.grading.books.run_folder import GRADES, JOURNAL, RunError
 from dlsys.grading.options import GradeOptions
@@ -162,8 +163,10 @@ def test_files_that_are_no_notebooks_are_named(one, graded, capsys):
 def test_who_is_not_in_the_gradebook_is_named(capsys):
     people = [{"learner": {"name": name}} for name in "abcdefgh"]
 
-    assert given.line_about(people, people[1:3]) == "6 of 8 learners filled in. Not in it: b, c."
-    assert given.line_about(people, people).endswith("Not in it: a, b, c, d, e, ....")
+    def told(absent):
+        return given.line_about("canvas.csv", people, Filled("", absent, []))
+    assert told(people[1:3]) == "canvas.csv: 6 of 8 learners filled in. Not in it: b, c."
+    assert told(people).endswith("Not in it: a, b, c, d, e, ....")
 
 
 def test_who_handed_in_twice_is_named(one, tmp_path, capsys):

@@ -176,8 +176,17 @@ def test_a_mistake_is_taken_in_once():
     assert due(day(202)) == ["01.1"]
 
 
+def test_practice_asks_about_what_was_opened_and_about_all_where_nothing_was():
+    assert len(review.practice(3, day(0))) == len(catalog.traps(3))
+    guess("03.2", day(0))
+    verdict("03.4", day(0), "wrong")
+    assert [item.trap.id for item in review.practice(3, day(0))] == ["03.2", "03.4"]
+    assert len(review.practice(2, day(0))) == len(catalog.traps(2))
+
+
 def test_practice_counts_only_when_it_was_due():
     verdict("01.1", day(0))
+    verdict("01.2", day(0), "wrong")  # opened, without a mistake that has a name
     for _ in range(3):
         item = review.practice(1, day(1))[0]
         review.record(item, True, day(1))
@@ -357,6 +366,7 @@ def test_it_asks_says_why_and_keeps_the_answer(march, monkeypatch, capsys):
     assert "✗ Wrong. Computed: 4." in said
     assert f"Read again: trap 03.1, {catalog.trap('03.1').name}" in (
         " ".join(said.split()))
+    assert said.count("Read again") == 1  # nobody who was right needs to
     assert "1 of 2 right." in said
     assert due(day(4)) == ["03.1"]
     assert due(day(9)) == ["01.2", "03.1"]
@@ -425,7 +435,7 @@ def test_the_menu_asks_answers_and_goes_on(march):
     field.value = 1 if hasattr(field, "options") else "1"
     button.click()
     assert field.disabled
-    assert "Read again: trap 01.2" in words(says)
+    assert "Computed: " in words(says)
     says.children[-1].click()
     assert "Stage 3 · 1 to go" in desk.children[0].value
     assert due(day(2)) == ["03.1"]

@@ -212,13 +212,20 @@ def _planned(states: dict[str, State], now: datetime) -> list[tuple[date, Item]]
 
 
 def practice(number: int, now: datetime) -> list[Item]:
-    """One question for each trap of a stage, due or not. Raises ReviewError when there are none."""
+    """One question for each trap of a stage that was opened, due or not.
+
+    A trap was opened once it was guessed or its exercise tried. Where none of the stage was, as
+    when somebody reads on the website, one question for each of its traps. Raises ReviewError when
+    the stage has no questions.
+    """
     traps = catalog.traps(number) if questions.exist(number) else []
     if not traps:
         ready = ", ".join(str(one.number) for one in practised_stages())
         raise ReviewError(f"stage {number}: no questions yet, expected one of {ready}.")
     states, _ = _states(now)
-    found = [(trap, states.get(trap.id, NEW)) for trap in traps]
+    opened = {entry["id"] for store in (progress.GUESSES, progress) for entry in store.entries()}
+    known = [trap for trap in traps if trap.id in opened] or traps
+    found = [(trap, states.get(trap.id, NEW)) for trap in known]
     today = now.date()
     return [Item(trap, state, (state.due(today) or date.max) <= today) for trap, state in found]
 
@@ -259,12 +266,12 @@ def nothing_due(now: datetime) -> str:
 
 
 def verdict(item: Item, question: Question, right: bool) -> list[str]:
-    """What to say after an answer: right or wrong, the computed value, why, what to read."""
+    """What to say after an answer: right or wrong, the computed value, why; what to read again."""
     trap = item.trap
     number = int(trap.id[:2])
     lesson = f"{paths.MY_WORK.name}/{paths.lesson_copy(number).name} (dlsys start {number})"
-    return [f"{'✓ Right' if right else '✗ Wrong'}. Computed: {question.shown}.", question.why,
-            f"Read again: trap {trap.id}, {trap.name}, in {lesson}"]
+    told = [f"{'✓ Right' if right else '✗ Wrong'}. Computed: {question.shown}.", question.why]
+    return told if right else [*told, f"Read again: trap {trap.id}, {trap.name}, in {lesson}"]
 
 
 def now() -> datetime:

@@ -56,15 +56,14 @@ class Gradebooks:
         """The gradebooks with these results filled in. Raises RunError."""
         counted, refused, filled = best(results), without_points(results), []
         if self.canvas:
-            text, missing = gradebooks.fill_canvas(counted, self.canvas, self.columns)
-            line = f"{CANVAS}: {line_about(counted, missing)}"
-            filled.append(FilledGradebook(CANVAS, text, line))
+            made = gradebooks.fill_canvas(counted, self.canvas, self.columns)
+            filled.append(FilledGradebook(CANVAS, made.text, line_about(CANVAS, counted, made)))
         comments = sum(r["learner"]["source"] == "moodle" for r in refused)
         also = f" A comment alone for {comments} not graded." if comments else ""
         for stage, sheet in self.moodle.items():
             mine, name = [r for r in counted if stage in (None, r["stage"])], moodle_file(stage)
-            text, missing = gradebooks.fill_moodle(mine, sheet, refused)
-            filled.append(FilledGradebook(name, text, f"{name}: {line_about(mine, missing)}{also}"))
+            made = gradebooks.fill_moodle(mine, sheet, refused)
+            filled.append(FilledGradebook(name, made.text, line_about(name, mine, made) + also))
         return filled
 
     def write(self, results: Sequence[Result], out: Path, tell: Callable[[str], None]) -> None:
@@ -184,11 +183,20 @@ def _columns(path: Path) -> list[str]:
     return columns
 
 
-def line_about(counted: Sequence[Result], missing: Sequence[Result]) -> str:
-    """How many learners' points are in a gradebook, and who has no row in it."""
-    names = [result["learner"]["name"] for result in missing]
-    absent = f" Not in it: {first_few(names)}." if names else ""
-    return f"{len(counted) - len(missing)} of {len(counted)} learners filled in.{absent}"
+def line_about(name: str, results: Sequence[Result], made: gradebooks.Filled) -> str:
+    """How many learners' points are in a gradebook, who has no row in it, and who handed in
+    another stage than its columns are for.
+    """
+    counted = len(results) - len(made.stray)
+    told = f"{name}: {counted - len(made.absent)} of {counted} learners filled in."
+    if made.absent:
+        told += f" Not in it: {first_few([one['learner']['name'] for one in made.absent])}."
+    if made.stray:
+        who = first_few([f"{one['learner']['name']} (stage {one['stage']})" for one in made.stray])
+        told += (f" Of another stage, and not filled in: {who}. Ask for the right worksheet, or "
+                 f'name a column for it: --canvas CSV "{made.stray[0]["stage"]}=NAME", '
+                 f"--moodle {made.stray[0]['stage']}=CSV.")
+    return told
 
 
 def _left_behind(out: Path, written: set[str]) -> list[str]:

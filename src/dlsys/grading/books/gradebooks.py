@@ -94,9 +94,20 @@ def canvas(results: Iterable[Result], column: str) -> list[list]:
               for r in results)]
 
 
-def fill_canvas(results: Sequence[Result], gradebook: Sheet,
-                columns: Sequence[str]) -> tuple[str, list[Result]]:
-    """The instructor's gradebook with columns filled in, and the results that it has no row for.
+@dataclass(frozen=True)
+class Filled:
+    """A gradebook that was filled in, as CSV.
+
+    absent: results of people without a row. stray: results of a stage that has no column here.
+    """
+
+    text: str
+    absent: list[Result]
+    stray: list[Result]
+
+
+def fill_canvas(results: Sequence[Result], gradebook: Sheet, columns: Sequence[str]) -> Filled:
+    """The instructor's gradebook with columns filled in.
 
     columns: for each the name of an assignment or its beginning: "Stage 1" for the only stage,
     "Stage {stage}" for all, "2=Losses" for stage 2. Every other cell stays as it is. Raises
@@ -104,16 +115,20 @@ def fill_canvas(results: Sequence[Result], gradebook: Sheet,
     """
     sheet = gradebook.copy()
     identity = _column(sheet, ("ID",))
+    targets, stray = _targets(sheet, results, columns)
     absent: list[Result] = []
-    for target, chosen in _targets(sheet, results, columns):
+    for target, chosen in targets:
         absent += _fill(sheet, identity, chosen, _by_id(chosen, "canvas"),
                         {target: _points_in(sheet, target)})
-    return sheet.to_csv(), absent
+    return Filled(sheet.to_csv(), absent, stray)
 
 
 def _targets(sheet: Sheet, results: Sequence[Result],
-             columns: Sequence[str]) -> list[tuple[int, list[Result]]]:
-    """The columns, each with the results that belong into it. Raises RunError."""
+             columns: Sequence[str]) -> tuple[list[tuple[int, list[Result]]], list[Result]]:
+    """The columns, each with the results that belong into it, and those that belong into none.
+
+    Raises RunError.
+    """
     stages = sorted({r["stage"] for r in results})
     found: dict[int | None, int] = {}
     for column in columns:
@@ -123,11 +138,10 @@ def _targets(sheet: Sheet, results: Sequence[Result],
         else:
             found[stage] = _assignment(sheet, name)
     if None in found:
-        return [(found[None], one_stage(results))]
-    if lacking := [n for n in stages if n not in found]:
-        raise RunError(f"gradebook: got results of stage {lacking[0]}, and no column for it. Name "
-                       f'one: --canvas CSV "{lacking[0]}=NAME"')
-    return [(column, [r for r in results if r["stage"] == n]) for n, column in found.items()]
+        kept, stray = one_stage(results)
+        return [(found[None], kept)], stray
+    return ([(column, [r for r in results if r["stage"] == n]) for n, column in found.items()],
+            [r for r in results if r["stage"] not in found])
 
 
 def _assignment(sheet: Sheet, name: str) -> int:
@@ -158,8 +172,8 @@ def moodle(results: Iterable[Result]) -> list[list]:
 
 
 def fill_moodle(results: Sequence[Result], worksheet: Sheet,
-                refused: Sequence[Result] = ()) -> tuple[str, list[Result]]:
-    """The instructor's grading worksheet with grades and comments, and the results without a row.
+                refused: Sequence[Result] = ()) -> Filled:
+    """The instructor's grading worksheet with grades and comments.
 
     refused: what could not be graded; it gets a comment, which says why. Raises RunError.
     """
@@ -167,13 +181,13 @@ def fill_moodle(results: Sequence[Result], worksheet: Sheet,
     identity, grade, comment = (_column(sheet, MOODLE_NAMES[name])
                                 for name in ("identifier", "grade", "comment"))
     most = _columns(sheet, MOODLE_NAMES["most"])
-    kept = one_stage(results)
+    kept, stray = one_stage(results)
     absent = _fill(sheet, identity, kept, _by_id(kept, "moodle"),
                    {grade: _points_in(sheet, grade, *most),
                     comment: lambda r: text.quoted(summary(r))})
     _fill(sheet, identity, [], _by_id(refused, "moodle"),
           {comment: lambda r: text.quoted(summary(r))})
-    return sheet.to_csv(), absent
+    return Filled(sheet.to_csv(), absent, stray)
 
 
 def moodle_names(sheet: Sheet) -> dict[str, str]:
@@ -210,18 +224,23 @@ def _message_of(entry: dict[str, Any]) -> str:
 
 # ---- both
 
-def one_stage(results: Iterable[Result]) -> list[Result]:
-    """The results as a list. Raises RunError when they are of more than one stage."""
-    kept = list(results)
-    found = Counter(r["stage"] for r in kept)
-    if len(found) > 1:
+def one_stage(results: Iterable[Result]) -> tuple[list[Result], list[Result]]:
+    """The results of the stage that most are of, and the stray ones of others.
+
+    One learner who hands in another stage does not keep the class from its points. Raises RunError
+    where no stage has more than half: then nobody knows whose column it is.
+    """
+    known = list(results)
+    found = Counter(r["stage"] for r in known)
+    main, most = found.most_common(1)[0] if found else (None, 0)
+    if len(found) > 1 and 2 * most <= len(known):
         rarest = min(found, key=lambda stage: found[stage])
-        names = ", ".join([r["learner"]["name"] for r in kept if r["stage"] == rarest][:3])
+        names = ", ".join([r["learner"]["name"] for r in known if r["stage"] == rarest][:3])
         raise RunError(f"gradebook: got results of stages {', '.join(map(str, sorted(found)))} "
                        f"(stage {rarest}: {names}), expected one stage for one column. All else is "
                        "written. Name a column or a sheet for each: --canvas CSV \"Stage {stage}\" "
                        "or --moodle 1=CSV --moodle 2=CSV; or grade all as one: --stage N")
-    return kept
+    return ([r for r in known if r["stage"] == main], [r for r in known if r["stage"] != main])
 
 
 def _by_id(results: Iterable[Result], source: str) -> dict[str, Result]:
