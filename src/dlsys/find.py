@@ -339,17 +339,24 @@ def printed_row(row: dict) -> list[str]:
 def add_parser(commands) -> None:
     """Add `find` to the commands of `dlsys`."""
     parser = commands.add_parser("find", help="the traps that fit what you see, such as "
-                                              '"loss stuck at 2.303"')
-    parser.add_argument("words", nargs="+", help="what you see, or the message of an error")
+                                              '"loss stuck at 2.303", or where something is '
+                                              'taught: "weight decay"')
+    parser.add_argument("words", nargs="+", help="what you see, the message of an error, or a word "
+                                                 "of the field")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 1 where no row fits."""
+    """Returns 1 where neither a unit that the course teaches nor a sign fits."""
     query = " ".join(args.words)
     if not plain(query):
         raise UserError(f"find: got {query[:40]!r}, expected a word of what you see, or a number.")
+    from dlsys import units  # which reads words as this module does
+    taught = units.lines(units.rank(query))
+    print(*taught, sep="\n", end="\n" * bool(taught))
     hits, causes, fits, missing = rank(index(rows()), query)
+    if taught and not fits:
+        return 0
     lacks = f" No row has: {', '.join(missing)}." if missing else ""
     if not fits:
         print(visible("Nothing fits" + (" well; these share a word or two." if hits else ".")

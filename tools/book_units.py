@@ -1,0 +1,44 @@
+"""The book's page *What you can learn here*: every unit of the course, and where it is taught."""
+
+from __future__ import annotations
+
+from docutils.nodes import make_id
+
+from dlsys import units
+from dlsys.units import Unit
+from dlsys_helpers.stages import STAGES, stage
+from tools import book_pages
+
+
+def page(numbers: list[int]) -> str:
+    """The page, a table a stage; numbers: the stages whose lessons are built."""
+    known = [unit for unit in units.units() if unit.stage in numbers]
+    parts = ["# What you can learn here",
+             f"The course teaches {len(known)} units: concepts, formulas, calls of PyTorch and "
+             f"traps. {sum(unit.open for unit in known)} of them are in open text; the others are "
+             "marked *folded*, and you find them by opening a *More* below their trap. "
+             "To look one up in the terminal: `dlsys find \"weight decay\"`."]
+    for entry in STAGES:
+        if rows := [(book_pages.plain(unit.text), link(unit))
+                    for unit in known if unit.stage == entry.number]:
+            parts += [f"## {units.title(entry.number)}",
+                      f":::{{div}} rows\n{book_pages.table(('Unit', 'Where'), rows)}\n:::"]
+    return "\n\n".join(parts) + "\n"
+
+
+def link(unit: Unit) -> str:
+    """Markdown that leads to the section of a unit."""
+    folded = "" if unit.open else ", *folded*"
+    if unit.page:
+        return f"[{unit.page}]({unit.page}.md){folded}"
+    if unit.trap:
+        return f"{book_pages.link('trap', unit.trap, f'Trap {unit.trap}')}{folded}"
+    number, heading = unit.heading
+    address = f"notebooks/{stage(number).stem}.html#{make_id(heading)}"
+    return f'<a href="{address}">{shown(heading)}</a>{folded}'
+
+
+def shown(heading: str) -> str:
+    """A heading as the text of a link in HTML."""
+    return (heading.removeprefix("Further: ").replace("&", "&amp;").replace("<", "&lt;")
+            .replace("`", ""))
