@@ -1,4 +1,4 @@
-"""The set-up: one line for each thing that can be missing, the three lists of pins, README."""
+"""The set-up: one line for each thing that can be missing, floors and pins, README."""
 
 import ast
 import os
@@ -18,6 +18,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from dlsys import needed
 from dlsys_helpers import catalog
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import Stage
@@ -368,7 +369,7 @@ def test_nothing_of_ours_waits_for_parsers_of_addresses():
         assert done.stdout.split() == [loaded], first
 
 
-# ---- the three lists of pins
+# ---- floors and pins
 
 def pins(lines: list[str]) -> dict[str, str]:
     """Name -> the specifier of each requirement, names in their canonical form."""
@@ -376,28 +377,59 @@ def pins(lines: list[str]) -> dict[str, str]:
     return {canonicalize_name(one.name): str(one.specifier) for one in found}
 
 
+def listed(path: Path) -> dict[str, str]:
+    """Name -> version of a list of exact pins."""
+    lines = [line for line in path.read_text("utf-8").splitlines() if line[:1] not in ("#", "")]
+    found = pins(lines)
+    assert {n: s for n, s in found.items() if not re.fullmatch(r"==[\w.]+", s)} == {}
+    return {name: spec.removeprefix("==") for name, spec in found.items()}
+
+
 def locked() -> dict[str, str]:
-    lines = lock.LOCK.read_text(encoding="utf-8").splitlines()
-    return pins([line for line in lines if not line.startswith("#")])
+    return {name: f"=={version}" for name, version in listed(lock.LOCK).items()}
 
 
 def conda() -> dict:
     return yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
 
 
-def test_every_pin_is_exact():
-    inexact = {n: s for n, s in {**locked(), **pins(ALL + EXTRAS["hub"])}.items()
-               if not re.fullmatch(r"==[\w.]+", s)}
-    assert inexact == {}
+def test_the_metadata_has_floors_and_the_lock_exact_versions():
+    assert {n: s for n, s in pins(ALL).items() if not s.startswith(("<", ">="))} == {}
+    assert pins(EXTRAS["hub"]) == {"jupyterhub": "==6.1.1"}  # not in the lock
+    assert len(listed(lock.LOCK)) > 250
 
 
-def test_the_lock_holds_the_direct_pins():
-    assert pins(ALL).items() <= locked().items()
+@pytest.mark.parametrize("name", ["requirements.lock", "deploy/colab.txt"])
+def test_the_floors_allow_the_versions_that_are_tried(name):
+    """Today's lock and Colab's list: what the second lacks, a first cell installs."""
+    found = listed(ROOT / name)
+    asked = {canonicalize_name(one.name): one.specifier for one in map(Requirement, USED)}
+    assert {"torch", "numpy", "matplotlib", "transformers"} <= found.keys() & asked.keys()
+    assert [name for name, spec in asked.items()
+            if name in found and not spec.contains(found[name])] == []
+    assert name != "requirements.lock" or asked.keys() <= found.keys()
+
+
+def test_a_floor_is_the_lowest_version_that_was_tried():
+    """Colab's, where it has the package and the lock is newer; to the minor version."""
+    colab, today = listed(ROOT / "deploy/colab.txt"), listed(lock.LOCK)
+    for name, spec in pins(USED).items():
+        tried = min((found[name] for found in (colab, today) if name in found),
+                    key=needed.numbers)
+        floor = needed.numbers(spec.removeprefix(">="))
+        assert floor[:1] == needed.numbers(tried)[:1], name
+        assert floor <= needed.numbers(tried), name
+
+
+def test_no_learner_gets_pytest_and_jax_comes_with_the_stages_that_ask_for_it():
+    assert not {"pytest", "nbval", "jax", "jupyterlab"} & pins(PROJECT["dependencies"]).keys()
+    first = lock.LOCK.read_text(encoding="utf-8").split("# Besides")[0]
+    assert "pytest" not in pins([line for line in first.splitlines() if line[0] != "#"])
 
 
 def test_the_first_part_of_the_lock_is_what_the_lessons_need():
     first, rest = lock.LOCK.read_text(encoding="utf-8").split("# Besides")
-    assert pins(USED).items() <= pins(first.splitlines()[1:]).items()
+    assert pins(USED).keys() <= pins(first.splitlines()[1:]).keys()
     later = pins(rest.splitlines()[1:])
     assert {"papermill", "playwright", "jupyter-book", "ruff", "hypothesis"} <= later.keys()
     assert not pins(USED).keys() & later.keys()
@@ -442,11 +474,10 @@ def test_only_platforms_with_cuda_wheels_get_them():
     assert all(line.endswith('; platform_system == "Linux"') for line in cuda)
 
 
-def test_conda_gets_the_same_pins_and_the_rest_from_the_lock():
-    pip = conda()["dependencies"][-1]["pip"]
-    direct = [line for line in pip if not line.startswith("-")]
-    assert pins(direct) == pins(USED)
-    assert [line for line in pip if line.startswith("-")] == ["-c requirements.lock", "-e ."]
+def test_conda_gets_what_lessons_need_at_the_versions_of_the_lock():
+    constraint, course = conda()["dependencies"][-1]["pip"]
+    assert constraint == "-c requirements.lock"
+    assert set(re.fullmatch(r"-e \.\[(.*)\]", course)[1].split(",")) == lock.LESSONS
 
 
 def test_conda_specs_are_valid_and_its_python_is_allowed():

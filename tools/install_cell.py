@@ -29,7 +29,8 @@ def arrive(version, address, needs, began=None):
             glob.glob("dlsys_helpers-*.whl"), default=address)
         pip = wheel and subprocess.run(
             [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--retries=1",
-             "--timeout=15", "--force-reinstall", wheel], capture_output=True, text=True)
+             "--timeout=15", "--force-reinstall", wheel],
+            capture_output=True, encoding="utf-8", errors="replace")
         sys.path += [site.getusersitepackages()] * bool(site.ENABLE_USER_SITE)
         for module in [m for m in sys.modules if m.startswith("dlsys")]:
             del sys.modules[module]  # of an older course
@@ -37,10 +38,11 @@ def arrive(version, address, needs, began=None):
         try:
             from dlsys.arrival import arrive as finish
         except ImportError:
-            said = f"pip: {{pip.stderr if pip.returncode else 'older'}}" if wheel else "nowhere"
+            said = f"pip: {{pip.stderr if pip.returncode else 'older'}}" if wheel else "(none)"
             advice = {{
-                "nowhere": f"{{beside}}, or choose the kernel of the course's folder .venv.",
+                "(none)": f"{{beside}}, or choose the kernel of the course's folder .venv.",
                 "pip: older": f"{{wheel}} is older than this notebook: {{beside}}.",
+                "file does not exist": f"{{wheel}} is not there: {{beside}}.",
                 "No module named pip": "this Python has no pip. Run in a terminal: "
                                        f"{{sys.executable}} -m ensurepip.",
                 "Errno 13": f"{{sys.prefix}} cannot be written. Use a Python of your own.",

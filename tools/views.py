@@ -58,6 +58,8 @@ def notebook(source: Source, view: str, cells: list[NotebookNode]) -> NotebookNo
 def with_install(cells: list[NotebookNode]) -> list[NotebookNode]:
     """The cells with one before the first code that installs what is missing, folded."""
     code = [cell for cell in cells if cell.cell_type == "code"]
+    if not code:
+        return cells
     cell = new_cell("code", "stage-install-1", install_cell.text(c.source for c in code),
                     role=install_cell.ROLE)
     cell.metadata |= {"jupyter": {"source_hidden": True}, "cellView": "form"}
