@@ -240,7 +240,45 @@ def test_where_uv_cannot_pip_installs_the_lock(tree, refuses):
     done = tree.setup(**refuses)
     assert done.returncode == 0, done.stderr
     assert [call for call in tree.calls() if call.endswith("pip install -r requirements.lock")]
-    assert "pip goes on" in (tree.root / ".venv/setup.log").read_text()
+    for said in (done.stdout, (tree.root / ".venv/setup.log").read_text()):
+        assert "setup: uv could not install the packages (" in said
+
+
+def test_the_screen_says_why_uv_gave_up(tree):
+    done = tree.setup(FAKE_UV=f"{UV}echo 'cause: invalid peer certificate: UnknownIssuer'; exit 2")
+    assert "(invalid peer certificate); pip goes on" in done.stdout or \
+        "(UnknownIssuer); pip goes on" in done.stdout
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    ("error: Request failed after 3 retries: dns error", "index cannot be reached"),
+    ("error sending request for url", "index cannot be reached"),
+    ("invalid peer certificate: UnknownIssuer", "pip config set global.cert FILE"),
+    ("something else", "The last lines of")])
+def test_the_words_of_uv_for_a_network_that_fails_are_known(tree, words, told):
+    """Where pip cannot go on, as with PyTorch's own index."""
+    assert told in tree.refusal(TORCH="cpu", FAKE_UV=f"{UV}echo '{words}'; exit 2")
+
+
+def test_what_pip_says_counts_where_pip_went_on(tree):
+    line = tree.refusal(FAKE_UV=f"{UV}echo 'dns error'; exit 2",
+                        FAKE_PIP='case "$*" in *uv==*) echo "$FAKE_UV" >.venv/bin/uv;; '
+                                 "*) echo a package is broken; exit 1;; esac")
+    assert "The last lines of" in line
+
+
+def test_uv_is_told_how_pip_reaches_the_network(tree):
+    names = ("SSL_CERT_FILE", "HTTPS_PROXY", "UV_INSECURE_HOST", "UV_HTTP_TIMEOUT")
+    values = "|".join(f"${name}" for name in names)
+    config = ("global.cert='/etc/own ca.pem'\nglobal.proxy='http://p:1'\n"
+              ":env:.default-timeout='180'\nglobal.trusted-host='a.example b.example'")
+    clean = dict.fromkeys(names, "")
+    tree.setup(**clean, FAKE_UV=f'{UV}echo "{values}" >>calls', FAKE_CONFIG=config)
+    assert "/etc/own ca.pem|http://p:1|a.example b.example|180" in tree.calls()
+    (tree.root / "pyproject.toml").write_text("changed")
+    tree.setup(**clean | {"SSL_CERT_FILE": "/mine"}, FAKE_UV=f'{UV}echo "{values}" >>calls',
+               FAKE_CONFIG=config)
+    assert [call for call in tree.calls() if call.startswith("/mine|")]
 
 
 def test_uv_is_told_the_places_that_pip_was_told(tree):
@@ -419,6 +457,27 @@ def test_a_floor_is_the_lowest_version_that_was_tried():
         floor = needed.numbers(spec.removeprefix(">="))
         assert floor[:1] == needed.numbers(tried)[:1], name
         assert floor <= needed.numbers(tried), name
+
+
+@pytest.mark.nightly  # it asks the package index
+@pytest.mark.parametrize(("python", "name", "extras"), [
+    ("3.13", "deploy/colab.txt", "jax,language,compress,track"),
+    ("3.11", "requirements.lock", "jax,lab,language,compress,track,room")])
+def test_the_wheel_resolves_with_old_and_with_new_versions(tmp_path, python, name, extras):
+    """Nothing that the list names gets another version, and what it lacks is found."""
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
+                    "-w", tmp_path, ROOT], check=True)
+    [wheel] = tmp_path.glob("*.whl")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("uv"), "pip", "compile", "-q", "--no-header",
+         "--no-annotate", "--python-version", python, "-c", ROOT / name, "-"],
+        input=f"dlsys-helpers[{extras}] @ file://{wheel}", text=True, capture_output=True,
+        env={**os.environ, "UV_INDEX_STRATEGY": "unsafe-best-match"}, check=False)
+    assert done.returncode == 0, done.stderr
+    found = dict(re.findall(r"^([\w.-]+)==([\w.]+)", done.stdout, re.M))
+    given = listed(ROOT / name)
+    assert {"torch", "numpy", "onnx", "optuna", "jax", "peft"} <= found.keys()
+    assert {n: v for n, v in found.items() if n in given and given[n] != v} == {}
 
 
 def test_no_learner_gets_pytest_and_jax_comes_with_the_stages_that_ask_for_it():

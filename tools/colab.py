@@ -30,7 +30,7 @@ from dlsys_helpers.paths import NOTEBOOKS, ROOT
 
 VERSIONS = ROOT / "deploy/colab.txt"
 HOME = ROOT / ".colab"
-PYTHON = "3.13"  # Colab's own
+PYTHON = os.environ.get("COLAB_PYTHON", "3.13")  # Colab's own; a path, where uv finds none
 LESSONS = ("01", "02", "03", "14")
 TIMEOUT = 900  # seconds for one cell: the nightly machine is shared
 
@@ -51,9 +51,12 @@ def set_up() -> None:
         return
     shutil.rmtree(HOME, ignore_errors=True)
     uv = str(Path(sys.executable).with_name("uv"))
-    subprocess.run([uv, "venv", "--quiet", "--seed", "--python", PYTHON, str(HOME)], check=True)
-    subprocess.run([uv, "pip", "install", "--quiet", "--python", str(HOME / "bin/python"), "-r",
-                    str(VERSIONS)], check=True)
+    for command in (["venv", "--quiet", "--seed", "--python", PYTHON, str(HOME)],
+                    ["pip", "install", "--quiet", "--python", str(HOME / "bin/python"), "-r",
+                     str(VERSIONS)]):
+        if subprocess.run([uv, *command], check=False).returncode:
+            sys.exit("colab: the environment cannot be made, see above. It takes Python 3.13 (or "
+                     "COLAB_PYTHON=/path/to/python3.13), the network and 5 GB.")
     made.write_bytes(VERSIONS.read_bytes())
 
 
