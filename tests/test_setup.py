@@ -611,20 +611,35 @@ def test_lesson_table_links_what_is_written_and_says_what_is_not():
     traps = [replace(catalog.trap("01.1"), minutes=minutes) for minutes in (10, 15)]
     table = readme.lesson_table(TWO, {1: traps})
     assert table.splitlines()[2:] == [
-        "| 1 | [First](#start) | It starts. | 2, with 25 min of exercises |",
+        "| 1 | [First](notebooks/one.ipynb) | It starts. | 2, with 25 min of exercises |",
         "| 2 | Second | It goes on. | not written yet |"]
 
 
 def test_only_what_lies_between_the_markers_is_replaced():
     text = "a\n<!-- lessons -->\nold\n<!-- /lessons -->\nb\n"
-    assert readme.filled(text, r"\new" + "\n") == text.replace("old", r"\new")
+    assert readme.filled(text, "lessons", r"\new" + "\n") == text.replace("old", r"\new")
     with pytest.raises(ValueError, match="got 0 places"):
-        readme.filled("no markers", "table")
+        readme.filled("no markers", "lessons", "table")
 
 
-def test_readme_holds_the_table_of_the_catalog():
+def test_readme_holds_the_numbers_the_way_in_and_the_table_of_today():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text == readme.filled(text, readme.current_table()), "Run: make build"
+    assert text == readme.current(text), "Run: make build"
+    assert text.count("\n") <= 100
+
+
+def test_the_promise_rounds_down_what_changes_often():
+    traps = [catalog.trap("01.1"), catalog.trap("01.2")]
+    assert readme.promise(traps, 1, 1399).startswith("**2 traps in 1 stages")
+    assert readme.promise(traps, 1, 1250) == readme.promise(traps, 1, 1499)
+    assert "over 1,250 claims" in readme.promise(traps, 1, 1399)
+
+
+def test_with_a_public_home_readme_links_the_pages_and_has_one_line_to_paste():
+    said = readme.way_in("https://github.com/a/b", "https://a.github.io/b/")
+    assert "[Read it on the web](https://a.github.io/b/)" in said
+    assert "\ngit clone https://github.com/a/b && cd b && make lab\n" in said
+    assert "make lab" in readme.way_in("", "")
 
 
 def test_readme_links_lead_somewhere():
