@@ -180,8 +180,8 @@ def packages(books: Iterable[dict]) -> str:
 def beyond_base(code: str) -> list[str]:
     """The packages that this code imports and not every stage uses."""
     used = [given for name, given in SOME.items()
-            if re.search(rf"(?:import|from) {name}\b|torch\.{name}\.", code)]
-    return " ".join(used).split()
+            if re.search(rf"(?:import|from) {name}\b|(?:torch\.|\bas_){name}\b", code)]
+    return [*dict.fromkeys(" ".join(used).split())]
 
 
 def how_to(stages: list[Stage], stamp: dict, wheel: Path | None, needed: str) -> str:
