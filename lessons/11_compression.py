@@ -73,7 +73,7 @@ claim("largest error, in steps of the grid", ((back - w).abs().max()
 
 # %% [markdown] role="concept"
 # A weight moves by at most half a step, and 0 stays exactly 0. With fewer bits the steps
-# are longer:
+# are longer, and the grid shifts a little so that 0 stays a level:
 
 # %% role="concept"
 def levels_of(bits):
@@ -3238,16 +3238,16 @@ for rows in (1, 256):
 # %% [markdown] role="quiz"
 # **1. A symmetric grid of 2 bits, one for a whole matrix. Which weights become zero?**
 #
-# - [x] those below half of the largest :: The levels lie a whole largest weight apart, and half of that is the border.
+# - [x] those below half of the largest :: The levels are one largest weight apart, and half of that is the border.
 # - [ ] those below a quarter of the largest :: Four codes would suggest it, but a symmetric grid uses three levels: minus the largest, zero and the largest.
-# - [ ] those below half of the mean :: The mean has no part in it; the largest weight alone sets the scale.
+# - [ ] those below half of the mean :: The mean plays no part; the largest weight alone sets the scale.
 
 # %% [markdown] role="quiz"
 # **2. Two ways to round a layer: A leaves the smaller error in the weights, B in the output on new rows. You take**
 #
 # - [ ] A: its weights are nearer to the trained ones :: The next layer reads the output, not the weights. In trap 11.4 the better output had the worse weights.
-# - [ ] either: both errors measure the same :: They agree where inputs are alike in size, independent and of mean zero.
-# - [x] B, and look at the task as well :: The next layer reads the output; the digits that flip decide.
+# - [ ] either: both errors measure the same :: They agree only if inputs are of one size, independent and of mean zero.
+# - [x] B, and look at the task as well :: The next layer reads the output, and in the end the accuracy decides.
 
 # %% [markdown] role="quiz"
 # **3. You mask the gradients of pruned weights and use SGD with momentum that has trained before. After a step the pruned weights are**
@@ -3273,9 +3273,9 @@ for rows in (1, 256):
 # %% [markdown] role="quiz"
 # **6. Model and program agree on a thousand batches of random numbers. The model has an `if` on the mean of its input. You conclude that**
 #
-# - [ ] the program is right :: Random numbers of mean 0 go the same way each time; the other way was not tried once.
-# - [ ] it is right up to rounding :: The size of the gap is not the question; which way was taken is.
-# - [x] one way is right, and you test inputs for the other :: A test has to hold an input for each way.
+# - [ ] the program is right :: Random numbers of mean 0 take the same branch each time; the other was never tried.
+# - [ ] it is right up to rounding :: The size of the gap is not the question; which branch was taken is.
+# - [x] one branch is right, and you test inputs for the other :: A test needs an input for each branch.
 
 # %% [markdown] role="quiz"
 # **7. You export with one row as the example, and name its first size as open. For another model that gave a file for any number of rows. This time**
@@ -3288,13 +3288,13 @@ for rows in (1, 256):
 # **8. Inputs `(tokens, channels)` times weights, in MXFP4. One channel is loud in every token. Its 31 neighbours in the sum**
 #
 # - [ ] keep their digits if scales lie along the tokens :: The device cannot multiply such blocks; only an emulation can.
-# - [x] share its scale and lose most of their digits :: The blocks lie along the channels, which are summed; the loud one sets the scale.
-# - [ ] are cut at the largest level :: The loud number is the largest, so nothing beside it is beyond the levels; it is too small for them.
+# - [x] share its scale and lose most of their digits :: The blocks run along the channels, which are summed; the loud one sets the scale.
+# - [ ] are cut at the largest level :: The loud number is the largest, so its neighbours are not beyond the levels; they are too small for them.
 
 # %% [markdown] role="quiz"
 # **9. NVFP4 with block scales alone. Weights of size 1 come back a tenth off. The same weights, a thousandth as large, come back**
 #
-# - [ ] a tenth off: floats do not ask for size :: The scale is a float of 8 bits, and it has a smallest number.
+# - [ ] a tenth off: floats do not care about size :: The scale is a float of 8 bits, and it has a smallest number.
 # - [ ] twice as far off :: Between the two sizes the error rises a little. At a thousandth nothing is left.
 # - [x] as zeros :: Their scales are below half of the smallest E4M3 number, and round to 0.
 
@@ -3307,7 +3307,7 @@ for rows in (1, 256):
 # multiplier, unless the multiplier takes the narrow type itself.
 #
 # **Before you run anything:** a matrix of 16,384 x 16,384. How long do 8 and 4 bits take
-# for one row, beside 16 bits? And for 4,096 rows: what do 8-bit weights save that are
+# for one row, compared with 16 bits? And for 4,096 rows: what do 8-bit weights save that are
 # turned back first, and what does the kernel save that torchao calls for 4 bits? There,
 # what do products of 8-bit integers, of 8-bit floats, and of a 2:4 matrix take?
 
