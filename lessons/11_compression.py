@@ -457,7 +457,7 @@ claim("error of the product, static, 40 dark digits",
 #
 # Rounding a trained model is called *post-training quantization*. If it costs too much
 # accuracy, you can keep training while the weights are being rounded, so that the model
-# learns weights that survive it. That needs a gradient, and rounding has none: move a weight
+# learns weights that survive it. That needs a gradient, and the slope of rounding is 0: move a weight
 # a little, and the rounded weight does not move at all.
 
 # %% role="concept"
@@ -883,8 +883,7 @@ claim("accuracy at temperature 4 minus that at temperature 1",
 
 # %% [markdown] trap="11.3" role="why"
 # The teacher is nearly certain: at temperature 1 it leaves a few hundredths of the
-# probability for the other nine digits. These would tell the student which digits look
-# alike, but at that size they hardly count. With the logits divided by 4, the other
+# probability for the other nine digits. These would tell the student which digits look similar, but at that size they hardly count. With the logits divided by 4, the other
 # digits get a large part:
 
 # %% trap="11.3" role="why"
@@ -1770,11 +1769,10 @@ claim("largest gap of the exported program, both branches", gaps["export"],
 # Comparing a program with its model has conditions of its own, and they are your
 # exercise. The model answers in eval mode, or dropout makes the two differ. Either of
 # them may write into its input, so each gets a copy. Shapes are compared before values.
-# And the batches have to come from each branch; that is the job of whoever calls your
-# function.
+# And the batches have to come from each branch; that is the caller's job.
 
 # %% [markdown] trap="11.6" role="more" topics="gaps in numbers · the exporters of today refuse the if"
-# These are the gaps behind the bars:
+# The gaps that belong to the bars:
 
 # %% trap="11.6" role="more"
 claim("largest gap of program and model on ordinary digits",
@@ -3163,7 +3161,7 @@ claim("bytes of a column number",
 # | TensorRT | an engine, as a rule for one kind of NVIDIA GPU | TensorRT | shown, not run |
 # | TorchScript | its own language and tensors | libtorch | deprecated: read old files, write no new ones |
 #
-# The first three, for the large reader from above:
+# Here are the first three, for the large classifier from above:
 
 # %% role="concept"
 def program_file(example):
@@ -3470,9 +3468,9 @@ answers_here
 # weights that are turned back into 16 bits save none of them, and the kernel that is
 # quickest for one row of 4 bits is by far the slowest for 4,096. Products of 8-bit integers
 # should take half the time; PyTorch's own call saves less than half of that here, and the
-# one for 8-bit floats nearly all. torchao's tables do not agree either: 8-bit weights take
-# 0.62 of the time in that of 2024, on an A100, and 1.5 times as long in that of 2026, where
-# an H100 serves 32 prompts at once. So measure at the batch that you serve. **Source:**
+# one for 8-bit floats nearly all. torchao's tables do not agree
+# either: in the table of 2024, on an A100, 8-bit weights take 0.62 of the time; in the table
+# of 2026, where an H100 serves 32 prompts at once, 1.5 times as long. So measure at the batch that you serve. **Source:**
 # torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and

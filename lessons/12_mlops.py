@@ -1050,7 +1050,7 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.4" role="hint"
-# 1. A `where` behind the formula chooses between two results: one for a deviation above 0, one for 0. (No gradient runs through it here; trap 12.5 shows what that would do.)
+# 1. A `where` after the formula chooses between two results: one for a deviation above 0, one for 0. (No gradient runs through it here; trap 12.5 shows what that would do.)
 # 2. The probability of a loss below best is `erfc(-z / sqrt(2)) / 2`, also where it is tiny; so is `torch.special.log_ndtr(z).exp()`.
 # 3. Without deviation the improvement is the gain, or 0 where there is none.
 
@@ -1261,7 +1261,7 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.5" role="hint"
-# 1. Two `where`: one in front of the root, so that it never sees a number it cannot take; one behind it.
+# 1. Two `where`: one in front of the root, so that it never sees a number it cannot take; one after it.
 # 2. What does `nan > 0` say, and what does `nan <= 0`? The one that is asked decides where a NaN goes.
 
 # %% [markdown] trap="12.5" role="keep"
@@ -2043,7 +2043,7 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="12.8" role="hint"
-# 1. Three steps: collect the state, write it into a file beside, rename that file.
+# 1. Three steps: collect the state, write it into a second file, rename that file.
 # 2. numpy's scalars are of type `np.generic`, and `item()` makes Python's number of each.
 # 3. `os.fsync(file.fileno())` waits for the disk; the file must still be open for it.
 
@@ -3621,8 +3621,7 @@ answers_here
 #
 # `item()` at each step costs nothing that the clock shows: ten steps of this small net take
 # 13 ms with it and without. A step is 70 orders for 0.2 GFLOP, so the device has done its
-# part when the CPU asks. Where the device lags behind its orders, each `item()` waits for
-# all of them. Trap 09.10 counts such waits.
+# part when the CPU asks. Where the device lags behind its orders, each `item()` waits for all of them. Trap 09.10 counts such waits.
 #
 # **Keep:** float32 sums depend on their order, integers do not; a GPU's atomics choose an
 # order each time. Measure under `no_grad`, read numbers every so many steps, and keep
