@@ -510,8 +510,8 @@ claim("classes in the first batch, at least eight", sight["classes in it"],
 
 # %% [markdown] role="concept"
 # An untrained classifier of ten classes has a loss near `ln 10`. A loss far from that
-# means that the logits are too large or that loss and model do not fit together. No layer's
-# gradient norm is 0 or a hundred times that of its neighbours. Then overfit one batch, and
+# means that the logits are too large or that loss and model do not fit together. No layer should have a gradient
+# norm of 0, or one a hundred times that of its neighbours. Then overfit one batch, and
 # only then train. On a GPU, `nvidia-smi` shows the memory that the process holds, and
 # `torch.cuda.max_memory_allocated()` the part that tensors needed at the peak. When memory
 # grows and you do not know why, record it with `torch.cuda.memory._record_memory_history()`
@@ -610,9 +610,9 @@ claim("of a pixel, a label and a shape changed, those that go unnoticed",
 # | Weights & Biases | `run = wandb.init(project="digits", config=settings)` | `run.log({"loss": loss})` |
 # | MLflow | `mlflow.start_run()`, `mlflow.log_params(settings)` | `mlflow.log_metric("loss", loss, step=step)` |
 #
-# TensorBoard writes to a folder and needs no account. Weights & Biases and MLflow send the
-# lines to a server, and Weights & Biases keeps them in a file when it is offline. Its counter
-# of steps has a trap, 12.10.
+# TensorBoard writes to a folder, MLflow to a local store or a server of your own; neither needs
+# an account. Weights & Biases sends the lines to its server, or keeps them in a file while it
+# is offline. Its counter of steps has a trap, 12.10.
 
 # %% [markdown] trap="12.3" role="situation" fault="worker_init_fn with a constant seed repeats each epoch" symptom="DataLoader workers: the same augmentation every epoch, worker_init_fn with a constant seed, results depend on num_workers"
 # ## A seed for each worker
@@ -2400,7 +2400,7 @@ def class_numbers(names: list, stored: dict) -> dict:
 # | augmentation | keyed by seed, epoch and sample | in the dataset (12.3) |
 # | class numbers | sorted, and stored with the weights | at the data (12.9) |
 # | threads, workers, ranks, batch size | written down, and the same again | at the start |
-# | versions, GPU model, driver | written down: another one may sum in another order | at the start |
+# | versions, GPU model, driver | written down: a different one may add in a different order | at the start |
 # | data and code | hashes in the first line of the log | at the start |
 # | a resumption | generators and place in the data in the checkpoint | at each save (12.8) |
 #
@@ -2420,9 +2420,9 @@ def reproducible(seed):
     return torch.Generator().manual_seed(seed)     # for the DataLoader
 
 # %% [markdown] role="concept"
-# ### The same settings, another result: bisect by part
+# ### The same settings, a different result: bisect by part
 #
-# A colleague runs your script and gets another loss. Do not compare the ends: compare the
+# A colleague runs your script and gets a different loss. Do not compare the ends: compare the
 # parts, in the order in which they are made, by their hashes. The first hash that differs
 # names the part. Here one thing is changed in each of three runs:
 
