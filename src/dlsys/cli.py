@@ -198,11 +198,14 @@ def _show_check(worksheet: worksheets.Worksheet, report, everything: bool) -> No
     rows = sorted(worksheet.exercises, key=lambda exercise: not exercise.core)
     folded = [] if everything else _folded(rows, report.verdicts)
     shown = [exercise for exercise in rows if exercise not in folded]
-    width = max((len(exercise.name) for exercise in shown), default=0)
+    guessed = progress.guesses()
+    names = {exercise.id: exercise.name if exercise.id in guessed or (
+        report.verdicts[exercise.id].status == "pass") else exercise.title for exercise in shown}
+    width = max(map(len, names.values()), default=0)
     for exercise in shown:
         verdict = report.verdicts[exercise.id]
         look = STATUSES[verdict.status]
-        say(bold(f"{exercise.id:<6}{exercise.name:<{width}}"),
+        say(bold(f"{exercise.id:<6}{names[exercise.id]:<{width}}"),
             styled(f" {look.mark} {verdict.status:<8}", look.style),
             f"{_earned([exercise], report)}/{exercise.points}")
         if found := clean(f"{verdict.message} {verdict.see()}", LONGEST).strip():
@@ -287,7 +290,7 @@ def _add_stage(table, row: start_page.StageState, everything: bool) -> None:
     shown = [one for one in row.traps if everything or overview.touched(one)]
     for one in shown:
         core = " (core)" if one.trap.core else ""
-        table.add_row(one.trap.id, _with_mistake(f"{one.trap.name}{core}", one.misconception),
+        table.add_row(one.trap.id, _with_mistake(f"{one.shown}{core}", one.misconception),
                       _guess(one.guess), _state(one.state), _mark(one.review),
                       f"{one.points}/{one.trap.points}")
     if len(shown) < len(row.traps):
