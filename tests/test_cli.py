@@ -540,7 +540,7 @@ def test_progress_shows_every_stage_and_trap(capsys, monkeypatch):
     assert cli.main(["progress", "--all"]) == 0
     said = capsys.readouterr().out
     rows = {line.split()[0]: " ".join(line.split()) for line in said.splitlines() if line.strip()}
-    assert rows["01.3"] == "01.3 Fault 3 ○ untouched 0/3"
+    assert rows["01.3"] == "01.3 Trap 3 ○ untouched 0/3"  # its fault would answer the guess
     assert "\n         counts rows" in said
     assert said.count("coming") == len(stages.STAGES) - 1
     assert "1 of 3 exercises solved, 1 of 6 points." in said
