@@ -102,7 +102,7 @@ draw_tree({"w": f"{w:g}\ngradient {d_w:g}", "x": f"{x:g}\ngradient {d_x:g}",
           title="Values go down, gradients come back up",
           alt="A graph. Arrows lead down from w, x and b to z, from z and "
               "y to e, and from e to L. Beside them arrows lead back up "
-              "with a factor each. Every node shows value and gradient.")
+              "with a factor each. Every node but y shows its gradient.")
 
 # %% [markdown] role="concept"
 # Read the gradient of `w` off the arrows, from the bottom up: 1, times −7, times 1,
@@ -110,8 +110,8 @@ draw_tree({"w": f"{w:g}\ngradient {d_w:g}", "x": f"{x:g}\ngradient {d_x:g}",
 # the arrow to `w` needs `x`, and the arrow to `e` needs `e` itself. A graph has to
 # keep those values until the backward pass. Second, autograd computed no gradient for
 # `x` and `y`, because they were plain numbers. Only a tensor with
-# `requires_grad=True` gets one. A tensor like this that you made yourself, such as a
-# parameter of a model, is called a *leaf*.
+# `requires_grad=True` gets one, in its attribute `.grad`. A tensor like this that you
+# made yourself, such as a parameter of a model, is called a *leaf*.
 #
 # While the forward pass runs, autograd records one node per operation and links it to
 # the nodes that its inputs came from. A result's `grad_fn` is its node, and
@@ -155,14 +155,14 @@ claim("gradient at a = 3: 3 + 3 from the square, 5 from the other",
 # ## Backward through a layer
 #
 # A layer has a whole matrix of weights, and nobody writes down their slopes one by
-# one. Three products are enough for all of them. Take a batch of `N` rows with `F`
+# one. Three products are enough for all of them. Take a batch of `N` rows with `D`
 # features each, and a layer of `U` units with a ReLU, which replaces negative values
 # by zero: $z = xW^T + b$ and $h = \max(0, z)$.
 
 # %% role="concept"
 draw = torch.Generator().manual_seed(SEED)
-x = torch.randn(4, 3, generator=draw)         # (N, F): 4 rows
-weight = torch.randn(5, 3, generator=draw)    # (U, F): 5 units
+x = torch.randn(4, 3, generator=draw)         # (N, D): 4 rows
+weight = torch.randn(5, 3, generator=draw)    # (U, D): 5 units
 bias = torch.zeros(5)                         # (U,)
 z = x @ weight.T + bias                       # (N, U)
 h = z.relu()
@@ -191,15 +191,15 @@ draw_grids({"slope of ReLU": mask, "arrives: d_h": arrives,
                "the same with the blocked cells crossed.")
 
 # %% [markdown] role="concept"
-# Then it goes back through the product. Unit $u$ computes $z_u = \sum_f W_{uf}\, x_f
-# + b_u$. So the slope for the weight $W_{uf}$ is $x_f$, and the slope for the input
-# $x_f$ is $W_{uf}$. A weight is used once in every row, and an input once in every
-# unit, so the gradients are added up over rows or over units. Each of these sums is a
-# matrix product:
+# Then it goes back through the product. Unit $u$ computes
+# $z_u = b_u + \sum_d W_{ud}\, x_d$. So the slope for the weight $W_{ud}$ is $x_d$,
+# and the slope for the input $x_d$ is $W_{ud}$. A weight is used once in every row,
+# and an input once in every unit, so the gradients are added up over rows or over
+# units. Each of these sums is a matrix product:
 
 # %% role="concept"
-d_weight = d_z.T @ x                          # (U, F), like weight
-d_x = d_z @ weight                            # (N, F), like x
+d_weight = d_z.T @ x                          # (U, D), like weight
+d_x = d_z @ weight                            # (N, D), like x
 d_bias = d_z.sum(0)                           # (U,), like bias
 
 leaves = [t.clone().requires_grad_() for t in (weight, x, bias)]
@@ -2076,13 +2076,22 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - The backward pass is the chain rule, from the loss to the inputs: each node multiplies the gradient that arrives by its slope. Where a value is used twice, the two gradients are added.
-# - Through a linear layer that is three products: for the weights, for the input, for the bias. ReLU's slope is a mask.
-# - A training step is: predict, compare, clear, backward, step. `backward` adds to `.grad`. If you never clear it, plain SGD has a momentum of 1.
-# - `backward(v)` weights the rows by `v`. A vector of ones gives the gradient of the sum.
-# - The graph keeps the tensors that the backward pass will need. That memory grows with the batch, is freed by `backward()`, and is never allocated under `no_grad()`.
-# - `detach().clone()` is a copy. `.data` shares memory and hides edits. `retain_graph` is for two backward passes, `create_graph` for second derivatives.
-# - When you cut a batch into parts, weight each part by its share of what the loss divides by, in training and in evaluation.
+# - The backward pass is the chain rule, from the loss to the inputs: each node
+#   multiplies the gradient that arrives by its slope. Where a value is used twice,
+#   the two gradients are added.
+# - Through a linear layer that is three products: for the weights, for the input, for
+#   the bias. ReLU's slope is a mask.
+# - A training step is: predict, compare, clear, backward, step. `backward` adds to
+#   `.grad`. If you never clear it, plain SGD has a momentum of 1.
+# - `backward(v)` weights the rows by `v`. A vector of ones gives the gradient of the
+#   sum.
+# - The graph keeps the tensors that the backward pass will need. That memory grows
+#   with the batch, is freed by `backward()`, and is never allocated under
+#   `no_grad()`.
+# - `detach().clone()` is a copy. `.data` shares memory and hides edits.
+#   `retain_graph` is for two backward passes, `create_graph` for second derivatives.
+# - When you cut a batch into parts, weight each part by its share of what the loss
+#   divides by, in training and in evaluation.
 # - A node passes its gradient on once, after all its uses have added theirs.
 #
 # **Next:** stage 3 asks where the gradient starts: at the loss, and what it teaches.
