@@ -212,8 +212,7 @@ once, twice = pull_of(F.cross_entropy), pull_of(of_probabilities)
 
 # %% trap="03.1" role="guess" quoted="right"
 guess("03.1", "On this row, how large is the gradient norm `once`, "
-      "compared "
-      "with the gradient norm `twice`?",
+      "compared with the gradient norm `twice`?",
       choices=["the same, up to rounding", "about 10 times as large",
                "about 100 times as large", "about 10,000 times as large"])
 
@@ -674,11 +673,10 @@ repeated = bce(torch.cat([logits[:3].repeat(9), logits[3:]]),
 
 # %% role="concept"
 claim("weight 9, compared with showing each positive 9 times: gap",
-      weighted - repeated,
-      expected=0, within=1e-3)
+      weighted - repeated, expected=0, within=1e-3)
 claim("the weight that balances 3 and 29",
-      (labels == 0).sum() / (labels == 1).sum(),
-      expected=9.67, within=0.01)
+      (labels == 0).sum() / (labels == 1).sum(), expected=9.67,
+      within=0.01)
 
 # %% role="concept"
 def focal(z, t, alpha, gamma=2.0):
@@ -734,10 +732,10 @@ claim("random negatives: largest gradient", slope, expected=0)
 #
 # A loss is only half of the story. Its gradient has to reach the first layer, and by
 # the chain rule it is multiplied by one factor for every layer on the way: the slope
-# of the activation times the weights. If the factors are mostly below one in size,
-# the gradient *vanishes*: the first layers learn nothing. If they are mostly above
-# one, it *explodes*: one step throws the weights far away. Follow a gradient back
-# through twenty ReLU layers whose weights are half as large as they should be, right,
+# of the activation times the weights. If the product shrinks from layer to layer, the
+# gradient *vanishes*, and the first layers learn nothing. If it grows, the gradient
+# *explodes*, and one step throws the weights far away. Follow a gradient back through
+# twenty ReLU layers whose weights are half as large as they should be, just right,
 # and twice as large:
 
 # %% role="concept"
