@@ -717,7 +717,7 @@ def weighted_loss(losses: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="02.2" role="hint"
-# 1. Which vector of shares says how much each row counts? Its entries add up to one.
+# 1. Which vector says how much each row counts? Its entries add up to one.
 # 2. The mean of a product is not the product of the means.
 # 3. Stay in tensors from `losses` to the result: `.item()`, `float()` and `detach()` cut the graph.
 
@@ -1021,7 +1021,7 @@ claim("error with padding, divided by 4, over the norm of whole", by_four,
 draw_boxes({"labelled rows": {f"part {k}": n for k, n in enumerate(
                 [int((y >= 0).sum()) for y in cut], 1)},
             "divided by 4": {f"part {k}": 6.5 for k in range(1, 5)}},
-           unit="rows' worth of gradient",
+           unit="rows",
            title="Divided by 4, two rows weigh like six and a half",
            alt="Two stacks. By labelled rows the parts weigh 2, 8, 8 and "
                "8. "
@@ -1573,9 +1573,9 @@ def gradients(out, inputs: list) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="02.6" role="hint"
-# 1. Two walks: the first only counts how often each node stands among the parents of others.
-# 2. In the second walk a node is ready when all the shares you counted have arrived; `out` is ready from the start, with gradient 1.
-# 3. Use a list as a stack instead of recursion, and let a pair that stands twice count twice.
+# 1. Two walks: the first only counts how often each node appears among the parents of others.
+# 2. In the second walk a node is ready when as many gradients have arrived as you counted uses; `out` is ready from the start, with gradient 1.
+# 3. Use a list as a stack instead of recursion, and let a pair that appears twice count twice.
 
 # %% [markdown] trap="02.6" role="keep"
 # **Keep:** in a backward pass, a node may pass its gradient on only once, after all
@@ -1912,21 +1912,21 @@ claim("gap between compiled and not", largest_gap(fast, slopes),
 # %% [markdown] role="gpu"
 # ## On a GPU: what the backward pass costs
 #
-# A training step is a forward pass, a backward pass and an update. Before you
-# speed one up, know their shares.
+# A training step is a forward pass, a backward pass and an update. Before you speed
+# one up, find out how much of the step each of them takes.
 #
-# **Before you run anything:** how many times as long as the forward pass does the
-# backward pass take, for a stack of equal linear layers? Twice the batch: what
-# happens to memory with a graph, and without one?
+# **Before you run anything:** for a stack of equal linear layers, how many times as
+# long as the forward pass does the backward pass take? And if the batch is twice as
+# large, what happens to the memory with a graph, and without one?
 #
-# FLOPs, bytes and orders can be counted on any machine, on *meta* tensors, which
-# have a shape and no data. A linear layer is one matrix product forward, and two
-# backward: one for its weight, one for its input. The first layer can do without
-# the second, because nobody asked for the gradient of the data.
+# FLOPs (floating-point operations), bytes and orders to the GPU can be counted on any
+# machine, on *meta* tensors, which have a shape and no data. A linear layer is one
+# matrix product forward and two backward: one for its weight, one for its input. The
+# first layer does without the second, because the data need no gradient.
 #
-# Time needs a GPU, or a prediction: the datasheet says how long FLOPs and bytes
-# take at least. A small stack waits for launches, so its FLOPs say little. The
-# update has no matrix product: it reads four tensors and writes three.
+# Time needs a GPU, or a prediction: the datasheet says how long FLOPs and bytes take
+# at least. A small stack waits for its kernels to be launched, so its FLOPs say
+# little. The update has no matrix product: it reads four tensors and writes three.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2049,25 +2049,27 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# In a record, read the trace below the table from the products: on the H100 they
-# carry 87 % of the forward pass and 83 % of the backward. Between them stand ReLU,
-# its backward and the sums for the biases.
+# Read the trace below the table from the matrix products down. On the H100 they take
+# 87 % of the forward pass and 83 % of the backward pass. The rest is ReLU, its
+# backward, and the sums for the biases.
 #
-# **On the H100 of the record** memory and the two forwards come out as counted, in
-# the large stack. In the small ones orders decide: 256 times the FLOPs take an
-# eighth more time, and backward takes over four forwards, not two.
+# **On the H100 of the record** the large stack behaves as counted: its memory, and a
+# backward pass of about two forward passes. In the small stacks the orders to the GPU
+# decide: 256 times the FLOPs take only an eighth more time, and the backward pass
+# takes more than four forward passes instead of two.
 #
-# The update takes nearly three times its predicted share, and the trace says why.
-# The prediction counts one pass, which reads four tensors and writes three.
-# `foreach` makes eight passes, each over all weights, and reads or writes twenty.
-# (An order of `_foreach_add_` more counts the steps, on the CPU.) The update has a
-# fifth of the step's kernel time. Stage 4 measures the fused update, which makes
-# one pass.
+# Compared with the backward pass, the update takes nearly three times as long as
+# predicted, and the trace shows why. The prediction counts one pass, which reads four
+# tensors and writes three. `foreach`, torch's default here, makes eight passes over
+# all weights and reads or writes twenty tensors. (One more call of `_foreach_add_`
+# counts the steps, on the CPU.) The update takes a fifth of the step's kernel time.
+# Stage 4 measures the fused update, which makes a single pass.
 #
-# **Keep:** backward is about two forwards of arithmetic, and the graph's memory is
-# proportional to the batch. If memory is short, halve the batch and accumulate,
-# or keep fewer results and compute them again (checkpointing, stage 9). If time is
-# short, look at the products first. **Source:** PyTorch documentation, [Autograd
+# **Keep:** a backward pass is about twice the arithmetic of a forward pass, and the
+# graph's memory is proportional to the batch. If memory is short, halve the batch and
+# accumulate, or keep fewer results and compute them again (checkpointing, stage 9).
+# If time is short, look at the matrix products first. **Source:** PyTorch
+# documentation, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html) and
 # [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html); Epoch AI,
 # [What's the backward-forward FLOP ratio for neural

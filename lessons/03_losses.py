@@ -1648,24 +1648,24 @@ claim("the lower accuracy of the two, by the nearest neighbour",
 # %% [markdown] role="gpu"
 # ## On a GPU: the logits are the memory
 #
-# A language model ends in a linear layer with one output per token of its
-# vocabulary, and cross-entropy over them. For 10 digits that is nothing. For
-# the 128,256 entries of Llama 3's vocabulary it is the largest tensor of the
-# whole step.
+# A language model ends in a linear layer with one output per token of its vocabulary,
+# and cross-entropy over them. For 10 digits that is nothing. For the 128,256 entries
+# of Llama 3's vocabulary it is the largest tensor of the whole step.
 #
-# **Before you run anything:** 8,192 tokens, 4,096 numbers each, in 16 bits. By
-# what factor do their logits exceed them? And how many tensors of that size
+# **Before you run anything:** take 8,192 tokens with 4,096 values each, in 16 bits.
+# How many times as large as these are their logits? And how many tensors of that size
 # does a cross-entropy written by hand create, forward and backward?
 #
-# Shapes and bytes need no GPU. *Meta* tensors have a shape and no data. On
-# them `cost` sees every operation that torch carries out: the bytes that it
-# writes, and the most that exist at a time.
+# Shapes and bytes need no GPU. *Meta* tensors have a shape and no data. On them,
+# `cost` sees every operation that torch carries out: the bytes that it writes, and
+# the most that exist at one time.
 #
-# `by_hand` is the stable formula, one operation after the other.
-# `F.cross_entropy` is two: a fused log-softmax, and a pick. And nobody needs
-# all rows at once: `chunked` cuts the tokens, and with `checkpoint` each chunk
-# computes its logits once more on the way back. Only one chunk exists at a
-# time. Kernels that fuse the product with the loss go the same way further.
+# `by_hand` is the stable formula, one operation after the other. `F.cross_entropy` is
+# two: a fused log-softmax, and a pick of the right class. And nobody needs all rows
+# at once. `chunked` cuts the tokens into chunks, and with `checkpoint` each chunk
+# computes its logits a second time on the way back, so that only one chunk exists at
+# a time. Kernels that fuse the matrix product with the loss go further in the same
+# direction.
 
 # %% role="gpu"
 from torch.utils.checkpoint import checkpoint
@@ -1802,26 +1802,25 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** bytes decide where the classes are many: with
-# 128,256 the fused loss takes a fifth of the time, as its bytes say, and the
-# memory of the logits falls as counted. With 1,000 the orders decide: the
-# compiled loss takes three times as long as the fused one, and the quartiles of
-# the one by hand are 0.5 and 2.3 ms.
+# **On the H100 of the record** bytes decide where there are many classes. With
+# 128,256 of them, the fused loss takes a fifth of the time of the one by hand, as its
+# bytes say, and the memory of the logits falls as counted. With 1,000 classes the
+# orders to the GPU decide: the compiled loss takes three times as long as the fused
+# one, and the quartiles of the loss by hand are 0.5 and 2.3 ms.
 #
-# Chunks are not free: 16 take over a quarter more time than one, for the same
-# FLOPs (here one chunk computes its logits twice, too). Bytes say where it may
-# go: each chunk has a gradient of the whole head, 1.05 GB, and 15 additions of
-# it move 47 GB, at least 14 of the 20 ms. Four chunks need a third of the
-# memory for 5 % more time.
+# Chunks are not free. Sixteen of them take more than a quarter more time than one,
+# for the same FLOPs (in this code, a single chunk also computes its logits twice).
+# The bytes say where the time may go: each chunk has a gradient of the whole head,
+# 1.05 GB, and adding 15 of them up moves 47 GB, which takes at least 14 of the 20 ms.
+# Four chunks need a third of the memory for 5 % more time.
 #
-# **Keep:** with a large vocabulary, count the copies of the logits before you
-# count anything else. Use the fused loss, never a log of a softmax; cut the
+# **Keep:** with a large vocabulary, count the copies of the logits before you count
+# anything else. Use the fused loss, never a logarithm of a softmax, and cut the
 # tokens into chunks when memory runs out. **Source:** Hsu et al. 2024, ["Liger
 # Kernel: Efficient Triton Kernels for LLM
-# Training"](https://arxiv.org/abs/2410.10989); Wijmans et al. 2025, ["Cut Your
-# Losses in Large-Vocabulary Language
-# Models"](https://arxiv.org/abs/2411.09009), abstract; the vocabulary size is
-# that of Llama 3's published configuration.
+# Training"](https://arxiv.org/abs/2410.10989); Wijmans et al. 2025, ["Cut Your Losses
+# in Large-Vocabulary Language Models"](https://arxiv.org/abs/2411.09009), abstract;
+# the vocabulary size is that of Llama 3's published configuration.
 
 # %% [markdown] role="summary"
 # ## What you take with you
