@@ -23,8 +23,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    begin, check, claim, cost, datasheet, digits, draw_blocks,
-    draw_boxes, draw_grids, draw_tree, fit,
+    begin, check, claim, cost, datasheet, digits, draw_backward,
+    draw_blocks, draw_boxes, draw_grids, draw_tree, fit,
     flops, gpu_result, gpu_table, guess, measured, operations,
     peak_bytes, plot_bars, plot_columns, plot_lines, saved_bytes,
     seconds_in_turns,
@@ -86,23 +86,24 @@ claim("dL/db by autograd, compared with by hand",
       leaves[1].grad, expected=d_b)
 
 # %% role="concept"
-draw_tree({"w": f"{w:g}\ngradient {d_w:g}", "x": f"{x:g}\ngradient {d_x:g}",
-           "b": f"{b:g}\ngradient {d_b:g}", "y": f"{y:g}",
-           "z = w x + b": f"{z:g}\ngradient {d_z:g}",
-           "e = z - y": f"{e:g}\ngradient {d_e:g}",
-           "L = e²": f"{e ** 2:g}\ngradient 1"},
-          [("w", "z = w x + b"), ("x", "z = w x + b"),
-           ("b", "z = w x + b"), ("z = w x + b", "e = z - y"),
-           ("y", "e = z - y"), ("e = z - y", "L = e²")],
-          back={("w", "z = w x + b"): f"times x = {x:g}",
-                ("x", "z = w x + b"): f"times w = {w:g}",
-                ("b", "z = w x + b"): "times 1",
-                ("z = w x + b", "e = z - y"): "times 1",
-                ("e = z - y", "L = e²"): f"times 2e = {2 * e:g}"},
-          title="Values go down, gradients come back up",
-          alt="A graph. Arrows lead down from w, x and b to z, from z and "
-              "y to e, and from e to L. Beside them arrows lead back up "
-              "with a factor each. Every node but y shows its gradient.")
+draw_backward(
+    {"w": f"{w:g}\ngradient {d_w:g}", "x": f"{x:g}\ngradient {d_x:g}",
+     "b": f"{b:g}\ngradient {d_b:g}", "y": f"{y:g}",
+     "z = w x + b": f"{z:g}\ngradient {d_z:g}",
+     "e = z - y": f"{e:g}\ngradient {d_e:g}",
+     "L = e²": f"{e ** 2:g}\ngradient 1"},
+    [("w", "z = w x + b"), ("x", "z = w x + b"), ("b", "z = w x + b"),
+     ("z = w x + b", "e = z - y"), ("y", "e = z - y"),
+     ("e = z - y", "L = e²")],
+    {("w", "z = w x + b"): f"times x = {x:g}",
+     ("x", "z = w x + b"): f"times w = {w:g}",
+     ("b", "z = w x + b"): "times 1",
+     ("z = w x + b", "e = z - y"): "times 1",
+     ("e = z - y", "L = e²"): f"times 2e = {2 * e:g}"},
+    title="Values go down, gradients come back up",
+    alt="A graph. Arrows lead down from w, x and b to z, from z and y to "
+        "e, and from e to L. All but the one from y have an arrow back up "
+        "with a factor. Every node but y shows its gradient.")
 
 # %% [markdown] role="concept"
 # Read the gradient of `w` off the arrows, from the bottom up: 1, times −7, times 1,
@@ -309,7 +310,7 @@ claim("bytes for twice the rows, in fp32 without norm layers", kept[128],
 
 # %% role="concept"
 w = torch.tensor(3.0, requires_grad=True)
-for step in range(4):
+for _ in range(4):
     prediction = w * 2.0 + 0.5           # 1. predict
     loss = (prediction - 10.0) ** 2      # 2. compare
     w.grad = None                        # 3. clear the old gradient
@@ -331,7 +332,7 @@ answers = facts @ torch.tensor([1.5, -2.0, 0.5]) + 1.0
 model = nn.Linear(3, 1)
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 losses = []
-for step in range(60):
+for _ in range(60):
     batch = torch.randint(len(facts), (16,), generator=draw)
     prediction = model(facts[batch]).squeeze(1)        # 1
     loss = F.mse_loss(prediction, answers[batch])      # 2
@@ -465,7 +466,7 @@ plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
                "again, with swings of changing height.")
 
 # %% [markdown] trap="02.1" role="repair"
-# Clear before **every** `backward`, at the start of your own step. Then it does not
+# Clear at the start of **every** step, before its first `backward`. Then it does not
 # matter what other code left in `.grad`. The run below sets a momentum of 1 on
 # purpose:
 
@@ -566,12 +567,12 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 # 3. `opt.zero_grad()` clears every parameter the optimizer knows, biases included. `loss.item()` gives a number without a graph.
 
 # %% [markdown] trap="02.1" role="keep"
-# **Keep:** `backward` adds to `.grad`, so clear the gradients before every
-# `backward`. If you forget, plain SGD becomes SGD with a momentum of `1`: the loss
-# swings, or it grows. **In your own code:** if a loss swings with a steady period,
-# call `backward` twice on one batch and print the gradient norm each time. Twice the
-# norm means that nothing clears. And log norms *before* you clear. **Source:**
-# PyTorch documentation,
+# **Keep:** `backward` adds to `.grad`, so clear the gradients at the start of every
+# step. If you forget, plain SGD becomes SGD with a momentum of `1`: the loss swings,
+# or it grows. **In your own code:** if a loss swings with a steady period, call
+# `backward` twice on one batch and print the gradient norm each time. Twice the norm
+# means that nothing clears. And log norms *before* you clear. **Source:** PyTorch
+# documentation,
 # [Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
 # %% [markdown] trap="02.2" role="situation" fault="backward on a vector of ones: a sum, not the mean" symptom="RuntimeError: grad can be implicitly created only for scalar outputs"

@@ -167,20 +167,15 @@ def _column(sheet: Sheet, x: float, y: float, width: float, rows: Sequence[tuple
 
 def draw_tree(nodes: Mapping[str, str], edges: Sequence[tuple[str, str]], *, title: str, alt: str,
               cuts: Collection[tuple[str, str]] = (), marks: Collection[str] = (),
-              cut_name: str = "cut: no gradient passes",
-              back: Mapping[tuple[str, str], str] | None = None) -> None:
+              cut_name: str = "cut: no gradient passes") -> None:
     """A graph of autograd: inputs above, the loss below, cut edges dashed and crossed.
 
     nodes: name to what is written under it (value, gradient), or "". edges: (from, to). cuts:
-    those edges that pass no gradient. marks: nodes at fault. back: edge to the factor on its way
-    back; such an edge has a second arrow, which points up, with the factor beside it. A graph with
-    `back` puts each node below the middle of its inputs.
+    those edges that pass no gradient. marks: nodes at fault.
     """
-    back = back or {}
     for edge in edges:
         need_known(f"edge {edge}", edge, nodes)
     need_known("cuts", cuts, edges)
-    need_known("back", back, edges)
     need_known("marks", marks, nodes)
     layers = _layers(nodes, edges)
     sheet = Sheet(title, alt)
@@ -191,15 +186,14 @@ def draw_tree(nodes: Mapping[str, str], edges: Sequence[tuple[str, str]], *, tit
                  for n in layer if n in nodes}
         high = max(map(text_height, texts.values())) + 0.1
         for k, node in enumerate(layer):
-            above = [places[a][0] for a, b in edges if b == node] if back else []
-            middle = sum(above) / len(above) if above else MARGIN + (k + 0.5) * pitch
+            middle = MARGIN + (k + 0.5) * pitch
             places[node] = (middle, y, y + high)
             if node in nodes:
                 wide = text_width(texts[node], "bold") + 0.18
                 first = not any(b == node for _, b in edges)
                 sheet.box(middle - wide / 2, y, wide, high, texts[node], fault=node in marks,
                           colour=KINDS[2] if first else KINDS[0], label="node")
-        y += high + (0.7 if back else 0.4)  # room for the factors
+        y += high + 0.4
     for a, b in edges:
         wires[a, b] = [(places[a][0], places[a][2])]
         for node in (n for n in places if n[1:] == (a, b)):
@@ -207,8 +201,6 @@ def draw_tree(nodes: Mapping[str, str], edges: Sequence[tuple[str, str]], *, tit
         wires[a, b].append((places[b][0], places[b][1]))
     for edge, points in wires.items():
         cut = edge in cuts
-        if edge in back:
-            points = _there_and_back(sheet, points, back[edge])
         sheet.line(points, arrow=True, dashed=cut, colour=FAULT if cut else INK, label="edge")
         if cut:
             (x1, y1), (x2, y2) = points[-2:]
@@ -218,22 +210,6 @@ def draw_tree(nodes: Mapping[str, str], edges: Sequence[tuple[str, str]], *, tit
         sheet.cross(MARGIN + 0.07, y + 0.09, 0.06, FAULT)
         sheet.text(MARGIN + 0.2, y, wrap(cut_name, WIDTH - 0.4))
     sheet.show()
-
-
-def _there_and_back(sheet: Sheet, points: Sequence[tuple[float, float]],
-                    factor: str) -> list[tuple[float, float]]:
-    """Draw the way back beside an edge, with its factor; returns the way there, moved aside."""
-    aside = 0.07
-    sheet.line([(x + aside, y) for x, y in reversed(points)], arrow=True, colour=KINDS[1],
-               label="back")
-    (x1, y1), (x2, y2) = points[:2]
-    lean = (x2 - x1) / (y2 - y1)  # the flatter the edge, the farther off is the text
-    way = -1 if lean > 0 else 1  # outside: below an edge that leans
-    part = 0.3 if lean else 0.18  # where edges that lean have not come near yet
-    x, y = x1 + part * (x2 - x1), y1 + part * (y2 - y1)
-    sheet.text(x + way * (aside + 0.05 + 0.1 * abs(lean)), y, factor, va="center",
-               ha="right" if way < 0 else "left", colour=KINDS[1], weight="bold")
-    return [(x - aside, y) for x, y in points]
 
 
 def _layers(nodes: Mapping[str, str], edges: Sequence[tuple[str, str]]) -> list[list]:
