@@ -516,7 +516,7 @@ plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
               for k in range(6)},
              xlabel="distance between answer and label",
              ylabel="fraction of the digits", form=".2f",
-             title="Nearly right is wrong: a 4 is no 3 or 5",
+             title="Nearly right is wrong: a 4 is not a 3 or a 5",
              alt="Columns: fraction of the test digits by distance. Fewer "
                  "than half are right, and about as many are one off.")
 
@@ -542,7 +542,7 @@ pairs = torch.ones_like(torch.zeros(8, 1) - torch.arange(8.0))
 draw_grids({"(8, 1) minus (8,)": 0.5 * pairs + 0.5 * torch.eye(8)},
            marks={"(8, 1) minus (8,)": ~torch.eye(8, dtype=torch.bool)},
            rows="output", columns="label",
-           legend="an output beside another row's label",
+           legend="an output paired with another row's label",
            title="A column minus a row is a table",
            alt="A grid of eight by eight cells. Only those on the diagonal "
                "pair an output with its own label. The others are marked.")
