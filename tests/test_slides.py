@@ -134,7 +134,7 @@ def test_a_third_of_the_slides_shows_a_picture():
 def test_the_answer_stands_behind_the_question(first):
     found, _ = first
     code, asked, measured = [s for s in found if " 01.2 " in s.heading][:3]
-    assert "What share of the true eights raises the alarm?" in words(asked)
+    assert "What percentage of the true eights raises the alarm?" in words(asked)
     assert "score > 0.5" in words(code)
     assert "eights found 0.25" not in words(asked)
     assert "eights found 0.25" in words(measured)
