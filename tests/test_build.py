@@ -235,6 +235,14 @@ def test_a_line_before_the_first_cell_leads_past_the_ideas_to_the_first_trap(tmp
     assert rest.startswith("**Before the first cell**")
 
 
+def test_the_way_past_the_ideas_leads_to_a_trap_that_a_copy_of_the_core_path_holds(tmp_path):
+    situation = 'trap="01.2" role="situation" core=true'
+    text = TEXT.replace(situation, situation.removesuffix(" core=true"))
+    source = read(tmp_path, text, draft=True)
+    [line] = views.past_the_ideas(source)
+    assert f"the first trap of its core path, {views.to_trap(source, '01.4')}. In" in line
+
+
 def test_a_lesson_that_begins_with_a_trap_has_no_ideas_to_skip(tmp_path):
     first, last = TEXT.index('# %% [markdown] role="concept"'), TEXT.index('role="situation"')
     bare = read(tmp_path, TEXT[:first] + TEXT[TEXT.rindex("# %%", 0, last):], draft=True)
