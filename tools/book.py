@@ -157,7 +157,7 @@ def guide_titles() -> dict[str, str]:
 
 
 def link_guides(source: str) -> str:
-    """The text with a link wherever a guide's name stands in italics: only the site has the page."""
+    """The text, with a link to each guide that it names in italics: only the site has the page."""
     for title, guide in guide_titles().items():
         named = r"\s+".join(map(re.escape, title.split()))
         source = re.sub(rf"\*{named}\*", f"[{title}](../{guide}.md)", source)
