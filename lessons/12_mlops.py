@@ -473,7 +473,7 @@ def layer_report(model: nn.Module, step) -> dict:
 # %% [markdown] role="concept"
 # ## The first look at a run
 #
-# Most runs that fail have failed before their first step: pixels in the wrong range, labels
+# Many runs have failed before their first step: pixels in the wrong range, labels
 # of one class, a model in the wrong mode. You find that in a minute if you look before you
 # train. Print one line for each thing that a step depends on, and next to it what you expect:
 
@@ -552,8 +552,8 @@ def provenance(code, data, **settings):
 
 # %% [markdown] role="concept"
 # A line per step has the step, the loss, the norm of all gradients, the rate and the time.
-# The norm is what you will miss most: it jumps before the loss does, and it tells a step that
-# exploded from one that vanished. `clip_grad_norm_` returns it, so it costs nothing:
+# The norm is what you will miss most. It shows a step that explodes before the optimizer takes
+# it, and it tells an exploding run from a vanishing one. `clip_grad_norm_` returns it, so it costs nothing:
 
 # %% role="concept" compare=false
 import time
@@ -768,8 +768,7 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 # ## Which settings are worth a search?
 #
 # A training has a dozen settings, and a budget for some twenty runs. A grid over four
-# settings with five values each needs 625 runs. But in most trainings one or two settings
-# decide nearly everything. So first find out *which*, with random runs that vary all of
+# settings with five values each needs 625 runs. But often one or two settings decide nearly everything. So first find out *which*, with random runs that vary all of
 # them at once, and then search only those.
 
 # %% role="concept"
@@ -811,10 +810,10 @@ def explained(setting):
 matters = {name: explained(setting) for name, setting in table.items()}
 plot_columns(matters, xlabel="setting", ylabel="variance explained",
              form=".2f", reference=(0.07, "chance"),
-             title="The rate decides, the others hardly count",
+             title="The rate explains most, the others little",
              alt="Four columns of explained variance. The rate's is by far "
-                 "the highest; momentum, smoothing and size are near the "
-                 "line of chance.")
+                 "the highest; those of momentum, smoothing and size are "
+                 "low, near the line of chance.")
 
 # %% role="concept"
 claim("variance that the rate explains", matters["rate"], above=0.35)
@@ -1287,9 +1286,11 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # %% role="concept"
 draw_blocks({"a step": ["batch", "weights", "modules", "loss", "gradients",
                         "new weights"],
-             "ask": ["finite, in range?", "finite before the step?",
-                     "which returns the first?", "finite logits, and it?",
-                     "finite loss, and they?", "rate, decay, clipping?"]},
+             "ask": ["is it finite?", "are they finite?",
+                     "finite in, finite out?",
+                     "finite logits, finite loss?",
+                     "finite loss, finite gradients?",
+                     "finite gradients, finite weights?"]},
             captions={"a step": "from top to bottom",
                       "ask": "the first no is the cause"},
             title="Six places, in the order of a step",
