@@ -45,6 +45,7 @@ from tools import (
     book_traps,
     frames,
     gpu_tables,
+    install_cell,
     social_cards,
     versions,
 )
@@ -97,6 +98,7 @@ def read(path: Path) -> NotebookNode:
 
 def dress(notebook: NotebookNode) -> NotebookNode:
     """The notebook as the page shows it; its dlsys metadata say lesson or exercise."""
+    notebook.cells = [cell for cell in notebook.cells if not install_cell.is_install(cell)]
     kind = "exercise" if notebook.metadata.dlsys.view == "exercise" else "trap"
     labelled: dict[str, None] = {}  # in the order of the page
     for cell in notebook.cells:
