@@ -810,10 +810,10 @@ def explained(setting):
 matters = {name: explained(setting) for name, setting in table.items()}
 plot_columns(matters, xlabel="setting", ylabel="variance explained",
              form=".2f", reference=(0.07, "chance"),
-             title="The rate explains most, the others little",
+             title="The rate decides, the others hardly count",
              alt="Four columns of explained variance. The rate's is by far "
-                 "the highest; those of momentum, smoothing and size are "
-                 "low, near the line of chance.")
+                 "the highest; momentum, smoothing and size are near the "
+                 "line of chance.")
 
 # %% role="concept"
 claim("variance that the rate explains", matters["rate"], above=0.35)
@@ -1286,11 +1286,9 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # %% role="concept"
 draw_blocks({"a step": ["batch", "weights", "modules", "loss", "gradients",
                         "new weights"],
-             "ask": ["is it finite?", "are they finite?",
-                     "finite in, finite out?",
-                     "finite logits, finite loss?",
-                     "finite loss, finite gradients?",
-                     "finite gradients, finite weights?"]},
+             "ask": ["finite, in range?", "finite before the step?",
+                     "which returns the first?", "finite logits, and it?",
+                     "finite loss, and they?", "rate, decay, clipping?"]},
             captions={"a step": "from top to bottom",
                       "ask": "the first no is the cause"},
             title="Six places, in the order of a step",
