@@ -174,10 +174,10 @@ print(f"mistakes in pass 100, with four points: {wrong}")
 claim("mistakes in the last pass", wrong, above=0)
 
 # %% [markdown] role="concept"
-# No line can do it. The centre of the square lies halfway between the two corners that
-# should be "yes", so a neuron that says "yes" to both has a positive $z$ there. The
-# centre also lies halfway between the two that should be "no", so $z$ must not be
-# positive there.
+# No line can do it. Halfway between two points, $z$ is the mean of its values at the two.
+# The centre of the square is halfway between the two corners that should be "yes", so a
+# neuron that says "yes" to both has a positive $z$ there. But the centre is also halfway
+# between the two corners that should be "no", so $z$ must not be positive there.
 #
 # Two lines can. One neuron asks whether at least one input is 1, a second one asks
 # whether both are, and a third says "yes" if the first does and the second does not:
@@ -576,7 +576,8 @@ decision_surface
 #
 # Any function that bends will do in principle. In practice you look at two things: the
 # values it returns, and its slope, because the gradient of everything before it is
-# multiplied by that slope.
+# multiplied by that slope. `requires_grad=True` asks PyTorch to follow what becomes of a
+# tensor, and `torch.autograd.grad` returns the slopes instead of storing them in `.grad`.
 
 # %% role="concept"
 z = torch.linspace(-4, 4, 81, requires_grad=True)
@@ -636,7 +637,7 @@ claim("zeros among ReLU's outputs for centred inputs",
       within=0.05)
 
 # %% [markdown] role="concept"
-# The next trap is about those zeros.
+# Which units of a layer can still learn? The next trap looks at that.
 
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
@@ -919,10 +920,11 @@ plot_lines(grid[::8].tolist(),
 # %% [markdown] role="concept"
 # Four layers of two units, eight units in all, make 16 straight pieces. In a single hidden
 # layer every ReLU unit bends the curve at one place, so eight units make at most nine
-# pieces: the pieces grow with the number of units, and in depth they double with each
-# layer ([Telgarsky 2016](https://arxiv.org/abs/1602.04485) proves it). We have chosen
-# these weights by hand. Depth offers such functions; it does not promise that training
-# finds them, and each further layer is one more that the gradient has to pass.
+# pieces. With more units, the pieces of a single layer grow in proportion. With more layers
+# of the same width, they double each time ([Telgarsky
+# 2016](https://arxiv.org/abs/1602.04485)). But we have chosen these weights by hand. Depth
+# makes such functions cheap; it does not promise that training finds them, and every
+# further layer is one more that the gradient has to pass.
 
 # %% role="concept"
 random = [pieces((grid[:, None] - torch.rand(8)).relu() @ torch.randn(8))
