@@ -11,9 +11,9 @@ from tools import book_finder, book_pages, book_units
 
 STAGES = range(1, 13)  # the sources of the course end with stage 12
 LESSONS = book_finder.built_lessons()
-HEADINGS = {number: {line.removeprefix("## ") for cell in notebook.cells
+HEADINGS = {number: {line.lstrip("#").strip() for cell in notebook.cells
                      if cell.cell_type == "markdown" for line in cell.source.splitlines()
-                     if line.startswith("## ")}
+                     if line.startswith(("## ", "### "))}
             for number, notebook in LESSONS.items()}
 PAGES = {path.stem for path in (ROOT / "book").glob("*.md")} | {*book_pages.generated(LESSONS)}
 
