@@ -142,6 +142,7 @@ def dress_text(cell: NotebookNode, role: str, trap: str | None, kind: str) -> st
     if role == "step":
         return mark(cell)
     source = WAY.sub(lambda way: book_pages.link("trap", way[1], f"{way[1]} {way[2]}"), cell.source)
+    source = source.replace("](../book/guide_", "](../guide_")  # a guide is next to the lessons
     if role == "exercise" and trap:
         source = link_across(source, kind, trap)
     return frame(source, role)
@@ -326,7 +327,8 @@ def save_yaml(value: dict, path: Path) -> None:
 
 # Written pages, in the order of the sidebar.
 GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters",
-          "guide_norm", "guide_init", "guide_finetune", "guide_scale", "guide_serving"]
+          "guide_norm", "guide_init", "guide_finetune", "guide_adapter", "guide_scale",
+          "guide_serving"]
 OWN_CODE = ["watch"]
 TEACHING = ["instructors", "present", "room", "hand_out", "hub", "grading", "grading_trust",
             "grading_kubernetes"]
