@@ -514,8 +514,7 @@ claim("rate 0.001: loss of LoRA minus loss with all weights trained",
 #   update, so it acts much like the rate.
 # - **Dropout:** none. With few examples, 0.05 to 0.1.
 #
-# The page [*Which adapter, when*](../book/guide_adapter.md) lists starting points by
-# situation.
+# The page *Which adapter, when* of the course's site lists starting points by situation.
 
 # %% [markdown] role="concept"
 # ## Adapter layers, and what they cost in service
