@@ -149,8 +149,11 @@ def law(out, models, calls):
     for k, (call, loss, changes) in enumerate(zip(calls, out["losses"], out["changes"],
                                                   strict=True), 1):
         x, y, twin = call["x"].double(), call["y"].double(), twins[call["model"]]
-        wanted, moves = twin.step(lambda net, x=x, y=y: ((net(x) - y) ** 2).sum() / len(y))
+        outputs = common.output(twin.net["kind"], twin.p, x)
+        wanted, moves = twin.step(lambda net, x=x, y=y: ((net(x) - y) ** 2).sum() / len(y),
+                                  common.error_terms(x, y))
         expect_close("loss before the update", loss, wanted, rtol=1e-4,
+                     terms=float((outputs**2 + y**2).mean()),
                      look=f"Call {k}: the mean over all {len(y)} rows, whose squared errors add up "
                           f"to {wanted * len(y):.4g}.")
         common.expect_changes(changes, moves, twin, k)

@@ -67,11 +67,11 @@ def act(fn, x, shift, weights, theta):
 def law(out, x, shift, weights, theta):
     expect_parts(out, "value", "linked", "grad", "edited")
     shares = weights.double() / weights.double().sum()
-    score = x.double() @ theta.double()
+    score, reach = x.double() @ theta.double(), x.double().abs() @ theta.double().abs()
     losses = score**2 - shift
-    # Losses of both signs cancel, and no float32 sum is finer than what is summed.
+    # Scores cancel, and so do losses of both signs.
     expect_close("weighted mean", out["value"], (shares * losses).sum().float(), rtol=1e-5,
-                 atol=1e-6 * float((shares * (score**2 + shift)).sum()),
+                 atol=0.0, terms=float((shares * (reach**2 + shift)).sum()),
                  look=f"Of {len(weights)} losses, {losses.min():.4g} to {losses.max():.4g}, with "
                       f"weights that add up to {weights.double().sum():.4g}.")
     expect_equal("graph behind the result", out["linked"], True,
@@ -80,9 +80,8 @@ def law(out, x, shift, weights, theta):
         raise Broken("way from the result to the losses", "none", "one",
                      "A new tensor knows nothing of them.")
     by_hand = 2 * (shares * score) @ x.double()
-    terms = 2 * (shares * score.abs()) @ x.double().abs()
     expect_close("gradient through the result", out["grad"], by_hand.float(), rtol=1e-4,
-                 atol=1e-6 * float(terms.max()))
+                 atol=0.0, terms=2 * (shares * reach) @ x.double().abs())
     expect_equal("losses changed by the call", out["edited"], 0, "They belong to the caller.")
 
 

@@ -30,7 +30,7 @@ squares  | and divide the mean square of what is left | share
 whole    | by the mean square of the whole stream; | share
 zero     | a stream of zeros has the share 0.0. | case a stream of zeros
 tiny     | Shares down to 1e-6 are right to one percent. | case rows nearly alike; rows more and
-           more alike
+           more alike; a stream of small numbers
 no graph | No graph is built. | graph
 example  | Example: x [[1.], [-1.]] and one layer that adds 9: [1.0, 1/82]. | case the example
 """)
@@ -54,6 +54,8 @@ def cases(g):
     sixteen = one("sixteen layers", 16, kind="plain")  # that leave the share large
     sixteen[1]["weights"] = torch.stack([0.9 + 0.2 * torch.rand(16, generator=g),
                                          0.05 * torch.randn(16, generator=g)], 1)
+    small = one("a stream of small numbers", 2, whole(5, 9), 6, spread=1e-4, kind="plain")
+    small[1]["weights"][:, 1] *= 1e-4
     closer = one("rows more and more alike", 5, whole(5, 9), 6, kind="closer", offset=1.0)
     dead = one("a stream of zeros", 3, whole(4, 9), 5, kind="dead")
     return [one("three layers", 3), one("no layer", 0), one("one layer", 1),
@@ -61,7 +63,7 @@ def cases(g):
             one("one row", 2, 1, 6), one("rows of rows", 3, whole(3, 6), 2, 3, 4),
             one("one number a row", 2, whole(5, 9)), one("many rows", 2, 200, 3),
             one("numbers in the thousands", 3, offset=1000.0, spread=300.0),
-            alike, closer, dead, ("the example", example)]
+            alike, closer, small, dead, ("the example", example)]
 
 
 @ex.act
@@ -232,6 +234,8 @@ ex.wrong("1 minus what is in common: a tiny share is lost in rounding", behind, 
                           ).item() if h.any() else 0.0)
 ex.wrong("a constant added to the size", behind, breaks="whole",
          share=ratio(left, lambda h: h.square().mean() + 0.05))
+ex.wrong("adding 1e-6 to the mean square", behind, breaks="tiny",
+         share=ratio(left, lambda h: h.square().mean() + 1e-6 * (h != 0).any()))
 ex.wrong("a graph built", behind, breaks="no graph", grad=True)
 
 

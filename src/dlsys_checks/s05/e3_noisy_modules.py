@@ -16,7 +16,7 @@ ex.promise_table("""
 result    | Names of the modules at which two calls of model(x) part. | names
 given     | A module is listed when what it was given was equal in both calls | names
 returned  | and what it returned was not, | names
-little    | however little the two differ. | case noise of a millionth
+little    | however little the two differ. | case noise of a millionth; the last place of one number
 names     | Names and order are those of model.named_modules(), "" for the model itself. | names;
             type of the result
 called    | A module takes one tensor, which it leaves as it is, returns one and is called once in a
@@ -46,6 +46,7 @@ def cases(g):
             one("two noises in a row", "two"), one("noise inside a block", "block"),
             one("noise of a millionth", "function", scale=1e-6),
             one("a large noise", "function", scale=100.0),
+            one("the last place of one number", "last"), one("numbers that change places", "moved"),
             one("noise at the end", "end"), one("one row", "function", rows=1),
             one("a list of modules", "list"), one("a part that is not called", "idle"),
             one("a plain list of dropouts", "plain"),
@@ -57,10 +58,28 @@ def cases(g):
 @ex.act
 def act(fn, kind, x, scale, live, front):
     class Noise(nn.Module):
-        """Adds noise in any mode, as a function without a flag does."""
+        """Noise in any mode, as a function without a flag has it; of the size of each number."""
 
         def forward(self, h):
-            return h + scale * torch.randn(h.shape)
+            return h * (1 + scale * torch.randn(h.shape))
+
+    class Last(nn.Module):
+        """In every second call the number nearest to 0 is the next one that float32 holds."""
+
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, h):
+            self.calls += 1
+            low = h.abs() == h.abs().min()
+            return torch.where(low, torch.nextafter(h, h + 1), h) if self.calls % 2 else h
+
+    class Moved(nn.Module):
+        """Whole numbers in an order of chance: their sum stays."""
+
+        def forward(self, h):
+            return (20 * h).round()[:, torch.randperm(h.shape[1])]
 
     class Block(nn.Module):
         def __init__(self, *parts):
@@ -109,6 +128,8 @@ def act(fn, kind, x, scale, live, front):
         "block": lambda: nn.Sequential(linear(), nn.Sequential(
             linear(), nn.Sequential(nn.Tanh(), Noise()), linear()), linear()),
         "end": lambda: nn.Sequential(linear(), nn.Tanh(), Noise()),
+        "last": lambda: nn.Sequential(linear(), nn.Tanh(), Last()),
+        "moved": lambda: nn.Sequential(linear(6, 40), Moved()),
         "list": lambda: nn.Sequential(linear(), Block(linear(), Noise(), linear())),
         "idle": lambda: nn.Sequential(Idle(), Own()),
         "plain": lambda: nn.Sequential(linear(), Plain(), nn.ReLU()),
@@ -141,7 +162,9 @@ def act(fn, kind, x, scale, live, front):
 
 
 NOISY = {"quiet": [], "two": ["", "1"],
-         "block": ["", "1", "1.1", "1.1.1"], "end": ["", "2"], "list": ["", "1", "1.parts.1"],
+         "block": ["", "1", "1.1", "1.1.1"], "end": ["", "2"], "last": ["", "2"],
+         "moved": ["", "1"],
+         "list": ["", "1", "1.parts.1"],
          "idle": ["", "1"], "plain": ["", "1"], "train": ["", "1"], "codes": ["", "1"],
          "example": ["", "body"]}
 
@@ -207,8 +230,12 @@ ex.wrong("every nn.Dropout of the model", says="names", breaks=("returned", "mod
 ex.wrong("every module in train mode", says="names", breaks=("returned", "mode"),
          fn=lambda model, x: (parted(model, x), [
              name for name, m in model.named_modules() if m.training])[1])
-ex.wrong("nearly equal taken for equal", parted, breaks="little",
-         equal=lambda a, b: a.shape == b.shape and torch.allclose(a.float(), b.float(), atol=1e-4))
+ex.wrong("comparing with torch.allclose, which takes near numbers for equal", parted,
+         breaks="little", equal=lambda a, b: torch.allclose(a.float(), b.float()))
+ex.wrong("comparing to a relative 1e-7, in which the last place is lost", parted, breaks="little",
+         equal=lambda a, b: torch.allclose(a.float(), b.float(), rtol=1.2e-7, atol=0.0))
+ex.wrong("comparing sums, not numbers", parted, breaks=("returned", "little"),
+         equal=lambda a, b: a.sum().equal(b.sum()))
 ex.wrong("modules that are not called looked up as well", parted, breaks="called", skip=False,
          says="raised KeyError")
 ex.wrong("x made float first", breaks="x", says="raised",

@@ -232,7 +232,7 @@ wrong("a list of tensors in place of floats", "list",
 wrong("no entry for place 0", "list", "return found", "return found[1:]", says="number of entries")
 wrong("None for place 0", "first", "else 0.0", "else None", says="type of the entry 0")
 wrong("the mode left as it was: dropout looks like a leak", "eval",
-      "modes =", "torch.manual_seed(0); modes =", "model.eval()", "pass")
+      "model.eval()", "pass")
 wrong("eval left behind", "modes",
       "for module, mode in modes:\n        module.training = mode", "pass")
 wrong("train mode for all at the end", "modes", "return found", "model.train(); return found")

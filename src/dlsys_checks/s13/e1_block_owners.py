@@ -94,6 +94,9 @@ def cases(g):
                 (give, "d"), (take, "e", k + m)),
             one("a table that grows", k + m, (take, "a", 1), (take, "b", 1), (join, "a", "b"),
                 (take, "c", 1), (join, "a", "c"), (give, "a"), (take, "d", k)),
+            one("given before anything is taken", k, (give, "a", 2), (take, "b", k)),
+            one("a taken block and one that never was", 4, (take, "a", 1), (give, "a", 1),
+                (take, "b", 1), (give, "a"), (give, "b"), (take, "c", 3)),
             one("one block", 1, (take, "a", 1), (give, "a"), (take, "b", 1)),
             one("no request", k + m), one("nothing taken", k, (take, "a", 0), (give, "a")),
             one("the example", 3, (take, "a", 2), (share, "b", "a", 1), (give, "a"),
@@ -113,7 +116,7 @@ def act(fn, n, steps):
 
     blocks, other = fn(n), fn(n + 1)
     tables, kept, rows, changed = {}, {}, [], 0
-    first = blocks.left()
+    first, ever = blocks.left(), set()
     for kind, name, *more in steps:
         if kind == "join":
             if name in tables and more[0] in tables:
@@ -129,15 +132,18 @@ def act(fn, n, steps):
                 found = blocks.share(tables.get(more[0], []), more[1])
             else:
                 found = None
-                blocks.give(tables.get(name, []))
+                # So many blocks besides that nobody has ever taken.
+                new = [block for block in range(n) if block not in ever][:sum(more)]
+                blocks.give(tables.get(name, []) + new)
             error = ""
         except NotImplementedError:
             raise
-        except (MemoryError, ValueError, RuntimeError) as raised:
+        except (MemoryError, ValueError, RuntimeError, LookupError) as raised:
             found, error = None, type(raised).__name__
         same = any(found is table for table in tables.values())
         if kind != "give" and type(found) is list:
             tables[name], kept[name] = found, list(found)
+            ever |= {*found}
         changed += sum(tables[key] != kept[key] for key in tables)
         rows.append({"found": copied(found), "kind": type(found).__name__, "same": same,
                      "error": error, "left": blocks.left()})
@@ -172,7 +178,7 @@ def law(out, n, steps):
         elif kind == "share":
             shared(row, tables[more[0]][:more[1]], n, readers, look)
         else:
-            gave(row, tables.get(name, []), n, readers, look)
+            gave(row, tables.get(name, []) + [None] * sum(more), n, readers, look)
         if kind != "give":
             tables[name] = row["found"] or []
         expect_equal("tables that changed", out["changed"], 0, "Return lists of their own.")
@@ -283,8 +289,14 @@ def pool(n, *, start=0, begin=1, step=1, drop=None, known=None, some=None,
             return show(table[:k])
 
         def give(self, table):
+            if known == "all" and not all(self.readers[block] for block in table):
+                raise ValueError
             if known is None and not all(self.readers.get(block) for block in table):
                 raise ValueError
+            if known == "taken":
+                if not all(self.readers.get(block, 1) for block in table):
+                    raise ValueError
+                table = [block for block in table if block in self.readers]
             for block in table:
                 if drop:
                     drop(self, block, table)
@@ -415,8 +427,8 @@ ex.wrong("readers counted in 8 bits", lambda n: pool(n, state=(Bytes(), list(ran
 ex.wrong("the counts of readers in one dict for all objects", lambda n: pool(
     n, state=(COUNTS, list(range(n)))), breaks="own", says="blocks of a second object")
 # https://github.com/Wenyueh/MinivLLM/pull/87
-ex.wrong("a new block counts no reader", pool, says="", breaks=("reader", "give", "last"), begin=0,
-         known="never")
+ex.wrong("a new block counts no reader", pool, says="", breaks=("reader", "give", "last", "value"),
+         begin=0, known="never")
 ex.wrong("a new block counts two readers", pool, breaks="reader", begin=2)
 # https://github.com/jjang-ai/vmlx/pull/68
 ex.wrong("nothing is given back", pool, breaks=("give", "last"), drop=lambda *_: None)
@@ -424,6 +436,8 @@ ex.wrong("nothing is given back", pool, breaks=("give", "last"), drop=lambda *_:
 ex.wrong("given back twice, and free twice", pool, says="give of a table without readers",
          breaks="value", known="never", drop=at_zero)
 ex.wrong("a second give passed over in silence", pool, breaks="value", known="never")
+ex.wrong("looking a block up that was never taken: KeyError", pool, breaks="value", known="all")
+ex.wrong("passing over a block that was never taken", pool, breaks="value", known="taken")
 ex.wrong("part of a table given back before the error", pool, breaks="value", known="late")
 ex.wrong("a table known only as it was handed out", pool, breaks="joined",
          says="give of a table in use", drop=known_tables)

@@ -79,6 +79,8 @@ def cases(g):
     holes = some(1, 6)
     holes[0, [0, 3, 5]] = 0.0
     holes = holes / holes.sum()
+    long_tail = torch.full((1, 51), 0.01, dtype=torch.float64)
+    long_tail[0, whole(0, 51)] = 0.5
     far = [one_seed for one_seed in torch.randint(2**31 - 1, (60,), generator=g).tolist()]
     return [one("some requests", some(6, 9), [whole(0, 999) for _ in range(6)],
                 [whole(0, 99) for _ in range(6)], rows=list(range(6))),
@@ -87,6 +89,7 @@ def cases(g):
                 [s + 1] * n, list(range(n))),
             one("over seeds", some(1, 4), list(range(s, s + n)), [0] * n),
             one("over seeds, far ahead", some(1, 3), list(range(n)), [1000 + s] * n),
+            one("a likely token and fifty unlikely ones", long_tail, [s] * n, list(range(n))),
             one("zeros in the row", holes, [s + 2] * n, list(range(n))),
             one("large seeds", some(1, 3), [2**31 - 1 - i for i in range(n)], [7] * n),
             one("large steps", some(1, 3), [s] * n, [2**31 - 1 - i for i in range(n)]),
@@ -104,6 +107,10 @@ def cases(g):
             *[apart(f"seeds {d} apart", s, s + d, 0) for d in (100, 256, 65_536)],
             *[two(f"one step and {d} seeds away", [(s + d, i, s, i + 1) for i in range(40)])
               for d in (1000, 65_536, 10**6, 2**20)],
+            # Seeds times the golden ratio of 32 bits, plus the step.
+            apart("1,640,531,535 steps behind the neighbour", s + 1, s, 1_640_531_535),
+            two("65,536 seeds away at every second step",
+                [(s + 65_536, 2 * i, s, 2 * i + 1) for i in range(40)]),
             apart("side by side with the neighbour", s, s + 1, 0),
             apart("far apart", far[0], far[1], 0),
             two("seed and step change places", [(s + i, i, i, s + i) for i in range(40)]),
@@ -194,6 +201,11 @@ def shares(tokens, row):
         got, room = int((tokens == token).sum()), 5.5 * (n * p * (1 - p)) ** 0.5 + 3
         if abs(got - n * p) > room:
             raise Broken(f"share of token {token} of {n} draws", round(got / n, 3), round(p, 3))
+    few = row < row.max() / 10
+    got, p = int(few[tokens].sum()), float(row[few].sum())
+    if abs(got - n * p) > 5.5 * (n * p * (1 - p)) ** 0.5:
+        raise Broken(f"share of tokens below a tenth of the likeliest, of {n} draws",
+                     round(got / n, 3), round(p, 3))
 
 
 def follow(tokens, v, seed):
@@ -314,6 +326,10 @@ ex.wrong("a million times the step, plus the seed", made, breaks="apart",
          number=lambda seed, step: drawn(10**6 * step + seed))
 ex.wrong("256 times the seed, exclusive or the step", made, breaks="apart",
          number=lambda seed, step: first((seed << 8) ^ step))
+ex.wrong("taking seed ^ (step << 16) as the seed", made, breaks="apart",
+         number=lambda seed, step: first(seed ^ (step << 16)))
+ex.wrong("taking 2654435761 times the seed, plus the step, in 32 bits", made, breaks="apart",
+         number=lambda seed, step: first((seed * 2_654_435_761 + step) % 2**32))
 ex.wrong("seed and step in the order of their size", made, breaks="apart",
          number=lambda seed, step: drawn(*sorted([seed, step])))
 ex.wrong("digits of seed and step written together", made, breaks="apart",
@@ -333,13 +349,16 @@ ex.wrong("a number for each token, from a counter that begins at the step", lamb
          steps: torch.tensor([int((torch.from_numpy(np.random.Generator(np.random.Philox(
              key=seed, counter=step)).gumbel(size=len(row))) + row.log()).argmax())
              for row, seed, step in zip(probs, seeds, steps)]), breaks="apart",
-         says="share of tokens that are")
+         says="")
 ex.wrong("the likeliest token", made, breaks=("follows", "apart"), says="share of token",
          pick=lambda row, u: int(row.argmax()))
 ex.wrong("all tokens alike", made, says="", breaks=("follows", "zeros", "example", "seeds"),
          pick=lambda row, u: int(u * len(row)))
 ex.wrong("the square of the probabilities", made, breaks="follows", says="share of token",
          pick=lambda row, u: int((row.square().cumsum(0) <= u * row.square().sum()).sum()))
+ex.wrong("never drawing tokens below a tenth of the likeliest", lambda probs, seeds, steps: made(
+    torch.where(probs < probs.amax(1, keepdim=True) / 10, 0.0, probs), seeds, steps),
+         breaks="follows", says="share of token")
 ex.wrong("one token too far", made, says="", breaks=("one", "zeros", "follows", "example"),
          pick=lambda row, u: int((row.cumsum(0) <= u).sum()) + 1)
 ex.wrong("a list of tokens", made, says="type of the tokens", breaks="one", form=list)

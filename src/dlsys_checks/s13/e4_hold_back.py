@@ -19,7 +19,8 @@ text       | The text of an answer while it is written, up to its first stop wor
 stops      | stops: a list of texts, none empty, none inside another, none with "\ufffd", perhaps no
              text at all; | case no stops; two stops; two stops that overlap; stops that begin
              alike; a stop of one letter; two stops, of which the first holds more; two stops, of
-             which the second holds more; stops with signs; a stop word in capitals
+             which the second holds more; stops with signs; a stop word in capitals; two stop words
+             in one token
 left       | it stays as it is. | inputs after the call
 cut        | push(token): token is the next bytes of the answer in UTF-8, cut anywhere; | case
              letter by letter; byte by byte; a token without bytes; one token
@@ -96,6 +97,7 @@ def cases(g):
                   " xab", "c no"),
             given("two stops, of which the second holds more", ["bd", "abc"], "güneş ab", "d",
                   " xab", "c no"),
+            given("two stop words in one token", ["#", stop], some(2), f" {some(1)}{stop} a # no"),
             given("a stop word in capitals", [stop], "Zürich\nUSER: aus"),
             given("a stop word twice in one token", ["ende"], some(2), f" {some(2)} ende da ende."),
             one("stops with signs", ["<|eot|>", "Is it?", "etc."],
@@ -134,10 +136,12 @@ def judge(sent, end, stops, tokens):
     """Judge the texts of one object, in the order in which they came."""
     expect_length("texts", sent, len(tokens))
     data, sofar, over = b"", "", False
-    for token, text in zip(tokens, sent, strict=True):
+    for number, (token, text) in enumerate(zip(tokens, sent, strict=True), 1):
         expect_type("text that push returns", text, str)
         data += bytes(token)
-        over = compare(sofar + text, *sure(data, stops))
+        wanted, most, over = sure(data, stops)
+        compare(sofar + text, wanted, most, over, f"All that was sent after push {number}, "
+                f"{bytes(token)!r}, its end. Stops: {stops}.")
         sofar += text
     expect_type("text that end returns", end, str)
     whole = data.decode("utf-8", "replace")
@@ -148,7 +152,11 @@ def judge(sent, end, stops, tokens):
 
 
 def sure(data, stops):
-    """(text, over): what is sure after these bytes, letter by letter, and whether that is all."""
+    """(text, most, over): what is sure after these bytes, letter by letter; and if that is all.
+
+    most: the same where the bytes of an unfinished letter are read as well, which may rule out that
+    the ending still becomes a stop word. An answer may send it now, or with the letter.
+    """
     text, left = "", list(data)
     while left:
         lead = left[0]
@@ -160,22 +168,23 @@ def sure(data, stops):
             break
         text, left = text + bytes(left[:size]).decode(), left[size:]
         if any(text.endswith(s) for s in stops):
-            return text[:-len(next(s for s in stops if text.endswith(s)))], True
-    held = max((n for s in stops for n in range(1, len(s)) if text[-n:] == s[:n]), default=0)
-    return text[:len(text) - held], False
+            sent = text[:-len(next(s for s in stops if text.endswith(s)))]
+            return sent, sent, True
+    held = [(n, s) for s in stops for n in range(1, len(s)) if text[-n:] == s[:n]]
+    still = [(n, s) for n, s in held if s[n:].encode().startswith(bytes(left))]
+    ends = [len(text) - max((n for n, _ in some), default=0) for some in (held, still)]
+    return text[:ends[0]], text[:ends[1]], False
 
 
-def compare(got, wanted, over):
-    """Raise Broken unless that is what was sent so far; returns whether the answer is over."""
-    if got != wanted:
+def compare(got, wanted, most, over, look):
+    """Raise Broken unless that was sent so far, or as much as `most`."""
+    if got not in (wanted, most):
         what = ("broken letters" if got.count("\ufffd") > wanted.count("\ufffd") else
                 "text behind a stop word" if over and len(got) > len(wanted) else
                 "text that is held too long" if wanted.startswith(got) else
                 "text that was sent too early" if got.startswith(wanted) else
                 "letters that are lost" if len(got) < len(wanted) else "another text")
-        raise Broken(what, repr(got[-20:]), repr(wanted[-20:]),
-                     "All that was sent so far, its end.")
-    return over
+        raise Broken(what, repr(got[-20:]), repr(wanted[-20:]), look)
 
 
 # ---- wrong, by name
@@ -353,6 +362,12 @@ ex.wrong("the ending of the last stop word held, not the longest", stream, says=
 ex.wrong("the ending of the first stop word that fits held, not the longest", stream, says="",
          breaks=("stops", "never"), hold=lambda held, stops: next(
              (n for s in stops for n in range(len(s) - 1, 0, -1) if held.endswith(s[:n])), 0))
+ex.wrong("cutting at the first stop word of the list", stream, breaks=("over", "stops"),
+         says="text behind a stop word", find=lambda found: found[0])
+ex.wrong("holding a U+FFFD at the end, as if its letter could still come", stream,
+         breaks=("sure", "bad"), says="text that is held too long",
+         hold=lambda held, stops: 1 if held.endswith("\ufffd") else max(
+             (n for s in stops for n in range(len(s)) if held.endswith(s[:n])), default=0))
 ex.wrong("the last of two stop words found", stream, breaks="over", where=str.rfind)
 ex.wrong("stop words taken for patterns", stream, says="", breaks="stops", where=by_pattern)
 ex.wrong("small and large letters of a stop word taken for one", stream, says="",
