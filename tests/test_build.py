@@ -10,7 +10,7 @@ import pytest
 from dlsys_checks import questions
 from dlsys_helpers import paths, plots
 from dlsys_helpers.paths import ROOT
-from tools import build, execution, lessons, stored_outputs
+from tools import build, execution, lessons, stored_outputs, views
 from tools.canonical import canonical
 from tools.views import all_views, as_text, new_cell
 
@@ -223,6 +223,20 @@ def test_a_lesson_says_what_its_helpers_are_before_it_uses_them(tmp_path):
     assert cells.index("stage-note-1") == cells.index("stage-setup-1") - 1
     assert all(f"`{name}" in note.source for name in ("claim(", "fit`", "digits(", "accuracy`"))
     assert "stage-note-1" not in [c.id for c in views["exercise"].cells]
+
+
+def test_a_line_before_the_first_cell_leads_past_the_ideas_to_the_first_trap(tmp_path):
+    source = read(tmp_path, TEXT)
+    line, _, rest = views.note(source, all_views(source)["lesson"].cells).partition("\n\n")
+    assert f"its first trap, {views.to_trap(source, source.traps[0])}. In" in line
+    assert rest.startswith("**Before the first cell**")
+
+
+def test_a_lesson_that_begins_with_a_trap_has_no_ideas_to_skip(tmp_path):
+    first, last = TEXT.index('# %% [markdown] role="concept"'), TEXT.index('role="situation"')
+    bare = read(tmp_path, TEXT[:first] + TEXT[TEXT.rindex("# %%", 0, last):], draft=True)
+    assert views.past_the_ideas(bare) == []
+    assert views.note(bare, []).startswith("**Before the first cell**")
 
 
 def test_concepts_may_follow_the_last_trap(tmp_path):

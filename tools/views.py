@@ -191,8 +191,19 @@ def note(source: Source, cells: list[NotebookNode]) -> str:
     code = "\n".join(c.source for c in source.of(role="setup", kind="code"))
     imported = {alias.name for node in ast.walk(ast.parse(code))
                 if isinstance(node, ast.ImportFrom) for alias in node.names}
-    return "\n".join(["**Before the first cell**\n", *short_way(source, cells),
+    return "\n".join([*past_the_ideas(source), "**Before the first cell**\n",
+                      *short_way(source, cells),
                       *(f"- {text}" for name, text in NOTES.items() if name in imported)])
+
+
+def past_the_ideas(source: Source) -> list[str]:
+    """The line that leads past the ideas to the first trap; none where a lesson begins with it."""
+    parts = lessons.parts(source)
+    if "trap" not in parts or "concept" not in parts[:parts.index("trap")]:
+        return []
+    return ["Do you know the ideas of this stage? Then go to its first trap, "
+            f"{to_trap(source, source.traps[0])}. In JupyterLab, *Run > Run All Above Selected "
+            "Cell* runs what that trap needs.\n"]
 
 
 def short_way(source: Source, cells: list[NotebookNode]) -> list[str]:
