@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
@@ -222,110 +221,17 @@ def law(out, kind, x, state):
 
 # ---- wrong, by name
 
-BOTH = (nn.BatchNorm1d, nn.BatchNorm2d)
-
-
 @not_an_answer
-def gaps_of(model, x, *, kinds=BOTH, mean=lambda h: h.transpose(0, 1).flatten(1).mean(1),
-            size=lambda d: d.abs(), by=lambda norm: norm.running_var.sqrt(),
-            reduce=lambda gap: gap.max().item(), named=lambda model: model.named_modules(),
-            grad=False, keep=False):
-    """The worked answer with its pieces as options."""
+def gaps_of(model, x):
     gaps, hooks = {}, []
-    for name, norm in named(model):
-        if isinstance(norm, kinds):
+    for name, norm in model.named_modules():
+        if isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)):
             def look(norm, given, name=name):
-                gaps[name] = reduce(size(mean(given[0]) - norm.running_mean) / by(norm))
+                h = given[0]
+                mean = h.transpose(0, 1).flatten(1).mean(1)
+                gap = (mean - norm.running_mean).abs()
+                gaps[name] = (gap / norm.running_var.sqrt()).max().item()
             hooks.append(norm.register_forward_pre_hook(look))
-    with torch.set_grad_enabled(grad):
-        model(x)
-    for hook in hooks if not keep else []:
-        hook.remove()
-    return gaps
-
-
-@ex.wrong("measured in train mode: the norms before it use the batch, and all store it",
-          breaks=("eval", "as it was"))
-def in_train_mode(model, x):
-    gaps = gaps_of(model.train(), x)
-    model.eval()
-    return gaps
-
-
-@ex.wrong("a copy measured in train mode: the norms before it use the batch", breaks="eval")
-def copy_in_train_mode(model, x):
-    return gaps_of(copy.deepcopy(model).train(), x)
-
-
-ex.wrong("BatchNorm1d only", gaps_of, breaks="kinds", kinds=(nn.BatchNorm1d,))
-ex.wrong("measuring BatchNorm2d only", gaps_of, breaks=("result", "kinds"), kinds=(nn.BatchNorm2d,),
-         says="names of")
-ex.wrong("any norm that stores a mean", gaps_of, breaks="kinds",
-         kinds=(*BOTH, nn.InstanceNorm2d))
-ex.wrong("only the norms at the top of the model", gaps_of, breaks="depth",
-         named=lambda model: [("", model), *model.named_children()])
-ex.wrong("x made float32 first", lambda model, x: gaps_of(model, x.float()), breaks="input",
-         says="raised")
-ex.wrong("the batch itself compared, not what enters the norm", breaks="result",
-         fn=lambda model, x: {
-             name: (x.float().mean() - norm.running_mean).abs().div(
-                 norm.running_var.sqrt()).max().item()
-             for name, norm in model.named_modules() if isinstance(norm, BOTH)})
-ex.wrong("what leaves the norm compared", breaks="enters", fn=lambda model, x: gaps_of(
-    model, x, mean=lambda h: h.transpose(0, 1).flatten(1).mean(1) * 0.5))
-ex.wrong("the mean over the rows only: a mean for each pixel", breaks="enters", fn=lambda m, x: (
-    gaps_of(m, x, mean=lambda h: h.mean(0) if h.dim() == 2 else h.mean(0).flatten(1).amax(1))))
-ex.wrong("taking the mean over axis 0 alone", gaps_of, breaks="enters", mean=lambda h: h.mean(0))
-ex.wrong("the distance of the farthest row, not of the mean", gaps_of, breaks="enters",
-         mean=lambda h: h.transpose(0, 1).flatten(1).amax(1))
-ex.wrong("the distance with its sign: a mean below the stored one is not seen", gaps_of,
-         breaks="distance", size=lambda d: d)
-ex.wrong("the distance squared", gaps_of, breaks="distance", size=lambda d: d.square())
-ex.wrong("the distance as it is, in no unit", gaps_of, breaks="deviations",
-         by=lambda norm: torch.ones(()))
-ex.wrong("adding eps to running_var", gaps_of, breaks="deviations",
-         by=lambda norm: (norm.running_var + norm.eps).sqrt())
-ex.wrong("divided by the variance", gaps_of, breaks="deviations",
-         by=lambda norm: norm.running_var)
-ex.wrong("the mean of the distances", gaps_of, breaks="largest",
-         reduce=lambda gap: gap.mean().item())
-ex.wrong("the first channel's distance", gaps_of, breaks="largest",
-         reduce=lambda gap: gap[0].item())
-ex.wrong("a tensor for each channel", gaps_of, breaks="largest", reduce=lambda gap: gap)
-ex.wrong("a tensor in place of a float", gaps_of, breaks="largest",
-         reduce=lambda gap: gap.max())
-ex.wrong("named by number", breaks="names", fn=lambda model, x: dict(
-    zip(map(str, range(100, 199)), gaps_of(model, x).values(), strict=False)))
-ex.wrong("hooks left behind", gaps_of, breaks="as it was", keep=True)
-ex.wrong("train mode left behind", breaks="as it was", says="training flags",
-         fn=lambda model, x: (gaps_of(model, x), model.train())[0])
-ex.wrong("the stored means overwritten by the batch's", breaks=("as it was", "distance"),
-         fn=lambda model, x: gaps_of(model, x, by=lambda norm: norm.running_mean.zero_() + (
-             norm.running_var.sqrt())))
-
-
-@ex.wrong("removing every hook, the caller's as well", breaks="as it was", says="hooks after")
-def all_hooks(model, x):
-    gaps = gaps_of(model, x, keep=True)
-    for module in model.modules():
-        module._forward_pre_hooks.clear()
-    return gaps
-
-
-@ex.wrong("switching requires_grad off for the parameters, and leaving it so", breaks="as it was",
-          says="parameters whose")
-def frozen(model, x):
-    return gaps_of(model.requires_grad_(False), x)
-
-
-@ex.wrong("a lambda in a loop that finds only the last name", breaks="names", says="names of")
-def last_name(model, x):
-    gaps, hooks, names = {}, [], []
-    for name, norm in model.named_modules():
-        if isinstance(norm, BOTH):
-            names.append(name)
-            hooks.append(norm.register_forward_pre_hook(
-                lambda norm, given: gaps.update({names[-1]: gap_of(norm, given[0])})))
     with torch.no_grad():
         model(x)
     for hook in hooks:
@@ -333,26 +239,52 @@ def last_name(model, x):
     return gaps
 
 
-@ex.wrong("comparing what leaves each norm, by a hook on its output", breaks="enters")
-def outputs(model, x):
-    gaps, hooks = {}, []
-    for name, norm in model.named_modules():
-        if isinstance(norm, BOTH):
-            def look(norm, given, out, name=name):
-                gaps[name] = gap_of(norm, out)
-            hooks.append(norm.register_forward_hook(look))
-    with torch.no_grad():
-        model(x)
-    for hook in hooks:
-        hook.remove()
-    return gaps
-
-
-@not_an_answer
-def gap_of(norm, h):
-    """The largest distance of what enters or leaves a norm."""
-    mean = h.transpose(0, 1).flatten(1).mean(1)
-    return ((mean - norm.running_mean).abs() / norm.running_var.sqrt()).max().item()
-
-
-ex.wrong("a graph built", gaps_of, breaks="no graph", grad=True)
+wrong = ex.edits(gaps_of)
+START, NO_GRAD, END = "gaps, hooks =", "with torch.no_grad():", "return gaps"
+BOTH, MEAN = "(nn.BatchNorm1d, nn.BatchNorm2d)", "h.transpose(0, 1).flatten(1).mean(1)"
+DEVIATIONS, LARGEST = "norm.running_var.sqrt()", ".max().item()"
+wrong("measured in train mode: the norms before it use the batch, and all store it",
+      ("eval", "as it was"), START, f"model.train(); {START}", END, f"model.eval(); {END}")
+wrong("a copy measured in train mode: the norms before it use the batch", "eval",
+      START, f"import copy; model = copy.deepcopy(model).train(); {START}")
+wrong("BatchNorm1d only", "kinds", BOTH, "nn.BatchNorm1d")
+wrong("measuring BatchNorm2d only", ("result", "kinds"), BOTH, "nn.BatchNorm2d", says="names of")
+wrong("any norm that stores a mean", "kinds",
+      BOTH, "(nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d)")
+wrong("only the norms at the top of the model", "depth",
+      "model.named_modules()", '[("", model), *model.named_children()]')
+wrong("x made float32 first", "input", "model(x)", "model(x.float())", says="raised")
+wrong("the batch itself compared, not what enters the norm", "result",
+      MEAN, "x.float().mean()")
+wrong("comparing what leaves each norm, by a hook on its output", "enters",
+      "given, name", "given, out, name", "given[0]", "out", "forward_pre_hook", "forward_hook")
+wrong("the mean over the rows only: a mean for each pixel", "enters",
+      MEAN, "h.mean(0) if h.dim() == 2 else h.mean(0).flatten(1).amax(1)")
+wrong("taking the mean over axis 0 alone", "enters", MEAN, "h.mean(0)")
+wrong("the distance of the farthest row, not of the mean", "enters", "mean(1)", "amax(1)")
+wrong("the distance with its sign: a mean below the stored one is not seen", "distance",
+      ".abs()", "")
+wrong("the distance squared", "distance", ".abs()", ".square()")
+wrong("the distance as it is, in no unit", "deviations", f" / {DEVIATIONS}", "")
+wrong("adding eps to running_var", "deviations",
+      DEVIATIONS, "(norm.running_var + norm.eps).sqrt()")
+wrong("divided by the variance", "deviations", DEVIATIONS, "norm.running_var")
+wrong("the mean of the distances", "largest", LARGEST, ".mean().item()")
+wrong("the first channel's distance", "largest", LARGEST, "[0].item()")
+wrong("a tensor for each channel", "largest", LARGEST, "")
+wrong("a tensor in place of a float", "largest", LARGEST, ".max()")
+wrong("named by number", "names",
+      END, "return dict(zip(map(str, range(100, 199)), gaps.values(), strict=False))")
+wrong("a function in a loop that finds only the last name", "names", ", name=name", "",
+      says="names of")
+wrong("hooks left behind", "as it was", "hook.remove()", "pass")
+wrong("removing every hook, the caller's as well", "as it was",
+      "hook in hooks", "hooked in model.modules()",
+      "hook.remove()", "hooked._forward_pre_hooks.clear()", says="hooks after")
+wrong("train mode left behind", "as it was",
+      END, f"model.train(); {END}", says="training flags")
+wrong("the stored means overwritten by the batch's", ("as it was", "distance"),
+      DEVIATIONS, f"(norm.running_mean.zero_() + {DEVIATIONS})")
+wrong("switching requires_grad off for the parameters, and leaving it so", "as it was",
+      START, f"model.requires_grad_(False); {START}", says="parameters whose")
+wrong("a graph built", "no graph", NO_GRAD, "if True:")

@@ -187,64 +187,57 @@ def law(out, kind, x, scale, live, front):
 # ---- wrong, by name
 
 @not_an_answer
-def parted(model, x, *, equal=torch.equal, given=True, inner=False, grad=False, keep=False,
-           skip=True, before=lambda model: None, calls=2):
-    """The worked answer with its pieces as options."""
+def parted(model, x):
     passes = []
-    with torch.set_grad_enabled(grad):
-        for _ in range(calls):
-            before(model)
+    with torch.no_grad():
+        for _ in range(2):
             seen = {}
             hooks = [module.register_forward_hook(
-                lambda m, got, out, seen=seen: seen.update({m: (got[0], out)}))
+                lambda m, given, out, seen=seen: seen.update({m: (given[0], out)}))
                 for module in model.modules()]
             model(x)
-            for hook in hooks if not keep or not passes else []:
+            for hook in hooks:
                 hook.remove()
             passes.append(seen)
-    first, second = passes[0], passes[-1]
-    found = [name for name, m in model.named_modules()
-             if (m in first or not skip) and (equal(first[m][0], second[m][0]) or not given)
-             and not equal(first[m][1], second[m][1])]
-    return found[-1:] if inner else found
+    first, second, same = passes[0], passes[-1], torch.equal
+    found = [name for name, m in model.named_modules() if m in first
+             and same(first[m][0], second[m][0]) and not same(first[m][1], second[m][1])]
+    return found
 
 
-ex.wrong("all modules whose output differs, those behind the noise as well", parted,
-         breaks="given", given=False)
-ex.wrong("the innermost name only", parted, breaks="returned", inner=True)
-ex.wrong("yes or no: whether two calls differ", breaks="names",
-         fn=lambda model, x: bool(parted(model, x)))
-ex.wrong("modules in place of names", breaks="names", fn=lambda model, x: [
-    dict(model.named_modules())[name] for name in parted(model, x)])
-ex.wrong("class names in place of names", breaks="names", fn=lambda model, x: [
-    type(dict(model.named_modules())[name]).__name__ for name in parted(model, x)])
-ex.wrong("the model itself left out", breaks="names",
-         fn=lambda model, x: [name for name in parted(model, x) if name])
-ex.wrong("from the innermost to the model", breaks="names",
-         fn=lambda model, x: parted(model, x)[::-1])
-ex.wrong("only the model's own children", breaks="result",
-         fn=lambda model, x: [name for name in parted(model, x) if "." not in name])
-ex.wrong("every nn.Dropout of the model", says="names", breaks=("returned", "mode"),
-         fn=lambda model, x: (parted(model, x), [
-             name for name, m in model.named_modules() if isinstance(m, nn.Dropout)])[1])
-ex.wrong("every module in train mode", says="names", breaks=("returned", "mode"),
-         fn=lambda model, x: (parted(model, x), [
-             name for name, m in model.named_modules() if m.training])[1])
-ex.wrong("comparing with torch.allclose, which takes near numbers for equal", parted,
-         breaks="little", equal=lambda a, b: torch.allclose(a.float(), b.float()))
-ex.wrong("comparing to a relative 1e-7, in which the last place is lost", parted, breaks="little",
-         equal=lambda a, b: torch.allclose(a.float(), b.float(), rtol=1.2e-7, atol=0.0))
-ex.wrong("comparing sums, not numbers", parted, breaks=("returned", "little"),
-         equal=lambda a, b: a.sum().equal(b.sum()))
-ex.wrong("modules that are not called looked up as well", parted, breaks="called", skip=False,
-         says="raised KeyError")
-ex.wrong("x made float first", breaks="x", says="raised",
-         fn=lambda model, x: parted(model, x.float()))
-ex.wrong("eval() called first: a part left in train mode is not seen", parted, breaks="mode",
-         before=lambda model: model.eval())
-ex.wrong("train() called first", parted, breaks="mode", before=lambda model: model.train())
-ex.wrong("a seed set before each call: the noise repeats itself", parted, breaks="generator",
-         before=lambda model: torch.manual_seed(0), says="names")
-ex.wrong("one call more", parted, breaks="mode", calls=3, says="calls of the model")
-ex.wrong("hooks left behind", parted, breaks="as it was", keep=True)
-ex.wrong("a graph built", parted, breaks="no graph", grad=True)
+wrong = ex.edits(parted)
+END, EQUAL, START = "return found", "torch.equal", "passes = []"
+wrong("all modules whose output differs, those behind the noise as well", "given",
+      "same(first[m][0], second[m][0])", "True")
+wrong("the innermost name only", "returned", END, "return found[-1:]")
+wrong("yes or no: whether two calls differ", "names", END, "return bool(found)")
+wrong("modules in place of names", "names",
+      END, "return [dict(model.named_modules())[name] for name in found]")
+wrong("class names in place of names", "names",
+      END, "return [type(dict(model.named_modules())[name]).__name__ for name in found]")
+wrong("the model itself left out", "names", END, "return [name for name in found if name]")
+wrong("from the innermost to the model", "names", END, "return found[::-1]")
+wrong("only the model's own children", "result",
+      END, 'return [name for name in found if "." not in name]')
+wrong("every nn.Dropout of the model", ("returned", "mode"),
+      END, "return [name for name, m in model.named_modules() if isinstance(m, nn.Dropout)]",
+      says="names")
+wrong("every module in train mode", ("returned", "mode"),
+      END, "return [name for name, m in model.named_modules() if m.training]", says="names")
+wrong("comparing with torch.allclose, which takes near numbers for equal", "little",
+      EQUAL, "lambda a, b: torch.allclose(a.float(), b.float())")
+wrong("comparing to a relative 1e-7, in which the last place is lost", "little",
+      EQUAL, "lambda a, b: torch.allclose(a.float(), b.float(), rtol=1.2e-7, atol=0.0)")
+wrong("comparing sums, not numbers", ("returned", "little"),
+      EQUAL, "lambda a, b: a.sum().equal(b.sum())")
+wrong("modules that are not called looked up as well", "called",
+      "m in first\n             and", "", says="raised KeyError")
+wrong("x made float first", "x", "model(x)", "model(x.float())", says="raised")
+wrong("eval() called first: a part left in train mode is not seen", "mode",
+      START, f"model.eval(); {START}")
+wrong("train() called first", "mode", START, f"model.train(); {START}")
+wrong("a seed set before each call: the noise repeats itself", "generator",
+      "model(x)", "torch.manual_seed(0); model(x)", says="names")
+wrong("one call more", "mode", "range(2)", "range(3)", says="calls of the model")
+wrong("hooks left behind", "as it was", "hook.remove()", "passes or hook.remove()")
+wrong("a graph built", "no graph", "with torch.no_grad():", "if True:")
