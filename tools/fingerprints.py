@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import dlsys_helpers
-from dlsys_helpers import promise_table
 from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
@@ -28,7 +27,7 @@ PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
 IGNORED = {f"dlsys_helpers.{name}" for name in (
     "acting", "cards", "catalog", "diagrams", "drawings", "errors", "expect",
     "guesses", "judging", "number_lines", "plots", "progress", "room_client", "drawing_canvas",
-    "json_lines", "promise_table", "verdicts", "wording")} | {
+    "json_lines", "verdicts", "wording")} | {
     f"dlsys_model.{name}" for name in ("errors", "report", "show")} | {
     "dlsys_checks", "dlsys_checks.checking", "dlsys_checks.registry"}
 LEARNERS = ("dlsys.", "dlsys_files", "dlsys_model.answers")
@@ -121,9 +120,9 @@ def check_words(call: ast.Call) -> Iterator[ast.expr]:
 
 def _keys_and_cases(table: str) -> str:
     """What counts of a table of promises: a row's key and the names of cases that decide it."""
-    return "\n".join(" | ".join(cell for place, cell in enumerate(promise_table.cells(row))
-                               if place == 0 or promise_table.names_cases(cell))
-                     for row in promise_table.rows(table))
+    rows = re.sub(r"\n +", " ", table.strip("\n")).splitlines()
+    return "\n".join(" | ".join(cell for place, cell in enumerate(row.split(" | "))
+                               if place == 0 or cell.startswith("case ")) for row in rows)
 
 
 def _name(call: ast.Call) -> str:

@@ -16,7 +16,6 @@ from dlsys_helpers import acting
 from dlsys_helpers.acting import Foreign
 
 LONGEST = 60  # characters of a value in a message
-ROUNDED = 1e-6  # what a sum in float32 may be off, as a share of its largest term
 
 
 class Broken(Exception):
@@ -124,35 +123,23 @@ def expect_equal(what: str, got: Any, expected: Any, look: str = "") -> None:
 
 
 def expect_close(what: str, got: Any, expected: Any, *, rtol: float = 1e-4,
-                 atol: Any = None, terms: Any = 0.0, look: str = "") -> None:
+                 atol: float | None = None, look: str = "") -> None:
     """Raise Broken unless `got` is near `expected` (float or tensor); NaN never agrees.
 
     Type, shape and dtype are compared first, so nothing is broadcast into agreement. atol: by
     default a hundredth of rtol times the largest absolute entry of `expected`, so that the
-    tolerance follows the size of what is compared. terms: where `expected` is a sum that can come
-    out near zero, what was added up. A sum in float32 is only right to a share of its terms, so
-    ROUNDED times their size is allowed besides. atol and terms are each a float, or a tensor with
-    a number for every entry of `expected`.
+    tolerance follows the size of what is compared.
     """
     if atol is None:
         atol = 0.01 * rtol * _largest(expected)
-    atol = atol + ROUNDED * abs(terms)
     if not _is_like(got, expected):
         expect_like(what, got, expected, _only_form(got, expected, rtol, atol) or look)
     if not isinstance(expected, torch.Tensor):
         # A NaN in `got` makes this comparison false, so it cannot slip through.
         if not abs(got - expected) <= atol + rtol * abs(expected):
             raise Broken(what, got, expected, look)
-    elif not _near(got, expected, rtol, atol):
-        raise Broken(what, got, expected, look, shown=_worst(got, expected, atol))
-
-
-def _near(got: torch.Tensor, expected: torch.Tensor, rtol: float, atol: Any) -> bool:
-    """torch.allclose, where atol may be a tensor."""
-    if not isinstance(atol, torch.Tensor):
-        return torch.allclose(got, expected, rtol=rtol, atol=atol)
-    room = atol + rtol * expected.abs()
-    return bool(((got == expected) | ((got - expected).abs() <= room)).all())
+    elif not torch.allclose(got, expected, rtol=rtol, atol=atol):
+        raise Broken(what, got, expected, look, shown=_worst(got, expected))
 
 
 def _largest(expected: Any) -> float:
@@ -164,7 +151,7 @@ def _largest(expected: Any) -> float:
 RIGHT_NUMBERS = "The numbers are right; only the form is not."
 
 
-def _only_form(got: Any, expected: Any, rtol: float, atol: Any) -> str:
+def _only_form(got: Any, expected: Any, rtol: float, atol: float) -> str:
     """RIGHT_NUMBERS when `got` differs from `expected` in type, shape or dtype alone, else ""."""
     mine, wanted = (torch.as_tensor(v) if type(v) in (int, float) and abs(v) < 2**53 else v
                     for v in (got, expected))
@@ -172,9 +159,7 @@ def _only_form(got: Any, expected: Any, rtol: float, atol: Any) -> str:
                   for v in (mine, wanted))
     if not tensors or mine.numel() != wanted.numel():
         return ""
-    if isinstance(atol, torch.Tensor):
-        atol = atol.flatten()
-    near = _near(mine.flatten().double(), wanted.flatten().double(), rtol, atol)
+    near = torch.allclose(mine.flatten().double(), wanted.flatten().double(), rtol=rtol, atol=atol)
     return RIGHT_NUMBERS if near else ""
 
 
@@ -216,13 +201,9 @@ def expect_parts(out: Any, *names: str, what: str = "data from the exercise's ru
         raise Broken(f"parts of the {what}", list(out), list(names))
 
 
-def _worst(got: torch.Tensor, expected: torch.Tensor, atol: Any) -> tuple[str, str]:
-    """The entry with the largest error, as text: where, got and expected.
-
-    Where entries differ in what is allowed, the largest beyond it.
-    """
-    error = ((got.double() - expected.double()).abs() - (
-        atol if isinstance(atol, torch.Tensor) else 0.0)).nan_to_num(nan=math.inf).flatten()
+def _worst(got: torch.Tensor, expected: torch.Tensor) -> tuple[str, str]:
+    """The entry with the largest error, as text: where, got and expected."""
+    error = (got.double() - expected.double()).abs().nan_to_num(nan=math.inf).flatten()
     at = int(error.argmax())
     place = [int(i) for i in np.unravel_index(at, got.shape)]  # torch's own imports sympy
     where = f" at {place}" if place else ""

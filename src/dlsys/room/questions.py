@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dlsys import work_folder
-from dlsys_helpers import catalog, paths, promise_table
+from dlsys_helpers import catalog, paths
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.guesses import Measurement, Question
@@ -207,9 +207,10 @@ def mistakes(trap: Trap) -> dict[str, str]:
 
 
 def _promises_of_table(table: str) -> dict[str, str]:
-    """Key and text of each row, as patterns."""
-    rows = [promise_table.cells(row) for row in promise_table.rows(table)]
-    return {re.escape(key): re.escape(text) for key, text, *_ in rows}
+    """Key and text of each row, as patterns; a line that begins with a blank continues a row."""
+    rows = re.sub(r"\n +", " ", table.strip("\n")).splitlines()
+    cells = [[re.escape(cell.strip()) for cell in row.split(" | ")] for row in rows]
+    return {key: text for key, text, *_ in cells}
 
 
 def _calls_at_the_top(module: ast.Module) -> Iterator[ast.Call]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dlsys_helpers.expect import ROUNDED, expect_close, expect_length
+from dlsys_checks.rounding import ROUNDED, settled
+from dlsys_helpers.expect import expect_close, expect_length
 
 # Kinds of models; their parameters in order. "nested", "own" and "spare" compute the same from
 # A, a, B, b; "spare" has a third layer that no forward pass uses; "twice" uses a layer twice.
@@ -133,7 +134,8 @@ def expect_changes(got, wanted, twin, call):
     expect_length(f"changed parameters in call {call}", got, len(wanted))
     for k, (mine, right) in enumerate(zip(got, wanted, strict=True)):
         # A parameter in float32 cannot show a change finer than its own rounding.
-        atol = twin.room[k] + 1e-4 * float(right.abs().max()) + 3e-7 * float(
-            twin.p[k].abs().max())
-        expect_close(f"change of parameter {k} in call {call}", mine, right.float(), rtol=1e-3,
-                     atol=atol, look="Every parameter, each call one step.")
+        atol = 1e-4 * float(right.abs().max()) + 3e-7 * float(twin.p[k].abs().max())
+        what = f"change of parameter {k} in call {call}"
+        mine = settled(what, mine, right.float(), twin.room[k])
+        expect_close(what, mine, right.float(), rtol=1e-3, atol=atol,
+                     look="Every parameter, each call one step.")
