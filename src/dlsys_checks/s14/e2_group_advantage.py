@@ -120,8 +120,9 @@ def law(out, rewards, prompt_ids):
         mean = sum(group) / len(group)
         if len(group) > 1:
             spread = (sum((r - mean) ** 2 for r in group) / (len(group) - 1)) ** 0.5
-            # A mean in float32 is right to a share of what is averaged, however close it lies.
-            room[places] = 2.5e-7 * max(map(abs, group)) / (spread + 1e-4)
+            # Where float32 has to round the sum, the mean is right to a share of what is averaged.
+            if float(torch.tensor(sum(group)).float()) != sum(group):
+                room[places] = 1.2e-7 * max(map(abs, group)) / (spread + 1e-4)
             for at, r in zip(places, group):
                 wanted[at] = (r - mean) / (spread + 1e-4)
     sizes = sorted({len(places) for places in members.values()})
