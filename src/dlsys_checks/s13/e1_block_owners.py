@@ -279,9 +279,10 @@ def pool(n):
             return found
 
         def share(self, table, k):
-            for block in table[:k]:
+            mine = table[:k]
+            for block in mine:
                 self.readers[block] += 1
-            return table[:k]
+            return mine
 
         def give(self, table):
             if not all(self.readers.get(block) for block in table):
@@ -298,14 +299,14 @@ def pool(n):
 
 wrong = ex.edits(pool)
 START, FREE, FOUND = "self.readers, self.free =", "list(range(n))", "found = ["
-UPDATE, SHARES, LEFT = "self.readers.update(", "return table[:k]", "return len(self.free)"
+UPDATE, SHARES, LEFT = "self.readers.update(", "return mine", "return len(self.free)"
 KNOWN, EACH, FEWER = "not all(self.readers.get(block)", "for block in table:", "[block] -= 1"
 UNKNOWN = "not all(self.readers.get(block) for block in table)", "False"
 BELOW = "self.readers[block] -= 1", "self.readers[block] = self.readers.get(block, 0) - 1"
 wrong("a block freed by the first who gives it back", ("last", "more"), FEWER, "[block] = 0")
 wrong("share counts two", "more", "+= 1", "+= 2")
 wrong("a shared block is never free again", "last",
-      START, f"self.shared = set(); {START}", SHARES, f"self.shared.update(table[:k]); {SHARES}",
+      START, f"self.shared = set(); {START}", SHARES, f"self.shared.update(mine); {SHARES}",
       "[block] == 0", "[block] == 0 and block not in self.shared")
 wrong("share counts nobody", ("more", "last", "give"), "+= 1", "+= 0")
 wrong("a table of blocks in a row alone", ("take", "memory"),
@@ -335,7 +336,7 @@ wrong("part of a table given back before the error", "value",
       *UNKNOWN, EACH, f"{EACH}\n                if not self.readers.get(block): raise ValueError")
 wrong("a table known only as it was handed out", "joined",
       START, f"self.tables = []; {START}", UPDATE, f"self.tables.append([*found]); {UPDATE}",
-      SHARES, f"self.tables.append(table[:k]); {SHARES}",
+      SHARES, f"self.tables.append([*mine]); {SHARES}",
       KNOWN, f"table not in self.tables or {KNOWN}",
       says="give of a table in use")
 wrong("only the last block given back", "give", EACH, "for block in table[-1:]:")
@@ -354,14 +355,14 @@ wrong("blocks numbered from 1", "numbers",
 wrong("the whole table shared, whatever k", ("share", "tables"),
       SHARES, "return table", says="blocks from share")
 wrong("the last k blocks shared", "share",
-      "in table[:k]", "in table[len(table) - k:]", SHARES, "return table[len(table) - k:]")
+      "mine = table[:k]", "mine = table[len(table) - k:]")
 wrong("new blocks for a share", ("share", "more"), SHARES, "return self.take(k)", "+= 1", "+= 0",
       says="")
 wrong("the table itself given back by share", "share",
-      SHARES, "return table if k == len(table) else table[:k]")
-wrong("the table cut by share", "tables", SHARES, "del table[k:]; return list(table)")
+      SHARES, "return table if k == len(table) else mine")
+wrong("the table cut by share", "tables", SHARES, f"del table[k:]; {SHARES}")
 wrong("a tuple for a table", ("take", "share"),
-      "return found", "return tuple(found)", SHARES, "return tuple(table[:k])",
+      "return found", "return tuple(found)", SHARES, "return tuple(mine)",
       says="type of the blocks")
 wrong("left counts blocks in use", ("left", "free"),
       LEFT, "return sum(r > 0 for r in self.readers.values())", says="free blocks of a new object")

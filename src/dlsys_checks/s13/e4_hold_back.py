@@ -213,7 +213,7 @@ def stream(stops):
             return text
 
         def end(self):
-            return self.push(b"", True)
+            return self.push(b"", final=True)
     return Texts()
 
 
@@ -263,7 +263,7 @@ def by_pattern(held, stop):
 
 
 wrong = ex.edits(stream)
-DECODE, END = "self.decoder.decode(token, final)", 'return self.push(b"", True)'
+DECODE, END = "self.decoder.decode(token, final)", 'return self.push(b"", final=True)'
 HELD = "max(begun, default=0)"
 FOUND, AT = "[self.held.find(s) for s in stops if s in self.held]", "return self.held[:min(found)]"
 # https://github.com/antonellof/ferrox/issues/124
