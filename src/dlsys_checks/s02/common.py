@@ -32,14 +32,20 @@ def leftovers(g, net, size=3.0):
     return (size * (1 + torch.rand(len(net["start"]), generator=g))).tolist()
 
 
-def output(kind, p, x):
+def output(kind, p, x, tanh=torch.tanh):
     """What a model of this kind gives for x; p: its parameters."""
     if kind == "linear":
         return x @ p[0].T + p[1]
-    h = torch.tanh(x @ p[0].T + p[1])
+    h = tanh(x @ p[0].T + p[1])
     if kind == "twice":
-        h = torch.tanh(h @ p[0].T + p[1])
+        h = tanh(h @ p[0].T + p[1])
     return h @ p[2].T + p[3]
+
+
+def steep(z):
+    """tanh with a slope of 1: the term that 1 - tanh**2 begins with, of which little may be left.
+    """
+    return z + (z.tanh() - z).detach()
 
 
 def slopes(net, p, loss_of):
@@ -79,15 +85,16 @@ class Twin:
     """A model in float64 that steps by hand.
 
     Two others step beside it, with gradients that are larger or smaller by what rounding may do to
-    them. `room` says how far their last changes are from the model's. That is much where a gradient
-    cancels and Adam divides it by its own size.
+    them. `room` says how far their last changes are from the model's, and `loss_room` how far their
+    losses before that step. That is much where a gradient cancels and Adam divides it by its own
+    size.
     """
 
     def __init__(self, net):
         self.net = net
         self.ways = [([v.double() for v in net["start"]], [{} for _ in net["start"]])
                      for _ in range(3)]
-        self.room = [0.0] * len(net["start"])
+        self.room, self.loss_room = [0.0] * len(net["start"]), 0.0
 
     @property
     def p(self):
@@ -103,9 +110,10 @@ class Twin:
         terms = self._terms(terms_of) if terms_of else [0.0] * len(self.p)
         loss, changes = self._moved(0, loss_of, terms)
         if terms_of:
-            others = [self._moved(way, loss_of, terms)[1] for way in (1, -1)]
+            (high, ups), (low, downs) = (self._moved(way, loss_of, terms) for way in (1, -1))
+            self.loss_room = max(abs(high - loss), abs(low - loss))
             self.room = [torch.maximum((up - mine).abs(), (down - mine).abs())
-                         for mine, up, down in zip(changes, *others, strict=True)]
+                         for mine, up, down in zip(changes, ups, downs, strict=True)]
         return loss, changes
 
     def _moved(self, way, loss_of, terms):
@@ -123,7 +131,7 @@ class Twin:
     def _terms(self, terms_of):
         """The sizes of the terms of each parameter's gradient, added up."""
         p = [v.detach().requires_grad_() for v in self.p]
-        rows = terms_of(lambda x: output(self.net["kind"], p, x)).flatten()
+        rows = terms_of(lambda x: output(self.net["kind"], p, x, steep)).flatten()
         found = torch.autograd.grad(rows, p, torch.eye(len(rows), dtype=rows.dtype),
                                     allow_unused=True, is_grads_batched=True)
         return [0.0 if one is None else one.abs().sum(0) for one in found]
