@@ -52,7 +52,7 @@ def cases(g):
     some = common.model(g, "own", (3, number(2, 5), 1), groups=2, lr=lr)
     nan = common.model(g, "nested", (4, 3, 1), lr=lr)
     pair = [common.model(g, "linear", (number(2, 4), 0, 1), momentum=0.8, lr=lr),
-            common.model(g, "nested", (5, 4, 1), "Adam", eps=1e-8, **adam)]
+            common.model(g, "nested", (5, 4, 1), "Adam", eps=1e-4, **adam)]
     zero = common.model(g, "linear", (number(2, 6), 0, 1), size=0.0, lr=lr)
     return [
         one("two steps", common.model(g, "linear", (3, 0, 1), lr=lr), (9, number(4, 8))),
@@ -64,7 +64,7 @@ def cases(g):
                                                          momentum=uniform(0.5, 0.9)), (6, 4, 5)),
         one("Adam, three groups", common.model(g, "own", (4, 3, 1), "Adam", 3, eps=1e-3, **adam),
             (8, 5)),
-        one("a part without use", common.model(g, "spare", (3, 4, 1), "Adam", 2, eps=1e-8, **adam),
+        one("a part without use", common.model(g, "spare", (3, 4, 1), "Adam", 2, eps=1e-4, **adam),
             (number(5, 9), 4), left),
         one("AdamW", common.model(g, "nested", (2, 6, 1), "AdamW", eps=1e-6,
                                   weight_decay=uniform(0.5, 2.0), **adam), (10, 6)),
