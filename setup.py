@@ -10,7 +10,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-FOLDERS = ("exercises", "notebooks")
+FOLDERS, LOCK = ("exercises", "notebooks"), "requirements.lock"
 # Mends of the exam's faults that pass: tools and tests alone read them.
 LEFT_OUT = {("dlsys_checks.exam", "mends")}
 
@@ -25,9 +25,12 @@ class WithCourse(build_py):
     def run(self):
         super().run()
         if not self.editable_mode:
+            course = Path(self.build_lib, "dlsys", "course")
+            course.mkdir(parents=True, exist_ok=True)  # the lock: which versions were tried
+            (course / LOCK).write_text(Path(LOCK).read_text("utf-8"), "utf-8")
             for folder in FOLDERS:
-                target = Path(self.build_lib, "dlsys", "course", folder)
-                target.mkdir(parents=True, exist_ok=True)
+                target = course / folder
+                target.mkdir(exist_ok=True)
                 for path in sorted([*Path(folder).glob("[01][0-9]_*.ipynb"),
                                 *Path(folder).glob("your_model.ipynb")]):
                     (target / path.name).write_text(bare(path.read_text("utf-8")), "utf-8")

@@ -1,12 +1,13 @@
 # %% [markdown] role="hook"
 # # 11. Quantization, pruning, distillation and export
 #
-# Your reader of digits has to move to a device with little memory, no Python and a
-# processor that likes small integers. So you round its weights, take some of them out,
-# train a smaller one to imitate it, and write it to a file that another program runs.
-# Each step has a way to change the numbers a lot: without an error message, and mostly
-# without a change in the number that you happened to look at. This stage measures sizes,
-# errors and digits, and says which of the three you need.
+# Your digit classifier has to move to a device with little memory, no Python, and a
+# processor that is fast with small integers. So you round its weights, remove some of
+# them, train a smaller model to imitate it, and write it to a file that another program
+# can run. Each of these steps can change the model a lot without an error message, and
+# often without changing the one number you happen to look at. This stage measures three
+# things after every step: the size, the error of the output, and the accuracy. And it
+# says which of the three you need.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -25,55 +26,103 @@ from torch.nn import functional as F
 
 from dlsys_helpers import (
     accuracy, begin, check, claim, cost, datasheet, digits, draw_blocks,
-    draw_boxes, draw_grids, draw_histogram, fit, flops, gpu_result,
-    gpu_table, guess, measured, plot_bars, plot_columns, plot_lines,
-    seconds,
+    draw_boxes, draw_grids, draw_histogram, draw_line, fit, flops,
+    gpu_result, gpu_table, guess, measured, plot_bars, plot_columns,
+    plot_lines, seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
 
 # %% [markdown] role="concept"
-# ## A grid for the weights
+# ## A grid, a scale and a zero
 #
-# To *quantize* is to store a weight as a small integer, its *code*. The codes stand for
-# levels at even distances; the distance is the *scale* $s$.
+# A weight is a float of 4 bytes, and your device has room for one byte per weight. A byte
+# can hold 256 different numbers. So you lay a *grid* of 256 evenly spaced levels over the
+# weights, and for each weight you store only the number of the nearest level, its *code*.
+# This is *quantization*. Two more numbers turn a code back into a weight: the *scale*,
+# which is the distance between two levels, and the *zero*, which is the code of the level
+# at 0.
 #
-# | grid of `bits` bits | scale | code of $w$ | what it stands for |
+# Here are four weights. The lowest is -1.2, the highest is 2.1, and 256 levels have 255
+# gaps:
+
+# %% role="concept"
+w = torch.tensor([-1.2, 0.0, 0.37, 2.1])
+low, high = -1.2, 2.1
+scale = (high - low) / 255              # the distance between two levels
+steps = (w / scale).round()             # whole steps away from 0
+print(f"scale {scale:.5f}   steps {steps.int().tolist()}")
+
+# %% [markdown] role="concept"
+# A byte holds no negative numbers, so add the number of steps from the lowest level up to
+# 0. That number is the zero:
+
+# %% role="concept"
+zero = round(-low / scale)
+codes = (steps + zero).to(torch.uint8)       # one byte each
+back = scale * (codes.float() - zero)        # what the device computes with
+print(f"zero {zero}   codes {codes.tolist()}")
+print("back", [round(v, 4) for v in back.tolist()])
+
+# %% role="concept"
+by_torch = torch.fake_quantize_per_tensor_affine(w, scale, zero, 0, 255)
+claim("largest gap between these weights and torch's own rounding",
+      (back - by_torch).abs().max(), below=1e-6)
+claim("largest error, in steps of the grid", ((back - w).abs().max()
+      / scale).item(), below=0.501)
+
+# %% [markdown] role="concept"
+# A weight moves by at most half a step, and 0 stays exactly 0. With fewer bits the steps
+# are longer, and the grid shifts a little so that 0 stays a level:
+
+# %% role="concept"
+def levels_of(bits):
+    """All levels of a grid over these four weights."""
+    top = 2**bits - 1
+    step = (high - low) / top
+    return [step * (code - round(-low / step)) for code in range(top + 1)]
+
+draw_line({"weights": [(v, f"{v:g}") for v in w.tolist()],
+           "8 bits": levels_of(8), "4 bits": levels_of(4),
+           "2 bits": [(v, str(k)) for k, v in enumerate(levels_of(2))]},
+          unit="value", title="A code is the number of the nearest level",
+          alt="Four weights on a number line from -1.2 to 2.1. Below them "
+              "the levels of three grids: 256 at 8 bits, too dense to tell "
+              "apart, 16 at 4 bits, and four at 2 bits, numbered 0 to 3.")
+
+# %% [markdown] role="concept"
+# A grid that reaches from the lowest to the highest weight is *affine*. A *symmetric* grid
+# reaches equally far to both sides of 0. Its codes have a sign, its zero is 0 and need not
+# be stored:
+#
+# | grid with `bits` bits | scale $s$ | code of $w$ | value of a code |
 # |---|---|---|---|
 # | *symmetric* | $\max \lvert w \rvert \,/\, (2^{bits-1} - 1)$ | $\mathrm{round}(w / s)$ | $s \cdot code$ |
 # | *affine* | $(high - low) \,/\, (2^{bits} - 1)$ | $\mathrm{round}(w / s) + zero$ | $s \cdot (code - zero)$ |
 #
-# An affine grid reaches from $low$, the least weight, to $high$, the largest, and always
-# holds 0: where all weights are positive, it begins at 0; where all are negative, it ends
-# there. The code `zero` $= \mathrm{round}(-low / s)$ stands for exactly 0. One scale may
-# serve the whole matrix, a row of it (the weights of one output, a *channel*), or a *group*
-# of neighbours within a row.
-#
-# Shapes: a weight is `(out, in)`, `G` rows of `n` weights share a grid each, `N` are rows
-# of data.
+# An affine grid always includes 0: if all weights are positive, it starts at 0; if all
+# are negative, it ends there. Weights that share a grid share its scale. They can be the
+# whole matrix, one row of it (the weights of one output, also called a *channel*), or a
+# *group* of neighbours within a row.
 
 # %% role="concept"
 def symmetric(w, bits):
-    """Weights (G, n) after rounding, with one symmetric grid a row."""
+    """Weights (G, n) after rounding, with one symmetric grid per row."""
     top = 2 ** (bits - 1) - 1
     scale = w.abs().amax(-1, keepdim=True) / top
     return (w / scale).round().clamp(-top, top) * scale
 
-w = torch.tensor([[-0.9, 0.0, 0.4, 2.1]])
-low, high = -0.9, 2.1                    # an affine grid of 2 bits, by hand
-scale = (high - low) / (2**2 - 1)
-zero = round(-low / scale)
-codes = (w / scale).round() + zero
-by_torch = torch.fake_quantize_per_tensor_affine(w, scale, zero, 0, 3)
-print("affine   ", codes.int().tolist()[0], "->",
-      (scale * (codes - zero) + 0.0).tolist()[0])
-print("symmetric", [round(v, 1) for v in symmetric(w, 4).tolist()[0]])
+print("symmetric, 4 bits:",
+      [round(v, 1) for v in symmetric(w[None], 4).tolist()[0]])
 
 # %% role="concept"
-claim("largest gap between the affine grid by hand and torch's",
-      (scale * (codes - zero) - by_torch).abs().max(), below=1e-6)
-claim("largest error of the symmetric grid of 4 bits, in scales",
-      ((symmetric(w, 4) - w).abs().max() / (2.1 / 7)).item(), below=0.501)
+claim("largest error of the symmetric grid with 4 bits, in steps",
+      ((symmetric(w[None], 4) - w).abs().max() / (2.1 / 7)).item(),
+      below=0.501)
+
+# %% [markdown] role="concept"
+# Shapes in this stage: a weight matrix is `(out, in)`; in `(G, n)`, each of `G` rows of `n`
+# weights has its own grid; `N` is the number of rows of data.
 
 # %% role="concept" tags=["plumbing"]
 def saved(state):
@@ -85,12 +134,11 @@ def saved(state):
 # %% [markdown] trap="11.1" role="situation" core=true fault="2 bits on a symmetric grid: most weights become zero" symptom="accuracy collapses after low-bit quantization, although a few more bits cost nothing"
 # ## Fewer and fewer bits
 #
-# Five readers with four layers each are trained on the digits; only their starts differ.
-# Then their weight matrices are rounded, each with one symmetric grid. At 8, 4 and 3 bits
-# the readers lose little. At 2 bits they break down.
+# Five classifiers with four layers each are trained on the digits; only their starts differ. Then their weight matrices are rounded, each with one symmetric grid. At
+# 8, 4 and 3 bits the classifiers lose little. At 2 bits they break down.
 #
-# Two bits have four codes, and a symmetric grid uses three of them. "An affine grid uses the
-# fourth, too," says a colleague.
+# Two bits allow four codes, and a symmetric grid uses three of them. Your comment in the
+# script says: "An affine grid has one level more. That cannot be worth much."
 
 # %% trap="11.1" role="break"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -147,18 +195,18 @@ def affine(bits):
 
 by_four = mean_read(affine(2))
 
-# %% trap="11.1" role="guess" quoted="right"
-guess("11.1", "At 2 bits, of 100 images: how many more does a reader get "
-      "right with affine grids than with symmetric ones, on average?",
+# %% trap="11.1" role="guess" quoted="wrong"
+guess("11.1", "At 2 bits, how many more of 100 images does a classifier "
+      "get right with affine grids than with symmetric ones, on average?",
       unit="images")
 
 # %% trap="11.1" role="look"
-plot_columns(read, xlabel="bits of each weight", ylabel="share read",
+plot_columns(read, xlabel="bits per weight", ylabel="accuracy",
              reference=(full, "not rounded"), form=".2f", marks=[2],
-             title="Down to 3 bits little is lost, at 2 much",
-             alt="Four columns of digits read, for 2, 3, 4 and 8 bits. "
-                 "From 3 bits on they are near the line of the unrounded "
-                 "readers; at 2 bits the column is far lower.")
+             title="Down to 3 bits little is lost, at 2 bits a lot",
+             alt="Four columns of accuracy, for 2, 3, 4 and 8 bits. From 3 "
+                 "bits on they are near the line of the unrounded "
+                 "classifiers; at 2 bits the column is far lower.")
 
 # %% trap="11.1" role="look"
 print(f"2 bits: symmetric {read[2]:.2f}, affine {by_four:.2f}")
@@ -167,13 +215,13 @@ print(f"2 bits: symmetric {read[2]:.2f}, affine {by_four:.2f}")
 measured("11.1", 100 * (by_four - read[2]), right=(25, 75))
 
 # %% trap="11.1" role="look"
-claim("share lost at 2 bits", full - read[2], above=0.25)
+claim("accuracy lost at 2 bits", full - read[2], above=0.25)
 
 # %% [markdown] trap="11.1" role="why"
-# Errors of many weights add up like dice, and a good part cancels: the digit is decided
-# by sums of 64 products. At 2 bits something else happens. A symmetric grid then has
-# three levels: minus the largest weight of the matrix, zero, and the largest. Every weight
-# below *half of the largest* is nearest to zero:
+# Rounding errors have either sign, so in a sum of 64 products most of them cancel. At 2
+# bits something else happens. A symmetric grid then has three levels: minus the largest
+# weight of the matrix, zero, and the largest. Every weight smaller than *half of the
+# largest* is nearest to zero:
 
 # %% trap="11.1" role="why"
 matrices = [m.weight.data for m in reader if isinstance(m, nn.Linear)]
@@ -191,12 +239,14 @@ draw_histogram(w, grids=levels, unit="weight / largest",
                    "bits, fifteen at 4, a dense row at 8.")
 
 # %% trap="11.1" role="why"
-claim("least share of zeros in a matrix at 2 bits", min(gone), above=0.7)
+claim("smallest fraction of zeros in a matrix at 2 bits",
+      min(gone), above=0.7)
 
 # %% [markdown] trap="11.1" role="repair"
-# So the levels are in the wrong place. Here those of an affine grid lie about two thirds of
-# the largest weight apart: only weights below a third of it become zero. A grid for each 16
-# neighbours goes by the largest of sixteen. And the ends may keep 8 bits.
+# So the levels are in the wrong place. In an affine grid of these matrices they are two
+# thirds of the largest weight apart, so only weights below a third of it become zero.
+# Give each 16 neighbours a grid of their own, and its range depends on these 16 only. The
+# *ends*, the first and the last layer, can also stay at 8 bits.
 
 # %% trap="11.1" role="repair"
 plans = {"symmetric": [whole(2)],
@@ -209,26 +259,25 @@ plans = {"symmetric": [whole(2)],
 two_bits = {plan: mean_read(*rules) for plan, rules in plans.items()}
 
 # %% trap="11.1" role="repair"
-plot_bars(two_bits, xlabel="share of the digits read",
-          title="At 2 bits, closer levels read more",
-          alt="Five bars of digits read at 2 bits: lowest for the "
-              "symmetric grid; higher for the same with its ends in 8 "
-              "bits, for the affine one, and for a grid for each group of "
-              "16; highest for such groups with the ends in 8 bits.")
+plot_bars(two_bits, xlabel="accuracy",
+          title="At 2 bits, closer levels get more digits right",
+          alt="Five bars of accuracy at 2 bits: lowest for the symmetric "
+              "grid; higher for the same grid with the ends in 8 bits, for "
+              "the affine grid, and for a grid per group of 16; highest "
+              "for such groups with the ends in 8 bits.")
 
 # %% trap="11.1" role="repair"
-claim("2 bits, whole matrices: affine minus symmetric",
+claim("2 bits, whole matrices: accuracy, affine minus symmetric",
       two_bits["affine"] - two_bits["symmetric"], above=0.2)
 
 # %% [markdown] trap="11.1" role="repair"
-# Groups help once more, and are not free: each stores its scale and the code of zero.
+# Groups help again. Every group stores its own scale and zero.
 
 # %% [markdown] trap="11.1" role="repair"
-# Below, the first layer of a digit reader. A weight lies between two levels (*rounding*),
-# or beyond the last (*clipping*). *Outlier* divides one pixel's brightness by a number and
-# multiplies its weights by it. Guess first: is the clip that
-# leaves the least error in the *weights* also the one that leaves the least in the layer's
-# *output*?
+# The explorer below shows the first layer of a digit classifier. A weight is between two
+# levels (*rounding*) or beyond the last one (*clipping*). *Outlier* divides one pixel's
+# brightness by a number and multiplies its weights by it. Guess first: is the clipping
+# that is best for the *weights* also best for the layer's *output*?
 
 # %% role="explore" explorer="quantization"
 from dlsys_helpers.explorers.quantization import quantization
@@ -236,21 +285,21 @@ from dlsys_helpers.explorers.quantization import quantization
 quantization
 
 # %% [markdown] trap="11.1" role="more" topics="the other widths · what groups cost"
-# The other widths, and the other plans:
+# This is what the other widths and the other plans cost:
 
 # %% trap="11.1" role="more"
 w = reader[0].weight.data
 off = (whole(4)(w).view_as(w) - w).norm() / w.norm()
-claim("error of the weights at 4 bits, over their size", off, above=0.1)
-claim("share of the digits lost at 4 bits", full - read[4], below=0.05)
-claim("share lost at 3 bits", full - read[3], below=0.15)
-claim("2 bits: groups of 16 minus whole matrices, both affine",
+claim("relative error of the weights at 4 bits", off, above=0.1)
+claim("accuracy lost at 4 bits", full - read[4], below=0.05)
+claim("accuracy lost at 3 bits", full - read[3], below=0.15)
+claim("2 bits, affine: accuracy, groups of 16 minus whole matrices",
       two_bits["affine, groups of 16"] - two_bits["affine"], above=0)
-claim("2 bits: share of the digits with groups and ends",
+claim("2 bits: accuracy with groups, and the ends in 8 bits",
       two_bits["groups and ends"], above=0.85)
 
 # %% [markdown] trap="11.1" role="more"
-# With 32 bits for a scale, 2 bits in groups of 16 come to more than 4 bits for each weight:
+# If a scale takes 32 bits, 2 bits in groups of 16 come to more than 4 bits per weight:
 
 # %% trap="11.1" role="more"
 def bits_each(bits, group, scale=32, zero=0):
@@ -262,17 +311,18 @@ print(f"2 bits in groups of 16: {in_groups:.2f}, of 64: "
       f"{bits_each(2, 64, zero=2):.2f}")
 
 # %% trap="11.1" role="more"
-claim("bits a weight: 2 in groups of 16, and their scales", in_groups,
+claim("bits per weight: 2 in groups of 16, with their scales", in_groups,
       expected=4.125)
-claim("bits a weight: 2 in groups of 64", bits_each(2, 64, zero=2),
+claim("bits per weight: 2 in groups of 64", bits_each(2, 64, zero=2),
       below=2.6)
 
 # %% [markdown] trap="11.1" role="folklore"
-# **Told:** 4 bits cost several points, unless the first and the last layer stay at 8.
-# **Measured:** 4 bits everywhere cost next to nothing. At 2 bits five readers with their ends
-# in 8 bits read far more, on average. A single one may read no more: which matrix costs most
-# when it is rounded alone hangs on the training run. So round one at a time, and spare those
-# that cost.
+# **Told:** 4 bits cost several points, unless the first and the last layer stay at 8
+# bits. **Measured:** in these classifiers 4 bits everywhere cost next to nothing. At 2
+# bits, with the ends in 8 bits, five classifiers get far more digits right on average. A
+# single one may gain nothing, because which matrix costs most when it alone is rounded
+# depends on the training run. So round one matrix at a time, and give more bits to those
+# that cost accuracy.
 
 # %% trap="11.1" role="folklore"
 def only(k, rule):
@@ -284,8 +334,8 @@ alone = [only(k, whole(2)) for k in range(4)]
 print("2 bits in one matrix:", [f"{share:.2f}" for share in alone])
 
 # %% trap="11.1" role="folklore"
-claim("2 bits, symmetric: ends in 8 bits minus 2 bits everywhere, mean of "
-      "five readers",
+claim("2 bits, symmetric: accuracy, ends in 8 bits minus 2 bits "
+      "everywhere, mean of five classifiers",
       two_bits["symmetric, ends in 8 bits"] - two_bits["symmetric"],
       above=0.05)
 
@@ -321,20 +371,175 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # 3. Round, add the code of 0, hold the codes between 0 and the last one, and only then turn them into bytes: a byte that is too large wraps round.
 
 # %% [markdown] trap="11.1" role="keep"
-# **Keep:** the error of the weights does not tell you how many digits flip; measure
-# the task. At few bits the place of the levels counts as much as their number, and
-# scales and zeros are part of the size. **In your own code:** round one layer at a time
-# and list the loss of each, before you decide which layers keep more bits. **Source:**
-# [Nagel et al. 2021, "A White Paper on Neural Network
+# **Keep:** the error of the weights does not tell you how many predictions change, so
+# measure the accuracy. At low bit widths, where the levels sit matters as much as how
+# many there are. Scales and zeros count towards the size. **In your own code:** round one
+# layer at a time and write down the loss, before you decide which layers keep more bits.
+# **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
 # Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
+
+# %% [markdown] role="concept"
+# ## Static or dynamic: who chooses the scale of the inputs?
+#
+# Trap 11.1 rounds the weights only. A processor that is fast with integers wants the inputs
+# of the layer as integers too, and then they need a scale of their own. The weights are known
+# before the model ships, so their scale is computed once. The inputs are different in every
+# row. *Dynamic* quantization looks for the largest input of each row while the model runs.
+# *Static* quantization fixes one scale beforehand, from a few rows that are called the
+# *calibration* data.
+
+# %% role="concept"
+draw_blocks({"weights only": ["inputs: float", "weights: codes to floats",
+                              "product of floats"],
+             "dynamic": ["inputs: float", "scale of this row, now",
+                         "product of integers", "times both scales"],
+             "static": ["inputs: float", "scale from calibration",
+                        "product of integers", "times both scales"]},
+            captions={"weights only": "saves memory",
+                      "dynamic": "one more pass over the inputs",
+                      "static": "as good as its calibration"},
+            title="The two differ in when the scale is chosen",
+            alt="Three columns of blocks. Weights only: float inputs, "
+                "codes turned back into floats, a product of floats. "
+                "Dynamic: the scale of this row, then a product of "
+                "integers. Static: a scale from calibration, then a "
+                "product of integers.")
+
+# %% [markdown] role="concept"
+# A product of integers is the same for both. You multiply the codes, add them up as whole
+# numbers, and multiply the sums by the two scales at the end:
+
+# %% role="concept"
+def to_codes(x, scale):
+    """Symmetric codes of 8 bits, from -127 to 127."""
+    return (x / scale).round().clamp(-127, 127).to(torch.int8)
+
+second_layer = reader[2].weight.detach()                 # (64, 64)
+w_scale = second_layer.abs().amax(1, keepdim=True) / 127    # one per output
+w_codes = to_codes(second_layer, w_scale)
+
+def integer_product(x, x_scale):
+    sums = to_codes(x, x_scale).int() @ w_codes.int().T     # whole numbers
+    return sums * x_scale * w_scale.T
+
+# %% [markdown] role="concept"
+# Three ways to choose the scale of the inputs: from each row itself, from 40 training
+# digits, and from the same 40 digits photographed at a quarter of their brightness:
+
+# %% role="concept"
+with torch.no_grad():
+    entering = reader[:2](x_test)            # what the second layer gets
+    seen, dark = reader[:2](x_train[:40]), reader[:2](x_train[:40] / 4)
+    exact_product = entering @ second_layer.T
+scales_in = {"dynamic": entering.abs().amax(1, keepdim=True) / 127,
+             "static": seen.abs().max() / 127,
+             "static, dark digits": dark.abs().max() / 127}
+product_error = {
+    name: ((integer_product(entering, s) - exact_product).norm()
+           / exact_product.norm()).item() for name, s in scales_in.items()}
+print({name: f"{error:.4f}" for name, error in product_error.items()})
+
+# %% role="concept"
+claim("error of the product, dynamic", product_error["dynamic"], below=0.02)
+claim("error of the product, static, 40 digits", product_error["static"],
+      below=0.05)
+claim("error of the product, static, 40 dark digits",
+      product_error["static, dark digits"], above=0.15)
+
+# %% [markdown] role="concept"
+# Both work, and dynamic needs no data. Static saves the search for the largest input, and
+# fails silently when the calibration data are not like the real inputs: inputs beyond the
+# last level are *clipped* to it. `torchao`, the library that quantizes torch models, has a
+# recipe for each, and the section *Weights alone, or the inputs as well* near the end runs
+# them on a whole model.
+#
+# ## Training with the rounding: quantization-aware
+#
+# Rounding a trained model is called *post-training quantization*. If it costs too much
+# accuracy, you can keep training while the weights are being rounded, so that the model
+# learns weights that survive it. That needs a gradient, and the slope of rounding is 0: move a weight
+# a little, and the rounded weight does not move at all.
+
+# %% role="concept"
+w = torch.tensor([0.4, 1.6], requires_grad=True)
+w.round().sum().backward()
+print("slope of the rounding:", w.grad.tolist())
+
+# %% [markdown] role="concept"
+# *Quantization-aware training* uses the rounded weight in the forward pass and pretends, in
+# the backward pass, that nothing was rounded. This is the *straight-through estimator*, and
+# it is one line. `detach()` hides the difference from autograd:
+
+# %% role="concept"
+w.grad = None
+seen_by_layer = w + (w.round() - w).detach()
+seen_by_layer.sum().backward()
+print("forward:", seen_by_layer.tolist(), "  slope:", w.grad.tolist())
+
+# %% role="concept"
+claim("largest gap between the forward value and the rounded weight",
+      (seen_by_layer - w.round()).abs().max(), below=1e-6)
+claim("smallest slope straight through", w.grad.min(), expected=1)
+
+# %% [markdown] role="concept"
+# Round after training first, because it takes minutes and no labels. Train with the
+# rounding if that is not good enough, which mostly happens below 4 bits. *A model
+# that learns with the rounding*, near the end, gets a 2-bit model back this way.
+#
+# ## Which weights can go
+#
+# *Pruning* removes weights. The usual guess at which of them matter least is their size:
+# *magnitude pruning* sets the smallest to 0. What that saves depends on the pattern of the
+# zeros. They can be anywhere; two in every four neighbours, *2:4*, which some GPUs multiply
+# faster; or whole rows, *structured pruning*.
+
+# %% role="concept"
+w = torch.randn(8, 8, generator=torch.Generator().manual_seed(SEED))
+size, norms = w.abs(), w.norm(dim=1, keepdim=True)
+fours = size.view(-1, 4)                          # neighbours in a row
+stays = {"anywhere": size > size.median(),
+         "2:4": (fours >= fours.topk(2).values[:, 1:]).view_as(w),
+         "rows": (norms > norms.median()).expand_as(w)}
+
+# %% role="concept"
+draw_grids(stays, rows="output", columns="input",
+           captions={"anywhere": "filled: kept"},
+           title="Half of the weights, in three patterns",
+           alt="Three grids of eight by eight weights, half of each "
+               "filled. Anywhere: without order. 2:4: two of each four "
+               "neighbours in every row. Rows: four whole rows.")
+
+# %% [markdown] role="concept"
+# Zeros that lie anywhere still take their four bytes and their multiplication. A row of
+# zeros does not have to: the row is one *unit*, and a unit can be cut out, its row in this
+# layer and its column in the next. What is left is an ordinary, smaller pair of layers
+# that computes the same:
+
+# %% role="concept"
+keep = norms[:, 0] > norms.median()               # four units of eight
+rng = torch.Generator().manual_seed(SEED + 1)
+following = torch.randn(3, 8, generator=rng)     # the next layer, (out, in)
+x = torch.randn(5, 8, generator=rng)
+masked_out = (x @ (w * keep[:, None]).T).relu() @ following.T
+smaller_out = (x @ w[keep].T).relu() @ following[:, keep].T
+print("before:", tuple(w.shape), tuple(following.shape), "  after:",
+      tuple(w[keep].shape), tuple(following[:, keep].shape))
+
+# %% role="concept"
+claim("largest gap between the masked and the smaller pair of layers",
+      (masked_out - smaller_out).abs().max(), below=1e-5)
+
+# %% [markdown] role="concept"
+# (Here the layers have no bias. With one, the bias of a removed unit goes as well.) The
+# section *Three patterns of zeros* prunes a whole model each way and retrains it.
 
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
 # ## Retraining a pruned net
 #
-# You set four fifths of a reader's weights to zero, those of least size, and it reads
-# far fewer digits. To make the pruning permanent you call `torch.nn.utils.prune.remove`.
-# Then you retrain the reader for 100 steps of Adam. It is as good as before it was pruned,
-# and you write the report.
+# You set four fifths of a classifier's weights to zero, the smallest ones, and it gets
+# far fewer digits right. To make the pruning permanent, you call
+# `torch.nn.utils.prune.remove`. Then you retrain the classifier for 100 steps of Adam. It
+# is as accurate as before the pruning, and you write the report.
 
 # %% trap="11.2" role="break"
 from torch.nn.utils import prune
@@ -365,13 +570,14 @@ retrained = copy.deepcopy(pruned)
 losses = fit(retrained, x_train, y_train, steps=100, lr=1e-3)
 
 # %% trap="11.2" role="guess"
-guess("11.2", "What share of the retrained reader's weights is zero?",
+guess("11.2", "What percentage of the retrained classifier's weights is "
+      "zero?",
       unit="%")
 
 # %% trap="11.2" role="look"
 def report(name, model):
     right = accuracy(model, x_test, y_test)
-    print(f"{name:10} reads {right:.2f}   zeros {zeros(model):.2f}")
+    print(f"{name:10} accuracy {right:.2f}   zeros {zeros(model):.2f}")
     return right
 
 before = report("dense", dense)
@@ -382,14 +588,14 @@ after = report("retrained", retrained)
 measured("11.2", 100 * zeros(retrained), right=(11, 33))
 
 # %% trap="11.2" role="look"
-claim("share of zeros after retraining", zeros(retrained), below=0.35)
+claim("fraction of zeros after retraining", zeros(retrained), below=0.35)
 
 # %% [markdown] trap="11.2" role="why"
-# `remove` writes the zeros into the weight and forgets the mask. A zero is a number like
-# any other, so the first step moves it. What stays zero are weights that no gradient
-# reaches: of pixels that are always dark, of hidden units that the pruning has cut off. The
-# good result belongs to a dense net, and neither loss nor accuracy says so. Keep the masks,
-# and set the pruned weights to zero after *each* step:
+# `remove` writes the zeros into the weight and forgets the mask. A zero is a value like
+# any other, so the first step moves it. Only weights that no gradient reaches stay zero:
+# those of pixels that are always dark, and those of hidden units that the pruning has cut
+# off. The good accuracy belongs to a dense net, and neither loss nor accuracy tells you
+# so. Keep the masks, and set the pruned weights to zero again after *every* step:
 
 # %% trap="11.2" role="repair"
 def retrain(model, after_backward=None, after_step=None, steps=100,
@@ -431,13 +637,14 @@ draw_grids(corners, rows="output", columns="input",
                "after pruning.")
 
 # %% trap="11.2" role="repair"
-claim("share of zeros with masks", zeros(kept), above=0.79)
+claim("fraction of zeros with masks", zeros(kept), above=0.79)
 
 # %% [markdown] trap="11.2" role="repair"
-# Below, the first layer of a digit reader, with a part of its weights gone in one of
-# three patterns. Guess first: half of them go *anywhere*, and a column number of 4 bytes
-# is written beside each weight of 4 that stays. What share of the dense layer's bytes is
-# that? And which pattern costs most digits at once, and after retraining?
+# The explorer below shows the first layer of a digit classifier with some of its weights
+# pruned, in one of three patterns. Guess first: half of the weights are removed
+# *anywhere*, and a column number of 4 bytes is stored with each 4-byte weight that stays.
+# What fraction of the dense layer's bytes is that? And which pattern costs the most
+# accuracy at once, and which after retraining?
 
 # %% role="explore" explorer="sparsity"
 from dlsys_helpers.explorers.sparsity import sparsity
@@ -445,19 +652,20 @@ from dlsys_helpers.explorers.sparsity import sparsity
 sparsity
 
 # %% [markdown] trap="11.2" role="more" topics="which zeros stay · masks on the gradients alone"
-# What pruning costs, and what comes back:
+# This is what pruning costs, and what comes back:
 
 # %% trap="11.2" role="more"
-claim("share of the digits that pruning costs", before - at_once,
+claim("accuracy lost by pruning", before - at_once,
       above=0.05)
-claim("share read after retraining", after, above=0.92)
-claim("share read, masked, minus pruned at once", right - at_once,
+claim("accuracy after retraining", after, above=0.92)
+claim("accuracy retrained with masks, minus right after pruning",
+      right - at_once,
       above=0.03)
-claim("share read with masks", right, above=0.8)
+claim("accuracy retrained with masks", right, above=0.8)
 
 # %% [markdown] trap="11.2" role="more"
-# The zeros that are left without a mask belong to hidden units that the pruning has cut
-# off from what comes after them, or from what comes before, and to pixels that stay dark:
+# The zeros that survive without a mask belong to hidden units that the pruning has cut
+# off from the layer before or the layer after, and to pixels that stay dark:
 
 # %% trap="11.2" role="more"
 probe = copy.deepcopy(pruned)
@@ -469,15 +677,15 @@ print(f"zeros left {sum(int(a.sum()) for a in left)}, of these without a "
       f"gradient from the start {stuck}")
 
 # %% trap="11.2" role="more"
-claim("share of the zeros left that no gradient reached",
+claim("fraction of the remaining zeros that no gradient reached",
       stuck / sum(int(a.sum()) for a in left), above=0.95)
 
 # %% [markdown] trap="11.2" role="more"
-# A tempting half: set the *gradients* of pruned weights to zero, and leave the weights
-# alone. With a fresh Adam that holds. With an Adam that trained the dense net before, it
-# does not hold: its averages remember, and move the weight without a gradient. Muon moves
-# a matrix as a whole, so what it does to one weight depends on the gradients of others,
-# from its first step on.
+# A tempting half-measure is to set the *gradients* of pruned weights to zero and to leave
+# the weights alone. With a fresh Adam that works. With an Adam that has trained the dense
+# net before, it does not: its running averages remember earlier gradients and move a
+# weight whose gradient is now zero. Muon updates a matrix as a whole, so what it does to
+# one weight depends on the gradients of the others, from its first step on.
 
 # %% trap="11.2" role="more"
 def zero_gradients(model):
@@ -497,31 +705,32 @@ print(f"zeros: fresh Adam {zeros(fresh):.2f}, used before "
       f"{zeros(warm):.2f}, fresh Muon, one step {zeros(whole_step):.2f}")
 
 # %% trap="11.2" role="more"
-claim("share of zeros, gradients masked, Adam fresh", zeros(fresh),
+claim("fraction of zeros, gradients masked, fresh Adam", zeros(fresh),
       above=0.79)
-claim("share of zeros, gradients masked, Adam used before",
+claim("fraction of zeros, gradients masked, Adam used before",
       zeros(warm), below=0.5)
-claim("share of zeros, gradients masked, one step of a fresh Muon",
+claim("fraction of zeros, gradients masked, one step of a fresh Muon",
       zeros(whole_step), below=0.5)
 
 # %% [markdown] trap="11.2" role="folklore"
-# **Told:** half to four fifths of the weights can go for less than 2 points. **Measured:**
-# in this reader, all at once and without retraining, half of them cost little and four
-# fifths much; with masked retraining most of it comes back. And zeros alone save neither
-# memory nor time: the dense tensor has as many bytes and as many products as before. (A
-# file with zeros can be packed smaller, until it is loaded.) Whole rows make a layer
-# smaller; single zeros need a format and a kernel of their own.
+# **Told:** half to four fifths of the weights can go for less than 2 points.
+# **Measured:** in this classifier, pruned at once and without retraining, half of the
+# weights cost little and four fifths cost a lot; retraining with masks brings most of it
+# back. And zeros alone save neither memory nor time, because the dense tensor has as many
+# bytes and needs as many products as before. (A file with zeros compresses better, until
+# it is loaded.) Removing whole rows makes a layer smaller; single zeros need a format and
+# a kernel of their own.
 
 # %% trap="11.2" role="folklore"
 half = accuracy(cut(dense, 0.5), x_test, y_test)
 size = {name: sum(m.weight.nbytes for m in linears(model))
         for name, model in (("dense", dense), ("pruned", kept))}
-print(f"half pruned reads {half:.2f}   bytes {size}")
+print(f"half pruned: accuracy {half:.2f}   bytes {size}")
 
 # %% trap="11.2" role="folklore"
-claim("what pruning half costs, as a share of what four fifths cost",
+claim("accuracy lost by pruning half, divided by four fifths' loss",
       (before - half) / (before - at_once), below=0.6)
-claim("bytes of the pruned weights over those of the dense ones",
+claim("bytes of the pruned weights divided by those of the dense ones",
       size["pruned"] / size["dense"], expected=1)
 
 # %% trap="11.2" role="exercise" points=3 difficulty=2 minutes=8
@@ -551,27 +760,72 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # 3. NaN times 0 is NaN: fill in zeros, do not multiply.
 
 # %% [markdown] trap="11.2" role="keep"
-# **Keep:** a pruned net is a mask and weights; without the mask an ordinary training
-# step moves each zero that a gradient reaches. Masked gradients suffice where the
-# optimizer moves a weight by that weight's gradients alone, and carries no average of
+# **Keep:** a pruned net is weights and a mask. Without the mask, an ordinary training
+# step moves every zero that a gradient reaches. Masking the gradients is enough only if
+# the optimizer moves each weight by that weight's own gradients and carries no average of
 # earlier ones. **In your own code:** count the exact zeros in the file that you ship, not
-# in the model that you pruned. **Seen in the wild:**
-# [`jacobgil/pytorch-pruning#41`](https://github.com/jacobgil/pytorch-pruning/issues/41)
-# asks whether the step brings them back;
+# in the model that you pruned. **Seen in the wild:** in
+# [`jacobgil/pytorch-pruning#41`](https://github.com/jacobgil/pytorch-pruning/issues/41) a
+# user asks whether the optimizer's step brings pruned weights back;
 # [`he-y/filter-pruning-geometric-median#47`](https://github.com/he-y/filter-pruning-geometric-median/issues/47)
-# reports weights revived by momentum behind masked gradients. **Source:** PyTorch,
+# reports that momentum revived weights whose gradients were masked. **Source:** PyTorch,
 # [`torch.nn.utils.prune.remove`](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.prune.remove.html).
+
+# %% [markdown] role="concept"
+# ## What a teacher knows that a label does not
+#
+# A label says which digit it is, and nothing about the other nine. A trained model says
+# more. Take the test digit about which the classifier `dense` from above hesitates most and
+# is still right:
+
+# %% role="concept"
+with torch.no_grad():
+    believed = dense(x_test).softmax(1)
+is_right = believed.argmax(1) == y_test
+k = torch.where(is_right, believed.topk(2).values[:, 1], 0).argmax()
+told = torch.stack([F.one_hot(y_test[k], 10).float(), believed[k]])
+
+# %% role="concept"
+draw_grids({"one test digit": told}, values=True,
+           row_names=["label", "model"], columns="digit",
+           column_names=[str(digit) for digit in range(10)],
+           title="The model says which other digit it could be",
+           alt="Two rows of ten probabilities. The label has a one at its "
+               "digit. The model splits the probability between that digit "
+               "and one that looks like it.")
+
+# %% [markdown] role="concept"
+# *Distillation* trains a small *student* on the probabilities of a large *teacher*. They
+# are also called *soft targets*. The loss is the Kullback-Leibler divergence of the
+# student's probabilities $q$ from the teacher's $p$, $\sum p \,(\log p - \log q)$. It is 0 if
+# the two agree. Its gradient with respect to the student's logits has the form that you
+# know from cross-entropy, with $p$ in place of the label:
+
+# %% role="concept"
+z = torch.zeros(10, requires_grad=True)       # a student that knows nothing
+q = z.log_softmax(0)
+loss = F.kl_div(q, told[1], reduction="sum")      # the student comes first
+slope, = torch.autograd.grad(loss, z)
+print("pushed up:", (slope < 0).nonzero().flatten().tolist())
+
+# %% role="concept"
+claim("largest gap between the gradient and q - p",
+      (slope - (q.exp() - told[1])).abs().max(), below=1e-6)
+claim("digits that the label alone pushes up", (told[0] > 0).sum(),
+      expected=1)
+claim("digits that the teacher pushes up here, at least two",
+      (slope < 0).sum(), above=1)
 
 # %% [markdown] trap="11.3" role="situation" core=true fault="distilling at temperature 1: the teacher is too certain" symptom="knowledge distillation gives no gain over plain training: temperature 1, missing T squared"
 # ## Temperatures for a small student
 #
-# The dense reader from above, the *teacher*, teaches a student with 16 hidden units. The
-# student trains on 100 images. In place of the labels it gets the teacher's probabilities.
-# The logits of both are divided by a *temperature* $T$ before the softmax: $p_T = \mathrm{softmax}(z / T)$. A
-# higher temperature makes the probabilities softer.
+# The dense classifier is the *teacher* of a student with 16 hidden units. The student
+# trains on 100 images, and instead of the labels it gets the teacher's probabilities. The
+# logits of both are divided by a *temperature* $T$ before the softmax: $p_T =
+# \mathrm{softmax}(z / T)$. A higher temperature makes the probabilities softer.
 #
-# You train students at the temperatures `1`, `4`, `20` and `100`. "At `100` the teacher gives
-# none of the ten classes even a fifth of its probability," says a colleague.
+# You train students at the temperatures `1`, `4`, `20` and `100`. Your log says: "At `100` the teacher gives none of the ten classes even a fifth of its
+# probability."
 
 # %% trap="11.3" role="break"
 teacher = dense
@@ -607,29 +861,30 @@ reads = {T: taught(lambda z: T**2 * soft(z, T)) for T in (1, 4, 20, 100)}
 reads["labels"] = taught(hard)
 
 # %% trap="11.3" role="guess" quoted="right"
-guess("11.3", "Which student reads the fewest digits?",
+guess("11.3", "Which student gets the fewest test digits right?",
       choices=["the one at `100`", "the one at `4`", "the one at `1`",
                "none: they differ by less than half a point"])
 
 # %% trap="11.3" role="look"
 plot_columns({T: 1 - reads[T] for T in (1, 4, 20, 100)}, form=".3f",
-             xlabel="temperature", ylabel="share misread", marks=[1],
+             xlabel="temperature", ylabel="error rate", marks=[1],
              reference=(1 - reads["labels"], "labels alone"),
-             title="The student at temperature 1 misreads most",
-             alt="Four columns of digits misread by students at "
-                 "temperatures 1, 4, 20 and 100. The first is the highest, "
-                 "under the line of labels alone; the others stand lower.")
+             title="The student at temperature 1 makes the most mistakes",
+             alt="Four columns of error rates of students at temperatures "
+                 "1, 4, 20 and 100. The first is the highest, below the "
+                 "line of labels alone; the others are lower.")
 
 # %% trap="11.3" role="look"
 measured("11.3", 2)
 
 # %% trap="11.3" role="look"
-claim("temperature 4 minus temperature 1", reads[4] - reads[1], above=0)
+claim("accuracy at temperature 4 minus that at temperature 1",
+      reads[4] - reads[1], above=0)
 
 # %% [markdown] trap="11.3" role="why"
-# The teacher is nearly certain: at temperature 1 the nine other digits share a few
-# hundredths. From them the student could learn which digits look alike, and at temperature
-# 1 they hardly count. With the logits divided by 4, the others get a large part:
+# The teacher is nearly certain: at temperature 1 it leaves a few hundredths of the
+# probability for the other nine digits. These would tell the student which digits look similar, but at that size they hardly count. With the logits divided by 4, the other
+# digits get a large part:
 
 # %% trap="11.3" role="why"
 def others(T):
@@ -640,20 +895,21 @@ left = {T: others(T) for T in (1, 2, 4, 8, 20, 100)}
 
 # %% trap="11.3" role="why"
 plot_columns(left, xlabel="temperature", ylabel="left for nine digits",
-             form=".2f", marks=[1], reference=(0.9, "all alike"),
+             form=".2f", marks=[1], reference=(0.9, "all equal"),
              title="At temperature 1 the teacher says one digit",
              alt="Columns that rise with the temperature: what the teacher "
                  "gives to all digits but its first choice, from a few "
                  "hundredths at 1 to nearly nine tenths at 100.")
 
 # %% trap="11.3" role="why"
-claim("given to the other digits at temperature 1", others(1), below=0.12)
+claim("probability left for the other digits at temperature 1",
+      others(1), below=0.12)
 
 # %% [markdown] trap="11.3" role="repair"
-# At 100 the probabilities are all but equal, yet their *differences* still carry the
-# teacher's logits, and a gradient reads differences. It is only small: both divisions
-# by $T$ shrink it, at high temperatures like $1 / T^2$. So the loss is multiplied by $T^2$.
-# Beside a loss on labels a forgotten square leaves the teacher little voice:
+# At 100 the probabilities are nearly equal, yet their *differences* still carry the
+# teacher's logits, and a gradient depends on differences. It is only small, because both
+# divisions by $T$ shrink it, at high temperatures like $1 / T^2$. So the loss is
+# multiplied by $T^2$. Next to a loss on labels, a forgotten square silences the teacher:
 
 # %% trap="11.3" role="repair"
 beside = {
@@ -667,17 +923,16 @@ for T in (1, 20):
                                 list(student.parameters()))
     size[T] = torch.cat([g.flatten() for g in grads]).norm().item()
 print({name: f"{share:.3f}" for name, share in beside.items()})
-print(f"gradient at 1 over gradient at 20: {size[1] / size[20]:.0f}")
+print(f"gradient at 1, divided by that at 20: {size[1] / size[20]:.0f}")
 
 # %% trap="11.3" role="repair"
-claim("labels and teacher at 20: with the square, minus without it",
+claim("labels and teacher at 20: accuracy with the square, minus without",
       beside["with"] - beside["without"], above=0.01)
 
 # %% [markdown] trap="11.3" role="repair"
-# Below, a teacher, one digit, and what a student's logits feel of it. Guess first: the
-# teacher reads a digit wrong. Does it push the student away from the right one at `1`,
-# at `4`, at `8`? And for which digits do you see a difference between teacher and label
-# at temperature 1?
+# The explorer below shows a teacher, one digit, and the pull on the student's logits.
+# Guess first: the teacher gets a digit wrong. Does it push the student away from the
+# right answer at `1`, `4`, `8`? For which digits do teacher and label differ at 1?
 
 # %% role="explore" explorer="temperature"
 from dlsys_helpers.explorers.temperature import temperature
@@ -685,34 +940,39 @@ from dlsys_helpers.explorers.temperature import temperature
 temperature
 
 # %% [markdown] trap="11.3" role="more" topics="the square without labels · the differences in numbers"
-# Adam follows the gradient's direction more than its size, so it hardly feels a forgotten
-# $T^2$ in a loss that has no other part. With the square and a high $T$ the loss comes near
-# to a squared error between the logits, each row's mean taken away. At 100 the gain over 1
-# is the least certain: with two of fifty seeds there was none.
+# Adam follows the direction of a gradient more than its size, so it hardly notices a
+# forgotten $T^2$ if the loss has no other part. With the square and a high $T$, the loss
+# comes close to a squared error between the logits, after the mean of each row is
+# subtracted. The gain of 100 over 1 is the least certain: with two of fifty seeds there
+# was none.
 
 # %% trap="11.3" role="more"
-claim("the most that the teacher gives to a digit at 100",
+claim("largest probability that the teacher gives to a digit at 100",
       F.softmax(z_teacher / 100, 1).max(), below=0.2)
-claim("temperature 100 minus temperature 1", reads[100] - reads[1],
+claim("accuracy at temperature 100 minus that at 1", reads[100] - reads[1],
       above=-0.01)
-claim("temperature 4 minus labels alone", reads[4] - reads["labels"],
+claim("accuracy at temperature 4 minus labels alone",
+      reads[4] - reads["labels"],
       above=0.015)
-claim("given to them at temperature 4", others(4), above=0.25)
-claim("gradient at temperature 1 over that at 20, without the square",
+claim("probability left for the other digits at temperature 4",
+      others(4), above=0.25)
+claim("gradient at temperature 1 divided by that at 20, no square",
       size[1] / size[20], above=40)
-claim("teacher alone at 20, without the square, minus labels alone",
+claim("accuracy: teacher alone at 20, no square, minus labels alone",
       beside["no labels, without"] - reads["labels"], above=0.005)
 
 # %% [markdown] trap="11.3" role="folklore"
 # **Told:** use 3 to 5; above 10 all signal is lost. **Measured:** with the square, these
-# students learn at 20 and at 100 about as well as at 4, and better than from labels. The
-# setting matters: a teacher that is less certain can take the gain away, and where labels
-# are plenty they may teach more than the teacher. Try three temperatures, and none.
+# students learn at 20 and at 100 about as well as at 4, and better than from labels. A
+# less certain teacher can take the gain away, and where there are plenty of labels, they
+# may teach more than the teacher. Try three temperatures, and no teacher at all.
 
 # %% trap="11.3" role="folklore"
-claim("temperature 20 minus labels alone", reads[20] - reads["labels"],
+claim("accuracy at temperature 20 minus labels alone",
+      reads[20] - reads["labels"],
       above=0.01)
-claim("temperature 100 minus labels alone", reads[100] - reads["labels"],
+claim("accuracy at temperature 100 minus labels alone",
+      reads[100] - reads["labels"],
       above=0.005)
 
 # %% trap="11.3" role="exercise" points=3 difficulty=2 minutes=8
@@ -745,29 +1005,235 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # 3. `F.kl_div(log_q, log_p, log_target=True)`: the student comes first. Detach the teacher.
 
 # %% [markdown] trap="11.3" role="keep"
-# **Keep:** with few labels and a certain teacher, distil with both sides divided by a
-# temperature above 1 and the loss times its square; print what the teacher gives to the
-# other classes. **In your own code:**
-# `reduction="batchmean"`, not the default, and compare with a student that has labels
-# alone. **Seen in the wild:**
-# [`IntelLabs/distiller#122`](https://github.com/IntelLabs/distiller/issues/122), the
-# square forgotten;
-# [`HikariTJU/LD#74`](https://github.com/HikariTJU/LD/issues/74), a mean over classes that
-# makes the loss far smaller. **Source:** [Hinton, Vinyals & Dean 2015, "Distilling
-# the Knowledge in a Neural Network"](https://arxiv.org/abs/1503.02531), section 2.
+# **Keep:** with few labels and a certain teacher, divide the logits of both by a
+# temperature above 1, and multiply the loss by its square. Print how much probability the
+# teacher leaves for the other classes. **In your own code:** for logits of shape `(N, K)`
+# use `reduction="batchmean"`, not the default. It divides by the first dimension only, so
+# flatten the batch and the positions of a language model first. Compare with a student
+# that has only the labels. **Seen in the wild:** in
+# [`IntelLabs/distiller#122`](https://github.com/IntelLabs/distiller/issues/122) the
+# square was forgotten; in [`HikariTJU/LD#74`](https://github.com/HikariTJU/LD/issues/74)
+# a mean over classes made the loss far smaller. **Source:** [Hinton, Vinyals & Dean 2015,
+# "Distilling the Knowledge in a Neural Network"](https://arxiv.org/abs/1503.02531),
+# section 2.
+
+# %% [markdown] role="concept"
+# ## Distilling a language model
+#
+# A language model predicts a token at every position, so its teacher has something to say
+# at every position. Two more things help the student. It can start from layers of the
+# teacher, and it can imitate what is inside the teacher, the *hidden states* between the
+# blocks. [DistilBERT](https://arxiv.org/abs/1910.01108) does both: it takes one of every two
+# layers.
+#
+# The teacher here is a transformer with four blocks. It learns a language of 16 tokens in
+# which each token depends on the two before it. (A folded cell draws the text and trains the
+# teacher.)
+
+# %% role="concept" tags=["plumbing"]
+class TinyLM(nn.Module):
+    """Logits and the last hidden states of a small causal transformer."""
+
+    def __init__(self, layers, width=32):
+        super().__init__()
+        self.embed = nn.Embedding(16, width)
+        self.place = nn.Embedding(24, width)
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(
+            width, 2, 2 * width, 0.0, batch_first=True, norm_first=True)
+            for _ in range(layers))
+        self.head = nn.Linear(width, 16)
+
+    def forward(self, tokens):
+        h = self.embed(tokens) + self.place.weight
+        ahead = torch.ones(24, 24, dtype=torch.bool).triu(1)
+        for block in self.blocks:
+            h = block(h, src_mask=ahead)
+        return self.head(h), h
+
+# %% role="concept" tags=["plumbing"]
+def tiny_text(rows, rng):
+    """(rows, 25) tokens; the two last ones decide about the next."""
+    tokens = torch.randint(16, (rows, 25), generator=rng)
+    for t in range(2, 25):
+        pull = follows[0][tokens[:, t - 1]] + follows[1][tokens[:, t - 2]]
+        tokens[:, t] = torch.multinomial(pull.softmax(1), 1,
+                                         generator=rng)[:, 0]
+    return tokens
+
+def lm_loss(model, tokens):
+    return F.cross_entropy(model(tokens[:, :-1])[0].flatten(0, 1),
+                           tokens[:, 1:].flatten())
+
+# %% role="concept" tags=["plumbing"]
+from torch.random import fork_rng
+
+rng = torch.Generator().manual_seed(SEED)
+follows = 2 * torch.randn(2, 16, 16, generator=rng)
+lm_text, lm_new = tiny_text(512, rng), tiny_text(128, rng)
+
+def lm_train(model, steps, loss):
+    opt = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        rows = torch.randint(512, (32,), generator=rng)
+        opt.zero_grad()
+        loss(model, lm_text[rows]).backward()
+        opt.step()
+    with torch.no_grad():
+        return lm_loss(model, lm_new).item()
+
+with fork_rng():                     # the traps below keep their numbers
+    lm_teacher = TinyLM(4)
+    taught_lm = lm_train(lm_teacher, 200, lm_loss)
+    students = {"fresh": TinyLM(2), "every second layer": TinyLM(2)}
+
+# %% [markdown] role="concept"
+# The student has half of the blocks. Give it the teacher's embeddings, its head, and its
+# blocks 0 and 2:
+
+# %% role="concept"
+copied = students["every second layer"]
+for part in ("embed", "place", "head"):
+    getattr(copied, part).load_state_dict(
+        getattr(lm_teacher, part).state_dict())
+for own, theirs in ((0, 0), (1, 2)):
+    copied.blocks[own].load_state_dict(
+        lm_teacher.blocks[theirs].state_dict())
+with torch.no_grad():
+    untrained = {name: lm_loss(model, lm_new).item()
+                 for name, model in students.items()}
+print(f"teacher {taught_lm:.2f}; not trained yet:",
+      {name: f"{loss:.2f}" for name, loss in untrained.items()})
+
+# %% [markdown] role="concept"
+# The divergence is a mean over *tokens*. `reduction="batchmean"` divides by the first
+# dimension only, so flatten rows and positions into one dimension first. Without it, the
+# loss is as many times too large as a row has positions:
+
+# %% role="concept"
+def lm_soft(model, tokens, T=2):
+    """Divergence per token, at temperature T, times its square."""
+    with torch.no_grad():
+        p = (lm_teacher(tokens[:, :-1])[0] / T).log_softmax(-1)
+    q = (model(tokens[:, :-1])[0] / T).log_softmax(-1)
+    return T**2 * F.kl_div(q.flatten(0, 1), p.flatten(0, 1),
+                           reduction="batchmean", log_target=True)
+
+with torch.no_grad():
+    p, q = (model(lm_new[:, :-1])[0].log_softmax(-1)
+            for model in (lm_teacher, copied))
+    flat, by_row = (F.kl_div(b, a, reduction="batchmean", log_target=True)
+                    for a, b in ((p.flatten(0, 1), q.flatten(0, 1)),
+                                 (p, q)))
+print(f"flattened {flat:.3f}   not flattened {by_row:.3f}")
+
+# %% role="concept"
+claim("not flattened, the loss is as many times too large",
+      by_row / flat, expected=24, within=0.01)
+claim("loss without training: fresh minus every second layer",
+      untrained["fresh"] - untrained["every second layer"], above=0.3)
+
+# %% [markdown] role="concept"
+# To imitate hidden states, add the mean squared difference of student and teacher to the
+# loss. A narrower student needs a linear layer in between, which is trained along and
+# thrown away afterwards: BERT-base has 768 numbers per token, BERT-large 1,024.
+
+# %% role="concept"
+with fork_rng():
+    narrow, widen = TinyLM(2, width=16), nn.Linear(16, 32)
+with torch.no_grad():
+    (_, h_small), (_, h_large) = (m(lm_new[:4, :-1])
+                                  for m in (narrow, lm_teacher))
+print(tuple(h_small.shape), "->", tuple(widen(h_small).shape))
+hidden_loss = F.mse_loss(widen(h_small), h_large)
+
+after_forty = {name: lm_train(model, 40, lm_soft)
+               for name, model in students.items()}
+print("after 40 steps:", {n: f"{v:.2f}" for n, v in after_forty.items()})
+
+# %% role="concept"
+claim("loss after 40 steps: fresh minus every second layer",
+      after_forty["fresh"] - after_forty["every second layer"], above=0.1)
+
+# %% [markdown] role="concept"
+# After 40 steps on the teacher's probabilities the student that started from the teacher's
+# layers is still well ahead of the fresh one. (The teacher was stopped after 200 steps, so
+# a student can pass it.)
+
+# %% [markdown] role="concept"
+# ## GPTQ: one weight is rounded, the others make up for it
+#
+# Rounding to nearest treats each weight alone. But a layer adds its products up, so another
+# weight can compensate for the error of the first. For inputs `x` of shape `(N, in)`, an
+# error `e` of one output's weights changes the output by `x @ e`, and the sum of its squares
+# is `e @ H @ e` with `H = x.T @ x`. `H` is the *Hessian* of this error, up to a factor of 2: it
+# says which errors are costly, and which of them cancel.
+
+# %% role="concept"
+rng = torch.Generator().manual_seed(SEED)
+common = torch.randn(1000, 1, generator=rng)
+own = torch.randn(1000, 2, generator=rng)
+pairs = {"rise and fall together": common + 0.4 * own,      # (1000, 2)
+         "independent": own}
+H_of = {name: x.T @ x / 1000 for name, x in pairs.items()}
+
+def squared_error(H, move, error=0.3):
+    """The first weight is off by `error`; the second moves by `move`."""
+    e = torch.tensor([error, move])
+    return (e @ H @ e).item()
+
+moves = torch.linspace(-0.5, 0.3, 33).tolist()
+curves = {name: [squared_error(H, move) for move in moves]
+          for name, H in H_of.items()}
+
+# %% role="concept"
+plot_lines(moves, curves, xlabel="move of the second weight",
+           ylabel="squared error of the output",
+           title="The second weight can make up for the first",
+           alt="Two parabolas of the squared error over the move of the "
+               "second weight. For inputs that rise and fall together the "
+               "lowest point is far to the left of 0 and much lower than "
+               "at 0. For independent inputs it is at 0.")
+
+# %% [markdown] role="concept"
+# Where is the lowest point? Set the derivative with respect to the move to zero: it is
+# `-error * H[1, 0] / H[1, 1]`. For many weights the quotient becomes a system of linear
+# equations, over all weights that are not rounded yet:
+
+# %% role="concept"
+H = H_of["rise and fall together"]
+best = -0.3 * H[1, 0] / H[1, 1]
+print(f"best move {best:.3f}: squared error {squared_error(H, best):.4f}, "
+      f"without a move {squared_error(H, 0.0):.4f}")
+
+x = torch.randn(200, 6, generator=rng, dtype=torch.float64)
+H = x.T @ x
+rest = [1, 2, 3, 4, 5]                   # weight 0 has just been rounded
+move = -0.3 * torch.linalg.solve(H[rest][:, rest], H[rest, 0])
+inverse = torch.linalg.inv(H)            # the same, as the paper writes it
+by_paper = 0.3 * inverse[0, rest] / inverse[0, 0]
+
+# %% role="concept"
+claim("squared error after the best move, as a share of that without",
+      squared_error(H_of["rise and fall together"], best)
+      / squared_error(H_of["rise and fall together"], 0.0), below=0.5)
+claim("largest gap between the two ways to write the update",
+      (move - by_paper).abs().max(), below=1e-9)
+
+# %% [markdown] role="concept"
+# This is the whole of *GPTQ*: round one column, move the columns that are still free by the
+# solution of that system, and go on with the next. *AWQ*, near the end of the lesson, changes
+# the scale of a column instead.
 
 # %% [markdown] trap="11.4" role="situation" core=true fault="GPTQ without act-order: costly columns get no help" symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
 # ## Rounding one column after the other
 #
-# Rounding to nearest treats each weight alone. *GPTQ* rounds a layer's weight matrix column
-# by column; each column belongs to one input. After each column it changes the weights of
-# the columns not yet rounded, so that the layer's *output* changes as little as possible.
-# That works where two inputs rise and fall together: a change in the weights of the second
-# then makes up for the rounding of the first.
+# You quantize the second layer of a digit classifier to 3 bits with GPTQ, column by
+# column; each column belongs to one input. After each column, the columns that are not
+# rounded yet change, so that the layer's *output* changes as little as possible.
 #
-# You bring the second layer of a digit reader to 3 bits. Its inputs differ much in size,
-# and you choose which column comes first. "The largest inputs first: their errors cost most," says a
-# colleague.
+# The inputs of this layer differ a lot in size, and you have to choose which column comes
+# first. A pull request adds an option for it and says: "Largest inputs first, because
+# their errors cost most."
 
 # %% trap="11.4" role="break"
 layer = linears(dense)[1]
@@ -801,9 +1267,9 @@ found = {name: by_columns(w, x_in, order) for name, order in orders.items()}
 found["to nearest"] = symmetric(w, 3)
 
 # %% trap="11.4" role="guess" quoted="right"
-guess("11.4", "Round to nearest, and the layer's output on new digits has "
-      "an error. Take it as 100 %. How large is the error after GPTQ, "
-      "the largest inputs first?", unit="%")
+guess("11.4", "With the largest inputs first, how large is GPTQ's output "
+      "error on new digits, as a percentage of rounding to nearest's?",
+      unit="%")
 
 # %% trap="11.4" role="look"
 def errors(found, w=w, x=x_new):
@@ -816,7 +1282,7 @@ off = {name: errors(weights) for name, weights in found.items()}
 
 # %% trap="11.4" role="look"
 plot_bars({name: output for name, (_, output) in off.items()},
-          xlabel="error of the output, over its size",
+          xlabel="relative error of the output",
           title="The largest inputs first is best",
           alt="Four bars of the output's error. Rounding to nearest is far "
               "the worst; of the orders, the smallest inputs first is "
@@ -827,13 +1293,13 @@ measured("11.4", 100 * off["largest first"][1] / off["to nearest"][1],
          right=(12, 36))
 
 # %% trap="11.4" role="look"
-claim("output's error: largest first over smallest first",
+claim("output error: largest first divided by smallest first",
       off["largest first"][1] / off["smallest first"][1], below=0.8)
 
 # %% [markdown] trap="11.4" role="why"
 # Only columns *still to come* can make up for an error. The first column has all the
-# others; the last has none, and its error stays. So round first what costs most, while
-# there is help. Implementations call it *act-order*.
+# others to help it; the last has none, and its error stays. So round the costly columns
+# first, while there is help. Implementations call this *act-order*.
 
 # %% trap="11.4" role="why"
 draw_grids({"free to help": torch.ones(8, 8).triu(1)},
@@ -845,17 +1311,17 @@ draw_grids({"free to help": torch.ones(8, 8).triu(1)},
                "seven at the first step, none at the last.")
 
 # %% [markdown] trap="11.4" role="why"
-# Now look at the weights. GPTQ leaves them *further* from the trained ones than rounding to
-# nearest does, and its output is several times nearer all the same:
+# Now look at the weights. GPTQ leaves them *further* from the trained weights than
+# rounding to nearest does. Its output is several times closer all the same:
 
 # %% trap="11.4" role="why"
-claim("error of the weights: largest first over to nearest",
+claim("error of the weights: largest first divided by to nearest",
       off["largest first"][0] / off["to nearest"][0], above=1.1)
 
 # %% [markdown] trap="11.4" role="repair"
-# So take the largest inputs first, and judge by the output. GPTQ needs rows to calibrate
-# with. Here 40 are enough, as they resemble those to come. With noise it fails without a
-# word:
+# So take the largest inputs first, and judge by the output. GPTQ needs rows of data to
+# calibrate with. Here 40 digits are enough, because they resemble the digits to come.
+# With noise it fails silently:
 
 # %% trap="11.4" role="repair"
 alone, alone_new = torch.randn(2, 1000, 64, dtype=torch.float64)
@@ -865,24 +1331,25 @@ calibrated = {name: errors(by_columns(w, x, large))[1]
 calibrated["to nearest"] = off["to nearest"][1]
 
 # %% trap="11.4" role="repair"
-plot_bars(calibrated, xlabel="error of the output, over its size",
+plot_bars(calibrated, xlabel="relative error of the output",
           title="Forty digits calibrate, noise does not",
           alt="Four bars of the output's error. Calibrated with 1300 or 40 "
               "digits it is small; with noise it is nearly that of "
               "rounding to nearest.")
 
 # %% trap="11.4" role="repair"
-claim("output's error: largest first over to nearest",
+claim("output error: largest first divided by to nearest",
       off["largest first"][1] / off["to nearest"][1], below=0.3)
 
 # %% [markdown] trap="11.4" role="repair"
-# Pruning can use the same help. Take an input out of a layer, and the columns that stay
-# make up for what they can. That is your exercise. It has no order: all columns that stay
-# change at once.
+# Pruning can use the same help. Remove an input from a layer, and the columns that stay
+# make up for as much as they can. That is your exercise. It needs no order, because all
+# columns that stay change at once.
 
 # %% [markdown] trap="11.4" role="more" topics="inputs that do not go together"
-# Help needs inputs that rise and fall together. Here is the control: independent inputs of
-# one size and of mean zero, where a column can hardly make up for another.
+# One column can help another only if their inputs rise and fall together. Here is the
+# control: independent inputs of one size and of mean zero, for which a column can hardly
+# make up for another.
 
 # %% trap="11.4" role="more"
 apart = by_columns(w, alone, large)
@@ -891,18 +1358,18 @@ nearest = errors(symmetric(w, 3), x=alone_new)[1]
 print(f"independent inputs: GPTQ {helped:.3f}, to nearest {nearest:.3f}")
 
 # %% trap="11.4" role="more"
-claim("independent inputs: GPTQ's error over rounding to nearest",
+claim("independent inputs: GPTQ's error divided by to nearest's",
       helped / nearest, above=0.97)
-claim("output's error: 40 digits over to nearest",
+claim("output error: 40 digits divided by to nearest",
       calibrated["40 digits"] / off["to nearest"][1], below=0.3)
-claim("output's error: noise over to nearest",
+claim("output error: noise divided by to nearest",
       calibrated["noise"] / off["to nearest"][1], above=0.85)
 
 # %% [markdown] trap="11.4" role="folklore"
-# **Told:** quantize the weights with the largest influence last, as the others have then
-# made up for their errors. **Measured:** the reverse. In each of this reader's three layers
-# the largest first beats the smallest first, in one by a little, in two by much. In the
-# second layer it does so at 2 bits, too.
+# **Told:** quantize the weights with the largest influence last, because by then the
+# others have made up for their errors. **Measured:** it is the reverse. In each of this
+# classifier's three layers, the largest inputs first beats the smallest first, in one
+# layer by a little and in two by a lot. In the second layer it does so at 2 bits as well.
 
 # %% trap="11.4" role="folklore"
 ratios, x_layer, x_later = [], x_train, x_test
@@ -917,12 +1384,13 @@ for linear in linears(dense):
                         for t in (x_layer, x_later))
 two = {name: errors(by_columns(w, x_in, order, bits=2))[1]
        for name, order in orders.items()}
-print("largest first over smallest first:", [f"{r:.2f}" for r in ratios])
+print("largest first divided by smallest first:",
+      [f"{r:.2f}" for r in ratios])
 
 # %% trap="11.4" role="folklore"
-claim("largest first over smallest first, the worst of three layers",
+claim("largest first divided by smallest first, worst of three layers",
       max(ratios), below=1)
-claim("2 bits: largest first over smallest first",
+claim("2 bits: largest first divided by smallest first",
       two["largest first"] / two["smallest first"], below=0.8)
 
 # %% trap="11.4" role="exercise" points=3 difficulty=3 minutes=15
@@ -954,21 +1422,23 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
 # 3. Add the solution to the columns that stay; write both into a matrix of zeros.
 
 # %% [markdown] trap="11.4" role="keep"
-# **Keep:** judge rounding by the output on rows like those to come. An error can be
-# made up for only by columns that are still free, so the costly ones go first. **In
-# your own code:** measure the error of each layer's output, on rows that the
-# calibration has not seen, beside rounding to nearest. **Seen in the wild:**
+# **Keep:** judge rounding by the output, on rows like those to come. Only columns that
+# are still free can make up for an error, so round the costly columns first. **In your
+# own code:** measure the error of each layer's output on rows that the calibration has
+# not seen, and compare it with rounding to nearest. **Seen in the wild:**
 # [`huggingface/optimum#1216`](https://github.com/huggingface/optimum/pull/1216) offers
-# the order as `desc_act`, off for speed, on for a slightly better perplexity. **Source:**
-# [Frantar et al. 2022, "GPTQ"](https://arxiv.org/abs/2210.17323), section 3.
+# the order as `desc_act`, which is off for speed, and on for a slightly better
+# perplexity. **Source:** [Frantar et al. 2022, "GPTQ"](https://arxiv.org/abs/2210.17323),
+# section 3.
 
 # %% [markdown] trap="11.5" role="situation" fault="numel times element_size misses what is stored" symptom="model size after quantization: parameters() counts too much or zero, file size differs"
 # ## How large is it now?
 #
-# A larger reader is quantized with `torchao`, the library for it: 8 bits for each weight
-# of a linear layer, biases left alone. Your report states the size. You use the line that
-# is found everywhere: the entries of each parameter, times the bytes of an entry, added
-# up. "One byte where there were four, so it will say a quarter," says a colleague.
+# A larger classifier is quantized with `torchao`, the library for it: 8 bits for each
+# weight of a linear layer, biases left alone. Your report has to state the size. You use
+# the line that is found everywhere: the number of entries of each parameter, times the
+# bytes of an entry, added up. The ticket says: "One byte instead of four, so expect about
+# a quarter."
 
 # %% trap="11.5" role="break" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):   # a note of its own
@@ -985,27 +1455,28 @@ def counted(model):
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
 # %% trap="11.5" role="guess" quoted="wrong"
-guess("11.5", "What does the line say now, beside what it said before?",
-      choices=["the same", "about a half", "about a quarter", "zero"])
+guess("11.5", "What does the line say now, compared with before?",
+      choices=["the same", "about half", "about a quarter", "zero"])
 
 # %% trap="11.5" role="look"
 said = [counted(model) for model in (large_reader, small_reader)]
 both = [accuracy(model, x_test, y_test)
         for model in (large_reader, small_reader)]
 print("bytes counted:", *said)
-print("digits read:  ", *[f"{share:.2f}" for share in both])
+print("accuracy:     ", *[f"{share:.2f}" for share in both])
 
 # %% trap="11.5" role="look"
 measured("11.5", 0)
 
 # %% trap="11.5" role="look"
-claim("bytes counted after quantization over before", said[1] / said[0],
+claim("bytes counted after quantization divided by before",
+      said[1] / said[0],
       expected=1)
 
 # %% [markdown] trap="11.5" role="why"
 # The new weight is a wrapper. It *says* that it is a float32 matrix, so that the rest of
-# torch can go on with it. It keeps its numbers in other tensors: codes of one byte, and a
-# scale for each row.
+# torch can work with it. It keeps its values in other tensors: codes of one byte, and one
+# scale per row.
 
 # %% trap="11.5" role="why"
 weight = small_reader[2].weight
@@ -1013,13 +1484,13 @@ stacks = {"what it says": {"float32": weight.numel() * 4 / 1e3},
           "what it stores": {"codes": weight.qdata.nbytes / 1e3,
                              "scales": weight.scale.nbytes / 1e3}}
 draw_boxes(stacks, unit="kB",
-           title="It says four bytes a weight and stores one",
+           title="It says four bytes per weight and stores one",
            alt="Two stacks of boxes to scale. What the weight says is four "
                "times as high as what it stores, which is codes and a thin "
                "layer of scales.")
 
 # %% [markdown] trap="11.5" role="repair"
-# So ask for what is stored: write the file, and look how long it is. `saved` does that in
+# So measure what is stored: write the file, and look at its length. `saved` does that in
 # memory.
 
 # %% trap="11.5" role="repair"
@@ -1030,13 +1501,13 @@ files = [saved(m.state_dict()) for m in (large_reader, small_reader)]
 print("files:", *files)
 
 # %% trap="11.5" role="repair"
-claim("file after quantization over before", files[1] / files[0],
+claim("file after quantization divided by before", files[1] / files[0],
       above=0.25, below=0.28)
 
 # %% [markdown] trap="11.5" role="repair"
 # A file has a trap of its own. `torch.save` writes *storages*, the memory behind the
-# tensors: each once, however many tensors share it, and all of it, also if the tensor
-# shows a few rows.
+# tensors. It writes each storage once, however many tensors share it, and it writes all
+# of it, even if a tensor shows only a few rows.
 
 # %% trap="11.5" role="repair"
 table = torch.randn(10_000, 16)
@@ -1047,25 +1518,25 @@ for name, tensor in rows.items():
           f"{tensor.untyped_storage().nbytes()}")
 
 # %% trap="11.5" role="repair"
-claim("file of ten rows, as a view, over the bytes of ten rows",
+claim("file of a view of ten rows, divided by the bytes of ten rows",
       saved({"t": table[:10]}) / table[:10].nbytes, above=500)
 
 # %% [markdown] trap="11.5" role="more" topics="a copy of the rows · what 8 bits cost"
-# A copy of the ten rows has a storage of its own. And 8 bits cost few digits:
+# A copy of the ten rows has a storage of its own. And 8 bits cost little accuracy:
 
 # %% trap="11.5" role="more"
-claim("file of a copy over that of the view",
+claim("file of a copy divided by that of the view",
       saved({"t": table[:10].clone()}) / saved({"t": table[:10]}),
       below=0.01)
 claim("bytes of one code", weight.qdata.element_size(), expected=1)
-claim("share of the digits that 8 bits cost", both[0] - both[1],
+claim("accuracy lost at 8 bits", both[0] - both[1],
       below=0.02)
 
 # %% [markdown] trap="11.5" role="folklore"
 # **Told:** with `quantize_dynamic`, the older function, a model shrinks to a third or
-# less, as that line counts. **Measured:** its packed weights are no parameters at all, so
-# the line leaves them out. In this model nothing else is left, and it counts zero bytes;
-# the file says how large it is.
+# less, as that line counts. **Measured:** its packed weights are not parameters at all,
+# so the line leaves them out. In this model nothing else is left, and the line counts
+# zero bytes; the file shows how large the model is.
 
 # %% trap="11.5" role="folklore"
 with warnings.catch_warnings():
@@ -1077,7 +1548,8 @@ print("counted", counted(packed), "  file", packed_file)
 
 # %% trap="11.5" role="folklore"
 claim("bytes counted in the packed model", counted(packed), expected=0)
-claim("its file over that of the float32 model", packed_file / files[0],
+claim("its file divided by that of the float32 model",
+      packed_file / files[0],
       above=0.24, below=0.28)
 
 # %% trap="11.5" role="exercise" points=3 difficulty=2 minutes=10
@@ -1114,27 +1586,28 @@ def stored_bytes(state: dict) -> int:
 # 3. A small function that calls itself for each value of a dict, list or tuple goes to any depth.
 
 # %% [markdown] trap="11.5" role="keep"
-# **Keep:** the size of a quantized model is the length of its file, or files; a parameter may say
-# another type than it stores, or be no parameter. **In your own code:** compare the file
-# with your estimate of bits for weights, scales and zeros; where they differ, something
-# is not quantized, or a view drags its storage along. **Seen in the wild:**
-# [`huggingface/transformers#34317`](https://github.com/huggingface/transformers/issues/34317),
-# a model that seemed to have lost most of its parameters, answered with "check directly
+# **Keep:** the size of a quantized model is the length of its file, or files. A parameter
+# may report one type and store another, and packed weights may not be parameters at all.
+# **In your own code:** compare the file with your estimate of bits for weights, scales
+# and zeros. If they differ, something is not quantized, or a view drags its storage
+# along. **Seen in the wild:** in
+# [`huggingface/transformers#34317`](https://github.com/huggingface/transformers/issues/34317)
+# a model seemed to have lost most of its parameters, and the answer was "check directly
 # the size of your files";
-# [`markovka17/dla#14`](https://github.com/markovka17/dla/pull/14), a course whose count
-# made 8 bits far smaller than they are. **Source:** PyTorch, [serialization
+# [`markovka17/dla#14`](https://github.com/markovka17/dla/pull/14) corrects a course whose
+# count made 8 bits far smaller than they are. **Source:** PyTorch, [serialization
 # notes](https://docs.pytorch.org/docs/stable/notes/serialization.html), "Saving and
 # loading tensors preserves views".
 
 # %% [markdown] trap="11.6" role="situation" core=true fault="torch.jit.trace keeps one branch of an if" symptom="exported model is right on the example and wrong on other inputs: jit.trace, TracerWarning, if in forward"
 # ## Two scanners, one program
 #
-# A second scanner delivers inverted digits, dark ones on a light ground. So your model first
-# inverts each batch whose mean is above one half. It reads over nine of ten digits from
-# either scanner.
+# A second scanner delivers inverted digits, dark on a light background. So your model
+# first inverts every batch whose mean is above one half. It gets more than nine of ten
+# digits right from either scanner.
 #
-# The model is to run without Python. `torch.jit.trace` takes it and an example input, and
-# makes a program.
+# The model has to run without Python. `torch.jit.trace` takes the model and an example
+# input, and makes a program.
 
 # %% trap="11.6" role="break"
 class EitherWay(nn.Module):
@@ -1157,9 +1630,9 @@ with warnings.catch_warnings(record=True) as said:
     traced = torch.jit.trace(either, x_test[:1])
 
 # %% trap="11.6" role="guess"
-guess("11.6", "How many of the inverted test digits does the program read?",
-      choices=["over nine of ten, as the model does", "about half",
-               "two of ten or fewer"])
+guess("11.6", "How many of the inverted test digits does the program get "
+      "right?", choices=["more than nine of ten, like the model",
+                         "about half", "two of ten or fewer"])
 
 # %% trap="11.6" role="look"
 @torch.no_grad()
@@ -1176,7 +1649,7 @@ for name, program in (("model", either), ("program", traced)):
 measured("11.6", 2)
 
 # %% trap="11.6" role="look"
-claim("share of them that the program reads", share(traced, inverted),
+claim("accuracy of the program on inverted digits", share(traced, inverted),
       below=0.2)
 
 # %% trap="11.6" role="look"
@@ -1186,24 +1659,24 @@ for kind in sorted({warning.category.__name__ for warning in said}):
     print(f"{kind.replace('Warning', ' warning')}: {text[:77]}")
 
 # %% [markdown] trap="11.6" role="why"
-# `torch.jit.trace` runs the model on the example and writes down each operation of torch.
-# Python's `if` is none: it asked for the truth, got `False` for the example, an ordinary
-# digit, and went on. The trace holds neither the question nor the other way. The one sign
-# of it is the `TracerWarning`, among others.
+# `torch.jit.trace` runs the model on the example and writes down every operation of
+# torch. Python's `if` is not one of them. For the example, an ordinary digit, the
+# condition was `False`, and Python went on. The trace contains neither the question nor
+# the other branch. The only sign of it is the `TracerWarning`, one among others.
 
 # %% trap="11.6" role="why"
 draw_blocks({"model": ["x", "mean > 0.5 ?", ("1 - x", "x as it is"),
                        "the net", "logits"],
              "trace": ["x", "the net", "logits"]},
             captions={"trace": "what the example went through"},
-            title="The trace holds the way of its example",
+            title="The trace has only the branch of its example",
             alt="Two block diagrams. In the model a question on the mean "
-                "leads to two ways before the net; the trace goes from x "
-                "to the net alone.")
+                "leads to two branches before the net; the trace goes from "
+                "x to the net alone.")
 
 # %% [markdown] trap="11.6" role="why"
-# A test on normal random numbers does not find it. Their mean is near 0, so each batch goes
-# the way that the example went:
+# A test with normal random numbers does not find this. Their mean is near 0, so every
+# batch takes the branch that the example took:
 
 # %% trap="11.6" role="why" compare=false
 noise = [torch.randn(n, 64) for n in (1, 7, 100, 1000)]
@@ -1217,8 +1690,8 @@ claim("largest gap on batches of noise", gap_on_noise, below=1e-4)
 
 # %% [markdown] trap="11.6" role="repair"
 # Write the branch as an operation: `torch.cond(question, one, other, inputs)` keeps both
-# ways in the program. Both must return tensors of the same number of dimensions and type,
-# and of their own: `x` itself would be refused, hence `clone`.
+# branches in the program. Both must return new tensors with the same type and the same
+# number of dimensions. `x` itself would be refused, hence `clone`.
 
 # %% trap="11.6" role="repair"
 class Cond(EitherWay):
@@ -1283,38 +1756,39 @@ reads = {"model": share(either, inverted), "trace": share(traced, inverted),
          "cond, as ONNX": share(onnx_file, inverted)}
 
 # %% trap="11.6" role="repair"
-plot_bars(reads, xlabel="share of the inverted digits read",
-          title="With torch.cond, programs read both scanners",
-          alt="Four bars: the model and both programs with torch.cond read "
-              "nearly all inverted digits, the trace hardly any.")
+plot_bars(reads, xlabel="accuracy on inverted digits",
+          title="With torch.cond, programs handle both scanners",
+          alt="Four bars: the model and both programs with torch.cond get "
+              "nearly all inverted digits right, the trace hardly any.")
 
 # %% trap="11.6" role="repair"
-claim("largest gap of the exported program, both ways", gaps["export"],
+claim("largest gap of the exported program, both branches", gaps["export"],
       below=1e-4)
 
 # %% [markdown] trap="11.6" role="repair"
 # Comparing a program with its model has conditions of its own, and they are your
-# exercise. The model answers in eval mode, or dropout makes the two differ. Either may
-# write into its input, so each gets a copy. Shapes are compared before numbers. And the
-# batches have to come from each way; that is for whoever calls your function.
+# exercise. The model answers in eval mode, or dropout makes the two differ. Either of
+# them may write into its input, so each gets a copy. Shapes are compared before values.
+# And the batches have to come from each branch; that is the caller's job.
 
 # %% [markdown] trap="11.6" role="more" topics="gaps in numbers · the exporters of today refuse the if"
-# The gaps behind the bars:
+# The gaps that belong to the bars:
 
 # %% trap="11.6" role="more"
 claim("largest gap of program and model on ordinary digits",
       (traced(x_test) - either(x_test)).abs().max().item(), below=1e-4)
-claim("share of the inverted digits that the model reads",
+claim("accuracy of the model on inverted digits",
       share(either, inverted), above=0.9)
 claim("largest gap on inverted digits", gap_inverted, above=3)
-claim("largest gap of the ONNX file, both ways", gaps["ONNX"], below=1e-3)
-claim("share of the inverted digits that the ONNX file reads",
+claim("largest gap of the ONNX file, both branches",
+      gaps["ONNX"], below=1e-3)
+claim("accuracy of the ONNX file on inverted digits",
       share(onnx_file, inverted), above=0.9)
 
 # %% [markdown] trap="11.6" role="more"
-# The exporters of today run the model with tensors that have a shape and no numbers. The
-# question `x.mean() > 0.5` has no answer then, and they refuse (unless a `try` in the model
-# catches the refusal: then one way is kept, as in a trace):
+# Today's exporters run the model with tensors that have a shape and no values. The
+# question `x.mean() > 0.5` then has no answer, and they refuse. (If a `try` in the model
+# catches the refusal, one branch is kept, as in a trace.)
 
 # %% trap="11.6" role="more"
 def refusal(way, model, example):
@@ -1337,8 +1811,8 @@ claim("exporters that take the branch without an error",
 
 # %% [markdown] trap="11.6" role="folklore"
 # **Told:** export to ONNX keeps one branch and says nothing; `torch.jit.script` keeps
-# both. **Measured:** the exporter of old, `dynamo=False`, keeps one; the present one
-# refuses, as you saw. `torch.jit.script` keeps both, is deprecated, and the present
+# both. **Measured:** the old exporter, `dynamo=False`, keeps one; today's exporter
+# refuses, as you saw. `torch.jit.script` keeps both, but it is deprecated, and today's
 # exporter refuses what it made.
 
 # %% trap="11.6" role="folklore"
@@ -1359,11 +1833,11 @@ print(f"inverted digits: old exporter {share(old_file, inverted):.2f}, "
 print("script, exported:", refusal(torch.onnx.export, scripted, x_test[:2]))
 
 # %% trap="11.6" role="folklore"
-claim("share of the inverted digits, the old exporter",
+claim("accuracy on inverted digits, the old exporter",
       share(old_file, inverted), below=0.2)
-claim("share of the inverted digits, script", share(scripted, inverted),
+claim("accuracy on inverted digits, script", share(scripted, inverted),
       above=0.9)
-claim("does the present exporter take what script made?",
+claim("does today's exporter take what script made?",
       refusal(torch.onnx.export, scripted, x_test[:2]) == "none",
       expected=False)
 
@@ -1411,12 +1885,12 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # 3. A comparison with NaN is false. Ask whether the largest gap is within the limit, and count what is not.
 
 # %% [markdown] trap="11.6" role="keep"
-# **Keep:** a trace holds the operations of one run. Write a branch on numbers as
-# `torch.cond`, and compare model and program on inputs for each way. **In your own
-# code:** look for `if`, `while` and `.item()` on tensors in the forward pass; do not
-# call `torch.jit.trace` in new code. **Seen in the wild:**
-# [`ultralytics/yolov5#5505`](https://github.com/ultralytics/yolov5/issues/5505) asks about
-# the warning, and is told that it can be ignored. **Source:** PyTorch,
+# **Keep:** a trace contains the operations of one run. Write a branch that depends on
+# values as `torch.cond`, and compare model and program on inputs for each branch. **In
+# your own code:** look for `if`, `while` and `.item()` on tensors in the forward pass; do
+# not call `torch.jit.trace` in new code. **Seen in the wild:** in
+# [`ultralytics/yolov5#5505`](https://github.com/ultralytics/yolov5/issues/5505) a user
+# asks about the warning, and is told that it can be ignored. **Source:** PyTorch,
 # [`torch.cond`](https://docs.pytorch.org/docs/stable/cond.html) and
 # [`torch.jit.trace`](https://docs.pytorch.org/docs/stable/generated/torch.jit.trace.html),
 # the warning there.
@@ -1424,10 +1898,10 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # %% [markdown] trap="11.7" role="situation" fault="an example of one row fixes the batch size" symptom="ONNX file takes only batch size 1 although dynamic_shapes was given; got invalid dimensions for input"
 # ## One digit, or several
 #
-# Another reader takes a digit row by row, with a recurrent layer, and is to become an
-# ONNX file. An exporter runs the model once, so it needs an example: you hand over one
-# digit. The service may send more of them at a time, so you leave the input's first size
-# open: `dynamic_shapes=({0: Dim("batch")},)`.
+# A different classifier takes a digit row by row, with a recurrent layer, and has to
+# become an ONNX file. An exporter runs the model once, so it needs an example: you pass
+# it one digit. The service may send several digits at a time, so you declare the input's
+# first size as open: `dynamic_shapes=({0: Dim("batch")},)`.
 #
 # The exporter raises no error.
 
@@ -1484,10 +1958,10 @@ claim("how many of the four numbers of digits the file takes",
       len(takes(one_digit)[0]), expected=1)
 
 # %% [markdown] trap="11.7" role="why"
-# Torch treats sizes of 0 and 1 as special: a size of 1 stretches to any other. The exporter
-# to ONNX lets the 1 of your example count as any size, unless something in the model asks
-# whether it is 1. The recurrent layer asks. `torch.export` then refuses, and suggests a
-# fixed size. The exporter follows the suggestion, and does not say so:
+# Torch treats sizes of 0 and 1 as special, because a size of 1 stretches to any other.
+# The ONNX exporter lets the 1 of your example count as any size, unless something in the
+# model asks whether it is 1. The recurrent layer asks. `torch.export` then refuses and
+# suggests a fixed size. The ONNX exporter follows the suggestion, and does not say so:
 
 # %% trap="11.7" role="why"
 with quiet() as said:
@@ -1501,8 +1975,8 @@ claim("does the exporter to ONNX say a word of the size?",
       expected=False)
 
 # %% [markdown] trap="11.7" role="repair"
-# Whether something asks depends on the model; the plain reader does not. What helps for
-# both is an example with two rows.
+# Whether something asks depends on the model; in the plain classifier nothing does. For
+# both models an example with two rows helps.
 
 # %% trap="11.7" role="repair"
 plain_file = OnnxFile(dense.eval(), x_test[:1], dynamic_shapes=batch)
@@ -1529,16 +2003,16 @@ claim("numbers taken of four, by rows, two digits as example",
       len(takes(two_digits)[0]), expected=4)
 
 # %% [markdown] trap="11.7" role="repair"
-# The file says which sizes it takes, in the inputs that it declares: one given as a number
-# is fixed, one given by name is a promise.
+# The file says which sizes it takes, in the inputs that it declares: a size given as a
+# number is fixed, a size given by name is a promise.
 #
-# Sizes are not all that an example fixes. What is no tensor becomes a constant: a number,
-# a text, the length of a list. Your exercise compares examples for all of it.
+# Sizes are not all that an example fixes. Whatever is not a tensor becomes a constant: a
+# number, a text, the length of a list. Your exercise compares examples for all of these.
 
 # %% [markdown] trap="11.7" role="more" topics="the switch of the exporter · a dict of settings"
-# By itself `torch.export` takes each 1 of the example for a fact, and refuses to leave it
-# open, for the plain reader as well. The exporter to ONNX calls it with a switch set,
-# `backed_size_oblivious`: a 1 then counts as any size.
+# By itself, `torch.export` takes each 1 of the example for a fact and refuses to leave it
+# open, for the plain classifier as well. The ONNX exporter calls it with a switch,
+# `backed_size_oblivious`, under which a 1 counts as any size.
 
 # %% trap="11.7" role="more"
 from torch.fx.experimental import _config as switches
@@ -1573,9 +2047,10 @@ claim("largest gap, by rows, two digits as example",
       largest_gap(two_digits, by_rows), below=1e-3)
 
 # %% [markdown] trap="11.7" role="more"
-# Here is a reader with settings, a dict of several types. `torch.jit.script` takes each
-# argument without a type for a tensor, and refuses it. `torch.export` takes it, and what is
-# no tensor becomes a constant (but for a whole number that you name as open):
+# Here is a classifier with settings, a dict of several types. `torch.jit.script` takes
+# every argument without a type for a tensor, and refuses this one. `torch.export` accepts
+# it, and whatever is not a tensor becomes a constant (except for a whole number that you
+# name as open):
 
 # %% trap="11.7" role="more"
 class WithSettings(nn.Module):
@@ -1672,28 +2147,28 @@ def free_dims(examples: list):
 # 3. A dimension varies if the set of its sizes has more than one element; look then at its size in the first example.
 
 # %% [markdown] trap="11.7" role="keep"
-# **Keep:** what the example shows becomes part of the program: sizes that are not named,
-# sizes of 0 and 1, and each value that is no tensor. Use an example with two or more of
-# everything that shall vary. **In your own code:** print the inputs that the file
-# declares, and call it with several sizes before you ship it. **Seen in the wild:**
-# [`pytorch/pytorch#157621`](https://github.com/pytorch/pytorch/issues/157621), a ResNet
-# whose open size was written as a fixed one, answered with an example of two;
-# [`hqucms/weaver-core#29`](https://github.com/hqucms/weaver-core/pull/29), the same,
-# mended with an example of two and tests at several sizes. **Source:** PyTorch,
+# **Keep:** what the example shows becomes part of the program: sizes that you do not
+# name, sizes of 0 and 1, and every value that is not a tensor. Use an example with two or
+# more of everything that has to vary. **In your own code:** print the inputs that the
+# file declares, and call it with several sizes before you ship it. **Seen in the wild:**
+# in [`pytorch/pytorch#157621`](https://github.com/pytorch/pytorch/issues/157621) the open
+# size of a ResNet was written as a fixed one, and the answer was an example of two;
+# [`hqucms/weaver-core#29`](https://github.com/hqucms/weaver-core/pull/29) fixed the same
+# with an example of two and tests at several sizes. **Source:** PyTorch,
 # [`torch.export`](https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/export.html).
 
 # %% [markdown] trap="11.8" role="situation" fault="block scales along the tokens, not along the sum" symptom="emulated MXFP4 or MXFP8 is much better than the hardware: block scales along the wrong axis, outlier channels"
 # ## Two loud units in four bits
 #
-# A device will multiply in *MXFP4*: numbers of 4 bits, and 32 neighbours share a scale, a
-# power of two. You do not have it yet, so you emulate it: round to the format, multiply in
-# float32.
+# A device will multiply in *MXFP4*: numbers of 4 bits, of which 32 neighbours share a
+# scale, a power of two. You do not have it yet, so you emulate it: round to the format,
+# multiply in float32.
 #
-# Two inputs of the reader's second layer are *loud*: 35 times as large as they were, and
-# their weights 35 times smaller, so the product is the same. (Language models have such
-# channels by themselves.) "Let the neighbours be 32 digits, input by input," says a
-# colleague, "then no quiet number shares a scale with a loud one. The format only asks
-# for 4 bits and a scale for each 32." Your emulation reads more than nine of ten digits.
+# Two inputs of the classifier's second layer are *loud*: 35 times as large as they were,
+# with weights 35 times smaller, so the product is the same. (Language models have such
+# channels by themselves.) A comment in your emulation says: "The 32 neighbours are 32
+# digits at the same input, so no quiet number shares a scale with a loud one." The
+# emulation gets more than nine of ten digits right.
 
 # %% trap="11.8" role="break"
 def to_fp4(x):
@@ -1737,29 +2212,29 @@ exact = read_with(inputs, weight)
 emulated = read_with(mxfp4(inputs, 0), mxfp4(weight, 1))
 
 # %% trap="11.8" role="guess" quoted="wrong"
-guess("11.8", "How many digits of 100 does the reader read on the device?",
-      unit="digits")
+guess("11.8", "How many of 100 digits does the classifier get right on the "
+      "device?", unit="digits")
 
 # %% trap="11.8" role="look"
 on_device = read_with(mxfp4(inputs, 1), mxfp4(weight, 1))
 plot_bars({"not rounded": exact, "your emulation": emulated,
-           "the device": on_device}, xlabel="share of the digits read",
-          title="The device reads far fewer digits than the emulation",
-          alt="Three bars of digits read: nearly all without rounding and "
-              "in the emulation, far fewer on the device.")
+           "the device": on_device}, xlabel="accuracy",
+          title="The device gets far fewer right than the emulation",
+          alt="Three bars of accuracy: nearly one without rounding and in "
+              "the emulation, far lower on the device.")
 
 # %% trap="11.8" role="look"
 measured("11.8", 100 * on_device, right=(24, 72))
 
 # %% trap="11.8" role="look"
-claim("digits read: emulation minus device", emulated - on_device,
+claim("accuracy: emulation minus device", emulated - on_device,
       above=0.2)
 
 # %% [markdown] trap="11.8" role="why"
 # An entry of the product is a *sum* over the inputs. The device multiplies 32 pairs of
-# codes, adds them up, and only then multiplies by two scales. It can, because all 32
-# pairs have the same two. Scales that change from pair to pair, like yours, cannot be
-# taken out of the sum. So blocks lie along the axis that is summed:
+# codes, adds them up, and only then multiplies by two scales. It can do so because all 32
+# pairs have the same two scales. Scales that change from pair to pair, like yours, cannot
+# be taken out of the sum. So blocks run along the axis that is summed:
 
 # %% trap="11.8" role="why"
 def product(x, w):
@@ -1776,8 +2251,9 @@ claim("codes first, then scales: how far from the rounded product", apart,
       below=1e-5)
 
 # %% [markdown] trap="11.8" role="why"
-# There a loud input sets the scale of its quiet neighbours, and most of them become zero.
-# In the emulation its neighbours were other digits of the same input, as loud as itself:
+# Along that axis, a loud input sets the scale of its quiet neighbours, and most of them
+# become zero. In the emulation the neighbours of a loud input were the same input of
+# other digits, as loud as itself:
 
 # %% trap="11.8" role="why"
 shown = slice(int(loudest[0]) // 16 * 16, int(loudest[0]) // 16 * 16 + 16)
@@ -1795,30 +2271,30 @@ draw_grids(grids, rows="digit", columns="input", legend="loud",
 
 # %% [markdown] trap="11.8" role="repair"
 # Emulate along the sum, and you see what the device will do. Then help it where the sum
-# allows: a factor of each *input* may move into its weights. Divide each input by its
-# largest size on the training digits, and multiply its weights by it, before both are
-# rounded:
+# allows: a factor that belongs to one *input* may move into its weights. Divide each
+# input by its largest size on the training digits, and multiply its weights by that size,
+# before both are rounded:
 
 # %% trap="11.8" role="repair"
 size = (gain * units).amax(0)
 size = size.clamp(min=1e-4 * size.max())         # units that stay dark
 moved = read_with(mxfp4(inputs / size, 1), mxfp4(weight * size, 1))
-print(f"digits read: along the sum {on_device:.2f}, sizes moved into the "
+print(f"accuracy: along the sum {on_device:.2f}, sizes moved into the "
       f"weights {moved:.2f}")
 
 # %% trap="11.8" role="repair"
-claim("share lost along the sum, sizes moved into the weights",
+claim("accuracy lost along the sum, sizes moved into the weights",
       exact - moved, below=0.05)
 
 # %% [markdown] trap="11.8" role="more" topics="a test that shows nothing · torchao's numbers · which way a power of two is rounded"
 # On inputs without a loud unit both axes have about the same error, so a test on random
-# numbers shows nothing. With a loud *digit* in place of a loud input it is the emulation
-# that loses the quiet digits beside it. The rounding is the format's own: torchao's
-# `MXTensor`, whose blocks always lie along the last axis, gives the same numbers to the
+# numbers shows nothing. With a loud *digit* instead of a loud input, it is the emulation
+# that loses the quiet digits next to it. The rounding is the format's own: torchao's
+# `MXTensor`, whose blocks always run along the last axis, returns the same numbers to the
 # last bit.
 #
-# Loud inputs are no help to the device either. Their own weights, 35 times smaller, share
-# scales with ordinary ones and become zero, there and in the emulation.
+# Loud inputs do not help the device either. Their own weights, 35 times smaller, share
+# scales with ordinary ones and become zero, on the device and in the emulation.
 
 # %% trap="11.8" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -1837,11 +2313,11 @@ theirs = MXTensor.to_mx(inputs, torch.float4_e2m1fn_x2, 32).dequantize(
     torch.float32)
 
 # %% trap="11.8" role="more"
-claim("no loud unit: error along the digits over that along the sum",
+claim("no loud unit: error along the digits divided by along the sum",
       product_off(0) / product_off(1), above=0.85, below=1.15)
 claim("numbers in which torchao's MXFP4 differs",
       int((theirs != mxfp4(inputs, 1)).sum()), expected=0)
-claim("share of the quiet inputs that become zero along the sum",
+claim("fraction of the quiet inputs that become zero along the sum",
       1 - (mxfp4(inputs, 1)[:, gain == 1] != 0).sum()
       / (inputs[:, gain == 1] != 0).sum(), above=0.7)
 
@@ -1852,9 +2328,9 @@ claim("share of the quiet inputs that become zero along the sum",
 # gradient of a weight. So training rounds a tensor twice, once along each axis, unless
 # its blocks are squares, which serve both sums.
 #
-# Which power of two becomes the scale is a choice, too. Here are blocks of MXFP8, whose
-# largest level is 448. The specification looks at exponents alone, so it rounds down;
-# some kernels round to the nearest power, some up.
+# Which power of two becomes the scale is also a choice. Here are blocks of MXFP8, whose
+# largest level is 448. The specification looks at exponents only, so it rounds down; some
+# kernels round to the nearest power, some up.
 
 # %% trap="11.8" role="more"
 drawn_blocks = torch.randn(4096, 32)
@@ -1873,9 +2349,9 @@ for way, power in powers.items():
           f"largest number {worst[way]:.3f}")
 
 # %% trap="11.8" role="more"
-claim("share of the blocks that are cut, to the nearest power",
+claim("fraction of blocks that are cut, to the nearest power",
       clipped["nearest"], above=0.5)
-claim("rounded up: share of the blocks that are cut", clipped["up"],
+claim("rounded up: fraction of blocks that are cut", clipped["up"],
       expected=0)
 claim("worst loss of a largest number, to the nearest power",
       worst["nearest"], above=0.25)
@@ -1924,15 +2400,18 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 
 # %% [markdown] trap="11.8" role="keep"
 # **Keep:** hardware multiplies block formats with their scales outside the sum, so blocks
-# lie along the axis that is summed, and a loud channel costs its neighbours. An emulation
-# with other blocks promises what no device keeps. **In your own code:** make one column of
-# a test tensor 35 times as large; along the sum its neighbours turn to zeros. **Seen in
-# the wild:** [`btxchain/btx#89`](https://github.com/btxchain/btx/pull/89), a design in
-# whose two products the scales ran along the free axis: no block-scaled unit could take
-# them; [`flashinfer-ai/flashinfer#3814`](https://github.com/flashinfer-ai/flashinfer/pull/3814),
-# a test with the wrong axis in one operand, which passed, as its numbers were too much alike;
-# [`ml-explore/mlx#4353`](https://github.com/ml-explore/mlx/pull/4353), block scales
-# rounded to the nearest power, which cut the largest numbers. **Source:** NVIDIA,
+# run along the axis that is summed, and a loud channel costs its neighbours their digits.
+# An emulation with other blocks promises what no device keeps. **In your own code:** make
+# one column of a test tensor 35 times as large; along the sum, its neighbours turn to
+# zeros. **Seen in the wild:**
+# [`btxchain/btx#89`](https://github.com/btxchain/btx/pull/89) describes a design in whose
+# two products the scales ran along the free axis, so no block-scaled unit could take
+# them; in
+# [`flashinfer-ai/flashinfer#3814`](https://github.com/flashinfer-ai/flashinfer/pull/3814)
+# a test had the wrong axis in one operand and passed, because its numbers were too much
+# alike; in [`ml-explore/mlx#4353`](https://github.com/ml-explore/mlx/pull/4353) block
+# scales were rounded to the nearest power, which cut the largest numbers. **Source:**
+# NVIDIA,
 # [`cuda.tile.mma_scaled`](https://docs.nvidia.com/cuda/cutile-python/generated/cuda.tile.mma_scaled.html),
 # "block scales along the K dimension".
 
@@ -1940,13 +2419,13 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # ## Gradients in four bits, and a larger batch
 #
 # *NVFP4* gives each 16 neighbours a finer scale than a power of two: a float8 number,
-# E4M3. Normal random numbers come back with an error of a tenth. So you train a reader
-# whose gradients are rounded to it. In the backward pass a layer multiplies the gradient
-# of its output twice, for its inputs and for its weights. It is rounded for each product,
-# along that sum. All else stays in float32.
+# E4M3. Normal random numbers come back a tenth off. So you train a
+# classifier whose gradients are rounded to it. In the backward pass a layer multiplies
+# the gradient of its output twice, for its inputs and for its weights. It is rounded for
+# each product, along that sum. All else stays in float32.
 #
-# With 16 digits a step the reader learns. Then you take 256 digits a step, with Adam as
-# before. In float32 that ends at a loss of about 0.1.
+# With 16 digits per step the classifier learns. Then you take 256 digits per step, with
+# Adam as before. In float32 that ends at a loss of about 0.1.
 
 # %% trap="11.9" role="break"
 def nvfp4(x, axis):
@@ -2000,8 +2479,8 @@ trained = {batch: curve(nvfp4, batch) for batch in (16, 64, 256)}
 in_float = curve(lambda g, axis: g, 256)
 
 # %% trap="11.9" role="guess"
-guess("11.9", "At which loss does it end with 256 digits a step, gradients "
-      "in NVFP4?", unit="nats")
+guess("11.9", "At what loss does the training end with 256 digits per step "
+      "and gradients in NVFP4?", unit="nats")
 
 # %% trap="11.9" role="look"
 final = {batch: losses[-1] for batch, (_, losses) in trained.items()}
@@ -2009,7 +2488,7 @@ lines = {f"{batch} digits": losses
          for batch, (_, losses) in trained.items()}
 lines["256, float32"] = in_float[1]
 plot_lines(range(10, 151, 10), lines, xlabel="step", ylabel="loss in nats",
-           title="The more digits a step, the less it learns",
+           title="The more digits per step, the less it learns",
            alt="Four curves of loss. With 16 digits a step it falls, with "
                "64 half as far, with 256 it stays where it began; in "
                "float32 with 256 digits it falls furthest.")
@@ -2018,16 +2497,17 @@ plot_lines(range(10, 151, 10), lines, xlabel="step", ylabel="loss in nats",
 measured("11.9", final[256], right=(2, 3.5))
 
 # %% trap="11.9" role="look"
-claim("loss with 256 digits a step over that with 16",
+claim("loss with 256 digits per step divided by that with 16",
       final[256] / final[16], above=3)
 
 # %% [markdown] trap="11.9" role="why"
-# The loss is a mean, so a digit's gradient is divided by the number of digits. In float32
-# that does not matter, and Adam does not ask how large a gradient is. But a block's
-# scale, its largest number over 6, is stored, too. The smallest that E4M3 has, with its
-# four bits of exponent, is `2 ** -9`. Below half of it a scale becomes zero, and 16
-# numbers with it: all blocks whose largest number is below `6 * 2 ** -10`, or `0.0059`.
-# With 256 digits no gradient of an output is larger than `1 / 256`, or `0.0039`.
+# The loss is a mean, so the gradient of one digit is divided by the number of digits. In
+# float32 that does not matter, and Adam does not care how large a gradient is. But the
+# scale of a block, its largest number divided by 6, is stored as well. The smallest
+# number that E4M3 has, with its four bits of exponent, is `2 ** -9`. Below half of it a
+# scale becomes zero, and 16 numbers with it. This happens to every block whose largest
+# number is below `6 * 2 ** -10`, or `0.0059`. With 256 digits no gradient of an output is
+# larger than `1 / 256`, or `0.0039`.
 
 # %% trap="11.9" role="why"
 def error_at(size, rounding, axis=1):
@@ -2048,21 +2528,20 @@ def nvfp4_two(x, axis):
 
 both = [error_at(size, nvfp4_two) for size in sizes]
 plot_lines(sizes, {"one scale": alone, "two scales": both}, logx=True,
-           xlabel="size of the numbers", ylabel="error over size",
+           xlabel="size of the numbers", ylabel="relative error",
            title="One float8 scale: a cliff at either end",
            alt="Two curves of the error by the size of the numbers. With "
                "two scales it is flat at a tenth. With the block's scale "
                "alone it rises to one below 0.002 and above 3000.")
 
 # %% trap="11.9" role="why"
-claim("numbers of size 0.001, one scale: error over size", alone[1],
+claim("numbers of size 0.001, one scale: relative error", alone[1],
       above=0.99)
 
 # %% [markdown] trap="11.9" role="repair"
-# So NVFP4 has a second scale, one float32 for the tensor: its largest number over
-# `6 * 448`. In the tensor divided by it, the block with the largest number has the scale 448,
-# the largest in E4M3, and small blocks have the whole range below it. It is `nvfp4_two`
-# above, and the training is as in float32:
+# So NVFP4 has a second scale, one float32 for the tensor: its largest number divided by
+# `6 * 448`. After division by it, the block with the largest number has the scale 448,
+# the largest in E4M3, and small blocks have the whole range below. With `nvfp4_two` above, training goes as in float32:
 
 # %% trap="11.9" role="repair" compare=false
 repaired = curve(nvfp4_two, 256)
@@ -2070,13 +2549,13 @@ print(f"loss with 256 digits: one scale {final[256]:.2f}, two "
       f"{repaired[1][-1]:.2f}, float32 {in_float[1][-1]:.2f}")
 
 # %% trap="11.9" role="repair"
-claim("loss with 256 digits, two scales, less that in float32",
+claim("loss with 256 digits: two scales minus float32",
       repaired[1][-1] - in_float[1][-1], below=0.1)
 
 # %% [markdown] trap="11.9" role="more" topics="the first step · torchao · a floor, and the other end · what two scales do not hold"
-# With 256 digits not one weight has moved. With 16 digits a step only those teach whose
-# right answer has a chance below about `0.9`, with 64 below about `0.6`: of all others
-# the outputs' gradients lie below the cliff.
+# With 256 digits not one weight has moved. With 16 digits per step, a digit teaches only
+# if its right answer has a probability below about `0.9`, with 64 below about `0.6`: the
+# output gradients of all others are below the cliff.
 
 # %% trap="11.9" role="more"
 def first_step(batch):
@@ -2090,15 +2569,15 @@ reached = {batch: first_step(batch) for batch in (16, 64, 256)}
 print({batch: f"{share:.2f}" for batch, share in reached.items()})
 
 # %% trap="11.9" role="more"
-claim("share of the weights that a first step of 256 digits reaches",
+claim("fraction of the weights that a first step of 256 digits moves",
       reached[256], expected=0)
-claim("share of the weights that a first step of 16 digits reaches",
+claim("fraction of the weights that a first step of 16 digits moves",
       reached[16], above=0.1)
 
 # %% [markdown] trap="11.9" role="more"
-# torchao agrees, with one scale and with two. Its block scales do not fall to zero: it
-# holds them at 1 / 64 or more. Small numbers are lost all the same, as their codes become
-# zero in place of their scale.
+# torchao agrees, with one scale and with two. Its block scales do not fall to zero,
+# because it keeps them at 1 / 64 or more. Small numbers are lost all the same, as their
+# codes become zero instead of their scale.
 
 # %% trap="11.9" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -2124,15 +2603,15 @@ two_off = differ(nvfp4_two(numbers, 1), by_torchao(numbers, True))
 lost = (by_torchao(numbers / 1000, False) == 0).float().mean().item()
 
 # %% trap="11.9" role="more"
-claim("share of normal numbers in which torchao differs, one scale",
+claim("fraction of numbers in which torchao differs, one scale",
       one_off, below=1e-3)
-claim("share of normal numbers in which torchao differs, two scales",
+claim("fraction of numbers in which torchao differs, two scales",
       two_off, below=1e-3)
-claim("torchao, one scale, numbers of size 0.001: share of zeros", lost,
+claim("torchao, one scale, numbers of size 0.001: fraction of zeros", lost,
       above=0.98)
 
 # %% [markdown] trap="11.9" role="more"
-# At the other end all scales are 448, and what is larger than `6 * 448` is cut. Two
+# At the other end, all scales are 448, and whatever is larger than `6 * 448` is cut. Two
 # scales hold any size, but not any two sizes at once: a block whose largest number is a
 # millionth of the tensor's is lost again.
 
@@ -2142,10 +2621,10 @@ with_outlier[0, 0] = 1e7
 left = nvfp4_two(with_outlier, 1)[1:]
 
 # %% trap="11.9" role="more"
-claim("numbers of size 10,000, one scale: error over size", alone[-1],
+claim("numbers of size 10,000, one scale: relative error", alone[-1],
       above=0.7)
 claim("two scales: the worst error over all sizes", max(both), below=0.12)
-claim("one number is 10,000,000: share of zeros in the other rows",
+claim("one number is 10,000,000: fraction of zeros in other rows",
       (left == 0).float().mean(), expected=1)
 
 # %% trap="11.9" role="exercise" points=3 difficulty=2 minutes=12
@@ -2181,15 +2660,15 @@ def nvfp4_scales(parts: list) -> tuple:
 
 # %% [markdown] trap="11.9" role="keep"
 # **Keep:** a scale is stored in a type that has a smallest and a largest number. A float8
-# scale needs a second one of the whole tensor, or small tensors become zeros and large
-# ones are cut. **In your own code:** round a tensor, then the same a thousandth and a
-# thousand times as large: the relative error has to stay. **Seen in the wild:**
-# [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39), weights that came
-# back as zeros because float8 scales did;
-# [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467), a global scale that was not
-# applied throughout, and tests that compared zeros with zeros;
-# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604), a tensor's scale that forgot
-# the 6. **Source:** Intel, [NVFP4
+# scale needs a second scale for the whole tensor, or small tensors become zeros and large
+# ones are cut. **In your own code:** round a tensor, then the same tensor a thousandth
+# and a thousand times as large: the relative error has to stay the same. **Seen in the
+# wild:** in [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39) weights
+# came back as zeros because their float8 scales did; in
+# [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467) a global scale was not
+# applied throughout, and tests compared zeros with zeros; in
+# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604) a tensor's scale forgot the
+# 6. **Source:** Intel, [NVFP4
 # quantization](https://intel.github.io/neural-compressor/latest/docs/source/3x/PT_NVFP4Quant.html),
 # "two-level scaling".
 
@@ -2198,11 +2677,12 @@ def nvfp4_scales(parts: list) -> tuple:
 #
 # ### Weights alone, or the inputs as well
 #
-# `torchao` has recipes for both. *Weight-only* stores the codes and widens them again
-# before the product: it saves memory. With the inputs in 8 bits as well the product
-# itself can be one of integers. Then somebody has to choose the scale of the inputs:
-# *dynamic* measures it in each row, while the model runs; *static*, as here, takes one number for
-# a layer, from rows that it was *calibrated* with.
+# The section on static and dynamic scales did one layer by hand. `torchao` has recipes
+# for a whole model. *Weight-only* stores the codes and turns them back into floats before
+# the product, which saves memory. With the inputs in 8 bits as well, the product itself
+# can be one of integers. *Dynamic* measures the scale of the inputs in each row while the
+# model runs; *static* takes one number per layer, from the rows that it was *calibrated*
+# with.
 
 # %% role="concept" tags=["plumbing"]
 from torch.random import fork_rng
@@ -2273,10 +2753,10 @@ claim("logits off, dynamic or static, the larger",
       below=0.5)
 
 # %% [markdown] role="concept"
-# Your processor is in this table. With 8-bit products of its own (VNNI) the dynamic and
-# the static reader are off by less than a hundredth. Without, pairs of products are added
-# in 16 bits and clipped there, and the two are far off. oneDNN tells of it in
-# [Nuances of int8
+# Your processor is part of this table. If it has 8-bit products of its own (VNNI), the
+# dynamic and the static classifier are off by less than a hundredth. If not, pairs of
+# products are added in 16 bits and clipped there, and both are far off. oneDNN explains
+# it in [Nuances of int8
 # computations](https://oneapi-src.github.io/oneDNN/dev_guide_int8_computations.html). So
 # try a quantized file on the kind of machine that will run it.
 
@@ -2287,14 +2767,14 @@ claim("share read, static, calibrated in the dark",
       accuracy(kinds["static, 40 dark digits"], x_test, y_test), above=0.75)
 
 # %% [markdown] role="concept"
-# Two lines of the table deserve a second look. Here 40 digits are enough for a static
-# scale, as they are like those to come. Calibrated with the same digits at a quarter of
+# Two lines of the table deserve a second look. For the static scale 40 digits are enough,
+# because they are like those to come. Calibrated with the same digits at a quarter of
 # their brightness, it clips the bright pixels: the logits are far off, and yet most
-# digits are read right, so an accuracy alone might pass. A dynamic scale has nothing to
-# calibrate, and costs a pass over each input.
+# digits are classified correctly, so accuracy alone might let it pass. A dynamic scale
+# has nothing to calibrate, and costs one pass over each input.
 #
-# And the file with 4 bits is *longer* than that with 8. Look how this recipe keeps a code,
-# and how many weights share a scale and a code of zero:
+# And the file with 4 bits is *longer* than the file with 8. Look at how this recipe
+# stores a code, and at how many weights share a scale and a zero:
 
 # %% role="concept"
 code = kinds["weights, 4 bits"][2].weight
@@ -2306,20 +2786,21 @@ claim("weights that share a scale", code.numel() / code.scale.numel(),
       expected=32)
 
 # %% [markdown] role="concept"
-# Recipes that put two codes into a byte, such as `Int4WeightOnlyConfig`, come with kernels
-# for GPUs. torchao's own walk through static scales is
-# [here](https://docs.pytorch.org/ao/stable/static_quantization.html).
+# Recipes that put two codes into a byte, such as `Int4WeightOnlyConfig`, come with
+# kernels for GPUs. torchao explains static scales step by step [in its
+# documentation](https://docs.pytorch.org/ao/stable/static_quantization.html).
 
 # %% [markdown] role="concept"
-# ### Four bits that are no integers: NF4, MXFP4, NVFP4
+# ### Four bits that are not integers: NF4, MXFP4, NVFP4
 #
-# Sixteen levels need not be even. *NF4* puts them at quantiles of a normal distribution.
-# *FP4* is a float with two bits of exponent and one of mantissa, E2M1: its levels are 0,
-# 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives. Alone they reach nowhere, so each block
-# of neighbours has a scale. Two formats differ in it. *MXFP4*, of the [OCP
+# Sixteen levels need not be evenly spaced. *NF4* puts them at quantiles of a normal
+# distribution. *FP4* is a float with two bits of exponent and one of mantissa, E2M1: its
+# levels are 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives. Alone they cover a small
+# range, so each block of neighbours has a scale. Two formats differ in that scale.
+# *MXFP4*, of the [OCP
 # specification](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf),
 # shares a power of two (E8M0, 8 bits) among 32 values. *NVFP4* shares a float of 8 bits
-# (E4M3) among 16, and has one float32 scale for the tensor.
+# (E4M3) among 16, and has one float32 scale for the whole tensor.
 
 # %% role="concept"
 def to_levels(w, levels, scale):
@@ -2373,20 +2854,20 @@ claim("error of the weights, NVFP4 over int4 in groups of 16",
       off_four["NVFP4"] / off_four["int4, groups of 16"], above=1.05)
 
 # %% [markdown] role="concept"
-# On the weights of this layer the float formats are not nearer than integers in groups of
-# 16, whose float32 scales bring them to 6 bits a weight. What the formats are made for is
-# the product: GPUs such as Blackwell multiply them with their block scales as they are,
-# weights and inputs alike. Traps 11.8 and 11.9 round inputs and gradients to them. Torch has the types, `float4_e2m1fn_x2` for two codes in a byte and
-# `float8_e8m0fnu` for the power of two.
+# On the weights of this layer the float formats are no closer than integers in groups of
+# 16, whose float32 scales bring them to 6 bits per weight. The formats are made for the
+# product: GPUs such as Blackwell multiply them with their block scales as they are,
+# weights and inputs alike. Traps 11.8 and 11.9 round inputs and gradients to them. Torch
+# has the types, `float4_e2m1fn_x2` for two codes in a byte and `float8_e8m0fnu` for the
+# power of two.
 
 # %% [markdown] role="concept"
-# ### Learning behind the rounding
+# ### A model that learns with the rounding
 #
-# Rounding has a slope of zero nearly everywhere, so a loss behind it teaches the weight
-# nothing. *Quantization-aware training* rounds in the forward pass and lets the gradient
-# pass as if nothing had been rounded, the [*straight-through
-# estimator*](https://arxiv.org/abs/1308.3432). The first reader of trap 11.1, with a grid for
-# each row, learns for 200 steps more: before it is rounded, or behind the rounding.
+# Here the straight-through estimator trains a whole model. The first classifier of trap
+# 11.1, with a grid for each row, learns for 200 steps more: before it is rounded, or with
+# the rounding in the forward pass. (The estimator is due to [Bengio et al.
+# 2013](https://arxiv.org/abs/1308.3432).)
 
 # %% role="concept"
 from torch.nn.utils import parametrize
@@ -2441,10 +2922,10 @@ claim("2 bits: straight through, less with the slope of the rounding",
       above=0.05)
 
 # %% [markdown] role="concept"
-# At 2 bits the training behind the rounding brings the digits of this reader back. As
-# many steps before the rounding do not, nor does the rounding's own slope, which is that
-# of each row's largest weight alone. At 3 bits there is little to bring back. In torchao
-# the same is
+# At 2 bits, training with the rounding brings this classifier's accuracy back. The same
+# number of steps before the rounding does not. Neither does the rounding's own slope,
+# which is zero except at each row's largest weight, because the scale depends on it. At 3
+# bits there is little to bring back. In torchao the same is
 # [`QATConfig`](https://docs.pytorch.org/ao/stable/generated/torchao.quantization.qat.QATConfig.html),
 # before the training with `step="prepare"`, after it with `step="convert"`.
 
@@ -2455,12 +2936,13 @@ claim("3 bits: what training straight through brings back",
 # %% [markdown] role="concept"
 # ### AWQ: large inputs, large weights
 #
-# GPTQ lives on inputs that are correlated. [*AWQ*](https://arxiv.org/abs/2306.00978) asks
-# how large each input is. Where one is large, an error of its weights costs much. So its
-# column is multiplied before the rounding, and the input divided: the product is the
-# same. The step of the grid stays the same, as long as another weight is the row's largest.
-# Beside the column's larger weights the same step is a smaller error. By how much to
-# multiply is found by search: the inputs' sizes to a power from 0 to 1.
+# GPTQ needs inputs that are correlated. [*AWQ*](https://arxiv.org/abs/2306.00978) asks
+# how large each input is. If an input is large, an error of its weights costs a lot. So
+# AWQ multiplies the column by a factor before the rounding and divides the input by it,
+# which leaves the product the same. The step of the grid also stays the same, as long as
+# a different weight is the row's largest. Compared with the enlarged weights of the
+# column, that step is a smaller error. The factor is found by search: the inputs' sizes
+# to a power from 0 to 1.
 
 # %% role="concept"
 def by_size(w, x, bits=4):
@@ -2496,10 +2978,10 @@ claim("independent inputs, sizes unlike: AWQ's share of it",
       over["unlike, independent"][0], below=0.95)
 
 # %% [markdown] role="concept"
-# The middle line is the control: inputs of one size leave nothing to choose. The last one
-# separates the two methods: sizes differ, so AWQ has something to scale, but no input can
-# stand in for another, so GPTQ has nothing to make up with. On the inputs of digits, where
-# both have something, GPTQ is far ahead in this layer.
+# The middle line is the control: inputs of one size leave nothing to choose. The last
+# line separates the two methods: sizes differ, so AWQ has something to scale, but no
+# input can stand in for another, so GPTQ has nothing to compensate with. On the inputs of
+# digits, where both have something to work with, GPTQ is far ahead in this layer.
 
 # %% role="concept"
 claim("independent inputs, sizes unlike: GPTQ's share of it",
@@ -2510,9 +2992,10 @@ claim("inputs of digits: GPTQ's error over AWQ's",
 # %% [markdown] role="concept"
 # ### Which layer needs the bits
 #
-# Round one matrix at a time and write down how far the *loss* rises: the list says where
-# bits are worth their room. The error of the weights says nothing of it in this reader, as
-# it is nearly the same in all four. Two matrices get 4 bits, the other two 2.
+# Round one matrix at a time and write down how far the *loss* rises. The list tells you
+# which layers are worth more bits. The error of the weights does not tell you in this
+# classifier, as it is nearly the same in all four matrices. Two matrices get 4 bits, the
+# other two 2.
 
 # %% role="concept"
 @torch.no_grad()
@@ -2557,10 +3040,10 @@ claim("loss with 4 bits where it does not cost, less 4 where it does",
 # %% [markdown] role="concept"
 # ### Three patterns of zeros
 #
-# Half of the weights go, in one of three patterns: the smallest *anywhere*; the two
-# smallest of *each four* neighbours in a row, a pattern that some GPUs multiply faster;
-# or the weakest *units* with their whole rows. The last layer stays as it is. Then each
-# is retrained for 100 steps with its masks, as in trap 11.2.
+# Here a whole net loses half of its weights, in one of the three patterns: the smallest
+# *anywhere*; the two smallest of *each four* neighbours in a row, 2:4; or the weakest
+# *units* with their whole rows. The last layer stays as it is. Then each net is retrained
+# for 100 steps with its masks, as in trap 11.2.
 
 # %% role="concept"
 def anywhere(w):
@@ -2616,10 +3099,11 @@ claim("share of zeros after retraining, the least",
       min(map(zeros, thin.values())), above=0.45)
 
 # %% [markdown] role="concept"
-# Whole units mostly cost most at once, and in a rare reader no more than the others.
-# Retraining makes up for nearly all of it in each pattern.
-# What they save is another question. Units can be cut out: what is left is an ordinary,
-# smaller net. Single zeros have to be noted down, a place for each weight that stays.
+# Removing whole units mostly costs the most accuracy at once, and in a rare classifier no
+# more than the others. Retraining makes up for nearly all of it in each pattern. What
+# they save is a different question. Units can be cut out, and what is left is an
+# ordinary, smaller net. Single zeros need a list of positions, one for each weight that
+# stays.
 
 # %% role="concept"
 def without_units(model, masks):
@@ -2655,10 +3139,11 @@ claim("file with the place of each weight over the dense one",
       size["with places"] / size["dense"], above=1.2)
 
 # %% [markdown] role="concept"
-# Half of the weights are gone, and the file has grown: torch notes, unless told otherwise,
-# a column number of 8 bytes beside each weight of 4. The pattern 2:4 needs less, as a place among four takes
-# two bits; torch's [sparse tensors](https://docs.pytorch.org/docs/stable/sparse.html) have
-# it for GPUs. The explorer at trap 11.2 counts its bytes.
+# Half of the weights are gone, and the file has grown, because torch stores, unless told
+# otherwise, a column number of 8 bytes with each weight of 4. The pattern 2:4 needs less,
+# as a position among four takes two bits; torch's [sparse
+# tensors](https://docs.pytorch.org/docs/stable/sparse.html) support it on GPUs. The
+# explorer at trap 11.2 counts its bytes.
 
 # %% role="concept"
 claim("bytes of a column number",
@@ -2676,7 +3161,7 @@ claim("bytes of a column number",
 # | TensorRT | an engine, as a rule for one kind of NVIDIA GPU | TensorRT | shown, not run |
 # | TorchScript | its own language and tensors | libtorch | deprecated: read old files, write no new ones |
 #
-# The first three, for the large reader from above:
+# Here are the first three, for the large classifier from above:
 
 # %% role="concept"
 def program_file(example):
@@ -2716,15 +3201,15 @@ for rows in (1, 256):
     print(f"{rows:3} digits:", {n: f"{t:.0f} us" for n, t in us.items()})
 
 # %% [markdown] role="concept"
-# The files are alike in length, as nearly all of each is weights. The longer one met trap
-# 11.5: an exported program keeps its example, and two rows of the test digits are a view
-# that drags all of them along. The times are those of the
-# machine that ran this notebook; measure yours at the number of rows that you serve, on
-# the processor that will serve them. An `ExportedProgram` is no faster by itself, it runs
-# the same kernels from a graph; a compiler takes it from there.
+# The files have about the same length, as nearly all of each is weights. The longer one
+# met trap 11.5: an exported program keeps its example, and two rows of the test digits
+# are a view that drags all of them along. The times are those of the machine that ran
+# this notebook. Measure yours at the number of rows that you serve, on the processor that
+# will serve them. An `ExportedProgram` is not faster by itself, because it runs the same
+# kernels from a graph; a compiler takes it from there.
 #
-# `AOTInductor` compiles the graph to C++ and that to machine code. For this reader it
-# takes about half a minute of a processor, so it is shown only; its documentation calls
+# `AOTInductor` compiles the graph to C++ and that to machine code. For this classifier it
+# takes about half a minute of a processor, so it is only shown; its documentation calls
 # it a [prototype](https://docs.pytorch.org/docs/stable/torch.compiler_aot_inductor.html):
 #
 # ```python
@@ -2732,16 +3217,16 @@ for rows in (1, 256):
 # reader = torch._inductor.aoti_load_package("reader.pt2")
 # ```
 #
-# TensorRT builds an engine from the ONNX file, for the GPU that it stands beside, and for
-# a range of sizes. Nobody has run this line for this course:
+# TensorRT builds an engine from the ONNX file, for the GPU in the same machine and for a
+# range of sizes. Nobody has run this line for this course:
 #
 # ```sh
 # trtexec --onnx=reader.onnx --saveEngine=reader.plan \
 #         --minShapes=input:1x64 --optShapes=input:32x64 --maxShapes=input:256x64
 # ```
 #
-# Its options are listed
-# [here](https://docs.nvidia.com/tao/tao-toolkit/text/trtexec_integration/index.html).
+# Its options are listed [in NVIDIA's
+# documentation](https://docs.nvidia.com/tao/tao-toolkit/text/trtexec_integration/index.html).
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -2751,16 +3236,16 @@ for rows in (1, 256):
 # %% [markdown] role="quiz"
 # **1. A symmetric grid of 2 bits, one for a whole matrix. Which weights become zero?**
 #
-# - [x] those below half of the largest :: The levels lie a whole largest weight apart, and half of that is the border.
+# - [x] those below half of the largest :: The levels are one largest weight apart, and half of that is the border.
 # - [ ] those below a quarter of the largest :: Four codes would suggest it, but a symmetric grid uses three levels: minus the largest, zero and the largest.
-# - [ ] those below half of the mean :: The mean has no part in it; the largest weight alone sets the scale.
+# - [ ] those below half of the mean :: The mean plays no part; the largest weight alone sets the scale.
 
 # %% [markdown] role="quiz"
 # **2. Two ways to round a layer: A leaves the smaller error in the weights, B in the output on new rows. You take**
 #
 # - [ ] A: its weights are nearer to the trained ones :: The next layer reads the output, not the weights. In trap 11.4 the better output had the worse weights.
-# - [ ] either: both errors measure the same :: They agree where inputs are alike in size, independent and of mean zero.
-# - [x] B, and look at the task as well :: The next layer reads the output; the digits that flip decide.
+# - [ ] either: both errors measure the same :: They agree only if inputs are of one size, independent and of mean zero.
+# - [x] B, and look at the task as well :: The next layer reads the output, and in the end the accuracy decides.
 
 # %% [markdown] role="quiz"
 # **3. You mask the gradients of pruned weights and use SGD with momentum that has trained before. After a step the pruned weights are**
@@ -2786,9 +3271,9 @@ for rows in (1, 256):
 # %% [markdown] role="quiz"
 # **6. Model and program agree on a thousand batches of random numbers. The model has an `if` on the mean of its input. You conclude that**
 #
-# - [ ] the program is right :: Random numbers of mean 0 go the same way each time; the other way was not tried once.
-# - [ ] it is right up to rounding :: The size of the gap is not the question; which way was taken is.
-# - [x] one way is right, and you test inputs for the other :: A test has to hold an input for each way.
+# - [ ] the program is right :: Random numbers of mean 0 take the same branch each time; the other was never tried.
+# - [ ] it is right up to rounding :: The size of the gap is not the question; which branch was taken is.
+# - [x] one branch is right, and you test inputs for the other :: A test needs an input for each branch.
 
 # %% [markdown] role="quiz"
 # **7. You export with one row as the example, and name its first size as open. For another model that gave a file for any number of rows. This time**
@@ -2801,13 +3286,13 @@ for rows in (1, 256):
 # **8. Inputs `(tokens, channels)` times weights, in MXFP4. One channel is loud in every token. Its 31 neighbours in the sum**
 #
 # - [ ] keep their digits if scales lie along the tokens :: The device cannot multiply such blocks; only an emulation can.
-# - [x] share its scale and lose most of their digits :: The blocks lie along the channels, which are summed; the loud one sets the scale.
-# - [ ] are cut at the largest level :: The loud number is the largest, so nothing beside it is beyond the levels; it is too small for them.
+# - [x] share its scale and lose most of their digits :: The blocks run along the channels, which are summed; the loud one sets the scale.
+# - [ ] are cut at the largest level :: The loud number is the largest, so its neighbours are not beyond the levels; they are too small for them.
 
 # %% [markdown] role="quiz"
 # **9. NVFP4 with block scales alone. Weights of size 1 come back a tenth off. The same weights, a thousandth as large, come back**
 #
-# - [ ] a tenth off: floats do not ask for size :: The scale is a float of 8 bits, and it has a smallest number.
+# - [ ] a tenth off: floats do not care about size :: The scale is a float of 8 bits, and it has a smallest number.
 # - [ ] twice as far off :: Between the two sizes the error rises a little. At a thousandth nothing is left.
 # - [x] as zeros :: Their scales are below half of the smallest E4M3 number, and round to 0.
 
@@ -2820,7 +3305,7 @@ for rows in (1, 256):
 # multiplier, unless the multiplier takes the narrow type itself.
 #
 # **Before you run anything:** a matrix of 16,384 x 16,384. How long do 8 and 4 bits take
-# for one row, beside 16 bits? And for 4,096 rows: what do 8-bit weights save that are
+# for one row, compared with 16 bits? And for 4,096 rows: what do 8-bit weights save that are
 # turned back first, and what does the kernel save that torchao calls for 4 bits? There,
 # what do products of 8-bit integers, of 8-bit floats, and of a 2:4 matrix take?
 
@@ -2983,9 +3468,9 @@ answers_here
 # weights that are turned back into 16 bits save none of them, and the kernel that is
 # quickest for one row of 4 bits is by far the slowest for 4,096. Products of 8-bit integers
 # should take half the time; PyTorch's own call saves less than half of that here, and the
-# one for 8-bit floats nearly all. torchao's tables do not agree either: 8-bit weights take
-# 0.62 of the time in that of 2024, on an A100, and 1.5 times as long in that of 2026, where
-# an H100 serves 32 prompts at once. So measure at the batch that you serve. **Source:**
+# one for 8-bit floats nearly all. torchao's tables do not agree
+# either: in the table of 2024, on an A100, 8-bit weights take 0.62 of the time; in the table
+# of 2026, where an H100 serves 32 prompts at once, 1.5 times as long. So measure at the batch that you serve. **Source:**
 # torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
@@ -2995,19 +3480,23 @@ answers_here
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A grid is a scale, the code of zero and a number of bits. Its ends are a choice.
-# - The error of the weights, of the output and of the task are three numbers. Decide by
-#   the last one.
-# - Scales and zeros are part of the size.
-# - A pruned net is a mask and weights. Without the mask pruned weights come back.
-# - With few labels, distil at a temperature above 1, times its square.
-# - Round the columns that cost most while others can still make up for them; calibrate
-#   with rows like those to come.
+# - A grid has a scale, a zero and a number of bits. Where it ends is your choice.
+# - The error of the weights, the error of the output and the accuracy are three different
+#   numbers. Decide by the accuracy.
+# - Scales and zeros count towards the size.
+# - A static scale is as good as its calibration data; a dynamic scale needs none.
+# - A pruned net is weights and a mask. Without the mask, pruned weights come back.
+# - With few labels, distil at a temperature above 1 and multiply the loss by its square.
+# - Round the columns that cost most first, while others can still make up for them;
+#   calibrate with rows like those to come.
 # - The size of a model is the length of its file, or files.
-# - A trace holds one run. Test a program on inputs for each way of each branch.
+# - A trace holds one run. Test a program on inputs for each branch.
 # - What an exporter's example shows may become a fact: give it two of everything, and
 #   read what the file declares.
-# - Blocks that share a scale lie along the axis that is summed. A scale is a number of its
-#   own type, with a smallest and a largest.
+# - Blocks that share a scale run along the axis that is summed. A scale is a number with
+#   a type of its own, and that type has a smallest and a largest number.
+#
+# Which of all this to try first is on the page *Which compression first*.
 #
 # **Next:** stage 12 asks what to do when the loss is NaN at step 500.
+

@@ -421,6 +421,16 @@ def test_an_exercise_leads_to_its_place_on_the_worksheet_and_back():
     assert "<trap-01-2>" in book.link_across("3 points.", "exercise", "01.2")
 
 
+def test_a_guide_that_a_lesson_names_in_italics_is_a_link():
+    assert book.link_guides("See *Which compression\nfirst*.") == (
+        "See [Which compression first](../guide_compression.md).")
+    assert book.link_guides("Which compression first, *dynamic*?") == (
+        "Which compression first, *dynamic*?")
+    told = [c for c in book.read(book.NOTEBOOKS / "11_compression.ipynb").cells
+            if "](../guide_compression.md)" in book.link_guides(c.source)]
+    assert [c.metadata.dlsys.role for c in told] == ["summary"]
+
+
 # ---- formulas and the last hand
 
 @pytest.mark.parametrize(("tex", "part"), [

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import queue
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import threading
 
 import pytest
 
-from dlsys import cli, review, work_folder, worksheet_runner, worksheets
+from dlsys import cli, overview, review, work_folder, worksheet_runner, worksheets
 from dlsys_files import notebook_reader
 from dlsys_helpers import catalog, paths, progress, stages
 
@@ -531,10 +533,92 @@ def test_progress_shows_every_stage_and_trap(capsys, monkeypatch):
     rows = {line.split()[0]: " ".join(line.split()) for line in said.splitlines() if line.strip()}
     assert rows["01.1"] == "01.1 Fault 1 ✗ sure ● solved ✗ 1/1"
     assert rows["01.2"] == "01.2 Fault 2 ? not sure ◐ tried ✓ 0/2"
+    assert "01.3" not in rows
+    assert "1 more, not begun" in said
+    assert "coming" not in said
+    assert f"{len(stages.STAGES) - 1} of {len(stages.STAGES)} stages are not begun" in said
+    assert cli.main(["progress", "--all"]) == 0
+    said = capsys.readouterr().out
+    rows = {line.split()[0]: " ".join(line.split()) for line in said.splitlines() if line.strip()}
     assert rows["01.3"] == "01.3 Fault 3 ○ untouched 0/3"
     assert "\n         counts rows" in said
     assert said.count("coming") == len(stages.STAGES) - 1
     assert "1 of 3 exercises solved, 1 of 6 points." in said
+
+
+def test_on_the_first_day_progress_is_three_lines(capsys):
+    assert cli.main(["progress"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 3
+    assert said[-1] == "Next: dlsys start 1"
+
+
+# ---- dlsys alone, and what it does not know
+
+def test_alone_it_shows_the_next_step_and_every_command_with_an_example(course, capsys):
+    assert cli.main([]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[1] == "Next: dlsys start 1"
+    shown = set(re.findall(r"dlsys (\w+)", said))
+    assert shown >= set(cli.parser().commands)
+    assert max(map(len, said.splitlines())) < 100
+    saved(course, *ANSWERS, name="01_activations.ipynb")
+    progress.record("01.1", "pass")
+    cli.main([])
+    assert "Next: exercise 01.2 in my-work/01_activations.ipynb" in capsys.readouterr().out
+    for id in ("01.2", "01.3"):
+        progress.record(id, "pass")
+    cli.main([])
+    assert "You have solved every exercise. Next: dlsys exam b" in capsys.readouterr().out
+
+
+def test_each_example_is_one_that_the_parser_takes():
+    """Not run: only parsed. `watch` parses its own."""
+    for typed, _ in (row for rows in overview.GROUPS.values() for row in rows):
+        words = shlex.split(typed)[1:]
+        assert words[0] == "watch" or cli.parser().parse_args(words)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("strat", "start"), ("chek", "check"), ("Progress", "progress"), ("exma", "exam")])
+def test_a_typo_is_told_what_was_meant(typed, meant, capsys):
+    assert cli.main([typed, "1"]) == 2
+    assert f"no command '{typed}', did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_what_is_near_to_nothing_gets_no_guess(capsys):
+    assert cli.main(["xyzzy"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_a_verdict_is_a_paragraph_as_wide_as_the_terminal(course, capsys, monkeypatch):
+    path = saved(course, ANSWERS[0], "def fn2(): return 'a word ' * 12")
+    for columns in (60, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        check(path)
+        lines = capsys.readouterr().out.splitlines()
+        at = next(n for n, line in enumerate(lines) if line.startswith("01.2"))
+        assert len(lines[at]) < 60
+        paragraph = lines[at + 1:lines.index("", at)]
+        assert all(line.startswith("  ") for line in paragraph)
+        assert max(map(len, paragraph)) in range(columns - 12, columns)
+
+
+def test_python_m_dlsys_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "dlsys", "strat"], capture_output=True, text=True,
+                          check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dlsys: no command 'strat', did you mean start?")
+
+
+def test_an_exam_is_named_by_its_form(course, capsys):
+    assert cli.main(["check", "exam-a"]) == 2
+    assert "exam-a: no sheet of this form in my-work" in capsys.readouterr().err
+    for number, name in enumerate(("23_exam_a.ipynb", "24_exam_a.ipynb", "53_exam_b.ipynb")):
+        path = saved(course, *ANSWERS, name=name)
+        os.utime(path, (number, number))
+    assert worksheets.find("exam-a").name == "24_exam_a.ipynb"
+    assert worksheets.find("Exam-B").name == "53_exam_b.ipynb"
 
 
 def test_progress_says_when_it_is_off(capsys, monkeypatch):

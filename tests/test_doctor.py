@@ -7,20 +7,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlsys import cli, doctor, terminal
+from dlsys import cli, doctor, needed, terminal
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.errors import UserError
 
 PYPROJECT = """
 [project]
 requires-python = "{python}"
-dependencies = ["pytest=={pytest}", "no-such-package==1.0"]
+dependencies = ["pytest>={pytest}", "no-such-package>=1.0"]
 [project.optional-dependencies]
-dev = ["ruff[x]==0"]
-grade = ["no-such-grader==0"]
-language = ["peft==0"]
-compress = ["onnx==0"]
-track = ["wandb==0"]
+dev = ["ruff[x]>=0"]
+grade = ["no-such-grader>=0"]
+jax = ["no-such-jax>=0"]
+language = ["peft>=0"]
+compress = ["onnx>=0"]
+track = ["wandb>=0"]
 """
 GPU = {"cuda": True, "reason": "", "built": "13.0", "gpus": ["H200"], "gb": 140.2}
 
@@ -54,29 +55,42 @@ def test_python_that_is_too_old_is_a_fail(project):
     assert "make lab" in found.remedy
 
 
-def test_missing_and_other_versions_are_told_apart(project):
+def lock_with(project, **versions) -> None:
+    (project / "requirements.lock").write_text("".join(
+        f"{name.replace('_', '-')}=={version} ; x\n" for name, version in versions.items()))
+
+
+def test_what_is_missing_and_what_nobody_tried_are_told_apart(project, monkeypatch):
+    (project / "exercises").mkdir()
+    lock_with(project, pytest="0.2")
     write_pyproject(project, version="0.1")
-    missing, other, *extras = doctor.packages()
+    missing, untried, *extras = doctor.packages()
     assert (missing.state, missing.text) == ("FAIL", "packages: missing no-such-package.")
-    assert other.state == "WARN"
-    assert f"pytest {pytest.__version__} (pinned 0.1)" in other.text
-    assert [found.state for found in extras] == ["OK", "WARN", "WARN", "WARN", "WARN"]
-    assert all(name in found.text for name, found in zip(
-        ("no-such-grader", "peft", "onnx", "wandb", "ruff"), extras, strict=True))
+    assert untried.state == "WARN"
+    assert f"nobody has tried pytest {pytest.__version__} (tried: 0.1 to 0.2)" in untried.text
+    assert "pip install" not in untried.remedy
+    assert [found.state for found in extras] == ["WARN", "OK", "OK", "OK", "OK", "OK"]
+    assert [name in found.text for name, found in zip(
+        ("no-such-jax", "no-such-grader"), extras, strict=False)] == [True, True]
 
 
-def test_a_local_build_label_is_no_other_version(monkeypatch):
-    monkeypatch.setattr(doctor, "installed_version", lambda _: "2.14.1+cpu")
-    found = only(doctor.compare("packages", ["torch==2.14.1"], "FAIL", ""))
-    assert (found.state, found.text) == ("OK", "packages: all 1 as pinned")
+@pytest.mark.parametrize(("here", "tried"), [
+    ("2.10", False), ("2.11", True), ("2.11.0+cu130", True), ("2.14.1+cpu", True), ("2.15", False)])
+def test_a_version_between_floor_and_lock_was_tried(project, monkeypatch, here, tried):
+    (project / "exercises").mkdir()
+    lock_with(project, torch="2.14.1")
+    monkeypatch.setattr(needed, "installed", lambda _: here)
+    found = only(doctor.compare("packages", ["torch>=2.11"], "FAIL", ""))
+    assert (found.state == "OK", "were tried" in found.text) == (tried, tried)
 
 
-def test_the_lock_is_compared_with_the_pins(project):
+def test_the_lock_is_compared_with_the_floors(project):
+    (project / "exercises").mkdir()
     assert "missing" in only(doctor.lock()).text
     lines = f"pytest=={pytest.__version__} \\\n    --hash=sha256:0\nNo_Such.Package==1.0\n"
     (project / "requirements.lock").write_text(lines)
     assert only(doctor.lock()).text == "requirements.lock: 2 packages, agrees with pyproject"
-    (project / "requirements.lock").write_text(lines.replace("1.0", "2.0"))
+    (project / "requirements.lock").write_text(lines.replace("1.0", "0.9"))
     assert "disagrees with pyproject on no-such-package" in only(doctor.lock()).text
 
 

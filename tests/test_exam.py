@@ -586,7 +586,7 @@ def test_progress_and_the_start_page_show_the_sheets_that_were_begun(kept, capsy
         (23, 8, 40), (53, 0, 40)]
     assert cli.main(["progress"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert {"23 Exam, form A, draw 3 8/40", "Case 1 ● solved 8/8",
+    assert {"exam-a Exam, form A, draw 3 8/40", "Case 1 ● solved 8/8",
             "Case 2 ◐ tried 0/8", "03.1 softmax before the loss"} <= {*lines}
     text = start_page.map_html()
     assert text.count("<small>Exam · ") == 2

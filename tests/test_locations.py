@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlsys import doctor
+from dlsys import doctor, needed
 from dlsys_files import locations
 from dlsys_helpers import paths
 
@@ -71,13 +71,11 @@ def test_a_wheel_has_the_course_inside_and_its_work_at_home(checkout, monkeypatc
 
 
 def test_doctor_of_a_wheel_asks_only_for_what_checks_need(checkout, monkeypatch):
-    """Without pyproject.toml the pins are those of the installed package itself."""
-    monkeypatch.setattr(doctor, "installed_version",
-                        lambda name: None if name in ("rich", "jax") else "1")
-    missing, other, rest = doctor.few_packages()
+    """Without pyproject.toml the requirements are those of the installed package itself."""
+    monkeypatch.setattr(needed, "installed", lambda name: None if name in ("rich", "jax") else "1")
+    missing, untried, rest = doctor.few_packages()
     assert (missing.state, missing.text) == (doctor.FAIL, "packages: missing rich.")
-    assert "pip install" in missing.remedy
-    assert "make" not in missing.remedy
-    assert other.state == doctor.WARN
-    assert "torch 1 (pinned" in other.text
-    assert rest == (doctor.OK, "not installed, some lessons use them: jax", "")
+    assert missing.remedy == "Run: pip install rich"
+    assert untried.state == doctor.WARN
+    assert "torch 1 (tried: 2." in untried.text
+    assert (rest.state, rest.text.partition(".")[0]) == (doctor.OK, "not installed: jax")

@@ -91,7 +91,7 @@ def test_no_worked_answer_is_handed_out(handed):
 
 def test_the_worksheet_says_when_it_is_due_and_is_checked_as_ever(handed):
     path = handed / "01_activations.ipynb"
-    assert "**Hand in by 2027-01-15.**\n\nRun the two cells" in sources(path)
+    assert "**Hand in by 2027-01-15.**\n\nRun the cells" in sources(path)
     read = worksheets.read(path)
     assert (read.stage, read.notes) == (1, [])
     assert [trap.function for trap in read.exercises] == [t.function for t in catalog.traps(1)]

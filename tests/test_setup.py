@@ -1,4 +1,4 @@
-"""The set-up: one line for each thing that can be missing, the three lists of pins, README."""
+"""The set-up: one line for each thing that can be missing, floors and pins, README."""
 
 import ast
 import os
@@ -18,6 +18,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from dlsys import needed
 from dlsys_helpers import catalog
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import Stage
@@ -239,7 +240,45 @@ def test_where_uv_cannot_pip_installs_the_lock(tree, refuses):
     done = tree.setup(**refuses)
     assert done.returncode == 0, done.stderr
     assert [call for call in tree.calls() if call.endswith("pip install -r requirements.lock")]
-    assert "pip goes on" in (tree.root / ".venv/setup.log").read_text()
+    for said in (done.stdout, (tree.root / ".venv/setup.log").read_text()):
+        assert "setup: uv could not install the packages (" in said
+
+
+def test_the_screen_says_why_uv_gave_up(tree):
+    done = tree.setup(FAKE_UV=f"{UV}echo 'cause: invalid peer certificate: UnknownIssuer'; exit 2")
+    assert "(invalid peer certificate); pip goes on" in done.stdout or \
+        "(UnknownIssuer); pip goes on" in done.stdout
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    ("error: Request failed after 3 retries: dns error", "index cannot be reached"),
+    ("error sending request for url", "index cannot be reached"),
+    ("invalid peer certificate: UnknownIssuer", "pip config set global.cert FILE"),
+    ("something else", "The last lines of")])
+def test_the_words_of_uv_for_a_network_that_fails_are_known(tree, words, told):
+    """Where pip cannot go on, as with PyTorch's own index."""
+    assert told in tree.refusal(TORCH="cpu", FAKE_UV=f"{UV}echo '{words}'; exit 2")
+
+
+def test_what_pip_says_counts_where_pip_went_on(tree):
+    line = tree.refusal(FAKE_UV=f"{UV}echo 'dns error'; exit 2",
+                        FAKE_PIP='case "$*" in *uv==*) echo "$FAKE_UV" >.venv/bin/uv;; '
+                                 "*) echo a package is broken; exit 1;; esac")
+    assert "The last lines of" in line
+
+
+def test_uv_is_told_how_pip_reaches_the_network(tree):
+    names = ("SSL_CERT_FILE", "HTTPS_PROXY", "UV_INSECURE_HOST", "UV_HTTP_TIMEOUT")
+    values = "|".join(f"${name}" for name in names)
+    config = ("global.cert='/etc/own ca.pem'\nglobal.proxy='http://p:1'\n"
+              ":env:.default-timeout='180'\nglobal.trusted-host='a.example b.example'")
+    clean = dict.fromkeys(names, "")
+    tree.setup(**clean, FAKE_UV=f'{UV}echo "{values}" >>calls', FAKE_CONFIG=config)
+    assert "/etc/own ca.pem|http://p:1|a.example b.example|180" in tree.calls()
+    (tree.root / "pyproject.toml").write_text("changed")
+    tree.setup(**clean | {"SSL_CERT_FILE": "/mine"}, FAKE_UV=f'{UV}echo "{values}" >>calls',
+               FAKE_CONFIG=config)
+    assert [call for call in tree.calls() if call.startswith("/mine|")]
 
 
 def test_uv_is_told_the_places_that_pip_was_told(tree):
@@ -368,7 +407,7 @@ def test_nothing_of_ours_waits_for_parsers_of_addresses():
         assert done.stdout.split() == [loaded], first
 
 
-# ---- the three lists of pins
+# ---- floors and pins
 
 def pins(lines: list[str]) -> dict[str, str]:
     """Name -> the specifier of each requirement, names in their canonical form."""
@@ -376,28 +415,80 @@ def pins(lines: list[str]) -> dict[str, str]:
     return {canonicalize_name(one.name): str(one.specifier) for one in found}
 
 
+def listed(path: Path) -> dict[str, str]:
+    """Name -> version of a list of exact pins."""
+    lines = [line for line in path.read_text("utf-8").splitlines() if line[:1] not in ("#", "")]
+    found = pins(lines)
+    assert {n: s for n, s in found.items() if not re.fullmatch(r"==[\w.]+", s)} == {}
+    return {name: spec.removeprefix("==") for name, spec in found.items()}
+
+
 def locked() -> dict[str, str]:
-    lines = lock.LOCK.read_text(encoding="utf-8").splitlines()
-    return pins([line for line in lines if not line.startswith("#")])
+    return {name: f"=={version}" for name, version in listed(lock.LOCK).items()}
 
 
 def conda() -> dict:
     return yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
 
 
-def test_every_pin_is_exact():
-    inexact = {n: s for n, s in {**locked(), **pins(ALL + EXTRAS["hub"])}.items()
-               if not re.fullmatch(r"==[\w.]+", s)}
-    assert inexact == {}
+def test_the_metadata_has_floors_and_the_lock_exact_versions():
+    assert {n: s for n, s in pins(ALL).items() if not s.startswith(("<", ">="))} == {}
+    assert pins(EXTRAS["hub"]) == {"jupyterhub": "==6.1.1"}  # not in the lock
+    assert len(listed(lock.LOCK)) > 250
 
 
-def test_the_lock_holds_the_direct_pins():
-    assert pins(ALL).items() <= locked().items()
+@pytest.mark.parametrize("name", ["requirements.lock", "deploy/colab.txt"])
+def test_the_floors_allow_the_versions_that_are_tried(name):
+    """Today's lock and Colab's list: what the second lacks, a first cell installs."""
+    found = listed(ROOT / name)
+    asked = {canonicalize_name(one.name): one.specifier for one in map(Requirement, USED)}
+    assert {"torch", "numpy", "matplotlib", "transformers"} <= found.keys() & asked.keys()
+    assert [name for name, spec in asked.items()
+            if name in found and not spec.contains(found[name])] == []
+    assert name != "requirements.lock" or asked.keys() <= found.keys()
+
+
+def test_a_floor_is_the_lowest_version_that_was_tried():
+    """Colab's, where it has the package and the lock is newer; to the minor version."""
+    colab, today = listed(ROOT / "deploy/colab.txt"), listed(lock.LOCK)
+    for name, spec in pins(USED).items():
+        tried = min((found[name] for found in (colab, today) if name in found),
+                    key=needed.numbers)
+        floor = needed.numbers(spec.removeprefix(">="))
+        assert floor[:1] == needed.numbers(tried)[:1], name
+        assert floor <= needed.numbers(tried), name
+
+
+@pytest.mark.nightly  # it asks the package index
+@pytest.mark.parametrize(("python", "name", "extras"), [
+    ("3.13", "deploy/colab.txt", "jax,language,compress,track"),
+    ("3.11", "requirements.lock", "jax,lab,language,compress,track,room")])
+def test_the_wheel_resolves_with_old_and_with_new_versions(tmp_path, python, name, extras):
+    """Nothing that the list names gets another version, and what it lacks is found."""
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
+                    "-w", tmp_path, ROOT], check=True)
+    [wheel] = tmp_path.glob("*.whl")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("uv"), "pip", "compile", "-q", "--no-header",
+         "--no-annotate", "--python-version", python, "-c", ROOT / name, "-"],
+        input=f"dlsys-helpers[{extras}] @ file://{wheel}", text=True, capture_output=True,
+        env={**os.environ, "UV_INDEX_STRATEGY": "unsafe-best-match"}, check=False)
+    assert done.returncode == 0, done.stderr
+    found = dict(re.findall(r"^([\w.-]+)==([\w.]+)", done.stdout, re.M))
+    given = listed(ROOT / name)
+    assert {"torch", "numpy", "onnx", "optuna", "jax", "peft"} <= found.keys()
+    assert {n: v for n, v in found.items() if n in given and given[n] != v} == {}
+
+
+def test_no_learner_gets_pytest_and_jax_comes_with_the_stages_that_ask_for_it():
+    assert not {"pytest", "nbval", "jax", "jupyterlab"} & pins(PROJECT["dependencies"]).keys()
+    first = lock.LOCK.read_text(encoding="utf-8").split("# Besides")[0]
+    assert "pytest" not in pins([line for line in first.splitlines() if line[0] != "#"])
 
 
 def test_the_first_part_of_the_lock_is_what_the_lessons_need():
     first, rest = lock.LOCK.read_text(encoding="utf-8").split("# Besides")
-    assert pins(USED).items() <= pins(first.splitlines()[1:]).items()
+    assert pins(USED).keys() <= pins(first.splitlines()[1:]).keys()
     later = pins(rest.splitlines()[1:])
     assert {"papermill", "playwright", "jupyter-book", "ruff", "hypothesis"} <= later.keys()
     assert not pins(USED).keys() & later.keys()
@@ -442,11 +533,10 @@ def test_only_platforms_with_cuda_wheels_get_them():
     assert all(line.endswith('; platform_system == "Linux"') for line in cuda)
 
 
-def test_conda_gets_the_same_pins_and_the_rest_from_the_lock():
-    pip = conda()["dependencies"][-1]["pip"]
-    direct = [line for line in pip if not line.startswith("-")]
-    assert pins(direct) == pins(USED)
-    assert [line for line in pip if line.startswith("-")] == ["-c requirements.lock", "-e ."]
+def test_conda_gets_what_lessons_need_at_the_versions_of_the_lock():
+    constraint, course = conda()["dependencies"][-1]["pip"]
+    assert constraint == "-c requirements.lock"
+    assert set(re.fullmatch(r"-e \.\[(.*)\]", course)[1].split(",")) == lock.LESSONS
 
 
 def test_conda_specs_are_valid_and_its_python_is_allowed():
@@ -521,20 +611,35 @@ def test_lesson_table_links_what_is_written_and_says_what_is_not():
     traps = [replace(catalog.trap("01.1"), minutes=minutes) for minutes in (10, 15)]
     table = readme.lesson_table(TWO, {1: traps})
     assert table.splitlines()[2:] == [
-        "| 1 | [First](#start) | It starts. | 2, with 25 min of exercises |",
+        "| 1 | [First](notebooks/one.ipynb) | It starts. | 2, with 25 min of exercises |",
         "| 2 | Second | It goes on. | not written yet |"]
 
 
 def test_only_what_lies_between_the_markers_is_replaced():
     text = "a\n<!-- lessons -->\nold\n<!-- /lessons -->\nb\n"
-    assert readme.filled(text, r"\new" + "\n") == text.replace("old", r"\new")
+    assert readme.filled(text, "lessons", r"\new" + "\n") == text.replace("old", r"\new")
     with pytest.raises(ValueError, match="got 0 places"):
-        readme.filled("no markers", "table")
+        readme.filled("no markers", "lessons", "table")
 
 
-def test_readme_holds_the_table_of_the_catalog():
+def test_readme_holds_the_numbers_the_way_in_and_the_table_of_today():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text == readme.filled(text, readme.current_table()), "Run: make build"
+    assert text == readme.current(text), "Run: make build"
+    assert text.count("\n") <= 100
+
+
+def test_the_promise_rounds_down_what_changes_often():
+    traps = [catalog.trap("01.1"), catalog.trap("01.2")]
+    assert readme.promise(traps, 1, 1399).startswith("**2 traps in 1 stages")
+    assert readme.promise(traps, 1, 1250) == readme.promise(traps, 1, 1499)
+    assert "over 1,250 claims" in readme.promise(traps, 1, 1399)
+
+
+def test_with_a_public_home_readme_links_the_pages_and_has_one_line_to_paste():
+    said = readme.way_in("https://github.com/a/b", "https://a.github.io/b/")
+    assert "[Read it on the web](https://a.github.io/b/)" in said
+    assert "\ngit clone https://github.com/a/b && cd b && make lab\n" in said
+    assert "make lab" in readme.way_in("", "")
 
 
 def test_readme_links_lead_somewhere():

@@ -118,8 +118,9 @@ def test_the_stub_of_a_class_is_no_answer_and_a_method_more_is_one():
 
 def test_cells_and_imports_of_ones_own_come_along(course):
     def own(cells):
-        cells[2]["source"] += ("\nimport itertools\nfrom collections import (\n    Counter,\n"
-                               "    deque)\nif True:\n    import string\n")
+        setup = next(cell for cell in cells if cell["id"] == "stage-setup-2")
+        setup["source"] += ("\nimport itertools\nfrom collections import (\n    Counter,\n"
+                            "    deque)\nif True:\n    import string\n")
         at = [cell["id"] for cell in cells].index("01-3-hint-1") + 1
         return [*cells[:at], {"cell_type": "markdown", "id": "x1", "metadata": {},
                               "source": "My thought"}, *cells[at:]]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import hashlib
 import re
 import shutil
@@ -44,6 +45,7 @@ from tools import (
     book_traps,
     frames,
     gpu_tables,
+    install_cell,
     social_cards,
     versions,
 )
@@ -96,6 +98,7 @@ def read(path: Path) -> NotebookNode:
 
 def dress(notebook: NotebookNode) -> NotebookNode:
     """The notebook as the page shows it; its dlsys metadata say lesson or exercise."""
+    notebook.cells = [cell for cell in notebook.cells if not install_cell.is_install(cell)]
     kind = "exercise" if notebook.metadata.dlsys.view == "exercise" else "trap"
     labelled: dict[str, None] = {}  # in the order of the page
     for cell in notebook.cells:
@@ -142,9 +145,25 @@ def dress_text(cell: NotebookNode, role: str, trap: str | None, kind: str) -> st
     if role == "step":
         return mark(cell)
     source = WAY.sub(lambda way: book_pages.link("trap", way[1], f"{way[1]} {way[2]}"), cell.source)
+    source = link_guides(source)
     if role == "exercise" and trap:
         source = link_across(source, kind, trap)
     return frame(source, role)
+
+
+@functools.cache
+def guide_titles() -> dict[str, str]:
+    """The heading of each guide, and its page."""
+    return {(BOOK / f"{guide}.md").read_text("utf-8").partition("\n")[0].removeprefix("# "): guide
+            for guide in GUIDES}
+
+
+def link_guides(source: str) -> str:
+    """The text, with a link to each guide that it names in italics: only the site has the page."""
+    for title, guide in guide_titles().items():
+        named = r"\s+".join(map(re.escape, title.split()))
+        source = re.sub(rf"\*{named}\*", f"[{title}](../{guide}.md)", source)
+    return source
 
 
 def mark(cell: NotebookNode) -> str:
@@ -326,7 +345,8 @@ def save_yaml(value: dict, path: Path) -> None:
 
 # Written pages, in the order of the sidebar.
 GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters",
-          "guide_norm", "guide_init", "guide_finetune", "guide_scale", "guide_serving"]
+          "guide_norm", "guide_init", "guide_finetune", "guide_compression", "guide_scale",
+          "guide_serving"]
 OWN_CODE = ["watch"]
 TEACHING = ["instructors", "present", "room", "hand_out", "hub", "grading", "grading_trust",
             "grading_kubernetes"]

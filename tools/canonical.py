@@ -6,6 +6,8 @@ import re
 
 from nbformat import NotebookNode
 
+from tools.install_cell import is_install
+
 ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}")
 LIVE_ONLY = "A live control: run this cell to use it."
 READABLE = {"image/png", "text/html"}  # what a widget of ours stores for a reader without a kernel
@@ -20,7 +22,9 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
     count = 0
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
-        if cell.cell_type == "code":
+        if cell.cell_type == "code" and is_install(cell):
+            cell.execution_count, cell.outputs = None, []  # where the course is, it says nothing
+        elif cell.cell_type == "code":
             count += 1
             cell.execution_count = count if cell.outputs or cell.execution_count else None
             cell.outputs = [_clean(out, cell.execution_count) for out in _merged(cell.outputs)]

@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 from dlsys import reading_time
 from dlsys_helpers import catalog
 from dlsys_helpers.paths import NOTEBOOKS
-from tools import fingerprints
+from tools import fingerprints, install_cell
 from tools.records import Record
 
 RECORD = Record("core.json", done="run alone",
@@ -60,7 +60,7 @@ def run(path: Path) -> NotebookNode:
 def rests_on(path: Path) -> dict[str, str]:
     """Fingerprints of what decides whether the path runs."""
     return fingerprints.rests_on({f"cell {c.id}": c.source for c in core(path).cells
-                                  if c.cell_type == "code"})
+                                  if c.cell_type == "code" and not install_cell.is_install(c)})
 
 
 def stale(path: Path) -> str:

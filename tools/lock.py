@@ -5,7 +5,8 @@ tools/setup.sh installs the first part for `make lab`, and both for all other ta
 
 python -m tools.lock
 
-To move to newer versions: change the pins in pyproject.toml, install them, run this, then test.
+To move to newer versions: install them into .venv, run this, then test. pyproject.toml has floors
+alone, the lowest versions that were tried.
 """
 
 import tomllib
@@ -21,7 +22,7 @@ from packaging.utils import canonicalize_name
 from dlsys_helpers.paths import ROOT
 
 LOCK = ROOT / "requirements.lock"
-HEAD = "# Written by `make lock` from the direct pins in pyproject.toml. Do not edit.\n"
+HEAD = "# Written by `make lock` from what pyproject.toml asks for. Do not edit.\n"
 REST = "# Besides, for tests, builder, book and grader:\n"  # its first word is in setup.sh, too
 PLATFORMS = {
     "Linux": {"platform_system": "Linux", "sys_platform": "linux", "os_name": "posix"},
@@ -34,7 +35,8 @@ MARKERS = {
     frozenset({"Linux", "Darwin"}): ' ; platform_system != "Windows"',
 }
 PYTHONS = ("3.11", "3.12", "3.13")
-LESSONS = {"language", "compress", "track", "room"}  # extras that lessons import, and `dlsys room`
+# The extras of `make lab`: what lessons import, where they are read, and `dlsys room`.
+LESSONS = {"lab", "jax", "language", "compress", "track", "room"}
 APART = {"hub"}  # an extra that `make hub` installs into a separate environment
 
 

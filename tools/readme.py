@@ -1,14 +1,17 @@
-"""README's lesson table, between its markers, from the stages and what the lessons declare."""
+"""What README says of the lessons, between markers: a promise in numbers, the way in, the table."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 from dlsys_helpers import catalog
 from dlsys_helpers.catalog import Trap
+from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from dlsys_helpers.stages import STAGES, Stage
 
-BLOCK = re.compile(r"(?<=<!-- lessons -->\n).*?(?=<!-- /lessons -->)", re.DOTALL)
+STEP = 250  # claims; the promise is rounded down
 HEAD = "| | Lesson | In one line | Traps |\n|--:|:--|:--|:--|\n"
 
 
@@ -21,20 +24,38 @@ def lesson_table(stages: Iterable[Stage], written: Mapping[int, Sequence[Trap]])
 
 
 def _row(stage: Stage, traps: Sequence[Trap] | None) -> str:
-    """One line of the table; the title of a written lesson links to the way to start it."""
+    """One line of the table; the title of a written lesson links to its notebook."""
     if traps is None:
         return f"| {stage.number} | {stage.title} | {stage.promise} | not written yet |\n"
     minutes = sum(trap.minutes for trap in traps)
-    return (f"| {stage.number} | [{stage.title}](#start) "
+    return (f"| {stage.number} | [{stage.title}](notebooks/{stage.stem}.ipynb) "
             f"| {stage.promise} | {len(traps)}, with {minutes} min of exercises |\n")
 
 
-def filled(text: str, table: str) -> str:
-    """README's text with this table between the markers. Raises ValueError without markers."""
-    text, count = BLOCK.subn(lambda _: table, text)
+def promise(traps: Sequence[Trap], stages: int, claims: int) -> str:
+    """What the course holds, in numbers; claims rounded down, so that few changes touch them."""
+    return (f"**{len(traps)} traps in {stages} stages, {len(traps)} exercises that check "
+            f"themselves, over {claims // STEP * STEP:,} claims that are measured again on your "
+            "machine.** All of it runs on a laptop's CPU. Nothing is downloaded while you learn; "
+            "there is no account and no key.\n")
+
+
+def way_in(repository: str, site: str) -> str:
+    """One line to paste; with a public home, a link to the pages above it."""
+    if not repository:
+        return "```sh\nmake lab      # in this folder; the first time takes some minutes\n```\n"
+    name = repository.rstrip("/").rpartition("/")[2]
+    read = f"[Read it on the web]({site}), or work on it here:\n\n" if site else ""
+    return f"{read}```sh\ngit clone {repository} && cd {name} && make lab\n```\n"
+
+
+def filled(text: str, name: str, block: str) -> str:
+    """README's text with this block between its markers. Raises ValueError without markers."""
+    between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+    text, count = between.subn(lambda _: block, text)
     if count != 1:
-        raise ValueError(f"README.md: got {count} places for the lesson table, expected 1 between "
-                         "the lines <!-- lessons --> and <!-- /lessons -->.")
+        raise ValueError(f"README.md: got {count} places for {name}, expected 1 between "
+                         f"the lines <!-- {name} --> and <!-- /{name} -->.")
     return text
 
 
@@ -43,6 +64,28 @@ def current_table() -> str:
     return lesson_table(STAGES, {s.number: catalog.traps(s.number) for s in catalog.written()})
 
 
+def current_promise() -> str:
+    """The numbers of today: of claims those whose lines are stored in the lessons."""
+    claims = sum(path.read_text("utf-8").count('"holds: ') for path in NOTEBOOKS.glob("*.ipynb"))
+    return promise(catalog.traps(), len(catalog.written()), claims)
+
+
+def current_way_in() -> str:
+    config = yaml.safe_load((ROOT / "book/_config.yml").read_text("utf-8"))
+    if not (repository := config["repository"]["url"]):
+        return way_in("", "")
+    from tools import book  # slow to import, and needed for its address alone
+    return way_in(repository, book.address(config))
+
+
+def current(text: str) -> str:
+    """README's text as it should be now."""
+    for name, block in (("promise", current_promise()), ("way in", current_way_in()),
+                        ("lessons", current_table())):
+        text = filled(text, name, block)
+    return text
+
+
 def update(path: Path) -> None:
-    """Rewrite the lesson table of this README from the catalog."""
-    path.write_text(filled(path.read_text(encoding="utf-8"), current_table()), encoding="utf-8")
+    """Rewrite what is between the markers of this README."""
+    path.write_text(current(path.read_text(encoding="utf-8")), encoding="utf-8")

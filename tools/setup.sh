@@ -115,6 +115,17 @@ logged() {
     "$@" >>"$log" 2>&1 || explain
 }
 
+# What uv and pip say where the network is the cause: pip's words, then those of uv.
+no_network='NewConnectionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError|Connection(Reset| )Error|Connection broken|Read timed out|Max retries|connection-failed'
+no_network="$no_network|error sending request|dns error|tcp connect error|operation timed out|Failed to (connect|fetch)"
+no_trust='invalid peer certificate|UnknownIssuer|CERTIFICATE_VERIFY_FAILED|certificate verify failed'
+
+# What the last program that ran has said: where uv gave up and pip went on, what pip said.
+last_said() {
+    awk -v mark="$gave_up" '$0 ~ mark { said = ""; next } { said = said $0 "\n" } END { printf "%s", said }' "$log"
+}
+gave_up='^setup: uv could not'
+
 explain() {
     if [ -n "$wheels" ] && grep -Eqi 'No matching distribution|no solution found|not found in the' "$log"; then
         stop "WHEELHOUSE: a package is not in $wheels, or not for this Python and system. Write it on\
@@ -122,7 +133,10 @@ explain() {
     elif grep -q 'No space left on device' "$log"; then
         stop "disk: it ran full. Free $need_gb GB here and in ${TMPDIR:-/tmp}, then run the same\
  command again (log: $log)."
-    elif grep -Eq 'NewConnectionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError|Connection(Reset| )Error|Connection broken|Read timed out|Max retries' "$log"; then
+    elif last_said | grep -Eq "$no_trust"; then
+        stop "network: the certificate of the package index is not known here, as behind a company's\
+ proxy. Name the file that your company gives: pip config set global.cert FILE (log: $log)."
+    elif last_said | grep -Eq "$no_network"; then
         stop "network: the package index cannot be reached. Connect (behind a proxy: set\
  HTTPS_PROXY), then run the same command again (log: $log)."
     fi
@@ -130,23 +144,51 @@ explain() {
  Python 3.11 to 3.13 on Linux are known to work."
 }
 
-# In a terminal, the log's last line once a second, so that a long download is seen to move.
+# In a terminal one line that moves: seconds, what was taken of the disk, the log's last line. In a
+# file, a line a minute.
 show_progress() {
+    seconds=0 before=$(df -Pk . | awk 'NR == 2 { print $4 }')
     while sleep 1; do
-        printf '\r\033[K  %.75s' "$(tail -n 1 "$log")"
+        seconds=$((seconds + 1))
+        mb=$(((before - $(df -Pk . | awk 'NR == 2 { print $4 }')) / 1024))
+        [ "$mb" -ge 0 ] || mb=0
+        if [ -t 1 ]; then
+            printf '\r\033[K  %d s, %d MB: %.50s' "$seconds" "$mb" "$(tail -n 1 "$log")"
+        elif [ $((seconds % 60)) = 0 ]; then
+            echo "setup: $seconds s, $mb MB so far"
+        fi
     done
 }
 
-# A place for packages that pip was told: uv does not read what configures pip.
+# A setting that pip was told, in a file or in the environment: uv does not read what configures pip.
 told_pip() {
     .venv/bin/python -m pip config list |
         sed -n "s/^[^=]*\\.$1='\\(.*\\)'\$/\\1/p" | head -n 1 | sed 's/\\n/ /g'
+}
+
+# Give uv a variable unless it has one already, from a setting of pip.
+tell_uv() {
+    eval "has=\${$1:-}"
+    [ -z "$has" ] || return 0
+    told=$(told_pip "$2")
+    [ -z "$told" ] || export "$1=$told"
+}
+
+tell_uv_the_network() {
+    tell_uv SSL_CERT_FILE cert
+    tell_uv SSL_CLIENT_CERT client-cert
+    tell_uv HTTPS_PROXY proxy
+    tell_uv HTTP_PROXY proxy
+    tell_uv UV_INSECURE_HOST trusted-host
+    tell_uv UV_HTTP_TIMEOUT default-timeout
+    tell_uv UV_HTTP_TIMEOUT timeout
 }
 
 # Fails where there is no uv for this machine, or where it cannot do what pip can.
 with_uv() {
     .venv/bin/python -m pip install --only-binary :all: "$uv" || return 1
     [ "$torch" != cpu ] || [ -n "$wheels" ] || export UV_TORCH_BACKEND=cpu  # uv knows where torch's builds lie
+    tell_uv_the_network
     UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$(told_pip index-url)} \
         UV_INDEX=${UV_INDEX:-$(told_pip extra-index-url)} UV_INDEX_STRATEGY=unsafe-best-match \
         UV_FIND_LINKS=${UV_FIND_LINKS:-$(told_pip find-links | tr ' ' ,)} \
@@ -158,8 +200,20 @@ with_uv() {
 }
 
 with_pip() {
-    echo "setup: uv could not install the packages; pip goes on, in some minutes more"
-    .venv/bin/python -m pip install -r "$lock"
+    say_both "setup: uv could not install the packages ($(why_uv_failed)); pip goes on, which takes\
+ some minutes more"
+    logged .venv/bin/python -m pip install -r "$lock"
+}
+
+why_uv_failed() {
+    said=$(grep -Eio "$no_trust|$no_network|no solution found|no space left on device" "$log" | tail -n 1)
+    echo "${said:-its last lines are in $log}"
+}
+
+say_both() {
+    [ ! -t 1 ] || printf '\r\033[K'
+    echo "$1"
+    echo "$1" >>"$log"
 }
 
 # As wheels, also of what comes as source: a machine without network may lack what builds it.
@@ -177,7 +231,7 @@ install() {
     logged "$python" -m venv .venv
     choose_lock
     # pip knows one torch: that with CUDA. It must not take the place of the one that was asked for.
-    with_uv >>"$log" 2>&1 || { [ "$torch" != cpu ] || [ -n "$wheels" ] || explain; logged with_pip; }
+    with_uv >>"$log" 2>&1 || { [ "$torch" != cpu ] || [ -n "$wheels" ] || explain; with_pip; }
     logged .venv/bin/python -m pip install --no-deps --no-build-isolation -e .
     # Else JupyterLab asks about its news, and asks the network for them.
     logged .venv/bin/python -m jupyter labextension disable "$news"
@@ -201,12 +255,10 @@ rm -f .venv/ready-all
 : >"$log"
 export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 echo "setup: installing into .venv, some minutes the first time (log: $log)"
-if [ -t 1 ]; then
-    show_progress &
-    ticker=$!
-    trap 'kill "$ticker" 2>/dev/null; printf "\r\033[K"' EXIT
-    trap 'exit 130' INT TERM
-fi
+show_progress &
+ticker=$!
+trap 'kill "$ticker" 2>/dev/null; [ ! -t 1 ] || printf "\r\033[K"' EXIT
+trap 'exit 130' INT TERM
 install
 [ -z "$torch" ] || echo "$torch" >.venv/torch
 state >.venv/ready-lab

@@ -19,7 +19,7 @@ from PIL import Image
 
 from dlsys_helpers.gpu_records import RECORDED
 from dlsys_helpers.paths import ROOT
-from tools import fingerprints
+from tools import fingerprints, install_cell
 
 
 def rests_on(book: NotebookNode) -> dict[str, str]:
@@ -46,7 +46,9 @@ def _checks(book: NotebookNode, stage: str) -> Iterator[str]:
 
 
 def code_cells(book: NotebookNode) -> list[NotebookNode]:
-    return [cell for cell in book.cells if cell.cell_type == "code"]
+    """The code cells of which outputs are stored: all but the one that installs the course."""
+    return [cell for cell in book.cells
+            if cell.cell_type == "code" and not install_cell.is_install(cell)]
 
 
 def changes(book: NotebookNode, old: NotebookNode) -> list[str]:

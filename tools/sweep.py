@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 from dlsys_helpers.lesson_names import YOUR_MODEL, key, with_model
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import fingerprints, proof, solutions
+from tools import fingerprints, install_cell, proof, solutions
 from tools.records import Record
 
 RECORD = Record("sweep/{key}.json", done="swept", renew="make finish LESSON={key}")
@@ -68,11 +68,13 @@ DRAFT_RUN = Run(3, 1, NATIVE)
 def code_cells(path: Path) -> list[dict[str, Any]]:
     """The code cells of a notebook that can change a claim.
 
-    Left out are explorers, the questions of guesses, and `measured` with the index of a choice.
+    Left out are the cell that installs the course, explorers, the questions of guesses, and
+    `measured` with the index of a choice.
     """
     cells = json.loads(path.read_text("utf-8"))["cells"]
     return [cell for cell in cells if cell["cell_type"] == "code"
-            and cell["metadata"].get("dlsys", {}).get("role") not in ("explore", "guess")
+            and cell["metadata"].get("dlsys", {}).get("role") not in (
+                install_cell.ROLE, "explore", "guess")
             and not names_a_choice(cell)]
 
 

@@ -15,7 +15,8 @@ from dlsys_checks import registry
 from dlsys_helpers import acting, stages
 from dlsys_helpers.cards import inline
 from dlsys_helpers.catalog import Trap, sentence_case
-from tools import book_minutes, fingerprints, lessons, stored_outputs
+from dlsys_helpers.lesson_names import YOUR_MODEL
+from tools import book_minutes, fingerprints, install_cell, lessons, stored_outputs
 from tools.lessons import Source
 
 LESSON_ROLES = (lessons.STAGE_ROLES | set(lessons.TRAP_ORDER)) - {"hint"}
@@ -28,11 +29,12 @@ KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 def all_views(source: Source) -> dict[str, NotebookNode]:
     """The notebooks of one lesson, not run: the lesson, its worksheet, its solutions."""
     if source.stage == 0:
-        return {"lesson": notebook(source, "lesson",
-                                   [lesson_cell(source, c) for c in source.cells])}
+        cells = [lesson_cell(source, c) for c in source.cells]
+        return {"lesson": notebook(source, "lesson", with_install(cells)
+                                   if source.path.stem == YOUR_MODEL else cells)}
     lesson = with_ways(source, with_steps(source, lesson_cells(source)))
-    return {"lesson": notebook(source, "lesson", lesson),
-            "exercise": notebook(source, "exercise", worksheet(source)),
+    return {"lesson": notebook(source, "lesson", with_install(lesson)),
+            "exercise": notebook(source, "exercise", with_install(worksheet(source))),
             "solution": notebook(source, "solution", solutions(source))}
 
 
@@ -51,6 +53,19 @@ def notebook(source: Source, view: str, cells: list[NotebookNode]) -> NotebookNo
     book.nbformat, book.nbformat_minor = 4, 5
     nbformat.validate(book)
     return book
+
+
+def with_install(cells: list[NotebookNode]) -> list[NotebookNode]:
+    """The cells with one before the first code that installs what is missing, folded."""
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    if not code:
+        return cells
+    cell = new_cell("code", "stage-install-1", install_cell.text(c.source for c in code),
+                    role=install_cell.ROLE)
+    cell.metadata |= {"jupyter": {"source_hidden": True}, "cellView": "form"}
+    cell.metadata["tags"].append("plumbing")
+    at = cells.index(code[0])
+    return [*cells[:at], cell, *cells[at:]]
 
 
 DRAFT_TOP = ("**Draft, not a finished lesson.** Made by `make build DRAFT=1`, which says what is "
@@ -308,15 +323,14 @@ GUARDED = """try:
     {}
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        f"{{missing.name}} is not installed here. In the course's folder, run: make "
-        "lab. Elsewhere install torch, numpy, matplotlib and the course's wheel, "
-        "as INSTALL.md says.") from None
+        f"{{missing.name}} is not installed here. Run the first code cell of this "
+        "notebook: it installs what is missing.") from None
 
 """
 
 WORKSHEET_TOP = """# Worksheet {number}: {title}
 
-Run the two cells below first, and again after a restart. Then write the body of each function, run
+Run the cells below first, and again after a restart. Then write the body of each function, run
 its cell, and run the check below it. A check that fails says what it measured and, if it knows your
 mistake, names it. One that takes longer than a minute is stopped; where it hangs inside a single
 call of a library, and on Windows, you have to restart the kernel yourself. Read

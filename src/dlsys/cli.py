@@ -8,13 +8,16 @@ import argparse
 import json
 import math
 import os
+import shutil
 import sys
+import textwrap
 from collections import Counter
 from functools import partial
 
 from dlsys import (
     grading,
     my_parts,
+    overview,
     reading_time,
     start_page,
     update,
@@ -52,6 +55,8 @@ _STATE_STYLES = {start_page.SOLVED: STATUSES["pass"].style, start_page.UNTOUCHED
 
 class Parser(argparse.ArgumentParser):
     """One clear line for bad input, instead of the usage and a line."""
+
+    commands: tuple[str, ...] = ()
 
     def error(self, message: str):
         self.exit(BAD_INPUT, f"{self.prog}: {clean(message, LONGEST)}. See: {self.prog} --help\n")
@@ -132,8 +137,8 @@ def run_update(args: argparse.Namespace) -> int:
 
 def add_check(commands) -> None:
     parser = commands.add_parser("check", help="run a worksheet and check all its exercises")
-    parser.add_argument("notebook", help="a stage's number, an exercise such as 01.4, or "
-                                         "my-work/01_activations.ipynb")
+    parser.add_argument("notebook", help="a stage's number, an exercise such as 01.4, "
+                                         "exam-a, or my-work/01_activations.ipynb")
     parser.add_argument("--all", action="store_true",
                         help="a row for each exercise, those off the core path, too")
     parser.add_argument("--limit", type=partial(amount, below=math.inf), default=SECONDS,
@@ -192,16 +197,16 @@ def exercise_data(exercise: Trap, verdict: Verdict) -> dict:
 def _show_check(worksheet: worksheets.Worksheet, report, everything: bool) -> None:
     rows = sorted(worksheet.exercises, key=lambda exercise: not exercise.core)
     folded = [] if everything else _folded(rows, report.verdicts)
-    table = new_table("exercise", "name", "verdict", "points", "what was found")
-    for exercise in rows:
-        if exercise not in folded:
-            verdict = report.verdicts[exercise.id]
-            found = clean(f"{verdict.message} {verdict.see()}", LONGEST)
-            look = STATUSES[verdict.status]
-            table.add_row(exercise.id, exercise.name,
-                          styled(f"{look.mark} {verdict.status}", look.style),
-                          f"{_earned([exercise], report)}/{exercise.points}", found)
-    say(table)
+    shown = [exercise for exercise in rows if exercise not in folded]
+    width = max((len(exercise.name) for exercise in shown), default=0)
+    for exercise in shown:
+        verdict = report.verdicts[exercise.id]
+        look = STATUSES[verdict.status]
+        say(bold(f"{exercise.id:<6}{exercise.name:<{width}}"),
+            styled(f" {look.mark} {verdict.status:<8}", look.style),
+            f"{_earned([exercise], report)}/{exercise.points}")
+        if found := clean(f"{verdict.message} {verdict.see()}", LONGEST).strip():
+            say(_paragraph(found))
     if folded:
         counts = Counter(STATUSES[report.verdicts[exercise.id].status].word for exercise in folded)
         said = ", ".join(f"{n} {word}" for word, n in counts.items())
@@ -215,6 +220,13 @@ def _show_check(worksheet: worksheets.Worksheet, report, everything: bool) -> No
     if 0 < len(core) < len(rows):
         said += f", on the core path {_earned(core, report)} of {_possible(core)}"
     say(f"{said}.")
+
+
+def _paragraph(words: str) -> str:
+    """Text as wide as the terminal, a little indented, with an empty line after it."""
+    columns = max(shutil.get_terminal_size((80, 24)).columns, 30)
+    return textwrap.fill(words, columns - 1, initial_indent="  ", subsequent_indent="  ",
+                         break_on_hyphens=False) + "\n"
 
 
 def _folded(rows: list[Trap], verdicts: dict[str, Verdict]) -> list[Trap]:
@@ -238,30 +250,48 @@ def _possible(exercises: list[Trap]) -> int:
 
 def add_progress(commands) -> None:
     parser = commands.add_parser("progress", help="show what you have solved and tried")
+    parser.add_argument("--all", action="store_true",
+                        help="all traps, those that you have not begun, too")
     parser.set_defaults(run=run_progress)
 
 
-def run_progress(_: argparse.Namespace) -> int:
+def run_progress(args: argparse.Namespace) -> int:
     rows = start_page.summary()
-    table = new_table("trap", "name, and the last mistake", "guess", "exercise", "review", "points")
-    for row in rows:
-        coming = "" if row.traps else "coming"
-        marks = f"{row.points}/{row.possible}" if row.traps else ""
-        table.add_row(bold(f"{row.stage.number:02d}"), bold(row.stage.title), "", coming, "",
-                      marks)
-        for one in row.traps:
-            core = " (core)" if one.trap.core else ""
-            table.add_row(one.trap.id, _with_mistake(f"{one.trap.name}{core}", one.misconception),
-                          _guess(one.guess), _state(one.state), _mark(one.review),
-                          f"{one.points}/{one.trap.points}")
-    for exam in start_page.exams():
-        _add_exam(table, exam)
-    say(table)
-    say("Guess and review: ✓ right, ✗ wrong, ? not measured yet; the last one counts.")
+    begun = [row for row in rows if args.all or overview.is_begun(row)]
+    exams = start_page.exams()
+    if begun or exams:
+        table = new_table("trap", "name, and the last mistake", "guess", "exercise", "review",
+                          "points")
+        for row in begun:
+            _add_stage(table, row, args.all)
+        for exam in exams:
+            _add_exam(table, exam)
+        say(table)
+        say("Guess and review: ✓ right, ✗ wrong, ? not measured yet; the last one counts.")
     if (report := my_parts.report()) is not None:
         say(f"Your model: built, {report.parent.name}/{report.name}")
     say(_totals(rows))
+    if not args.all:
+        left = len(rows) - len(begun)
+        say(f"{left} of {len(rows)} stages are not begun. All traps: dlsys progress --all")
+        for line in overview.next_steps():
+            say(line)
     return 0
+
+
+def _add_stage(table, row: start_page.StageState, everything: bool) -> None:
+    """A stage's row, and rows of its traps: of all, or of those that were begun."""
+    table.add_row(bold(f"{row.stage.number:02d}"), bold(row.stage.title), "",
+                  "" if row.traps else "coming", "",
+                  f"{row.points}/{row.possible}" if row.traps else "")
+    shown = [one for one in row.traps if everything or overview.touched(one)]
+    for one in shown:
+        core = " (core)" if one.trap.core else ""
+        table.add_row(one.trap.id, _with_mistake(f"{one.trap.name}{core}", one.misconception),
+                      _guess(one.guess), _state(one.state), _mark(one.review),
+                      f"{one.points}/{one.trap.points}")
+    if len(shown) < len(row.traps):
+        table.add_row("", f"{len(row.traps) - len(shown)} more, not begun", "", "", "", "")
 
 
 def _with_mistake(name: str, mistake: str | None) -> str:
@@ -289,7 +319,8 @@ def _mark(right: bool | None, unknown: str = "", more: str = ""):
 
 def _add_exam(table, exam: start_page.StageState) -> None:
     """Rows for an exam sheet and its cases."""
-    table.add_row(bold(str(exam.stage.number)), bold(exam.stage.title), "", "", "",
+    form = exam.stage.stem[3:].replace("_", "-")  # as `dlsys check` takes it: exam-a
+    table.add_row(bold(form), bold(exam.stage.title), "", "", "",
                   f"{exam.points}/{exam.possible}")
     for case in start_page.cases(exam):
         table.add_row("", _with_mistake(case.title, case.misconception), "", _state(case.state), "",
@@ -299,8 +330,7 @@ def _add_exam(table, exam: start_page.StageState) -> None:
 def _totals(rows: list) -> str:
     solved, traps = sum(row.solved for row in rows), sum(len(row.traps) for row in rows)
     points, possible = sum(row.points for row in rows), sum(row.possible for row in rows)
-    kept = "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."
-    return f"{solved} of {traps} exercises solved, {points} of {possible} points.{kept}"
+    return f"{solved} of {traps} exercises solved, {points} of {possible} points.{overview.kept()}"
 
 
 # ---- dlsys doctor
@@ -339,6 +369,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND", title="commands")
     for add in COMMANDS:
         add(commands)
+    top.commands = tuple(commands.choices)
     return top
 
 
@@ -353,9 +384,11 @@ def main(argv: list[str] | None = None) -> int:
         if asked[:1] in (["grade"], ["term"]):
             grading.refuse_windows()  # before its --help, too
         top = parser()
+        if asked and asked[0][:1] != "-" and asked[0] not in top.commands:
+            raise UserError(overview.unknown(asked[0], top.commands))
         args = top.parse_args(asked)
         if "run" not in args:
-            top.print_help()
+            overview.show()
             return 0
         code = args.run(args)
         if sys.stdout:  # none where it was closed

@@ -1,19 +1,17 @@
 """`dlsys doctor`: what the installation looks like and, for each trouble, what to do."""
 
-import importlib.metadata as metadata
 import json
 import platform
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import windows, work_folder, worksheets
+from dlsys import needed, windows, work_folder, worksheets
+from dlsys.needed import Needed, installed
 from dlsys_files import locations, notebook_file
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.errors import UserError
@@ -23,7 +21,6 @@ LOCKED = "pip install -r requirements.lock"  # what make does, for Windows, whic
 SETUP = f"Run: {LOCKED}" if windows.HERE else "Run: make lab"
 LEAST_DISK, GOOD_DISK = 0.5, 3.0  # GB: enough for worksheets and plots; enough for a rebuild
 TORCH_SECONDS = 180
-_PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)")
 _TORCH = """
 import json, torch
 from dlsys_helpers import gpu
@@ -58,7 +55,7 @@ def findings() -> Iterator[Finding]:
 
 def python() -> Iterator[Finding]:
     """The version that runs, against what pyproject asks for."""
-    wanted = _project()["requires-python"].removeprefix(">=")
+    wanted = needed.project()["requires-python"].removeprefix(">=")
     here = f"Python {platform.python_version()} at {sys.prefix}"
     if sys.version_info[:2] < tuple(int(part) for part in wanted.split(".")):
         yield Finding(FAIL, f"{here}, expected {wanted} or newer.",
@@ -70,6 +67,7 @@ def python() -> Iterator[Finding]:
 # Extra of pyproject.toml -> whose packages, what they are needed for, how make gets them, and what
 # it is when they are missing: `make lab` leaves out what no lesson needs.
 EXTRAS = {
+    "jax": ("stages 2 and 9", "stages 2 and 9", "make lab", WARN),
     "grade": ("the grader", "dlsys grade", "make setup", OK),
     "language": ("stages 8 to 10", "the stages on language models", "make lab", WARN),
     "compress": ("stage 11", "stage 11", "make lab", WARN),
@@ -79,8 +77,8 @@ EXTRAS = {
 
 
 def packages() -> Iterator[Finding]:
-    """Installed versions against the pins of pyproject."""
-    project = _project()
+    """What is missing, and which versions nobody has tried."""
+    project = needed.project()
     yield from compare("packages", project["dependencies"], FAIL, SETUP)
     extras = project["optional-dependencies"]
     for extra, (whose, needed_for, make, missing_is) in EXTRAS.items():
@@ -94,43 +92,49 @@ FEW = ("ipykernel", "matplotlib", "numpy", "rich", "torch")
 
 def few_packages() -> Iterator[Finding]:
     """What an installed wheel cannot do without; what only some lessons use is named once."""
-    project = _project()
-    pins = _pins(project["dependencies"])
-    yield from compare("packages", [f"{name}=={pins[name]}" for name in FEW], FAIL,
-                        f"Install what is missing: pip install {' '.join(FEW)}. Other versions "
-                        "than the pinned ones mostly work.")
-    for extra in ("language", "compress", "track"):
-        pins |= _pins(project["optional-dependencies"][extra])
-    others = [name for name in pins.keys() - set(FEW) if installed_version(name) is None]
+    project = needed.project()
+    base = needed.read(project["dependencies"])
+    few = [one.line for one in base if one.name in FEW]
+    missing = [one.name for one in base if one.name in FEW and not one.here]
+    yield from compare("packages", few, FAIL, f"Run: pip install {' '.join(missing)}")
+    some = base + needed.read([line for extra in ("jax", "language", "compress", "track")
+                               for line in project["optional-dependencies"].get(extra, [])])
+    others = [one.name for one in some if one.name not in FEW and not one.here]
     if others:
-        yield Finding(OK, f"not installed, some lessons use them: {', '.join(sorted(others))}")
+        yield Finding(OK, f"not installed: {', '.join(sorted(others))}. The first cell of a "
+                          "notebook installs those that it uses")
 
 
 def compare(what: str, requirements: list[str], missing_is: str, remedy: str):
-    """Findings on installed versions against pins; `missing_is` grades a missing package."""
-    pins = _pins(requirements)
-    found = {name: installed_version(name) for name in pins}
-    missing = [name for name, have in found.items() if have is None]
-    other = [f"{name} {have} (pinned {pins[name]})" for name, have in found.items()
-             if have and have.partition("+")[0] != pins[name]]
+    """Findings on what is here; `missing_is` grades a missing package."""
+    asked, tested = needed.read(requirements), needed.locked()
+    missing = [one.name for one in asked if not one.here]
+    untried = [_tried(one, tested) for one in asked if one.untried(tested.get(one.name))]
     if missing:
         how = "not installed:" if missing_is == OK else "missing"
         yield Finding(missing_is, f"{what}: {how} {', '.join(missing)}.", remedy)
-    if other:
-        yield Finding(WARN, f"{what}: {', '.join(other)}.", remedy)
-    if not missing and not other:
-        yield Finding(OK, f"{what}: all {len(pins)} as pinned")
+    if untried:
+        yield Finding(WARN, f"{what}: all that is here may work, but nobody has tried "
+                      f"{', '.join(untried)}.", f"If a cell fails, take a version that was tried. "
+                      f"{SETUP if locations.is_checkout() else ''}".strip())
+    if not missing and not untried:
+        yield Finding(OK, f"{what}: all {len(asked)} are here, at versions that were tried")
+
+
+def _tried(one: Needed, tested: dict[str, str]) -> str:
+    """A package at an untried version, and the range of those that were tried."""
+    last = f" to {tested[one.name]}" if one.name in tested else " or newer"
+    return f"{one.name} {one.here} (tried: {one.floor}{last})"
 
 
 def lock() -> Iterator[Finding]:
-    """The lock file agrees with the pins."""
-    path = paths.ROOT / "requirements.lock"
-    if not path.exists():
+    """The lock file has what pyproject asks for."""
+    if not (paths.ROOT / "requirements.lock").exists():
         yield Finding(WARN, "requirements.lock: missing.", "Run: git checkout requirements.lock")
         return
-    locked = _pins(path.read_text(encoding="utf-8").splitlines())
-    pins = _pins(_project()["dependencies"])
-    apart = [name for name, version in pins.items() if locked.get(name) != version]
+    locked = needed.locked()
+    apart = [one.name for one in needed.read(needed.project()["dependencies"])
+             if Needed(one.name, one.floor, locked.get(one.name, "0")).too_old]
     if apart:
         yield Finding(WARN, f"requirements.lock disagrees with pyproject on {', '.join(apart)}.",
                       "Run: git pull")
@@ -142,7 +146,7 @@ def lab() -> Iterator[Finding]:
     """The `jupyter-lab` program of this environment is there."""
     folder = Path(sys.prefix) / ("Scripts" if windows.HERE else "bin")
     if shutil.which("jupyter-lab", path=str(folder)):
-        yield Finding(OK, f"JupyterLab {installed_version('jupyterlab')}")
+        yield Finding(OK, f"JupyterLab {installed('jupyterlab')}")
     else:
         yield Finding(FAIL, f"JupyterLab: no jupyter-lab in {folder}.", SETUP)
 
@@ -297,33 +301,3 @@ def on_windows() -> Iterator[Finding]:
     for id in windows.LEFT_OUT:
         yield Finding(WARN, f"exercise {windows.cannot_check(id)}")
 
-
-def _project() -> dict:
-    """pyproject's [project] table, the home of the pins; of a wheel, what it took from there."""
-    path = paths.ROOT / "pyproject.toml"
-    if path.exists():
-        return tomllib.loads(path.read_text(encoding="utf-8"))["project"]
-    lines = metadata.requires("dlsys-helpers")
-    return {"requires-python": metadata.metadata("dlsys-helpers")["Requires-Python"],
-            "dependencies": [line for line in lines if "extra ==" not in line],
-            "optional-dependencies": {extra: [
-                line for line in lines if re.search(rf"extra == .{extra}\b", line)]
-                for extra in EXTRAS}}
-
-
-def _pins(lines: list[str]) -> dict[str, str]:
-    """Name to version for every ``name==version``, names as written in lower case."""
-    matches = (_PIN.match(line.strip()) for line in lines)
-    return {_normal(match[1]): match[2] for match in matches if match}
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def installed_version(name: str) -> str | None:
-    """The version of an installed package; None where it is missing."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None

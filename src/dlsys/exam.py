@@ -267,7 +267,8 @@ def run(args: argparse.Namespace) -> int:
                             "the exam")
     name = f"{paths.MY_WORK.name}/{path.name}"
     print(f"{'Your exam is' if made else 'It exists and stays as it is:'} {name}. Open it in "
-          f"JupyterLab ({work_folder.open_lab()}). Check all of it with: dlsys check {number}\n"
+          f"JupyterLab ({work_folder.open_lab()}). Check all of it with: dlsys check "
+          f"exam-{args.form}\n"
           f"The matched form: dlsys {sheet.how_to_begin(other)}")
     return 0
 

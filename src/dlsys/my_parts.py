@@ -35,25 +35,31 @@ def add_parser(commands) -> None:
     """Add `parts` to the commands of `dlsys`."""
     parser = commands.add_parser("parts", help="whose the parts of your model are; writes "
                                                f"{FILE} with your own")
+    parser.add_argument("--all", action="store_true",
+                        help="all parts, and what stands in for those that are not yours")
     parser.set_defaults(run=run)
 
 
-def run(_: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     notes: list[str] = []
     mine = answers.chosen(None, None, notes)
     ids = {part.id for part, _ in mine}
+    listed = [part for part in CATALOGUE if args.all or part.id in ids]
     shown = new_table("part", "name, and what it does", "whose")
-    for place in PLACES:
+    for place in [place for place in PLACES if any(part.place == place for part in listed)]:
         shown.add_row("", bold(place.capitalize()), "")
-        for part in CATALOGUE:
+        for part in listed:
             if part.place == place:
                 shown.add_row(part.id, f"{part.function}\n  {part.used}",
                               "✓ yours" if part.id in ids else _library(part))
-    say(shown)
+    if listed:
+        say(shown)
     for note in notes:
         say(f"Note: {note}")
     kept = "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."
     say(f"{len(mine)} of {len(CATALOGUE)} parts are yours.{kept}")
+    if not args.all:
+        say("What stands in for the others: dlsys parts --all")
     for note in write(mine):
         say(note)
     return 0

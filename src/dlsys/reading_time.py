@@ -13,7 +13,7 @@ from dlsys_helpers.stages import Stage
 # What one reads in a minute. Plain English prose goes at 238 words (Brysbaert 2019); prose about
 # code, with formulas to think over, goes slower, and so does code. Both are estimates.
 WORDS, LINES = 150, 8
-IDLE = {"setup", "explore"}  # roles whose code nobody has to read
+IDLE = {"install", "setup", "explore"}  # roles whose code nobody has to read
 Cells = Iterable[Mapping[str, Any]]
 
 

@@ -23,7 +23,7 @@ from dlsys_helpers.stages import Stage
 
 STAMP, HOW_TO = "RELEASE.json", "INSTALL.md"
 PACKAGE = "dlsys-helpers"
-BEGINS = "Run the two cells below first"  # of a worksheet's first cell; the due date goes above it
+BEGINS = "Run the cells below first"  # of a worksheet's first cell; the due date goes above it
 
 
 class ReleaseError(UserError):
@@ -158,26 +158,30 @@ Release {label}.{due}
 is kept in `~/dlsys-work`; set `DLSYS_WORK` to have it elsewhere. Hand in the worksheet itself, the
 file `.ipynb`, with its check cells.
 
-On Colab, upload the worksheet and the wheel. Put the line of step 3 in a cell before all others, as
-`%pip install ...`.
+On Colab, upload the worksheet and the wheel. The first cell of the worksheet installs the wheel.
 """
 
 
-# What every stage uses, and what some lessons import besides; an import by another's name last.
-BASE = ("torch", "numpy", "matplotlib", "scikit-learn", "rich", "jupyterlab", "ipywidgets",
-        "anywidget")
-SOME = {name: name for name in ("torchvision", "jax", "bitsandbytes", "peft", "transformers",
-                                "onnxruntime", "torchao", "optuna", "wandb")}
-SOME |= {"onnx": "onnx onnxscript"}
+# What every stage uses, and what some notebooks import besides; an import by another's name last.
+BASE = ("torch", "torchvision", "numpy", "matplotlib", "scikit-learn", "rich", "jupyterlab",
+        "ipywidgets", "anywidget")
+SOME = {name: name for name in ("jax", "bitsandbytes", "peft", "transformers", "onnxruntime",
+                                "torchao", "optuna", "wandb")}
+SOME |= {"onnx": "onnx onnxruntime onnxscript"}
 
 
 def packages(books: Iterable[dict]) -> str:
     """What to install for these notebooks, as pip takes it."""
     code = "\n".join("".join(cell["source"]) for book in books for cell in book["cells"]
                      if cell["cell_type"] == "code")
+    return " ".join([*BASE, *beyond_base(code)])
+
+
+def beyond_base(code: str) -> list[str]:
+    """The packages that this code imports and not every stage uses."""
     used = [given for name, given in SOME.items()
-            if re.search(rf"(?:import|from) {name}\b|torch\.{name}\.", code)]
-    return " ".join([*BASE, *used])
+            if re.search(rf"(?:import|from) {name}\b|(?:torch\.|\bas_){name}\b", code)]
+    return [*dict.fromkeys(" ".join(used).split())]
 
 
 def how_to(stages: list[Stage], stamp: dict, wheel: Path | None, needed: str) -> str:

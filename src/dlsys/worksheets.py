@@ -37,16 +37,29 @@ class Worksheet:
 def find(asked: str) -> Path:
     """The file that is meant: a path, a stage's number, or a name in my-work/ from any folder.
 
-    A number means the worksheet of `of_stage`, and so does an exercise's, "09.1".
+    A number means the worksheet of `of_stage`, and so does an exercise's, "09.1". "exam-a" means
+    the learner's last sheet of that form. Raises WorksheetError where there is none.
     """
     path, mine = Path(asked), paths.MY_WORK / Path(asked).name
     if os.path.lexists(path):
         return path
+    if form := re.fullmatch(r"exam[-_ ]?([ab])", asked.lower()):
+        return _last_exam(form[1])
     number = re.fullmatch(r"(\d{1,2})(\.\d{1,2})?", asked)
     if number and assignments.is_known(int(number[1])):
         return of_stage(int(number[1]))
     named = str(path.parent) in (".", paths.MY_WORK.name)
     return mine if named and os.path.lexists(mine) else path
+
+
+def _last_exam(form: str) -> Path:
+    """The sheet of this form that was changed last, in my-work/ or else in the current folder."""
+    for folder in (paths.MY_WORK, Path()):
+        if found := sorted(folder.glob(f"[0-9][0-9]_exam_{form}.ipynb"),
+                           key=lambda path: path.stat().st_mtime):
+            return found[-1]
+    raise WorksheetError(f"exam-{form}: no sheet of this form in {paths.MY_WORK.name}. Make one "
+                         f"with: dlsys exam {form}")
 
 
 def exercise(asked: str) -> Trap | None:

@@ -92,7 +92,8 @@ def show(figure: Figure, alt: str) -> None:
         raise ValueError("alt: got an empty text, expected a sentence that says what is seen.")
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
         from IPython.display import Image, display
-        display(Image(data=picture(figure), format="png", alt=alt,
+        # In the metadata: Image takes it as `alt` from IPython 8.31 on, and Colab has 7.34.
+        display(Image(data=picture(figure), format="png", metadata={"alt": alt},
                       width=round(figure.get_figwidth() * figure.dpi)))
     plt.close(figure)
 

@@ -100,4 +100,4 @@ def ask(number: int) -> None:
 
     form = GuessWidget(question=asked.form, said={})
     form.observe(tell, "said")
-    display(Image(data=panels(asked.key), width=660, alt=seen(asked.key)), form, told)
+    display(Image(data=panels(asked.key), width=660, metadata={"alt": seen(asked.key)}), form, told)

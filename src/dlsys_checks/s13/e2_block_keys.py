@@ -216,7 +216,8 @@ ex.wrong("extra in front of the tokens, with commas", lambda ids, size, extra: [
     breaks="extra")
 ex.wrong("31 times what stands before, plus the token", lambda ids, size, extra: [
     functools.reduce(lambda key, token: (31 * key + token) % 2**64, ids[:(n + 1) * size],
-                     int(hashed(extra), 16)) for n in range(len(ids) // size)], breaks="ids")
+                     int(hashed(extra), 16)) for n in range(len(ids) // size)],
+         breaks=("ids", "many"))
 ex.wrong("tokens shortened by repr, which leaves out the middle", lambda ids, size, extra: [
     hashed(repr((extra, str(torch.tensor(ids[:(n + 1) * size])))))
     for n in range(len(ids) // size)], breaks="many")

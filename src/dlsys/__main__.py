@@ -1,0 +1,8 @@
+"""`python -m dlsys`, where the command `dlsys` is not on the path, or is another program."""
+
+import sys
+
+from dlsys.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""What a notebook's first cell calls: install what is missing here, or say in one sentence why not.
+
+Where nothing is missing it says nothing. torch is left alone: which build fits, the machine's owner
+knows.
+"""
+
+import importlib
+import importlib.metadata as metadata
+import os
+import re
+import site
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from dlsys import needed
+from dlsys.needed import PACKAGE, Needed
+from dlsys_files import locations
+from dlsys_helpers.errors import UserError
+
+BY_HAND = ("torch", "torchvision")
+NETWORK = re.compile(r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|SSLError|"
+                     r"ProxyError|Connection(?:Reset| )Error|[Tt]imed out|Max retries|Failed to "
+                     r"(?:connect|establish)|connection-failed|No matching distribution")
+READ_ONLY = re.compile(r"Errno 13|Errno 30|Permission denied|Read-only file system")
+
+
+class CannotInstall(UserError):
+    """What a notebook needs is missing and cannot be had here. The message says what to do."""
+
+
+def arrive(version: str, needs: str = "", began: float | None = None) -> None:
+    """Install what a notebook of this version of the course needs and this Python lacks.
+
+    needs: names of packages, beside those that all lessons use. began: when the first cell began to
+    install the course, as time.time() tells; None where it was there. Raises CannotInstall.
+    """
+    since = began or time.time()
+    asked = needed.project()
+    _refuse_older_course(version)
+    always, some = needed.read(asked["dependencies"]), needed.named(needs.split(), asked)
+    _leave_by_hand(always)
+    new = [PACKAGE] * bool(began) + _install(always)
+    try:
+        new += _install(some)
+    except CannotInstall as error:  # the notebook runs up to the cell that needs it
+        print(f"A part of this notebook will not run. {error}")
+    if new:
+        said = ", ".join(f"{name} {needed.installed(name)}" for name in new)
+        print(f"Installed in {time.time() - since:.0f} s: {said}. "
+              f"torch {needed.installed('torch')} is as it was.")
+    for one in always + some:
+        if one.too_old:
+            print(f"{one.name} {one.here} is older than {one.floor}, the oldest that was tried: "
+                  "some cells may fail.")
+
+
+def _leave_by_hand(packages: list[Needed]) -> None:
+    if missing := [one.name for one in packages if one.name in BY_HAND and not one.here]:
+        raise CannotInstall(
+            f"{' and '.join(missing)}: not installed here, and this cell leaves that to you, as "
+            f"the right build depends on the machine. Run: pip install {' '.join(BY_HAND)}; then "
+            "run this cell again.")
+
+
+def _refuse_older_course(version: str) -> None:
+    here = needed.installed(PACKAGE)
+    if (locations.is_checkout() or not here
+            or needed.numbers(here) >= needed.numbers(version)):
+        return
+    raise CannotInstall(
+        f"This notebook is of version {version} of the course, and {here} is installed here. Put "
+        f"the newer wheel beside this notebook, run: pip install --force-reinstall --no-deps "
+        f"{wheel_name(version)}; then restart the kernel.")
+
+
+def wheel_name(version: str) -> str:
+    """The file name of the course's wheel."""
+    return f"{PACKAGE.replace('-', '_')}-{version}-py3-none-any.whl"
+
+
+# ---- pip
+
+def _install(packages: list[Needed]) -> list[str]:
+    """Install what is missing of these, and return its names; nothing that is here changes.
+
+    Raises CannotInstall.
+    """
+    missing = [one for one in packages if not one.here]
+    if not missing:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        as_they_are = Path(folder, "installed.txt")
+        as_they_are.write_text("".join(sorted({
+            f"{name}=={found.version}\n" for found in metadata.distributions()
+            if (name := found.metadata["Name"])})), "utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "install", "-q", "--retries=1", "--timeout=15",
+             "--disable-pip-version-check", "-c", str(as_they_are), *(one.line for one in missing)],
+            capture_output=True, encoding="utf-8", errors="replace", check=False)
+    names = [one.name for one in missing]
+    if done.returncode:
+        raise CannotInstall(explain(done.stderr, ", ".join(names)))
+    find_new_packages()
+    return names
+
+
+def find_new_packages() -> None:
+    """Let this running Python import what pip has just installed, be it for this user alone."""
+    user = site.getusersitepackages()
+    if site.ENABLE_USER_SITE and os.path.isdir(user) and user not in sys.path:
+        sys.path.append(user)
+    importlib.invalidate_caches()
+
+
+def explain(said: str, what: str) -> str:
+    """Why pip did not install this, by what it said, and what to do: one sentence or two."""
+    if "No module named pip" in said:
+        return (f"{what}: cannot be installed, this kernel's Python has no pip. Run in a terminal: "
+                f"{sys.executable} -m ensurepip; then run this cell again.")
+    if READ_ONLY.search(said):
+        return (f"{what}: cannot be installed, {sys.prefix} cannot be written. Use an environment "
+                "of your own: python3 -m venv env.")
+    if NETWORK.search(said):
+        return (f"{what}: cannot be fetched, the package index does not answer. Connect (behind a "
+                "proxy, set HTTPS_PROXY), then run this cell again.")
+    last = ([line for line in said.splitlines() if line.strip()] or ["no word why"])[-1]
+    return f"{what}: pip could not install it. It said: {last.strip()[:200]}"

@@ -1,0 +1,115 @@
+"""What `dlsys` says when it is asked nothing: the next step, and the commands with an example each.
+
+Also what it says of a command that it does not know.
+"""
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+from dlsys import review, start_page, work_folder
+from dlsys.terminal import bold, say
+from dlsys_helpers import paths, progress
+from dlsys_helpers.errors import UserError
+
+# Each command as one types it, and what it is for.
+GROUPS = {
+    "Learn": (
+        ("dlsys start 1", "a lesson and a worksheet of your own"),
+        ("dlsys check 1", "check the worksheet, or one exercise: dlsys check 01.4"),
+        ("dlsys answer 01.4", "the worked answer beside yours, once it is solved"),
+        ("dlsys review", "short questions, after 2, 7 and 21 days"),
+        ("dlsys exam a", "five scripts with planted faults to find"),
+        ("dlsys progress", "what you have solved, and what to do next"),
+        ("dlsys join URL CODE", "tell a class's room your guesses; dlsys leave ends it"),
+    ),
+    "Look something up": (
+        ('dlsys find "loss stuck"', "the traps that fit what you see"),
+        ("dlsys watch train.py", "the traps' instruments in a script of your own"),
+        ("dlsys doctor", "what is wrong with the installation, and what to do"),
+    ),
+    "Your model": (
+        ("dlsys start model", "the notebook that trains it"),
+        ("dlsys parts", "which of its parts are your own"),
+    ),
+    "Teach": (
+        ("dlsys slides 1", "the traps of a stage as slides"),
+        ("dlsys room 1", "a class that guesses together, on its phones"),
+        ("dlsys release 1 3 --out class", "the folder that a class is handed"),
+        ("dlsys grade class.zip --out g", "grade a class: feedback pages, gradebook columns"),
+        ("dlsys term g1 g2 --out term", "one page over several runs of dlsys grade"),
+    ),
+}
+WIDTH = max(len(typed) for rows in GROUPS.values() for typed, _ in rows) + 3
+
+
+def show() -> None:
+    """The next step, then the commands in their groups."""
+    say(bold("Deep Learning Systems"))
+    for line in next_steps():
+        say(line)
+    for name, rows in GROUPS.items():
+        say("")
+        say(bold(name))
+        for typed, what in rows:
+            say(f"  {typed:<{WIDTH}}{what}")
+    say("")
+    say("All options of a command: dlsys check --help")
+
+
+def next_steps() -> Iterator[str]:
+    """What to do next, by what was begun: one line, and one more where questions are due."""
+    try:
+        rows = start_page.summary()
+        waiting = len(review.due(review.now()))
+    except UserError as error:  # a damaged store or a missing catalog: help is shown all the same
+        yield str(error)
+        return
+    yield _exercise(rows)
+    if waiting:
+        yield f"Due today: {waiting} question{'s' * (waiting != 1)}. Next: dlsys review"
+
+
+def _exercise(rows: list[start_page.StageState]) -> str:
+    """The first exercise that is open in the stage that was worked on last, or the first stage."""
+    open_in = [row for row in rows if row.traps and row.solved < len(row.traps)]
+    begun = [row for row in open_in if is_begun(row)]
+    if not begun:
+        if not open_in:
+            return "You have solved every exercise. Next: dlsys exam b"
+        return f"Next: dlsys start {open_in[0].stage.number}"
+    stage = max(begun, key=_worked_on)
+    todo = [row for row in stage.traps if row.state != start_page.SOLVED]
+    first = next((row for row in todo if row.trap.core), todo[0]).trap
+    sheet = paths.MY_WORK / f"{stage.stage.stem}.ipynb"
+    if not sheet.exists():
+        return f"Next: dlsys start {stage.stage.number}"
+    return (f"Next: exercise {first.id} in {paths.MY_WORK.name}/{sheet.name} "
+            f"({work_folder.open_lab()}), then: dlsys check {first.id}")
+
+
+def is_begun(row: start_page.StageState) -> bool:
+    """Whether there is a worksheet of this stage, or any trace of its traps."""
+    return (paths.MY_WORK / f"{row.stage.stem}.ipynb").exists() or any(map(touched, row.traps))
+
+
+def touched(row: start_page.TrapState) -> bool:
+    """Whether an answer, a guess or a review of this trap was kept."""
+    return row.state != start_page.UNTOUCHED or bool(row.guess) or row.review is not None
+
+
+def _worked_on(row: start_page.StageState) -> tuple[float, int]:
+    """When a stage was worked on last: by its worksheet's time, and where it stands."""
+    sheet = paths.MY_WORK / f"{row.stage.stem}.ipynb"
+    return (sheet.stat().st_mtime if sheet.exists() else 0.0, -row.stage.number)
+
+
+def unknown(asked: str, known: Sequence[str]) -> str:
+    """One line for a command that does not exist; it names the one that was likely meant."""
+    near = difflib.get_close_matches(asked[:40], known, n=1, cutoff=0.5)
+    meant = f"did you mean {near[0]}?" if near else "expected one that `dlsys` shows."
+    return f"no command {asked[:40]!r}, {meant} See all of them: dlsys"
+
+
+def kept() -> str:
+    """A sentence where progress is not kept."""
+    return "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."

@@ -1,0 +1,76 @@
+"""The first cell of lessons and worksheets: it installs what is missing, elsewhere than at home.
+
+Its name, its version and its address come from pyproject.toml and book/_config.yml. A learner names
+another wheel by the variable DLSYS_WHEEL, or puts one beside the notebook. The cell belongs to no
+lesson: outputs, sweep and records rest on all cells but this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import yaml
+from nbformat import NotebookNode
+
+from dlsys import arrival, release
+from dlsys_helpers.paths import ROOT
+from tools import versions
+
+ROLE = "install"
+CELL = '''# Installs what is missing, as on Colab. Where all is there, it does nothing.
+# DLSYS_WHEEL names another wheel of the course: a file or an address.
+def arrive(version, address, needs, began=None):
+    try:
+        from dlsys.arrival import arrive as finish
+    except ImportError:
+        import glob, os, site, subprocess, sys, time
+        began, name = time.time(), f"dlsys_helpers-{{version}}-py3-none-any.whl"
+        wheel = os.environ.get("DLSYS_WHEEL") or max(
+            glob.glob("dlsys_helpers-*.whl"), default=address)
+        pip = wheel and subprocess.run(
+            [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--retries=1",
+             "--timeout=15", "--force-reinstall", wheel],
+            capture_output=True, encoding="utf-8", errors="replace")
+        sys.path += [site.getusersitepackages()] * bool(site.ENABLE_USER_SITE)
+        for module in [m for m in sys.modules if m.startswith("dlsys")]:
+            del sys.modules[module]  # of an older course
+        beside = f"put the file {{name}} beside this notebook"
+        try:
+            from dlsys.arrival import arrive as finish
+        except ImportError:
+            said = f"pip: {{pip.stderr if pip.returncode else 'older'}}" if wheel else "(none)"
+            advice = {{
+                "(none)": f"{{beside}}, or choose the kernel of the course's folder .venv.",
+                "pip: older": f"{{wheel}} is older than this notebook: {{beside}}.",
+                "file does not exist": f"{{wheel}} is not there: {{beside}}.",
+                "No module named pip": "this Python has no pip. Run in a terminal: "
+                                       f"{{sys.executable}} -m ensurepip.",
+                "Errno 13": f"{{sys.prefix}} cannot be written. Use a Python of your own.",
+                "Errno 30": f"{{sys.prefix}} cannot be written. Use a Python of your own.",
+                "": f"{{wheel}} cannot be fetched. Connect (behind a proxy, set HTTPS_PROXY), "
+                    f"or {{beside}}."}}
+            stop = RuntimeError("The course is not installed for this kernel: " + next(
+                text for sign, text in advice.items() if sign in said)
+                + " Then run this cell again.")
+            stop._render_traceback_ = lambda: [str(stop)]  # the sentence alone
+            raise stop from None
+    finish(version, needs, began)
+
+arrive("{version}", "{address}", "{needs}")'''
+
+
+def text(code: Iterable[str]) -> str:
+    """The cell for a notebook of these code cells."""
+    needs = " ".join(release.beyond_base("\n".join(code)))
+    return CELL.format(version=versions.current(), address=address(), needs=needs)
+
+
+def address() -> str:
+    """Where a release keeps the course's wheel; "" while the course has no public home."""
+    config = yaml.safe_load((ROOT / "book/_config.yml").read_text("utf-8"))
+    home, version = config["repository"]["url"].rstrip("/"), versions.current()
+    return f"{home}/releases/download/v{version}/{arrival.wheel_name(version)}" if home else ""
+
+
+def is_install(cell: NotebookNode) -> bool:
+    return cell["metadata"].get("dlsys", {}).get("role") == ROLE
