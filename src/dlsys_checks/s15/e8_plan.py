@@ -231,7 +231,7 @@ def law(out, model, machine, splits):
 @not_an_answer
 def made(model, machine, splits):
     def half(n, size):
-        return (n - 1) * (machine["alpha"] + size / n / machine["beta"])
+        return (machine["alpha"] + size / n / machine["beta"]) * (n - 1)
 
     rows = []
     for s in splits:
@@ -260,7 +260,7 @@ def made(model, machine, splits):
 wrong = ex.edits(made)
 WEIGHTS, SLOPES, REST = "dp if zero > 2", "dp if zero == 3", "dp if zero > 0"
 STATE, LOGITS = 'sixteen * model["weights"] / tp / pp', 'model["logits"] / tp'
-RING = '(n - 1) * (machine["alpha"] + size / n / machine["beta"])'
+RING = '(machine["alpha"] + size / n / machine["beta"]) * (n - 1)'
 FLYING, TIMES = "min(m, pp)", "(3 * m if zero == 3 else 2)"
 SECONDS, MICRO, END = "(1 + (pp - 1) / m)", 'model["batch"] / dp / micro,', "return rows, best"
 FASTEST = 'rows[k]["seconds"]'
