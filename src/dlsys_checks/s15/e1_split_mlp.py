@@ -138,6 +138,7 @@ def layer(h, a, b, c, dy, all_sum):
 
 
 wrong = ex.edits(layer)
+START, END = "z =", "return out"
 # The lesson's broken layer.
 wrong("dh of this rank's half alone", "returns",
       "dh = all_sum", "dh = half", "back @ a", "back @ a, all_sum")
@@ -172,21 +173,21 @@ wrong("y and dh alone", "returns",
       "tuple((y, dh, back.T @ h, dy.T @ units, dy.sum(0)))",
       "(y, dh, back.T @ h, dy.T @ units, dy.sum(0))[:2]", says="number of the results")
 wrong("units shared out evenly, as if all ranks had as many", "cut",
-      "z =",
+      START,
       "most = int(all_sum(torch.tensor(len(a))) // all_sum(torch.tensor(1))); a = a[:most]; b = "
-      "b[:, :most]; z =", says="")
+      f"b[:, :most]; {START}", says="")
 wrong("the ranks' parts gathered along their units", "calls",
-      "z =", "units = torch.relu(h @ a.T); all_sum(units); z =", says="what the ranks ask for")
+      START, f"units = torch.relu(h @ a.T); all_sum(units); {START}", says="what the ranks ask for")
 wrong("leaving all_sum out where no unit of the rank is open", "calls",
       "dh = all_sum(back @ a)", "dh = all_sum(back @ a) if (z > 0).any() else back @ a",
       says="what the ranks ask for")
 wrong("ReLU in place on h", "stay",
-      "return out", "h.clamp_(min=0); return out", says="inputs that changed")
+      END, f"h.clamp_(min=0); {END}", says="inputs that changed")
 wrong("the bias added into c itself", "stay",
-      "return out", "c += out[0].sum(0); return out", says="inputs that changed")
+      END, f"c += out[0].sum(0); {END}", says="inputs that changed")
 wrong("dy emptied for the gradient", "stay",
-      "return out", "dy.zero_(); return out", says="inputs that changed")
+      END, f"dy.zero_(); {END}", says="inputs that changed")
 wrong("gradients asked for on the inputs themselves", "stay",
-      "return out",
+      END,
       "for t in (h, a, b, c): t.requires_grad_()\n    return tuple(t.detach() for t in out)",
       says="inputs that changed")
