@@ -590,7 +590,7 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
     # END SOLUTION
 
 # %% [markdown] trap="05.1" role="hint"
-# 1. `shift_of` above does it for one norm whose input you know. Who tells you what enters a norm in the middle of a model?
+# 1. In the lesson, `shift_of` does it for one norm whose input you know. How can you see what enters a norm in the middle of a model?
 # 2. `norm.register_forward_pre_hook(look)` calls `look(norm, given)` with the tuple of what enters. Remove each hook when the pass is over.
 # 3. For `(N, C)` and `(N, C, H, W)` alike: `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, give `look` its name by `name=name`.
 

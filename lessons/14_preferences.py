@@ -371,7 +371,7 @@ def dpo_loss(policy: nn.Module, beta: float):
 
 # %% [markdown] trap="14.1" role="hint"
 # 1. Two models are at work: the policy, which changes from call to call, and a copy of what it was when `dpo_loss` was called. `copy.deepcopy(policy)` makes one.
-# 2. The log-probability of an answer is the sum over its tokens: `answer_logp` above does it from logits, ids and the mask.
+# 2. The log-probability of an answer is the sum over its tokens: in the lesson, `answer_logp` computes it from logits, ids and the mask.
 # 3. Copy first, outside of the inner function. In it: the copy under `torch.no_grad()`, then `F.logsigmoid`, which stays finite.
 
 # %% [markdown] trap="14.1" role="keep"
