@@ -810,10 +810,10 @@ def explained(setting):
 matters = {name: explained(setting) for name, setting in table.items()}
 plot_columns(matters, xlabel="setting", ylabel="variance explained",
              form=".2f", reference=(0.07, "chance"),
-             title="The rate decides, the others hardly count",
+             title="The rate explains most, the others little",
              alt="Four columns of explained variance. The rate's is by far "
-                 "the highest; momentum, smoothing and size are near the "
-                 "line of chance.")
+                 "the highest; momentum, smoothing and size are far below "
+                 "it.")
 
 # %% role="concept"
 claim("variance that the rate explains", matters["rate"], above=0.35)
@@ -1287,8 +1287,9 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 draw_blocks({"a step": ["batch", "weights", "modules", "loss", "gradients",
                         "new weights"],
              "ask": ["finite, in range?", "finite before the step?",
-                     "which returns the first?", "finite logits, and it?",
-                     "finite loss, and they?", "rate, decay, clipping?"]},
+                     "which gives the first nan?", "finite logits, finite loss?",
+                     "finite loss, finite gradients?",
+                     "finite gradients, finite weights?"]},
             captions={"a step": "from top to bottom",
                       "ask": "the first no is the cause"},
             title="Six places, in the order of a step",
