@@ -137,9 +137,9 @@ claim("accuracy with convolutions less that with linear layers",
       of_200["convolutions"] - of_200["linear layers"], above=0.25)
 
 # %% [markdown] role="concept"
-# The linear layers have twice the parameters and fail, because they would have to see each
-# stroke at each position. The convolution only has to see it once. The bias pays where it is
-# true: for pixels, whose neighbours belong together, and not for the columns of a table.
+# The linear layers have nearly twice the parameters and fail, because they would have to see
+# each stroke at each position. The convolution only has to see it once. The bias pays where it
+# is true: for pixels, whose neighbours belong together, and not for the columns of a table.
 #
 # ## How many positions fit
 #
@@ -654,7 +654,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 #
 # A deeper network should be at least as good as a shallow one, because the extra layers could
 # simply copy their input. Plain layers do not learn to copy. In 2015 a net of 56 plain layers
-# had a higher loss *in training* than one of 20. A **residual block** does not have to learn
+# had a higher error *in training* than one of 20. A **residual block** does not have to learn
 # the copy. It computes a change and *adds* it to its input: $y = x + F(x)$. If $F$ is zero,
 # the block is a copy.
 
