@@ -1,14 +1,14 @@
 # %% [markdown] role="hook" traps=6
 # # 2. Backpropagation and autograd
 #
-# A training loop, an evaluation, a batch cut in four, a plot of a layer's outputs:
-# code that you write in a minute. Each can go wrong in the backward pass, mostly
-# without an error message.
+# A network has a million weights, and its answer is wrong. Which of the weights
+# should change, in which direction, and by how much? *Backpropagation* answers for
+# all of them in one pass, and `loss.backward()` runs it for you.
 #
-# The backward pass keeps books: what is added up, what is kept, what is shared, and
-# in which order it is read. This stage computes a gradient by hand and with
-# autograd, breaks the books in six ways that look right, and ends with an engine of
-# your own.
+# This stage computes gradients by hand and with autograd, torch's engine for them,
+# and builds a training loop from them. Then it breaks the backward pass in six ways
+# that look right and mostly raise no error. At the end you write an engine of your
+# own.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -23,8 +23,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    begin, check, claim, cost, datasheet, digits, draw_boxes, draw_tree,
-    fit, flops, gpu_result, gpu_table, guess, measured, operations,
+    begin, check, claim, cost, datasheet, digits, draw_backward,
+    draw_blocks, draw_boxes, draw_grids, draw_tree, fit,
+    flops, gpu_result, gpu_table, guess, measured, operations,
     peak_bytes, plot_bars, plot_columns, plot_lines, saved_bytes,
     seconds_in_turns,
 )
@@ -34,11 +35,33 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## A gradient by hand
 #
-# Take one weight, one input, one bias and a squared error: $z = wx + b$,
-# $e = z - y$, $L = e^2$. The *forward pass* computes the values from left to
-# right. The *backward pass* starts with $dL/dL = 1$ at the right. Every node
-# multiplies what arrives by its own slope and hands it to the left. That is the
-# chain rule, applied node by node.
+# To improve a weight, you need one number: by how much does the loss change when the
+# weight grows a little? That number is the *slope* of the loss for this weight, and
+# the slopes of all weights together are the *gradient*. The obvious way to find a
+# slope is to nudge the weight and compute the loss again. Take one input, one weight
+# and one bias: the model predicts $3 \cdot 2 + 0.5$, and the target is 10.
+
+# %% role="concept"
+def loss_for(w):
+    """Squared error of w * 2 + 0.5 against a target of 10."""
+    return (w * 2 + 0.5 - 10) ** 2
+
+nudge = 0.001
+slope = (loss_for(3 + nudge) - loss_for(3)) / nudge
+print(f"loss {loss_for(3)}, slope about {slope:.1f}")
+
+# %% [markdown] role="concept"
+# A larger weight makes the loss smaller: it falls by about 14 for each unit of
+# weight, at first. But this answer is only approximate, and it costs one forward pass
+# for every weight.
+#
+# The *chain rule* gives the exact answer for all weights at once. Split the
+# computation into small operations, $z = wx + b$, $e = z - y$ and $L = e^2$. Each
+# operation has a simple slope of its own, and the slope of the whole is the product
+# of the slopes along the path. The *forward pass* computes the values, from the
+# inputs to the loss. The *backward pass* starts at the loss with $dL/dL = 1$. Every
+# node multiplies the gradient that arrives by its own slope, and passes the product
+# on.
 
 # %% role="concept"
 x, w, b, y = 2.0, 3.0, 0.5, 10.0
@@ -57,27 +80,43 @@ loss.backward()
 
 # %% role="concept"
 claim("loss", loss, expected=12.25)
-claim("dL/dw by autograd, against by hand", leaves[0].grad, expected=d_w)
-claim("dL/db by autograd, against by hand", leaves[1].grad, expected=d_b)
+claim("dL/dw by autograd, compared with by hand",
+      leaves[0].grad, expected=d_w)
+claim("dL/db by autograd, compared with by hand",
+      leaves[1].grad, expected=d_b)
 
 # %% role="concept"
-draw_tree({"w": f"{w}, grad {d_w:g}", "x": f"{x}",
-           "b": f"{b}, grad {d_b:g}", "w x + b": f"{z}",
-           "e": f"{z - y}", "L": f"{loss.item():g}"},
-          [("w", "w x + b"), ("x", "w x + b"), ("b", "w x + b"),
-           ("w x + b", "e"), ("e", "L")],
-          title="Values go down, gradients come back up",
-          alt="A graph: w, x and b lead to w x + b, that to e, that to L. "
-              "The two that ask for a gradient carry it.")
+draw_backward(
+    {"w": f"{w:g}\ngradient {d_w:g}", "x": f"{x:g}\ngradient {d_x:g}",
+     "b": f"{b:g}\ngradient {d_b:g}", "y": f"{y:g}",
+     "z = w x + b": f"{z:g}\ngradient {d_z:g}",
+     "e = z - y": f"{e:g}\ngradient {d_e:g}",
+     "L = e²": f"{e ** 2:g}\ngradient 1"},
+    [("w", "z = w x + b"), ("x", "z = w x + b"), ("b", "z = w x + b"),
+     ("z = w x + b", "e = z - y"), ("y", "e = z - y"),
+     ("e = z - y", "L = e²")],
+    {("w", "z = w x + b"): f"times x = {x:g}",
+     ("x", "z = w x + b"): f"times w = {w:g}",
+     ("b", "z = w x + b"): "times 1",
+     ("z = w x + b", "e = z - y"): "times 1",
+     ("e = z - y", "L = e²"): f"times 2e = {2 * e:g}"},
+    title="Values go down, gradients come back up",
+    alt="A graph. Arrows lead down from w, x and b to z, from z and y to "
+        "e, and from e to L. All but the one from y have an arrow back up "
+        "with a factor. Every node but y shows its gradient.")
 
 # %% [markdown] role="concept"
-# Two things to notice. `x` asked for no gradient, so autograd computes none; you
-# got `d_x` by hand because you wrote that line. And the slopes need numbers
-# from the forward pass: `d_w` needs `x`, `d_e` needs `e`. Those are what a graph
-# has to keep.
+# Read the gradient of `w` off the arrows, from the bottom up: 1, times −7, times 1,
+# times 2. Two things to notice. First, the factors are values of the forward pass:
+# the arrow to `w` needs `x`, and the arrow to `e` needs `e` itself. A graph has to
+# keep those values until the backward pass. Second, autograd computed no gradient for
+# `x` and `y`, because they were plain numbers. Only a tensor with
+# `requires_grad=True` gets one, in its attribute `.grad`. A tensor like this that you
+# made yourself, such as a parameter of a model, is called a *leaf*.
 #
-# While the forward pass runs, autograd links one node per operation, each to the
-# nodes it came from. `backward` walks the links.
+# While the forward pass runs, autograd records one node per operation and links it to
+# the nodes that its inputs came from. A result's `grad_fn` is its node, and
+# `backward` walks the links:
 
 # %% role="concept"
 def walk(node, depth=0):
@@ -90,13 +129,140 @@ def walk(node, depth=0):
 walk(loss.grad_fn)
 
 # %% [markdown] role="concept"
-# `AccumulateGrad` stands where a leaf takes what arrives into its `.grad`.
+# `AccumulateGrad` is the node of a leaf: there the gradient that arrives is put into
+# the leaf's `.grad`.
+#
+# ## Two uses, two gradients
+#
+# What if a value is used more than once? Then a change of the value reaches the loss
+# on several paths, and all of them count. So their gradients are added:
+
+# %% role="concept"
+a = torch.tensor(3.0, requires_grad=True)
+(a * a + 5 * a).backward()               # a is used three times
+print(a.grad)
+
+# %% role="concept"
+claim("gradient at a = 3: 3 + 3 from the square, 5 from the other",
+      a.grad, expected=11)
+
+# %% [markdown] role="concept"
+# *Skip connections* live on this sum. A residual block computes $h = x + F(x)$, where
+# $F$ is a layer or two, so `x` is used twice. One gradient comes back through $F$.
+# The other comes back unchanged, however small the slopes inside $F$ are. That is why
+# networks with skips can be trained at depths where plain ones cannot; *Further*
+# measures it. It is no guarantee: if $F(x) = -x$, the two gradients cancel.
+#
+# ## Backward through a layer
+#
+# A layer has a whole matrix of weights, and nobody writes down their slopes one by
+# one. Three products are enough for all of them. Take a batch of `N` rows with `D`
+# features each, and a layer of `U` units with a ReLU, which replaces negative values
+# by zero: $z = xW^T + b$ and $h = \max(0, z)$.
+
+# %% role="concept"
+draw = torch.Generator().manual_seed(SEED)
+x = torch.randn(4, 3, generator=draw)         # (N, D): 4 rows
+weight = torch.randn(5, 3, generator=draw)    # (U, D): 5 units
+bias = torch.zeros(5)                         # (U,)
+z = x @ weight.T + bias                       # (N, U)
+h = z.relu()
+d_h = torch.randn(4, 5, generator=draw)       # arrives from the next layer
+
+# %% [markdown] role="concept"
+# `d_h` is the gradient of the loss for each entry of `h`. First it goes back through
+# the ReLU. Where `z` is positive, ReLU passes its input on, so its slope is 1.
+# Elsewhere its output is 0 whatever the input is, so its slope is 0. The slopes form
+# a *mask* of ones and zeros, and the gradient is multiplied by it:
+
+# %% role="concept"
+mask = z > 0
+d_z = d_h * mask                              # (N, U)
+print(f"{int(mask.sum())} of {mask.numel()} gradients pass")
+
+# %% role="concept"
+arrives = d_h.abs() / d_h.abs().max()
+draw_grids({"slope of ReLU": mask, "arrives: d_h": arrives,
+            "goes on: d_z": arrives * mask},
+           marks={"goes on: d_z": ~mask}, rows="row", columns="unit",
+           legend="blocked: this unit was off for this row",
+           title="A unit that was off passes no gradient back",
+           alt="Three grids of four rows and five units: the mask of ones "
+               "and zeros, the sizes of the gradients that arrive, and "
+               "the same with the blocked cells crossed.")
+
+# %% [markdown] role="concept"
+# Then it goes back through the product. Unit $u$ computes
+# $z_u = b_u + \sum_d W_{ud}\, x_d$. So the slope for the weight $W_{ud}$ is $x_d$,
+# and the slope for the input $x_d$ is $W_{ud}$. A weight is used once in every row,
+# and an input once in every unit, so the gradients are added up over rows or over
+# units. Each of these sums is a matrix product:
+
+# %% role="concept"
+d_weight = d_z.T @ x                          # (U, D), like weight
+d_x = d_z @ weight                            # (N, D), like x
+d_bias = d_z.sum(0)                           # (U,), like bias
+
+leaves = [t.clone().requires_grad_() for t in (weight, x, bias)]
+out = F.linear(leaves[1], leaves[0], leaves[2]).relu()
+by_autograd = torch.autograd.grad(out, leaves, d_h)
+gap = max((ours - theirs).abs().max() for ours, theirs in zip(
+    (d_weight, d_x, d_bias), by_autograd))
+
+# %% role="concept"
+claim("largest gap between the three by hand and autograd", gap,
+      below=1e-5)
+
+# %% [markdown] role="concept"
+# You need not learn the formulas by heart: a gradient has the shape of its tensor,
+# and only one order of the factors gives that shape. And `d_x` is the `d_h` of the
+# layer before. Repeat the two steps from the last layer to the first, and you have
+# backpropagation through a network.
+
+# %% [markdown] role="concept"
+# ### No need for the whole Jacobian
+#
+# For a layer that maps $n$ values to $m$, all slopes together form a matrix, the
+# *Jacobian* $J$ of shape $(m, n)$. In the notation of matrices the chain rule is a
+# product of Jacobians. The backward pass never builds one. A node receives one value
+# per *output*, a vector $v$, and returns $vJ$, one value per *input*: a
+# *vector-Jacobian product*. That is what the mask and the products above are.
+
+# %% role="concept"
+weight, point = torch.randn(4, 6), torch.randn(6, requires_grad=True)
+
+def small_layer(x):
+    """tanh(W x); x (6,) to (4,)."""
+    return torch.tanh(weight @ x)
+
+v = torch.randn(4)
+product, = torch.autograd.grad(small_layer(point), point, v)    # (6,)
+jacobian = torch.func.jacrev(small_layer)(point.detach())       # (4, 6)
+gap = (product - v @ jacobian).abs().max()
+
+numbers = 64 * 256               # 64 rows, 256 features, in and out
+print(f"vector: {4 * numbers / 1e3:.0f} kB   "
+      f"Jacobian: {4 * numbers ** 2 / 1e9:.2f} GB")
+
+# %% role="concept"
+claim("largest gap between backward and v @ J", gap, below=1e-5)
+claim("bytes of the Jacobian of one layer",
+      4 * numbers ** 2, above=1e9)
+
+# %% [markdown] role="concept"
+# A loss is a single number, so $v$ starts with one entry, and **one** backward pass
+# gives the slopes of all parameters, even of a billion. The other direction, forward
+# mode, needs one pass for each *input* value. That is why networks are trained
+# backwards.
 #
 # ## What is saved for the backward pass
 #
-# Each operation keeps what its slope needs. A product whose two factors ask for a
-# gradient keeps both, `tanh` its own result, a sum nothing at all. `saved_bytes` asks autograd itself. Your
-# vectors have 1,000 numbers of 4 bytes.
+# The factors on the arrows are values of the forward pass, so they stay in memory
+# until the backward pass has used them. In training they often take more memory than
+# the weights. Which values an operation keeps depends on its slope. A product of two
+# tensors keeps both, because each is the slope of the other. `tanh` keeps its own
+# result. A sum keeps nothing, because its slopes are 1. `saved_bytes` asks autograd
+# itself; the vectors have 1,000 values of 4 bytes each.
 
 # %% role="concept"
 def kept_by(operation, count=1):
@@ -112,16 +278,101 @@ print(*(f"{name:6} {bytes:5,}" for name, bytes in kept.items()), sep="\n")
 
 # %% role="concept"
 claim("bytes kept by a sum of two", kept["a + b"], expected=0)
-claim("by tanh", kept["tanh"], expected=4000)
-claim("by a product of two", kept["a * b"], expected=8000)
+claim("bytes kept by tanh", kept["tanh"], expected=4000)
+claim("bytes kept by a product of two", kept["a * b"], expected=8000)
+
+# %% [markdown] role="concept"
+# In a network, each row of the batch brings its own inputs and results. So what the
+# graph keeps grows with the batch:
+
+# %% role="concept"
+net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(),
+                    nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+kept = {rows: saved_bytes(lambda: net(torch.randn(rows, 256)),
+                          net.parameters()) for rows in (64, 128, 256)}
+print({rows: f"{bytes:,}" for rows, bytes in kept.items()})
+
+# %% role="concept"
+claim("bytes for 64 rows: the input and two ReLU results", kept[64],
+      expected=3 * 64 * 256 * 4)
+claim("bytes for twice the rows, in fp32 without norm layers", kept[128],
+      expected=2 * kept[64])
+
+# %% [markdown] role="concept"
+# A graph is used once: `backward()` frees what it kept, and a second call raises an
+# error.
+#
+# ## A training loop in five steps
+#
+# A gradient says which way is less wrong, but only for a small step. So you take a
+# small step, compute the gradient again, and repeat. Here is the loop by hand, for
+# the one weight from above. The *learning rate*, 0.05, says how far a step goes.
+
+# %% role="concept"
+w = torch.tensor(3.0, requires_grad=True)
+for _ in range(4):
+    prediction = w * 2.0 + 0.5           # 1. predict
+    loss = (prediction - 10.0) ** 2      # 2. compare
+    w.grad = None                        # 3. clear the old gradient
+    loss.backward()                      # 4. compute the new one
+    with torch.no_grad():                # (record no graph for this)
+        w -= 0.05 * w.grad               # 5. step against the slope
+    print(f"loss {loss:5.2f}, gradient {w.grad:6.2f}, weight {w:.2f}")
+
+# %% [markdown] role="concept"
+# The step goes *against* the slope: the slope of `w` is negative, so `w` grows. In a
+# program, steps 3 and 5 belong to an *optimizer*. It knows all parameters of the
+# model; plain gradient descent is `torch.optim.SGD`. And a step rarely sees all the
+# data. It sees a *batch*, a few rows drawn at random, and one pass over all rows is
+# called an *epoch*.
+
+# %% role="concept"
+facts = torch.randn(200, 3, generator=draw)
+answers = facts @ torch.tensor([1.5, -2.0, 0.5]) + 1.0
+model = nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for _ in range(60):
+    batch = torch.randint(len(facts), (16,), generator=draw)
+    prediction = model(facts[batch]).squeeze(1)        # 1
+    loss = F.mse_loss(prediction, answers[batch])      # 2
+    opt.zero_grad()                                    # 3
+    loss.backward()                                    # 4
+    opt.step()                                         # 5
+    losses.append(loss.item())           # item(): only the number
+
+# %% role="concept"
+claim("last loss of the loop, divided by its first",
+      losses[-1] / losses[0], below=0.01)
+
+# %% role="concept"
+draw_blocks({"the five steps": ["1. predict: model(x)",
+                                "2. compare: the loss",
+                                "3. clear: zero_grad()",
+                                "4. backward()", "5. step()"],
+             "what each leaves behind": ["predictions, and a graph",
+                                         "one number at its end",
+                                         ".grad is None",
+                                         ".grad holds the slopes",
+                                         "the weights have moved"]},
+            bypass={"the five steps": [(4, 0)]},
+            title="Five steps, then the next batch",
+            alt="Two columns of five boxes: predict, compare, clear, "
+                "backward, step, with an arrow from the last to the "
+                "first; and what each of the steps leaves behind.")
+
+# %% [markdown] role="concept"
+# Every training program has these five steps in some form. `fit`, which the course
+# uses where the loop is not the subject, is this loop with Adam as its optimizer.
+# Each step is one line, and each line is easy to forget.
 
 # %% [markdown] trap="02.1" role="situation" core=true fault="zero_grad is missing: gradients add up" symptom="loss goes up and down and never settles, zero_grad missing"
 # ## A training loop from memory
 #
-# You write the training loop from memory and leave out one line. "Without it each step
-# is only too long, as at a higher rate," says a colleague who looks over your shoulder.
-# The data are noiseless and linear, so the loss can reach zero. You try it in two ways:
-# each step sees all rows, or each step draws 8 rows of its own.
+# You write the five steps from memory and leave one out: `zero_grad`. "Without it
+# each step is only too long, as with a higher rate," says a comment in an old script.
+# The data are noiseless and linear, so the loss can reach zero. You try it twice:
+# each step sees all rows, or 8 rows drawn at random.
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)
@@ -155,7 +406,7 @@ pushed = descend(400, clear=False, batch=8)
 
 # %% trap="02.1" role="guess" quoted="wrong"
 guess("02.1",
-      "With `clear=False`: what does the loss do over 400 steps?",
+      "With `clear=False`, what does the loss do over 400 steps?",
       choices=["all rows: it swings; batches of 8: it swings",
                "all rows: it grows; batches of 8: it grows",
                "all rows: it falls; batches of 8: it swings",
@@ -165,20 +416,25 @@ guess("02.1",
 measured("02.1", 3)
 
 # %% trap="02.1" role="look"
-plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
-           title="Without zero_grad the loss swings like a pendulum",
-           xlabel="step", ylabel="mean squared error",
-           alt="One curve falls to zero; the other falls, rises again and "
-               "repeats, without getting smaller.")
+runs = {"zero_grad": cleared, "all rows": piled, "batches of 8": pushed}
+plot_lines(range(400), {name: [max(loss, 1e-6) for loss in losses]
+                        for name, losses in runs.items()}, logy=True,
+           title="Without zero_grad: a swing on all rows, growth in "
+                 "batches",
+           xlabel="step", ylabel="mean squared error, cut at 1e-6",
+           alt="Three curves on a log scale. With zero_grad the loss falls "
+               "to the floor. Without it, on all rows, it keeps swinging "
+               "below its first value; in batches of 8 it climbs by "
+               "several powers of ten.")
 
 # %% trap="02.1" role="look"
-claim("highest loss over the first, not cleared",
+claim("batches of 8, not cleared: highest loss divided by the first",
       max(pushed) / pushed[0], above=20)
 
 # %% [markdown] trap="02.1" role="look"
-# On all rows it neither settles nor diverges. In batches of 8 it exceeds 20 times its
-# first value. Four equal batches without a step between them show why: each backward
-# adds its gradient to the ones before.
+# On all rows the loss neither settles nor diverges. In batches of 8 it grows by
+# powers of ten; how many depends on the draw. Four equal batches without a step
+# between them show why: each `backward` adds its gradient to the ones before.
 
 # %% trap="02.1" role="look"
 probe = nn.Linear(3, 1)
@@ -189,26 +445,42 @@ for _ in range(4):                        # equal batches, no step
 print("norms:", [f"{norm / norms[0]:.0f}x" for norm in norms])
 
 # %% trap="02.1" role="look"
-claim("norm of the fourth gradient over that of the first",
+claim("norm of the fourth gradient divided by that of the first",
       norms[3] / norms[0], expected=4, within=1e-4)
 
 # %% [markdown] trap="02.1" role="why"
-# `backward` *adds* to `.grad`. Without clearing, the step is the sum of all gradients so
-# far. Without weight decay that is a method with a name: SGD with momentum 1. It swings
-# like a pendulum without friction, and random batches push the pendulum higher and
-# higher. Clear anywhere between a step and the next backward.
+# `backward` *adds* to `.grad`. If nothing clears it, each step uses the sum of all
+# gradients so far. Such a sum is called *momentum*: SGD with momentum $m$ multiplies
+# its running sum by $m$, then adds the new gradient. So a forgotten `zero_grad` is
+# SGD with a momentum of 1, as long as there is no weight decay, and nothing is
+# forgotten. On all rows the weights swing around the minimum like a pendulum without
+# friction. Random batches push the pendulum at random moments, and it swings higher
+# and higher.
+
+# %% trap="02.1" role="why"
+plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
+           title="On all rows the loss swings like a pendulum",
+           xlabel="step", ylabel="mean squared error",
+           alt="The first 60 steps on all rows. One curve falls to zero "
+               "and stays there. The other falls and rises again and "
+               "again, with swings of changing height.")
+
+# %% [markdown] trap="02.1" role="repair"
+# Clear at the start of **every** step, before its first `backward`. Then it does not
+# matter what other code left in `.grad`. The run below sets a momentum of 1 on
+# purpose:
 
 # %% trap="02.1" role="repair"
 pendulum = descend(40, clear=True, momentum=1.0)
 gap = max(abs(a - b) for a, b in zip(pendulum, piled))
-print(f"largest gap to momentum 1 in 40 steps: {gap:.0e}")
-print(f"cleared, step 400: {cleared[-1]:.0e}")
+print(f"largest gap between momentum 1 and no zero_grad: {gap:.0e}")
+print(f"cleared: loss {cleared[-1]:.0e} after 400 steps")
 
 # %% trap="02.1" role="repair"
 claim("loss after 400 steps, cleared", cleared[-1], below=1e-3)
 
-# %% [markdown] trap="02.1" role="more" topics="momentum 1 · None is no zero · batches with zero_grad"
-# Not cleared is momentum 1, to rounding:
+# %% [markdown] trap="02.1" role="more" topics="momentum 1 in numbers · None and zeros · batches with zero_grad"
+# To rounding, the run that never clears is the run with a momentum of 1:
 
 # %% trap="02.1" role="more"
 import inspect
@@ -218,15 +490,18 @@ print(arguments["set_to_none"])
 
 # %% trap="02.1" role="more"
 claim("largest gap to momentum 1 in 40 steps", gap, below=1e-3)
-claim("highest loss of the last hundred over the first, not cleared",
+claim("all rows: highest of the last hundred losses, by the first",
       max(piled[-100:]) / piled[0], above=0.2)
-claim("highest loss of all over the first", max(piled) / piled[0], below=2)
+claim("all rows: highest loss of all, by the first",
+      max(piled) / piled[0], below=2)
 claim("is set_to_none on by default",
       arguments["set_to_none"].default, expected=True)
 
 # %% [markdown] trap="02.1" role="more"
-# None is more than a saving. To an optimizer with a memory, a gradient of zeros is
-# a gradient: it moves on.
+# `zero_grad` sets each gradient to None by default, and that is more than a saving of
+# memory. Adam keeps running means of past gradients. If the gradient is None, it
+# leaves the weight alone. If the gradient is a tensor of zeros, it makes a step from
+# the memory alone:
 
 # %% trap="02.1" role="more"
 def after_idle_step(to_none):
@@ -244,13 +519,13 @@ none, zeros = after_idle_step(True), after_idle_step(False)
 print(f"an idle step of Adam: {none:.3f} with None, {zeros:.3f} with zeros")
 
 # %% trap="02.1" role="more"
-claim("the weight after it, None: Adam leaves it alone", none,
+claim("weight after the idle step with None: Adam leaves it alone", none,
       expected=0.9, within=1e-3)
-claim("zeros: it moves on by its own momentum", zeros, expected=0.833,
+claim("with zeros: it moves on by its own momentum", zeros, expected=0.833,
       within=1e-3)
 
 # %% [markdown] trap="02.1" role="more"
-# In the same batches of 8 rows, with the line in its place, the loss falls to zero:
+# With `zero_grad` in its place, the loss in the same batches of 8 rows falls to zero:
 
 # %% trap="02.1" role="more"
 calm = descend(400, clear=True, batch=8)
@@ -260,12 +535,12 @@ claim("loss after 400 steps in batches of 8, cleared", calm[-1],
       below=1e-3)
 
 # %% [markdown] trap="02.1" role="folklore"
-# **Told:** without `zero_grad` the loss falls faster, then diverges. **Measured:** in
-# random batches of 8 it does grow, to over 20 times its first value in 400 steps. On
-# the noiseless full batch at a rate of 0.05 it swings and stays below 2 times that
-# value. **Told:** pass `set_to_none=True` to save memory. **Measured:** it is the
-# default. What differs is another thing: an idle weight stays at 0.9 with None and
-# moves to 0.833 with zeros.
+# **Told:** without `zero_grad` the loss falls faster at first, then diverges.
+# **Measured:** in random batches of 8 it does grow, to more than 20 times its first
+# value within 400 steps. On the noiseless full batch at a rate of 0.05 it swings and
+# stays below 2 times that value. **Told:** pass `set_to_none=True` to save memory.
+# **Measured:** it is the default. The real difference: under Adam, an idle weight
+# stays at 0.9 with None and moves to 0.833 with zeros.
 
 # %% trap="02.1" role="exercise" points=3 difficulty=2 minutes=10
 def train_step(model: nn.Module, opt: torch.optim.Optimizer,
@@ -292,18 +567,21 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 # 3. `opt.zero_grad()` clears every parameter the optimizer knows, biases included. `loss.item()` gives a number without a graph.
 
 # %% [markdown] trap="02.1" role="keep"
-# **Keep:** `.grad` is a sum until you clear it; a forgotten `zero_grad` is a momentum
-# of `1`. **In your own code:** if a loss swings with a steady period, print the gradient
-# norm of two equal batches; and log norms *before* you clear, or you log zeros.
-# **Source:** PyTorch documentation,
+# **Keep:** `backward` adds to `.grad`, so clear the gradients at the start of every
+# step. If you forget, plain SGD becomes SGD with a momentum of `1`: the loss swings,
+# or it grows. **In your own code:** if a loss swings with a steady period, call
+# `backward` twice on one batch and print the gradient norm each time. Twice the norm
+# means that nothing clears. And log norms *before* you clear. **Source:** PyTorch
+# documentation,
 # [Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
 # %% [markdown] trap="02.2" role="situation" fault="backward on a vector of ones: a sum, not the mean" symptom="RuntimeError: grad can be implicitly created only for scalar outputs"
 # ## Backward on a vector
 #
-# You want to weight each example, so you ask for one loss per row with
-# `reduction="none"`. `backward` refuses: it wants a scalar. The first answer that you
-# find passes a vector of ones. The error goes away.
+# You want to give each example a weight of its own, so you ask `cross_entropy` for
+# one loss per row, with `reduction="none"`. Now `backward` refuses, because it wants
+# a single number. The first answer you find online passes it a vector of ones. The
+# error goes away.
 
 # %% trap="02.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -315,10 +593,10 @@ with_ones = reader.weight.grad.clone()
 
 # %% trap="02.2" role="guess"
 guess("02.2",
-      "How long is `with_ones`, beside the gradient of the mean of these "
-      "losses?",
-      choices=["as long", "64 times as long",
-               "8 times as long, the root of 64"])
+      "How large is the norm of `with_ones`, compared with that of the "
+      "gradient of the mean loss?",
+      choices=["the same", "64 times as large",
+               "8 times as large, the square root of 64"])
 
 # %% trap="02.2" role="look"
 try:
@@ -335,11 +613,13 @@ print(f"gradient with ones / gradient of the mean: {ratio:.1f}")
 measured("02.2", 1)
 
 # %% trap="02.2" role="look"
-claim("norm with ones over norm of the mean", ratio, expected=64,
+claim("norm with ones, divided by the norm for the mean",
+      ratio, expected=64,
       within=0.01)
 
 # %% [markdown] trap="02.2" role="look"
-# Is that only another scale? Train with it, at the rate that suits the mean.
+# Is that only a different scale? Train with it, at a learning rate that suits the
+# mean:
 
 # %% trap="02.2" role="look"
 def worst_loss(vector):
@@ -364,18 +644,20 @@ print(f"worst loss on the way: {calm:.1f} with the mean, "
 # %% trap="02.2" role="look"
 plot_bars({"the mean": calm, "ones": wild},
           xlabel="worst mean loss in 20 steps", log=True,
-          title="With ones, a rate of 0.5 is one of 32",
+          title="With ones, a learning rate of 0.5 acts like 32",
           alt="Two bars on a log scale: the worst loss on the way stays "
               "near two with the mean and exceeds twenty with ones.")
 
 # %% trap="02.2" role="look"
-claim("worst loss with ones at the same rate", wild, above=20)
+claim("worst loss with ones at the same learning rate", wild, above=20)
 
 # %% [markdown] trap="02.2" role="why"
-# `backward(v)` multiplies the gradient of each row's loss by that row's entry of $v$, and
-# adds them up. Ones let every row count in full. That is the *sum*, and a learning rate
-# of 0.5 becomes one of 32. The mean is a vector of 1/64. A weighted mean divides the
-# weights by **their own** sum, so doubling all weights changes nothing.
+# Each row has its own loss, and each loss has a gradient. `backward(v)` multiplies
+# the gradient of row $i$ by $v_i$ and adds the results up. With ones every row counts
+# in full, so you get the gradient of the *sum* of the losses, 64 times that of the
+# mean. A learning rate of 0.5 then acts like a rate of 32. For the mean, pass a
+# vector of 1/64. For a weighted mean, divide the weights by **their own** sum, so
+# that doubling all weights changes nothing.
 
 # %% trap="02.2" role="repair"
 counts = torch.where(y_train[:64] == 8, 5.0, 1.0)  # an eight counts 5 times
@@ -395,12 +677,13 @@ as_scalar = gradient((counts * losses_by_row()).sum() / counts.sum())
 claim("largest gap between the vector and the weighted mean",
       (as_vector - as_scalar).abs().max(), below=1e-6)
 
-# %% [markdown] trap="02.2" role="more" topics="the rate of 0.5 as one of 32 · torch's class weights"
-# The two numbers behind the bars:
+# %% [markdown] trap="02.2" role="more" topics="a rate of 0.5 that acts like 32 · torch's class weights"
+# The two values in the bars:
 
 # %% trap="02.2" role="more"
 claim("worst loss with the mean", calm, below=2.6)
-claim("the rate of 0.5, as if for the mean", 0.5 * ratio, expected=32,
+claim("the learning rate of the mean that does the same",
+      0.5 * ratio, expected=32,
       within=0.01)
 
 # %% [markdown] trap="02.2" role="more"
@@ -414,9 +697,10 @@ claim("largest gap to torch with class weights",
       (as_scalar - gradient(built_in)).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="folklore"
-# **Told:** reduce with `(weights * losses).sum()`, or pass ones; it is equivalent.
-# **Measured:** both are sums. The gradient is 64 times that of the mean here, and
-# changes with every batch size, so the learning rate means something else.
+# **Told:** reduce with `(weights * losses).sum()`, or pass a vector of ones; the two
+# are equivalent. **Measured:** both are sums. In this batch the gradient is 64 times
+# that of the mean. The factor changes with the size of the batch, so one learning
+# rate means something different for each size.
 
 # %% trap="02.2" role="exercise" points=2 difficulty=2 minutes=10
 def weighted_loss(losses: torch.Tensor,
@@ -434,23 +718,110 @@ def weighted_loss(losses: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="02.2" role="hint"
-# 1. Which vector of shares says how much each row counts? Its entries add up to one.
+# 1. Which vector says how much each row counts? Its entries add up to one.
 # 2. The mean of a product is not the product of the means.
 # 3. Stay in tensors from `losses` to the result: `.item()`, `float()` and `detach()` cut the graph.
 
 # %% [markdown] trap="02.2" role="keep"
-# **Keep:** `backward(v)` weighs the rows by `v`; ones mean the sum. **In your own
-# code:** after a change of the reduction, compare the gradient norm with the one
-# before. **Source:** PyTorch documentation,
+# **Keep:** `backward(v)` weights the rows by `v`, and ones give the gradient of the
+# sum. For a mean, the weights have to add up to one. **In your own code:** after you
+# change a reduction, compare the gradient norm with the norm before the change.
+# **Source:** PyTorch documentation,
 # [torch.autograd.backward](https://docs.pytorch.org/docs/stable/generated/torch.autograd.backward.html)
-# and [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
+# and
+# [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
+
+# %% [markdown] role="concept"
+# ## Five switches, and what each is for
+#
+# Autograd records everything that you compute from a parameter. Often you want less:
+# an evaluation needs no graph, and a target must not learn. Sometimes you want more
+# than one backward pass. There is a switch for each wish:
+#
+# | switch | what it does | what it is for |
+# |---|---|---|
+# | `t.detach()` | cuts one tensor off its graph; same memory | one part of a computation must not learn |
+# | `no_grad()` | records no graph inside the block | evaluation; updating weights by hand |
+# | `inference_mode()` | the same, and no later graph can save its tensors | serving |
+# | `retain_graph=True` | keeps the saved tensors after a backward | a second backward over **one** graph |
+# | `create_graph=True` | records the backward pass as well | derivatives of derivatives |
+#
+# The first three record less. `detach` acts on one tensor, `no_grad` on everything in
+# its block. As a decorator, `@torch.no_grad()` above a function makes the whole
+# function such a block.
+
+# %% role="concept"
+p = torch.ones(2, requires_grad=True)
+
+@torch.no_grad()                         # the decorator
+def measured_only(p):
+    return 3 * p
+
+recorded = 3 * p
+print(recorded.requires_grad, recorded.detach().requires_grad,
+      measured_only(p).requires_grad)
+
+# %% [markdown] role="concept"
+# `detach` is for a part that takes part in the forward pass and must not learn. In a
+# GAN, a *generator* makes samples, and a *judge* learns to call them fakes. The step
+# of the judge must not train the generator, so the judge gets `fake.detach()`:
+
+# %% role="concept"
+generator, judge = nn.Linear(2, 4), nn.Linear(4, 1)
+fake = generator(torch.randn(8, 2))                  # (8, 4)
+F.softplus(judge(fake.detach())).mean().backward()   # the loss of a fake
+print("judge:", judge.weight.grad is not None,
+      "  generator:", generator.weight.grad is not None)
+
+# %% role="concept"
+claim("has the generator got a gradient",
+      generator.weight.grad is not None, expected=False)
+
+# %% role="concept"
+draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
+           "judge": "learns", "loss": ""},
+          [("noise", "generator"), ("generator", "fake"),
+           ("fake", "judge"), ("judge", "loss")],
+          cuts=[("fake", "judge")], cut_name="detach: no gradient passes",
+          title="detach stops the gradient on its way back",
+          alt="A chain from noise to generator, fake, judge and loss. The "
+              "edge from fake to judge is cut.")
+
+# %% [markdown] role="concept"
+# Two other uses of the same kind: the target of a *momentum encoder*, a slow copy of
+# the model that the model learns to match, and the target network of Q-learning. For
+# a long sequence, `h = h.detach()` after every chunk keeps the hidden state and cuts
+# its graph, so that the backward pass does not walk back to the beginning (*truncated
+# backpropagation through time*).
+#
+# The last two switches are about a second backward pass. If you have two losses over
+# one graph, add them and call `backward` once: gradients of sums are sums of
+# gradients. You need `retain_graph` only if you want the two gradients separately.
+# `create_graph` is for a gradient of a gradient, as in second derivatives, gradient
+# penalties, or MAML, which learns by differentiating through a training step:
+
+# %% role="concept"
+t = torch.tensor(3.0, requires_grad=True)
+first, = torch.autograd.grad(t ** 3, t, create_graph=True)   # 3 t^2
+second, = torch.autograd.grad(first, t)                      # 6 t
+plain, = torch.autograd.grad(t ** 3, t, retain_graph=True)
+print(f"first {first:g}, second {second:g}; "
+      f"with retain_graph the first has a graph: {plain.requires_grad}")
+
+# %% role="concept"
+claim("second derivative of t cubed at 3", second, expected=18)
+
+# %% [markdown] role="concept"
+# With `retain_graph` alone there is nothing to differentiate a second time. *Further*
+# measures what each switch does in a longer example.
 
 # %% [markdown] trap="02.3" role="situation" core=true fault="an edit of .data changes what backward reads" symptom="gradients are zero or wrong after editing tensor.data, no error"
 # ## Small outputs set to zero for a plot
 #
-# For a plot you want the small outputs of a layer set to zero. "`y.data` is a copy
-# without a graph, you can edit it freely," says a colleague. You do. The plot is fine, the
-# loss was computed before the edit, and `backward` raises nothing.
+# For a plot, you want to set the small outputs of a layer to zero. "`y.data` is a
+# copy without a graph, you can edit it freely," says your own comment from March. You
+# do. The plot looks fine, the loss was computed before the edit, and `backward`
+# raises nothing.
 
 # %% trap="02.3" role="break"
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -463,8 +834,8 @@ shown[shown < 0.99] = 0          # for the plot
 loss.backward()
 
 # %% trap="02.3" role="guess" quoted="wrong"
-guess("02.3", "Which gradients do the three inputs get: with `y.data`, as "
-      "above, and with `y.detach()` in its place?",
+guess("02.3", "Which gradients do the three inputs get with `y.data`, and "
+      "which if you write `y.detach()` instead?",
       choices=["`data`: zeros; `detach()`: an error in `backward`",
                "`data`: the true slopes; `detach()`: zeros",
                "`data`: zeros; `detach()`: zeros",
@@ -487,15 +858,16 @@ plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
     xlabel="", ylabel="gradient", form=".3f",
     marks=[f"got, x = {v}" for v in (1, 2, 3)],
     title="Three slopes are lost without an error",
-    alt="Columns in pairs for x of 1, 2 and 3: the true slope and the "
-        "gradient that was got, which is zero each time.")
+    alt="Columns in pairs for x = 1, 2 and 3: the true slope, and the "
+        "gradient that came out, which is zero each time.")
 
 # %% [markdown] trap="02.3" role="why"
-# `.data` shares its memory with `y`. Sigmoid had kept its *result* for the backward
-# pass, and you overwrote it. Autograd counts a tensor's edits to notice such things, and
-# `.data` bypasses the count. `detach()` shares the memory too, but also the count: an
-# edit through torch makes `backward` raise, as *More* shows. For a copy that you may edit, add
-# `clone()`.
+# `.data` is no copy: it shares its memory with `y`. The slope of a sigmoid is $y(1 -
+# y)$, so sigmoid had kept its *result* for the backward pass, and you overwrote that
+# result with zeros. Autograd counts the edits of each tensor in order to notice this.
+# An edit through `.data` is not counted. `detach()` shares the memory as well, but it
+# also shares the count, so an edit through torch makes `backward` raise, as *More*
+# shows. For a copy that you may edit, add `clone()`.
 
 # %% trap="02.3" role="why"
 measured("02.3", 0)
@@ -506,8 +878,9 @@ draw_tree({"x": "1, 2, 3", "y": "kept for backward", "shown": "y.data",
           [("x", "y"), ("y", "loss"), ("y", "shown")],
           cuts=[("y", "shown")], marks=["y"], cut_name="no graph",
           title="The graph is cut, the memory is not",
-          alt="x leads to y, y to the loss and to shown. The edge to shown "
-              "is cut, but y itself is marked: it is what the edit hit.")
+          alt="x leads to y, and y leads to the loss and to shown. The "
+              "edge "
+              "to shown is cut. y is marked, because the edit changed it.")
 
 # %% trap="02.3" role="repair"
 x.grad = None
@@ -522,8 +895,8 @@ claim("largest error of the gradient after detach and clone",
       (x.grad - truth).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.3" role="more" topics="where the same edit does no harm · what detach notices"
-# An operation that keeps nothing is not harmed: `2 * x` has the right gradient after the
-# same edit.
+# An edit does no harm if the operation kept nothing. `2 * x` gets the right gradient
+# after the same edit:
 
 # %% trap="02.3" role="more"
 x.grad = None
@@ -534,12 +907,14 @@ print(x.grad)
 
 # %% trap="02.3" role="more"
 claim("gradient after the same edit of 2x", x.grad[0], expected=2)
-claim("the true one at 1", truth[0], expected=0.197, within=1e-3)
-claim("largest number in y itself after the edit for the plot",
+claim("true slope of the sigmoid at 1",
+      truth[0], expected=0.197, within=1e-3)
+claim("largest value in y itself after the edit for the plot",
       edited.abs().max(), expected=0)
 
 # %% [markdown] trap="02.3" role="more"
-# An edit of the detached tensor through torch is counted, one through numpy is not:
+# Autograd counts an edit of the detached tensor through torch. It does not count one
+# through numpy:
 
 # %% trap="02.3" role="more"
 x.grad = None
@@ -559,7 +934,7 @@ print(f"detach: noticed {noticed}   numpy: {x.grad.tolist()}")
 
 # %% trap="02.3" role="more"
 claim("is an edit of the detached tensor noticed", noticed, expected=True)
-claim("largest gradient after an edit through numpy: no error",
+claim("largest gradient after an edit through numpy, no error",
       x.grad.abs().max(), expected=0)
 
 # %% trap="02.3" role="exercise" points=2 difficulty=2 minutes=8
@@ -582,19 +957,21 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # 3. One of the two is `clone()`. Which one leaves the graph?
 
 # %% [markdown] trap="02.3" role="keep"
-# **Keep:** `.data` shares memory and hides the edit; `detach()` shares memory and
-# reports edits made through torch; `detach().clone()` is yours. **In your own code:**
-# replace `.data`; to set a weight by hand, use `no_grad()`. **Source:** PyTorch notes,
-# [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
-# in-place correctness checks.
+# **Keep:** `.data` shares memory and hides your edit from autograd. `detach()` shares
+# memory, and autograd notices edits made through torch. Only `detach().clone()` is
+# yours to edit. **In your own code:** search for `.data` and replace it; to set a
+# weight by hand, use `no_grad()`. **Source:** PyTorch notes, [Autograd
+# mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), in-place
+# correctness checks.
 
 # %% [markdown] trap="02.4" role="situation" core=true fault="accumulated gradients weigh unequal parts alike" symptom="gradient accumulation: loss explodes or differs from the large batch"
 # ## Four small batches for one big one
 #
-# Six rows of your batch of 32 are padding: their label is `-100`, which `cross_entropy`
-# leaves out. The batch does not fit, so you call `backward` on 4 micro-batches of 8 and
-# step once. "Divide each loss by 4, or your learning rate is in effect 4 times too
-# large," says a colleague. You do.
+# Your batch of 32 rows does not fit into memory. So you cut it into 4 *micro-batches*
+# of 8, call `backward` on each, and make one step: the gradients add up in `.grad` by
+# themselves. Six of the rows are padding: their label is `-100`, which
+# `cross_entropy` leaves out. "Divide each loss by 4, or your learning rate is in
+# effect 4 times too large," says a reviewer. You do.
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
@@ -617,47 +994,53 @@ by_four = error(gradient_of(x, y) / 4
 
 # %% trap="02.4" role="guess" quoted="right"
 guess("02.4",
-      "How far is the accumulated gradient from `whole`, the gradient of "
-      "the whole batch, in percent of the norm of `whole`?", unit="%")
+      "How large is the error of the accumulated gradient, compared with "
+      "the norm of `whole`, the gradient of the whole batch?",
+      choices=["zero, up to rounding", "a few percent",
+               "more than a third"])
 
 # %% trap="02.4" role="look"
-print(f"off by {by_four:.0%}; labelled rows by part: "
+print(f"error: {by_four:.0%}; labelled rows in each part: "
       f"{[int((y >= 0).sum()) for y in cut]}")
 
 # %% trap="02.4" role="look"
-measured("02.4", 100 * by_four, right=(38, 112))
+measured("02.4", 2)
 
 # %% trap="02.4" role="look"
-claim("relative error with padding, by share of the rows", by_four,
-      above=0.1)
+claim("error with padding, divided by 4, over the norm of whole", by_four,
+      above=1 / 3)
 
 # %% [markdown] trap="02.4" role="why"
-# Each part's loss is the mean over its *labelled* rows. In the first part two rows are
-# left, and a quarter of the gradient is theirs: each counts as much as four others.
-# Dividing by the *number* of parts is right only when all of them average over the same
-# number of rows. Weigh each loss by its **share of what the loss divides by**.
+# Each part's loss is the mean over its *labelled* rows. The first part has only two
+# of them, yet it supplies a quarter of the gradient, like every part. So each of its
+# rows counts as much as four rows of another part. Dividing by the *number* of parts
+# is right only if all parts average over equally many rows. Weight each loss by **its
+# share of the denominator**: its labelled rows, divided by the labelled rows of the
+# whole batch.
 
 # %% trap="02.4" role="why"
 draw_boxes({"labelled rows": {f"part {k}": n for k, n in enumerate(
                 [int((y >= 0).sum()) for y in cut], 1)},
             "divided by 4": {f"part {k}": 6.5 for k in range(1, 5)}},
-           unit="rows' worth of gradient",
+           unit="rows",
            title="Divided by 4, two rows weigh like six and a half",
-           alt="Two stacks. By labelled rows the parts are 2, 8, 8 and 8. "
-               "Divided by the number of parts each weighs 6.5.")
+           alt="Two stacks. By labelled rows the parts weigh 2, 8, 8 and "
+               "8. "
+               "Divided by the number of parts, each weighs 6.5.")
 
 # %% trap="02.4" role="repair"
 labelled = int((labels >= 0).sum())
 by_labels = error(gradient_of(x, y) * int((y >= 0).sum()) / labelled
                   for x, y in zip(inputs.split(8), cut))
-print(f"off by {by_four:.0%} divided by 4, {by_labels:.0%} by share")
+print(f"error: {by_four:.0%} divided by 4, {by_labels:.0%} by share")
 
 # %% trap="02.4" role="repair"
-claim("by share of the labelled rows", by_labels, below=1e-5)
+claim("error when weighted by the share of the labelled rows",
+      by_labels, below=1e-5)
 
 # %% [markdown] trap="02.4" role="more" topics="a smaller last part · BatchNorm · Adam hides a factor"
-# Without padding the share of the rows is enough. With 28 rows the last part has 4, and
-# divided by 4 each of its rows counts twice:
+# Without padding, the share of the rows is enough. With 28 rows the last part has
+# only 4, and if you divide by 4, each of its rows counts twice:
 
 # %% trap="02.4" role="more"
 wanted = inputs @ torch.randn(16, 1)
@@ -685,18 +1068,20 @@ normed = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(),
 with_norm = off(normed, 32, lambda n: n / 32)
 
 # %% trap="02.4" role="more"
-claim("relative error divided by 4, equal parts",
+claim("relative error when divided by 4, equal parts",
       off(model, 32, lambda n: 1 / 4), below=1e-5)
-claim("divided by 4, a smaller last part",
+claim("when divided by 4, a smaller last part",
       off(model, 28, lambda n: 1 / 4), above=0.05)
-claim("by share of the rows", off(model, 28, lambda n: n / 28), below=1e-5)
+claim("when weighted by the share of the rows",
+      off(model, 28, lambda n: n / 28), below=1e-5)
 claim("relative error with BatchNorm, by share of the rows", with_norm,
       above=0.15)
 
 # %% [markdown] trap="02.4" role="more"
-# BatchNorm in train mode sees 8 rows instead of 32: a scale does not mend that. And
-# what if you forget to divide? Each gradient is four times too long. SGD leaves for
-# infinity. Adam divides each gradient by its own running size, so the factor cancels:
+# BatchNorm in train mode computes its statistics over 8 rows instead of 32, and no
+# factor repairs that. And what if you forget to divide? Every gradient is then four
+# times too large. SGD diverges. Adam divides each gradient by its own running size,
+# so the factor cancels:
 
 # %% trap="02.4" role="more"
 def fitted(optimizer, lr, scale, size=8):
@@ -720,7 +1105,7 @@ once = accumulate(model, 32, undivided, size=32).norm()
 ratio = (accumulate(model, 32, undivided).norm() / once).item()
 
 # %% trap="02.4" role="more"
-claim("norm of the undivided gradient over that of the whole", ratio,
+claim("norm of the undivided gradient, divided by that of the whole", ratio,
       expected=4, within=1e-3)
 claim("largest gap between Adam's weights, without weight decay",
       (adam_big - adam_small).abs().max(), below=1e-4)
@@ -728,12 +1113,13 @@ claim("final loss of SGD, whole batch", sgd_big, below=2)
 claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
 
 # %% [markdown] trap="02.4" role="folklore"
-# **Told:** divide by the number of micro-batches and you have the big batch.
-# **Measured:** yes for equal parts without padding and BatchNorm. With a last part half
-# as large as the others the gradient is off by more than 5 %, with padding for most of
-# one part by more than 10 %, with BatchNorm in parts of 8 rows by more than 15 %.
-# **Told:** without dividing, training becomes unstable. **Measured:** with SGD at 0.15,
-# yes; with Adam without weight decay the weights agree.
+# **Told:** divide by the number of micro-batches, and you have the big batch.
+# **Measured:** that is true for equal parts without padding and without BatchNorm. If
+# the last part is half as large as the others, the gradient is off by more than 5 %.
+# With most of one part padded, it is off by more than a third, and with BatchNorm in
+# parts of 8 rows by more than 15 %. **Told:** without dividing, training becomes
+# unstable. **Measured:** with SGD at 0.15 it does. With Adam, without weight decay,
+# the weights agree.
 
 # %% trap="02.4" role="exercise" points=4 difficulty=3 minutes=15
 def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
@@ -765,27 +1151,28 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # 3. Clear once before the loop, step once after it; the scaled losses add up to the mean.
 
 # %% [markdown] trap="02.4" role="keep"
-# **Keep:** weigh each part by its share of what the loss divides by: the rows, or the
-# labelled ones. A wrong constant factor is loud with SGD and silent with Adam without
-# weight decay. **In your own code:** compare the accumulated gradient with that of
-# one whole batch, once. **Source:** PyTorch notes, [Automatic Mixed Precision
-# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which divide
-# by the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section
-# 2.1. **Seen in the wild:** [huggingface/transformers
-# 24725](https://github.com/huggingface/transformers/issues/24725): samples of 11 and
-# 101 tokens counted alike.
+# **Keep:** when you accumulate gradients, weight each part by its share of what the
+# loss divides by: its rows, or its labelled rows. SGD diverges on a wrong constant
+# factor; Adam without weight decay hides it. **In your own code:** once, compare the
+# accumulated gradient with the gradient of the whole batch. **Source:** PyTorch
+# notes, [Automatic Mixed Precision
+# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which
+# divide by the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980),
+# section 2.1. **Seen in the wild:** [huggingface/transformers
+# 24725](https://github.com/huggingface/transformers/issues/24725): the trainer
+# counted a sample of 11 tokens as much as one of 101.
 
 # %% [markdown] trap="02.5" role="situation" core=true fault="the summed loss keeps every batch's graph in memory" symptom="out of memory during evaluation, memory grows with every batch"
 # ## An evaluation that runs out of memory
 #
-# Training fits in memory. Evaluation, with the same batch size, fails after a while. It
-# does no more than add up the losses of 4 batches of 124 digits. "You forgot `no_grad`,
-# `eval()` is about layers," says a colleague.
+# Training fits into memory. Evaluation, with the same batch size, runs out of memory
+# after a while, although it only adds up the losses of 4 batches of 124 digits.
+# "`no_grad` is missing; `eval()` is about layers," says the ticket.
 
 # %% [markdown] trap="02.5" role="break"
 # `held_bytes()` adds up the memory of all tensors that autograd still holds for a
-# backward pass. Tensors that share their memory count once. It sees tensors that a graph
-# saved inside of `watched()`.
+# backward pass, and counts shared memory once. It sees the tensors that a graph saves
+# inside a `watched()` block.
 
 # %% trap="02.5" role="break" tags=["plumbing"]
 import weakref
@@ -839,24 +1226,27 @@ measured("02.5", each / 1000, right=(550, 750))
 # %% trap="02.5" role="look"
 plot_columns({f"batch {n}": kept / 1000 for n, kept in enumerate(held, 1)},
              xlabel="", ylabel="kB held by graphs", form=".0f",
-             title="Each batch adds a graph, and none goes",
-             alt="Four columns that grow by the same step with each batch.")
+             title="Each batch adds a graph, and none is freed",
+             alt="Four columns. Each is higher than the one before by the "
+                 "same amount.")
 
 # %% trap="02.5" role="look"
-claim("growth from batch 1 to 4, over that from 1 to 2",
+claim("growth from batch 1 to 4, divided by growth from 1 to 2",
       (held[3] - held[0]) / each, expected=3)
 
 # %% [markdown] trap="02.5" role="look"
-# Each batch adds a graph, and none goes. What holds them is the sum of the losses:
-# delete it, and all of them go.
+# The first batch also counts what all graphs share: the weights and the digits. From
+# then on every batch adds a graph of its own, and none is freed, because the sum of
+# the losses holds them all. Delete the sum, and they are freed:
 
 # %% trap="02.5" role="look"
-claim("bytes held with the sum gone", held_bytes(), expected=0)
+claim("bytes held after the sum is deleted", held_bytes(), expected=0)
 
 # %% [markdown] trap="02.5" role="why"
-# `total` is a tensor with a graph, so it keeps every batch's graph alive. `eval()`
-# switches the mode of layers; it has nothing to do with graphs. `.item()` lets each
-# graph go, after it was built for nothing. `no_grad()` builds none.
+# `total` is a tensor with a graph, and its graph contains the graph of every batch.
+# `eval()` switches the mode of layers, such as dropout; it has nothing to do with
+# graphs. `.item()` returns a plain number, so each graph is freed, after it was built
+# for nothing. Inside `no_grad()` no graph is built at all.
 
 # %% trap="02.5" role="repair"
 def one_pass():
@@ -874,9 +1264,10 @@ print({name: f"{bytes / 1000:.0f} kB" for name, bytes in spent.items()})
 claim("bytes kept by no_grad", spent["no_grad"], expected=0)
 
 # %% [markdown] trap="02.5" role="more" topics="item() and inference_mode · the mean of batch means"
-# `inference_mode()` builds no graph either, and no graph can save its tensors later: you
-# may add one to a parameter, and a layer that has to save it raises. A clone made outside
-# is an ordinary tensor.
+# `inference_mode()` builds no graph either. In addition, no later graph can save a
+# tensor that was made inside. You may add such a tensor to a parameter, but a layer
+# that has to save it raises an error. A clone made outside the block is an ordinary
+# tensor.
 
 # %% trap="02.5" role="more"
 with torch.inference_mode():
@@ -890,10 +1281,10 @@ except RuntimeError as error:
 nn.Linear(64, 2)(features.clone()).sum().backward()    # no error
 
 # %% trap="02.5" role="more"
-claim("bytes a batch, mostly the results of 20 ReLUs", each,
+claim("bytes for each batch, mostly the results of 20 ReLUs", each,
       expected=20 * 124 * 64 * 4, within=10_000)
 claim("does the sum have a graph", had_graph, expected=True)
-claim("bytes of the one graph that item() lets go",
+claim("bytes of the one graph that item() frees",
       spent["eval() and item()"], expected=each, within=10_000)
 claim("bytes kept by inference_mode", spent["inference_mode"], expected=0)
 
@@ -901,9 +1292,9 @@ claim("bytes kept by inference_mode", spent["inference_mode"], expected=0)
 claim("gradient of a sum with 8 such rows", shift.grad[0], expected=8)
 
 # %% [markdown] trap="02.5" role="more"
-# One more mistake hides in many evaluation loops: the mean of batch means. Cut the
-# 497 test digits into batches of 62, and the last batch is a single digit that
-# counts as much as 62 others.
+# Many evaluation loops contain a second mistake: they take the mean of the batch
+# means. Cut the 497 test digits into batches of 62, and the last batch is a single
+# digit, which then counts as much as 62 others.
 
 # %% trap="02.5" role="more"
 trained = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -954,18 +1345,20 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # 3. As in 01.1: store the `training` of every module before you change it, and put each back.
 
 # %% [markdown] trap="02.5" role="keep"
-# **Keep:** a tensor with a graph keeps its batch alive; `eval()` is about layers,
-# `no_grad()` about graphs, and the mean is taken over rows. **In your own code:**
-# look for `+= loss` without `.item()`. **Source:** PyTorch notes,
-# [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
-# locally disabling gradient computation.
+# **Keep:** a loss with a graph keeps its whole batch in memory. `eval()` is about
+# layers and `no_grad()` is about graphs; an evaluation needs both. Take the mean over
+# rows, not over batches. **In your own code:** look for `+= loss` without `.item()`.
+# **Source:** PyTorch notes, [Autograd
+# mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), locally
+# disabling gradient computation.
 
 # %% [markdown] trap="02.6" role="situation" fault="a node reports before all its uses have" symptom="hand-written autograd gives wrong gradients when a value is used twice"
 # ## An engine of your own
 #
-# You write a reverse-mode engine: numbers that remember what they came from. Its backward
-# is a queue. Take a node, hand its gradient to its parents, put them in the queue. It is
-# right for a chain of products and for `tanh`. You ship it.
+# You write a small autograd of your own: each value remembers its parents and its
+# slope for each of them. The backward pass is a queue. Take a node out, pass its
+# gradient on to its parents, and put the parents into the queue. You test it on a
+# chain of products and on `tanh`, and it is right. You ship it.
 
 # %% trap="02.6" role="break"
 class Value:
@@ -1009,9 +1402,9 @@ grads = hasty(out)
 
 # %% trap="02.6" role="guess"
 guess("02.6",
-      "Which of the gradients of `a`, `b` and `w` are wrong at the end?",
-      choices=["only that of `w`", "only that of `a`", "all three",
-               "those of `a` and `b`"])
+      "Which of the gradients of `a`, `b` and `w` does `hasty` get wrong?",
+      choices=["only the one of `w`", "only the one of `a`", "all three",
+               "the ones of `a` and `b`"])
 
 # %% trap="02.6" role="look"
 def slope_of(place, step=1e-6):
@@ -1034,10 +1427,11 @@ measured("02.6", 0)
 claim("error of dL/dw", abs(grads[w] - true_w), above=0.5)
 
 # %% [markdown] trap="02.6" role="why"
-# `a` was reached over its first use and reported at once. Its second share came in
-# later, when `w` had already been served. A node may report only when **all** its uses
-# have reported: children before parents, a *topological order*. One way is to list every
-# node after its parents, and to walk that list backwards.
+# `a` is used twice. The engine reached it through its first use, the direct one, and
+# passed its gradient on at once. The gradient of the second use arrived later, when
+# `w` had already been served. A node may report only after **all** its uses have
+# reported: every child before its parents, a *topological order*. One way to get it:
+# list every node after its parents, then walk that list backwards.
 
 # %% trap="02.6" role="why"
 draw_tree({"w": f"{grads[w]:.2f}, true {true_w:.2f}", "x": "", "b": "",
@@ -1045,9 +1439,9 @@ draw_tree({"w": f"{grads[w]:.2f}, true {true_w:.2f}", "x": "", "b": "",
           [("w", "a"), ("x", "a"), ("a", "a + b"), ("b", "a + b"),
            ("a + b", "tanh"), ("a", "L"), ("tanh", "L")],
           marks=["w"],
-          title="One use of a is one step from L, the other three",
-          alt="A graph: w and x lead to a; a leads to L directly, and "
-              "through a + b and tanh. The gradient of w is wrong.")
+          title="One use of a is one step from L, the other is three",
+          alt="A graph. w and x lead to a. a leads to L directly, and also "
+              "through a + b and tanh. The gradient of w is marked wrong.")
 
 # %% trap="02.6" role="repair"
 def after_parents(node, order, seen):
@@ -1079,11 +1473,11 @@ for node, leaf in zip((w, x, b), leaves):
     print(f"engine {grads[node]:.4f}   torch {leaf.grad:.4f}")
 
 # %% trap="02.6" role="repair"
-claim("dL/dw, against finite differences", grads[w], expected=true_w,
+claim("dL/dw, compared with finite differences", grads[w], expected=true_w,
       within=1e-6)
 
 # %% [markdown] trap="02.6" role="repair"
-# Step through the same graph, backwards. Then switch the order, and compare the slope
+# Step backwards through the same graph. Then switch the order, and compare the slope
 # of `w` with the true one.
 
 # %% role="explore" explorer="scalar_graph"
@@ -1092,7 +1486,8 @@ from dlsys_helpers.explorers.scalar_graph import scalar_graph
 scalar_graph
 
 # %% [markdown] trap="02.6" role="more" topics="long chains · paths that double"
-# The hasty engine was right for `b` and even for `a`; the patient one agrees with torch:
+# The hasty engine was right for `b`, and in the end even for `a`. The patient engine
+# agrees with torch:
 
 # %% trap="02.6" role="more"
 gap = max(abs(grads[n] - leaf.grad.item())
@@ -1104,7 +1499,7 @@ claim("x times the engine's dL/da: what dL/dw should be",
 claim("largest gap of all three to torch", gap, below=1e-12)
 
 # %% [markdown] trap="02.6" role="more"
-# It gives up on a long chain:
+# But the patient engine fails on a long chain:
 
 # %% trap="02.6" role="more"
 chain = Value(1.0)
@@ -1120,11 +1515,12 @@ except RecursionError:
 claim("does it survive a chain of 5000 nodes", deep_enough, expected=False)
 
 # %% [markdown] trap="02.6" role="more"
-# A function that calls itself once per node gives up on a long chain. Torch's
-# engine does not recurse. It first **counts** how often each node is used, and a
-# node is ready when as many shares have arrived. Yours will do the same. Walking
-# every *path* instead is right as well, and too slow: in the ladder below each value
-# that is used twice doubles the number of paths.
+# Its helper calls itself once for each node, and Python allows only so many nested
+# calls. Torch's engine does not recurse. It first **counts** how often each node is
+# used, and a node is ready as soon as that many gradients have arrived. Yours will do
+# the same. You could also walk every *path* instead of every node. That is right, but
+# too slow: in the ladder below, each value that is used twice doubles the number of
+# paths.
 
 # %% trap="02.6" role="more"
 def paths(node):
@@ -1178,71 +1574,30 @@ def gradients(out, inputs: list) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="02.6" role="hint"
-# 1. Two walks: the first only counts how often each node stands among the parents of others.
-# 2. In the second walk a node is ready when all the shares you counted have arrived; `out` is ready from the start, with gradient 1.
-# 3. Use a list as a stack instead of recursion, and let a pair that stands twice count twice.
+# 1. Two walks: the first only counts how often each node appears among the parents of others.
+# 2. In the second walk a node is ready when as many gradients have arrived as you counted uses; `out` is ready from the start, with gradient 1.
+# 3. Use a list as a stack instead of recursion, and let a pair that appears twice count twice.
 
 # %% [markdown] trap="02.6" role="keep"
-# **Keep:** a node reports once, when all its uses have reported. **In your own
-# code:** test an engine, or a custom backward, on a value that is used twice, and
-# against finite differences in float64 (`torch.autograd.gradcheck`). **Source:**
-# [Baydin et al. 2018, "Automatic Differentiation in Machine Learning: a
-# Survey"](https://arxiv.org/abs/1502.05767), section 3.2.
+# **Keep:** in a backward pass, a node may pass its gradient on only once, after all
+# its uses have added theirs. **In your own code:** test an engine, or a custom
+# backward, on a value that is used twice, and compare it with finite differences in
+# float64 (`torch.autograd.gradcheck`). **Source:** [Baydin et al. 2018, "Automatic
+# Differentiation in Machine Learning: a Survey"](https://arxiv.org/abs/1502.05767),
+# section 3.2.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# No trap needs what follows: how a node does without its Jacobian, what a graph weighs,
-# five switches side by side, two paths that add up, and the same gradient in JAX.
-
-# %% [markdown] role="concept"
-# ### A node need not build its Jacobian
+# Nothing below is needed for the traps. It shows what happens to the memory of a
+# graph that you retain, measures autograd's switches in longer examples, follows a
+# gradient through 30 layers with and without skips, and computes the same gradient in
+# JAX.
 #
-# For a layer that maps $n$ numbers to $m$, the slopes form a matrix, the Jacobian
-# $J$ of shape $(m, n)$. Backward does not build it. A node receives one number
-# per *output*, a vector $v$, and returns $vJ$, one number per *input*: a
-# *vector-Jacobian product*. For a linear layer that is a single product with the
-# weight.
-
-# %% role="concept"
-weight, point = torch.randn(4, 6), torch.randn(6, requires_grad=True)
-
-def small_layer(x):
-    """tanh(W x); x (6,) to (4,)."""
-    return torch.tanh(weight @ x)
-
-v = torch.randn(4)
-product, = torch.autograd.grad(small_layer(point), point, v)    # (6,)
-jacobian = torch.func.jacrev(small_layer)(point.detach())       # (4, 6)
-gap = (product - v @ jacobian).abs().max()
-
-numbers = 64 * 256               # 64 rows, 256 features, in and out
-print(f"vector: {4 * numbers / 1e3:.0f} kB   "
-      f"Jacobian: {4 * numbers ** 2 / 1e9:.2f} GB")
-
-# %% role="concept"
-claim("largest gap between backward and v @ J", gap, below=1e-5)
-claim("bytes of the Jacobian of one layer",
-      4 * numbers ** 2, above=1e9)
-
-# %% [markdown] role="concept"
-# A loss is one number, so $v$ starts with one entry, and **one** backward pass gives
-# the slopes of all parameters, be they a billion. The other direction, forward mode,
-# needs one pass per *input* number. That is why networks are trained backwards.
+# ### A retained graph does not grow
 #
-# ### How much a graph weighs
-#
-# The weights exist anyway, so in fp32 and without norms the graph adds what it keeps
-# per row. Two things are often told otherwise: that its bytes grow with the product
-# of parameters and activations, and that each backward on a retained graph doubles
-# them. Count, with `held_bytes` from trap 02.5.
-
-# %% role="concept"
-net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(),
-                    nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
-kept = {rows: saved_bytes(lambda: net(torch.randn(rows, 256)),
-                          net.parameters()) for rows in (64, 128, 256)}
-print({rows: f"{bytes:,}" for rows, bytes in kept.items()})
+# Some say that every backward on a retained graph doubles its memory. Count it, with
+# `held_bytes` from trap 02.5:
 
 # %% role="concept"
 with watched():
@@ -1256,16 +1611,7 @@ held["not retained"] = held_bytes()
 print(held)
 
 # %% [markdown] role="concept"
-# The bytes grow with the rows.
-
-# %% role="concept"
-claim("bytes for 64 rows: the input and two ReLU results", kept[64],
-      expected=3 * 64 * 256 * 4)
-claim("bytes for twice the rows, in fp32 without norms", kept[128],
-      expected=2 * kept[64])
-
-# %% [markdown] role="concept"
-# And three backwards on a retained graph leave them as they were.
+# Three backward passes on a retained graph leave its memory as it was.
 
 # %% role="concept"
 claim("bytes held after three retained backwards",
@@ -1274,19 +1620,12 @@ claim("bytes held after one that does not retain", held["not retained"],
       expected=0)
 
 # %% [markdown] role="concept"
-# ### Five switches, and what each is for
-#
-# | switch | what it does | what it is for |
-# |---|---|---|
-# | `t.detach()` | cuts one tensor off; same memory | one part of a computation must not learn |
-# | `no_grad()` | records no graph in the block | evaluation; updating weights by hand |
-# | `inference_mode()` | the same, and no later graph can save its tensors | serving |
-# | `retain_graph=True` | keeps saved tensors after a backward | two backwards over **one** graph |
-# | `create_graph=True` | records the backward pass as well | derivatives of derivatives |
+# ### The switches at work
 #
 # First `detach`. Rounding has slope zero almost everywhere, so nothing learns through
 # it. Write $x + (\mathrm{round}(x) - x)$ and detach the bracket: the value is
-# rounded, and the slope is that of $x$.
+# rounded, and the slope is that of $x$. This is called a *straight-through
+# estimator*.
 
 # %% role="concept"
 x = torch.tensor([0.4, 1.7], requires_grad=True)
@@ -1297,14 +1636,16 @@ blocked, = torch.autograd.grad(x.round().sum(), x)
 # %% role="concept"
 claim("1.7 rounded", rounded[1], expected=2)
 claim("slope that round alone passes", blocked.abs().sum(), expected=0)
-claim("slope of both numbers, with the bracket detached", through.sum(),
+claim("slopes of both values added up, with the bracket detached",
+      through.sum(),
       expected=2)
 
 # %% [markdown] role="concept"
-# In Q-learning with a second, frozen network the *target* does not learn. It is the reward plus the discounted
-# best value of the next state, and it belongs to **one** action: the one taken.
-# Three mistakes to look for in a sketch: no reward, a target spread over all actions,
-# and a `.detach()` inside `no_grad`, which has nothing to do there.
+# In Q-learning a network predicts how good each action is. Its target comes from a
+# second, frozen network and must not learn. The target is the reward plus the
+# discounted best value of the next state, and it belongs to **one** action: the one
+# that was taken. Three mistakes to look for in a sketch: no reward, a target for all
+# actions alike, and a `.detach()` inside `no_grad`, which has nothing to do there.
 
 # %% role="concept"
 online, frozen = nn.Linear(8, 4), nn.Linear(8, 4)   # state to 4 actions
@@ -1330,10 +1671,11 @@ claim("values of 128 that the loss corrects", (slope != 0).sum(),
 
 # %% [markdown] role="concept"
 # That cell also shows what `retain_graph` is for: two losses over one graph, each
-# with its own gradient. It is *not* for derivatives of derivatives. Those need
-# `create_graph`. And the gradient of a summed gradient is the row sums of the
-# Hessian. They are its diagonal where the rest of each row adds up to zero, as it does
-# when each output depends on its own input alone.
+# with a gradient of its own. It is *not* for derivatives of derivatives, which need
+# `create_graph`. And if you sum a gradient and differentiate the sum, you get the row
+# sums of the Hessian, the matrix of second derivatives. These equal its diagonal only
+# where the rest of each row adds up to zero, for instance where each output depends
+# on its own input alone.
 
 # %% role="concept"
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -1361,9 +1703,9 @@ claim("the first row sum", second[0], expected=6)
 claim("the first of the diagonal", hessian[0, 0], expected=2)
 
 # %% [markdown] role="concept"
-# For long sequences `retain_graph` is no remedy. Truncated backpropagation through time
-# *cuts* the hidden state after each chunk, with `detach`. If you retain instead,
-# every chunk walks back to the beginning.
+# For long sequences, `retain_graph` does not help. Truncated backpropagation through
+# time *cuts* the hidden state after each chunk, with `detach`. If you retain the
+# graph instead, every chunk walks back to the beginning:
 
 # %% role="concept"
 def graph_nodes(tensor):
@@ -1394,16 +1736,14 @@ print(f"nodes behind each chunk: {cut} detached, {retained} retained")
 
 # %% role="concept"
 claim("nodes behind the fourth chunk, detached", cut[-1], expected=cut[0])
-claim("nodes behind the fourth over the first, retained",
+claim("nodes behind the fourth, divided by the first, retained",
       retained[-1] / retained[0], above=3)
 
 # %% [markdown] role="concept"
-# ### Two paths add up
+# ### Thirty layers, with and without skips
 #
-# A residual block computes $h = x + F(x)$. `x` is used twice, so its gradient is a
-# sum of two: what comes back through $F$, and what comes back unchanged. Stack 30
-# tanh layers, with and without the second path, with torch's default weights and
-# with Xavier's, and ask how much of the gradient reaches the input.
+# Stack 30 tanh layers, with and without a skip around each, with torch's default
+# weights and with Xavier's. How much of the gradient reaches the input?
 
 # %% role="concept"
 def share_at_input(skip, init=None, depth=30, width=32):
@@ -1426,14 +1766,15 @@ print(f"reaches the input: {plain:.0e} plain, {xavier:.2f} plain with "
       f"Xavier, {skipped:.0f} with skips")
 
 # %% role="concept"
-claim("share that reaches the input, default weights", plain, below=1e-5)
+claim("fraction that reaches the input, default weights", plain, below=1e-5)
 claim("the same with Xavier", xavier, above=1e-3)
 claim("the same with default weights and skips", skipped, above=1)
 
 # %% [markdown] role="concept"
 # So 30 plain layers lose the gradient with the default weights and keep part of it
-# with Xavier's. Skips keep it with the default weights, but a skip guarantees
-# nothing: a branch that points the other way cancels it.
+# with Xavier's. With skips it survives even the default weights. But a skip
+# guarantees nothing: a branch that computes the opposite of its input cancels the
+# gradient.
 
 # %% role="concept"
 x = torch.randn(5, requires_grad=True)
@@ -1447,11 +1788,11 @@ claim("what arrives where the branch is minus x", slope.abs().max(),
 # %% [markdown] role="concept"
 # ### The same gradient in JAX
 #
-# Torch records a graph while your code runs. JAX transforms the *function*:
-# `grad` returns a new function that computes the gradient, `vmap` one that works
-# on a batch, `jit` one that is compiled. There is no `.grad`, so nothing piles up
-# and nothing needs clearing. The parameters go in, the gradients come out in the
-# same structure.
+# Torch records a graph while your code runs. JAX transforms the *function*: `grad`
+# returns a new function that computes the gradient, `vmap` returns one that works on
+# a batch, and `jit` one that is compiled. There is no `.grad`, so nothing adds up and
+# nothing needs clearing. The parameters go in, and the gradients come out in the same
+# structure.
 
 # %% role="concept"
 import jax
@@ -1501,10 +1842,10 @@ claim("gap between their mean and the gradient of the batch",
       largest_gap(mean, slopes), below=1e-4)
 
 # %% [markdown] role="concept"
-# `jit` runs your Python once per shape, dtype and structure of the inputs, with
-# stand-ins for the numbers, and compiles what it saw. A side effect, such as the
-# `append` above, happens at that moment and not at the later calls. Remember it when
-# you print or count in there.
+# `jit` runs your Python once for every shape, dtype and structure of the inputs, with
+# stand-ins for the values, and compiles what it saw. A side effect, such as the
+# `append` above, happens at that moment and not in later calls. Remember that when
+# you print or count inside a compiled function.
 
 # %% role="concept"
 compiled = jax.jit(jax.grad(jax_loss))
@@ -1528,9 +1869,9 @@ claim("gap between compiled and not", largest_gap(fast, slopes),
 # Think first, then open a choice: each says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. Full batch: your loss swings up and down over some twenty steps and never settles. First look at**
+# **1. Full batch: your loss swings up and down with a period of about twenty steps and never settles. First check**
 #
-# - [ ] whether the learning rate is too high :: That may grow, or jump to and fro at each step. A swing over many steps needs a memory.
+# - [ ] whether the learning rate is too high :: Then the loss grows, or jumps up and down at every step. A swing over many steps needs a memory.
 # - [ ] whether the data are shuffled :: A full batch holds the same rows in each order.
 # - [x] whether gradients are cleared before each backward :: Plain SGD on a running sum of gradients is SGD with momentum 1, a pendulum without friction.
 
@@ -1545,7 +1886,7 @@ claim("gap between compiled and not", largest_gap(fast, slopes),
 # **3. Which operation keeps no tensor for the backward pass?**
 #
 # - [ ] `a * b` :: Its slopes are `b` and `a`, so it keeps both.
-# - [x] `a + b` :: Its slopes are 1 for all numbers.
+# - [x] `a + b` :: Its slopes are 1, whatever the inputs are.
 # - [ ] `tanh(a)` :: It keeps its result: the slope is one minus its square.
 
 # %% [markdown] role="quiz"
@@ -1565,28 +1906,28 @@ claim("gap between compiled and not", largest_gap(fast, slopes),
 # %% [markdown] role="quiz"
 # **6. An evaluation calls `model.eval()` and adds up `loss.item()`. Its memory**
 #
-# - [ ] grows with every batch :: `item()` lets go of each graph.
+# - [ ] grows with every batch :: `item()` frees each graph.
 # - [x] rises to one graph during each batch, needlessly :: `no_grad()` would save that one too.
 # - [ ] is the least possible, because of `eval()` :: `eval()` switches dropout and norms. Graphs are built as before.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what the backward pass costs
 #
-# A training step is a forward pass, a backward pass and an update. Before you
-# speed one up, know their shares.
+# A training step is a forward pass, a backward pass and an update. Before you speed
+# one up, find out how much of the step each of them takes.
 #
-# **Before you run anything:** how many times as long as the forward pass does the
-# backward pass take, for a stack of equal linear layers? Twice the batch: what
-# happens to memory with a graph, and without one?
+# **Before you run anything:** for a stack of equal linear layers, how many times as
+# long as the forward pass does the backward pass take? And if the batch is twice as
+# large, what happens to the memory with a graph, and without one?
 #
-# FLOPs, bytes and orders can be counted on any machine, on *meta* tensors, which
-# have a shape and no data. A linear layer is one matrix product forward, and two
-# backward: one for its weight, one for its input. The first layer can do without
-# the second, because nobody asked for the gradient of the data.
+# FLOPs (floating-point operations), bytes and orders to the GPU can be counted on any
+# machine, on *meta* tensors, which have a shape and no data. A linear layer is one
+# matrix product forward and two backward: one for its weight, one for its input. The
+# first layer does without the second, because the data need no gradient.
 #
-# Time needs a GPU, or a prediction: the datasheet says how long FLOPs and bytes
-# take at least. A small stack waits for launches, so its FLOPs say little. The
-# update has no matrix product: it reads four tensors and writes three.
+# Time needs a GPU, or a prediction: the datasheet says how long FLOPs and bytes take
+# at least. A small stack waits for its kernels to be launched, so its FLOPs say
+# little. The update has no matrix product: it reads four tensors and writes three.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -1709,25 +2050,27 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# In a record, read the trace below the table from the products: on the H100 they
-# carry 87 % of the forward pass and 83 % of the backward. Between them stand ReLU,
-# its backward and the sums for the biases.
+# Read the trace below the table from the matrix products down. On the H100 they take
+# 87 % of the forward pass and 83 % of the backward pass. The rest is ReLU, its
+# backward, and the sums for the biases.
 #
-# **On the H100 of the record** memory and the two forwards come out as counted, in
-# the large stack. In the small ones orders decide: 256 times the FLOPs take an
-# eighth more time, and backward takes over four forwards, not two.
+# **On the H100 of the record** the large stack behaves as counted: its memory, and a
+# backward pass of about two forward passes. In the small stacks the orders to the GPU
+# decide: 256 times the FLOPs take only an eighth more time, and the backward pass
+# takes more than four forward passes instead of two.
 #
-# The update takes nearly three times its predicted share, and the trace says why.
-# The prediction counts one pass, which reads four tensors and writes three.
-# `foreach` makes eight passes, each over all weights, and reads or writes twenty.
-# (An order of `_foreach_add_` more counts the steps, on the CPU.) The update has a
-# fifth of the step's kernel time. Stage 4 measures the fused update, which makes
-# one pass.
+# Compared with the backward pass, the update takes nearly three times as long as
+# predicted, and the trace shows why. The prediction counts one pass, which reads four
+# tensors and writes three. `foreach`, torch's default here, makes eight passes over
+# all weights and reads or writes twenty tensors. (One more call of `_foreach_add_`
+# counts the steps, on the CPU.) The update takes a fifth of the step's kernel time.
+# Stage 4 measures the fused update, which makes a single pass.
 #
-# **Keep:** backward is about two forwards of arithmetic, and the graph's memory is
-# proportional to the batch. If memory is short, halve the batch and accumulate,
-# or keep fewer results and compute them again (checkpointing, stage 9). If time is
-# short, look at the products first. **Source:** PyTorch documentation, [Autograd
+# **Keep:** a backward pass is about twice the arithmetic of a forward pass, and the
+# graph's memory is proportional to the batch. If memory is short, halve the batch and
+# accumulate, or keep fewer results and compute them again (checkpointing, stage 9).
+# If time is short, look at the matrix products first. **Source:** PyTorch
+# documentation, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html) and
 # [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html); Epoch AI,
 # [What's the backward-forward FLOP ratio for neural
@@ -1736,16 +2079,22 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - Backward is the chain rule, right to left: each node multiplies what arrives by
-#   its slope.
-# - `.grad` is a sum. Clear it, or plain SGD has momentum 1.
-# - `backward(v)` weighs the rows. Ones mean the sum.
-# - The graph keeps what the slopes need: bytes that follow the batch, freed by
-#   the backward pass, or never built under `no_grad()`.
-# - `detach().clone()` is a copy; `.data` shares memory and hides edits;
-#   `retain_graph` is for two backwards, `create_graph` for second derivatives.
-# - Parts count by their share of what the loss divides by, in training and in
-#   evaluation.
-# - A node hands on its gradient once, after all its uses have handed theirs to it.
+# - The backward pass is the chain rule, from the loss to the inputs: each node
+#   multiplies the gradient that arrives by its slope. Where a value is used twice,
+#   the two gradients are added.
+# - Through a linear layer that is three products: for the weights, for the input, for
+#   the bias. ReLU's slope is a mask.
+# - A training step is: predict, compare, clear, backward, step. `backward` adds to
+#   `.grad`. If you never clear it, plain SGD has a momentum of 1.
+# - `backward(v)` weights the rows by `v`. A vector of ones gives the gradient of the
+#   sum.
+# - The graph keeps the tensors that the backward pass will need. That memory grows
+#   with the batch, is freed by `backward()`, and is never allocated under
+#   `no_grad()`.
+# - `detach().clone()` is a copy. `.data` shares memory and hides edits.
+#   `retain_graph` is for two backward passes, `create_graph` for second derivatives.
+# - When you cut a batch into parts, weight each part by its share of what the loss
+#   divides by, in training and in evaluation.
+# - A node passes its gradient on once, after all its uses have added theirs.
 #
-# **Next:** stage 3 asks where the gradient starts: the loss, and what it teaches.
+# **Next:** stage 3 asks where the gradient starts: at the loss, and what it teaches.

@@ -1,12 +1,14 @@
 # %% [markdown] role="hook" traps=4
 # # 3. Losses and gradient pathologies
 #
-# Before an optimizer takes its first step, four things are settled: what the
-# loss asks for, whether output and target fit each other, what happens to a
-# gradient that is far too large, and how much of it reaches the first layer.
+# Training can only reduce a number. So before the first step you have to say, in one
+# number, what "wrong" means: that number is the *loss*, and the model will learn
+# whatever makes it small, whether you meant it or not. Then the gradient of the loss
+# has to reach every layer, and it may arrive far too small or far too large.
 #
-# Each of the four has a line of code that looks right, raises nothing and
-# spoils the run. This stage writes those lines and measures what they do.
+# This stage derives the usual losses from one idea and follows the gradient through
+# the layers. Four times a line of code looks right, raises nothing and spoils the
+# run.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -29,21 +31,111 @@ from dlsys_helpers import (
 begin(SEED, THREADS, DEVICE)
 
 # %% [markdown] role="concept"
+# ## From likelihood to a loss
+#
+# A model says: with a probability of 0.7 this image shows an eight. It does. How
+# wrong is 0.7? *Maximum likelihood* gives an answer that needs no taste: of all
+# models, prefer the one under which the data that you saw were most probable.
+#
+# Start with the smallest model, a coin with one parameter, its probability `p` of
+# heads. You toss it ten times and see seven heads. The probability of just this
+# series, $p^7 (1 - p)^3$, is called the *likelihood* of `p`.
+
+# %% role="concept"
+p = torch.linspace(0.01, 0.99, 99)
+likelihood = p ** 7 * (1 - p) ** 3
+best = p[likelihood.argmax()].item()
+print(f"most likely p: {best:.2f}, its likelihood: {likelihood.max():.4f}")
+
+thousand = torch.tensor(0.7) ** 700 * torch.tensor(0.3) ** 300
+print(f"the same for 1,000 tosses, 700 heads: {thousand:.4f}")
+
+# %% [markdown] role="concept"
+# The most likely `p` is 0.7, as it should be. But a product of many probabilities is
+# tiny, and for 1,000 tosses float32 rounds it to zero. So take the logarithm, which
+# turns the product into a sum and leaves the best `p` where it is. Then change the
+# sign, because training minimises, and divide by the number of tosses, so that more
+# data do not mean a larger loss. That is the *mean negative log-likelihood*:
+
+# %% role="concept"
+nats = -(7 * p.log() + 3 * (1 - p).log()) / 10
+lowest = p[nats.argmin()].item()
+
+# %% role="concept"
+claim("the p with the lowest loss", lowest, expected=0.7, within=1e-6)
+claim("the likelihood of 1,000 tosses in float32", thousand, expected=0)
+
+# %% role="concept"
+plot_lines(p.tolist(), {"7 heads of 10": nats.tolist()},
+           xlabel="p, the probability of heads", ylabel="loss, nats",
+           title="The loss is lowest where the data are most likely",
+           alt="One curve: the mean negative log-likelihood against p. It "
+               "is lowest at 0.7 and rises steeply towards both ends.")
+
+# %% [markdown] role="concept"
+# (A *nat* is the unit of a natural logarithm.) Look at the ends: to call something
+# nearly impossible that then happens costs more and more, without limit.
+#
+# ## Binary cross-entropy
+#
+# A classifier for two classes gives every row a `p` of its own. The label `y` is 1 or
+# 0, and the probability of what was seen is `p` for a 1 and `1 - p` for a 0. One
+# formula says both, since one of its two terms is always zero:
+#
+# $$L = -\big[\,y \log p + (1 - y) \log (1 - p)\,\big]$$
+#
+# A network outputs any number, positive or negative, and that number is called a
+# *logit*, $z$. The *sigmoid*, $p = 1 / (1 + e^{-z})$, turns it into a probability. So
+# the obvious code has two steps. Put the sigmoid into the formula on paper, and the
+# two steps become one:
+
+# %% role="concept"
+def in_two_steps(z, y):
+    """Sigmoid, then the formula; z and y (N,)."""
+    p = z.sigmoid()
+    return -(y * p.log() + (1 - y) * (1 - p).log())
+
+def in_one_step(z, y):
+    """The same, simplified on paper: max(z, 0) - zy + log(1 + e^-|z|)."""
+    return z.clamp(min=0) - z * y + (-z.abs()).exp().log1p()
+
+z, y = torch.tensor([-2.0, 0.5, 200.0]), torch.tensor([0.0, 1.0, 0.0])
+two_steps, one_step = in_two_steps(z, y), in_one_step(z, y)
+built_in = F.binary_cross_entropy_with_logits(z, y, reduction="none")
+print("two steps:", two_steps.tolist(), "\none step: ", one_step.tolist())
+
+# %% role="concept"
+claim("in two steps, the third row overflows", two_steps[2].isinf(),
+      expected=True)
+claim("in one step, largest gap to torch",
+      (one_step - built_in).abs().max(), below=1e-5)
+
+# %% [markdown] role="concept"
+# For the third row the sigmoid rounds to exactly 1, and the logarithm of `1 - p` is
+# minus infinity. In one step nothing overflows. So the sigmoid belongs *inside* the
+# loss, and that is what the name `binary_cross_entropy_with_logits` says. Its
+# gradient by the logit is as simple as can be: $p - y$, the probability minus the
+# truth.
+
+# %% [markdown] role="concept"
 # ## Cross-entropy, from logits
 #
-# Letters in this stage: `N` rows, `C` classes, `z` logits `(N, C)`,
-# `y` labels `(N,)`.
-#
-# The probability of the right class is $p_y = e^{z_y} / \sum_k e^{z_k}$. The
-# loss is its negative logarithm, and the logarithm can be taken on paper:
+# With more than two classes, the model outputs one logit per class. The *softmax*
+# makes them probabilities: $p_k = e^{z_k} / \sum_j e^{z_j}$ is positive, and the
+# $p_k$ add up to 1. The likelihood of a row is the probability of its own class,
+# $p_y$, so the loss is $-\log p_y$. Again you can simplify on paper:
 #
 # $$L = \log \sum_k e^{z_k} - z_y, \qquad
 #   \frac{\partial L}{\partial z_k} = p_k - [k = y]$$
 #
-# So the gradient is the probability minus the truth: between minus one and
-# one, whatever the logits. On paper the first line is exact; in float32
-# $e^{89}$ is infinite. Subtract the largest logit $m$ first, which
-# changes nothing: $L = m + \log \sum_k e^{z_k - m} - z_y$.
+# The gradient is again the probability minus the truth, where $[k = y]$ is 1 for the
+# right class and 0 for the others. It lies between minus one and one, whatever the
+# logits are. On paper the first formula is exact, but in float32 $e^{89}$ is
+# infinite. Subtract the largest logit $m$ first, which changes nothing:
+# $L = m + \log \sum_k e^{z_k - m} - z_y$.
+#
+# Letters in this stage: `N` rows, `C` classes, `z` logits `(N, C)`, `y` labels
+# `(N,)`.
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()
@@ -62,19 +154,20 @@ print(f"on paper {on_paper(z, y):.4f}, torch {F.cross_entropy(z, y):.4f}")
 print(f"200 higher: {on_paper(far, y):.4f}, {F.cross_entropy(far, y):.4f}")
 
 # %% [markdown] role="concept"
-# For small logits the formula is what torch computes, gradient included; 200
-# higher it overflows, and torch, which subtracts the maximum, does not notice.
+# For small logits, the formula gives what torch computes, and the gradient by hand is
+# autograd's. With logits that are 200 higher the formula overflows. Torch subtracts
+# the maximum, so its loss stays the same.
 
 # %% role="concept"
-claim("gradient against probability minus truth, over N: difference",
+claim("gap between the gradient and probability minus truth, over N",
       (slope - by_hand).abs().max(), expected=0, within=1e-6)
 claim("200 higher, the formula overflows", on_paper(far, y).isinf(),
       expected=True)
-claim("200 higher, torch's loss against the one before: difference",
+claim("200 higher, by how much torch's loss changes",
       F.cross_entropy(far, y) - on_paper(z, y), expected=0, within=1e-3)
 
 # %% [markdown] role="concept"
-# One number to remember: the loss of a model that knows nothing and says so.
+# Remember one value: the loss of a model that knows nothing and says so.
 
 # %% role="concept"
 guess_all = torch.zeros(6, 10)                  # ten equal logits
@@ -82,16 +175,17 @@ claim("the loss of guessing among 10 classes, ln 10",
       F.cross_entropy(guess_all, y), expected=2.303, within=1e-3)
 
 # %% [markdown] role="concept"
-# A fresh classifier whose first loss is far above $\ln C$ starts with confident
-# nonsense. Where the classes are equally frequent, one that stays at it has learned
-# nothing that lowers the loss.
+# If a fresh classifier starts with a loss far above $\ln C$, it begins with confident
+# nonsense. If the classes are equally frequent and the loss stays at $\ln C$, the
+# model has learned nothing.
 
 # %% [markdown] trap="03.1" role="situation" core=true fault="softmax before cross_entropy" symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
 # ## A loss that wants probabilities
 #
-# "Cross-entropy compares probabilities," says the textbook, so you give it some. It runs,
-# and with plain SGD far too many of the digits come out wrong. Take one row on which the
-# model is sure and wrong: a logit of `10` at a wrong class, `0` at the other nine.
+# "Cross-entropy compares probabilities," says the textbook, so you give it some. It
+# runs, and with plain SGD far too many digits are classified wrong. Take one row on
+# which the model is sure and wrong: a logit of `10` for a wrong class, `0` for the
+# other nine.
 
 # %% trap="03.1" role="break"
 def mlp(outputs=10):
@@ -117,8 +211,10 @@ def pull_of(loss):
 once, twice = pull_of(F.cross_entropy), pull_of(of_probabilities)
 
 # %% trap="03.1" role="guess" quoted="right"
-guess("03.1", "On this row, how many times as large is the gradient norm "
-      "`once` as the gradient norm `twice`?", unit="times")
+guess("03.1", "On this row, how large is the gradient norm `once`, "
+      "compared with the gradient norm `twice`?",
+      choices=["the same, up to rounding", "about 10 times as large",
+               "about 100 times as large", "about 10,000 times as large"])
 
 # %% trap="03.1" role="look"
 first = torch.zeros(4, dtype=torch.long)          # class 0 is right
@@ -131,15 +227,15 @@ for name, z in {"sure and right": sure, "sure, wrong": wrong}.items():
           f"with one softmax {F.cross_entropy(z, first):.4f}")
 
 # %% trap="03.1" role="look"
-measured("03.1", once / twice, right=(6000, 18_000))
+measured("03.1", 3)
 
 # %% trap="03.1" role="look"
-claim("gradient on a confident mistake, on logits over probabilities",
+claim("confident mistake: gradient on logits over the other",
       once / twice, above=5000)
 
 # %% [markdown] trap="03.1" role="look"
-# Where the model is most wrong, the second softmax asks for almost nothing. And a
-# perfect answer does not bring the loss to zero:
+# The model is as wrong as it can be, and the second softmax asks it to change almost
+# nothing. At the other end, a perfect answer does not bring the loss to zero:
 
 # %% trap="03.1" role="look"
 claim("a perfect answer: loss", of_probabilities(sure, first),
@@ -156,11 +252,11 @@ plot_lines(margins, {
     xlabel="logit of the right class, others 0", ylabel="loss, nats",
     title="A second softmax flattens both ends",
     alt="Loss against the logit of the right class. With one softmax it "
-        "falls from ten to zero; with two it stays between two and a "
-        "half and one and a half.")
+        "falls from more than ten to zero. With two it stays between "
+        "two and a half and one and a half.")
 
 # %% [markdown] trap="03.1" role="look"
-# Put the logit on the far left and read the slope.
+# Move the logit to the far left and read the slope.
 
 # %% role="explore" explorer="loss_curves"
 from dlsys_helpers.explorers.loss_curves import loss_curves
@@ -168,11 +264,13 @@ from dlsys_helpers.explorers.loss_curves import loss_curves
 loss_curves
 
 # %% [markdown] trap="03.1" role="why"
-# `F.cross_entropy` takes a softmax of its own. Probabilities lie between 0 and 1, so
-# taken for logits they are nearly equal, and their softmax is nearly flat: with 10 classes
-# the loss never falls below $\ln(e + 9) - 1$, and the first gradient is about a tenth. For
-# SGD at 0.1 that decides. Adam divides by the gradient's size and hides it. Pass the
-# logits.
+# `F.cross_entropy` applies a softmax of its own, so here there are two. The first one
+# returns probabilities between 0 and 1. Taken as logits these are nearly equal, so
+# the second softmax is nearly flat. With 10 classes the loss cannot fall below
+# $\ln(e + 9) - 1$, and the first gradient is about a tenth of what it should be. That
+# decides the run with SGD at 0.1. Adam divides by the size of the gradient and hides
+# it. The textbook is right about the formula, but the function does that part itself:
+# pass it the logits.
 
 # %% trap="03.1" role="repair"
 def trained(loss, optimizer, lr):
@@ -191,7 +289,7 @@ print(f"SGD {sgd[0]:.2f}, twice at 1.0 {bold_twice[0]:.2f}   "
       f"Adam {adam[0]:.2f}, twice {adam_twice[0]:.2f}")
 
 # %% trap="03.1" role="repair"
-claim("SGD at 0.1 on logits: share right", sgd[0], above=0.88)
+claim("SGD at 0.1 on logits: accuracy", sgd[0], above=0.88)
 
 # %% [markdown] trap="03.1" role="more" topics="the two ends in numbers · Adam and a larger rate · the first gradient"
 # The two ends, with one softmax and with two:
@@ -209,8 +307,8 @@ claim("Adam at 0.01 with the fault: share right", adam_twice[0], above=0.75)
 claim("SGD at 1.0 with the fault: share right", bold_twice[0], above=0.65)
 
 # %% [markdown] trap="03.1" role="more"
-# Adam reads the digits in spite of the fault, and its loss stands on the floor
-# all the same, where logits bring it almost to zero.
+# Adam gets most digits right in spite of the fault. Its loss still stops at the
+# floor, where logits bring it almost to zero.
 
 # %% trap="03.1" role="more"
 claim("Adam with the fault: loss, never below the floor", adam_twice[1],
@@ -226,15 +324,15 @@ for loss in (F.cross_entropy, of_probabilities):
 print({name: f"{size:.3f}" for name, size in slope.items()})
 
 # %% trap="03.1" role="more"
-claim("norm of the first gradient, on logits over with the fault",
+claim("norm of the first gradient: on logits, divided by the fault's",
       slope["cross_entropy"] / slope["of_probabilities"], above=8, below=13)
 
 # %% [markdown] trap="03.1" role="folklore"
-# **Told:** softmax before the loss is a matter of style, the model trains all
-# the same. **Measured:** with Adam at 0.01 and with SGD at 1.0 it does; with SGD
-# at 0.1 it reads less than 0.65 of the digits after 300 steps, where logits give
-# over 0.88. In all three the loss is wrong: 2.46 instead of 10 for a confident
-# mistake, 1.4612 instead of 0 for a perfect answer.
+# **Told:** softmax before the loss is a matter of style; the model trains all the
+# same. **Measured:** with Adam at 0.01 and with SGD at 1.0 it does. With SGD at 0.1
+# its accuracy after 300 steps is below 0.65, where logits reach more than 0.88. In
+# all three runs the loss is wrong: 2.46 instead of 10 for a confident mistake, 1.4612
+# instead of 0 for a perfect answer.
 
 # %% trap="03.1" role="exercise" points=4 difficulty=3 minutes=15
 def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
@@ -265,18 +363,122 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # 3. The gradient of one row is its softmax, minus 1 in the column of its label. The mean adds a factor 1/N.
 
 # %% [markdown] trap="03.1" role="keep"
-# **Keep:** `F.cross_entropy` wants logits; probabilities are for reading. **In your own
-# code:** overfit one small batch. A loss that will not go to zero has a floor, and
+# **Keep:** `F.cross_entropy` wants logits and applies the softmax itself. Compute
+# probabilities only where you read the output. **In your own code:** overfit one
+# small batch. If the loss will not go to zero, it has a floor, and
 # $\ln(e + C - 1) - 1$ is the floor of a second softmax. **Source:** PyTorch
-# documentation, [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html);
+# documentation,
+# [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html);
 # the floor follows by putting 1 and zeros for the logits.
+
+# %% [markdown] role="concept"
+# ## A loss is a statement about noise
+#
+# Not every target is a class. For a number, too, you can ask under which model the
+# data are most probable, but you have to say how the measurements scatter around the
+# truth. Each of the usual losses is the negative log-likelihood of one such
+# assumption:
+#
+# | you assume | the loss is | up to |
+# |---|---|---|
+# | a normal distribution around the output | squared error | factor and constant |
+# | a Laplace distribution, with heavier tails | absolute error | constant |
+# | one of C classes | cross-entropy | nothing |
+# | yes or no | binary cross-entropy | nothing |
+#
+# "Up to" says what is left out: a constant and a factor do not move the minimum.
+# `torch.distributions` knows the likelihoods, so you can check the table.
+
+# %% role="concept"
+from torch import distributions as dist
+
+out, target = torch.randn(100), torch.randn(100)
+z, y = torch.randn(100, 5), torch.randint(5, (100,))
+yes = (target > 0).float()
+
+def nll(noise, seen):
+    """Mean negative log-likelihood of what was seen."""
+    return -noise.log_prob(seen).mean()
+
+# %% role="concept"
+pairs = {
+    "normal": (nll(dist.Normal(out, 1.0), target),
+               F.mse_loss(out, target) / 2 + math.log(2 * math.pi) / 2),
+    "Laplace": (nll(dist.Laplace(out, 1.0), target),
+                F.l1_loss(out, target) + math.log(2)),
+    "classes": (nll(dist.Categorical(logits=z), y), F.cross_entropy(z, y)),
+    "yes or no": (nll(dist.Bernoulli(logits=out), yes),
+                  F.binary_cross_entropy_with_logits(out, yes))}
+print({name: f"{nats:.3f}" for name, (nats, _) in pairs.items()})
+
+# %% role="concept"
+claim("largest gap between likelihood and loss, of the four",
+      max((likelihood - loss).abs() for likelihood, loss in pairs.values()),
+      expected=0, within=1e-5)
+
+# %% [markdown] role="concept"
+# The assumption decides what a loss asks for. Give a model nothing to look at, so
+# that it can only answer one constant. Squared error then asks for the mean, and
+# absolute error for the median. A single outlier of 100 among four readings drags the
+# mean far away and does not touch the median.
+#
+# *Huber's loss* is a compromise: quadratic near zero, linear further out. It is
+# $\frac12 e^2$ for small errors and $\delta(|e| - \frac12\delta)$ for large ones, so
+# that value and slope agree at $|e| = \delta$. Just joining squared and absolute
+# error would not do that: at 1 their slopes are 2 and 1, and elsewhere their values
+# differ.
+
+# %% role="concept"
+readings = torch.tensor([1.0, 2.0, 3.0, 100.0])
+guesses = torch.linspace(0, 100, 10_001)          # steps of 0.01
+
+def best_constant(loss):
+    """The one answer with the lowest mean loss over the readings."""
+    each = loss(guesses[:, None].expand(-1, 4), readings.expand(10_001, 4),
+                reduction="none").mean(1)
+    return guesses[each.argmin()].item()
+
+answers = {f.__name__: best_constant(f)
+           for f in (F.mse_loss, F.l1_loss, F.huber_loss)}
+print({name: round(value, 2) for name, value in answers.items()})
+
+# %% role="concept"
+claim("squared error asks for the mean", answers["mse_loss"],
+      expected=26.5, within=0.02)
+claim("absolute error for a median, between 2 and 3", answers["l1_loss"],
+      above=1.9, below=3.1)
+
+# %% role="concept"
+plot_columns({"squared error": answers["mse_loss"],
+              "Huber": answers["huber_loss"],
+              "absolute error": answers["l1_loss"]},
+             xlabel="loss", ylabel="best constant for 1, 2, 3 and 100",
+             form=".1f", title="One outlier moves the mean, not the median",
+             alt="Three columns: the constant with the lowest squared "
+                 "error is 26.5, with Huber's loss near 2.5 and with "
+                 "absolute error about 2 to 3.")
+
+# %% role="concept"
+zero, e = torch.zeros(2), torch.tensor([0.5, 4.0])
+inside, outside = F.huber_loss(e, zero, reduction="none").tolist()
+print(f"Huber at 0.5: {inside}, at 4: {outside}")
+
+# %% role="concept"
+claim("Huber at 0.5, half the square", inside, expected=0.125)
+claim("Huber at 4: 4 - 1/2", outside, expected=3.5)
+
+# %% [markdown] role="concept"
+# By the same table, squared error on *class labels* assumes that labels scatter
+# around the output like measurements with normal noise. Is that a mistake that one
+# would notice?
 
 # %% [markdown] trap="03.2" role="situation" core=true fault="class numbers as regression targets; (N, 1) minus (N,)" symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
 # ## A network that answers with a number
 #
-# The label is a number from 0 to 9, and the network may as well output a number. You
-# train one output with squared error and round it, and the loss falls nicely. Somebody
-# else writes the same loss a little differently, and there it soon stops falling.
+# The label is a number from 0 to 9, so the network may as well output a number. You
+# train a single output with squared error and round it, and the loss falls nicely. In
+# a second script the same loss is written a little differently. There it soon stops
+# falling.
 
 # %% trap="03.2" role="break"
 def as_number(out, y):
@@ -295,8 +497,8 @@ def reading(loss):
 number, column = reading(as_number), reading(with_a_column)
 
 # %% trap="03.2" role="guess"
-guess("03.2", "For what share of the test digits is `number`, the first "
-      "version's output, right once it is rounded?", unit="%")
+guess("03.2", "What percentage of the test digits does the first version, "
+      "`number`, get right after rounding?", unit="%")
 
 # %% trap="03.2" role="look"
 right = (number.round() == y_test).float().mean()
@@ -313,35 +515,37 @@ measured("03.2", 100 * right, right=(20, 50))
 plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
               for k in range(6)},
              xlabel="distance between answer and label",
-             ylabel="share of the digits", form=".2f",
-             title="Nearly right is wrong: a 4 is no 3 or 5",
-             alt="Columns: share of test digits by distance. Fewer than "
-                 "half are right, about as many are one off.")
+             ylabel="fraction of the digits", form=".2f",
+             title="Nearly right is wrong: a 4 is not a 3 or a 5",
+             alt="Columns: fraction of the test digits by distance. Fewer "
+                 "than half are right, and about as many are one off.")
 
 # %% [markdown] trap="03.2" role="look"
-# Many of the others are one off. The second version gives almost the same answer to each
-# digit, the mean label:
+# Many of the wrong answers are off by one. The second version gives nearly the same
+# answer for every digit, the mean label:
 
 # %% trap="03.2" role="look"
-claim("spread of its answers, over that of the number",
+claim("spread of its answers, divided by that of `number`",
       column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
-# Two faults. Numbering the classes claims that a 4 lies between a 3 and a 5, and an output
-# between two of them is an answer that nobody asked for. The column is worse:
-# broadcasting pairs every output of a batch with every label in it, so each row is trained
-# towards the mean label. `F.mse_loss` would have warned; arithmetic by hand does not.
-# Give each class an output of its own.
+# There are two faults. Numbering the classes claims that a 4 lies between a 3 and a
+# 5, and squared error then asks for the mean of the possible answers: an image that
+# could be a 3 or an 8 is answered with a number between them. The second version is
+# worse. Subtracting labels of shape `(N,)` from outputs of shape `(N, 1)` makes a
+# table, because *broadcasting* pairs every output with every label. So each row is
+# trained towards the mean label. `F.mse_loss` would have warned; your own arithmetic
+# does not. Give each class an output of its own.
 
 # %% trap="03.2" role="why"
 pairs = torch.ones_like(torch.zeros(8, 1) - torch.arange(8.0))
 draw_grids({"(8, 1) minus (8,)": 0.5 * pairs + 0.5 * torch.eye(8)},
            marks={"(8, 1) minus (8,)": ~torch.eye(8, dtype=torch.bool)},
            rows="output", columns="label",
-           legend="an output beside another row's label",
+           legend="an output paired with another row's label",
            title="A column minus a row is a table",
-           alt="A grid of eight by eight. Only the diagonal pairs an "
-               "output with its own label; all other cells are marked.")
+           alt="A grid of eight by eight cells. Only those on the diagonal "
+               "pair an output with its own label. The others are marked.")
 
 # %% trap="03.2" role="repair"
 def one_hot_mse(z, y):
@@ -355,10 +559,11 @@ for loss in (one_hot_mse, F.cross_entropy):
 print({name: round(value, 2) for name, value in score.items()})
 
 # %% trap="03.2" role="repair"
-claim("cross-entropy: share right", score["cross_entropy"], above=0.93)
+claim("cross-entropy: accuracy", score["cross_entropy"], above=0.93)
 
 # %% [markdown] trap="03.2" role="more" topics="the table in numbers · squared error on one-hot labels · a softmax before it"
-# Squared error as such is not the culprit: on one-hot labels it reads these digits, too.
+# Squared error as such is not the culprit. On one-hot labels, a 1 for the right class
+# and zeros for the others, it classifies these digits well:
 
 # %% trap="03.2" role="more"
 claim("share right, as a number", right, below=0.5)
@@ -371,8 +576,8 @@ claim("one-hot squared error: share right", score["one_hot_mse"],
       above=0.93)
 
 # %% [markdown] trap="03.2" role="more"
-# What does harm is squared error *after a softmax*: on a confident mistake its gradient
-# is almost zero.
+# What does harm is squared error *after a softmax*: its gradient on a confident
+# mistake is almost zero.
 
 # %% trap="03.2" role="more"
 # pull_of is the gradient on the confident mistake of trap 03.1.
@@ -390,10 +595,10 @@ claim("cross-entropy: gradient norm", once, expected=1.41, within=0.01)
 
 # %% [markdown] trap="03.2" role="folklore"
 # **Told:** squared error is wrong for classes, because its gradient vanishes on
-# confident mistakes. **Measured:** behind a softmax it does, to below 0.001 where
-# cross-entropy has 1.41. On plain outputs with one-hot targets it has 2.01, and
-# reads over 0.93 of the digits. What fails there too is the class *number* as a
-# target: less than 0.5.
+# confident mistakes. **Measured:** after a softmax it does vanish, to below 0.001
+# where cross-entropy has 1.41. On plain outputs with one-hot targets the gradient is
+# 2.01, and the accuracy is above 0.93. What fails even there is the class *number* as
+# a target: an accuracy below 0.5.
 
 # %% trap="03.2" role="exercise" points=3 difficulty=2 minutes=10
 def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -415,18 +620,267 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # 3. `F.cross_entropy` takes labels of shape `(N,)`; look up `ignore_index`.
 
 # %% [markdown] trap="03.2" role="keep"
-# **Keep:** classes have no distance; give each an output of its own.
-# **In your own code:** assert that prediction and target have the same shape
-# before you subtract. **Source:** Hui & Belkin 2021, ["Evaluation of Neural
-# Architectures Trained with Square Loss vs Cross-Entropy in Classification
-# Tasks"](https://arxiv.org/abs/2006.07322), for squared error on one-hot labels.
+# **Keep:** class numbers are names, not quantities: give each class an output of its
+# own and use cross-entropy. **In your own code:** assert that prediction and target
+# have the same shape before you subtract one from the other. **Source:** Hui & Belkin
+# 2021, ["Evaluation of Neural Architectures Trained with Square Loss vs Cross-Entropy
+# in Classification Tasks"](https://arxiv.org/abs/2006.07322), for squared error on
+# one-hot labels.
+
+# %% [markdown] role="concept"
+# ## When classes have an order
+#
+# One to five stars do have an order. Cross-entropy ignores it, so calling a 5 a 1
+# costs no more than calling it a 4. Squared error on the number claims more than you
+# know: equal distances. *Ordinal regression* is between the two. With five classes it
+# asks four yes-or-no questions, "more than one star?" to "more than four?", each with
+# binary cross-entropy. In the variant CORAL the four questions share their weights
+# and differ only in their bias, so that the answers cannot contradict each other.
+
+# %% role="concept"
+stars = torch.tensor([1, 3, 5])
+more_than = (stars[:, None] > torch.arange(1, 5)).float()    # (3, 4)
+print(more_than)
+
+# %% role="concept"
+claim("yeses for five stars", more_than[2].sum(), expected=4)
+
+# %% [markdown] role="concept"
+# ## When one class is rare
+#
+# A model that always says "no" is right for 29 of 32 rows if only 3 are positive. If
+# you need it to find more of the 3, you can change the loss. `pos_weight` multiplies
+# the loss of the positives. A weight of `w` does the same as showing every positive
+# `w` times, so balancing 3 positives among 32 rows takes 29 / 3 = 9.67, negatives
+# over positives.
+#
+# *Focal loss* instead multiplies each row's loss by $(1 - p_y)^\gamma$, where $p_y$
+# is the probability of the right answer. Rows that are already right hardly count any
+# more. It usually comes with a factor $\alpha$ for positives and $1 - \alpha$ for
+# negatives. Careful with the much-copied $\alpha = 0.25$: it makes the positives
+# count *less*. It was tuned together with $\gamma = 2$ on a detector, whose many easy
+# negatives had faded already.
+
+# %% role="concept"
+logits = torch.randn(32)
+labels = torch.cat([torch.ones(3), torch.zeros(29)])
+bce = F.binary_cross_entropy_with_logits
+weighted = bce(logits, labels, pos_weight=torch.tensor(9.0),
+               reduction="sum")
+repeated = bce(torch.cat([logits[:3].repeat(9), logits[3:]]),
+               torch.cat([torch.ones(27), torch.zeros(29)]),
+               reduction="sum")
+
+# %% role="concept"
+claim("weight 9, compared with showing each positive 9 times: gap",
+      weighted - repeated, expected=0, within=1e-3)
+claim("the weight that balances 3 and 29",
+      (labels == 0).sum() / (labels == 1).sum(), expected=9.67,
+      within=0.01)
+
+# %% role="concept"
+def focal(z, t, alpha, gamma=2.0):
+    """Mean binary focal loss; alpha weights positives, 1 - alpha others."""
+    ce = bce(z, t, reduction="none")
+    p_right = (-ce).exp()
+    side = alpha * t + (1 - alpha) * (1 - t)
+    return (side * (1 - p_right) ** gamma * ce).mean()
+
+even = torch.zeros(1)                           # p = 1/2 for either side
+ratio = focal(even, even + 1, 0.25) / focal(even, even, 0.25)
+
+# %% role="concept"
+claim("alpha 0.25: a positive counts a third of a negative", ratio,
+      expected=1 / 3, within=1e-5)
+
+# %% [markdown] role="concept"
+# Both have a price: the model's probabilities are no longer those of the data. If you
+# only need a decision, move the cut of the plain model instead. *Further* measures
+# all of this on a rare digit.
+
+# %% [markdown] role="concept"
+# ## Distances as losses
+#
+# Sometimes you do not want classes but a space in which similar things are close
+# together. A face recognition system has to handle people it was never trained on, so
+# it compares distances between *embeddings*, the vectors that a network makes of two
+# photos. Search engines for sentences and recommenders for products work the same
+# way. Three losses teach such a space:
+#
+# - *Contrastive*: $d^2$ for a matching pair, $\max(0, m - d)^2$ for others. The
+#   *margin* $m$ is the distance that is far enough.
+# - *Triplet*: $\max(0, d(a, p) - d(a, n) + m)$ for an anchor, a positive and a
+#   negative. The negative has to be farther away than the positive, by the margin.
+# - *InfoNCE*: cross-entropy over similarities, where row `i` has to pick column `i`.
+#   CLIP uses it in both directions, from images to captions and back.
+#
+# The first two are exactly zero for everything that is far enough apart. So a triplet
+# loss of 0 for random vectors is no success: this triplet teaches nothing.
+
+# %% role="concept"
+anchor = torch.randn(8, 128, requires_grad=True)
+near = anchor.detach() + 0.1 * torch.randn(8, 128)
+easy = F.triplet_margin_loss(anchor, near, torch.randn(8, 128), margin=1.0)
+slope = torch.autograd.grad(easy, anchor)[0].abs().max()
+
+# %% role="concept"
+claim("random negatives: triplet loss", easy, expected=0)
+claim("random negatives: largest gradient", slope, expected=0)
+
+# %% [markdown] role="concept"
+# ## Vanishing and exploding gradients
+#
+# A loss is only half of the story. Its gradient has to reach the first layer, and by
+# the chain rule it is multiplied by one factor for every layer on the way: the slope
+# of the activation times the weights. If the product shrinks from layer to layer, the
+# gradient *vanishes*, and the first layers learn nothing. If it grows, the gradient
+# *explodes*, and one step throws the weights far away. Follow a gradient back through
+# twenty ReLU layers whose weights are half as large as they should be, just right,
+# and twice as large:
+
+# %% role="concept"
+def reaches(scale, depth=20, width=64):
+    """Gradient norm after 0 to depth layers on the way back to the input.
+
+    scale 1 is He's rule: weights of variance 2 / width, for ReLU.
+    """
+    h = torch.randn(32, width, requires_grad=True)
+    inputs = [h]
+    for _ in range(depth):
+        weight = scale * torch.randn(width, width) * (2 / width) ** 0.5
+        inputs.append((inputs[-1] @ weight.T).relu())
+    at_end = torch.randn(32, width)
+    norms = [g.norm().item() for g in torch.autograd.grad(
+        inputs[-1], inputs, at_end)]
+    return norms[::-1]
+
+# %% role="concept"
+back = {f"weights times {scale:g}": reaches(scale) for scale in (0.5, 1, 2)}
+last = {name: norms[-1] / norms[0] for name, norms in back.items()}
+print({name: f"{change:.0e}" for name, change in last.items()})
+
+# %% role="concept"
+claim("half the weights: fraction that reaches the input",
+      last["weights times 0.5"], below=1e-4)
+claim("He's weights: fraction that reaches the input",
+      last["weights times 1"], above=0.02, below=10)
+claim("twice the weights: growth on the way to the input",
+      last["weights times 2"], above=1e4)
+
+# %% role="concept"
+plot_lines(range(21), back, logy=True,
+           xlabel="layers on the way back", ylabel="gradient norm",
+           title="A factor per layer: it vanishes, stays or explodes",
+           alt="Three lines on a log scale. With half the weights the "
+               "gradient falls by a constant factor per layer, with He's "
+               "weights it stays level, with twice the weights it rises.")
+
+# %% [markdown] role="concept"
+# What counts is the product, and not how many of the factors are below one:
+
+# %% role="concept"
+h = signal = torch.ones(4, requires_grad=True)
+for factor in [0.8] * 16 + [10.0] * 4:
+    h = factor * h
+h.sum().backward()
+
+# %% role="concept"
+claim("16 factors of 0.8 and 4 of 10: the gradient grows by",
+      signal.grad.max(), above=100)
+
+# %% [markdown] role="concept"
+# The activation supplies a factor as well. The slope of a sigmoid is at most a
+# quarter, and with torch's default weights even less arrives:
+
+# %% role="concept"
+def sigmoid_gradients(depth=8, width=32):
+    """Gradient norm of each hidden weight, input to output, fresh net."""
+    layers = [layer for _ in range(depth)
+              for layer in (nn.Linear(width, width), nn.Sigmoid())]
+    net = nn.Sequential(*layers, nn.Linear(width, 1))
+    net(torch.randn(256, width)).mean().backward()
+    return [layer.weight.grad.norm().item() for layer in net[:-1:2]]
+
+norms = sigmoid_gradients()
+factor = (norms[-1] / norms[0]) ** (1 / 7)
+print("norms, input to output:", *(f"{n:.0e}" for n in norms))
+
+# %% role="concept"
+claim("default sigmoid layers: factor by which it falls per layer", factor,
+      above=5, below=20)
+
+# %% [markdown] role="concept"
+# The same happens to the signal on its way forward. Twice the weights double it in
+# every layer:
+
+# %% role="concept"
+net = [torch.randn(64, 64) * (2 / 64) ** 0.5 for _ in range(10)]
+
+def through(scale, h):
+    for weight in net:
+        h = (h @ (scale * weight).T).relu()
+    return h
+
+x = torch.randn(32, 64)
+grown = through(2, x).norm() / through(1, x).norm()
+
+# %% role="concept"
+claim("ReLU, weights twice as large: growth of ten layers' output",
+      grown, expected=1024, within=0.01)
+
+# %% [markdown] role="concept"
+# A *skip connection* computes $x + F(x)$, so its slope is $1 + F'(x)$. That adds a
+# path without factors, and it helps. It is often said to keep the gradient at one or
+# more. It does not: with $F(x) = -x$ nothing is left.
+
+# %% role="concept"
+x = torch.ones(4, requires_grad=True)
+(x + -1.0 * x).sum().backward()
+print(x.grad)
+
+# %% role="concept"
+claim("identity plus its opposite: no gradient", x.grad.abs().max(),
+      expected=0)
+
+# %% [markdown] role="concept"
+# Here are the two side by side, with what to look for and what helps:
+#
+# | | vanishing | exploding |
+# |---|---|---|
+# | the loss | stays near its first value | jumps by powers of ten, then `inf` or `nan` |
+# | the weights | the first layers hardly move | some move far in one step |
+# | test | print the gradient norm of every layer | log the norm of all gradients at every step |
+# | it shows | norms that fall from layer to layer | norms that grow, or rare spikes |
+# | usual causes | flat ends of sigmoid and tanh; weights too small; depth without skips | weights too large; one matrix applied again and again, as in an RNN; a rate too high; a strange batch |
+# | cures | ReLU or GELU; weights that fit the activation; skip connections; normalization | weights that fit the activation; normalization; a lower rate or a warm-up; clipping |
+#
+# *Weights that fit*: for ReLU, He's rule draws them with variance `2 / fan_in`, where
+# `fan_in` is the number of inputs. Tanh wants `1 / fan_in` on the way forward and,
+# for the same reason, `1 / fan_out` on the way back. Xavier's rule is the compromise,
+# `2 / (fan_in + fan_out)`. *Clipping* measures the norm of all gradients together,
+# and if it is above a limit, multiplies every gradient by limit / norm. That keeps
+# the direction and bounds the size.
+
+# %% role="concept"
+wide = nn.init.xavier_normal_(torch.empty(100, 300))
+weak = nn.Parameter(torch.zeros(2))
+weak.grad = torch.tensor([6.0, 8.0])                 # norm 10
+nn.utils.clip_grad_norm_([weak], max_norm=1.0)
+print(f"Xavier: variance {wide.var():.4f}; clipped to {weak.grad}")
+
+# %% role="concept"
+claim("variance of Xavier's weights, 300 inputs and 100 outputs",
+      wide.var(), expected=2 / (300 + 100), within=3e-4)
+claim("6 in a gradient of norm 10, clipped to 1", weak.grad[0],
+      expected=0.6, within=1e-4)
 
 # %% [markdown] trap="03.3" role="situation" core=true fault="gradients are clipped after the step" symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
 # ## A batch a hundred times too large
 #
-# You clip to a norm of 1, and the norm that you log is 1.0 at each step, as it should be.
-# Then a batch arrives whose inputs are 100 times too large. The log says 1.0 once more.
-# "So that step was as short as all others," says a colleague.
+# You clip the gradients to a norm of 1, and the norm in your log is 1.0 at each step,
+# as it should be. Then a batch arrives whose inputs are 100 times too large. The log
+# still says 1.0. "So that step was as short as all the others," says the report on
+# the incident.
 
 # %% trap="03.3" role="break"
 x_big, y_big = 100 * torch.randn(4, 32), torch.randn(4, 1)
@@ -470,25 +924,27 @@ unclipped = weights()
 measured("03.3", 1)
 
 # %% trap="03.3" role="look"
-claim("clipped after it: distance moved", (moved_to - start).norm(),
+claim("clipped after the step: distance that the weights moved",
+      (moved_to - start).norm(),
       above=1000)
 
 # %% [markdown] trap="03.3" role="why"
-# The step uses what `.grad` holds at that moment. After the step nobody reads the gradient
-# any more: clipping it then changes numbers that `zero_grad` throws away. So the weights
-# move by thousands, the large inputs multiply that, and the loss squares it. Clip between
-# `backward` and `step`: then a step of plain SGD moves the weights by at most the learning
-# rate times the limit.
+# A step uses what `.grad` holds at that moment. Here the clip comes after the step,
+# when nothing reads the gradient any more: it changes values that `zero_grad` throws
+# away. So the step was taken with the full gradient, and the weights moved by
+# thousands. The large inputs multiply that, and the loss squares it. Clip between
+# `backward` and `step`. Then a step of plain SGD moves the weights by at most the
+# learning rate times the limit.
 
 # %% trap="03.3" role="why"
 draw_blocks({"what you ran": ["zero_grad", "backward", "step", "clip"],
              "what limits": ["zero_grad", "backward", "clip", "step"]},
             marks={"what you ran": ["clip"]},
-            captions={"what you ran": "nobody reads it",
+            captions={"what you ran": "nothing reads it",
                       "what limits": "the step reads it"},
             title="Clip what the step will read",
-            alt="Two columns of four boxes. In the first clip stands after "
-                "step and is marked; in the second it stands before.")
+            alt="Two columns of four boxes. In the first, clip comes after "
+                "step and is marked. In the second it comes before.")
 
 # %% trap="03.3" role="repair"
 opt = prepare()
@@ -502,7 +958,7 @@ real = nn.utils.get_total_norm(grads).item()
 returned = clip(model.parameters(), max_norm=1.0).item()
 
 # %% trap="03.3" role="repair"
-claim("clipped before the step: distance moved, 0.1 times 1",
+claim("clipped before the step: distance moved, rate times limit",
       (early - start).norm(), expected=0.1, within=1e-4)
 
 # %% trap="03.3" role="repair"
@@ -515,8 +971,9 @@ plot_bars({"no clipping": (unclipped - start).norm().item(),
               "the step the weights move thousands; clipped before, 0.1.")
 
 # %% [markdown] trap="03.3" role="more" topics="what the log showed · momentum · a gradient that is infinite already"
-# `clip_grad_norm_` returns the norm *before*: logged, it shows what arrived, not what the
-# step used. With momentum the clipped gradients of several steps add up.
+# `clip_grad_norm_` returns the norm *before* clipping. If you log it, you see the
+# gradient that arrived, not the one that the step used. With momentum, the clipped
+# gradients of several steps add up.
 
 # %% trap="03.3" role="more"
 claim("norm of the gradient, clipped", norm_now, expected=1, within=1e-3)
@@ -527,10 +984,10 @@ claim("what clip_grad_norm_ returns, over the norm before",
       returned / real, expected=1, within=1e-5)
 
 # %% [markdown] trap="03.3" role="more"
-# Clipping by the norm does not heal a gradient that is already infinite.
-# The factor becomes 1 divided by infinity, zero; infinity times zero is NaN, and
-# everything else becomes zero. `clip_grad_value_` cuts entry by entry: an infinite one
-# then has the limit's size, which tells nothing of its true one.
+# Clipping by the norm does not repair a gradient that is already infinite. The factor
+# is 1 divided by infinity, which is zero. Infinity times zero is NaN, and all other
+# entries become zero. `clip_grad_value_` cuts every entry by itself: an infinite one
+# then has the size of the limit, which says nothing about its true size.
 
 # %% trap="03.3" role="more"
 weight = nn.Parameter(torch.ones(3))
@@ -549,10 +1006,10 @@ claim("cut entry by entry: what the infinite entry becomes",
       by_entry.grad[1], expected=1)
 
 # %% [markdown] trap="03.3" role="folklore"
-# **Told:** when the loss turns NaN, clip the gradients. **Measured:** clipping
-# before the step keeps one huge finite gradient from throwing the weights away.
-# An entry that is infinite already is turned into NaN by clipping the norm, and the
-# others into 0: pass `error_if_nonfinite=True`, or skip that step.
+# **Told:** when the loss turns NaN, clip the gradients. **Measured:** clipping before
+# the step keeps one huge finite gradient from throwing the weights away. If an entry
+# is already infinite, clipping by the norm turns it into NaN and the others into 0:
+# pass `error_if_nonfinite=True`, or skip that step.
 
 # %% trap="03.3" role="exercise" points=4 difficulty=3 minutes=15
 def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
@@ -585,20 +1042,21 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
 # 3. `clip_grad_norm_` returns the norm before. For the norm after, measure again with `nn.utils.get_total_norm`.
 
 # %% [markdown] trap="03.3" role="keep"
-# **Keep:** backward, undo the scale, clip, step. **In your own code:** log what
-# `clip_grad_norm_` returns, the norm before. With plain SGD, as long as it
-# exceeds the limit, each step has the length rate times limit: then the limit
-# acts as a second learning rate. **Source:** Pascanu, Mikolov & Bengio 2013, ["On
-# the difficulty of training recurrent neural
-# networks"](https://arxiv.org/abs/1211.5063), algorithm 1.
+# **Keep:** clip after `backward` and before `step`. If the loss was scaled, undo the
+# scale before you clip. **In your own code:** log what `clip_grad_norm_` returns, the
+# norm before clipping. While it exceeds the limit, every step of plain SGD has the
+# same length, rate times limit, so the limit acts as a second learning rate.
+# **Source:** Pascanu, Mikolov & Bengio 2013, ["On the difficulty of training
+# recurrent neural networks"](https://arxiv.org/abs/1211.5063), algorithm 1.
 
 # %% [markdown] trap="03.4" role="situation" core=true fault="weights too small for the depth: the signal dies" symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
 # ## Weights of one hundredth
 #
-# A layer of your own needs weights, so you write `torch.randn(out, in) * 0.01`. Ten layers
-# of 256 units with ReLU, no sigmoid anywhere, biases zero. After 100 steps it reads next to
-# nothing. "The gradient vanishes on its way down: compare the first layer's with the
-# last's, as in stage 1," says a colleague.
+# A layer of your own needs weights, so you write `torch.randn(out, in) * 0.01`. You
+# stack ten layers of 256 units with ReLU, no sigmoid anywhere, and set the biases to
+# zero. After 100 steps the network has learned next to nothing. "The gradient
+# vanishes on its way down: compare the first layer's with the last's," says an answer
+# in a forum.
 
 # %% trap="03.4" role="break"
 def small(weight):
@@ -620,8 +1078,8 @@ score_small = accuracy(net, x_test, y_test)
 
 # %% trap="03.4" role="guess" quoted="wrong"
 guess("03.4",
-      "In a fresh net: how many times as large is the gradient norm of the "
-      "first layer's weights as that of the last layer's?",
+      "In a fresh net, how many times as large is the gradient norm of "
+      "the first layer's weights as the last layer's?",
       unit="times")
 
 # %% trap="03.4" role="look"
@@ -638,12 +1096,13 @@ print(f"first {norms[0]:.0e}, last {norms[-1]:.0e}")
 measured("03.4", norms[0] / norms[-1], right=(0.9, 2.7))
 
 # %% trap="03.4" role="look"
-claim("first over last", norms[0] / norms[-1],
+claim("first layer's norm divided by the last layer's",
+      norms[0] / norms[-1],
       above=0.01, below=100)
 
 # %% [markdown] trap="03.4" role="look"
-# The ratio shows nothing. Both gradients are tiny, because the signal dies on its way
-# *forward*:
+# The ratio shows nothing. Both gradients are tiny, because the signal already dies on
+# its way *forward*:
 
 # %% trap="03.4" role="look"
 def second_moments(init, sizes=(256,) * 11):
@@ -664,11 +1123,13 @@ print(f"accuracy {score_small:.2f}, factor per layer {factor:.4f}")
 claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
 
 # %% [markdown] trap="03.4" role="why"
-# A layer multiplies the mean square by `fan_in` times the variance of its weights; ReLU
-# throws half of it away. That leaves 0.0128 for each layer, and ten layers leave next to
-# nothing. With biases of zero each layer's gradient carries the same tiny factors, so look
-# at the absolute size, too. He's rule makes the factor one: variance $2 / n$ with $n$ the
-# layer's `fan_in`.
+# A layer multiplies the mean square of its inputs by `fan_in` times the variance of
+# its weights, and ReLU discards half of the result. That leaves a factor of 0.0128
+# per layer, and after ten layers next to nothing is left. With biases of zero, every
+# layer's gradient contains the same ten tiny factors, some from the way forward and
+# some from the way back. So all gradients are tiny alike, and you have to look at
+# their absolute size. He's rule makes the factor one: a variance of $2 / n$, where
+# $n$ is the layer's `fan_in`.
 
 # %% trap="03.4" role="repair"
 def he(weight):
@@ -689,19 +1150,20 @@ score_he = accuracy(net, x_test, y_test)
 print(f"accuracy {score_he:.2f}, mean square {moments['He'][-1]:.2f}")
 
 # %% trap="03.4" role="repair"
-claim("with He's weights ten layers: share right", score_he, above=0.8)
+claim("with He's weights ten layers: accuracy", score_he, above=0.8)
 
 # %% trap="03.4" role="repair"
 plot_lines(range(1, 11), moments, xlabel="layer", logy=True,
            ylabel="mean square after ReLU",
-           title="Without biases He keeps the signal, the default not",
-           alt="Second moment by layer on a log axis. Standard deviation "
-               "0.01 falls to 1e-19 in ten layers, PyTorch's default to "
-               "1e-8, He stays near one.")
+           title="Without biases: He keeps the signal, the default does "
+                 "not",
+           alt="Mean square by layer on a log axis. With a standard "
+               "deviation of 0.01 it falls to 1e-19 in ten layers, with "
+               "PyTorch's default to 1e-8. With He it stays near one.")
 
 # %% [markdown] trap="03.4" role="repair"
-# Depth, activation, init and skip connections act together. Set ReLU and the
-# small init below and watch all layers; then change one thing at a time.
+# Depth, activation, initial weights and skip connections act together. Set ReLU and
+# the small weights below and watch all layers. Then change one thing at a time.
 
 # %% role="explore" explorer="gradient_depth"
 from dlsys_helpers.explorers.gradient_depth import gradient_depth
@@ -709,8 +1171,8 @@ from dlsys_helpers.explorers.gradient_depth import gradient_depth
 gradient_depth
 
 # %% [markdown] trap="03.4" role="more" topics="default biases · the default and fan_out · narrow nets · variance and mean square"
-# The numbers behind the curves, and torch's default biases, which show the fault in the
-# ratio:
+# The values behind the curves, and a net with torch's default biases, in which the
+# ratio does show the fault:
 
 # %% trap="03.4" role="more"
 claim("ten layers: share of test digits right", score_small, below=0.35)
@@ -737,9 +1199,9 @@ claim("default biases: norm of the last gradient", norms[-1], above=1e-3)
 claim("default biases: first over last", norms[0] / norms[-1], below=1e-6)
 
 # %% [markdown] trap="03.4" role="more"
-# Two other rules do not. PyTorch's default leaves a sixth per layer, until its
-# own biases hold the signal up. `fan_out` is right on the way back; where each
-# layer is twice as wide as the one before, it halves the signal on the way
+# Two other rules do not keep the signal. PyTorch's default leaves a sixth per layer,
+# until its own biases hold the signal up. And `fan_out` is right on the way back, but
+# where each layer is twice as wide as the one before, it halves the signal on the way
 # forward.
 
 # %% trap="03.4" role="more"
@@ -760,10 +1222,10 @@ claim("fan_out, five layers of twice the width: mean square, 1/32",
       widening[-1], above=0.01, below=0.08)
 
 # %% [markdown] trap="03.4" role="more"
-# What He's rule keeps is the mean square, as a mean over many draws of the weights. One
-# net has one draw, and strays from that mean: little in these ten layers of 256 units,
-# far in 50 layers of 16. The variance is less than the mean square: after ReLU the mean
-# is no longer zero.
+# He's rule keeps the mean square on average over many draws of the weights. A single
+# net is one draw and strays from that average: a little in these ten layers of 256
+# units, a lot in 50 layers of 16. And it keeps the mean square, not the variance. The
+# variance is smaller, because after ReLU the mean is no longer zero.
 
 # %% trap="03.4" role="more"
 narrow = torch.tensor([second_moments(he, [16] + 50 * [16])[-1]
@@ -793,9 +1255,9 @@ claim("He, after ReLU: variance, 1 - 1 / pi", h.var(), expected=0.682,
 
 # %% [markdown] trap="03.4" role="folklore"
 # **Told:** He's rule is PyTorch's default; it keeps the *variance* near 1; use
-# `fan_out`. **Measured:** the default's variance is a sixth of He's. In wide layers He
-# keeps the *second moment* near 1; the variance after ReLU is 0.682. And in a net whose
-# layers double their width, `fan_out` halves the forward signal per layer.
+# `fan_out`. **Measured:** the default's variance is a sixth of He's. In wide layers
+# He's rule keeps the *mean square* near 1, and the variance after ReLU is 0.682. In a
+# net whose layers double their width, `fan_out` halves the forward signal per layer.
 
 # %% trap="03.4" role="exercise" points=4 difficulty=3 minutes=15
 def init_(net: nn.Sequential) -> None:
@@ -824,218 +1286,25 @@ def init_(net: nn.Sequential) -> None:
 # 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` knows it; do not forget the bias.
 
 # %% [markdown] trap="03.4" role="keep"
-# **Keep:** factor per ReLU layer without biases = fan_in x Var(w) / 2; make it
-# one.
-# **In your own code:** print the mean square after each activation once, before
-# training, and the absolute gradient norm beside the ratio. **Source:** He et al.
-# 2015, ["Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852),
-# section 2.2.
+# **Keep:** draw the weights before a ReLU with variance `2 / fan_in` (He's rule). The
+# factor per layer, `fan_in` x `Var(w)` / 2, is then one. **In your own code:** once,
+# before training, print the mean square after each activation, and the absolute
+# gradient norms next to their ratio. **Source:** He et al. 2015, ["Delving Deep into
+# Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# No trap needs what follows: where losses come from, what they ask for when one
-# class is rare or when you need a probability, distances as losses, and how a
-# gradient changes on its way down.
+# Nothing below is needed for the traps. It measures what weights, focal loss and a
+# moved cut do for a rare class, which losses ask for honest probabilities and how to
+# correct a model that is too sure, and how triplets are chosen.
 
 # %% [markdown] role="concept"
-# ### Gradients by depth
+# ### When one class is rare, measured
 #
-# The gradient that reaches a layer is a product: one factor for each layer it
-# came through, slope times weights. Where the product falls with each layer the gradient
-# *vanishes*, where it grows the gradient *explodes*. What counts is the size of the
-# factors, not how many are below one:
-
-# %% role="concept"
-h = signal = torch.ones(4, requires_grad=True)
-for factor in [0.8] * 16 + [10.0] * 4:
-    h = factor * h
-h.sum().backward()
-
-# %% role="concept"
-claim("16 factors of 0.8 and 4 of 10: the gradient grows by",
-      signal.grad.max(), above=100)
-
-# %% [markdown] role="concept"
-# The slope of a sigmoid is at most a quarter. Guess by how much the gradient
-# falls per layer of torch's default layers, then read it below.
-
-# %% role="concept"
-def sigmoid_gradients(depth=8, width=32):
-    """Gradient norm of each hidden weight, input to output, fresh net."""
-    layers = [layer for _ in range(depth)
-              for layer in (nn.Linear(width, width), nn.Sigmoid())]
-    net = nn.Sequential(*layers, nn.Linear(width, 1))
-    net(torch.randn(256, width)).mean().backward()
-    return [layer.weight.grad.norm().item() for layer in net[:-1:2]]
-
-norms = sigmoid_gradients()
-factor = (norms[-1] / norms[0]) ** (1 / 7)
-print("norms, input to output:", *(f"{n:.0e}" for n in norms))
-
-# %% role="concept"
-claim("default sigmoid layers: the gradient per layer falls by", factor,
-      above=5, below=20)
-
-# %% role="concept"
-net = [torch.randn(64, 64) * (2 / 64) ** 0.5 for _ in range(10)]
-
-def through(scale, h):
-    for weight in net:
-        h = (h @ (scale * weight).T).relu()
-    return h
-
-x = torch.randn(32, 64)
-grown = through(2, x).norm() / through(1, x).norm()
-
-# %% role="concept"
-claim("ReLU, weights twice as large: output of ten layers grows by",
-      grown, expected=1024, within=0.01)
-
-# %% [markdown] role="concept"
-# A *skip connection* computes $x + F(x)$, and its slope is $1 + F'(x)$. That
-# adds a path, and it helps. It is often said to keep the gradient at one or
-# more. It does not: with $F(x) = -x$ nothing is left.
-
-# %% role="concept"
-x = torch.ones(4, requires_grad=True)
-(x + -1.0 * x).sum().backward()
-print(x.grad)
-
-# %% role="concept"
-claim("identity plus its opposite: no gradient", x.grad.abs().max(),
-      expected=0)
-
-# %% [markdown] role="concept"
-# ### A loss is a statement about noise
-#
-# Say which outcomes you consider likely, write down the probability of what
-# you saw, take the logarithm, change the sign: that is a loss. Each of the
-# usual ones is the negative log-likelihood of one distribution.
-#
-# | you assume | the loss is | up to |
-# |---|---|---|
-# | a normal distribution around the output | squared error | factor and constant |
-# | a Laplace distribution | absolute error | constant |
-# | one of C classes | cross-entropy | nothing |
-# | yes or no | binary cross-entropy | nothing |
-
-# %% role="concept"
-from torch import distributions as dist
-
-out, target = torch.randn(100), torch.randn(100)
-z, y = torch.randn(100, 5), torch.randint(5, (100,))
-yes = (target > 0).float()
-
-def nll(noise, seen):
-    """Mean negative log-likelihood of what was seen."""
-    return -noise.log_prob(seen).mean()
-
-# %% role="concept"
-pairs = {
-    "normal": (nll(dist.Normal(out, 1.0), target),
-               F.mse_loss(out, target) / 2 + math.log(2 * math.pi) / 2),
-    "Laplace": (nll(dist.Laplace(out, 1.0), target),
-                F.l1_loss(out, target) + math.log(2)),
-    "classes": (nll(dist.Categorical(logits=z), y), F.cross_entropy(z, y)),
-    "yes or no": (nll(dist.Bernoulli(logits=out), yes),
-                  F.binary_cross_entropy_with_logits(out, yes))}
-print({name: f"{nats:.3f}" for name, (nats, _) in pairs.items()})
-
-# %% role="concept"
-claim("likelihood minus loss, the largest of the four differences",
-      max((likelihood - loss).abs() for likelihood, loss in pairs.values()),
-      expected=0, within=1e-5)
-
-# %% [markdown] role="concept"
-# The assumption shows in what a loss asks for. Give the model nothing to look
-# at, so that it can only answer one number: squared error wants the mean,
-# absolute error the median. One reading of 100 among four decides the first
-# and does not touch the second.
-#
-# Huber's loss is quadratic near zero and linear beyond: $\frac12 e^2$ inside
-# and $\delta(|e| - \frac12\delta)$ outside, so that value and slope meet at
-# $|e| = \delta$. Plain squared and absolute error do not meet like that: at 1
-# their slopes are 2 and 1, elsewhere their values differ.
-
-# %% role="concept"
-readings = torch.tensor([1.0, 2.0, 3.0, 100.0])
-guesses = torch.linspace(0, 100, 10_001)          # steps of 0.01
-
-def best_constant(loss):
-    """The one answer with the lowest mean loss over the readings."""
-    each = loss(guesses[:, None].expand(-1, 4), readings.expand(10_001, 4),
-                reduction="none").mean(1)
-    return guesses[each.argmin()].item()
-
-answers = {f.__name__: best_constant(f)
-           for f in (F.mse_loss, F.l1_loss, F.huber_loss)}
-print({name: round(value, 2) for name, value in answers.items()})
-
-# %% role="concept"
-claim("squared error asks for the mean", answers["mse_loss"],
-      expected=26.5, within=0.02)
-claim("absolute error for a median, between 2 and 3", answers["l1_loss"],
-      above=1.9, below=3.1)
-
-# %% role="concept"
-zero, e = torch.zeros(2), torch.tensor([0.5, 4.0])
-inside, outside = F.huber_loss(e, zero, reduction="none").tolist()
-print(f"Huber at 0.5: {inside}, at 4: {outside}")
-
-# %% role="concept"
-claim("Huber at 0.5 is half of its square", inside, expected=0.125)
-claim("Huber at 4 is 4 - 1/2", outside, expected=3.5)
-
-# %% [markdown] role="concept"
-# ### When one class is rare
-#
-# `pos_weight` multiplies the loss of the positives. A weight of `w` is the
-# same as showing every positive `w` times, so to balance 3 positives among
-# 32 rows it takes 29 / 3 = 9.67, negatives over positives, not 9 for "one
-# in ten".
-#
-# *Focal loss* multiplies by $(1 - p_y)^\gamma$ instead, so that rows which
-# are already right fade out. It usually comes with a factor $\alpha$ for
-# positives and $1 - \alpha$ for negatives. The much copied $\alpha = 0.25$
-# makes the *rare* class count less when it is the positive one. It was tuned together with $\gamma = 2$, on
-# a detector whose easy negatives had faded already.
-
-# %% role="concept"
-logits = torch.randn(32)
-labels = torch.cat([torch.ones(3), torch.zeros(29)])
-bce = F.binary_cross_entropy_with_logits
-weighted = bce(logits, labels, pos_weight=torch.tensor(9.0),
-               reduction="sum")
-repeated = bce(torch.cat([logits[:3].repeat(9), logits[3:]]),
-               torch.cat([torch.ones(27), torch.zeros(29)]),
-               reduction="sum")
-
-# %% role="concept"
-claim("weight 9 is showing each positive 9 times", weighted - repeated,
-      expected=0, within=1e-3)
-claim("what balances 3 to 29", (labels == 0).sum() / (labels == 1).sum(),
-      expected=9.67, within=0.01)
-
-# %% role="concept"
-def focal(z, t, alpha, gamma=2.0):
-    """Mean binary focal loss; alpha weights positives, 1 - alpha others."""
-    ce = bce(z, t, reduction="none")
-    p_right = (-ce).exp()
-    side = alpha * t + (1 - alpha) * (1 - t)
-    return (side * (1 - p_right) ** gamma * ce).mean()
-
-even = torch.zeros(1)                           # p = 1/2 for either side
-ratio = focal(even, even + 1, 0.25) / focal(even, even, 0.25)
-
-# %% role="concept"
-claim("alpha 0.25: a positive counts a third of a negative", ratio,
-      expected=1 / 3, within=1e-5)
-
-# %% [markdown] role="concept"
-# Now for real: find the digit 8 when only 30 of 1,208 training rows show one.
-# The cut is at a probability of one half. *Recall* is the share of eights
-# found, *precision* the share of alarms that are right.
+# Find the digit 8 when only 30 of 1,208 training rows show one. The model raises an
+# alarm when its probability is above one half. *Recall* is the fraction of the eights
+# that it finds, *precision* the fraction of its alarms that are right.
 
 # %% role="concept"
 eights = (y_train == 8).nonzero()[:30, 0]
@@ -1082,16 +1351,16 @@ claim("recall of the plain loss at one half", recall["plain"], below=0.2)
 claim("recall with pos_weight", recall["pos_weight"], above=0.7)
 
 # %% [markdown] role="concept"
-# Nothing but the loss changed, and at a cut of one half recall went from next
-# to nothing to most of the eights. Focal loss finds more of them with an alpha of
-# 0.75, and few with the much copied 0.25.
+# Only the loss has changed, and at a cut of one half the recall went from next to
+# nothing to most of the eights. Focal loss finds more of them with an alpha of 0.75,
+# and few with the much-copied 0.25.
 
 # %% role="concept"
 claim("recall with alpha 0.25", recall["focal 0.25"], below=0.3)
 claim("recall with alpha 0.75", recall["focal 0.75"], above=0.4)
 
 # %% [markdown] role="concept"
-# Move the cut of the plain model instead, and it finds them, too.
+# Move the cut of the plain model instead, and it finds them as well:
 
 # %% role="concept"
 print(f"cut at the base rate: recall {moved[0]:.2f}, "
@@ -1120,20 +1389,20 @@ claim("ln w subtracted: mean probability over base rate", fixed,
       above=0.2, below=0.85)
 
 # %% [markdown] role="concept"
-# In this run the weight also ranked the digits better (*average precision*,
-# over all cuts). Its price: its probabilities average several times the base
-# rate. On paper that can be taken back. A weight of `w` multiplies the odds the
-# loss asks for by `w`, so for a model at the minimum of that loss you subtract
-# $\ln w$ from the logit. After these 400 steps it overshoots: what is left
-# averages well below the base rate. Compare the two means before you trust the
-# correction. If you need a decision, moving the cut of the plain model is free;
-# if you need a probability, do not weight.
+# In this run the weight also ranked the digits better (*average precision* measures
+# the ranking over all cuts). The price is that its probabilities average several
+# times the base rate. On paper that can be undone. A weight of `w` multiplies the
+# odds that the loss asks for by `w`, so for a model at the minimum of that loss you
+# subtract $\ln w$ from the logit. After these 400 steps the correction overshoots,
+# and the corrected probabilities average well below the base rate. Compare the two
+# means before you trust it. If you need a decision, moving the cut of the plain model
+# is free. If you need a probability, do not weight.
 
 # %% [markdown] role="concept"
 # ### Calibration: what probability does a loss ask for?
 #
-# A loss is *proper* when the answer it rewards most is the true probability.
-# Take rows of which 20 % are positive and nothing tells them apart. Which
+# A loss is *proper* if the true probability is the answer with the lowest expected
+# loss. Take rows of which 20 % are positive and nothing tells them apart. Which
 # constant probability has the lowest loss?
 
 # %% role="concept"
@@ -1159,8 +1428,8 @@ claim("so is squared error", asked["squared error"], expected=share,
       within=1e-3)
 
 # %% [markdown] role="concept"
-# The other three ask for something else. Four times the weight makes odds of 1 to
-# 4 even, focal loss asks for almost twice the truth, and absolute error for no
+# The other three ask for something else. A weight of four makes odds of 1 to 4 look
+# even. Focal loss asks for almost twice the truth, and absolute error asks for no
 # positives at all.
 
 # %% role="concept"
@@ -1176,11 +1445,11 @@ plot_bars(asked, xlabel="probability asked for where 0.2 is true",
               "0.5, focal 0.37, absolute error nearly zero.")
 
 # %% [markdown] role="concept"
-# A proper loss asks for the truth *on the training rows*. Train long on
-# few of them, and a model may grow sure where it is wrong. Here the digits are
-# buried in noise, so that nobody can be sure, and there are 500 of them. *Calibration gap*
-# is the distance between how sure the model is and how often it is right,
-# averaged over ten groups of equal size. (It is also called ECE.)
+# A proper loss asks for the truth *on the training rows*. If you train for long on
+# few rows, the model may become sure where it is wrong. Here are 500 digits, buried
+# in so much noise that no model can be sure. The *calibration gap* is the distance
+# between how sure the model is and how often it is right, averaged over ten groups of
+# equal size. (It is also called the expected calibration error, ECE.)
 
 # %% role="concept"
 def noisy(x):
@@ -1210,8 +1479,8 @@ for steps in (60, 1000):
         logits[steps], held[steps] = model(x_new), model(x_held)
 
 # %% [markdown] role="concept"
-# Divide the logits by one number, the *temperature*, chosen on rows that took
-# no part in training. That is called temperature scaling. A positive number
+# The repair is to divide the logits by one number, the *temperature*, chosen on rows
+# that took no part in training. This is called temperature scaling. A positive number
 # leaves the largest logit the largest, so no answer changes.
 
 # %% role="concept"
@@ -1231,7 +1500,8 @@ claim("test loss after 1000 steps over that after 60",
       costs[1000] / costs[60], above=1.5)
 
 # %% [markdown] role="concept"
-# The long run is sure and wrong. One number brings its gap down again:
+# After the long run the model is sure and often wrong. A single number closes most of
+# the gap:
 
 # %% role="concept"
 claim("calibration gap with one temperature from held-out rows",
@@ -1240,7 +1510,7 @@ claim("and no answer changes", same, expected=True)
 
 # %% role="concept"
 ax = new_axes("After 1000 steps: sure, and right half the time",
-              "confidence of the group", "share right")
+              "confidence of the group", "accuracy of the group")
 ax.plot([0, 1], [0, 1], color="#7a8292", linewidth=1)
 styles = ("o-", "s--", "^:")
 for (name, z), style in zip(logits.items(), styles):
@@ -1248,35 +1518,16 @@ for (name, z), style in zip(logits.items(), styles):
     sure, right = groups(z)
     ax.plot(sure, right, style, label=label)
 ax.legend(labelcolor="#7a8292")
-show(ax.figure, alt="Share right against confidence. The run of 60 steps "
-     "and the scaled one lie near the diagonal, the run of 1000 steps far "
+show(ax.figure, alt="Accuracy against confidence. The run of 60 steps and "
+                    "the "
+     "scaled one are near the diagonal, the run of 1000 steps is far "
      "below it.")
 
 # %% [markdown] role="concept"
-# ### Distances as losses
+# ### Distances as losses, measured
 #
-# Sometimes you do not want classes but a space in which similar things lie
-# close together. Three losses do that:
-#
-# - *Contrastive*: $d^2$ for a matching pair, $\max(0, m - d)^2$ for others.
-# - *Triplet*: $\max(0, d(a, p) - d(a, n) + m)$ for an anchor, a positive and a
-#   negative.
-# - *InfoNCE*: cross-entropy over similarities, where row `i` has to pick
-#   column `i`. CLIP uses it in both directions.
-#
-# The first two are exactly zero for what is far enough apart; InfoNCE only
-# comes close. A demo that prints a triplet loss of 0 for random vectors shows
-# no success: it shows that this triplet teaches nothing.
-
-# %% role="concept"
-anchor = torch.randn(8, 128, requires_grad=True)
-near = anchor.detach() + 0.1 * torch.randn(8, 128)
-easy = F.triplet_margin_loss(anchor, near, torch.randn(8, 128), margin=1.0)
-slope = torch.autograd.grad(easy, anchor)[0].abs().max()
-
-# %% role="concept"
-claim("random negatives: triplet loss", easy, expected=0)
-claim("random negatives: largest gradient", slope, expected=0)
+# InfoNCE is cross-entropy with the diagonal as the label. Unlike the other two losses
+# it never becomes exactly zero:
 
 # %% role="concept"
 a, b = (F.normalize(torch.randn(8, 16), dim=1) for _ in range(2))
@@ -1292,6 +1543,12 @@ claim("InfoNCE minus cross-entropy with the diagonal as label",
       expected=0, within=1e-4)
 claim("8 perfect pairs at temperature 0.1: InfoNCE is not zero", perfect,
       expected=0.00032, within=1e-5)
+
+# %% [markdown] role="concept"
+# A triplet whose negative is far away already has a loss of zero and teaches nothing;
+# one with a loss above zero is called *busy*. Train an embedding of the digits twice:
+# with a random negative for each anchor, and with the *hardest* one in the batch, the
+# closest row of a different class.
 
 # %% role="concept"
 def triplets(net, hardest):
@@ -1331,21 +1588,21 @@ mined_net, mined_busy = train_embedding(hardest=True)
 print(f"busy triplets: random {random_busy:.2f}, hardest {mined_busy:.2f}")
 
 # %% role="concept"
-claim("share of random triplets that are busy at the end", random_busy,
+claim("fraction of random triplets that are busy at the end", random_busy,
       below=0.12)
-claim("hardest negatives of the batch: busy, over random",
+claim("busy with hardest negatives, divided by busy with random",
       mined_busy / random_busy, above=2)
 
 # %% [markdown] role="concept"
-# Hardest negatives keep more triplets busy. On these digits they gain nothing:
-# both embeddings read almost all of them.
+# Choosing the hardest negatives keeps more triplets busy. On these digits it gains
+# nothing, because both embeddings classify almost all of them correctly:
 
 # %% role="concept"
 by_random, by_mined = map(nearest_right, (random_net, mined_net))
 print(f"nearest digit right: {by_random:.3f} and {by_mined:.3f}")
 
 # %% role="concept"
-claim("the lesser share of test digits right, of the two",
+claim("the lower accuracy of the two, by the nearest neighbour",
       min(by_random, by_mined), above=0.94)
 
 # %% [markdown] role="quiz"
@@ -1354,23 +1611,23 @@ claim("the lesser share of test digits right, of the two",
 # Think first, then open a choice: each says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. Your classifier has 1,000 classes, and its loss settles at 5.91. The first thing you look for is**
+# **1. Your classifier has 1,000 classes, and its loss settles at 5.91. What do you check first?**
 #
-# - [x] a softmax before the loss :: ln(e + 999) - 1 = 5.91 is the floor of a second softmax.
-# - [ ] a learning rate that is too small :: Then it would stay near ln 1000 = 6.91, the loss of guessing, or keep falling slowly.
-# - [ ] labels that are wrong :: Wrong labels raise the loss too, but not to exactly this number.
+# - [x] whether there is a softmax before the loss :: ln(e + 999) - 1 = 5.91 is the floor of a second softmax.
+# - [ ] whether the learning rate is too small :: Then it would stay near ln 1000 = 6.91, the loss of guessing, or keep falling slowly.
+# - [ ] whether labels are wrong :: Wrong labels raise the loss too, but not to exactly this number.
 
 # %% [markdown] role="quiz"
 # **2. You trained with `pos_weight=20`, long enough to reach the minimum, and need probabilities. You**
 #
-# - [ ] take the sigmoid, as always :: The loss asked for odds 20 times too high; the probabilities are, too.
+# - [ ] take the sigmoid, as always :: The loss asked for odds 20 times too high, so the probabilities are too high.
 # - [ ] divide each probability by 20 :: Odds were multiplied, not probabilities. For small ones it is nearly the same, for large ones badly wrong.
 # - [x] subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so its logarithm is added to the logit. After a short run compare the mean with the base rate: it may not be there yet.
 
 # %% [markdown] role="quiz"
 # **3. Focal loss with alpha = 0.25 on a task with 1 % positives makes one positive count, against one negative that is equally hard,**
 #
-# - [ ] four times as much :: 0.25 multiplies the positives; it is no divisor.
+# - [ ] four times as much :: 0.25 multiplies the loss of the positives; it does not divide it.
 # - [ ] the same :: Only alpha = 0.5 does that.
 # - [x] a third as much :: 0.25 against 0.75. It was chosen together with gamma, for data whose easy negatives had faded.
 
@@ -1391,24 +1648,24 @@ claim("the lesser share of test digits right, of the two",
 # %% [markdown] role="gpu"
 # ## On a GPU: the logits are the memory
 #
-# A language model ends in a linear layer with one output per token of its
-# vocabulary, and cross-entropy over them. For 10 digits that is nothing. For
-# the 128,256 entries of Llama 3's vocabulary it is the largest tensor of the
-# whole step.
+# A language model ends in a linear layer with one output per token of its vocabulary,
+# and cross-entropy over them. For 10 digits that is nothing. For the 128,256 entries
+# of Llama 3's vocabulary it is the largest tensor of the whole step.
 #
-# **Before you run anything:** 8,192 tokens, 4,096 numbers each, in 16 bits. By
-# what factor do their logits exceed them? And how many tensors of that size
+# **Before you run anything:** take 8,192 tokens with 4,096 values each, in 16 bits.
+# How many times as large as these are their logits? And how many tensors of that size
 # does a cross-entropy written by hand create, forward and backward?
 #
-# Shapes and bytes need no GPU. *Meta* tensors have a shape and no data. On
-# them `cost` sees every operation that torch carries out: the bytes that it
-# writes, and the most that exist at a time.
+# Shapes and bytes need no GPU. *Meta* tensors have a shape and no data. On them,
+# `cost` sees every operation that torch carries out: the bytes that it writes, and
+# the most that exist at one time.
 #
-# `by_hand` is the stable formula, one operation after the other.
-# `F.cross_entropy` is two: a fused log-softmax, and a pick. And nobody needs
-# all rows at once: `chunked` cuts the tokens, and with `checkpoint` each chunk
-# computes its logits once more on the way back. Only one chunk exists at a
-# time. Kernels that fuse the product with the loss go the same way further.
+# `by_hand` is the stable formula, one operation after the other. `F.cross_entropy` is
+# two: a fused log-softmax, and a pick of the right class. And nobody needs all rows
+# at once. `chunked` cuts the tokens into chunks, and with `checkpoint` each chunk
+# computes its logits a second time on the way back, so that only one chunk exists at
+# a time. Kernels that fuse the matrix product with the loss go further in the same
+# direction.
 
 # %% role="gpu"
 from torch.utils.checkpoint import checkpoint
@@ -1545,39 +1802,43 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** bytes decide where the classes are many: with
-# 128,256 the fused loss takes a fifth of the time, as its bytes say, and the
-# memory of the logits falls as counted. With 1,000 the orders decide: the
-# compiled loss takes three times as long as the fused one, and the quartiles of
-# the one by hand are 0.5 and 2.3 ms.
+# **On the H100 of the record** bytes decide where there are many classes. With
+# 128,256 of them, the fused loss takes a fifth of the time of the one by hand, as its
+# bytes say, and the memory of the logits falls as counted. With 1,000 classes the
+# orders to the GPU decide: the compiled loss takes three times as long as the fused
+# one, and the quartiles of the loss by hand are 0.5 and 2.3 ms.
 #
-# Chunks are not free: 16 take over a quarter more time than one, for the same
-# FLOPs (here one chunk computes its logits twice, too). Bytes say where it may
-# go: each chunk has a gradient of the whole head, 1.05 GB, and 15 additions of
-# it move 47 GB, at least 14 of the 20 ms. Four chunks need a third of the
-# memory for 5 % more time.
+# Chunks are not free. Sixteen of them take more than a quarter more time than one,
+# for the same FLOPs (in this code, a single chunk also computes its logits twice).
+# The bytes say where the time may go: each chunk has a gradient of the whole head,
+# 1.05 GB, and adding 15 of them up moves 47 GB, which takes at least 14 of the 20 ms.
+# Four chunks need a third of the memory for 5 % more time.
 #
-# **Keep:** with a large vocabulary, count the copies of the logits before you
-# count anything else. Use the fused loss, never a log of a softmax; cut the
+# **Keep:** with a large vocabulary, count the copies of the logits before you count
+# anything else. Use the fused loss, never a logarithm of a softmax, and cut the
 # tokens into chunks when memory runs out. **Source:** Hsu et al. 2024, ["Liger
 # Kernel: Efficient Triton Kernels for LLM
-# Training"](https://arxiv.org/abs/2410.10989); Wijmans et al. 2025, ["Cut Your
-# Losses in Large-Vocabulary Language
-# Models"](https://arxiv.org/abs/2411.09009), abstract; the vocabulary size is
-# that of Llama 3's published configuration.
+# Training"](https://arxiv.org/abs/2410.10989); Wijmans et al. 2025, ["Cut Your Losses
+# in Large-Vocabulary Language Models"](https://arxiv.org/abs/2411.09009), abstract;
+# the vocabulary size is that of Llama 3's published configuration.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A loss is a likelihood. It decides what you ask for: mean or median, truth or
-#   something else.
-# - Cross-entropy wants logits. With 10 classes, a loss that stops at 1.46 has met
-#   a softmax too many.
-# - Weights, focal terms and cuts trade recall for precision. For probabilities take
-#   a proper loss without weights, and check them on rows held out.
-# - Classes have no distance, and shapes broadcast without a word.
-# - Clip after backward and before the step. The function returns the norm before.
-# - Per ReLU layer without biases the mean square changes by fan_in x Var(w) / 2.
-#   Make it one, and look at absolute gradients beside ratios.
+# - A loss is a negative log-likelihood. Choosing a loss means choosing what to assume
+#   about the noise, and so what the model is asked for: the mean, the median, a
+#   probability.
+# - Sigmoid and softmax belong inside the loss: pass logits. If a loss with 10 classes
+#   stops at 1.46, there is a second softmax.
+# - Weights, focal terms and moved cuts trade recall for precision. If you need
+#   probabilities, use a proper loss without weights, and check them on held-out rows.
+# - Class numbers are names: give each class an output of its own. And check shapes
+#   before you subtract, because broadcasting raises no error.
+# - Gradients are products over the layers, so they vanish or explode. Print their
+#   norms layer by layer, absolute and as ratios.
+# - Clip after `backward` and before `step`. `clip_grad_norm_` returns the norm before
+#   clipping.
+# - A ReLU layer without biases multiplies the mean square by fan_in x Var(w) / 2.
+#   He's rule makes that factor one.
 #
 # **Next:** stage 4 takes the gradient as given and asks what to do with it.

@@ -49,6 +49,11 @@ EXAMPLES = {
                                        "captions": {"pre-norm": "the path is free"}}),
     "LoRA": ("draw_blocks", [LORA], {"bypass": {"LoRA": [(4, 0)]}}),
     "graph": ("draw_tree", [NODES, EDGES], {"cuts": [("h", "loss")], "marks": ["w"]}),
+    "there and back": ("draw_backward", [
+        {"w": "3\ngradient -14", "x": "2", "b": "0.5", "w x + b": "6.5", "y": "10", "e": "-3.5"},
+        [("w", "w x + b"), ("x", "w x + b"), ("b", "w x + b"), ("w x + b", "e"), ("y", "e")],
+        {("w", "w x + b"): "times x = 2", ("x", "w x + b"): "times w = 3",
+         ("b", "w x + b"): "times 1", ("w x + b", "e"): "times 1"}], {}),
     "formats": ("draw_line", [FORMATS], {"log": True, "marks": ["lost"],
                                          "moments": {"underflow": 6e-8, "65 504": 65504}}),
     "levels": ("draw_line", [{"int4": [k / 7 for k in range(-8, 8)], "NF4": NF4}], {}),
@@ -211,6 +216,16 @@ def test_a_graph_lies_under_its_inputs_and_a_cut_is_crossed(example):
     assert [p.get_linestyle() != "-" for p in edges] == [False, False, True, False]
     assert edges[2].get_path().vertices[-1][1] == pytest.approx(loss[2])
     assert len(patches(figure, "cross")) == 2 * (1 + 1)
+
+
+def test_the_way_back_points_up_and_a_node_lies_below_the_middle_of_its_inputs(example):
+    figure = example("there and back")
+    ways = [p.get_path().vertices for p in patches(figure, "back")]
+    assert len(ways) == 4
+    assert all(start[1] > end[1] for start, end in ways)
+    assert len(patches(figure, "edge")) == 5
+    w, x, b, *below = (sum(extent(p)[:2]) / 2 for p in patches(figure, "node"))
+    assert pytest.approx((w + x + b) / 3) in below[:2]
 
 
 def test_ranges_on_a_log_scale(example):

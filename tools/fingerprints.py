@@ -26,8 +26,8 @@ PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
 # These keep, judge and show what a learner did, or draw: no number depends on them.
 IGNORED = {f"dlsys_helpers.{name}" for name in (
     "acting", "cards", "catalog", "diagrams", "drawings", "errors", "expect",
-    "guesses", "judging", "number_lines", "plots", "progress", "room_client", "drawing_canvas",
-    "json_lines", "verdicts", "wording")} | {
+    "gradient_graphs", "guesses", "judging", "number_lines", "plots", "progress", "room_client",
+    "drawing_canvas", "json_lines", "verdicts", "wording")} | {
     f"dlsys_model.{name}" for name in ("errors", "report", "show")} | {
     "dlsys_checks", "dlsys_checks.checking", "dlsys_checks.registry"}
 LEARNERS = ("dlsys.", "dlsys_files", "dlsys_model.answers")

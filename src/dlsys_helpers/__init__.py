@@ -12,6 +12,7 @@ _HOMES = {
     "datasheet": "gpu",
     "device": "gpu",
     "digits": "data",
+    "draw_backward": "gradient_graphs",
     "draw_blocks": "diagrams",
     "draw_boxes": "drawings",
     "draw_grids": "drawings",
