@@ -19,7 +19,7 @@ import traceback
 import types
 from pathlib import Path
 
-from tools import fingerprints
+from tools import fingerprints, install_cell
 from tools.watch_record import LESSONS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,10 +51,13 @@ def lessons() -> dict[str, Path]:
 
 
 def cells(path: Path) -> list[tuple[str, str]]:
-    """(name, source) of a lesson's code cells; a name is trap, role and number: 05-1-look-2."""
+    """(name, source) of a lesson's code cells; a name is trap, role and number: 05-1-look-2.
+
+    Without the one that installs the course, which no lesson depends on.
+    """
     counts, found = {}, []
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
-        if cell["cell_type"] != "code":
+        if cell["cell_type"] != "code" or install_cell.is_install(cell):
             continue
         marks = cell["metadata"].get("dlsys", {})
         stem = f"{marks.get('trap', path.name[:2]).replace('.', '-')}-{marks.get('role', 'cell')}"

@@ -1,14 +1,14 @@
 # %% [markdown] role="hook" traps=5
 # # 1. Perceptron, MLP and activations
 #
-# A small network reads handwritten digits. On your laptop it is right 97 times
-# out of 100. You put it into a service, build an alarm for the digit 8 and try a
-# deeper copy. Each step looks like a formality, and each goes wrong without an
-# error message.
+# You train a small network to recognise handwritten digits, and on your laptop it is
+# right 97 times out of 100. You put it into a service, add an alarm for the digit 8
+# and try a deeper copy. Every step looks like a formality, and every one goes wrong
+# without an error message.
 #
-# The mistakes sit in what a layer computes, in how its weights begin, and in what
-# you believe about its output. This stage takes the forward pass apart, then
-# breaks it in five ways that look right.
+# The mistakes are about three things: what a layer computes, how its weights start,
+# and what its output means. This stage first builds a network from a single neuron,
+# then breaks it in five ways that look right. You need Python and school mathematics.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -21,79 +21,1237 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, datasheet, digits, draw_grids, fit,
-    flops, gpu_result, gpu_table, guess, measured, new_axes, operations,
-    plot_bars, plot_lines, seconds, show, xor_quadrants,
+    accuracy, begin, check, claim, datasheet, digits, draw_grids,
+    draw_tree, fit, flops, gpu_result, gpu_table, guess, measured,
+    new_axes, operations, plot_bars, plot_lines, seconds, show,
+    xor_quadrants,
 )
 
 begin(SEED, THREADS, DEVICE)
 
 # %% [markdown] role="concept"
-# ## One neuron is a weighted vote
+# ## One neuron draws a line
 #
-# A neuron multiplies each input by a weight, adds a bias, and passes the sum
-# through a function $\sigma$:
+# You have small images of handwritten zeros and ones, and you want a rule that tells
+# them apart. You could write it by hand: a one has ink in the middle, and a zero has
+# none. But the next pair of digits needs a new rule, and somebody has to invent it. A
+# *perceptron* finds the rule from examples. It is the smallest thing that learns, and
+# the rest of this course is built from it.
 #
-# $$a = \sigma(w \cdot x + b)$$
-#
-# The weights say how much each input counts and with which sign. The bias shifts
-# the sum. A *layer* is many neurons with the same inputs, so it is one matrix
-# product. A *multilayer perceptron* (MLP) is layers in a row.
-#
-# Shapes in this stage: `N` rows (examples), `F` inputs (features), `U` units in
-# a layer, `C` classes. `nn.Linear(F, U)` holds a weight `(U, F)` and a bias
-# `(U,)`, and maps `(N, F)` to `(N, U)`.
+# Describe each image by two numbers: how bright the eight pixels in its middle are
+# on average, and how bright the others are. Then each image is a point.
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
-layer = nn.Linear(64, 32)
-by_hand = x_test @ layer.weight.T + layer.bias   # (N, F) @ (F, U) + (U,)
-gap = (layer(x_test) - by_hand).abs().max()
-
-mlp = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64),
-                    nn.ReLU(), nn.Linear(64, 1))
-count = sum(p.numel() for p in mlp.parameters())
-print(f"parameters of a 10-64-64-1 MLP: {count:,}")
-
-# %% role="concept"
-claim("largest gap between the layer and x @ W.T + b", gap, below=1e-5)
-claim("weights and biases, counted by hand", count,
-      expected=(10 * 64 + 64) + (64 * 64 + 64) + (64 * 1 + 1))
+images = x_train[y_train < 2].view(-1, 8, 8)     # the zeros and the ones
+is_one = y_train[y_train < 2].float()            # 1.0 for a one
+middle = torch.zeros(8, 8, dtype=torch.bool)
+middle[2:6, 3:5] = True
+points = torch.stack([images[:, middle].mean(1),
+                      images[:, ~middle].mean(1)], 1)
+print(f"{len(points)} images, {points.shape[1]} numbers each")
 
 # %% [markdown] role="concept"
-# Two linear layers in a row are one linear layer:
-# $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. Depth buys nothing until
-# something between them bends: an *activation* such as ReLU, $\max(0, x)$, the
-# sigmoid, $1 / (1 + e^{-x})$, or tanh. What that buys is measured behind the traps.
+# A neuron has one *weight* for each input, and a *bias*. It multiplies each input by
+# its weight and adds everything up:
+#
+# $$z = w_1 x_1 + w_2 x_2 + b$$
+#
+# A perceptron says "one" if $z$ is positive. It changes its mind where $z$ is exactly
+# zero, and these points form a line. So to choose the weights and the bias is to choose
+# a line: the weights turn it, and the bias moves it.
+
+# %% role="concept"
+def says_one(x, w, b):
+    return x @ w + b > 0          # @ multiplies and adds up
+
+w, b = torch.zeros(2), torch.tensor(0.0)
+blank = (says_one(points, w, b) == (is_one > 0)).float().mean()
+print(f"right before it has learned anything: {blank:.2f}")
+
+# %% [markdown] role="concept"
+# The learning rule looks at one image at a time. If the answer is right, it changes
+# nothing. If a one was missed, it adds the image to the weights and 1 to the bias, so
+# that $z$ grows for this image. If a zero was called a one, it subtracts them.
+
+# %% role="concept"
+i = int(is_one.argmax())                         # the first one
+error = is_one[i] - says_one(points[i], w, b).float()   # -1, 0 or 1
+z_before = points[i] @ w + b
+w += error * points[i]
+b += error
+z_after = points[i] @ w + b
+print(f"error {error:.0f}: z goes from {z_before.item():.1f} "
+      f"to {z_after.item():.1f}")
+
+# %% [markdown] role="concept"
+# That is the whole rule ([Rosenblatt 1958](https://doi.org/10.1037/h0042519)). Now apply it to all images in random order,
+# and go through them thirty times.
+
+# %% role="concept"
+mistakes, lines = [], []
+for _ in range(30):                              # thirty passes
+    wrong = 0
+    for i in torch.randperm(len(points)):
+        error = is_one[i] - says_one(points[i], w, b).float()
+        w += error * points[i]
+        b += error
+        wrong += int(error != 0)
+    mistakes.append(wrong)
+    lines.append((w.clone(), b.clone()))
+print("mistakes in each pass:", *mistakes)
+
+# %% role="concept"
+ax = new_axes("The line turns until nearly all points are on their side",
+              "brightness of the middle", "brightness of the rest")
+for name, side, mark in (("zeros", is_one == 0, "o"),
+                         ("ones", is_one == 1, "^")):
+    ax.plot(*points[side].T, mark, markersize=4, mfc="none", label=name)
+reach = torch.tensor([0.0, 1.0])
+for number, style in ((1, ":"), (30, "-")):
+    (w1, w2), b0 = lines[number - 1]
+    ax.plot(reach, -(b0 + w1 * reach) / w2, style, color="#7a8292",
+            label=f"the line after pass {number}")
+ax.set(xlim=(-0.02, 1.02), ylim=(0.15, 0.5))
+ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+show(ax.figure, alt="Two clouds of points, zeros on the left and ones on "
+     "the right, with a few points of each in the other cloud. Two lines: "
+     "the one after the last pass runs between the clouds.")
+
+# %% [markdown] role="concept"
+# It learns quickly:
+
+# %% role="concept"
+final = (says_one(points, w, b) == (is_one > 0)).float().mean()
+claim("fraction of the images that the last line gets right", final,
+      above=0.85)
+
+# %% [markdown] role="concept"
+# But it never stops making mistakes. Is the rule too slow, is the random order to
+# blame, or is there no line to find? Try it: in the explorer below, every correction
+# turns the line. Drag the large point, which should be "yes", into the other cloud, and
+# watch the mistakes.
+
+# %% role="explore" explorer="perceptron"
+from dlsys_helpers.explorers.perceptron import perceptron
+
+perceptron
+
+# %% [markdown] role="concept"
+# The rule stops only when a whole pass has no mistake, so it stops only if some line
+# separates the points. If there is one, the rule finds one (Novikoff
+# proved it in 1962). For the digits there is none, because a few of them are alike
+# in both numbers:
+
+# %% role="concept" tags=["plumbing"]
+from scipy.optimize import linprog               # looks for such a line
+sides = (2 * is_one - 1)[:, None] * F.pad(points, (0, 1), value=1.0)
+found = linprog([0] * 3, -sides, [-1] * len(sides), bounds=(None, None))
+claim("is there a line with every image on its side", found.success,
+      expected=False)
+
+# %% [markdown] role="concept"
+# ## What one line cannot do
+#
+# Four points are enough to defeat the perceptron. Say "yes" where exactly one of two
+# inputs is 1. This is the *exclusive or*, XOR. Give the
+# perceptron a hundred passes:
+
+# %% role="concept"
+corners = torch.tensor([[0., 0.], [0., 1.], [1., 0.], [1., 1.]])
+xor = torch.tensor([0., 1., 1., 0.])
+w, b = torch.zeros(2), torch.tensor(0.0)
+for _ in range(100):
+    wrong = 0
+    for i in torch.randperm(4):
+        error = xor[i] - says_one(corners[i], w, b).float()
+        w += error * corners[i]
+        b += error
+        wrong += int(error != 0)
+print(f"mistakes in pass 100, with four points: {wrong}")
+
+# %% role="concept"
+claim("mistakes in the last pass", wrong, above=0)
+
+# %% [markdown] role="concept"
+# No line can do it. Halfway between two points, $z$ is the mean of its values at the two.
+# The centre of the square is halfway between the two corners that should be "yes", so a
+# neuron that says "yes" to both has a positive $z$ there. But the centre is also halfway
+# between the two corners that should be "no", so $z$ must not be positive there.
+#
+# Two lines can. One neuron asks whether at least one input is 1, a second one asks
+# whether both are, and a third says "yes" if the first does and the second does not:
+
+# %% role="concept"
+W1 = torch.tensor([[1., 1.], [1., 1.]])     # two neurons, two weights each
+b1 = torch.tensor([-0.5, -1.5])             # at least one? both?
+hidden = (corners @ W1.T + b1 > 0).float()  # (4, 2)
+out = hidden @ torch.tensor([1., -2.]) - 0.5 > 0
+print(hidden.int().tolist(), "->", out.int().tolist())
+
+# %% role="concept"
+claim("corners that the three neurons get right",
+      (out == (xor > 0)).sum(), expected=4)
+
+# %% role="concept"
+(least, both), answer = hidden[2].int().tolist(), int(out[2])
+draw_tree({"x1": "1", "x2": "0", "at least one": f"{least}",
+           "both": f"{both}", "exactly one": f"{answer}"},
+          [("x1", "at least one"), ("x2", "at least one"), ("x1", "both"),
+           ("x2", "both"), ("at least one", "exactly one"),
+           ("both", "exactly one")],
+          title="Two neurons look at the inputs, a third looks at them",
+          alt="A network from top to bottom: inputs x1 = 1 and x2 = 0, "
+              "each with an arrow to both hidden neurons, at least one = 1 "
+              "and both = 0, and these with arrows to the output, 1.")
+
+# %% [markdown] role="concept"
+# ## From one neuron to a network
+#
+# Neurons that look at the same inputs form a *layer*. One row of weights per neuron
+# makes a matrix, so a layer is one matrix product. What the first layer returns is the
+# input of the second. A layer between input and output is called *hidden*, and layers in
+# a row are a *multilayer perceptron* (MLP). After each hidden layer comes a function
+# $\sigma$, the *activation*; in the picture above it was the comparison with zero. With
+# three layers, from the input $x$ to the output:
+#
+# $$h_1 = \sigma(W_1 x + b_1) \qquad h_2 = \sigma(W_2 h_1 + b_2) \qquad
+# \text{out} = W_3 h_2 + b_3$$
+#
+# Computing this from left to right is the *forward pass*. Here it is for the 64 pixels
+# of a digit and ten outputs, one per digit, with the activation *ReLU*, $\max(0, z)$:
+
+# %% role="concept"
+one, two, three = nn.Linear(64, 32), nn.Linear(32, 16), nn.Linear(16, 10)
+x = x_test[:5]                                    # five images, (5, 64)
+h1 = (x @ one.weight.T + one.bias).clamp(min=0)   # (5, 32)
+h2 = (h1 @ two.weight.T + two.bias).clamp(min=0)  # (5, 16)
+by_hand = h2 @ three.weight.T + three.bias        # (5, 10)
+print(*(tuple(a.shape) for a in (x, h1, h2, by_hand)), sep=" -> ")
+
+# %% [markdown] role="concept"
+# `nn.Linear(64, 32)` holds the weights, shape `(32, 64)`, and the biases, shape `(32,)`.
+# They start as small random values, so that no two neurons begin alike. `nn.Sequential`
+# calls its layers one after the other, so it is the same forward pass in one line. In a
+# class of your own, `__init__` makes the layers and `forward` says in what order they
+# run. PyTorch finds every layer that you assign to `self`:
+
+# %% role="concept"
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = one, two, three
+
+    def forward(self, x):
+        h = self.one(x).relu()
+        h = self.two(h).relu()
+        return self.three(h)
+
+chain = nn.Sequential(one, nn.ReLU(), two, nn.ReLU(), three)
+count = sum(p.numel() for p in MLP().parameters())
+print(f"{count:,} parameters: weights and biases")
+
+# %% role="concept"
+gap = max((net(x) - by_hand).abs().max() for net in (chain, MLP()))
+claim("largest gap between the three ways to write it", gap, below=1e-5)
+claim("parameters, counted by hand", count,
+      expected=(64 * 32 + 32) + (32 * 16 + 16) + (16 * 10 + 10))
+
+# %% [markdown] role="concept"
+# Why an activation between the layers? Because without one, two layers are one:
+# $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. That is one matrix and one bias,
+# so it draws one line.
+
+# %% role="concept"
+A, B = nn.Linear(2, 32), nn.Linear(32, 1)
+merged = corners @ (B.weight @ A.weight).T + (B.weight @ A.bias + B.bias)
+claim("two layers against the single layer that they are",
+      (B(A(corners)) - merged).abs().max(), below=1e-5)
+
+# %% [markdown] role="concept"
+# ## Training in three steps
+#
+# The weights for XOR were chosen by hand. Nobody can do that for thousands of them, and
+# the perceptron's rule only works for a single neuron. So we need to know of every
+# weight in every layer whether a little more of it would help.
+#
+# **Step 1: how wrong are we?** A *loss* is one number that falls as the outputs get
+# better. For the choice among ten digits it is `F.cross_entropy`: it turns the ten
+# outputs into probabilities and returns minus the logarithm of the one for the right
+# digit, averaged over the images. An even guess among ten costs $\ln 10$. Stage 3 derives it.
+
+# %% role="concept"
+net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+x, y = x_train[:64], y_train[:64]                # a batch of 64 images
+loss = F.cross_entropy(net(x), y)
+print(f"loss of the untrained network: {loss.item():.2f}")
+
+# %% role="concept"
+claim("its distance from an even guess, ln 10",
+      (loss - torch.tensor(10.0).log()).abs(), below=0.3)
+
+# %% [markdown] role="concept"
+# **Step 2: which way is less wrong?** Nudge one weight up a little and see by how much
+# the loss changes. The change divided by the nudge is the *slope*. The slopes for all
+# weights together are the *gradient*. `loss.backward()` computes it in one go and puts
+# each slope into `.grad`, next to its weight. (This is why the activation must bend and
+# not jump: a comparison with zero has slope zero nearly everywhere.)
+
+# %% role="concept"
+loss.backward()
+bias, nudge = net[2].bias, 0.01
+with torch.no_grad():                            # do not record this
+    bias[3] += nudge
+    slope = (F.cross_entropy(net(x), y) - loss) / nudge
+    bias[3] -= nudge
+print(f"slope by a nudge {slope:.4f}, by backward {bias.grad[3]:.4f}")
+
+# %% role="concept"
+claim("gap between the two slopes", (slope - bias.grad[3]).abs(),
+      below=0.01)
+
+# %% [markdown] role="concept"
+# **Step 3: take a small step that way.** Subtract from each weight its slope, times a
+# small *learning rate*. Do the three steps over and over, each time with a random
+# batch of images, and that is training. `optimizer.step()` does the subtraction, and
+# `zero_grad()` clears the old slopes, because `backward` adds to what is there:
+
+# %% role="concept"
+def train(model, x, y, steps, lr):
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    losses = []
+    for _ in range(steps):
+        rows = torch.randint(len(x), (64,))          # a random batch
+        loss = F.cross_entropy(model(x[rows]), y[rows])   # 1. how wrong?
+        optimizer.zero_grad()
+        loss.backward()                              # 2. which way?
+        optimizer.step()                             # 3. a small step
+        losses.append(loss.item())
+    return losses
+
+losses = train(net, x_train, y_train, steps=500, lr=0.3)
+right = accuracy(net, x_test, y_test)
+print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f}, "
+      f"{right:.2f} of the test digits right")
+
+# %% role="concept"
+smooth = torch.tensor(losses).view(-1, 10).mean(1).tolist()
+plot_lines(range(10, 501, 10), {"loss": smooth}, xlabel="step",
+           ylabel="cross-entropy, nats",
+           title="Five hundred small steps, and the loss has fallen",
+           alt="The mean loss of every ten steps falls steeply from over 2 "
+               "within the first hundred steps, then slowly towards zero.")
+
+# %% [markdown] role="concept"
+# From here on `fit` does exactly this, so that the lessons need not repeat it. Unless
+# told otherwise, it uses *Adam*, an optimizer that gives each weight a step size of its
+# own (stage 4), and `steps`, `lr` and `loss` are what you pass. With the same random
+# numbers, `fit` and the loop above agree to the last digit:
+
+# %% role="concept"
+def fresh():
+    torch.manual_seed(SEED)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+ours = train(fresh(), x_train, y_train, steps=20, lr=0.3)
+theirs = fit(fresh(), x_train, y_train, steps=20, lr=0.3,
+             optimizer=torch.optim.SGD)
+
+# %% role="concept"
+claim("accuracy on the test digits", right, above=0.85)
+claim("largest gap between our losses and fit's",
+      max(abs(p - q) for p, q in zip(ours, theirs)), expected=0)
+
+# %% [markdown] role="concept"
+# For a yes-or-no question one output is enough. The *sigmoid*, $1 / (1 + e^{-z})$, turns
+# any number $z$ into a probability between 0 and 1, and the loss that goes with it is
+# `F.binary_cross_entropy_with_logits`. The first trap is about that output.
+
+# %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
+# ## An alarm at one half
+#
+# You train one output to recognise the digit 8, and raise an alarm when it exceeds
+# one half. On the test set the alarm is right for more than 90 % of the images, so you
+# ship it.
+
+# %% trap="01.2" role="break"
+is_eight, truth = (y_train == 8).float(), y_test == 8
+detector = nn.Linear(64, 1)
+fit(detector, x_train, is_eight[:, None], steps=400, lr=1e-2,  # (N, 1)
+    loss=F.binary_cross_entropy_with_logits)
+with torch.no_grad():
+    score = detector(x_test)[:, 0]       # (497,)
+alarm = score > 0.5                      # one half
+
+# %% trap="01.2" role="guess"
+guess("01.2", "What percentage of the true eights raises the alarm?",
+      unit="%")
+
+# %% trap="01.2" role="look"
+def recall(alarm):
+    """Fraction of the true eights that raise the alarm, 0 to 1."""
+    return alarm[truth].float().mean().item()
+
+right = (alarm == truth).float().mean()
+print(f"scores run from {score.min():.1f} to {score.max():.1f}")
+print(f"accuracy {right:.2f}   eights found {recall(alarm):.2f}")
+
+# %% trap="01.2" role="look"
+measured("01.2", 100 * recall(alarm), right=(20, 60))
+
+# %% trap="01.2" role="look"
+claim("fraction of the eights that it finds", recall(alarm), below=0.6)
+
+# %% [markdown] trap="01.2" role="look"
+# Nine of ten images are not eights. The accuracy counts those, and for most of them the
+# alarm is silent, as it should be:
+
+# %% trap="01.2" role="look"
+claim("accuracy of the alarm", right, above=0.9)
+
+# %% [markdown] trap="01.2" role="why"
+# The output is a *logit*: the logarithm of the odds, which can be any real number. A
+# probability of one half is a logit of 0. Your threshold of `0.5` demanded a probability
+# of 0.622 before it raised an alarm, and many eights get less than that.
+
+# %% trap="01.2" role="why"
+ax = new_axes("Many eights score between 0 and your threshold",
+              "score, a logit", "images")
+edges = torch.arange(-10, 5, 0.5).tolist()
+for name, rows, style in (("other digits", score[~truth], "-"),
+                          ("eights", score[truth], "--")):
+    ax.hist(rows.tolist(), edges, histtype="step", linestyle=style,
+            linewidth=2, label=name)
+for cut, name in ((0.0, "one half"), (0.5, "yours")):
+    ax.axvline(cut, linestyle=":", color="#7a8292")
+    ax.annotate(name, (cut, 0.95), ha="right" if cut == 0 else "left",
+                xytext=(-4 if cut == 0 else 4, 0),
+                xycoords=("data", "axes fraction"),
+                textcoords="offset points")
+ax.legend(loc="upper left")
+show(ax.figure, alt="Histogram of the scores. Other digits lie far below "
+     "zero; the eights spread around zero, a good part of them between "
+     "the two thresholds.")
+
+# %% trap="01.2" role="repair"
+needed = torch.tensor(0.5).sigmoid().item()
+repaired = score.sigmoid() > 0.5
+print(f"a logit of 0.5 is a probability of {needed:.3f}")
+print(f"eights found: {recall(alarm):.2f} -> {recall(repaired):.2f}")
+
+# %% trap="01.2" role="repair"
+claim("eights found in addition, as a fraction of all eights",
+      recall(repaired) - recall(alarm), above=0.08)
+
+# %% [markdown] trap="01.2" role="more" topics="a threshold at logit 0 · the eights that are still missed · a sigmoid inside the model"
+# You may put the score through a sigmoid, or compare the logit with 0. Both raise the same
+# alarms.
+
+# %% trap="01.2" role="more"
+claim("the lowest score, so it is no probability", score.min(), below=0)
+claim("a logit of 0.5 as a probability", needed,
+      expected=0.622, within=0.001)
+claim("images on which the two ways of saying one half differ",
+      (repaired != (score > 0)).sum(), expected=0)
+
+# %% [markdown] trap="01.2" role="more"
+# What about the eights that are still missed? A single neuron draws one line, and a line
+# does not separate eights well. A hidden layer finds more of them. And accuracy is a poor
+# witness: an alarm that never rings is right nearly nine times out of ten.
+
+# %% trap="01.2" role="more"
+better = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
+fit(better, x_train, is_eight[:, None], steps=400, lr=1e-2,
+    loss=F.binary_cross_entropy_with_logits)
+with torch.no_grad():
+    more = recall(better(x_test)[:, 0] > 0)
+print(f"eights found with a hidden layer: {more:.2f}")
+
+# %% trap="01.2" role="more"
+claim("eights found with a hidden layer", more, above=0.6)
+claim("accuracy of an alarm that never rings", (~truth).float().mean(),
+      above=0.88)
+
+# %% [markdown] trap="01.2" role="more"
+# If the model itself ends in a sigmoid, its loss has to know:
+
+# %% trap="01.2" role="more"
+def recall_of(loss):
+    """Fraction of the eights that a detector ending in a sigmoid finds."""
+    model = nn.Sequential(nn.Linear(64, 1), nn.Sigmoid())
+    fit(model, x_train, is_eight[:, None], steps=400, lr=1e-2, loss=loss)
+    with torch.no_grad():
+        return recall(model(x_test)[:, 0] > 0.5)
+
+probabilities = recall_of(F.binary_cross_entropy)
+logits = recall_of(F.binary_cross_entropy_with_logits)
+print(f"a sigmoid in the model: eights found {probabilities:.2f} with the "
+      f"loss for probabilities, {logits:.2f} with the one for logits")
+
+# %% trap="01.2" role="more"
+claim("eights found with the loss that wants probabilities",
+      probabilities, above=0.3)
+claim("with the loss that wants logits", logits, below=0.1)
+
+# %% [markdown] trap="01.2" role="folklore"
+# **Told:** put a sigmoid at the end of the model, so that it outputs probabilities.
+# **Measured:** that is right for `binary_cross_entropy`, which wants probabilities.
+# With `binary_cross_entropy_with_logits` the same model finds almost no eights. With
+# that loss, apply the sigmoid only where you read the output.
+
+# %% trap="01.2" role="exercise" points=3 difficulty=2 minutes=10
+def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
+    """Probabilities for logits (N, C) float32, same shape and dtype.
+
+    kind: "binary" (one column, yes or no), "multiclass" (each row is one
+    choice among C classes) or "multilabel" (each entry is a yes or no of
+    its own). Logits may be as large as 200 either way.
+
+    Example: to_probs(torch.zeros(1, 4), "multiclass") is four times 0.25.
+    """
+    # BEGIN SOLUTION
+    if kind == "multiclass":
+        return logits.softmax(dim=1)
+    return logits.sigmoid()
+    # END SOLUTION
+
+# %% [markdown] trap="01.2" role="hint"
+# 1. For each kind, ask which numbers have to add up to one: those of a row, those of a column, or none?
+# 2. One column through a softmax is always 1. Two of the three kinds need the same function.
+# 3. torch's own `softmax` and `sigmoid` are stable for large logits; `dim` says along which axis the sum is one.
+
+# %% [markdown] trap="01.2" role="keep"
+# **Keep:** a linear layer returns logits, and a probability of one half is logit 0. When
+# one class is rare, accuracy hides a wrong threshold, so look at the recall: the fraction
+# of the rare class that you find. **In your own code:** print the smallest and the
+# largest value of whatever you compare with a threshold. **Source:** Bishop 2006, *Pattern
+# Recognition and Machine Learning*, section 4.2.
+
+# %% [markdown] role="concept"
+# ## What the activation buys
+#
+# Take points in a square, labelled by whether their two coordinates have different
+# signs. It is XOR with many points, so no line separates them. Train three layers on it,
+# once without an activation, once with tanh and once with ReLU:
+
+# %% role="concept"
+x_xor, y_xor = xor_quadrants(1000, seed=SEED)
+x_new, y_new = xor_quadrants(1000, seed=SEED + 100)
+
+def three_layers(activation):
+    return nn.Sequential(nn.Linear(2, 32), activation(),
+                         nn.Linear(32, 32), activation(),
+                         nn.Linear(32, 2))
+
+scores = {}
+for activation in (nn.Identity, nn.Tanh, nn.ReLU):
+    model = three_layers(activation)
+    fit(model, x_xor, y_xor, steps=300, lr=1e-2)
+    scores[activation.__name__] = accuracy(model, x_new, y_new)
+print({name: f"{score:.2f}" for name, score in scores.items()})
+
+# %% role="concept"
+claim("fraction of new points right without an activation",
+      scores["Identity"], below=0.75)
+claim("fraction right with tanh", scores["Tanh"], above=0.9)
+claim("fraction right with ReLU", scores["ReLU"], above=0.9)
+
+# %% role="concept"
+plot_bars(scores, xlabel="fraction of new points right",
+          title="Three layers without an activation are one line",
+          alt="Bars: accuracy below three quarters without an activation, "
+              "above nine tenths with tanh and with ReLU.")
+
+# %% [markdown] role="concept"
+# The explorer below shows the boundary that a network has drawn after some steps of
+# training. Switch the activation off, then on, and watch the boundary bend.
+
+# %% role="explore" explorer="decision_surface"
+from dlsys_helpers.explorers.decision_surface import decision_surface
+
+decision_surface
+
+# %% [markdown] role="concept"
+# ## Choosing an activation
+#
+# Any function that bends will do in principle. In practice you look at two things: the
+# values it returns, and its slope, because the gradient of everything before it is
+# multiplied by that slope. `requires_grad=True` asks PyTorch to follow what becomes of a
+# tensor, and `torch.autograd.grad` returns the slopes instead of storing them in `.grad`.
+
+# %% role="concept"
+z = torch.linspace(-4, 4, 81, requires_grad=True)
+curves, slopes = {}, {}
+for f in (F.relu, F.gelu, torch.tanh, torch.sigmoid):
+    value = f(z)
+    slopes[f.__name__] = torch.autograd.grad(value.sum(), z)[0].tolist()
+    curves[f.__name__] = value.tolist()
+print({name: f"steepest {max(s):.2f}" for name, s in slopes.items()})
+
+# %% role="concept"
+plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
+           title="Sigmoid and tanh are flat on both sides, ReLU on one",
+           alt="Slopes from -4 to 4. ReLU jumps from 0 to 1 at zero, GELU "
+               "does so smoothly, tanh is a hump of height 1 at zero, "
+               "sigmoid a low hump of height a quarter.")
+
+# %% [markdown] role="concept"
+# | function | formula | slope | where you meet it |
+# |---|---|---|---|
+# | ReLU | $\max(0, z)$ | 0 or 1 | MLPs, CNNs |
+# | leaky ReLU | $z$ if $z > 0$, else $0.01 z$ | 0.01 or 1 | where ReLU units die |
+# | ELU | $z$ if $z > 0$, else $e^z - 1$ | 1 or $e^z$ | smooth, negative down to $-1$ |
+# | GELU | $z\,\Phi(z)$ | smooth | BERT, GPT-2, vision transformers |
+# | SiLU | $z\,s(z)$ | smooth | EfficientNet, LLaMA's gated layers |
+# | sigmoid $s$ | $1 / (1 + e^{-z})$ | $s (1 - s)$, at most 1/4 | gates, yes-or-no outputs |
+# | tanh | $(e^z - e^{-z}) / (e^z + e^{-z})$ | $1 - \tanh^2$, at most 1 | recurrent states |
+#
+# *In hidden layers* begin with ReLU: it is one comparison, about half of its outputs are
+# exactly zero, and its slope does not shrink the gradient. In a transformer take GELU
+# or SiLU, as the published models do. GELU multiplies $z$ by $\Phi(z)$, the probability
+# that a standard normal variable is below $z$: a soft gate where ReLU has a hard one. So
+# slightly negative inputs still pass a gradient. If you need a bounded value, prefer tanh
+# to sigmoid, whose outputs are all positive and push the next layer's sums one way.
+#
+# *At the output* use none: return the sums themselves and let the loss do the rest.
+#
+# ReLU has no slope exactly at 0, where it bends. PyTorch takes 0 there, and it hardly ever
+# matters, because a sum is hardly ever exactly 0.
+
+# %% role="concept"
+at = torch.tensor([0.0, -0.5], requires_grad=True)
+slope_relu, = torch.autograd.grad(F.relu(at).sum(), at)
+slope_gelu, = torch.autograd.grad(F.gelu(at).sum(), at)
+print(f"slope at 0 and -0.5: ReLU {slope_relu.tolist()}, "
+      f"GELU {[round(s, 2) for s in slope_gelu.tolist()]}")
+
+# %% role="concept"
+claim("ReLU's slope at 0", slope_relu[0], expected=0)
+claim("GELU's slope at -0.5", slope_gelu[1], above=0.1)
+claim("the sigmoid's steepest slope", max(slopes["sigmoid"]),
+      expected=0.25, within=1e-6)
+claim("tanh's steepest slope", max(slopes["tanh"]), expected=1,
+      within=1e-6)
+claim("zeros among ReLU's outputs for centred inputs",
+      (torch.randn(10_000).relu() == 0).float().mean(), expected=0.5,
+      within=0.05)
+
+# %% [markdown] role="concept"
+# Which units of a layer can still learn? The next trap looks at that.
+
+# %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
+# ## Units that are off for every input
+#
+# Somebody wanted a layer whose outputs are mostly zero, and set the biases of its ReLU
+# units to $-5$. You want to catch such accidents. A blog post tells you how: count how
+# often each unit returns zero, and raise an alarm if it does so for more than 20 % of the
+# rows. You try the detector on a *healthy*, fresh layer first.
+
+# %% trap="01.4" role="break"
+x_normal = torch.randn(2000, 10)
+healthy, sunk = nn.Linear(10, 64), nn.Linear(10, 64)
+nn.init.constant_(sunk.bias, -5.0)
+
+def flagged(h):
+    """Units whose output is zero for more than 20 % of the rows."""
+    return int(((h == 0).float().mean(0) > 0.20).sum())
+
+alarms = {"healthy": flagged(healthy(x_normal).relu()),
+          "sunk": flagged(sunk(x_normal).relu())}
+
+# %% trap="01.4" role="guess"
+guess("01.4",
+      "Of the healthy layer's 64 units, one returns zero most often. For "
+      "what percentage of the rows?", unit="%")
+
+# %% trap="01.4" role="look"
+def off_for_all(h):
+    """Units whose output is zero for every row."""
+    return int((h == 0).all(0).sum())
+
+dead = {"healthy": off_for_all(healthy(x_normal).relu()),
+        "sunk": off_for_all(sunk(x_normal).relu())}
+print(f"flagged: {alarms}   off for every row: {dead}")
+
+# %% trap="01.4" role="look"
+measured("01.4", 100 * (healthy(x_normal) <= 0).float().mean(0).max(),
+         right=(64, 96))
+
+# %% trap="01.4" role="look"
+claim("healthy units of 64 that the detector flags",
+      alarms["healthy"], above=60)
+
+# %% [markdown] trap="01.4" role="look"
+# None of these units is dead, although some are off for most of the rows. The sunk units
+# are dead, because they are off for every row:
+
+# %% trap="01.4" role="look"
+claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
+
+# %% [markdown] trap="01.4" role="why"
+# Weights are as often negative as positive, so on centred inputs a fresh ReLU unit is
+# off for half of the rows on average. That is health. *Dead* means off for every row:
+# then the slope is zero for every row, the gradient of the unit's weights is exactly
+# zero, and no training step moves it again.
+
+# %% trap="01.4" role="why"
+zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
+               for name, layer in (("healthy", healthy), ("sunk", sunk))}
+plot_lines(range(1, 65), {**zero_shares, "alarm": [0.2] * 64},
+           xlabel="unit, sorted", ylabel="fraction of rows with zero",
+           title="Half off is health, off for every row is death",
+           alt="Fraction of rows with output zero for 64 units, sorted. "
+               "Healthy units are around one half, nearly all above the "
+               "alarm at a fifth. Sunk units are at one.")
+
+# %% trap="01.4" role="repair"
+target = x_normal.sum(1).sign().clamp(min=0).long()
+net = nn.Sequential(sunk, nn.ReLU(), nn.Linear(64, 2))
+leaky = nn.Sequential(nn.Linear(10, 64), nn.LeakyReLU(0.1),
+                      nn.Linear(64, 2))
+nn.init.constant_(leaky[0].bias, -5.0)
+moves = {}
+for name, model in (("dead", net), ("leaky", leaky)):
+    before = model[0].weight.detach().clone()
+    fit(model, x_normal, target, steps=200, lr=1e-2)
+    moves[name] = (model[0].weight - before).abs().max()
+score_leaky, score_dead = (accuracy(m, x_normal, target)
+                           for m in (leaky, net))
+print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
+
+# %% [markdown] trap="01.4" role="repair"
+# 200 steps of training do not move the dead units. Start with a bias that leaves some
+# sums positive, or use an activation with a slope below zero, such as leaky ReLU:
+
+# %% trap="01.4" role="repair"
+claim("largest move of its weights in 200 steps of Adam", moves["dead"],
+      expected=0)
+
+# %% [markdown] trap="01.4" role="repair"
+# With leaky ReLU the weights move, and the network learns the task:
+
+# %% trap="01.4" role="repair"
+claim("fraction right on this linear task, leaky", score_leaky, above=0.9)
+
+# %% [markdown] trap="01.4" role="repair"
+# A function is *saturated* where its slope is nearly zero, so that little gradient gets
+# through. A unit is *dead* if its slope is exactly zero on every input. In the explorer,
+# push the bias down and compare ReLU with GELU.
+
+# %% role="explore" explorer="activations"
+from dlsys_helpers.explorers.activations import activations
+
+activations
+
+# %% [markdown] trap="01.4" role="more" topics="leaky layers are nearly linear · GELU, tanh and NaN · what a large rate does · the alarm on digits"
+# This is a first layer, so its inputs never change. Without weight decay, and once the
+# optimizer's momentum has died away, its dead units stay as they are.
+
+# %% trap="01.4" role="more"
+share = (healthy(x_normal) < 0).float().mean()
+claim("healthy units off for every row", dead["healthy"], expected=0)
+claim("zeros among all outputs of the healthy layer", share,
+      expected=0.5, within=0.06)
+claim("with a slope below zero the weights move", moves["leaky"],
+      above=0.01)
+claim("fraction right, dead", score_dead, below=0.6)
+
+# %% [markdown] trap="01.4" role="more"
+# Far below zero a leaky unit is a straight line, so a layer of such units learns linear
+# tasks and few others. On the points of XOR, compare a leaky layer whose biases are all
+# $-5$ with a fresh ReLU layer:
+
+# %% trap="01.4" role="more"
+bends = {}
+for name, activation in (("leaky, sunk", nn.LeakyReLU(0.1)),
+                         ("ReLU, fresh", nn.ReLU())):
+    model = nn.Sequential(nn.Linear(2, 64), activation, nn.Linear(64, 2))
+    if name == "leaky, sunk":
+        nn.init.constant_(model[0].bias, -5.0)
+    fit(model, x_xor, y_xor, steps=200, lr=1e-2)
+    bends[name] = accuracy(model, x_xor, y_xor)
+print(*(f"{name}: {score:.2f}" for name, score in bends.items()), sep="\n")
+
+# %% trap="01.4" role="more"
+claim("fraction right on XOR, leaky and sunk", bends["leaky, sunk"],
+      below=0.8)
+claim("fraction right on XOR, fresh ReLU", bends["ReLU, fresh"],
+      above=0.9)
+
+# %% [markdown] trap="01.4" role="more"
+# A count of zeros misses two more cases. A tanh far from zero has slope zero and returns
+# 1. And a layer whose outputs are NaN, not a number, has no zeros either.
+
+# %% trap="01.4" role="more"
+depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
+F.gelu(depth).sum().backward()
+print(f"GELU's slope at -3, -5, -10, -15: {depth.grad.tolist()}")
+far = torch.tensor([15.0], requires_grad=True)
+far.tanh().sum().backward()
+broken_layer = torch.full((5, 3), float("nan")).relu()
+
+# %% trap="01.4" role="more"
+claim("GELU's largest slope at -10 and -15, in float32",
+      depth.grad[2:].abs().max(), expected=0)
+claim("tanh's slope at 15", far.grad, expected=0)
+claim("its output there", far.detach().tanh(), expected=1)
+claim("units of a layer of NaN that count as off",
+      off_for_all(broken_layer), expected=0)
+
+# %% [markdown] trap="01.4" role="more"
+# Can training kill units? Train 64 ReLU units on the digits by SGD with a learning rate of
+# 2, more than ten times too large. Then lower it to 0.1 and go on.
+
+# %% trap="01.4" role="more"
+def digit_net():
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+def zeros(net):
+    """(flagged, off for every row) of 64 units, on the training rows."""
+    h = net[1](net[0](x_train))
+    return flagged(h), off_for_all(h)
+
+hot, sgd = digit_net(), torch.optim.SGD
+start = zeros(hot)
+fit(hot, x_train, y_train, steps=200, lr=2.0, optimizer=sgd)
+burnt = (hot[0](x_train) <= 0).all(0)
+fit(hot, x_train, y_train, steps=300, lr=0.1, optimizer=sgd)
+back = burnt & (hot[0](x_train) > 0).any(0)
+print(f"fraction off for every row: {start[1] / 64:.1f} fresh, "
+      f"{burnt.sum() / 64:.1f} after rate 2")
+
+# %% trap="01.4" role="more"
+claim("fresh units off for every row, of 64", start[1], below=16)
+claim("after 200 steps at rate 2", burnt.sum(), above=40)
+claim("of these, back after 300 steps at 0.1", back.sum(), expected=0)
+
+# %% trap="01.4" role="more"
+one_hot = F.one_hot(y_train, 10).float()
+losses = fit(digit_net(), x_train, one_hot, steps=200, lr=100.0,
+             optimizer=sgd, loss=F.mse_loss)
+
+good = digit_net()
+fit(good, x_train, y_train, steps=300, lr=1e-2)
+print(f"fraction flagged on digits: {start[0] / 64:.1f} fresh, "
+      f"{zeros(good)[0] / 64:.1f} trained")
+
+# %% trap="01.4" role="more"
+claim("squared error at rate 100: is the last loss finite",
+      torch.tensor(losses[-1]).isfinite(), expected=False)
+
+# %% [markdown] trap="01.4" role="more"
+# The gradient of the squared error grows with the error. So at a rate of 100 every step
+# throws the network further out, until its loss is not finite. The other network gets the
+# digits right, and still sets off the alarm:
+
+# %% trap="01.4" role="more"
+claim("fresh units that the 20 % alarm flags on digits", start[0],
+      above=20)
+claim("trained units that it flags", zeros(good)[0], above=10)
+claim("fraction of the digits that this network gets right",
+      accuracy(good, x_test, y_test), above=0.93)
+
+# %% [markdown] trap="01.4" role="folklore"
+# **Told:** a unit that returns zero for more than 20 % of the rows is in trouble.
+# **Measured:** the alarm flags over 60 of 64 healthy units on normal inputs, over 20 of 64
+# fresh units on the digits, and over 10 in a trained network that gets them right.
+# **Told:** GELU units cannot die. **Measured:** the slope of GELU is exactly zero at $-10$
+# in float32. **Told:** a large learning rate kills units. **Measured:** it does. On the
+# digits, SGD at a rate of 2 kills over 40 of 64, and none is back after 300 steps at 0.1.
+
+# %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
+def dead_units(h: torch.Tensor) -> int:
+    """Number of units (columns) of h that are 0 for every row.
+
+    h: (N, U) float32, a layer's outputs, from any activation.
+    Raises ValueError when h holds a NaN: a broken layer is not alive.
+
+    Example: for [[0., 1.], [0., 0.]] the answer is 1.
+    """
+    # BEGIN SOLUTION
+    if h.isnan().any():
+        raise ValueError("h holds NaN; look for its origin first")
+    return int((h == 0).all(dim=0).sum())
+    # END SOLUTION
+
+# %% [markdown] trap="01.4" role="hint"
+# 1. Dead is a statement about *all* rows. Which reduction says "all"?
+# 2. Compare with zero first, reduce over the rows (`dim=0`), then count units.
+# 3. `NaN == 0` is False, so a NaN column passes for alive. Test for NaN before you count.
+
+# %% [markdown] trap="01.4" role="keep"
+# **Keep:** a ReLU unit is dead if it returns zero for *every* input. Zero for half of them
+# is healthy. **In your own code:** check a layer's outputs `h` on a large batch for NaN, then
+# count the dead units with `(h == 0).all(0)`. **Source:** [Lu et al. 2019, "Dying ReLU and
+# Initialization"](https://arxiv.org/abs/1903.06733).
+
+# %% [markdown] role="concept"
+# ## What depth buys
+#
+# One hidden layer can draw any curve, if it is wide enough. So why stack layers? Because
+# a layer can reuse what the layer before it has made. Take two ReLU units that fold the
+# interval from 0 to 1 in half, like a strip of paper. Put the folded strip through the
+# same two units again, and it is folded in four.
+
+# %% role="concept"
+def fold(x):
+    """Two ReLU units: up to 1 in the middle, and back down."""
+    return 2 * x.relu() - 4 * (x - 0.5).relu()
+
+grid = torch.linspace(0, 1, 1025)
+folded = {"1 layer": fold(grid), "2 layers": fold(fold(grid)),
+          "4 layers": fold(fold(fold(fold(grid))))}
+
+def pieces(y):
+    """Straight pieces of a curve on the grid."""
+    bent = y.diff().diff().abs() > 1e-4
+    return 1 + int(bent[0]) + int((bent[1:] & ~bent[:-1]).sum())
+
+print({name: f"{pieces(y)} pieces" for name, y in folded.items()})
+
+# %% role="concept"
+plot_lines(grid[::8].tolist(),
+           {name: y[::8].tolist() for name, y in folded.items()},
+           xlabel="input", ylabel="output",
+           title="Each layer of two units doubles the number of pieces",
+           alt="Three zigzag curves between 0 and 1: one layer makes one "
+               "peak, two layers make two, four layers make eight.")
+
+# %% [markdown] role="concept"
+# Four layers of two units, eight units in all, make 16 straight pieces. In a single hidden
+# layer every ReLU unit bends the curve at one place, so eight units make at most nine
+# pieces. With more units, the pieces of a single layer grow in proportion. With more layers
+# of the same width, they double each time ([Telgarsky
+# 2016](https://arxiv.org/abs/1602.04485)). But we have chosen these weights by hand. Depth
+# makes such functions cheap; it does not promise that training finds them, and every
+# further layer is one more that the gradient has to pass.
+
+# %% role="concept"
+random = [pieces((grid[:, None] - torch.rand(8)).relu() @ torch.randn(8))
+          for _ in range(100)]
+claim("pieces of four layers of two units", pieces(folded["4 layers"]),
+      expected=16)
+claim("most pieces of 100 random layers of eight units", max(random),
+      below=10)
+
+# %% [markdown] role="concept"
+# ## What the universal approximation theorem says
+#
+# One hidden layer with enough units can come as close as you like to any continuous
+# function on a closed, bounded region, if its activation is not a polynomial ([Leshno and
+# others 1993](https://doi.org/10.1016/S0893-6080(05)80131-5)). That is a statement about
+# *existence*. It does not say
+#
+# - how many units you need,
+# - whether training finds the weights, or
+# - what the network answers on points that it was never shown.
+#
+# The second item is easy to measure. Two hidden units are enough for XOR: we wrote the
+# weights down. Train fifty networks from different random weights, and count how many
+# find a solution:
+
+# %% role="concept" tags=["plumbing"]
+def found_xor(width, starts=50, steps=600):
+    """Fraction of random starts that get all four corners right."""
+    W1, W2 = torch.randn(starts, width, 2), torch.randn(starts, 1, width)
+    parameters = [W1, torch.zeros(starts, width, 1),
+                  W2 / width ** 0.5, torch.zeros(starts, 1, 1)]
+    W1, b1, W2, b2 = [p.requires_grad_() for p in parameters]
+    optimizer = torch.optim.Adam([W1, b1, W2, b2], lr=0.05)
+    for _ in range(steps):
+        out = (W2 @ (W1 @ corners.T + b1).relu() + b2)[:, 0]
+        loss = F.binary_cross_entropy_with_logits(
+            out, xor.expand(starts, 4), reduction="sum")
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return ((out > 0) == (xor > 0)).all(1).float().mean().item()
+
+found = {f"{width} units": found_xor(width) for width in (2, 4, 8, 16)}
+
+# %% role="concept"
+plot_bars(found, xlabel="fraction of 50 random starts that solve XOR",
+          title="Two units can solve XOR, and training seldom finds how",
+          alt="Bars: with two units a minority of the starts succeeds. The "
+              "fraction grows with the width; with sixteen it is nearly 1.")
+
+# %% role="concept"
+claim("with two units", found["2 units"], below=0.6)
+claim("with sixteen units", found["16 units"], above=0.9)
+
+# %% [markdown] role="concept"
+# A wider network has more ways to get there. That a network *can* represent an answer
+# does not mean that training finds it.
+
+# %% [markdown] role="concept"
+# ## A gradient on its way back
+#
+# In step 2 of training, the slope for a weight in the first layer has to come from the
+# loss at the other end. It travels back layer by layer. Take three layers with one
+# unit and one weight each, with sigmoids, and follow it by hand. A little more input
+# changes a layer's sum by the weight, and its output by the slope of the activation
+# there, so each layer multiplies the gradient by both:
+
+# %% role="concept"
+weights, a, product = [1.5, -2.0, 0.5], torch.tensor(1.0), 1.0
+a.requires_grad_()
+h = a
+for weight in weights:
+    h = (weight * h).sigmoid()
+    product *= weight * (h * (1 - h)).item()    # weight times slope
+back, = torch.autograd.grad(h, a)
+print(f"by hand {product:.5f}, by autograd {back:.5f}")
+
+# %% role="concept"
+claim("gap between the two", (back - product).abs(), below=1e-6)
+
+# %% [markdown] role="concept"
+# That is all that the chain rule says (stage 2 builds it). In a real layer the weights are
+# a matrix. To compare layers one takes the *norm* of a gradient: the root of the sum of
+# all its squares. The optimizer here is `SGD`, which does nothing but step 3 above.
+
+# %% [markdown] trap="01.3" role="situation" core=true fault="the init does not fit the activation: gradients vanish" symptom="deep network with sigmoid or ReLU does not learn, loss stays at chance, vanishing gradients"
+# ## Eight slopes of a quarter
+#
+# With one hidden layer, your network gets the digits right. You stack eight layers of
+# 32 units with sigmoids between them, and the loss stays at the level of guessing. "A
+# sigmoid's slope is at most 0.25, and eight slopes multiply," says a comment in the
+# review. "So the first layer's gradient is $0.25^8$ times the last one's. Take ReLU,
+# its slope is 1." You build both stacks with PyTorch's default weights, and train the
+# one with ReLU.
+
+# %% trap="01.3" role="break"
+def stack(activation, init=None, depth=8, width=32):
+    """An MLP for digits; init(weight), if given, sets each weight."""
+    layers, fan_in = [], 64
+    for _ in range(depth):
+        layers += [nn.Linear(fan_in, width), activation()]
+        fan_in = width
+    model = nn.Sequential(*layers, nn.Linear(width, 10))
+    for m in model if init else []:
+        if isinstance(m, nn.Linear):
+            init(m.weight)
+            nn.init.zeros_(m.bias)
+    return model
+
+# %% trap="01.3" role="break"
+def gradient_norms(model):
+    """Norm of every layer weight gradient on 256 digits, in order."""
+    weights = [m.weight for m in model if isinstance(m, nn.Linear)]
+    loss = F.cross_entropy(model(x_train[:256]), y_train[:256])
+    return [g.norm().item() for g in torch.autograd.grad(loss, weights)]
+
+relus = stack(nn.ReLU)                   # what the review advises
+losses = fit(relus, x_train, y_train, steps=300, lr=3e-2,
+             optimizer=torch.optim.SGD)
+sigmoids = stack(nn.Sigmoid)             # fresh: the question is on these
+first, *_, last = gradient_norms(sigmoids)
+
+# %% trap="01.3" role="guess" quoted="wrong"
+guess("01.3",
+      "In the fresh stack of sigmoids, how does the ratio of the gradient "
+      "norms, `first / last`, compare with the review's `0.25**8`?",
+      choices=["it is about the same, within a factor of three",
+               "it is more than ten times smaller",
+               "it is more than ten times larger"])
+
+# %% trap="01.3" role="look"
+share = accuracy(relus, x_test, y_test)
+print(f"sigmoids: first over last gradient {first / last:.1e}, "
+      f"0.25^8 is {0.25 ** 8:.1e}")
+print(f"test digits right with eight layers of ReLU: {share:.2f}")
+
+# %% trap="01.3" role="look"
+measured("01.3", 1)
+
+# %% trap="01.3" role="look"
+claim("first over last gradient, fresh stack", first / last,
+      below=0.25 ** 8)
+
+# %% [markdown] trap="01.3" role="look"
+# So the slopes are only half of the story. And ReLU, whose slopes are 1, has learned
+# nothing:
+
+# %% trap="01.3" role="look"
+claim("fraction right with eight default ReLU layers, SGD at 0.03",
+      share, below=0.3)
+
+# %% [markdown] trap="01.3" role="why"
+# A gradient is multiplied by the slope **and** the weights of every layer, and the default
+# weights of `nn.Linear` are small: with $n$ inputs, their variance is $1 / (3n)$. To keep a
+# signal at its size, a layer needs a variance of about $1 / n$ (*Xavier* init, for tanh).
+# Before a ReLU it needs $2 / n$ (*He* init), because ReLU sets half of the values to zero.
+# So the default is six times too small for ReLU, every layer passes on less than it got,
+# and hardly anything reaches the first. Choose activation and init together.
+
+# %% trap="01.3" role="why"
+he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
+stacks = {"sigmoid, default": sigmoids,
+          "ReLU, default": stack(nn.ReLU),
+          "ReLU + He": stack(nn.ReLU, lambda w: he(w, nonlinearity="relu")),
+          "tanh + Xavier": stack(nn.Tanh, xavier)}
+norms = {name: gradient_norms(model) for name, model in stacks.items()}
+ratios = {name: n[0] / n[-1] for name, n in norms.items()}
+
+# %% trap="01.3" role="why"
+plot_lines(range(1, 10), norms, xlabel="layer, input to output", logy=True,
+           ylabel="norm of the weight gradient",
+           title="Activation and init belong together",
+           alt="Gradient norm by layer. Sigmoid falls by six orders of "
+               "magnitude towards the input, default ReLU by two; He and "
+               "Xavier stay level.")
+
+# %% trap="01.3" role="why"
+claim("first over last gradient, default ReLU", ratios["ReLU, default"],
+      below=0.1)
+
+# %% trap="01.3" role="repair"
+fit(stacks["ReLU + He"], x_train, y_train, steps=300, lr=3e-2,
+    optimizer=torch.optim.SGD)
+share_he = accuracy(stacks["ReLU + He"], x_test, y_test)
+print(f"test digits right with eight layers of ReLU and He: {share_he:.2f}")
+
+# %% trap="01.3" role="repair"
+claim("fraction right with the same layers and He init", share_he,
+      above=0.5)
+
+# %% [markdown] trap="01.3" role="more" topics="what the quarter bounds · sigmoids at ten times the rate · tanh with Xavier"
+# With He and with Xavier the first gradient is about as large as the last one. With
+# sigmoids and large weights, the ratio is far above $0.25^8$:
+
+# %% trap="01.3" role="more"
+loud = gradient_norms(stack(
+    nn.Sigmoid, lambda w: nn.init.xavier_normal_(w, gain=4)))
+
+# %% trap="01.3" role="more"
+claim("first over last gradient, ReLU with He", ratios["ReLU + He"],
+      above=0.2)
+claim("the same, tanh with Xavier", ratios["tanh + Xavier"], above=0.2)
+claim("the same, sigmoids with larger weights", loud[0] / loud[-1],
+      above=0.25 ** 8)
+
+# %% [markdown] trap="01.3" role="more"
+# Does the network then learn? With Adam, tanh with Xavier learns the digits. Sigmoids do
+# not, neither at this rate nor at ten times the rate:
+
+# %% trap="01.3" role="more"
+def share_read(model, lr):
+    fit(model, x_train, y_train, steps=300, lr=lr)
+    return accuracy(model, x_test, y_test)
+
+score_tanh = share_read(stacks["tanh + Xavier"], 3e-3)
+score_sigmoid = share_read(stack(nn.Sigmoid), 3e-3)
+score_faster = share_read(stack(nn.Sigmoid), 3e-2)
+
+# %% trap="01.3" role="more"
+claim("fraction right with eight tanh layers, Xavier and Adam",
+      score_tanh, above=0.9)
+claim("with eight sigmoids and Adam; guessing gets 0.1",
+      score_sigmoid, below=0.3)
+claim("with eight sigmoids at ten times the rate", score_faster,
+      below=0.3)
+
+# %% [markdown] trap="01.3" role="folklore"
+# **Told:** each sigmoid passes at most a quarter of the gradient. Replace it by ReLU and the
+# problem is gone. **Measured:** with default weights, sigmoids pass far less than a quarter;
+# with large weights they pass more. Eight default ReLU layers of 32 units lose over 90 % of
+# the gradient and learn nothing in 300 steps of SGD at 0.03. With He init they learn.
+
+# %% trap="01.3" role="exercise" points=4 difficulty=3 minutes=15
+def grad_ratio(model: nn.Sequential, x: torch.Tensor,
+               y: torch.Tensor) -> float:
+    """Gradient norm of the first Linear's weight over that of the last.
+
+    The Linears stand in the Sequential itself, among other layers. The loss
+    is the cross-entropy of model(x) (N, C) against y (N,) int64. Gradients
+    that the model holds already must not count, and no weight may move.
+    Biases are left out. Both norms may be tiny: no constant is added to
+    them.
+
+    Example: 1.0 for a model with a single Linear.
+    """
+    # BEGIN SOLUTION
+    weights = [m.weight for m in model if isinstance(m, nn.Linear)]
+    loss = F.cross_entropy(model(x), y)
+    grads = torch.autograd.grad(loss, [weights[0], weights[-1]])
+    return (grads[0].norm() / grads[1].norm()).item()
+    # END SOLUTION
+
+# %% [markdown] trap="01.3" role="hint"
+# 1. You need two gradients of one loss, and nothing else about the model may change.
+# 2. `loss.backward()` adds to whatever `.grad` holds. Either clear it first, or do not use it at all.
+# 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and touches no `.grad`.
+
+# %% [markdown] trap="01.3" role="keep"
+# **Keep:** the gradient of the first layer is a product of all slopes and all weights after
+# it. So choose the init for the activation: He for ReLU, Xavier for tanh. **In your own
+# code:** before the first long run, print the first layer's gradient norm divided by the
+# last one's. **Source:** [Glorot &
+# Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015,
+# "Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
+
+# %% [markdown] role="concept"
+# ## Layers that behave differently in training
+#
+# Two kinds of layer that you will meet everywhere do one thing while you train and
+# a different one in use.
+#
+# *Dropout* stops units from relying on each other. In training it sets each value to zero
+# with probability `p` and divides the others by `1 - p`, so that the mean stays the same.
+# Which values it drops, the *mask*, is drawn again in every call.
+#
+# *BatchNorm* keeps values at a size at which training goes well. In training it subtracts
+# from each unit the mean of the batch and divides by its standard deviation. Meanwhile it
+# stores a running mean and variance, because in use there may be no batch.
+
+# %% role="concept"
+drop, norm = nn.Dropout(0.5), nn.BatchNorm1d(2)
+ones = torch.ones(8)
+print("dropout, two calls:", drop(ones).tolist(), drop(ones).tolist())
+batch = torch.tensor([[1.0, 10.0], [3.0, 30.0]])
+print("BatchNorm:", [[round(v, 1) for v in row]
+                     for row in norm(batch).tolist()])
+print("stored mean:", norm.running_mean.tolist())
+
+# %% role="concept"
+claim("stored mean of the second unit, a tenth of the way from 0 to 20",
+      norm.running_mean[1], expected=2, within=1e-6)
+
+# %% [markdown] role="concept"
+# Every module has a flag, `training`, that says which of the two it does. A fresh module
+# is in train mode, and `fit` leaves it there. And one more thing happens in every call:
+# PyTorch records what `backward` will need, the *graph*. `torch.no_grad()` switches the
+# recording off.
 
 # %% [markdown] trap="01.1" role="situation" core=true fault="no_grad without eval: dropout and BatchNorm stay on" symptom="predictions change between two calls on the same input"
 # ## The same images, sent twice
 #
-# Your digit reader has BatchNorm and dropout. You wrap it in `torch.no_grad()`,
-# because this is inference, and serve it. You send it the test images twice.
+# Your digit classifier has a BatchNorm layer and dropout. You deploy it under
+# `torch.no_grad()`, because nothing will be trained here. Then you send it the test images,
+# and to be sure, you send them a second time.
 
 # %% trap="01.1" role="break"
-reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
-                       nn.Dropout(0.5), nn.Linear(64, 10))
-fit(reader, x_train, y_train, steps=300, lr=1e-2)
-stored = reader[1].running_mean.clone()
+net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
+                    nn.Dropout(0.5), nn.Linear(64, 10))
+fit(net, x_train, y_train, steps=300, lr=1e-2)
+stored = net[1].running_mean.clone()
 
 with torch.no_grad():                    # inference
-    first = reader(x_test).argmax(1)     # (497,)
-    second = reader(x_test).argmax(1)
+    first = net(x_test).argmax(1)     # (497,): the largest of ten
+    second = net(x_test).argmax(1)
 
 # %% trap="01.1" role="guess"
 guess("01.1",
-      "Do the two passes give the same labels, and is the reader still the "
-      "one that you trained?",
-      choices=["both: without gradients nothing changes",
-               "some labels differ; the reader is the same",
-               "some labels differ, and so does the reader",
-               "the labels are the same; the reader has changed"])
+      "Do the two passes return the same labels, and is the classifier "
+      "still the one that you trained?",
+      choices=["yes to both: without gradients nothing changes",
+               "some labels differ, and the classifier is the same",
+               "some labels differ, and the classifier has changed",
+               "the labels are the same, and the classifier has changed"])
 
 # %% trap="01.1" role="look"
 flips = (first != second).float().mean()
-drift = (reader[1].running_mean - stored).abs().max()
+drift = (net[1].running_mean - stored).abs().max()
 print(f"labels that differ between two calls: {flips:.1%}")
 print(f"largest move of a stored mean: {drift:.3f}")
 
@@ -101,19 +1259,19 @@ print(f"largest move of a stored mean: {drift:.3f}")
 measured("01.1", 2)
 
 # %% trap="01.1" role="look"
-claim("share of labels on which the passes differ", flips, above=0.02)
+claim("fraction of labels on which the passes differ", flips, above=0.02)
 
 # %% [markdown] trap="01.1" role="look"
-# And the model is no longer the one that you trained:
+# And the classifier is no longer the one that you trained. Its stored means have moved:
 
 # %% trap="01.1" role="look"
-claim("largest move of a stored mean, by looking", drift, above=0.005)
+claim("largest move of a stored mean in two passes", drift, above=0.005)
 
 # %% [markdown] trap="01.1" role="why"
-# `no_grad` switches off the *graph*. It does not switch the *mode*. In train mode
-# dropout draws a new mask for every call, and BatchNorm normalises with the batch it
-# sees and moves its stored statistics: each image you serve changes the model. A seed
-# would hide the first fault and keep the second.
+# `no_grad` switches off the recording of the graph, and nothing else. The mode is a
+# separate switch, `model.eval()`, and nobody has called it. In train mode dropout draws
+# a new mask in every call, and BatchNorm moves its stored statistics, so every image that
+# you serve changes the model. A fixed seed would hide the first fault and keep the second.
 
 # %% trap="01.1" role="why" tags=["plumbing"]
 import copy
@@ -122,7 +1280,7 @@ from torch.random import fork_rng
 
 def happens(train, no_grad):
     """What a call does: builds a graph, draws masks, moves statistics."""
-    model = copy.deepcopy(reader).train(train)
+    model = copy.deepcopy(net).train(train)
     stored = model[1].running_mean.clone()
     with fork_rng(), torch.set_grad_enabled(not no_grad):
         one, two = model(x_test), model(x_test)
@@ -140,36 +1298,36 @@ draw_grids({"what a call does": effects.T},
                 [False, True, False, False]])},
            row_names=["builds a graph", "draws a mask", "moves statistics"],
            column_names=[*switches], legend="what you serve",
-           title="Two switches, and each does half",
+           title="Two switches, and each does one half",
            alt="A grid of three effects and four settings. no_grad alone "
                "leaves masks and moving statistics, eval alone leaves the "
                "graph, both together leave nothing.")
 
 # %% trap="01.1" role="repair"
-reader.eval()
-stored = reader[1].running_mean.clone()
+net.eval()
+stored = net[1].running_mean.clone()
 with torch.no_grad():
-    first, second = reader(x_test), reader(x_test)
+    first, second = net(x_test), net(x_test)
 flips = (first.argmax(1) != second.argmax(1)).float().mean()
 print(f"labels that differ between two calls: {flips:.1%}")
 gap = (first - second).abs().max()
-drift = (reader[1].running_mean - stored).abs().max()
+drift = (net[1].running_mean - stored).abs().max()
 print(f"largest move of a stored mean: {drift:.3f}")
-score = accuracy(reader, x_test, y_test)
+score = accuracy(net, x_test, y_test)
 
 # %% trap="01.1" role="repair"
 claim("largest gap between two calls in eval mode", gap, expected=0)
 
 # %% [markdown] trap="01.1" role="more" topics="a plain net in train mode · BatchNorm on the same batch"
-# Eval mode holds the stored statistics, too, and reads the digits:
+# In eval mode the stored statistics do not move, and the classifier gets the digits right:
 
 # %% trap="01.1" role="more"
 claim("move of the stored means", drift, expected=0)
-claim("share of the digits that it reads", score, expected=0.97,
+claim("fraction of the test digits right", score, expected=0.97,
       within=0.02)
 
 # %% [markdown] trap="01.1" role="more"
-# Not each net in train mode changes its answer from call to call:
+# Some networks return the same in every call, although they are in train mode:
 
 # %% trap="01.1" role="more"
 plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -180,21 +1338,21 @@ with torch.no_grad():                    # both are in train mode
             for name, net in (("plain", plain), ("BatchNorm", normed))}
     moved = (normed(x_test)[:10] - normed(x_test[:10])).abs().max()
 print({name: f"{gap:.1f}" for name, gap in gaps.items()},
-      f"in other company: {moved:.1f}")
+      f"among other images: {moved:.1f}")
 
 # %% trap="01.1" role="more"
 claim("a plain MLP in train mode, two calls: gap", gaps["plain"],
       expected=0)
 claim("BatchNorm on the same batch, two calls: gap", gaps["BatchNorm"],
       expected=0)
-claim("the same ten images among other neighbours: gap", moved,
+claim("the same ten images in a smaller batch: gap", moved,
       above=0.05)
 
 # %% [markdown] trap="01.1" role="folklore"
-# **Told:** a model in train mode gives a different output on every call.
-# **Measured:** the net with dropout does. A plain MLP repeats itself. So does a net
-# with BatchNorm on the same batch, but what it answers for an image depends on the
-# other images in the batch.
+# **Told:** a model in train mode returns something different in every call.
+# **Measured:** a network with dropout does. A plain MLP repeats itself. So does a network
+# with BatchNorm on the same batch, but its answer to an image depends on the other images
+# in that batch.
 
 # %% trap="01.1" role="exercise" points=3 difficulty=2 minutes=10
 def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -223,574 +1381,19 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # 3. `model.modules()` yields every module, the root included; each has its own flag `training`.
 
 # %% [markdown] trap="01.1" role="keep"
-# **Keep:** `no_grad` is about memory, `eval` is about behaviour; inference needs
-# both. **In your own code:** assert `not model.training` where you serve, and
-# compare `state_dict()` before and after a pass. **Source:** PyTorch notes,
+# **Keep:** inference needs two switches. `model.eval()` changes what layers do, and
+# `torch.no_grad()` saves the memory of the graph. **In your own code:** assert
+# `not model.training` where you serve, and compare the values of `state_dict()`, all of a
+# model's tensors, before and after a pass. **Source:** PyTorch notes,
 # [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # section on evaluation mode.
-
-# %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
-# ## An alarm at one half
-#
-# You train one output to recognise the digit 8 and raise an alarm when it exceeds
-# one half. Accuracy on the test set is above 90 %, so you ship it.
-
-# %% trap="01.2" role="break"
-is_eight, truth = (y_train == 8).float(), y_test == 8
-detector = nn.Linear(64, 1)
-fit(detector, x_train, is_eight[:, None], steps=400, lr=1e-2,
-    loss=F.binary_cross_entropy_with_logits)
-with torch.no_grad():
-    score = detector(x_test)[:, 0]       # (497,)
-alarm = score > 0.5                      # one half
-
-# %% trap="01.2" role="guess"
-guess("01.2", "What share of the true eights raises the alarm?", unit="%")
-
-# %% trap="01.2" role="look"
-def recall(alarm):
-    """Share of the true eights that raise the alarm, 0 to 1."""
-    return alarm[truth].float().mean().item()
-
-right = (alarm == truth).float().mean()
-print(f"scores run from {score.min():.1f} to {score.max():.1f}")
-print(f"accuracy {right:.2f}   eights found {recall(alarm):.2f}")
-
-# %% trap="01.2" role="look"
-measured("01.2", 100 * recall(alarm), right=(20, 60))
-
-# %% trap="01.2" role="look"
-claim("share of the eights that it finds", recall(alarm), below=0.6)
-
-# %% [markdown] trap="01.2" role="look"
-# Nine images of ten are no eights, and the accuracy counts those:
-
-# %% trap="01.2" role="look"
-claim("accuracy of the alarm", right, above=0.9)
-
-# %% [markdown] trap="01.2" role="why"
-# The output is a *logit*, the logarithm of the odds, and runs over all real
-# numbers. A probability of one half is a logit of 0. Your cut at `0.5` demanded a
-# probability of 0.622 before it raised an alarm, and many eights lie below.
-
-# %% trap="01.2" role="why"
-ax = new_axes("Many eights score between 0 and 0.5, or below",
-              "score, a logit", "images")
-edges = torch.arange(-10, 5, 1.0).tolist()
-for name, rows, style in (("other digits", score[~truth], "-"),
-                          ("eights", score[truth], "--")):
-    ax.hist(rows.tolist(), edges, histtype="step", linestyle=style,
-            linewidth=2, label=name)
-for cut, name in ((0.0, "one half"), (0.5, "your cut")):
-    ax.axvline(cut, linestyle=":", color="#7a8292")
-    ax.annotate(name, (cut, 118), ha="right" if cut == 0 else "left",
-                xytext=(-4 if cut == 0 else 4, 0),
-                textcoords="offset points")
-ax.legend(loc="upper left")
-show(ax.figure, alt="Histogram of the scores. Other digits lie far below "
-     "zero; the eights spread around zero, many of them below the cut.")
-
-# %% trap="01.2" role="repair"
-needed = torch.tensor(0.5).sigmoid().item()
-repaired = score.sigmoid() > 0.5
-print(f"a logit of 0.5 is a probability of {needed:.3f}")
-print(f"eights found: {recall(alarm):.2f} -> {recall(repaired):.2f}")
-
-# %% trap="01.2" role="repair"
-claim("eights found more, as a share of all eights",
-      recall(repaired) - recall(alarm), above=0.08)
-
-# %% [markdown] trap="01.2" role="more" topics="a cut at logit 0 · a sigmoid inside the model"
-# The score through a sigmoid, or the logit against 0: both give the same alarms.
-
-# %% trap="01.2" role="more"
-claim("the lowest score, so it is no probability", score.min(), below=0)
-claim("a logit of 0.5 as a probability", needed,
-      expected=0.622, within=0.001)
-claim("images on which the two ways of saying one half differ",
-      (repaired != (score > 0)).sum(), expected=0)
-
-# %% [markdown] trap="01.2" role="more"
-# With a sigmoid at the end of the model, the loss decides:
-
-# %% trap="01.2" role="more"
-def recall_of(loss):
-    """Share of the eights found by a detector with a sigmoid at its end."""
-    model = nn.Sequential(nn.Linear(64, 1), nn.Sigmoid())
-    fit(model, x_train, is_eight[:, None], steps=400, lr=1e-2, loss=loss)
-    with torch.no_grad():
-        return recall(model(x_test)[:, 0] > 0.5)
-
-probabilities = recall_of(F.binary_cross_entropy)
-logits = recall_of(F.binary_cross_entropy_with_logits)
-print(f"a sigmoid in the model: eights found {probabilities:.2f} with the "
-      f"loss for probabilities, {logits:.2f} with the one for logits")
-
-# %% trap="01.2" role="more"
-claim("eights found with the loss that wants probabilities",
-      probabilities, above=0.3)
-claim("with the loss that wants logits", logits, below=0.1)
-
-# %% [markdown] trap="01.2" role="folklore"
-# **Told:** put a sigmoid at the end of the model, so that it outputs probabilities.
-# **Measured:** that is right for `binary_cross_entropy`, which wants probabilities.
-# With `binary_cross_entropy_with_logits` the same model finds almost no eights. With
-# that loss, apply the sigmoid where you *read* the output.
-
-# %% trap="01.2" role="exercise" points=3 difficulty=2 minutes=10
-def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
-    """Probabilities for logits (N, C) float32, same shape and dtype.
-
-    kind: "binary" (one column, yes or no), "multiclass" (each row is one
-    choice among C classes) or "multilabel" (each entry is a yes or no of
-    its own). Logits may be as large as 200 either way.
-
-    Example: to_probs(torch.zeros(1, 4), "multiclass") is four times 0.25.
-    """
-    # BEGIN SOLUTION
-    if kind == "multiclass":
-        return logits.softmax(dim=1)
-    return logits.sigmoid()
-    # END SOLUTION
-
-# %% [markdown] trap="01.2" role="hint"
-# 1. For each kind, ask which numbers have to add up to one: those of a row, those of a column, or none?
-# 2. One column through a softmax is always 1. Two of the three kinds need the same function.
-# 3. torch's own `softmax` and `sigmoid` are stable for large logits; `dim` says along which axis the sum is one.
-
-# %% [markdown] trap="01.2" role="keep"
-# **Keep:** a linear layer outputs logits; one half is logit 0. Accuracy hides a
-# wrong threshold when one class is rare, so look at recall. **In your own code:**
-# print the range of what you threshold. **Source:** Bishop 2006, *Pattern
-# Recognition and Machine Learning*, section 4.2.
-
-# %% [markdown] trap="01.3" role="situation" core=true fault="the init does not fit the activation: gradients vanish" symptom="deep network with sigmoid or ReLU does not learn, loss stays at chance, vanishing gradients"
-# ## Eight slopes of a quarter
-#
-# One hidden layer reads the digits well. You stack eight layers of 32 units with
-# sigmoids between them, and the loss sits at the level of guessing. "A sigmoid's
-# slope is at most 0.25, and eight slopes multiply. So the first layer's gradient is
-# $0.25^8$ times the last one's," says a colleague. "Take ReLU, its slope is 1." You
-# build both stacks, with the weights that PyTorch draws by itself, and train the second.
-
-# %% trap="01.3" role="break"
-def stack(activation, init=None, depth=8, width=32):
-    """An MLP for digits; init(weight), if given, sets each weight."""
-    layers, fan_in = [], 64
-    for _ in range(depth):
-        layers += [nn.Linear(fan_in, width), activation()]
-        fan_in = width
-    model = nn.Sequential(*layers, nn.Linear(width, 10))
-    for m in model if init else []:
-        if isinstance(m, nn.Linear):
-            init(m.weight)
-            nn.init.zeros_(m.bias)
-    return model
-
-# %% trap="01.3" role="break"
-def gradient_norms(model):
-    """Norm of every layer weight gradient on 256 digits, in order."""
-    weights = [m.weight for m in model if isinstance(m, nn.Linear)]
-    loss = F.cross_entropy(model(x_train[:256]), y_train[:256])
-    return [g.norm().item() for g in torch.autograd.grad(loss, weights)]
-
-relus = stack(nn.ReLU)                   # the colleague's advice
-losses = fit(relus, x_train, y_train, steps=300, lr=3e-2,
-             optimizer=torch.optim.SGD)
-sigmoids = stack(nn.Sigmoid)             # fresh: the question is on these
-first, *_, last = gradient_norms(sigmoids)
-
-# %% trap="01.3" role="guess" quoted="wrong"
-guess("01.3",
-      "In the fresh stack of sigmoids, how large is `first / last`, the "
-      "ratio of the two gradient norms, beside the colleague's `0.25**8`?",
-      choices=["about as large, within a factor of three",
-               "over ten times smaller",
-               "over ten times larger"])
-
-# %% trap="01.3" role="look"
-share = accuracy(relus, x_test, y_test)
-print(f"sigmoids: first over last gradient {first / last:.1e}, "
-      f"0.25^8 is {0.25 ** 8:.1e}")
-print(f"digits read by eight layers of ReLU: {share:.2f}")
-
-# %% trap="01.3" role="look"
-measured("01.3", 1)
-
-# %% trap="01.3" role="look"
-claim("first over last gradient, fresh stack", first / last,
-      below=0.25 ** 8)
-
-# %% [markdown] trap="01.3" role="look"
-# So the slopes are not all of it. And ReLU, with slopes of 1, has learned nothing:
-
-# %% trap="01.3" role="look"
-claim("read by eight default ReLU layers, with SGD at 0.03",
-      share, below=0.3)
-
-# %% [markdown] trap="01.3" role="why"
-# A gradient passes through the slope **and** the weights of every layer, so the
-# slopes alone bound nothing. The default weights of `nn.Linear` are smaller than
-# ReLU needs, by a factor of $\sqrt{6}$: each layer hands on less than it got, and
-# nearly nothing reaches the first. Activation and init are one choice: ReLU with He,
-# tanh with Xavier.
-
-# %% trap="01.3" role="why"
-he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
-stacks = {"sigmoid, default": sigmoids,
-          "ReLU, default": stack(nn.ReLU),
-          "ReLU + He": stack(nn.ReLU, lambda w: he(w, nonlinearity="relu")),
-          "tanh + Xavier": stack(nn.Tanh, xavier)}
-norms = {name: gradient_norms(model) for name, model in stacks.items()}
-ratios = {name: n[0] / n[-1] for name, n in norms.items()}
-
-# %% trap="01.3" role="why"
-plot_lines(range(1, 10), norms, xlabel="layer, input to output", logy=True,
-           ylabel="norm of the weight gradient",
-           title="Activation and init belong together",
-           alt="Gradient norm by layer. Sigmoid falls by six orders of "
-               "magnitude towards the input, default ReLU by two; He and "
-               "Xavier stay level.")
-
-# %% trap="01.3" role="why"
-claim("first over last gradient, default ReLU", ratios["ReLU, default"],
-      below=0.1)
-
-# %% trap="01.3" role="repair"
-fit(stacks["ReLU + He"], x_train, y_train, steps=300, lr=3e-2,
-    optimizer=torch.optim.SGD)
-share_he = accuracy(stacks["ReLU + He"], x_test, y_test)
-print(f"digits read by eight layers of ReLU: {share_he:.2f} with He")
-
-# %% trap="01.3" role="repair"
-claim("by the same layers with He", share_he, above=0.5)
-
-# %% [markdown] trap="01.3" role="more" topics="what the quarter bounds · sigmoids at ten times the rate · tanh with Xavier"
-# With He and with Xavier the first gradient is about as large as the last. With
-# sigmoids and large weights the ratio lies far above $0.25^8$:
-
-# %% trap="01.3" role="more"
-loud = gradient_norms(stack(
-    nn.Sigmoid, lambda w: nn.init.xavier_normal_(w, gain=4)))
-
-# %% trap="01.3" role="more"
-claim("the same with He", ratios["ReLU + He"], above=0.2)
-claim("the same for tanh with Xavier", ratios["tanh + Xavier"], above=0.2)
-claim("the same ratio with larger weights", loud[0] / loud[-1],
-      above=0.25 ** 8)
-
-# %% [markdown] trap="01.3" role="more"
-# A level gradient is worth having only if the net then learns. With Adam, tanh with
-# Xavier reads the digits; sigmoids do not, at this rate or at ten times:
-
-# %% trap="01.3" role="more"
-def share_read(model, lr):
-    fit(model, x_train, y_train, steps=300, lr=lr)
-    return accuracy(model, x_test, y_test)
-
-score_tanh = share_read(stacks["tanh + Xavier"], 3e-3)
-score_sigmoid = share_read(stack(nn.Sigmoid), 3e-3)
-score_faster = share_read(stack(nn.Sigmoid), 3e-2)
-
-# %% trap="01.3" role="more"
-claim("digits read by eight tanh layers with Xavier, with Adam",
-      score_tanh, above=0.9)
-claim("digits read after training, as a share; guessing reads 0.1",
-      score_sigmoid, below=0.3)
-claim("by eight sigmoids at ten times the rate", score_faster, below=0.3)
-
-# %% [markdown] trap="01.3" role="folklore"
-# **Told:** a chain of sigmoids passes at most a quarter per layer; replace them by
-# ReLU and the problem is gone. **Measured:** with default weights the sigmoids pass
-# far less than that quarter, with larger ones more. Eight default ReLU layers of 32 units lose over 90 % of the
-# gradient and learn nothing in 300 steps of SGD at 0.03; with He they do.
-
-# %% trap="01.3" role="exercise" points=4 difficulty=3 minutes=15
-def grad_ratio(model: nn.Sequential, x: torch.Tensor,
-               y: torch.Tensor) -> float:
-    """Gradient norm of the first Linear's weight over that of the last.
-
-    The Linears stand in the Sequential itself, among other layers. The loss
-    is the cross-entropy of model(x) (N, C) against y (N,) int64. Gradients
-    that the model holds already must not count, and no weight may move.
-    Biases are left out. Both norms may be tiny: no constant is added to
-    them.
-
-    Example: 1.0 for a model with a single Linear.
-    """
-    # BEGIN SOLUTION
-    weights = [m.weight for m in model if isinstance(m, nn.Linear)]
-    loss = F.cross_entropy(model(x), y)
-    grads = torch.autograd.grad(loss, [weights[0], weights[-1]])
-    return (grads[0].norm() / grads[1].norm()).item()
-    # END SOLUTION
-
-# %% [markdown] trap="01.3" role="hint"
-# 1. You need two gradients of one loss, and nothing else about the model may change.
-# 2. `loss.backward()` adds to whatever `.grad` holds. Either clear it first, or do not use it at all.
-# 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and touches no `.grad`.
-
-# %% [markdown] trap="01.3" role="keep"
-# **Keep:** what reaches the first layer is a product over slopes and weights;
-# choose activation and init as a pair. **In your own code:** print the ratio of the
-# first to the last gradient norm before the first long run. **Source:** [Glorot &
-# Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015,
-# "Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
-
-# %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
-# ## Units that are off for every input
-#
-# Someone wanted sparse activations and set the bias of a ReLU layer to $-5$. You have
-# read how to catch that: count the zeros of each unit, and raise an alarm where more than
-# 20 % are zero. You try the detector on a *healthy*, fresh layer first.
-
-# %% trap="01.4" role="break"
-x_normal = torch.randn(2000, 10)
-healthy, sunk = nn.Linear(10, 64), nn.Linear(10, 64)
-nn.init.constant_(sunk.bias, -5.0)
-
-def flagged(h):
-    """Units whose output is zero for more than 20 % of the rows."""
-    return int(((h == 0).float().mean(0) > 0.20).sum())
-
-alarms = {"healthy": flagged(healthy(x_normal).relu()),
-          "sunk": flagged(sunk(x_normal).relu())}
-
-# %% trap="01.4" role="guess"
-guess("01.4",
-      "Of the healthy layer's 64 units, take the one that is zero most "
-      "often. For what share of the rows is its output zero?", unit="%")
-
-# %% trap="01.4" role="look"
-def off_for_all(h):
-    """Units whose output is zero for every row."""
-    return int((h == 0).all(0).sum())
-
-dead = {"healthy": off_for_all(healthy(x_normal).relu()),
-        "sunk": off_for_all(sunk(x_normal).relu())}
-print(f"flagged: {alarms}   off for every row: {dead}")
-
-# %% trap="01.4" role="look"
-measured("01.4", 100 * (healthy(x_normal) <= 0).float().mean(0).max(),
-         right=(64, 96))
-
-# %% trap="01.4" role="look"
-claim("healthy units of 64 that the usual detector flags",
-      alarms["healthy"], above=60)
-
-# %% [markdown] trap="01.4" role="look"
-# None of these units is dead, though one is off for most of the rows. The sunk ones
-# are: off for every row.
-
-# %% trap="01.4" role="look"
-claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
-
-# %% [markdown] trap="01.4" role="why"
-# On centred inputs such as these, the units of a fresh ReLU layer are off for half
-# of the rows on average: a share of zeros is no illness. Dead means off for every
-# row. Then the slope is zero for every row and the gradient is exactly zero, so
-# nothing moves the unit again.
-
-# %% trap="01.4" role="why"
-zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
-               for name, layer in (("healthy", healthy), ("sunk", sunk))}
-plot_lines(range(1, 65), {**zero_shares, "alarm": [0.2] * 64},
-           xlabel="unit, sorted", ylabel="share of rows with zero",
-           title="Half off is health, off for every row is death",
-           alt="Share of zeros of 64 units, sorted. Healthy units lie "
-               "around one half, all above the alarm at a fifth. Sunk "
-               "units lie at one.")
-
-# %% trap="01.4" role="repair"
-target = x_normal.sum(1).sign().clamp(min=0).long()
-net = nn.Sequential(sunk, nn.ReLU(), nn.Linear(64, 2))
-leaky = nn.Sequential(nn.Linear(10, 64), nn.LeakyReLU(0.1),
-                      nn.Linear(64, 2))
-nn.init.constant_(leaky[0].bias, -5.0)
-moves = {}
-for name, model in (("dead", net), ("leaky", leaky)):
-    before = model[0].weight.detach().clone()
-    fit(model, x_normal, target, steps=200, lr=1e-2)
-    moves[name] = (model[0].weight - before).abs().max()
-score_leaky, score_dead = (accuracy(m, x_normal, target)
-                           for m in (leaky, net))
-print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
-
-# %% [markdown] trap="01.4" role="repair"
-# 200 steps do not move the dead units. Give the layer a slope below zero, or better a
-# bias that leaves some inputs above it:
-
-# %% trap="01.4" role="repair"
-claim("largest move of its weights in 200 steps of Adam", moves["dead"],
-      expected=0)
-
-# %% [markdown] trap="01.4" role="repair"
-# With a slope below zero the weights move, and the task is learned.
-
-# %% trap="01.4" role="repair"
-claim("share right on this linear task, leaky", score_leaky, above=0.9)
-
-# %% [markdown] trap="01.4" role="repair"
-# A function is *saturated* where its slope is nearly zero: little gradient gets
-# through. A unit is *dead* when its slope is exactly zero on every input. Push the
-# bias down and compare ReLU with GELU.
-
-# %% role="explore" explorer="activations"
-from dlsys_helpers.explorers.activations import activations
-
-activations
-
-# %% [markdown] trap="01.4" role="more" topics="leaky layers are nearly linear · GELU, tanh and NaN · what a large rate does · the alarm on digits"
-# The numbers behind the curves. This is a first layer, whose inputs stay as they are:
-# without weight decay, and once no momentum is left, its dead units stay.
-
-# %% trap="01.4" role="more"
-share = (healthy(x_normal) < 0).float().mean()
-claim("healthy units off for every row", dead["healthy"], expected=0)
-claim("zeros among all outputs of the healthy layer", share,
-      expected=0.5, within=0.06)
-claim("with a slope below zero the weights move", moves["leaky"],
-      above=0.01)
-claim("share right, dead", score_dead, below=0.6)
-
-# %% [markdown] trap="01.4" role="more"
-# Far below zero a leaky unit is a straight line, so a layer of them learns linear
-# tasks and few others. Take points in a square, labelled by whether their two signs
-# differ: no line separates them. A leaky layer with all biases at $-5$ against a fresh
-# ReLU layer:
-
-# %% trap="01.4" role="more"
-x_xor, y_xor = xor_quadrants(1000, seed=SEED)
-bends = {}
-for name, activation in (("leaky, sunk", nn.LeakyReLU(0.1)),
-                         ("ReLU, fresh", nn.ReLU())):
-    model = nn.Sequential(nn.Linear(2, 64), activation, nn.Linear(64, 2))
-    if name == "leaky, sunk":
-        nn.init.constant_(model[0].bias, -5.0)
-    fit(model, x_xor, y_xor, steps=200, lr=1e-2)
-    bends[name] = accuracy(model, x_xor, y_xor)
-print(*(f"{name}: {score:.2f}" for name, score in bends.items()), sep="\n")
-
-# %% trap="01.4" role="more"
-claim("share right on the signs, leaky and sunk", bends["leaky, sunk"],
-      below=0.8)
-claim("share right on the signs, fresh ReLU", bends["ReLU, fresh"],
-      above=0.9)
-
-# %% [markdown] trap="01.4" role="more"
-# Two more ways to be dead or broken. A tanh far out has slope zero and outputs 1, so
-# nobody who counts zeros finds it. And a layer of NaN has no zeros either.
-
-# %% trap="01.4" role="more"
-depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
-F.gelu(depth).sum().backward()
-print(f"GELU's slope at -3, -5, -10, -15: {depth.grad.tolist()}")
-far = torch.tensor([15.0], requires_grad=True)
-far.tanh().sum().backward()
-broken_layer = torch.full((5, 3), float("nan")).relu()
-
-# %% trap="01.4" role="more"
-claim("GELU's largest slope at -10 and -15, in float32",
-      depth.grad[2:].abs().max(), expected=0)
-claim("tanh's slope at 15", far.grad, expected=0)
-claim("its output there", far.detach().tanh(), expected=1)
-claim("units of a layer of NaN that count as off",
-      off_for_all(broken_layer), expected=0)
-
-# %% [markdown] trap="01.4" role="more"
-# Does training make dead units? Take the digits, 64 ReLU units and SGD at a rate of
-# 2, over ten times too large. Then lower the rate to 0.1 and go on.
-
-# %% trap="01.4" role="more"
-def digit_net():
-    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-
-def zeros(net):
-    """(flagged, off for every row) of 64 units, on the training rows."""
-    h = net[1](net[0](x_train))
-    return flagged(h), off_for_all(h)
-
-hot, sgd = digit_net(), torch.optim.SGD
-start = zeros(hot)
-fit(hot, x_train, y_train, steps=200, lr=2.0, optimizer=sgd)
-burnt = (hot[0](x_train) <= 0).all(0)
-fit(hot, x_train, y_train, steps=300, lr=0.1, optimizer=sgd)
-back = burnt & (hot[0](x_train) > 0).any(0)
-print(f"share off for every row: {start[1] / 64:.1f} fresh, "
-      f"{burnt.sum() / 64:.1f} after rate 2")
-
-# %% trap="01.4" role="more"
-claim("fresh units off for every row, of 64", start[1], below=16)
-claim("after 200 steps at rate 2", burnt.sum(), above=40)
-claim("of these, back after 300 steps at 0.1", back.sum(), expected=0)
-
-# %% trap="01.4" role="more"
-one_hot = F.one_hot(y_train, 10).float()
-losses = fit(digit_net(), x_train, one_hot, steps=200, lr=100.0,
-             optimizer=sgd, loss=F.mse_loss)
-
-good = digit_net()
-fit(good, x_train, y_train, steps=300, lr=1e-2)
-print(f"share flagged on digits: {start[0] / 64:.1f} fresh, "
-      f"{zeros(good)[0] / 64:.1f} trained")
-
-# %% trap="01.4" role="more"
-claim("squared error at rate 100: is the last loss finite",
-      torch.tensor(losses[-1]).isfinite(), expected=False)
-
-# %% [markdown] trap="01.4" role="more"
-# The gradient of squared error grows with the error: at rate 100 the steps throw the net
-# further and further out, and nothing is left of it. The other net reads the digits
-# well, and still sets off the alarm.
-
-# %% trap="01.4" role="more"
-claim("fresh units that the 20 % alarm flags on digits", start[0],
-      above=20)
-claim("trained units that it flags", zeros(good)[0], above=10)
-claim("share of the digits that this net reads",
-      accuracy(good, x_test, y_test), above=0.93)
-
-# %% [markdown] trap="01.4" role="folklore"
-# **Told:** alarm above 20 % zeros. **Measured:** the alarm flags over 60 of 64
-# healthy units on normal inputs, over 20 of 64 on digits when fresh, and over 10 in
-# a trained net that reads them. **Told:** GELU units cannot die. **Measured:** its
-# slope is exactly zero at $-10$ in float32. **Told:** a large learning rate leaves
-# dead units behind. **Measured:** it does. On digits SGD at rate 2 leaves over 40 of
-# 64 dead, and none is back after 300 steps at 0.1. With squared error, whose gradient
-# grows with the error, rate 100 ends in NaN.
-
-# %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
-def dead_units(h: torch.Tensor) -> int:
-    """Number of units (columns) of h that are 0 for every row.
-
-    h: (N, U) float32, a layer's outputs, from any activation.
-    Raises ValueError when h holds a NaN: a broken layer is not alive.
-
-    Example: for [[0., 1.], [0., 0.]] the answer is 1.
-    """
-    # BEGIN SOLUTION
-    if h.isnan().any():
-        raise ValueError("h holds NaN; look for its origin first")
-    return int((h == 0).all(dim=0).sum())
-    # END SOLUTION
-
-# %% [markdown] trap="01.4" role="hint"
-# 1. Dead is a statement about *all* rows. Which reduction says "all"?
-# 2. Compare with zero first, reduce over the rows (`dim=0`), then count units.
-# 3. `NaN == 0` is False, so a NaN column passes for alive. Test for NaN before you count.
-
-# %% [markdown] trap="01.4" role="keep"
-# **Keep:** a ReLU unit is dead when it is off for *every* input; half off is health.
-# **In your own code:** after a ReLU, count with `(h == 0).all(0)` over a large batch
-# and check for NaN first. **Source:** [Lu et al. 2019, "Dying ReLU and
-# Initialization"](https://arxiv.org/abs/1903.06733).
 
 # %% [markdown] trap="01.5" role="situation" fault="a Python loop over tensor elements" symptom="forward pass is slow: Python loop over tensor elements"
 # ## One value after the other
 #
-# A custom activation: shrink every value towards zero by 0.5 and keep its sign. You
-# write what you mean, element by element, and the result is correct. Torch counts what
-# it carries out.
+# You need an activation that PyTorch does not have: it shrinks every value towards zero
+# by 0.5 and keeps its sign. You write down what you mean, element by element, and the
+# result is correct. Then you count how many operations PyTorch carries out for it.
 
 # %% trap="01.5" role="break"
 def shrink_loop(x, cut=0.5):
@@ -805,7 +1408,7 @@ vector = torch.randn(1000)
 slow = shrink_loop(vector)
 
 # %% trap="01.5" role="guess"
-guess("01.5", "How many operations does torch carry out for the 1,000 "
+guess("01.5", "How many operations does PyTorch carry out for the 1,000 "
       "values?", unit="operations")
 
 # %% trap="01.5" role="look" tags=["plumbing"]
@@ -831,10 +1434,10 @@ measured("01.5", loop.count, right=(3000, 9000))
 claim("operations per element", loop.count / 1000, above=4)
 
 # %% [markdown] trap="01.5" role="why"
-# A torch operation costs a fixed amount before it touches a number: Python calls it,
-# the dispatcher picks a kernel, a result is allocated. On one element there is
-# little else to pay for. Say the same thing about the whole tensor, and the count no
-# longer depends on its length.
+# Every operation has a fixed cost before it touches a value: Python calls PyTorch,
+# PyTorch chooses the code for this type and device, and memory is set aside for the result.
+# With one element, that is nearly all of the cost. Apply the same operations to the whole
+# tensor, and their number no longer depends on its length.
 
 # %% trap="01.5" role="repair"
 def shrink(x, cut=0.5):
@@ -867,13 +1470,13 @@ plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
            alt="Operations by number of elements. The loop rises to over "
                "four thousand, the whole tensor stays below ten.")
 
-# %% [markdown] trap="01.5" role="more" topics="the same numbers · a hundred times as long"
-# The results are equal, and length costs no further operation:
+# %% [markdown] trap="01.5" role="more" topics="the same result · a tensor a hundred times as long"
+# The results are equal, and a longer tensor needs no further operation:
 
 # %% trap="01.5" role="more"
 claim("gap between the two results", (fast - slow).abs().max(), expected=0)
-claim("operations more for 100,000 elements", longer.count - whole.count,
-      expected=0)
+claim("additional operations for 100,000 elements",
+      longer.count - whole.count, expected=0)
 
 # %% trap="01.5" role="exercise" points=2 difficulty=2 minutes=10
 def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
@@ -895,95 +1498,23 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
 # 3. Size and sign are two factors; the floor at zero belongs to the size alone.
 
 # %% [markdown] trap="01.5" role="keep"
-# **Keep:** on small tensors the number of operations sets the time, because each has
-# a fixed cost. **In your own code:** when a model is slow, look for a `for` over a
-# tensor inside `forward`. **Source:** [He 2022, "Making Deep Learning Go Brrrr From
+# **Keep:** on small tensors the number of operations decides the time, because each one
+# has a fixed cost. So apply operations to whole tensors. **In your own code:** if a model is
+# slow, look for a `for` loop over a tensor inside `forward`. **Source:** [He 2022, "Making Deep Learning Go Brrrr From
 # First Principles"](https://horace.io/brrr_intro.html), section on overhead.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# No trap needs what follows: what an activation buys, what one hidden layer can do
-# on paper, and which activations you will meet.
+# No trap needs what follows: which activations published models use, and a count that is
+# often told about width.
 
 # %% [markdown] role="concept"
-# ### Why the function in the middle matters
+# ### Ask the models themselves
 #
-# Three linear layers in a row are still one. Try it on a task that no line can solve:
-# points in a square, labelled by whether their two signs differ.
-
-# %% role="concept"
-x_new, y_new = xor_quadrants(1000, seed=SEED + 100)
-
-def three_layers(activation):
-    return nn.Sequential(nn.Linear(2, 32), activation(),
-                         nn.Linear(32, 32), activation(),
-                         nn.Linear(32, 2))
-
-scores = {}
-for activation in (nn.Identity, nn.Tanh, nn.ReLU):
-    model = three_layers(activation)
-    fit(model, x_xor, y_xor, steps=300, lr=1e-2)
-    scores[activation.__name__] = accuracy(model, x_new, y_new)
-print({name: f"{score:.2f}" for name, score in scores.items()})
-
-# %% role="concept"
-claim("share of new points right without an activation",
-      scores["Identity"], below=0.75)
-claim("share right with tanh", scores["Tanh"], above=0.9)
-claim("share right with ReLU", scores["ReLU"], above=0.9)
-
-# %% role="concept"
-plot_bars(scores, xlabel="share of new points right",
-          title="Three layers without an activation are one line",
-          alt="Bars: accuracy below three quarters without an activation, "
-              "above nine tenths with tanh and with ReLU.")
-
-# %% [markdown] role="concept"
-# They draw one straight line, and no line separates these points. Move the controls below and watch the boundary bend.
-
-# %% role="explore" explorer="decision_surface"
-from dlsys_helpers.explorers.decision_surface import decision_surface
-
-decision_surface
-
-# %% [markdown] role="concept"
-# ### What the universal approximation theorem says, and what it does not
-#
-# One hidden layer with enough units, and an activation that is no polynomial, can come
-# as close as you like to any continuous function on a closed, bounded region. That is a statement about *existence*.
-# It does not say how many units you need, whether training finds the weights, or
-# what happens on points you never showed.
-#
-# Depth is sometimes praised with a count: three layers of 256 units, or one layer of
-# 100,000 "with the same parameters". Count both.
-
-# %% role="concept"
-def parameters(*sizes):
-    """Weights and biases of an MLP with these layer sizes."""
-    return sum(i * o + o for i, o in zip(sizes, sizes[1:]))
-
-deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
-print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
-
-# %% role="concept"
-claim("parameters of the wide one over those of the deep one",
-      wide / deep, expected=9, within=0.2)
-
-# %% [markdown] role="concept"
-# ### The activations you will meet
-#
-# | function | formula | where you meet it |
-# |---|---|---|
-# | ReLU | $\max(0, x)$ | ResNets; default of `nn.TransformerEncoderLayer` |
-# | GELU | $x\,\Phi(x)$ | BERT, GPT-2, vision transformers, ConvNeXt |
-# | SiLU | $x\,s(x)$ | EfficientNet; inside LLaMA's gated layers |
-# | sigmoid $s$ | $1 / (1 + e^{-x})$ | gates, yes-or-no outputs |
-# | tanh | $(e^x - e^{-x}) / (e^x + e^{-x})$ | recurrent states, bounded outputs |
-#
-# "All modern transformers use GELU" is folklore: LLaMA does not, and PyTorch's own
-# layer defaults to ReLU. Ask the models themselves. On the `meta` device they
-# have shapes but no memory, so asking takes little.
+# "All modern transformers use GELU" is folklore: LLaMA does not, and PyTorch's own layer
+# defaults to ReLU. On the `meta` device a model has shapes but no memory, so asking it
+# costs little. (Some models use an approximation of GELU by tanh, `approximate="tanh"`.)
 
 # %% role="concept"
 from torchvision import models
@@ -1006,6 +1537,26 @@ claim("kinds other than GELU in the vision transformer",
 default = nn.TransformerEncoderLayer(8, 2).activation
 claim("PyTorch's encoder layer at -1, where GELU would give -0.159",
       default(torch.tensor(-1.0)), expected=0)
+claim("largest gap between GELU and its approximation by tanh",
+      (F.gelu(z) - F.gelu(z, approximate="tanh")).abs().max(), below=1e-3)
+
+# %% [markdown] role="concept"
+# ### Three layers of 256, or one of 100,000
+#
+# Depth is sometimes praised with a count: three layers of 256 units, or one layer of
+# 100,000 "with the same number of parameters". Count both.
+
+# %% role="concept"
+def parameters(*sizes):
+    """Weights and biases of an MLP with these layer sizes."""
+    return sum(i * o + o for i, o in zip(sizes, sizes[1:]))
+
+deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
+print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
+
+# %% role="concept"
+claim("the wide one has so many times the parameters of the deep one",
+      wide / deep, expected=9, within=0.2)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1015,54 +1566,54 @@ claim("PyTorch's encoder layer at -1, where GELU would give -0.159",
 # %% [markdown] role="quiz"
 # **1. A network of five `nn.Linear` layers without activations can represent**
 #
-# - [ ] more than one layer, because it has more parameters :: More numbers, same functions: the product of five matrices is one matrix.
+# - [ ] more than one layer, because it has more parameters :: It has more parameters but no more functions: the product of five matrices is one matrix.
 # - [x] exactly what one linear layer of the same input and output can, at most :: A narrow layer in the middle can even make it less, because it limits the rank.
 # - [ ] any continuous function, by the universal approximation theorem :: The theorem needs an activation that is not a polynomial. Without one you stay linear.
 
 # %% [markdown] role="quiz"
 # **2. `torch.no_grad()` around the forward pass of a model with dropout**
 #
-# - [x] saves memory and changes no number :: The values are those of train mode, just without a graph.
+# - [x] saves memory and changes no number :: The values are those of train mode. Only the graph is missing.
 # - [ ] makes its output repeatable :: It only stops the graph from being stored. Dropout still draws a mask.
 # - [ ] switches BatchNorm to its stored statistics :: That is what `eval()` does.
 
 # %% [markdown] role="quiz"
-# **3. Your binary head outputs 0.4. Is the answer yes or no at a cut of one half?**
+# **3. A last `nn.Linear`, trained with `binary_cross_entropy_with_logits`, returns 0.4. Is the answer yes or no at a threshold of one half?**
 #
-# - [ ] No, because 0.4 is below 0.5 :: You read a logit as a probability: this is trap 01.2.
+# - [ ] No, because 0.4 is below 0.5 :: This takes a logit for a probability, as in trap 01.2.
 # - [x] Yes, because a logit of 0.4 is a probability of about 0.6 :: The sigmoid of a positive number is above one half.
-# - [ ] It depends on the loss :: The loss shapes the weights. Once trained, the meaning of the head is fixed.
+# - [ ] It depends on how rare a yes was in training :: That shapes the weights. The output is a logit all the same, and one half is logit 0.
 
 # %% [markdown] role="quiz"
-# **4. Inputs are centred. In a fresh first layer, ReLU units are zero for about half of the rows on average. You**
+# **4. Inputs are centred. In a fresh first layer, ReLU units are zero for about half of the rows. What do you do?**
 #
-# - [ ] lower the learning rate :: Nothing is wrong, and a fresh layer has not been trained at all.
-# - [ ] switch to GELU :: It would hide the zeros, not mend anything: nothing is broken.
-# - [x] leave it alone :: Weights as often negative as positive put half of the sums below zero.
+# - [ ] Lower the learning rate :: Nothing is wrong, and a fresh layer has not been trained at all.
+# - [ ] Switch to GELU :: That would hide the zeros, and nothing is broken.
+# - [x] Leave it alone :: The weights are as often negative as positive, so half of the sums are below zero.
 
 # %% [markdown] role="quiz"
 # **5. Eight layers of 32 sigmoids do not learn the digits. Which change was enough in trap 01.3?**
 #
-# - [ ] A larger learning rate :: Ten times the rate still leaves them guessing in trap 01.3.
-# - [ ] ReLU with the default weights, trained by SGD :: The gradient still fades, and 300 steps at 0.03 leave it guessing.
-# - [x] tanh with Xavier init :: The first gradient stays comparable to the last, and it reads the digits.
+# - [ ] A larger learning rate :: At ten times the rate they still guess in trap 01.3.
+# - [ ] ReLU with the default weights, trained by SGD :: The gradient still fades, and after 300 steps at 0.03 the network still guesses.
+# - [x] tanh with Xavier init :: The first gradient stays about as large as the last, and the network learns the digits.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: compute, memory or launches?
 #
 # A forward pass can be slow for three reasons. The arithmetic takes long
-# (compute). The numbers take long to reach the arithmetic (memory). Or the
-# GPU waits for the next order (launches). Each has its own cure, and the
-# wrong cure does nothing.
+# (compute). The values take long to reach the arithmetic (memory). Or the
+# GPU waits for its next order (a launch). Each has its own cure, and the
+# wrong cure does nothing. You can skip this section until you use a GPU.
 #
 # **Before you run anything:** GELU on an 8192 x 8192 tensor needs about
 # 1/1600 of the arithmetic of the Linear layer before it. Would you guess
 # that it takes 1/1600 of the time?
 #
-# You can count all three without a GPU: FLOPs, the fewest bytes that must
-# move, and orders. A *meta* tensor has a shape and a type but no data, so you
-# count a layer of any size in no time. FLOPs over bytes is the *arithmetic
-# intensity*.
+# You can count all three without a GPU: FLOPs (operations on floating-point
+# values), the fewest bytes that must move, and launches. A *meta* tensor has a
+# shape and a type but no data, so a layer of any size is counted in no time.
+# FLOPs divided by bytes is the *arithmetic intensity*.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -1112,17 +1663,18 @@ claim("orders of Linear, GELU, Linear: one each",
 # A device has two roofs: its arithmetic rate and its memory rate. They meet
 # at the *ridge*. Below it memory sets the pace, above it compute does.
 # Matrix products run on tensor cores. GELU cannot, so its roof and its ridge
-# are lower. In this *roofline* the roofs come from a datasheet. Hollow marks
-# stand as high as the count lets a step get; filled marks, where there are
-# any, are measured. A filled mark far under its hollow one waits for
-# something that you did not count: what a launch costs, first of all.
+# are lower. In the *roofline* below, the roofs come from a datasheet. A hollow
+# mark is as high as the count allows, and a filled mark, if there is one, was
+# measured. If a filled mark is far below its hollow one, the step waits for
+# something that you did not count, most often the cost of a launch.
 #
-# One row reads the whole weight for two FLOPs a number. A second row reads
-# only itself on top: up to the ridge, a larger batch costs little.
+# With one row, the whole weight matrix is read for two FLOPs per value. A
+# second row adds only its own bytes, so below the ridge a larger batch costs
+# little.
 #
-# For GELU the count does not decide. While one 16-bit number comes and goes
-# (4 bytes), the fp32 units of an H200 have time for 67 / 2 / (4.8 / 4), about
-# 28 instructions. GELU compiles to 30 to 40; ReLU needs a few.
+# For GELU the FLOPs alone do not decide. While one 16-bit value is read and
+# written (4 bytes), the fp32 units of an H200 have time for 67 / 2 / (4.8 / 4),
+# about 28 instructions. GELU compiles to 30 to 40, and ReLU to a few.
 
 # %% role="gpu"
 @gpu_result("01/forward_limits", uses=[cases, prepare],
@@ -1196,28 +1748,29 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# Not 1/1600, says the datasheet of an H100, but 1/14 (that of an H200: 1/20):
-# GELU's FLOPs are few, its bytes are two thirds of the Linear layer's.
+# It does not take 1/1600 of the time. The datasheet of an H100 says 1/14, and
+# that of an H200 says 1/20: GELU's FLOPs are few, but its bytes are two thirds
+# of the Linear layer's.
 #
 # **On the H100 of the record** every product up to 1,024 rows and columns takes
-# about 14 µs, and every GELU of those sizes about 7. The arithmetic of 1,024
-# needs 2 µs by the datasheet; the rest is what it takes to give the order, at
-# each of these sizes. A matrix of 8,192 costs 64 rows 3 % more than one. GELU
-# takes 1/15 of its Linear layer's time, and a tenth more than a copy: this
-# card's memory is slower than an H200's, so while a number comes and goes there
-# is time for 40 instructions. The copy itself reaches 2.9 TB/s of the
-# datasheet's 3.35.
+# about 14 µs, and every GELU of those sizes about 7. By the datasheet, the
+# arithmetic of 1,024 needs 2 µs. The rest is the cost of the launch, which is the
+# same at each of these sizes. At 8,192, 64 rows cost 3 % more than one row. GELU
+# takes 1/15 of its Linear layer's time, and a tenth more than a copy: this card's
+# memory is slower than an H200's, so while a value comes and goes there is time
+# for 40 instructions. The copy itself reaches 2.9 TB/s of the datasheet's 3.35.
 #
-# And the rate has a summit: at 4,096 the product runs at four fifths of the
-# datasheet's rate, at 8,192 at less. The record does not say why. In stage 9
-# the same product takes 1.38 ms instead of 1.52, called a dozen times and not
-# two hundred; a card at its power limit lowers its clock, but nobody read the
-# clock here, nor does a record tell one H100 from another.
+# The rate does not keep growing. At 4,096 the product runs at four fifths of the
+# datasheet's rate, and at 8,192 it runs at less. The record does not say why. In
+# stage 9, where it is called a dozen times and not two hundred, the same product
+# takes 1.38 ms instead of 1.52. A card at its power limit lowers its clock, but
+# nobody read the clock here, and a record does not tell one H100 from another.
 #
-# **Keep:** before you speed a step up, count its FLOPs and bytes. Above the
-# ridge, fewer or cheaper FLOPs help. Below it, fewer bytes help: fuse the
-# activation into the step before it, keep 16 bits, batch more rows. Far under
-# both roofs, fewer launches help: larger batches, `torch.compile`, CUDA graphs.
+# **Keep:** before you speed up a step, count its FLOPs and its bytes. Above the
+# ridge, use fewer or cheaper FLOPs. Below it, move fewer bytes: fuse the
+# activation into the step before it, keep 16 bits, put more rows into a batch.
+# Far below both roofs, use fewer launches: larger batches, `torch.compile`, CUDA
+# graphs.
 # **Source:** [Williams, Waterman & Patterson 2009, "Roofline: an insightful
 # visual performance model"](https://doi.org/10.1145/1498765.1498785);
 # [NVIDIA, GPU Performance Background User's
@@ -1226,12 +1779,15 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A layer is a matrix product; without an activation, many layers are one.
-# - Inference is `eval()` **and** `no_grad()`; each does half.
-# - A linear layer outputs logits. Read them with the right function, at the right
-#   place, and look at recall when a class is rare.
-# - Gradients pass through slopes and weights. Pick activation and init together.
-# - A ReLU unit is dead when it is off for every input. Check for NaN before you count.
-# - Each torch operation has a fixed cost. Work on whole tensors.
+# - A neuron adds up weighted inputs and draws a line. A layer is many neurons, which is
+#   one matrix product. Without an activation, many layers are one.
+# - Training repeats three steps: the loss, its gradient, a small step against it.
+# - A network that can represent an answer need not find it by training.
+# - A linear layer returns logits, and one half is logit 0. If a class is rare, look at the
+#   recall.
+# - A ReLU unit is dead if it is off for every input. Check for NaN before you count.
+# - A gradient is multiplied by slopes and weights. Choose the init for the activation.
+# - Inference needs `eval()` **and** `no_grad()`.
+# - Each PyTorch operation has a fixed cost. Work on whole tensors.
 #
 # **Next:** stage 2 follows the gradient backwards, one node at a time.

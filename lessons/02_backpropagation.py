@@ -762,9 +762,10 @@ print(recorded.requires_grad, recorded.detach().requires_grad,
       measured_only(p).requires_grad)
 
 # %% [markdown] role="concept"
-# `detach` is for a part that takes part in the forward pass and must not learn. In a
-# GAN, a *generator* makes samples, and a *judge* learns to call them fakes. The step
-# of the judge must not train the generator, so the judge gets `fake.detach()`:
+# `detach` is for a value that is used in the forward pass while its source must not
+# learn. In a GAN, a *generator* makes samples, and a *judge* learns to call them
+# fakes. The step of the judge must not train the generator, so the judge gets
+# `fake.detach()`:
 
 # %% role="concept"
 generator, judge = nn.Linear(2, 4), nn.Linear(4, 1)
@@ -1152,10 +1153,10 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 
 # %% [markdown] trap="02.4" role="keep"
 # **Keep:** when you accumulate gradients, weight each part by its share of what the
-# loss divides by: its rows, or its labelled rows. SGD diverges on a wrong constant
-# factor; Adam without weight decay hides it. **In your own code:** once, compare the
-# accumulated gradient with the gradient of the whole batch. **Source:** PyTorch
-# notes, [Automatic Mixed Precision
+# loss divides by: its rows, or its labelled rows. With a wrong constant factor SGD
+# may diverge, and Adam without weight decay hides it. **In your own code:** once,
+# compare the accumulated gradient with the gradient of the whole batch. **Source:**
+# PyTorch notes, [Automatic Mixed Precision
 # examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which
 # divide by the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980),
 # section 2.1. **Seen in the wild:** [huggingface/transformers

@@ -931,10 +931,10 @@ claim("clipped after the step: distance that the weights moved",
 # %% [markdown] trap="03.3" role="why"
 # A step uses what `.grad` holds at that moment. Here the clip comes after the step,
 # when nothing reads the gradient any more: it changes values that `zero_grad` throws
-# away. So the step was taken with the full gradient, and the weights moved by
-# thousands. The large inputs multiply that, and the loss squares it. Clip between
-# `backward` and `step`. Then a step of plain SGD moves the weights by at most the
-# learning rate times the limit.
+# away. The log shows the clipped gradient, but the step was taken with the full one,
+# and the weights moved by thousands. The large inputs multiply that, and the loss
+# squares it. Clip between `backward` and `step`. Then a step of plain SGD moves the
+# weights by at most the learning rate times the limit.
 
 # %% trap="03.3" role="why"
 draw_blocks({"what you ran": ["zero_grad", "backward", "step", "clip"],
@@ -1126,8 +1126,8 @@ claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
 # A layer multiplies the mean square of its inputs by `fan_in` times the variance of
 # its weights, and ReLU discards half of the result. That leaves a factor of 0.0128
 # per layer, and after ten layers next to nothing is left. With biases of zero, every
-# layer's gradient contains the same ten tiny factors, some from the way forward and
-# some from the way back. So all gradients are tiny alike, and you have to look at
+# layer's gradient contains all of these tiny factors, some from the way forward and
+# the rest from the way back. So all gradients are tiny alike, and you have to look at
 # their absolute size. He's rule makes the factor one: a variance of $2 / n$, where
 # $n$ is the layer's `fan_in`.
 

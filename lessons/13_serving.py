@@ -2451,6 +2451,9 @@ claim("logits after three refused tokens were cropped: largest gap",
 from transformers import GenerationConfig
 from transformers.generation import ContinuousBatchingConfig
 
+# Older versions, such as 5.15, call a page a block.
+page_size = ("page_size" if hasattr(ContinuousBatchingConfig, "page_size")
+             else "block_size")
 prompts = [torch.randint(1, 64, (n,)).tolist() for n in (5, 40, 12, 30, 7)]
 greedy = GenerationConfig(**options, pad_token_id=0, eos_token_id=-1)
 
@@ -2466,7 +2469,7 @@ def served(pages):
     answers = llama.generate_batch(
         prompts, generation_config=greedy, warmup=False,
         continuous_batching_config=ContinuousBatchingConfig(
-            page_size=16, num_blocks=pages, max_batch_tokens=24,
+            **{page_size: 16}, num_blocks=pages, max_batch_tokens=24,
             use_cuda_graph=False, use_async_batching=False))
     return torch.tensor([answers[f"req_{i}"].generated_tokens
                          for i in range(5)]), passes.copy()

@@ -224,16 +224,19 @@ def test_many_frames_lie_beside_the_page_in_a_file_that_is_there(monkeypatch, tm
     assert [f'data-rest="../explorers/{made.name}"' in page for page in pages] == [True, False]
 
 
+SHOWN = book_home.SHOWN_TRAP
+
+
 def guess_cell():
     asked = new_output("display_data", {"text/plain": "Your guess: How many?\n  - a number, in %",
                                         "text/html": '<div data-guess="{}">How many?</div>'})
-    made = cell("code", 'guess("01.1", "How many?", unit="%")', "guess", [asked], trap="01.1")
+    made = cell("code", f'guess("{SHOWN}", "How many?", unit="%")', "guess", [asked], trap=SHOWN)
     made.metadata["tags"].append("guess")
     return made
 
 
 def test_a_lesson_with_guesses_says_so_first_and_shows_forms_without_code():
-    answer = cell("code", 'measured("01.1", 3)', "look", trap="01.1")
+    answer = cell("code", f'measured("{SHOWN}", 3)', "look", trap=SHOWN)
     answer.metadata["tags"].append("measured")
     hook, asked, told = book.dress(lesson(
         cell("markdown", "# 1. A title\n\nText.", "hook"), guess_cell(), answer)).cells
@@ -252,17 +255,17 @@ def test_a_page_without_guesses_has_no_button_for_them():
 
 def answered_cell():
     told = new_output("display_data", {"text/html": "<p data-measured='{}'>9 %</p>"})
-    found = cell("code", 'measured("01.1", 9, right=(4, 12))', "look", [told], trap="01.1")
+    found = cell("code", f'measured("{SHOWN}", 9, right=(4, 12))', "look", [told], trap=SHOWN)
     found.metadata["tags"].append("measured")
     return found
 
 
 def test_the_start_page_asks_a_trap_below_its_code_and_hides_the_answer():
     told = book_home.card(lesson(
-        cell("code", "model = 0\n\nbroken = 1", "break", trap="01.1"), guess_cell(),
+        cell("code", "model = 0\n\nbroken = 1", "break", trap=SHOWN), guess_cell(),
         answered_cell()))
     places = [told.find(part) for part in ("broken = 1", "data-guess", "{div} waits", "9 %",
-                                           "trap-01-1")]
+                                           f"trap-{SHOWN.replace('.', '-')}")]
     assert -1 not in places
     assert places == sorted(places)
     assert "model = 0" not in told
@@ -270,7 +273,7 @@ def test_the_start_page_asks_a_trap_below_its_code_and_hides_the_answer():
 
 def test_a_start_page_without_its_question_is_not_built():
     with pytest.raises(UserError, match="make build LESSON=01"):
-        book_home.card(lesson(cell("code", "broken = 1", "break", trap="01.1"), answered_cell()))
+        book_home.card(lesson(cell("code", "broken = 1", "break", trap=SHOWN), answered_cell()))
 
 
 @pytest.mark.parametrize("phrase", book_home.PHRASES)

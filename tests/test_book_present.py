@@ -107,7 +107,7 @@ def test_an_unknown_trap_stops_the_book_and_says_what_is_expected(tmp_path, monk
     written[1]["questions"][0]["trap"] = "01.9"
     monkeypatch.setattr(book_present, "DATA", tmp_path / "present.yml")
     (tmp_path / "present.yml").write_text(yaml.safe_dump(written, sort_keys=False), "utf-8")
-    with pytest.raises(UserError, match=r"stage 1: .* questions 01\.9, .* expected live for 01\.1"):
+    with pytest.raises(UserError, match=r"stage 1: .* questions 01\.9, .* expected live for 01\.2"):
         book_present.data()
 
 
@@ -171,3 +171,12 @@ def test_the_formula_is_stated_with_its_source():
     assert f"{book_minutes.WORDS} words" in said
     assert f"{book_minutes.LINES} lines" in said
     assert "doi.org" in said
+
+
+def test_a_plan_shows_the_traps_in_the_order_of_the_lesson(lessons):
+    blocks = book_present.plan(lessons[9], book_present.FRAMES[-1],
+                               book_present.first_slides(lessons[9]))
+    shown = list(dict.fromkeys(block.trap for block in blocks if block.trap))
+    told = [trap.id for trap in catalog.traps(9)]
+    assert len(shown) > 2
+    assert shown == [id for id in told if id in shown] != sorted(shown)

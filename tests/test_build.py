@@ -41,7 +41,8 @@ CASES = {
     "unknown role": (TEXT.replace('role="summary"', 'role="epilogue"'), "epilogue"),
     "no role": (TEXT.replace('# %% [markdown] role="summary"', "# %% [markdown]"), "role None"),
     "missing role in a trap": (cut('# %% [markdown] trap="01.2" role="keep"',
-                                   '# %% [markdown] trap="01.3"'), "01.2"),
+                                   '# %% [markdown] role="concept"\n# ## What the activation buys'),
+                             "01.2"),
     "misordered trap": (TEXT.replace('# %% trap="01.2" role="break"',
                                      '# %% trap="01.2" role="keep"'), "01.2"),
     "duplicate id": (TEXT.replace('trap="01.3"', 'trap="01.2"'), "01.2"),
@@ -64,23 +65,24 @@ CASES = {
     "nobody quoted": (TEXT.replace('trap="01.2" role="guess"', 'trap="01.2" role="guess" '
                                    'quoted="right"'), "quotes nobody and quoted is 'right'"),
     "two claims in the line of a trap": (
-        TEXT.replace('claim("share of the eights that it finds"',
-                     'claim("accuracy", right, above=0.9)\nclaim("share of the eights that it '
-                     'finds"'), "2 claims stand in a row, expected at most 1"),
+        TEXT.replace('claim("fraction of the eights that it finds"',
+                     'claim("accuracy", right, above=0.9)\nclaim("fraction of the eights that '
+                     'it finds"'), "2 claims stand in a row, expected at most 1"),
     "seven claims in a row": (
         TEXT.replace('claim("the lowest score', 'claim("accuracy", right, above=0.9)\n' * 4
                      + 'claim("the lowest score'), "7 claims stand in a row, expected at most 6"),
-    "something folded, unsaid what": (re.sub(r' topics="a cut[^"]*"', "", TEXT), "what is folded"),
-    "a heading in what is folded": (TEXT.replace("# The score through a sigmoid",
-                                                 "# ## The score\n# through a sigmoid"),
+    "something folded, unsaid what": (re.sub(r' topics="a threshold[^"]*"', "", TEXT),
+                                      "what is folded"),
+    "a heading in what is folded": (TEXT.replace("# You may put the score",
+                                                 "# ## You may\n# put the score"),
                                     "a heading stands in what is folded"),
-    "four hundred open words": (TEXT.replace("so you ship it", "so " * 350 + "you ship it"),
+    "four hundred open words": (TEXT.replace("# ship it.", "# " + "so " * 350 + "ship it."),
                                 "words of trap 01.2 stand open, expected at most 350"),
-    "five pictures": (TEXT.replace("plot_bars(scores", "print(scores").replace(
-        "plot_lines(lengths", "print(lengths").replace("plot_lines(range(1, 65)", "print(range(9)"),
-                      "4 cells end in a figure"),
-    "a core path that needs a trap off it": (TEXT.replace("scores = {}\n",
-                                                          "scores = {}\nlengths.append(1)\n"),
+    "five pictures": (TEXT.replace("plot_lines(", "print(").replace("draw_tree(", "print(")
+                      .replace("draw_grids({", "print({"),
+                      "5 cells end in a figure"),
+    "a core path that needs a trap off it": (TEXT.replace("deep, wide = ",
+                                                          "lengths.append(1)\ndeep, wide = "),
                                              "it uses lengths, which 01-5-repair-3 defines"),
     "no core path": (TEXT.replace(" core=true", ""), "no trap is on the core path"),
     "a core path of two hours": (TEXT.replace("minutes=15", "minutes=90"),
@@ -108,7 +110,7 @@ CASES = {
                                   "an explanation begins"),
     "look without a claim": (re.sub(r'(trap="01.5" role="look"(?s:.*?))^claim\(.*?\n\n', r"\1\n",
                                     TEXT, flags=re.M), "claims nothing"),
-    "number that nobody measured": (TEXT.replace("so you ship it", "so in 73 %"), "73%"),
+    "number that nobody measured": (TEXT.replace("# ship it.", "# ship it in 73 %."), "73%"),
     "two solution regions": (TEXT.replace("    # END SOLUTION", "    # END SOLUTION\n"
                                           "    # BEGIN SOLUTION\n    pass\n    # END SOLUTION",
                                           1), "one solution region"),
@@ -133,9 +135,9 @@ CASES = {
     "title differs": (TEXT.replace("# # 1. Perceptron", "# # 1. Perceptrons"), "heading"),
     "missing parameter": (TEXT.replace("THREADS = 1\n", "", 1), "SEED, DEVICE"),
     "no gpu part": (cut('# %% [markdown] role="gpu"', '# %% [markdown] role="summary"'), "gpu"),
-    "concept after a trap": (TEXT.replace('# %% [markdown] trap="01.2" role="situation"',
+    "concept after a trap": (TEXT.replace('# %% [markdown] trap="01.5" role="situation"',
                                           '# %% [markdown] role="concept"\n# late\n\n'
-                                          '# %% [markdown] trap="01.2" role="situation"'),
+                                          '# %% [markdown] trap="01.5" role="situation"'),
                              "without a heading"),
     "further without its heading": (TEXT.replace("# ## Further\n", "# late\n"), "## Further"),
 }
@@ -144,7 +146,7 @@ CASES["explorer that is not shown"] = (TEXT.replace("\n\nactivations\n", "\n\nF.
 CASES["explorer that is not imported"] = (
     TEXT.replace('explorer="activations"', 'explorer="schedules"'), "explorers.schedules import")
 CASES["no such explorer"] = (TEXT.replace('explorer="activations"', 'explorer="relu"'), "'relu'")
-CASES["placeholder"] = (TEXT.replace("Each step looks like", "TODO: the end"), "TODO: the end")
+CASES["placeholder"] = (TEXT.replace("Every step looks like", "TODO: the end"), "TODO: the end")
 CASES["code that teaches and claims"] = (
     TEXT.replace('claim("the lowest score', 'print(score.min())\nclaim("the lowest score'),
     "it teaches and claims: 1 lines")
@@ -210,8 +212,9 @@ def test_the_steps_of_a_trap_are_headings_in_the_lesson_alone(tmp_path):
     assert found[0].startswith("## Trap 01.2 (core): An alarm at one half\n\nYou train")
     assert found[1:] == ["### The code", "### Guess", "### Look",
                          "### Why: a logit is cut at 0.5 as if it were a probability", "### Repair",
-                         "### More: a cut at logit 0 \u00b7 a sigmoid inside the model \u00b7 "
-                         "told and measured (5 claims)", "### Your turn", "### Keep"]
+                         "### More: a threshold at logit 0 \u00b7 the eights that are still missed "
+                         "\u00b7 a sigmoid inside the model \u00b7 told and measured (7 claims)",
+                         "### Your turn", "### Keep"]
     for view in ("exercise", "solution"):
         assert not [c for c in views[view].cells if c.metadata["dlsys"]["role"] == "step"]
 
@@ -230,6 +233,14 @@ def test_a_line_before_the_first_cell_leads_past_the_ideas_to_the_first_trap(tmp
     line, _, rest = views.note(source, all_views(source)["lesson"].cells).partition("\n\n")
     assert f"its first trap, {views.to_trap(source, source.traps[0])}. In" in line
     assert rest.startswith("**Before the first cell**")
+
+
+def test_the_way_past_the_ideas_leads_to_a_trap_that_a_copy_of_the_core_path_holds(tmp_path):
+    situation = 'trap="01.2" role="situation" core=true'
+    text = TEXT.replace(situation, situation.removesuffix(" core=true"))
+    source = read(tmp_path, text, draft=True)
+    [line] = views.past_the_ideas(source)
+    assert f"the first trap of its core path, {views.to_trap(source, '01.4')}. In" in line
 
 
 def test_a_lesson_that_begins_with_a_trap_has_no_ideas_to_skip(tmp_path):
@@ -260,14 +271,15 @@ def test_a_draft_notes_what_is_missing_and_refuses_what_is_wrong(name, tmp_path)
 
 
 def test_a_draft_may_lack_every_part_of_a_trap_but_its_heading(tmp_path):
-    text = cut('# %% trap="01.2" role="break"', '# %% [markdown] trap="01.3"')
+    text = cut('# %% trap="01.2" role="break"',
+               '# %% [markdown] role="concept"\n# ## What the activation buys')
     source = read(tmp_path, text, draft=True)
     assert "no break, guess, look, why, repair, exercise, hint, keep" in source.notes[0]
     assert "no cell that asks for a guess" in source.notes[1]
     assert "check 01.2 has no exercise" in source.notes[2]
     sheet = all_views(source)["exercise"].cells
     assert [c.metadata["dlsys"]["trap"] for c in sheet if c.id.endswith("-check-1")] == [
-        "01.1", "01.3", "01.4", "01.5"]
+        "01.4", "01.3", "01.1", "01.5"]
 
 
 def test_a_draft_says_so_first_and_prints_its_verdicts(tmp_path):
@@ -277,7 +289,7 @@ def test_a_draft_says_so_first_and_prints_its_verdicts(tmp_path):
         assert book.cells[0].source.startswith("**Draft")
         assert book.cells[1].source.startswith("# ")
     checks = [c.source for c in views["solution"].cells if c.metadata["dlsys"]["role"] == "check"]
-    assert checks[0].endswith('print(run_check("01.1", predict).line())')
+    assert checks[0].endswith('print(run_check("01.2", to_probs).line())')
     assert len(checks) == 5
 
 
@@ -319,7 +331,7 @@ def test_renamed_file_is_refused(tmp_path):
 
 
 def test_the_shipped_lesson_is_accepted(tmp_path):
-    assert read(tmp_path, TEXT).traps == ["01.1", "01.2", "01.3", "01.4", "01.5"]
+    assert read(tmp_path, TEXT).traps == ["01.2", "01.4", "01.3", "01.1", "01.5"]
 
 
 def test_generated_files_are_what_the_lessons_say():
@@ -354,7 +366,7 @@ def rebuilt(tmp_path, text, view="lesson"):
     return all_views(read(tmp_path, text))[view]
 
 
-PROSE = {"a trap": ("Each step looks like", "Every step looks like"),
+PROSE = {"a trap": ("Every step looks like", "Each step looks like"),
          "a quiz": ("That is what `eval()` does.", "So does `eval()`."),
          "a hint": ("# 1. Leave", "# 1. You leave"), "a symptom": ('symptom="', 'symptom="my ')}
 
@@ -494,7 +506,7 @@ def test_stored_picture_of_a_changed_explorer_is_out_of_date(part):
     book.metadata["dlsys"]["rests_on"][part] = "as it was when the picture was stored"
     found = stored_outputs.stale_pictures(book)
     assert f"explorer activations ({part})" in found
-    assert len(found) == (1 if part.endswith("activations") else 2)
+    assert len(found) == (1 if part.endswith("activations") else 3)
 
 
 def test_a_changed_helper_or_prose_leaves_pictures_alone():
@@ -518,7 +530,7 @@ def test_what_explorers_say_is_compared():
     cells = all_views(lessons.read(LESSON))["lesson"].cells
     tags = [c.metadata["tags"] for c in cells
             if c.cell_type == "code" and c.metadata["dlsys"]["role"] == "explore"]
-    assert len(tags) == 2
+    assert len(tags) == 3
     assert all("nbval-check-output" in found for found in tags)
 
 
@@ -540,8 +552,8 @@ def test_worksheet_has_a_check_for_each_exercise_and_hints_are_folded():
     cells = all_views(lessons.read(LESSON))["exercise"].cells
     checks = [c.source.removeprefix("from dlsys_helpers import check\n\n") for c in cells
               if c.metadata["dlsys"]["role"] == "check"]
-    assert checks == ['check("01.1", predict)', 'check("01.2", to_probs)',
-                      'check("01.3", grad_ratio)', 'check("01.4", dead_units)',
+    assert checks == ['check("01.2", to_probs)', 'check("01.4", dead_units)',
+                      'check("01.3", grad_ratio)', 'check("01.1", predict)',
                       'check("01.5", soft_threshold)']
     hints = [c.source for c in cells if c.metadata["dlsys"]["role"] == "hint"]
     assert all(h.count("<details>") == 3 for h in hints)
@@ -558,7 +570,7 @@ def test_worksheet_version_changes_with_a_stub_and_not_with_prose(tmp_path):
     def version(text):
         book = all_views(read(tmp_path, text))["exercise"]
         return book.metadata["dlsys"]["version"]
-    assert version(TEXT) == version(TEXT.replace("Each step looks like", "Every step looks like"))
+    assert version(TEXT) == version(TEXT.replace("Every step looks like", "Each step looks like"))
     assert version(TEXT) != version(TEXT.replace("for [[0., 1.], [0., 0.]]",
                                                  "for [[0., 2.], [0., 0.]]"))
 

@@ -12,13 +12,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from dlsys import assignments
 from dlsys.grading import cohort
 from dlsys.grading.books import gradebooks, pages, reports, scoring, summary
 from dlsys.grading.books.run_folder import SCHEMA
 from dlsys_helpers import catalog, paths
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>=HYPERLINK(1)"
-TRAPS = catalog.traps(1)
+TRAPS = assignments.traps(1)
 PIN = next(line for line in (paths.ROOT / "requirements.lock").read_text("utf-8").splitlines()
            if line.startswith("torchao=="))
 

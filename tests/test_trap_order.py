@@ -1,9 +1,14 @@
 """A lesson may tell its traps in another order than that of their numbers."""
 
+import json
+import re
+
+import nbformat
 import pytest
 
+from dlsys_helpers import catalog
 from dlsys_helpers.paths import ROOT
-from tools import build, lessons
+from tools import book_pages, build, lessons
 
 LESSON = ROOT / "lessons" / "09_scaling.py"
 TEXT = LESSON.read_text("utf-8")
@@ -16,12 +21,18 @@ def read(tmp_path, text, draft=False):
     return lessons.read(path, draft)
 
 
-def test_the_catalog_lists_traps_by_number_in_whatever_order_they_are_told(tmp_path):
+def test_the_catalog_lists_traps_in_the_order_in_which_they_are_told(tmp_path):
     source = read(tmp_path, TEXT)
     assert source.traps != sorted(source.traps, key=lessons.place)
     [text] = build.catalog_files([source]).values()
-    places = [text.index(f'"id": "09.{n}"') for n in range(1, len(source.traps) + 1)]
-    assert places == sorted(places)
+    assert [trap["id"] for trap in json.loads(text)] == source.traps
+
+
+def test_the_trap_index_is_in_the_order_of_the_numbers():
+    """One looks a number up there."""
+    notebook = nbformat.read(ROOT / "notebooks" / "09_scaling.ipynb", as_version=4)
+    found = re.findall(r"^\| (09\.\d+) \|", book_pages.traps_page({9: notebook}), re.M)
+    assert found == [f"09.{n}" for n in range(1, len(catalog.traps(9)) + 1)]
 
 
 def test_a_number_that_is_left_out_is_refused_and_noted_in_a_draft(tmp_path):

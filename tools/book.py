@@ -125,7 +125,7 @@ def order_note(traps: list[str]) -> str:
     """A sentence on traps that are not in the order of their numbers; "" where all are."""
     apart = next(((a, b) for a, b in pairwise(traps)
                   if int(b.partition(".")[2]) != int(a.partition(".")[2]) + 1), None)
-    return ("The traps stand in the order in which they are read. A number never changes, so "
+    return ("The traps come in the order in which to read them. A number never changes, so "
             f"{apart[1]} follows {apart[0]}.") if apart else ""
 
 

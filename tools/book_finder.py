@@ -123,7 +123,7 @@ def groups(lessons: book_pages.Lessons) -> dict[str, list[Row]]:
     for guide, group in told["guides"].items():
         found[group] += signs(guide)
     named = {cause for rows in found.values() for row in rows for cause in row.causes}
-    rest = [t for number in lessons for t in catalog.traps(number) if t.id not in named]
+    rest = [t for number in lessons for t in book_pages.by_number(number) if t.id not in named]
     if rest:
         found[OTHERS] = [row_with_causes({"see": t.symptom, "trap": t.id}, lessons) for t in rest]
     return found

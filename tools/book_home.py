@@ -16,7 +16,7 @@ from tools import book_minutes
 from tools.book_pages import Lessons, count, exercise_minutes, fenced, link, raw
 from tools.stage_drawings import drawing
 
-SHOWN_TRAP = "01.1"  # the trap whose question the page asks
+SHOWN_TRAP = "01.2"  # the trap whose question the page asks
 PHRASES = ("loss is NaN at step 500", "padded batch gives other answers",
            "memory grows every epoch", "loss jumps after resume")
 # Both work without a script: the form opens the finder, and without one nothing is hidden.

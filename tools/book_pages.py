@@ -10,6 +10,7 @@ from nbformat import NotebookNode
 
 from dlsys_checks import registry
 from dlsys_helpers import catalog, gpu_records
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
 from tools import book_minutes, gpu_evidence, gpu_tables, solutions
@@ -26,6 +27,11 @@ def generated(lessons: Lessons) -> dict[str, str]:
     if RESULTS.exists():
         pages["benchmarks"] = RESULTS.read_text("utf-8")
     return pages
+
+
+def by_number(stage: int | None = None) -> list[Trap]:
+    """The traps of a stage, or of all, in the order of their numbers: for pages to look one up."""
+    return sorted(catalog.traps(stage), key=lambda trap: [*map(int, trap.id.split("."))])
 
 
 def label(kind: str, trap: str) -> str:
@@ -65,7 +71,7 @@ def traps_page(lessons: Lessons) -> str:
              "stage: at most five, with an hour of exercises. In its lesson a trap stands under "
              "its situation, since the fault would give the answer away.", book_minutes.formula()]
     for entry in STAGES:
-        found = catalog.traps(entry.number)
+        found = by_number(entry.number)
         if found and entry.number in lessons:
             rows = [(t.id, f"[{plain(t.name)}](traps/{t.id.replace('.', '-')}.md)",
                      link("trap", t.id, t.title), link("exercise", t.id, t.function),

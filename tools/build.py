@@ -110,7 +110,7 @@ def verdicts(book: NotebookNode) -> list[str]:
 def catalog_files(sources: list[Source]) -> dict[Path, str]:
     """What the lessons declare, for the package at run time: each stage's file and its JSON."""
     return {catalog.path(source.stage): as_json([
-        source.task(trap) for trap in sorted(source.traps, key=lessons.place)])
+        source.task(trap) for trap in source.traps])
         for source in sources if source.stage}
 
 

@@ -216,8 +216,11 @@ def past_the_ideas(source: Source) -> list[str]:
     parts = lessons.parts(source)
     if "trap" not in parts or "concept" not in parts[:parts.index("trap")]:
         return []
-    return ["Do you know the ideas of this stage? Then go to its first trap, "
-            f"{to_trap(source, source.traps[0])}. In JupyterLab, *Run > Run All Above Selected "
+    # A copy of the core path holds no other trap.
+    first = next(filter(source.is_core, source.traps), source.traps[0])
+    which = "its first trap" if first == source.traps[0] else "the first trap of its core path"
+    return [f"Do you know the ideas of this stage? Then go to {which}, "
+            f"{to_trap(source, first)}. In JupyterLab, *Run > Run All Above Selected "
             "Cell* runs what that trap needs.\n"]
 
 

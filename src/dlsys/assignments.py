@@ -41,10 +41,15 @@ def how_to_begin(number: int) -> str:
 
 
 def traps(number: int) -> list[Trap]:
-    """The exercises of a worksheet, or the rows of a sheet. Raises CatalogError, ValueError."""
+    """The exercises of a worksheet, or the rows of a sheet. Raises CatalogError, ValueError.
+
+    By number, whatever the order of the lesson: gradebooks of two years have the same columns.
+    """
     if is_model(number):
         return model_rows.traps()
-    return sheet.traps(number) if is_exam(number) else catalog.traps(number)
+    if is_exam(number):
+        return sheet.traps(number)
+    return sorted(catalog.traps(number), key=lambda trap: [*map(int, trap.id.split("."))])
 
 
 def number_of(id: str) -> int:

@@ -83,7 +83,7 @@ def written() -> list[Stage]:
 
 
 def traps(stage: int | None = None) -> list[Trap]:
-    """The traps of one stage by number, or of all stages; a lesson may tell them in another order.
+    """The traps of one stage, or of all stages, in the order in which their lesson tells them.
 
     A stage that is not written yet has none. Raises CatalogError when there is no catalog,
     ValueError for a number that no stage has.

@@ -122,7 +122,8 @@ def notebook_cells(mine: Iterable[str]) -> list[str]:
     """The cells of the course's notebook, with these functions as parts."""
     own = {one.id: one.function for one in map(model_rows.part, mine)}
     book = json.loads((paths.NOTEBOOKS / f"{YOUR_MODEL}.ipynb").read_text("utf-8"))
-    code = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
+    code = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"
+            and cell["metadata"]["dlsys"].get("role") != "install"]  # all is here
     return [package(texts=True), _LOAD.format(own=own), *code]
 
 

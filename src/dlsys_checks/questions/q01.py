@@ -64,6 +64,22 @@ def alarms_missed(rng):
         0, len(z))
 
 
+# The ideas before the trap: a neuron, its learning rule, a layer.
+ask("01.2", {"w, x": [((1, -2), (3, 1)), ((2, 1), (1, -4)), ((-1, 3), (2, 2)), ((3, -1), (2, 4))],
+             "b": (-3, -2, 2, 3)}, lambda w, x, b: whole(
+    f"A neuron has the weights {[*w]} and the bias {b}. What is its sum for the inputs {[*x]}?",
+    (z := w[0] * x[0] + w[1] * x[1]) + b,
+    "Multiply each input by its weight, add everything up, and add the bias.", z,
+    sum(w) + sum(x) + b))
+ask("01.2", {"w": range(-4, 5), "x": range(2, 7)}, lambda w, x: whole(
+    f"A perceptron says yes to an image that should be a no. Its first weight is {w}, and the "
+    f"image's first number is {x}. What is the weight after the correction?", w - x,
+    "The error is -1, so the image is subtracted from the weights and the sum falls.", w + x, w))
+ask("01.2", {"inputs": range(3, 40), "units": range(5, 30)}, lambda inputs, units: whole(
+    f"How many parameters does `nn.Linear({inputs}, {units})` have?", inputs * units + units,
+    "Each unit has a weight for every input, and a bias.", inputs * units, inputs + units))
+
+
 # ---- 01.3 A deep stack of sigmoids that does not learn
 
 ask("01.3", {"depth": range(3, 9), "w": (0.5, 2, 3, 5, 6, 8)}, lambda depth, w: number(
@@ -88,6 +104,19 @@ ask("01.3", {"depth": range(3, 13)}, lambda depth: choice(
     (1 / 6) ** (depth / 2),
     "The default has variance 1/(3 fan_in), and ReLU passes half: 1/6 of the square a layer.", 1,
     0.5**depth, 0.25**depth, (1 / 3) ** depth))
+
+# The ideas before the trap: what depth buys, and where a gradient comes from.
+ask("01.3", {"layers": range(3, 8)}, lambda layers: whole(
+    f"A layer of two ReLU units folds the interval from 0 to 1 in half. {layers} such layers in a "
+    "row: how many straight pieces has the output?", 2**layers,
+    "Each layer folds what the layer before it has folded, so the pieces double.", 2 * layers,
+    2 * layers + 1))
+ask("01.3", {"rate": (0.1, 0.2, 0.5), "slope": (-4, -2, 2, 4), "w": (1, 3, 5)},
+    lambda rate, slope, w: number(
+        f"A weight is {w}, and the slope of the loss for it is {slope}. What is the weight after "
+        f"one step of SGD at a learning rate of {rate}?", w - rate * slope,
+        "A step goes against the slope: weight minus learning rate times slope.", w + rate * slope,
+        w - slope))
 
 
 # ---- 01.4 Units that are off for every input
