@@ -381,8 +381,8 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # %% [markdown] role="concept"
 # ## Static or dynamic: who chooses the scale of the inputs?
 #
-# Trap 11.1 rounds the weights only. A processor that is fast with integers wants the inputs
-# of the layer as integers too, and then they need a scale of their own. The weights are known
+# Trap 11.1 rounds the weights only. A processor that is fast with integers also wants the
+# inputs of the layer as integers, and then they need a scale of their own. The weights are known
 # before the model ships, so their scale is computed once. The inputs are different in every
 # row. *Dynamic* quantization looks for the largest input of each row while the model runs.
 # *Static* quantization fixes one scale beforehand, from a few rows that are called the

@@ -611,7 +611,7 @@ def test_lesson_table_links_what_is_written_and_says_what_is_not():
     traps = [replace(catalog.trap("01.1"), minutes=minutes) for minutes in (10, 15)]
     table = readme.lesson_table(TWO, {1: traps})
     assert table.splitlines()[2:] == [
-        "| 1 | [First](notebooks/one.ipynb) | It starts. | 2, with 25 min of exercises |",
+        "| 1 | [First](notebooks/01_one.ipynb) | It starts. | 2, with 25 min of exercises |",
         "| 2 | Second | It goes on. | not written yet |"]
 
 

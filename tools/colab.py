@@ -25,7 +25,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from dlsys import arrival
+from dlsys import needed
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 
 VERSIONS = ROOT / "deploy/colab.txt"
@@ -70,11 +70,11 @@ def wheel(folder: Path) -> Path:
 
 def run(path: Path, folder: Path, course: Path) -> NotebookNode:
     """A lesson's notebook, run in a folder that holds nothing else, without the course."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([str(HOME / "bin/python"), "-m", "pip", "uninstall", "-q", "-y",
-                    arrival.PACKAGE], check=True)
+                    needed.PACKAGE], check=True, env=env)
     shutil.copy(path, folder)
     book = nbformat.read(folder / path.name, as_version=4)
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     client = NotebookClient(book, timeout=TIMEOUT, allow_errors=True,
                             kernel_manager_class=InColab,
                             resources={"metadata": {"path": str(folder)}})

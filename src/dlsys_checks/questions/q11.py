@@ -30,6 +30,15 @@ ask("11.1", {"largest": (0.8, 1.2, 2.0, 3.0), "weight": (0.35, 0.4, 0.45)},
         "The levels are the largest weight, zero and its opposite; below half it goes to zero.",
         f"{largest:g}", f"{weight * largest:.2f}", f"{largest / 2:g}"))
 
+ask("11.1", {"bits": (2, 3, 4), "high": (2.1, 3.6)}, lambda bits, high: number(
+    f"An affine grid of {bits} bits reaches from -0.9 to {high:g}. How far apart are two levels?",
+    (high + 0.9) / (2**bits - 1), "There is one gap less than there are levels.",
+    (high + 0.9) / 2**bits, high / (2 ** (bits - 1) - 1)))
+ask("11.1", {"seen": (4, 5.5, 8), "arrives": (10, 13, 20)}, lambda seen, arrives: number(
+    f"The calibration rows of a static 8-bit grid had a largest input of {seen:g}. In use an input "
+    f"of {arrives} arrives. What does the layer compute with?", seen,
+    "It is beyond the last level and is clipped to it.", arrives, arrives - seen))
+
 # ---- 11.2 Retraining a pruned net
 
 ask("11.2", {"total": (1000, 4000, 20000), "share": (0.5, 0.8, 0.9)}, lambda total, share: whole(
@@ -77,6 +86,11 @@ ask("11.3", {"temperature": (2, 4, 8), "alpha": (0.25, 0.5, 0.75), "classes": (2
         "The divergence of equals is zero; the label's part is left.", hard,
         (1 - alpha) * hard + alpha * temperature**2 * hard))
 
+ask("11.3", {"rows": (8, 16, 32), "positions": (64, 128, 512)}, lambda rows, positions: whole(
+    f"A language model's logits have the shape ({rows}, {positions}, 1000). `F.kl_div` with "
+    "`batchmean` gets them as they are. How many times the mean over tokens does it return?",
+    positions, "It divides by the first dimension only.", 1, rows, rows * positions))
+
 # ---- 11.4 Rounding one column after the other
 
 ask("11.4", {"share": (0.2, 0.5, 0.8), "error": (0.1, 0.2, 0.4)}, lambda share, error: number(
@@ -98,6 +112,12 @@ ask("11.4", {"a, b": list(permutations((1, 2, 3, 4, 6), 2))}, lambda a, b: numbe
     f"Two independent inputs of mean zero, root mean squares {a} and {b}. The first weight is "
     "rounded down by 0.3. By how much does GPTQ, without damping and with very many rows, move the "
     "second?", 0.0, "Inputs that do not go together cannot help.", 0.3, 0.3 * a / b, within=0.0))
+
+ask("11.4", {"error": (0.1, 0.2, 0.4), "own, shared": [(4, 2), (5, 4), (8, 2)]},
+    lambda error, own, shared: number(
+        f"With H = x.T @ x, H[1, 1] is {own} and H[1, 0] is {shared}. Rounding moved weight 0 up "
+        f"by {error}. By how much should weight 1 move?", -error * shared / own,
+        "There the derivative of the squared error is zero.", 0, error * shared / own, -error))
 
 # ---- 11.5 How large is it now?
 

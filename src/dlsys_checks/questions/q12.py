@@ -171,7 +171,18 @@ ask("12.8", {"value": (0.25, 0.5, 1.5)}, lambda value: choice(
     f"np.float64({value})", "Weights only: numpy's scalars are objects of another library.",
     f"{value}", f"torch.tensor({value})", "None"))
 
+ask("12.8", {"save": (1, 2, 4), "kill": (2, 4.5, 8)}, lambda save, kill: number(
+    f"A save takes {save} minutes, and a job is killed every {kill:g} hours on average. How many "
+    "minutes between two saves lose the least time?", math.sqrt(2 * save * kill * 60),
+    "The root of twice the save time times the time between two kills.",
+    math.sqrt(save * kill * 60), kill * 30))
+
 # ---- 12.9 the hash seed
+
+FIRST_APART = {"the first weights": "the initialization",
+               "the first batch": "the order of the data",
+               "the first loss": "what the forward pass draws, such as dropout",
+               "the weights after one step": "the optimizer and its settings"}
 
 ask("12.9", {"starts": range(3, 10)}, lambda starts: whole(
     "A script sets os.environ['PYTHONHASHSEED'] = '0' in its first line and numbers thirty classes "
@@ -195,6 +206,12 @@ ask("12.9", {"seed": range(1, 100)}, lambda seed: choice(
     "a Python that the script starts anew afterwards", "It is read once, as an interpreter starts.",
     "the script, from the next line on", "sets that the script makes from then on",
     "a process that it forks"))
+
+ask("12.9", {"part, cause": list(FIRST_APART.items())}, lambda part, cause: choice(
+    "Two runs of one script with one config end apart. You hash their parts in the order in which "
+    f"they are made, and the first hash that differs is that of {part}. Where do you look?", cause,
+    "All parts before it agree, and what made them.",
+    *(other for other in FIRST_APART.values() if other != cause)))
 
 # ---- 12.10 rows of a log
 
