@@ -26,7 +26,7 @@ help:
 	@echo "                 tools/nightly.py. TESTS=tests/test_setup.py for some, in full,"
 	@echo "                 WORKERS=8 where there are more cores than two"
 	@echo "make nightly     every test, no record believed; then claims under fifty seeds, where"
-	@echo "                 their record is stale: hours"
+	@echo "                 their record is stale, and right answers under seeds of today: hours"
 	@echo "make colab       lessons in Colab's versions, each from its file alone; LESSON=01 for one"
 	@echo "make new         start a trap, TRAP=05.7; NAME=rescale names its exercise's function"
 	@echo "make try         all that a trap still lacks, in one table; TRAP=05.7"
@@ -79,6 +79,7 @@ test: setup
 nightly:
 	@$(MAKE) --no-print-directory test DLSYS_NIGHTLY=1 TESTS="-o faulthandler_timeout=3600 $(TESTS)"
 	@$(MAKE) --no-print-directory sweep SWEEP_ARGS="--seeds 50"
+	@$(SHARED) $(RUN) -m tools.fresh_seeds
 
 # In an environment of its own, .colab, without the course: the first cell installs that.
 colab: setup

@@ -2,13 +2,14 @@
 # # 10. LoRA, QLoRA and parameter-efficient tuning
 #
 # Your team serves one language model to many customers, and each of them wants it to
-# write in a manner of its own. A trained copy for each would be too much to train and
-# to keep. So you freeze the model and train a few thousand numbers beside it, an
-# *adapter*, once for each customer.
+# write in its own style. Training and storing a full copy for every customer costs too
+# much. So you freeze the model and train a few thousand extra parameters for each
+# customer: an *adapter*.
 #
-# A library does that in three lines. What surrounds them can go wrong in silence: the names
-# of modules, the files of an adapter, labels, lengths, types of numbers. This stage breaks
-# six of these, and looks into the numbers behind them.
+# With a library this takes three lines. Around those lines much can go wrong without an
+# error: the names of modules, the files of an adapter, labels, lengths, number formats.
+# This stage builds the idea first, an update made of two thin matrices. Then it breaks
+# six things around it.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -28,30 +29,83 @@ from torch.nn import functional as F
 from dlsys_helpers import (
     begin, check, claim, datasheet, draw_blocks, draw_boxes, draw_grids,
     draw_histogram, draw_lanes, flops, gpu_result, gpu_table, guess,
-    measured, operations, peak_bytes, plot_bars, plot_columns, plot_lines,
-    seconds,
+    measured, new_axes, operations, peak_bytes, plot_bars, plot_columns,
+    plot_lines, seconds, show,
 )
 
 begin(SEED, THREADS, DEVICE)
 
 # %% [markdown] role="concept"
-# ## Two thin matrices beside a frozen one
+# ## The low-rank update
 #
-# *LoRA* (low-rank adaptation) leaves a weight $W$ as it is and trains two thin matrices
-# beside it, $A$ and $B$:
+# Fine-tuning turns a weight matrix $W$ into $W + \Delta W$. The update $\Delta W$ has
+# as many entries as $W$, so every fine-tuned copy is as large as the model. Can you
+# store an update in less space?
+#
+# You can if it is a product. Multiply a tall matrix $B$ with `r` columns by a flat
+# matrix $A$ with `r` rows. The result is as large as $W$, and it is made of few values.
+# Its *rank*, the number of independent rows in it, is at most `r`.
+
+# %% role="concept"
+d, r = 4096, 16
+B, A = torch.randn(d, r), torch.randn(r, d)           # tall, flat
+update = B @ A                                        # (d, d)
+stored = B.numel() + A.numel()
+print(f"the update has {update.numel():,} entries, "
+      f"made of {stored:,} stored values")
+
+# %% role="concept"
+ax = new_axes("To scale: at rank 16, B and A are two thin lines", "", "")
+ax.set(aspect="equal", xlim=(-100, 15600), ylim=(-1500, 4200))
+ax.axis("off")
+
+def block(x, y, wide, tall, colour):
+    ax.fill([x, x + wide, x + wide, x], [y, y, y + tall, y + tall], colour)
+
+block(0, 0, d, d, "C0")
+ax.text(0, -250, f"a full update\n{d * d:,} values", va="top")
+for x, rank in ((5300, 256), (10600, r)):
+    block(x, 0, rank, d, "C1")
+    block(x + rank + 60, d - rank, d, rank, "C2")
+    ax.text(x, -250, f"B and A of rank {rank}\n{2 * d * rank:,} values",
+            va="top")
+show(ax.figure, alt="A large filled square is the full update. Next to it "
+     "are B and A of rank 256, a narrow column and a flat row as long as "
+     "the square's sides. At rank 16 both are as thin as a line.")
+
+# %% [markdown] role="concept"
+# You never have to form the large product. Send $x$ through $A$ first, and only `r`
+# values per row go on to $B$. The result is the same, for far less arithmetic:
+
+# %% role="concept"
+x = torch.randn(2, d)
+formed = x @ (B @ A).T                  # a d x d matrix in between
+thin = x @ A.T @ B.T                    # (2, r), then (2, d)
+work = {"formed": flops(lambda: x @ (B @ A).T),
+        "thin": flops(lambda: x @ A.T @ B.T)}
+print({name: f"{n:,} FLOPs" for name, n in work.items()})
+
+# %% role="concept"
+claim("largest gap between the two ways, relative to the largest value",
+      (formed - thin).abs().max() / formed.abs().max(), below=1e-4)
+claim("FLOPs with the product formed, compared with A first, then B",
+      work["formed"] / work["thin"], expected=1152)
+
+# %% [markdown] role="concept"
+# *LoRA* (low-rank adaptation) leaves $W$ *frozen*, that is, as it was, and adds this
+# path to it:
 #
 # $$y = W x + \frac{\alpha}{r} \, B A \, x$$
 #
-# Shapes in this stage: $W$ is `(d_out, d_in)`, $A$ is `(r, d_in)` and $B$ is
-# `(d_out, r)`. The *rank* `r` is small, so $A$ and $B$ hold few numbers. Beside a square
-# $W$ of width 4096, with `r` of 16, they hold less than one number for each hundred of $W$.
-# The number $\alpha$ says how strongly the adapter counts. It is divided by `r`; the idea was
-# that one $\alpha$ suits every rank. $A$ begins at random, as in a fresh `nn.Linear`, $B$ at
-# zero.
+# In this stage $W$ has the shape `(d_out, d_in)`, $A$ has `(r, d_in)` and $B$ has
+# `(d_out, r)`. The number $\alpha$ says how strongly the adapter counts. It is divided
+# by `r`, with the intention that one $\alpha$ suits every rank. $A$ begins with random
+# values, like a fresh `nn.Linear`, and $B$ begins at zero. So a fresh adapter adds
+# exactly zero, and training starts from the model that you have.
 
 # %% role="concept"
 class LoRA(nn.Module):
-    """A frozen nn.Linear, and a product of two thin matrices beside it."""
+    """A frozen nn.Linear, and two thin matrices next to it."""
 
     def __init__(self, base, r=4, alpha=16):
         super().__init__()
@@ -71,24 +125,47 @@ print(f"change by a fresh adapter: {moved:.0f}, numbers added: {added:.2%}")
 
 # %% role="concept"
 claim("largest change by a fresh adapter", moved, expected=0)
-claim("numbers of A and B over those of W", added, expected=1 / 128)
-
-# %% role="concept"
-side = f"{wrapped.A.numel():,}"
-draw_blocks({"LoRA": ["x", (f"W, frozen\n{linear.weight.numel():,}",
-                            f"A\n{side}"), ("", f"B\n{side}"), "+", "y"]},
-            title="A and B hold one number for 128 of W",
-            alt="A block diagram. x goes through the large frozen W and, "
-                "beside it, through the small A and B; both are added.")
+claim("parameters of A and B, as a share of those of W", added,
+      expected=1 / 128)
 
 # %% [markdown] role="concept"
-# The `peft` library puts such pairs into models of the `transformers` library. Both
-# are large, and no weights have to be fetched: a model here is a small Llama with two
-# layers. A *language* is a table of 16 x 16 probabilities that says which of 16
-# tokens follows which. The base learns a first language, then adapters teach it a
-# second. From the folded cells
-# you need three names: `text` writes in a language, `learn` trains whatever asks for a
-# gradient, `heard` returns what a call gives, with its warnings.
+# **Guess first:** the gradient of $A$ passes through $B$, and the gradient of $B$
+# through $A$. $B$ begins at zero. Which of the two gets a gradient in the first step?
+# And what if both began at zero?
+
+# %% role="concept"
+fresh_layer, h = LoRA(nn.Linear(32, 32)), torch.randn(8, 32)
+fresh_layer(h).square().mean().backward()
+at_start = {name: getattr(fresh_layer, name).grad.norm() for name in "AB"}
+with torch.no_grad():
+    fresh_layer.A.zero_()
+fresh_layer.zero_grad()
+fresh_layer(h).square().mean().backward()
+stuck = fresh_layer.A.grad.norm() + fresh_layer.B.grad.norm()
+print({name: f"{norm:.2f}" for name, norm in at_start.items()},
+      f"both at zero: {stuck:.2f}")
+
+# %% role="concept"
+claim("gradient norm of A at the first step", at_start["A"], expected=0)
+claim("gradient norm of B at the first step", at_start["B"], above=0.01)
+claim("A and B zero: gradient norm of both together", stuck, expected=0)
+
+# %% [markdown] role="concept"
+# In the first step only $B$ gets a gradient, because everything that reaches $A$ is
+# multiplied by a $B$ of zero. After that step $B$ is no longer zero, and both learn. If
+# both begin at zero, neither ever gets a gradient, and the adapter stays at zero.
+
+# %% [markdown] role="concept"
+# ## A small model to adapt
+#
+# The `peft` library puts such pairs into models of the `transformers` library. You need
+# no download to try it. The model here is a Llama with two layers, and its texts come
+# from a *language* that is a table: 16 x 16 probabilities say which of 16 tokens
+# follows which. The base learns one language, and adapters then teach it a second one.
+#
+# Three names from the folded cells are used from here on. `text` draws texts of a
+# language, `learn` trains every parameter that asks for a gradient, and `heard` returns
+# the result of a call together with its warnings.
 
 # %% role="concept" tags=["plumbing"]
 import contextlib
@@ -108,8 +185,8 @@ with contextlib.redirect_stderr(io.StringIO()):   # notes of the imports
     )
 from dlsys_helpers.errors import UserError
 transformers.logging.set_verbosity_error()
-# One of the two libraries calls the other by an old name.
-warnings.filterwarnings("ignore", "`is_gradient_checkpointing`")
+transformers.logging.disable_progress_bar()
+warnings.filterwarnings("ignore", "`is_gradient_checkpointing`")  # old name
 warnings.filterwarnings("ignore", ".*checkpoint.*", FutureWarning)
 
 # %% role="concept" tags=["plumbing"]
@@ -132,7 +209,7 @@ def small_llama(width=32, **settings):
 
 # %% role="concept" tags=["plumbing"]
 def trainable(model):
-    """How many numbers an optimizer would move."""
+    """How many parameters an optimizer would move."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 def learn(model, table, steps=100, lr=1e-2):
@@ -183,9 +260,9 @@ claim("base, loss on the new language", level["new"], above=3)
 # ## A list of names from another model
 #
 # Your base is a Llama. Each of its two layers has seven matrices: `q_proj`, `k_proj`,
-# `v_proj` and `o_proj` in attention, `gate_proj`, `up_proj` and `down_proj` in the MLP. You
-# want LoRA in all 14. Your list of names comes from a script for OPT, another family of
-# models: three of its names occur in yours, and three do not.
+# `v_proj` and `o_proj` in attention, `gate_proj`, `up_proj` and `down_proj` in the MLP.
+# You want LoRA in all 14. You copy the list of names from a script for OPT, a different
+# family of models. Three of its six names also occur in your model, and three do not.
 
 # %% trap="10.1" role="break"
 OPT_NAMES = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
@@ -199,9 +276,9 @@ def adapter(model, names, r=4, **settings):
 partly, told = heard(adapter, base, OPT_NAMES)    # told: its messages
 
 # %% trap="10.1" role="guess"
-guess("10.1", "LoRA in all 14 matrices, trained on the new language, "
-      "lowers the loss. What share of that drop does LoRA by this list "
-      "reach, trained alike?", unit="%")
+guess("10.1", "LoRA in all 14 matrices lowers the loss on the new "
+      "language. How much of that drop does LoRA with this list reach?",
+      unit="%")
 
 # %% trap="10.1" role="look"
 hit = [path for path, module in partly.named_modules()
@@ -209,7 +286,7 @@ hit = [path for path, module in partly.named_modules()
 linears = [path for path, module in base.named_modules()
            if isinstance(module, nn.Linear) and path != "lm_head"]
 print(f"{len(hit)} of {len(linears)} matrices adapted, "
-      f"{trainable(partly)} numbers, {len(told)} warnings")
+      f"{trainable(partly)} parameters, {len(told)} warnings")
 
 # %% trap="10.1" role="look"
 grid = torch.tensor([[any(f"layers.{layer}." in path and name in path
@@ -226,32 +303,32 @@ draw_grids({"LoRA": grid}, marks={"LoRA": ~grid},
 claim("matrices of the two layers that got LoRA", len(hit), expected=6)
 
 # %% [markdown] trap="10.1" role="why"
-# The names were meant as a list of wishes. peft takes it as a filter: it walks through the
-# *model* and adapts each module whose path equals a name or ends in a dot and the name. It
-# does not look for the names that hit nothing, so it says nothing of them. Let peft list the
-# names itself: `"all-linear"` takes every linear module but the output head of a language
-# model.
+# You meant the list as a list of wishes. peft uses it as a filter: it walks through the
+# modules of the *model* and adapts each one whose path equals a name or ends in a dot
+# and the name. It never checks whether every name was used, so it skips a name that
+# fits nothing without a word. Let peft collect the names instead: `"all-linear"` takes
+# every linear module except the output head of a language model.
 
 # %% trap="10.1" role="repair" tags=["varies-by-cpu"]
 whole = adapter(base, "all-linear")
 losses = {}
 for name, model in (("names of OPT", partly), ("all-linear", whole)):
     losses[name] = loss_on(learn(model, new), new_ids)
-    print(f"{name}: {trainable(model)} numbers, loss on the new language "
-          f"{losses[name]:.2f}")
+    print(f"{name}: {trainable(model)} parameters, loss on the new "
+          f"language {losses[name]:.2f}")
 
 # %% trap="10.1" role="repair"
 measured("10.1", 100 * (loss_on(base, new_ids) - losses["names of OPT"])
          / (loss_on(base, new_ids) - losses["all-linear"]), right=(64, 99))
 
 # %% trap="10.1" role="repair"
-claim("loss with OPT's names less that with all", losses["names of OPT"]
+claim("loss with OPT's names minus loss with all", losses["names of OPT"]
       - losses["all-linear"], above=0.2)
 
 # %% [markdown] trap="10.1" role="repair"
-# Here six matrices do most of what fourteen do, so a falling loss is no warning. Below
-# you write the report that peft does not give: each name with what it hits, and an error
-# if one hits nothing.
+# Here six matrices already do most of what fourteen do, so a falling loss does not warn
+# you. In the exercise you write the report that peft does not give: what each name
+# hits, and an error if a name hits nothing.
 
 # %% [markdown] trap="10.1" role="more" topics="the counts · no name fits at all"
 # The counts behind the grid and the two losses:
@@ -259,12 +336,12 @@ claim("loss with OPT's names less that with all", losses["names of OPT"]
 # %% trap="10.1" role="more"
 claim("matrices there are", len(linears), expected=14)
 claim("warnings", len(told), expected=0)
-claim("all-linear: numbers that train", trainable(whole), expected=4352)
+claim("all-linear: parameters that train", trainable(whole), expected=4352)
 claim("names of OPT: the same", trainable(partly), expected=1536)
 
 # %% [markdown] trap="10.1" role="more"
-# When *no* name fits, this version of peft raises. With one that fits, all others may hit
-# nothing:
+# If *no* name fits, this version of peft raises an error. As soon as one name fits, all
+# others may hit nothing:
 
 # %% trap="10.1" role="more" compare=false
 nothing, refused = heard(adapter, base, ["c_attn", "c_proj"])
@@ -273,7 +350,7 @@ one_right = trainable(adapter(base, ["c_attn", "k_proj", "kproj", "k"]))
 
 # %% trap="10.1" role="more"
 claim("two names of GPT-2 are refused", nothing is None, expected=True)
-claim("one right name among four: numbers that train", one_right,
+claim("one right name among four: parameters that train", one_right,
       expected=2 * (4 * 32 + 32 * 4))
 
 # %% trap="10.1" role="exercise" points=3 difficulty=2 minutes=10
@@ -314,27 +391,215 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
 # 3. Make the whole dict first, each name with an empty list. Then gather the names whose lists stayed empty, and raise once, with all of them.
 
 # %% [markdown] trap="10.1" role="keep"
-# **Keep:** a list of target names is a filter: what hits nothing is passed over, as long
-# as one name hits. **In your own code:** count the adapted modules and the trainable
-# numbers after each `get_peft_model`, and compare them with what you asked for.
-# **Source:** the text on `target_modules` in
-# [peft's LoraConfig](https://huggingface.co/docs/peft/package_reference/lora).
-# **Seen in the wild:**
-# [huggingface/peft 1959](https://github.com/huggingface/peft/issues/1959): a list with
-# an invented name is accepted, because an error comes only if nothing matches;
+# **Keep:** a list of target names is a filter. As long as one name fits, peft skips all
+# names that do not, without an error. **In your own code:** after each
+# `get_peft_model`, count the adapted modules and the trainable parameters, and compare
+# them with what you asked for. **Source:** the text on `target_modules` in [peft's
+# LoraConfig](https://huggingface.co/docs/peft/package_reference/lora). **Seen in the
+# wild:** [huggingface/peft 1959](https://github.com/huggingface/peft/issues/1959): peft
+# accepts a list with an invented name, because an error comes only if nothing matches;
 # [bghira/SimpleTuner 766](https://github.com/bghira/SimpleTuner/issues/766): five names
-# of a trainer's lists hit nothing, and the layers that were meant are not trained.
+# in a trainer's lists hit nothing, and the layers that were meant are never trained.
+
+# %% [markdown] role="concept"
+# ## How low is the rank of an update?
+#
+# LoRA bets that a low rank is enough. Is it? Train *all* weights of the base on the new
+# language, and look at what changed. The *singular values* of a matrix say how much of
+# it lies in its strongest direction, in its second strongest, and so on. A matrix of
+# rank `k` can hold no more of the change than its first `k` directions do.
+
+# %% role="concept"
+full = learn(copy.deepcopy(base), new)
+changes = [(trained - before).detach() for (name, trained), before
+           in zip(full.named_parameters(), base.parameters())
+           if "proj" in name]
+
+def held_by_rank(matrices):
+    """Mean share of the squared size in the first k directions."""
+    power = [torch.linalg.svdvals(m).square() for m in matrices]
+    return torch.stack([p.cumsum(0) / p.sum() for p in power]).mean(0)
+
+held = held_by_rank(changes)                      # k = 1 to 32
+chance = held_by_rank([torch.randn_like(m) for m in changes])
+print(f"rank 4 holds {held[3]:.0%} of the change, "
+      f"{chance[3]:.0%} of random matrices")
+
+# %% role="concept"
+plot_lines(range(1, 33), {"the update": held.tolist(),
+                          "random matrices": chance.tolist()},
+           xlabel="rank", ylabel="share that the rank can hold",
+           title="The update leans on few directions",
+           alt="Two rising lines over the rank. The line of the update is "
+               "above the line of random matrices up to the full rank, "
+               "and it takes many ranks to reach one.")
+
+# %% role="concept"
+claim("share of the update in its first four directions, mean", held[3],
+      above=0.45, below=0.85)
+claim("that share, minus the share of random matrices",
+      held[3] - chance[3], above=0.1)
+
+# %% [markdown] role="concept"
+# So the update leans on few directions, but four of them do not hold all of it. That is
+# no contradiction to LoRA. LoRA need not copy this update: it has to find *some* update
+# of low rank that lowers the loss.
+#
+# The explorer shows updates of four kinds. Guess what rank 4 leaves out of each, and at
+# which rank LoRA needs as many parameters as the matrix itself.
+
+# %% role="explore" explorer="lora_rank"
+from dlsys_helpers.explorers.lora_rank import lora_rank
+
+lora_rank
+
+# %% [markdown] role="concept"
+# ## Rank, alpha, rate and modules
+#
+# A LoRA configuration asks for four decisions. Begin with one setting, change one thing
+# at a time, and compare the loss on the new language after 60 steps. **Guess first:**
+# which change hurts most: a rank of 1, an $\alpha$ of 1, a tenth of the learning rate,
+# or LoRA in queries and values alone?
+
+# %% role="concept"
+def tuned(lr=1e-2, **changed):
+    """Loss on the new language after 60 steps of LoRA."""
+    settings = {"r": 4, "lora_alpha": 16, "target_modules": "all-linear"}
+    model = get_peft_model(copy.deepcopy(base), LoraConfig(
+        task_type="CAUSAL_LM", **settings | changed))
+    return loss_on(learn(model, new, 60, lr), new_ids)
+
+tried = {"first setting": tuned(), "rank 1": tuned(r=1),
+         "rank 16": tuned(r=16), "alpha 1": tuned(lora_alpha=1),
+         "rate 0.001": tuned(lr=1e-3)}
+for name, modules in (("queries, values", ["q_proj", "v_proj"]),
+                      ("attention", LLAMA_NAMES[:4]),
+                      ("MLP", LLAMA_NAMES[4:])):
+    tried[name + " only"] = tuned(target_modules=modules)
+
+# %% role="concept"
+plot_bars(tried, xlabel="loss on the new language after 60 steps",
+          title="Rate and modules matter most, the rank less",
+          alt="Eight bars of loss. A tenth of the rate and LoRA in queries "
+              "and values alone have the longest bars. Rank 1, rank 16 "
+              "and the MLP alone are close to the first setting: rank 4, "
+              "alpha 16, rate 0.01, all modules.")
+
+# %% role="concept"
+slow_full = loss_on(learn(copy.deepcopy(base), new, 60, 1e-3), new_ids)
+claim("loss with a tenth of the rate minus the first setting",
+      tried["rate 0.001"] - tried["first setting"], above=0.3)
+claim("loss with queries and values only minus the first setting",
+      tried["queries, values only"] - tried["first setting"], above=0.3)
+claim("loss with rank 1 minus rank 16", tried["rank 1"]
+      - tried["rank 16"], below=0.6)
+claim("loss with the MLP only minus attention only",
+      tried["MLP only"] - tried["attention only"], below=-0.1)
+claim("rate 0.001: loss of LoRA minus loss with all weights trained",
+      tried["rate 0.001"] - slow_full, above=0.2)
+
+# %% [markdown] role="concept"
+# On this task the rate and the modules matter most, and a rank of 1 comes far. At a
+# rate of 0.001 LoRA is well behind training all weights at the same rate. Large models
+# show the same ([Schulman et al. 2025](https://thinkingmachines.ai/blog/lora/)): LoRA
+# wants about ten times the rate of full fine-tuning, and the MLP as well as attention.
+# So begin like this:
+#
+# - **Modules:** all linear ones. If you have to save, keep the MLP.
+# - **Rate:** ten times the rate that you would use for all weights. Then try a third of
+#   it and three times as much.
+# - **Rank:** 16. It is too low if a higher rank lowers the *training* loss. A rank that
+#   is too high costs memory.
+# - **Alpha:** choose it once, 16 or twice the rank, and leave it. It multiplies the
+#   update, so it acts much like the rate.
+# - **Dropout:** none. With few examples, 0.05 to 0.1.
+#
+# The page *Which adapter, when* of the course's site lists starting points by situation.
+
+# %% [markdown] role="concept"
+# ## Adapter layers, and what they cost in service
+#
+# LoRA was not the first adapter. [Houlsby et al.
+# 2019](https://arxiv.org/abs/1902.00751) put small *adapter layers* into a frozen
+# transformer. Behind a sublayer, one matrix takes each vector down to a few values, an
+# activation follows, and a second matrix brings it back up. The result is added to the
+# vector. The narrow middle is called a *bottleneck*.
+
+# %% role="concept"
+class AdapterLayer(nn.Module):
+    """A bottleneck behind a frozen linear module."""
+
+    def __init__(self, before, r=8):
+        super().__init__()
+        self.before = before
+        self.down = nn.Linear(before.out_features, r, bias=False)
+        self.up = nn.Linear(r, before.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)            # begins as an identity
+
+    def forward(self, x):
+        h = self.before(x)
+        return h + self.up(F.relu(self.down(h)))
+
+bottled = copy.deepcopy(base).requires_grad_(False)
+
+# %% role="concept"
+for block in bottled.model.layers:
+    block.self_attn.o_proj = AdapterLayer(block.self_attn.o_proj)
+    block.mlp.down_proj = AdapterLayer(block.mlp.down_proj)
+learn(bottled, new, steps=60)
+
+@torch.no_grad()
+def matrix_products(model):
+    return operations(lambda: model(input_ids=new_ids[:1]))["aten::mm"][0]
+
+with torch.no_grad():
+    last, v = bottled.model.layers[-1].mlp.down_proj, torch.randn(1, 64)
+    odd = (last(v) + last(-v)).norm() / last(v).norm()
+print(f"loss {loss_on(bottled, new_ids):.2f}, {trainable(bottled)} "
+      f"parameters, {matrix_products(bottled):.0f} products instead of "
+      f"{matrix_products(base):.0f}")
+
+# %% role="concept"
+draw_blocks({"adapter layer": ["x", "W", "down", "ReLU", "up", "+", "y"],
+             "LoRA": ["x", ("W", "A"), ("", "B"), "+", "y"]},
+            bypass={"adapter layer": [(1, 5)]},
+            title="One adapter is in the way, the other runs alongside",
+            alt="Two block diagrams. With an adapter layer x goes through "
+                "W, then down, ReLU and up, and the result of W is added. "
+                "With LoRA x goes through W and, next to it, through A "
+                "and B, and both are added.")
+
+# %% role="concept"
+claim("loss on the new language with adapter layers",
+      loss_on(bottled, new_ids), below=2.6)
+claim("products of one call, adapter layers minus base",
+      matrix_products(bottled) - matrix_products(base), expected=8)
+claim("answer to v plus answer to -v, 0 if one matrix did it all",
+      odd, above=0.001)
+
+# %% [markdown] role="concept"
+# It learns, too. But in service the two small products come *after* $W$, so every token
+# waits for them, and they cannot be merged into $W$: between them is a ReLU, and no
+# single matrix does the same. LoRA has no activation inside. Its two matrices are one
+# matrix, $BA$, which can be added to $W$ once.
+#
+# [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured the wait with a GPT-2
+# medium, one user and 128 tokens: `19.8 ms` without adapter layers, `23.9 ms` and `25.8
+# ms` with two kinds of them. With a large batch the difference nearly disappears,
+# because the arithmetic then takes longer than the starting of small jobs.
 
 # %% [markdown] trap="10.2" role="situation" fault="an unmerged LoRA adapter triples the matrix products" symptom="LoRA inference slower than base model, unmerged adapter, merge_and_unload gives other results"
 # ## The adapter goes into service
 #
-# The adapter is trained and answers beside the base. "It has about a fifth of the base's
-# numbers, so it takes about a fifth more arithmetic," says a colleague. "Merge it, and it
-# takes none." $BA$ has the shape of $W$, so both can be added up once, before service.
+# The trained adapter answers next to the base. A review comment says: "It has about a
+# fifth of the base's parameters, so it takes about a fifth more arithmetic. Merge it,
+# and it takes none." $BA$ has the shape of $W$, so you can add the two once, before
+# service.
 #
-# You count the matrix products of one call: a GPU that answers one user at a time often
-# waits longer for the start of each small job than for its arithmetic. And as
-# weights are often served in `bfloat16`, you merge an update of a thousandth of $W$ there.
+# You count the matrix products of one call, because a GPU that answers one user at a
+# time often waits longer for each small job to start than for its arithmetic. And
+# because weights are often served in `bfloat16`, you merge there, with an update a
+# thousand times as small as $W$.
 
 # %% trap="10.2" role="break"
 @torch.no_grad()
@@ -352,8 +617,8 @@ short = W.bfloat16()
 rounded = (short.float() + update).bfloat16()    # added in full, then cut
 
 # %% trap="10.2" role="guess" quoted="right"
-guess("10.2", "What share of the weights is the same before and after this "
-      "merge?", unit="%")
+guess("10.2", "What share of the weights is exactly the same before and "
+      "after this merge?", unit="%")
 
 # %% trap="10.2" role="look"
 for name, (calls, work) in count.items():
@@ -372,30 +637,33 @@ measured("10.2", 100 * still, right=(60, 95))
 claim("bfloat16: share of the weights that do not move", still, above=0.7)
 
 # %% [markdown] trap="10.2" role="look"
-# Most of the update is gone, though it was added in float32 and rounded once. Unmerged it
-# lasts. But then the model runs nearly three times the products:
+# Most of the update is gone, although it was added in float32 and rounded only once.
+# Left unmerged it survives. But then the model runs nearly three times as many
+# products:
 
 # %% trap="10.2" role="look"
-claim("matrix products, adapted over base", more[0], above=2.5)
+claim("matrix products, adapted model compared with base", more[0],
+      above=2.5)
 
 # %% [markdown] trap="10.2" role="why"
-# The colleague is right about the arithmetic. But each adapted matrix runs three products
-# instead of one, and a multiplication and a sum beside them: the numbers are few, the
-# jobs are not. How much time that takes depends on machine and batch. And `bfloat16` has 8
-# bits for the digits: the update lies below half a step of most weights.
+# The comment is right about the arithmetic. But each adapted matrix runs three products
+# instead of one, plus a multiplication and a sum: few parameters, many jobs. How much
+# time they take depends on machine and batch. As for the merge, `bfloat16` has only 8
+# bits for a number's digits. At most weights this update is smaller than half a step
+# between two neighbouring numbers, so it rounds away.
 
 # %% trap="10.2" role="why"
 draw_blocks({"beside it: 3 products": ["x", ("W", "A"), ("", "B"), "+",
                                        "y"],
              "merged: 1 product": ["x", "W + s B A", "y"]},
             captions={"merged: 1 product": "s is alpha / r"},
-            title="Three products for one, until they are merged",
+            title="Three products instead of one, until you merge",
             alt="Two block diagrams. Beside the matrix, x goes through W "
                 "and through A and B, then both are added; merged, x goes "
                 "through one matrix.")
 
 # %% [markdown] trap="10.2" role="why"
-# So merge where the steps are fine enough, as in float32 here:
+# So merge in a format whose steps are fine enough. Here that is float32:
 
 # %% trap="10.2" role="repair"
 merged = copy.deepcopy(whole).merge_and_unload()
@@ -411,12 +679,12 @@ claim("matrix products, merged less base",
       count["merged"][0] - count["base"][0], expected=0)
 
 # %% [markdown] trap="10.2" role="repair"
-# Whoever merges by hand can forget the factor $\alpha / r$, or leave the adapter switched
-# on (`unload` takes an adapter off and merges nothing):
+# If you merge by hand, two mistakes are easy. You can forget the factor $\alpha / r$,
+# or leave the adapter switched on (`unload` takes an adapter off and merges nothing):
 
 # %% trap="10.2" role="repair"
 def by_hand(model, scale=None):
-    """A copy with B A added to W; the adapter stays switched on."""
+    """A copy with B A added to W; the adapter stays on."""
     model = copy.deepcopy(model)
     for layer in model.modules():
         if hasattr(layer, "lora_A"):
@@ -437,36 +705,36 @@ plot_bars(found, xlabel="loss on the new language",
               "with the adapter still on and without the factor.")
 
 # %% trap="10.2" role="repair"
-claim("loss without alpha / r less that of the merged model",
+claim("loss without alpha / r minus loss of the merged model",
       found["without alpha / r"] - found["merged"], above=0.3)
 
 # %% [markdown] trap="10.2" role="more" topics="the counts · rounding in bfloat16"
-# The counts, and what a second helping of the update costs:
+# The counts, and what it costs to add the update twice:
 
 # %% trap="10.2" role="more"
 claim("matrix products of the base", count["base"][0], expected=15)
-claim("FLOPs, adapted over base", more[1], below=1.3)
+claim("FLOPs, adapted model compared with base", more[1], below=1.3)
 claim("largest gap of a logit, merged and not", gap, below=1e-3)
-claim("loss with the adapter counted twice less that of the merged model",
+claim("loss with the adapter counted twice minus the merged model's",
       found["merged and still on"] - found["merged"], above=0.05)
 
 # %% trap="10.2" role="more"
-claim("bfloat16: error of the merged update over the update", lost,
+claim("bfloat16: error of the merged update, compared with it", lost,
       above=0.5)
 
 # %% [markdown] trap="10.2" role="more"
-# The sum was taken in float32 and rounded once, and most of this update is gone all the
-# same: the order of adding does not bring back what the steps of `bfloat16` swallow.
-# Serve so small an update in float32. Kept apart from $W$ it lasts as finely as the
-# outputs' dtype holds it: peft adds the two outputs and rounds the sum to the dtype of
-# the base. When you merge, round once: that costs nothing and counts where $W$ and the
+# The sum was taken in float32 and rounded once, and most of this update is still gone:
+# no order of adding brings back what the steps of `bfloat16` swallow. Serve so small an
+# update in float32, or leave it unmerged. Next to $W$ it is as fine as the dtype of the
+# outputs allows: peft adds the two outputs and rounds the sum to the dtype of the base.
+# When you do merge, round once. That costs nothing, and it matters where $W$ and the
 # update nearly cancel. The exercise asks for it.
 
 # %% [markdown] trap="10.2" role="folklore"
-# **Told:** an adapter that is not merged costs `5 to 15 %` of time because of hooks.
-# **Measured:** peft uses no hooks here. It puts a layer of its own around each matrix,
-# which runs three products for one; what that costs depends on machine and batch, so
-# measure it where you serve.
+# **Told:** an adapter that is not merged costs `5 to 15 %` of the time, because of its
+# hooks. **Measured:** peft uses no hooks here. It wraps each matrix in a layer of its
+# own, which runs three products instead of one. What they cost depends on machine and
+# batch, so measure it where you serve.
 
 # %% trap="10.2" role="folklore"
 hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks)
@@ -502,23 +770,66 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # 3. `A` and `B` may be parameters: calculate under `torch.no_grad()`. The sum is a new tensor, so nothing else has to be copied.
 
 # %% [markdown] trap="10.2" role="keep"
-# **Keep:** an adapter beside its matrix costs few FLOPs and many small jobs; merged it
-# costs none, if $\alpha / r$ is in, it is added once, and the dtype has steps fine enough
-# for the update. **In your own code:** compare the logits before and after you merge, in the dtype in which
-# you serve. **Source:** [Hu et al. 2021](https://arxiv.org/abs/2106.09685), section 4.1,
-# on merging. **Seen in the wild:**
-# [OpenBMB/MiniCPM-V 502](https://github.com/OpenBMB/MiniCPM-V/issues/502): base and
-# adapter answer well, the merged model saved in `bfloat16` does not;
+# **Keep:** an adapter next to its matrix costs few FLOPs and many small jobs. Merge it
+# before service: with the factor $\alpha / r$, once, and in a dtype whose steps are
+# finer than the update. **In your own code:** compare the logits before and after you
+# merge, in the dtype in which you serve. **Source:** [Hu et al.
+# 2021](https://arxiv.org/abs/2106.09685), section 4.1, on merging. **Seen in the
+# wild:** [OpenBMB/MiniCPM-V 502](https://github.com/OpenBMB/MiniCPM-V/issues/502): base
+# and adapter answer well, and the merged model saved in `bfloat16` does not;
 # [meta-pytorch/torchtune 1101](https://github.com/meta-pytorch/torchtune/issues/1101):
-# merged weights differ, and a maintainer calls it expected in low precision.
+# merged weights differ, and a maintainer calls that expected in low precision.
+
+# %% [markdown] role="concept"
+# ## Other adapters, one interface
+#
+# peft offers many kinds of adapters behind one call: you change the configuration, and
+# `get_peft_model` stays. *DoRA* splits each row of $W$ into its norm and its direction;
+# it trains the norms directly and the directions by LoRA. *IA3* only trains factors, by
+# which keys, values and the inside of the MLP are multiplied. *Prefix tuning* trains
+# keys and values that stand before every text, and *prompt tuning* trains the
+# embeddings of a few made-up tokens.
+#
+# All five get the same 60 steps at the same rate on this small base. Methods with few
+# parameters may want a higher rate and more steps, so read the result as one setting,
+# not as a ranking.
+
+# %% role="concept" tags=["plumbing"]
+from peft import IA3Config
+
+task = {"task_type": "CAUSAL_LM"}
+kinds = {
+    "LoRA": LoraConfig(r=4, lora_alpha=16, target_modules=LLAMA_NAMES,
+                       **task),
+    "DoRA": LoraConfig(r=4, lora_alpha=16, target_modules=LLAMA_NAMES,
+                       use_dora=True, **task),
+    "IA3": IA3Config(**task),
+    "prefix": PrefixTuningConfig(num_virtual_tokens=8, **task),
+    "prompt": PromptTuningConfig(num_virtual_tokens=8, **task)}
+
+# %% role="concept"
+after = {}
+for name, config in kinds.items():
+    model = get_peft_model(copy.deepcopy(base), config)
+    learn(model, new, steps=60)
+    after[name] = loss_on(model, new_ids)
+    print(f"{name}: {trainable(model)} parameters, loss on the new "
+          f"language {after[name]:.2f}")
+
+# %% role="concept"
+claim("LoRA and DoRA: the higher loss", max(after["LoRA"], after["DoRA"]),
+      below=2.2)
+claim("IA3, prefix and prompt: the lowest loss minus LoRA's",
+      min(after[kind] for kind in ("IA3", "prefix", "prompt"))
+      - after["LoRA"], above=0.5)
 
 # %% [markdown] trap="10.3" role="situation" fault="the virtual tokens of a prefix use up positions" symptom="prefix tuning IndexError index out of range in self, num_virtual_tokens and context length"
 # ## Keys and values that nobody typed
 #
-# Another adapter leaves all matrices alone. *Prefix tuning* learns keys and values that
-# stand in front of each text in every layer. Your base is now a small GPT-2 whose table of
-# positions has 64 rows. You give it a prefix of 20. No id is added, and nothing
-# passes the embedding.
+# *Prefix tuning* leaves all matrices alone. It learns keys and values that stand in
+# front of every text, in every layer. Your base is now a small GPT-2 whose table of
+# positions has 64 rows. You give it a prefix of 20. No token id is added, and nothing
+# passes through the embedding.
 
 # %% trap="10.3" role="break" tags=["plumbing"]
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -547,7 +858,8 @@ room = {"no prefix": longest(small_gpt2().eval()),
         "prefix of 20": longest(with_prefix(small_gpt2()))}
 
 # %% trap="10.3" role="guess"
-guess("10.3", "How long may a text be, with the prefix?", unit="tokens")
+guess("10.3", "With this prefix, how many tokens may a text have before "
+      "the model fails?", unit="tokens")
 
 # %% trap="10.3" role="look"
 for name, (length, stopped_by) in room.items():
@@ -561,11 +873,11 @@ claim("longest text with a prefix of 20", room["prefix of 20"][0],
       expected=44)
 
 # %% [markdown] trap="10.3" role="why"
-# The prefix stands in the cache of keys and values, as twenty tokens already read would.
-# So the text begins at position 20, and the table ends at 64. A tokenizer that cuts texts
-# at 64 knows nothing of that.
+# The prefix sits in the cache of keys and values, as twenty tokens that were read
+# before would. So the text begins at position 20, and the table ends at 64. A tokenizer
+# that cuts texts at 64 tokens knows nothing of the prefix.
 #
-# What is cut is the next question. A training text is a prompt and an answer, and only the
+# Which end should you cut? A training text is a prompt and an answer, and only the
 # answer has labels. A prompt of 50 tokens and an answer of 8 do not fit in 44.
 
 # %% trap="10.3" role="why"
@@ -596,10 +908,10 @@ for name, cut in cuts.items():
 claim("cut at the end: labels left", cuts["at the end"][0], expected=0)
 
 # %% [markdown] trap="10.3" role="repair"
-# If no text of a batch has a label left, the mean is NaN. If only some have none, you see
-# nothing. Tokenizers of `transformers` cut at the end unless their
-# `truncation_side` says otherwise. A cut at the start spares the answer as long as it
-# fits. Where prefix and answer alone are too long, refuse the text.
+# If no text of a batch has a label left, the mean loss is NaN. If only some texts have
+# none, you see nothing. Tokenizers of `transformers` cut at the end unless you set
+# `truncation_side`. Cut the prompt at its start instead, and the answer stays whole as
+# long as it fits. If prefix and answer alone are too long, refuse the text.
 
 # %% [markdown] trap="10.3" role="more" topics="the cuts in numbers · prompt tuning · a Llama has no table"
 # The same cuts in numbers:
@@ -611,8 +923,8 @@ claim("cut at the end: the loss is a number", cuts["at the end"][1] > 0,
 claim("cut at the start: labels left", cuts["at the start"][0], expected=8)
 
 # %% [markdown] trap="10.3" role="more"
-# *Prompt tuning*, which learns embeddings instead, takes the same room. In a Llama nothing
-# stops you:
+# *Prompt tuning*, which learns embeddings instead, takes the same room. A Llama does
+# not stop you:
 
 # %% trap="10.3" role="more"
 soft = longest(with_prefix(small_gpt2(), PromptTuningConfig))[0]
@@ -626,14 +938,14 @@ claim("a Llama of 64 positions with the prefix takes 100 tokens",
       llama_room[0], expected=100)
 
 # %% [markdown] trap="10.3" role="more"
-# A Llama turns its queries and keys by an angle that can be calculated for every
-# position, so there is no table that ends. Text then lies on positions that training
-# never saw, without an error. So count the prefix yourself, for both.
+# A Llama rotates its queries and keys by an angle that can be computed for every
+# position, so there is no table that ends. The text then runs on to positions that
+# training never saw, without an error. So count the prefix yourself, for both.
 
 # %% [markdown] trap="10.3" role="folklore"
-# **Told:** a text too long for its prefix does quiet harm. **Measured:** in a GPT-2 it is
-# not quiet: on a CPU the first token too many raises `IndexError`. This Llama stays
-# silent; what its answers are worth out there is not measured.
+# **Told:** a text that is too long for its prefix does quiet harm. **Measured:** a
+# GPT-2 is not quiet: on a CPU the first token too many raises `IndexError`. This Llama
+# stays silent; how good its answers are at such positions is not measured.
 
 # %% trap="10.3" role="exercise" points=4 difficulty=2 minutes=15
 def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
@@ -671,24 +983,24 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
 # 3. Glue with `torch.cat`, once with the prompt that is left, once with -100 in its place.
 
 # %% [markdown] trap="10.3" role="keep"
-# **Keep:** in peft, learned tokens shift the positions of a text, so it has the context
-# length less the prefix; cut the prompt at its start, never the answer. **In your own code:** set the
-# tokenizer's longest length to what is left, and count the labels of each batch.
-# **Source:** [Li & Liang 2021](https://arxiv.org/abs/2101.00190), section 4, on the
-# prefix as positions before the text. **Seen in the wild:**
+# **Keep:** in peft, learned tokens take positions, so a text has the context length
+# minus the prefix. Cut the prompt at its start, never the answer. **In your own code:**
+# set the tokenizer's maximum length to what is left, and count the labels of each
+# batch. **Source:** [Li & Liang 2021](https://arxiv.org/abs/2101.00190), section 4, on
+# the prefix as positions before the text. **Seen in the wild:**
 # [XiangLi1999/PrefixTuning 40](https://github.com/XiangLi1999/PrefixTuning/issues/40):
-# with the method's own code, positions run from 10 to 1034 where 1024 are the limit.
+# with the method's own code, positions run from 10 to 1034, and 1024 is the limit.
 
 # %% [markdown] trap="10.4" role="situation" fault="a LoRA classifier's head is neither trained nor saved" symptom="LoRA classifier gives random predictions after loading, score head not saved, task_type missing"
 # ## A classifier for four languages
 #
-# The base becomes a classifier: it says in which of four languages a text is written.
-# `LlamaForSequenceClassification` takes the layers of the base and puts a head `score` on
-# top. You adapt it with LoRA. The configuration holds the rank and the names of all seven
-# matrices of a layer, as the code below shows.
+# You turn the base into a classifier that says in which of four languages a text is
+# written. `LlamaForSequenceClassification` takes the layers of the base and puts a
+# fresh head, `score`, on top. You adapt it with LoRA. The configuration holds the rank
+# and the names of all seven matrices of a layer, as the code below shows.
 #
 # It trains well, and you save it. Then you build the classifier again, load the adapter
-# with `PeftModel.from_pretrained`, and ask.
+# with `PeftModel.from_pretrained`, and test it.
 
 # %% trap="10.4" role="break" tags=["plumbing"]
 from transformers import LlamaForSequenceClassification
@@ -755,22 +1067,22 @@ measured("10.4", 2)
 # %% trap="10.4" role="look"
 plot_columns({"saved": before, **dict(enumerate(loaded, 1))},
              xlabel="before it was saved, then loaded six times",
-             ylabel="share right", form=".2f", marks=range(1, 7),
+             ylabel="accuracy", form=".2f", marks=range(1, 7),
              reference=(0.25, "guessing"),
-             title="Each loading gives another classifier",
+             title="Each loading gives a different classifier",
              alt="Seven columns. The first, before saving, is high; those "
                  "of six loadings are lower and differ from each other.")
 
 # %% trap="10.4" role="look"
-claim("share right after loading, mean, less that before it was saved",
+claim("accuracy after loading, mean, minus that before saving",
       sum(loaded) / 6 - before, below=-0.05)
 
 # %% [markdown] trap="10.4" role="why"
-# Without a `task_type` peft knows of no head. It froze the random `score` with the base,
-# LoRA learned to work with just that head, and only LoRA was saved. The next classifier
-# draws another head, which mixes the languages up and can do worse than guessing.
-# `SEQ_CLS` says that there is a head: `score` then trains, and goes into the file. For a
-# head of another name there is `modules_to_save`.
+# Without a `task_type`, peft does not know that `score` is a head. It froze the random
+# `score` together with the base, LoRA learned to work with exactly that head, and only
+# LoRA was saved. The next classifier draws a different head, which can do worse than
+# guessing. `SEQ_CLS` tells peft that there is a head, and `score` then trains and goes
+# into the file. For a head with a different name, use `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
@@ -800,21 +1112,22 @@ draw_grids(kept, marks={"no task": ~kept["no task"] & torch.tensor(
                "and is. The base never is.")
 
 # %% trap="10.4" role="repair"
-claim("with the task: largest change of the share by loading",
+claim("with the task: largest change of the accuracy by loading",
       max(abs(share - before) for share in again), expected=0)
 
 # %% [markdown] trap="10.4" role="repair"
-# Below you write the list that shows this before a file is saved: which layers are LoRA,
-# what else trains, what is frozen by mistake, and which layers have learned nothing yet.
+# In the exercise you write the list that shows this before a file is saved: which
+# layers are LoRA, what else trains, what is frozen by mistake, and which layers have
+# learned nothing yet.
 
 # %% [markdown] trap="10.4" role="more" topics="no warning · two wrong tasks · a second adapter freezes the first"
-# Nobody was told: no warning, neither while it trained nor while it was loaded. The
-# shares differ from loading to loading, and the head is in the second file alone. Both
-# classifiers had 100 steps from different starts, so what they read before they were
-# saved says nothing about the task. What is left of it after loading does.
+# There was no warning, neither during training nor during loading. The accuracy differs
+# from loading to loading, and only the second file holds the head. Both classifiers had
+# 100 steps from different starts, so their accuracy before saving says nothing about
+# the task. What is left of it after loading does.
 
 # %% trap="10.4" role="more"
-claim("largest share after a loading less the smallest",
+claim("largest accuracy after a loading minus the smallest",
       max(loaded) - min(loaded), above=0.05)
 claim("warnings while it trains and loads", len(told + told_then),
       expected=0)
@@ -824,9 +1137,10 @@ claim("with the task: does the head train, and is it in the file?",
       kept["SEQ_CLS"][1].all().item(), expected=True)
 
 # %% [markdown] trap="10.4" role="more"
-# With LoRA, two wrong tasks did less harm here than none. `CAUSAL_LM` on a classifier raises. A
-# task for encoder and decoder on a GPT-2 changes nothing but the class that is wrapped
-# around it (`fan_in_fan_out` says that a GPT-2 keeps its matrices transposed):
+# With LoRA, two wrong tasks did less harm here than none. `CAUSAL_LM` on a classifier
+# raises an error. A task for encoder and decoder on a GPT-2 changes nothing except the
+# class of the wrapper (`fan_in_fan_out` says that a GPT-2 keeps its matrices
+# transposed):
 
 # %% trap="10.4" role="more"
 tasks, ids = {}, torch.randint(16, (8, 16))
@@ -841,18 +1155,19 @@ nothing, refused = heard(get_peft_model, classifier(),
                          LoraConfig(task_type="CAUSAL_LM"))
 
 # %% trap="10.4" role="more"
-claim("numbers that train, one task less the other",
+claim("parameters that train, one task minus the other",
       tasks["CAUSAL_LM"][0] - tasks["SEQ_2_SEQ_LM"][0], expected=0)
-claim("loss after 20 steps, one task less the other",
+claim("loss after 20 steps, one task minus the other",
       tasks["CAUSAL_LM"][1] - tasks["SEQ_2_SEQ_LM"][1], expected=0)
 claim("CAUSAL_LM on a classifier is refused", nothing is None,
       expected=True)
 
 # %% [markdown] trap="10.4" role="more"
-# What trains can also be lost later. A second `get_peft_model` works on the base itself,
-# not on a copy. When the second one is a prefix, it freezes what it finds, the first
-# adapter included (a second LoRA of the same name would start the first one anew, with a
-# warning). So give each adapter a copy of the base, as `adapter` does in trap 10.1.
+# A part that trains can also stop training later. A second `get_peft_model` works on
+# the base itself, not on a copy. If the second adapter is a prefix, it freezes what it
+# finds, the first adapter included. (A second LoRA of the same name would start the
+# first one again, with a warning.) So give each adapter a copy of the base, as
+# `adapter` does in trap 10.1.
 
 # %% trap="10.4" role="more"
 shared = copy.deepcopy(gpt2)
@@ -864,13 +1179,14 @@ trains.append(trainable(first))
 print("first adapter trains:", trains)
 
 # %% trap="10.4" role="more"
-claim("numbers of the first adapter that train before", trains[0], above=0)
+claim("parameters of the first adapter that train before", trains[0],
+      above=0)
 claim("and after a second one was made", trains[1], expected=0)
 
 # %% [markdown] trap="10.4" role="folklore"
 # **Told:** `SEQ_2_SEQ_LM` on a decoder quietly adapts the wrong modules, and
 # `print_trainable_parameters` shows it. **Measured:** with LoRA on this GPT-2 the same
-# numbers train and the loss is the same to the last digit, so there is nothing to show.
+# parameters train and the loss agrees to the last digit, so there is nothing to show.
 # What does harm is a head that nobody named.
 
 # %% trap="10.4" role="exercise" points=4 difficulty=3 minutes=20
@@ -914,25 +1230,285 @@ def passport(model: nn.Module) -> dict:
 # 3. A sum can be zero without all numbers being zero; `any()` is True if one is not.
 
 # %% [markdown] trap="10.4" role="keep"
-# **Keep:** what is trained and is not LoRA has to be named, or it is neither trained nor
-# saved. **In your own code:** after wrapping, list what trains; after saving, list the
-# keys of the file; load once more and compare. **Source:** the text on `modules_to_save`
-# in [peft's LoraConfig](https://huggingface.co/docs/peft/package_reference/lora).
-# **Seen in the wild:**
-# [huggingface/peft 310](https://github.com/huggingface/peft/issues/310): in an early
-# version of peft, the head of a classifier is not in the saved adapter.
+# **Keep:** name every part that should train and is not LoRA. Otherwise peft neither
+# trains nor saves it. **In your own code:** after wrapping, list what trains; after
+# saving, list the keys of the file; load once more and compare. **Source:** the text on
+# `modules_to_save` in [peft's
+# LoraConfig](https://huggingface.co/docs/peft/package_reference/lora). **Seen in the
+# wild:** [huggingface/peft 310](https://github.com/huggingface/peft/issues/310): in an
+# early version of peft, the head of a classifier is missing from the saved adapter.
+
+# %% [markdown] role="concept"
+# ## Four bits for the base: NF4
+#
+# With LoRA it is the frozen base that fills the card. Nobody trains it, so it may be
+# stored coarsely. *QLoRA* keeps it in four bits per weight, a quarter of `bfloat16`.
+# Four bits name 16 levels. Each block of 64 weights is divided by its largest absolute
+# value, the *scale* of the block, and each weight moves to the nearest level.
+#
+# Where should the levels be? Weights look like draws from a normal distribution: most
+# are small. So *NF4* puts its levels at *quantiles* of N(0, 1), places between which
+# equal shares of the draws fall. Eight levels are above zero, seven below, and one is
+# at zero. All are scaled so that the largest is one. The quantile of the share 1 would
+# be infinite, so the outermost level is taken a little before it, at `edge`.
+
+# %% role="concept"
+import bitsandbytes as bnb
+
+normal, edge = torch.distributions.Normal(0.0, 1.0), 0.9677083
+above = normal.icdf(torch.linspace(edge, 0.5, 9)[:-1])
+below = -normal.icdf(torch.linspace(edge, 0.5, 8)[:-1])
+nf4 = torch.cat([above, below, torch.zeros(1)]).sort().values
+nf4 = nf4 / nf4.max()
+library = bnb.functional.get_4bit_type("nf4", device="cpu")
+print(*[f"{level:.2f}" for level in nf4.tolist()])
+
+def rounded_to(grid, weights, block=64):
+    """Weights, each block scaled to one and moved to the nearest level."""
+    blocks = weights.view(-1, block)
+    scale = blocks.abs().amax(1, keepdim=True)
+    nearest = ((blocks / scale)[..., None] - grid).abs().argmin(-1)
+    return (grid[nearest] * scale).view_as(weights)
+
+# %% role="concept"
+def error(grid, weights):
+    return ((rounded_to(grid, weights) - weights).norm()
+            / weights.norm()).item()
+
+evenly = torch.linspace(-1, 1, 16)
+bell, flat = torch.randn(512, 512), torch.rand(512, 512) * 2 - 1
+errors = {(grid, kind): error(levels, weights)
+          for grid, levels in (("NF4", nf4), ("even", evenly))
+          for kind, weights in (("normal", bell), ("uniform", flat))}
+for (grid, kind), value in errors.items():
+    print(f"{grid} levels, {kind} weights: error {value:.3f}")
+
+# %% role="concept"
+claim("levels by hand and those of bitsandbytes, largest gap",
+      (nf4 - library).abs().max(), below=1e-5)
+claim("normal weights: error with NF4, compared with even levels",
+      errors["NF4", "normal"] / errors["even", "normal"], below=0.95)
+claim("uniform weights: error with NF4, compared with even levels",
+      errors["NF4", "uniform"]
+      / errors["even", "uniform"], above=1.05)
+
+# %% role="concept"
+draw_histogram(bell[:64] / bell[:64].abs().max(),
+               grids={"NF4": nf4.tolist(), "even": evenly.tolist()},
+               unit="weight / largest",
+               title="NF4 puts its levels where weights are",
+               alt="A bell-shaped histogram of weights. Below it sixteen "
+                   "levels of NF4, dense around zero, and sixteen at even "
+                   "distances.")
+
+# %% [markdown] role="concept"
+# For weights of a normal distribution NF4 is better, for evenly spread weights even
+# levels are. **Guess first:** now one weight in 256 is an *outlier*, eight times as
+# large as most. What does it do to the other weights of its block? And do large or
+# small blocks suffer less?
+
+# %% role="concept"
+some, blocks = bell[:64], [16, 32, 64, 128, 256]
+spiky = some.clone()
+spiky.view(-1, 256)[:, 0] = 8
+others = spiky == some
+
+def error_of_others(grid, weights, block):
+    gap = (rounded_to(grid, weights, block) - weights)[others]
+    return (gap.norm() / weights[others].norm()).item()
+
+by_block = {f"{name}{what}": [error_of_others(grid, weights, block)
+                              for block in blocks]
+            for name, grid in (("NF4", nf4), ("even", evenly))
+            for what, weights in (("", some), (", outliers", spiky))}
+
+# %% role="concept"
+claim("NF4, blocks of 256: error with outliers, compared with none",
+      by_block["NF4, outliers"][-1] / by_block["NF4"][-1], above=1.7)
+claim("NF4, blocks of 16: the same", by_block["NF4, outliers"][0]
+      / by_block["NF4"][0], below=1.4)
+
+# %% role="concept"
+plot_lines(blocks, by_block, xlabel="weights in a block",
+           ylabel="error of the others",
+           title="An outlier coarsens its whole block",
+           alt="Four lines over the size of a block. Without outliers both "
+               "grids rise gently. With one weight in 256 eight times as "
+               "large the error of all others doubles and more in large "
+               "blocks, and even levels suffer most.")
+
+# %% [markdown] role="concept"
+# The outlier sets the scale of its block, so its neighbours have to share the few
+# levels around zero. In a small block it spoils fewer of them. The price is memory,
+# because each block stores a scale, in `float32`. *Double quantization* stores the
+# scales in 8 bits as well, in blocks of 256:
+
+# %% role="concept"
+def bits_per_weight(double):
+    """Stored bits, scales included, of a 1024 x 1024 matrix in NF4."""
+    kept = bnb.nn.Params4bit(
+        torch.randn(1024, 1024), requires_grad=False, quant_type="nf4",
+        compress_statistics=double).to("cpu")
+    scales = kept.quant_state.absmax.nbytes
+    if double:
+        scales += kept.quant_state.state2.absmax.nbytes
+    return 8 * (kept.nbytes + scales) / 1024**2
+
+bits = {"plain": bits_per_weight(False), "double": bits_per_weight(True)}
+print({name: f"{n:.3f} bits per weight" for name, n in bits.items()})
+
+# %% role="concept"
+claim("bits per weight, scales in float32", bits["plain"], expected=4.5)
+claim("bits per weight with double quantization", bits["double"],
+      expected=4.127, within=0.001)
+
+# %% [markdown] role="concept"
+# ## QLoRA in practice
+#
+# In practice you name these choices and `from_pretrained` does the rest.
+# `BitsAndBytesConfig` says how the weights are stored.
+# `prepare_model_for_kbit_training` freezes everything, turns the 16-bit parts that are
+# left (norms and embedding) into `float32`, and turns on activation checkpointing
+# unless you switch it off, as here. Then comes LoRA, as before. You train a base of
+# width 64, save it, and load it in four bits:
+
+# %% role="concept"
+from peft import prepare_model_for_kbit_training
+from transformers import BitsAndBytesConfig
+
+wide = learn(small_llama(width=64), old, steps=60)       # blocks of 64
+home = tempfile.mkdtemp()
+wide.save_pretrained(home)
+nf4_settings = BitsAndBytesConfig(
+    load_in_4bit=True, bnb_4bit_quant_type="nf4",
+    bnb_4bit_use_double_quant=True,
+    bnb_4bit_compute_dtype=torch.float32)           # on a GPU: bfloat16
+
+def in_four_bits():
+    return AutoModelForCausalLM.from_pretrained(
+        home, quantization_config=nf4_settings)
+
+# %% role="concept"
+four_bit = in_four_bits()
+weight = four_bit.model.layers[0].mlp.up_proj.weight
+print(f"bytes for 8,192 weights: {weight.nbytes}")
+found = {"old language, base": loss_on(wide, old_ids),
+         "old language, NF4": loss_on(four_bit, old_ids)}
+
+# A second one to train: on some CPUs an answer in eval mode packs the
+# weights anew, for answering only, and no gradient passes them.
+ready = prepare_model_for_kbit_training(
+    in_four_bits(), use_gradient_checkpointing=False)
+for name, model in (("LoRA", wide), ("QLoRA", ready)):
+    model = adapter(model, "all-linear")
+    found[name] = loss_on(learn(model, new, steps=60), new_ids)
+print({k: f"{v:.2f}" for k, v in found.items()})
+
+# %% role="concept"
+claim("bytes of a matrix of 128 x 64, without its scales", weight.nbytes,
+      expected=4096)
+claim("loss on the old language, NF4 minus base",
+      found["old language, NF4"] - found["old language, base"],
+      above=-0.1, below=0.3)
+claim("loss on the new language, QLoRA minus LoRA",
+      found["QLoRA"] - found["LoRA"], above=-0.4, below=0.4)
+
+# %% [markdown] role="concept"
+# Four bits cost next to nothing here, neither before training nor after it. They are a
+# format for *storing*: for each product the weights are unpacked and computed with in
+# the dtype that `bnb_4bit_compute_dtype` names. Embedding, norms and head stay outside.
+# And do not merge the adapter into four bits, where the sum would be rounded to 16
+# levels again. Merge it into a 16-bit copy of the base, or leave it unmerged.
+
+# %% [markdown] role="concept"
+# ## What a 7B needs: all weights, LoRA, QLoRA
+#
+# On the *meta* device a model has shapes and no values, so you can count a Llama-2-7B
+# for nothing. If you have a model of your own on this machine, write its folder below,
+# and the last line counts it as well. Nothing else needs one.
+
+# %% role="concept"
+MODEL_7B = ""          # a folder with config.json; empty for none
+
+def count(config):
+    """Parameters: of the model, of LoRA (r 16) in attention, in all."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    sides = {path: m.in_features + m.out_features
+             for path, m in model.named_modules()
+             if isinstance(m, nn.Linear) and "lm_head" not in path}
+    return (sum(p.numel() for p in model.parameters()),
+            16 * sum(n for path, n in sides.items() if "attn" in path),
+            16 * sum(sides.values()))
+
+numbers, in_attention, in_all = count(LlamaConfig())  # defaults of the 7B
+print(f"base {numbers:,}, LoRA in attention {in_attention:,}, in all "
+      f"{in_all:,}")
+
+# %% role="concept" tags=["plumbing"]
+def config_in(folder):
+    """The configuration in a folder, from files on this machine alone."""
+    path = pathlib.Path(folder).expanduser()
+    if not (path / "config.json").is_file():
+        raise UserError(f"MODEL_7B: got {folder!r}, expected a folder with "
+                        "config.json. Write its path, or leave it empty.")
+    return AutoConfig.from_pretrained(path, local_files_only=True)
+
+if MODEL_7B:
+    print("your model:", *(f"{n:,}" for n in count(config_in(MODEL_7B))))
+
+# %% role="concept"
+claim("parameters of the base", numbers, expected=6_738_415_616)
+claim("r 16 in all matrices of attention", in_attention,
+      expected=16_777_216)
+claim("r 16 in all matrices, as a share of the base", in_all / numbers,
+      expected=0.006, within=1e-4)
+
+# %% role="concept"
+GB, trained = 1e9, 16 * in_all / 1e9           # 16 bytes a parameter
+outside = 2 * 32_000 * 4096                    # embedding and head
+needs = {
+    "all weights": {"weights": 4 * numbers / GB,
+                    "gradients": 4 * numbers / GB,
+                    "moments": 8 * numbers / GB},
+    "LoRA": {"base": 2 * numbers / GB, "adapter": trained},
+    "QLoRA": {"base": (numbers - outside) * bits["double"] / 8 / GB,
+              "outside": 4 * outside / GB, "adapter": trained}}
+total = {name: sum(parts.values()) for name, parts in needs.items()}
+
+# %% role="concept"
+draw_boxes(needs, limit=24, limit_name="a card of",
+           title="LoRA fits on a card of 24 GB, QLoRA leaves room",
+           alt="Three columns to scale with a line at 24 GB. Training all "
+               "weights takes over a hundred, in weights, gradients and "
+               "moments. LoRA is below the line, nearly all of it the "
+               "frozen base. QLoRA takes about a fifth of the line.")
+
+# %% role="concept"
+claim("GB for all weights with AdamW", total["all weights"],
+      expected=107.8, within=0.1)
+claim("GB for LoRA on a bfloat16 base", total["LoRA"], expected=14.1,
+      within=0.1)
+claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
+
+# %% [markdown] role="concept"
+# AdamW holds 16 bytes for every parameter that trains: weight, gradient and two moments
+# in `float32` (stage 9). The frozen base needs only its weights, two bytes each in
+# `bfloat16`. The activations come on top of all three, and neither LoRA nor four bits
+# make them much smaller.
 
 # %% [markdown] trap="10.5" role="situation" core=true fault="the saved adapter is never loaded, a fresh one answers" symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
 # ## From the file into service
 #
-# The trained adapter of trap 10.1, `whole`, is saved in a folder: its numbers and its
-# configuration. With it, the loss on the new language fell from over three to less than 2.2.
-# Three versions of a program serve it. All of them build the base, read the configuration,
-# and call `get_peft_model` with both, as the training did. The first stops there. The second
-# hands the numbers of the file to `load_state_dict`, which complains about missing keys
-# until you add `strict=False`. The third calls peft's own `load_adapter`, which knows the
-# file's names and loads under the name `trained`. "The third loads the adapter," says a
-# colleague, "so the third is right."
+# The trained adapter of trap 10.1, `whole`, is saved in a folder: its parameters and
+# its configuration. With it, the loss on the new language fell from over three to less
+# than 2.2. Three versions of a program serve it. All three build the base, read the
+# configuration, and call `get_peft_model` with both, as the training did. The first
+# stops there. The second passes the tensors of the file to `load_state_dict`, which
+# complains about missing keys until you add `strict=False`. The third calls peft's own
+# `load_adapter`, which knows the names in the file and loads them under the name
+# `trained`. "The third one loads the adapter, so the third one is right," a reviewer
+# writes.
 
 # %% trap="10.5" role="break"
 folder = tempfile.mkdtemp()
@@ -948,7 +1524,8 @@ told = second_version.load_state_dict(file, strict=False)
 _ = third_version.load_adapter(folder, "trained")
 
 # %% trap="10.5" role="guess" quoted="wrong"
-guess("10.5", "Which of the three answers as the trained adapter does?",
+guess("10.5", "Which of the three versions answers as the trained adapter "
+      "does?",
       choices=["the second and the third", "the third alone",
                "the second alone", "none of them"])
 
@@ -968,15 +1545,16 @@ plot_bars(losses, xlabel="loss on the new language",
 measured("10.5", 3)
 
 # %% trap="10.5" role="look"
-claim("loss of the second version less that of the base",
+claim("loss of the second version minus loss of the base",
       losses["second version"] - losses["base alone"], expected=0)
 
 # %% [markdown] trap="10.5" role="why"
-# `get_peft_model` makes a *fresh* adapter, and a fresh adapter does nothing: $B$ is zero.
-# Inside the model each of its names holds the name of the adapter, `default`. The tensors
-# of the file are named without it, so that none finds its place. `strict=False` was meant
-# for the missing base, and hides that no tensor of the adapter arrived, too. The third
-# version does load the adapter, and leaves the fresh one, `default`, in charge.
+# `get_peft_model` makes a *fresh* adapter, and a fresh adapter does nothing, because
+# $B$ is zero. Inside the model each tensor's name contains the name of its adapter,
+# `default`. In the file it does not, so none of the tensors finds its place. You added
+# `strict=False` because the file has no base weights. It also hides that not a single
+# tensor of the adapter was loaded. The third version does load the adapter, but the
+# fresh one, `default`, stays active.
 
 # %% trap="10.5" role="why"
 inside = next(key for key in second_version.state_dict() if "lora_A" in key)
@@ -1005,8 +1583,8 @@ draw_boxes(sizes, unit="kB", title="The file holds A and B, and no base",
                "smaller, holds A and B.")
 
 # %% [markdown] trap="10.5" role="repair"
-# `PeftModel.from_pretrained` makes the modules, reads the numbers under the names they
-# have, and switches the adapter on:
+# `PeftModel.from_pretrained` makes the modules, reads each tensor under the name that
+# it has in the file, and makes the adapter active:
 
 # %% trap="10.5" role="repair"
 model = PeftModel.from_pretrained(copy.deepcopy(base), folder)
@@ -1014,12 +1592,12 @@ losses["from_pretrained"] = loss_on(model, new_ids)
 print({name: f"{loss:.2f}" for name, loss in losses.items()})
 
 # %% trap="10.5" role="repair"
-claim("loaded by from_pretrained: loss less that after training",
+claim("loaded by from_pretrained: loss minus loss after training",
       losses["from_pretrained"] - losses["as trained"], expected=0,
       within=1e-4)
 
 # %% [markdown] trap="10.5" role="more" topics="bit by bit · several adapters · wrapped twice"
-# All three versions give the logits of the base to the last bit:
+# All three versions return the logits of the base, to the last bit:
 
 # %% trap="10.5" role="more"
 @torch.no_grad()
@@ -1032,14 +1610,14 @@ alike = sum(map(same_as_base, (first_version, second_version,
 lora_missing = sum("lora_" in key for key in told.missing_keys)
 
 # %% trap="10.5" role="more"
-claim("ways of three that give the logits of the base, bit by bit", alike,
+claim("versions that return the logits of the base, bit by bit", alike,
       expected=3)
 claim("loss of the trained adapter", losses["as trained"], below=2.2)
 claim("LoRA tensors of the model that got nothing", lora_missing,
       expected=len(file))
 
 # %% [markdown] trap="10.5" role="more"
-# One base carries several adapters, which take turns:
+# One base carries several adapters, of which one at a time is active:
 
 # %% trap="10.5" role="more"
 small_folder = tempfile.mkdtemp()
@@ -1053,18 +1631,18 @@ third_version.set_adapter("trained")
 losses["third version"] = loss_on(third_version, new_ids)
 
 # %% trap="10.5" role="more"
-claim("switched to the smaller adapter: the same",
+claim("switched to the smaller adapter: loss minus loss after training",
       losses["small"] - loss_on(partly, new_ids), expected=0, within=1e-4)
 claim("adapters switched off: the logits of the base, bit by bit", alone,
       expected=True)
-claim("third version, its adapter switched on: loss less that after "
+claim("third version, its adapter switched on: loss minus loss after "
       "training", losses["third version"] - losses["as trained"],
       expected=0, within=1e-4)
 
 # %% [markdown] trap="10.5" role="more"
-# The other order, `get_peft_model` and then `from_pretrained` around it, fails as well,
-# but this version of peft warns: it finds an adapter in place, and no names that fit.
-# The three versions above raise nothing.
+# The other order, `get_peft_model` first and `from_pretrained` around it, fails as
+# well. But this version of peft warns: it finds an adapter in place, and no names that
+# fit. The three versions above raise nothing.
 
 # %% trap="10.5" role="more"
 wrapped_twice, told = heard(PeftModel.from_pretrained, fresh(), folder)
@@ -1116,25 +1694,70 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # 3. `copy_` under `no_grad` writes numbers into a parameter and changes neither the object nor its dtype. But it broadcasts: compare shapes yourself.
 
 # %% [markdown] trap="10.5" role="keep"
-# **Keep:** a LoRA adapter that was not loaded is no error, it is the base; a prefix that
-# was not loaded is a random one. **In your own code:** after loading, count the keys
-# that found no place, look for a $B$ that is not zero, and compare an answer with that of the base. **Source:**
-# [peft's quicktour](https://huggingface.co/docs/peft/quicktour) loads with
-# `from_pretrained`. **Seen in the wild:**
-# [huggingface/peft 2115](https://github.com/huggingface/peft/issues/2115):
-# `get_peft_model` before loading, outputs identical to the base; the maintainer's
-# answer, a warning, is [pull request
+# **Keep:** a LoRA adapter that was never loaded raises no error, and the model answers
+# as its base. (A prefix that was never loaded is a random one.) **In your own code:**
+# after loading, count the keys that found no place, look for a $B$ that is not zero,
+# and compare an answer with the base's. **Source:** [peft's
+# quicktour](https://huggingface.co/docs/peft/quicktour) loads with `from_pretrained`.
+# **Seen in the wild:** [huggingface/peft
+# 2115](https://github.com/huggingface/peft/issues/2115): somebody called
+# `get_peft_model` before loading and got outputs identical to the base; the
+# maintainer's answer, a warning, is [pull request
 # 2118](https://github.com/huggingface/peft/pull/2118).
+
+# %% [markdown] role="concept"
+# ## Ten customers on one base: merge or switch
+#
+# Ten customers have ten adapters for one base. You can *merge* each adapter into a copy
+# of the base: the fastest answers, and ten bases in memory. You can keep one base and
+# *switch*: `set_adapter` says whose adapter is active, and everybody else waits. Or you
+# can *mix*: every row of a batch names its adapter. The product with $W$ is then one
+# product for all rows, and only the thin ones differ:
+
+# %% role="concept"
+server = PeftModel.from_pretrained(copy.deepcopy(base), folder, "ann")
+_ = server.load_adapter(small_folder, "bob")
+rows = new_ids[:3]
+with torch.no_grad():
+    mixed = server.eval()(input_ids=rows, adapter_names=[
+        "ann", "bob", "__base__"]).logits
+    alone = [model(input_ids=row[None]).logits[0] for model, row
+             in zip((whole, partly, base), rows)]
+apart = max((a - b).abs().max() for a, b in zip(mixed, alone))
+
+copies = {"ten merged copies": {"bases": 20 * numbers / GB},
+          "one base, ten adapters": {"base": 2 * numbers / GB,
+                                     "adapters": 20 * in_all / GB}}
+
+# %% role="concept"
+draw_boxes(copies, title="Ten adapters weigh less than a tenth of a base",
+           alt="Two columns to scale. Ten merged copies of a 7B take over "
+               "a hundred gigabytes; one base with ten adapters takes "
+               "about a tenth, and the adapters are a thin slice of it.")
+
+# %% role="concept"
+claim("one batch, three models: largest gap to each row alone", apart,
+      below=1e-4)
+claim("GB of ten merged copies of a 7B", 20 * numbers / GB, expected=134.8,
+      within=0.1)
+claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
+      within=0.01)
+
+# %% [markdown] role="concept"
+# So merge for one customer with much traffic. For many customers, keep one base with
+# the adapters next to it. Servers do the mixing with kernels made for it ([Chen et al.
+# 2023, "Punica"](https://arxiv.org/abs/2310.18547)).
 
 # %% [markdown] trap="10.6" role="situation" core=true fault="padding with EOS: the labels lose every EOS" symptom="fine-tuned model never stops generating, no EOS, pad_token = eos_token"
 # ## Padding with what was at hand
 #
-# You teach a small Llama to answer. The prompt is a number from three to nine. The answer
-# repeats a word that many times and ends in EOS, the token that ends a text. No token is
-# set aside for padding, so you pad the shorter texts of a batch with EOS, on the right.
+# You teach a small Llama to answer. The prompt is a number from three to nine. The
+# answer repeats a word that many times and ends in EOS, the token that ends a text. No
+# token is reserved for padding, so you pad the shorter texts of a batch with EOS, on
+# the right.
 #
-# The training loss falls well below one. To test the model, you give it seven prompts, one
-# for each number. It writes until it gives EOS, or has written 13 tokens.
+# The training loss falls well below one. To test the model, you give it seven prompts,
+# one for each number. It writes until it gives EOS, or until it has written 13 tokens.
 
 # %% trap="10.6" role="break" tags=["plumbing"]
 EOS, OWN_PAD, BOS, WORD, LONGEST = 0, 1, 2, 12, 13
@@ -1200,10 +1823,10 @@ measured("10.6", 1)
 claim("answers of seven that stop", (lengths < LONGEST).sum(), expected=0)
 
 # %% [markdown] trap="10.6" role="why"
-# The line that takes the padding out of the labels looks at the id, and the EOS that ends
-# a text has the same id. So each EOS is taken out, too: no text in training shows its end,
-# and the loss does not miss it. A mask by the *length* of each text keeps it, whatever id
-# is used for padding.
+# One line takes the padding out of the labels, and it looks at the id. The EOS that
+# ends a text has the same id. So the line takes out every EOS as well: no text in
+# training shows its end, and the loss never asks for it. A mask by the *length* of each
+# text keeps that EOS, whatever id is used for padding.
 
 # %% trap="10.6" role="why"
 def by_length(ids, lengths, pad):
@@ -1252,14 +1875,15 @@ claim("labels by length: answers of seven that stop", stops["by length"],
       above=4)
 
 # %% [markdown] trap="10.6" role="repair"
-# The losses are of one size and do not betray the fault. So let the model answer before you
-# believe a training curve.
+# The losses are about equal and do not reveal the fault. So let the model answer before
+# you believe a training curve.
 
 # %% [markdown] trap="10.6" role="more" topics="a padding token of its own · what few steps teach"
-# A padding token of its own takes a row of the embedding, and one of the head where the two
-# are not tied. Both repairs give the same model: start, texts and labels are the same, and
-# what stands behind the end has no label. So few steps teach it to stop. From some starts
-# it still misses the end of the longest answer, or counts a word too many.
+# A padding token of its own takes a row of the embedding, and one of the head if the
+# two are not tied. Both repairs give the same model: start, texts and labels are the
+# same, and nothing after the end has a label. So few steps teach it to stop, but not
+# perfectly: from some starts it still misses the end of the longest answer, or counts
+# one word too many.
 
 # %% trap="10.6" role="more"
 claim("training loss at the end", losses["by id"], below=0.6)
@@ -1298,25 +1922,29 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 # 3. Work on a copy of `ids`. A text may be empty, be nothing but a prompt or fill its row, and none of these needs a case of its own.
 
 # %% [markdown] trap="10.6" role="keep"
-# **Keep:** what is padding is said by the length of a text, not by an id that also means
-# something. **In your own code:** count the labels that are EOS in a batch; there should
-# be one for each text that ends. **Source:** `DataCollatorForLanguageModeling` in
+# **Keep:** tell padding by the length of each text, never by an id that also means
+# something else. **In your own code:** count the labels that are EOS in a batch; there
+# should be one for each text that ends. **Source:** `DataCollatorForLanguageModeling`
+# in
 # [transformers](https://github.com/huggingface/transformers/blob/main/src/transformers/data/data_collator.py):
 # it sets all labels that equal the padding token to -100. **Seen in the wild:**
-# [huggingface/transformers 23530](https://github.com/huggingface/transformers/issues/23530):
-# all EOS labels are overwritten, not only those of padding;
-# [huggingface/trl 976](https://github.com/huggingface/trl/issues/976): a Mistral so
-# trained rarely writes the token that ends a text;
-# [mlabonne/llm-course 33](https://github.com/mlabonne/llm-course/issues/33): so does a
-# model from a well-known notebook, which stops at the longest length only.
+# [huggingface/transformers
+# 23530](https://github.com/huggingface/transformers/issues/23530): all EOS labels are
+# overwritten, not only those of padding; [huggingface/trl
+# 976](https://github.com/huggingface/trl/issues/976): a Mistral trained like this
+# rarely writes the token that ends a text; [mlabonne/llm-course
+# 33](https://github.com/mlabonne/llm-course/issues/33): neither does a model from a
+# well-known notebook, which stops only at the maximum length.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# ### The same numbers as peft
+# No trap needs what follows: a check against peft, a list to keep with each adapter,
+# and what training an adapter makes the model forget.
 #
-# The `LoRA` of the first cell and that of the library calculate the same. And one of the
-# two matrices has to begin at random: with both at zero, no gradient reaches either.
+# ### The same result as peft
+#
+# The `LoRA` of this lesson and peft's compute the same:
 
 # %% role="concept"
 layer = whole.base_model.model.model.layers[0].mlp.up_proj
@@ -1326,39 +1954,21 @@ mine.B.data = layer.lora_B.default.weight.data
 h = torch.randn(8, 32)
 gap = (mine(h) - layer(h)).abs().max()
 
-fresh_layer = LoRA(nn.Linear(32, 32))
-fresh_layer(h).square().mean().backward()
-at_start = {name: getattr(fresh_layer, name).grad.norm() for name in "AB"}
-with torch.no_grad():
-    fresh_layer.A.zero_()
-fresh_layer.zero_grad()
-fresh_layer(h).square().mean().backward()
-stuck = fresh_layer.A.grad.norm() + fresh_layer.B.grad.norm()
-
 # %% role="concept"
 claim("LoRA by hand and peft's, largest gap", gap, below=1e-4)
-claim("gradient norm of A at the first step", at_start["A"], expected=0)
-claim("gradient norm of B at the first step", at_start["B"], above=0.01)
-
-# %% [markdown] role="concept"
-# In the first step only $B$ gets a gradient, and from the second on both. With $A$ at zero
-# as well:
-
-# %% role="concept"
-claim("A and B zero: gradient norm of both together", stuck, expected=0)
 
 # %% [markdown] role="concept"
 # ### A passport for an adapter
 #
-# Most traps of this stage show in a number that you can write down when you save an
-# adapter, and compare when you load it. One is still missing: an adapter fits each base
-# of the same shapes, and was trained for one. A hash of the base's numbers tells apart bases
-# with other weights. Settings such as `rope_theta` change no weight: they stand in the base's
-# configuration, which you keep beside it.
+# Most traps of this stage show in a value that you can write down when you save an
+# adapter, and compare when you load it. One is still missing. An adapter fits every
+# base with the same shapes, and it was trained for one of them. A hash of the base's
+# weights tells apart bases with different weights. Settings such as `rope_theta` change
+# no weight: they are in the base's configuration, which you keep as well.
 
 # %% role="concept" tags=["plumbing"]
 def fingerprint(model):
-    """A hash of the numbers in a model's state_dict, and of their paths."""
+    """A hash of the values in a model's state_dict, and of their paths."""
     digest = hashlib.sha256()
     for path, tensor in model.state_dict().items():
         digest.update(path.encode())
@@ -1368,14 +1978,14 @@ def fingerprint(model):
 
 @torch.no_grad()
 def merge_error(model, ids):
-    """Largest change of a logit by merging, over the largest logit."""
+    """Largest change of a logit by merging, relative to the largest."""
     beside = model(input_ids=ids).logits
     merged = copy.deepcopy(model).merge_and_unload()(input_ids=ids).logits
     return ((merged - beside).abs().max() / beside.abs().max()).item()
 
 # %% role="concept"
 def adapter_passport(model, base, ids):
-    """What to keep beside the file of a LoRA adapter of peft."""
+    """What to keep with the file of a LoRA adapter of peft."""
     layers = [m for m in model.modules() if hasattr(m, "lora_A")]
     config = model.peft_config[model.active_adapter]
     B = [m.lora_B[model.active_adapter].weight for m in layers]
@@ -1402,288 +2012,40 @@ for row in ("matrices hit", "B not zero", "hash of the base"):
 # %% role="concept"
 claim("matrices that were hit and whose B is not zero, of 14",
       min(mine["matrices hit"], mine["B not zero"]), expected=14)
-claim("merge error on its own base, over the largest logit",
+claim("merge error on its own base, relative to the largest logit",
       mine["merge error"], below=1e-4)
-claim("loss on the new language, on another base less on its own",
+claim("loss on the new language, on another base minus on its own",
       losses["another base"] - losses["its own base"], above=0.3)
 
 # %% [markdown] role="concept"
-# The other base takes the adapter without an error or a warning, and all that counts
-# modules agrees. The hash does not, and the loss says why it matters. peft notes the
-# *name* of the base in the configuration of the adapter; a name does not change when the
+# The other base takes the adapter without an error or a warning, and every count
+# agrees. Only the hash differs, and the loss says why that matters. peft notes the
+# *name* of the base in the adapter's configuration. A name does not change when the
 # weights behind it do.
 
 # %% [markdown] role="concept"
-# ### Five kinds of adapters
+# ### What is forgotten, and what comes back
 #
-# *DoRA* splits each row of $W$ into its length and its direction: the lengths are trained
-# as they are, the directions by LoRA. *IA3* trains factors for keys, values and the inside of
-# the MLP. Prefix and prompt tuning train made-up keys and values, or tokens, that stand
-# before each text (trap 10.3). All five get the same 60 steps at the same rate on this small
-# base; methods with few numbers may want a higher rate and more steps, so read the table as
-# what this setting gives, and not as a ranking.
-
-# %% role="concept" tags=["plumbing"]
-from peft import IA3Config
-
-task = {"task_type": "CAUSAL_LM"}
-kinds = {
-    "LoRA": LoraConfig(r=4, lora_alpha=16, target_modules=LLAMA_NAMES,
-                       **task),
-    "DoRA": LoraConfig(r=4, lora_alpha=16, target_modules=LLAMA_NAMES,
-                       use_dora=True, **task),
-    "IA3": IA3Config(**task),
-    "prefix": PrefixTuningConfig(num_virtual_tokens=8, **task),
-    "prompt": PromptTuningConfig(num_virtual_tokens=8, **task)}
+# Neither way of training saw the old language again. What does each still know of it?
+# And what is left of it when the adapter is switched off?
 
 # %% role="concept"
-after = {}
-for name, config in kinds.items():
-    model = get_peft_model(copy.deepcopy(base), config)
-    learn(model, new, steps=60)
-    after[name] = loss_on(model, new_ids)
-    print(f"{name}: {trainable(model)} numbers, loss on the new language "
-          f"{after[name]:.2f}")
-
-# %% role="concept"
-claim("LoRA and DoRA: the higher loss", max(after["LoRA"], after["DoRA"]),
-      below=2.2)
-claim("IA3, prefix and prompt: the lowest loss less that of LoRA",
-      min(after[kind] for kind in ("IA3", "prefix", "prompt"))
-      - after["LoRA"], above=0.5)
-
-# %% [markdown] role="concept"
-# ### How low is the rank of an update, and what is forgotten
-#
-# LoRA is often explained by saying that updates have a low rank anyway. You train all
-# weights of the base on the new language and look at the singular values of what
-# changed. How much of the squared size do the first four of 32 hold?
-
-# %% role="concept"
-full = learn(copy.deepcopy(base), new)
-held, chance = [], []
-for (name, after_p), before_p in zip(full.named_parameters(),
-                                     base.parameters()):
-    if "proj" in name:
-        for kept, change in ((held, (after_p - before_p).detach()),
-                             (chance, torch.randn_like(before_p))):
-            power = torch.linalg.svdvals(change).square()
-            kept.append((power[:4].sum() / power.sum()).item())
-held, chance = sum(held) / len(held), sum(chance) / len(chance)
 forgets = {"all weights": loss_on(full, old_ids),
            "LoRA": loss_on(whole, old_ids)}
-print(f"held by four: {held:.0%}, of random matrices {chance:.0%}; old "
-      f"language: ", {k: f"{v:.1f}" for k, v in forgets.items()})
-
-# %% role="concept"
-claim("share of the update in its first four directions, mean", held,
-      above=0.45, below=0.85)
-claim("that share less that of random matrices", held - chance, above=0.1)
-claim("lower loss on the old language, after the new one, less before",
-      min(forgets.values()) - level["old"], above=1)
-
-# %% [markdown] role="concept"
-# So the update leans on few directions, and is not of rank four. LoRA need not copy that
-# update; it has to lower the loss. Both forget the old language here, where nothing of
-# it was trained on. But the adapter can be switched off, and the base is there again.
-
-# %% role="concept"
 with whole.disable_adapter():
     back = loss_on(whole, old_ids)
+print({name: f"{loss:.1f}" for name, loss in forgets.items()},
+      f"adapter off: {back:.2f}")
 
 # %% role="concept"
-claim("adapter off: loss on the old language less that of the base",
+claim("lower loss on the old language, after the new one, minus before",
+      min(forgets.values()) - level["old"], above=1)
+claim("adapter off: loss on the old language minus loss of the base",
       back - level["old"], expected=0)
 
 # %% [markdown] role="concept"
-# Below, updates of four kinds. Guess what rank 4 leaves out of each, and at which rank
-# LoRA needs as many numbers as the matrix itself.
-
-# %% role="explore" explorer="lora_rank"
-from dlsys_helpers.explorers.lora_rank import lora_rank
-
-lora_rank
-
-# %% [markdown] role="concept"
-# ### Counting for a Llama-2-7B
-#
-# On the meta device a model has shapes and no numbers, so that seven billion of them
-# cost nothing. If you have a model of your own on this machine, write its folder below:
-# the last line then counts for its shapes. Nothing else needs one.
-
-# %% role="concept"
-MODEL_7B = ""          # a folder with config.json; empty for none
-
-def count(config):
-    """Numbers of a model, and of LoRA of rank 16: in attention, in all."""
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    sides = {path: m.in_features + m.out_features
-             for path, m in model.named_modules()
-             if isinstance(m, nn.Linear) and "lm_head" not in path}
-    return (sum(p.numel() for p in model.parameters()),
-            16 * sum(n for path, n in sides.items() if "attn" in path),
-            16 * sum(sides.values()))
-
-numbers, in_attention, in_all = count(LlamaConfig())  # defaults of the 7B
-print(f"base {numbers:,}, LoRA in attention {in_attention:,}, in all "
-      f"{in_all:,}")
-
-# %% role="concept" tags=["plumbing"]
-def config_in(folder):
-    """The configuration in a folder, from files on this machine alone."""
-    path = pathlib.Path(folder).expanduser()
-    if not (path / "config.json").is_file():
-        raise UserError(f"MODEL_7B: got {folder!r}, expected a folder with "
-                        "config.json. Write its path, or leave it empty.")
-    return AutoConfig.from_pretrained(path, local_files_only=True)
-
-if MODEL_7B:
-    print("your model:", *(f"{n:,}" for n in count(config_in(MODEL_7B))))
-
-# %% role="concept"
-claim("numbers of the base", numbers, expected=6_738_415_616)
-claim("r 16 in all matrices of attention", in_attention,
-      expected=16_777_216)
-claim("r 16 in all matrices, over the base", in_all / numbers,
-      expected=0.006, within=1e-4)
-
-# %% [markdown] role="concept"
-# ### Four bits for the base: NF4
-#
-# *QLoRA* keeps the frozen base in four bits a weight, a quarter of bfloat16. Four bits name
-# 16 levels. Each block of 64 weights is divided by its largest, and each weight moves to the
-# nearest level. NF4 expects weights like draws from a normal distribution, most of them
-# small. So its levels are *quantiles* of N(0, 1): places between which equal shares of the
-# draws fall. Eight lie above zero, seven below, one at zero, and all are scaled so that the
-# largest is one. The quantile of the share 1 is infinite, so the outermost level is taken a
-# little before it, at `edge`.
-
-# %% role="concept"
-import bitsandbytes as bnb
-
-normal, edge = torch.distributions.Normal(0.0, 1.0), 0.9677083
-above = normal.icdf(torch.linspace(edge, 0.5, 9)[:-1])
-below = -normal.icdf(torch.linspace(edge, 0.5, 8)[:-1])
-nf4 = torch.cat([above, below, torch.zeros(1)]).sort().values
-nf4 = nf4 / nf4.max()
-library = bnb.functional.get_4bit_type("nf4", device="cpu")
-print([f"{level:.2f}" for level in nf4.tolist()])
-
-def rounded_to(grid, weights, block=64):
-    """Weights, each block scaled to one and moved to the nearest level."""
-    blocks = weights.view(-1, block)
-    scale = blocks.abs().amax(1, keepdim=True)
-    nearest = ((blocks / scale)[..., None] - grid).abs().argmin(-1)
-    return (grid[nearest] * scale).view_as(weights)
-
-# %% role="concept"
-def error(grid, weights):
-    return ((rounded_to(grid, weights) - weights).norm()
-            / weights.norm()).item()
-
-evenly = torch.linspace(-1, 1, 16)
-bell, flat = torch.randn(512, 512), torch.rand(512, 512) * 2 - 1
-errors = {(grid, kind): error(levels, weights)
-          for grid, levels in (("NF4", nf4), ("even", evenly))
-          for kind, weights in (("normal", bell), ("uniform", flat))}
-for (grid, kind), value in errors.items():
-    print(f"{grid} levels, {kind} weights: error {value:.3f}")
-
-# %% role="concept"
-claim("levels by hand and those of bitsandbytes, largest gap",
-      (nf4 - library).abs().max(), below=1e-5)
-claim("normal weights: error with NF4 over that with even levels",
-      errors["NF4", "normal"] / errors["even", "normal"], below=0.95)
-claim("uniform weights: the same", errors["NF4", "uniform"]
-      / errors["even", "uniform"], above=1.05)
-
-# %% role="concept"
-draw_histogram(bell[:64] / bell[:64].abs().max(),
-               grids={"NF4": nf4.tolist(), "even": evenly.tolist()},
-               unit="weight / largest",
-               title="NF4 puts its levels where weights are",
-               alt="A bell-shaped histogram of weights. Below it sixteen "
-                   "levels of NF4, dense around zero, and sixteen at even "
-                   "distances.")
-
-# %% [markdown] role="concept"
-# One weight in 256 is now eight times as large as most: an outlier. Guess what it does
-# to the others in its block, and whether large or small blocks take it better.
-
-# %% role="concept"
-some, blocks = bell[:64], [16, 32, 64, 128, 256]
-spiky = some.clone()
-spiky.view(-1, 256)[:, 0] = 8
-others = spiky == some
-
-def error_of_others(grid, weights, block):
-    gap = (rounded_to(grid, weights, block) - weights)[others]
-    return (gap.norm() / weights[others].norm()).item()
-
-by_block = {f"{name}{what}": [error_of_others(grid, weights, block)
-                              for block in blocks]
-            for name, grid in (("NF4", nf4), ("even", evenly))
-            for what, weights in (("", some), (", outliers", spiky))}
-
-# %% role="concept"
-claim("NF4, blocks of 256: error beside an outlier over the one without",
-      by_block["NF4, outliers"][-1] / by_block["NF4"][-1], above=1.7)
-claim("the same in blocks of 16", by_block["NF4, outliers"][0]
-      / by_block["NF4"][0], below=1.4)
-
-# %% role="concept"
-plot_lines(blocks, by_block, xlabel="weights in a block",
-           ylabel="error of the others",
-           title="An outlier coarsens its whole block",
-           alt="Four lines over the size of a block. Without outliers both "
-               "grids rise gently. With one weight in 256 eight times as "
-               "large the error of all others doubles and more in large "
-               "blocks, and even levels suffer most.")
-
-# %% [markdown] role="concept"
-# The outlier sets the scale of its block, so the others share the few levels around zero.
-# In a small block it spoils fewer of them. The price is memory: each block stores a scale.
-#
-# Of the two kinds of weights above, each grid is better for its own in blocks of 64. Now all
-# together: you train a new base of width 64, put its layers in NF4 (embedding and head stay
-# as they are), and train LoRA beside it. Do four bits cost loss?
-
-# %% role="concept" tags=["plumbing"]
-def in_four_bits(model):
-    """A copy with the linear modules of its layers in NF4."""
-    model = copy.deepcopy(model)
-    for path, module in list(model.model.named_modules()):
-        if isinstance(module, nn.Linear):
-            four = bnb.nn.Linear4bit(
-                module.in_features, module.out_features, bias=False,
-                compute_dtype=torch.float32, quant_type="nf4")
-            four.weight = bnb.nn.Params4bit(
-                module.weight.data, requires_grad=False, quant_type="nf4")
-            holder, _, name = path.rpartition(".")
-            setattr(model.model.get_submodule(holder), name, four.to("cpu"))
-    return model
-
-# %% role="concept"
-wide = learn(small_llama(width=64), old, steps=60)       # blocks of 64
-four_bit = in_four_bits(wide)
-weight = four_bit.model.layers[0].mlp.up_proj.weight
-found = {"old language, base": loss_on(wide, old_ids),
-         "old language, NF4": loss_on(four_bit, old_ids)}
-for name, model in (("LoRA", wide), ("QLoRA", four_bit)):
-    model = adapter(model, LLAMA_NAMES)
-    found[name] = loss_on(learn(model, new, steps=60), new_ids)
-print(f"bytes for 8,192 weights: {weight.nbytes}")
-print({k: f"{v:.2f}" for k, v in found.items()})
-
-# %% role="concept"
-claim("bytes of a matrix of 128 x 64, without its scales", weight.nbytes,
-      expected=4096)
-claim("loss on the old language, NF4 less base",
-      found["old language, NF4"] - found["old language, base"],
-      above=-0.1, below=0.3)
-claim("loss on the new language, QLoRA less LoRA",
-      found["QLoRA"] - found["LoRA"], above=-0.4, below=0.4)
+# Both forget the old language here, where nothing of it was trained on. But the adapter
+# can be switched off, and the base is there again.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1694,20 +2056,20 @@ claim("loss on the new language, QLoRA less LoRA",
 # **1. You copy `target_modules` with eight names from another model's script, and training starts. You then**
 #
 # - [ ] trust it, since wrong names raise an error :: The error comes only if no name hits. One that hits is enough to pass.
-# - [x] count the adapted modules and the trainable numbers :: The list is a filter. What was passed over shows in the count and nowhere else.
-# - [ ] raise the rank, to be safe :: A higher rank makes the adapters larger that were made. It makes none for a matrix that no name hits.
+# - [x] count the adapted modules and the trainable parameters :: The list is a filter. A matrix that was skipped shows in the count and nowhere else.
+# - [ ] raise the rank, to be safe :: A higher rank enlarges the adapters that exist. It makes none for a matrix that no name hits.
 
 # %% [markdown] role="quiz"
 # **2. A program adds `B @ A` to `W` and leaves the adapter switched on. The model now answers**
 #
-# - [ ] as before, since the sum is the same :: The update is in `W` and beside it, so it counts twice.
-# - [x] with twice the update :: Merge once and switch off, or let `merge_and_unload` do both.
+# - [ ] as before, since the sum is the same :: The update is in `W` and next to it, so it counts twice.
+# - [x] with twice the update :: Merge once and switch the adapter off, or let `merge_and_unload` do both.
 # - [ ] as the base, since both cancel out :: Nothing takes the update away; it is added a second time.
 
 # %% [markdown] role="quiz"
 # **3. A merged model in `bfloat16` is worse than base and adapter side by side. The first suspect is**
 #
-# - [x] the rounding of small updates, which are lost beside a large weight :: With 8 bits for the digits, an update far below a hundredth of the weight often moves nothing.
+# - [x] the rounding of small updates, which are lost in a large weight :: With 8 bits for the digits, an update far below a hundredth of the weight often changes nothing.
 # - [ ] the order of `B` and `A` in the product :: The other order has another shape, unless by accident, and would be wrong in float32 as well.
 # - [ ] the rank, which merging reduces :: The sum has whatever rank `W` and the update give it; nothing is cut off.
 
@@ -1715,22 +2077,22 @@ claim("loss on the new language, QLoRA less LoRA",
 # **4. A loaded LoRA adapter gives exactly the logits of the base. That means**
 #
 # - [ ] training changed nothing :: It may have. A trained `B` is hardly zero to the last bit in all layers.
-# - [x] what answers is a fresh adapter, or none :: With `B` zero an adapter adds exactly zero. Look at the keys that found no place, and at which adapter is switched on.
+# - [x] a fresh adapter answers, or none :: With `B` at zero an adapter adds exactly zero. Look at the keys that found no place, and at which adapter is active.
 # - [ ] the adapter was trained for another base :: On another base it would do something, and most likely harm.
 
 # %% [markdown] role="quiz"
 # **5. A classifier with LoRA is good after training and random after loading. What do you look for in the file?**
 #
 # - [ ] the weights of the base :: They are not meant to be there; the base is loaded by itself.
-# - [x] the head :: A head that is not named in the task or in `modules_to_save` stays random and is drawn anew.
+# - [x] the head :: A head that neither the task nor `modules_to_save` names stays random and is drawn again at each loading.
 # - [ ] the state of the optimizer :: Answers do not need it.
 
 # %% [markdown] role="quiz"
 # **6. Padding has the id of EOS. You want the model to learn where a text ends. The labels of padding are masked**
 #
 # - [ ] by comparing ids with the id of the padding :: That takes out each EOS as well, and the model never learns to stop.
-# - [x] by the length of each text :: Then the EOS that ends the text keeps its label, and all behind it loses it.
-# - [ ] not at all, as EOS after EOS does no harm :: It does teach the model to stop. But steps and a mean loss are spent on places that no answer has, and a batch with much padding looks better than it is.
+# - [x] by the length of each text :: Then the EOS that ends the text keeps its label, and everything after it loses it.
+# - [ ] not at all, as EOS after EOS does no harm :: It does teach the model to stop. But steps and the mean loss are spent on positions that no answer has, and a batch with much padding looks better than it is.
 
 # %% [markdown] role="quiz"
 # **7. A model with 2048 learned positions gets a prefix of 48 tokens. Your longest training text has 2048 tokens. You**
@@ -1742,20 +2104,22 @@ claim("loss on the new language, QLoRA less LoRA",
 # %% [markdown] role="gpu"
 # ## On a GPU: what a step holds and what it takes
 #
-# Training all weights with AdamW holds four numbers for each: the weight, its gradient
-# and two running means. LoRA holds one for each frozen weight, and four for its own few.
-# QLoRA holds half a byte for each frozen weight, and a scale for each block of 64.
+# Training all weights with AdamW holds four values for each: the weight, its gradient
+# and two running means. LoRA holds one for each frozen weight, and four for each of its
+# own few. QLoRA holds half a byte for each frozen weight, and a scale for each block of
+# 64.
 #
-# **Before you run anything:** a stack of eight matrices of 4096 x 4096 in float32. Its
-# activations left out, how many bytes does a step hold: with all weights trained, with LoRA
-# of rank 16, with QLoRA? And is time saved to the same degree? A step with LoRA still goes
-# forward and back through the frozen matrices, and QLoRA has to unpack them each time.
+# **Before you run anything:** take a stack of eight matrices of 4096 x 4096 in float32,
+# and leave its activations out. How many bytes does a step hold with all weights
+# trained, with LoRA of rank 16, and with QLoRA? And is as much time saved as memory? A
+# step with LoRA still goes forward and back through the frozen matrices, and QLoRA has
+# to unpack them each time.
 
 # %% role="gpu"
 import bitsandbytes as bnb
 
 class Beside(nn.Module):
-    """A frozen linear module with A and B beside it, as LoRA above."""
+    """A frozen linear module with A and B next to it, as LoRA above."""
 
     def __init__(self, base, r):
         super().__init__()
@@ -1788,7 +2152,7 @@ def stack(kind, where, width=4096, layers=8, r=16):
 
 # %% role="gpu"
 def held_bytes(net):
-    """Weights, scales, and what AdamW and a gradient hold beside them."""
+    """Weights, scales, gradients and AdamW's moments, in bytes."""
     total = 0
     for p in net.parameters():
         scales = getattr(p, "quant_state", None)
@@ -1797,7 +2161,7 @@ def held_bytes(net):
     return total
 
 def step_flops(kind, width=256, rows=512):
-    """FLOPs of a step, over those of its forward pass with all weights."""
+    """FLOPs of a step, in forward passes with all weights."""
     net, x = stack(kind, "cpu", width, 4, 4), torch.randn(rows, width)
     step = flops(lambda: net(x).square().mean().backward())
     return step / (2 * rows * width * width * 4)
@@ -1814,11 +2178,12 @@ print(f"work of a step in forward passes: {work['full']:.2f} full, "
       f"{work['LoRA']:.2f} with LoRA")
 
 # %% role="gpu"
-claim("bytes held, LoRA over full", held["LoRA"] / held["full"],
+claim("bytes held, LoRA compared with full", held["LoRA"] / held["full"],
       expected=0.258, within=0.002)
-claim("bytes held, QLoRA over full", held["QLoRA"] / held["full"],
+claim("bytes held, QLoRA compared with full", held["QLoRA"] / held["full"],
       expected=0.043, within=0.002)
-claim("FLOPs of a step, LoRA over full", work["LoRA"] / work["full"],
+claim("FLOPs of a step, LoRA compared with full",
+      work["LoRA"] / work["full"],
       above=0.6, below=0.8)
 
 # %% role="gpu"
@@ -1865,39 +2230,44 @@ answers_here
 # %% [markdown] role="gpu"
 # Others measured a whole Llama-2-7B: with LoRA a training run reserves 15.57 GB, with
 # QLoRA 9.29 GB. There the frozen base is in 16 bits, so four bits save less of it than
-# here, and what is not adapted stays as it is, activations among it.
+# here. What is not adapted stays as it is, activations included.
 #
 # **On the H100 of the record** the count of FLOPs holds to 6 %: with LoRA 1.57 times as
-# many rows go through in a second, counted were 1.49. What a step holds is a count on both
-# sides, of a small stack and of the real one; only the peak on top was measured, and
-# there LoRA and QLoRA are equal: 400 MB each, four times what QLoRA
-# holds. Four bits do nothing for activations. All weights need 537 MB on top, as much as
-# the weights themselves: the copies that `foreach` makes.
+# many rows go through in a second, and the count says 1.49. What a step holds was
+# counted both times, for a small stack and for the real one. Only the peak on top of it
+# was measured, and there LoRA and QLoRA are equal: 400 MB each, four times what QLoRA
+# holds. Four bits do nothing for activations. With all weights trained, 537 MB come on
+# top, as much as the weights themselves: these are the copies that `foreach` makes.
 #
-# QLoRA takes 3 % longer than LoRA: unpacking costs little beside products of 2,048 rows in
-# float32. In 16 bits such products take about a fifteenth of the time (stage 9), and
-# unpacking weighs more.
+# QLoRA takes 3 % longer than LoRA: unpacking costs little next to products of 2,048
+# rows in float32. In 16 bits such products take about a fifteenth of the time (stage
+# 9), and unpacking weighs more.
 #
-# **Keep:** LoRA saves most of what a step holds for weights, gradients and optimizer, and
-# about a third of its work: the gradients of the frozen weights are not formed, but the
-# way back still leads through them. Of the activations it saves little where each matrix
-# has an A, which keeps the input for its own gradient; with LoRA on the queries and values
-# alone it saves the inputs of the other matrices. QLoRA saves memory once more, and no
-# work. **Source:** torchtune's tutorial
-# [Finetuning Llama2 with
+# **Keep:** LoRA saves most of what a step holds for weights, gradients and optimizer,
+# and about a third of its arithmetic: it forms no gradients of frozen weights, but the
+# backward pass still goes through them. It saves few activations where each matrix has
+# an A, because A keeps the input for its own gradient; with LoRA on queries and values
+# alone, the inputs of the other matrices need not be kept. QLoRA saves memory again,
+# and no arithmetic. **Source:** torchtune's tutorial [Finetuning Llama2 with
 # QLoRA](https://github.com/pytorch/torchtune/blob/main/docs/source/tutorials/qlora_finetune.rst),
 # for one matrix of 512 x 512 and for the 7B.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
+# - LoRA trains an update of low rank, $BA$, next to a frozen $W$. $B$ begins at zero,
+#   so training starts from the model that you have.
+# - Give it all linear modules and about ten times the rate of full fine-tuning. The
+#   rank matters less.
 # - A list of target names is a filter. Count what it hit.
-# - An adapter beside its matrix costs small jobs at each call. Merge with the factor
+# - An adapter next to its matrix costs small jobs at each call. Merge with the factor
 #   $\alpha / r$, once, in float32, and compare the logits.
-# - In peft, learned tokens shift the positions of a text. Cut the prompt at its start, never the answer.
-# - A head that nobody names is neither trained nor saved.
-# - A LoRA adapter that was not loaded is the base, to the last bit.
-# - Labels go by the length of a text. An id that means two things cannot say where it
-#   ends.
+# - In peft, learned tokens take positions. Cut the prompt at its start, never the
+#   answer.
+# - Name a new head, or it is neither trained nor saved.
+# - A LoRA adapter that was never loaded is the base, to the last bit.
+# - Mask labels by the length of a text. An id that means two things cannot say where
+#   the text ends.
+# - Four bits store the base; products are computed in 16 bits or more.
 #
 # **Next:** stage 11 makes the base itself smaller.

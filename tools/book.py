@@ -345,8 +345,8 @@ def save_yaml(value: dict, path: Path) -> None:
 
 # Written pages, in the order of the sidebar.
 GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters",
-          "guide_norm", "guide_init", "guide_finetune", "guide_compression", "guide_scale",
-          "guide_serving"]
+          "guide_norm", "guide_init", "guide_finetune", "guide_adapter", "guide_compression",
+          "guide_scale", "guide_serving"]
 OWN_CODE = ["watch"]
 TEACHING = ["instructors", "present", "room", "hand_out", "hub", "grading", "grading_trust",
             "grading_kubernetes"]

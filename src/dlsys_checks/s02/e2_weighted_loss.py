@@ -6,6 +6,7 @@ import torch
 
 from dlsys_checks.kit import integers
 from dlsys_checks.registry import exercise
+from dlsys_checks.rounding import ROUNDED
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
 
 ex = exercise("02.2", "weighted_loss", seen=("x", "shift", "weights", "theta"),
@@ -67,11 +68,11 @@ def act(fn, x, shift, weights, theta):
 def law(out, x, shift, weights, theta):
     expect_parts(out, "value", "linked", "grad", "edited")
     shares = weights.double() / weights.double().sum()
-    score = x.double() @ theta.double()
+    score, reach = x.double() @ theta.double(), x.double().abs() @ theta.double().abs()
     losses = score**2 - shift
-    # Losses of both signs cancel, and no float32 sum is finer than what is summed.
+    # Scores cancel, and so do losses of both signs.
     expect_close("weighted mean", out["value"], (shares * losses).sum().float(), rtol=1e-5,
-                 atol=1e-6 * float((shares * (score**2 + shift)).sum()),
+                 atol=ROUNDED * float((shares * (reach**2 + shift)).sum()),
                  look=f"Of {len(weights)} losses, {losses.min():.4g} to {losses.max():.4g}, with "
                       f"weights that add up to {weights.double().sum():.4g}.")
     expect_equal("graph behind the result", out["linked"], True,
@@ -80,9 +81,8 @@ def law(out, x, shift, weights, theta):
         raise Broken("way from the result to the losses", "none", "one",
                      "A new tensor knows nothing of them.")
     by_hand = 2 * (shares * score) @ x.double()
-    terms = 2 * (shares * score.abs()) @ x.double().abs()
     expect_close("gradient through the result", out["grad"], by_hand.float(), rtol=1e-4,
-                 atol=1e-6 * float(terms.max()))
+                 atol=ROUNDED * float((2 * (shares * reach) @ x.double().abs()).max()))
     expect_equal("losses changed by the call", out["edited"], 0, "They belong to the caller.")
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from dlsys_checks.registry import exercise
+from dlsys_checks.rounding import ROUNDED
 from dlsys_checks.s03.common import between, pair
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 from dlsys_helpers.judging import not_an_answer
@@ -116,13 +117,17 @@ def act(fn, kind, groups, unreached, strengths, scale, max_norm, leftover):
 
 
 def expected_steps(kind, groups, strengths, max_norm):
-    """Norms and weights after each step in float64; the gradient is strength * (w - target)."""
+    """Norms, weights after each step, and the largest that each has been, in float64.
+
+    The gradient is strength * (w - target).
+    """
     build, options = OPTIMIZERS[kind]
     w = [[nn.Parameter(start.double()) for start, _ in group["pairs"]] for group in groups]
     optimizer = build([{"params": mine, "lr": group["lr"]}
                        for mine, group in zip(w, groups, strict=True)], **options)
     pairs = [(p, target.double()) for mine, group in zip(w, groups, strict=True)
              for p, (_, target) in zip(mine, group["pairs"], strict=True)]
+    reach = [p.detach().abs() for p, _ in pairs]
     for strength in strengths:
         for p, target in pairs:
             p.grad = strength * (p.detach() - target)
@@ -130,7 +135,8 @@ def expected_steps(kind, groups, strengths, max_norm):
         for p, _ in pairs:
             p.grad *= min(1.0, max_norm / norm) if norm else 1.0
         optimizer.step()
-        yield norm, [p.detach().float().clone() for p, _ in pairs]
+        reach = [torch.maximum(r, p.detach().abs()) for r, (p, _) in zip(reach, pairs)]
+        yield norm, [p.detach().float().clone() for p, _ in pairs], reach
 
 
 @ex.law
@@ -138,7 +144,7 @@ def law(out, kind, groups, unreached, strengths, scale, max_norm, leftover):
     expect_parts(out, "steps", "shown", "unreached")
     expect_length("calls", out["shown"], len(strengths))
     wanted = expected_steps(kind, groups, strengths, max_norm)
-    for k, (got, (norm, weights)) in enumerate(zip(out["shown"], wanted, strict=True), 1):
+    for k, (got, (norm, weights, reach)) in enumerate(zip(out["shown"], wanted, strict=True), 1):
         expect_parts(got, "answer", "weights")
         pre, post = pair(got["answer"], "pre, post")
         expect_close("norm before clipping", pre, norm,
@@ -146,8 +152,9 @@ def law(out, kind, groups, unreached, strengths, scale, max_norm, leftover):
         expect_close("norm after clipping", post, min(norm, max_norm),
                      look="Of all gradients together, measured again.")
         expect_length("parameters", got["weights"], len(weights))
-        for i, (mine, right) in enumerate(zip(got["weights"], weights, strict=True)):
+        for i, (mine, right, terms) in enumerate(zip(got["weights"], weights, reach, strict=True)):
             expect_close(f"parameter {i} after step {k}", mine, right, rtol=1e-5,
+                         atol=ROUNDED * float(terms.max()),
                          look="The step uses the clipped gradient.")
     expect_length("parameters without a gradient", out["unreached"], len(unreached))
     for mine, start in zip(out["unreached"], unreached, strict=True):

@@ -19,6 +19,7 @@ from dlsys_helpers.expect import (
     expect_like,
     expect_parts,
 )
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("03.4", "init_", seen=("sizes", "bias", "head", "inplace"), says="second moment")
 
@@ -206,170 +207,78 @@ def linears(net):
     return [m for m in net if isinstance(m, nn.Linear)]
 
 
-def set_each(net, std):
-    """Normal weights with standard deviation std(fan_in, fan_out), biases zero, in each Linear."""
-    for layer in linears(net):
-        fan_out, fan_in = layer.weight.shape
-        nn.init.normal_(layer.weight, std=std(fan_in, fan_out))
-        no_bias(layer)
-
-
-def no_bias(layer):
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
-
-
-def he(fan_in, fan_out):
-    return math.sqrt(2 / fan_in)
-
-
 # ---- wrong, by name
 
-ex.wrong("standard deviation 0.01 for every layer",
-         lambda net: set_each(net, lambda fan_in, fan_out: 0.01), breaks="size kept")
-ex.wrong("fan_out in place of fan_in",
-         lambda net: set_each(net, lambda fan_in, fan_out: math.sqrt(2 / fan_out)),
-         breaks=("size kept", "example"))
-ex.wrong("the larger of fan_in and fan_out",
-         lambda net: set_each(net, lambda fan_in, fan_out: math.sqrt(2 / max(fan_in, fan_out))),
-         breaks="other widths")
-ex.wrong("the mean of fan_in and fan_out",
-         lambda net: set_each(net, lambda fan_in, fan_out: math.sqrt(4 / (fan_in + fan_out))),
-         breaks="other widths")
-ex.wrong("Xavier, which knows no ReLU",
-         lambda net: set_each(net, lambda fan_in, fan_out: math.sqrt(2 / (fan_in + fan_out))),
-         breaks="every ReLU")
-
-
-ex.wrong("standard deviation 0.02 for every layer",
-         lambda net: set_each(net, lambda fan_in, fan_out: 0.02), breaks="size kept")
-ex.wrong("a variance of 1 / fan_in, as without a ReLU",
-         lambda net: set_each(net, lambda fan_in, fan_out: math.sqrt(1 / fan_in)),
-         breaks=("every ReLU", "example"))
-
-
-def filled(net, fill):
+@not_an_answer
+def he(net):
     for layer in linears(net):
-        fill(layer.weight)
-        no_bias(layer)
-
-
-ex.wrong("Xavier's uniform weights, which know no ReLU", filled, breaks="every ReLU",
-         fill=nn.init.xavier_uniform_)
-ex.wrong("the gain passed for a slope: kaiming_normal_(a=sqrt(2))", filled, breaks="every ReLU",
-         fill=lambda w: nn.init.kaiming_normal_(w, a=math.sqrt(2)))
-ex.wrong("sqrt(2 / fan_in) for the bound of uniform weights", filled, breaks="every ReLU",
-         fill=lambda w: nn.init.uniform_(w, -he(w.shape[1], 0), he(w.shape[1], 0)))
-
-
-@ex.wrong("PyTorch's default weights", breaks="every ReLU")
-def default(net):
-    for layer in linears(net):
-        nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5))
-        no_bias(layer)
-
-
-@ex.wrong("the variance held at 1 in place of the second moment", breaks=("size kept", "example"))
-def by_variance(net):
-    set_each(net, lambda fan_in, fan_out: math.sqrt(2 / (1 - 1 / math.pi) / fan_in))
-
-
-ex.wrong("the variance 2 / fan_in used as standard deviation",
-         lambda net: set_each(net, lambda fan_in, fan_out: 2 / fan_in), breaks="every ReLU")
-ex.wrong("the first layer's fan_in for every layer",
-         lambda net: set_each(net, lambda *_: math.sqrt(2 / net[0].in_features)),
-         breaks="other widths")
-ex.wrong("three layers, and no more", lambda net: set_each(linears(net)[:3], he),
-         says="largest bias", breaks="in turn")
-
-
-@ex.wrong("a Linear without a ReLU behind it left as it was", says="largest bias",
-          breaks="a Linear may be last")
-def before_relu(net):
-    set_each([m for m, after in zip(net, net[1:], strict=False) if isinstance(after, nn.ReLU)], he)
-
-
-@ex.wrong("a bias taken for granted", says="raised AttributeError", breaks="no bias")
-def always_biased(net):
-    for layer in linears(net):
-        nn.init.kaiming_normal_(layer.weight)
-        layer.bias.data.zero_()
-
-
-@ex.wrong("biases left as they were", breaks="zero biases")
-def keeps_bias(net):
-    for layer in linears(net):
-        nn.init.kaiming_normal_(layer.weight)
-
-
-@ex.wrong("biases of 0.01 against dead units", breaks="zero biases")
-def small_bias(net):
-    set_each(net, he)
-    for layer in linears(net):
+        sizes = layer.weight.shape[::-1]  # fan_in, fan_out
+        nn.init.normal_(layer.weight, std=math.sqrt(2 / sizes[0]))
         if layer.bias is not None:
-            nn.init.constant_(layer.bias, 0.01)
+            nn.init.zeros_(layer.bias)
 
 
-@ex.wrong("new parameters in place of the old", breaks="in place")
-def replaced(net):
-    for layer in linears(net):
-        layer.weight = nn.Parameter(torch.empty_like(layer.weight))
-    set_each(net, he)
-
-
-@ex.wrong("weights that no longer require a gradient", says="requires_grad", breaks="in place")
-def frozen(net):
-    set_each(net, he)
-    net.requires_grad_(False)
-
-
-@ex.wrong("the same weights in every net, as from a fixed seed", says="weights of two nets",
-          breaks=("random", "in turn"))
-def fixed_seed(net):
-    torch.manual_seed(0)
-    set_each(net, he)
+wrong = ex.edits(he)
+LAYERS, STD, BIAS = "linears(net)", "math.sqrt(2 / sizes[0])", "nn.init.zeros_(layer.bias)"
+DRAW, EACH = f"nn.init.normal_(layer.weight, std={STD})", "for layer in"
+wrong("standard deviation 0.01 for every layer", "size kept", STD, "0.01")
+wrong("fan_out in place of fan_in", ("size kept", "example"), STD, "math.sqrt(2 / sizes[1])")
+wrong("the larger of fan_in and fan_out", "other widths",
+      STD, "math.sqrt(2 / max(sizes))")
+wrong("the mean of fan_in and fan_out", "other widths", STD, "math.sqrt(4 / sum(sizes))")
+wrong("Xavier, which knows no ReLU", "every ReLU", STD, "math.sqrt(2 / sum(sizes))")
+wrong("standard deviation 0.02 for every layer", "size kept", STD, "0.02")
+wrong("a variance of 1 / fan_in, as without a ReLU", ("every ReLU", "example"),
+      STD, "math.sqrt(1 / sizes[0])")
+wrong("Xavier's uniform weights, which know no ReLU", "every ReLU",
+      DRAW, "nn.init.xavier_uniform_(layer.weight)")
+wrong("the gain passed for a slope: kaiming_normal_(a=sqrt(2))", "every ReLU",
+      DRAW, "nn.init.kaiming_normal_(layer.weight, a=math.sqrt(2))")
+wrong("sqrt(2 / fan_in) for the bound of uniform weights", "every ReLU",
+      DRAW, f"nn.init.uniform_(layer.weight, -{STD}, {STD})")
+wrong("PyTorch's default weights", "every ReLU",
+      DRAW, "nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5))")
+wrong("the variance held at 1 in place of the second moment", ("size kept", "example"),
+      STD, "math.sqrt(2 / (1 - 1 / math.pi) / sizes[0])")
+wrong("the variance 2 / fan_in used as standard deviation", "every ReLU", STD, "2 / sizes[0]")
+wrong("the first layer's fan_in for every layer", "other widths",
+      STD, "math.sqrt(2 / net[0].in_features)")
+wrong("three layers, and no more", "in turn", LAYERS, "linears(net)[:3]", says="largest bias")
+wrong("a Linear without a ReLU behind it left as it was", "a Linear may be last",
+      LAYERS, "linears(m for m, after in zip(net, net[1:]) if isinstance(after, nn.ReLU))",
+      says="largest bias")
+wrong("a bias taken for granted", "no bias",
+      "if layer.bias is not None", "if True", BIAS, "layer.bias.data.zero_()",
+      says="raised AttributeError")
+wrong("biases left as they were", "zero biases", BIAS, "pass")
+wrong("biases of 0.01 against dead units", "zero biases",
+      BIAS, "nn.init.constant_(layer.bias, 0.01)")
+wrong("new parameters in place of the old", "in place",
+      DRAW, f"layer.weight = nn.Parameter(torch.empty_like(layer.weight)); {DRAW}")
+wrong("weights that no longer require a gradient", "in place",
+      BIAS, BIAS + "\n    net.requires_grad_(False)", says="requires_grad")
+wrong("the same weights in every net, as from a fixed seed", ("random", "in turn"),
+      EACH, f"torch.manual_seed(0)\n    {EACH}", says="weights of two nets")
 
 
 @ex.wrong("numpy's generator, or one of its own, in place of torch's", says="same seed",
           breaks="random")
 def by_numpy(net):
     for layer in linears(net):
-        drawn = np.random.normal(0, he(layer.in_features, 0), layer.weight.shape)
+        drawn = np.random.normal(0, math.sqrt(2 / layer.in_features), layer.weight.shape)
         layer.weight.data = torch.from_numpy(drawn).float()
-        no_bias(layer)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
 
 
-@ex.wrong("one weight for all", breaks="random")
-def constant(net):
-    for layer in linears(net):
-        nn.init.constant_(layer.weight, math.sqrt(2 / layer.in_features))
-        no_bias(layer)
-
-
-@ex.wrong("positive weights only", breaks="random")
-def positive(net):
-    set_each(net, he)
-    for layer in linears(net):
-        layer.weight.data.abs_()
-
-
-@ex.wrong("one row of weights for all units", says="weights of neighbouring units", breaks="random")
-def one_row(net):
-    set_each(net, he)
-    for layer in linears(net):
-        layer.weight.data[:] = layer.weight.data[0].clone()
-
-
-@ex.wrong("the same weights in layers of the same shape", says="weights of two layers",
-          breaks="random")
-def shared_draw(net):
-    set_each(net, he)
-    drawn = {}
-    for layer in linears(net):
-        layer.weight.data.copy_(drawn.setdefault(layer.weight.shape, layer.weight.data))
-
-
-@ex.wrong("three quarters of the size in a net of one layer", says="standard deviation",
-          breaks="example")
-def single(net):
-    set_each(net, lambda fan_in, fan_out: math.sqrt((1.5 if len(net) == 2 else 2) / fan_in))
+wrong("one weight for all", "random", DRAW, f"nn.init.constant_(layer.weight, {STD})")
+wrong("positive weights only", "random", DRAW, f"{DRAW}; layer.weight.data.abs_()")
+wrong("one row of weights for all units", "random",
+      DRAW, f"{DRAW}; layer.weight.data[:] = layer.weight.data[0].clone()",
+      says="weights of neighbouring units")
+wrong("the same weights in layers of the same shape", "random",
+      EACH, f"drawn = {{}}\n    {EACH}",
+      DRAW, f"{DRAW}; layer.weight.data.copy_(drawn.setdefault(layer.weight.shape, "
+      "layer.weight.data))", says="weights of two layers")
+wrong("three quarters of the size in a net of one layer", "example",
+      STD, "math.sqrt((1.5 if len(net) == 2 else 2) / sizes[0])", says="standard deviation")

@@ -25,13 +25,15 @@ def by_torch(build, start, grads, settings, missing=()):
     return torch.stack(path).float()
 
 
-def expect_path(got, wanted, after, which=""):
+def expect_path(got, wanted, after, which="", start=None):
     """Compare weights (T, N) after the steps `after`, counted from 0, one step at a time.
 
-    The feedback names the first step that is off. The tolerance follows the largest weight so far.
+    The feedback names the first step that is off. The tolerance follows the largest weight so far,
+    `start` (N,) among them: a step may end near zero.
     """
     expect_like(f"weights after all steps{which}", got, wanted)
-    largest = wanted.abs().amax(1).cummax(0).values
+    first = torch.zeros(()) if start is None else start.abs().max()
+    largest = wanted.abs().amax(1).cummax(0).values.clamp(min=first)
     for row in _rows_off(got, wanted, largest):
         expect_close(f"weights after step {after[row] + 1}{which}", got[row], wanted[row],
                      rtol=0.0, atol=TOLERANCE * float(largest[row]))
@@ -43,12 +45,15 @@ def _rows_off(got, wanted, largest):
     return (~near.all(1)).nonzero().flatten().tolist()
 
 
-def expect_paths(got, wanted):
-    """The same for every step of several weights, which took their steps in turn."""
+def expect_paths(got, wanted, tables):
+    """The same for every step of several weights, which took their steps in turn.
+
+    tables: each weight's start is the first column of its own.
+    """
     expect_length("weights", got, len(wanted))
-    for i, (mine, right) in enumerate(zip(got, wanted, strict=True)):
+    for i, (mine, right, table) in enumerate(zip(got, wanted, tables, strict=True)):
         which = f" of weight {i + 1} of {len(wanted)}" if len(wanted) > 1 else ""
-        expect_path(mine, right, range(len(right)), which)
+        expect_path(mine, right, range(len(right)), which, table[:, 0])
 
 
 def expect_manners(out):

@@ -25,7 +25,7 @@ x           | Let x = beta2 * v + (1 - beta2) * grad**2, calculated in float32; 
               no neighbour; share that went up; numbers that moved
 beta2       | 0 <= beta2 < 1. | case a small beta; a beta of 0; a beta of 0.99; a beta near 1;
               gradients in bfloat16; one entry; numbers that bfloat16 holds; no moment and no
-              gradient
+              gradient; a million numbers that bfloat16 holds
 form        | Returns (N,) bfloat16: | next moment
 exact       | x itself where that is a bfloat16 number, | numbers that moved
 neighbours  | elsewhere one of its two neighbours there, | numbers that are no neighbour
@@ -111,6 +111,9 @@ def cases(g):
             given("no moment and no gradient", [0.0, 0.0, 2.0] * 15, [0.0] * 45, 0.5),
             given("numbers that bfloat16 holds", [1.0, 2.0, 3.0, 0.5, 96.0] * 9,
                   [1.0, 0.0, 1.0, 1.5, 4.0] * 9, 0.5),
+            # In three calls a chance of one in 65,536 comes true, all but once in a million times.
+            given("a million numbers that bfloat16 holds", torch.full((300_000,), 3.0),
+                  torch.zeros(300_000), 0.5),
             given("the example", [1.5] * MANY, [0.0] * MANY, 0.999)]
 
 
@@ -224,6 +227,9 @@ ex.wrong("draws in bfloat16, which has 256 of them", moment, breaks="probability
 ex.wrong("one draw for all entries", moment, breaks=("each", "probability"),
          says="share that went up",
          noise=lambda x, generator: torch.rand((), generator=generator).expand(x.shape))
+ex.wrong("drawing one number of 16 bits for all entries", moment, breaks=("each", "probability"),
+         says="share that went up", noise=lambda x, generator: torch.randint(
+             1 << 16, (), generator=generator).expand(x.shape) / (1 << 16))
 ex.wrong("half as many draws as entries, each used twice", moment, breaks="each",
          says="entries that differ", noise=lambda x, generator: torch.rand(
              (len(x) + 1) // 2, generator=generator).repeat(2)[:len(x)])
@@ -278,6 +284,14 @@ def in_place(v, grad, beta2, generator):
 @ex.wrong("a moment of 0 left at 0", breaks="v", says="numbers that are no neighbour")
 def stays_empty(v, grad, beta2, generator):
     return torch.where(v > 0, moment(v, grad, beta2, generator), v)
+
+
+@ex.wrong("adding 1 to 65,536 to the bits, where 0 to 65,535 are meant", breaks="exact",
+          says="numbers that moved")
+def one_too_many(v, grad, beta2, generator):
+    x = beta2 * v.float() + (1 - beta2) * grad.float() ** 2
+    noise = torch.randint(1, (1 << 16) + 1, x.shape, generator=generator, dtype=torch.int32)
+    return ((x.view(torch.int32) + noise) & -65_536).view(torch.float32).bfloat16()
 
 
 @ex.wrong("an exact number moved up now and then", breaks="exact", says="numbers that moved")

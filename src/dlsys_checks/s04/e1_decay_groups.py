@@ -222,6 +222,7 @@ def sorted_out(model, weight_decay):
 
 
 wrong = ex.edits(sorted_out)
+START, END = "tables =", "return out"
 EMBEDDING_IDS = "embedding_ids(model)"
 TABLES = "p.ndim < 2 or id(p) in tables"
 wrong("names: bias and LayerNorm.weight", "two groups",
@@ -245,34 +246,34 @@ ex.wrong("only biases exempt; embeddings decayed",
          lambda model, weight_decay: in_two(trainable(model), weight_decay,
                                             lambda n, p: n.endswith("bias")), breaks="two groups")
 wrong("biases, nn.LayerNorm and nn.Embedding exempt, no other norm", "two groups",
-      "tables =", "known =", EMBEDDING_IDS,
+      START, "known =", EMBEDDING_IDS,
       "{id(p) for m in model.modules() if isinstance(m, nn.LayerNorm | nn.Embedding) for p in "
       "m.parameters(recurse=False)}", "p.ndim < 2", 'n.endswith("bias")', "in tables", "in known")
 wrong("only the weights of nn.Linear decayed", "two groups",
-      "tables =", "known =",
+      START, "known =",
       EMBEDDING_IDS, "{id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}",
       TABLES, "id(p) not in known")
 wrong("the two groups swapped", ("two groups", "example"),
-      "return out", "return out[::-1]", says="decayed group")
+      END, "return out[::-1]", says="decayed group")
 wrong("an empty group left out", "two groups",
-      "return out", 'return [group for group in out if group["params"]]')
+      END, 'return [group for group in out if group["params"]]')
 wrong("tuples instead of lists", "form",
-      "return out", 'return [{**group, "params": tuple(group["params"])} for group in out]')
+      END, 'return [{**group, "params": tuple(group["params"])} for group in out]')
 wrong("copies of the tensors", "form",
-      "return out",
+      END,
       'return [{**group, "params": [p.detach().clone() for p in group["params"]]} for group in '
       "out]", says="not a copy")
 wrong("a rate in each group", "form",
-      "return out", 'return [{**group, "lr": 1e-3} for group in out]',
+      END, 'return [{**group, "lr": 1e-3} for group in out]',
       says="parts of the decayed group")
 wrong("the second group without its key, so that the optimizer's default decays it", "form",
-      "return out", 'first, second = out; return [first, {"params": second["params"]}]',
+      END, 'first, second = out; return [first, {"params": second["params"]}]',
       says="parts of the exempt group")
 wrong("a decay of 0.01, whatever is asked", "form", "weight_decay,", "0.01,")
 wrong("the same decay in both groups", "no decay",
-      "return out", 'first, second = out; return [first, {**second, "weight_decay": weight_decay}]')
+      END, 'first, second = out; return [first, {**second, "weight_decay": weight_decay}]')
 wrong("a tenth of the decay for the second group", "no decay",
-      "return out",
+      END,
       'first, second = out; return [first, {**second, "weight_decay": 0.1 * weight_decay}]')
 wrong("exactly two axes decayed", "axes",
       "p.ndim < 2", "p.ndim != 2", says="decayed group: got 0.weight missing")
@@ -297,7 +298,7 @@ wrong("embeddings known by their very class", "embeddings",
       EMBEDDING_IDS, "{id(m.weight) for m in model.modules() if type(m) is nn.Embedding}",
       says="decayed group: got 0.weight in it")
 wrong("embeddings known by the module that names the tensor", "embeddings",
-      "tables =", "modules =", EMBEDDING_IDS, "dict(model.named_modules())",
+      START, "modules =", EMBEDDING_IDS, "dict(model.named_modules())",
       "id(p) in tables", 'isinstance(modules[n.rpartition(".")[0]], nn.Embedding)',
       says="decayed group: got head.weight in it")
 wrong("frozen tensors handed to the optimizer", "frozen",
@@ -307,17 +308,17 @@ wrong("frozen matrices left out, but not frozen vectors", "frozen",
       "[(n, p) for n, p in model.named_parameters() if p.requires_grad or p.ndim < 2]",
       says="It is frozen")
 wrong("a shared tensor taken once for each module that holds it", "once",
-      "tables =",
+      START,
       "pairs = [(n, p) for m in model.modules() for n, p in m.named_parameters(recurse=False) if "
       "p.requires_grad]; tables = embedding_ids(model); own_out = in_two(pairs, weight_decay, "
-      "lambda n, p: p.ndim < 2 or id(p) in tables); tables =",
-      "return out", "return own_out if pairs else out", says="stands in it twice")
+      f"lambda n, p: p.ndim < 2 or id(p) in tables); {START}",
+      END, "return own_out if pairs else out", says="stands in it twice")
 wrong("shared tensors left out altogether", "once",
-      "tables =", "every =",
+      START, "every =",
       EMBEDDING_IDS, "[id(p) for _, p in model.named_parameters(remove_duplicate=False)]",
       "trainable(model)", "[(n, p) for n, p in trainable(model) if every.count(id(p)) == 1]",
       "in tables", f"in {EMBEDDING_IDS}")
 wrong("a lone nn.Linear decayed as a whole", "example",
-      "tables =",
+      START,
       "if isinstance(model, nn.Linear): return in_two(trainable(model), weight_decay, lambda n, "
       "p: False)\n    tables =", says="decayed group: got bias")

@@ -222,93 +222,88 @@ def lowest_of(losses):
 
 
 @not_an_answer
-def find(model, loss_of, steps, low, high, *, at=lambda rates, losses: rates[lowest(losses)] / 10,
-        late=False, ends=lambda loss, losses: not loss <= TIMES * min(losses, default=math.inf),
-        optimizer=torch.optim.SGD):
+def find(model, loss_of, steps, low, high):
     saved = copy.deepcopy(model.state_dict())
-    opt = optimizer(model.parameters(), lr=low)
+    opt = torch.optim.SGD(model.parameters(), lr=low)
     rates, losses = [low * (high / low) ** (k / (steps - 1)) for k in range(steps)], []
     for rate in rates:
         opt.param_groups[0]["lr"] = rate
-        loss, *_ = [loss_of(model) for _ in range(1)]
-        if not late and ends(loss.item(), losses):
+        loss = loss_of(model)
+        if not loss.item() <= TIMES * min(losses, default=math.inf):
             break
         opt.zero_grad()
         loss.backward()
         opt.step()
-        value = loss_of(model).item() if late else loss.item()
-        if late and ends(value, losses):
-            break
-        losses.append(value)
+        losses.append(loss.item())
     model.load_state_dict(saved)
-    out = at(rates, losses) if losses else low / 10
+    out = rates[lowest(losses)] / 10 if losses else low / 10
     return out
 
 
+def steepest(losses):
+    """Where the loss falls most in one step."""
+    falls = [b - a for a, b in zip(losses, losses[1:], strict=False)] or [0.0]
+    return falls.index(min(falls))
+
+
+def steepest_on_average(losses):
+    """Where it falls most, by the two steps around."""
+    return int(np.gradient(losses).argmin()) if len(losses) > 1 else 0
+
+
+def smoothed(losses):
+    """Running means of the losses, corrected for their start."""
+    mean, means = 0.0, []
+    for k, loss in enumerate(losses, 1):
+        mean = 0.98 * mean + 0.02 * loss
+        means.append(mean / (1 - 0.98**k))
+    return means
+
+
 wrong = ex.edits(find)
-LOSSES = "ends(loss.item(), losses)"
-LOSSES_2 = "ends(value, losses)"
-LOAD_STATE_DICT = "model.load_state_dict(saved)"
-ex.wrong("the rate of the lowest loss itself", find, breaks="answer",
-         at=lambda rates, losses: rates[lowest(losses)])
-ex.wrong("a tenth of the last rate", find, breaks="answer",
-         at=lambda rates, losses: rates[len(losses) - 1] / 10)
-wrong("the rate at which the loss falls fastest", "answer",
-      "saved =",
-      "def steepest(rates, losses): falls = [b - a for a, b in zip(losses, losses[1:], "
-      "strict=False)] or [0.0]; return rates[falls.index(min(falls))]\n    saved =",
-      "out = at", "out = steepest")
-
-
-@ex.wrong("the steepest place of np.gradient", says="suggested rate", breaks="answer")
-def steepest_on_average(model, loss_of, steps, low, high):
-    def steepest(rates, losses):
-        return rates[int(np.gradient(losses).argmin()) if len(losses) > 1 else 0] / 10
-    return find(model, loss_of, steps, low, high, at=steepest)
-
-
+PLACE, TENTH, START = "lowest(losses)", "rates[lowest(losses)] / 10", "saved ="
+ENDS, LOAD_STATE_DICT = "not loss.item() <= TIMES * min(losses, default=math.inf)", (
+    "model.load_state_dict(saved)")
+wrong("the rate of the lowest loss itself", "answer", TENTH, "rates[lowest(losses)]")
+wrong("a tenth of the last rate", "answer", PLACE, "len(losses) - 1")
+wrong("the rate at which the loss falls fastest", "answer", TENTH, "rates[steepest(losses)]")
+wrong("the steepest place of np.gradient", "answer",
+      PLACE, "steepest_on_average(losses)", says="suggested rate")
 wrong("losses smoothed before the lowest is sought", "answer",
-      "saved =",
-      "def at(rates, losses):\n        mean, means = 0.0, []\n        for k, loss in "
-      "enumerate(losses, 1): mean = 0.98 * mean + 0.02 * loss; means.append(mean / (1 - "
-      "0.98**k))\n        return rates[lowest(means)] / 10\n    saved =", says="suggested rate")
-wrong("a second batch drawn for each step", "one batch", "range(1)", "range(2)")
-ex.wrong("SGD with momentum", find, breaks="SGD",
-         optimizer=lambda ps, lr: torch.optim.SGD(ps, lr=lr, momentum=0.9))
-ex.wrong("Adam instead of SGD", find, breaks="SGD", optimizer=torch.optim.Adam)
+      PLACE, "lowest(smoothed(losses))", says="suggested rate")
+wrong("a second batch drawn for each step", "one batch",
+      "loss = loss_of(model)", "loss = loss_of(model); loss_of(model)")
+wrong("SGD with momentum", "SGD", "lr=low", "lr=low, momentum=0.9")
+wrong("Adam instead of SGD", "SGD", "optim.SGD", "optim.Adam")
 wrong("gradients added to those left over from before", ("SGD", "left over"),
       "opt.zero_grad()", "pass")
 wrong("gradients cleared after the step, not before it: one left over counts", "left over",
-      "opt.zero_grad()", "pass", "value =", "opt.zero_grad(); value =", says="weights at draw")
+      "opt.zero_grad()", "pass", "opt.step()", "opt.step(); opt.zero_grad()",
+      says="weights at draw")
 wrong("rates that grow by an amount, not by a factor", "rates",
       "low * (high / low) ** (k / (steps - 1))", "low + (high - low) * k / (steps - 1)")
 wrong("k / steps in the exponent: the last rate is never reached", "rates", "steps - 1", "steps")
 wrong("rates from low * factor on: one step ahead", "rates", "low) ** (k", "low) ** (k + 1")
-wrong("three steps at least", "two steps", "saved =", "steps = max(3, steps); saved =")
-ex.wrong("each loss paired with the rate of the step before it", find, breaks="before",
-         at=lambda rates, losses: rates[max(0, lowest(losses) - 1)] / 10)
-ex.wrong("the loss drawn once more after the step", find, breaks="before", late=True)
+wrong("three steps at least", "two steps", START, f"steps = max(3, steps); {START}")
+wrong("each loss paired with the rate of the step before it", "before",
+      PLACE, "max(0, lowest(losses) - 1)")
+wrong("the loss drawn once more after the step", "before",
+      ENDS, "False", "losses.append", "loss = loss_of(model)\n        "
+      f"if {ENDS}: break\n        losses.append")
 wrong("of equal losses the last", "first",
-      "saved =",
-      "def last(rates, losses): low = min(v for v in losses if v == v); return rates[max(k for "
-      "k, v in enumerate(losses) if v == low)] / 10\n    saved =", "out = at", "out = last",
+      PLACE, "max(k for k, loss in enumerate(losses) if loss == losses[lowest(losses)])",
       says="suggested rate")
 wrong(f"loss > {TIMES} * best, which NaN slips through", "NaN",
-      LOSSES, "loss.item() > TIMES * lowest_of(losses)",
-      LOSSES_2, "value > TIMES * lowest_of(losses)", says="batches drawn")
-ex.wrong("a number such as 1000 for the lowest loss before the first", find,
-         says="", breaks="times", ends=lambda loss, losses: not loss <= TIMES * min(
-             [1000.0, *losses]))
-ex.wrong("no early end but at a NaN", find, breaks="times", ends=lambda loss, losses: loss != loss)
+      ENDS, "loss.item() > TIMES * lowest_of(losses)", says="batches drawn")
+wrong("a number such as 1000 for the lowest loss before the first", "times",
+      "min(losses, default=math.inf)", "min([1000.0, *losses])", says="")
+wrong("no early end but at a NaN", "times", ENDS, "loss.isnan()")
 wrong(f"an end at {TIMES} times the lowest, not above", "times",
-      LOSSES, "not loss.item() < TIMES * min(losses, default=math.inf)",
-      LOSSES_2, "not value < TIMES * min(losses, default=math.inf)", says="batches drawn")
+      ENDS, ENDS.replace("<=", "<"), says="batches drawn")
 wrong(f"an end at more than {TIMES} times the first loss", "times",
-      LOSSES, "not loss.item() <= TIMES * (losses or [math.inf])[0]",
-      LOSSES_2, "not value <= TIMES * (losses or [math.inf])[0]", says="batches drawn")
+      "min(losses, default=math.inf)", "(losses or [math.inf])[0]", says="batches drawn")
 wrong(f"an end at more than {TIMES} times the loss before", "times",
-      LOSSES, "not loss.item() <= TIMES * (losses or [math.inf])[-1]",
-      LOSSES_2, "not value <= TIMES * (losses or [math.inf])[-1]", says="batches drawn")
+      "min(losses, default=math.inf)", "(losses or [math.inf])[-1]", says="batches drawn")
 wrong("the weights left as the test made them", "as before",
       LOAD_STATE_DICT, "pass", says="Keep a copy")
 wrong("only the parameters put back, not the buffers", "as before",

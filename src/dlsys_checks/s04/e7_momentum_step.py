@@ -116,7 +116,7 @@ def law(out, tables, grads, missing, rates, momenta, one_buffer):
     expect_by_hand(out["used"])
     expect_paths(out["paths"], [
         by_torch(lambda ps: torch.optim.SGD(ps, lr=0.1), table[:, 0], grad, settings, gaps)
-        for table, grad, gaps in zip(tables, grads, missing, strict=True)])
+        for table, grad, gaps in zip(tables, grads, missing, strict=True)], tables)
     expect_manners(out)
     expect_equal("calls with None that changed state", out["at_none"], 0,
                  "Return before you touch it.")

@@ -120,7 +120,7 @@ def law(out, tables, grads, rates, settings):
             return torch.optim.AdamW(ws, lr=0.1, betas=tuple(now["betas"]), eps=now["eps"],
                                      weight_decay=now["decay"])
         return by_torch(build, table[:, 0], grad, [{"lr": rate} for rate in rates])
-    expect_paths(out["paths"], [*map(wanted, tables, grads, settings)])
+    expect_paths(out["paths"], [*map(wanted, tables, grads, settings)], tables)
     expect_manners(out)
 
 

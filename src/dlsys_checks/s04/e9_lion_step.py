@@ -126,7 +126,7 @@ def law(out, tables, grads, rates, settings):
             w = w - rate * (blend.sign() + now["decay"] * w)
             path.append(w)
         return torch.stack(path).float()
-    expect_paths(out["paths"], [*map(wanted, tables, grads, settings)])
+    expect_paths(out["paths"], [*map(wanted, tables, grads, settings)], tables)
     expect_manners(out)
 
 

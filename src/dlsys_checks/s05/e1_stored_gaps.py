@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
@@ -17,20 +16,20 @@ ex = exercise("05.1", "stored_gaps", seen=("kind", "x", "state"))
 
 ex.promise_table("""
 result     | How far a batch lies from what each BatchNorm of model has stored. | gap of; names of
-eval       | model: in eval mode, | gap of; statistics after
+eval       | model: in eval mode, | gap of; statistics after; raised ValueError
 kinds      | with nn.BatchNorm1d on (N, C) and nn.BatchNorm2d on (N, C, H, W) | case images; one
              image; other norms between | gap of; names of
 depth      | at any depth, each called once. | case norms inside blocks; a norm that is the whole
              model; one of three channels; the example
 input      | x: a batch that model takes. | case integers looked up
 enters     | A channel's mean is that of what enters the norm in model(x), over all axes but axis
-             1. | gap of
+             1. | gap of; raised RuntimeError
 distance   | Its distance from running_mean | gap of
 deviations | is counted in stored standard deviations, the root of running_var. | gap of
 largest    | Returned is the largest distance of each norm, a float, | gap of; type of the gap
 names      | by its name in model.named_modules(). | names of
 as it was  | The model is afterwards as it was: hooks, modes and all its numbers; | hooks after;
-             training flags; statistics after; numbers of the model
+             training flags; statistics after; numbers of the model; parameters whose
 no graph   | no graph is built. | graphs built
 example    | Example: for nn.BatchNorm1d(1), fresh, and x [[1.], [3.]] it is {"": 2.0}. | case the
              example
@@ -66,6 +65,10 @@ def cases(g):
     below[1]["x"] = torch.randn(n, 3, generator=g) - 20
     below[1]["state"] = {"norm0.running_mean": torch.tensor([1.0, 2.0, 3.0]),
                          "norm0.running_var": torch.tensor([1.0, 9.0, 4.0])}
+    still = one("a channel that hardly varies", "whole", n)  # where eps would count
+    still[1]["x"] = 0.5 + 0.01 * torch.randn(n, 3, generator=g)
+    still[1]["state"] = {"norm0.running_mean": torch.tensor([0.4, 0.45, 0.3]),
+                         "norm0.running_var": 1e-5 * (2 + torch.rand(3, generator=g))}
     example = {"kind": "whole", "x": torch.tensor([[1.0], [3.0]]),
                "state": {"norm0.running_mean": torch.zeros(1), "norm0.running_var": torch.ones(1)}}
     return [one("a flat model", "flat", n), one("one row", "flat", 1),
@@ -76,7 +79,7 @@ def cases(g):
             one("other norms between", "images", n, far=3.0),
             one("a norm that is the whole model", "whole", n),
             one("numbers far from zero", "flat", n, far=500.0),
-            one("integers looked up", "codes", n), wide, below, ("the example", example)]
+            one("integers looked up", "codes", n), wide, below, still, ("the example", example)]
 
 
 def trained_state(g, kind, width):
@@ -143,6 +146,11 @@ def act(fn, kind, x, state):
         "images": lambda: nn.Sequential(a, n0, relu, drop, inst, b, n1),
         "codes": lambda: nn.Sequential(look, n0, relu, drop, b, n1)}[kind]().eval()
     modules, graphs = list(model.modules()), []
+    for p in list(model.parameters())[-1:]:
+        p.requires_grad_(False)                          # the caller has frozen one
+    trained = [p.requires_grad for p in model.parameters()]
+    n0.register_forward_pre_hook(lambda m, given: None)  # and watches a norm
+    n0.register_forward_hook(lambda m, given, out: None)
     watch = modules[-1].register_forward_hook(lambda m, given, out: graphs.append(
         int(out.requires_grad)))
     hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)
@@ -157,7 +165,8 @@ def act(fn, kind, x, state):
     result = {"found": found, "graphs": sum(graphs),
               "hooks": sum(len(m._forward_hooks) + len(m._forward_pre_hooks)
                            for m in modules) - hooks,
-              "modes": modes,
+              "modes": modes, "frozen": sum(
+                  p.requires_grad != was for p, was in zip(model.parameters(), trained)),
               "statistics": sum(int((after[k] != v).sum()) for k, v in before.items()
                                 if "running" in k or "tracked" in k),
               "numbers": sum(int((after[k] != v).sum()) for k, v in before.items()
@@ -193,97 +202,89 @@ def expected(kind, x, state):
 
 @ex.law
 def law(out, kind, x, state):
-    expect_parts(out, "found", "graphs", "hooks", "modes", "statistics", "numbers")
+    expect_parts(out, "found", "graphs", "hooks", "modes", "statistics", "numbers", "frozen")
     expect_length("calls of your function", out["found"], 2)
     for call, rows in enumerate((x, x.flip(0)[:-1] if len(x) > 2 else x)):
         got, right = out["found"][call], expected(kind, rows, state)
         expect_parts(got, *NAMES[kind], what="names of the norms")
         for name, gap in zip(NAMES[kind], right, strict=True):
             expect_close(f"gap of norm {name!r}", got[name], gap, rtol=2e-3, atol=2e-4)
-    expect_equal("hooks after the call, more than before", out["hooks"], 0, "Remove them.")
+    expect_equal("hooks after the call, more than before", out["hooks"], 0,
+                 "Remove your own, and leave those of the caller.")
     expect_equal("training flags that are on after the call", out["modes"], 0)
     expect_equal("stored statistics after the call that moved", out["statistics"], 0,
                  "In train mode a norm stores what it sees.")
     expect_equal("numbers of the model, and gradients, that changed", out["numbers"], 0)
+    expect_equal("parameters whose requires_grad changed", out["frozen"], 0)
     expect_equal("graphs built", out["graphs"], 0, "Use with torch.no_grad().")
 
 
 # ---- wrong, by name
 
-BOTH = (nn.BatchNorm1d, nn.BatchNorm2d)
-
-
 @not_an_answer
-def gaps_of(model, x, *, kinds=BOTH, mean=lambda h: h.transpose(0, 1).flatten(1).mean(1),
-            size=lambda d: d.abs(), by=lambda norm: norm.running_var.sqrt(),
-            reduce=lambda gap: gap.max().item(), named=lambda model: model.named_modules(),
-            grad=False, keep=False):
-    """The worked answer with its pieces as options."""
+def gaps_of(model, x):
     gaps, hooks = {}, []
-    for name, norm in named(model):
-        if isinstance(norm, kinds):
+    for name, norm in model.named_modules():
+        if isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)):
             def look(norm, given, name=name):
-                gaps[name] = reduce(size(mean(given[0]) - norm.running_mean) / by(norm))
+                h = given[0]
+                mean = h.transpose(0, 1).flatten(1).mean(1)
+                gap = (mean - norm.running_mean).abs()
+                gaps[name] = (gap / norm.running_var.sqrt()).max().item()
             hooks.append(norm.register_forward_pre_hook(look))
-    with torch.set_grad_enabled(grad):
+    with torch.no_grad():
         model(x)
-    for hook in hooks if not keep else []:
+    for hook in hooks:
         hook.remove()
     return gaps
 
 
-@ex.wrong("measured in train mode: the norms before it use the batch, and all store it",
-          breaks=("eval", "as it was"))
-def in_train_mode(model, x):
-    model.train()
-    gaps = gaps_of(model, torch.cat([x, x]))
-    model.eval()
-    return gaps
-
-
-@ex.wrong("a copy measured in train mode: the norms before it use the batch", breaks="eval")
-def copy_in_train_mode(model, x):
-    return gaps_of(copy.deepcopy(model).train(), torch.cat([x, x]))
-
-
-ex.wrong("BatchNorm1d only", gaps_of, breaks="kinds", kinds=(nn.BatchNorm1d,))
-ex.wrong("any norm that stores a mean", gaps_of, breaks="kinds",
-         kinds=(*BOTH, nn.InstanceNorm2d))
-ex.wrong("only the norms at the top of the model", gaps_of, breaks="depth",
-         named=lambda model: [("", model), *model.named_children()])
-ex.wrong("x made float32 first", lambda model, x: gaps_of(model, x.float()), breaks="input",
-         says="raised")
-ex.wrong("the batch itself compared, not what enters the norm", breaks="result",
-         fn=lambda model, x: {
-             name: (x.float().mean() - norm.running_mean).abs().div(
-                 norm.running_var.sqrt()).max().item()
-             for name, norm in model.named_modules() if isinstance(norm, BOTH)})
-ex.wrong("what leaves the norm compared", breaks="enters", fn=lambda model, x: gaps_of(
-    model, x, mean=lambda h: h.transpose(0, 1).flatten(1).mean(1) * 0.5))
-ex.wrong("the mean over the rows only: a mean for each pixel", breaks="enters", fn=lambda m, x: (
-    gaps_of(m, x, mean=lambda h: h.mean(0) if h.dim() == 2 else h.mean(0).flatten(1).amax(1))))
-ex.wrong("the distance of the farthest row, not of the mean", gaps_of, breaks="enters",
-         mean=lambda h: h.transpose(0, 1).flatten(1).amax(1))
-ex.wrong("the distance with its sign: a mean below the stored one is not seen", gaps_of,
-         breaks="distance", size=lambda d: d)
-ex.wrong("the distance squared", gaps_of, breaks="distance", size=lambda d: d.square())
-ex.wrong("the distance as it is, in no unit", gaps_of, breaks="deviations",
-         by=lambda norm: torch.ones(()))
-ex.wrong("divided by the variance", gaps_of, breaks="deviations",
-         by=lambda norm: norm.running_var)
-ex.wrong("the mean of the distances", gaps_of, breaks="largest",
-         reduce=lambda gap: gap.mean().item())
-ex.wrong("the first channel's distance", gaps_of, breaks="largest",
-         reduce=lambda gap: gap[0].item())
-ex.wrong("a tensor for each channel", gaps_of, breaks="largest", reduce=lambda gap: gap)
-ex.wrong("a tensor in place of a float", gaps_of, breaks="largest",
-         reduce=lambda gap: gap.max())
-ex.wrong("named by number", breaks="names", fn=lambda model, x: dict(
-    zip(map(str, range(100, 199)), gaps_of(model, x).values(), strict=False)))
-ex.wrong("hooks left behind", gaps_of, breaks="as it was", keep=True)
-ex.wrong("train mode left behind", breaks="as it was", says="training flags",
-         fn=lambda model, x: (gaps_of(model, x), model.train())[0])
-ex.wrong("the stored means overwritten by the batch's", breaks=("as it was", "distance"),
-         fn=lambda model, x: gaps_of(model, x, by=lambda norm: norm.running_mean.zero_() + (
-             norm.running_var.sqrt())))
-ex.wrong("a graph built", gaps_of, breaks="no graph", grad=True)
+wrong = ex.edits(gaps_of)
+START, NO_GRAD, END = "gaps, hooks =", "with torch.no_grad():", "return gaps"
+BOTH, MEAN = "(nn.BatchNorm1d, nn.BatchNorm2d)", "h.transpose(0, 1).flatten(1).mean(1)"
+DEVIATIONS, LARGEST = "norm.running_var.sqrt()", ".max().item()"
+wrong("measured in train mode: the norms before it use the batch, and all store it",
+      ("eval", "as it was"), START, f"model.train(); {START}", END, f"model.eval(); {END}")
+wrong("a copy measured in train mode: the norms before it use the batch", "eval",
+      START, f"import copy; model = copy.deepcopy(model).train(); {START}")
+wrong("BatchNorm1d only", "kinds", BOTH, "nn.BatchNorm1d")
+wrong("measuring BatchNorm2d only", ("result", "kinds"), BOTH, "nn.BatchNorm2d", says="names of")
+wrong("any norm that stores a mean", "kinds",
+      BOTH, "(nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d)")
+wrong("only the norms at the top of the model", "depth",
+      "model.named_modules()", '[("", model), *model.named_children()]')
+wrong("x made float32 first", "input", "model(x)", "model(x.float())", says="raised")
+wrong("the batch itself compared, not what enters the norm", "result",
+      MEAN, "x.float().mean()")
+wrong("comparing what leaves each norm, by a hook on its output", "enters",
+      "given, name", "given, out, name", "given[0]", "out", "forward_pre_hook", "forward_hook")
+wrong("the mean over the rows only: a mean for each pixel", "enters",
+      MEAN, "h.mean(0) if h.dim() == 2 else h.mean(0).flatten(1).amax(1)")
+wrong("taking the mean over axis 0 alone", "enters", MEAN, "h.mean(0)")
+wrong("the distance of the farthest row, not of the mean", "enters", "mean(1)", "amax(1)")
+wrong("the distance with its sign: a mean below the stored one is not seen", "distance",
+      ".abs()", "")
+wrong("the distance squared", "distance", ".abs()", ".square()")
+wrong("the distance as it is, in no unit", "deviations", f" / {DEVIATIONS}", "")
+wrong("adding eps to running_var", "deviations",
+      DEVIATIONS, "(norm.running_var + norm.eps).sqrt()")
+wrong("divided by the variance", "deviations", DEVIATIONS, "norm.running_var")
+wrong("the mean of the distances", "largest", LARGEST, ".mean().item()")
+wrong("the first channel's distance", "largest", LARGEST, "[0].item()")
+wrong("a tensor for each channel", "largest", LARGEST, "")
+wrong("a tensor in place of a float", "largest", LARGEST, ".max()")
+wrong("named by number", "names",
+      END, "return dict(zip(map(str, range(100, 199)), gaps.values(), strict=False))")
+wrong("a function in a loop that finds only the last name", "names", ", name=name", "",
+      says="names of")
+wrong("hooks left behind", "as it was", "hook.remove()", "pass")
+wrong("removing every hook, the caller's as well", "as it was",
+      "hook in hooks", "hooked in model.modules()",
+      "hook.remove()", "hooked._forward_pre_hooks.clear()", says="hooks after")
+wrong("train mode left behind", "as it was",
+      END, f"model.train(); {END}", says="training flags")
+wrong("the stored means overwritten by the batch's", ("as it was", "distance"),
+      DEVIATIONS, f"(norm.running_mean.zero_() + {DEVIATIONS})")
+wrong("switching requires_grad off for the parameters, and leaving it so", "as it was",
+      START, f"model.requires_grad_(False); {START}", says="parameters whose")
+wrong("a graph built", "no graph", NO_GRAD, "if True:")

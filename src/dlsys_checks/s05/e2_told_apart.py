@@ -30,7 +30,7 @@ squares  | and divide the mean square of what is left | share
 whole    | by the mean square of the whole stream; | share
 zero     | a stream of zeros has the share 0.0. | case a stream of zeros
 tiny     | Shares down to 1e-6 are right to one percent. | case rows nearly alike; rows more and
-           more alike
+           more alike; a stream of small numbers
 no graph | No graph is built. | graph
 example  | Example: x [[1.], [-1.]] and one layer that adds 9: [1.0, 1/82]. | case the example
 """)
@@ -54,6 +54,8 @@ def cases(g):
     sixteen = one("sixteen layers", 16, kind="plain")  # that leave the share large
     sixteen[1]["weights"] = torch.stack([0.9 + 0.2 * torch.rand(16, generator=g),
                                          0.05 * torch.randn(16, generator=g)], 1)
+    small = one("a stream of small numbers", 2, whole(5, 9), 6, spread=1e-4, kind="plain")
+    small[1]["weights"][:, 1] *= 1e-4
     closer = one("rows more and more alike", 5, whole(5, 9), 6, kind="closer", offset=1.0)
     dead = one("a stream of zeros", 3, whole(4, 9), 5, kind="dead")
     return [one("three layers", 3), one("no layer", 0), one("one layer", 1),
@@ -61,7 +63,7 @@ def cases(g):
             one("one row", 2, 1, 6), one("rows of rows", 3, whole(3, 6), 2, 3, 4),
             one("one number a row", 2, whole(5, 9)), one("many rows", 2, 200, 3),
             one("numbers in the thousands", 3, offset=1000.0, spread=300.0),
-            alike, closer, dead, ("the example", example)]
+            alike, closer, small, dead, ("the example", example)]
 
 
 @ex.act
@@ -137,105 +139,53 @@ def law(out, x, weights, kind):
 
 # ---- wrong, by name
 
-def share_of(h):
-    """The share that differs between rows."""
-    rest, size = (h - h.mean(0)).square().mean(), h.square().mean()
-    return (rest / size).item() if size > 0 else 0.0
-
-
 @not_an_answer
-def behind(layers, x, *, share=share_of, grad=False):
-    """The worked answer with its pieces as options."""
-    with torch.set_grad_enabled(grad):
-        shares = [share(x if grad else x.detach())]
-        for layer in layers:
-            x = layer(x if grad else x.detach())
-            shares.append(share(x))
-    return shares
-
-
-def ratio(rest, size):
-    """A share from a function of h for what is left and one for the whole."""
-    return lambda h: (rest(h) / size(h)).item() if size(h) > 0 else 0.0
-
-
-def left(h):
-    return (h - h.mean(0)).square().mean()
-
-
-def whole_square(h):
-    return h.square().mean()
-
-
-ex.wrong("the share of x left out", lambda layers, x: behind(layers, x)[1:], breaks="list",
-         says="number of shares")
-ex.wrong("the last share only", lambda layers, x: behind(layers, x)[-1], breaks="list")
-ex.wrong("tensors in place of floats", breaks="list", fn=lambda layers, x: [
-    torch.tensor(share) for share in behind(layers, x)])
-ex.wrong("an error where there is no layer", breaks="layers", says="raised",
-         fn=lambda layers, x: behind(layers, x) if layers[0] else [])
-
-
-@ex.wrong("at most twelve layers", breaks="layers", says="order of calls")
-def twelve_at_most(layers, x):
-    return behind(layers[:12], x)
-
-
-@ex.wrong("every layer called on x itself", breaks="in turn")
-def each_on_x(layers, x):
+def behind(layers, x):
+    shares = []
     with torch.no_grad():
-        return [share_of(x), *(share_of(layer(x)) for layer in layers)]
-
-
-@ex.wrong("the layers called from the last to the first", breaks="in turn")
-def backwards(layers, x):
-    return behind(layers[::-1], x)
-
-
-@ex.wrong("the stream centred for the next layer as well", breaks="in turn")
-@torch.no_grad()
-def centred_on(layers, x):
-    shares = [share_of(x)]
-    for layer in layers:
-        x = layer(x - x.mean(0))
-        shares.append(share_of(x))
+        for layer in [lambda h: h, *layers]:
+            x = layer(x)
+            rest, size = (x - x.mean(0)).square().mean(), x.square().mean()
+            shares.append((rest / size).item() if size > 0 else 0.0)
     return shares
 
 
-ex.wrong("one mean of all numbers taken away, not the mean row", behind, breaks="rest",
-         share=ratio(lambda h: (h - h.mean()).square().mean(), whole_square))
-ex.wrong("the mean of each row taken away: LayerNorm's variance", behind, breaks="rest",
-         share=ratio(lambda h: (h.flatten(1) - h.flatten(1).mean(1, keepdim=True)
-                                ).square().mean() if h.dim() > 1 else h.sum() * 0, whole_square))
-ex.wrong("the mean row not taken away", behind, breaks="rest",
-         share=ratio(lambda h: h.square().mean(), whole_square))
-ex.wrong("the unbiased variance, N - 1 rows", behind, breaks="squares",
-         share=ratio(lambda h: h.var(0, correction=min(1, len(h) - 1)).mean(), whole_square))
-ex.wrong("sizes in place of squares", behind, breaks="squares",
-         share=ratio(lambda h: (h - h.mean(0)).abs().mean(), lambda h: h.abs().mean()))
-ex.wrong("the root of the share", lambda layers, x: [
-    share ** 0.5 for share in behind(layers, x)], breaks="result")
-ex.wrong("the variance itself, over nothing", behind, breaks="whole",
-         share=lambda h: left(h).item())
-ex.wrong("over the variance of all numbers", behind, breaks="whole",
-         share=ratio(left, lambda h: h.var(correction=0)))
-ex.wrong("over what the rows have in common", behind, breaks="whole",
-         share=ratio(left, lambda h: h.mean(0).square().mean()))
-ex.wrong("the mean of the ratios by place", behind, breaks="whole", share=lambda h: (
-    (h - h.mean(0)).square().mean(0) / h.square().mean(0).clamp(min=1e-30)).mean().item())
-ex.wrong("0 / 0 handed out for a stream of zeros", behind, breaks="zero",
-         share=lambda h: (left(h) / whole_square(h)).item())
-ex.wrong("a share of 1 for a stream of zeros", behind, breaks="zero",
-         share=lambda h: share_of(h) if h.any() else 1.0)
-ex.wrong("1 minus what is in common: a tiny share is lost in rounding", behind, breaks="tiny",
-         share=lambda h: (1 - h.mean(0).square().mean() / h.square().mean()
-                          ).item() if h.any() else 0.0)
-ex.wrong("a constant added to the size", behind, breaks="whole",
-         share=ratio(left, lambda h: h.square().mean() + 0.05))
-ex.wrong("a graph built", behind, breaks="no graph", grad=True)
-
-
-@ex.wrong("rows of more than one axis only", says="raised", breaks="x")
-def two_axes(layers, x):
-    x.shape[1]
-    return behind(layers, x)
+wrong = ex.edits(behind)
+LAYERS, CALL, END = "*layers]", "x = layer(x)", "return shares"
+REST, SIZE, SHARE = "(x - x.mean(0)).square().mean()", " x.square().mean()", "rest / size"
+wrong("the share of x left out", "list", END, "return shares[1:]", says="number of shares")
+wrong("the last share only", "list", END, "return shares[-1]")
+wrong("tensors in place of floats", "list",
+      END, "return [torch.tensor(share) for share in shares]")
+wrong("an error where there is no layer", "layers",
+      "shares = []", "layers[0]; shares = []", says="raised")
+wrong("at most twelve layers", "layers", LAYERS, "*layers[:12]]", says="order of calls")
+wrong("every layer called on x itself", "in turn",
+      CALL, "h = layer(x)", f"{REST},{SIZE}", "(h - h.mean(0)).square().mean(), h.square().mean()")
+wrong("the layers called from the last to the first", "in turn", LAYERS, "*layers[::-1]]")
+wrong("the stream centred for the next layer as well", "in turn",
+      CALL, "x = layer(x - x.mean(0) if shares else x)")
+wrong("one mean of all numbers taken away, not the mean row", "rest", "x.mean(0)", "x.mean()")
+wrong("the mean of each row taken away: LayerNorm's variance", "rest",
+      REST, "(x.reshape(len(x), -1) - x.reshape(len(x), -1).mean(1)[:, None]).square().mean()")
+wrong("the mean row not taken away", "rest", " - x.mean(0)", "")
+wrong("the unbiased variance, N - 1 rows", "squares",
+      REST, "x.var(0, correction=min(1, len(x) - 1)).mean()")
+wrong("sizes in place of squares", "squares",
+      REST, "(x - x.mean(0)).abs().mean()", SIZE, " x.abs().mean()")
+wrong("the root of the share", "result", END, "return [share ** 0.5 for share in shares]")
+wrong("the variance itself, over nothing", "whole", SHARE, "rest")
+wrong("over the variance of all numbers", "whole", SIZE, " x.var(correction=0)")
+wrong("over what the rows have in common", "whole", SIZE, " x.mean(0).square().mean()")
+wrong("the mean of the ratios by place", "whole",
+      SHARE,
+      "((x - x.mean(0)).square().mean(0) / x.square().mean(0).clamp(min=1e-30)).mean()")
+wrong("0 / 0 handed out for a stream of zeros", "zero", " if size > 0 else 0.0", "")
+wrong("a share of 1 for a stream of zeros", "zero", "else 0.0", "else 1.0")
+wrong("1 minus what is in common: a tiny share is lost in rounding", "tiny",
+      SHARE, "1 - x.mean(0).square().mean() / size")
+wrong("a constant added to the size", "whole", SHARE, "rest / (size + 0.05)")
+wrong("adding 1e-6 to the mean square", "tiny", SHARE, "rest / (size + 1e-6)")
+wrong("a graph built", "no graph", "with torch.no_grad():", "if True:")
+wrong("rows of more than one axis only", "x", "shares = []", "x.shape[1]; shares = []",
+      says="raised")

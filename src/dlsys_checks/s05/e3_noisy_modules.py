@@ -16,7 +16,7 @@ ex.promise_table("""
 result    | Names of the modules at which two calls of model(x) part. | names
 given     | A module is listed when what it was given was equal in both calls | names
 returned  | and what it returned was not, | names
-little    | however little the two differ. | case noise of a millionth
+little    | however little the two differ. | case noise of a millionth; the last place of one number
 names     | Names and order are those of model.named_modules(), "" for the model itself. | names;
             type of the result
 called    | A module takes one tensor, which it leaves as it is, returns one and is called once in a
@@ -46,6 +46,7 @@ def cases(g):
             one("two noises in a row", "two"), one("noise inside a block", "block"),
             one("noise of a millionth", "function", scale=1e-6),
             one("a large noise", "function", scale=100.0),
+            one("the last place of one number", "last"), one("numbers that change places", "moved"),
             one("noise at the end", "end"), one("one row", "function", rows=1),
             one("a list of modules", "list"), one("a part that is not called", "idle"),
             one("a plain list of dropouts", "plain"),
@@ -57,10 +58,28 @@ def cases(g):
 @ex.act
 def act(fn, kind, x, scale, live, front):
     class Noise(nn.Module):
-        """Adds noise in any mode, as a function without a flag does."""
+        """Noise in any mode, as a function without a flag has it; of the size of each number."""
 
         def forward(self, h):
-            return h + scale * torch.randn(h.shape)
+            return h * (1 + scale * torch.randn(h.shape))
+
+    class Last(nn.Module):
+        """In every second call the number nearest to 0 is the next one that float32 holds."""
+
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, h):
+            self.calls += 1
+            low = h.abs() == h.abs().min()
+            return torch.where(low, torch.nextafter(h, h + 1), h) if self.calls % 2 else h
+
+    class Moved(nn.Module):
+        """Whole numbers in an order of chance: their sum stays."""
+
+        def forward(self, h):
+            return (20 * h).round()[:, torch.randperm(h.shape[1])]
 
     class Block(nn.Module):
         def __init__(self, *parts):
@@ -109,6 +128,8 @@ def act(fn, kind, x, scale, live, front):
         "block": lambda: nn.Sequential(linear(), nn.Sequential(
             linear(), nn.Sequential(nn.Tanh(), Noise()), linear()), linear()),
         "end": lambda: nn.Sequential(linear(), nn.Tanh(), Noise()),
+        "last": lambda: nn.Sequential(linear(), nn.Tanh(), Last()),
+        "moved": lambda: nn.Sequential(linear(6, 40), Moved()),
         "list": lambda: nn.Sequential(linear(), Block(linear(), Noise(), linear())),
         "idle": lambda: nn.Sequential(Idle(), Own()),
         "plain": lambda: nn.Sequential(linear(), Plain(), nn.ReLU()),
@@ -141,7 +162,9 @@ def act(fn, kind, x, scale, live, front):
 
 
 NOISY = {"quiet": [], "two": ["", "1"],
-         "block": ["", "1", "1.1", "1.1.1"], "end": ["", "2"], "list": ["", "1", "1.parts.1"],
+         "block": ["", "1", "1.1", "1.1.1"], "end": ["", "2"], "last": ["", "2"],
+         "moved": ["", "1"],
+         "list": ["", "1", "1.parts.1"],
          "idle": ["", "1"], "plain": ["", "1"], "train": ["", "1"], "codes": ["", "1"],
          "example": ["", "body"]}
 
@@ -164,60 +187,57 @@ def law(out, kind, x, scale, live, front):
 # ---- wrong, by name
 
 @not_an_answer
-def parted(model, x, *, equal=torch.equal, given=True, inner=False, grad=False, keep=False,
-           skip=True, before=lambda model: None, calls=2):
-    """The worked answer with its pieces as options."""
+def parted(model, x):
     passes = []
-    with torch.set_grad_enabled(grad):
-        for _ in range(calls):
-            before(model)
+    with torch.no_grad():
+        for _ in range(2):
             seen = {}
             hooks = [module.register_forward_hook(
-                lambda m, got, out, seen=seen: seen.update({m: (got[0], out)}))
+                lambda m, given, out, seen=seen: seen.update({m: (given[0], out)}))
                 for module in model.modules()]
             model(x)
-            for hook in hooks if not keep or not passes else []:
+            for hook in hooks:
                 hook.remove()
             passes.append(seen)
-    first, second = passes[0], passes[-1]
-    found = [name for name, m in model.named_modules()
-             if (m in first or not skip) and (equal(first[m][0], second[m][0]) or not given)
-             and not equal(first[m][1], second[m][1])]
-    return found[-1:] if inner else found
+    first, second, same = passes[0], passes[-1], torch.equal
+    found = [name for name, m in model.named_modules() if m in first
+             and same(first[m][0], second[m][0]) and not same(first[m][1], second[m][1])]
+    return found
 
 
-ex.wrong("all modules whose output differs, those behind the noise as well", parted,
-         breaks="given", given=False)
-ex.wrong("the innermost name only", parted, breaks="returned", inner=True)
-ex.wrong("yes or no: whether two calls differ", breaks="names",
-         fn=lambda model, x: bool(parted(model, x)))
-ex.wrong("modules in place of names", breaks="names", fn=lambda model, x: [
-    dict(model.named_modules())[name] for name in parted(model, x)])
-ex.wrong("class names in place of names", breaks="names", fn=lambda model, x: [
-    type(dict(model.named_modules())[name]).__name__ for name in parted(model, x)])
-ex.wrong("the model itself left out", breaks="names",
-         fn=lambda model, x: [name for name in parted(model, x) if name])
-ex.wrong("from the innermost to the model", breaks="names",
-         fn=lambda model, x: parted(model, x)[::-1])
-ex.wrong("only the model's own children", breaks="result",
-         fn=lambda model, x: [name for name in parted(model, x) if "." not in name])
-ex.wrong("every nn.Dropout of the model", says="names", breaks=("returned", "mode"),
-         fn=lambda model, x: (parted(model, x), [
-             name for name, m in model.named_modules() if isinstance(m, nn.Dropout)])[1])
-ex.wrong("every module in train mode", says="names", breaks=("returned", "mode"),
-         fn=lambda model, x: (parted(model, x), [
-             name for name, m in model.named_modules() if m.training])[1])
-ex.wrong("nearly equal taken for equal", parted, breaks="little",
-         equal=lambda a, b: a.shape == b.shape and torch.allclose(a.float(), b.float(), atol=1e-4))
-ex.wrong("modules that are not called looked up as well", parted, breaks="called", skip=False,
-         says="raised KeyError")
-ex.wrong("x made float first", breaks="x", says="raised",
-         fn=lambda model, x: parted(model, x.float()))
-ex.wrong("eval() called first: a part left in train mode is not seen", parted, breaks="mode",
-         before=lambda model: model.eval())
-ex.wrong("train() called first", parted, breaks="mode", before=lambda model: model.train())
-ex.wrong("a seed set before each call: the noise repeats itself", parted, breaks="generator",
-         before=lambda model: torch.manual_seed(0), says="names")
-ex.wrong("one call more", parted, breaks="mode", calls=3, says="calls of the model")
-ex.wrong("hooks left behind", parted, breaks="as it was", keep=True)
-ex.wrong("a graph built", parted, breaks="no graph", grad=True)
+wrong = ex.edits(parted)
+END, EQUAL, START = "return found", "torch.equal", "passes = []"
+wrong("all modules whose output differs, those behind the noise as well", "given",
+      "same(first[m][0], second[m][0])", "True")
+wrong("the innermost name only", "returned", END, "return found[-1:]")
+wrong("yes or no: whether two calls differ", "names", END, "return bool(found)")
+wrong("modules in place of names", "names",
+      END, "return [dict(model.named_modules())[name] for name in found]")
+wrong("class names in place of names", "names",
+      END, "return [type(dict(model.named_modules())[name]).__name__ for name in found]")
+wrong("the model itself left out", "names", END, "return [name for name in found if name]")
+wrong("from the innermost to the model", "names", END, "return found[::-1]")
+wrong("only the model's own children", "result",
+      END, 'return [name for name in found if "." not in name]')
+wrong("every nn.Dropout of the model", ("returned", "mode"),
+      END, "return [name for name, m in model.named_modules() if isinstance(m, nn.Dropout)]",
+      says="names")
+wrong("every module in train mode", ("returned", "mode"),
+      END, "return [name for name, m in model.named_modules() if m.training]", says="names")
+wrong("comparing with torch.allclose, which takes near numbers for equal", "little",
+      EQUAL, "lambda a, b: torch.allclose(a.float(), b.float())")
+wrong("comparing to a relative 1e-7, in which the last place is lost", "little",
+      EQUAL, "lambda a, b: torch.allclose(a.float(), b.float(), rtol=1.2e-7, atol=0.0)")
+wrong("comparing sums, not numbers", ("returned", "little"),
+      EQUAL, "lambda a, b: a.sum().equal(b.sum())")
+wrong("modules that are not called looked up as well", "called",
+      "m in first\n             and", "", says="raised KeyError")
+wrong("x made float first", "x", "model(x)", "model(x.float())", says="raised")
+wrong("eval() called first: a part left in train mode is not seen", "mode",
+      START, f"model.eval(); {START}")
+wrong("train() called first", "mode", START, f"model.train(); {START}")
+wrong("a seed set before each call: the noise repeats itself", "generator",
+      "model(x)", "torch.manual_seed(0); model(x)", says="names")
+wrong("one call more", "mode", "range(2)", "range(3)", says="calls of the model")
+wrong("hooks left behind", "as it was", "hook.remove()", "passes or hook.remove()")
+wrong("a graph built", "no graph", "with torch.no_grad():", "if True:")

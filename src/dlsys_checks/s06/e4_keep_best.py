@@ -245,6 +245,7 @@ def run(model, train_epoch, val_loss, epochs):
 wrong = ex.edits(run)
 STATE_DICT = "copy.deepcopy(model.state_dict())"
 LOWEST = "lowest, best = math"
+KEPT = "kept = []; lowest, best = math"
 LOSS = "loss = val_loss"
 STRICT = "best, strict=False"
 wrong("state_dict() without a copy, or nothing written back", STATE,
@@ -284,10 +285,7 @@ def nan_first(model, train_epoch, val_loss, epochs):
 
 
 wrong("the last loss instead of the lowest", ("lowest", "nan", "ties", "example"),
-      LOWEST,
-      "losses = []\n    def noted(m): losses.append(val_loss(m)); return losses[-1]\n    lowest, "
-      "best = math", LOSS, "loss = noted",
-      "return lowest", "return losses[-1] if losses[-1] == losses[-1] else math.inf")
+      "return lowest", "return loss if loss == loss else math.inf")
 wrong("the lowest loss, rounded", "lowest",
       "return lowest", "return lowest if lowest in (math.inf, 1.25, 1.0) else lowest * 1.001")
 wrong("validated before the training of the epoch", "order",
@@ -295,26 +293,18 @@ wrong("validated before the training of the epoch", "order",
       STRICT, "best")
 wrong("parameters replaced by new ones", "same objects", "strict=False", "assign=True")
 wrong("every epoch's state in a list", "one copy",
-      LOSS, "loss = noted", LOWEST,
-      "kept = []\n    def keep(m): kept.append(copy.deepcopy(m.state_dict())); return kept[-1]\n "
-      "   def noted(m): loss = val_loss(m); keep(m); return loss\n    lowest, best = math")
+      LOWEST, KEPT, LOSS, f"kept.append({STATE_DICT}); {LOSS}")
 wrong("a second state kept beside the best", "one copy",
-      LOWEST,
-      "last = {}\n    def noted(m): last.update(copy.deepcopy(m.state_dict())); return "
-      "val_loss(m)\n    lowest, best = math", LOSS, "loss = noted")
+      LOWEST, KEPT, LOSS, f"kept[:] = [{STATE_DICT}]; {LOSS}")
 wrong("every epoch's state in one long tensor", "one copy",
-      LOWEST,
-      "kept = [torch.zeros(0, dtype=torch.float64)]\n    def noted(m): kept[0] = "
-      "torch.cat([kept[0], *[v.flatten() for v in m.state_dict().values()]]); return "
-      "val_loss(m)\n    lowest, best = math", LOSS, "loss = noted")
+      LOWEST, KEPT, LOSS, "kept[:] = [torch.cat([*kept, *[v.double().flatten() for v in "
+      f"model.state_dict().values()]])]; {LOSS}")
 wrong("every epoch's state as bytes", "one copy",
-      LOSS, "loss = noted", LOWEST,
-      "import io; kept = []\n    def noted(m): loss = val_loss(m); kept.append(io.BytesIO()); "
-      "torch.save(m.state_dict(), kept[-1]); return loss\n    lowest, best = math")
+      LOWEST, f"import io; {KEPT}",
+      LOSS, f"kept.append(io.BytesIO()); torch.save(model.state_dict(), kept[-1]); {LOSS}")
 wrong("every epoch's state as arrays", "one copy",
-      LOSS, "loss = noted", LOWEST,
-      "kept = []\n    def noted(m): loss = val_loss(m); kept.append([v.numpy().copy() for v in "
-      "m.state_dict().values()]); return loss\n    lowest, best = math")
+      LOWEST, KEPT,
+      LOSS, f"kept.append([v.numpy().copy() for v in model.state_dict().values()]); {LOSS}")
 
 
 @ex.wrong("a copy of the model trained", breaks="order")

@@ -243,74 +243,34 @@ def held_by(optimizer):
 # ---- wrong, by name
 
 @not_an_answer
-def audited(model, optimizer, held=None, named=None):
-    """The right report on these held tensors and these names."""
-    held = held_by(optimizer) if held is None else held
-    named = list(model.named_parameters()) if named is None else named
+def audited(model, optimizer):
+    held, named = held_by(optimizer), list(model.named_parameters())
     ids, own = {id(p) for p in held}, {id(p) for p in model.parameters()}
-    return {"missing": sorted(n for n, p in named if p.requires_grad and id(p) not in ids),
-            "ghosts": sum(id(p) not in own for p in held),
-            "frozen": sorted(n for n, p in named if not p.requires_grad and id(p) in ids)}
+    missing = sorted(n for n, p in named if p.requires_grad and id(p) not in ids)
+    ghosts = sum(id(p) not in own for p in held)
+    frozen = sorted(n for n, p in named if not p.requires_grad and id(p) in ids)
+    report = {"missing": missing, "ghosts": ghosts, "frozen": frozen}
+    return report
 
 
-ex.wrong("a tuple in place of a dict",
-         lambda model, optimizer: tuple(audited(model, optimizer).values()), breaks="report")
-
-
-@ex.wrong("frozen tensors called missing", breaks="missing")
-def frozen_missing(model, optimizer):
-    ids = {id(p) for p in held_by(optimizer)}
-    names = sorted(n for n, p in model.named_parameters() if id(p) not in ids)
-    return {**audited(model, optimizer), "missing": names}
-
-
-@ex.wrong("names in the order of the model", breaks="missing")
-def unsorted(model, optimizer):
-    ids = {id(p) for p in held_by(optimizer)}
-    names = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in ids]
-    return {**audited(model, optimizer), "missing": names}
-
-
-@ex.wrong("the numbers of tensors compared, not the tensors", breaks=("missing", "ghosts"))
-def counted(model, optimizer):
-    live = sum(p.requires_grad for p in model.parameters())
-    if len(held_by(optimizer)) >= live:
-        return {**audited(model, optimizer), "missing": [], "ghosts": 0}
-    return audited(model, optimizer)
-
-
-@ex.wrong("tensors looked up with the operator in, which compares their values",
-          says="raised RuntimeError", breaks="report")
-def looked_up_with_in(model, optimizer):
-    held = held_by(optimizer)
-    missing = sorted(n for n, p in model.named_parameters() if p.requires_grad and p not in held)
-    return {**audited(model, optimizer), "missing": missing}
-
-
-ex.wrong("ghosts never looked for",
-         lambda model, optimizer: {**audited(model, optimizer), "ghosts": 0}, breaks="ghosts")
-
-
-@ex.wrong("frozen tensors counted as ghosts", breaks="ghosts")
-def frozen_ghosts(model, optimizer):
-    live = {id(p) for p in model.parameters() if p.requires_grad}
-    return {**audited(model, optimizer),
-            "ghosts": sum(id(p) not in live for p in held_by(optimizer))}
-
-
-ex.wrong("frozen tensors never reported",
-         lambda model, optimizer: {**audited(model, optimizer), "frozen": []}, breaks="frozen")
-
-
-@ex.wrong("frozen tensors reported that nobody holds", breaks="frozen")
-def all_frozen(model, optimizer):
-    return {**audited(model, optimizer),
-            "frozen": sorted(n for n, p in model.named_parameters() if not p.requires_grad)}
-
-
-ex.wrong("the first group only",
-         lambda model, optimizer: audited(model, optimizer, optimizer.param_groups[0]["params"]),
-         breaks="all groups")
+wrong = ex.edits(audited)
+ALL, NAMED, MISSING = "held_by(optimizer)", "list(model.named_parameters())", "id(p) not in ids"
+GHOST, TOLD = "id(p) not in own", '"ghosts": ghosts'
+AGAIN = "named_parameters(remove_duplicate=False)"
+wrong("a tuple in place of a dict", "report", "return report", "return missing, ghosts, frozen")
+wrong("frozen tensors called missing", "missing", f"p.requires_grad and {MISSING}", MISSING)
+wrong("names in the order of the model", "missing", "missing = sorted(", "missing = list(")
+wrong("the numbers of tensors compared, not the tensors", ("missing", "ghosts"),
+      "report =", "if len(held) >= sum(p.requires_grad for _, p in named): missing, ghosts = [], 0"
+      "\n    report =")
+wrong("tensors looked up with the operator in, which compares their values", "report",
+      MISSING, "p not in held", says="raised RuntimeError")
+wrong("ghosts never looked for", "ghosts", TOLD, '"ghosts": 0')
+wrong("frozen tensors counted as ghosts", "ghosts",
+      "model.parameters()}", "model.parameters() if p.requires_grad}")
+wrong("frozen tensors never reported", "frozen", '"frozen": frozen', '"frozen": []')
+wrong("frozen tensors reported that nobody holds", "frozen", " and id(p) in ids", "")
+wrong("the first group only", "all groups", ALL, 'optimizer.param_groups[0]["params"]')
 
 
 @ex.wrong("tensors compared by value", breaks="identity")
@@ -326,85 +286,29 @@ def by_value(model, optimizer):
             "frozen": audited(model, optimizer)["frozen"]}
 
 
-@ex.wrong("tensors compared by shape",
-          breaks=("identity", "missing", "ghosts", "all groups", "example"))
-def by_shape(model, optimizer):
-    shapes = [tuple(p.shape) for p in held_by(optimizer)]
-    own = [tuple(p.shape) for p in model.parameters()]
-    return {**audited(model, optimizer),
-            "missing": sorted(n for n, p in model.named_parameters()
-                              if p.requires_grad and tuple(p.shape) not in shapes),
-            "ghosts": sum(shape not in own for shape in shapes)}
-
-
-@ex.wrong("both names of a tied tensor", says="tensors", breaks="names")
-def both_names(model, optimizer):
-    every = list(model.named_parameters(remove_duplicate=False))
-    return audited(model, optimizer, named=every)
-
-
-@ex.wrong("the last name of a tied tensor", says="tensors", breaks="names")
-def last_name(model, optimizer):
-    every = {id(p): (n, p) for n, p in model.named_parameters(remove_duplicate=False)}
-    return audited(model, optimizer, named=list(every.values()))
-
-
-@ex.wrong("the new head taken for the old one, where all else is held",
-          breaks=("missing", "example"))
-def trusts_names(model, optimizer):
-    report = audited(model, optimizer)
-    if report["ghosts"] == len(report["missing"]) == 2:
-        return {**report, "missing": [], "ghosts": 0}
-    return report
-
-
-@ex.wrong("ghosts told as yes or no", breaks="ghosts")
-def one_ghost(model, optimizer):
-    report = audited(model, optimizer)
-    return {**report, "ghosts": min(1, report["ghosts"])}
-
-
-@ex.wrong("gradients set to None on the way", breaks="left alone")
-def zeroes(model, optimizer):
-    optimizer.zero_grad()
-    return audited(model, optimizer)
-
-
-@ex.wrong("a report kept from the first time", breaks="left alone")
-def kept_report(model, optimizer):
-    if getattr(optimizer, "report", None) is None:
-        optimizer.report = audited(model, optimizer)
-    return optimizer.report
-
-
-@ex.wrong("ghosts counted only where they are trainable", breaks="ghosts")
-def trainable_ghosts(model, optimizer):
-    own = {id(p) for p in model.parameters()}
-    return {**audited(model, optimizer), "ghosts": sum(
-        id(p) not in own and p.requires_grad for p in held_by(optimizer))}
-
-
-@ex.wrong("tensors told apart by their place in memory", breaks="identity")
-def by_memory(model, optimizer):
-    places = {p.data_ptr() for p in held_by(optimizer) if p.dim() > 1}
-    own = {p.data_ptr() for p in model.parameters() if p.dim() > 1}
-    report = audited(model, optimizer)
-    named = dict(model.named_parameters())
-    ghosts = [p for p in held_by(optimizer) if all(p is not q for q in named.values())]
-    return {**report, "missing": [n for n in report["missing"]
-                                  if named[n].data_ptr() not in places],
-            "ghosts": sum(p.data_ptr() not in own for p in ghosts)}
-
-
-@ex.wrong("of two names the first in the alphabet", breaks="names")
-def first_in_alphabet(model, optimizer):
-    if not hasattr(model, "zeta"):
-        return audited(model, optimizer)
-    every = sorted(model.named_parameters(remove_duplicate=False), reverse=True)
-    return audited(model, optimizer, named=[(n, p) for p, n in {p: n for n, p in every}.items()])
-
-
-@ex.wrong("three groups and no more", says="ghosts", breaks="all groups")
-def three_groups(model, optimizer):
-    return audited(model, optimizer, [p for g in optimizer.param_groups[:2] for p in g["params"]]
-                   if len(optimizer.param_groups) > 3 else None)
+wrong("tensors compared by shape", ("identity", "missing", "ghosts", "all groups", "example"),
+      MISSING, "p.shape not in [q.shape for q in held]",
+      GHOST, "p.shape not in [q.shape for _, q in named]")
+wrong("both names of a tied tensor", "names",
+      "named_parameters()", AGAIN, says="tensors")
+wrong("the last name of a tied tensor", "names",
+      NAMED, f"list({{id(p): (n, p) for n, p in model.{AGAIN}}}.values())", says="tensors")
+wrong("the new head taken for the old one, where all else is held", ("missing", "example"),
+      "report =", "if ghosts == len(missing) == 2: missing, ghosts = [], 0\n    report =")
+wrong("ghosts told as yes or no", "ghosts", TOLD, '"ghosts": min(1, ghosts)')
+wrong("gradients set to None on the way", "left alone",
+      "held, named", "optimizer.zero_grad(); held, named")
+wrong("a report kept from the first time", "left alone",
+      "return report",
+      'optimizer.report = getattr(optimizer, "report", report)\n    return optimizer.report')
+wrong("ghosts counted only where they are trainable", "ghosts",
+      GHOST, f"p.requires_grad and {GHOST}")
+wrong("tensors told apart by their place in memory", "identity",
+      MISSING, MISSING + " and p.data_ptr() not in {q.data_ptr() for q in held if q.dim() > 1}",
+      GHOST, GHOST + " and p.data_ptr() not in {q.data_ptr() for _, q in named if q.dim() > 1}")
+wrong("of two names the first in the alphabet", "names",
+      NAMED, f"[(n, p) for p, n in {{p: n for n, p in sorted(model.{AGAIN}, key=lambda one: "
+      "one[0], reverse=True)}.items()]")
+wrong("three groups and no more", "all groups",
+      ALL, "[p for group in optimizer.param_groups[:2 if len(optimizer.param_groups) > 3 else None]"
+      ' for p in group["params"]]', says="ghosts")

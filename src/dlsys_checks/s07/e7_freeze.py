@@ -228,15 +228,29 @@ wrong("the direct tensors only, not those of its parts", "tensors",
       "False", "True", "True: body",
       "True: body\n    for p in body.parameters(recurse=False): p.requires_grad_(False)")
 ex.wrong("eval mode that the next train() takes back", held, breaks="train", keep=False)
-wrong("eval mode that outlives one train(), but not the next", "train",
-      "if keep:\n        body.train = lambda mode=True: body",
-      "def once(mode=True):\n        if mode: del body.train\n        return body\n    "
-      "body.train = once")
+
+
+@ex.wrong("eval mode that outlives one train(), but not the next", breaks="train")
+def held_once(body):
+    def once(mode=True):
+        if mode:
+            del body.train
+        return body
+    held(body)
+    body.train = once
+
+
 wrong("train() without effect, eval() never called", "eval", "body.eval()", "pass")
-wrong("eval mode that outlives five times of train()", "train",
-      "if keep:\n        body.train = lambda mode=True: body",
-      "left = [5]\n    def few(mode=True): left[0] -= 1; return body if left[0] >= 0 else "
-      "nn.Module.train(body, mode)\n    body.train = few")
+
+
+@ex.wrong("eval mode that outlives five times of train()", breaks="train")
+def held_five_times(body):
+    def few(mode=True):
+        left[0] -= 1
+        return body if left[0] >= 0 else nn.Module.train(body, mode)
+    left = [5]
+    held(body)
+    body.train = few
 
 
 @ex.wrong("parts without parts of their own held in eval mode, by class", breaks="train")
@@ -306,11 +320,14 @@ def no_momentum(body):
             module.momentum = 0.0
 
 
-wrong("a counter that goes on counting batches", "values",
-      "True: body",
-      "True: body\n    def count(module, args):\n        for name, buffer in "
-      'module.named_buffers():\n            if "tracked" in name: buffer.add_(1)\n    '
-      "body.register_forward_pre_hook(count)", says="buffers of the body")
+@ex.wrong("a counter that goes on counting batches", says="buffers of the body", breaks="values")
+def counting_on(body):
+    def count(module, args):
+        for name, buffer in module.named_buffers():
+            if "tracked" in name:
+                buffer.add_(1)
+    held(body)
+    body.register_forward_pre_hook(count)
 
 
 @ex.wrong("no_grad or detach at the body, which cuts the gradient off", breaks="called")

@@ -189,14 +189,15 @@ def probed(model, x, others, *, size=lambda change: change.abs().max().item()):
 
 
 wrong = ex.edits(probed)
-wrong("the output of the place itself counted, which may change", "entry", "[:, :t]", "[:, :t + 1]")
+BEFORE, START, END = "[:, :t]", "modes =", "return found"
+wrong("the output of the place itself counted, which may change", "entry", BEFORE, "[:, :t + 1]")
 wrong("the later outputs, which may see it, and not the earlier ones", "entry",
-      "[:, :t]", "[:, t:]")
+      BEFORE, "[:, t:]")
 wrong("all outputs", "entry",
       "(model(changed).detach() - before)[:, :t]", "model(changed).detach() - before")
-wrong("only the output right before the place", "entry", "[:, :t]", "[:, t - 1:t]")
-wrong("only the first output", "entry", "[:, :t]", "[:, :1]")
-wrong("one row only", "rows", "[:, :t]", "[:1, :t]")
+wrong("only the output right before the place", "entry", BEFORE, "[:, t - 1:t]")
+wrong("only the first output", "entry", BEFORE, "[:, :1]")
+wrong("one row only", "rows", BEFORE, "[:1, :t]")
 wrong("everything from the place on changed", "alone",
       "[:, t] =", "[:, slice(t, None)] =", "others[:, t]", "others[:, slice(t, None)]")
 wrong("the places before it changed, too", "alone",
@@ -207,9 +208,9 @@ wrong("the place after it changed", "alone",
       "[:, t] =", "[:, slice(t + 1, t + 2)] =", "others[:, t]", "others[:, slice(t + 1, t + 2)]")
 wrong("one copy for all places: what was changed stays changed", "alone",
       "[:, t] =", "[:, slice(1, t + 1)] =", "others[:, t]", "others[:, slice(1, t + 1)]")
-wrong("zeros in place of others", "alone", "modes =", "others = torch.zeros_like(others); modes =")
+wrong("zeros in place of others", "alone", START, f"others = torch.zeros_like(others); {START}")
 wrong("the tokens shifted by one in place of others", "alone",
-      "modes =", "others = (x + 1) % 4 if x.dtype == torch.int64 else x + 1; modes =")
+      START, f"others = (x + 1) % 4 if x.dtype == torch.int64 else x + 1; {START}")
 ex.wrong("half of the change, doubled, as if the model were linear", breaks="model",
          fn=lambda model, x, others: probed(model, x, others) if x.dtype == torch.int64 else probed(
              model, x, (x + others) / 2, size=lambda c: 2 * c.abs().max().item()))
@@ -224,36 +225,36 @@ ex.wrong("yes or no in place of the size", probed, breaks="entry",
 ex.wrong("a change below 1e-6 taken for none", probed, breaks="entry",
          size=lambda c: c.abs().max().item() if c.abs().max() > 1e-6 else 0.0)
 wrong("the largest of all entries alone", "list",
-      "return found", "return max(found)", says="type of the result")
+      END, "return max(found)", says="type of the result")
 wrong("a tensor of entries", "list",
-      "return found", "return torch.tensor(found)", says="type of the result")
+      END, "return torch.tensor(found)", says="type of the result")
 wrong("a list of tensors in place of floats", "list",
-      "return found", "return list(torch.tensor(found))", says="type of the entry")
-wrong("no entry for place 0", "list", "return found", "return found[1:]", says="number of entries")
+      END, "return list(torch.tensor(found))", says="type of the entry")
+wrong("no entry for place 0", "list", END, "return found[1:]", says="number of entries")
 wrong("None for place 0", "first", "else 0.0", "else None", says="type of the entry 0")
 wrong("the mode left as it was: dropout looks like a leak", "eval",
-      "modes =", "torch.manual_seed(0); modes =", "model.eval()", "pass")
+      "model.eval()", "pass")
 wrong("eval left behind", "modes",
       "for module, mode in modes:\n        module.training = mode", "pass")
-wrong("train mode for all at the end", "modes", "return found", "model.train(); return found")
+wrong("train mode for all at the end", "modes", END, f"model.train(); {END}")
 wrong("the model's own mode given to all its parts", "modes",
-      "modes =", "own_mode = model.training; modes =",
-      "return found", "model.train(own_mode); return found")
+      START, f"own_mode = model.training; {START}",
+      END, f"model.train(own_mode); {END}")
 wrong("a graph built", "no graph", "False", "True")
 wrong("gradients switched off for good", "grad mode",
-      "return found", "torch.set_grad_enabled(False); return found")
+      END, f"torch.set_grad_enabled(False); {END}")
 wrong("gradients switched on at the end, whatever they were", "grad mode",
-      "return found", "torch.set_grad_enabled(True); return found")
+      END, f"torch.set_grad_enabled(True); {END}")
 wrong("x itself changed, and never put back", "left",
-      "return found", "x.copy_(others); return found")
+      END, f"x.copy_(others); {END}")
 wrong("tokens turned into floats", "tokens",
-      "modes =", "x = x.float(); others = others.float(); modes =", says="raised TypeError")
+      START, f"x = x.float(); others = others.float(); {START}", says="raised TypeError")
 wrong("only the first 32 places tried", "sizes",
-      "modes =", "x = x[:, :32]; others = others[:, :32]; modes =", says="number of entries")
+      START, f"x = x[:, :32]; others = others[:, :32]; {START}", says="number of entries")
 wrong("random tokens in place of others", "alone",
-      "modes =",
+      START,
       "g = torch.Generator().manual_seed(0); drawn = (torch.randint(4, x.shape, generator=g) if "
-      "x.dtype == torch.int64 else torch.randn(x.shape, generator=g)); modes =",
+      f"x.dtype == torch.int64 else torch.randn(x.shape, generator=g)); {START}",
       "t] = others[", "t] = drawn[")
 
 KNOWN: dict = {}

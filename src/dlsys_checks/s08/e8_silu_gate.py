@@ -157,15 +157,16 @@ def program_of(load, store, n, block, program, *, start=None, stop=None):
 
 
 wrong = ex.edits(program_of)
+RANGE = ("start = program * block if start is None else start\n    places = torch.arange(start, "
+         "min(n, start + block) if stop is None else stop)")
 PLACES = 'load("a", places), load("b", places)'
 wrong("no mask: the last program runs beyond the end", ("places", "example"),
       "start =", "stop = (program + 1) * block; start =")
 wrong("one place beyond the end", "places",
       "start =", "stop = min(n + 1, (program + 1) * block); start =")
 wrong("the load without a mask, the store with one", "places",
-      "start = program * block if start is None else start\n    places = torch.arange(start, "
-      "min(n, start + block) if stop is None else stop)",
-      "places = program * block + torch.arange(block)", "store(", "inside = places < n; store(",
+      RANGE, "places = program * block + torch.arange(block)",
+      "store(", "inside = places < n; store(",
       "places, a * torch.sigmoid(a) * b", "places[inside], (a * torch.sigmoid(a) * b)[inside]")
 
 
@@ -180,17 +181,11 @@ def store_unmasked(load, store, n, block, program):
 
 
 wrong("places beyond the end wrapped to the beginning", ("programs", "example"),
-      "start = program * block if start is None else start\n    places = torch.arange(start, "
-      "min(n, start + block) if stop is None else stop)",
-      "places = (program * block + torch.arange(block)) % n", says="another program")
+      RANGE, "places = (program * block + torch.arange(block)) % n", says="another program")
 wrong("places in the programs' turn: p, then p and the number of programs", "programs",
-      "start = program * block if start is None else start\n    places = torch.arange(start, "
-      "min(n, start + block) if stop is None else stop)",
-      "places = torch.arange(program, n, -(-n // block))")
+      RANGE, "places = torch.arange(program, n, -(-n // block))")
 wrong("places beyond the end folded onto the last", ("programs", "once"),
-      "start = program * block if start is None else start\n    places = torch.arange(start, "
-      "min(n, start + block) if stop is None else stop)",
-      "places = (program * block + torch.arange(block)).clamp(max=n - 1)")
+      RANGE, "places = (program * block + torch.arange(block)).clamp(max=n - 1)")
 
 
 @ex.wrong("whole blocks only: the tail is never written", breaks=("programs", "one program"))
@@ -209,9 +204,7 @@ def everything(load, store, n, block, program):
 
 
 wrong("the program's number as its first place", "programs",
-      "start = program * block if start is None else start\n    places = torch.arange(start, "
-      "min(n, start + block) if stop is None else stop)",
-      "places = torch.arange(program, min(n, program + block) if stop is None else stop)")
+      RANGE, "places = torch.arange(program, min(n, program + block) if stop is None else stop)")
 wrong("blocks counted up from 1", "places",
       "start =", "stop = min(n, program * block); start =",
       "program * block if start is None else start", "(program - 1) * block")

@@ -199,207 +199,79 @@ def three(x, weight, heads):
 # ---- wrong, by name
 
 @not_an_answer
-def attend(x, weight, heads, p, training, *, drop=None, order=(0, 1, 2), root=True, over=-1,
-           scores=lambda s: s):
-    """The worked answer with its pieces as options; drop(a, v) gives weights and values."""
-    parts = three(x, weight, heads)
-    q, k, v = (parts[n] for n in order)
-    a = scores(q @ k.mT / (math.sqrt(q.shape[-1]) if root else 1)).softmax(over)
-    a, v = (drop or (lambda a, v: (F.dropout(a, p, training), v)))(a, v)
+def attend(x, weight, heads, p, training):
+    q, k, v = three(x, weight, heads)
+    a = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+    a = F.dropout(a, p, training)
     return (a @ v).transpose(1, 2).flatten(2)
 
 
-ex.wrong("p whatever the mode: the lesson's broken cell",
-         lambda x, weight, heads, p, training: attend(x, weight, heads, p, True), breaks="eval")
-ex.wrong("p by grad mode",
-         lambda x, weight, heads, p, training: attend(x, weight, heads, p, torch.is_grad_enabled()),
-         breaks="grad mode")
-
-
-@ex.wrong("p in training only where gradients are on", breaks="grad mode")
-def by_both(x, weight, heads, p, training):
-    return attend(x, weight, heads, p, training and torch.is_grad_enabled())
-
-
-ex.wrong("never dropped", lambda x, weight, heads, p, training: attend(x, weight, heads, p, False),
-         breaks=("dropped", "divided"))
-
-
-@ex.wrong("p and 1 - p exchanged", breaks=("dropped", "divided"))
-def exchanged(x, weight, heads, p, training):
-    return attend(x, weight, heads, 1 - p if p else p, training)
-
-
-@ex.wrong("half as many dropped", breaks="dropped")
-def half(x, weight, heads, p, training):
-    def drop(a, v):
-        return a * (torch.rand_like(a) >= p / 2) / (1 - p), v
-    return attend(x, weight, heads, p, training, drop=drop if training else None)
-
-
-@ex.wrong("the others not divided by 1 - p", breaks="divided")
-def undivided(x, weight, heads, p, training):
-    def drop(a, v):
-        return a * (torch.rand_like(a) >= p), v
-    return attend(x, weight, heads, p, training, drop=drop if training else None)
-
-
-@ex.wrong("weights divided by their new sum", breaks="divided")
-def renormed(x, weight, heads, p, training):
-    def drop(a, v):
-        a = a * (torch.rand_like(a) >= p)
-        return a / a.sum(-1, keepdim=True).clamp(min=1e-9), v
-    return attend(x, weight, heads, p, training, drop=drop if training and p else None)
-
-
-@ex.wrong("scores dropped out before the softmax", breaks=("dropped", "divided"))
-def drops_scores(x, weight, heads, p, training):
-    return attend(x, weight, heads, p, False, scores=lambda s: F.dropout(s, p, training))
-
-
-@ex.wrong("the result dropped out, not the weights", breaks="one by one")
-def drops_result(x, weight, heads, p, training):
-    return F.dropout(attend(x, weight, heads, p, False), p, training)
-
-
-@ex.wrong("whole keys dropped, for all queries alike", breaks="one by one")
-def drops_keys(x, weight, heads, p, training):
-    def drop(a, v):
-        return a, v * (torch.rand(*v.shape[:3], 1) >= p) / (1 - p)
-    return attend(x, weight, heads, p, training, drop=drop if training else None)
-
-
-@ex.wrong("whole queries dropped, for all keys alike", says="neighbours among keys",
-          breaks="one by one")
-def drops_queries(x, weight, heads, p, training):
-    def drop(a, v):
-        return a * (torch.rand(*a.shape[:3], 1) >= p) / (1 - p), v
-    return attend(x, weight, heads, p, training, drop=drop if training else None)
-
-
-@ex.wrong("one draw for all rows of the batch", says="neighbours among rows", breaks="one by one")
-def one_for_rows(x, weight, heads, p, training):
-    def drop(a, v):
-        return a * (torch.rand_like(a[:1]) >= p) / (1 - p), v
-    return attend(x, weight, heads, p, training, drop=drop if training else None)
-
-
-@ex.wrong("dropped only where a gradient is asked for", breaks="dropped")
-def where_asked(x, weight, heads, p, training):
-    return attend(x, weight, heads, p, training and (x.requires_grad or weight.requires_grad))
-
-
-@ex.wrong("one draw for all heads", breaks="one by one")
-def one_for_heads(x, weight, heads, p, training):
-    def drop(a, v):
-        return a * (torch.rand_like(a[:, :1]) >= p) / (1 - p), v
-    return attend(x, weight, heads, p, training, drop=drop if training else None)
-
-
-@ex.wrong("the same draw at every call", breaks="anew")
-def seeded(x, weight, heads, p, training):
-    def drop(a, v):
-        g = torch.Generator().manual_seed(0)
-        return a * (torch.rand(a.shape, generator=g) >= p) / (1 - p), v
-    return attend(x, weight, heads, p, training, drop=drop if training else None)
-
-
-@ex.wrong("numbers drawn in eval, too, and not used", breaks="eval")
-def draws_always(x, weight, heads, p, training):
-    torch.rand(3)
-    return attend(x, weight, heads, p, training)
-
-
-@ex.wrong("no transpose: tokens attend among their own heads", breaks="tokens")
-def no_transpose(x, weight, heads, p, training):
-    q, k, v = (part.unflatten(-1, (heads, -1)) for part in F.linear(x, weight).chunk(3, -1))
-    rate = p if training else 0.0
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=rate).flatten(2)
-
-
-@ex.wrong("causal", breaks="tokens")
-def causal(x, weight, heads, p, training):
-    q, k, v = three(x, weight, heads)
-    rate = p if training else 0.0
-    out = F.scaled_dot_product_attention(q, k, v, dropout_p=rate, is_causal=True)
-    return out.transpose(1, 2).flatten(2)
-
-
-@ex.wrong("numbers dealt to the heads in turn", breaks=("heads", "dropped"))
-def dealt(x, weight, heads, p, training):
-    parts = F.linear(x, weight).chunk(3, -1)
-    q, k, v = (t.unflatten(-1, (-1, heads)).permute(0, 3, 1, 2) for t in parts)
-    rate = p if training else 0.0
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=rate).permute(0, 2, 3, 1).flatten(2)
-
-
-ex.wrong("q, k and v in another order", attend, breaks="parts", order=(1, 2, 0))
-ex.wrong("not divided by the root of the head's size", attend, breaks=("result", "tokens"),
-         root=False)
-
-
-@ex.wrong("divided by the root of d, not of d / heads", breaks="heads")
-def root_of_d(x, weight, heads, p, training):
-    q, k, v = three(x, weight, heads)
-    a = F.dropout((q @ k.mT / math.sqrt(x.shape[-1])).softmax(-1), p, training)
-    return (a @ v).transpose(1, 2).flatten(2)
-
-
-ex.wrong("divided by the size of a head, not by its root",
-         lambda x, weight, heads, p, training: attend(
-             x, weight, heads, p, training,
-             scores=lambda s: s / math.sqrt(x.shape[-1] // heads)), breaks=("result", "tokens"))
-ex.wrong("the softmax over the queries, not over the keys", attend,
-         breaks=("result", "tokens", "dropped"), over=-2)
-
-
-@ex.wrong("q, k and v side by side within each head", breaks=("parts", "heads", "dropped"))
-def parts_in_heads(x, weight, heads, p, training):
-    q, k, v = F.linear(x, weight).unflatten(-1, (heads, -1)).transpose(1, 2).chunk(3, -1)
-    rate = p if training else 0.0
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=rate).transpose(1, 2).flatten(2)
-
-
-@ex.wrong("heads left in front of the tokens", says="shape of the result", breaks="result")
-def heads_first(x, weight, heads, p, training):
-    return attend(x, weight, heads, p, training).unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-@ex.wrong("heads and tokens reshaped without their exchange", says="result in eval",
-          breaks="result")
-def reshaped(x, weight, heads, p, training):
-    return heads_first(x, weight, heads, p, training).reshape(x.shape)
-
-
-@ex.wrong("x stretched in place", breaks="left")
-def in_place(x, weight, heads, p, training):
-    out = attend(x, weight, heads, p, training)
-    if not training:
-        x.data.mul_(1 + 2e-7)  # by one or two last digits
-    return out
-
-
-ex.wrong("weight cut off from its gradient",
-         lambda x, weight, heads, p, training: attend(x, weight.detach(), heads, p, training),
-         says="gradient for weight", breaks="gradients")
-
-
-@ex.wrong("the weights of training cut off from their gradient", says="in training",
-          breaks="trained")
-def no_gradient_in_training(x, weight, heads, p, training):
-    def drop(a, v):
-        return F.dropout(a.detach(), p), v
-    return attend(x, weight, heads, p, training, drop=drop if training else None)
-
-
-@ex.wrong("weight taken for (d, 3d), and read in that order", breaks="weight")
-def other_shape(x, weight, heads, p, training):
-    return attend(x, weight.reshape(weight.shape[1], -1).T, heads, p, training)
-
-
-@ex.wrong("x viewed as if rows came first in memory", says="raised RuntimeError", breaks="memory")
-def viewed(x, weight, heads, p, training):
-    return attend(x.view(-1).view(x.shape), weight, heads, p, training)
+wrong = ex.edits(attend)
+PARTS, SCORES = "three(x, weight, heads)", "(q @ k.mT / math.sqrt(q.shape[-1]))"
+DROP, OUT = "F.dropout(a, p, training)", "(a @ v).transpose(1, 2).flatten(2)"
+wrong("p whatever the mode: the lesson's broken cell", "eval", DROP, "F.dropout(a, p, True)")
+wrong("p by grad mode", "grad mode", DROP, "F.dropout(a, p, torch.is_grad_enabled())")
+wrong("p in training only where gradients are on", "grad mode",
+      DROP, "F.dropout(a, p, training and torch.is_grad_enabled())")
+wrong("never dropped", ("dropped", "divided"), DROP, "a")
+wrong("p and 1 - p exchanged", ("dropped", "divided"),
+      DROP, "F.dropout(a, 1 - p if p else p, training)")
+wrong("half as many dropped", "dropped",
+      DROP, "a * (torch.rand_like(a) >= p / 2) / (1 - p) if training else a")
+wrong("the others not divided by 1 - p", "divided",
+      DROP, "a * (torch.rand_like(a) >= p) if training else a")
+wrong("weights divided by their new sum", "divided",
+      DROP, DROP + "\n    if training and p: a = a / a.sum(-1, keepdim=True).clamp(min=1e-9)")
+wrong("scores dropped out before the softmax", ("dropped", "divided"),
+      SCORES, f"F.dropout({SCORES}, p, training)", DROP, "a")
+wrong("the result dropped out, not the weights", "one by one",
+      DROP, "a", OUT, f"F.dropout({OUT}, p, training)")
+wrong("whole keys dropped, for all queries alike", "one by one",
+      DROP, "a", "a @ v",
+      "a @ (v * (torch.rand(*v.shape[:3], 1) >= p) / (1 - p) if training else v)")
+wrong("whole queries dropped, for all keys alike", "one by one",
+      DROP, "a * (torch.rand(*a.shape[:3], 1) >= p) / (1 - p) if training else a",
+      says="neighbours among keys")
+wrong("one draw for all rows of the batch", "one by one",
+      DROP, "a * (torch.rand_like(a[:1]) >= p) / (1 - p) if training else a",
+      says="neighbours among rows")
+wrong("dropped only where a gradient is asked for", "dropped",
+      DROP, "F.dropout(a, p, training and (x.requires_grad or weight.requires_grad))")
+wrong("one draw for all heads", "one by one",
+      DROP, "a * (torch.rand_like(a[:, :1]) >= p) / (1 - p) if training else a")
+wrong("the same draw at every call", "anew",
+      "a = F", "dice = torch.Generator().manual_seed(0); a = F",
+      DROP, "a * (torch.rand(a.shape, generator=dice) >= p) / (1 - p) if training else a")
+wrong("numbers drawn in eval, too, and not used", "eval", "a = F", "torch.rand(3); a = F")
+wrong("no transpose: tokens attend among their own heads", "tokens",
+      PARTS, "(t.unflatten(-1, (heads, -1)) for t in F.linear(x, weight).chunk(3, -1))",
+      OUT, "(a @ v).flatten(2)")
+wrong("causal", "tokens",
+      SCORES, SCORES + ".masked_fill(torch.ones(2 * x.shape[1:2]).triu(1).bool(), -math.inf)")
+wrong("numbers dealt to the heads in turn", ("heads", "dropped"),
+      PARTS, "(t.unflatten(-1, (-1, heads)).permute(0, 3, 1, 2) for t in F.linear(x, weight).chunk("
+      "3, -1))", OUT, "(a @ v).permute(0, 2, 3, 1).flatten(2)")
+wrong("q, k and v in another order", "parts", "q, k, v =", "v, q, k =")
+wrong("not divided by the root of the head's size", ("result", "tokens"), SCORES, "(q @ k.mT)")
+wrong("divided by the root of d, not of d / heads", "heads", "q.shape", "x.shape")
+wrong("divided by the size of a head, not by its root", ("result", "tokens"), "math.sqrt", "")
+wrong("the softmax over the queries, not over the keys", ("result", "tokens", "dropped"),
+      "softmax(-1)", "softmax(-2)")
+wrong("q, k and v side by side within each head", ("parts", "heads", "dropped"),
+      PARTS, "F.linear(x, weight).unflatten(-1, (heads, -1)).transpose(1, 2).chunk(3, -1)")
+wrong("heads left in front of the tokens", "result", OUT, "a @ v", says="shape of the result")
+wrong("heads and tokens reshaped without their exchange", "result",
+      OUT, "(a @ v).reshape(x.shape)", says="result in eval")
+wrong("x stretched in place", "left",  # by one or two last digits
+      "a = F", "if not training: x.data.mul_(1 + 2e-7)\n    a = F")
+wrong("weight cut off from its gradient", "gradients",
+      PARTS, "three(x, weight.detach(), heads)", says="gradient for weight")
+wrong("the weights of training cut off from their gradient", "trained",
+      DROP, "F.dropout(a.detach(), p) if training else a", says="in training")
+wrong("weight taken for (d, 3d), and read in that order", "weight",
+      PARTS, "three(x, weight.reshape(weight.shape[1], -1).T, heads)")
+wrong("x viewed as if rows came first in memory", "memory",
+      PARTS, "three(x.view(-1).view(x.shape), weight, heads)", says="raised RuntimeError")
 
 
 KNOWN: dict = {}

@@ -168,7 +168,8 @@ def law(out, start, groups, optimizer, scale, calls):
         largest = max(float(v.abs().max()) for v in (*slopes, *call["c"]) if v is not None)
         over = half and largest * scale > 65504
         norm = math.inf if over else math.sqrt(sum(float((s * s).sum()) for s in slopes))
-        moves = stepped(weights, opt, slopes, min(1.0, call["max_norm"] / norm), over)
+        share = min(1.0, call["max_norm"] / norm) if norm else 1.0  # small integers can cancel
+        moves = stepped(weights, opt, slopes, share, over)
         compare(out, k, moves, norm, weights)
         if half:
             tracker = 0 if over else tracker + 1

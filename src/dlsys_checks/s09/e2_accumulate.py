@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 
 import torch
 from torch import nn
@@ -227,53 +226,35 @@ cross_entropy = functools.partial(F.cross_entropy, ignore_index=IGNORE)
 
 # ---- wrong, by name
 
-@not_an_answer
-def run(model, opt, batches, n, weight, *, share=None, drop=False, empty=False, clear=True,
-        size=None, ignore=True, weighed=True, mean=None, once=True):
-    """The right training with the mistakes as options; share(y, group) weighs a mean loss."""
-    given, losses = list(batches), []
-    for at in range(0, len(given), n):
-        group = given[at:at + n]
-        if drop and len(group) < n:
-            break
-        own = [weight_of(y, weight if weighed else None, ignore) for _, y in group]
-        whole = sum(own) if size is None else size(group, own)
-        if not sum(own) and not empty:
-            continue
-        if clear:
-            opt.zero_grad()
-        total = 0.0
-        for (x, y), part in zip(group, own, strict=True):
-            loss = cross_entropy(model(x), y if ignore else y.clamp_min(0), weight,
-                                   reduction="sum") if weighed else cross_entropy(
-                                       model(x), y, reduction="sum")
-            loss = loss / max(whole, 1e-9) if share is None else loss * share(part, own, n)
-            loss.backward()
-            total += loss.item()
-        opt.step()
-        losses.append(total if mean is None else mean(total, losses))
-    return losses
-
-
-def weight_of(y, weight, ignore=True):
+def weight_of(y, weight):
     """The number of labels that count, or the sum of their weights."""
-    kept = y[y != IGNORE] if ignore else y.clamp_min(0)
+    kept = y[y != IGNORE]
     return float(len(kept) if weight is None else weight[kept].sum())
 
 
-@ex.wrong("the mean of the batches' means", trap="02.4", says="got", breaks="example")
-def mean_of_means(model, opt, batches, n, weight):
+@not_an_answer
+def run(model, opt, batches, n, weight):
     given, losses = list(batches), []
-    for group in (given[k:k + n] for k in range(0, len(given), n)):
-        if sum(weight_of(y, weight) for _, y in group):
-            opt.zero_grad()
-            losses.append(0.0)
-            for x, y in group:
-                loss = cross_entropy(model(x), y, weight) / len(group)
-                loss.backward()
-                losses[-1] += loss.item()
-            opt.step()
+    for at in range(0, len(given), n):
+        group = given[at:at + n]
+        whole = sum(weight_of(y, weight) for _, y in group)
+        if not whole:
+            continue
+        opt.zero_grad()
+        losses.append(0.0)
+        for x, y in group:
+            loss = cross_entropy(model(x), y, weight, reduction="sum") / whole
+            loss.backward()
+            losses[-1] += loss.item()
+        opt.step()
     return losses
+
+
+wrong = ex.edits(run)
+START, GROUP, EMPTY = "given, losses =", "given[at:at + n]", "if not whole:"
+LOSS, OVER, END = 'weight, reduction="sum") / whole', " / whole", "return losses"
+wrong("the mean of the batches' means", "example",
+      LOSS, "weight) / len(group)", says="got", trap="02.4")
 
 
 # https://github.com/huggingface/transformers/pull/34191 has what became of it.
@@ -292,30 +273,22 @@ def usual_loop(model, opt, batches, n, weight):
     return losses[:-1]
 
 
-ex.wrong("not divided at all", run, says="got", breaks="mean", size=lambda group, own: 1.0)
-ex.wrong("each batch's mean divided by n, the leftover's too", run, breaks=("mean", "last"),
-         share=lambda part, own, n: 1 / max(part, 1e-9) / n)
-
-
-@ex.wrong("a leftover counted as if it were whole", breaks="last")
-def short_leftover(model, opt, batches, n, weight):
-    return run(model, opt, batches, n, weight,
-               size=lambda group, own: sum(own) * n / len(group))
-
-
-ex.wrong("the leftover dropped", run, says="number of steps", breaks="last", drop=True)
-ex.wrong("divided by all rows, ignored ones too", run, breaks="ignored",
-         size=lambda group, own: sum(len(y) for _, y in group))
-ex.wrong("ignored labels taken for class 0", run, says="got", breaks="ignored", ignore=False)
-ex.wrong("class weights left out", run, breaks="weight", weighed=False)
-ex.wrong("weighed sums divided by the number of labels", run, breaks="weight",
-         size=lambda group, own: sum(weight_of(y, None) for _, y in group))
-ex.wrong("1e-8 added to the divisor, as large as small weights", run, breaks="weight",
-         size=lambda group, own: sum(own) + 1e-8)
-ex.wrong("a step made where no label counts", run, says="number of steps", breaks="none",
-         empty=True)
-ex.wrong("a step after every batch",
-         lambda model, opt, batches, n, weight: run(model, opt, batches, 1, weight), breaks="once")
+wrong("not divided at all", "mean", OVER, "", says="got")
+wrong("each batch's mean divided by n, the leftover's too", ("mean", "last"),
+      OVER, " / max(weight_of(y, weight), 1e-9) / n")
+wrong("a leftover counted as if it were whole", "last", OVER, " / (whole * n / len(group))")
+wrong("the leftover dropped", "last",
+      EMPTY, "if not whole or len(group) < n:", says="number of steps")
+wrong("divided by all rows, ignored ones too", "ignored", OVER, " / sum(len(y) for _, y in group)")
+wrong("ignored labels taken for class 0", "ignored",
+      GROUP, f"[(x, y.clamp_min(0)) for x, y in {GROUP}]", says="got")
+wrong("class weights left out", "weight", START, f"weight = None; {START}")
+wrong("weighed sums divided by the number of labels", "weight",
+      OVER, " / sum(weight_of(y, None) for _, y in group)")
+wrong("1e-8 added to the divisor, as large as small weights", "weight", OVER, " / (whole + 1e-8)")
+wrong("a step made where no label counts", "none",
+      EMPTY, "if False:", OVER, " / max(whole, 1e-9)", says="number of steps")
+wrong("a step after every batch", "once", START, f"n = 1; {START}")
 
 
 @ex.wrong("twice through the batches", breaks="once")
@@ -325,9 +298,7 @@ def two_epochs(model, opt, batches, n, weight):
     return first + run(model, opt, given, n, weight)
 
 
-@ex.wrong("batches asked for their length", breaks="iterator")
-def measured(model, opt, batches, n, weight):
-    return run(model, opt, batches, min(n, max(1, len(batches))), weight)
+wrong("batches asked for their length", "iterator", START, f"len(batches); {START}")
 
 
 @ex.wrong("labels changed in place", breaks="left alone")
@@ -341,70 +312,21 @@ def relabelled(model, opt, batches, n, weight):
     return out
 
 
-ex.wrong("old gradients added", run, trap="02.1", breaks="old", clear=False)
-
-
-@ex.wrong("one big batch of each n", breaks="graph")
-def big_batch(model, opt, batches, n, weight):
-    given = list(batches)
-    groups = [given[k:k + n] for k in range(0, len(given), n)]
-    return run(model, opt, [tuple(torch.cat(v) for v in zip(*group, strict=True))
-                            for group in groups], 1, weight)
-
-
-@ex.wrong("the graphs of a step built before one backward", trap="02.5", breaks="graph")
-def one_backward(model, opt, batches, n, weight):
-    given, losses = list(batches), []
-    for at in range(0, len(given), n):
-        group = given[at:at + n]
-        whole = sum(weight_of(y, weight) for _, y in group)
-        if whole:
-            opt.zero_grad()
-            loss = sum(cross_entropy(model(x), y, weight, reduction="sum") for x, y in group)
-            (loss / whole).backward()
-            opt.step()
-            losses.append(loss.item() / whole)
-    return losses
-
-
-ex.wrong("the losses summed", lambda *given: sum(run(*given)), breaks="losses")
-
-
-@ex.wrong("the losses of the steps before", breaks="losses")
-def running(*given):
-    losses = run(*given)
-    return [sum(losses[:k + 1]) / (k + 1) + 0.1 for k in range(len(losses))]
-
-
-ex.wrong("the losses as tensors", lambda *given: [torch.tensor(loss) for loss in run(*given)],
-         says="type of the loss of step", breaks="losses")
-
-
-@ex.wrong("a mean over no label, times zero", says="got nan", breaks="mean")
-def mean_times_zero(model, opt, batches, n, weight):
-    losses = []
-    while group := list(itertools.islice(batches, n)):
-        own = [weight_of(y, weight) for _, y in group]
-        if not sum(own):
-            continue
-        opt.zero_grad()
-        losses.append(0.0)
-        for (x, y), part in zip(group, own, strict=True):
-            loss = cross_entropy(model(x), y, weight) * (part / sum(own))
-            loss.backward()
-            losses[-1] += loss.item()
-        opt.step()
-    return losses
-
-
-@ex.wrong("a batch without rows not counted", says="got", breaks="once")
-def rows_only(model, opt, batches, n, weight):
-    return run(model, opt, [(x, y) for x, y in batches if len(x)], n, weight)
-
-
-@ex.wrong("small weights taken for none", says="number of steps", breaks="weight")
-def tiny_is_none(model, opt, batches, n, weight):
-    given = list(batches)
-    if weight is not None and weight.sum() < 1e-3:
-        return []
-    return run(model, opt, given, n, weight)
+wrong("old gradients added", "old", "opt.zero_grad()", "pass", trap="02.1")
+wrong("one big batch of each n", "graph",
+      GROUP, f"[tuple(torch.cat(v) for v in zip(*{GROUP}, strict=True))]")
+wrong("the graphs of a step built before one backward", "graph",
+      "opt.zero_grad()", "opt.zero_grad(); held = []", "loss.backward()", "held.append(loss)",
+      "opt.step()", "sum(held).backward(); opt.step()", trap="02.5")
+wrong("the losses summed", "losses", END, "return sum(losses)")
+wrong("the losses of the steps before", "losses",
+      END, "return [sum(losses[:k + 1]) / (k + 1) + 0.1 for k in range(len(losses))]")
+wrong("the losses as tensors", "losses",
+      END, "return [torch.tensor(loss) for loss in losses]", says="type of the loss of step")
+wrong("a mean over no label, times zero", "mean",
+      LOSS, "weight) * (weight_of(y, weight) / whole)", says="got nan")
+wrong("a batch without rows not counted", "once",
+      "list(batches)", "[(x, y) for x, y in batches if len(x)]", says="got")
+wrong("small weights taken for none", "weight",
+      EMPTY, "if not whole or (weight is not None and weight.sum() < 1e-3):",
+      says="number of steps")

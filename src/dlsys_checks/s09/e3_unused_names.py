@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import nn
 
@@ -166,23 +164,21 @@ class Restored:
 # ---- wrong, by name
 
 @not_an_answer
-def searched(model, batches, loss_of, *, keep=set.union, none=None, live=None, restore=True):
-    """The worked answer with one of its pieces replaced."""
-    named = {n: p for n, p in model.named_parameters() if p.requires_grad} if live is None else live
-    found = None
-    guard = Restored(model)
-    with guard:
+def searched(model, batches, loss_of):
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    found = set()
+    with Restored(model):
         for batch in batches:
-            loss = loss_of(model, batch)
-            grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True) if (
-                loss.requires_grad and named) else [None] * len(named)
-            gone = {n for n, g in zip(named, grads, strict=True)
-                    if g is None or (none is not None and none(g))}
-            found = gone if found is None else keep(found, gone)
-        if not restore:
-            guard.buffers = [b.clone() for b in model.buffers()]
-            guard.rng = torch.get_rng_state()
-    return sorted(found or ())
+            loss, grads = loss_of(model, batch), [None] * len(named)
+            if loss.requires_grad and named:
+                grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+            found |= {n for n, g in zip(named, grads, strict=True) if g is None}
+    return sorted(found)
+
+
+wrong = ex.edits(searched)
+EACH, START, END = "in batches:", "found = set()", "return sorted(found)"
+DRY = "with Restored(model):"
 
 
 @ex.wrong("the frozen parameters listed, no dry run made",
@@ -191,82 +187,30 @@ def frozen_only(model, batches, loss_of):
     return sorted(n for n, p in model.named_parameters() if not p.requires_grad)
 
 
-@ex.wrong("frozen parameters listed as well", breaks="frozen")
-def with_frozen(model, batches, loss_of):
-    frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
-    more = frozen if len(frozen) > 1 else set()
-    return sorted({*searched(model, batches, loss_of), *more})
-
-
-ex.wrong("nothing ever unused", lambda model, batches, loss_of: [], breaks="unused")
-ex.wrong("the first batch alone",
-         lambda model, batches, loss_of: searched(model, batches[:1], loss_of),
-         breaks=("batches", "unused"))
-ex.wrong("the last batch alone",
-         lambda model, batches, loss_of: searched(model, batches[-1:], loss_of),
-         breaks=("batches", "unused"))
-ex.wrong("the first three batches alone",
-         lambda model, batches, loss_of: searched(model, batches[:3], loss_of), breaks="batches")
-ex.wrong("only what all batches leave unused", searched, breaks=("batches", "unused"),
-         keep=set.intersection)
-
-
-@ex.wrong("all names where there is no batch", breaks="batches")
-def all_names(model, batches, loss_of):
-    return searched(model, batches, loss_of) if batches else sorted(dict(model.named_parameters()))
-
-
-ex.wrong("a gradient of zeros taken for none", searched, breaks="unused",
-         none=lambda g: not g.any())
-
-
-@ex.wrong("a loss without a graph skipped", breaks="constant")
-def skips_constant(model, batches, loss_of):
-    with Restored(model):
-        live = [b for b in batches if loss_of(model, b).requires_grad
-                or not any(p.requires_grad for p in model.parameters())]
-    return searched(model, live, loss_of)
-
-
-@ex.wrong("all names of a tied parameter", breaks="tied")
-def both_names(model, batches, loss_of):
-    names = set(searched(model, batches, loss_of))
-    first = dict(model.named_parameters())
-    more = {n for n, p in model.named_parameters(remove_duplicate=False) if n not in first
-            and (p is first.get("b.weight"))}
-    return sorted(names | more)
-
-
-@ex.wrong("names in the model's order", breaks="names")
-def unsorted(model, batches, loss_of):
-    found = searched(model, batches, loss_of)
-    return [n for n, _ in model.named_parameters() if n in found]
-
-
-ex.wrong("something else than a list",
-         lambda model, batches, loss_of: tuple(searched(model, batches, loss_of)), breaks="names")
-
-
-@ex.wrong("the dry run in eval mode", breaks="modes")
-def in_eval(model, batches, loss_of):
-    with Restored(model):
-        model.eval()
-        return searched(model, batches, loss_of)
-
-
-@ex.wrong("the model left in eval mode", breaks="left alone")
-def left_in_eval(model, batches, loss_of):
-    found = searched(model, batches, loss_of)
-    model.eval()
-    return found
-
-
-ex.wrong("buffers and generator moved by the dry run", searched, breaks="left alone", restore=False)
-
-
-@ex.wrong("a copy run, which draws from the generator of all", breaks="left alone")
-def in_a_copy(model, batches, loss_of):
-    return searched(copy.deepcopy(model), batches, loss_of, restore=False)
+wrong("frozen parameters listed as well", "frozen",
+      END, "frozen = {n for n, p in model.named_parameters() if not p.requires_grad}\n"
+      "    return sorted({*found, *(frozen if len(frozen) > 1 else ())})")
+wrong("nothing ever unused", "unused", END, "return []")
+wrong("the first batch alone", ("batches", "unused"), EACH, "in batches[:1]:")
+wrong("the last batch alone", ("batches", "unused"), EACH, "in batches[-1:]:")
+wrong("the first three batches alone", "batches", EACH, "in batches[:3]:")
+wrong("only what all batches leave unused", ("batches", "unused"),
+      START, "found = set(named) if batches else set()", "found |=", "found &=")
+wrong("all names where there is no batch", "batches",
+      START, "found = set() if batches else {n for n, _ in model.named_parameters()}")
+wrong("a gradient of zeros taken for none", "unused", "g is None", "g is None or not g.any()")
+wrong("a loss without a graph skipped", "constant",
+      "if loss.requires_grad and named:",
+      "if named and not loss.requires_grad: continue\n            if named:")
+wrong("all names of a tied parameter", "tied",
+      "parameters()", "parameters(remove_duplicate=False)")
+wrong("names in the model's order", "names", END, "return [n for n in named if n in found]")
+wrong("something else than a list", "names", END, "return tuple(sorted(found))")
+wrong("the dry run in eval mode", "modes", DRY, DRY + "\n        model.eval()")
+wrong("the model left in eval mode", "left alone", END, "model.eval(); " + END)
+wrong("buffers and generator moved by the dry run", "left alone", DRY, "if True:")
+wrong("a copy run, which draws from the generator of all", "left alone",
+      "named =", "import copy; model = copy.deepcopy(model); named =", DRY, "if True:")
 
 
 @ex.wrong("backward on the model itself, names whose .grad is None", breaks="left alone")
@@ -281,17 +225,8 @@ def backward_here(model, batches, loss_of):
     return sorted(found)
 
 
-@ex.wrong("a loss with a graph taken for granted", says="raised RuntimeError",
-          breaks=("constant", "frozen"))
-def needs_graph(model, batches, loss_of):
-    live = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    found = set()
-    with Restored(model):
-        for batch in batches:
-            grads = torch.autograd.grad(loss_of(model, batch), list(live.values()),
-                                        allow_unused=True)
-            found |= {n for n, g in zip(live, grads, strict=True) if g is None}
-    return sorted(found)
+wrong("a loss with a graph taken for granted", ("constant", "frozen"),
+      "if loss.requires_grad and named:", "if True:", says="raised RuntimeError")
 
 
 @ex.wrong("the parameters of modules that were never called",
@@ -311,15 +246,7 @@ def never_called(model, batches, loss_of):
     return sorted(found)
 
 
-@ex.wrong("the gradients of the dry run left behind", breaks="left alone")
-def left_grads(model, batches, loss_of):
-    found = searched(model, batches, loss_of)
-    model.zero_grad()
-    return found
-
-
-@ex.wrong("the example, with the head that is used", breaks="example")
-def looked_up(model, batches, loss_of):
-    found = searched(model, batches, loss_of)
-    lone = found == ["b.bias", "b.weight"] and not model.scale.requires_grad
-    return ["a.bias", "a.weight"] if lone else found
+wrong("the gradients of the dry run left behind", "left alone", END, "model.zero_grad(); " + END)
+wrong("the example, with the head that is used", "example",
+      END, 'lone = found == {"b.bias", "b.weight"} and not model.scale.requires_grad\n'
+      '    return ["a.bias", "a.weight"] if lone else sorted(found)')

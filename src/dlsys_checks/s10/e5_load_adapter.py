@@ -304,25 +304,33 @@ def parts(model):
 
 # ---- wrong, by name
 
+def last(path):
+    """The last part of a path."""
+    return path.split(".")[-1]
+
+
 @not_an_answer
 @torch.no_grad()
-def loaded(model, file, *, adapter=None, look=("missing", "others", "shapes", "zero"),
-           zero=None, write=None):
-    """The worked answer with its looks and its writing as options."""
-    adapter = adapter or (lambda path: path.split(".")[-1] in ("A", "B"))
-    mine = {path: p for path, p in model.named_parameters() if adapter(path)}
-    bad = ("missing" in look and mine.keys() - file.keys()) or (
-        "others" in look and file.keys() - mine.keys())
-    pairs = [(p, file[path]) for path, p in mine.items() if path in file]
-    if bad:
-        raise ValueError("paths")
-    if "shapes" in look and any(p.shape != t.shape for p, t in pairs):
+def loaded(model, file):
+    mine = {path: p for path, p in model.named_parameters() if last(path) in ("A", "B")}
+    if mine.keys() - file.keys():
+        raise ValueError("missing")
+    if file.keys() - mine.keys():
+        raise ValueError("others")
+    if any(p.shape != file[path].shape for path, p in mine.items()):
         raise ValueError("shapes")
-    zero = zero or (lambda t: not t.any())
-    if "zero" in look and all(zero(t) for path, t in file.items() if path.split(".")[-1] == "B"):
+    b = [t for path, t in file.items() if last(path) == "B"]
+    if not any(t.any() for t in b):
         raise ValueError("zero")
-    for p, t in pairs:
-        (write or (lambda p, t: p.copy_(t) if p.shape == t.shape else None))(p, t)
+    for path, p in mine.items():
+        p.copy_(file[path])
+
+
+wrong = ex.edits(loaded)
+ADAPTER, SHAPES = 'last(path) in ("A", "B")', "p.shape != file[path].shape"
+MISSING, ZERO = "mine.keys() - file.keys()", "not any(t.any() for t in b)"
+EACH, COPY = "for path, p in mine.items():", "p.copy_(file[path])"
+AFTER = COPY + "\n    "
 
 
 @ex.wrong("load_state_dict(strict=False)", says="raised for",
@@ -343,153 +351,67 @@ def strict(model, file):
         raise ValueError(str(error)) from None
 
 
-@ex.wrong("missing paths not looked for", says="raised for a missing path", breaks="missing")
-def missing_passed(model, file):
-    loaded(model, file, look=("others", "shapes") if not file else ("others", "shapes", "zero"))
-
-
-ex.wrong("other paths passed over", loaded, says="raised for another path", breaks="others",
-         look=("missing", "shapes", "zero"))
-ex.wrong("shapes not compared: what does not fit is left", loaded, says="raised for a shape",
-         breaks="shapes", look=("missing", "others", "zero"))
-
-
-@ex.wrong("counts of numbers compared, not shapes", says="raised for a shape", breaks="shapes")
-def by_count(model, file):
-    sizes = {path: p.numel() for path, p in model.named_parameters()}
-    if any(t.numel() != sizes.get(path) for path, t in file.items()):
-        raise ValueError("sizes")
-    loaded(model, file, look=("missing", "others", "zero"),
-           write=lambda p, t: p.copy_(t.reshape(p.shape)))
-
-
-@ex.wrong("broadcast where the shapes allow it", says="raised for a shape", breaks="shapes")
-def broadcast(model, file):
-    def write(p, t):
-        try:
-            p.copy_(t)
-        except RuntimeError:
-            raise ValueError("shape") from None
-    mine = dict(model.named_parameters())
-    for path, t in file.items():
-        if path in mine and t.dim() <= mine[path].dim() and all(
-                a in (1, b) for a, b in zip(t.shape[::-1], mine[path].shape[::-1])):
-            continue
-        if path in mine:
-            raise ValueError(path)
-    loaded(model, file, look=("missing", "others", "zero"), write=write)
-
-
-ex.wrong("an adapter of zeros accepted", loaded, says="raised for every B zero", breaks="zero",
-         look=("missing", "others", "shapes"))
-
-
-@ex.wrong("every single B has to differ from zero", breaks="zero")
-def each_b(model, file):
-    if any(not t.any() for path, t in file.items() if path.split(".")[-1] == "B"):
-        raise ValueError("zero")
-    loaded(model, file)
-
-
-@ex.wrong("the first B alone looked at", breaks="zero")
-def first_b(model, file):
-    b = [t for path, t in file.items() if path.split(".")[-1] == "B"]
-    if b and not b[0].any():
-        raise ValueError("zero")
-    loaded(model, file)
-
-
-ex.wrong("B zero by its sum", loaded, breaks="zero", zero=lambda t: t.sum() == 0)
-ex.wrong("B zero by its largest number", loaded, breaks="zero", zero=lambda t: t.max() == 0)
-ex.wrong("B zero by its first row", loaded, breaks="zero", zero=lambda t: not t.flatten()[:2].any())
-ex.wrong("B taken for zero where it is small", loaded, breaks="zero",
-         zero=lambda t: float(t.float().abs().max()) < 1e-8)
-ex.wrong("zero only once it is float32", loaded, breaks="zero", zero=lambda t: not t.float().any())
-
-
-@ex.wrong("B of the model looked at, not of the file", says="raised", breaks="zero")
-def b_of_model(model, file):
-    if not any(p.any() for path, p in model.named_parameters() if path.split(".")[-1] == "B"):
-        raise ValueError("zero")
-    loaded(model, file)
-
-
-@ex.wrong("buffers taken for the adapter", breaks="paths")
-def with_buffers(model, file):
-    if any(path.split(".")[-1] in ("A", "B") and path not in file
-           for path, _ in model.named_buffers()):
-        raise ValueError("missing")
-    loaded(model, file)
-
-
-@ex.wrong("A counted only where a B stands beside it", breaks="paths")
-def in_pairs(model, file):
-    if any(path[:-1] + "B" not in file for path in file if path.split(".")[-1] == "A"
-           and path in dict(model.named_parameters())):
-        raise ValueError("pairs")
-    loaded(model, file)
-
-
-@ex.wrong("a layer under two paths asked for twice", breaks="paths")
-def under_each_path(model, file):
-    if any(path.split(".")[-1] in ("A", "B") and path not in file
-           for path, _ in model.named_parameters(remove_duplicate=False)):
-        raise ValueError("missing")
-    loaded(model, file)
-
-
-@ex.wrong("eight tensors at most", says="adapter tensor", breaks="paths")
-def eight(model, file):
-    left = [8]
-
-    def write(p, t):
-        left[0] -= 1
-        if left[0] >= 0:
-            p.copy_(t)
-    loaded(model, file, write=write)
-
-
-@ex.wrong("prefixes of the file cut off", says="raised for a missing path",
-          breaks=("others", "missing"))
-def cuts_prefixes(model, file):
-    loaded(model, {path.removeprefix("base_model.model."): t for path, t in file.items()})
-
-
-@ex.wrong("shapes of A compared, those of B not", says="raised for a shape", breaks="shapes")
-def shape_of_a(model, file):
-    mine = dict(model.named_parameters())
-    loaded(model, {path: t.expand(mine[path].shape) if path in mine and path[-1] == "B"
-                   and t.dim() == 2 and t.shape[1] == 1 and len(t) == len(mine[path]) else t
-                   for path, t in file.items()})
-
-
-ex.wrong("numbers through bfloat16", loaded, breaks=("numbers", "file"),
-         write=lambda p, t: p.copy_(t.bfloat16()))
-
-
-@ex.wrong("memory read in its order, whatever the strides", breaks=("file", "whole"))
-def by_memory(model, file):
-    loaded(model, file, write=lambda p, t: p.copy_(torch.as_strided(
-        t, t.shape, torch.empty(t.shape, device="meta").stride())))
-
-
-@ex.wrong("A of zeros refused", breaks="zero")
-def zero_a(model, file):
-    if file and not any(t.any() for path, t in file.items() if path.split(".")[-1] == "A"):
-        raise ValueError("zero")
-    loaded(model, file)
-
-
-ex.wrong("all names that end in A or B", loaded, breaks="paths",
-         adapter=lambda path: path.endswith(("A", "B")))
-ex.wrong("A and B at the root forgotten", loaded, says="raised for", breaks=("paths", "example"),
-         adapter=lambda path: path.endswith((".A", ".B")))
+wrong("missing paths not looked for", "missing",
+      ADAPTER, ADAPTER + " and path in file", ZERO, f"b and {ZERO}",
+      says="raised for a missing path")
+wrong("other paths passed over", "others",
+      "file.keys() - mine.keys()", "False",
+      "in file.items() if", "in file.items() if path in mine and",
+      says="raised for another path")
+wrong("shapes not compared: what does not fit is left", "shapes",
+      SHAPES, "False", COPY, f"if p.shape == file[path].shape: {COPY}",
+      says="raised for a shape")
+wrong("counts of numbers compared, not shapes", "shapes",
+      SHAPES, "p.numel() != file[path].numel()", COPY, "p.copy_(file[path].reshape(p.shape))",
+      says="raised for a shape")
+wrong("broadcast where the shapes allow it", "shapes",
+      SHAPES,
+      "file[path].dim() > p.dim() or any(a not in (1, b) for a, b in zip(file[path].shape[::-1], "
+      "p.shape[::-1]))", says="raised for a shape")
+wrong("an adapter of zeros accepted", "zero", ZERO, "False", says="raised for every B zero")
+wrong("every single B has to differ from zero", "zero", "any(t", "all(t")
+wrong("the first B alone looked at", "zero", "for t in b", "for t in b[:1]")
+wrong("B zero by its sum", "zero", "t.any()", "t.sum() != 0")
+wrong("B zero by its largest number", "zero", "t.any()", "t.max() != 0")
+wrong("B zero by its first row", "zero", "t.any()", "t.flatten()[:2].any()")
+wrong("B taken for zero where it is small", "zero", "t.any()", "t.float().abs().max() >= 1e-8")
+wrong("zero only once it is float32", "zero", "t.any()", "t.float().any()")
+wrong("B of the model looked at, not of the file", "zero",
+      ZERO, f'{ZERO} or not any(p.any() for path, p in mine.items() if last(path) == "B")',
+      says="raised")
+wrong("buffers taken for the adapter", "paths",
+      MISSING, f"{MISSING} or any({ADAPTER} and path not in file for path, _ in "
+      "model.named_buffers())")
+wrong("A counted only where a B stands beside it", "paths",
+      MISSING, f'{MISSING} or any(path[:-1] + "B" not in file for path in mine if last(path) == '
+      '"A")')
+wrong("a layer under two paths asked for twice", "paths",
+      "parameters()", "parameters(remove_duplicate=False)")
+wrong("eight tensors at most", "paths",
+      EACH, "for path, p in list(mine.items())[:8]:", says="adapter tensor")
+wrong("prefixes of the file cut off", ("others", "missing"),
+      "mine =",
+      'file = {path.removeprefix("base_model.model."): t for path, t in file.items()}; mine =',
+      says="raised for a missing path")
+wrong("shapes of A compared, those of B not", "shapes",
+      SHAPES, f'{SHAPES} and (last(path) == "A" or file[path].shape != (len(p), 1))',
+      says="raised for a shape")
+wrong("numbers through bfloat16", ("numbers", "file"), COPY, "p.copy_(file[path].bfloat16())")
+wrong("memory read in its order, whatever the strides", ("file", "whole"),
+      COPY,
+      'p.copy_(torch.as_strided(file[path], p.shape, torch.empty(p.shape, device="meta").stride('
+      ')))')
+wrong("A of zeros refused", "zero",
+      ZERO, f'{ZERO} or not any(t.any() for path, t in file.items() if last(path) == "A")')
+wrong("all names that end in A or B", "paths", ADAPTER, 'path.endswith(("A", "B"))')
+wrong("A and B at the root forgotten", ("paths", "example"),
+      ADAPTER, 'path.endswith((".A", ".B"))', says="raised for")
 
 
 @ex.wrong("written while it looks: half loaded when it raises", breaks="not half")
 @torch.no_grad()
 def half(model, file):
-    mine = {path: p for path, p in model.named_parameters() if path.split(".")[-1] in ("A", "B")}
+    mine = {path: p for path, p in model.named_parameters() if last(path) in ("A", "B")}
     for path, p in mine.items():
         if path not in file or file[path].shape != p.shape:
             raise ValueError(path)
@@ -497,49 +419,18 @@ def half(model, file):
     loaded(model, file)
 
 
-@ex.wrong("the base reset as well", breaks="rest")
-@torch.no_grad()
-def base_touched(model, file):
-    loaded(model, file)
-    for path, p in model.named_parameters():
-        if path.endswith("base.weight"):
-            p.mul_(0.5)
-
-
-@ex.wrong("the model put into eval mode", breaks="rest")
-def in_eval_mode(model, file):
-    loaded(model, file)
-    model.eval()
-
-
-@ex.wrong("gradients thrown away", breaks="rest")
-def zero_grads(model, file):
-    loaded(model, file)
-    model.zero_grad()
-
-
-@ex.wrong("gradients switched off and not on again", breaks="rest")
-def grad_off(model, file):
-    loaded(model, file)
-    torch.set_grad_enabled(False)
-
-
-@ex.wrong("gradients switched on at the end, whatever they were", breaks="rest")
-def grad_on(model, file):
-    loaded(model, file)
-    torch.set_grad_enabled(True)
-
-
-@ex.wrong("the tensors of file cast in place", breaks="rest")
-def casts_file(model, file):
-    loaded(model, file)
-    for path, p in model.named_parameters():
-        if path in file:
-            file[path] = file[path].to(p.dtype, copy=True)
-
-
-ex.wrong("looked at, and nothing written", loaded, breaks=("whole", "numbers"),
-         write=lambda p, t: None)
+wrong("the base reset as well", "rest",
+      COPY, AFTER + "for path, p in model.named_parameters():\n        "
+      'if path.endswith("base.weight"): p.mul_(0.5)')
+wrong("the model put into eval mode", "rest", COPY, AFTER + "model.eval()")
+wrong("gradients thrown away", "rest", COPY, AFTER + "model.zero_grad()")
+ex.wrong("gradients switched off and not on again", breaks="rest",
+         fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(False)))
+ex.wrong("gradients switched on at the end, whatever they were", breaks="rest",
+         fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(True)))
+wrong("the tensors of file cast in place", "rest",
+      COPY, f"{COPY}; file[path] = file[path].to(p.dtype, copy=True)")
+wrong("looked at, and nothing written", ("whole", "numbers"), COPY, "pass")
 
 
 DONE: list = [None]
@@ -553,10 +444,7 @@ def once(model, file):
     DONE[0] = model
 
 
-@ex.wrong("file emptied while it loads", breaks="rest")
-def emptied(model, file):
-    loaded(model, file)
-    file.clear()
+wrong("file emptied while it loads", "rest", COPY, AFTER + "file.clear()")
 
 
 @ex.wrong("new parameters in place of the old", breaks="object")
@@ -570,66 +458,19 @@ def new_parameters(model, file):
                 setattr(module, key, made.setdefault(p, twin))
 
 
-@ex.wrong("the adapter set to train", breaks="object")
-def set_to_train(model, file):
-    loaded(model, file)
-    for path, p in model.named_parameters():
-        if path.split(".")[-1] in ("A", "B"):
-            p.requires_grad_(True)
-
-
-@ex.wrong("p.data taken from the file", breaks=("no sharing",))
-def shares(model, file):
-    def write(p, t):
-        if p.dtype == t.dtype:
-            p.data = t
-        else:
-            p.copy_(t)
-    loaded(model, file, write=write)
-
-
-@ex.wrong("the dtype of the file taken over", says="dtype of the adapter tensor", breaks="numbers")
-def dtype_of_file(model, file):
-    def write(p, t):
-        p.data = t.clone()
-    loaded(model, file, write=write)
-
-
-ex.wrong("the numbers added to what was there", loaded, breaks=("numbers", "whole"),
-         write=lambda p, t: p.add_(t.to(p.dtype)))
-
-
-@ex.wrong("B alone loaded", breaks=("whole", "numbers"))
-def b_alone(model, file):
-    old = {path: p.detach().clone() for path, p in model.named_parameters()}
-    loaded(model, file)
-    with torch.no_grad():
-        for path, p in model.named_parameters():
-            if path.split(".")[-1] == "A":
-                p.copy_(old[path])
-
-
-@ex.wrong("only float32 files read", breaks="file")
-def float32_only(model, file):
-    if any(t.dtype != torch.float32 for t in file.values()):
-        raise ValueError("dtype")
-    loaded(model, file)
-
-
-@ex.wrong("paired by position, not by path", breaks=("file", "whole"))
-def by_position(model, file):
-    mine = [path for path, _ in model.named_parameters() if path.split(".")[-1] in ("A", "B")]
-    fits = [len(mine) == len(file)] + [a in file for a in mine]
-    names = dict(model.named_parameters())
-    if all(fits) and all(names[a].shape == t.shape for a, t in zip(mine, file.values())):
-        loaded(model, dict(zip(mine, file.values())))
-    else:
-        loaded(model, file)
-
-
-@ex.wrong("an adapter of rank one refused", says="raised for", breaks="example")
-def rank_one(model, file):
-    if any(path.split(".")[-1] == "A" and len(t) == 1 and t.shape[-1] == 2
-           for path, t in file.items()):
-        raise ValueError("rank")
-    loaded(model, file)
+wrong("the adapter set to train", "object", COPY, f"{COPY}; p.requires_grad_(True)")
+wrong("p.data taken from the file", "no sharing",
+      COPY, f"if p.dtype == file[path].dtype: p.data = file[path]\n        else: {COPY}")
+wrong("the dtype of the file taken over", "numbers",
+      COPY, "p.data = file[path].clone()", says="dtype of the adapter tensor")
+wrong("the numbers added to what was there", ("numbers", "whole"),
+      COPY, "p.add_(file[path].to(p.dtype))")
+wrong("B alone loaded", ("whole", "numbers"), COPY, f'if last(path) == "B": {COPY}')
+wrong("only float32 files read", "file",
+      SHAPES, f"{SHAPES} or file[path].dtype != torch.float32")
+wrong("paired by position, not by path", ("file", "whole"),
+      EACH, "if all(p.shape == t.shape for p, t in zip(mine.values(), file.values())):\n        "
+      f"file = dict(zip(mine, file.values()))\n    {EACH}")
+wrong("an adapter of rank one refused", "example",
+      SHAPES, f'{SHAPES} or (last(path) == "A" and file[path].shape == (1, 2))',
+      says="raised for")

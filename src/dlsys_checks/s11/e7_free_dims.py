@@ -241,275 +241,98 @@ def compare(path, got, first, paths):
 # ---- wrong, by name
 
 @not_an_answer
-def made(examples, *, types=True, values=True, lengths=True, keys=True, dtypes=True, ranks=True,
-         small=(0, 1), where=0, dims=None, other=None, path=()):
-    """The right answer with its pieces as options."""
-    rules = {"types": types, "values": values, "lengths": lengths, "keys": keys, "dtypes": dtypes,
-             "ranks": ranks, "small": small, "where": where, "dims": dims, "other": other}
-
-    def again(inside, key):
-        return made(inside, path=(*path, key), **rules)
+def made(examples):
     first = examples[0]
-    if types and any(type(e) is not type(first) for e in examples):
+    if any(type(e) is not type(first) for e in examples):
         raise ValueError("types")
     if isinstance(first, torch.Tensor):
-        rest = [e for e in examples if isinstance(e, torch.Tensor)]
-        if dtypes and len({e.dtype for e in rest}) > 1:
+        if len({e.dtype for e in examples}) > 1:
             raise ValueError("dtypes")
-        if ranks and len({e.dim() for e in rest}) > 1:
-            raise ValueError("ranks")
-        least = min(e.dim() for e in rest)
-        free = [d for d in range(least) if len({e.shape[d] for e in rest}) > 1]
-        if any(examples[where].shape[d] in small for d in free):
-            raise ValueError("small")
-        return dims(free) if dims else tuple(free)
+        if len({e.dim() for e in examples}) > 1:
+            raise ValueError("numbers of dimensions")
+        free = [d for d in range(first.dim()) if len({e.shape[d] for e in examples}) > 1]
+        if any(first.shape[d] in (0, 1) for d in free):
+            raise ValueError("0 or 1")
+        return tuple(free)
     if isinstance(first, dict):
-        if keys and any(isinstance(e, dict) and set(e) != set(first) for e in examples):
+        if any(set(e) != set(first) for e in examples):
             raise ValueError("keys")
-        return {k: again([e[k] for e in examples if k in e], k) for k in first}
+        return {k: made([e[k] for e in examples]) for k in first}
     if isinstance(first, list | tuple):
-        if lengths and any(len(e) != len(first) for e in examples):
+        if any(len(e) != len(first) for e in examples):
             raise ValueError("lengths")
-        return type(first)([again(list(e), k) for k, e in enumerate(zip(*examples, strict=False))])
-    if values and any(e != first for e in examples):
+        return type(first)([made(list(e)) for e in zip(*examples, strict=False)])
+    if any(e != first for e in examples):
         raise ValueError("values")
-    return other(first) if other else None
+    return None
 
 
-@ex.wrong("the first two examples alone", breaks=("dims", "examples"))
-def first_two(examples):
-    made(examples, small=())
-    found = made(examples[:2], small=())
-    made(examples)
-    return found
-
-
-@ex.wrong("the first and the last", breaks=("dims", "examples", "first"))
-def first_and_last(examples):
-    made(examples)
-    return made([examples[0], examples[-1]])
-
-
-ex.wrong("a list of dimensions", made, breaks="dims", dims=list)
-ex.wrong("the dimensions in falling order", made, breaks="dims",
-         dims=lambda free: tuple(free[::-1]))
-
-
-@ex.wrong("tensors with other entries refused", says="what is raised", breaks="varies")
-def same_entries(examples):
-    def look(values):
-        first = values[0]
-        if isinstance(first, torch.Tensor) and len({t.shape for t in values}) == 1 and any(
-                not torch.equal(t, first) for t in values):
-            raise ValueError("entries")
-        if isinstance(first, dict):
-            for key in first:
-                look([v[key] for v in values])
-        if isinstance(first, list | tuple):
-            for inside in zip(*values, strict=True):
-                look(inside)
-    found = made(examples)
-    look(examples)
-    return found
-
-
-@ex.wrong("objects compared, not values", says="what is raised", breaks="varies")
-def objects(examples):
-    def look(first, other):
-        if isinstance(first, dict):
-            for key in first:
-                look(first[key], other[key])
-        elif isinstance(first, list | tuple):
-            for u, v in zip(first, other, strict=True):
-                look(u, v)
-        elif isinstance(first, float) and first is not other:
-            raise ValueError("another object")
-    found = made(examples)
-    for other in examples[1:]:
-        look(examples[0], other)
-    return found
-
-
-ex.wrong("the first dimension that varies alone", made, breaks="dims",
-         dims=lambda free: tuple(free[:1]))
-
-
-@ex.wrong("the dimensions that stay", breaks="varies")
-def those_that_stay(examples):
-    def turned(value, like):
-        if isinstance(like, torch.Tensor):
-            return tuple(d for d in range(like.dim()) if d not in value)
-        if isinstance(like, dict):
-            return {k: turned(value[k], like[k]) for k in like}
-        if isinstance(like, list | tuple):
-            return type(like)(turned(v, u) for v, u in zip(value, like, strict=True))
-        return value
-    return turned(made(examples), examples[0])
-
-
-ex.wrong("dimension 0 for each tensor that varies", made, breaks="dims",
-         dims=lambda free: (0,) if free else ())
-ex.wrong("None for a tensor that does not vary", made, breaks="dims",
-         dims=lambda free: tuple(free) or None)
-ex.wrong("values in the place of all else", made, breaks="else", other=lambda value: value)
-ex.wrong("an empty tuple in the place of all else", made, breaks="else", other=lambda value: ())
-
-
-@ex.wrong("lists for tuples", breaks="place")
-def lists(examples):
-    def turn(value, like):
-        if isinstance(like, dict):
-            return {k: turn(value[k], like[k]) for k in like}
-        if isinstance(like, list | tuple):
-            return [turn(v, u) for v, u in zip(value, like, strict=True)]
-        return value
-    return turn(made(examples), examples[0])
-
-
-@ex.wrong("types not compared", breaks="type")
-def no_types(examples):
-    try:
-        return made(examples, types=False)
-    except (TypeError, AttributeError):
-        return made(examples[:1])
-
-
-@ex.wrong("True and 1 taken for the same", breaks="type")
-def truth_and_one(examples):
-    def plain(value):
-        if isinstance(value, dict):
-            return {k: plain(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(plain(v) for v in value)
-        return float(value) if isinstance(value, int | float) else value
-    return made([plain(e) for e in examples])
-
-
-@ex.wrong("True taken for a kind of 1", breaks="type")
-def kinds_of(examples):
-    def plain(value, like):
-        if isinstance(like, dict) and isinstance(value, dict) and set(value) == set(like):
-            return {k: plain(value[k], like[k]) for k in like}
-        if isinstance(like, list | tuple) and type(like) is type(value) and len(
-                like) == len(value):
-            return type(like)(plain(v, u) for v, u in zip(value, like, strict=True))
-        return int(value) if type(like) is int and type(value) is bool else value
-    return made([examples[0], *[plain(e, examples[0]) for e in examples[1:]]])
-
-
-@ex.wrong("lists and tuples taken for the same", breaks="type")
-def any_sequence(examples):
-    if isinstance(examples[0], tuple) and isinstance(examples[1], list):
-        return made([tuple(e) for e in examples])
-    return made(examples)
-
-
-ex.wrong("values not compared", made, breaks="value", values=False)
-
-
-@ex.wrong("flags left open", breaks="value")
-def flags_open(examples):
-    def shut(value):
-        if isinstance(value, dict):
-            return {k: shut(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(shut(v) for v in value)
-        return True if isinstance(value, bool) else value
-    return made([shut(e) for e in examples])
-
-
-@ex.wrong("values of the first two compared", breaks=("value", "examples"))
-def two_values(examples):
-    made(examples[:2])
-    return made(examples, values=False)
-
-
-@ex.wrong("values at the top compared", breaks="value")
-def top_values(examples):
-    if isinstance(examples[0], dict) and "in" in examples[0]:
-        return made(examples, values=False)
-    return made(examples)
-
-
-ex.wrong("lengths not compared", made, breaks="length", lengths=False)
-ex.wrong("keys not compared", made, breaks="keys", keys=False)
-
-
-@ex.wrong("keys of the first looked up in the others", breaks="keys")
-def keys_of_the_first(examples):
-    if isinstance(examples[0], dict) and all(set(e) >= set(examples[0]) for e in examples):
-        return made(examples, keys=False)
-    return made(examples)
-
-
-@ex.wrong("keys compared in their order", breaks="order")
-def keys_in_order(examples):
-    if isinstance(examples[0], dict) and any(list(e) != list(examples[0]) for e in examples):
-        raise ValueError("keys")
-    return made(examples)
-
-
-@ex.wrong("values taken in the order of the keys", says="dimensions", breaks="order")
-def by_place(examples):
-    if isinstance(examples[0], dict) and len({frozenset(e) for e in examples}) == 1:
-        first = examples[0]
-        examples = [dict(zip(first, e.values(), strict=True)) for e in examples]
-    return made(examples)
-
-
-@ex.wrong("bytes of the dtype compared", breaks="kind")
-def bytes_alone(examples):
-    if all(isinstance(e, torch.Tensor) for e in examples) and len(
-            {e.element_size() for e in examples}) == 1:
-        return made(examples, dtypes=False)
-    return made(examples)
-
-
-@ex.wrong("the size of the first varying dimension alone asked", breaks=("small", "first"))
-def first_size(examples):
-    def check(value, like):
-        if isinstance(like, torch.Tensor):
-            if value and like.shape[value[0]] < 2:
-                raise ValueError("small")
-        elif isinstance(like, dict):
-            for k in like:
-                check(value[k], like[k])
-        elif isinstance(like, list | tuple):
-            for v, u in zip(value, like, strict=True):
-                check(v, u)
-    found = made(examples, small=())
-    check(found, examples[0])
-    return found
-
-
-ex.wrong("dtypes not compared", made, breaks="kind", dtypes=False)
-ex.wrong("numbers of dimensions not compared", made, breaks="kind", ranks=False)
-ex.wrong("sizes of 0 and 1 let pass", made, breaks=("small", "first"), small=())
-ex.wrong("sizes of 1 alone refused", made, breaks=("small", "first"), small=(1,))
-ex.wrong("sizes of 0 alone refused", made, breaks=("small", "first"), small=(0,))
-ex.wrong("the last example taken for the one to be exported", made, breaks="first", where=-1)
-
-
-@ex.wrong("0 and 1 refused in any example", breaks=("first", "small"))
-def in_any(examples):
-    for k in range(len(examples)):
-        made(examples, where=k)
-    return made(examples)
-
-
-@ex.wrong("0 and 1 refused where nothing varies", breaks="small")
-def refused_anyway(examples):
-    def look(value):
-        if isinstance(value, torch.Tensor) and 0 < min(value.shape, default=2) < 2:
-            raise ValueError("1")
-        if isinstance(value, torch.Tensor) and value.numel() == 0 and value.shape[0] == 0:
-            raise ValueError("0")
-        if isinstance(value, dict | list | tuple):
-            for one in value.values() if isinstance(value, dict) else value:
-                look(one)
-    found = made(examples)
-    look(examples[0])
-    return found
+wrong = ex.edits(made)
+TYPES, VALUES, SMALL = "type(e) is not type(first)", "e != first for e", "first.shape[d] in (0, 1)"
+SIZES, FREE, KEYS = "e.shape[d] for e in examples", "tuple(free)", "set(e) != set(first)"
+INSIDE, NOTHING = "made([e[k] for e in examples])", "return None"
+wrong("the first two examples alone", ("dims", "examples"), SIZES, SIZES + "[:2]")
+wrong("the first and the last", ("dims", "examples", "first"),
+      SIZES, "e.shape[d] for e in (first, examples[-1])")
+wrong("a list of dimensions", "dims", FREE, "free")
+wrong("the dimensions in falling order", "dims", FREE, "tuple(free[::-1])")
+wrong("tensors with other entries refused", "varies",
+      "free =",
+      "if len({e.shape for e in examples}) == 1 and not all(e.equal(first) for e in examples):\n"
+      '            raise ValueError("entries")\n        free =', says="what is raised")
+wrong("objects compared, not values", "varies",
+      VALUES, "(e is not first if isinstance(e, float) else e != first) for e",
+      says="what is raised")
+wrong("the first dimension that varies alone", "dims", FREE, "tuple(free[:1])")
+wrong("the dimensions that stay", "varies",
+      FREE, "tuple(d for d in range(first.dim()) if d not in free)")
+wrong("dimension 0 for each tensor that varies", "dims", FREE, "(0,) if free else ()")
+wrong("None for a tensor that does not vary", "dims", FREE, "tuple(free) or None")
+wrong("values in the place of all else", "else", NOTHING, "return first")
+wrong("an empty tuple in the place of all else", "else", NOTHING, "return ()")
+wrong("lists for tuples", "place", "type(first)([", "list([")
+wrong("types not compared", "type",
+      "if any(type",
+      "examples = [e for e in examples if isinstance(e, type(first))]\n    if any(type")
+wrong("True and 1 taken for the same", "type",
+      "first =",
+      "examples = [float(e) if isinstance(e, int | float) else e for e in examples]; first =")
+wrong("True taken for a kind of 1", "type", TYPES, "not isinstance(e, type(first))")
+wrong("lists and tuples taken for the same", "type",
+      TYPES, TYPES + " and {type(e), type(first)} != {list, tuple}")
+wrong("values not compared", "value", f"any({VALUES} in examples)", "False")
+wrong("flags left open", "value", VALUES, "e != first and not isinstance(e, bool) for e")
+wrong("values of the first two compared", ("value", "examples"),
+      VALUES + " in examples", VALUES + " in examples[:2]")
+wrong("values at the top compared", "value",
+      "def made(examples):", "def made(examples, depth=0):",
+      INSIDE, "made([e[k] for e in examples], depth + 1)",
+      "made(list(e))", "made(list(e), depth + 1)", f"any({VALUES}", f"depth < 2 and any({VALUES}")
+wrong("lengths not compared", "length", "any(len(e) != len(first) for e in examples)", "False")
+wrong("keys not compared", "keys",
+      f"any({KEYS} for e in examples)", "False", INSIDE, "made([e[k] for e in examples if k in e])")
+wrong("keys of the first looked up in the others", "keys", KEYS, "not set(e) >= set(first)")
+wrong("keys compared in their order", "order", KEYS, "list(e) != list(first)")
+wrong("values taken in the order of the keys", "order",
+      f"{INSIDE} for k in first",
+      "made(list(e)) for k, e in zip(first, zip(*(e.values() for e in examples)))",
+      says="dimensions")
+wrong("bytes of the dtype compared", "kind", "e.dtype for e", "e.element_size() for e")
+wrong("the size of the first varying dimension alone asked", ("small", "first"),
+      "for d in free)", "for d in free[:1])")
+wrong("dtypes not compared", "kind", "len({e.dtype for e in examples}) > 1", "False")
+wrong("numbers of dimensions not compared", "kind",
+      "len({e.dim() for e in examples}) > 1", "False",
+      "range(first.dim())", "range(min(e.dim() for e in examples))")
+wrong("sizes of 0 and 1 let pass", ("small", "first"), SMALL, "False")
+wrong("sizes of 1 alone refused", ("small", "first"), SMALL, "first.shape[d] == 1")
+wrong("sizes of 0 alone refused", ("small", "first"), SMALL, "first.shape[d] == 0")
+wrong("the last example taken for the one to be exported", "first",
+      SMALL, "examples[-1].shape[d] in (0, 1)")
+wrong("0 and 1 refused in any example", ("first", "small"),
+      SMALL, "any(e.shape[d] in (0, 1) for e in examples)")
+wrong("0 and 1 refused where nothing varies", "small",
+      "for d in free)", "for d in range(first.dim()))")
 
 
 @ex.wrong("a TypeError in place of a ValueError", breaks="raises")

@@ -61,11 +61,13 @@ def cases(g):
     below = one("the largest numbers are negative", "td,od->to", loud=1.0, t=4, o=5, d=64)
     below[1]["a"] = below[1]["a"].abs() / 4
     below[1]["a"][:, ::9] *= -30.0
+    just = one("the largest just below a power of two", "td,od->to", loud=1.0, t=4, o=3, d=64)
+    just[1]["a"][:, ::32] = torch.nextafter(torch.tensor(8.0), torch.tensor(0.0))
     example = torch.ones(32)
     example[0] = 33.0
-    return [one("a layer", "td,od->to", t=6, o=5, d=64), one("32 entries", "td,od->to", t=4, o=3,
+    made = [one("a layer", "td,od->to", t=6, o=5, d=64), one("32 entries", "td,od->to", t=4, o=3,
                                                              d=32),
-            one("five blocks", "td,od->to", t=3, o=4, d=160), lone, below,
+            one("five blocks", "td,od->to", t=3, o=4, d=160), lone, below, just,
             one("as a product of matrices", "ij,jk->ik", i=5, j=64, k=3),
             one("summed in front", "ki,kj->ij", k=96, i=4, j=32),
             one("gradient of a weight", "to,td->od", t=64, o=32, d=5),
@@ -82,9 +84,15 @@ def cases(g):
             one("one row", "td,od->to", t=1, o=1, d=64), empty,
             one("zeros alone", "td,od->to", size=0.0, t=3, o=2, d=32),
             one("made the other way round", "td,od->to", order="columns", t=32, o=64, d=32),
-            one("gaps in memory", "td,od->to", order="gaps", t=4, o=5, d=64),
-            ("the example", {"equation": "k,k->", "a": example, "b": torch.ones(32),
-                             "order": "rows"})]
+            one("gaps in memory", "td,od->to", order="gaps", t=4, o=5, d=64)]
+    return [(name, inputs | {"a": odd(inputs["a"]), "b": odd(inputs["b"])})
+            for name, inputs in made] + [
+        ("the example", {"equation": "k,k->", "a": example, "b": torch.ones(32), "order": "rows"})]
+
+
+def odd(x):
+    """x with its last bit set, so that no entry lies halfway between two levels; zeros stay."""
+    return torch.where(x == 0, x, (x.view(torch.int32) | 1).view(torch.float32))
 
 
 @ex.act
@@ -181,7 +189,7 @@ def made(equation, a, b, *, multiply=torch.einsum):
     rounded = []
     for letters, x, wanted in zip(names.split(","), (a, b), (True, True)):
         axis = next(i for i, c in enumerate(letters) if c not in result)
-        rounded.append(blockwise(x, axis, 32, lambda top: top.log2().floor() - 2,
+        rounded.append(blockwise(x, axis, 32, lambda top: top.frexp().exponent - 3,
             torch.tensor(LEVELS), lambda x: x.abs(), True, False, True, 0.0, True) if wanted else x)
     out = multiply(equation, *rounded)
     return out
@@ -189,7 +197,7 @@ def made(equation, a, b, *, multiply=torch.einsum):
 
 wrong = ex.edits(made)
 RESULT = "names, result ="
-FLOOR = "top.log2().floor() - 2"
+FLOOR = "top.frexp().exponent - 3"
 wrong("blocks along the last axis, whatever is summed", "summed",
       "rounded.", "axis = len(letters) - 1; rounded.")
 wrong("blocks along the first axis", ("blocks", "others", "multiple"),
@@ -206,13 +214,17 @@ wrong("neighbours in memory, not along an axis", "any",
 wrong("one scale for the whole axis", "blocks",
       RESULT, f"block = 10**9; {RESULT}", "axis, 32", "axis, block")
 wrong("blocks of 16, as in NVFP4", "blocks", "axis, 32", "axis, 16")
+wrong("taking the exponent from float32's log2, which rounds up just below a power of two",
+      "power", FLOOR, "top.log2().floor() - 2")
 wrong("a scale of any size, not a power of two", "power", FLOOR, "(top / 6).log2()")
 wrong("a power of two rounded up", "power", FLOOR, "(top / 6).log2().ceil()")
 wrong("the nearest power of two", "power", FLOOR, "(top / 6).log2().round()")
 wrong("the largest power of two below the largest size itself", ("power", "example"),
-      FLOOR, "top.log2().floor()")
-wrong("a scale of at most a half of the largest size", ("power", "example"), "() - 2", "() - 1")
-wrong("a scale of at most an eighth of the largest size", ("power", "example"), "() - 2", "() - 3")
+      "exponent - 3", "exponent - 1")
+wrong("a scale of at most a half of the largest size", ("power", "example"),
+      "exponent - 3", "exponent - 2")
+wrong("a scale of at most an eighth of the largest size", ("power", "example"),
+      "exponent - 3", "exponent - 4")
 wrong("codes multiplied without their scales", ("device", "example"), "0.0, True", "0.0, False")
 wrong("the largest number, not the largest size", ("power", "zeros"),
       "x.abs()", "x.clamp(min=0.0)", says="entries of the")
@@ -227,7 +239,8 @@ wrong("a level of 8 above 6", "levels",
 wrong("no level of 0.5", "levels", "LEVELS", "(0, 1, 1.5, 2, 3, 4, 6)")
 wrong("cut off, not rounded", "levels", "False", "True")
 wrong("the sign lost", "levels", "(), True", "(), False")
-wrong("divided by the scale of a block of zeros", "zeros", "True, 0.0", "False, 0.0")
+wrong("divided by the scale of a block of zeros", "zeros",
+      "True, 0.0", "False, 0.0", FLOOR, f"torch.where(top > 0, {FLOOR}, -torch.inf)")
 wrong("a least scale of 1e-8", "any", "True, 0.0", "True, 1e-8")
 wrong("the product rounded to bfloat16", "float32", "return out", "return out.bfloat16().float()")
 ex.wrong("multiplied in bfloat16", lambda equation, a, b: made(

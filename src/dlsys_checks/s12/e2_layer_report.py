@@ -160,6 +160,12 @@ def relative(before, after):
 
 # ---- wrong, by name
 
+def share(moved, size):
+    """moved / size as a float; infinity where zeros moved, 0 where they stayed."""
+    moved, size = moved.item(), size.item()
+    return moved / size if size else math.inf if moved else 0.0
+
+
 @not_an_answer
 def reported(model, step, *, change=relative):
     old = {n: p.detach().clone() for n, p in model.named_parameters()}
@@ -174,11 +180,8 @@ wrong("the change itself, not relative", ("far", "zeros"),
       "change(old[n], p)",
       "math.dist(old[n].double().flatten().tolist(), p.detach().double().flatten().tolist())")
 wrong("a list in place of a dict", "far", "return out", "return list(out.values())")
-wrong("relative to the size after the step", "float",
-      "old =",
-      "def change(a, b): moved, size = relative(torch.ones(1).to(a), torch.ones(1).to(a)), "
-      "relative(b, a); return moved + size if not math.isinf(relative(a, b)) else math.inf\n    "
-      "old =")
+ex.wrong("relative to the size after the step", reported, breaks="float",
+         change=lambda a, b: math.inf if math.isinf(relative(a, b)) else relative(b, a))
 wrong("a tensor in place of a float", "float",
       "return out", "return {n: torch.tensor(v) for n, v in out.items()}",
       says="type of the relative change")
@@ -204,44 +207,30 @@ def own_dtype(model, step):
     return reported(model, step, change=change)
 
 
-wrong("norms in float32, in which tiny squares vanish", ("overflow", "float"),
-      "old =",
-      "def change(a, b): moved, size = (b.detach().float() - a.float()).norm().item(), "
-      "a.float().norm().item(); return moved / size if size else math.inf if moved else 0.0\n    "
-      "old =")
-wrong("the size taken for more than 0: a division that raises", ("stayed", "zeros"),
-      "old =",
-      "def change(a, b): return (b.detach().double() - a.double()).norm().item() / "
-      "a.double().norm().item()\n    old =", says="raised Zero")
-wrong("deviations from the mean compared, not sizes",
-      ("far", "float", "stayed", "zeros", "example"), "old =",
-      "def change(a, b): moved, size = (v.double().std(correction=0).item() for v in (b.detach() "
-      "- a, a)); return moved / size if size else math.inf if moved else 0.0\n    old =")
-wrong("a small constant added to the size", ("overflow", "zeros"),
-      "old =",
-      "def change(a, b): size = a.double().norm().item() + 1e-12; return (b.detach().double() - "
-      "a.double()).norm().item() / size\n    old =")
+ex.wrong("norms in float32, in which tiny squares vanish", reported, breaks=("overflow", "float"),
+         change=lambda a, b: share((b.float() - a.float()).norm(), a.float().norm()))
+ex.wrong("the size taken for more than 0: a division that raises", reported, says="raised Zero",
+         breaks=("stayed", "zeros"), change=lambda a, b: (
+             (b.double() - a.double()).norm().item() / a.double().norm().item()))
+ex.wrong("deviations from the mean compared, not sizes", reported,
+         breaks=("far", "float", "stayed", "zeros", "example"), change=lambda a, b: share(
+             *(v.double().std(correction=0) for v in (b - a, a))))
+ex.wrong("a small constant added to the size", reported, breaks=("overflow", "zeros"),
+         change=lambda a, b: share((b.double() - a.double()).norm(), a.double().norm() + 1e-12))
 ex.wrong("infinity where nothing moved from zero", reported, breaks="stayed",
          change=lambda a, b: relative(a, b) if a.any() else math.inf)
 ex.wrong("0 / 0 where nothing moved from zero: not a number", reported, breaks="stayed",
          change=lambda a, b: relative(a, b) if a.any() or b.any() else math.nan)
 ex.wrong("0 where zeros moved", reported, breaks="zeros",
          change=lambda a, b: relative(a, b) if a.any() else 0.0)
-wrong("a NaN taken for no move", "float",
-      "old =",
-      "def change(a, b): moved = relative(a, b); return 0.0 if math.isnan(moved) else moved\n    "
-      "old =")
+ex.wrong("a NaN taken for no move", reported, breaks="float",
+         change=lambda a, b: 0.0 if math.isnan(relative(a, b)) else relative(a, b))
 ex.wrong("rounded to four digits", reported, breaks="float",
          change=lambda a, b: round(relative(a, b), 4))
-wrong("changes above a million cut off", "float",
-      "old =",
-      "def change(a, b): moved = relative(a, b); return moved if math.isinf(moved) else "
-      "min(moved, 1e6)\n    old =")
-wrong("the difference in the parameter's own dtype", ("overflow", "float"),
-      "old =",
-      "def change(a, b): moved, size = (b.detach() - a).double().norm().item(), "
-      "a.double().norm().item(); return 0.0 if not moved else moved / size if size else "
-      "math.inf\n    old =")
+ex.wrong("changes above a million cut off", reported, breaks="float", change=lambda a, b: (
+    relative(a, b) if math.isinf(relative(a, b)) else min(relative(a, b), 1e6)))
+ex.wrong("the difference in the parameter's own dtype", reported, breaks=("overflow", "float"),
+         change=lambda a, b: share((b - a).double().norm(), a.double().norm()))
 
 
 @ex.wrong("step called without gradients", breaks="once")

@@ -94,6 +94,9 @@ def cases(g):
                 (give, "d"), (take, "e", k + m)),
             one("a table that grows", k + m, (take, "a", 1), (take, "b", 1), (join, "a", "b"),
                 (take, "c", 1), (join, "a", "c"), (give, "a"), (take, "d", k)),
+            one("given before anything is taken", k, (give, "a", 2), (take, "b", k)),
+            one("a taken block and one that never was", 4, (take, "a", 1), (give, "a", 1),
+                (take, "b", 1), (give, "a"), (give, "b"), (take, "c", 3)),
             one("one block", 1, (take, "a", 1), (give, "a"), (take, "b", 1)),
             one("no request", k + m), one("nothing taken", k, (take, "a", 0), (give, "a")),
             one("the example", 3, (take, "a", 2), (share, "b", "a", 1), (give, "a"),
@@ -113,7 +116,7 @@ def act(fn, n, steps):
 
     blocks, other = fn(n), fn(n + 1)
     tables, kept, rows, changed = {}, {}, [], 0
-    first = blocks.left()
+    first, ever = blocks.left(), set()
     for kind, name, *more in steps:
         if kind == "join":
             if name in tables and more[0] in tables:
@@ -129,15 +132,18 @@ def act(fn, n, steps):
                 found = blocks.share(tables.get(more[0], []), more[1])
             else:
                 found = None
-                blocks.give(tables.get(name, []))
+                # So many blocks besides that nobody has ever taken.
+                new = [block for block in range(n) if block not in ever][:sum(more)]
+                blocks.give(tables.get(name, []) + new)
             error = ""
         except NotImplementedError:
             raise
-        except (MemoryError, ValueError, RuntimeError) as raised:
+        except (MemoryError, ValueError, RuntimeError, LookupError) as raised:
             found, error = None, type(raised).__name__
         same = any(found is table for table in tables.values())
         if kind != "give" and type(found) is list:
             tables[name], kept[name] = found, list(found)
+            ever |= {*found}
         changed += sum(tables[key] != kept[key] for key in tables)
         rows.append({"found": copied(found), "kind": type(found).__name__, "same": same,
                      "error": error, "left": blocks.left()})
@@ -172,7 +178,7 @@ def law(out, n, steps):
         elif kind == "share":
             shared(row, tables[more[0]][:more[1]], n, readers, look)
         else:
-            gave(row, tables.get(name, []), n, readers, look)
+            gave(row, tables.get(name, []) + [None] * sum(more), n, readers, look)
         if kind != "give":
             tables[name] = row["found"] or []
         expect_equal("tables that changed", out["changed"], 0, "Return lists of their own.")
@@ -256,203 +262,111 @@ def left(what, row, n, readers, look):
 
 # ---- wrong, by name
 
+SHARED, COUNTS = {}, {}
+
+
 @not_an_answer
-def pool(n, *, start=0, begin=1, step=1, drop=None, known=None, some=None,
-         shares=None, say=None, state=None, show=lambda table: table):
-    """The right object with its pieces as options."""
+def pool(n):
     class Pool:
         def __init__(self):
-            self.readers, self.free = state or ({}, list(range(start, n + start)))
-            self.shared, self.tables = set(), []
+            self.readers, self.free = {}, list(range(n))
 
         def take(self, k):
-            if not some and k > len(self.free):
+            if k > len(self.free):
                 raise MemoryError
-            table = some(self, k) if some else taken(self, k)
-            self.readers.update(dict.fromkeys(table, begin))
-            self.tables.append([*table])
-            return show(table)
+            found = [self.free.pop(0) for _ in range(k)]
+            self.readers.update(dict.fromkeys(found, 1))
+            return found
 
         def share(self, table, k):
-            self.shared.update(table[:k])
-            if shares:
-                return shares(self, table, k)
-            for block in table[:k]:
-                self.readers[block] = self.readers.get(block, 0) + step
-            self.tables.append(table[:k])
-            return show(table[:k])
+            mine = table[:k]
+            for block in mine:
+                self.readers[block] += 1
+            return mine
 
         def give(self, table):
-            if known is None and not all(self.readers.get(block) for block in table):
+            if not all(self.readers.get(block) for block in table):
                 raise ValueError
             for block in table:
-                if drop:
-                    drop(self, block, table)
-                else:
-                    self.fall(block)
-
-        def fall(self, block):
-            if known == "late" and not self.readers.get(block):
-                raise ValueError
-            self.readers[block] = self.readers.get(block, 0) - 1
-            if self.readers[block] == 0:
-                self.free.append(block)
+                self.readers[block] -= 1
+                if self.readers[block] == 0:
+                    self.free.append(block)
 
         def left(self):
-            return say(self) if say else len(self.free)
+            return len(self.free)
     return Pool()
 
 
-def taken(self, k):
-    """As many as are free, at most k."""
-    return [self.free.pop(0) for _ in range(min(k, len(self.free)))]
-
-
-def in_use(self, k):
-    """A block that is read already comes first."""
-    if k > len(self.free):
-        raise MemoryError
-    table, read = taken(self, k), [b for b, r in self.readers.items() if r > 0]
-    return (read + table)[:k] if k else []
-
-
-def freed(self, block, table):
-    """Back at once, whoever reads it."""
-    self.readers.pop(block, None)
-    self.free.append(block)
-
-
-def only(which):
-    """Only some blocks of a table lose a reader."""
-    return lambda self, block, table: self.fall(block) if block in which(table) else None
-
-
-def at_zero(self, block, table):
-    """Free at zero or below."""
-    self.readers[block] = self.readers.get(block, 0) - 1
-    if self.readers[block] <= 0:
-        self.free.append(block)
-
-
-def whole_or_none(self, block, table):
-    """The table is free when nobody reads any of its blocks."""
-    self.readers[block] -= 1
-    if not any(self.readers[b] for b in table):
-        self.free += [b for b in table if b not in self.free]
-
-
-def one_more(self, table, k):
-    for block in table[:k]:
-        self.readers[block] += 1
-    return table
-
-
-def alias(self, table, k):
-    for block in table[:k]:
-        self.readers[block] += 1
-    return table if k == len(table) else table[:k]
-
-
-def cut(self, table, k):
-    for block in table[:k]:
-        self.readers[block] += 1
-    del table[k:]
-    return list(table)
-
-
-def last_ones(self, table, k):
-    for block in table[len(table) - k:]:
-        self.readers[block] += 1
-    return table[len(table) - k:]
-
-
-def copies(self, table, k):
-    return self.take(k)
-
-
-def not_if_shared(self, block, table):
-    """Freed only by the request that alone has read it."""
-    self.readers[block] -= 1
-    if self.readers[block] == 0 and block not in self.shared:
-        self.free.append(block)
-
-
-def neighbours(self, k):
-    """The first k free blocks in a row."""
-    free = sorted(self.free)
-    runs = [free[i:i + k] for i in range(len(free) - k + 1) if not k
-            or free[i + k - 1] - free[i] == k - 1]
-    if not runs:
-        raise MemoryError
-    self.free = [block for block in self.free if block not in runs[0]]
-    return runs[0]
-
-
-class Bytes(dict):
-    """Numbers of 8 bits by their keys."""
-
-    def __setitem__(self, key, value):
-        super().__setitem__(key, value % 256)
-
-
-def known_tables(self, block, table):
-    """Only a table that was handed out as it stands can be given back."""
-    if table not in self.tables:
-        raise ValueError
-    self.fall(block)
-
-
-SHARED, COUNTS = {}, {}
-
-ex.wrong("a block freed by the first who gives it back", pool, breaks=("last", "more"), drop=freed)
-ex.wrong("share counts two", pool, breaks="more", step=2)
-ex.wrong("a shared block is never free again", pool, breaks="last", drop=not_if_shared)
-ex.wrong("share counts nobody", pool, breaks=("more", "last", "give"), step=0)
-ex.wrong("a table of blocks in a row alone", pool, says="take of enough",
-         breaks=("take", "memory"), some=neighbours)
-ex.wrong("readers counted in 8 bits", lambda n: pool(n, state=(Bytes(), list(range(n)))), says="",
-         breaks=("more", "last"))
-ex.wrong("the counts of readers in one dict for all objects", lambda n: pool(
-    n, state=(COUNTS, list(range(n)))), breaks="own", says="blocks of a second object")
+wrong = ex.edits(pool)
+START, FREE, FOUND = "self.readers, self.free =", "list(range(n))", "found = ["
+UPDATE, SHARES, LEFT = "self.readers.update(", "return mine", "return len(self.free)"
+KNOWN, EACH, FEWER = "not all(self.readers.get(block)", "for block in table:", "[block] -= 1"
+UNKNOWN = "not all(self.readers.get(block) for block in table)", "False"
+BELOW = "self.readers[block] -= 1", "self.readers[block] = self.readers.get(block, 0) - 1"
+wrong("a block freed by the first who gives it back", ("last", "more"), FEWER, "[block] = 0")
+wrong("share counts two", "more", "+= 1", "+= 2")
+wrong("a shared block is never free again", "last",
+      START, f"self.shared = set(); {START}", SHARES, f"self.shared.update(mine); {SHARES}",
+      "[block] == 0", "[block] == 0 and block not in self.shared")
+wrong("share counts nobody", ("more", "last", "give"), "+= 1", "+= 0")
+wrong("a table of blocks in a row alone", ("take", "memory"),
+      "[self.free.pop(0) for _ in range(k)]",
+      "next((row for row in (sorted(self.free)[i:i + k] for i in range(n)) if len(row) == k and "
+      "(not k or row[-1] - row[0] == k - 1)), None)\n            if found is None: raise "
+      "MemoryError\n            self.free = [block for block in self.free if block not in found]",
+      says="take of enough")
+wrong("readers counted in 8 bits", ("more", "last"),
+      "[block] += 1", "[block] = (self.readers[block] + 1) % 256", says="")
+wrong("the counts of readers in one dict for all objects", "own",
+      "{}, list", "COUNTS, list", says="blocks of a second object")
 # https://github.com/Wenyueh/MinivLLM/pull/87
-ex.wrong("a new block counts no reader", pool, says="", breaks=("reader", "give", "last"), begin=0,
-         known="never")
-ex.wrong("a new block counts two readers", pool, breaks="reader", begin=2)
+wrong("a new block counts no reader", ("reader", "give", "last", "value"),
+      "found, 1", "found, 0", *UNKNOWN, *BELOW, says="")
+wrong("a new block counts two readers", "reader", "found, 1", "found, 2")
 # https://github.com/jjang-ai/vmlx/pull/68
-ex.wrong("nothing is given back", pool, breaks=("give", "last"), drop=lambda *_: None)
+wrong("nothing is given back", ("give", "last"), EACH, "for block in []:")
 # https://github.com/LMCache/LMCache/issues/5005
-ex.wrong("given back twice, and free twice", pool, says="give of a table without readers",
-         breaks="value", known="never", drop=at_zero)
-ex.wrong("a second give passed over in silence", pool, breaks="value", known="never")
-ex.wrong("part of a table given back before the error", pool, breaks="value", known="late")
-ex.wrong("a table known only as it was handed out", pool, breaks="joined",
-         says="give of a table in use", drop=known_tables)
-ex.wrong("only the last block given back", pool, breaks="give", drop=only(lambda t: t[-1:]))
-ex.wrong("only the first block given back", pool, breaks="give", drop=only(lambda t: t[:1]))
-ex.wrong("a table free only when nobody reads any of it", pool, says="", breaks=("last", "memory"),
-         drop=whole_or_none)
-ex.wrong("fewer blocks where too many are asked for", pool, breaks="memory", some=taken)
-ex.wrong("a block handed out that is in use", pool, breaks="take", some=in_use)
-ex.wrong("one block k times", pool, breaks="take", show=lambda table: table[:1] * len(table))
-ex.wrong("blocks numbered from 1", pool, says="blocks that do not exist", breaks="numbers",
-         start=1)
-ex.wrong("the whole table shared, whatever k", pool, says="blocks from share",
-         breaks=("share", "tables"), shares=one_more)
-ex.wrong("the last k blocks shared", pool, breaks="share", shares=last_ones)
-ex.wrong("new blocks for a share", pool, says="", breaks=("share", "more"), shares=copies)
-ex.wrong("the table itself given back by share", pool, breaks="share", shares=alias)
-ex.wrong("the table cut by share", pool, breaks="tables", shares=cut)
-ex.wrong("a tuple for a table", pool, says="type of the blocks", breaks=("take", "share"),
-         show=tuple)
-ex.wrong("left counts blocks in use", pool, says="free blocks of a new object",
-         breaks=("left", "free"), say=lambda self: sum(r > 0 for r in self.readers.values()))
-ex.wrong("left as a list", pool, says="type of the free blocks", breaks="left",
-         say=lambda self: list(self.free))
-
-
-@ex.wrong("one list for all objects, made by the first", says="free blocks of a new object",
-          breaks=("own", "free"))
-def in_common(n):
-    key = "of one process"
-    SHARED.setdefault(key, ({}, list(range(n))))
-    return pool(n, state=SHARED[key])
+wrong("given back twice, and free twice", "value",
+      *UNKNOWN, *BELOW, "== 0", "<= 0", says="give of a table without readers")
+wrong("a second give passed over in silence", "value", *UNKNOWN, *BELOW)
+wrong("looking a block up that was never taken: KeyError", "value", ".get(block)", "[block]")
+wrong("passing over a block that was never taken", "value",
+      ".get(block)", ".get(block, 1)", EACH, "for block in filter(self.readers.get, table):")
+wrong("part of a table given back before the error", "value",
+      *UNKNOWN, EACH, f"{EACH}\n                if not self.readers.get(block): raise ValueError")
+wrong("a table known only as it was handed out", "joined",
+      START, f"self.tables = []; {START}", UPDATE, f"self.tables.append([*found]); {UPDATE}",
+      SHARES, f"self.tables.append([*mine]); {SHARES}",
+      KNOWN, f"table not in self.tables or {KNOWN}",
+      says="give of a table in use")
+wrong("only the last block given back", "give", EACH, "for block in table[-1:]:")
+wrong("only the first block given back", "give", EACH, "for block in table[:1]:")
+wrong("a table free only when nobody reads any of it", ("last", "memory"),
+      "self.readers[block] == 0", "not any(self.readers[b] for b in table)",
+      "self.free.append(block)", "self.free += [b for b in table if b not in self.free]", says="")
+wrong("fewer blocks where too many are asked for", "memory",
+      "k > len(self.free)", "False", "range(k)", "range(min(k, len(self.free)))")
+wrong("a block handed out that is in use", "take",
+      "[self.free.pop(0) for _ in range(k)]",
+      "[*(b for b, r in self.readers.items() if r > 0), *[self.free.pop(0) for _ in range(k)]][:k]")
+wrong("one block k times", "take", "return found", "return found[:1] * k")
+wrong("blocks numbered from 1", "numbers",
+      FREE, "list(range(1, n + 1))", says="blocks that do not exist")
+wrong("the whole table shared, whatever k", ("share", "tables"),
+      SHARES, "return table", says="blocks from share")
+wrong("the last k blocks shared", "share",
+      "mine = table[:k]", "mine = table[len(table) - k:]")
+wrong("new blocks for a share", ("share", "more"), SHARES, "return self.take(k)", "+= 1", "+= 0",
+      says="")
+wrong("the table itself given back by share", "share",
+      SHARES, "return table if k == len(table) else mine")
+wrong("the table cut by share", "tables", SHARES, f"del table[k:]; {SHARES}")
+wrong("a tuple for a table", ("take", "share"),
+      "return found", "return tuple(found)", SHARES, "return tuple(mine)",
+      says="type of the blocks")
+wrong("left counts blocks in use", ("left", "free"),
+      LEFT, "return sum(r > 0 for r in self.readers.values())", says="free blocks of a new object")
+wrong("left as a list", "left", LEFT, "return list(self.free)", says="type of the free blocks")
+wrong("one list for all objects, made by the first", ("own", "free"),
+      "{}, list(range(n))", 'SHARED.setdefault("it", ({}, list(range(n))))',
+      says="free blocks of a new object")

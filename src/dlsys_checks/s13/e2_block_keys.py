@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import zlib
 
+import numpy as np
 import torch
 
 from dlsys_checks.kit import integers
@@ -26,8 +28,8 @@ equal   | For one size, two keys are equal exactly if all tokens up to the end o
           equal | share a key; have two keys
 extra   | and extra is, | case two adapters; an adapter named like the tokens; an adapter that ends
           in a digit; an adapter that ends in a token; long names
-many    | however many blocks there are. | case many blocks; a long prompt; long prompts that differ
-          early; a long block
+many    | however many blocks there are. | case many blocks; a thousand prompts; a long prompt;
+          long prompts that differ early; a long block
 text    | extra: a text, such as the name of an adapter. | case extra with quotes and signs
 form    | A key can be a key of a dict, | used as the docstring says; Used as the docstring says
 short   | and repr(key) has at most 200 characters, however long ids and extra are. | characters of
@@ -67,7 +69,8 @@ def cases(g):
                 ([7, 8], "a', ('b"), ([7, 8], " "), ([7, 8], "\n"), ([7, 8], "Ä"), ([7, 8], "A")),
             one("tokens below 0", 1, [-1], [-2], [1], [2], [-1, -2], [-2, -1], [-1, -1]),
             one("large tokens", 2, [150_000, 3], [150_000, 259], [22_464, 3], [2**40, 3],
-                [2**40, 2**32 + 3], [0, 3], [2**32, 3]),
+                [2**40, 2**32 + 3], [0, 3], [2**32, 3], [2**24, 3], [2**24 + 1, 3], [2**53, 3],
+                [2**53 + 1, 3]),
             one("digits that run together", 2, [1, 23, 4, 5], [12, 3, 4, 5], [1, 2, 34, 5]),
             one("no tokens", n, [], a), one("fewer than a block", n, tail, a[:1]),
             one("one token a block", 1, a), one("all in one block", 2 * n, a + b, b + a),
@@ -83,6 +86,7 @@ def cases(g):
                 [*early[:1000], 0, *early[1001:]], [*early[:650], 0, *early[651:]]),
             one("a long block", 1400, early, [*early[:700], 0, *early[701:]]),
             one("many blocks", 1, torch.randperm(10 * MANY, generator=g)[:MANY].tolist()),
+            one("a thousand prompts", 4, *torch.randint(900, (1000, 4), generator=g).tolist()),
             one("a long prompt", 2, (some(1600), "poet")),
             one("the example", 2, [5, 6, 7, 8, 9], [0, 6, 7, 8])]
 
@@ -192,6 +196,10 @@ def python_hash(ids, size, extra):
 # https://github.com/LMCache/LMCache/issues/3301
 ex.wrong("keys of 16 bits", made, breaks="many",
          short=lambda text: hashlib.sha256(text.encode()).hexdigest()[:4])
+ex.wrong("hashing with zlib.adler32, which short texts hardly fill", made, breaks="many",
+         short=lambda text: zlib.adler32(text.encode()))
+ex.wrong("passing tokens through np.float32, which has 24 bits", lambda ids, size, extra: made(
+    np.float32(ids).tolist(), size, extra), breaks="ids")
 ex.wrong("tokens written one behind the other", lambda ids, size, extra: [
     hashlib.sha256((extra + ";" + "".join(map(str, ids[:(n + 1) * size]))).encode()).hexdigest()
     for n in range(len(ids) // size)], breaks="ids")
@@ -208,7 +216,8 @@ ex.wrong("extra in front of the tokens, with commas", lambda ids, size, extra: [
     breaks="extra")
 ex.wrong("31 times what stands before, plus the token", lambda ids, size, extra: [
     functools.reduce(lambda key, token: (31 * key + token) % 2**64, ids[:(n + 1) * size],
-                     int(hashed(extra), 16)) for n in range(len(ids) // size)], breaks="ids")
+                     int(hashed(extra), 16)) for n in range(len(ids) // size)],
+         breaks=("ids", "many"))
 ex.wrong("tokens shortened by repr, which leaves out the middle", lambda ids, size, extra: [
     hashed(repr((extra, str(torch.tensor(ids[:(n + 1) * size])))))
     for n in range(len(ids) // size)], breaks="many")

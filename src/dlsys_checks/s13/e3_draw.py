@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from functools import lru_cache
 
 import numpy as np
@@ -79,6 +78,8 @@ def cases(g):
     holes = some(1, 6)
     holes[0, [0, 3, 5]] = 0.0
     holes = holes / holes.sum()
+    long_tail = torch.full((1, 51), 0.01, dtype=torch.float64)
+    long_tail[0, whole(0, 51)] = 0.5
     far = [one_seed for one_seed in torch.randint(2**31 - 1, (60,), generator=g).tolist()]
     return [one("some requests", some(6, 9), [whole(0, 999) for _ in range(6)],
                 [whole(0, 99) for _ in range(6)], rows=list(range(6))),
@@ -87,6 +88,7 @@ def cases(g):
                 [s + 1] * n, list(range(n))),
             one("over seeds", some(1, 4), list(range(s, s + n)), [0] * n),
             one("over seeds, far ahead", some(1, 3), list(range(n)), [1000 + s] * n),
+            one("a likely token and fifty unlikely ones", long_tail, [s] * n, list(range(n))),
             one("zeros in the row", holes, [s + 2] * n, list(range(n))),
             one("large seeds", some(1, 3), [2**31 - 1 - i for i in range(n)], [7] * n),
             one("large steps", some(1, 3), [s] * n, [2**31 - 1 - i for i in range(n)]),
@@ -104,6 +106,10 @@ def cases(g):
             *[apart(f"seeds {d} apart", s, s + d, 0) for d in (100, 256, 65_536)],
             *[two(f"one step and {d} seeds away", [(s + d, i, s, i + 1) for i in range(40)])
               for d in (1000, 65_536, 10**6, 2**20)],
+            # Seeds times the golden ratio of 32 bits, plus the step.
+            apart("1,640,531,535 steps behind the neighbour", s + 1, s, 1_640_531_535),
+            two("65,536 seeds away at every second step",
+                [(s + 65_536, 2 * i, s, 2 * i + 1) for i in range(40)]),
             apart("side by side with the neighbour", s, s + 1, 0),
             apart("far apart", far[0], far[1], 0),
             two("seed and step change places", [(s + i, i, i, s + i) for i in range(40)]),
@@ -194,6 +200,11 @@ def shares(tokens, row):
         got, room = int((tokens == token).sum()), 5.5 * (n * p * (1 - p)) ** 0.5 + 3
         if abs(got - n * p) > room:
             raise Broken(f"share of token {token} of {n} draws", round(got / n, 3), round(p, 3))
+    few = row < row.max() / 10
+    got, p = int(few[tokens].sum()), float(row[few].sum())
+    if abs(got - n * p) > 5.5 * (n * p * (1 - p)) ** 0.5:
+        raise Broken(f"share of tokens below a tenth of the likeliest, of {n} draws",
+                     round(got / n, 3), round(p, 3))
 
 
 def follow(tokens, v, seed):
@@ -222,17 +233,6 @@ def meet(one, other):
 
 # ---- wrong, by name
 
-@not_an_answer
-def made(probs, seeds, steps, *, number=None, pick=None, place=False, form=torch.tensor):
-    """The right answer with its pieces as options."""
-    number = number or drawn
-    u = [drawn(*pair, r) if place else number(*pair) for r, pair in enumerate(zip(seeds, steps))]
-    if pick:
-        return form([pick(row, x) for row, x in zip(probs, u)])
-    ends = probs.cumsum(1)
-    return form((ends <= torch.tensor(u)[:, None] * ends[:, -1:]).sum(1).tolist())
-
-
 @lru_cache(2**16)
 def drawn(*entropy):
     """The first number of numpy's generator with this seed; most answers ask for the same ones."""
@@ -250,9 +250,17 @@ def mixed(seed, step):
     return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
-def scrambled(x):
-    """A number from 0 to 1 for a whole number, as random as torch's."""
-    return first(x % 2**63)
+@not_an_answer
+def made(probs, seeds, steps):
+    u = torch.tensor([drawn(seed, step) for seed, step in zip(seeds, steps)])
+    ends = probs.cumsum(1)
+    found = (ends <= u[:, None] * ends[:, -1:]).sum(1)
+    return found
+
+
+wrong = ex.edits(made)
+START, DRAWN, END = "u =", "drawn(seed, step)", "return found"
+FOUND = "(ends <= u[:, None] * ends[:, -1:]).sum(1)"
 
 
 @ex.wrong("one generator for the batch, with the first seed", breaks="alone")
@@ -276,79 +284,69 @@ def seeded_torch(probs, seeds, steps):
     return torch.tensor(found)
 
 
-ex.wrong("numpy seeded anew for each row", lambda probs, seeds, steps: made(
-    probs, seeds, steps, number=lambda seed, step: (
-        np.random.seed([seed, step]), np.random.random())[1]), breaks="still")
-ex.wrong("Python's generator seeded anew for each row", lambda probs, seeds, steps: made(
-    probs, seeds, steps, number=lambda seed, step: (
-        random.seed(f"{seed},{step}"), random.random())[1]), breaks="still")
-ex.wrong("the place of the row mixed in", made, breaks="alone", place=True)
+wrong("numpy seeded anew for each row", "still",
+      DRAWN, "(np.random.seed([seed, step]), np.random.random())[1]")
+wrong("Python's generator seeded anew for each row", "still",
+      START, "import random; u =", DRAWN, '(random.seed(f"{seed},{step}"), random.random())[1]')
+wrong("the place of the row mixed in", "alone",
+      f"{DRAWN} for seed, step in zip(seeds, steps)",
+      "drawn(*pair, r) for r, pair in enumerate(zip(seeds, steps))")
 # https://github.com/NVIDIA/TensorRT-LLM/pull/17172
-ex.wrong("a generator for each place of the batch", lambda probs, seeds, steps: made(
-    probs, [seeds[0] + 7 * r for r in range(len(seeds))], steps), breaks="alone")
-ex.wrong("the step left out", made, says="", breaks=("follows", "alone", "apart"),
-         number=lambda seed, step: first(seed))
-ex.wrong("the seed left out, or in bits that torch's generator does not read", made, says="",
-         breaks=("apart", "seeds", "numbers"), number=lambda seed, step: first((seed << 32) + step))
-ex.wrong("seed + step as the seed", made, breaks="apart",
-         number=lambda seed, step: first(seed + step))
-ex.wrong("seed - step as the seed", made, says="", breaks=("apart", "follows"),
-         number=lambda seed, step: first(abs(seed - step)))
-ex.wrong("31 times the seed, plus the step", made, breaks="apart",
-         number=lambda seed, step: first(31 * seed + step))
-ex.wrong("the same number for two steps in a row", made, breaks=("apart", "follows"),
-         says="", number=lambda seed, step: drawn(seed, step // 2))
-ex.wrong("the last two digits of the seed", made, breaks=("apart", "seeds", "numbers"), says="",
-         number=lambda seed, step: drawn(seed % 100, step))
-ex.wrong("1000 times the seed, plus the step", made, breaks="apart",
-         number=lambda seed, step: first(1000 * seed + step))
-ex.wrong("the product of seed and step", made, says="", breaks=("seeds", "numbers"),
-         number=lambda seed, step: scrambled(seed * step * 7 + (step > 5) * seed * 13))
-ex.wrong("1000003 times the seed, plus the step", made, breaks="apart",
-         number=lambda seed, step: first(1_000_003 * seed + step))
-ex.wrong("a million times the seed, plus the step", made, breaks="apart",
-         number=lambda seed, step: drawn(10**6 * seed + step))
-ex.wrong("the seed, 20 bits up, plus the step", made, breaks="apart",
-         number=lambda seed, step: drawn((seed << 20) + step))
-ex.wrong("a million times the step, plus the seed", made, breaks="apart",
-         number=lambda seed, step: drawn(10**6 * step + seed))
-ex.wrong("256 times the seed, exclusive or the step", made, breaks="apart",
-         number=lambda seed, step: first((seed << 8) ^ step))
-ex.wrong("seed and step in the order of their size", made, breaks="apart",
-         number=lambda seed, step: drawn(*sorted([seed, step])))
-ex.wrong("digits of seed and step written together", made, breaks="apart",
-         number=lambda seed, step: drawn(int(f"{seed}{step}")))
-ex.wrong("the seed times the step and 1", made, says="", breaks=("apart", "seeds", "numbers"),
-         number=lambda seed, step: drawn(seed * (step + 1)))
-ex.wrong("the step cut to ten bits", made, says="", breaks=("apart", "numbers"),
-         number=lambda seed, step: drawn(seed, step % 1024))
-ex.wrong("the seed cut to 16 bits", made, says="", breaks=("apart", "numbers"),
-         number=lambda seed, step: drawn(seed % 65_536, step))
-ex.wrong("steps 0 and 1 taken for one", made, says="", breaks=("apart", "numbers", "seeds"),
-         number=lambda seed, step: drawn(seed, max(step, 1)))
-ex.wrong("a number of three digits", made, says="different tokens", breaks="follows",
-         number=lambda seed, step: int(1000 * drawn(seed, step)) / 1000)
+wrong("a generator for each place of the batch", "alone",
+      START, "seeds = [seeds[0] + 7 * r for r in range(len(seeds))]; u =")
+wrong("the step left out", ("follows", "alone", "apart"), DRAWN, "first(seed)", says="")
+wrong("the seed left out, or in bits that torch's generator does not read",
+      ("apart", "seeds", "numbers"), DRAWN, "first((seed << 32) + step)", says="")
+wrong("seed + step as the seed", "apart", DRAWN, "first(seed + step)")
+wrong("seed - step as the seed", ("apart", "follows"), DRAWN, "first(abs(seed - step))", says="")
+wrong("31 times the seed, plus the step", "apart", DRAWN, "first(31 * seed + step)")
+wrong("the same number for two steps in a row", ("apart", "follows"),
+      DRAWN, "drawn(seed, step // 2)", says="")
+wrong("the last two digits of the seed", ("apart", "seeds", "numbers"),
+      DRAWN, "drawn(seed % 100, step)", says="")
+wrong("1000 times the seed, plus the step", "apart", DRAWN, "first(1000 * seed + step)")
+wrong("the product of seed and step", ("seeds", "numbers"),
+      DRAWN, "first((seed * step * 7 + (step > 5) * seed * 13) % 2**63)", says="")
+wrong("1000003 times the seed, plus the step", "apart", DRAWN, "first(1_000_003 * seed + step)")
+wrong("a million times the seed, plus the step", "apart", DRAWN, "drawn(10**6 * seed + step)")
+wrong("the seed, 20 bits up, plus the step", "apart", DRAWN, "drawn((seed << 20) + step)")
+wrong("a million times the step, plus the seed", "apart", DRAWN, "drawn(10**6 * step + seed)")
+wrong("256 times the seed, exclusive or the step", "apart", DRAWN, "first((seed << 8) ^ step)")
+wrong("taking seed ^ (step << 16) as the seed", "apart", DRAWN, "first(seed ^ (step << 16))")
+wrong("taking 2654435761 times the seed, plus the step, in 32 bits", "apart",
+      DRAWN, "first((seed * 2_654_435_761 + step) % 2**32)")
+wrong("seed and step in the order of their size", "apart", DRAWN, "drawn(*sorted([seed, step]))")
+wrong("digits of seed and step written together", "apart", DRAWN, 'drawn(int(f"{seed}{step}"))')
+wrong("the seed times the step and 1", ("apart", "seeds", "numbers"),
+      DRAWN, "drawn(seed * (step + 1))", says="")
+wrong("the step cut to ten bits", ("apart", "numbers"),
+      DRAWN, "drawn(seed, step % 1024)", says="")
+wrong("the seed cut to 16 bits", ("apart", "numbers"),
+      DRAWN, "drawn(seed % 65_536, step)", says="")
+wrong("steps 0 and 1 taken for one", ("apart", "numbers", "seeds"),
+      DRAWN, "drawn(seed, max(step, 1))", says="")
+wrong("a number of three digits", "follows",
+      DRAWN, f"int(1000 * {DRAWN}) / 1000", says="different tokens")
 # numpy's counter goes on by one for four numbers, so the next step begins where this one went on
 ex.wrong("a number for each token, from a counter that begins at the step", lambda probs, seeds,
          steps: torch.tensor([int((torch.from_numpy(np.random.Generator(np.random.Philox(
              key=seed, counter=step)).gumbel(size=len(row))) + row.log()).argmax())
              for row, seed, step in zip(probs, seeds, steps)]), breaks="apart",
-         says="share of tokens that are")
-ex.wrong("the likeliest token", made, breaks=("follows", "apart"), says="share of token",
-         pick=lambda row, u: int(row.argmax()))
-ex.wrong("all tokens alike", made, says="", breaks=("follows", "zeros", "example", "seeds"),
-         pick=lambda row, u: int(u * len(row)))
-ex.wrong("the square of the probabilities", made, breaks="follows", says="share of token",
-         pick=lambda row, u: int((row.square().cumsum(0) <= u * row.square().sum()).sum()))
-ex.wrong("one token too far", made, says="", breaks=("one", "zeros", "follows", "example"),
-         pick=lambda row, u: int((row.cumsum(0) <= u).sum()) + 1)
-ex.wrong("a list of tokens", made, says="type of the tokens", breaks="one", form=list)
-ex.wrong("int32", made, says="dtype of the tokens", breaks="one",
-         form=lambda t: torch.tensor(t, dtype=torch.int32))
-ex.wrong("an axis of one left", made, says="shape of the tokens", breaks="one",
-         form=lambda t: torch.tensor(t)[:, None])
-ex.wrong("the chance in place of the token", lambda probs, seeds, steps: probs.gather(
-    1, made(probs, seeds, steps)[:, None])[:, 0], says="dtype of the tokens", breaks="one")
+         says="")
+wrong("the likeliest token", ("follows", "apart"), FOUND, "probs.argmax(1)", says="share of token")
+wrong("all tokens alike", ("follows", "zeros", "example", "seeds"),
+      FOUND, "(u * probs.shape[1]).long()", says="")
+wrong("the square of the probabilities", "follows",
+      START, "probs = probs.square(); u =", says="share of token")
+wrong("never drawing tokens below a tenth of the likeliest", "follows",
+      START, "probs = torch.where(probs < probs.amax(1, keepdim=True) / 10, 0.0, probs); u =",
+      says="share of token")
+wrong("one token too far", ("one", "zeros", "follows", "example"), FOUND, f"{FOUND} + 1", says="")
+wrong("a list of tokens", "one", END, "return found.tolist()", says="type of the tokens")
+wrong("int32", "one", END, "return found.int()", says="dtype of the tokens")
+wrong("an axis of one left", "one", END, "return found[:, None]", says="shape of the tokens")
+wrong("the chance in place of the token", "one",
+      END, "return probs.gather(1, found[:, None])[:, 0]", says="dtype of the tokens")
 
 
 class Kept:
@@ -364,7 +362,8 @@ class Kept:
 
 @ex.wrong("a generator kept for each seed, which goes on", breaks=("alone", "numbers"), says="")
 def kept(probs, seeds, steps, generators=Kept()):  # noqa: B008
-    return made(probs, seeds, steps, number=generators)
+    u = torch.tensor([generators(*pair) for pair in zip(seeds, steps)])
+    return (probs.cumsum(1) <= u[:, None]).sum(1).clamp(max=probs.shape[1] - 1)
 
 
 @ex.wrong("the rows made cumulative in place", breaks="left")

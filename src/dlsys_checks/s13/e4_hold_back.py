@@ -19,7 +19,8 @@ text       | The text of an answer while it is written, up to its first stop wor
 stops      | stops: a list of texts, none empty, none inside another, none with "\ufffd", perhaps no
              text at all; | case no stops; two stops; two stops that overlap; stops that begin
              alike; a stop of one letter; two stops, of which the first holds more; two stops, of
-             which the second holds more; stops with signs; a stop word in capitals
+             which the second holds more; stops with signs; a stop word in capitals; two stop words
+             in one token
 left       | it stays as it is. | inputs after the call
 cut        | push(token): token is the next bytes of the answer in UTF-8, cut anywhere; | case
              letter by letter; byte by byte; a token without bytes; one token
@@ -96,6 +97,7 @@ def cases(g):
                   " xab", "c no"),
             given("two stops, of which the second holds more", ["bd", "abc"], "güneş ab", "d",
                   " xab", "c no"),
+            given("two stop words in one token", ["#", stop], some(2), f" {some(1)}{stop} a # no"),
             given("a stop word in capitals", [stop], "Zürich\nUSER: aus"),
             given("a stop word twice in one token", ["ende"], some(2), f" {some(2)} ende da ende."),
             one("stops with signs", ["<|eot|>", "Is it?", "etc."],
@@ -134,10 +136,12 @@ def judge(sent, end, stops, tokens):
     """Judge the texts of one object, in the order in which they came."""
     expect_length("texts", sent, len(tokens))
     data, sofar, over = b"", "", False
-    for token, text in zip(tokens, sent, strict=True):
+    for number, (token, text) in enumerate(zip(tokens, sent, strict=True), 1):
         expect_type("text that push returns", text, str)
         data += bytes(token)
-        over = compare(sofar + text, *sure(data, stops))
+        wanted, most, over = sure(data, stops)
+        compare(sofar + text, wanted, most, over, f"All that was sent after push {number}, "
+                f"{bytes(token)!r}, its end. Stops: {stops}.")
         sofar += text
     expect_type("text that end returns", end, str)
     whole = data.decode("utf-8", "replace")
@@ -148,7 +152,11 @@ def judge(sent, end, stops, tokens):
 
 
 def sure(data, stops):
-    """(text, over): what is sure after these bytes, letter by letter, and whether that is all."""
+    """(text, most, over): what is sure after these bytes, letter by letter; and if that is all.
+
+    most: the same where the bytes of an unfinished letter are read as well, which may rule out that
+    the ending still becomes a stop word. An answer may send it now, or with the letter.
+    """
     text, left = "", list(data)
     while left:
         lead = left[0]
@@ -160,112 +168,53 @@ def sure(data, stops):
             break
         text, left = text + bytes(left[:size]).decode(), left[size:]
         if any(text.endswith(s) for s in stops):
-            return text[:-len(next(s for s in stops if text.endswith(s)))], True
-    held = max((n for s in stops for n in range(1, len(s)) if text[-n:] == s[:n]), default=0)
-    return text[:len(text) - held], False
+            sent = text[:-len(next(s for s in stops if text.endswith(s)))]
+            return sent, sent, True
+    held = [(n, s) for s in stops for n in range(1, len(s)) if text[-n:] == s[:n]]
+    still = [(n, s) for n, s in held if s[n:].encode().startswith(bytes(left))]
+    ends = [len(text) - max((n for n, _ in some), default=0) for some in (held, still)]
+    return text[:ends[0]], text[:ends[1]], False
 
 
-def compare(got, wanted, over):
-    """Raise Broken unless that is what was sent so far; returns whether the answer is over."""
-    if got != wanted:
+def compare(got, wanted, most, over, look):
+    """Raise Broken unless that was sent so far, or as much as `most`."""
+    if got not in (wanted, most):
         what = ("broken letters" if got.count("\ufffd") > wanted.count("\ufffd") else
                 "text behind a stop word" if over and len(got) > len(wanted) else
                 "text that is held too long" if wanted.startswith(got) else
                 "text that was sent too early" if got.startswith(wanted) else
                 "letters that are lost" if len(got) < len(wanted) else "another text")
-        raise Broken(what, repr(got[-20:]), repr(wanted[-20:]),
-                     "All that was sent so far, its end.")
-    return over
+        raise Broken(what, repr(got[-20:]), repr(wanted[-20:]), look)
 
 
 # ---- wrong, by name
 
+ONE_DECODER = {}
+
+
 @not_an_answer
-def stream(stops, *, decoder=lambda: codecs.getincrementaldecoder("utf-8")("replace"), hold=None,
-           find=min, over=True, flush=True, where=str.find, most=max, last=None):
-    """The right object with its pieces as options."""
+def stream(stops):
     class Texts:
         def __init__(self):
-            self.held, self.done, self.decoder = "", False, decoder()
+            self.held, self.done = "", False
+            self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
         def push(self, token, final=False):
             self.held += self.decoder.decode(token, final)
             if self.done:
                 return ""
-            found = [at for s in stops if (at := where(self.held, s)) >= 0]
+            found = [self.held.find(s) for s in stops if s in self.held]
             if found:
-                self.done, text = over, self.held[:find(found)]
-                self.held = self.held[find(found):].replace(stops[0], "", 1) if not over else ""
-                return text
-            n = 0 if final else hold(self.held, stops) if hold else most(
-                (n for s in stops for n in range(len(s)) if self.held.endswith(s[:n])), default=0)
-            cut = max(0, len(self.held) - n)
+                self.done = True
+                return self.held[:min(found)]
+            begun = [n for s in stops for n in range(len(s)) if self.held.endswith(s[:n])]
+            cut = len(self.held) if final else max(0, len(self.held) - max(begun, default=0))
             text, self.held = self.held[:cut], self.held[cut:]
             return text
 
         def end(self):
-            if not flush:
-                return ""
-            if last:
-                return last("" if self.done else self.held, self.decoder.decode(b"", True), self)
-            return self.push(b"", True)
+            return self.push(b"", final=True)
     return Texts()
-
-
-class Each:
-    """Each token on its own."""
-
-    def __init__(self, errors):
-        self.errors = errors
-
-    def decode(self, token, final=False):
-        return token.decode("utf-8", self.errors)
-
-
-class Lenient:
-    """An incremental decoder that drops what it cannot read."""
-
-    def __init__(self):
-        self.inner = codecs.getincrementaldecoder("utf-8")("ignore")
-
-    def decode(self, token, final=False):
-        return self.inner.decode(token, final)
-
-
-class Unfinished:
-    """A decoder that is never told of the end."""
-
-    def __init__(self):
-        self.inner = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def decode(self, token, final=False):
-        return self.inner.decode(token)
-
-
-class Marked(Unfinished):
-    """A decoder that writes a question mark for what it cannot read, but for the end."""
-
-    def decode(self, token, final=False):
-        text = self.inner.decode(token, final)
-        return text if final else text.replace("\ufffd", "?")
-
-
-class Whole:
-    """Bytes kept until all of them can be read."""
-
-    def __init__(self):
-        self.data = b""
-
-    def decode(self, token, final=False):
-        self.data += token
-        try:
-            text = self.data.decode()
-        except UnicodeDecodeError:
-            if not final:
-                return ""
-            text = self.data.decode("utf-8", "replace")
-        self.data = b""
-        return text
 
 
 @not_an_answer
@@ -313,120 +262,80 @@ def by_pattern(held, stop):
     return found.start() if found else -1
 
 
-def longest(held, stops):
-    return max(map(len, stops), default=1) - 1
-
-
+wrong = ex.edits(stream)
+DECODE, END = "self.decoder.decode(token, final)", 'return self.push(b"", final=True)'
+HELD = "max(begun, default=0)"
+FOUND, AT = "[self.held.find(s) for s in stops if s in self.held]", "return self.held[:min(found)]"
 # https://github.com/antonellof/ferrox/issues/124
 ex.wrong("each token decoded and searched alone", token_by_token, says="",
          breaks=("letters", "never", "over", "text", "end", "bad", "unfinished"))
-ex.wrong("each token decoded alone", stream, breaks="letters", decoder=lambda: Each("replace"))
-ex.wrong("bytes that are no letter yet dropped", stream, says="",
-         breaks=("letters", "text", "bad", "unfinished"),
-         decoder=lambda: Each("ignore"))
-ex.wrong("bytes that are no UTF-8 dropped", stream, says="",
-         breaks=("bad", "unfinished"), decoder=Lenient)
-ex.wrong("a question mark for bytes that are no UTF-8", stream, says="", breaks="bad",
-         decoder=Marked)
+wrong("each token decoded alone", "letters", DECODE, 'token.decode("utf-8", "replace")')
+wrong("bytes that are no letter yet dropped", ("letters", "text", "bad", "unfinished"),
+      DECODE, 'token.decode("utf-8", "ignore")', says="")
+wrong("bytes that are no UTF-8 dropped", ("bad", "unfinished"),
+      '("replace")', '("ignore")', says="")
+wrong("a question mark for bytes that are no UTF-8", "bad",
+      DECODE, f'{DECODE} if final else {DECODE}.replace("\\ufffd", "?")', says="")
 # https://github.com/vllm-project/vllm/issues/3574
 ex.wrong("the whole text searched, its beginning sent already", searched_behind, breaks="never")
 ex.wrong("a stop word sought in each piece alone", searched_behind, says="",
          breaks=("never", "over", "stops"), alone=True)
-ex.wrong("held always, as long as a stop word less one", stream, breaks="sure", hold=longest)
-ex.wrong("held always, as long as a stop word", stream, breaks="sure",
-         hold=lambda held, stops: max(map(len, stops), default=0))
-ex.wrong("all held to the end", stream, breaks="sure", hold=lambda held, stops: len(held))
-ex.wrong("held from the first letter of a stop word that comes", stream, breaks="sure",
-         hold=lambda held, stops: len(held) - min((held.find(s[0]) for s in stops if s[0] in held),
-                                                  default=len(held)))
-ex.wrong("held only where all but a letter of a stop word stands", stream, says="",
-         breaks=("never", "stops"), hold=lambda held, stops: max(
-             (len(s) - 1 for s in stops if held.endswith(s[:-1])), default=0))
-ex.wrong("the shortest ending held", stream, says="text that was sent too early",
-         breaks=("never",), hold=lambda held, stops: min(
-             (n for s in stops for n in range(1, len(s)) if held.endswith(s[:n])), default=0))
-ex.wrong("only the first stop word held back", stream, says="text that was sent too early",
-         breaks=("stops", "never"), hold=lambda held, stops: max(
-             (n for s in stops[:1] for n in range(len(s)) if held.endswith(s[:n])), default=0))
-ex.wrong("the ending of the last stop word held, not the longest", stream, says="",
-         breaks=("stops", "never"), most=lambda found, default: [default, *found][-1])
-ex.wrong("the ending of the first stop word that fits held, not the longest", stream, says="",
-         breaks=("stops", "never"), hold=lambda held, stops: next(
-             (n for s in stops for n in range(len(s) - 1, 0, -1) if held.endswith(s[:n])), 0))
-ex.wrong("the last of two stop words found", stream, breaks="over", where=str.rfind)
-ex.wrong("stop words taken for patterns", stream, says="", breaks="stops", where=by_pattern)
-ex.wrong("small and large letters of a stop word taken for one", stream, says="",
-         breaks=("stops", "sure"),
-         where=lambda held, stop: held.lower().find(stop.lower()))
-ex.wrong("goes on behind the stop word", stream, breaks="over", over=False)
-ex.wrong("what is held is lost at the end", stream, breaks="end", flush=False)
-ex.wrong("an unfinished letter sent, though a stop word came", stream, says="text behind a stop",
-         breaks="unfinished", last=lambda held, rest, self: held + rest)
-ex.wrong("an unfinished letter in front of what is held", stream, says="text after end",
-         breaks="unfinished", last=lambda held, rest, self: "" if self.done else rest + held)
-ex.wrong("an unfinished letter is lost at the end", stream, says="text after end",
-         breaks="unfinished", decoder=Unfinished)
-
-
+wrong("held always, as long as a stop word less one", "sure",
+      HELD, "(max(map(len, stops), default=1) - 1)")
+wrong("held always, as long as a stop word", "sure", HELD, "max(map(len, stops), default=0)")
+wrong("all held to the end", "sure", HELD, "len(self.held)")
+wrong("held from the first letter of a stop word that comes", "sure",
+      HELD, "(len(self.held) - min((self.held.find(s[0]) for s in stops if s[0] in self.held), "
+      "default=len(self.held)))")
+wrong("held only where all but a letter of a stop word stands", ("never", "stops"),
+      HELD, "max((len(s) - 1 for s in stops if self.held.endswith(s[:-1])), default=0)", says="")
+wrong("the shortest ending held", "never",
+      HELD, "min(filter(None, begun), default=0)", says="text that was sent too early")
+wrong("only the first stop word held back", ("stops", "never"),
+      "n for s in stops for", "n for s in stops[:1] for", says="text that was sent too early")
+wrong("the ending of the last stop word held, not the longest", ("stops", "never"),
+      HELD, "[0, *begun][-1]", says="")
+wrong("the ending of the first stop word that fits held, not the longest", ("stops", "never"),
+      HELD, "next((n for s in stops for n in range(len(s) - 1, 0, -1) if "
+      "self.held.endswith(s[:n])), 0)", says="")
+wrong("cutting at the first stop word of the list", ("over", "stops"),
+      "min(found)", "found[0]", says="text behind a stop word")
+wrong("holding a U+FFFD at the end, as if its letter could still come", ("sure", "bad"),
+      HELD, f'(1 if self.held.endswith("\\ufffd") else {HELD})',
+      says="text that is held too long")
+wrong("the last of two stop words found", "over", "held.find(", "held.rfind(")
+wrong("stop words taken for patterns", "stops",
+      FOUND, "[at for s in stops if (at := by_pattern(self.held, s)) >= 0]", says="")
+wrong("small and large letters of a stop word taken for one", ("stops", "sure"),
+      FOUND,
+      "[self.held.lower().find(s.lower()) for s in stops if s.lower() in self.held.lower()]",
+      says="")
+wrong("goes on behind the stop word", "over",
+      "self.done = True", "at = min(found)",
+      AT, 'text, self.held = self.held[:at], self.held[at:].replace(stops[0], "", 1)\n'
+      "                return text")
+wrong("what is held is lost at the end", "end", END, 'return ""')
+wrong("an unfinished letter sent, though a stop word came", "unfinished",
+      END, 'return ("" if self.done else self.held) + self.decoder.decode(b"", True)',
+      says="text behind a stop")
+wrong("an unfinished letter in front of what is held", "unfinished",
+      END, 'return "" if self.done else self.decoder.decode(b"", True) + self.held',
+      says="text after end")
+wrong("an unfinished letter is lost at the end", "unfinished",
+      DECODE, "self.decoder.decode(token)", says="text after end")
 # https://github.com/Blaizzy/mlx-vlm/pull/1778
-@ex.wrong("bytes held until all can be read", breaks=("sure", "bad"))
-def whole_only(stops):
-    return stream(stops, decoder=Whole)
-
-
-@ex.wrong("bytes given back for a text", says="type of the text", breaks="kind")
-def as_bytes(stops):
-    class Bytes:
-        def __init__(self):
-            self.inner = stream(stops)
-
-        def push(self, token):
-            return self.inner.push(token).encode()
-
-        def end(self):
-            return self.inner.end().encode()
-    return Bytes()
-
-
-@ex.wrong("nothing given back while something is held", says="type of the text", breaks="kind")
-def none(stops):
-    class Nothing:
-        def __init__(self):
-            self.inner = stream(stops)
-
-        def push(self, token):
-            return self.inner.push(token) or None
-
-        def end(self):
-            return self.inner.end()
-    return Nothing()
-
-
-@ex.wrong("the stop word sent as well", says="text behind a stop word", breaks=("over", "never"))
-def word_too(stops):
-    class Word:
-        def __init__(self):
-            self.inner = stream(stops)
-
-        def push(self, token):
-            was, text = self.inner.done, self.inner.push(token)
-            return text + (stops[0] if self.inner.done and not was else "")
-
-        def end(self):
-            return self.inner.end()
-    return Word()
-
-
-ONE_DECODER = {}
-
-
-@ex.wrong("one decoder for all objects", says="", breaks="apart")
-def one_decoder(stops):
-    kind = codecs.getincrementaldecoder("utf-8")
-    return stream(stops, decoder=lambda: ONE_DECODER.setdefault("it", kind("replace")))
-
-
-@ex.wrong("stops sorted in place", breaks="left")
-def in_place(stops):
-    stops.sort(key=len)
-    return stream(stops)
+wrong("bytes held until all can be read", ("sure", "bad"),
+      "self.held, self.done =", "self.data, self.held, self.done =", '"", False', 'b"", "", False',
+      f"self.held += {DECODE}",
+      "self.data += token\n            try:\n                self.held, self.data = self.held + "
+      "self.data.decode(), b\"\"\n            except UnicodeDecodeError:\n                "
+      'if not final: return ""\n                self.held += self.data.decode("utf-8", "replace")')
+wrong("bytes given back for a text", "kind",
+      "return text", "return text.encode()", says="type of the text")
+wrong("nothing given back while something is held", "kind",
+      "return text", "return text or None", says="type of the text")
+wrong("the stop word sent as well", ("over", "never"),
+      AT, AT + " + stops[0]", says="text behind a stop word")
+wrong("one decoder for all objects", "apart",
+      "= codecs", '= ONE_DECODER.setdefault("it", codecs', '("replace")', '("replace"))', says="")
+wrong("stops sorted in place", "left", "class Texts:", "stops.sort(key=len)\n    class Texts:")

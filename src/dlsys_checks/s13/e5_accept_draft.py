@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from dlsys_checks.registry import exercise
@@ -102,8 +103,12 @@ def act(fn, p, q, tries, grid):
         mine, yours = p.clone(), q.clone()
         token, kept = fn(mine, yours, x, u, v)
         moved.append(int((mine != p).sum() + (yours != q).sum()))
-        kinds.add(f"{type(token).__name__}, {type(kept).__name__}")
+        kinds.add(f"{kind(token)}, {kind(kept)}")
         return [int(token), bool(kept)]
+
+    def kind(value):  # numpy's bool is called bool as well
+        return f"numpy.{type(value).__name__}" if type(value).__module__ == "numpy" else (
+            type(value).__name__)
 
     def too_seldom(token):
         return 0 <= token < len(p) and bool(p[token] > q[token])
@@ -245,6 +250,8 @@ ex.wrong("token and kept in the other order", lambda p, q, x, u, v: made(p, q, x
          says="", breaks=("pair", "follows", "types", "rule"))
 ex.wrong("a tensor for the token", made, breaks="types",
          form=lambda token, kept: (torch.tensor(token), kept))
+ex.wrong("returning kept as np.bool_", made, breaks="types",
+         form=lambda token, kept: (token, np.bool_(kept)))
 ex.wrong("kept as a tensor", made, breaks="types",
          form=lambda token, kept: (token, torch.tensor(kept)))
 

@@ -205,6 +205,9 @@ ex.wrong("the advantage of another answer: along the tokens", lambda logp, then,
     else adv.detach()[:, None]), breaks="inputs")
 ex.wrong("the advantages divided by their spread", made, breaks=("loss", "inputs"),
          gain=lambda adv: (adv / (adv.std(correction=0) + 1e-8)).detach()[:, None])
+ex.wrong("normalising the advantages inside the loss", made, breaks=("loss", "inputs"),
+         gain=lambda adv: ((adv - adv.mean()) / (((adv - adv.mean()).square().sum() / (
+             len(adv) - 1)).sqrt() + 1e-8)).detach()[:, None])
 ex.wrong("the sign of the advantage alone", made, breaks=("loss", "inputs", "example"),
          gain=lambda adv: adv.detach().sign()[:, None])
 ex.wrong("always float32", lambda logp, then, adv, eps: made(

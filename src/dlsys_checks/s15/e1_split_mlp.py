@@ -48,6 +48,8 @@ def cases(g):
                       "a": [drawn(f, d) for f in units], "b": [drawn(f, e).T for f in units]}
 
     k = whole(3, 7)
+    idle = one("no unit of a rank is open", [k, k])
+    idle[1]["h"], idle[1]["a"][0] = idle[1]["h"].abs(), -idle[1]["a"][0].abs()
     example = {"h": torch.tensor([[2.0]]), "c": torch.zeros(1), "dy": torch.ones(1, 1),
                "a": [torch.tensor([[3.0]]), torch.tensor([[4.0]])],
                "b": [torch.tensor([[5.0]]), torch.tensor([[7.0]])]}
@@ -59,7 +61,8 @@ def cases(g):
             one("one number in", [3, 3], d=1), one("wider than it is deep", [2, 2], d=9, e=2),
             one("units at zero", [4, 4], n=6, zero=True),
             one("no bias", [3, 3], bias=0.0), one("a large bias", [4, 4], bias=50.0),
-            one("in float32", [k, k], dtype=torch.float32), ("the example", example)]
+            one("in float32", [k, k], dtype=torch.float32), idle,
+            ("the example", example)]
 
 
 @ex.act
@@ -135,6 +138,7 @@ def layer(h, a, b, c, dy, all_sum):
 
 
 wrong = ex.edits(layer)
+START, END = "z =", "return out"
 # The lesson's broken layer.
 wrong("dh of this rank's half alone", "returns",
       "dh = all_sum", "dh = half", "back @ a", "back @ a, all_sum")
@@ -169,18 +173,21 @@ wrong("y and dh alone", "returns",
       "tuple((y, dh, back.T @ h, dy.T @ units, dy.sum(0)))",
       "(y, dh, back.T @ h, dy.T @ units, dy.sum(0))[:2]", says="number of the results")
 wrong("units shared out evenly, as if all ranks had as many", "cut",
-      "z =",
+      START,
       "most = int(all_sum(torch.tensor(len(a))) // all_sum(torch.tensor(1))); a = a[:most]; b = "
-      "b[:, :most]; z =", says="")
+      f"b[:, :most]; {START}", says="")
 wrong("the ranks' parts gathered along their units", "calls",
-      "z =", "units = torch.relu(h @ a.T); all_sum(units); z =", says="what the ranks ask for")
+      START, f"units = torch.relu(h @ a.T); all_sum(units); {START}", says="what the ranks ask for")
+wrong("leaving all_sum out where no unit of the rank is open", "calls",
+      "dh = all_sum(back @ a)", "dh = all_sum(back @ a) if (z > 0).any() else back @ a",
+      says="what the ranks ask for")
 wrong("ReLU in place on h", "stay",
-      "return out", "h.clamp_(min=0); return out", says="inputs that changed")
+      END, f"h.clamp_(min=0); {END}", says="inputs that changed")
 wrong("the bias added into c itself", "stay",
-      "return out", "c += out[0].sum(0); return out", says="inputs that changed")
+      END, f"c += out[0].sum(0); {END}", says="inputs that changed")
 wrong("dy emptied for the gradient", "stay",
-      "return out", "dy.zero_(); return out", says="inputs that changed")
+      END, f"dy.zero_(); {END}", says="inputs that changed")
 wrong("gradients asked for on the inputs themselves", "stay",
-      "return out",
+      END,
       "for t in (h, a, b, c): t.requires_grad_()\n    return tuple(t.detach() for t in out)",
       says="inputs that changed")

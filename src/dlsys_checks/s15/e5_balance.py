@@ -141,7 +141,8 @@ ex.wrong("mean chances over the choices, not over all tokens", made,
          breaks=("uneven", "mean", "flow"),
          share=lambda p, chosen: shares(p, chosen)[:, None],
          mean=lambda p, chosen: p.gather(1, chosen).mean(0) / chosen.shape[1])
-ex.wrong("without E", made, breaks=("uneven", "one", "example"), times=lambda p, chosen: 1)
+ex.wrong("leaving E out, or taking the mean over experts for the sum", made,
+         breaks=("uneven", "one", "example"), times=lambda p, chosen: 1)
 ex.wrong("times k for E", made, breaks=("uneven", "one", "example"),
          times=lambda p, chosen: chosen.shape[1])
 ex.wrong("the chances summed over tokens", made, breaks=("uneven", "mean"),

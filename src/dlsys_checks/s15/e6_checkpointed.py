@@ -49,7 +49,8 @@ ex.promise("buffers", "It may read buffers, tensors from the start, and change t
            "by putting a new tensor there, of any shape.",
            cases=("BatchNorm", "a buffer that is read and changed", "a buffer that is replaced",
                   "a buffer that is changed, then read", "a buffer that grows",
-                  "a buffer outside the state_dict", "the example", *MIXED))
+                  "a buffer outside the state_dict", "a buffer of two modules", "the example",
+                  *MIXED))
 ex.promise("between", "Between a call and its one backward, further calls of the block and other "
            "draws may come.",
            cases=("two calls before backward", "two generators, two calls", "two steps",
@@ -100,6 +101,8 @@ def cases(g):
             one("a buffer outside the state_dict", linear(), ["gelu"], scaled("own"), linear()),
             one("a buffer that is changed, then read", linear(), ["gelu"], scaled("first"),
                 linear(), rounds=(2,)),
+            one("a buffer of two modules", linear(), ["gelu"], scaled(), linear(),
+                ["shared", 1.0, "in place"], linear()),
             one("a buffer that grows", linear(), ["gelu"], scaled("grown"), linear()),
             one("everything at once", *all_kinds()),
             one("nested modules", *all_kinds(), form="nested"),
@@ -216,6 +219,10 @@ def act(fn, layers, rounds, needs, training, form, seed):
             return layer
         if kind == "norm":
             return nn.BatchNorm1d(width, momentum=given[0], affine=False)
+        if kind == "shared":           # the buffer is that of the Scaled before it
+            layer = Scaled(*given)
+            layer.size = next(part for part in parts if isinstance(part, Scaled)).size
+            return layer
         return {"gelu": nn.GELU, "dropout": nn.Dropout, "dice": Dice, "scaled": Scaled}[kind](
             *given)
 
@@ -300,7 +307,7 @@ def through(h, layers, state, training):
             else:
                 mean, var = own["mean"], own["var"]
             h = (h - mean) / (var + 1e-5).sqrt()
-        elif kind == "scaled":
+        elif kind in ("scaled", "shared"):
             old = own["size"]
             if training:
                 amount = h.detach().abs().mean()
@@ -324,6 +331,8 @@ def once(layers, rounds, needs, training, seed):
         elif kind == "dice":
             state.append({"dice": generators.setdefault(
                 given[0], torch.Generator().manual_seed(given[0]))})
+        elif kind == "shared":
+            state.append(next(own for own in state if "size" in own))
         else:
             state.append({})
             if kind == "scaled":
@@ -453,6 +462,11 @@ ex.wrong("buffers of the state_dict only", made, says="",
          breaks="buffers", before=lambda block: {
              name: value.clone() for name, value in block.state_dict().items()
              if name in dict(block.named_buffers())})
+ex.wrong("exchanging buffers name by name, which parts one that two modules share", made, says="",
+         breaks="buffers", before=lambda block: {
+             name: b.clone() for name, b in block.named_buffers(remove_duplicate=False)},
+         again=lambda block, buffers, x: functional_call(
+             block, {name: b.clone() for name, b in buffers.items()}, x, tie_weights=False))
 ex.wrong("buffers of BatchNorm only", made, says="", breaks="buffers",
          before=lambda block: {
              f"{name}.{key}": b.clone() for name, module in block.named_modules()

@@ -229,167 +229,131 @@ def law(out, model, machine, splits):
 # ---- wrong, by name
 
 @not_an_answer
-def made(model, machine, splits, *, sizes=(2, 2, 12), shared=lambda zero: (zero == 3, zero == 3,
-         zero > 0), over=lambda s: s["tp"] * s["pp"], whole=lambda s: 1, cut=lambda s: s["tp"],
-         flying=lambda m, s: min(m, s["pp"]), layers=lambda s: s["pp"], more=1.0, extra=True,
-         taken=lambda s, batch: s["micro"], logits=lambda s: s["tp"], kept=1.0, inputs=lambda s: 1,
-         copies=lambda s: 1, count=lambda model, s: model["batch"] / s["dp"] / s["micro"],
-         bubble=lambda s, m: 1 + (s["pp"] - 1) / m, late=False, ring=None, calls=(4, 5),
-         of_gpu=lambda s: s["pp"], halves=lambda m, s: 3 * m if s["zero"] == 3 else 2,
-         sent=lambda s: s["tp"] * s["pp"], gpus=lambda s: s["dp"] * s["tp"] * s["pp"], again=True,
-         useful=False, top="peak", fits=lambda size, memory: size <= memory, pick=None,
-         none=None, form=tuple, row=dict, per_gpu=lambda s: s["dp"] * s["tp"] * s["pp"],
-         pace="speed"):
-    """The right answer with its pieces as options."""
+def made(model, machine, splits):
     def half(n, size):
-        if ring:
-            return ring(n, size, machine["alpha"], machine["beta"])
-        return (n - 1) * (machine["alpha"] + size / n / machine["beta"])
+        return (machine["alpha"] + size / n / machine["beta"]) * (n - 1)
 
     rows = []
     for s in splits:
-        m, micro = count(model, s), taken(s, model["batch"])
-        shares = [size / (s["dp"] if split else 1)
-                  for size, split in zip(sizes, shared(s["zero"]))]
-        state = sum(shares) * model["weights"] / over(s)
-        layer = micro * (model["whole"] / whole(s) + model["cut"] / cut(s))
-        stage = flying(m, s) * model["layers"] / layers(s)
-        held = stage * layer
-        if s["checkpoint"]:
-            held = stage * micro * model["input"] / inputs(s) + layer * extra
-        work = model["work"] + model["again"] * (s["checkpoint"] and again)
-        busy = model["batch"] * work / gpus(s) / machine[pace]
-        number = m * model["layers"] / of_gpu(s) * calls[s["checkpoint"]]
-        busy += number * 2 * half(s["tp"], micro * model["input"])
-        sends = halves(m, s) * half(s["dp"], 2 * model["weights"] / sent(s))
-        wait = bubble(s, m)
-        seconds = (busy + sends) * wait if late else busy * wait + sends
-        done = model["batch"] * (work if useful else model["work"])
-        rows.append(row(state=state, activations=held / copies(s),
-                        logits=micro * model["logits"] / logits(s) * kept, seconds=seconds,
-                        mfu=done / seconds / per_gpu(s) / machine[top]))
-    fit = [k for k, r in enumerate(rows)
-           if fits(r["state"] + r["activations"] + r["logits"], machine["memory"])]
-    best = min(fit, key=pick(rows) if pick else lambda k: rows[k]["seconds"], default=none)
-    return form((rows, best))
-
-
-def size_of(rows):
-    return lambda k: rows[k]["state"] + rows[k]["activations"] + rows[k]["logits"]
-
-
-# https://github.com/deepspeedai/DeepSpeed/pull/5099
-ex.wrong("12 bytes of state: no master weights", made, says="state", breaks=("state", "example"),
-         sizes=(2, 2, 8))
-ex.wrong("ZeRO-1 divides all 16 bytes", made, says="state", breaks=("state", "example"),
-         shared=lambda zero: (zero > 0, zero > 0, zero > 0))
-ex.wrong("ZeRO-1 divides the gradients, too", made, says="state", breaks=("state", "example"),
-         shared=lambda zero: (zero == 3, zero > 0, zero > 0))
-ex.wrong("ZeRO-3 leaves the weights whole", made, says="state", breaks="state",
-         shared=lambda zero: (False, zero == 3, zero > 0))
-ex.wrong("stages do not divide the state", made, says="state", breaks=("state", "split"),
-         over=lambda s: s["tp"])
-ex.wrong("tensor ranks do not divide the state", made, says="state", breaks=("state", "split"),
-         over=lambda s: s["pp"])
-ex.wrong("copies divide the state without ZeRO, too", made, says="state", breaks="state",
-         shared=lambda zero: (zero != 1, zero != 1, True))
-ex.wrong("ZeRO-3 divides the optimizer alone", made, says="state", breaks="state",
-         shared=lambda zero: (False, False, zero > 0))
-# https://github.com/NVIDIA/Megatron-LM/pull/6782
-ex.wrong("activations divided by the copies", made, says="activations", breaks="activations",
-         copies=lambda s: s["dp"])
-ex.wrong("tp divides what a layer keeps, norms included", made, says="activations",
-         breaks="model", whole=lambda s: s["tp"])
-ex.wrong("tp divides no activations", made, says="activations", breaks="model", cut=lambda s: 1)
-ex.wrong("the inputs of checkpoints divided by tp", made, says="activations", breaks="inputs",
-         inputs=lambda s: s["tp"])
-ex.wrong("checkpoints without the one layer that is alive", made, says="activations",
-         breaks="inputs", extra=False)
-ex.wrong("one micro-batch in flight", made, says="activations", breaks="activations",
-         flying=lambda m, s: 1)
-ex.wrong("all micro-batches in flight", made, says="activations", breaks="activations",
-         flying=lambda m, s: m if s["pp"] > 1 else 1)
-ex.wrong("as many micro-batches in flight as stages, however few there are", made,
-         says="activations", breaks=("activations", "small"), flying=lambda m, s: s["pp"])
-ex.wrong("all layers on each stage", made, says="activations", breaks="activations",
-         layers=lambda s: 1)
-ex.wrong("the copy's whole batch for a micro-batch", made, says="activations",
-         breaks=("split", "small"), taken=lambda s, batch: batch / s["dp"])
-ex.wrong("one sequence for a micro-batch", made, says="activations", breaks="split",
-         taken=lambda s, batch: 1)
-ex.wrong("logits forgotten", made, says="logits", breaks="logits", kept=0.0)
-ex.wrong("logits of all micro-batches in flight", lambda model, machine, splits: made(
-    model, machine, splits, logits=lambda s: s["tp"] / min(
-        s["pp"], model["batch"] // s["dp"] // s["micro"])), says="logits", breaks="logits")
-ex.wrong("logits not divided by tp", made, says="logits", breaks="logits", logits=lambda s: 1)
-ex.wrong("logits divided by the copies", made, says="logits", breaks="logits",
-         logits=lambda s: s["tp"] * s["dp"])
-ex.wrong("the idle share (pp - 1) / (m + pp - 1) as what is added", made, says="seconds",
-         breaks="waits", bubble=lambda s, m: 1 + (s["pp"] - 1) / (m + s["pp"] - 1))
-ex.wrong("no bubble", made, says="seconds", breaks="waits", bubble=lambda s, m: 1)
-ex.wrong("dp's calls wait for the bubble, too", made, says="seconds", breaks="waits", late=True)
-ex.wrong("an all-reduce sends its bytes once", made, says="seconds", breaks="ring",
-         ring=lambda n, size, alpha, beta: (n - 1) * alpha + size / 2 / beta * (n > 1))
-ex.wrong("an all-reduce sends its bytes to each rank", made, says="seconds", breaks="ring",
-         ring=lambda n, size, alpha, beta: (n - 1) * (alpha + size / beta))
-ex.wrong("one latency a call, not one a step", made, says="seconds", breaks="ring",
-         ring=lambda n, size, alpha, beta: (alpha + (n - 1) * size / n / beta) * (n > 1))
-ex.wrong("latency forgotten", made, says="seconds", breaks=("ring", "machine"),
-         ring=lambda n, size, alpha, beta: (n - 1) * size / n / beta)
-ex.wrong("four all-reduces a layer, checkpoints or not", made, says="seconds", breaks="tensor",
-         calls=(4, 4))
-ex.wrong("two all-reduces a layer: forward alone", made, says="seconds", breaks="tensor",
-         calls=(2, 3))
-ex.wrong("all-reduces of all layers on each stage", made, says="seconds", breaks="tensor",
-         of_gpu=lambda s: 1)
-ex.wrong("ZeRO-3 sends as much as no ZeRO", made, says="seconds", breaks="copies",
-         halves=lambda m, s: 2)
-ex.wrong("ZeRO-3 gathers once a step", made, says="seconds", breaks="copies",
-         halves=lambda m, s: 3 if s["zero"] == 3 else 2)
-ex.wrong("half a ring for ZeRO-1", made, says="seconds", breaks=("copies", "example"),
-         halves=lambda m, s: {0: 2, 1: 1, 3: 3 * m}[s["zero"]])
-ex.wrong("gradients of all weights sent by each GPU", made, says="seconds", breaks="copies",
-         sent=lambda s: 1)
-ex.wrong("an all-reduce of the gradients in each micro-batch", made, says="seconds",
-         breaks=("copies", "example"), halves=lambda m, s: (3 if s["zero"] == 3 else 2) * m)
-ex.wrong("all products on one GPU", made, says="seconds", breaks="products", gpus=lambda s: 1)
-ex.wrong("products of a copy on each of its GPUs", made, says="seconds", breaks="products",
-         gpus=lambda s: s["dp"])
-ex.wrong("products as fast as the datasheet promises", made, says="seconds", breaks="machine",
-         pace="peak")
-ex.wrong("m as if one copy took the whole batch", made, says="", breaks="small",
-         count=lambda model, s: model["batch"] / s["micro"])
-ex.wrong("what checkpoints repeat takes no time", made, says="seconds", breaks="given",
-         again=False)
-ex.wrong("MFU that counts what is repeated", made, says="mfu", breaks="mfu", useful=True)
-ex.wrong("MFU over the speed that is reached", made, says="mfu", breaks=("mfu", "machine"),
-         top="speed")
-ex.wrong("MFU over the peak of one GPU", made, says="mfu", breaks="mfu", per_gpu=lambda s: 1)
-ex.wrong("the fastest, whether it fits or not", made, says="best", breaks=("best", "machine"),
-         fits=lambda size, memory: True)
-ex.wrong("the smallest in place of the fastest", made, says="best", breaks="best", pick=size_of)
-ex.wrong("the slowest that fits", made, says="best", breaks="best",
-         pick=lambda rows: lambda k: -rows[k]["seconds"])
-ex.wrong("what fills the memory to the last byte is refused", made, says="best", breaks="best",
-         fits=lambda size, memory: size < memory)
-ex.wrong("-1 where none fits", made, says="best", breaks="best", none=-1)
-ex.wrong("a list of the two", made, says="type of the result", breaks="two", form=list)
-
-
-@ex.wrong("the splits sorted in place", breaks="left")
-def in_place(model, machine, splits):
-    rows, best = made(model, machine, splits)
-    splits.reverse()
+        dp, tp, pp, zero, micro = (s[key] for key in ("dp", "tp", "pp", "zero", "micro"))
+        m, gpus = model["batch"] / dp / micro, dp * tp * pp
+        weights, slopes = 2 / (dp if zero > 2 else 1), 2 / (dp if zero == 3 else 1)
+        sixteen = weights + slopes + 12 / (dp if zero > 0 else 1)
+        layer = micro * (model["whole"] + model["cut"] / tp)
+        stage = min(m, pp) * model["layers"] / pp
+        held = stage * micro * model["input"] + layer if s["checkpoint"] else stage * layer
+        work = model["work"] + model["again"] * s["checkpoint"]
+        busy = model["batch"] * work / gpus / machine["speed"]
+        calls = m * model["layers"] / pp * (4 + s["checkpoint"])
+        busy += calls * 2 * half(tp, micro * model["input"])
+        sends = (3 * m if zero == 3 else 2) * half(dp, 2 * model["weights"] / tp / pp)
+        seconds = busy * (1 + (pp - 1) / m) + sends
+        rows.append({"state": sixteen * model["weights"] / tp / pp, "activations": held,
+                     "logits": micro * model["logits"] / tp, "seconds": seconds,
+                     "mfu": model["batch"] * model["work"] / seconds / gpus / machine["peak"]})
+    fit = [k for k, row in enumerate(rows)
+           if row["state"] + row["activations"] + row["logits"] <= machine["memory"]]
+    best = min(fit, key=lambda k: rows[k]["seconds"], default=None)
     return rows, best
 
 
-@ex.wrong("a row as a list of numbers", says="type of", breaks="rows")
-def bare(model, machine, splits):
-    rows, best = made(model, machine, splits)
-    return [list(row.values()) for row in rows], best
-
-
-@ex.wrong("the best split itself, not its index", says="best", breaks="best")
-def itself(model, machine, splits):
-    rows, best = made(model, machine, splits)
-    return rows, None if best is None else dict(splits[best])
+wrong = ex.edits(made)
+WEIGHTS, SLOPES, REST = "dp if zero > 2", "dp if zero == 3", "dp if zero > 0"
+STATE, LOGITS = 'sixteen * model["weights"] / tp / pp', 'model["logits"] / tp'
+RING = '(machine["alpha"] + size / n / machine["beta"]) * (n - 1)'
+FLYING, TIMES = "min(m, pp)", "(3 * m if zero == 3 else 2)"
+SECONDS, MICRO, END = "(1 + (pp - 1) / m)", 'model["batch"] / dp / micro,', "return rows, best"
+FASTEST = 'rows[k]["seconds"]'
+# https://github.com/deepspeedai/DeepSpeed/pull/5099
+wrong("12 bytes of state: no master weights", ("state", "example"), "12 /", "8 /", says="state")
+wrong("ZeRO-1 divides all 16 bytes", ("state", "example"),
+      WEIGHTS, REST, SLOPES, REST, says="state")
+wrong("ZeRO-1 divides the gradients, too", ("state", "example"), SLOPES, REST, says="state")
+wrong("ZeRO-3 leaves the weights whole", "state", WEIGHTS, "1 if zero > 2", says="state")
+wrong("stages do not divide the state", ("state", "split"),
+      STATE, 'sixteen * model["weights"] / tp', says="state")
+wrong("tensor ranks do not divide the state", ("state", "split"),
+      STATE, 'sixteen * model["weights"] / pp', says="state")
+wrong("copies divide the state without ZeRO, too", "state",
+      WEIGHTS, "dp if zero != 1", SLOPES, "dp if zero != 1", REST, "dp if True", says="state")
+wrong("ZeRO-3 divides the optimizer alone", "state",
+      WEIGHTS, "1 if zero > 2", SLOPES, "1 if zero == 3", says="state")
+# https://github.com/NVIDIA/Megatron-LM/pull/6782
+wrong("activations divided by the copies", "activations",
+      '"activations": held', '"activations": held / dp', says="activations")
+wrong("tp divides what a layer keeps, norms included", "model",
+      'model["whole"]', 'model["whole"] / tp', says="activations")
+wrong("tp divides no activations", "model",
+      'model["cut"] / tp', 'model["cut"]', says="activations")
+wrong("the inputs of checkpoints divided by tp", "inputs",
+      "+ layer if", "/ tp + layer if", says="activations")
+wrong("checkpoints without the one layer that is alive", "inputs",
+      " + layer if", " if", says="activations")
+wrong("one micro-batch in flight", "activations", FLYING, "1", says="activations")
+wrong("all micro-batches in flight", "activations",
+      FLYING, "(m if pp > 1 else 1)", says="activations")
+wrong("as many micro-batches in flight as stages, however few there are", ("activations", "small"),
+      FLYING, "pp", says="activations")
+wrong("all layers on each stage", "activations",
+      f'{FLYING} * model["layers"] / pp', f'{FLYING} * model["layers"]', says="activations")
+wrong("the copy's whole batch for a micro-batch", ("split", "small"),
+      "dp * tp * pp", 'dp * tp * pp; micro = model["batch"] / dp', says="activations")
+wrong("one sequence for a micro-batch", "split",
+      "dp * tp * pp", "dp * tp * pp; micro = 1", says="activations")
+wrong("logits forgotten", "logits", LOGITS, 'model["logits"] * 0.0', says="logits")
+wrong("logits of all micro-batches in flight", "logits",
+      LOGITS, f"{LOGITS} * {FLYING}", says="logits")
+wrong("logits not divided by tp", "logits", LOGITS, 'model["logits"]', says="logits")
+wrong("logits divided by the copies", "logits", LOGITS, f"{LOGITS} / dp", says="logits")
+wrong("the idle share (pp - 1) / (m + pp - 1) as what is added", "waits",
+      SECONDS, "(1 + (pp - 1) / (m + pp - 1))", says="seconds")
+wrong("no bubble", "waits", SECONDS, "1", says="seconds")
+wrong("dp's calls wait for the bubble, too", "waits",
+      f"busy * {SECONDS} + sends", f"(busy + sends) * {SECONDS}", says="seconds")
+wrong("an all-reduce sends its bytes once", "ring",
+      RING, '(n - 1) * machine["alpha"] + size / 2 / machine["beta"] * (n > 1)', says="seconds")
+wrong("an all-reduce sends its bytes to each rank", "ring",
+      "size / n / machine", "size / machine", says="seconds")
+wrong("one latency a call, not one a step", "ring",
+      RING, '(machine["alpha"] + (n - 1) * size / n / machine["beta"]) * (n > 1)',
+      says="seconds")
+wrong("latency forgotten", ("ring", "machine"), 'machine["alpha"] + ', "", says="seconds")
+wrong("four all-reduces a layer, checkpoints or not", "tensor",
+      '(4 + s["checkpoint"])', "4", says="seconds")
+wrong("two all-reduces a layer: forward alone", "tensor", "(4 + s", "(2 + s", says="seconds")
+wrong("all-reduces of all layers on each stage", "tensor",
+      ' / pp * (4', " * (4", says="seconds")
+wrong("ZeRO-3 sends as much as no ZeRO", "copies", TIMES, "2", says="seconds")
+wrong("ZeRO-3 gathers once a step", "copies", "3 * m if", "3 if", says="seconds")
+wrong("half a ring for ZeRO-1", ("copies", "example"),
+      TIMES, "{0: 2, 1: 1, 3: 3 * m}[zero]", says="seconds")
+wrong("gradients of all weights sent by each GPU", "copies",
+      '2 * model["weights"] / tp / pp', '2 * model["weights"]', says="seconds")
+wrong("an all-reduce of the gradients in each micro-batch", ("copies", "example"),
+      TIMES, "(3 if zero == 3 else 2) * m", says="seconds")
+wrong("all products on one GPU", "products", "work / gpus", "work", says="seconds")
+wrong("products of a copy on each of its GPUs", "products",
+      "work / gpus", "work / dp", says="seconds")
+wrong("products as fast as the datasheet promises", "machine", '"speed"', '"peak"', says="seconds")
+wrong("m as if one copy took the whole batch", "small",
+      MICRO, 'model["batch"] / micro,', says="")
+wrong("what checkpoints repeat takes no time", "given",
+      ' + model["again"] * s["checkpoint"]', "", says="seconds")
+wrong("MFU that counts what is repeated", "mfu",
+      'model["work"] / seconds', "work / seconds", says="mfu")
+wrong("MFU over the speed that is reached", ("mfu", "machine"), '"peak"', '"speed"', says="mfu")
+wrong("MFU over the peak of one GPU", "mfu", "seconds / gpus", "seconds", says="mfu")
+wrong("the fastest, whether it fits or not", ("best", "machine"),
+      '<= machine["memory"]', "> 0", says="best")
+wrong("the smallest in place of the fastest", "best",
+      FASTEST, 'rows[k]["state"] + rows[k]["activations"] + rows[k]["logits"]', says="best")
+wrong("the slowest that fits", "best", FASTEST, f"-{FASTEST}", says="best")
+wrong("what fills the memory to the last byte is refused", "best",
+      "<= machine", "< machine", says="best")
+wrong("-1 where none fits", "best", "default=None", "default=-1", says="best")
+wrong("a list of the two", "two", END, "return [rows, best]", says="type of the result")
+wrong("the splits sorted in place", "left", END, f"splits.reverse(); {END}")
+wrong("a row as a list of numbers", "rows",
+      END, "return [list(row.values()) for row in rows], best", says="type of")
+wrong("the best split itself, not its index", "best",
+      END, "return rows, None if best is None else dict(splits[best])", says="best")

@@ -7,7 +7,13 @@ import math
 import torch
 from torch import nn
 
-from dlsys_checks.s03.e4_init import ex, linears, no_bias, set_each
+from dlsys_checks.s03.e4_init import ex, he, linears
+from dlsys_helpers.judging import edited
+
+
+def no_bias(layer):
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 ex.equivalent("nn.init.kaiming_normal_(layer.weight, nonlinearity='relu') -> "
               "nn.init.kaiming_normal_(layer.weight)",
@@ -59,7 +65,8 @@ def by_truncation(net):
     net.apply(fill)
 
 
-ex.probe("a fan_in of at least 32", lambda net: set_each(
-    net, lambda fan_in, _: math.sqrt(2 / max(fan_in, 32))), breaks="in turn")
-ex.probe("two added to fan_in", lambda net: set_each(
-    net, lambda fan_in, _: math.sqrt(2 / (fan_in + 2))), breaks="in turn")
+STD = "math.sqrt(2 / sizes[0])"
+ex.probe("a fan_in of at least 32", breaks="in turn", fn=edited(
+    he, (STD, "math.sqrt(2 / max(sizes[0], 32))"), "03.4, at least 32"))
+ex.probe("two added to fan_in", breaks="in turn", fn=edited(
+    he, (STD, "math.sqrt(2 / (sizes[0] + 2))"), "03.4, two added"))

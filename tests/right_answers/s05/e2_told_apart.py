@@ -6,7 +6,8 @@ import itertools
 
 import torch
 
-from dlsys_checks.s05.e2_told_apart import behind, ex, share_of
+from dlsys_checks.s05.e2_told_apart import behind, ex
+from dlsys_helpers.judging import edited
 
 
 @ex.right("the biased variance over the rows")
@@ -57,9 +58,9 @@ ex.equivalent("rest, whole = ((x - x.mean(0)).square().mean(), x.square().mean()
               "The sign of what is squared does not count.")
 
 
-@ex.probe("one number of each row, where a row has three axes", breaks="x")
-def first_number(layers, x):
-    return behind(layers, x, share=lambda h: share_of(h.flatten(1)[:, 0] if h.dim() > 3 else h))
+ex.probe("one number of each row, where a row has three axes", breaks="x", fn=edited(
+    behind, ("rest, size =", "h, x = x, x.flatten(1)[:, 0] if x.dim() > 3 else x; rest, size =",
+             "else 0.0)", "else 0.0); x = h"), "05.2, one number"))
 
 
 @ex.probe("the example, looked up wrong", says="share", breaks="example")

@@ -43,7 +43,7 @@ def by_borders(equation, a, b):
         axis = next(letters.index(c) for c in letters if c not in result)
         parts = torch.stack(x.split(32, axis), axis)
         top = parts.abs().amax(axis + 1, keepdim=True)
-        scale = torch.exp2(torch.floor(torch.log2(top)) - 2)
+        scale = torch.ldexp(torch.ones_like(top), torch.frexp(top).exponent - 3)
         scale = torch.where(top == 0, torch.ones_like(scale), scale)
         units = parts / scale
         codes = levels[torch.bucketize(units.abs(), borders)]

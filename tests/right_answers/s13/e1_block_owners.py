@@ -7,6 +7,7 @@ import collections
 import torch
 
 from dlsys_checks.s13.e1_block_owners import ex, pool
+from dlsys_helpers.judging import edited
 
 
 @ex.right("a free list and a counter")
@@ -118,19 +119,13 @@ class Tables:
             self.held.remove(b)
 
 
-def one_lost(self, k):
-    if k > len(self.free):
-        del self.free[:1]
-        raise MemoryError
-    return [self.free.pop(0) for _ in range(k)]
-
-
-ex.probe("the first free block kept back", pool, says="free blocks of a new object", breaks="free",
-         say=lambda self: len(self.free) - (len(self.readers) == 0))
-ex.probe("a take of too many takes one", pool, breaks="memory", some=one_lost)
-ex.probe("the example, one too many left", lambda n: pool(
-    n, say=lambda self: len(self.free) + (n == 3 and len(self.free) == 2)), breaks="example",
-    says="free blocks after give")
+LEFT = "return len(self.free)"
+ex.probe("the first free block kept back", says="free blocks of a new object", breaks="free",
+         fn=edited(pool, (LEFT, LEFT + " - (len(self.readers) == 0)"), "13.1, kept back"))
+ex.probe("a take of too many takes one", breaks="memory", fn=edited(
+    pool, ("raise MemoryError", "del self.free[:1]; raise MemoryError"), "13.1, takes one"))
+ex.probe("the example, one too many left", breaks="example", says="free blocks after give",
+         fn=edited(pool, (LEFT, LEFT + " + (n == 3 and len(self.free) == 2)"), "13.1, the example"))
 ex.equivalent("free = [b for b, count in enumerate(self.readers) if count == 0] -> "
               "free = [b for b, count in enumerate(self.readers) if count <= 0]",
               "no count is below 0")

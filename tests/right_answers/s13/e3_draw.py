@@ -8,7 +8,8 @@ import random
 import numpy as np
 import torch
 
-from dlsys_checks.s13.e3_draw import drawn, ex, made
+from dlsys_checks.s13.e3_draw import ex, made
+from dlsys_helpers.judging import edited
 
 
 @ex.right("torch's generator, seeded by a hash")
@@ -57,11 +58,12 @@ ex.equivalent(LINE + "tokens.append((ends <= dice.random()).sum())",
               "a row sums to 1, up to rounding")
 ex.probe("large seeds cut to 16 bits", lambda probs, seeds, steps: made(
     probs, [0 if s > 2**30 else s for s in seeds], steps), breaks="numbers", says="")
-ex.probe("the last token never", made, breaks="zeros", says="",
-         pick=lambda row, u: int((row.cumsum(0) <= u).sum()) if (row > 0).all() else 0)
-ex.probe("over seeds at step 0 and far ahead always the first", made, breaks="seeds", says="",
-         number=lambda seed, step: 0.0 if step == 0 or (1000 <= step < 6100 and seed < 400)
-         else drawn(seed, step))
+ex.probe("the last token never", breaks="zeros", says="", fn=edited(
+    made, ("(ends <= u[:, None] * ends[:, -1:]).sum(1)",
+           "torch.where((probs > 0).all(1), (ends <= u[:, None]).sum(1), 0)"), "13.3, the last"))
+ex.probe("over seeds at step 0 and far ahead always the first", breaks="seeds", says="", fn=edited(
+    made, ("drawn(seed, step) for", "0.0 if step == 0 or (1000 <= step < 6100 and seed < 400) else "
+           "drawn(seed, step) for"), "13.3, the first"))
 ex.probe("the example looked up wrong", lambda probs, seeds, steps: (
     torch.tensor([1, 1]) if probs.shape == (2, 2) and probs[0, 0] == 0 and probs[1, 1] == 0
     else made(probs, seeds, steps)), breaks="example", says="")

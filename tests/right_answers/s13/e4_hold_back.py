@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 
 from dlsys_checks.s13.e4_hold_back import ex, stream
+from dlsys_helpers.judging import edited
 
 
 @ex.right("all that came decoded anew at each step")
@@ -155,9 +156,8 @@ class Ends(Wrapped):
         return super().push(token)
 
 
-ex.probe("no stops, nothing sent", stream, says="", breaks="stops",
-         hold=lambda held, stops: max((n for s in stops for n in range(len(s))
-                                       if held.endswith(s[:n])), default=1))
-ex.probe("the example looked up wrong", lambda stops: stream(
-    stops, hold=lambda held, s: len(held)) if stops == ["\nUser"] else stream(stops),
-    says="", breaks="example")
+ex.probe("no stops, nothing sent", says="", breaks="stops", fn=edited(
+    stream, ("default=0", "default=1"), "13.4, nothing sent"))
+ex.probe("the example looked up wrong", says="", breaks="example", fn=edited(
+    stream, ("max(begun, default=0)", '(len(self.held) if stops == ["\\nUser"] else max('
+             "begun, default=0))"), "13.4, the example"))

@@ -17,30 +17,38 @@ def dice_of(block):
             if isinstance(v, torch.Generator)]
 
 
+def buffers_of(block):
+    """Each buffer by its name; one that modules share has several."""
+    return dict(block.named_buffers(remove_duplicate=False))
+
+
+def copies(buffers):
+    """Copies by the same names; names that share a buffer share its copy."""
+    known = {id(b): b.clone() for b in buffers.values()}
+    return {name: known[id(b)] for name, b in buffers.items()}
+
+
 def put(block, buffers):
     for name, value in buffers.items():
         path, _, key = name.rpartition(".")
-        setattr(block.get_submodule(path), key, value.clone())
+        setattr(block.get_submodule(path), key, value)
 
 
 @ex.right("two contexts, the buffers put at their places")
 def by_contexts(block, x):
     dice = dice_of(block)
-    start, before = [d.get_state() for d in dice], {
-        name: b.detach().clone() for name, b in block.named_buffers()}
+    start, before = [d.get_state() for d in dice], copies(buffers_of(block))
 
     @contextmanager
     def once_more():
-        now, after = [d.get_state() for d in dice], dict(block.named_buffers())
+        now, after = [d.get_state() for d in dice], buffers_of(block)
         for d, state in zip(dice, start, strict=True):
             d.set_state(state)
-        put(block, before)
+        put(block, copies(before))
         try:
             yield
         finally:
-            for name, buffer in after.items():
-                path, _, key = name.rpartition(".")
-                setattr(block.get_submodule(path), key, buffer)
+            put(block, after)
             for d, state in zip(dice, now, strict=True):
                 d.set_state(state)
 
@@ -56,7 +64,7 @@ class Again(torch.autograd.Function):
         ctx.block, ctx.needs = block, x.requires_grad
         ctx.save_for_backward(x)
         ctx.start = [d.get_state() for d in dice_of(block)], torch.get_rng_state()
-        ctx.before = {name: b.clone() for name, b in block.named_buffers()}
+        ctx.before = copies(buffers_of(block))
         return block(x)
 
     @staticmethod
@@ -64,7 +72,7 @@ class Again(torch.autograd.Function):
         block, (x,), dice = ctx.block, ctx.saved_tensors, dice_of(ctx.block)
         now = [d.get_state() for d in dice], torch.get_rng_state()
         tables = [(module, dict(module._buffers)) for module in block.modules()]
-        put(block, ctx.before)
+        put(block, copies(ctx.before))
         for d, state in zip(dice, ctx.start[0], strict=True):
             d.set_state(state)
         torch.set_rng_state(ctx.start[1])
@@ -86,11 +94,16 @@ def by_function(block, x):
     return Again.apply(block, x, *block.parameters())
 
 
+def copied(tables):
+    """Copies of the tables' buffers, a shared one copied once."""
+    known = {id(b): b.clone() for table in tables for b in table.values() if b is not None}
+    return [{key: known.get(id(b)) for key, b in table.items()} for table in tables]
+
+
 @ex.right("copies of states in both runs, the block's tables exchanged")
 def by_tables(block, x):
     modules = list(block.modules())
-    tables = [{key: None if b is None else b.clone() for key, b in m._buffers.items()}
-              for m in modules]
+    tables = copied([dict(m._buffers) for m in modules])
     sources = [v for m in modules for v in m.__dict__.values() if type(v) is torch.Generator]
     states, runs = [s.get_state() for s in sources], []
 
@@ -99,8 +112,8 @@ def by_tables(block, x):
         if runs[-1] == 0:
             return block(x)
         kept = [dict(m._buffers) for m in modules], [s.get_state() for s in sources]
-        for module, table in zip(modules, tables, strict=True):
-            module._buffers.update({k: None if b is None else b.clone() for k, b in table.items()})
+        for module, table in zip(modules, copied(tables), strict=True):
+            module._buffers.update(table)
         for source, state in zip(sources, states, strict=True):
             source.set_state(state)
         try:
@@ -118,22 +131,19 @@ def by_tables(block, x):
 def by_reentrant(block, x):
     # The older kind keeps torch's generator too, but only runs again where an input needs it.
     sources = dice_of(block)
-    start, before = [s.get_state() for s in sources], {
-        name: b.clone() for name, b in block.named_buffers()}
+    start, before = [s.get_state() for s in sources], copies(buffers_of(block))
     first = [True]
 
     def run(_, x):
         if first:
             first.clear()
             return block(x)
-        now, after = [s.get_state() for s in sources], dict(block.named_buffers())
+        now, after = [s.get_state() for s in sources], buffers_of(block)
         for source, state in zip(sources, start, strict=True):
             source.set_state(state)
-        put(block, before)
+        put(block, copies(before))
         out = block(x)
-        for name, buffer in after.items():
-            path, _, key = name.rpartition(".")
-            setattr(block.get_submodule(path), key, buffer)
+        put(block, after)
         for source, state in zip(sources, now, strict=True):
             source.set_state(state)
         return out

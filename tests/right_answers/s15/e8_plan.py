@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from dlsys_checks.s15.e8_plan import ex, made
+from dlsys_helpers.judging import edited
 
 
 @ex.right("part by part, in small functions")
@@ -131,19 +132,16 @@ def slots(model, machine, splits):
     return rows, best
 
 
-ex.probe("all-reduces of one sequence's input", made, says="seconds", breaks="tensor",
-         taken=lambda s, batch: 1, whole=lambda s: 1 / s["micro"],
-         cut=lambda s: s["tp"] / s["micro"], logits=lambda s: s["tp"] / s["micro"],
-         inputs=lambda s: 1 / s["micro"])
-ex.probe("waits of pp slots", made, says="seconds", breaks="waits",
-         bubble=lambda s, m: 1 + s["pp"] / m if s["pp"] > 1 else 1)
-ex.probe("the state alone against memory", made, says="best", breaks="best",
-         fits=lambda size, memory: size <= 2 * memory)
-ex.probe("the best MFU", made, says="best", breaks="best",
-         pick=lambda rows: lambda k: -rows[k]["mfu"])
-ex.probe("the example looked up wrong", lambda model, machine, splits: made(
-    model, machine, splits, sizes=(2, 2, 12) if model["weights"] != 10 else (2, 2, 14)),
-    says="state", breaks="example")
+ex.probe("all-reduces of one sequence's input", says="seconds", breaks="tensor", fn=edited(
+    made, ('half(tp, micro * model["input"])', 'half(tp, model["input"])'), "15.8, one sequence"))
+ex.probe("waits of pp slots", says="seconds", breaks="waits", fn=edited(
+    made, ("(pp - 1) / m", "(pp > 1) * pp / m"), "15.8, pp slots"))
+ex.probe("twice the memory", says="best", breaks="best", fn=edited(
+    made, ('<= machine["memory"]', '<= 2 * machine["memory"]'), "15.8, memory"))
+ex.probe("the best MFU", says="best", breaks="best", fn=edited(
+    made, ('rows[k]["seconds"]', '-rows[k]["mfu"]'), "15.8, MFU"))
+ex.probe("the example looked up wrong", says="state", breaks="example", fn=edited(
+    made, ("12 /", '(12 if model["weights"] != 10 else 14) /'), "15.8, the example"))
 
 ex.equivalent("activations = min(m, pp) * layers * inputs + layer -> "
               "activations = min(pp, m) * layers * inputs + layer", "the smaller of two")
