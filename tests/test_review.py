@@ -184,16 +184,21 @@ def test_practice_asks_about_what_was_opened_and_about_all_where_nothing_was():
     assert len(review.practice(2, day(0))) == len(catalog.traps(2))
 
 
+def practised(id: str, when: datetime) -> review.Item:
+    """What practice asks about this trap."""
+    [item] = [item for item in review.practice(int(id[:2]), when) if item.trap.id == id]
+    return item
+
+
 def test_practice_counts_only_when_it_was_due():
     verdict("01.1", day(0))
     verdict("01.2", day(0), "wrong")  # opened, without a mistake that has a name
     for _ in range(3):
-        item = review.practice(1, day(1))[0]
-        review.record(item, True, day(1))
+        review.record(practised("01.1", day(1)), True, day(1))
     assert due(day(2)) == ["01.1"]
-    review.record(review.practice(1, day(2))[0], True, day(2))
+    review.record(practised("01.1", day(2)), True, day(2))
     assert due(day(3)) == []
-    review.record(review.practice(1, day(3))[1], False, day(3))
+    review.record(practised("01.2", day(3)), False, day(3))
     assert due(day(5)) == ["01.2"]
 
 
