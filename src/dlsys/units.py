@@ -19,6 +19,7 @@ from dlsys_helpers.stages import stage
 FOLDER = Path(__file__).with_name("units")
 MOST = 3  # places that are printed
 ENOUGH = 0.6  # of what the asked words say, below which a unit is no answer
+LONGEST = 3  # tokens of a name; a longer question tells what somebody sees
 TRAP = re.compile(r"(?:More of )?trap (\d\d\.\d+)")
 LESSON = re.compile(r"lesson (\d\d): (.+)")
 OTHER = "other: "
@@ -95,11 +96,14 @@ def weights() -> dict[str, float]:
 
 
 def rank(query: str) -> list[Unit]:
-    """The units that hold most of what the asked words say, best first; [] where none does."""
+    """The units that hold most of what the asked words say, best first.
+
+    [] where none does, and for a question that is too long for a name.
+    """
     asked = {*find.plain(query)}
     rarest = find.says_much(len(units()), 0)
     whole = sum(weights().get(token, rarest) for token in asked)
-    if not whole:
+    if not whole or len(asked) > LONGEST:
         return []
     scores = {unit: sum(weights()[token] for token in asked & said(unit)) / whole
               for unit in units()}
