@@ -1,13 +1,13 @@
 # %% [markdown] role="hook" traps=5
 # # 5. Normalization, dropout and initialization
 #
-# Your digit reader leaves the training machine. It now serves single images behind a
-# new camera, a colleague tidies its dropout, a deeper one is being trained, and a copy
-# with averaged weights is to be shipped.
+# Your digit classifier leaves the training machine. It now serves single images from a
+# new camera. Somebody tidies up its dropout, a deeper version is being trained, and a
+# copy with averaged weights is about to ship.
 #
-# A network is more than its weights. It carries stored statistics, a mode, random
-# masks and the scale on which it began, and no optimizer looks after those. This
-# stage breaks five such things.
+# A network is more than its weights. It also carries stored statistics, a mode, random
+# masks and the scale it started from, and no optimizer looks after any of these. This
+# stage shows what each of them is for, and then breaks them in five ways.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -31,60 +31,180 @@ from dlsys_helpers import (
 
 begin(SEED, THREADS, DEVICE)
 
+# %% role="concept" tags=["plumbing"]
+x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
+pixels = torch.randn(6, 8, 4, 4) * 3 + 1         # (N, C, H, W)
+before = torch.get_rng_state()    # put back below, before the first trap
+
 # %% [markdown] role="concept"
-# ## A norm brings numbers to a common scale
+# ## Why normalise: the network accepts higher learning rates
 #
-# A *norm* takes a group of numbers, subtracts their mean $\mu$ and divides by the root
-# of their variance $\sigma^2$; a small $\epsilon$ keeps that root above zero. A gain
-# $\gamma$ and a bias $\beta$, both learned, may then move the result:
+# In a deep network each layer works on what the layer before it sends out, so the size of
+# a layer's inputs depends on every layer before it. If one step makes an early layer's
+# outputs larger, every later layer sees larger inputs, and its own step no longer fits.
+# Without help, you have to keep the learning rate low, or start from carefully chosen
+# weights.
+#
+# A *normalization layer*, or *norm*, removes that dependence. Whatever comes in, it sends
+# out values with mean 0 and standard deviation 1. Train a classifier with four hidden
+# layers by plain SGD, with and without `nn.BatchNorm1d`, the best-known norm, at six
+# rates:
+
+# %% role="concept"
+def deep(norm):
+    """Four hidden layers of 64 units; norm(64) follows each matrix."""
+    parts = []
+    for _ in range(4):
+        parts += [nn.Linear(64, 64), norm(64), nn.ReLU()]
+    return nn.Sequential(*parts, nn.Linear(64, 10))
+
+def scores(make, rates=(0.01, 0.03, 0.1, 0.3, 1, 3)):
+    """Test accuracy after 100 steps of SGD at each rate."""
+    found = {}
+    for lr in rates:
+        net = make()
+        fit(net, x_train, y_train, steps=100, lr=lr,
+            optimizer=torch.optim.SGD)
+        found[lr] = accuracy(net, x_test, y_test)
+    return found
+
+# %% role="concept" tags=["plumbing"]
+def with_he():
+    """No norm, but with He's weights, which a section below derives."""
+    net = deep(nn.Identity)
+    for layer in net[::3]:
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        nn.init.zeros_(layer.bias)
+    return net
+
+by_rate = {"BatchNorm": scores(lambda: deep(nn.BatchNorm1d)),
+           "no norm, He's weights": scores(with_he),
+           "no norm": scores(lambda: deep(nn.Identity))}
+
+# %% role="concept"
+plot_lines(list(by_rate["BatchNorm"]),
+           {name: list(row.values()) for name, row in by_rate.items()},
+           logx=True, xlabel="learning rate",
+           ylabel="accuracy after 100 steps",
+           title="With BatchNorm a hundredfold range of rates works",
+           alt="Test accuracy against the learning rate. With BatchNorm it "
+               "is high from 0.03 to 3. Without a norm, He's weights reach "
+               "about 0.9 at 0.1 and fall to chance at a rate of 1; the "
+               "weights that torch draws hardly learn at any rate.")
+
+# %% role="concept"
+claim("BatchNorm, rates from 0.03 to 3: lowest accuracy",
+      min(list(by_rate["BatchNorm"].values())[1:]), above=0.7)
+claim("no norm, He's weights: accuracy at the best rate",
+      max(by_rate["no norm, He's weights"].values()), above=0.75)
+claim("no norm, He's weights: accuracy at a rate of 1",
+      by_rate["no norm, He's weights"][1], below=0.6)
+
+# %% [markdown] role="concept"
+# Where does this tolerance come from? Take one layer and multiply its weights by 10, as
+# one step that is far too long might do. Look at the outputs, and at the gradient of the
+# weights:
+
+# %% role="concept"
+norm = nn.BatchNorm1d(64)
+first_weight = nn.Linear(64, 64).weight.detach()
+
+def out_and_gradient(weight, after):
+    """Size of a layer's output, and norm of its weight's gradient."""
+    weight = weight.clone().requires_grad_()
+    out = after(x_train[:64] @ weight.T)
+    loss = F.cross_entropy(out, y_train[:64])
+    slope, = torch.autograd.grad(loss, weight)
+    return out.std().item(), slope.norm().item()
+
+for name, after in (("no norm", nn.Identity()), ("BatchNorm", norm)):
+    small = out_and_gradient(first_weight, after)
+    large = out_and_gradient(10 * first_weight, after)
+    print(f"{name:10} output x {large[0] / small[0]:.2f}   "
+          f"gradient x {large[1] / small[1]:.2f}")
+
+# %% role="concept"
+claim("BatchNorm, weights 10 times as large: size of the output, as a "
+      "multiple", large[0] / small[0], expected=1, within=0.01)
+claim("BatchNorm, weights 10 times as large: gradient, as a multiple",
+      large[1] / small[1], expected=0.1, within=0.005)
+
+# %% [markdown] role="concept"
+# After the norm the outputs are the same, and the gradient is a tenth. So a step that is
+# too long leaves larger weights, and larger weights get smaller gradients: the layer
+# brakes itself.
+#
+# The paper that introduced BatchNorm gave a different reason, *internal covariate shift*:
+# while early layers learn, the inputs of later layers keep changing, and a norm holds
+# them steady. [Santurkar et al. 2018](https://arxiv.org/abs/1805.11604) put random shifts
+# after the norms, so that those inputs changed *more* than without norms, and the network
+# still trained well. They credit a smoother loss instead. The reason is still debated;
+# that norms allow higher rates is not.
+
+# %% [markdown] role="concept"
+# ## What a norm computes, and over which group
+#
+# Build one by hand. Take three rows with two features of very different size, subtract
+# each feature's mean, and divide by its standard deviation:
+
+# %% role="concept"
+x = torch.tensor([[1.0, 100.0], [2.0, 300.0], [3.0, 200.0]])
+centred = x - x.mean(0)                          # each column has mean 0
+var = centred.square().mean(0)                   # its variance
+print(centred, centred / var.sqrt(), sep="\n")
+
+# %% [markdown] role="concept"
+# Both features now have the same scale. Three details make this a layer. A small
+# $\epsilon$ under the root keeps a constant feature from dividing by zero. A *gain*
+# $\gamma$ and a *bias* $\beta$, both learned, let the network choose another scale and
+# mean where it needs them. With mean $\mu$ and variance $\sigma^2$:
 #
 # $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
-# The norms differ in one thing: which numbers form a group. Shapes in this stage: `N`
-# rows (images), `C` channels or features, `H` and `W` pixels. A *place* is one pixel of
-# an image or one token of a sequence.
+# The norms differ in one thing: which values form a group, that is, share a mean and a
+# variance. Shapes in this stage: `N` rows (images), `C` channels or features, `H` and `W`
+# pixels. A *position* is one pixel of an image or one token of a sequence.
 #
 # | norm | one mean for each | taken over |
 # |---|---|---|
 # | `BatchNorm` | channel | `N`, `H`, `W` |
-# | `LayerNorm(C)` | row (and place) | `C` |
-# | `GroupNorm(G, C)` | row and group | `C/G`, `H`, `W` |
+# | `LayerNorm(C)` | row (and position) | `C` |
+# | `GroupNorm(G, C)` | row and group of channels | `C/G`, `H`, `W` |
 # | `InstanceNorm` | row and channel | `H`, `W` |
-# | `RMSNorm(C)` | row (and place), no mean taken away | `C` |
+# | `RMSNorm(C)` | row (and position); subtracts no mean | `C` |
 #
-# BatchNorm alone mixes rows. While it trains, it also keeps a *running* mean and
-# variance of what it has seen.
+# So the same few lines, over different axes, are four of these layers:
 
 # %% role="concept"
-x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
-pixels = torch.randn(6, 8, 4, 4) * 3 + 1         # (N, C, H, W)
-
 def standardised(x, axes, eps=1e-5):
     """x minus its mean over these axes, over the root of its variance."""
     var = x.var(axes, keepdim=True, correction=0)
     return (x - x.mean(axes, keepdim=True)) / (var + eps).sqrt()
 
 groups = pixels.view(6, 2, 4, 4, 4)              # (N, G, C/G, H, W)
+tokens = pixels.flatten(2).transpose(1, 2)       # (N, H * W, C)
 by_hand = {
     nn.BatchNorm2d(8): standardised(pixels, (0, 2, 3)),
     nn.GroupNorm(2, 8): standardised(groups, (2, 3, 4)).view(6, 8, 4, 4),
     nn.InstanceNorm2d(8): standardised(pixels, (2, 3))}
 gaps = [(norm(pixels) - y).abs().max() for norm, y in by_hand.items()]
+gaps.append((nn.LayerNorm(8)(tokens) - standardised(tokens, (2,))).abs()
+            .max())
 
 # %% role="concept"
-claim("largest gap between three norms and the formula over their axes",
+claim("largest gap between four norms and the formula over their axes",
       max(gaps), below=1e-5)
 
 # %% role="concept" tags=["plumbing"]
 def shares_mean(norm):
-    """The numbers that move the norm's first one: (3 images * 4, 6)."""
+    """Inputs that move the norm's first output: (3 images * 4, 6)."""
     own = torch.Generator().manual_seed(SEED)
     x = torch.randn(3, 6, 2, 2, generator=own).requires_grad_()
     norm(x).flatten()[0].backward()
     return (x.grad != 0).permute(0, 2, 3, 1).reshape(12, 6)
 
 def layer_norm(x):
-    """nn.LayerNorm(C) over the channels of a place, as transformers do."""
+    """nn.LayerNorm(C) over the channels of a pixel, as transformers do."""
     return F.layer_norm(x.permute(0, 2, 3, 1), x.shape[1:2])
 
 # %% role="concept"
@@ -96,21 +216,150 @@ draw_grids({
     row_names=["image 1", "", "", "", "image 2", "", "", "", "image 3",
                "", "", ""], columns="channels",
     captions={"Batch": "one channel of all images",
-              "Layer": "one place of one image",
+              "Layer": "one pixel of one image",
               "Group (2)": "half the channels of one image",
               "Instance": "one channel of one image"},
-    title="Who shares a mean with the first number",
+    title="Which inputs share a mean with the first one",
     alt="Four grids, twelve rows for the four pixels of three images, six "
         "columns for channels. BatchNorm fills the first column, LayerNorm "
         "the first row, GroupNorm the first image's first three columns, "
         "InstanceNorm the first image's first column.")
 
+# %% [markdown] role="concept"
+# ## Two details: where eps stands, and what one group is
+#
+# $\epsilon$ belongs under the root, next to the *biased* variance, the one that divides
+# by the number of values. Added outside the root, it changes little when the inputs have
+# scale 1 and a lot when they are small. And do not expect torch's `std` of a normalised
+# row to be 1: `std` is unbiased by default, and over 64 values it returns the root of
+# 64/63.
+
+# %% role="concept"
+def eps_outside(x, eps=1e-5):
+    """LayerNorm as it is often written: eps added to the std."""
+    std = x.std(-1, correction=0, keepdim=True)
+    return (x - x.mean(-1, keepdim=True)) / (std + eps)
+
+rows = torch.randn(100, 64)
+off = {scale: (F.layer_norm(rows * scale, (64,)) - eps_outside(
+    rows * scale)).abs().max().item() for scale in (1, 1e-3)}
+print({scale: f"{gap:.1e}" for scale, gap in off.items()})
+spread = F.layer_norm(rows, (64,)).std(-1).mean()
+
+# %% role="concept"
+claim("eps outside the root: largest gap at scale 1", off[1], below=1e-3)
+claim("the same at scale 0.001", off[1e-3], above=0.1)
+claim("unbiased std after LayerNorm over 64 values: sqrt(64/63)",
+      spread, expected=math.sqrt(64 / 63), within=1e-4)
+
+# %% [markdown] role="concept"
+# `GroupNorm(1, C)` has one group, so it averages over the channels *and* pixels of an
+# image. The LayerNorm of a transformer averages over the channels of one position, which
+# is not the same. With as many groups as channels, GroupNorm is InstanceNorm. RMSNorm
+# divides by the root of the mean square and subtracts nothing.
+
+# %% role="concept"
+one_group = F.group_norm(pixels, 1)
+places = F.layer_norm(pixels.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2)
+image = F.layer_norm(pixels, (8, 4, 4))
+rms = rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+# %% role="concept"
+claim("one group and LayerNorm over the image: largest gap",
+      (one_group - image).abs().max(), below=1e-4)
+claim("one group and LayerNorm over the channels: largest gap",
+      (one_group - places).abs().max(), above=0.3)
+claim("RMSNorm and its formula: largest gap",
+      (F.rms_norm(rows, (64,), eps=1e-6) - rms).abs().max(), below=1e-5)
+
+# %% [markdown] role="concept"
+# The explorer shows one block of values. Choose a value, guess how many others share its
+# mean under each norm, for images and for sequences, and then look.
+
+# %% role="explore" explorer="norm_axes"
+from dlsys_helpers.explorers.norm_axes import norm_axes
+
+norm_axes
+
+# %% [markdown] role="concept"
+# ## BatchNorm has two modes
+#
+# BatchNorm is the only norm in the table that mixes rows: in training, an image's output
+# depends on the other images of its batch. You cannot accept that in production, where a
+# batch may hold a single image. So BatchNorm works in two modes:
+#
+# - In *train mode* (`model.train()`) it normalises with the mean and variance of the
+#   batch. It also moves a stored *running* mean and variance a tenth of the way towards
+#   them; the tenth is torch's default `momentum`.
+# - In *eval mode* (`model.eval()`) it normalises with the running values and does not
+#   move them.
+#
+# How soon can you rely on the running values? Follow the running mean of a fresh norm,
+# which starts at 0, over batches whose mean is 10:
+
+# %% role="concept"
+norm, ten = nn.BatchNorm1d(1), torch.full((8, 1), 10.0)
+followed = []
+for _ in range(22):
+    norm(ten)
+    followed.append(norm.running_mean.item() / 10)
+
+# %% role="concept"
+plot_lines(range(1, 23), {"running mean": followed,
+                          "the batch's mean": [1.0] * 22},
+           xlabel="batches", ylabel="fraction of the way",
+           title="Each batch covers a tenth of what is left",
+           alt="The running mean rises from a tenth of the batch's mean, "
+               "more and more slowly, to nine tenths after 22 batches.")
+
+# %% role="concept"
+claim("fraction of the way after one batch", followed[0], expected=0.1,
+      within=1e-5)
+claim("fraction of the way after 22 batches, 1 - 0.9^22", followed[-1],
+      expected=1 - 0.9 ** 22, within=1e-4)
+
+# %% [markdown] role="concept"
+# After one batch, nine tenths of the running mean are still the 0 that it started from;
+# after 22 batches, about a tenth is. So a model that has seen few batches is not ready
+# for eval mode.
+#
+# A norm over the batch also needs rows that can share a mean. *Sequences of different
+# lengths* are padded with zeros to the longest one, and the zeros enter the mean. *Online
+# learning* gets one row at a time, so there is no batch. LayerNorm looks at one position
+# at a time and has neither problem. Pad the other rows, and compare the outputs of the
+# first row, which has no padding:
+
+# %% role="concept"
+texts = torch.randn(4, 8, 16) + 3                # (N, T, C)
+padded = texts.clone()
+for row, length in enumerate((8, 5, 3, 2)):
+    padded[row, length:] = 0
+
+def batch_norm(x):
+    """BatchNorm1d wants the channels on axis 1: (N, C, T)."""
+    return nn.BatchNorm1d(16)(x.transpose(1, 2)).transpose(1, 2)
+
+padding_moves = {
+    "BatchNorm": (batch_norm(padded)[0] - batch_norm(texts)[0]).abs().max(),
+    "LayerNorm": (nn.LayerNorm(16)(padded)[0]
+                  - nn.LayerNorm(16)(texts)[0]).abs().max()}
+print({name: f"{moved:.2f}" for name, moved in padding_moves.items()})
+
+# %% role="concept"
+claim("BatchNorm: change of the first row when others are padded",
+      padding_moves["BatchNorm"], above=0.3)
+claim("LayerNorm: change of the first row when others are padded",
+      padding_moves["LayerNorm"], expected=0)
+
+# %% role="concept" tags=["plumbing"]
+torch.set_rng_state(before)
+
 # %% [markdown] trap="05.1" role="situation" core=true fault="BatchNorm's stored statistics do not fit the new data" symptom="accuracy drops in deployment with BatchNorm, batch size 1, one image at a time"
 # ## One image at a time
 #
-# Your reader has two BatchNorms and reads nearly all of the test digits. You deploy it
-# behind a camera that sends one image at a time, and it is wrong more often than right.
-# "BatchNorm cannot work with a batch of one," says a colleague.
+# Your digit classifier has two BatchNorm layers and gets nearly every test digit right.
+# You deploy it with a camera that sends one image at a time, and it is wrong more often
+# than right. The ticket says: "BatchNorm cannot work with a batch of one."
 
 # %% trap="05.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -128,31 +377,32 @@ together, single = logits(reader, x_test, 497), logits(reader, x_test, 1)
 x_camera = x_test + 1.0      # the same digits, as the camera sends them
 
 # %% trap="05.1" role="guess" quoted="wrong"
-guess("05.1", "You feed all 497 camera images at once. What share of them "
-      "does the reader get right?",
-      choices=["nearly all, as of the test digits",
-               "more than one by one, but far from all",
-               "as many as one by one"])
+guess("05.1", "You feed all 497 camera images as one batch. How many of "
+      "them does the classifier get right?",
+      choices=["nearly all, as with the test digits",
+               "more than one at a time, but far from all",
+               "as many as one at a time"])
 
 # %% trap="05.1" role="look"
 camera = {batch: (logits(reader, x_camera, batch).argmax(1) == y_test)
           .float().mean() for batch in (1, 497)}
-print(f"camera, one by one: {camera[1]:.2f}, at once: {camera[497]:.2f}")
+print(f"accuracy on camera images, one at a time: {camera[1]:.2f}, "
+      f"in one batch: {camera[497]:.2f}")
 
 # %% trap="05.1" role="look"
 measured("05.1", 2)
 
 # %% trap="05.1" role="look"
-claim("camera images: share read one by one, less that at once",
+claim("camera images: accuracy one at a time minus accuracy in one batch",
       camera[1] - camera[497], expected=0, within=0.01)
 
 # %% [markdown] trap="05.1" role="look"
-# So the batch is not it. Compare what enters the first norm with what that norm has
-# stored:
+# So the batch size is not the cause. Compare what enters the first norm with what that
+# norm has stored:
 
 # %% trap="05.1" role="look"
 def shift_of(norm, h):
-    """How far the mean of h (N, C) lies from the stored one, by channel.
+    """How far the mean of h (N, C) is from the stored one, by channel.
 
     The unit is the standard deviation that the norm has stored.
     """
@@ -161,18 +411,18 @@ def shift_of(norm, h):
 
 shift = {name: shift_of(reader[1], reader[0](x)).max()
          for name, x in (("test digits", x_test), ("camera", x_camera))}
-print(f"farthest mean, in stored deviations: test digits "
+print(f"largest shift, in stored standard deviations: test digits "
       f"{shift['test digits']:.1f}, camera {shift['camera']:.1f}")
 
 # %% trap="05.1" role="look"
-claim("camera: farthest shift of a mean, in stored deviations",
+claim("camera: largest shift of a mean, in stored standard deviations",
       shift["camera"], above=3)
 
 # %% [markdown] trap="05.1" role="why"
 # The batch of one is innocent. In eval mode BatchNorm normalises with the mean and
-# variance that it *stored* in training, so the other images of the batch do not count.
-# What hurts is the camera. Its images are brighter, and what enters the norm no longer
-# has the mean that the norm takes away.
+# variance that it *stored* during training, so the other images of the batch do not
+# count. What hurts is the camera. Its images are brighter, so the values that enter the
+# norm no longer have the mean that the norm subtracts.
 
 # %% trap="05.1" role="why"
 enters = {"test digits": reader[0](x_test), "camera": reader[0](x_camera)}
@@ -185,29 +435,29 @@ draw_line({name: [(m - s, m + s, ""), (m, "mean")]
            for name, (m, s) in spans.items()},
           unit="input of one unit of the first norm",
           title="Stored for the test digits, not for the camera",
-          alt="Three bars of mean and one standard deviation either side. "
-              "The stored bar and that of the test digits lie over each "
-              "other, that of the camera lies far to one side.")
+          alt="Three bars, each the mean and one standard deviation either "
+              "side. The stored bar and the bar of the test digits cover "
+              "the same range; the bar of the camera is far to one side.")
 
 # %% [markdown] trap="05.1" role="repair"
-# Measure the stored numbers again, without labels, on camera images with the usual mix
-# of digits. Torch's `update_bn` resets them, runs the images in train mode without
-# gradients, and stores the average over the batches. A small batch counts as much as a
-# large one there, so give it batches of one size.
+# Measure the stored statistics again, on camera images with the usual mix of digits. You
+# need no labels. Torch's `update_bn` resets the statistics, runs the images in train mode
+# without gradients, and stores the average over the batches. It gives a small batch as
+# much weight as a large one, so pass batches of equal size.
 
 # %% trap="05.1" role="repair"
 torch.optim.swa_utils.update_bn((x_train + 1.0).split(100), reader)
 share = (logits(reader, x_camera, 1).argmax(1) == y_test).float().mean()
-print(f"camera images read after recalibration: {share:.2f}")
+print(f"accuracy on camera images after recalibration: {share:.2f}")
 
 # %% trap="05.1" role="repair"
-claim("camera images read one by one after update_bn, as a share", share,
+claim("accuracy on camera images, one at a time, after update_bn", share,
       above=0.92)
 
 # %% [markdown] trap="05.1" role="repair"
-# Below stands one digit among its *batch mates*, the other rows of the batch. Before
-# you touch a control, say which can move the digit's logits: the norm, the mode, the
-# mates. Then guess for which norms train mode and eval mode agree.
+# The explorer shows one digit and its *batch mates*, the other rows of the batch. Before
+# you touch a control, say which of these can move the digit's logits: the norm, the mode,
+# the mates. Then guess for which norms train mode and eval mode agree.
 
 # %% role="explore" explorer="batch_mates"
 from dlsys_helpers.explorers.batch_mates import batch_mates
@@ -215,9 +465,9 @@ from dlsys_helpers.explorers.batch_mates import batch_mates
 batch_mates
 
 # %% [markdown] trap="05.1" role="more" topics="a pass in eval mode · an inverted camera · a net without norms · two rows in train mode · one row in train mode"
-# The logits of a test digit are the same alone and among 496 others, up to rounding.
-# And the stored numbers move in train mode only, so a pass in eval mode, which is
-# sometimes recommended, does nothing:
+# The logits of a test digit are the same alone and among 496 others, up to rounding. And
+# the stored statistics move only in train mode. So a pass in eval mode, which is
+# sometimes recommended, changes nothing:
 
 # %% trap="05.1" role="more"
 gap = (together - single).abs().max()
@@ -229,14 +479,14 @@ print(f"largest gap: {gap:.1e}, moved by a pass in eval mode: {moved:.1f}")
 
 # %% trap="05.1" role="more"
 claim("largest gap between the two sets of logits", gap, below=1e-3)
-claim("test digits read one by one, as a share", alone, above=0.93)
-claim("camera images read one by one, as a share", camera[1], below=0.7)
+claim("accuracy on test digits, one at a time", alone, above=0.93)
+claim("accuracy on camera images, one at a time", camera[1], below=0.7)
 claim("move of a stored mean in an eval pass", moved, expected=0)
 
 # %% [markdown] trap="05.1" role="more"
-# New statistics take back a change of brightness or contrast, as long as no pixel is cut
-# off at black or white. They do not turn one picture into another. The reader learned
-# light digits on black. Say the next camera shows them dark on white:
+# New statistics undo a change of brightness or contrast, as long as no pixel is cut off
+# at black or white. They do not turn one picture into another. The classifier learned
+# light digits on black. Suppose the next camera shows them dark on white:
 
 # %% trap="05.1" role="more"
 inverted = copy.deepcopy(reader)
@@ -244,13 +494,13 @@ torch.optim.swa_utils.update_bn((1 - x_train).split(100), inverted)
 negatives = accuracy(inverted, 1 - x_test, y_test)
 
 # %% trap="05.1" role="more"
-claim("inverted images read after the same recalibration, as a share",
+claim("accuracy on inverted images after the same recalibration",
       negatives, below=0.3)
 
 # %% [markdown] trap="05.1" role="more"
 # A net without norms suffers from the brighter camera as well. It has no statistics to
-# measure again; there you would take the shift out of the pixels. And small batches do
-# hurt, in *train* mode: there the neighbours are the statistics.
+# measure again; there you would subtract the shift from the pixels. And small batches do
+# hurt in *train* mode, because there the other rows supply the statistics.
 
 # %% trap="05.1" role="more"
 plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
@@ -266,21 +516,22 @@ for batch in (2, 8, 32):
 
 # %% trap="05.1" role="more"
 plot_columns(in_train_mode, xlabel="rows in a batch, train mode",
-             ylabel="share of test digits read", form=".2f", marks=[2],
+             ylabel="accuracy on test digits", form=".2f", marks=[2],
              reference=(accuracy(reader, x_test, y_test), "eval mode"),
-             title="In train mode the neighbours count",
+             title="In train mode the other rows count",
              alt="Three columns: with two rows in a batch about half of "
-                 "the digits are read, with 8 more, with 32 nearly as many "
-                 "as in eval mode, a dashed line.")
+                 "the digits are right, with 8 more, with 32 nearly as "
+                 "many as in eval mode, a dashed line.")
 
 # %% trap="05.1" role="more"
-claim("camera images read by a net without norms", unnormed, below=0.7)
-claim("read in train mode, 2 rows at a time", in_train_mode[2], below=0.75)
-claim("read in train mode, 32 rows at a time", in_train_mode[32],
+claim("accuracy on camera images, net without norms", unnormed, below=0.7)
+claim("accuracy in train mode, 2 rows at a time", in_train_mode[2],
+      below=0.75)
+claim("accuracy in train mode, 32 rows at a time", in_train_mode[32],
       above=0.88)
 
 # %% [markdown] trap="05.1" role="more"
-# And one row in train mode? The answer depends on how many numbers a channel has:
+# And one row in train mode? The answer depends on how many values each channel has:
 
 # %% trap="05.1" role="more"
 try:
@@ -299,12 +550,12 @@ claim("one image of 8 x 8 pixels in BatchNorm2d: standard deviation",
       spread, expected=1, within=0.01)
 
 # %% [markdown] trap="05.1" role="folklore"
-# **Told:** BatchNorm breaks at a batch of one: the variance is zero and the output
-# NaN; in eval mode the accuracy drops. **Measured:** in eval mode the batch size does
-# not matter. In train mode one row raises an error, one image of 64 pixels a channel
-# works, and two rows read fewer digits than 32. (A norm made with
-# `track_running_stats=False` stores nothing: it takes the batch's statistics in both
-# modes.)
+# **Told:** BatchNorm breaks at a batch of one, because the variance is zero and the
+# output NaN; in eval mode accuracy drops. **Measured:** in eval mode the batch size does
+# not matter. In train mode a single row raises an error, a single image of 64 pixels per
+# channel works, and with two rows per batch the accuracy is lower than with 32. (A norm
+# made with `track_running_stats=False` stores nothing: it uses the batch's statistics in
+# both modes.)
 
 # %% trap="05.1" role="exercise" points=4 difficulty=3 minutes=15
 def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
@@ -344,26 +595,26 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 # 3. For `(N, C)` and `(N, C, H, W)` alike: `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, give `look` its name by `name=name`.
 
 # %% [markdown] trap="05.1" role="keep"
-# **Keep:** in eval mode BatchNorm fails when the data differ from the statistics that
-# it stored, not when the batch is small. **In your own code:** compare `running_mean`
-# and `running_var` with mean and variance of what enters that norm on a fresh batch.
-# **Source:** [Ioffe & Szegedy 2015](https://arxiv.org/abs/1502.03167), section 3.1.
-# **Seen in the wild:** [wasidennis/AdaptSegNet
-# 79](https://github.com/wasidennis/AdaptSegNet/issues/79): after adapting to darker
-# images, eval mode reads the old ones badly; the reporter traces it to the stored
-# statistics, which follow the images seen last.
+# **Keep:** in eval mode BatchNorm fails when new data differ from the statistics it
+# stored, not when the batch is small. If they differ, re-estimate the statistics with
+# `update_bn`. **In your own code:** compare `running_mean` and `running_var` with the
+# mean and variance of what enters that norm on a fresh batch. **Source:** [Ioffe &
+# Szegedy 2015](https://arxiv.org/abs/1502.03167), section 3.1. **Seen in the wild:** in
+# [wasidennis/AdaptSegNet 79](https://github.com/wasidennis/AdaptSegNet/issues/79), a
+# model adapted to darker images got the old ones wrong in eval mode; the reporter traced
+# it to the stored statistics, which follow the images seen last.
 
 # %% [markdown] trap="05.2" role="situation" core=true fault="post-norm at full rate from the first step" symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
 # ## Sixteen layers, the norm after the sum
 #
-# You stack 16 of torch's encoder layers on the digits, each row of 8 pixels a token. You
-# train with Adam at 0.007 from the first step. After 50 steps the loss is still ln 10,
-# the level of guessing.
+# You stack 16 of torch's encoder layers on the digits, with each row of 8 pixels as a
+# token, and train with Adam at a rate of 0.007 from the first step. After 50 steps the
+# loss is still ln 10, the loss of guessing.
 #
-# Stage 8 explains what a layer computes. Here its frame is enough: a *stream* $x$ runs
-# through the whole net, and each layer has two *branches* $f$, whose results are added to
-# it. By default torch normalises *after* the sum, $x \leftarrow \mathrm{norm}(x + f(x))$:
-# *post-norm*. "Each norm shrinks the gradient," says a colleague.
+# Stage 8 explains such a layer. Here its frame is enough: a *stream* $x$ runs through the
+# whole net, and each layer adds the results of two *branches* $f$ to it. By default torch
+# normalises *after* the sum (*post-norm*), $x \leftarrow \mathrm{norm}(x + f(x))$. A
+# review comment says: "Each norm shrinks the gradient."
 
 # %% trap="05.2" role="break"
 class Encoder(nn.Module):
@@ -395,8 +646,8 @@ post = Encoder(norm_first=False)                 # no step taken yet
 ratio = {"fresh": first_over_last(post)}
 
 # %% trap="05.2" role="guess" quoted="wrong"
-guess("05.2", "Before any training: how large is the first layer's "
-      "gradient, as a multiple of the last layer's?",
+guess("05.2", "Before any training, what is the ratio of the first "
+      "layer's gradient norm to the last layer's?",
       choices=["between `0.2` and `5`", "about `0.01`",
                "below `0.0001`"])
 
@@ -411,8 +662,8 @@ claim("fresh post-norm encoder: first gradient norm over the last",
       ratio["fresh"], above=0.2, below=5)
 
 # %% [markdown] trap="05.2" role="look"
-# The gradient arrives. Now look at the stream behind the last layer: how much of it differs
-# from image to image?
+# The gradient arrives. Now look at the stream after the last layer. How much of it
+# differs from image to image?
 
 # %% trap="05.2" role="look" tags=["plumbing"]
 def train(net, lr, warm=1, steps=50):
@@ -454,19 +705,19 @@ claim("post-norm after 50 steps: share of the last stream that differs "
       "between images", by_net["post-norm, 50 steps"][-1], below=1e-3)
 
 # %% [markdown] trap="05.2" role="look"
-# All images have become one, and now the gradient is gone:
+# The stream is now the same for every image, and with it the gradient is gone:
 
 # %% trap="05.2" role="look"
 claim("first gradient norm over the last after 50 steps at 0.007",
       ratio["50 steps"], below=0.05)
 
 # %% [markdown] trap="05.2" role="why"
-# Adam's first steps are of full length. After them a branch adds much the same to *every*
-# image, and the norm divides the sum by its size. What tells images apart shrinks from layer
-# to layer, and the head sees one stream for all.
+# Adam's first steps have full length. After them, a branch adds nearly the same vector to
+# *every* image, and the norm divides the sum by its size. So what tells images apart
+# shrinks from layer to layer, and the head receives one stream for all.
 #
-# *Pre-norm* normalises only what goes into a branch, $x \leftarrow x +
-# f(\mathrm{norm}(x))$. Image and gradient have a way from end to end that no norm crosses.
+# *Pre-norm* normalises only what enters a branch, $x \leftarrow x + f(\mathrm{norm}(x))$.
+# That leaves image and gradient a path that no norm crosses.
 
 # %% trap="05.2" role="why"
 draw_blocks(
@@ -479,7 +730,7 @@ draw_blocks(
     title="The way around the branch, and the norm",
     alt="Two columns of blocks. Post-norm: the way around the branch ends "
         "at the sum, and a norm follows. Pre-norm: norm and branch both "
-        "lie beside the way, which leads from x to the next layer.")
+        "are on the branch, and the way leads past them to the next layer.")
 
 # %% trap="05.2" role="why" tags=["plumbing"]
 with torch.random.fork_rng(devices=[]):
@@ -513,25 +764,25 @@ loss["post-norm, 0.0007"] = train(Encoder(norm_first=False), lr=7e-4)
 plot_bars({"guessing": math.log(10), **loss},
           xlabel="loss, mean of steps 41 to 50, nats",
           title="Norm inside the branch, or a gentle start",
-          alt="Five bars beside that of guessing. Post-norm at full rate "
-              "is as high as guessing; pre-norm, pre-norm without the last "
-              "norm, post-norm with warm-up and at a tenth of the rate "
-              "are lower.")
+          alt="Six bars. Post-norm at full rate is as high as guessing, "
+              "the first bar; pre-norm, pre-norm without the last norm, "
+              "post-norm with warm-up and at a tenth of the rate are "
+              "lower.")
 
 # %% trap="05.2" role="repair"
 claim("loss at 0.007: post-norm minus the middle of three with pre-norm",
       loss["post-norm"] - middle, above=0)
 
 # %% [markdown] trap="05.2" role="repair"
-# Post-norm is no mistake: at a tenth of the rate it learns, and so does the best of three
-# nets whose rate climbs. Pre-norm, `norm_first=True`, mostly forgives the full rate at this
-# width, without a norm at its end, too.
+# Post-norm is not a mistake. At a tenth of the rate it learns, and so does the best of
+# three nets with a *warm-up*, a rate that climbs at first. Pre-norm, `norm_first=True`,
+# usually tolerates the full rate at this width, even without a norm at its end.
 
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
-# How high a rate pre-norm forgives depends on the width: nets four times as wide mostly
-# stay stuck at this one. A single net of width 32 may stay stuck, too. So the bar of
-# pre-norm is the middle of three nets, and that of the climbing rate the best of three.
-# Post-norm's numbers:
+# How high a rate pre-norm tolerates depends on the width: nets four times as wide usually
+# stay stuck at this one. A single net of width 32 may stay stuck as well. That is why the
+# bar for pre-norm is the middle of three nets, and the bar for warm-up the best of three.
+# The numbers for post-norm:
 
 # %% trap="05.2" role="more"
 claim("its loss after 50 steps at 0.007; guessing has 2.303",
@@ -545,11 +796,10 @@ claim("loss at 0.007 of pre-norm without the last norm",
       loss["pre-norm, no last norm"], below=2.25)
 
 # %% [markdown] trap="05.2" role="more"
-# The stream of pre-norm grows as layers add to it. One more norm at the end brings it back
-# to size one, whatever the depth. That matters where large numbers hurt:
-# the last link of this trap shows a model in mixed precision that gave NaN without it.
-# In torch, `norm_first=True` does not add it; `nn.TransformerEncoder` takes it as
-# `norm=`.
+# The pre-norm stream grows as layers add to it. One more norm at the end brings it back
+# to size one, whatever the depth. That matters where large values hurt: the last link of
+# this trap shows a model that produced NaN in mixed precision without this norm. In
+# torch, `norm_first=True` does not add it; pass it to `nn.TransformerEncoder` as `norm=`.
 
 # %% trap="05.2" role="more"
 def stream_sizes(norm_first):
@@ -578,9 +828,9 @@ claim("post-norm: size after the last layer", sizes["post-norm"][-1],
 
 # %% [markdown] trap="05.2" role="folklore"
 # **Told:** post-norm shrinks the gradient of the first layers; modern libraries default
-# to pre-norm. **Measured:** in a fresh encoder of 16 layers the first gradient is about
-# as large as the last. After 50 steps at 0.007 without warm-up it is gone, and so is what
-# tells the images apart. torch's own layer is post-norm by default.
+# to pre-norm. **Measured:** in a fresh encoder of 16 layers the first layer's gradient is
+# about as large as the last layer's. After 50 steps at 0.007 without warm-up it is gone,
+# and so is what tells the images apart. Torch's own layer is post-norm by default.
 
 # %% trap="05.2" role="exercise" points=3 difficulty=2 minutes=10
 def told_apart(layers: list, x: torch.Tensor) -> list[float]:
@@ -611,29 +861,126 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 # 3. A variable holds the stream. `nn.Identity()` in front of the layers gives the share of `x` itself in the same loop.
 
 # %% [markdown] trap="05.2" role="keep"
-# **Keep:** start a net with the norm after the sum gently, by a warm-up or a small rate.
-# A norm inside the branch leaves the stream free and mostly forgives a higher one. A norm
-# at the end brings the stream back to size one; measure whether yours learns better with it.
-# **In your own code:** look for `norm_first`; where the loss stands still, compare the
-# last stream of two rows. **Source:** [Xiong et al. 2020,
-# "On Layer Normalization in the Transformer
-# Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the
-# gradients near the *output* are large. That is its reason for a warm-up, beside the one
-# measured here. **Seen in the
-# wild:** [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270): deep
-# stacks of torch's post-norm layers are unstable; the reporter, too, blames vanishing
-# gradients. [PaddlePaddle/PaddleNLP
-# 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571): a proposed repair of a
-# pre-norm model that gave NaN in mixed precision adds the last norm.
+# **Keep:** train a post-norm net with a warm-up or a low learning rate. Pre-norm keeps
+# the residual stream free of norms and usually tolerates a higher rate. A norm at the end
+# of a pre-norm net brings the stream back to size one; measure whether it helps. **In
+# your own code:** look for `norm_first`. Where the loss stands still, compare the last
+# stream of two rows. **Source:** [Xiong et al. 2020, "On Layer Normalization in the
+# Transformer Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the
+# gradients near the *output* are large, their reason for a warm-up. **Seen in the wild:**
+# in [pytorch/pytorch
+# 55270](https://github.com/pytorch/pytorch/issues/55270), deep stacks of torch's
+# post-norm layers were unstable, and the reporter also blamed vanishing gradients. In
+# [PaddlePaddle/PaddleNLP 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571), a
+# pre-norm model produced NaN in mixed precision, and the proposed fix adds the last norm.
+
+# %% [markdown] role="concept"
+# ## Dropout: no unit may be indispensable
+#
+# A network with more weights than it has training rows can learn the rows by heart. Its
+# units come to rely on one another, and a few of them together recognise a single row.
+# That row's label, right or wrong, is stored; nothing general is learned. *Dropout* makes
+# this hard. At every training step it sets each unit to zero with probability $p$, so a
+# unit cannot rely on any other unit being there.
+
+# %% role="concept" tags=["plumbing"]
+before = torch.get_rng_state()    # put back below, before the next trap
+
+# %% role="concept"
+p = 0.5
+units = torch.ones(10_000)                       # what a layer sends out
+keeps = (torch.rand(10_000) >= p).float()        # 1: stays, 0: dropped
+print(f"mean: before {units.mean():.2f}, dropped "
+      f"{(units * keeps).mean():.2f}, divided by 1 - p "
+      f"{(units * keeps / (1 - p)).mean():.2f}")
+
+# %% role="concept"
+claim("after dropping half and dividing by 1 - p: mean of ones",
+      (units * keeps / (1 - p)).mean(), expected=1, within=0.05)
+
+# %% [markdown] role="concept"
+# Dropping half of the units halves what the next layer receives on average. In use, with
+# all units present, it would receive twice what it was trained on. The original paper
+# therefore multiplied the weights by $1-p$ after training (*standard dropout*). Today's
+# libraries divide the surviving units by $1-p$ during training (*inverted dropout*). Then
+# the mean is right in both modes, and eval mode has nothing to do. `nn.Dropout(p)` does
+# this:
+
+# %% role="concept"
+drop = nn.Dropout(0.5)
+hidden = torch.rand(64)
+with torch.no_grad():
+    passes = {f"step {k}": drop(hidden) / 2 for k in (1, 2, 3)}
+    passes["eval mode"] = drop.eval()(hidden)
+draw_grids({name: h.view(8, 8) for name, h in passes.items()},
+           captions={"step 1": "half of 64 units",
+                     "eval mode": "all of them"},
+           title="Each step trains a different half of the units",
+           alt="Four grids of 64 units. In each of three steps about half "
+               "of the cells are empty, each time different ones; in eval "
+               "mode all are filled.")
+
+# %% [markdown] role="concept"
+# So each step trains a different, smaller network, and in use you get something like
+# their average. This is a *regulariser*: it fits the training rows less exactly so that
+# new rows come out better. Does it work? Train a wide network on 200 digits of which
+# about three in ten have a random label. There is plenty to learn by heart:
+
+# %% role="concept"
+rows = torch.randperm(1300)[:200]
+x_few, y_few = x_train[rows], y_train[rows].clone()
+wrong = torch.rand(200) < 0.3
+y_few[wrong] = torch.randint(10, (int(wrong.sum()),))
+
+def wide(p):
+    """256 hidden units, trained on the few digits with dropout p."""
+    net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Dropout(p),
+                        nn.Linear(256, 10))
+    fit(net, x_few, y_few, steps=500, lr=3e-3)
+    return net.eval()
+
+# %% role="concept"
+@torch.no_grad()
+def judged(net):
+    """Test loss; accuracy with all units, and with 20 random halves."""
+    h = net[:2](x_test)
+    halves = [accuracy(net[3], 2 * h * (torch.rand(256) >= 0.5), y_test)
+              for _ in range(20)]
+    return {"loss": F.cross_entropy(net(x_test), y_test).item(),
+            "all": accuracy(net, x_test, y_test), "half": sum(halves) / 20}
+
+plain, dropped = judged(wide(0)), judged(wide(0.5))
+for name, found in (("no dropout", plain), ("dropout 0.5", dropped)):
+    print(f"{name:11} test loss {found['loss']:.2f}, accuracy "
+          f"{found['all']:.2f}, with half of its units {found['half']:.2f}")
+
+# %% role="concept"
+claim("test loss, dropout 0.5 over none", dropped["loss"] / plain["loss"],
+      below=0.97)
+claim("accuracy with half of the units, mean of 20 halves: dropout 0.5 "
+      "minus none",
+      dropped["half"] - plain["half"], above=0)
+
+# %% [markdown] role="concept"
+# The network trained with dropout has the lower test loss. It also loses less when you
+# remove a random half of its units, which is what dropout trained it for.
+#
+# **Where to put it:** after the activation of a wide layer, and in a transformer on the
+# output of each branch. Common values are 0.5 for wide fully connected layers and 0.1 for
+# transformers. Do not expect a gain where nothing is learned by heart: large models that
+# see each text once are often trained without dropout.
+
+# %% role="concept" tags=["plumbing"]
+torch.set_rng_state(before)
 
 # %% [markdown] trap="05.3" role="situation" core=true fault="F.dropout stays on in eval mode" symptom="predictions change between two calls although model.eval() was called, F.dropout"
 # ## One line less
 #
-# Someone tidies a small reader: they remove its dropout module, and `forward` calls a
-# function instead. You train the reader, call `eval()` and serve.
+# Somebody tidies up a small classifier. They remove its dropout module, and `forward` now
+# calls a function instead. You train the classifier, call `eval()` and serve it.
 #
-# That call can be written in six ways, each with a share of a half. You call each of
-# them once in eval mode.
+# There are six ways to write that call. In each, the drop probability is one half. You
+# call each of them once in eval mode.
 
 # %% trap="05.3" role="break"
 class Tidy(nn.Module):
@@ -670,7 +1017,7 @@ class Ways(nn.Module):
                     F.dropout(h, 0.5, self.training)}
 
 # %% trap="05.3" role="guess"
-guess("05.3", "How many of the six ways go on dropping units after "
+guess("05.3", "How many of the six ways still drop units after "
       "`eval()`?", unit="ways")
 
 # %% trap="05.3" role="look"
@@ -691,7 +1038,7 @@ draw_grids({"who drops": torch.tensor([acts["train"], acts["eval"]]).T},
                [[False] * 6, acts["eval"]]).T},
            row_names=[*ways(units)], column_names=["train", "eval"],
            legend="stays on in eval mode",
-           title="Three of six ways do not hear of eval()",
+           title="Three of the six ways ignore eval()",
            alt="A grid of six ways and two modes. The function F.dropout, "
                "a module made in forward and one in a plain list drop in "
                "both modes; alpha_dropout drops in neither; the "
@@ -703,23 +1050,23 @@ claim("ways of six that drop units in eval mode", sum(acts["eval"]),
       expected=3)
 
 # %% [markdown] trap="05.3" role="look"
-# The tidied reader uses the first way. Two calls on the same images do not agree:
+# The tidied classifier uses the first way. Two calls on the same images disagree:
 
 # %% trap="05.3" role="look"
 flips = (first.argmax(1) != second.argmax(1)).float().mean()
 noisy = (first.argmax(1) == y_test).float().mean()
-print(f"labels that differ: {flips:.1%}   digits read: {noisy:.2f}")
+print(f"labels that differ: {flips:.1%}   accuracy: {noisy:.2f}")
 
 # %% trap="05.3" role="look"
-claim("share of labels on which two calls in eval mode differ", flips,
+claim("fraction of labels on which two calls in eval mode differ", flips,
       above=0.03)
 
 # %% [markdown] trap="05.3" role="why"
-# `eval()` sets a flag, `training`, on every registered *module*. A function has no
-# flag: `F.dropout` takes it as an argument, and its default is `True`. A module that is
-# made in `forward`, or kept in a plain list, is not registered, and begins in train mode.
-# (`F.alpha_dropout` has the default `False` and drops nothing in either mode.) Hand the
-# function `self.training`. The weights need no new training.
+# `eval()` sets a flag, `training`, on every registered *module*. A function has no such
+# flag. `F.dropout` takes it as an argument, and the default is `True`. A module that is
+# created inside `forward`, or kept in a plain list, is not registered, so it stays in
+# train mode. (`F.alpha_dropout` has the default `False` and drops nothing in either
+# mode.) Pass `self.training` to the function. You do not have to train the weights again.
 
 # %% trap="05.3" role="repair"
 class Mended(Tidy):
@@ -734,17 +1081,17 @@ with torch.no_grad():
     clean = mended(x_test)
     gap = (clean - mended(x_test)).abs().max()
 right = (clean.argmax(1) == y_test).float().mean()
-print(f"gap: {gap:.1f}   digits read: {noisy:.2f} -> {right:.2f}")
+print(f"gap: {gap:.1f}   accuracy: {noisy:.2f} -> {right:.2f}")
 
 # %% trap="05.3" role="repair"
 claim("gap between two calls in eval mode", gap, expected=0)
 
 # %% [markdown] trap="05.3" role="more" topics="what the noise cost · attention has the same hole · dropout without the division"
-# The same weights, without the noise:
+# How well do the same weights do without the noise?
 
 # %% trap="05.3" role="more"
-claim("share of the digits that it reads", right, above=0.94)
-claim("the same weights, share read more without the noise",
+claim("accuracy without the noise", right, above=0.94)
+claim("the same weights: accuracy without the noise minus with it",
       right - noisy, above=0.005)
 
 # %% [markdown] trap="05.3" role="more"
@@ -758,13 +1105,13 @@ with torch.no_grad(), torch.random.fork_rng(devices=[]):
 draw_grids({name: (kept / h.max()).view(8, 8)
             for name, kept in calls.items()},
            captions={"the units": "after ReLU"},
-           title="Each call drops other units, in eval mode",
+           title="Each call drops different units, in eval mode",
            alt="Three grids of 64 units. In each of the two calls about "
                "half of the active units are empty, not the same ones.")
 
 # %% [markdown] trap="05.3" role="more"
-# Attention has the same hole: `scaled_dot_product_attention` (stage 8) drops the share
-# that its `dropout_p` names, in any mode.
+# Attention has the same hole: `scaled_dot_product_attention` (stage 8) drops a fraction
+# `dropout_p` of its weights in either mode.
 
 # %% trap="05.3" role="more"
 q = torch.randn(1, 2, 16, 8)                     # (N, heads, T, head_dim)
@@ -777,10 +1124,9 @@ claim("attention without any module, two calls: gap",
       (a - b).abs().max(), above=0.05)
 
 # %% [markdown] trap="05.3" role="more"
-# What does a dropout that stays on do to the *size* of an output? Torch's dropout is
-# *inverted*: in training it zeroes a share $p$ and divides what stays by $1 - p$, so
-# that the mean is kept and eval mode has nothing to do. Average many noisy calls, and
-# compare. Then leave the division out.
+# What does a dropout that stays on do to the *size* of an output? Inverted dropout keeps
+# the mean, so only noise is left. Average many noisy calls and compare. Then leave out
+# the division:
 
 # %% trap="05.3" role="more"
 class Undivided(Tidy):
@@ -808,21 +1154,22 @@ noise_mean = average(undivided.train())
 doubled = factor(average(undivided.eval(), 1), noise_mean)
 score = accuracy(undivided, x_test, y_test)
 print(f"mean of noisy calls over clean: {kept:.2f}")
-print(f"undivided, eval over train: {doubled:.2f}, digits {score:.2f}")
+print(f"undivided, eval over train: {doubled:.2f}, "
+      f"accuracy {score:.2f}")
 
 # %% trap="05.3" role="more"
 claim("mean of 200 noisy calls over the clean logits", kept, expected=1,
       within=0.02)
 claim("without the division: logits in eval over those in training",
       doubled, expected=2, within=0.05)
-claim("without the division: share of the digits read", score, above=0.93)
+claim("without the division: accuracy", score, above=0.93)
 
 # %% [markdown] trap="05.3" role="folklore"
 # **Told:** a dropout that stays on leaves only $1 - p$ of the output; without the
-# division you get $1 - p$ of the accuracy. **Measured:** in this net with one dropout
-# before the last layer the mean stays and the *noise* does the damage. Without the
-# division the logits double in eval mode. The labels hardly suffer: apart from the
-# bias, doubling leaves the largest logit the largest.
+# division you get $1 - p$ of the accuracy. **Measured:** in this net, with one dropout
+# before the last layer, the mean stays and the *noise* does the damage. Without the
+# division the logits double in eval mode. The labels hardly suffer, because apart from
+# the bias, doubling leaves the largest logit the largest.
 
 # %% trap="05.3" role="exercise" points=3 difficulty=3 minutes=15
 def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
@@ -862,26 +1209,137 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 # 3. A layer behind the noise returns something else, too, but it was given something else. Compare both with `equal`; skip modules that no call reached.
 
 # %% [markdown] trap="05.3" role="keep"
-# **Keep:** `eval()` reaches modules, never functions; hand `self.training` to
-# `F.dropout`. **In your own code:** call the model twice in eval mode and assert that
-# the results are equal. **Source:** the documentation of
+# **Keep:** `eval()` switches off the registered modules of a model, and no functions;
+# pass `self.training` to `F.dropout`. What has been traced or exported is a different
+# object: a traced model keeps the mode in which it was traced, and the module of an
+# exported program refuses `eval()`, so call `eval()` *before* you export. **In your own
+# code:** call the model twice in eval mode and assert that the results are equal.
+# **Source:** the documentation of
 # [`F.dropout`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html):
-# `training` is `True` by default. **Seen in the wild:** [rixwew/pytorch-fm
-# 21](https://github.com/rixwew/pytorch-fm/issues/21): the argument was missing in a
-# library, and was added; [pytorch/pytorch
-# 26338](https://github.com/pytorch/pytorch/issues/26338): the behaviour surprised,
-# and was meant.
+# `training` is `True` by default. **Seen in the wild:** in [rixwew/pytorch-fm
+# 21](https://github.com/rixwew/pytorch-fm/issues/21), a library left the argument out and
+# later added it. In [pytorch/pytorch
+# 26338](https://github.com/pytorch/pytorch/issues/26338), the behaviour surprised a user,
+# and the maintainers confirmed that it is intended.
+
+# %% [markdown] role="concept"
+# ## Initialization: keep the size of the signal
+#
+# Before the first step, the weights are random numbers that you choose. If each layer
+# makes its signal smaller by a fifth, little is left after twenty layers, and the outputs
+# are the same for every image. If each layer makes it larger, the signal explodes. So
+# draw the weights such that a layer keeps the size of its signal. As *size* take the mean
+# square.
+#
+# One output is a sum of $n$ products, $z = w_1 x_1 + \dots + w_n x_n$. The weights are
+# drawn with mean 0 and variance $\sigma^2$, each by itself. Then each product adds
+# $\sigma^2$ times the mean square of $x$, and together they add $n\sigma^2$ times that:
+
+# %% role="concept" tags=["plumbing"]
+before = torch.get_rng_state()    # put back below, before the next trap
+
+# %% role="concept"
+n, sigma2 = 256, 0.01
+x = 3 * torch.randn(1000, n)
+z = x @ (torch.randn(n, 512) * sigma2 ** 0.5)
+grown = (z.square().mean() / x.square().mean()).item()
+print(f"mean square grew by {grown:.2f}; n sigma^2 = {n * sigma2:.2f}")
+
+# %% role="concept"
+claim("growth of the mean square over n sigma^2", grown / (n * sigma2),
+      expected=1, within=0.1)
+
+# %% [markdown] role="concept"
+# So $\sigma^2 = 1/n$ keeps the size: a variance of one over the number of inputs, the
+# *fan-in*. Stack twenty linear layers, and see what half of it or twice as much does:
+
+# %% role="concept"
+sizes = {}
+for name, factor in (("2/n", 2), ("1/n", 1), ("0.5/n", 0.5)):
+    h, sizes[name] = torch.randn(200, n), []
+    for _ in range(20):
+        h = h @ (torch.randn(n, n) * math.sqrt(factor / n))
+        sizes[name].append(h.square().mean().item())
+plot_lines(range(1, 21), sizes, logy=True, xlabel="linear layer",
+           ylabel="mean square",
+           title="A factor of two per layer is a million after twenty",
+           alt="Mean square by layer on a log axis. With a variance of 1/n "
+               "the line is level at one; with 2/n it rises to about a "
+               "million, with 0.5/n it falls to about a millionth.")
+
+# %% role="concept"
+claim("1/n: mean square after twenty layers", sizes["1/n"][-1], above=0.3,
+      below=3)
+claim("2/n: mean square after twenty layers", sizes["2/n"][-1], above=1e5)
+claim("0.5/n: mean square after twenty layers", sizes["0.5/n"][-1],
+      below=1e-5)
+
+# %% [markdown] role="concept"
+# **Xavier.** The backward pass sends gradients through the same matrix the other way.
+# There each sum has as many terms as the layer has outputs, the *fan-out*, so the
+# gradient keeps its size for $\sigma^2 = 1/n_\mathrm{out}$. If the layer is not square,
+# you cannot have both. Xavier Glorot averages the two counts: $\sigma^2 =
+# 2/(n_\mathrm{in} + n_\mathrm{out})$. Take a layer from 64 to 512 units:
+
+# %% role="concept"
+def through(variance, n_in=64, n_out=512):
+    """Growth of the signal forward, and of the gradient backward."""
+    w = torch.randn(n_in, n_out) * math.sqrt(variance)
+    forward = torch.randn(1000, n_in) @ w
+    backward = torch.randn(1000, n_out) @ w.T
+    return forward.square().mean().item(), backward.square().mean().item()
+
+grows = {"1 / fan-in": through(1 / 64), "1 / fan-out": through(1 / 512),
+         "Xavier": through(2 / (64 + 512))}
+for name, (forward, backward) in grows.items():
+    print(f"{name:11}  forward x {forward:.2f}   backward x {backward:.2f}")
+
+# %% role="concept"
+claim("1 / fan-in: growth of the gradient, fan-out over fan-in",
+      grows["1 / fan-in"][1], expected=8, within=0.5)
+claim("1 / fan-out: growth of the signal, fan-in over fan-out",
+      grows["1 / fan-out"][0], expected=1 / 8, within=0.01)
+claim("Xavier: growth of the signal", grows["Xavier"][0],
+      expected=2 * 64 / 576, within=0.02)
+claim("Xavier: growth of the gradient", grows["Xavier"][1],
+      expected=2 * 512 / 576, within=0.1)
+
+# %% [markdown] role="concept"
+# Each of the two simple rules misses one direction by a factor of 8. Xavier misses both,
+# by smaller factors. In a square layer all three are the same.
+#
+# **He.** These sums assume that nothing happens between the layers. ReLU sets negative
+# values to zero. Of a signal that is symmetric around zero, that removes half of the mean
+# square, so Kaiming He doubles the variance: $\sigma^2 = 2/n_\mathrm{in}$.
+
+# %% role="concept"
+z = torch.randn(100_000)
+left_by_relu = (z.relu().square().mean() / z.square().mean()).item()
+print(f"ReLU leaves {left_by_relu:.3f} of the mean square")
+
+# %% role="concept"
+claim("part of the mean square that ReLU leaves", left_by_relu,
+      expected=0.5, within=0.02)
+
+# %% [markdown] role="concept"
+# Torch has both as `nn.init.xavier_normal_` and `nn.init.kaiming_normal_`, and as
+# `..._uniform_`. The rule behind them works for every activation: measure what it leaves
+# of the mean square, and make up for it. What would you have to do for tanh?
+
+# %% role="concept" tags=["plumbing"]
+torch.set_rng_state(before)
 
 # %% [markdown] trap="05.4" role="situation" core=true fault="the init's gain does not fit the activation" symptom="which weight initialization for tanh, ReLU or GELU; He init in a tanh network, saturation"
 # ## He's weights in a tanh net
 #
-# Ten layers of 512 units. Somebody replaces ReLU by tanh and leaves He's weights as
-# they are: variance $2/n$ for `n` inputs, twice that of Xavier. You have read that He's
-# weights saturate tanh at once. "Leave them," says a colleague. "With He's weights
-# tanh keeps the signal better than with Xavier's."
+# Somebody replaces ReLU by tanh in a net of ten layers with 512 units each, and leaves
+# He's weights as they are. Their variance is $2/n$ for `n` inputs, twice that of Xavier
+# in a square layer. You have read that He's weights saturate tanh at once. "Leave them,"
+# says a colleague. "With He's weights tanh keeps the signal better than with Xavier's."
 #
-# A unit counts as saturated where tanh is above 0.99 or below -0.99. The inputs come
-# from N(0, 1), the biases are zero. In the first layer 6 % are saturated.
+# A unit counts as *saturated* where tanh is above 0.99 or below -0.99. The inputs come
+# from N(0, 1), and the biases are zero. In the first layer 6 % of the units are
+# saturated.
 
 # %% trap="05.4" role="break"
 def last_layer(activation, gain, depth=10, width=512):
@@ -899,8 +1357,10 @@ out = {"tanh, He": last_layer(torch.tanh, he),
        "ReLU, Xavier": last_layer(torch.relu, xavier)}
 
 # %% trap="05.4" role="guess" quoted="right"
-guess("05.4", "With tanh and He's weights, what share of the units of the "
-      "tenth layer is saturated?", unit="%")
+guess("05.4", "With tanh and He's weights, how many units of the tenth "
+      "layer are saturated?",
+      choices=["about as many as in the first layer",
+               "far fewer, below `1` %", "more than half"])
 
 # %% trap="05.4" role="look"
 saturated = (out["tanh, He"].abs() > 0.99).float().mean()
@@ -908,10 +1368,11 @@ size = {name: h.square().mean().item() for name, h in out.items()}
 print(f"saturated with He: {saturated:.2%}")
 
 # %% trap="05.4" role="look"
-measured("05.4", 100 * saturated, right=(0.045, 0.135))
+measured("05.4", 1)
 
 # %% trap="05.4" role="look"
-claim("tanh with He, tenth layer: share beyond 0.99", saturated, below=0.01)
+claim("tanh with He, tenth layer: fraction beyond 0.99", saturated,
+      below=0.01)
 
 # %% trap="05.4" role="look"
 draw_histogram(out["tanh, He"], unit="output of the tenth layer", bins=60,
@@ -921,7 +1382,7 @@ draw_histogram(out["tanh, He"], unit="output of the tenth layer", bins=60,
                    "lower at both ends; hardly anything lies beyond 0.99.")
 
 # %% [markdown] trap="05.4" role="look"
-# The pair that fades is another one. The mean square of each layer's output:
+# A different pair fades. Here is the mean square of each layer's output:
 
 # %% trap="05.4" role="look"
 pairs = {"ReLU, He": (torch.relu, he), "tanh, He": (torch.tanh, he),
@@ -937,17 +1398,17 @@ with torch.random.fork_rng(devices=[]):
             by_layer[name].append(h.square().mean().item())
 plot_lines(range(1, 11), by_layer, logy=True, xlabel="layer",
            ylabel="mean square",
-           title="ReLU with Xavier loses a half at each layer",
+           title="ReLU with Xavier loses half at each layer",
            alt="On a log axis ReLU with He is level, tanh with He falls "
                "a little, tanh with Xavier more, and ReLU with Xavier "
                "falls steadily to about a thousandth.")
 
 # %% [markdown] trap="05.4" role="why"
-# With weights of variance $g^2 / n$ the mean square of a sum of $n$ products is $g^2$
-# times that of the inputs. The *gain* $g$ has to make up for what the activation takes:
-# $g^2$ times the mean square of its output is one. ReLU leaves 0.5 of the mean square
-# of N(0, 1), so He's $g^2 = 2$ fits and Xavier's $g^2 = 1$ loses a half. Tanh leaves
-# less than ReLU, not more. Its gain has to be larger than He's.
+# With weights of variance $g^2 / n$, the mean square of a sum of $n$ products is $g^2$
+# times that of the inputs. The *gain* $g$ has to make up for what the activation removes,
+# so $g^2$ times the mean square of its output should be one. ReLU leaves 0.5 of the mean
+# square of N(0, 1). So He's $g^2 = 2$ fits, and Xavier's $g^2 = 1$ loses half. Tanh
+# leaves less than ReLU, not more. Its gain has to be larger than He's.
 
 # %% trap="05.4" role="repair"
 left = F.tanh(torch.randn(1_000_000)).square().mean().item()
@@ -971,10 +1432,10 @@ claim("the fitting gain: mean square of the tenth layer over tanh of "
       "N(0, 1)", kept["fitting"], expected=1, within=0.1)
 
 # %% [markdown] trap="05.4" role="repair"
-# The rule asks only for the mean square of the output, so it works for GELU or for an
-# activation of your own. Guess first, for tanh and for GELU: which of the six inits below
-# keeps the size over twenty layers, which loses it, which one blows it up? Then move the
-# controls.
+# The rule needs only the mean square of the output, so it works for GELU or for an
+# activation of your own. The explorer shows six initializations over twenty layers. Guess
+# first, for tanh and for GELU: which of the six keeps the size, which loses it, which
+# blows it up? Then move the controls.
 
 # %% role="explore" explorer="init_depth"
 from dlsys_helpers.explorers.init_depth import init_depth
@@ -982,8 +1443,8 @@ from dlsys_helpers.explorers.init_depth import init_depth
 init_depth
 
 # %% [markdown] trap="05.4" role="more" topics="the sizes in numbers · torch's 5/3 · tanh nets that learn · the first layer"
-# The mean squares of the tenth layer. Xavier does not make up for what tanh takes; He
-# comes nearer, and torch's `calculate_gain("tanh")`, 5/3, is a little too much:
+# The mean squares of the tenth layer. Xavier does not make up for what tanh removes; He
+# comes closer, and torch's `calculate_gain("tanh")`, 5/3, is a little too large:
 
 # %% trap="05.4" role="more"
 claim("tanh with He: mean square of the tenth layer", size["tanh, He"],
@@ -998,13 +1459,13 @@ claim("torch's gain for tanh, 5/3: the same", kept["torch"],
       expected=1.08, within=0.1)
 
 # %% [markdown] trap="05.4" role="more"
-# So tanh with Xavier, the pair of trap 01.3, is one that works and not the only one:
-# there eight layers learn with it. With He's weights tanh needs no repair either. Three
-# settings, and ReLU beside them:
+# So tanh with Xavier, the pair of trap 01.3, is one that works but not the only one:
+# there eight layers learn with it. With He's weights tanh needs no repair, either. Here
+# are three settings, and ReLU for comparison:
 
 # %% trap="05.4" role="more"
 def trained(activation, gain, optimizer, lr):
-    """Share of the digits read by ten layers of 128, after 100 steps."""
+    """Test accuracy of ten layers of 128 after 100 steps."""
     net, fan_in = nn.Sequential(), 64
     for _ in range(10):
         layer = nn.Linear(fan_in, 128)
@@ -1028,34 +1489,35 @@ pairs = {f"tanh, {name} {lr:g}": pair for (name, lr), pair in tanh.items()}
 plot_bars({f"{name}, {init}": share
            for name, pair in {**pairs, "ReLU, SGD 0.03": relu}.items()
            for init, share in zip(("He", "Xavier"), pair)},
-          xlabel="share of the test digits read after 100 steps",
+          xlabel="test accuracy after 100 steps",
           title="Tanh learns with both, ReLU with He's weights",
           alt="Eight bars. The six of tanh are high and alike in pairs; "
               "ReLU with He is high, ReLU with Xavier is far lower.")
 
 # %% trap="05.4" role="more"
-claim("tanh: the lowest of three shares read with He",
+claim("tanh with He: lowest accuracy of the three settings",
       min(pair[0] for pair in tanh.values()), above=0.85)
-claim("tanh: He's share less Xavier's, the lowest of three",
+claim("tanh: accuracy with He minus Xavier, lowest of three settings",
       min(a - b for a, b in tanh.values()), above=-0.05)
-claim("ReLU, SGD at 0.03: He's share less Xavier's", relu[0] - relu[1],
+claim("ReLU, SGD at 0.03: accuracy with He minus Xavier",
+      relu[0] - relu[1],
       above=0.2)
 
 # %% [markdown] trap="05.4" role="more"
-# And the share of saturated units in the first layer, where the sums are largest:
+# And the fraction of saturated units in the first layer, where the sums are largest:
 
 # %% trap="05.4" role="more"
 first = (last_layer(torch.tanh, he, depth=1).abs() > 0.99).float().mean()
 
 # %% trap="05.4" role="more"
-claim("tanh with He, first layer: share beyond 0.99", first, expected=0.06,
-      within=0.01)
+claim("tanh with He, first layer: fraction beyond 0.99", first,
+      expected=0.06, within=0.01)
 
 # %% [markdown] trap="05.4" role="folklore"
-# **Told:** He saturates tanh in the first pass; tanh wants Xavier, ReLU wants He.
-# **Measured:** in ten layers without biases He saturates 6 % of the tanh units of the
-# first layer and under 1 % of the tenth, and in three settings it reads about as many
-# digits as Xavier or more. ReLU with Xavier does fade, by a half per layer.
+# **Told:** He saturates tanh in the first pass; tanh needs Xavier, ReLU needs He.
+# **Measured:** in ten layers without biases, He saturates 6 % of the tanh units of the
+# first layer and under 1 % of the tenth, and in three settings its accuracy is about as
+# high as Xavier's or higher. ReLU with Xavier does fade, by half per layer.
 
 # %% trap="05.4" role="exercise" points=3 difficulty=2 minutes=10
 def gain_for(act) -> float:
@@ -1083,24 +1545,24 @@ def gain_for(act) -> float:
 
 # %% [markdown] trap="05.4" role="keep"
 # **Keep:** a layer keeps the size of its signal when gain squared times the mean square
-# after the activation is one; check it by a forward pass. **In your own code:** print
-# the mean square after each layer, and how much of it differs between rows, once before
-# training. **Source:** [He et al. 2015](https://arxiv.org/abs/1502.01852), section 2.2,
-# for ReLU; [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html) for
-# tanh near zero. **Seen in the wild:** [pytorch/pytorch
-# 57109](https://github.com/pytorch/pytorch/issues/57109): `nn.Linear` calls He's
-# function, and the gain that comes out is $\sqrt{1/3}$.
+# after the activation is one. Check it with a forward pass. **In your own code:** once
+# before training, print the mean square after each layer, and how much of it differs
+# between rows. **Source:** [He et al. 2015](https://arxiv.org/abs/1502.01852), section
+# 2.2, for ReLU; [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html)
+# for tanh near zero. **Seen in the wild:** in [pytorch/pytorch
+# 57109](https://github.com/pytorch/pytorch/issues/57109), a user found that `nn.Linear`
+# calls He's function, and that the gain that comes out is $\sqrt{1/3}$.
 
 # %% [markdown] trap="05.5" role="situation" fault="the averaged model keeps a fresh BatchNorm's statistics" symptom="EMA model is far worse than the model itself, mean teacher with BatchNorm degrades"
 # ## The average of the weights
 #
-# Averaged weights often read a little better than the last ones. You keep a second
-# model and after each step move each of its parameters one hundredth of the way to the
-# trained one: an *exponential moving average* (EMA). Many recipes use this second model
-# as a *teacher* for the first, or ship it.
+# Averaged weights often do a little better than the last ones. You keep a second model,
+# and after each step you move each of its parameters one hundredth of the way towards the
+# trained one. This is an *exponential moving average* (EMA). Many recipes use the second
+# model as a *teacher* for the first, or ship it.
 #
-# The reader has two BatchNorms. After 200 steps of SGD the trained model reads nearly
-# all of the test digits.
+# The classifier has two BatchNorm layers. After 200 steps of SGD the trained model gets
+# nearly every test digit right.
 
 # %% trap="05.5" role="break"
 def make_reader():
@@ -1131,10 +1593,11 @@ teacher = copy.deepcopy(student).eval()
 train_with(average_weights, student, teacher)
 
 # %% trap="05.5" role="guess"
-guess("05.5", "And the average, in eval mode?",
-      choices=["as many, or a few more",
-               "fewer: it loses more than `0.05`",
-               "almost none: it is at chance, `0.1`"])
+guess("05.5", "How does the accuracy of the averaged model, in eval mode, "
+      "compare with the trained model's?",
+      choices=["about equal, or a little higher",
+               "lower by more than `0.05`",
+               "at chance, `0.1`"])
 
 # %% trap="05.5" role="look"
 read = {name: accuracy(net, x_test, y_test)
@@ -1147,14 +1610,15 @@ print(f"batches that the teacher's norm has seen: {seen}")
 measured("05.5", 1)
 
 # %% trap="05.5" role="look"
-claim("share that the average loses", read["student"] - read["teacher"],
+claim("accuracy that the average loses", read["student"] - read["teacher"],
       above=0.05)
 
 # %% [markdown] trap="05.5" role="why"
-# `parameters()` holds what is learned. Running mean and variance are *buffers*: no
-# optimizer moves them and `parameters()` does not list them. The average's norms still
-# store what a fresh norm stores, mean 0 and variance 1. The weights are fine. Give
-# the same weights the statistics of a batch, or measure them as in trap 05.1:
+# `parameters()` lists what is learned. The running mean and variance are *buffers*: no
+# optimizer moves them, and `parameters()` does not list them. So the norms of the average
+# still store what a fresh norm stores, mean 0 and variance 1. The weights are fine. Give
+# the same weights the statistics of a batch, or measure the statistics again as in trap
+# 05.1:
 
 # %% trap="05.5" role="repair"
 with torch.no_grad():
@@ -1168,19 +1632,19 @@ again = accuracy(measured_again, x_test, y_test)
 plot_bars({"student": read["student"], "average": read["teacher"],
            "average, batch statistics": by_batch.item(),
            "average, after update_bn": again},
-          xlabel="share of the test digits read",
-          title="The average's weights read well, its norms do not",
+          xlabel="test accuracy",
+          title="The averaged weights are fine, the norms are not",
           alt="Four bars. The average alone is far lower than the student; "
               "with the statistics of a batch, or measured again, the same "
               "weights reach the student.")
 
 # %% trap="05.5" role="repair"
-claim("the same weights after update_bn: share", again, above=0.94)
+claim("the same weights after update_bn: accuracy", again, above=0.94)
 
 # %% [markdown] trap="05.5" role="repair"
-# `update_bn` needs a pass over data at the end. An average that is used after every step
-# needs an update that treats the buffers, too. Torch's `AveragedModel` copies them from
-# the model, or averages them with `use_buffers=True`.
+# `update_bn` needs a pass over data at the end. An average that you use after every step
+# needs an update that handles the buffers as well. Torch's `AveragedModel` copies them
+# from the model, or averages them with `use_buffers=True`.
 
 # %% trap="05.5" role="repair"
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -1199,24 +1663,24 @@ print(f"buffers copied: {handled[False]:.2f}, "
       f"averaged: {handled[True]:.2f}")
 
 # %% trap="05.5" role="repair"
-claim("share read by torch's average, buffers copied", handled[False],
+claim("accuracy of torch's average, buffers copied", handled[False],
       above=0.85)
 
 # %% [markdown] trap="05.5" role="more" topics="the numbers · copied or averaged buffers · LayerNorm"
-# What the trained model reads, what the average's norm has seen, and what its weights
-# read with the statistics of the batch:
+# The accuracy of the trained model, the batches that the average's norm has seen, and the
+# accuracy of its weights with the statistics of the batch:
 
 # %% trap="05.5" role="more"
-claim("share of the digits that the trained model reads", read["student"],
+claim("accuracy of the trained model", read["student"],
       above=0.93)
 claim("batches that the average's BatchNorm has seen", seen, expected=0)
-claim("the average's weights with the statistics of the batch: share",
+claim("the average's weights with the statistics of the batch: accuracy",
       by_batch, above=0.94)
 
 # %% [markdown] trap="05.5" role="more"
-# Copied buffers fit the *trained* weights, not their average. At this rate averaged ones
-# fit better; at a tenth of it mostly the copied ones do. A counter or a mask has no
-# average. LayerNorm stores nothing and has no such fault:
+# Copied buffers fit the *trained* weights, not their average. At this rate averaged
+# buffers fit better; at a tenth of it the copied ones usually do. A counter or a mask has
+# no average. LayerNorm stores nothing and cannot have this fault:
 
 # %% trap="05.5" role="more"
 claim("the same, buffers averaged", handled[True], above=0.93)
@@ -1225,8 +1689,8 @@ claim("buffers of a LayerNorm", len(list(nn.LayerNorm(64).buffers())),
 
 # %% [markdown] trap="05.5" role="folklore"
 # **Told:** an EMA over `parameters()`, as many training scripts have it, averages the
-# whole model. **Measured:** with two BatchNorms and 200 steps the average then loses
-# more than 0.05 of the digits, at times far more, and its own weights read over 0.94
+# whole model. **Measured:** with two BatchNorm layers and 200 steps, the average then
+# loses more than 0.05 of accuracy, sometimes far more. Its own weights reach over 0.94
 # once their norms have statistics.
 
 # %% trap="05.5" role="exercise" points=4 difficulty=2 minutes=15
@@ -1259,112 +1723,27 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 # 3. Under `no_grad`: `old.mul_(decay).add_(new, alpha=1 - decay)` for parameters, `copy_` for buffers.
 
 # %% [markdown] trap="05.5" role="keep"
-# **Keep:** a model is its parameters *and* its buffers; whatever copies or averages a
-# model says what it does with both. **In your own code:** compare the two models'
+# **Keep:** a model is its parameters *and* its buffers. Code that copies or averages a
+# model has to say what it does with both. **In your own code:** compare the two models'
 # `state_dict()`, key by key, after the first steps. **Source:** the documentation of
 # [`AveragedModel`](https://docs.pytorch.org/docs/stable/generated/torch.optim.swa_utils.AveragedModel.html),
-# `use_buffers`. **Seen in the wild:**
-# [saltoricristiano/cosmix-uda 21](https://github.com/saltoricristiano/cosmix-uda/issues/21):
-# the update forgets the buffers, a user reports, and the teacher gets worse step by step;
-# [YU1ut/MixMatch-pytorch 16](https://github.com/YU1ut/MixMatch-pytorch/issues/16): its
-# author on an average without BatchNorm's statistics.
+# `use_buffers`. **Seen in the wild:** in [saltoricristiano/cosmix-uda
+# 21](https://github.com/saltoricristiano/cosmix-uda/issues/21), the update forgot the
+# buffers, a user reports, and the teacher got worse step by step. In
+# [YU1ut/MixMatch-pytorch 16](https://github.com/YU1ut/MixMatch-pytorch/issues/16), the
+# author discusses an average without BatchNorm's statistics.
 
 # %% [markdown] role="concept"
 # ## Further
 #
-# No trap needs what follows: where the formulas of the norms differ in small print, how
-# fast running statistics follow, why sigmoid needs its mean taken away, and two inits
-# besides Xavier's and He's.
-
-# %% [markdown] role="concept"
-# ### Where eps stands
-#
-# $\epsilon$ belongs under the root, beside the *biased* variance. Outside the root it
-# makes little difference at scale 1 and a large one on small inputs. And do not expect
-# torch's `std` of a normalised row to be 1: it is unbiased by default, and over 64
-# numbers gives the root of 64/63.
-
-# %% role="concept"
-def eps_outside(x, eps=1e-5):
-    """LayerNorm as it is often written: eps added to the deviation."""
-    std = x.std(-1, correction=0, keepdim=True)
-    return (x - x.mean(-1, keepdim=True)) / (std + eps)
-
-rows = torch.randn(100, 64)
-off = {scale: (F.layer_norm(rows * scale, (64,)) - eps_outside(
-    rows * scale)).abs().max().item() for scale in (1, 1e-3)}
-print({scale: f"{gap:.1e}" for scale, gap in off.items()})
-spread = F.layer_norm(rows, (64,)).std(-1).mean()
-
-# %% role="concept"
-claim("eps outside the root: largest gap at scale 1", off[1], below=1e-3)
-claim("the same at scale 0.001", off[1e-3], above=0.1)
-claim("unbiased deviation after LayerNorm over 64 numbers: sqrt(64/63)",
-      spread, expected=math.sqrt(64 / 63), within=1e-4)
-
-# %% [markdown] role="concept"
-# ### One group is not LayerNorm
-#
-# `GroupNorm(1, C)` averages over channels *and* pixels of an image. The LayerNorm of a
-# transformer averages over the channels of one place. As many groups as channels is
-# InstanceNorm. RMSNorm divides by the root of the mean square alone.
-
-# %% role="concept"
-one_group = F.group_norm(pixels, 1)
-places = F.layer_norm(pixels.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2)
-image = F.layer_norm(pixels, (8, 4, 4))
-rms = rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-
-# %% role="concept"
-claim("one group and LayerNorm over the image: largest gap",
-      (one_group - image).abs().max(), below=1e-4)
-claim("one group and LayerNorm over the channels: largest gap",
-      (one_group - places).abs().max(), above=0.3)
-claim("RMSNorm and its formula: largest gap",
-      (F.rms_norm(rows, (64,), eps=1e-6) - rms).abs().max(), below=1e-5)
-
-# %% [markdown] role="concept"
-# Choose a number of the block below. Guess how many numbers share its mean, for each
-# norm, on images and on sequences; then look.
-
-# %% role="explore" explorer="norm_axes"
-from dlsys_helpers.explorers.norm_axes import norm_axes
-
-norm_axes
-
-# %% [markdown] role="concept"
-# ### How fast running statistics follow
-#
-# With torch's default momentum each batch moves the running mean a tenth of the way to
-# the batch's own. After one batch nine tenths of the running mean are still what a
-# fresh norm began with, and eval mode does not normalise yet.
-
-# %% role="concept"
-norm, ten = nn.BatchNorm1d(1), torch.full((8, 1), 10.0)
-followed = []
-for _ in range(22):
-    norm(ten)
-    followed.append(norm.running_mean.item() / 10)
-
-# %% role="concept"
-plot_lines(range(1, 23), {"running mean": followed,
-                          "the batch's mean": [1.0] * 22},
-           xlabel="batches", ylabel="share of the way",
-           title="A tenth of what is left, each batch",
-           alt="The running mean rises from a tenth of the batch's mean, "
-               "ever more slowly, to nine tenths after 22 batches.")
-
-# %% role="concept"
-claim("share of the way after one batch", followed[0], expected=0.1,
-      within=1e-5)
-claim("share of the way after 22 batches, 1 - 0.9^22", followed[-1],
-      expected=1 - 0.9 ** 22, within=1e-4)
+# Nothing below is needed for the traps. It shows why sigmoid needs its mean subtracted,
+# and two initializations besides Xavier's and He's.
 
 # %% [markdown] role="concept"
 # ### Sigmoid: the same constant for every row
 #
-# Sigmoid's mean is one half, so its mean *square* and its variance are far apart. Which
-# does the next layer's sum feel?
+# The mean of a sigmoid's output is one half, so its mean *square* and its variance are
+# far apart. Which of the two does the next layer's sum respond to?
 
 # %% role="concept"
 s = torch.randn(1_000_000).sigmoid()
@@ -1382,8 +1761,8 @@ claim("sigmoid, gain by the mean square: mean square of the tenth sum",
 claim("gain by the variance: the same", sums["variance"], above=4)
 
 # %% [markdown] role="concept"
-# The mean square. How much of what enters the tenth sigmoid differs between rows, and
-# which net learns?
+# It responds to the mean square. How much of what enters the tenth sigmoid differs
+# between rows, and which net learns?
 
 # %% role="concept"
 h = torch.logit(last_layer(torch.sigmoid, gains["mean square"]).double())
@@ -1397,30 +1776,31 @@ learns = {name: trained(nn.Sigmoid, g, Adam, 1e-3)
           for name, g in gains.items()}
 learns["centred"] = trained(Centred, (s - 0.5).square().mean().rsqrt()
                             .item(), Adam, 1e-3)
-print(f"differs: {differs:.0e}; read:",
+print(f"differs: {differs:.0e}; accuracy:",
       {name: f"{share:.2f}" for name, share in learns.items()})
 
 # %% role="concept"
-claim("gain by the mean square: share of the sum that differs between "
+claim("gain by the mean square: fraction of the sum that differs between "
       "rows", differs, below=1e-5)
-claim("ten sigmoid layers, Adam at 0.001: share read, gain by the mean "
+claim("ten sigmoid layers, Adam at 0.001: accuracy, gain by the mean "
       "square", learns["mean square"], below=0.3)
-claim("sigmoid less its mean, gain by its mean square", learns["centred"],
+claim("sigmoid minus its mean, gain by its mean square: accuracy",
+      learns["centred"],
       above=0.8)
 
 # %% [markdown] role="concept"
-# Sigmoid's mean is the same for all rows, so a gain that keeps the size keeps mostly
-# this constant. What is the same for all rows adds to the size and tells no row from
-# another. Take the mean away first, as the centred net does.
+# The mean of a sigmoid is the same for all rows, so a gain that keeps the size keeps
+# mostly this constant. A constant adds to the size and tells no row from another.
+# Subtract the mean first, as the centred net does.
 
 # %% [markdown] role="concept"
 # ### Torch's default, and orthogonal weights
 #
-# What `nn.Linear` draws has a gain of $\sqrt{1/3}$, neither Xavier's nor He's. An
-# *orthogonal* matrix keeps the length of each vector. In a linear *recurrence*, the
-# same layer applied again and again, it keeps the length of gradients, too. With a tanh
-# after each step the gradient shrinks by tanh's slopes; here the recurrence starts from
-# N(0, 1).
+# The weights that `nn.Linear` draws have a gain of $\sqrt{1/3}$, which is neither
+# Xavier's nor He's. An *orthogonal* matrix keeps the norm of every vector. In a linear
+# *recurrence*, where the same layer is applied again and again, it also keeps the norm of
+# gradients. With a tanh after each step, the gradient shrinks by the slopes of tanh; here
+# the recurrence starts from N(0, 1).
 
 # %% role="concept"
 gain = nn.Linear(512, 512).weight.std().item() * math.sqrt(512)
@@ -1443,7 +1823,7 @@ print(f"default gain {gain:.3f}; left of the gradient after 50 steps: "
 # %% role="concept"
 claim("gain of a fresh nn.Linear", gain, expected=math.sqrt(1 / 3),
       within=0.01)
-claim("orthogonal, linear, 50 steps: share of the gradient left", linear,
+claim("orthogonal, linear, 50 steps: fraction of the gradient left", linear,
       expected=1, within=1e-3)
 claim("the same with tanh", curved, below=0.6)
 
@@ -1453,11 +1833,11 @@ claim("the same with tanh", curved, below=0.6)
 # Think first, then open a choice: each says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. A classifier with BatchNorm goes to a device that sends one image at a time. It is in eval mode and reads badly. You look first at**
+# **1. A classifier with BatchNorm is deployed on a device that sends one image at a time. It is in eval mode and often wrong. You look first at**
 #
 # - [ ] the batch size: collect 32 images before each call :: In eval mode the stored statistics are used, so the other images of the batch change nothing.
-# - [x] the stored statistics, against those of the device's images :: What differs is the data. A change of brightness or contrast is measured away by a pass in train mode; an inverted or cropped image is not.
-# - [ ] the norm: replace it by GroupNorm :: That means a new training, and a shift of the data hurts other nets too.
+# - [x] the stored statistics, compared with those of the device's images :: What differs is the data. A pass in train mode removes a change of brightness or contrast; it does not remove an inversion or a crop.
+# - [ ] the norm: replace it by GroupNorm :: That means training again, and a shift of the data hurts other nets as well.
 
 # %% [markdown] role="quiz"
 # **2. You want fresh running statistics for new images. You run them through the model**
@@ -1467,39 +1847,39 @@ claim("the same with tanh", curved, below=0.6)
 # - [ ] in train mode with the optimizer at rate 0 :: Running statistics do move, but the backward pass is wasted, and dropout is on.
 
 # %% [markdown] role="quiz"
-# **3. Which of these layers gives an image another output when its neighbours in the batch change?**
+# **3. Which of these layers changes an image's output when the other images of the batch change?**
 #
-# - [ ] LayerNorm in train mode :: Its means run over the numbers of one row.
-# - [x] BatchNorm in train mode :: Mean and variance are those of the batch.
+# - [ ] LayerNorm in train mode :: Its means are taken within one row.
+# - [x] BatchNorm in train mode :: It uses the mean and variance of the batch.
 # - [ ] BatchNorm in eval mode :: It uses what it stored.
 
 # %% [markdown] role="quiz"
 # **4. `model.eval()` was called, and two calls on the same input differ. What do you search the code for?**
 #
-# - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: Functions do not know the mode: what they are not told, they cannot switch off.
-# - [ ] a missing `no_grad()` :: It decides whether a graph is kept, and changes no number. `eval()` does not switch gradients off either.
-# - [ ] BatchNorm layers, which never settle :: In eval mode they use stored numbers and repeat themselves.
+# - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: A function does not know the mode unless you pass it.
+# - [ ] a missing `no_grad()` :: It decides whether a graph is kept, and changes no output. `eval()` does not switch gradients off, either.
+# - [ ] BatchNorm layers, which never settle :: In eval mode they use stored statistics, and the same input gives the same output.
 
 # %% [markdown] role="quiz"
 # **5. Your own dropout zeroes half of the units in training and forgets to divide. In eval mode**
 #
 # - [ ] accuracy is halved :: The largest logit mostly stays the largest.
-# - [x] what the next layer gets is twice as large as in training :: All units are present, and none was scaled.
+# - [x] the next layer's input is twice as large as in training :: All units are present, and none was scaled.
 # - [ ] nothing differs, eval mode has no dropout :: The missing dropout is the difference: the next layer learned from half as much.
 
 # %% [markdown] role="quiz"
-# **6. A deep encoder with post-norm stays at the loss of guessing from the first step. The cheapest thing to try is**
+# **6. A deep encoder with post-norm stays at the loss of guessing. The cheapest thing to try is**
 #
-# - [ ] clipping its gradients :: Adam divides by the gradient's own size (stage 4), so that a clipped gradient gives nearly the same step.
-# - [x] a warm-up, or a smaller rate :: In trap 05.2 a tenth of the rate was enough, and a warm-up for at least one net of three. Pre-norm is the other way, and changes the model.
+# - [ ] clipping its gradients :: Adam divides by the gradient's own size (stage 4), so a clipped gradient produces nearly the same step.
+# - [x] a warm-up, or a smaller rate :: In trap 05.2 a tenth of the rate was enough, and a warm-up rescued at least one net of three. Pre-norm helps as well, but changes the model.
 # - [ ] a larger first layer, because its gradient vanishes :: In a fresh encoder the first gradient was as large as the last.
 
 # %% [markdown] role="quiz"
 # **7. An activation returns 0.5 + x/10 for all x near zero. The gain that keeps the size of the next layer's sums follows from**
 #
-# - [ ] its slope of one tenth: a gain of 10 :: The sums of the next layer would feel the constant half, too, and grow.
-# - [ ] the variance of its output :: It leaves the mean out, which is most of the size here, though none of the signal.
-# - [x] the mean square of its output :: Sums of products with zero-mean weights have the mean square as their size.
+# - [ ] its slope of one tenth: a gain of 10 :: The sums of the next layer also contain the constant half, so they would grow.
+# - [ ] the variance of its output :: It leaves out the mean, which is most of the size here, though none of the signal.
+# - [x] the mean square of its output :: With zero-mean weights, the size of a sum of products follows the mean square.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: a norm is a copy that calculates
@@ -1513,11 +1893,11 @@ claim("the same with tanh", curved, below=0.6)
 # before it can write the first number: how often must it read its input?
 #
 # Images come in two orders, one channel after the other or, `channels_last`, the
-# channels of one pixel side by side; trap 07.5 takes them apart. The bytes are equal,
-# so by bytes alone the order is free.
+# channels of one pixel side by side; trap 07.5 explains both. The bytes are equal, so
+# by bytes alone the order costs nothing.
 #
-# `cost` counts orders and bytes written. What is read stands beside it, counted from
-# the arguments of each operation.
+# `cost` counts orders (calls of a kernel) and bytes written. The bytes read are counted
+# from the arguments of each operation.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -1631,12 +2011,12 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** a fused LayerNorm takes a third more than a copy, and by hand
-# more than four times that: near what bytes predict. BatchNorm with ReLU is not near. It
-# takes 2.7 times the least time of its bytes, and a fifth less in the other order, though the
-# bytes are equal. A copy, too, reaches only 84 % of the datasheet's bandwidth, which explains
-# a small part. Bytes are the least that a kernel takes; what it takes beyond them only the
-# clock says.
+# **On the H100 of the record** a fused LayerNorm takes a third longer than a copy, and
+# LayerNorm by hand more than four times as long as that. Both are close to what the bytes
+# predict. BatchNorm with ReLU is not. It takes 2.7 times the least time of its bytes, and a
+# fifth less in the other order, although the bytes are equal. A copy also reaches only 84 %
+# of the datasheet's bandwidth, which explains a small part. Bytes set the least time that a
+# kernel can take; only a measurement shows the rest.
 #
 # **Keep:** a norm is never faster than the bytes it moves, so count how often it reads and
 # writes its input: twice in all for a fused LayerNorm, three times for BatchNorm in train
@@ -1650,15 +2030,19 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - In eval mode BatchNorm does not see the batch. It sees what it stored; compare that
-#   with your data, and measure it again in train mode.
-# - Post-norm wants a gentle start. Pre-norm leaves the stream free and forgives a higher
-#   rate; one more norm gives the head an input of size one.
-# - `eval()` reaches modules. Tell functions the mode yourself.
-# - Dropout divides in training, so that eval mode has nothing to do.
-# - A gain makes up for what an activation takes from the mean *square*. That keeps the
-#   size; whether the size differs between rows is another question.
-# - A model is parameters and buffers. An average of parameters needs statistics: copied,
-#   averaged or measured again.
+# - A norm gives the next layer inputs of a fixed scale. That makes a network tolerate
+#   higher learning rates. The norms differ in which values share a mean.
+# - In eval mode BatchNorm uses its running statistics, whatever the batch. Compare those
+#   with your data; if they do not match, re-estimate them in train mode.
+# - Train post-norm with a warm-up or a low rate. Pre-norm leaves the stream free and
+#   tolerates a higher rate; one more norm at the end gives the head an input of size one.
+# - Dropout keeps units from relying on one another. It divides in training, so that eval
+#   mode has nothing to do.
+# - `eval()` reaches registered modules. Tell functions the mode yourself.
+# - Choose initial weights that keep the mean square of the signal: the gain makes up for
+#   what the activation removes. Whether the signal differs between rows is a separate
+#   question.
+# - A model is its parameters and its buffers. An average of parameters needs statistics
+#   as well: copied, averaged or measured again.
 #
 # **Next:** stage 6 changes the data instead of the net, and asks when to stop.
