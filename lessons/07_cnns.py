@@ -1,12 +1,13 @@
 # %% [markdown] role="hook"
 # # 7. CNNs, ResNet and transfer learning
 #
-# You inherit a small image reader. Somebody trained it on five kinds of digits,
-# and you are asked for five more, with ten examples of each. You take its layers,
-# put a new head on them, freeze what should stay, and train for a minute.
+# You inherit a small image classifier. Somebody trained it on five kinds of digits, and you
+# are asked for five more, with ten examples of each. You keep its layers, put a new head on
+# them, freeze what should stay, and train for a minute.
 #
-# Every part of that is routine: convolutions, a frozen body, two learning rates, a file
-# of weights. Each part can also go wrong. This stage measures what a unit sees, what a
+# Every part of that is routine: convolutions, a frozen body, two learning rates, a file of
+# weights. Each part can also go wrong, and no error is raised. This stage first shows what a
+# convolution, a pooling and a residual block assume. Then it measures what a unit sees, what a
 # freeze holds, and what fine-tuning costs.
 
 # %% role="setup" tags=["parameters"]
@@ -31,20 +32,128 @@ from dlsys_helpers import (
 begin(SEED, THREADS, DEVICE)
 
 # %% [markdown] role="concept"
-# ## One small kernel, at every place
+# ## What a convolution assumes
 #
-# A convolution lays a small window over the image, multiplies what lies under it by
-# its weights, adds up, and moves on. The same weights serve every place, so a layer
-# with 3 x 3 windows has as many weights for a stamp as for a poster.
+# A linear layer that looks at a picture has one weight for every pixel, in each of its
+# outputs. What it learns about a stroke in the upper left corner, it does not know about the
+# same stroke elsewhere.
 #
-# Shapes in this stage: `N` images, `C` channels, `H` rows and `W` columns of
-# pixels; a batch is `(N, C, H, W)`. `K` is the side of the window, `S` its step
-# (the *stride*), `P` the rim of zeros around the image (the *padding*), `D` the
-# distance between two weights of the window (the *dilation*).
+# A *convolution* makes two assumptions instead. **Locality**: an output depends on a small
+# window of pixels. **Weight sharing**: the same few weights, the *kernel*, serve at every
+# position. What a layer assumes before it has seen any data is called its *inductive bias*.
 #
-# The number of places is a count, so it is rounded down:
+# The data are stage 1's digits, 8 x 8 pixels, as images with one channel. Nothing is
+# downloaded.
+
+# %% role="concept"
+x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
+images = x_train.view(-1, 1, 8, 8)                # (N, C, H, W)
+images_test = x_test.view(-1, 1, 8, 8)
+
+# %% [markdown] role="concept"
+# Here is a kernel that answers to ink above an empty row. Try it at a single position:
+# multiply the window by the kernel, and add up.
+
+# %% role="concept"
+digit = images[3, 0]                              # (8, 8), from 0 to 1
+kernel = torch.tensor([[1., 1., 1.],
+                       [0., 0., 0.],
+                       [-1., -1., -1.]])
+one_window = digit[0:3, 2:5]                      # rows 0-2, columns 2-4
+print(f"one position: {(one_window * kernel).sum():.2f}")
+
+# %% [markdown] role="concept"
+# Then slide the same nine weights over all positions. torch does it in one call, which wants a
+# batch and channels for both:
+
+# %% role="concept"
+slid = torch.zeros(6, 6)
+for row in range(6):
+    for column in range(6):
+        seen_here = digit[row:row + 3, column:column + 3]
+        slid[row, column] = (seen_here * kernel).sum()
+
+edges = F.conv2d(images[3:4], kernel[None, None])[0, 0]       # (6, 6)
+
+# %% role="concept"
+claim("sliding by hand and torch's convolution: largest gap",
+      (slid - edges).abs().max(), expected=0, within=1e-5)
+
+# %% role="concept"
+draw_grids({"digit": digit, "kernel": (kernel + 1) / 2,
+            "map": (edges / edges.abs().max()).relu()},
+           captions={"digit": "8 x 8 pixels", "kernel": "1, 0 and −1",
+                     "map": "6 x 6 positions"},
+           title="The map answers where a stroke has its lower edge",
+           alt="Three grids: a seven of 8 by 8 pixels, a kernel of three "
+               "rows, full, half and empty, and a map of 6 by 6 that is "
+               "full along the lower edges of the digit's two bars.")
+
+# %% [markdown] role="concept"
+# Now move the digit two rows down. The map moves two rows down with it, because every position
+# uses the same weights. This is *translation equivariance*: nobody has to train it.
+
+# %% role="concept"
+wide = F.pad(images[3:4], (4, 4, 4, 4))           # room to move in
+moved_first = F.conv2d(wide.roll(2, dims=2), kernel[None, None])
+moved_last = F.conv2d(wide, kernel[None, None]).roll(2, dims=2)
+
+# %% role="concept"
+claim("move, then convolve, or convolve, then move: largest gap",
+      (moved_first - moved_last).abs().max(), expected=0, within=1e-5)
+
+# %% [markdown] role="concept"
+# What does the inductive bias buy? Put each digit somewhere on a canvas of 12 x 12 pixels and
+# train two small networks on 200 of them, one with convolutions and one with linear layers
+# only:
+
+# %% role="concept"
+def somewhere(pictures, side=12):
+    """Each picture at a random position of an empty canvas."""
+    canvas = torch.zeros(len(pictures), 1, side, side)
+    corners = torch.randint(side - 7, (len(pictures), 2)).tolist()
+    for n, (top, left) in enumerate(corners):
+        canvas[n, 0, top:top + 8, left:left + 8] = pictures[n, 0]
+    return canvas
+
+conv_net = nn.Sequential(
+    nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Conv2d(32, 32, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(1),
+    nn.Flatten(), nn.Linear(32, 10))
+dense_net = nn.Sequential(nn.Flatten(), nn.Linear(144, 128), nn.ReLU(),
+                          nn.Linear(128, 10))
+
+# %% role="concept" tags=["varies-by-cpu"]
+canvases, canvases_test = somewhere(images[:200]), somewhere(images_test)
+of_200 = {}
+for name, net in (("convolutions", conv_net), ("linear layers", dense_net)):
+    fit(net, canvases, y_train[:200], steps=300, lr=5e-3)
+    values = sum(p.numel() for p in net.parameters())
+    of_200[name] = accuracy(net, canvases_test, y_test)
+    print(f"{name}: {values:,} parameters, accuracy {of_200[name]:.2f}")
+
+# %% role="concept"
+claim("accuracy with convolutions less that with linear layers",
+      of_200["convolutions"] - of_200["linear layers"], above=0.25)
+
+# %% [markdown] role="concept"
+# The linear layers have nearly twice the parameters and fail, because they would have to see
+# each stroke at each position. The convolution only has to see it once. The bias pays where it
+# is true: for pixels, whose neighbours belong together, and not for the columns of a table.
+#
+# ## How many positions fit
+#
+# Shapes in this stage: `N` images, `C` channels, `H` rows and `W` columns of pixels; a batch
+# is `(N, C, H, W)`. `K` is the side of the window and `S` its step (the *stride*). `P` is the
+# width of the border of zeros around the image (the *padding*), and `D` the distance between
+# two neighbouring weights of the window (the *dilation*).
+#
+# The number of positions is a count, so it is rounded down:
 #
 # $$H_{out} = \left\lfloor \frac{H + 2P - D(K-1) - 1}{S} \right\rfloor + 1$$
+#
+# With stride 1 and a padding of `(K - 1) / 2`, so 1 for a 3 x 3 window, the map keeps the size
+# of its input. This is *same padding*.
 
 # %% role="concept"
 def places(size, kernel, stride=1, padding=0, dilation=1):
@@ -63,28 +172,29 @@ for name, (kernel, stride, padding) in cases.items():
 # %% role="concept"
 claim("largest gap between torch and the formula",
       max(map(abs, sides.values())), expected=0)
-claim("places of a 3x3 window with stride 2 on 224 pixels, not 111.5",
+claim("positions of a 3x3 window with stride 2 on 224 pixels, not 111.5",
       places(224, 3, 2), expected=111)
 
 # %% [markdown] role="concept"
-# Where the division leaves a remainder, the last columns and rows are never read. Those are
-# zeros of the padding at first, and pixels where the remainder is larger than the padding.
+# If the division leaves a remainder, no window reads the last rows and columns. At first these
+# are zeros of the padding. If the remainder is larger than the padding, they are pixels.
 
 # %% role="concept"
 begins = 2 * torch.arange(places(8, 3, 2, 1))[:, None]        # (4, 1)
 column = torch.arange(10)                        # 8 pixels and the rim
 draw_grids({"3 wide, stride 2, padding 1":
             (column >= begins) & (column < begins + 3)},
-           row_names=[f"place {n}" for n in range(1, 5)],
-           column_names=["rim", *"12345678", "rim"],
-           title="Four places, and one rim never read",
-           alt="A grid: a row for each place, a column for each pixel and "
-               "the two rims. Each place reads three columns, two further "
-               "on than the last. The right rim is read by none.")
+           row_names=[f"window {n}" for n in range(1, 5)],
+           column_names=["zero", *"12345678", "zero"],
+           title="Four windows, and one column never read",
+           alt="A grid: a row for each window, a column for each pixel and "
+               "one for the padding on either side. Each window reads "
+               "three columns, two further right than the one before. "
+               "No window reads the padding on the right.")
 
 # %% [markdown] role="concept"
-# Guess how many columns of 10 a window of 3 with stride 3 leaves out. Then set size 10,
-# kernel 3 and stride 3 below.
+# A window of 3 moves with stride 3 over 10 columns. Guess how many columns it leaves out, then
+# set size 10, kernel 3 and stride 3 in the explorer below.
 
 # %% role="explore" explorer="conv_sizes"
 from dlsys_helpers.explorers.conv_sizes import conv_sizes
@@ -92,22 +202,78 @@ from dlsys_helpers.explorers.conv_sizes import conv_sizes
 conv_sizes
 
 # %% [markdown] role="concept"
-# The data are stage 1's digits, 8 x 8 pixels, as images with one channel. In traps
-# 07.3, 07.7 and 07.10 a reader of the digits 0 to 4 learns the digits 5 to 9. That
-# reader is trained here, in seconds: nothing is downloaded.
+# ## One pixel wide, or one channel deep
+#
+# Two special convolutions save weights. A **1 x 1 convolution** (*pointwise*) sees a single
+# pixel in all channels, so it is a linear layer applied at every position. It is the cheapest
+# way to change the number of channels. A **depthwise convolution** gives each channel a window
+# of its own and never mixes channels: in torch, `groups=` the number of channels. The two
+# together, a *depthwise separable* convolution, can stand in for a full one:
 
 # %% role="concept"
-x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
-images = x_train.view(-1, 1, 8, 8)                # (N, C, H, W)
-images_test = x_test.view(-1, 1, 8, 8)
+full = nn.Conv2d(64, 64, 3, padding=1, bias=False)
+depthwise = nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=False)
+pointwise = nn.Conv2d(64, 64, 1, bias=False)
+grey = torch.rand(2, 64, 5, 5)
+as_linear = F.linear(grey.movedim(1, -1), pointwise.weight[:, :, 0, 0])
+print(f"full: {full.weight.numel():,} weights, separable: "
+      f"{depthwise.weight.numel() + pointwise.weight.numel():,}")
+
+# %% role="concept"
+claim("a 1x1 convolution and a linear layer at every pixel: largest gap",
+      (pointwise(grey).movedim(1, -1) - as_linear).abs().max(), below=1e-5)
+claim("weights of the separable pair as a fraction of the full layer's",
+      (depthwise.weight.numel() + pointwise.weight.numel())
+      / full.weight.numel(), expected=0.127, within=0.001)
+
+# %% [markdown] role="concept"
+# An eighth of the weights for 64 channels. What the pair cannot do is look at a different
+# pattern in each pair of channels; whether your task needs that, only a measurement tells.
+#
+# ## Pooling keeps the answer and drops the position
+#
+# Is there a stroke in this corner? Often the next layer needs no more than that, and not the
+# exact pixel. *Max pooling* keeps the largest value of each window. Take a map of 4 x 4, cut
+# it into windows of 2 x 2, and take the largest value of each:
+
+# %% role="concept"
+spot = torch.zeros(4, 4)
+spot[0, 0] = 1
+windows = spot.view(2, 2, 2, 2)          # (row of windows, row, column ...)
+print(windows.amax(dim=(1, 3)))          # largest within each window
+print(F.max_pool2d(spot[None], 2)[0])    # torch's call for the same
+
+# %% role="concept"
+by_one, by_two = spot.roll(1, dims=1), spot.roll(2, dims=1)
+pooled = [F.max_pool2d(x[None], 2)[0] for x in (spot, by_one, by_two)]
+draw_grids({"a spot": spot, "one column on": by_one,
+            "two columns on": by_two, "pooled": pooled[0],
+            "pooled ": pooled[1], "pooled  ": pooled[2]},
+           title="A move inside the window does not show",
+           alt="Three grids of 4 by 4 with a filled cell that moves by one "
+               "and by two columns. Below them three pooled grids "
+               "of 2 by 2: two are the same, the third has moved.")
+
+# %% role="concept"
+claim("the spot moved by one column: pooled cells that differ",
+      (pooled[0] != pooled[1]).sum(), expected=0)
+claim("the spot moved by two columns: pooled cells that differ",
+      (pooled[0] != pooled[2]).sum(), expected=2)
+
+# %% [markdown] role="concept"
+# So pooling is *invariant* to some shifts, where a convolution is equivariant to them. It also
+# halves both sides of the map, and a step in the next layer is two pixels wide. *Average
+# pooling* keeps the mean of a window. Over the whole map (*global average pooling*) it leaves
+# one value for each channel, whatever the size of the picture, which is why many classifiers
+# end with it.
 
 # %% [markdown] trap="07.1" role="situation" fault="activations fill the memory, not the weights" symptom="CUDA out of memory although the model is small: activations of convolutions"
 # ## A small net that fills the memory
 #
-# A net has eight convolutions with 32 channels each, 3 x 3 windows, stride 1 and
-# padding 1, and a ReLU behind each. All their weights together take 0.26 MB, less than
-# a photograph. You feed one grey image of 128 x 128 pixels and ask for gradients, so
-# autograd keeps what the backward pass will need.
+# A net has eight convolutions with 32 channels each, 3 x 3 windows, stride 1 and padding 1,
+# and a ReLU after each. All its weights together take 0.26 MB, less than a photograph. You
+# feed it one grey image of 128 x 128 pixels with gradients on, so autograd keeps what the
+# backward pass will need.
 
 # %% trap="07.1" role="break"
 def stack(channels, strides):
@@ -128,7 +294,8 @@ flat = stack([32] * 8, [1] * 8)
 flat_weights, flat_kept = megabytes(flat, picture)
 
 # %% trap="07.1" role="guess"
-guess("07.1", "How many MB does it keep for this one image?", unit="MB")
+guess("07.1", "How many MB does autograd keep for this one image?",
+      unit="MB")
 
 # %% trap="07.1" role="look"
 measured("07.1", flat_kept, right=(10, 30))
@@ -138,16 +305,16 @@ print(f"weights {flat_weights:.2f} MB   kept {flat_kept:.1f} MB")
 print(f"one map: {32 * 128 * 128 * 4 / 1e6:.1f} MB")
 
 # %% trap="07.1" role="look"
-claim("MB kept for one image", flat_kept, above=16, below=18)
+claim("MB that autograd keeps for one image", flat_kept, above=16, below=18)
 
 # %% [markdown] trap="07.1" role="why"
-# All places share a convolution's weights. Its output, the *map*, has numbers of its
-# own for each place: channels times rows times columns, 4 bytes each, for each image of
-# the batch. Nothing in this net ever shrinks a map, so all eight are full size, and a
-# batch of 64 keeps 64 times as much.
+# All positions share a convolution's weights. Its output, the *map*, has a value of its own at
+# each position: channels times rows times columns, 4 bytes each, for each image of the batch.
+# Nothing in this net ever shrinks a map. So all eight maps have the full size, and a batch of
+# 64 keeps 64 times as much.
 #
-# The usual plan halves rows and columns from stage to stage and doubles the channels. A
-# map then has a quarter of the places and twice the channels: half the bytes.
+# The usual plan halves rows and columns from stage to stage and doubles the channels. The next
+# map then has a quarter of the positions and twice the channels, which makes half the bytes.
 
 # %% trap="07.1" role="repair"
 pyramid = stack([32, 32, 64, 64, 128, 128, 256, 256],
@@ -157,7 +324,8 @@ print(f"weights {flat_weights:.2f} -> {weights:.2f} MB")
 print(f"kept    {flat_kept:.1f} -> {kept:.1f} MB")
 
 # %% trap="07.1" role="repair"
-claim("what is kept, as a share of before", kept / flat_kept, below=0.5)
+claim("bytes kept, as a fraction of those before", kept / flat_kept,
+      below=0.5)
 
 # %% trap="07.1" role="repair"
 def maps(net):
@@ -177,21 +345,22 @@ draw_boxes({"one size": {"weights:": flat_weights, **maps(flat)},
                "the weights are a thin box in both.")
 
 # %% [markdown] trap="07.1" role="repair"
-# The bill moves from the maps to the weights, which a batch shares.
+# The cost moves from the maps, which every image pays for, to the weights, which the whole
+# batch shares.
 
 # %% [markdown] trap="07.1" role="more" topics="why eight maps and not sixteen · what the weights cost · ResNet's last map"
-# The ReLU keeps its result and the next convolution its input, which are one tensor:
-# eight maps, not sixteen.
+# The ReLU keeps its output and the next convolution keeps its input. These are the same
+# tensor, so autograd keeps eight maps and not sixteen.
 
 # %% trap="07.1" role="more"
 claim("MB of weights", flat_weights, expected=0.26, within=0.001)
 claim("weights, as a multiple of before", weights / flat_weights, above=15)
 
 # %% [markdown] trap="07.1" role="folklore"
-# **Told:** a first layer (the *stem*) and a pooling, both with stride 2, and three
-# halvings behind them shrink an image eightfold, `224` to `28`. **Measured:** five
-# halvings are a factor of 32, and the last map of a ResNet has 7 x 7 places. A single
-# map of 256 channels at full size would take 51.4 MB.
+# **Told:** a first layer (the *stem*) and a pooling, both with stride 2, and three halvings
+# after them shrink an image eightfold, `224` to `28`. **Measured:** five halvings are a factor
+# of 32, and the last map of a ResNet has 7 x 7 positions. A single map of 256 channels at full
+# size would take 51.4 MB.
 
 # %% trap="07.1" role="folklore"
 from torchvision.models import resnet18
@@ -203,7 +372,7 @@ with torch.device("meta"):               # shapes without numbers
 print("last map of a ResNet-18:", tuple(last.shape))
 
 # %% trap="07.1" role="folklore"
-claim("places along a side of the last map", last.shape[-1], expected=7)
+claim("positions along a side of the last map", last.shape[-1], expected=7)
 claim("how often 224 was halved, as a factor", 224 / last.shape[-1],
       expected=32)
 claim("MB of a map of 256 channels at 224 x 224", 256 * 224**2 * 4 / 1e6,
@@ -236,21 +405,21 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # 3. Bytes: 4 for a float32, times batch, channels, height, width.
 
 # %% [markdown] trap="07.1" role="keep"
-# **Keep:** the maps of a convolutional net grow with batch and pixels, the weights of its
-# convolutions do not: large batches or pictures fill the memory with maps. **In your own
-# code:** sum batch x channels x rows x columns over convolutions, norms and
-# activations such as GELU, which keep their input, before you rent a larger GPU. **Source:** [He et al.
-# 2015, "Deep Residual Learning for Image Recognition"](https://arxiv.org/abs/1512.03385),
+# **Keep:** the maps of a convolutional net grow with the batch and with the pixels; the
+# weights of its convolutions do not. If memory runs out, shrink the maps first. **In your own
+# code:** before you rent a larger GPU, sum batch x channels x rows x columns over all
+# convolutions, norms and activations such as GELU, which keep their input. **Source:** [He et
+# al. 2015, "Deep Residual Learning for Image Recognition"](https://arxiv.org/abs/1512.03385),
 # section 3.3: half the map, twice the filters, "so as to preserve the time complexity per
-# layer": time is kept, and the bytes of the maps fall.
+# layer". The time per layer stays the same, and the bytes of the maps fall.
 
 # %% [markdown] trap="07.2" role="situation" core=true fault="the receptive field is too small" symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## Scratches on metal
 #
-# A net looks for scratches on photographs of metal, 81 x 81 pixels. Five convolutions
-# with padding keep the size of the photograph, and each of the 81 x 81 units of the last
-# map says whether its pixel belongs to a scratch. "Five layers deep," says the author,
-# "and trained on whole photographs: every unit knows the whole picture."
+# A net looks for scratches on photographs of metal, 81 x 81 pixels. Five convolutions with
+# same padding keep the size of the photograph, and each of the 81 x 81 units of the last map
+# says whether its pixel belongs to a scratch. The model card says: "Five layers deep and
+# trained on whole photographs, so every unit judges its pixel by the whole picture."
 #
 # You take the unit in the middle and ask which pixels can change its value.
 
@@ -267,9 +436,9 @@ body = five_convs()
 photo = torch.rand(1, 1, 81, 81)
 
 # %% trap="07.2" role="guess" quoted="wrong"
-guess("07.2", "Add up how much each of the 81 x 81 pixels moves that unit. "
-      "What is the smallest number of pixels that make up half of the sum?",
-      unit="pixels")
+guess("07.2",
+      "How many of the 81 x 81 pixels are enough to make up half of all "
+      "the influence on that unit?", unit="pixels")
 
 # %% trap="07.2" role="look"
 def footprint(net, side=81):
@@ -307,12 +476,13 @@ draw_grids({"what it reads": middle > 0,
                "fades towards its rim. A pixel just outside is marked.")
 
 # %% trap="07.2" role="look"
-claim("pixels that the unit sees, in a row", width(footprint(body)),
-      expected=11)
+claim("width of the square that the unit sees, in pixels",
+      width(footprint(body)), expected=11)
 
 # %% [markdown] trap="07.2" role="look"
-# It reads 11 x 11 pixels, and half of what they do comes from a small part in the middle.
-# Make the pixel under the mark, outside, a hundred brighter. The unit does not move:
+# The unit reads 11 x 11 pixels, and half of the influence comes from a small part in the
+# middle, the *effective* receptive field. Now make the marked pixel, just outside the square,
+# brighter by a hundred. The unit does not move:
 
 # %% trap="07.2" role="look"
 scratched = photo.clone()
@@ -321,16 +491,17 @@ with torch.no_grad():
     gap = (body(photo) - body(scratched))[0, :, 40, 40].abs().max()
 
 # %% trap="07.2" role="look"
-claim("what a change of 100 six pixels away does to it", gap, expected=0)
+claim("how far a change of 100 six pixels away moves the unit", gap,
+      expected=0)
 
 # %% [markdown] trap="07.2" role="why"
-# Each 3 x 3 layer adds one pixel on either side: 1 + 5 x 2. This square is the unit's
-# *receptive field*. Training does not widen it: whatever the weights, a pixel
-# outside has derivative zero.
+# Each 3 x 3 layer adds one pixel on either side: 1 + 5 x 2. The square of pixels that can
+# reach a unit is its *receptive field*. Training does not widen it: whatever the weights are,
+# a pixel outside has a derivative of zero.
 #
-# Two things widen the field without any further weight. A dilation spreads the window
-# itself. A stride makes later layers *step* further, in pixels. So keep two numbers while
-# you walk through the layers, the field and the step:
+# Two things widen the field without adding a weight. A dilation spreads the window itself. A
+# stride makes all later layers *step* further in pixels. So keep two numbers while you walk
+# through the layers, the field and the step:
 
 # %% trap="07.2" role="repair"
 def walk(layers):
@@ -353,7 +524,7 @@ claim("pixels that the dilated net sees, measured", seen, expected=33)
 
 # %% trap="07.2" role="repair"
 def spans(dilations):
-    """A row for each layer: the pixels that a unit behind it reads."""
+    """A row for each layer: the pixels that a unit after it reads."""
     fields = [walk([(3, 1, d) for d in dilations[:n]])[0]
               for n in range(6)]
     away = torch.arange(-17, 18).abs()
@@ -368,8 +539,8 @@ draw_grids({"plain": spans((1,) * 5), "dilated": spans(spread)},
                "from one pixel to 11 without dilation and to 33 with it.")
 
 # %% [markdown] trap="07.2" role="repair"
-# Set five layers in the explorer, then a stride or a dilation of 2. Guess the field
-# before you look, and whether the measured footprint fills it.
+# Set five layers in the explorer, then a stride or a dilation of 2. Guess the field before you
+# look, and whether the measured footprint fills it.
 
 # %% role="explore" explorer="receptive_field"
 from dlsys_helpers.explorers.receptive_field import receptive_field
@@ -377,13 +548,13 @@ from dlsys_helpers.explorers.receptive_field import receptive_field
 receptive_field
 
 # %% [markdown] trap="07.2" role="more" topics="layers that average · what counts inside the field · strides, and ResNet-50"
-# All of this holds for windows alone. A layer that averages over the map (a BatchNorm in
-# train mode, a GroupNorm, a global pooling) lets every pixel in.
+# All of this holds for nets of windows only. A layer that averages over the map (a BatchNorm
+# in train mode, a GroupNorm, a global pooling) lets every pixel in.
 #
-# And the field says what *can* count, not what does. Where windows overlap, a pixel in the
-# middle reaches the unit by many ways, one at the rim by fewer, one in a corner by a
-# single one. Measure how wide the middle columns are that hold 95 % of the gradient, in
-# a net of ten such layers with tanh, before it learns the digits and after.
+# And the field says which pixels *can* count, not which ones do. Where windows overlap, a
+# pixel in the middle reaches the unit on many paths, a pixel at the edge on fewer, and a pixel
+# in a corner on a single one. Here is a net of ten such layers with tanh. Measure how many
+# middle columns hold 95 % of the gradient, before the net learns the digits and after.
 
 # %% trap="07.2" role="more" tags=["varies-by-cpu"]
 def core(share, part=0.95):
@@ -404,19 +575,19 @@ after = core(footprint(deep))
 print(f"field 21, core {before} before training and {after} after")
 
 # %% trap="07.2" role="more"
-claim("the same, computed", walk([(3, 1, d) for d in spread])[0],
-      expected=33)
-claim("weights that this costs", count[1] - count[0], expected=0)
+claim("field of the dilated net, computed",
+      walk([(3, 1, d) for d in spread])[0], expected=33)
+claim("weights that the dilation adds", count[1] - count[0], expected=0)
 claim("field of ten convolutions", width(footprint(deep)), expected=21)
-claim("width that holds 95 % of the gradient, untrained", before, below=19)
+claim("columns that hold 95 % of the gradient, untrained", before, below=19)
 claim("the same after training on the digits", after, below=19)
 
 # %% [markdown] trap="07.2" role="folklore"
-# **Told:** a layer with stride 2 doubles the receptive field, and the field of
-# `ResNet-50` is over `900` pixels. **Measured:** four 3 x 3 layers see 9 pixels, with a
-# pooling of 2 behind them 10, with one more 3 x 3 layer 14: the step doubled, not the
-# field. The walk over torchvision's own layers gives `ResNet-50` a field of 427. The
-# source below has `483`, as its blocks stride elsewhere; its field over `900` is that
+# **Told:** a layer with stride 2 doubles the receptive field, and the field of `ResNet-50` is
+# over `900` pixels. **Measured:** four 3 x 3 layers see 9 pixels. A pooling of 2 after them
+# makes it 10, and one more 3 x 3 layer 14: the stride doubled the step, not the field. The
+# walk over torchvision's own layers gives `ResNet-50` a field of 427. The source below says
+# `483`, because its blocks have their stride in another layer; its field over `900` is the one
 # of `ResNet-101`.
 
 # %% trap="07.2" role="folklore"
@@ -438,7 +609,7 @@ print("fields:", *(field for field, _ in steps))
 print("ResNet-50:", walk(main_path(resnet50))[0], "pixels")
 
 # %% trap="07.2" role="folklore"
-claim("field after the pooling, which was 9 before", steps[1][0],
+claim("field after the pooling; it was 9 before", steps[1][0],
       expected=10)
 claim("field after one more 3x3 layer", steps[2][0], expected=14)
 claim("field of torchvision's ResNet-50", walk(main_path(resnet50))[0],
@@ -470,23 +641,261 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # 3. Its window ends `dilation * (kernel - 1)` places further.
 
 # %% [markdown] trap="07.2" role="keep"
-# **Keep:** compute the receptive field before you train: 1 plus the sum of
-# `dilation * (kernel - 1)` times the steps so far. In a net of convolutions and pooling
-# alone, what lies outside has a derivative of zero. **In your own code:** `backward()` from
-# one place of the last map, all channels summed, for several random inputs, and look where
-# the input's gradient is not zero. **Source:** [Araujo, Norris & Sim 2019, "Computing
+# **Keep:** a unit of a convolutional net sees a square of pixels, its receptive field, and
+# nothing outside can change it. Compute its width before you train: 1 plus the sum of
+# `dilation * (kernel - 1)` times the strides so far. **In your own code:** call `backward()`
+# from one position of the last map, all channels summed, for several random inputs, and look
+# where the input's gradient is not zero. **Source:** [Araujo, Norris & Sim 2019, "Computing
 # Receptive Fields of Convolutional Neural
 # Networks"](https://distill.pub/2019/computing-receptive-fields/).
+
+# %% [markdown] role="concept"
+# ## A residual block adds to its input
+#
+# A deeper network should be at least as good as a shallow one, because the extra layers could
+# simply copy their input. Plain layers do not learn to copy. In 2015 a net of 56 plain layers
+# had a higher error *in training* than one of 20. A **residual block** does not have to learn
+# the copy. It computes a change and *adds* it to its input: $y = x + F(x)$. If $F$ is zero,
+# the block is a copy.
+
+# %% role="concept"
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions, and a way around them (skip=False: none)."""
+    def __init__(self, c_in, c_out, stride=1, skip=True):
+        super().__init__()
+        self.skip, self.around = skip, nn.Identity()
+        self.layers = nn.Sequential(
+            nn.Conv2d(c_in, c_out, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(c_out), nn.ReLU(),
+            nn.Conv2d(c_out, c_out, 3, padding=1, bias=False),
+            nn.BatchNorm2d(c_out))
+    def forward(self, x):
+        change = self.layers(x)
+        return (self.around(x) + change if self.skip else change).relu()
+
+# %% [markdown] role="concept"
+# The sum needs two tensors of one shape. Where a block halves the map and doubles the
+# channels, the input no longer fits:
+
+# %% role="concept"
+down = BasicBlock(8, 16, stride=2)
+maps_in = torch.rand(2, 8, 8, 8)
+try:
+    down(maps_in)
+except RuntimeError as error:
+    print(error)
+
+# %% [markdown] role="concept"
+# So on such a block the way around gets a layer of its own, the *projection*: a 1 x 1
+# convolution with the same stride, and a norm. It is the only place where the input does not
+# pass unchanged.
+
+# %% role="concept"
+down.around = nn.Sequential(nn.Conv2d(8, 16, 1, stride=2, bias=False),
+                            nn.BatchNorm2d(16))
+print("after the projection:", tuple(down(maps_in).shape))
+
+# %% role="concept"
+draw_blocks({"basic block": ["x", "conv 3x3", "BatchNorm, ReLU", "conv 3x3",
+                             "BatchNorm", "+", "ReLU"],
+             "half the size, twice the channels": [
+                 "x", ("conv 3x3, stride 2", "conv 1x1, stride 2"),
+                 ("BatchNorm, ReLU", ""), ("conv 3x3", ""),
+                 ("BatchNorm", "BatchNorm"), "+", "ReLU"]},
+            bypass={"basic block": [(0, 5)]},
+            captions={"basic block": "the input passes unchanged",
+                      "half the size, twice the channels":
+                      "a projection makes it fit"},
+            title="A ResNet block: two convolutions and a way around them",
+            alt="Two columns of blocks. Left: convolution, BatchNorm and "
+                "ReLU, convolution, BatchNorm, a sum, ReLU; a path leads "
+                "from the input around all of it to the sum. Right: the "
+                "path has a 1 x 1 convolution and a BatchNorm of its own.")
+
+# %% [markdown] role="concept"
+# torchvision's `BasicBlock`, of which ResNet-18 and ResNet-34 are made, has the same layers.
+# Does the addition help? Stack twelve blocks, with it and without it, and train 60 steps on
+# the digits:
+
+# %% role="concept"
+from torchvision.models.resnet import BasicBlock as Theirs
+
+ours = sum(p.numel() for p in BasicBlock(64, 64).parameters())
+theirs = sum(p.numel() for p in Theirs(64, 64).parameters())
+
+def stacked(skip):
+    """A stem, twelve blocks of 8 channels and a head."""
+    blocks = [BasicBlock(8, 8, skip=skip) for _ in range(12)]
+    return nn.Sequential(nn.Conv2d(1, 8, 3, stride=2, padding=1), *blocks,
+                         nn.Flatten(), nn.Linear(8 * 16, 10))
+
+# %% role="concept" tags=["varies-by-cpu"]
+deep_score = {}
+for name, skip in (("residual", True), ("plain", False)):
+    net = stacked(skip)
+    fit(net, images, y_train, steps=60, lr=3e-3, batch=32)
+    deep_score[name] = accuracy(net, images_test, y_test)
+    print(f"{name}: accuracy {deep_score[name]:.2f}")
+
+# %% role="concept"
+claim("parameters of the block, ours less torchvision's", ours - theirs,
+      expected=0)
+claim("twelve blocks, 60 steps: accuracy with the addition less without",
+      deep_score["residual"] - deep_score["plain"], above=0.05)
+
+# %% [markdown] role="concept"
+# The plain stack has the same weights and BatchNorm everywhere, and learns far more slowly.
+# Why? Follow a gradient backwards. The gradient of $x$ is the gradient of $y$, plus what comes
+# back through $F$. So if $F$ is small, nearly all of the gradient arrives. Take 40 layers,
+# each a small linear map, with and without the addition, and a third stack in which
+# $F(x) = -0.5 x$ works against its input:
+
+# %% role="concept"
+def through(matrices, skip):
+    """Norm of a unit gradient after its way back through the layers."""
+    g = torch.ones(32) / 32**0.5
+    for m in matrices:
+        g = m.T @ g + (g if skip else 0)
+    return g.norm().item()
+
+small = [0.05 * torch.randn(32, 32) / 32**0.5 for _ in range(40)]
+against = [-0.5 * torch.eye(32)] * 40
+norms = {"plain": through(small, False), "residual": through(small, True),
+         "residual, F(x) = -x/2": through(against, True)}
+print({name: f"{norm:.1e}" for name, norm in norms.items()})
+
+# %% role="concept"
+claim("gradient left after 40 small layers", norms["plain"], below=1e-30)
+claim("with the additions", norms["residual"], above=0.5)
+claim("with the additions, and layers that work against their input",
+      norms["residual, F(x) = -x/2"], expected=0.5**40, within=1e-14)
+
+# %% [markdown] role="concept"
+# So the addition keeps a block *near a copy* when its layers are small, as with torchvision's
+# `zero_init_residual`. That is a good default, not a guarantee about trained nets: the third
+# stack adds as well, and loses its gradient. He et al. do not blame vanishing gradients for
+# their poor deep nets without additions: those had BatchNorm and healthy gradient norms. They
+# call the cause a difficulty of optimisation. Source: [He et al.
+# 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
+#
+# ## Transfer: start from layers that have learned
+#
+# You rarely have enough labelled pictures to train a deep network from random weights.
+# *Transfer learning* starts from a network that somebody trained on a different task. The
+# first layers of image networks respond to edges and strokes, which all pictures have. The
+# last ones respond to parts of the classes that they were trained on. So the layers below, the
+# *body*, can be reused, and the last layer, the *head*, is replaced ([Yosinski et al.
+# 2014](https://arxiv.org/abs/1411.1792) measured it layer by layer).
+#
+# How much is the body worth? That depends on two things: how many examples you have, and how
+# far the new task is from the old one. Train a body on the digits 0 to 4, placed anywhere.
+# Then freeze it and train a new head: for the digits 5 to 9, which are near, and for the same
+# digits with their 64 pixels in shuffled order, which is far. Compare with a network that
+# starts from random weights.
+
+# %% role="concept"
+def new_body():
+    """From canvases (N, 1, 12, 12) to features (N, 32)."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 32, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(1),
+        nn.Flatten())
+
+is_old, is_old_test = y_train < 5, y_test < 5
+old_body = new_body()
+fit(nn.Sequential(old_body, nn.Linear(32, 5)), somewhere(images[is_old]),
+    y_train[is_old], steps=200, lr=5e-3)
+old_body.requires_grad_(False)
+print("frozen:", sum(p.numel() for p in old_body.parameters()), "values")
+
+# %% role="concept"
+def task(pixels):
+    """The digits 5 to 9, their pixels in this order, placed anywhere."""
+    x, x_new = (somewhere(of[:, pixels].view(-1, 1, 8, 8)) for of in (
+        x_train[~is_old], x_test[~is_old_test]))
+    return x, y_train[~is_old] - 5, x_new, y_test[~is_old_test] - 5
+
+def transfer(pixels, examples):
+    """Accuracy with so many examples a class: old body, then random."""
+    x, y, x_new, y_new = task(pixels)
+    chosen = torch.cat([(y == c).nonzero()[:examples, 0] for c in range(5)])
+    reused = nn.Sequential(old_body, nn.Linear(32, 5))
+    fit(reused, x[chosen], y[chosen], steps=150, lr=2e-2)
+    random = nn.Sequential(new_body(), nn.Linear(32, 5))
+    fit(random, x[chosen], y[chosen], steps=150, lr=5e-3, batch=32)
+    return accuracy(reused, x_new, y_new), accuracy(random, x_new, y_new)
+
+# %% role="concept" tags=["varies-by-cpu"]
+as_is, shuffled = torch.arange(64), torch.randperm(64)
+gained = {(where, n): transfer(pixels, n) for n in (5, 100)
+          for where, pixels in (("near", as_is), ("far", shuffled))}
+
+# %% role="concept"
+plot_bars({f"{where}, {n} each: {how}": scores[k]
+           for (where, n), scores in gained.items()
+           for k, how in enumerate(("frozen", "random start"))},
+          xlabel="accuracy on the new digits",
+          title="Far away or with much data, freezing costs",
+          alt="Eight bars: near and far task, 5 and 100 examples of each "
+              "class, each with the frozen body and from a random start. "
+              "The frozen body does better on the near task than on the "
+              "far one. With 100 examples the random start is clearly "
+              "better everywhere.")
+
+# %% role="concept"
+claim("frozen body, 100 of each: accuracy near less that far",
+      gained["near", 100][0] - gained["far", 100][0], above=0.02)
+claim("near, 100 of each: random start less frozen body",
+      gained["near", 100][1] - gained["near", 100][0], above=0.05)
+
+# %% [markdown] role="concept"
+# This body knows five shapes, and so it helps little. One that was trained on a million
+# photographs knows far more, and the same two questions decide how to use it. These are the
+# usual starting points:
+#
+# | | near the old task | far from it |
+# |---|---|---|
+# | few examples | freeze the body, train a head (*feature extraction*) | keep the early layers, retrain the later ones |
+# | many examples | train everything (*fine-tuning*), the body at a smaller rate | train everything, perhaps from random weights |
+#
+# They are starting points and not laws, as trap 07.3 will show. Between freezing and
+# fine-tuning there is *gradual unfreezing*: train the head alone, then also the layer below
+# it, and so on downwards. By the time the early layers may move, the head no longer sends them
+# random gradients.
+
+# %% role="concept"
+from_bottom = {"conv 1": nn.Conv2d(1, 32, 5),
+               "conv 2": nn.Conv2d(32, 32, 3), "head": nn.Linear(32, 5)}
+for layer in from_bottom.values():
+    layer.requires_grad_(False)
+trains = []                                       # a row for each epoch
+for layer in reversed(from_bottom.values()):      # the head first
+    layer.requires_grad_(True)
+    trains.append([float(part.weight.requires_grad)
+                   for part in from_bottom.values()])
+    # here: an optimizer for what requires a gradient, and an epoch
+
+# %% role="concept"
+draw_grids({"trained": trains}, column_names=[*from_bottom],
+           row_names=["first epoch", "second epoch", "third epoch"],
+           title="Gradual unfreezing goes from the head downwards",
+           alt="A grid of three epochs and three layers. In the first "
+               "epoch only the head is filled, in the second also the "
+               "layer below it, in the third all three.")
+
+# %% role="concept"
+claim("layers that train in the first epoch", sum(trains[0]), expected=1)
 
 # %% [markdown] trap="07.3" role="situation" core=true fault="fine-tuning at one rate forgets the old task" symptom="fine-tuning: old task forgotten, one learning rate for body and head"
 # ## Ten examples of each new digit
 #
-# A reader of the digits 0 to 4 is nearly always right. You have ten examples of each of
-# the digits 5 to 9. You replace the head and try three plans, 100 steps of Adam each, the
-# head always at a rate of 0.01: the body frozen; the body at a hundredth of the head's
-# rate; the body at the head's own rate. In the end you also put the old head back on the
-# body and let it read the old digits. "Give the body the head's rate," says a colleague.
-# "That will read the new digits best."
+# A classifier of the digits 0 to 4 is nearly always right. You have ten examples of each digit
+# from 5 to 9. You replace the head and try three plans with 100 steps of Adam, the head always
+# at a rate of 0.01: the body frozen, at a hundredth of that rate, or at the same rate.
+# Afterwards you put the old head back and test the old digits as well.
+#
+# A fine-tuning guide says: "A body that learns as fast as its head forgets what it knew, and
+# does worst on the new task as well."
 
 # %% trap="07.3" role="break"
 class Reader(nn.Module):
@@ -511,14 +920,14 @@ few = torch.cat(rows)                    # 50 rows, ten of each new digit
 x_new, y_new = x_train[few], y_train[few] - 5
 
 def both(model):
-    """Shares of the new digits, and of the old ones, that it reads."""
+    """Accuracy on the new digits, and with the old head on the old."""
     new = accuracy(model, x_test[~low_test], y_test[~low_test] - 5)
     old = nn.Sequential(model.body, teacher.head)
     return new, accuracy(old, x_test[low_test], y_test[low_test])
 
 # %% trap="07.3" role="break"
 def tune(body_rate, head_rate=1e-2):
-    """Shares of new and old digits after each of 100 steps of Adam."""
+    """Accuracy on new and old digits after each of 100 steps."""
     model, shares = copy.deepcopy(teacher), []
     model.head = nn.Linear(64, 5)
     optimizer = torch.optim.Adam([
@@ -531,8 +940,8 @@ def tune(body_rate, head_rate=1e-2):
         shares.append(both(model))
     return shares
 
-# %% trap="07.3" role="guess" quoted="right"
-guess("07.3", "Which plan reads the new digits best?",
+# %% trap="07.3" role="guess" quoted="wrong"
+guess("07.3", "Which plan has the best accuracy on the new digits?",
       choices=["the frozen body", "the body at a hundredth of the rate",
                "one rate for body and head",
                "all within three points of each other"])
@@ -550,49 +959,50 @@ measured("07.3", 2)
 # %% trap="07.3" role="look"
 plot_bars({**{f"new, {p}": s for p, s in new.items()},
            **{f"old, {p}": s for p, s in old.items()}},
-          xlabel="share of test digits read",
+          xlabel="accuracy on the test digits",
           title="What the new digits gain, the old ones pay",
           alt="Bars for four rates of the body. New digits: worst with the "
               "frozen body, best with one rate. Old digits: the reverse.")
 
 # %% trap="07.3" role="look"
-claim("new digits: one rate over the frozen body",
+claim("new digits: accuracy at one rate less that with a frozen body",
       new["one rate"] - new["frozen"], above=0.08)
 
 # %% [markdown] trap="07.3" role="look"
-# The colleague is right about the new digits. The lower four bars are what it costs:
+# On the new digits the fast body does best, against the guide. The lower four bars show what
+# that costs:
 
 # %% trap="07.3" role="look"
-claim("old digits: what one rate costs", old["frozen"] - old["one rate"],
-      above=0.08)
+claim("old digits: accuracy lost at one rate",
+      old["frozen"] - old["one rate"], above=0.08)
 
 # %% [markdown] trap="07.3" role="why"
-# The new loss speaks of the new digits only. At the head's rate its steps push the body so
-# far that the old head no longer reads it. Popular advice says that the new task
-# suffers, too: with these fifty examples and Adam one rate reads it *best*.
+# The new loss measures the new digits only. At the head's rate its steps push the body so far
+# that the old head no longer fits it: *catastrophic forgetting*. The guide is right about that
+# half. But the fastest body also adapts best: with these fifty examples and Adam, one rate for
+# both is *best* on the new task.
 
 # %% trap="07.3" role="why"
 plot_lines(range(1, 101),
            {plan: [old_share for _, old_share in shares]
             for plan, shares in paths.items()},
-           xlabel="step", ylabel="share of old digits read",
+           xlabel="step", ylabel="accuracy on the old digits",
            title="The faster the body moves, the more it forgets",
-           alt="The share of old digits over 100 steps, four lines. The "
+           alt="The accuracy on old digits over 100 steps, four lines. The "
                "frozen body's is flat, a hundredth and a tenth lose "
                "less than one rate, which falls below them.")
 
 # %% [markdown] trap="07.3" role="repair"
-# So before you choose a rate, ask whether anybody still uses the old head. If not,
-# choose by the new digits alone. If so, give the body a rate of its own, and measure
-# both tasks. A tenth of the head's rate keeps most of both:
+# So first ask whether anybody still uses the old head. If not, choose by the new digits alone.
+# If so, give the body a smaller rate and measure both tasks. A tenth of the head's rate keeps
+# most of both:
 
 # %% trap="07.3" role="repair"
 claim("old digits at a tenth of the rate", old["a tenth"], above=0.85)
 
 # %% [markdown] trap="07.3" role="repair"
-# Try rates of your own, with another optimizer or fewer steps, on a narrower net. Guess
-# first: with SGD and momentum in place of Adam, does a body at the same rate of 0.01
-# forget more or less?
+# Try other rates, optimizers, steps or widths. Guess first: with SGD and momentum in place of
+# Adam, does a body at the same rate of 0.01 forget more or less?
 
 # %% role="explore" explorer="forgetting" compare=false
 from dlsys_helpers.explorers.forgetting import forgetting
@@ -600,28 +1010,28 @@ from dlsys_helpers.explorers.forgetting import forgetting
 forgetting
 
 # %% [markdown] trap="07.3" role="more" topics="a rate that is too high for both · the other gaps"
-# A rate can also be too high for both tasks. At thirty times the rate, for head and
-# body alike, the reader is worse on both tasks:
+# A rate can also be too high for both tasks. At thirty times the rate, for head and body
+# alike, the model is worse on both:
 
 # %% trap="07.3" role="more"
 hot_new, hot_old = tune(0.3, 0.3)[-1]
 print(f"body and head at 0.3: new {hot_new:.2f}   old {hot_old:.2f}")
 
 # %% trap="07.3" role="more"
-claim("old digits at a rate of 0.3", hot_old, below=0.6)
-claim("new digits: 0.3 against 0.01", hot_new - new["one rate"],
-      below=-0.05)
-claim("new digits: one rate over a hundredth",
+claim("old digits: accuracy at a rate of 0.3", hot_old, below=0.6)
+claim("new digits: accuracy at 0.3 less that at 0.01",
+      hot_new - new["one rate"], below=-0.05)
+claim("new digits: accuracy at one rate less that at a hundredth",
       new["one rate"] - new["a hundredth"], above=0.05)
 claim("new digits: a tenth over the frozen body",
       new["a tenth"] - new["frozen"], above=0.05)
 
 # %% [markdown] trap="07.3" role="folklore"
-# **Told:** a large uniform rate makes the model forget, *and* it ends worse than with
-# small rates for the body. **Measured:** for this reader, fifty examples and Adam, the
-# first half holds and the second does not. Of the rates tried, the new task gains from
-# a body that moves faster until training itself breaks. With other data it may be the
-# other way round, which is why you measure both.
+# **Told:** one large rate for the whole model makes it forget, *and* it ends worse than with
+# small rates for the body. **Measured:** for this classifier, fifty examples and Adam, the
+# first half holds and the second does not. Of the rates tried, the new task gains from a
+# faster body until training itself breaks. With other data it may be the other way round,
+# which is why you measure both tasks.
 
 # %% trap="07.3" role="exercise" points=3 difficulty=2 minutes=15
 def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
@@ -659,24 +1069,25 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # 3. Ask by identity (`is`, or a set of tensors): two tensors may hold equal numbers.
 
 # %% [markdown] trap="07.3" role="keep"
-# **Keep:** forgetting is measured on the old task, never on the new loss. A small rate
-# for the body keeps the old task and costs accuracy on the new one, here: it is no law.
-# **In your own code:** count the tensors in all groups of the optimizer and compare
-# with the trainable tensors of the model: a first layer is easily left out. **Source:**
-# [Howard & Ruder 2018, "Universal Language Model Fine-tuning for Text
-# Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each layer.
+# **Keep:** measure forgetting on the old task, because the new loss does not show it. A
+# smaller rate for the body keeps more of the old task; its effect on the new one depends on
+# the data. **In your own code:** compare the tensors in the optimizer's groups with the
+# model's trainable ones: a first layer is easily left out. **Source:** [Howard & Ruder 2018,
+# "Universal Language Model Fine-tuning for Text
+# Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each layer,
+# and 3.3 on gradual unfreezing.
 
 # %% [markdown] trap="07.4" role="situation" fault="preprocessing in use differs from training" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
-# ## Three ways to serve a reader
+# ## Three ways to serve a model
 #
 # Weights come with a recipe: how the pictures were scaled before training. This digit
-# reader has BatchNorm behind each hidden layer and was trained on brightness from 0 to
-# 1, normalised with one mean and one standard deviation. Served like that it reads
-# nearly everything.
+# classifier has a BatchNorm after each hidden layer and was trained on brightness from 0 to 1,
+# normalised with one mean and one standard deviation. Served like that, it gets nearly every
+# digit right.
 #
-# Three colleagues serve it. One forgets to normalise. One takes the deviation for the
-# mean and the mean for the deviation. One normalises, and the library does so once more.
-# Nobody sees an error.
+# Three teams serve it. One forgets to normalise. One swaps the two numbers, so it subtracts
+# the standard deviation and divides by the mean. One normalises, and then the library does it
+# again. No team sees an error.
 
 # %% trap="07.4" role="break"
 mean, std = x_train.mean(), x_train.std()
@@ -685,7 +1096,7 @@ def normalise(x):
     return (x - mean) / std
 
 def reader_with(norm):
-    """An MLP 64-64-64-10, with norm behind both hidden layers."""
+    """An MLP 64-64-64-10, with norm after both hidden layers."""
     hidden = [layer for _ in range(2)
               for layer in (nn.Linear(64, 64), norm(64), nn.ReLU())]
     model = nn.Sequential(*hidden, nn.Linear(64, 10))
@@ -698,11 +1109,11 @@ ways = {"as trained": normalise(x_test), "forgotten": x_test,
         "twice": normalise(normalise(x_test))}
 
 # %% trap="07.4" role="guess"
-guess("07.4", "Which of them reads the fewest digits?",
-      choices=["nobody loses much: BatchNorm normalises anyway",
-               "the one who normalises twice",
-               "the one who mixes up the two numbers",
-               "the one who forgets to normalise"])
+guess("07.4", "Which team gets the fewest digits right?",
+      choices=["no team loses much: BatchNorm normalises anyway",
+               "the one that normalises twice",
+               "the one that swaps the two numbers",
+               "the one that forgets to normalise"])
 
 # %% trap="07.4" role="look"
 read = {way: accuracy(served, x, y_test) for way, x in ways.items()}
@@ -712,37 +1123,37 @@ measured("07.4", 3)
 
 # %% trap="07.4" role="look"
 plot_columns(read, xlabel="how it is served", form=".2f",
-             ylabel="share of test digits read", marks=["forgotten"],
+             ylabel="accuracy on the test digits", marks=["forgotten"],
              title="Forgetting the recipe costs most",
-             alt="Four columns. As trained nearly all digits are read; "
-                 "mixed up and twice lose some, forgotten loses most.")
+             alt="Four columns. As trained the accuracy is nearly 1; mixed "
+                 "up and twice lose some, forgotten loses most.")
 
 # %% trap="07.4" role="look"
-claim("share read without normalising", read["forgotten"], below=0.85)
+claim("accuracy without normalising", read["forgotten"], below=0.85)
 
 # %% [markdown] trap="07.4" role="why"
-# In eval mode BatchNorm normalises with the numbers that it *stored* in training (trap
-# 05.1). It does not measure what you serve. Pictures on another scale, around another
-# middle, come out of it on another scale, too, and the layers behind it were not trained
-# for that.
+# In eval mode BatchNorm normalises with the mean and variance that it *stored* in training
+# (trap 05.1). It does not look at what you serve. So pictures on a different scale leave it on
+# a different scale, and the layers after it were not trained for that.
 
 # %% trap="07.4" role="why"
 layer, norm = served[0], served[1]
 
 def spread(x):
-    """Deviation of what the first norm puts out, before its own gain."""
+    """Standard deviation after the first norm, before its gain."""
     h = (layer(x) - norm.running_mean) / norm.running_var.sqrt()
     return h.std(0).mean().item()
 
 plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
              xlabel="how it is served", reference=(1, "trained for"),
-             ylabel="deviation behind the first norm",
-             title="Stored numbers do not follow what you serve",
-             alt="Columns beside a line at one. As trained reaches the "
+             ylabel="standard deviation after the first norm",
+             title="Stored statistics do not follow what you serve",
+             alt="Columns and a line at one. As trained reaches the "
                  "line, forgotten stays far below, twice is far above.")
 
 # %% [markdown] trap="07.4" role="repair"
-# So the recipe travels with the weights. Put it into the model:
+# So the recipe has to travel with the weights. Put it into the model, where `state_dict()`
+# saves it:
 
 # %% trap="07.4" role="repair"
 class Scaled(nn.Module):
@@ -760,14 +1171,14 @@ class Scaled(nn.Module):
 shares = accuracy(Scaled(served, mean, std), x_test, y_test)
 
 # %% trap="07.4" role="repair"
-claim("share read with the recipe inside, minus as trained",
+claim("accuracy with the recipe inside, less that as trained",
       shares - read["as trained"], expected=0)
 
 # %% [markdown] trap="07.4" role="more" topics="without BatchNorm · the numbers that were mixed up · torchvision's recipes"
-# On these digits BatchNorm even does harm: without it the same reader bears a forgotten
-# recipe far better. A plain ReLU net passes a factor on to the logits, up to its biases,
-# and the largest mostly stays the largest. The missing shift hurts both nets. Here it is a
-# small shift, as most pixels are black.
+# On these digits BatchNorm even makes things worse. Without it, the same model is hurt far
+# less by a forgotten recipe: a plain ReLU net passes a factor on to the logits, up to its
+# biases, and the largest logit mostly stays the largest. The missing shift hurts both nets.
+# Here the shift is small, because most pixels are black.
 
 # %% trap="07.4" role="more"
 plain = reader_with(nn.Identity)
@@ -777,23 +1188,23 @@ print(f"mean {mean:.2f}, standard deviation {std:.2f}")
 # %% trap="07.4" role="more"
 plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
            **{f"{way}, none": share for way, share in bare.items()}},
-          xlabel="share of test digits read",
+          xlabel="accuracy on the test digits",
           title="Without BatchNorm a forgotten recipe costs less",
           alt="Eight bars. Forgotten is the lowest of those with "
               "BatchNorm, and higher without.")
 
 # %% trap="07.4" role="more"
-claim("share read as trained", read["as trained"], above=0.93)
-claim("share read when normalised twice, minus without", read["twice"]
+claim("accuracy as trained", read["as trained"], above=0.93)
+claim("accuracy when normalised twice, less that without", read["twice"]
       - read["forgotten"], above=0.05)
-claim("not normalised: read without BatchNorm, more than with it",
+claim("not normalised: accuracy without BatchNorm, less that with it",
       bare["forgotten"] - read["forgotten"], above=0.05)
-claim("mixed-up numbers: share still read with BatchNorm",
+claim("swapped numbers: accuracy with BatchNorm",
       read["mixed up"], above=0.85)
 
 # %% [markdown] trap="07.4" role="more"
-# The mixed-up numbers cost little with BatchNorm, because mean and deviation happen to
-# be close for these digits: a mistake that a test on one data set does not find.
+# The swapped numbers cost little with BatchNorm, because mean and standard deviation happen to
+# be close for these digits. A test on one data set does not find such a mistake.
 #
 # In torchvision each set of weights carries its recipe; asking for it downloads nothing:
 
@@ -806,12 +1217,12 @@ for name, recipe in recipes.items():
 sizes = [recipe.resize_size[0] for recipe in recipes.values()]
 
 # %% trap="07.4" role="more"
-claim("the resize of the second weights of this net, not 256", sizes[1],
+claim("the resize of this net's second set of weights, not 256", sizes[1],
       expected=232)
 
 # %% [markdown] trap="07.4" role="more"
-# Two sets of weights for the same architecture, and two recipes: mean and deviation
-# agree, the resize does not. `256`, the first one's, stands in many tutorials.
+# These are two sets of weights for the same architecture, with two recipes: mean and standard
+# deviation agree, the resize does not. Many tutorials have `256`, the first one's.
 
 # %% trap="07.4" role="exercise" points=2 difficulty=2 minutes=10
 def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
@@ -836,19 +1247,19 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # 3. `mean` has C numbers. As a tensor of shape `(C, 1, 1)` it meets the channel axis, not the columns.
 
 # %% [markdown] trap="07.4" role="keep"
-# **Keep:** weights without their preprocessing are half a model. **In your own code:**
-# run one labelled picture through the served path before the first deployment, and
-# compare its input tensor with the training's. **Source:** [torchvision, Models and
-# pre-trained weights](https://docs.pytorch.org/vision/stable/models.html), "Using the
-# pre-trained models".
+# **Keep:** weights without their preprocessing are half a model. Store mean, standard
+# deviation and resize with the weights, and apply them exactly once. **In your own code:**
+# before the first deployment, run one labelled picture through the served path and compare its
+# input tensor with the one from training. **Source:** [torchvision, Models and pre-trained
+# weights](https://docs.pytorch.org/vision/stable/models.html), "Using the pre-trained models".
 
 # %% [markdown] trap="07.5" role="situation" fault="channels_last changes the strides, not the shape" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
-# ## A colleague moves the channels
+# ## Channels last
 #
-# A guide says: store pictures with the channels last, and convolutions on a GPU run
-# faster. A colleague writes `x = x.permute(0, 2, 3, 1)` in front of the net. It fails:
-# the layer sees as many channels as there were rows. So he makes the three calls below
-# instead. "Two permutations that cancel," you say. "Nothing has changed."
+# The PyTorch tutorial says: store pictures with the channels last, and convolutions on a GPU
+# run faster. Your first try, `x = x.permute(0, 2, 3, 1)` in front of the net, fails, because
+# the layer now sees as many channels as there were rows. So you make the calls below. A
+# reviewer comments: "Two permutations that cancel. This line does nothing."
 
 # %% trap="07.5" role="break"
 batch = torch.arange(2 * 3 * 4 * 5.).view(2, 3, 4, 5)   # (N, C, H, W)
@@ -856,8 +1267,9 @@ there = batch.permute(0, 2, 3, 1).contiguous()
 back = there.permute(0, 3, 1, 2)
 
 # %% trap="07.5" role="guess" quoted="wrong"
-guess("07.5", "In `batch` a pixel's next channel lies 80 bytes further "
-      "on in memory. How far on in `back`?", unit="bytes")
+guess("07.5",
+      "In `batch`, a pixel's next channel is 80 bytes further on in "
+      "memory. How far is it in `back`?", unit="bytes")
 
 # %% trap="07.5" role="look"
 measured("07.5", 4 * back.stride(1), right=(4, 4))
@@ -871,28 +1283,28 @@ print("to(memory_format=torch.channels_last):", official.stride())
 # %% trap="07.5" role="look"
 pixel = torch.full((3, 2, 2), 0.2)               # (C, H, W)
 pixel[:, 0, 0] = 1
-draw_grids({"twelve numbers in memory": torch.stack(
+draw_grids({"twelve values in memory": torch.stack(
                 [pixel.flatten(), pixel.permute(1, 2, 0).flatten()])},
            row_names=["channels first", "channels last"],
-           captions={"twelve numbers in memory":
+           captions={"twelve values in memory":
                      "dark: the three channels of the first pixel"},
-           title="Same picture, another order in memory",
+           title="Same picture, a different order in memory",
            alt="Two rows of twelve cells for a picture of 2 x 2 pixels. "
-               "The first pixel's three channels lie four apart in the "
+               "The first pixel's three channels are four apart in the "
                "first row and side by side in the second.")
 
 # %% trap="07.5" role="look"
-claim("after, as in torch's own call",
+claim("stride of the channels, as after torch's own call",
       max(back.stride(1), official.stride(1)), expected=1)
 
 # %% [markdown] trap="07.5" role="why"
-# A tensor's *strides* say how many numbers apart neighbours lie in memory, axis by axis. With
-# the channels last, a pixel's channels lie side by side, and the stride of the channel
-# axis is 1. The shape stays (N, C, H, W), so no layer needs to know. `permute` alone
-# changes the shape and moves nothing in memory; `.contiguous()` did the moving.
+# A tensor's *strides* say, axis by axis, how many values apart two neighbours are in memory.
+# With the channels last, a pixel's channels are side by side, so the stride of the channel
+# axis is 1. The shape stays (N, C, H, W), and no layer needs to know. `permute` alone changes
+# the shape and moves nothing in memory; `.contiguous()` did the moving.
 #
-# torch has one call for it, for a batch or for a model. Each layer then passes the format
-# on, or does not: ask their outputs, one by one.
+# torch has one call for it, which takes a batch or a model. Each layer then passes the format
+# on, or does not, so ask the layers' outputs one by one.
 
 # %% trap="07.5" role="repair"
 def formats(net, x):
@@ -920,18 +1332,19 @@ draw_grids({"channels last in memory": torch.tensor(
                "or the model was.")
 
 # %% trap="07.5" role="repair"
-claim("outputs with channels last, the data moved", sum(data), expected=3)
+claim("layers whose output has channels last, the batch moved", sum(data),
+      expected=3)
 
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
-# Two exceptions: a convolution with circular padding does not pass the format on, and
-# `view` refuses to join axes that no longer lie side by side. With one channel, or 1 x 1
-# pixels, both orders are the same memory. What channels last brings depends on layer and
-# machine, on a CPU too; the GPU section asks what it is worth for tensor cores and 16-bit
-# numbers.
+# There are two exceptions: a convolution with circular padding does not pass the format on,
+# and `view` refuses to join axes that are no longer side by side. With one channel, or 1 x 1
+# pixels, both orders are the same memory. What channels last saves depends on layer and
+# machine, on a CPU as well; the GPU section measures it for tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
-claim("entries that differ", (batch != back).sum(), expected=0)
-claim("places in memory from a channel to the next, before",
+claim("entries of batch and back that differ", (batch != back).sum(),
+      expected=0)
+claim("values from one channel to the next in memory, before",
       batch.stride(1), expected=20)
 claim("outputs with channels last, neither moved", sum(plain), expected=0)
 claim("outputs with channels last, only the model moved", sum(both_last),
@@ -970,20 +1383,20 @@ def layout(shape: tuple, strides: tuple) -> str:
 # 3. Skip the comparison where an axis has length 1. Test both layouts, then name the four outcomes.
 
 # %% [markdown] trap="07.5" role="keep"
-# **Keep:** memory format is strides, not shape. To change the order in memory use
-# `to(memory_format=torch.channels_last)`, to change the order of the axes `permute`.
-# **In your own code:** print `stride(1)` of a layer's output. **Source:** PyTorch
-# tutorial, [Channels Last Memory
+# **Keep:** the memory format is the strides, not the shape. To change the order in memory, use
+# `to(memory_format=torch.channels_last)`; to change the order of the axes, use `permute`. **In
+# your own code:** print `stride(1)` of a layer's output. **Source:** PyTorch tutorial,
+# [Channels Last Memory
 # Format](https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html).
 
 # %% [markdown] trap="07.6" role="situation" fault="layer-wise rates counted by tensor, not by layer" symptom="layer-wise learning rate decay: rates explode, wrong exponent from parameter index"
 # ## A rate for each layer
 #
-# Lower layers are said to hold what is general, so they get smaller rates: each layer
-# 0.9 times the rate of the one above it. A helper from a handbook walks over
-# `named_parameters()`, counts, and gives tensor `i` the rate `0.9 ** (n_layers - i)`.
-# The model is an encoder of 12 layers with a head; the base rate is 1, so that the rates
-# read as factors.
+# Lower layers are said to hold what is general, so they get smaller rates: each layer 0.9
+# times the rate of the layer above it. A helper from a handbook walks over
+# `named_parameters()`, counts, and gives tensor `i` the rate `0.9 ** (n_layers - i)`. The
+# model is an encoder of 12 layers with a head. The base rate is 1, so you can read the rates
+# as factors.
 
 # %% trap="07.6" role="break"
 class Encoder(nn.Module):
@@ -1002,7 +1415,7 @@ n_layers = len(list(encoder.children()))
 rates = {name: 0.9 ** (n_layers - i) for i, name in enumerate(names)}
 
 # %% trap="07.6" role="guess"
-guess("07.6", "How many times the base rate does the helper give the head?",
+guess("07.6", "How many times the base rate does the head get?",
       unit="times")
 
 # %% trap="07.6" role="look"
@@ -1017,30 +1430,31 @@ shown = {"embed": "embed.weight",
             for k in (0, 3, 6, 9, 11)}, "head": "head.weight"}
 plot_bars({place: rates[name] for place, name in shown.items()}, log=True,
           xlabel="factor of the base rate",
-          title="By the helper the head learns three million times as fast",
+          title="The helper gives the head three million times the rate",
           alt="Bars on a log scale, from below one for the embedding in "
               "even steps up to three million for the head.")
 
 # %% trap="07.6" role="look"
-claim("factor of the head", rates["head.weight"], above=1000)
+claim("the head's rate, as a multiple of the base rate",
+      rates["head.weight"], above=1000)
 
 # %% [markdown] trap="07.6" role="why"
-# Both counts are wrong. `n_layers` counts the model's three children, not its 12
-# layers. And `i` counts *tensors*, 12 to a layer. So the exponent is zero at the fourth
-# tensor, and rates grow from there.
+# Both counts are wrong. `n_layers` counts the model's three children, not its 12 layers. And
+# `i` counts *tensors*, 12 to a layer. So the exponent reaches zero at the fourth tensor, and
+# from there on the rates grow.
 
 # %% trap="07.6" role="why"
 plot_lines(range(len(names)),
            {"i": list(range(len(names))),
             "its layer": [0, *(1 + i // 12 for i in range(144)), 13, 13]},
-           xlabel="tensor in named_parameters()", ylabel="counted",
+           xlabel="tensor in named_parameters()", ylabel="count",
            title="146 is not the number of a layer",
            alt="Two lines over the 147 tensors. The index climbs to 146, "
                "the layer in twelve steps to 13.")
 
 # %% [markdown] trap="07.6" role="repair"
-# Depth is in the name. The embedding lies at the bottom, `layers.k` above it, all else
-# on top:
+# The depth of a tensor is in its name. The embedding is at the bottom, `layers.k` above it,
+# and everything else at the top:
 
 # %% trap="07.6" role="repair"
 def depth_of(name):
@@ -1055,23 +1469,24 @@ rates = {name: 0.9 ** (13 - depth_of(name)) for name in names}
 
 # %% trap="07.6" role="repair"
 plot_columns({place: rates[name] for place, name in shown.items()},
-             xlabel="place in the model", ylabel="factor of the base rate",
+             xlabel="part of the model", ylabel="factor of the base rate",
              form=".2f", title="By depth the head has the base rate",
              alt="Seven columns that climb from a quarter for the "
                  "embedding to one for the head.")
 
 # %% trap="07.6" role="repair"
-claim("by depth: factor of the head", rates["head.weight"], expected=1)
+claim("by depth: the head's rate, as a multiple of the base rate",
+      rates["head.weight"], expected=1)
 
 # %% [markdown] trap="07.6" role="more" topics="how many are above the base rate · the two ends by depth"
-# By the helper all but four tensors learn faster than the base rate; by depth none does.
+# With the helper, all but four tensors have a rate above the base rate; by depth none has.
 
 # %% trap="07.6" role="more"
-claim("tensors that are not above the base rate", len(names) - above,
-      expected=4)
-claim("factor of the embedding, 0.9 to the 13th", rates["embed.weight"],
-      expected=0.9**13, within=1e-9)
-claim("largest factor of all", max(rates.values()), expected=1)
+claim("helper: tensors whose rate is not above the base rate",
+      len(names) - above, expected=4)
+claim("by depth: the embedding's rate, 0.9 to the 13th",
+      rates["embed.weight"], expected=0.9**13, within=1e-9)
+claim("by depth: the largest rate of all", max(rates.values()), expected=1)
 
 # %% trap="07.6" role="exercise" points=3 difficulty=2 minutes=10
 def layer_rates(names: list[str], base: float, decay: float) -> dict:
@@ -1107,22 +1522,22 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # 3. Look at the beginning of the name only: `head.layers.0.w` is a head, and so is `layers.norm.w`, which has no number.
 
 # %% [markdown] trap="07.6" role="keep"
-# **Keep:** a layer is a place in the model, not an index in `parameters()`. **In your
-# own code:** print each group's rate beside its first name, and assert that the head has
-# the base rate and the highest layer the next one. **Source:** [Clark et al. 2020,
-# "ELECTRA"](https://arxiv.org/abs/2003.10555), appendix on fine-tuning, with
-# layer-wise decay. **Seen in the wild:**
-# [google-research/electra#51](https://github.com/google-research/electra/issues/51):
-# a layer was removed, the count of steps was not, and the layers had rates one step too
-# low.
+# **Keep:** compute a layer's rate from its place in the model, which its name tells, and never
+# from an index into `parameters()`, which counts tensors. **In your own code:** print each
+# group's rate next to its first name. Assert that the head has the base rate and that the
+# highest layer has the next one. **Source:** [Clark et al. 2020,
+# "ELECTRA"](https://arxiv.org/abs/2003.10555), appendix on fine-tuning, with layer-wise decay.
+# **Seen in the wild:**
+# [google-research/electra#51](https://github.com/google-research/electra/issues/51): somebody
+# removed a layer but not its step in the count, so all layers had rates one step too low.
 
 # %% [markdown] trap="07.7" role="situation" core=true fault="BatchNorm statistics move in a frozen body" symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
 # ## A frozen body on new data
 #
-# A small convolutional net reads nearly all of the digits 0 to 4. For the digits 5 to 9,
-# from another scanner, you freeze its body and train a new head. The old head stays in a
-# drawer. Then somebody needs the old net once more. You take the old head out of the
-# drawer, put it on the body, and read the digits 0 to 4 again, from the old scanner.
+# A small convolutional net gets nearly all of the digits 0 to 4 right. For the digits 5 to 9,
+# from a different scanner, you freeze its body and train a new head. The old head stays in a
+# drawer. Then somebody needs the old net again. You take the old head out of the drawer, put
+# it on the body, and classify the digits 0 to 4, from the old scanner.
 
 # %% trap="07.7" role="break"
 def conv_body():
@@ -1149,28 +1564,29 @@ brighter, labels = 3 * images[~low] + 1, y_train[~low] - 5
 losses = fit(model, brighter, labels, steps=100, lr=1e-2)
 
 # %% trap="07.7" role="guess"
-guess("07.7", "What share of the test digits 0 to 4 do this body and the "
-      "old head read after the training?",
-      choices=["over 90 %, as before", "fewer than 70 %",
+guess("07.7", "What accuracy do this body and the old head now have on the "
+      "test digits 0 to 4?",
+      choices=["over 90 %, as before", "less than 70 %",
                "between the two"])
 
 # %% trap="07.7" role="look"
 changed = [name for name, now in frozen.state_dict().items()
            if not torch.equal(now, state[name])]
 print("changed:", *changed, sep="\n  ")
-print(f"old digits read: {score_before:.2f} -> {old_score(frozen):.2f}")
+print("accuracy on the old digits: "
+      f"{score_before:.2f} -> {old_score(frozen):.2f}")
 
 # %% trap="07.7" role="look"
 measured("07.7", 1)
 
 # %% trap="07.7" role="look"
-claim("old digits lost, as a share", score_before - old_score(frozen),
+claim("accuracy lost on the old digits", score_before - old_score(frozen),
       above=0.3)
 
 # %% [markdown] trap="07.7" role="why"
-# `requires_grad` speaks of gradients. BatchNorm's running mean and variance have none:
-# they are buffers (trap 05.5), and each pass in train mode moves them, under
-# `torch.no_grad()` too. The body's norms now describe the new scanner.
+# `requires_grad` is about gradients. BatchNorm's running mean and variance have none: they are
+# buffers (trap 05.5), and every pass in train mode updates them, even under `torch.no_grad()`.
+# The body's norms now describe the new scanner.
 
 # %% trap="07.7" role="why"
 def stored(kept, channel):
@@ -1183,16 +1599,16 @@ after = frozen.state_dict()
 move = (after["1.running_mean"] - state["1.running_mean"]).abs().argmax()
 draw_line({"old scanner": stored(state, move),
            "after training": stored(after, move)},
-          title="A frozen norm learns the new scanner",
-          alt="Two ranges on a number line, mean and deviation that the "
-              "first norm stores of one channel. After training it has "
-              "moved and is wider.")
+          title="A frozen norm adapts to the new scanner",
+          alt="Two ranges on a number line: the mean and the standard "
+              "deviation that the first norm stores for one channel. "
+              "After training the range has moved and is wider.")
 
 # %% [markdown] trap="07.7" role="repair"
-# Eval mode stops the moving. But `model.train()`, which many training loops call at the
-# start of an epoch, walks through all parts and puts the body back into train mode. So
-# either say `body.eval()` after each `train()`, or make the body keep its mode by itself,
-# which is the exercise:
+# Eval mode stops the updates. But `model.train()`, which many training loops call at the start
+# of an epoch, visits every submodule and puts the body back into train mode. So either call
+# `body.eval()` after each `train()`, or make the body keep its mode by itself, which is the
+# exercise:
 
 # %% trap="07.7" role="repair"
 def trained(keep_eval):
@@ -1217,19 +1633,19 @@ once, always = old_score(trained(False)), old_score(trained(True))
 plot_bars({"before training": score_before,
            "train mode": old_score(frozen), "eval() once": once,
            "eval() after each train()": always},
-          xlabel="share of old digits read",
+          xlabel="accuracy on the old digits",
           title="Only eval() after each train() holds the body",
           alt="Four bars. Before training and with eval after each train "
-              "the old digits are read equally well; in train mode and "
-              "with eval called once fewer are.")
+              "the accuracy is the same; in train mode and with eval "
+              "called once it is lower.")
 
 # %% trap="07.7" role="repair"
 claim("old digits lost with eval() after each train()",
       score_before - always, expected=0)
 
 # %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
-# A test that no weight of the body has changed would pass. It does not ask for the
-# buffers: mean, variance and the count of batches, of two norms.
+# A test that no weight of the body has changed would pass. It does not look at the buffers:
+# mean, variance and the count of batches, in each of two norms.
 
 # %% trap="07.7" role="more"
 weights = [name for name, _ in frozen.named_parameters()]
@@ -1262,24 +1678,24 @@ def freeze(body: nn.Module) -> None:
 # 3. A method is an attribute: you may put a function of your own in its place on this one object. It takes `mode` and returns the module.
 
 # %% [markdown] trap="07.7" role="keep"
-# **Keep:** where exact outputs or an old head count, frozen means two things: no
-# gradients, and eval mode that survives `train()`. **In your own code:** compare
-# parameters, buffers and the outputs for one fixed batch before and after an epoch.
+# **Keep:** freezing a body takes two things: no gradients, and an eval mode that survives
+# `model.train()`. Without the second, BatchNorm's statistics move. **In your own code:**
+# compare parameters, buffers and the outputs for one fixed batch before and after an epoch.
 # **Source:** [Keras, Transfer learning and
-# fine-tuning](https://keras.io/guides/transfer_learning/), section on the
-# BatchNormalization layer, where freezing includes inference mode; in PyTorch it does
-# not. **Seen in the wild:**
-# [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): a `freeze()`
-# whose eval mode the next `model.train()` takes back;
-# [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): fixed
-# backbones whose statistics go on moving; its maintainers leave that to the method.
+# fine-tuning](https://keras.io/guides/transfer_learning/), section on the BatchNormalization
+# layer: there, freezing includes inference mode; in PyTorch it does not. **Seen in the wild:**
+# [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): the project's
+# `freeze()` set eval mode, and the next `model.train()` took it back.
+# [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): the statistics
+# of fixed backbones kept moving; the maintainers leave that to the method.
 
 # %% [markdown] trap="07.8" role="situation" fault="layers in a Python list are not registered" symptom="blocks in a Python list: parameters missing, loads but predicts badly"
 # ## Stem, blocks, head
 #
-# A reader has a stem, three blocks and a head. The forward pass loops over `self.blocks`.
-# It trains, and reads many of the digits. You save its `state_dict` and load it into a new
-# object of the same class; torch says `<All keys matched successfully>`.
+# A digit classifier has a stem, three blocks and a head. The forward pass loops over
+# `self.blocks`. It trains, and it gets many of the digits right. You save its `state_dict` and
+# load it into a new object of the same class, and torch answers
+# `<All keys matched successfully>`.
 
 # %% trap="07.8" role="break"
 class Blocks(nn.Module):
@@ -1301,9 +1717,11 @@ saved = Blocks(list)
 losses = fit(saved, x_train, y_train, steps=200, lr=3e-3)
 
 # %% trap="07.8" role="guess"
-guess("07.8", "What share of the test digits does the loaded reader read?",
-      choices=["about what guessing reads", "about half of what it read",
-               "the same share"])
+guess("07.8",
+      "What accuracy does the loaded classifier have on the test digits?",
+      choices=["about that of guessing",
+               "about half of what it was",
+               "the same as before saving"])
 
 # %% trap="07.8" role="look"
 measured("07.8", 0)
@@ -1313,18 +1731,18 @@ loaded = Blocks(list)
 message = loaded.load_state_dict(saved.state_dict())
 scores = [accuracy(net, x_test, y_test) for net in (saved, loaded)]
 print(message)
-print(f"right: before saving {scores[0]:.2f}, loaded {scores[1]:.2f}")
+print(f"accuracy: before saving {scores[0]:.2f}, loaded {scores[1]:.2f}")
 count = sum(p.numel() for p in saved.parameters())
 print(f"parameters: {count:,}")
 
 # %% trap="07.8" role="look"
-claim("share read after loading", scores[1], below=0.4)
+claim("accuracy after loading", scores[1], below=0.4)
 
 # %% [markdown] trap="07.8" role="why"
-# A module registers the parameters and modules that are assigned to it. A list is
-# neither. So the blocks are in no `parameters()`, no `state_dict()`, no `train()` and
-# no `to(device)`. They stay as they were drawn, and stem and head learn around them, so
-# the accuracy looks good. The new object drew *other* blocks.
+# A module registers the parameters and modules that are assigned to it. A Python list is
+# neither. So the blocks are missing from `parameters()`, `state_dict()`, `train()` and
+# `to(device)`. They keep their random initial weights, and stem and head learn around them, so
+# the accuracy looks good. The new object has *different* random blocks.
 
 # %% trap="07.8" role="why"
 inside = sum(p.numel() for block in saved.blocks
@@ -1334,12 +1752,12 @@ draw_tree({"model": f"knows {count:,}", "stem": "", "blocks": "a list",
           [("model", "stem"), ("model", "blocks"), ("model", "head"),
            ("blocks", "three blocks")], cuts=[("model", "blocks")],
           marks=["blocks"], cut_name="not registered",
-          title="Behind a list torch sees nothing",
+          title="torch does not look inside a list",
           alt="A tree: the model leads to stem and head; its way to the "
               "list of blocks, with most of the parameters, is cut.")
 
 # %% [markdown] trap="07.8" role="repair"
-# `nn.ModuleList` is a list that registers.
+# `nn.ModuleList` is a list that registers its modules.
 
 # %% trap="07.8" role="repair"
 mended = Blocks(nn.ModuleList)
@@ -1353,19 +1771,19 @@ print(f"parameters that were hidden: {hidden:,}")
 # %% trap="07.8" role="repair"
 plot_bars({"list, saved": scores[0], "list, loaded": scores[1],
            "ModuleList, saved": whole[0], "ModuleList, loaded": whole[1]},
-          xlabel="share of test digits read",
+          xlabel="accuracy on the test digits",
           title="A ModuleList is loaded whole, a list is not",
-          alt="Four bars. The reader with a list falls to little when "
+          alt="Four bars. With a list the accuracy falls to little when "
               "loaded; with a ModuleList both bars are equal.")
 
 # %% trap="07.8" role="repair"
-claim("share read before saving, minus after loading",
+claim("accuracy before saving less that after loading",
       whole[0] - whole[1], expected=0)
 
 # %% [markdown] trap="07.8" role="more" topics="tests that catch it, and one that does not · the counts"
-# Would a test have caught the list? One that counts parameters would. One that saves
-# and loads would, too, if its second model is drawn from another state of the random
-# numbers. Here is one that starts both from the same seed:
+# Would a test have caught the list? A test that counts parameters would. A test that saves and
+# loads would as well, provided that its second model starts from a different state of the
+# random number generator. Here is one that starts both models from the same seed:
 
 # %% trap="07.8" role="more"
 torch.manual_seed(SEED)
@@ -1378,8 +1796,8 @@ gap = accuracy(first, x_test, y_test) - accuracy(second, x_test, y_test)
 print(f"same seed before both: lost in loading {gap:.2f}")
 
 # %% trap="07.8" role="more"
-claim("share lost in loading, both from one seed", gap, expected=0)
-claim("share read before saving", scores[0], above=0.7)
+claim("accuracy lost in loading, both from one seed", gap, expected=0)
+claim("accuracy before saving", scores[0], above=0.7)
 claim("parameters that the model knows of", count,
       expected=64 * 64 + 64 + 64 * 10 + 10)
 claim("parameters that the list had hidden", hidden,
@@ -1419,26 +1837,25 @@ def hidden_values(model: nn.Module) -> int:
 # 3. A set holds each tensor once. Take away `set(model.parameters())` at the end.
 
 # %% [markdown] trap="07.8" role="keep"
-# **Keep:** parameters and modules are assigned directly or in `ModuleList`,
-# `ModuleDict`, `ParameterList`, other tensors by `register_buffer`: what is not is
-# missing where a model is trained, saved or moved as a whole. **In your own code:** load
-# into an object that was drawn from another seed, and compare the outputs. **Source:**
-# PyTorch documentation,
-# [ModuleList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html).
-# **Seen in the wild:**
-# [pytorch/pytorch#59925](https://github.com/pytorch/pytorch/issues/59925): "permits
-# silent programming errors";
-# [pytorch/pytorch#72580](https://github.com/pytorch/pytorch/issues/72580): it happened
-# in a master's thesis.
+# **Keep:** assign parameters and modules to a module directly, or in `ModuleList`,
+# `ModuleDict` or `ParameterList`, and other tensors with `register_buffer`. torch does not
+# train, save or move what it has not registered. **In your own code:** load into an object
+# that was created with a different seed, and compare the outputs. **Source:** PyTorch
+# documentation,
+# [ModuleList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html). **Seen
+# in the wild:** [pytorch/pytorch#59925](https://github.com/pytorch/pytorch/issues/59925) says
+# that this "permits silent programming errors".
+# [pytorch/pytorch#72580](https://github.com/pytorch/pytorch/issues/72580) reports that it
+# happened in a master's thesis.
 
 # %% [markdown] trap="07.9" role="situation" fault="reshape instead of permute scrambles the image" symptom="image looks scrambled or model predicts badly after reshape from HWC to CHW"
 # ## Coloured digits from a file
 #
-# Pictures from a file come as `(N, H, W, C)`, torch wants `(N, C, H, W)`. A colleague
-# writes `x.reshape(N, C, H, W)`: the shape is right, nothing fails. The digits have
-# colours and lie somewhere on a canvas of 12 x 12 pixels. One net is trained on pictures
-# whose axes were moved properly, a second one on what `reshape` made of them. Each is then
-# served as it was trained.
+# Pictures from a file come as `(N, H, W, C)`, and torch wants `(N, C, H, W)`. Your loader says
+# `x.reshape(N, C, H, W)`: the shape is right and nothing fails. The digits have colours and
+# are somewhere on a canvas of 12 x 12 pixels. You train one net on pictures whose axes were
+# moved properly, and a second one on what `reshape` made of them. Each is then served the way
+# it was trained.
 
 # %% trap="07.9" role="break"
 def coloured(x, seed, side=12):
@@ -1476,7 +1893,7 @@ share = {way: accuracy(proper, turn(files_test), y_test)
 consistent = accuracy(scrambled, ways_in["reshape"](files_test), y_test)
 
 # %% trap="07.9" role="guess"
-guess("07.9", "What share of the test digits does the second net read?",
+guess("07.9", "What accuracy does the second net have on the test digits?",
       unit="%")
 
 # %% trap="07.9" role="look"
@@ -1487,32 +1904,32 @@ print(f"reshape in both: {consistent:.2f}")
 measured("07.9", 100 * consistent, right=(30, 90))
 
 # %% trap="07.9" role="look"
-claim("reshape in training and serving: share read", consistent, above=0.2)
+claim("reshape in training and serving: accuracy", consistent, above=0.2)
 
 # %% [markdown] trap="07.9" role="look"
-# It learns on scrambled pictures and reads them far better than a guesser, though here fewer
-# than the first net.
-# Nothing in its loss tells you.
-# Only when a picture reaches the first net by the other way does the fault show:
+# The second net learns on scrambled pictures and does far better than guessing, though worse
+# than the first net. Nothing in its loss tells you. The fault only shows when the first net
+# gets a picture in the scrambled order:
 
 # %% trap="07.9" role="look"
-claim("share read when served by reshape", share["reshape"], below=0.3)
+claim("accuracy of the first net when served by reshape", share["reshape"],
+      below=0.3)
 
 # %% trap="07.9" role="look"
 plot_columns({"permute, both": share["permute"],
               "reshape, both": consistent,
               "reshape, serving": share["reshape"]}, form=".2f",
-             xlabel="axes moved by", ylabel="share of test digits read",
+             xlabel="axes moved by", ylabel="accuracy on the test digits",
              reference=(0.1, "guessing"),
              title="The same mistake on both sides hides",
-             alt="Three columns beside a line at guessing. Permute in "
+             alt="Three columns and a line at guessing. Permute in "
                  "both is highest, reshape in both lower, reshape in "
                  "serving alone near the line.")
 
 # %% [markdown] trap="07.9" role="why"
-# `reshape` keeps the order in memory and draws new borders through it: the first
-# "channel" holds the top third of the picture, its pixels' colours side by side as if
-# they were pixels. `permute` moves the axis.
+# `reshape` keeps the order in memory and only cuts it in different places. So the first
+# "channel" holds the top third of the picture, with the colours of each pixel side by side as
+# if they were pixels. `permute` moves the axis.
 
 # %% trap="07.9" role="why"
 k = files_test[:, :4].std((1, 2)).sum(1).argmax()    # most ink on top
@@ -1526,7 +1943,7 @@ draw_grids({way: turn(one)[0, 0] for way, turn in ways_in.items()},
                "reshape there are stripes and no digit.")
 
 # %% [markdown] trap="07.9" role="repair"
-# A picture whose numbers count up from 0 shows the difference, and makes a short test:
+# A picture whose values count up from 0 shows the difference, and makes a short test:
 
 # %% trap="07.9" role="repair"
 tiny = torch.arange(12).reshape(1, 2, 2, 3)      # pixel 0 is (0, 1, 2)
@@ -1534,29 +1951,30 @@ print("channel 0 by permute:", tiny.permute(0, 3, 1, 2)[0, 0].tolist())
 print("channel 0 by reshape:", tiny.reshape(1, 3, 2, 2)[0, 0].tolist())
 
 # %% trap="07.9" role="repair"
-claim("the second number of channel 0 by permute, of pixel 1",
+claim("second value of channel 0 by permute, which is pixel 1's",
       tiny.permute(0, 3, 1, 2)[0, 0, 0, 1], expected=3)
 
 # %% [markdown] trap="07.9" role="repair"
-# Served by `permute`, the coloured digits are read as in training:
+# Served by `permute`, the first net is as good as in training:
 
 # %% trap="07.9" role="repair"
-claim("share read when served as trained", share["permute"], above=0.6)
+claim("accuracy when served as trained", share["permute"], above=0.6)
 
 # %% [markdown] trap="07.9" role="more" topics="what the scrambling cost · the other number"
-# What the second net lost against the first. A first net that was trained badly may be no
-# better than the second: over fifty seeds this happened once, by 0.6 images of 100.
+# How much the second net lost compared with the first. If the first net happens to train
+# badly, it may be no better than the second: over fifty seeds this happened once, by 0.6
+# images of 100.
 
 # %% trap="07.9" role="more"
-claim("what the scrambling cost, as a share",
+claim("accuracy lost by scrambling",
       share["permute"] - consistent, above=-0.02)
-claim("the same by reshape, still of pixel 0",
+claim("the same by reshape, still pixel 0's",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="folklore"
-# **Told:** a wrong order of axes makes a net guess. **Measured:** it does when training
-# and serving differ. When both make the mistake, this net on moving digits mostly loses
-# a part, how large a one depends on the seed, and is far from guessing.
+# **Told:** with a wrong order of axes a net can only guess. **Measured:** that is so when
+# training and serving differ. When both make the mistake, this net on moving digits mostly
+# loses some accuracy, how much depends on the seed, and stays far above guessing.
 
 # %% trap="07.9" role="exercise" points=2 difficulty=1 minutes=5
 def to_nchw(a: torch.Tensor) -> torch.Tensor:
@@ -1578,23 +1996,25 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 # 2. `permute` gives a view with other strides. What makes a copy in the order of its shape, always?
 
 # %% [markdown] trap="07.9" role="keep"
-# **Keep:** `permute` moves axes, `reshape` redraws borders; right shapes prove nothing.
-# **In your own code:** turn one picture and look at a single channel, or test with a
-# tensor that counts up. **Source:** PyTorch documentation,
-# [torch.permute](https://docs.pytorch.org/docs/stable/generated/torch.permute.html).
-# **Seen in the wild:**
+# **Keep:** `permute` moves axes; `reshape` only cuts the memory in different places. A right
+# shape proves nothing. **In your own code:** convert one picture and look at a single channel,
+# or test with a tensor that counts up. **Source:** PyTorch documentation,
+# [torch.permute](https://docs.pytorch.org/docs/stable/generated/torch.permute.html). **Seen in
+# the wild:**
 # [jeya-maria-jose/TransWeather#2](https://github.com/jeya-maria-jose/TransWeather/issues/2):
-# images viewed into another order before the brightness that the metric compares;
+# images were reshaped with `view` into the wrong axis order just before the metric computed
+# their brightness.
 # [Selen-Suyue/DensePolicy2D#3](https://github.com/Selen-Suyue/DensePolicy2D/issues/3):
-# convolutions over a "pretend image".
+# convolutions ran over what the reporter calls a "pretend image".
 
 # %% [markdown] trap="07.10" role="situation" core=true fault="head replaced after the optimizer was made" symptom="loss does not fall after replacing the head; optimizer holds old parameters"
 # ## A new head
 #
-# You make an Adam for all weights of the reader, and remember that its head was trained on
-# the old digits. So you put a fresh `nn.Linear` in its place and train for 200 steps on the
-# new digits. Nothing is frozen. "The optimizer does not hold your new head.
-# It stays as random as it is now," says a colleague.
+# You create an Adam for all weights of the classifier, and only then remember that its head
+# was trained on the old digits. So you put a fresh `nn.Linear` in its place and train for 200
+# steps on the new digits. Nothing is frozen. A warning from your own audit script appears in
+# the log: "The optimizer does not hold head.weight and head.bias. They will stay as random as
+# they are now."
 
 # %% trap="07.10" role="break"
 xs, ys = x_train[~low], y_train[~low] - 5         # all the new digits
@@ -1619,13 +2039,14 @@ start = free.head.weight.detach().clone()
 free_losses = train(free, optimizer)
 
 # %% trap="07.10" role="guess" quoted="right"
-guess("07.10", "What share of the new test digits does the reader get "
-      "right after the 200 steps?", unit="%")
+guess("07.10",
+      "What accuracy does the classifier have on the new test digits "
+      "after the 200 steps?", unit="%")
 
 # %% trap="07.10" role="look"
 free_reads = accuracy(free, xt, yt)
 shift = (free.head.weight - start).abs().max()
-print(f"new digits read: {free_reads:.2f}")
+print(f"accuracy on the new digits: {free_reads:.2f}")
 print(f"largest move of a weight in the head: {shift:.1f}")
 
 # %% trap="07.10" role="look"
@@ -1635,8 +2056,9 @@ measured("07.10", 100 * free_reads, right=(85, 100))
 claim("largest move of a weight in the head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="look"
-# It reads nearly all of them with a head as random as at the start, and no curve says so:
-# the body has learned to suit it. Freeze the body, and the same mistake is plain to see:
+# It gets nearly all of them right with a head as random as at the start, because the body has
+# learned to suit it. No curve shows that. Freeze the body, and the same mistake is plain to
+# see:
 
 # %% trap="07.10" role="look"
 late = copy.deepcopy(teacher)
@@ -1651,23 +2073,23 @@ claim("what 200 steps changed in the loss", stuck[0] - stuck[-1],
       expected=0)
 
 # %% [markdown] trap="07.10" role="why"
-# The optimizer keeps the list of tensors that it was made with. The new head is not
-# among them; the old one still is, and belongs to nobody. The old head's gradient stays
-# `None`, so each step skips it (stage 4).
+# An optimizer keeps the list of tensors that it was created with. The new head is not in that
+# list. The old head still is, although no model uses it: its gradient stays `None`, so each
+# step skips it (stage 4).
 
 # %% trap="07.10" role="why"
 draw_blocks({"the model runs": ["body", "new head"],
              "the optimizer holds": [("body", "old head")]},
             marks={"the optimizer holds": ["old head"]},
-            captions={"the model runs": "nobody steps the new head",
-                      "the optimizer holds": "a head that nobody runs"},
+            captions={"the model runs": "no optimizer steps the new head",
+                      "the optimizer holds": "no model runs the old head"},
             title="Two lists that no longer agree",
             alt="Two diagrams. The model runs the body, then the new head; "
                 "the optimizer holds body and old head, which is marked.")
 
 # %% [markdown] trap="07.10" role="repair"
-# Make the optimizer last. Then take one step and list what moved: the shortest audit
-# there is.
+# Create the optimizer last. Then take one step and list what moved: the shortest audit there
+# is.
 
 # %% trap="07.10" role="repair"
 def moved(model, optimizer):
@@ -1697,26 +2119,27 @@ plot_lines(range(201), {"head last": stuck, "optimizer last": falling,
                "head never moves.")
 
 # %% trap="07.10" role="repair"
-claim("loss that the other order takes away", falling[0] - falling[-1],
+claim("optimizer last: fall of the loss", falling[0] - falling[-1],
       above=0.3)
 
 # %% [markdown] trap="07.10" role="more" topics="how many it reads, frozen and not · what moves · weight decay on frozen tensors"
-# With the body free the net reads nearly all new digits, with the body frozen it guesses:
+# With the body free, the net gets nearly all new digits right; with the body frozen, it
+# guesses:
 
 # %% trap="07.10" role="more"
-claim("share of the new digits read with a head that never moved",
+claim("accuracy on the new digits with a head that never moved",
       free_reads, above=0.85)
-claim("share of the new digits read", accuracy(late, xt, yt), below=0.5)
+claim("accuracy on the new digits, body frozen", accuracy(late, xt, yt),
+      below=0.5)
 claim("tensors that move in the broken order", len(still), expected=0)
 
 # %% [markdown] trap="07.10" role="folklore"
-# **Told:** weight decay moves frozen tensors that an optimizer still holds.
-# [MoCo's thread](https://github.com/facebookresearch/moco/issues/14) says that SGD does not.
-# **Measured:** not while their gradient is `None`, as `requires_grad_(False)` and
-# today's `zero_grad()` leave it: SGD with momentum, Adam and AdamW skip the tensor.
-# With *zeros* in the gradient, as a mask leaves them, all three move the tensor: SGD
-# and Adam add the decay to the gradient and step with it; AdamW shrinks the tensor at
-# each step, by `1 - lr * weight_decay`.
+# **Told:** weight decay moves frozen tensors that an optimizer still holds. [MoCo's
+# thread](https://github.com/facebookresearch/moco/issues/14) says that SGD does not.
+# **Measured:** not while their gradient is `None`, as `requires_grad_(False)` and today's
+# `zero_grad()` leave it: SGD with momentum, Adam and AdamW skip the tensor. With *zeros* in
+# the gradient, as a mask leaves them, all three move it. SGD and Adam add the decay to the
+# gradient and step with it; AdamW shrinks the tensor at each step by `1 - lr * weight_decay`.
 
 # %% trap="07.10" role="folklore"
 def drift(make, zeros):
@@ -1777,27 +2200,27 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
 # 3. Each answer is one question: in the model and trainable, but not held; held, but not in the model; held, but frozen.
 
 # %% [markdown] trap="07.10" role="keep"
-# **Keep:** an optimizer knows tensors, not models. Replace layers first, freeze second,
-# make the optimizer last, then list what moves in one step. **In your own code:** after
-# any change to the model, compare its trainable tensors with those in
-# `param_groups`, by identity. **Source:** PyTorch documentation,
-# [torch.optim](https://docs.pytorch.org/docs/stable/optim.html), "Constructing it".
-# **Seen in the wild:** [microsoft/nni#4521](https://github.com/microsoft/nni/issues/4521):
-# pruning replaced the layers, fine-tuning changed nothing until a new optimizer was
-# made; [huggingface/diffusers#1009](https://github.com/huggingface/diffusers/issues/1009):
-# "frozen" embeddings with zeroed gradients, and AdamW decayed them.
+# **Keep:** an optimizer knows tensors, not models. Replace layers first, freeze second, create
+# the optimizer last, then list what moves in one step. **In your own code:** after any change
+# to the model, compare its trainable tensors with those in `param_groups`, by identity.
+# **Source:** PyTorch documentation,
+# [torch.optim](https://docs.pytorch.org/docs/stable/optim.html), "Constructing it". **Seen in
+# the wild:** [microsoft/nni#4521](https://github.com/microsoft/nni/issues/4521): pruning
+# replaced the layers, and fine-tuning changed nothing until a new optimizer was created.
+# [huggingface/diffusers#1009](https://github.com/huggingface/diffusers/issues/1009):
+# embeddings were "frozen" by zeroing their gradients, and AdamW decayed them.
 
 # %% [markdown] trap="07.11" role="situation" fault="view(-1, n) folds pixels into the batch" symptom="more predictions than images: view(-1, n) folds pixels into the batch"
 # ## Larger pictures
 #
-# A small net reads 8 x 8 digits well. Its head takes 64 numbers, because 16 channels of
-# 2 x 2 values make 64. A new scanner delivers the same 497 test digits as 16 x 16 pixels.
-# "Convolutions take pictures of any size," says a colleague. "It will run as it is." You run
-# the net on them.
+# A small net is good at 8 x 8 digits. Its head takes 64 values, because 16 channels of 2 x 2
+# positions make 64. A new scanner delivers the same 497 test digits as 16 x 16 pixels. You run
+# the net on them, unchanged. A forum answer says: "Convolutions take pictures of any size, so
+# it will run as it is."
 
 # %% trap="07.11" role="break"
 class Viewer(nn.Module):
-    """Convolutions, then a head that wants 64 numbers a row."""
+    """Convolutions, then a head that wants 64 values a row."""
 
     def __init__(self, flat):
         super().__init__()
@@ -1834,9 +2257,9 @@ print(f"paired by zip: {right:.2f} right")
 claim("predictions for 497 images", len(predictions), expected=1988)
 
 # %% [markdown] trap="07.11" role="why"
-# A map of 4 x 4 values holds four times 64 numbers an image. `view(-1, 64)` keeps its
-# promise of 64 a row and lets the first axis grow: each image becomes four rows. Only
-# what meets a tensor of labels complains, a loss or an `==`, far from the cause.
+# A map of 4 x 4 positions holds four times 64 values for each image. `view(-1, 64)` keeps its
+# promise of 64 in a row and lets the first axis grow, so each image becomes four rows. Only
+# what meets the labels complains, a loss or an `==`, far from the cause.
 
 # %% trap="07.11" role="why"
 draw_blocks({"view(-1, 64)": ["497, 16, 4, 4", "1988, 64", "1988, 10"],
@@ -1844,14 +2267,14 @@ draw_blocks({"view(-1, 64)": ["497, 16, 4, 4", "1988, 64", "1988, 10"],
              "pool, flatten": ["497, 16, 4, 4", "497, 16, 2, 2",
                                "497, 64", "497, 10"]},
             marks={"view(-1, 64)": ["1988, 64", "1988, 10"]},
-            title="What becomes of 497 maps of 16 x 4 x 4",
+            title="view(-1, 64) makes four rows of each of 497 images",
             alt="Three columns of shapes. View makes 1988 rows of 64 and "
                 "as many predictions, marked; flatten makes rows of 256 "
                 "and an error; pooled first, 497 predictions come out.")
 
 # %% [markdown] trap="07.11" role="repair"
-# `flatten(1)` says what you mean: one row for each image of a batch, however large. Now
-# the mistake stops the program at the head, with both numbers in the message:
+# `flatten(1)` says what you mean: one row for each image of the batch, however large. Now the
+# mistake stops the program at the head, with both numbers in the message:
 
 # %% trap="07.11" role="repair"
 viewer.flat = lambda h: h.flatten(1)
@@ -1867,7 +2290,7 @@ claim("the message names both widths, 256 and 64",
       "497x256 and 64x10" in said, expected=True)
 
 # %% [markdown] trap="07.11" role="repair"
-# If pictures of other sizes are to fit, pool to a fixed size first:
+# If pictures of other sizes should work, pool the map to a fixed size first:
 
 # %% trap="07.11" role="repair"
 viewer.flat = lambda h: F.adaptive_avg_pool2d(h, 2).flatten(1)
@@ -1881,21 +2304,21 @@ claim("predictions after pooling to a fixed size", rows, expected=497)
 by_side = {side: accuracy(viewer, F.interpolate(images_test, size=side),
                           y_test) for side in (8, 16, 24, 32)}
 plot_columns(by_side, xlabel="pixels along a side", form=".2f",
-             ylabel="share of test digits read",
+             ylabel="accuracy on the test digits",
              reference=(0.1, "guessing"),
              title="The shapes fit, the scale is still new",
-             alt="Four columns beside a line at guessing. At 8 pixels "
-                 "most digits are read, at larger sides fewer.")
+             alt="Four columns and a line at guessing. The accuracy is "
+                 "high at 8 pixels and lower at larger sides.")
 
 # %% [markdown] trap="07.11" role="more" topics="what zip pairs · the scale it never saw"
-# `zip` pairs the first 497 of the 1,988 predictions with the labels. And pooling mends
-# the shapes, not the accuracy at a scale that the net never saw:
+# `zip` pairs the first 497 of the 1,988 predictions with the labels. And pooling fixes the
+# shapes, not the accuracy at a scale that the net never saw:
 
 # %% trap="07.11" role="more"
 score = by_side[16]
-claim("share read at 8 x 8", by_side[8], above=0.85)
-claim("share right when zip pairs them", right, below=0.25)
-claim("share right then, in a scale it never saw", score, above=0.15)
+claim("accuracy at 8 x 8", by_side[8], above=0.85)
+claim("accuracy when zip pairs them", right, below=0.25)
+claim("accuracy when pooled, at a scale it never saw", score, above=0.15)
 
 # %% trap="07.11" role="exercise" points=3 difficulty=2 minutes=10
 def linear_in(features: nn.Module, shape: tuple) -> int:
@@ -1920,58 +2343,10 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # 3. In train mode BatchNorm wants more than one value a channel; put the copy into eval mode.
 
 # %% [markdown] trap="07.11" role="keep"
-# **Keep:** leave the batch axis alone: `flatten(1)`, not `view(-1, n)`, in front of a
-# head. **In your own code:** assert `len(predictions) == len(images)` before you
+# **Keep:** in front of a head, write `flatten(1)` and not `view(-1, n)`: the batch axis must
+# not absorb pixels. **In your own code:** assert `len(predictions) == len(images)` before you
 # compare, and give `zip` its `strict=True`. **Source:** PyTorch documentation,
 # [torch.flatten](https://docs.pytorch.org/docs/stable/generated/torch.flatten.html).
-
-# %% [markdown] role="concept"
-# ## Further: what a residual block does, and what it does not guarantee
-#
-# No trap needs what follows. A residual block returns its input plus what its layers
-# make of it: $y = x + F(x)$. Backwards, the input's gradient is that of the output plus
-# what comes through $F$, and stages 2 and 3 saw that the two can point against each
-# other. So the addition does not promise that the gradient keeps its size.
-#
-# Take the same 40 layers, each a small linear map, with and without the addition, and
-# a third stack in which $F(x) = -0.5 x$.
-
-# %% role="concept"
-draw_blocks({"plain": ["x", "F", "y"], "residual": ["x", "F", "+", "y"]},
-            bypass={"residual": [(0, 2)]},
-            captions={"plain": "one way, through F",
-                      "residual": "and one around F"},
-            title="The addition opens a second way",
-            alt="Two columns of blocks from x over F to y. In the second "
-                "a path leads around F to a sum.")
-
-# %% role="concept"
-def through(matrices, skip):
-    """Norm of a unit gradient after its way back through the layers."""
-    g = torch.ones(32) / 32**0.5
-    for m in matrices:
-        g = m.T @ g + (g if skip else 0)
-    return g.norm().item()
-
-small = [0.05 * torch.randn(32, 32) / 32**0.5 for _ in range(40)]
-against = [-0.5 * torch.eye(32)] * 40
-norms = {"plain": through(small, False), "residual": through(small, True),
-         "residual, F(x) = -x/2": through(against, True)}
-print({name: f"{norm:.1e}" for name, norm in norms.items()})
-
-# %% role="concept"
-claim("gradient left after 40 small layers", norms["plain"], below=1e-30)
-claim("with the additions", norms["residual"], above=0.5)
-claim("with the additions, and layers that pull back",
-      norms["residual, F(x) = -x/2"], expected=0.5**40, within=1e-14)
-
-# %% [markdown] role="concept"
-# So the addition makes a block *near the identity* when its layers are small, as with
-# torchvision's `zero_init_residual`; a BatchNorm alone makes small layers large again.
-# That is a good default, not a theorem about trained nets. He et al. do not blame
-# vanishing gradients for the poorer results of their deep nets without additions: those
-# had BatchNorm, and healthy gradient norms. They call the cause a difficulty of
-# optimisation. Source: [He et al. 2015](https://arxiv.org/abs/1512.03385), section 4.1.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1979,32 +2354,41 @@ claim("with the additions, and layers that pull back",
 # Think first, then open a choice: each says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. You put a pooling of 2 behind five convolutions of 3 x 3. Their receptive field of 11 becomes**
+# **1. You put a pooling of 2 after five convolutions of 3 x 3. Their receptive field of 11 becomes**
 #
-# - [ ] 22, twice as much :: A stride doubles the step of the layers behind it, not the field in front.
+# - [ ] 22, twice as much :: A stride doubles the step of the layers after it, not the field
+#   before it.
 # - [x] 12, one pixel more :: A window of two adds one step, and the step is still one pixel.
-# - [ ] 11, pooling sees nothing new :: A pooling window of two reads a neighbour, which brings one more pixel.
+# - [ ] 11, pooling sees nothing new :: A pooling window of two reads a neighbour, which adds
+#   one more pixel.
 
 # %% [markdown] role="quiz"
-# **2. Half as many rows and columns, twice as many channels. A map's bytes**
+# **2. Half as many rows and columns, twice as many channels. The bytes of a map**
 #
-# - [x] are halved :: A quarter of the places times twice the channels.
-# - [ ] stay: the channels make up for the places :: Two sides are halved, so a quarter of the places is left for twice the channels.
+# - [x] are halved :: A quarter of the positions times twice the channels.
+# - [ ] stay the same: the channels make up for the positions :: Two sides are halved, so a
+#   quarter of the positions is left for twice the channels.
 # - [ ] are quartered :: That would be right with the same number of channels.
 
 # %% [markdown] role="quiz"
 # **3. All parameters of a body have `requires_grad=False`. In an ordinary training loop**
 #
-# - [ ] the body computes the same function as before :: With BatchNorm or dropout it does not: the mode is another switch.
-# - [ ] an optimizer that holds them decays them :: After a `zero_grad()` their gradient is `None`, and SGD, Adam and AdamW skip such tensors.
-# - [x] its BatchNorm statistics still move :: They are buffers, and each pass in train mode moves them.
+# - [ ] the body computes the same function as before :: With BatchNorm or dropout it does not:
+#   the mode is a switch of its own.
+# - [ ] an optimizer that holds them decays them :: After a `zero_grad()` their gradient is
+#   `None`, and SGD, Adam and AdamW skip such tensors.
+# - [x] its BatchNorm statistics still move :: They are buffers, and each pass in train mode
+#   updates them.
 
 # %% [markdown] role="quiz"
-# **4. A fine-tuned reader is better on the new digits with one rate for body and head than with a small rate for the body. That**
+# **4. A fine-tuned classifier is better on the new digits with one rate for body and head than with a small rate for the body. That**
 #
-# - [ ] cannot be: a large rate destroys what was learned :: In trap 07.3 it destroyed the old task and gave the best new one.
-# - [x] is possible, and says nothing about the old digits :: The new loss does not mention the old task; measure it by itself.
-# - [ ] shows that the body was badly trained before :: The body was right nearly always on its own task.
+# - [ ] cannot be: a large rate destroys what was learned :: In trap 07.3 it destroyed the old
+#   task and was best on the new one.
+# - [x] is possible, and says nothing about the old digits :: The new loss does not measure the
+#   old task; measure it separately.
+# - [ ] shows that the body was badly trained before :: The body was nearly always right on its
+#   own task.
 
 # %% [markdown] role="quiz"
 # **5. In float32, with a rate of 0.01, `loss` is the same to the last digit after 200 steps. Where do you look first?**
@@ -2016,25 +2400,28 @@ claim("with the additions, and layers that pull back",
 # %% [markdown] role="quiz"
 # **6. Pictures reach a convolutional net through `reshape` where `permute` belongs, in training and in use. The net**
 #
-# - [ ] can only guess :: It learns what the scrambled pictures still tell: in trap 07.9 far more than guessing.
-# - [x] learns, but loses what neighbouring pixels say :: Nothing in the loss tells you, which makes this the quiet case.
-# - [ ] is as good as ever, for both sides agree :: Convolutions rest on neighbourhood, and that is lost.
+# - [ ] can only guess :: It learns what the scrambled pictures still tell, in trap 07.9 far
+#   more than guessing.
+# - [x] learns, but loses what neighbouring pixels say :: Nothing in the loss tells you, which
+#   makes this the quiet case.
+# - [ ] is as good as ever, because both sides agree :: A convolution relies on which pixels
+#   are neighbours, and `reshape` destroys that.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what format, 16 bits and the choice of an algorithm are worth
 #
-# A convolution is a matrix product in disguise, so tensor cores can do it. Three
-# switches decide how near it comes to their rate: the numbers' width, the memory
-# format (trap 07.5), and which of several algorithms cuDNN picks. `cudnn.benchmark`
-# lets it time them once for each new shape.
+# A convolution is a matrix product in disguise, so tensor cores can do it. Three switches
+# decide how near it comes to their rate: the width of the values, the memory format (trap
+# 07.5), and which of several algorithms cuDNN picks. `cudnn.benchmark` lets cuDNN time them
+# once for each new shape.
 #
-# **Before you run anything:** the switches change rounding and order, not the formula.
-# "32 bits" is meant in full, so TF32, torch's default for convolutions, is off. By what
-# factor would you guess that a convolution in 16 bits, channels last, beats the same
-# one in 32 bits, channels first?
+# **Before you run anything:** the switches change rounding and order, not the formula. "32
+# bits" means all of them, so TF32, torch's default for convolutions, is off. How many times as
+# fast is a convolution in 16 bits, channels last, compared with the same one in 32 bits,
+# channels first?
 #
-# The work can be counted without a GPU, on meta tensors: FLOPs for one image of
-# ResNet-50, and those of one of its middle layers. A multiply and an add are two.
+# The work can be counted without a GPU, on meta tensors: FLOPs for one image of ResNet-50, and
+# for one of its middle layers. A multiply and an add count as two.
 
 # %% role="gpu"
 from torchvision import models
@@ -2144,58 +2531,62 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# The prediction for the training step is a roof that nobody reaches: BatchNorm, ReLU
-# and the additions have few FLOPs and many bytes, and stage 1's roofline says who sets
+# The prediction for the training step is a roof that no implementation reaches: BatchNorm,
+# ReLU and the additions have few FLOPs and many bytes, and stage 1's roofline says what sets
 # the pace there. NVIDIA published 2,470 images a second for an A100, with float16 where
 # autocast allows it: a fifth of that device's roof. For a V100 it was 1,200, which was 3.3
-# times what 32 bits gave. PyTorch's tutorial, on a device that it does not name, shows 773 a
+# times the rate of 32 bits. PyTorch's tutorial, on a device that it does not name, shows 773 a
 # second with channels first and 1,012 with channels last.
 #
-# The FLOPs and bytes of both formats are equal, but cuDNN may turn channels-first tensors
-# round before the tensor cores can read them, and that is work of its own. And
-# `cudnn.benchmark` chooses by a clock: another run may choose another algorithm, and the
-# last bits differ.
+# Both formats have the same FLOPs and bytes, but cuDNN may have to reorder channels-first
+# tensors before the tensor cores can read them, and that is work of its own. And
+# `cudnn.benchmark` chooses by a clock: another run may choose another algorithm, and the last
+# bits differ.
 #
 # **On the H100 of the record** 16 bits and channels last take an eighth of the time of 32
 # bits, channels first, where the datasheet's rates promise a fifteenth. The 32 bits are faster
 # than their FLOPs allow: as counted they run at 67.8 TFLOP/s, on a card that has 67. So cuDNN
-# multiplies less often than the formula, as Winograd's algorithm does for 3x3; which it
-# took, the record does not say. Channels last saves two fifths of the time, though FLOPs
-# and bytes are equal. `cudnn.benchmark` changes nothing for this one shape.
+# multiplies less often than the formula, as Winograd's algorithm does for 3x3; which one it
+# took, the record does not say. Channels last saves two fifths of the time, although FLOPs and
+# bytes are equal. `cudnn.benchmark` changes nothing for this one shape.
 #
 # In 16 bits and channels last this layer runs at half the card's rate, with images of 6 MB
-# that may stay in the card's cache from call to call. ResNet-50 forward and back runs at
-# less than a tenth, forward alone as well. At this layer's rate its convolutions would take
-# a sixth of that time. What the rest is, slower convolutions, the bytes between them or
-# orders, the record cannot tell. And its step has no update of the weights; NVIDIA's has
+# that may stay in the card's cache from call to call. ResNet-50, forward and backward, runs at
+# less than a tenth, and forward alone as well. At this layer's rate its convolutions would
+# take a sixth of that time. Whether the rest is slower convolutions, the bytes between them,
+# or launches, the record cannot tell. And its step has no update of the weights; NVIDIA's has
 # one.
 #
-# **Keep:** 16 bits first, channels last second, `cudnn.benchmark` third, and the last
-# only where the shapes stay the same. **Source:** [NVIDIA, ResNet50 v1.5 for
+# **Keep:** use 16 bits first, channels last second, `cudnn.benchmark` third, and the last only
+# where the shapes stay the same. **Source:** [NVIDIA, ResNet50 v1.5 for
 # PyTorch](https://github.com/NVIDIA/DeepLearningExamples/blob/master/PyTorch/Classification/ConvNets/resnet50v1.5/README.md),
 # "Training performance results", one GPU (A100 80GB; V100 16GB); PyTorch tutorial, [Channels
 # Last Memory
 # Format](https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html),
 # "Performance Gains", ResNet-50 in float16; [cuDNN, Data and Filter
-# Formats](https://docs.nvidia.com/deeplearning/cudnn/developer/legacy-api.html);
-# [torch's notes on
-# reproducibility](https://docs.pytorch.org/docs/stable/notes/randomness.html), "CUDA
+# Formats](https://docs.nvidia.com/deeplearning/cudnn/developer/legacy-api.html); [torch's
+# notes on reproducibility](https://docs.pytorch.org/docs/stable/notes/randomness.html), "CUDA
 # convolution benchmarking".
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A convolution's places are counted and rounded down. Its maps grow with batch and
-#   pixels, its weights do not.
-# - Field and step: two numbers, layer by layer. Windows do not see beyond the field.
-# - Forgetting is measured on the old task. A small rate for the body keeps that task; it
-#   does not always give a better reader of the new one.
-# - A recipe belongs to its weights. Stored statistics do not replace it.
-# - Memory format is strides. `permute` moves axes, `reshape` redraws borders.
-# - A layer's rate follows its place in the model; the top has the base rate.
-# - Frozen is two switches, one of which `train()` throws again.
-# - What a module does not register, `parameters()`, `state_dict()` and `to()` leave out.
+# - A convolution assumes that nearby pixels belong together and that a pattern means the same
+#   everywhere. Move the input, and its map moves along.
+# - Pooling keeps whether something is there and drops where it was. A residual block adds to
+#   its input, so it can leave it as it is.
+# - The maps of a convolutional net grow with batch and pixels; its weights do not.
+# - Two numbers, field and step, tell what a unit sees. Nothing outside the field can change
+#   it.
+# - Measure forgetting on the old task. A small rate for the body keeps that task; it does not
+#   always give the best accuracy on the new one.
+# - Preprocessing belongs to the weights. BatchNorm's stored statistics do not replace it.
+# - The memory format is the strides. `permute` moves axes, `reshape` cuts the memory
+#   differently.
+# - A layer's rate follows from its place in the model, and the head has the base rate.
+# - Freezing takes no gradients and eval mode, and `train()` undoes the second.
+# - What a module has not registered, `parameters()`, `state_dict()` and `to()` leave out.
 # - An optimizer knows tensors. List what one step moves.
-# - `flatten(1)` keeps an image a row.
+# - `flatten(1)` keeps one row for each image.
 #
-# **Next:** stage 8 lets every position look at every other, and counts what that costs.
+# **Next:** stage 8 lets every position look at every other one, and counts what that costs.

@@ -1,14 +1,14 @@
 # %% [markdown] role="hook"
 # # 8. Transformers, attention and GPU kernels
 #
-# Your team has written its own transformer: a hundred lines, three kinds of masks, a
-# cache. It trains, it answers batches of questions of different lengths, it writes on
-# from a prompt, token by token. Every shape is right and nothing raises an error.
+# Your team has written its own transformer: a hundred lines, three kinds of masks, a cache. It
+# trains, it answers batches of questions of different lengths, it continues a prompt token by
+# token. Every shape is right and nothing raises an error.
 #
-# Attention takes almost any tensors whose shapes fit. Who may look at whom is said by
-# a mask, by the order of the axes and by flags, and nothing checks what they say. This
-# stage takes such decisions one by one, measures what each of them does, and then goes
-# down to the kernels that do the work.
+# Attention takes almost any tensors whose shapes fit. A mask, the order of the axes and a few
+# flags say which token may look at which, and nothing checks what they say. This stage first
+# builds attention, heads and positions. Then it takes those decisions one by one, measures
+# what each of them does, and goes down to the kernels that do the work.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -41,22 +41,155 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## Attention is an average that chooses its weights
 #
-# Each token has three vectors: a *query* q (what it looks for), a *key* k (what it can
-# be found by) and a *value* v (what it hands over). A query is compared with all keys,
-# a softmax turns the scores into weights that sum to one, and the result is the mean of
-# the values with these weights:
+# In "the cat ran, and then it hid", what is *it*? A token's meaning depends on other tokens,
+# near or far, and the text decides which ones. A convolution always looks at the same
+# neighbours. *Attention* lets each token choose.
+#
+# Each token has three vectors: a *query* (what it looks for), a *key* (what it can be found
+# by) and a *value* (what it passes on). Here are four tokens with vectors made by hand. The
+# first number of a key or a value says "noun", the second "verb". "it" looks for nouns, "cat"
+# for verbs, and "the" for nothing.
+
+# %% role="concept"
+words = ["the", "cat", "ran", "it"]
+keys = torch.tensor([[0., 0.], [4., 0.], [0., 4.], [1., 0.]])
+queries = torch.tensor([[0., 0.], [0., 3.], [1., 0.], [3., 0.]])
+values = torch.tensor([[0., 0.], [1., 0.], [0., 1.], [0., 0.]])
+
+scores = queries @ keys.T / math.sqrt(2)         # 1. compare with all keys
+weights = scores.softmax(-1)                     # 2. each row sums to 1
+result = weights @ values                        # 3. mean of the values
+for word, (noun, verb) in zip(words, result.tolist()):
+    print(f"{word:4}noun {noun:.2f}, verb {verb:.2f}")
+
+# %% role="concept"
+draw_grids(
+    {"1. scores": scores / scores.max(), "2. softmax": weights,
+     "3. result": result}, row_names=words,
+    captions={"1. scores": "columns: keys of the, cat, ran, it",
+              "2. softmax": "weights: each row sums to 1",
+              "3. result": "columns: noun, verb"},
+    title="Attention in three pictures: compare, weigh, average",
+    alt="Three grids with a row for each of four tokens. Scores and "
+        "weights have a column for each token. In the row of it, the "
+        "column of cat is dark; in the row of the, all weights are equal. "
+        "The result has two columns.")
+
+# %% role="concept"
+claim("weight that 'it' gives to 'cat'", weights[3, 1], above=0.9)
+claim("weight of each token for 'the', which looks for nothing",
+      weights[0].max(), expected=0.25, within=1e-6)
+
+# %% [markdown] role="concept"
+# The three lines are the whole formula. `D` is the number of values in a query or a key, here
+# 2, and a sequence of `T` tokens has `T` times `T` scores:
 #
 # $$\mathrm{attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{D}}\right) V$$
 #
-# Shapes in this stage: `B` sequences of `T` tokens, `d` numbers for each token, split
-# into `H` heads of `D` numbers: `(B, H, T, D)`. Each head has weights of its own.
+# In a network, three linear layers make the queries, keys and values from the tokens, and
+# training finds their weights. torch has the formula as `F.scaled_dot_product_attention`
+# (SDPA):
 
 # %% role="concept"
 def attention(q, k, v):
-    """Attention (B, H, T, D) by its formula; no mask."""
-    scores = q @ k.mT / math.sqrt(q.shape[-1])   # (B, H, T, T)
+    """Attention (..., T, D) by its formula; no mask."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])   # (..., T, T)
     return scores.softmax(-1) @ v
 
+q, k, v = torch.randn(3, 2, 4, 5, 8)             # each (B, H, T, D)
+gap = (attention(q, k, v) - F.scaled_dot_product_attention(q, k, v)).abs()
+
+# %% role="concept"
+claim("attention by its formula and by torch: largest gap", gap.max(),
+      below=1e-5)
+
+# %% [markdown] role="concept"
+# ## Why the scores are divided by the root of D
+#
+# A score is a sum of `D` products. If the values of queries and keys are random with variance
+# 1, the score has variance `D`. So larger heads get larger scores, and the softmax comes
+# closer to choosing a single key. Division by the root of `D` brings the variance back to 1.
+# It does so while queries and keys are independent; if training makes them similar, scores
+# still grow with `D`.
+
+# %% role="concept"
+def mean_entropy(scores):
+    """Mean entropy of the softmax weights of each row, in nats."""
+    return torch.special.entr(scores.softmax(-1)).sum(-1).mean().item()
+
+entropies = {}
+for size in (16, 256):
+    scores = torch.randn(200, size) @ torch.randn(100, size).T
+    entropies[size] = mean_entropy(scores), mean_entropy(
+        scores / math.sqrt(size))
+print({f"D {size}": f"raw {raw:.2f}, divided {divided:.2f}"
+       for size, (raw, divided) in entropies.items()})
+
+# %% role="concept"
+claim("D 256, raw scores: entropy over 100 keys; at most ln 100, 4.61",
+      entropies[256][0], below=1)
+claim("the same scores, divided by the root of D: entropy",
+      entropies[256][1], above=3.9)
+claim("divided: entropy at D 256 less that at D 16",
+      entropies[256][1] - entropies[16][1], expected=0, within=0.15)
+
+# %% [markdown] role="concept"
+# Entropy is high where many keys share the weight, and zero where one key has it all. A
+# softmax that has chosen one key passes almost no gradient, because the slope of a weight p is
+# p (1 - p). Drag `d` along the curve below, and guess each time how many keys still count.
+
+# %% role="explore" explorer="softmax_scale"
+from dlsys_helpers.explorers.softmax_scale import softmax_scale
+
+softmax_scale
+
+# %% [markdown] role="concept"
+# ## Several heads look for several things
+#
+# One set of weights gives each token one average. But a token may need two things at once,
+# such as the token before it and the first token of the row. Give each half of the weight, and
+# the result is their mean, which does not tell which of the two came from where. *Heads* are
+# several attentions side by side. Each has its own queries, keys and values, and the results
+# are kept apart:
+
+# %% role="concept"
+look_back = torch.eye(5).roll(1, 0)              # row t looks at t - 1
+look_back[0] = torch.eye(5)[0]
+look_first = torch.zeros(5, 5)
+look_first[:, 0] = 1                             # every row, at the first
+one_head = (look_back + look_first) / 2
+
+last = {}                                        # of two rows of tokens
+for ids in ([1, 0, 0, 2, 0], [2, 0, 0, 1, 0]):
+    v = F.one_hot(torch.tensor(ids), 3).float()
+    mean, two = one_head @ v, torch.cat([look_back @ v, look_first @ v], 1)
+    last[ids[0]] = mean[-1], two[-1]
+    print(ids, "one head:", mean[-1].tolist(), "two:", two[-1].tolist())
+
+# %% role="concept"
+draw_grids(
+    {"head 1": look_back, "head 2": look_first, "one head": one_head},
+    rows="token", columns="looks at",
+    captions={"head 1": "the token before", "head 2": "the first token",
+              "one head": "both, mixed for good"},
+    title="Two heads keep apart what one head averages",
+    alt="Three grids of five tokens. In the first each row has the cell "
+        "left of the diagonal filled, in the second the first cell. The "
+        "third has both, each half as dark.")
+
+# %% role="concept"
+claim("tokens 1 and 2 exchanged, one head: the last token's result moves",
+      (last[1][0] - last[2][0]).abs().max(), expected=0)
+claim("the same with two heads", (last[1][1] - last[2][1]).abs().max(),
+      expected=1)
+
+# %% [markdown] role="concept"
+# In a transformer, the `d` values of a token are split into `H` heads of `D` values. Shapes in
+# this stage: `B` sequences of `T` tokens, `(B, T, d)`, become `(B, H, T, D)`. After attention
+# the heads are put side by side again, and a last linear layer, `out` below and $W_O$ in
+# papers, mixes them.
+
+# %% role="concept"
 def split(x, heads):
     """(B, T, d) -> (B, H, T, D)"""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -65,22 +198,119 @@ def merge(x):
     """(B, H, T, D) -> (B, T, d)"""
     return x.transpose(1, 2).flatten(2)
 
-q, k, v = (split(torch.randn(2, 5, 32), 4) for _ in range(3))
-gap = (attention(q, k, v) - F.scaled_dot_product_attention(q, k, v)).abs()
+x = torch.randn(2, 5, 32)                        # (B, T, d)
+in_heads = split(x, 4)
+print(tuple(x.shape), "->", tuple(in_heads.shape))
 
 # %% role="concept"
-claim("attention by its formula and by torch: largest gap", gap.max(),
-      below=1e-5)
+claim("split into heads and merged: largest change",
+      (merge(in_heads) - x).abs().max(), expected=0)
 
 # %% [markdown] role="concept"
-# A transformer is a stack of *blocks*. Each adds two things to the stream: what
-# attention fetches from other tokens, and what two linear layers make of each token by
-# itself. The norms stand inside the branches (stage 5). A block hands its keyword
-# arguments, `**mask`, on to attention: they say who may look at whom.
+# SDPA cannot check the order of the axes. Leave out the transpose, and it takes `(B, T, H, D)`
+# for `T` heads of `H` tokens: each token attends among its own heads, no token meets another,
+# and the shape of the result is the right one.
+#
+# **Heads divide, they do not add.** Eight heads have as many weights as one, and as many
+# multiplications: each is an eighth as wide. What grows is the number of attention weights,
+# one square of `T` times `T` for each head. They grow with the square of the text: twice the
+# tokens, four times the scores.
+
+# %% role="concept"
+layers = {heads: nn.MultiheadAttention(64, heads) for heads in (1, 8)}
+count = {heads: sum(p.numel() for p in layer.parameters())
+         for heads, layer in layers.items()}
+_, one_pattern = layers[1](*[torch.randn(5, 1, 64)] * 3)
+_, patterns = layers[8](*[torch.randn(5, 1, 64)] * 3,
+                        average_attn_weights=False)
+
+# %% role="concept"
+claim("parameters with 8 heads less those with one",
+      count[8] - count[1], expected=0)
+claim("attention weights with 8 heads, as a multiple of those with one",
+      patterns.numel() / one_pattern.numel(), expected=8)
+claim("GB of scores in one layer: 32 heads, 4,096 tokens, 16 bits",
+      32 * 4096**2 * 2 / 1e9, expected=1.07, within=0.01)
+
+# %% [markdown] role="concept"
+# ## Attention does not know the order
+#
+# "The dog bit the man" and "the man bit the dog" have the same tokens. Attention sees a *set*
+# of keys and values: shuffle them together, and every result is the same.
+
+# %% role="concept"
+q, k, v = torch.randn(3, 1, 2, 5, 8)
+order = torch.randperm(5)
+in_order, any_order = attention(q, k, v), attention(
+    q, k[:, :, order], v[:, :, order])
+
+# %% role="concept"
+claim("keys and values shuffled: largest change of a result",
+      (in_order - any_order).abs().max(), below=1e-5)
+
+# %% [markdown] role="concept"
+# So each token has to carry its *position*. There are three common ways:
+#
+# | positions | added or turned | beyond the trained length |
+# |---|---|---|
+# | learned, `nn.Embedding` | a learned vector is added to the token | no such row: an error |
+# | sinusoidal | a fixed vector is added to the token | defined for each position |
+# | RoPE (trap 08.10) | queries and keys are turned | defined for each position |
+#
+# Sinusoids fill the vector with sines and cosines of the position, from fast to slow, like the
+# hands of a clock. Two positions that differ by k are always the same turn apart.
+
+# %% role="concept"
+def sinusoids(places, d=32):
+    """(places, d): sines, then cosines, of angles with d / 2 speeds."""
+    speed = 10000.0 ** (-torch.arange(0, d, 2) / d)
+    angle = torch.arange(places)[:, None] * speed
+    return torch.cat([angle.sin(), angle.cos()], 1)
+
+table = sinusoids(600)
+five = 5 * 10000.0 ** (-torch.arange(0, 32, 2) / 32)     # angles of a shift
+sine, cosine = table[500:550].chunk(2, 1)
+turned = torch.cat([sine * five.cos() + cosine * five.sin(),
+                    cosine * five.cos() - sine * five.sin()], 1)
+gap = (turned - table[505:555]).abs().max()
+
+# %% role="concept"
+draw_grids(
+    {"16 positions, 32 values": (sinusoids(16) + 1) / 2},
+    rows="position", columns="fast sines ... slow, fast cosines ... slow",
+    title="Each position has a pattern of its own",
+    alt="A grid of 16 positions and 32 values. The leftmost columns change "
+        "from row to row, the columns further right more slowly; the same "
+        "again in the right half.")
+
+# %% role="concept"
+try:
+    nn.Embedding(8, 32)(torch.arange(9))       # a table of 8 positions
+    learned_ends = False
+except IndexError:
+    learned_ends = True
+
+# %% role="concept"
+claim("learned positions: a row longer than the table raises an error",
+      learned_ends, expected=True)
+claim("sinusoids from position 500 on, turned by the angles of five "
+      "positions: gap to the sinusoids five later", gap, below=1e-3)
+
+# %% [markdown] role="concept"
+# *Defined* is not *good*: whether a model can use a position that it has never met has to be
+# measured. *Further* does that for two of the three.
+#
+# ## A transformer is a stack of blocks
+
+# %% [markdown] role="concept"
+# Each *block* adds two things to the stream of token vectors: what attention fetches from
+# other tokens, and what two linear layers make of each token by itself. The norms are inside
+# the branches (stage 5). A block passes its keyword arguments, `**mask`, on to attention: they
+# say which token may look at which.
 
 # %% role="concept"
 class Block(nn.Module):
-    """Attention and two linear layers, each behind a norm, both added."""
+    """Attention and two linear layers, each after a norm, both added."""
 
     def __init__(self, d, heads):
         super().__init__()
@@ -127,9 +357,30 @@ class LM(nn.Module):
         return self.head(self.norm(h))
 
 # %% [markdown] role="concept"
-# To learn language, such a model is asked at each place of a row for the token that
-# comes next. The loss is the mean of $-\ln p$ over all places, in nats; whoever guesses
-# among `V` equally likely tokens pays $\ln V$.
+# Many language models share one table between their first and their last layer. The first
+# looks up a vector for each token, the last compares a vector with every token of the
+# vocabulary, and both are `vocab` times `d` weights. Sharing them is called *weight tying*:
+
+# %% role="concept"
+tied = LM(1000, places=8)
+free = sum(p.numel() for p in tied.parameters())
+tied.head.weight = tied.token.weight             # one tensor, two names
+shared = sum(p.numel() for p in tied.parameters())
+print(f"{free:,} parameters, tied {shared:,}")
+
+# %% role="concept"
+claim("parameters saved by tying, vocabulary times width", free - shared,
+      expected=1000 * 32)
+
+# %% [markdown] role="concept"
+# To learn language, such a model predicts at each position of a row the token that comes next.
+# Its loss is the mean of $-\ln p$ over all positions, in nats. A model that spreads its
+# probability evenly over `V` tokens has a loss of $\ln V$.
+#
+# In training each position sees the *true* tokens before it (*teacher forcing*). When the
+# model writes, it sees tokens that it has drawn itself, and a bad one becomes part of the text
+# that it continues. Training never showed it such a text. This mismatch is called *exposure
+# bias*.
 
 # %% role="concept" tags=["plumbing"]
 def nll(logits, ids):
@@ -150,12 +401,12 @@ def train(model, draw, steps, lr=1e-2):
 # %% [markdown] trap="08.1" role="situation" core=true fault="the causal mask is missing" symptom="language model: training loss far too low, near zero, generates garbage, causal mask missing"
 # ## Dice, and a model that predicts them
 #
-# You try your model on a text of which you know the best possible loss: tokens thrown
-# with a fair die of 16 faces. A guesser pays ln 16, `2.77` nats, for each. You train on
-# rows of 8 tokens, as below, and after 200 steps the loss reads `0.36`.
+# You test your model on text whose best possible loss you know: each token is the roll of a
+# fair 16-sided die. Spreading the probability evenly costs ln 16, or `2.77` nats, per token.
+# You train on rows of 8 tokens, as below, and after 200 steps the loss is about `0.36`.
 #
-# Then you use the model. It gets the first tokens of a new row, and you score what it says
-# about the token that follows. You do so for 1 to 8 given tokens, and take the mean.
+# Then you use the model. It gets the first tokens of a new row, and you score its prediction
+# for the token that follows. You do so for 1 to 8 given tokens and take the mean.
 
 # %% trap="08.1" role="break"
 VOCAB, T = 16, 8
@@ -171,16 +422,17 @@ open_lm = LM(VOCAB, T)
 _ = train(open_lm, dice_loss(), steps=200)       # its losses, not shown
 
 # %% trap="08.1" role="guess"
-guess("08.1", "In training it pays 0.36 nats a token. What does it pay for "
-      "the next token of a new row?",
+guess("08.1",
+      "In training the loss is about 0.36 nats. What is it for the next "
+      "token of a new row?",
       choices=["more than `4`",
-               "about `2.77`, as a guesser",
+               "about `2.77`, as for an even guess",
                "about `0.36`, as in training"])
 
 # %% trap="08.1" role="look" tags=["plumbing"]
 @torch.no_grad()
 def paid(model, **mask):
-    """Nats paid by place with the row in view, and for prefixes, (T,)."""
+    """Loss by position with the row in view, and after prefixes, (T,)."""
     ids = torch.randint(VOCAB, (256, T + 1))
     whole = model(ids[:, :-1], **mask)
     by_place = [nll(whole[:, t], ids[:, t + 1]).item() for t in range(T)]
@@ -196,25 +448,26 @@ print(f"as in training {by_place.mean():.2f}, prefixes {prefix.mean():.1f}")
 measured("08.1", 0)
 
 # %% trap="08.1" role="look"
-claim("nats paid for the next token of a prefix", prefix.mean(), above=3.5)
+claim("loss for the token after a prefix, in nats", prefix.mean(),
+      above=3.5)
 
 # %% trap="08.1" role="look"
 plot_columns(
     {t + 1: round(by_place[t].item(), 2) for t in range(T)},
-    marks=range(1, T), xlabel="place in the row",
-    ylabel="nats paid in training",
-    reference=(math.log(VOCAB), "ln 16, what a guesser pays"),
-    title="It pays at the last place, and nowhere else",
-    alt="Eight columns, one for each place. The first seven are close to "
+    marks=range(1, T), xlabel="position in the row",
+    ylabel="loss in training, nats",
+    reference=(math.log(VOCAB), "ln 16, an even guess"),
+    title="Only the last position has a loss",
+    alt="Eight columns, one for each position. The first seven are near "
         "zero, the last one reaches the line of ln 16.")
 
 # %% [markdown] trap="08.1" role="why"
-# The model reads the answer. Place `t` is asked for the token at place `t + 1`. That token
-# stands in the same row, and attention may look everywhere. At the last place there is
-# nothing to copy, so there the model pays.
+# The model reads the answer. Position `t` has to predict the token at position `t + 1`. That
+# token is in the same row, and attention may look everywhere. Only the last position has
+# nothing to copy, so only there the model has a loss.
 #
-# In use the row ends at `t`: every place is a last place, and the model waits for an
-# answer that is missing. It pays more than a guesser, who at least knows that it guesses.
+# In use the row ends at `t`. Every position is a last position, and the model waits for an
+# answer that is missing. It does worse than an even guess, which at least is never confident.
 
 # %% trap="08.1" role="why"
 causal = torch.ones(T, T).tril()
@@ -228,14 +481,14 @@ draw_grids(
     captions={"no mask": "row t sees its answer, t + 1",
               "causal": "itself and before",
               "packed: 3 + 5": "and no other document"},
-    legend="the token that the row is asked for",
+    legend="the token that the row has to predict",
     title="The mask decides who may look where",
     alt="Three grids of eight by eight. Without a mask all cells are full, "
         "and the one right of the diagonal is marked. Causal: a triangle. "
         "Packed: two triangles, of three and of five rows.")
 
 # %% [markdown] trap="08.1" role="repair"
-# The *causal* mask lets a place look at itself and at what came before. It is one argument
+# The *causal* mask lets a position look at itself and at what came before. It is one argument
 # of `scaled_dot_product_attention` (SDPA): `is_causal=True`.
 
 # %% trap="08.1" role="repair"
@@ -246,12 +499,12 @@ print(f"causal: as in training {by_place_c.mean():.2f}, "
       f"prefixes {prefix_c.mean():.2f}")
 
 # %% trap="08.1" role="repair"
-claim("causal: nats paid for the next token of a prefix", prefix_c.mean(),
+claim("causal: loss for the token after a prefix, in nats", prefix_c.mean(),
       expected=math.log(16), within=0.1)
 
 # %% [markdown] trap="08.1" role="repair"
-# You need no dice to find such a leak. Change the last token of a row: the logits of all
-# places before it must stay.
+# You need no dice to find such a leak. Change the last token of a row: the logits at all
+# positions before it must not move.
 
 # %% trap="08.1" role="repair"
 @torch.no_grad()
@@ -273,29 +526,28 @@ claim("a fresh model, causal: earlier logits move by", leaks[1],
       below=1e-5)
 
 # %% [markdown] trap="08.1" role="repair"
-# A mask that is off by a single place, or one for packed documents, needs each place in
-# turn. That is your exercise: a probe that takes any model.
+# To find a mask that is off by one position, or one for packed documents, test each position
+# in turn. That is your exercise: a probe for any model.
 
 # %% [markdown] trap="08.1" role="more" topics="the numbers in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · the whole row in, logits shifted"
-# **The numbers in training.** The whole loss comes from the last place, an eighth of all.
-# Change tokens, not pads. A fresh model shows the leak, unless its branches start at zero:
-# then it shows after a few steps.
+# **The numbers in training.** The whole loss comes from the last position, an eighth of all.
+# For the probe, change tokens and not pads. A fresh model shows the leak, unless its branches
+# start at zero: then it shows after a few steps.
 
 # %% trap="08.1" role="more"
-claim("nats paid as in training; ln 16 is 2.77", by_place.mean(),
+claim("loss as in training, in nats; ln 16 is 2.77", by_place.mean(),
       below=0.6)
-claim("nats paid as in training at all places but the last",
+claim("largest loss as in training, the last position left out",
       by_place[:-1].max(), below=0.1)
-claim("causal: nats paid as in training", by_place_c.mean(),
+claim("causal: loss as in training, in nats", by_place_c.mean(),
       expected=math.log(16), within=0.1)
 claim("a fresh model without a mask: earlier logits move by", leaks[0],
       above=0.01)
 
 # %% [markdown] trap="08.1" role="more"
-# **Masks by hand.** Where `is_causal` is not enough, you write the mask down. A boolean
-# `True` means *may look* to SDPA and *may not* to `nn.MultiheadAttention` (MHA); trap 08.2
-# draws both. A float mask is added to the scores in both: 0 leaves them, minus infinity
-# forbids.
+# **Masks by hand.** Where `is_causal` is not enough, you write the mask down. A boolean `True`
+# means *may look* to SDPA and *may not* to `nn.MultiheadAttention` (MHA); trap 08.2 draws
+# both. A float mask is added to the scores in both: 0 leaves them, minus infinity forbids.
 
 # %% trap="08.1" role="more"
 keep = torch.ones(T, T, dtype=torch.bool).tril()  # row looks at column
@@ -317,12 +569,12 @@ claim("four ways to write one mask: largest gap",
       max((a - seen[0]).abs().max() for a in seen), below=1e-5)
 
 # %% [markdown] trap="08.1" role="more"
-# **Rows without a key.** Hand SDPA the mask of MHA, and each place looks at what comes
-# *after* it; the last one has nothing to look at. For such a row SDPA gives zeros on a CPU.
-# MHA gives NaN where it returns its weights, its default. With `need_weights=False` it
-# calls SDPA, except with `batch_first=True`, in eval mode and without gradients: that
-# path gives NaN, too. And a float mask made by multiplication is NaN where it should
-# be 0, since zero times infinity is NaN.
+# **Rows without a key.** Give SDPA the mask of MHA, and each position looks at what comes
+# *after* it, so the last one has nothing to look at. For such a row SDPA returns zeros on a
+# CPU. MHA returns NaN when it returns its weights, which is its default. With
+# `need_weights=False` it calls SDPA, except with `batch_first=True`, in eval mode and without
+# gradients: that path returns NaN as well. And a float mask made by multiplication is NaN
+# where it should be 0, because zero times infinity is NaN.
 
 # %% trap="08.1" role="more"
 with torch.no_grad():
@@ -331,21 +583,20 @@ with torch.no_grad():
 product = (1 - keep.float()) * -math.inf
 
 # %% trap="08.1" role="more"
-claim("SDPA, polarity of MHA: largest number at the last place",
+claim("SDPA, polarity of MHA: largest value at the last position",
       flipped[:, :, -1].abs().max(), expected=0)
-claim("MHA, all keys forbidden: share of NaN",
+claim("MHA, all keys forbidden: fraction of NaN",
       lost.isnan().float().mean(), expected=1)
-claim("share of the pairs that may look whose product is NaN",
+claim("fraction of the allowed pairs whose product is NaN",
       product.isnan().sum() / keep.sum(), expected=1)
 
 # %% [markdown] trap="08.1" role="more"
-# **Packed documents.** Several short documents in one row waste no place on pads, and none
-# may look at another. Under a mask the scores between documents are computed, then thrown
-# away.
-# [`varlen_attn`](https://docs.pytorch.org/docs/stable/nn.attention.varlen.html) of
-# `torch.nn.attention.varlen` takes the documents end to end, `(tokens, H, D)`, with the
-# borders `[0, 3, 8]`, and never computes them; `window_size=(-1, 0)` makes it causal. It has
-# a kernel for CUDA alone. What it has to return you can compute anywhere:
+# **Packed documents.** Several short documents in one row waste no position on pads, and no
+# document may look at another. Under a mask the scores between documents are computed, then
+# thrown away. [`varlen_attn`](https://docs.pytorch.org/docs/stable/nn.attention.varlen.html)
+# of `torch.nn.attention.varlen` takes the documents end to end, `(tokens, H, D)`, with the
+# borders `[0, 3, 8]`, and never computes those scores; `window_size=(-1, 0)` makes it causal.
+# Its kernel exists for CUDA only. What it has to return you can compute anywhere:
 
 # %% trap="08.1" role="more"
 borders = [0, 3, 8]
@@ -357,21 +608,21 @@ alone = torch.cat([F.scaled_dot_product_attention(
 # %% trap="08.1" role="more"
 claim("documents of 3 and 5 tokens, under a packed mask and each by "
       "itself: largest gap", (in_row - alone).abs().max(), below=1e-5)
-claim("pairs within the documents over pairs of the causal row",
+claim("pairs within the documents as a fraction of the causal row's",
       packed.sum() / causal.sum(), expected=21 / 36, within=1e-6)
 
 # %% [markdown] trap="08.1" role="more"
-# The kernel underneath can be exchanged:
+# You can exchange the kernel underneath:
 # [`activate_flash_attention_impl`](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.activate_flash_attention_impl.html)
 # of `torch.nn.attention` takes `"FA3"` or `"FA4"`, where their package is installed.
 # FlashAttention-4 was written for NVIDIA's Blackwell, whose tensor cores are so fast that the
-# exponentials hold a kernel up: it computes some of them in software, and rescales (trap 08.4)
-# only where it has to ([Zadouri et al.](https://arxiv.org/abs/2603.05451), abstract).
-# Whichever kernel runs: compare packed documents with the same ones by themselves.
+# exponentials become the bottleneck: it computes some of them in software, and rescales (trap
+# 08.4) only where it has to ([Zadouri et al.](https://arxiv.org/abs/2603.05451), abstract).
+# Whichever kernel runs, compare packed documents with the same documents one at a time.
 #
 # **The whole row in.** Above, the last token was cut off before the model saw the row. Many
-# libraries hand in the whole row and shift the logits afterwards. Without a mask every place
-# that is asked then finds its answer:
+# libraries pass the whole row in and shift the logits afterwards. Without a mask, every
+# position that has to predict then finds its answer:
 
 # %% trap="08.1" role="more"
 def shifted_loss(model):
@@ -386,11 +637,11 @@ claim("whole rows, logits shifted, no mask: last loss in training",
       shifted[-1], below=0.1)
 
 # %% [markdown] trap="08.1" role="folklore"
-# **Told:** without the mask the training loss goes to zero, and in use the model
-# writes random tokens. **Measured, on dice:** it goes to zero where whole rows go in. Where
-# the last token is cut off before, the last place has nothing to copy, and the loss stays
-# at its share of ln 16. And the predictions in use are worse than random: they cost more
-# than ln 16, for a model that met rows of one length only.
+# **Told:** without the mask the training loss goes to zero, and in use the model writes random
+# tokens. **Measured, on dice:** the loss goes to zero where whole rows go in. Where the last
+# token is cut off first, the last position has nothing to copy, and the loss stays at its
+# share of ln 16. And the predictions in use are worse than random: they cost more than ln 16,
+# for a model that has only met rows of one length.
 
 # %% trap="08.1" role="exercise" points=3 difficulty=2 minutes=10
 def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
@@ -430,31 +681,122 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 # 3. Note each module's `training` before `model.eval()`, and hand it back afterwards.
 
 # %% [markdown] trap="08.1" role="keep"
-# **Keep:** a model that is asked for the next token must not see it. A loss below what
-# is possible, on tokens that the model has not met, is a leak. **In your own code:** take
-# your `leak`: run it on a fresh model before you train, with two batches of tokens.
-# **Source:** [torch's documentation of
+# **Keep:** a model that predicts the next token must not see it. If the loss on new tokens is
+# lower than possible, something leaks: change a token and look whether earlier logits move.
+# **In your own code:** run your `leak` on a fresh model before you train, with two batches of
+# tokens. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
-# and [of nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html):
-# True means opposite things. **Seen in the wild:**
-# [huggingface/transformers 48745](https://github.com/huggingface/transformers/issues/48745):
-# four models lost their causal mask in a release; the reporter saw the loss on random
-# tokens fall to almost zero.
-# [alex-matton/causal-transformer-decoder 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1):
-# a decoder without any mask, fit for inference only, trained.
-# [unslothai/unsloth 1207](https://github.com/unslothai/unsloth/issues/1207): packed samples
-# could look at each other; nothing masked them.
+# and [of
+# nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html):
+# True means opposite things. **Seen in the wild:** [huggingface/transformers
+# 48745](https://github.com/huggingface/transformers/issues/48745): four models lost their
+# causal mask in a release; the reporter saw the loss on random tokens fall to almost zero.
+# [alex-matton/causal-transformer-decoder
+# 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1): somebody trained a
+# decoder without any mask, which is fit for inference only. [unslothai/unsloth
+# 1207](https://github.com/unslothai/unsloth/issues/1207): packed samples could look at each
+# other, because nothing masked them.
+
+# %% [markdown] role="concept"
+# ## A mask is minus infinity
+#
+# In training the model sees the whole row at once, and the answer is in it. `is_causal=True`
+# hides it. But how do you hide something from an average?
+#
+# Think of people in a queue: each may look at those who came before, and nobody can look
+# behind. In attention, each row of weights sums to 1 over all positions. The obvious idea is
+# to set the forbidden weights to zero:
+
+# %% role="concept"
+raw = torch.randn(4, 4)                          # scores of four tokens
+allowed = torch.ones(4, 4).tril() == 1           # itself and before
+zeroed = raw.softmax(-1) * allowed
+print("sums of the rows:", [round(s, 2) for s in zeroed.sum(-1).tolist()])
+
+# %% [markdown] role="concept"
+# Now the rows sum to less than 1, so the results are too small. Divide each row by its new
+# sum:
+
+# %% role="concept"
+again = zeroed / zeroed.sum(-1, keepdim=True)
+print("sums of the rows:", [round(s, 2) for s in again.sum(-1).tolist()])
+
+# %% [markdown] role="concept"
+# That works. But look at what a softmax does: it divides `exp(score)` by the sum of all
+# `exp(score)`. Leaving a position out is the same as giving it an `exp(score)` of 0, and the
+# score whose exponential is 0 is minus infinity. One line does both steps:
+
+# %% role="concept"
+hidden = raw.masked_fill(~allowed, -math.inf).softmax(-1)
+
+# %% role="concept"
+claim("weights renormalised, or scores of minus infinity: largest gap",
+      (again - hidden).abs().max(), below=1e-6)
+claim("largest sum of a row but the last, before dividing",
+      zeroed.sum(-1)[:3].max(), below=1)
+
+# %% role="concept"
+draw_grids(
+    {"softmax of all": raw.softmax(-1), "zeroed": zeroed,
+     "zeroed, divided": again, "minus infinity": hidden},
+    rows="asks", columns="looks at",
+    captions={"zeroed": "rows sum to less than 1",
+              "zeroed, divided": "rows sum to 1",
+              "minus infinity": "the same, in one line"},
+    title="Minus infinity before the softmax is zero after it",
+    alt="Four grids of four by four. The first is full; the second has "
+        "only the lower triangle; the third and the fourth have the same "
+        "triangle, darker, and look alike.")
+
+# %% [markdown] role="concept"
+# It also avoids a division by a sum that has become 0. When can that happen? In a row where
+# nothing is allowed, as one of the next traps shows.
+#
+# Every mask is made like that, from a rule for a pair of positions. Causal: the key is not
+# after the query. A *sliding window*: moreover, it is at most so many positions back, so that
+# a long text costs less. And where one call has a flag, use the flag: with `is_causal=True` a
+# kernel knows the triangle and can skip what it hides, nearly half of the work. A triangle
+# that you hand over as a tensor is read like any other mask.
+
+# %% role="concept"
+query, key = torch.arange(6)[:, None], torch.arange(6)
+triangle = key <= query
+window_of_3 = triangle & (query - key < 3)
+q, k, v = torch.randn(3, 1, 2, 6, 8)
+by_flag = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+by_mask = F.scaled_dot_product_attention(q, k, v, attn_mask=triangle)
+print(window_of_3.int())
+
+# %% role="concept"
+claim("causal by flag and by a mask of bools: largest gap",
+      (by_flag - by_mask).abs().max(), below=1e-5)
+
+# %% [markdown] role="concept"
+# Which kernel runs is SDPA's choice. `sdpa_kernel` forces one, for a test: `MATH` is the plain
+# formula, `FLASH_ATTENTION` the one of trap 08.4. On NVIDIA's GPUs the latter takes 16-bit
+# tensors and no mask of your own, and wants compute capability 8.0 or more. If no allowed
+# kernel fits, SDPA raises an error.
+
+# %% role="concept"
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+with sdpa_kernel(SDPBackend.MATH):
+    by_formula = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+# %% role="concept"
+claim("the kernel that SDPA chooses and the formula: largest gap",
+      (by_flag - by_formula).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="situation" core=true fault="padding is attended to" symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
 # ## Three tokens of nothing
 #
-# Two questions go into one batch: one of eight tokens, one of five. Three *pads* fill up the
-# shorter row. The tokenizer hands you a mask, 1 for a token and 0 for a pad, and you forget
-# to pass it on to a fresh `nn.MultiheadAttention` (MHA).
+# Two questions go into one batch, one of eight tokens and one of five. Three *pads* fill up
+# the shorter row. The tokenizer gives you a mask, 1 for a token and 0 for a pad, and you
+# forget to pass it on to a fresh `nn.MultiheadAttention` (MHA).
 #
-# Then you change the pads and nothing else. You repeat that on 64 more rows of five tokens
-# and three pads. "Only three keys of eight are new, and you read the results of the five
-# tokens alone," says a colleague. "Those will move by a few percent."
+# Then you change the pads and nothing else. You repeat that on 64 more rows of five tokens and
+# three pads. A reviewer has warned you: "To attention a pad is a key like any other, so the
+# five tokens average over it."
 
 # %% trap="08.2" role="break"
 real = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])    # (B, T)
@@ -475,10 +817,10 @@ with torch.no_grad():
     old, new = (mha(t, t, t)[0][:, :5] for t in (many, refilled))
 shift = ((new - old).square().mean() / old.square().mean()).sqrt()
 
-# %% trap="08.2" role="guess" quoted="wrong"
-guess("08.2", "How large is the change in the five tokens' results, as a "
-      "share of the results themselves (both as root mean square)?",
-      unit="%")
+# %% trap="08.2" role="guess" quoted="right"
+guess("08.2",
+      "By how much do the five tokens' results change, as a percentage "
+      "of the results themselves (both root mean square)?", unit="%")
 
 # %% trap="08.2" role="look"
 on_pads = weights[1, :5, 5:].sum(-1).mean()
@@ -490,7 +832,7 @@ print(f"attention of the tokens to pads: {on_pads:.0%}")
 measured("08.2", 100 * shift, right=(60, 130))
 
 # %% trap="08.2" role="look"
-claim("other pads: the tokens' results move, as a share of their size",
+claim("other pads: change of the tokens' results, as a fraction of them",
       shift, above=0.6)
 
 # %% trap="08.2" role="look"
@@ -504,14 +846,15 @@ plot_columns(
         "which are marked.")
 
 # %% [markdown] trap="08.2" role="why"
-# A softmax gives each key some weight, and a pad's score is like any other. The result is
-# nearly a mean of eight values, and you exchanged three. If each value has a variance of 1,
-# the sum of all eight has 8; three new ones less three old ones have 6. So the result moves
-# by $\sqrt{6 / 8}$ of its size, nearly nine tenths.
+# A softmax gives every key some weight, and a pad has a score like any other key. So the
+# result is nearly a mean of eight values, and you exchanged three. Give each value a variance
+# of 1. The sum of all eight then has variance 8. The change is three new values minus three
+# old ones, so it has variance
+# 6. The result therefore moves by $\sqrt{6 / 8}$ of its size, nearly nine tenths.
 #
 # MHA and SDPA both take a mask over the *keys*, and `True` means opposite things. In MHA's
-# `key_padding_mask` it is a key to ignore, where the tokenizer has 0. In SDPA's `attn_mask`
-# it is a key to look at; that mask broadcasts to `(B, H, T, T)`.
+# `key_padding_mask` it is a key to ignore, where the tokenizer has 0. In SDPA's `attn_mask` it
+# is a key to look at; that mask broadcasts to `(B, H, T, T)`.
 
 # %% trap="08.2" role="why"
 tokens_of = (real[1] == 1).expand(8, 8)          # row looks at column
@@ -520,12 +863,12 @@ draw_grids(
     {"for SDPA": tokens_of, "for MHA": pads_of, "MHA's in SDPA": pads_of},
     marks={"MHA's in SDPA": pads_of}, rows="query", columns="key",
     captions={"for SDPA": "True: may look", "for MHA": "True: is ignored",
-              "MHA's in SDPA": "inverted: looks at pads alone"},
+              "MHA's in SDPA": "inverted: looks only at pads"},
     legend="a pad that is looked at",
     title="One meaning, two masks: True is the opposite",
     alt="Three grids of eight by eight. For SDPA the five columns of "
-        "tokens are full; for MHA the three columns of pads. The third is "
-        "as the second, and its pads are marked.")
+        "tokens are full; for MHA the three columns of pads. The third "
+        "equals the second, and its pads are marked.")
 
 # %% trap="08.2" role="repair"
 def heads_of(x):
@@ -545,7 +888,7 @@ claim("both APIs, each with its own mask: largest gap",
       (masked - by_sdpa).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="repair"
-# SDPA takes three wrong masks without a word. Hand it an identity matrix as values, and its
+# SDPA accepts three wrong masks without a word. Give it an identity matrix as values, and its
 # result is the weights themselves:
 
 # %% trap="08.2" role="repair"
@@ -576,37 +919,37 @@ plot_bars(
         "queries leave it.")
 
 # %% trap="08.2" role="repair"
-claim("inverted: share of the attention that goes to pads",
+claim("inverted: fraction of the attention that goes to pads",
       shares["inverted"], expected=1, within=1e-4)
 
 # %% [markdown] trap="08.2" role="more" topics="other pads · floats, and the wrong axis · integers · rows of pads alone"
 # **Under the right mask** no weight falls on a pad, and other pads change nothing.
 
 # %% trap="08.2" role="more"
-claim("share of the tokens' attention that goes to pads", on_pads,
+claim("fraction of the tokens' attention that goes to pads", on_pads,
       above=0.25, below=0.5)
 claim("other pads: results of the tokens move by", moved, above=0.1)
-claim("share of the attention that goes to pads, masked",
+claim("fraction of the attention that goes to pads, masked",
       weights[1, :, 5:].sum(-1).max(), expected=0)
 claim("other pads, masked: results of the tokens move by",
       (masked - again)[1, :5].abs().max(), below=1e-6)
 
 # %% [markdown] trap="08.2" role="more"
-# **Wrong masks.** Inverted, the full row has nothing to attend to: its result is zero. A
-# float mask is *added*, so 1 and 0 merely favour the tokens a little. Masked queries
-# silence the pads' own rows, while the tokens go on looking at pads.
+# **Wrong masks.** With the inverted mask, the full row has nothing to attend to, and its
+# result is zero. A float mask is *added*, so 1 and 0 only favour the tokens a little. Masked
+# queries silence the pads' own rows, while the tokens still look at pads.
 
 # %% trap="08.2" role="more"
 claim("inverted: largest weight in the row without any pad",
       inverted[0].abs().max(), expected=0)
-claim("floats, or queries masked: smaller of the two shares on pads",
+claim("floats, or queries masked: smaller fraction on pads",
       min(shares["floats"], shares["queries"]), above=0.1)
 
 # %% [markdown] trap="08.2" role="more"
 # **Integers**, as they come from the tokenizer, are at least refused. **A row of pads alone**
-# gives NaN where MHA returns its weights, in training too. (Trap 08.1 has the cases without
+# is NaN where MHA returns its weights, in training as well. (Trap 08.1 has the cases without
 # weights.) One NaN in a batch reaches the loss. Where the loss leaves pads out, it still
-# reaches the gradients. A way out: let each pad look at itself, so that no row is empty.
+# reaches the gradients. The way out: let each pad look at itself, so that no row is empty.
 
 # %% trap="08.2" role="more"
 try:
@@ -619,14 +962,14 @@ nothing = mha(x, x, x, key_padding_mask=torch.ones(2, 8) == 1)[0]
 
 # %% trap="08.2" role="more"
 claim("SDPA refuses a mask of integers", refused, expected=True)
-claim("MHA in training on rows of pads alone: share of NaN",
+claim("MHA in training on rows of pads alone: fraction of NaN",
       nothing.isnan().float().mean(), expected=1)
 
 # %% [markdown] trap="08.2" role="folklore"
-# **Told:** hand `scaled_dot_product_attention` the key padding mask of
-# `nn.MultiheadAttention`, expanded to four axes. **Measured:** that is its opposite.
-# The tokens then attend to pads alone, a row without pads gives zeros, and no error is
-# raised.
+# **Told:** pass `scaled_dot_product_attention` the key padding mask of
+# `nn.MultiheadAttention`, expanded to four axes. **Measured:** that mask is the opposite of
+# the right one. The tokens then attend to pads only, a row without pads gives zeros, and no
+# error is raised.
 
 # %% trap="08.2" role="exercise" points=3 difficulty=2 minutes=10
 def decoder_mask(real: torch.Tensor) -> torch.Tensor:
@@ -658,25 +1001,25 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 # 3. Every place may look at itself, token or pad: `| torch.eye(T, dtype=torch.bool)`. An axis for the heads comes last.
 
 # %% [markdown] trap="08.2" role="keep"
-# **Keep:** attention does not know what a pad is. Say it with a mask over the *keys*,
-# in the polarity of the function that gets it. **In your own code:** run a sequence
-# alone and in a padded batch, and compare. **Source:** [torch's documentation of
+# **Keep:** attention does not know what a pad is. Mask the *keys* that are pads, and check
+# what `True` means in the function you call. **In your own code:** run a sequence alone and in
+# a padded batch, and compare. **Source:** [torch's documentation of
 # nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html),
-# `key_padding_mask`. **Seen in the wild:**
-# [OpenNMT/OpenNMT-py 2532](https://github.com/OpenNMT/OpenNMT-py/pull/2532): batches of
-# mixed length gave worse answers; the mask for pads was applied in the first decoding
-# step only.
+# `key_padding_mask`. **Seen in the wild:** [OpenNMT/OpenNMT-py
+# 2532](https://github.com/OpenNMT/OpenNMT-py/pull/2532): batches of mixed length gave worse
+# answers, because the mask for pads was applied in the first decoding step only.
 
 # %% [markdown] trap="08.3" role="situation" fault="a masked model is asked for the next token" symptom="BERT or another masked language model generates badly, perplexity of a masked model, next token from an MLM"
 # ## Filling gaps, and writing on
 #
-# Two models with the same layers learn the same language, in which a token follows a rule
-# in four of five cases, else it is thrown. One is trained like GPT: a causal mask, and each
-# place is asked for the token after it. The other is trained like BERT: everything in
-# view, some tokens replaced by a `[MASK]`, and each of these is asked for.
+# Two models with the same layers learn the same language, in which a token follows a rule in
+# four of five cases and is random otherwise. You train one like GPT: with a causal mask, each
+# position predicts the token after it. You train the other like BERT: everything is in view,
+# some tokens are replaced by a `[MASK]`, and the model predicts those.
 #
-# In the middle of a row the second has about three fifths of the loss that the first has
-# for the next token. Now it has to write on: the text so far, a `[MASK]` behind it.
+# In the middle of a row, the second model's loss is about three fifths of the first one's loss
+# for the next token. Now it has to continue a text: it gets the text so far, with a `[MASK]`
+# after it.
 
 # %% trap="08.3" role="break"
 WORDS, MASK, ROW = 8, 8, 8                       # [MASK] is token 8
@@ -693,14 +1036,14 @@ def sentences(n):
 
 # %% trap="08.3" role="break"
 def gaps_loss(model):
-    """BERT's: tokens hidden with probability 0.15, each asked for."""
+    """BERT's: tokens hidden with probability 0.15, each predicted."""
     ids = sentences(64)
     hidden = torch.rand(ids.shape) < 0.15
     logits = model(ids.masked_fill(hidden, MASK))
     return nll(logits[hidden], ids[hidden])
 
 def next_loss(model):
-    """GPT's: each place is asked for the next token, under a mask."""
+    """GPT's: each position predicts the next token, under a mask."""
     ids = sentences(64)
     return nll(model(ids[:, :-1], is_causal=True), ids[:, 1:])
 
@@ -710,8 +1053,8 @@ _ = train(bert, gaps_loss, steps=300)            # losses, not shown
 _ = train(gpt, next_loss, steps=300)
 
 # %% trap="08.3" role="guess"
-guess("08.3", "What does the masked model pay for the token behind the "
-      "text?",
+guess("08.3",
+      "What is the masked model's loss for the token after the text?",
       choices=["as little as in the middle",
                "between that and the causal model",
                "more than the causal model"])
@@ -742,53 +1085,54 @@ entropy = -(p_rule * math.log(p_rule)
 # %% trap="08.3" role="look"
 plot_columns(
     {"masked model, in a gap": in_gap, "causal model, next token": causal,
-     "masked model, behind the text": written},
-    marks=["masked model, behind the text"], xlabel="what is asked",
+     "masked model, after the text": written},
+    marks=["masked model, after the text"], xlabel="what is predicted",
     ylabel="nats a token",
     reference=(entropy, "entropy of the next token"),
-    title="Cheap in a gap, dear behind the text",
-    alt="Three columns. In a gap the masked model pays about half of the "
-        "line of the entropy; the causal model pays about the line, the "
-        "masked model behind the text more.")
+    title="Low in a gap, high after the text",
+    alt="Three columns. In a gap the masked model's loss is about half "
+        "the entropy, which is a line; the causal model's is at the line, "
+        "the masked model's after the text above it.")
 
 # %% trap="08.3" role="look"
 measured("08.3", 2)
 
 # %% trap="08.3" role="look"
-claim("nats of the masked model behind the text, less those of the "
-      "causal model", written - causal, above=0.01)
+claim("loss of the masked model after the text, less the causal model's",
+      written - causal, above=0.01)
 
 # %% [markdown] trap="08.3" role="why"
-# A gap has two neighbours, and the one behind it says a lot: whoever sees what came
-# next can count back. The end of a text has no such neighbour. There nobody can pay less
-# than the entropy of the next token, which the rule of this language sets. And the masked
-# model was trained on whole rows of eight: it never met a shorter one.
+# A gap has two neighbours, and the one after it says a lot: from what came next, the model can
+# reason back. The end of a text has no such neighbour. There no model can have a loss below
+# the entropy of the next token, which the rule of this language sets. And the masked model was
+# trained on whole rows of eight, so it never met a shorter one.
 
 # %% [markdown] trap="08.3" role="repair"
-# The two losses answer different questions. To compare the models, ask both the same
-# one: the next token, from what stands before it. Asked for that in training, the causal
-# model reaches the least that is possible.
+# The two losses answer different questions. To compare the models, give both the same one: the
+# next token, from what comes before it. The causal model was trained on that question, and it
+# reaches the lowest loss that is possible.
 
 # %% trap="08.3" role="repair"
 print(f"entropy {entropy:.2f} nats, causal model {causal:.2f}")
 
 # %% trap="08.3" role="repair"
-claim("causal model above the entropy by, in nats", causal - entropy,
-      above=-0.05, below=0.1)
+claim("loss of the causal model less the entropy, in nats",
+      causal - entropy, above=-0.05, below=0.1)
 
 # %% [markdown] trap="08.3" role="more" topics="the price of a gap · logits read one place off"
-# **The price of a gap** lies below the entropy of the next token, for who sees both sides.
+# **In a gap**, a model that sees both sides can have a loss below the entropy of the next
+# token.
 
 # %% trap="08.3" role="more"
-claim("nats for a masked token with both neighbours in view, less those "
-      "of the causal model for a next one", in_gap - causal, below=-0.2)
-claim("masked model in the gap below that entropy by, in nats",
+claim("loss for a masked token, both neighbours in view, less the causal "
+      "model's for a next one", in_gap - causal, below=-0.2)
+claim("entropy less the masked model's loss in the gap, in nats",
       entropy - in_gap, above=0.2)
 
 # %% [markdown] trap="08.3" role="more"
-# **One place off.** A worse mistake runs without error, too: the masked model gets the whole
-# row, and its logits at place t are read as the prediction of t + 1. But it was asked for
-# place t itself, and mostly names what stands there.
+# **One position off.** A worse mistake runs without error as well: the masked model gets the
+# whole row, and its logits at position t are taken as the prediction of t + 1. But the model
+# was trained to name position t itself, and mostly names the token that it sees there.
 
 # %% trap="08.3" role="more"
 with torch.no_grad():
@@ -799,9 +1143,9 @@ print(f"logits read as the next token: {shifted:.1f} nats; "
       f"they name the token in view in {copied:.0%}")
 
 # %% trap="08.3" role="more"
-claim("nats of logits read one place off; guessing pays ln 8, 2.08",
+claim("loss of logits taken one position off; an even guess has 2.08",
       shifted, above=2.2)
-claim("share of places at which it names the token in view", copied,
+claim("fraction of positions at which it names the token in view", copied,
       above=0.5)
 
 # %% trap="08.3" role="exercise" points=3 difficulty=3 minutes=15
@@ -834,31 +1178,64 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # 3. `F.cross_entropy(logits, ids[:, t], reduction="none")` gives a number a row; stack them along axis 1.
 
 # %% [markdown] trap="08.3" role="keep"
-# **Keep:** a loss belongs to its question. A masked model fills gaps with both sides in
-# view; for the next token take a model that was asked for it. **In your own code:**
-# before you compare two losses, write down what each one saw. **Source:** [Devlin et
-# al. 2018, "BERT"](https://arxiv.org/abs/1810.04805), section 3.1. **Seen in the wild:**
-# [huggingface/transformers 13818](https://github.com/huggingface/transformers/issues/13818):
-# BERT and RoBERTa asked for next tokens: a very large perplexity, and simple sentences
-# ranked wrong. [huggingface/transformers 3927](https://github.com/huggingface/transformers/issues/3927):
-# a masked perplexity set beside the one of GPT-2.
+# **Keep:** compare losses only between models that answer the same question. A masked model
+# fills gaps with both sides in view; to predict the next token, use a model trained to predict
+# the next token. **In your own code:** before you compare two losses, write down what each
+# model saw. **Source:** [Devlin et al. 2018, "BERT"](https://arxiv.org/abs/1810.04805),
+# section 3.1. **Seen in the wild:** [huggingface/transformers
+# 13818](https://github.com/huggingface/transformers/issues/13818): a user asked BERT and
+# RoBERTa for next tokens, got a very large perplexity, and saw simple sentences ranked wrong.
+# [huggingface/transformers 3927](https://github.com/huggingface/transformers/issues/3927): a
+# user compared a masked perplexity with the perplexity of GPT-2.
+
+# %% [markdown] role="concept"
+# ## BERT, GPT and T5 in one table
+#
+# Trap 08.3 compared two ways to train the same layers. There is a third, which has both kinds
+# of layers:
+#
+# | | mask | trained to predict | good for |
+# |---|---|---|---|
+# | encoder (BERT) | pads only | hidden tokens | reading: labels, search |
+# | decoder (GPT) | causal | the next token | writing |
+# | encoder and decoder (T5) | text: pads; answer: causal | the next token of the answer | translating, summarising |
+#
+# **BERT** sees both sides of every token. To classify a text, it gets a special token in
+# front, `[CLS]`, whose last vector goes into a linear head: fine-tune the head and the layers
+# on labelled texts. **GPT** sees what came before, so it can continue any text, and every task
+# can be written as a text to continue. **T5** reads the text with an encoder and writes the
+# answer with a decoder. It is trained by *span corruption*: a few neighbouring tokens of a
+# text are replaced by one marker, and the answer is the missing tokens.
+#
+# The two halves of T5 meet in *cross-attention*: the queries come from the answer, the keys
+# and values from the text. The rest of a block is the same in all three. BERT's norms are
+# after the sums, GPT-2's before (stage 5).
+
+# %% role="concept"
+cross = nn.MultiheadAttention(32, 4, batch_first=True)
+answer, text = torch.randn(2, 3, 32), torch.randn(2, 7, 32)
+read, looked = cross(answer, text, text)
+print("result", tuple(read.shape), "weights", tuple(looked.shape))
+
+# %% role="concept"
+claim("cross-attention: keys that each token of the answer looks at",
+      looked.shape[-1], expected=7)
 
 # %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
 # ## No score travels
 #
-# A GPU works on what lies in small memories on its chip. All else lies in a large memory,
-# and has to travel first. On an A100:
+# A GPU computes on what is in small memories on its chip. Everything else is in a large memory
+# and travels first. On an A100:
 #
-# | | room | bytes a second |
+# | | size | bytes a second |
 # |---|---|---|
 # | on the chip | `108` times `192` KB | `19` TB |
 # | memory (HBM) | `40` GB | `1.5` TB |
 #
-# `written_out` writes the scores to memory, reads them for the softmax, writes the weights
-# and reads them for the last product. `tiled` keeps a block of queries on the chip while
-# keys and values pass by in tiles. Scores and weights never leave the chip. "No score
-# travels any more," says a colleague. "At 4,096 tokens of 64 numbers that must be dozens
-# of times less."
+# `written_out` writes the scores to memory, reads them for the softmax, writes the weights,
+# and reads them for the last product. `tiled` keeps a block of queries on the chip while keys
+# and values pass in tiles. Scores and weights never leave the chip. The pull request says: "No
+# score travels any more. At 4,096 tokens of 64 values that must be dozens of times less."
 
 # %% trap="08.4" role="break"
 def written_out(q, k, v):
@@ -882,7 +1259,7 @@ def add_tile(top, total, out, q, keys, values):
 def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
     """The same, 128 queries at a time, past tiles of 128 keys.
 
-    fetch(part) stands for the way of a part from memory to the chip.
+    fetch(part) stands for moving a part from memory to the chip.
     """
     done = []
     for rows in q.split(block, -2):
@@ -934,10 +1311,11 @@ for n, (out, tiles) in moved.items():
 measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
 
 # %% [markdown] trap="08.4" role="look"
-# Four times fewer, not dozens. And twice the tokens move four times the bytes:
+# Four times less, not dozens. And twice the tokens move four times the bytes:
 
 # %% trap="08.4" role="look"
-claim("bytes of flash, 8192 tokens over 4096", moved[8192][1]
+claim("bytes moved in tiles, 8,192 tokens as a multiple of 4,096",
+      moved[8192][1]
       / moved[4096][1], above=3.8)
 
 # %% trap="08.4" role="look"
@@ -952,9 +1330,9 @@ plot_bars(
         "four times the first.")
 
 # %% [markdown] trap="08.4" role="why"
-# Each block of queries reads all keys and values. Twice the tokens are twice the blocks,
-# and each of them reads twice as much. What the tiles save is a factor: 128 queries share
-# what was fetched.
+# Each block of queries reads all keys and values. Double the tokens, and there are twice as
+# many blocks, each of which reads twice as much, so traffic still grows fourfold. Tiling saves
+# a constant factor: every tile that is fetched serves 128 queries.
 
 # %% trap="08.4" role="why"
 at_rest = ["Q1", "Q2", "K V 1", "K V 2", "K V 3", "out"]
@@ -967,16 +1345,16 @@ came["next block: all again"].append((0, 1, 1))
 draw_ranks(
     {step: [at_rest, held] for step, held in chip.items()}, arrows=came,
     ranks=["memory", "chip"],
-    title="Queries stay, keys and values pass by, once a block",
+    title="Queries stay; keys and values pass by, once for each block",
     alt="Four steps with two rows, memory and chip. A block of queries "
         "moves to the chip and stays; tiles of keys and values follow one "
         "by one; for the next block of queries they come again.")
 
 # %% [markdown] trap="08.4" role="repair"
-# A softmax divides by a sum over *all* keys. How can tiles be enough? Keep the largest
-# score so far, `top`, and the sum so far of $e^{s - \mathrm{top}}$. When a tile moves the
-# top, all old terms are wrong by the same factor, $e^{\mathrm{old} - \mathrm{new}}$. One
-# product with it mends sum and output: the *online softmax*.
+# A softmax divides by a sum over *all* keys. How can tiles be enough? Keep the largest score
+# so far, `top`, and the sum so far of $e^{s - \mathrm{top}}$. When a tile raises the top, all
+# old terms are wrong by the same factor, $e^{\mathrm{old} - \mathrm{new}}$, which corrects sum
+# and output: the *online softmax*.
 
 # %% trap="08.4" role="repair"
 draw_blocks(
@@ -986,7 +1364,7 @@ draw_blocks(
         ("total × fix + sum of weights", "out × fix + weights · values"),
         "after the last tile: out / total"]},
     bypass={"for each tile of keys": [(3, 0)]},
-    title="One factor mends the sum and the output",
+    title="One factor corrects the sum and the output",
     alt="A loop of blocks: queries and the next tile give scores, these a "
         "new top and the factor fix. Total and output are multiplied by "
         "fix and what is new is added; an arrow leads back to the next "
@@ -1000,7 +1378,7 @@ off = (tiled(q, k, v) - written_out(q, k, v)).abs().max()
 claim("tiles of 128 keys: largest gap to the formula", off, below=1e-4)
 
 # %% [markdown] trap="08.4" role="repair"
-# What is *kept* at a time now grows only as the tokens do. torch's attention does it so:
+# The memory in use now grows only in proportion to the tokens, as in torch's attention:
 
 # %% trap="08.4" role="repair"
 torch_s = F.scaled_dot_product_attention
@@ -1015,17 +1393,18 @@ for n in sizes:
 plot_bars(
     {f"{sizes[k]:,} tokens, {name}": values[k] / 2**20
      for name, values in kept.items() for k in (-2, -1)},
-    xlabel="MiB kept at a time", title="Kept: four times as much, or twice",
-    alt="Four bars. Written out, 2,048 tokens keep four times what 1,024 "
-        "do. torch's keeps far less, and twice as much for 2,048.")
+    xlabel="MiB in use at one time",
+    title="Twice the tokens: four times the memory, or twice",
+    alt="Four bars. Written out, 2,048 tokens need four times what 1,024 "
+        "do. torch's needs far less, and twice as much for 2,048.")
 
 # %% trap="08.4" role="repair"
-claim("torch's, 2048 tokens over 1024: bytes at a time",
+claim("torch's, bytes in use: 2,048 tokens as a multiple of 1,024",
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
 # %% [markdown] trap="08.4" role="repair"
-# Drag the next tile in: what is older shrinks by `fix`. Switch a rescaling off. Rows whose
-# first tile holds the largest score hide it.
+# Drag the next tile in: older terms shrink by `fix`. Then switch a correction off. Rows whose
+# first tile holds the largest score hide the mistake.
 
 # %% role="explore" explorer="online_softmax"
 from dlsys_helpers.explorers.online_softmax import online_softmax
@@ -1056,16 +1435,16 @@ print(f"in tiles {in_tiles:.4f}, at once {at_once:.4f}, "
       f"without a maximum {bare}")
 
 # %% trap="08.4" role="more"
-claim("log of the sum of exps, in tiles less at once", in_tiles - at_once,
-      expected=0, within=1e-3)
+claim("log of the sum of exponentials, in tiles less at once",
+      in_tiles - at_once, expected=0, within=1e-3)
 claim("without a maximum the sum overflows", math.isinf(bare),
       expected=True)
 
 # %% [markdown] trap="08.4" role="more"
-# **Nothing is left out.** Without a mask the tiles need as many products as the formula, and
-# a few more exponentials. In float32 they do not round more than the formula. In `float16`
-# a flash kernel rounds less: scores, maxima and sums stay in float32 on the chip. Only the
-# exponentials are rounded, for the second product.
+# **Nothing is left out.** Without a mask the tiles need as many products as the formula, and a
+# few more exponentials. In float32 their rounding is no worse. In `float16` a flash kernel
+# rounds less: scores, maxima and sums stay in float32 on the chip, and only the exponentials
+# are rounded, for the second product.
 
 # %% trap="08.4" role="more"
 gap = (written_out(*qkv) - torch_s(*qkv)).abs().max()
@@ -1075,33 +1454,33 @@ size = {n: cost(lambda: tiled(*tokens(n, device="meta"))).peak
 # %% trap="08.4" role="more"
 claim("largest gap between the formula and torch's attention", gap,
       below=1e-4)
-claim("written out, 2048 tokens over 1024: bytes at a time",
+claim("written out, bytes in use: 2,048 tokens as a multiple of 1,024",
       kept["written out"][-1] / kept["written out"][-2], expected=4,
       within=0.2)
-claim("in tiles, 2048 tokens over 1024: bytes at a time",
+claim("in tiles, bytes in use: 2,048 tokens as a multiple of 1,024",
       size[2048] / size[1024], expected=2, within=0.1)
-claim("products in tiles over products of the formula",
+claim("products in tiles as a multiple of the formula's",
       flops(lambda: tiled(q, k, v)) / flops(lambda: written_out(q, k, v)),
       expected=1)
-claim("4096 tokens, 16 bit, 128 queries a block: bytes of the formula "
-      "over bytes of flash", moved[4096][0] / moved[4096][1],
-      above=3, below=5)
+claim("4,096 tokens, 16 bits, 128 queries a block: bytes moved by the "
+      "formula as a multiple of those in tiles",
+      moved[4096][0] / moved[4096][1], above=3, below=5)
 
 # %% [markdown] trap="08.4" role="more"
 # **A real kernel** such as FlashAttention-2 gives each block of queries to a group of threads
 # of its own. The L2 cache, on the chip but larger and slower than the memories in the table,
-# answers many of the reads; this count leaves it out. Backward computes the scores once
-# more: five products instead of four. Under a causal mask the kernel skips nearly half of
-# the tiles. Test a kernel of your own with scores in the thousands, ragged tiles and rows
-# without any key. The last section asks the clock.
+# answers many of the reads; this count leaves it out. The backward pass computes the scores
+# again: five products instead of four. Under a causal mask the kernel skips nearly half of the
+# tiles. Test a kernel of your own with scores in the thousands, ragged tiles and rows without
+# any key. The last section measures the time.
 
 # %% [markdown] trap="08.4" role="folklore"
-# **Told:** flash attention makes the traffic linear in the number of tokens. **Counted**
-# for blocks of 128 queries and heads of 64 numbers, and without the L2
-# cache: what is *kept* is linear, what is *moved* is not. The paper proves the same: of the
-# order of $N^2 d^2 / M$ numbers are moved, where the chip has room for $M$, and of the order
-# of $N d + N^2$ by the formula. Its authors measured `4.4` GB on an A100 where the formula
-# moved `40.3`, nine times as many, at 1,024 tokens and with the backward pass.
+# **Told:** flash attention makes the traffic linear in the number of tokens. **Counted** for
+# blocks of 128 queries and heads of 64 values, without the L2 cache: the memory *in use* is
+# linear, the bytes *moved* are not. The paper proves the same: of the order of $N^2 d^2 / M$
+# values are moved, where the chip has room for $M$, and of the order of $N d + N^2$ by the
+# formula. Its authors measured `4.4` GB on an A100 where the formula moved `40.3`, nine times
+# as many, at 1,024 tokens and with the backward pass.
 
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -1149,29 +1528,29 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # 3. A row that has seen nothing has a top of minus infinity, and infinity minus infinity is NaN. Measure such a row from 0 instead; its sum stays 0, and you divide by 1.
 
 # %% [markdown] trap="08.4" role="keep"
-# **Keep:** a running maximum, a running sum and one factor that mends sum and output make
-# a softmax tile by tile. What is kept becomes linear; products and traffic stay
-# quadratic. **In your own code:** look for a tensor of shape `(..., N, N)`; call
-# `scaled_dot_product_attention`, and measure: on a CPU, dropout or a mask that learns
-# makes it write the matrix out. **Source:** [Milakov & Gimelshein
-# 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the online softmax; [Dao et
-# al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories,
-# section 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1 for loops that
-# hold the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and
-# 3.2, for the order taken here, the tiles skipped under a causal mask and the five
-# products; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table 3, for the
-# rounding in 16 bits: against float64 1.9e-4, where the formula is off by 3.2e-4. **Seen
-# in the wild:** [tracel-ai/cubecl 1070](https://github.com/tracel-ai/cubecl/pull/1070):
-# rows without a key gave NaN in the reference and numbers in the kernel, and the test let
-# that pass; [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a
-# NaN behind the mask reaches the result.
+# **Keep:** a running maximum, a running sum and one correction factor compute a softmax tile
+# by tile. Memory then grows linearly with the sequence. Arithmetic and memory traffic are
+# still quadratic. **In your own code:** look for a tensor of shape `(..., N, N)`; call
+# `scaled_dot_product_attention`, and measure: on a CPU, dropout or a mask with gradients makes
+# it write the matrix out. **Source:** [Milakov & Gimelshein
+# 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the online softmax; [Dao et al.
+# 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories, section 3.2,
+# theorem 2 and figure 2 (left) for the traffic, algorithm 1 for loops that hold the keys
+# instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for the order
+# taken here, the tiles skipped under a causal mask and the five products; [Shah et al.
+# 2024](https://arxiv.org/abs/2407.08608), table 3, for the rounding in 16 bits: against
+# float64 1.9e-4, where the formula is off by 3.2e-4. **Seen in the wild:** [tracel-ai/cubecl
+# 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a key were NaN in the
+# reference and numbers in the kernel, and the test let that pass. [pytorch/pytorch
+# 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN at a masked position reached
+# the result.
 
 # %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs" fault="uncoalesced reads of one field of every record"
 # ## One field of every record
 #
-# A table of particles holds records of eight 32-bit floats: place, velocity, mass,
-# charge. Your kernel needs the mass alone, an eighth of the table. Thread `i` reads the
-# mass of record `i`. "An eighth of the bytes," you say, "an eighth of the time."
+# A table of particles holds records of eight 32-bit floats: position, velocity, mass, charge.
+# Your kernel needs only the mass, an eighth of the table. Thread `i` reads the mass of record
+# `i`. "An eighth of the bytes," says your own comment, "so an eighth of the time."
 
 # %% trap="08.5" role="break"
 SECTOR, WARP, FLOAT = 32, 32, 4                  # bytes, threads, bytes
@@ -1185,7 +1564,7 @@ table_bytes = WARP * fields * FLOAT              # the records of a warp
 by_record = moved(lambda i: FLOAT * (fields * i + mass))
 
 # %% trap="08.5" role="guess" quoted="wrong"
-guess("08.5", "What share of the table's bytes travels from memory?",
+guess("08.5", "What percentage of the table's bytes travels from memory?",
       unit="%")
 
 # %% trap="08.5" role="look"
@@ -1197,12 +1576,12 @@ print(f"of {table_bytes} bytes {by_record} travel, "
 measured("08.5", 100 * share, right=(95, 100))
 
 # %% trap="08.5" role="look"
-claim("bytes moved over bytes of the table", share, expected=1)
+claim("bytes moved as a multiple of the table's", share, expected=1)
 
 # %% [markdown] trap="08.5" role="why"
-# Memory is not read by the number. 32 threads, a *warp*, ask together, and what comes is
-# whole *sectors* of 32 bytes. A record of eight floats fills a sector, so each thread touches
-# another one.
+# Memory is not read one value at a time. 32 threads, a *warp*, ask together, and memory
+# answers in whole *sectors* of 32 bytes. A record of eight floats fills a sector, so each
+# thread touches a different one.
 
 # %% trap="08.5" role="why"
 records, masses = torch.full((8, 8), 0.25), torch.zeros(8, 8)
@@ -1219,8 +1598,8 @@ draw_grids(
         "the first sector comes, and all its floats are read.")
 
 # %% [markdown] trap="08.5" role="repair"
-# The cure is the layout: all masses side by side, so that a sector brings eight of them.
-# Loads of neighbours that fall into few sectors are called *coalesced*.
+# The cure is the layout: put all masses side by side, so that a sector brings eight of them.
+# When neighbouring threads' loads fall into few sectors, they are called *coalesced*.
 
 # %% trap="08.5" role="repair"
 by_field = moved(lambda i: FLOAT * i)
@@ -1232,7 +1611,7 @@ print(f"side by side {by_field} bytes travel; sectors one number off: "
       f"{shifted}, from the last to the first: {backwards}")
 
 # %% trap="08.5" role="repair"
-claim("masses side by side: bytes moved over bytes used",
+claim("masses side by side: bytes moved as a multiple of those used",
       by_field / (WARP * FLOAT), expected=1)
 
 # %% trap="08.5" role="repair"
@@ -1243,8 +1622,8 @@ plot_columns(
         "strides 8, 16 and 32.")
 
 # %% [markdown] trap="08.5" role="repair"
-# The same holds for a matrix, without a word about records: down a column, neighbours in
-# the warp are a row apart. Which index runs with the thread decides.
+# A matrix without any records has the same problem: down a column, neighbours in the warp are
+# a row apart. It depends on which index runs with the thread.
 #
 # Move the controls below, and say the number of sectors first.
 
@@ -1254,15 +1633,15 @@ from dlsys_helpers.explorers.warp_addresses import warp_addresses
 warp_addresses
 
 # %% [markdown] trap="08.5" role="more" topics="order, starts and strides · down a column · caches"
-# **Order** within the warp costs nothing. At stride 1 a start one number off costs one
-# sector more. From stride 8 on, for numbers of 4 bytes, no more sectors come: each thread
-# has one of its own already.
+# **Order** within the warp costs nothing. At stride 1, a start that is one value off costs one
+# more sector. From stride 8 on, for values of 4 bytes, the number stops growing, because each
+# thread already has a sector of its own.
 
 # %% trap="08.5" role="more"
-claim("sectors at stride 8 over stride 1", strides[8] / strides[1],
-      expected=8)
-claim("sectors at stride 32 over stride 8", strides[32] / strides[8],
-      expected=1)
+claim("sectors at stride 8 as a multiple of stride 1",
+      strides[8] / strides[1], expected=8)
+claim("sectors at stride 32 as a multiple of stride 8",
+      strides[32] / strides[8], expected=1)
 
 # %% [markdown] trap="08.5" role="more"
 # **Down a column** of a matrix:
@@ -1275,16 +1654,17 @@ down = moved(lambda i: row_step * i) // SECTOR
 print(f"along a row {along} sectors, down a column {down}")
 
 # %% trap="08.5" role="more"
-claim("sectors down a column over along a row", down / along, expected=8)
+claim("sectors down a column as a multiple of those along a row",
+      down / along, expected=8)
 
 # %% [markdown] trap="08.5" role="more"
-# **Caches.** This counts bytes of one load, and no time. A cache may still hold a sector
+# **Caches.** This counts the bytes of one load, and no time. A cache may still hold a sector
 # when the next load wants the rest of it; then the bytes are not lost. A kernel that reads
-# *all* fields, one after the other, can live on that. So does a copy that starts one number
-# off: by sectors it should reach four fifths of the full rate, and NVIDIA measured about nine
-# tenths on a V100, for the next warp used what was left of the fifth sector. The other way
-# round, memory may hand the L2 cache up to four sectors where one was asked for; steps
-# beyond stride 8 can then still cost time.
+# *all* fields, one after the other, can rely on that. So can a copy that starts one value off:
+# by sectors it should reach four fifths of the full rate, and NVIDIA measured about nine
+# tenths on a V100, because the next warp used what was left of the fifth sector. In the other
+# direction, memory may send the L2 cache up to four sectors when one was asked for, so steps
+# beyond stride 8 can still cost time.
 
 # %% trap="08.5" role="exercise" points=3 difficulty=2 minutes=15
 def sectors(addresses: list, size: int) -> list:
@@ -1317,31 +1697,29 @@ def sectors(addresses: list, size: int) -> list:
 # 3. The last byte is `first + size - 1`. Skip `None`; `0` is an address.
 
 # %% [markdown] trap="08.5" role="keep"
-# **Keep:** a warp moves sectors, not numbers: let neighbouring threads read neighbouring
-# numbers. **In your own code:** look at what the index of the thread is multiplied
-# with; in Nsight Compute, read `Sectors/Req` in the table of the L1 cache: 4 for 32-bit
-# numbers side by side, 8 for 64-bit ones.
-# **Source:** [CUDA C++ Best Practices
+# **Keep:** a warp moves whole sectors of 32 bytes, so let neighbouring threads read
+# neighbouring values. **In your own code:** look at what the thread's index is multiplied
+# with; in Nsight Compute, read `Sectors/Req` in the table of the L1 cache: 4 for 32-bit values
+# side by side, 8 for 64-bit ones. **Source:** [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#coalesced-access-to-global-memory),
 # section 10.2.1, "Coalesced Access to Global Memory": sectors of 32 bytes from compute
-# capability 6.0 on, the order within a warp, and the V100's copies (10.2.1.3);
-# [CUDA Programming
+# capability 6.0 on, the order within a warp, and the V100's copies (10.2.1.3); [CUDA
+# Programming
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/02-basics/writing-cuda-kernels.html),
 # section 2.3.4.1; [Nsight Compute, Profiling
 # Guide](https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html), "Memory Tables";
-# [CUDA Driver
-# API](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html),
+# [CUDA Driver API](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html),
 # `CU_LIMIT_MAX_L2_FETCH_GRANULARITY`, for up to 128 bytes a fetch.
 
 # %% [markdown] trap="08.6" role="situation" fault="shared memory bank conflicts in a padded tile" symptom="shared memory transpose slow, column access in a 32 by 32 tile, why pad to 33 columns"
 # ## Columns that nobody uses
 #
-# To transpose a matrix without strides you fetch a tile of 32 x 32 floats into *shared
-# memory*, a small memory on the chip for the threads of a block. You fill it row by row,
-# and read it out column by column. Shared memory has no sectors. It has 32 *banks*: word
-# `w` of 4 bytes lies in bank `w % 32`, and a bank gives out one word in a *turn*. Your
-# profiler complains, and a forum says: make the tile wider, and leave the last columns empty.
-# You take 40.
+# To transpose a matrix without strided access, you fetch a tile of 32 x 32 floats into *shared
+# memory*, a small memory on the chip for the threads of a block. You fill it row by row and
+# read it out column by column. Shared memory has no sectors. It has 32 *banks*: word `w` of 4
+# bytes is in bank `w % 32`, and a bank returns one word in a *turn*. Your profiler reports
+# conflicts, and a forum answer tells you to make the tile wider and leave the last columns
+# empty. You take 40.
 
 # %% trap="08.6" role="break"
 def turns(words):
@@ -1382,9 +1760,9 @@ plot_columns(
         "takes 32, 40 takes 8, 48 takes 16.")
 
 # %% [markdown] trap="08.6" role="why"
-# Rows of 32 words put a whole column into one bank. With 33 words a row, each row begins
-# one bank further on, and the column goes once round all banks. With 40 each row begins
-# eight banks further on, and every fourth row is back where the first one began.
+# With rows of 32 words, a whole column is in one bank. With 33 words, each row begins one bank
+# further on, so the column visits every bank once. With 40, each row begins eight banks
+# further on, and every fourth row is back at the bank of the first.
 
 # %% trap="08.6" role="why"
 draw_grids(
@@ -1392,14 +1770,14 @@ draw_grids(
                        for w in column(width)[:8]]
      for width in (32, 33, 40)},
     rows="row", columns="bank",
-    title="Where a column's first eight words lie",
+    title="33 wide, a column's words are in different banks",
     alt="Three grids of eight rows and 32 banks. 32 wide: all words in "
         "bank 0. 33 wide: a diagonal, each in its own bank. 40 wide: four "
         "banks with two words each.")
 
 # %% [markdown] trap="08.6" role="repair"
-# What counts is the step from thread to thread: with `s` words the warp needs as many turns
-# as the greatest common divisor of `s` and 32. One column more than 32 is enough.
+# What counts is the step from thread to thread. With a step of `s` words, the warp needs as
+# many turns as the greatest common divisor of `s` and 32. One more column than 32 is enough.
 
 # %% trap="08.6" role="repair"
 agree = all(turns([step * i for i in range(32)]) == math.gcd(step, 32)
@@ -1414,8 +1792,8 @@ claim("turns are gcd(step, 32) for steps of 1 to 199", agree,
       expected=True)
 
 # %% [markdown] trap="08.6" role="more" topics="other widths · one word for all · wider reads, and what turns cost"
-# **Other widths**, and **one word for all**: it is no conflict, it is given out once, to
-# everybody. Only *different* words of one bank wait for each other.
+# **Other widths**, and **one word for all**: if all threads read the same word, the bank
+# returns it once, to all of them. Only *different* words of one bank wait for each other.
 
 # %% trap="08.6" role="more"
 claim("turns for a column, 32 wide", found[32][1], expected=32)
@@ -1424,11 +1802,11 @@ claim("turns where all read one word", same_word, expected=1)
 claim("turns where they read two words of one bank", two_words, expected=2)
 
 # %% [markdown] trap="08.6" role="more"
-# **Wider reads.** This model is for reads of 4 bytes a thread. A bank gives out no more than
-# that in a turn, so 8 bytes a thread take two turns at least, and `16` bytes four; which
-# threads share a turn, NVIDIA's guides do not say. And turns are not the time of a kernel:
-# in a matrix product of NVIDIA's the columns of a tile fell into one bank, and one more column
-# raised it from `140.2` to `199.4` GB/s on a V100.
+# **Wider reads.** This model is for reads of 4 bytes per thread. A bank returns no more than
+# that in a turn, so 8 bytes per thread take at least two turns, and `16` bytes four. NVIDIA's
+# guides do not say which threads share a turn. And turns are not the time of a kernel: in one
+# of NVIDIA's matrix products, the columns of a tile fell into one bank, and one more column
+# raised the rate from `140.2` to `199.4` GB/s on a V100.
 
 # %% trap="08.6" role="exercise" points=2 difficulty=2 minutes=10
 def conflict_degree(addresses: list) -> int:
@@ -1457,11 +1835,11 @@ def conflict_degree(addresses: list) -> int:
 # 3. The answer is the size of the largest set, and 0 where there is none.
 
 # %% [markdown] trap="08.6" role="keep"
-# **Keep:** different words of one bank are given out one after the other; a row that is
-# one word longer moves a column through all banks. **In your own code:** write down the
-# step between neighbouring threads in words; 32 threads evenly spaced by an odd step are
-# free of conflicts. Where a warp reads parts of two columns, count. **Source:**
-# [CUDA C++ Best Practices
+# **Keep:** different words of one bank of shared memory are returned one after the other. Make
+# a row one word longer, and a column visits all banks. **In your own code:** write down the
+# step between neighbouring threads in words; 32 threads evenly spaced by an odd step have no
+# conflicts. Where a warp reads parts of two columns, count. **Source:** [CUDA C++ Best
+# Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#shared-memory-and-memory-banks),
 # section 10.2.3.1, "Shared Memory and Memory Banks", and 10.2.3.3, table 3, for the product;
 # [CUDA Programming
@@ -1471,12 +1849,11 @@ def conflict_degree(addresses: list) -> int:
 # %% [markdown] trap="08.7" role="situation" symptom="rare branch in a CUDA kernel is slow, warp divergence, if with few threads" fault="warp divergence: a rare branch holds up most warps"
 # ## A branch for one thread in twenty
 #
-# Most numbers take a short path of 10 instructions. One in twenty, drawn at random, is
-# an outlier and takes a long one of 100. "Rare enough," says the review. "On average 5
-# of the 100."
+# Most values take a short path of 10 instructions. One in twenty, at random, is an outlier and
+# takes a long path of 100. "Rare enough," says the review. "On average 5 of the 100."
 #
 # The 32 threads of a warp issue their instructions together. Where they disagree, the warp
-# walks both paths, and those who do not belong there wait.
+# executes both paths, and the threads that are not on a path wait.
 
 # %% trap="08.7" role="break"
 SHORT, LONG, WARPS = 10, 100, 4000
@@ -1491,8 +1868,9 @@ def issued(takes_long):
 wanted = (outlier.sum() * LONG + (~outlier).sum() * SHORT).item() / 32
 
 # %% trap="08.7" role="guess" quoted="wrong"
-guess("08.7", "In what share of the warps does somebody take the long "
-      "path?", unit="%")
+guess("08.7",
+      "In what percentage of the warps does at least one thread take "
+      "the long path?", unit="%")
 
 # %% trap="08.7" role="look"
 share = outlier.any(1).float().mean().item()
@@ -1505,13 +1883,13 @@ print(f"instructions issued over those the threads needed: "
 measured("08.7", 100 * share, right=(75, 87))
 
 # %% trap="08.7" role="look"
-claim("share of warps that walk the long path", share,
+claim("fraction of warps that execute the long path", share,
       expected=1 - 0.95 ** 32, within=0.03)
 
 # %% [markdown] trap="08.7" role="why"
-# A warp is spared only if all 32 of its threads agree, and 32 draws seldom do. So put
-# numbers of one path side by side: sort them, or write the outliers into a list and
-# give it to a second kernel.
+# A warp skips the long path only if all 32 of its threads take the short one, and 32 random
+# draws seldom do. So put values of the same path side by side: sort them, or write the
+# outliers into a list and give it to a second kernel.
 
 # %% trap="08.7" role="repair"
 together = outlier.flatten().sort().values.view(WARPS, 32)
@@ -1535,31 +1913,31 @@ draw_grids(
         "rows of their own, and the other rows are free.")
 
 # %% trap="08.7" role="repair"
-claim("sorted: instructions issued over those the threads needed",
+claim("sorted: instructions issued, as a multiple of those needed",
       issued(together) / wanted, below=1.05)
 
 # %% [markdown] trap="08.7" role="repair"
-# Sorting is work of its own, and it scatters the addresses of trap 08.5. Whether it pays is
-# a measurement.
+# Sorting is work of its own, and it scatters the addresses of trap 08.5. Measure whether it
+# pays.
 
 # %% [markdown] trap="08.7" role="more" topics="where the border falls · predicates · warps that stay split"
-# **Where the border falls.** A branch whose border falls between two warps costs nothing:
-# `if i < n / 2`, where half of n is a multiple of 32. Elsewhere one warp walks both sides. A
-# branch by thread, `if i % 2`, splits every warp.
+# **Where the border falls.** A branch whose border is between two warps costs nothing:
+# `if i < n / 2`, where half of n is a multiple of 32. Elsewhere one warp executes both sides.
+# A branch by thread, `if i % 2`, splits every warp.
 
 # %% trap="08.7" role="more"
-claim("instructions issued over those the threads needed",
+claim("instructions issued, as a multiple of those needed",
       issued(outlier) / wanted, above=5.5, below=6.8)
-claim("even against odd over first half against second",
+claim("even against odd, as a multiple of first half against second",
       issued(stripes) / issued(halves), expected=2)
 
 # %% [markdown] trap="08.7" role="more"
-# Two things this count leaves out. **Predicates:** where a path has only a few
-# instructions, the compiler may do without a branch: every warp then issues both paths,
-# whoever agrees, and a *predicate* decides which threads keep the result. Sorting saves nothing
-# there, and little was lost. **Warps that stay split:** threads that parted need not meet again
-# where the paths end. Since Volta a warp may stay split, and what follows is issued for each
-# part; `__syncwarp()` makes sure that it is whole again.
+# This count leaves out two things. **Predicates:** where a path has only a few instructions,
+# the compiler may do without a branch. Then every warp issues both paths, even where its
+# threads agree, and a *predicate* decides which threads keep the result. Sorting saves nothing
+# there, and little was lost. **Warps that stay split:** threads that parted need not meet
+# again where the paths end. Since Volta a warp may stay split, and what follows is issued for
+# each part; `__syncwarp()` makes sure that it is whole again.
 
 # %% trap="08.7" role="exercise" points=2 difficulty=2 minutes=10
 def warp_passes(paths: list, lengths: dict) -> int:
@@ -1588,11 +1966,11 @@ def warp_passes(paths: list, lengths: dict) -> int:
 # 3. Add up `lengths[name]` for the names of each set, over all slices; the last slice may be short.
 
 # %% [markdown] trap="08.7" role="keep"
-# **Keep:** a warp issues every path that one of its threads takes. One thread in twenty
-# is not rare among 32. **In your own code:** ask whether a condition is the same for the
-# whole warp; in Nsight Compute, under "Warp State Statistics", read `Avg. Active Threads
-# Per Warp`, and `Avg. Not Predicated Off Threads Per Warp` beside it. **Source:**
-# [CUDA C++ Best Practices
+# **Keep:** a warp issues every path that at least one of its 32 threads takes, so one thread
+# in twenty is not rare. Group values of the same path. **In your own code:** ask whether a
+# condition is the same for the whole warp; in Nsight Compute, under "Warp State Statistics",
+# read `Avg. Active Threads Per Warp`, and next to it
+# `Avg. Not Predicated Off Threads Per Warp`. **Source:** [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#branching-and-divergence),
 # section 13.1, "Branching and Divergence", and 13.2, "Branch Predication"; [CUDA Programming
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/03-advanced/advanced-kernel-programming.html),
@@ -1601,10 +1979,11 @@ def warp_passes(paths: list, lengths: dict) -> int:
 # %% [markdown] trap="08.8" role="situation" fault="small operations are not fused: launches and traffic" symptom="GPU idle with many small operations, kernel launch overhead, fuse elementwise operations"
 # ## A chain of small steps
 #
-# An activation, written out as torch operations: multiply, add, tanh, multiply. Each is
-# a *kernel* of its own: it is launched, reads its input from memory and writes its output
-# there. Say that a new one can be launched every four microseconds, and that the device, an
-# H200, moves 4.8 TB each second. One kernel could do all of it in a go, a *fused* one.
+# An activation is written out as torch operations: multiply, add, tanh, multiply. Each
+# operation is a *kernel* of its own: the host launches it, it reads its input from memory and
+# writes its output there. Say that the host can launch one every four microseconds, and that
+# the device, an H200, moves 4.8 TB per second. One single kernel, a *fused* one, could do all
+# of it in one pass.
 
 # %% trap="08.8" role="break"
 def gelu(x):
@@ -1619,9 +1998,9 @@ def predicted(numbers, launches, tensors):
     return 1e6 * max(launches * LAUNCH, tensors * numbers * 2 / RATE)
 
 # %% trap="08.8" role="guess"
-guess("08.8", "With 2^28 numbers of 16 bits launches hardly count. How "
-      "many times as fast as the chain is one fused kernel then?",
-      unit="times")
+guess("08.8",
+      "With 2^28 values of 16 bits launches hardly count. How many "
+      "times as fast as the chain is one fused kernel then?", unit="times")
 
 # %% trap="08.8" role="look"
 x = torch.empty(4096, device="meta", dtype=torch.float16)
@@ -1640,28 +2019,29 @@ print(f"{chain.orders} launches, {travel} tensors that travel, for "
 measured("08.8", gain[2**28], right=(8, 16))
 
 # %% trap="08.8" role="look"
-claim("predicted gain for 2^28 numbers", gain[2**28], expected=11,
+claim("predicted gain for 2^28 values", gain[2**28], expected=11,
       within=0.01)
 
 # %% trap="08.8" role="look"
 plot_lines(
-    [2**n for n in range(12, 29, 2)], times, xlabel="numbers of 16 bits",
+    [2**n for n in range(12, 29, 2)], times, xlabel="values of 16 bits",
     ylabel="microseconds, predicted", logx=True, logy=True,
-    title="First launches decide, then traffic: fused gains on both sides",
+    title="Launches decide, then traffic: the fused kernel gains on both",
     alt="Two lines on log axes, chain above fused. Both are flat for few "
-        "numbers and rise in proportion for many; the distance is about "
+        "values and rise in proportion for many; the distance is about "
         "tenfold on both sides.")
 
 # %% [markdown] trap="08.8" role="why"
-# For small tensors a chain is the sum of its launches, whatever the operations do. For
-# large ones it is the sum of its traffic: each step writes its result to memory, and the next
-# one fetches it back. The fused kernel reads once, computes on the chip, and writes once.
+# For small tensors, a chain takes the sum of its launches, whatever the operations do. For
+# large ones it takes the sum of its traffic, because each step writes its result to memory and
+# the next one fetches it back. The fused kernel reads once, computes on the chip, and writes
+# once.
 
 # %% [markdown] trap="08.8" role="repair"
-# `F.gelu` is such a kernel. How does one look from inside? It is a *program* that is started
-# many times. Each start knows its number and takes a block of places. The last block is
-# seldom full, and whoever does not mask it reads and writes somebody else's memory. Here two
-# functions stand for the device's load and store:
+# `F.gelu` is such a kernel. What does one look like from inside? It is a *program* that is
+# started many times. Each start knows its number and takes one block of positions. The last
+# block is seldom full. A kernel that does not mask it reads and writes memory that is not its
+# own. Here two functions stand for the device's load and store:
 
 # %% trap="08.8" role="repair"
 memory = {"x": torch.randn(10), "y": torch.full((10,), math.nan)}
@@ -1682,21 +2062,21 @@ for program in range(math.ceil(10 / 4)):
     double(load, store, 10, 4, program)
 
 # %% trap="08.8" role="repair"
-claim("largest gap to 2 x over ten numbers in blocks of four",
+claim("largest gap to 2 x over ten values in blocks of four",
       (memory["y"] - 2 * memory["x"]).abs().max(), expected=0)
 
 # %% [markdown] trap="08.8" role="more" topics="where launch and traffic are equal · counts of the chain"
-# **Where launch and traffic are equal** for one operation that reads and writes each number:
-# at millions of numbers, far more than most activations of a small model have. So predict
-# both sides before you fuse.
+# **Where launch and traffic are equal**, for one operation that reads and writes each value:
+# at millions of values, far more than most activations of a small model have. So predict both
+# before you fuse.
 
 # %% trap="08.8" role="more"
 even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
-claim("numbers at which launch and traffic are equal, in millions",
+claim("values at which launch and traffic are equal, in millions",
       even / 1e6, expected=4.8)
-claim("launches of the chain over one", chain.orders / fused.orders,
-      above=7)
-claim("predicted gain for 4096 numbers", gain[4096],
+claim("launches of the chain as a multiple of the fused one",
+      chain.orders / fused.orders, above=7)
+claim("predicted gain for 4,096 values", gain[4096],
       expected=chain.orders)
 claim("launches of the chain written out", chain.orders, expected=9)
 
@@ -1728,22 +2108,185 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # 3. The first place is `program * block`; the last one is below `n` and below the first place of the next program.
 
 # %% [markdown] trap="08.8" role="keep"
-# **Keep:** small tensors pay for launches, large ones for traffic; a fused kernel saves
-# both. Mask the tail. **In your own code:** count the operations between two matrix
-# products; `torch.compile` fuses chains, CUDA graphs launch many kernels at once.
-# **Source:** [NVIDIA, "Getting Started with CUDA
+# **Keep:** on small tensors launches take the time, on large ones memory traffic; a fused
+# kernel saves both. If you write one, mask the last block. **In your own code:** count the
+# operations between two matrix products; `torch.compile` fuses chains, CUDA graphs launch many
+# kernels at once. **Source:** [NVIDIA, "Getting Started with CUDA
 # Graphs"](https://developer.nvidia.com/blog/cuda-graphs/) measures a chain of 20 kernels of
 # 2.9 us each on a V100: 9.6 us a kernel where the host waits for each, 3.8 us where it
 # launches ahead, 3.4 us as a graph. So the four microseconds are a rate of launches, and a
-# round one.
+# round number.
+
+# %% [markdown] role="concept"
+# ## The roof over a kernel
+#
+# Trap 08.8 counted launches and bytes. A third limit is arithmetic. A GPU moves so many bytes
+# a second and does so many operations a second; the operations that a kernel does for each
+# byte, its *arithmetic intensity*, decide which limit it meets. That is the *roofline*: on its
+# slope a kernel waits for memory (*memory-bound*), under its flat roof it computes as fast as
+# the device can (*compute-bound*), and a kernel so small that its launch takes longer than
+# either is *launch-bound*.
+#
+# Choose a kernel and a length below. Which attention leaves the slope? What does decoding one
+# token do, at any length?
+
+# %% role="explore" explorer="roofline"
+from dlsys_helpers.explorers.roofline import roofline
+
+roofline
+
+# %% [markdown] role="concept"
+# ## Reading a profile
+#
+# `torch.profiler` returns a row for each operation. Ask four questions in this order to find
+# what to fix:
+#
+# 1. Does the **host** hold it up? Values fetched one by one with `.item()`, data, Python. On a
+#    GPU each fetch waits until everything launched so far is done.
+# 2. Many calls that move a few bytes each: **launch**.
+# 3. Few FLOPs for each byte moved: **memory**.
+# 4. Many FLOPs for each byte: **compute**. If a GPU then stays far below both roofs, look at
+#    the addresses (08.5, 08.6) and branches (08.7).
+#
+# Here are three steps, traced on this CPU as they run. Each sends the same 512 rows through
+# the same two layers, and each has one fault of its own on top. Read the rows and name the
+# fault before you open the cell that made them.
+
+# %% role="concept" tags=["plumbing"]
+os.environ["KINETO_LOG_LEVEL"] = "9"             # no notes on a missing GPU
+from torch.profiler import profile, supported_activities
+
+net = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
+inputs = torch.randn(512, 256)
+small, wide = torch.ones(64), torch.ones(2**21)
+
+def chain(x, times):
+    for _ in range(times):
+        x = x * 0.5 + 1.0
+
+STEPS = {"A": lambda: (net(inputs), chain(wide, 12)),
+         "B": lambda: [row.norm().item() for row in net(inputs)],
+         "C": lambda: (net(inputs), chain(small, 800))}
+
+# %% role="concept" tags=["plumbing"]
+COUNTED = {"addmm", "gelu", "mul", "add", "linalg_vector_norm",
+           "_local_scalar_dense"}                # what .item() calls
+
+def traced(step):
+    """Operation, calls, us, FLOPs and bytes moved of a step's rows."""
+    with torch.no_grad(), profile(
+            activities=supported_activities(), record_shapes=True,
+            with_flops=True) as trace:
+        step()
+    rows = []
+    for row in trace.key_averages(group_by_input_shape=True):
+        name = row.key.removeprefix("aten::")
+        sizes = [math.prod(shape) for shape in row.input_shapes]
+        if name in COUNTED:                      # inputs, and one result
+            moved = 4 * row.count * (sum(sizes) + max(sizes))
+            rows.append((name, row.count, row.self_cpu_time_total,
+                         row.flops, moved))
+    return sorted(rows, key=lambda row: -row[2])
+
+# %% role="concept" tags=["plumbing"]
+TRACES = {name: traced(step) for name, step in STEPS.items()}
+for name, rows in TRACES.items():
+    print(f"trace {name}")
+    for what, calls, us, work, moved in rows:
+        print(f"  {what:20} {calls:5} calls {us:8.0f} us "
+              f"{work / 1e6:6.1f} MFLOP {moved / 1e6:7.2f} MB")
+
+# %% [markdown] role="concept"
+# Which step waits for the host, and which for launches? And what is the remedy for the step
+# that waits for neither? The times are those of your machine; calls, FLOPs and bytes belong to
+# the step, and a GPU would count the same. So the questions, as code, ask for these:
+
+# %% role="concept"
+def what_holds(rows):
+    """The four questions: host, launch, memory or compute."""
+    calls, _, work, moved = (sum(row[k] for row in rows)
+                             for k in range(1, 5))
+    fetched = sum(row[1] for row in rows if row[0] == "_local_scalar_dense")
+    if fetched > 100:
+        return "host"
+    if moved / calls < 1e5:                      # bytes a call
+        return "launch"
+    return "memory" if work / moved < 10 else "compute"
+
+found = {name: what_holds(rows) for name, rows in TRACES.items()}
+found["the two layers alone"] = what_holds(traced(lambda: net(inputs)))
+mended = traced(lambda: net(inputs).norm(dim=1).tolist())
+print(found)
+
+# %% role="concept"
+claim("trace A is held by memory, B by the host, C by launches",
+      [found[name] for name in "ABC"] == ["memory", "host", "launch"],
+      expected=True)
+claim("the two layers without any of the faults: compute",
+      found["the two layers alone"] == "compute", expected=True)
+claim("calls that fetch a number in B, with all norms at once",
+      sum(row[1] for row in mended if row[0] == "_local_scalar_dense"),
+      expected=0)
+
+# %% [markdown] role="concept"
+# In A a long tensor goes to memory and back for each of two dozen small operations: fuse them,
+# as in trap 08.8. In B every row's norm is fetched by itself: compute them all, then fetch
+# once. B has a second fault after the first, hundreds of small norms: after each repair ask
+# the questions again. In C sixteen hundred operations on 64 values surround two products:
+# compile, or fuse by hand. The limits in the code are rules of thumb: ten FLOPs a byte stand
+# for a CPU's ridge. A GPU's ridge is higher, and what is compute here may be memory, or
+# launch, there. A GPU's trace also has the device's own times: where they add up to far less
+# than the wall clock, the device waited, as it would in B and C.
+#
+# A trace says which operation is slow. Two tools that need a GPU say why:
+#
+# - `nsys profile -o step python train.py`, then `nsys stats step.nsys-rep`: how often each
+#   kernel, copy and call ran, and how long. The time line is in the same file, opened in
+#   Nsight Systems. Look for white space between kernels.
+# - `ncu --set full -k regex:flash -c 1 python train.py`: the first kernel with that name, in
+#   depth. "GPU Speed Of Light Throughput" gives its fraction of both roofs; "Memory Workload
+#   Analysis" the sectors per request of 08.5 and the bank conflicts of 08.6; "Warp State
+#   Statistics" what warps wait for, and the active threads of 08.7; "Occupancy" the share of
+#   warps that it can hold.
+#
+# What each of them means is in the [user guide of Nsight
+# Systems](https://docs.nvidia.com/nsight-systems/UserGuide/index.html) and in the [profiling
+# guide of Nsight Compute](https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html).
+
+# %% [markdown] role="concept"
+# A trace can also be looked at on a time line. Name the parts of a step, and write the trace
+# to a file that [Perfetto](https://ui.perfetto.dev) or Chrome's `chrome://tracing` opens:
+
+# %% role="concept"
+import json
+import tempfile
+
+from torch.profiler import record_function
+
+with profile(activities=supported_activities()) as trace:
+    with record_function("two layers"):
+        net(inputs)
+    with record_function("a chain"):
+        chain(small, 10)
+
+with tempfile.TemporaryDirectory() as folder:
+    trace.export_chrome_trace(f"{folder}/step.json")
+    with open(f"{folder}/step.json") as file:
+        events = json.load(file)["traceEvents"]
+
+# %% role="concept"
+claim("parts of the step that the file names",
+      len({e.get("name") for e in events} & {"two layers", "a chain"}),
+      expected=2)
 
 # %% [markdown] trap="08.9" role="situation" symptom="scaled_dot_product_attention gives other results at each call in eval mode, dropout_p, self.training" fault="attention dropout stays on in eval mode"
 # ## A tenth of the weights
 #
-# You replace a hand-written attention by `F.scaled_dot_product_attention` and hand it
-# the dropout of the old one, `dropout_p=0.1`. In training it drops each attention
-# weight with that probability p and divides the others by 1 - p. Now you serve: `eval()`,
-# `no_grad()`, the same input twice.
+# You replace a hand-written attention by `F.scaled_dot_product_attention` and pass it the old
+# one's dropout, `dropout_p=0.1`. In training it drops each attention weight with that
+# probability p and divides the others by 1 - p. A review comment says: "This is a function; it
+# cannot know that you called `eval()`." Now you serve: `eval()`, `no_grad()`, the same input
+# twice.
 
 # %% trap="08.9" role="break"
 class Attention(nn.Module):
@@ -1766,9 +2309,10 @@ x = torch.randn(8, 32, 64)
 with torch.no_grad():
     first, second = layer(x), layer(x)
 
-# %% trap="08.9" role="guess"
-guess("08.9", "How far do the two results differ, root mean square, as a "
-      "share of the result's own size?", unit="%")
+# %% trap="08.9" role="guess" quoted="right"
+guess("08.9",
+      "By how much do the two results differ, as a percentage of the "
+      "result (both root mean square)?", unit="%")
 
 # %% trap="08.9" role="look"
 def size(t):
@@ -1781,14 +2325,15 @@ print(f"two calls in eval mode differ by {difference:.0%} of their size")
 measured("08.9", 100 * difference, right=(35, 60))
 
 # %% trap="08.9" role="look"
-claim("difference of two calls in eval mode, over the result's size",
+claim("difference of two calls in eval mode, as a fraction of the result",
       difference, above=0.35, below=0.6)
 
 # %% [markdown] trap="08.9" role="why"
-# SDPA is a function. It knows no mode and does what `dropout_p` says (stage 5). And a
-# tenth is not little: where values scatter around zero, each weight that is dropped or
-# enlarged changes the sum by its own share, and two calls differ by about $\sqrt{2p}$ of
-# their size. The more the values of a row have in common, the less.
+# SDPA is a function. It knows no mode and does what `dropout_p` says (stage 5), so the comment
+# is right. And a tenth is not little. Where values scatter around zero, each weight that is
+# dropped or enlarged changes the sum by its own share, and two calls differ by about
+# $\sqrt{2p}$ of their size. The more the values of a row have in common, the smaller the
+# difference.
 
 # %% trap="08.9" role="why"
 scored = [torch.linspace(-1, 1, 96).sin().view(1, 1, 12, 8)] * 2
@@ -1800,13 +2345,13 @@ draw_grids(
     {name: w / w.max() for name, w in calls.items()},
     marks={name: w == 0 for name, w in calls.items()}, rows="query",
     columns="key", legend="weight dropped",
-    title="Each call drops other weights",
+    title="Each call drops different weights",
     alt="Two grids of twelve by twelve attention weights. In each about a "
         "tenth of the cells is marked as dropped, in other places.")
 
 # %% [markdown] trap="08.9" role="repair"
-# The mode of the *module* has to decide. The grad mode is no stand-in for it: in eval
-# mode with gradients, as for a saliency map, it drops.
+# The mode of the *module* has to decide. The grad mode is no substitute: in eval mode with
+# gradients, as for a saliency map, it would drop.
 
 # %% trap="08.9" role="repair"
 class ByMode(Attention):
@@ -1829,7 +2374,7 @@ claim("by the module's mode, and MHA: gap of two calls in eval mode",
       max(gaps["ByMode"], gaps["MHA"]), expected=0)
 
 # %% [markdown] trap="08.9" role="more" topics="the root of 2p, and the grad mode · axes without a transpose"
-# **The root of 2p**, against what was measured, and a rate that goes by the grad mode:
+# **The root of 2p**, compared with what was measured, and a rate that follows the grad mode:
 
 # %% trap="08.9" role="more"
 claim("the rule of the root of 2p, less what was measured",
@@ -1838,9 +2383,9 @@ claim("by grad mode: gap of two calls in eval mode with gradients",
       gaps["ByGrad"], above=0.01)
 
 # %% [markdown] trap="08.9" role="more"
-# **Axes without a transpose.** The same function takes the axes as they come, too. Forget
-# the transpose, and `(B, T, H, D)` is read as T heads of H tokens: each token attends among
-# its own heads, and no token meets another. The shape of the result is the right one.
+# **Axes without a transpose.** The same function takes the axes as they come. Forget the
+# transpose, and `(B, T, H, D)` is read as T heads of H tokens: each token attends among its
+# own heads, and no token meets another. The shape of the result is the right one.
 
 # %% trap="08.9" role="more"
 def without_transpose(x):
@@ -1863,9 +2408,8 @@ claim("right axes: other tokens move when the last one changes, by",
       together.abs().max(), above=1e-3)
 
 # %% [markdown] trap="08.9" role="folklore"
-# **Told:** dropout in SDPA only works in training mode. **Measured:** in eval mode and
-# under `no_grad` it drops as well. `nn.MultiheadAttention` is a module and looks at its
-# mode.
+# **Told:** dropout in SDPA only works in training mode. **Measured:** in eval mode and under
+# `no_grad` it drops as well. `nn.MultiheadAttention` is a module and looks at its mode.
 
 # %% trap="08.9" role="exercise" points=4 difficulty=3 minutes=20
 def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
@@ -1896,31 +2440,35 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # 3. Back: the heads behind the tokens again, then flatten the last two axes.
 
 # %% [markdown] trap="08.9" role="keep"
-# **Keep:** a function has no mode. Each `dropout_p=` needs `if self.training`. **In your
-# own code:** call the model twice in eval mode and compare. **Source:** [torch's
-# documentation of
+# **Keep:** a function has no train or eval mode. Write
+# `dropout_p=self.p if self.training else 0.0`. **In your own code:** call the model twice in
+# eval mode and compare. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
-# warns of it. **Seen in the wild:**
-# [huggingface/pytorch-image-models 1978](https://github.com/huggingface/pytorch-image-models/pull/1978):
-# mended in several models, after the same in nanoGPT; "a recurring bug".
-# [wenet-e2e/wenet 2699](https://github.com/wenet-e2e/wenet/issues/2699): dropout on in
-# evaluation. [pytorch/pytorch 124464](https://github.com/pytorch/pytorch/issues/124464)
-# led to the warning.
+# warns of it. **Seen in the wild:** [huggingface/pytorch-image-models
+# 1978](https://github.com/huggingface/pytorch-image-models/pull/1978): the maintainers fixed
+# it in several models, after the same in nanoGPT, and call it "a recurring bug".
+# [wenet-e2e/wenet 2699](https://github.com/wenet-e2e/wenet/issues/2699): dropout was on in
+# evaluation. [pytorch/pytorch 124464](https://github.com/pytorch/pytorch/issues/124464) led to
+# the warning.
 
 # %% [markdown] role="concept"
-# ## Places that turn
+# ## Positions that turn
 #
-# `LM` above adds a learned vector for each place. Llama and many others turn queries and
-# keys instead, by an angle that grows with the place: a *rotary embedding* (RoPE). `rotate`
-# turns pairs of numbers like the hands of a clock, each pair at its own speed: $(a, b)$
-# becomes $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi + b \cos \varphi)$. Number i of
-# a head makes a pair with number i + D/2. Turned by $\alpha$ and by $\beta$, a query and a
-# key meet at an angle of $\alpha - \beta$: of the places only their distance enters the
-# score.
+# `LM` above adds a learned vector for each position. Llama and many others turn queries and
+# keys instead, by an angle that grows with the position: a *rotary embedding* (RoPE). `rotate`
+# turns pairs of values like the hands of a clock, each pair at its own speed: $(a, b)$ becomes
+# $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi + b \cos \varphi)$. Value i of a head
+# makes a pair with value i + D/2.
+#
+# Turn a query by $\alpha$ and a key by $\beta$, and their angle changes by $\alpha - \beta$.
+# So only the distance of two positions enters the score. For texts longer than those in
+# training the angles become new to the model. *NTK-aware scaling* then raises the base
+# `10000`: the fast pairs keep their speed, and the slow ones are slowed until they stay within
+# the angles that they know.
 
 # %% role="concept"
 def rotate(x, place):
-    """RoPE: x (B, H, n, D), turned for the places (n,)."""
+    """RoPE: x (B, H, n, D), turned for the positions (n,)."""
     half = x.shape[-1] // 2
     speed = 10000.0 ** (-torch.arange(half) / half)
     angle = place[:, None] * speed               # (n, D/2)
@@ -1931,9 +2479,9 @@ def rotate(x, place):
 # %% [markdown] trap="08.10" role="situation" fault="is_causal=True hides the KV cache from a new token" symptom="KV cache: generation with cache differs from without, is_causal=True with one query, positions restart"
 # ## The newest token asks
 #
-# A causal model writes token by token. Keys and values of old tokens do not change, so
-# you keep them in a *cache* and compute only the newest token: one query, against five
-# keys, its own the last. The attention layer stays as it was in training, with
+# A causal model writes token by token. Keys and values of old tokens do not change, so you
+# keep them in a *cache* and compute only the newest token: one query against five keys, of
+# which its own is the last. The attention layer stays as it was in training, with
 # `is_causal=True`.
 
 # %% trap="08.10" role="break"
@@ -1944,9 +2492,9 @@ newest = F.scaled_dot_product_attention(q[:, :, -1:], k, v,
 
 # %% trap="08.10" role="guess"
 guess("08.10", "Which keys does the newest token look at?",
-      choices=["the first one only",
+      choices=["only the first one",
                "all five: all of them are in its past",
-               "its own only"])
+               "only its own"])
 
 # %% trap="08.10" role="look"
 gap = (newest - whole[:, :, -1:]).abs().max()
@@ -1962,9 +2510,9 @@ claim("its result less the value of the first token", to_first,
       below=1e-6)
 
 # %% [markdown] trap="08.10" role="why"
-# `is_causal=True` draws the triangle from the *upper left* corner: query 0 sees key 0.
-# Where queries and keys are equally many, that is right. With a cache, query 0 is the
-# newest token and key 0 the oldest: the triangle belongs into the *lower right* corner.
+# `is_causal=True` draws the triangle from the *upper left* corner: query 0 sees key 0. Where
+# there are as many queries as keys, that is right. With a cache, query 0 is the newest token
+# and key 0 the oldest, so the triangle belongs in the *lower right* corner.
 
 # %% trap="08.10" role="why"
 computed, cached = 1.0, 0.3
@@ -1989,7 +2537,7 @@ right = torch.ones(2, 5).tril(diagonal=5 - 2)
 draw_grids(
     {"is_causal=True": left, "what is meant": right},
     marks={"is_causal=True": torch.eye(2, 5)}, rows="new query",
-    columns="key", legend="what it takes for its own key",
+    columns="key", legend="the key that it takes for its own",
     captions={"is_causal=True": "from the upper left",
               "what is meant": "from the lower right"},
     title="Two new tokens on a cache of three",
@@ -1999,8 +2547,8 @@ draw_grids(
         "all.")
 
 # %% [markdown] trap="08.10" role="repair"
-# One query needs no causal mask. Several, as when a prompt arrives in pieces, need the
-# triangle moved by the number of cached tokens.
+# A single query needs no causal mask. Several queries, as when a prompt arrives in pieces,
+# need the triangle moved by the number of cached tokens.
 
 # %% trap="08.10" role="repair"
 from torch.nn.attention.bias import causal_lower_right
@@ -2012,13 +2560,13 @@ three = [F.scaled_dot_product_attention(q[:, :, -3:], k, v, attn_mask=mask)
          for mask in (shifted, causal_lower_right(3, 5))]
 
 # %% trap="08.10" role="repair"
-claim("three queries, lower right, two ways: gap to the whole row's run",
+claim("three queries, lower right, two ways: gap to running the whole row",
       max((y - whole[:, :, -3:]).abs().max() for y in three), below=1e-5)
 
 # %% [markdown] trap="08.10" role="repair"
-# The cache has a second seam: *places*. Say the model turns queries and keys by RoPE. With
-# the cache the newest token has place 4. A function that counts from 0 at each call gives it
-# place 0: its distances to all cached keys are wrong by four.
+# The *positions* have to continue as well. Say the model turns queries and keys by RoPE. With
+# the cache, the newest token has position 4. A function that counts from 0 at each call gives
+# it position 0, and its distances to all cached keys are wrong by four.
 
 # %% trap="08.10" role="repair" compare=false
 place = torch.arange(5)
@@ -2035,12 +2583,12 @@ for start in (4, 0):
 print({f"place {start}": f"{gap:.1e}" for start, gap in gaps.items()})
 
 # %% trap="08.10" role="repair"
-claim("newest token at place 0: gap to the whole row's run", gaps[0],
+claim("newest token at position 0: gap to running the whole row", gaps[0],
       above=1e-3)
 
 # %% [markdown] trap="08.10" role="repair"
-# Below, eight tokens. Say first which keys the newest token may look at: with the causal
-# mask from either corner, with the mask that MHA would want, with pads on the left.
+# The explorer below has eight tokens. Say first which keys the newest token may look at: with
+# the causal mask from either corner, with the mask that MHA would want, with pads on the left.
 
 # %% role="explore" explorer="attention_mask"
 from dlsys_helpers.explorers.attention_mask import attention_mask
@@ -2048,21 +2596,21 @@ from dlsys_helpers.explorers.attention_mask import attention_mask
 attention_mask
 
 # %% [markdown] trap="08.10" role="more" topics="the right ways, measured · order, and RoPE"
-# **The right ways** give what the whole row gives. Pads on the left and empty slots of a
-# cache have to be hidden all the same, from one query, too.
+# **The right ways** give what running the whole row gives. Pads on the left and empty slots of
+# a cache have to be hidden all the same, even from a single query.
 
 # %% trap="08.10" role="more"
 claim("newest token with cache and without: gap", gap, above=0.1)
-claim("one query without a mask: gap to the whole row's run",
+claim("one query without a mask: gap to running the whole row",
       (one - whole[:, :, -1:]).abs().max(), below=1e-5)
-claim("newest token at place 4: gap to the whole row's run", gaps[4],
+claim("newest token at position 4: gap to running the whole row", gaps[4],
       below=1e-5)
 
 # %% [markdown] trap="08.10" role="more"
-# **Order, and RoPE.** Without a mask and without places attention cannot tell the order of
+# **Order, and RoPE.** Without a mask and without positions, attention cannot tell the order of
 # its keys: shuffled keys and values give the same result. With RoPE the distance of two
-# places enters their score, and only that, up to the rounding of the angles. Compute those
-# in float32.
+# positions enters their score, and only the distance, up to the rounding of the angles.
+# Compute those in float32.
 
 # %% trap="08.10" role="more"
 order = torch.randperm(5)
@@ -2073,9 +2621,9 @@ near, far = (rotate(q, place + start) @ rotate(k, place + start).mT
              for start in (0, 100))
 
 # %% trap="08.10" role="more"
-claim("no places, keys and values shuffled: gap",
+claim("no positions, keys and values shuffled: gap",
       (shuffled - plain).abs().max(), below=1e-5)
-claim("RoPE, all places later by 100: largest change of a score",
+claim("RoPE, all positions later by 100: largest change of a score",
       (near - far).abs().max(), below=1e-3)
 
 # %% trap="08.10" role="exercise" points=4 difficulty=3 minutes=20
@@ -2113,26 +2661,70 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 # 3. Query i may see keys 0 to past + i: `torch.ones(n, past + n, dtype=torch.bool).tril(past)`.
 
 # %% [markdown] trap="08.10" role="keep"
-# **Keep:** with a cache the new queries are the *last* rows of the whole triangle. The
-# mask and the places begin where the cache ends. **In your own code:** run a prompt at
-# once and in pieces, and compare the logits. **Source:** [torch's documentation of
+# **Keep:** with a cache, the new queries are the *last* rows of the whole triangle, so the
+# mask and the positions have to begin where the cache ends. **In your own code:** run a prompt
+# at once and in pieces, and compare the logits. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html);
 # [Su et al. 2021, "RoFormer"](https://arxiv.org/abs/2104.09864), section 3.2.2, for RoPE; its
-# equation 15 makes pairs of neighbours instead. **Seen in the
-# wild:** [pytorch/pytorch 144858](https://github.com/pytorch/pytorch/issues/144858): a
-# single query saw the earliest key only, and each step gave the same vector.
-# [pytorch/pytorch 110144](https://github.com/pytorch/pytorch/issues/110144): the same
-# with two new tokens on a cache of four.
+# equation 15 makes pairs of neighbours instead. **Seen in the wild:** [pytorch/pytorch
+# 144858](https://github.com/pytorch/pytorch/issues/144858): a single query saw the earliest
+# key only, and each step gave the same vector. [pytorch/pytorch
+# 110144](https://github.com/pytorch/pytorch/issues/110144): the same happened with two new
+# tokens on a cache of four.
+
+# %% [markdown] role="concept"
+# ## What a cache weighs, and grouped queries
+#
+# The cache of trap 08.10 keeps a key and a value for each token, layer and head:
+#
+# $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot H_{kv} \cdot D \cdot T \cdot \mathrm{bytes\ per\ number}$$
+#
+# In *grouped queries* (GQA), several heads of queries share one head of keys and values
+# ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245), section 2.2); the number of groups
+# is $H_{kv}$. The numbers below are for 32 layers of 32 heads with 128 values, in 16 bits, as
+# in Llama 2 with 7 billion weights, which does not share any.
+
+# %% role="concept"
+def kv_cache_bytes(tokens, layers=32, kv_heads=32, head_dim=128, size=2):
+    """Bytes of keys and values of one sequence."""
+    return 2 * layers * kv_heads * head_dim * tokens * size
+
+print(f"a token {kv_cache_bytes(1) / 1e6:.3f} MB, 4,096 tokens "
+      f"{kv_cache_bytes(4096) / 1e9:.2f} GB, with 8 groups "
+      f"{kv_cache_bytes(4096, kv_heads=8) / 1e9:.2f} GB")
+q = torch.randn(1, 8, 5, 16)                     # 8 heads of queries
+k, v = torch.randn(2, 1, 2, 5, 16)               # 2 of keys and values
+grouped = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+repeated = attention(q, *(t.repeat_interleave(4, dim=1) for t in (k, v)))
+
+# %% role="concept"
+claim("MB of cache for one token, 32 heads", kv_cache_bytes(1) / 1e6,
+      expected=0.524, within=0.001)
+claim("GB for 4,096 tokens, 32 heads", kv_cache_bytes(4096) / 1e9,
+      expected=2.147, within=0.001)
+claim("grouped queries and keys repeated four times: largest gap",
+      (grouped - repeated).abs().max(), below=1e-5)
+
+# %% role="concept"
+draw_boxes(
+    {name: {"keys": gb / 2, "values": gb / 2} for name, gb in (
+        ("4,096 tokens, 32 heads", kv_cache_bytes(4096) / 1e9),
+        ("16,384 tokens, 32 heads", kv_cache_bytes(16384) / 1e9),
+        ("16,384 tokens, 8 groups",
+         kv_cache_bytes(16384, kv_heads=8) / 1e9))},
+    title="The cache grows with the tokens, and shrinks with the groups",
+    alt="Three stacks of keys and values. Four times the tokens are four "
+        "times the bytes; with 8 groups for 32 heads it is a quarter.")
 
 # %% [markdown] trap="08.11" role="situation" fault="batch_first is missing: attention mixes the batch" symptom="transformer predictions depend on the batch, accuracy changes with batch size, batch_first"
 # ## Eight rows of a digit
 #
-# You read a digit as eight tokens, its rows of eight pixels, and put two of torch's
-# encoder layers on them. It trains in seconds and reads about nine of ten test digits,
-# in batches of 32. Nothing in it normalises over the batch, dropout is off, and you
-# call `eval()`.
+# You treat a digit as eight tokens, its rows of eight pixels, and put two of torch's encoder
+# layers on them. The model trains in seconds and gets about nine of ten test digits right, in
+# batches of 32. Nothing in it normalises over the batch, dropout is off, and you call
+# `eval()`.
 #
-# Then somebody sends one digit at a time.
+# Then a user sends one digit at a time.
 
 # %% trap="08.11" role="break"
 class RowReader(nn.Module):
@@ -2158,8 +2750,8 @@ fit(reader, x_train, y_train, steps=200, lr=5e-3, batch=32)
 _ = reader.eval()                                # no output to show
 
 # %% trap="08.11" role="guess"
-guess("08.11", "What share of the test digits does it read one by one?",
-      choices=["the same", "at least 5 points less",
+guess("08.11", "What accuracy does it have on the test digits one by one?",
+      choices=["the same as in batches", "at least 5 points less",
                "at least 5 points more"])
 
 # %% trap="08.11" role="look" tags=["plumbing"]
@@ -2180,23 +2772,23 @@ plot_columns(
     {"one by one": 100 * shares[1], "batches of 32": 100 * shares[32],
      "all 497": 100 * shares[497], "32, sorted by class": 100 * by_class},
     marks=["one by one", "32, sorted by class"],
-    xlabel="how the test digits come", ylabel="% read",
-    title="It reads a digit by its company",
-    alt="Four columns. Batches of 32 mixed digits are read best; one by "
-        "one, and sorted by class, it reads clearly fewer.")
+    xlabel="how the test digits come", ylabel="accuracy, %",
+    title="The answer depends on the other digits of the batch",
+    alt="Four columns. The accuracy is best in batches of 32 mixed "
+        "digits; one by one, and sorted by class, it is clearly lower.")
 
 # %% trap="08.11" role="look"
 measured("08.11", 1)
 
 # %% trap="08.11" role="look"
-claim("share read one by one, less that in batches of 32",
+claim("accuracy one by one, less that in batches of 32",
       shares[1] - shares[32], below=-0.05)
 
 # %% [markdown] trap="08.11" role="why"
-# Torch's encoder layers expect `(T, N, d)`, tokens first, and take `(N, T, d)` as it
-# comes: without a mask no shape tells them apart. So attention runs along the wrong axis.
-# Row 3 of a digit never meets row 4 of the same digit; it looks at row 3 of all other
-# digits in the batch.
+# Torch's encoder layers expect `(T, N, d)`, tokens first, and accept `(N, T, d)` as it is:
+# without a mask no shape tells them apart. So attention runs along the wrong axis. Row 3 of a
+# digit never meets row 4 of the same digit; it looks at row 3 of all other digits in the
+# batch.
 
 # %% trap="08.11" role="why"
 along_batch, along_row = torch.zeros(2, 6, 8)
@@ -2220,14 +2812,14 @@ again = [share_read(mended, batch) for batch in (1, 32, 497)]
 print("batch_first:", *(f"{share:.2f}" for share in again))
 
 # %% trap="08.11" role="repair"
-claim("batch_first: smallest share read, at any of three batch sizes",
+claim("batch_first: lowest accuracy at any of three batch sizes",
       min(again), above=0.88)
 
 # %% [markdown] trap="08.11" role="repair"
-# A test finds it without labels and without training: change the other rows and look
-# whether row 0 moves. Two tests that come to mind first are blind. Permute the
-# batch: the results are permuted with it. Repeat one row: a mean over equal values is
-# that value.
+# A test finds this without labels and without training: change the other rows and look whether
+# the output for row 0 moves. The two tests you would think of first cannot see it. Permute the
+# batch, and the outputs are permuted along with it. Fill the batch with copies of one row, and
+# attention averages identical values, which changes nothing.
 
 # %% trap="08.11" role="repair"
 def first_row(batch, model=reader):
@@ -2251,13 +2843,13 @@ claim("blind tests, permuted and repeated: a logit moves by",
 
 # %% [markdown] trap="08.11" role="more" topics="mixed and sorted batches · the test on both models"
 # **The other numbers:** mixed and sorted batches, three batch sizes with `batch_first`, and
-# the test that is not blind, on both models.
+# the test that can see the fault, on both models.
 
 # %% trap="08.11" role="more"
-claim("share read in batches of 32", shares[32], above=0.85)
-claim("share read sorted by class, less that in mixed batches",
+claim("accuracy in batches of 32", shares[32], above=0.85)
+claim("accuracy sorted by class, less that in mixed batches",
       by_class - shares[32], below=-0.04)
-claim("batch_first: largest less smallest share", max(again) - min(again),
+claim("batch_first: highest less lowest accuracy", max(again) - min(again),
       below=0.005)
 claim("other company: a logit of row 0 moves by",
       moved["other company"].abs().max(), above=0.05)
@@ -2301,124 +2893,27 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 # 3. A model's parts may be in different modes. Keep `(module, module.training)` for all of `model.modules()` and put them back one by one.
 
 # %% [markdown] trap="08.11" role="keep"
-# **Keep:** attention mixes along the axis that it takes for the sequence. If that is
-# the batch, a model looks healthy as long as the company stays the same. **In your own
-# code:** replace the other rows of a batch and compare row 0. **Source:** [torch's
-# documentation of
+# **Keep:** attention mixes along the axis that it takes for the sequence. If that axis is the
+# batch, a model looks healthy until its batches change, so pass `batch_first=True`. **In your
+# own code:** replace the other rows of a batch and compare the output for row 0. **Source:**
+# [torch's documentation of
 # nn.TransformerEncoderLayer](https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html):
-# `batch_first` is False by default. **Seen in the wild:**
-# [IBM/TabFormer 14](https://github.com/IBM/TabFormer/pull/14): the batch stood in the
-# first dimension, "which causes an incorrect computation"; merged.
-# [Exorust/TorchLeet 5](https://github.com/Exorust/TorchLeet/issues/5): an exercise
-# without `batch_first` trains to a high loss.
+# `batch_first` is False by default. **Seen in the wild:** [IBM/TabFormer
+# 14](https://github.com/IBM/TabFormer/pull/14): the batch was in the first dimension, "which
+# causes an incorrect computation"; the fix was merged. [Exorust/TorchLeet
+# 5](https://github.com/Exorust/TorchLeet/issues/5): an exercise without `batch_first` trains
+# to a high loss.
 
 # %% [markdown] role="concept"
-# ## Further: what the root of D is for
+# ## Further: positions beyond the trained length
 #
-# A score is a sum of `D` products. Where the numbers of queries and keys are N(0, 1),
-# its variance is `D`: the larger a head, the larger its scores, and the closer the
-# softmax comes to choosing a single key. Dividing by the root of `D` takes that away, as
-# long as queries and keys are independent; where training makes them alike, scores still
-# grow with `D`.
-
-# %% role="concept"
-def mean_entropy(scores):
-    """Mean entropy of the softmax weights of each row, in nats."""
-    return torch.special.entr(scores.softmax(-1)).sum(-1).mean().item()
-
-entropies = {}
-for size in (16, 256):
-    scores = torch.randn(200, size) @ torch.randn(100, size).T
-    entropies[size] = mean_entropy(scores), mean_entropy(
-        scores / math.sqrt(size))
-print({f"D {size}": f"raw {raw:.2f}, divided {divided:.2f}"
-       for size, (raw, divided) in entropies.items()})
-
-# %% role="concept"
-claim("D 256, raw scores: entropy over 100 keys, of at most ln 100, 4.61",
-      entropies[256][0], below=1)
-claim("the same scores over the root of D: entropy", entropies[256][1],
-      above=3.9)
-claim("divided: entropy at D 256 less that at D 16",
-      entropies[256][1] - entropies[16][1], expected=0, within=0.15)
-
-# %% [markdown] role="concept"
-# A softmax that has chosen passes almost no gradient: the slope of a weight is
-# p (1 - p). Drag `d` along the curve below and guess each time how many keys still count.
-
-# %% role="explore" explorer="softmax_scale"
-from dlsys_helpers.explorers.softmax_scale import softmax_scale
-
-softmax_scale
-
-# %% [markdown] role="concept"
-# ### Heads divide, they do not add
-#
-# More heads of fewer numbers each: weights and multiplications of the projections stay
-# the same, and so do those of scores and sums. What grows is the number of weights that
-# attention computes, one square per head.
-
-# %% role="concept"
-layers = {heads: nn.MultiheadAttention(64, heads) for heads in (1, 8)}
-count = {heads: sum(p.numel() for p in layer.parameters())
-         for heads, layer in layers.items()}
-_, one_pattern = layers[1](*[torch.randn(5, 1, 64)] * 3)
-_, patterns = layers[8](*[torch.randn(5, 1, 64)] * 3,
-                        average_attn_weights=False)
-
-# %% role="concept"
-claim("parameters with 8 heads less those with one",
-      count[8] - count[1], expected=0)
-claim("attention weights with 8 heads over those with one",
-      patterns.numel() / one_pattern.numel(), expected=8)
-
-# %% [markdown] role="concept"
-# ### Three ways to say where a token stands
-#
-# | places | added or turned | beyond the trained length |
-# |---|---|---|
-# | learned, `nn.Embedding` | added to the token | no such row: an error |
-# | sinusoidal | added to the token | defined for each place |
-# | RoPE (trap 08.10) | queries and keys turned | defined for each place |
-#
-# Sinusoids have one property of RoPE: a shift by k places is the same turn everywhere.
-# And *defined* is not *good*: whether a model can use a place that it has never met
-# has to be measured.
-
-# %% role="concept"
-def sinusoids(places, d=32):
-    """(places, d): sines, then cosines, of angles with d / 2 speeds."""
-    speed = 10000.0 ** (-torch.arange(0, d, 2) / d)
-    angle = torch.arange(places)[:, None] * speed
-    return torch.cat([angle.sin(), angle.cos()], 1)
-
-table = sinusoids(600)
-five = 5 * 10000.0 ** (-torch.arange(0, 32, 2) / 32)     # angles of a shift
-sine, cosine = table[500:550].chunk(2, 1)
-turned = torch.cat([sine * five.cos() + cosine * five.sin(),
-                    cosine * five.cos() - sine * five.sin()], 1)
-gap = (turned - table[505:555]).abs().max()
-
-# %% role="concept"
-try:
-    LM(VOCAB, places=8)(torch.zeros(1, 9, dtype=torch.int64))
-    learned_ends = False
-except RuntimeError:
-    learned_ends = True
-
-# %% role="concept"
-claim("learned places: a row longer than the table raises an error",
-      learned_ends, expected=True)
-claim("sinusoids at places from 500 on, turned by the angles of five "
-      "places: gap to those five later", gap, below=1e-3)
-
-# %% [markdown] role="concept"
-# A small measurement: one causal attention layer learns to name the token two places
-# back, on rows of 16 tokens thrown with a die of 8 faces. Then it reads longer rows.
+# No trap needs what follows. First a small measurement: one causal attention layer learns to
+# name the token two positions back, on rows of 16 random tokens out of 8. Then it gets longer
+# rows.
 
 # %% role="concept"
 class Back(nn.Module):
-    """One causal attention layer; places by sinusoids or by RoPE."""
+    """One causal attention layer; positions by sinusoids or RoPE."""
 
     def __init__(self, rope, d=32):
         super().__init__()
@@ -2437,13 +2932,13 @@ class Back(nn.Module):
 
 # %% role="concept" tags=["plumbing"]
 def two_back(model, rows=32, length=16):
-    """The loss of naming the token two places back, on fresh rows."""
+    """The loss of naming the token two positions back, fresh rows."""
     ids = torch.randint(8, (rows, length))
     return nll(model(ids)[:, 2:], ids[:, :-2])
 
 @torch.no_grad()
 def named(model, length):
-    """Share of right answers at the last 8 places of longer rows."""
+    """Accuracy at the last 8 positions of longer rows."""
     ids = torch.randint(8, (64, length))
     right = model(ids)[:, 2:].argmax(-1) == ids[:, :-2]
     return right[:, -8:].float().mean().item()
@@ -2457,48 +2952,25 @@ for kind, rope in (("sinusoids", False), ("RoPE", True)):
     print(kind, {n: f"{share:.2f}" for n, share in reached[kind].items()})
 
 # %% role="concept"
-claim("rows of 16, as trained: smaller share named",
+claim("rows of 16, as trained: lower accuracy of the two",
       min(reached[kind][16] for kind in reached), above=0.95)
-claim("rows of 256: larger share named at the end, of luck's 0.125",
+claim("rows of 256: higher accuracy at the end; guessing has 0.125",
       max(reached[kind][256] for kind in reached), below=0.5)
 
 # %% [markdown] role="concept"
-# Both are right on the length they learned and little better than luck at 16 times as
-# much. That is one small layer and one task. For longer texts the places of RoPE can be
-# squeezed into the old range: place $m$ counts as $m L / L'$, where $L$ is the length that
-# was learned and $L'$ the new one, and the model is trained a little further. LLaMA went
-# from 2,048 tokens to 32,768 within 1,000 steps in this way
-# ([Chen et al. 2023](https://arxiv.org/abs/2306.15595), section 2.3 and equation 4).
-
-# %% [markdown] role="concept"
-# ### BERT, GPT, and both in one
-#
-# | | mask | asked for | good for |
-# |---|---|---|---|
-# | encoder (BERT) | pads only | hidden tokens | reading: labels, search |
-# | decoder (GPT) | causal | the next token | writing |
-# | encoder and decoder (T5) | text: pads; answer: causal; from answer to text: the text's pads | the next token of the answer | translating, summing up |
-#
-# The two parts of the third kind meet in *cross-attention*: queries from the answer,
-# keys and values from the text. Blocks are the same in all three. BERT's norms stand
-# after the sums, GPT-2's before (stage 5).
-
-# %% role="concept"
-cross = nn.MultiheadAttention(32, 4, batch_first=True)
-answer, text = torch.randn(2, 3, 32), torch.randn(2, 7, 32)
-read, looked = cross(answer, text, text)
-print("result", tuple(read.shape), "weights", tuple(looked.shape))
-
-# %% role="concept"
-claim("cross-attention: keys that each token of the answer looks at",
-      looked.shape[-1], expected=7)
+# Both are right at the length that they learned, and little better than guessing at 16 times
+# that length. That is one small layer and one task. For longer texts the positions of RoPE can
+# be squeezed into the old range: position $m$ counts as $m L / L'$, where $L$ is the length
+# that was learned and $L'$ the new one, and the model is trained a little further. LLaMA went
+# from 2,048 tokens to 32,768 within 1,000 steps in this way ([Chen et al.
+# 2023](https://arxiv.org/abs/2306.15595), section 2.3 and equation 4).
 
 # %% [markdown] role="concept"
 # ### A GPT in seconds
 #
-# Python's own help pages are a text that you have already. The class `LM` from above,
-# two blocks, reads them letter by letter under a causal mask. Before training it writes
-# letters thrown with a die, behind it something with the shape of words.
+# Python's own help pages are a text that you already have. The class `LM` from above, with two
+# blocks, reads them letter by letter under a causal mask. Before training it writes random
+# letters, afterwards something with the shape of words.
 
 # %% role="concept"
 from pydoc_data.topics import topics
@@ -2518,7 +2990,7 @@ def letters_loss(model):
 # %% role="concept"
 @torch.no_grad()
 def write(model, prompt, n=80):
-    """n letters behind the prompt, each drawn from what model predicts."""
+    """n letters after the prompt, each drawn from what model predicts."""
     row = torch.tensor([[number[letter] for letter in prompt]])
     for _ in range(n):
         logits = model(row[:, -SPAN:], is_causal=True)[0, -1]
@@ -2538,56 +3010,12 @@ claim("loss at the start less ln of the number of letters",
 claim("loss after 300 steps, in nats a letter", end, below=2.7)
 
 # %% [markdown] role="concept"
-# ### What a cache weighs, and grouped queries
-#
-# The cache of trap 08.10 keeps a key and a value for each token, layer and head:
-#
-# $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot H_{kv} \cdot D \cdot T \cdot \mathrm{bytes\ per\ number}$$
-#
-# With *grouped queries* (GQA) several heads of queries share one head of keys and
-# values ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245), section 2.2); their number
-# of groups is $H_{kv}$. Here for 32 layers of 32 heads with 128 numbers, in 16 bits, as in
-# Llama 2 of 7 billion weights, which does not share any.
-
-# %% role="concept"
-def kv_cache_bytes(tokens, layers=32, kv_heads=32, head_dim=128, size=2):
-    """Bytes of keys and values of one sequence."""
-    return 2 * layers * kv_heads * head_dim * tokens * size
-
-print(f"a token {kv_cache_bytes(1) / 1e6:.3f} MB, 4,096 tokens "
-      f"{kv_cache_bytes(4096) / 1e9:.2f} GB, with 8 groups "
-      f"{kv_cache_bytes(4096, kv_heads=8) / 1e9:.2f} GB")
-q = torch.randn(1, 8, 5, 16)                     # 8 heads of queries
-k, v = torch.randn(2, 1, 2, 5, 16)               # 2 of keys and values
-grouped = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-repeated = attention(q, *(t.repeat_interleave(4, dim=1) for t in (k, v)))
-
-# %% role="concept"
-claim("MB of cache for one token, 32 heads", kv_cache_bytes(1) / 1e6,
-      expected=0.524, within=0.001)
-claim("GB for 4,096 tokens, 32 heads", kv_cache_bytes(4096) / 1e9,
-      expected=2.147, within=0.001)
-claim("grouped queries and keys repeated four times: largest gap",
-      (grouped - repeated).abs().max(), below=1e-5)
-
-# %% role="concept"
-draw_boxes(
-    {name: {"keys": gb / 2, "values": gb / 2} for name, gb in (
-        ("4,096 tokens, 32 heads", kv_cache_bytes(4096) / 1e9),
-        ("16,384 tokens, 32 heads", kv_cache_bytes(16384) / 1e9),
-        ("16,384 tokens, 8 groups",
-         kv_cache_bytes(16384, kv_heads=8) / 1e9))},
-    title="The cache grows with the tokens, and shrinks with the groups",
-    alt="Three stacks of keys and values. Four times the tokens are four "
-        "times the bytes; with 8 groups for 32 heads it is a quarter.")
-
-# %% [markdown] role="concept"
 # ### The same in a library
 #
-# Hugging Face's `transformers` builds a Llama from a configuration, without any
-# download. Its layers are those of this stage: RoPE with the same pairs, grouped
-# queries, a cache. One of its attention layers, written with what stands above, gives
-# the same numbers; and its own decoding from a cache agrees with the whole run.
+# Hugging Face's `transformers` builds a Llama from a configuration, without any download. Its
+# layers are those of this stage: RoPE with the same pairs, grouped queries, a cache. One of
+# its attention layers, written by hand with the functions above, gives the same numbers; and
+# its own decoding from a cache agrees with running the whole row.
 
 # %% role="concept" tags=["plumbing"]
 import contextlib
@@ -2628,23 +3056,22 @@ with torch.no_grad():
 # %% role="concept"
 claim("one layer of the library and the same by hand: largest gap",
       (own - noted["out"]).abs().max(), below=1e-5)
-claim("seven tokens, then three from the cache: gap to the whole run",
+claim("seven tokens, then three from the cache: gap to the whole row",
       (rest.logits - logits[:, 7:]).abs().max(), below=1e-4)
 
 # %% [markdown] role="concept"
 # ## Further down: kernels without a GPU
 #
-# The same attention as a kernel, run without a GPU; what compilers make of it for three
-# of them; a window; the roof over each kernel; and how one reads a profile.
+# Here the same attention becomes a kernel, and runs without a GPU. Then a compiler shows what
+# it makes of it for three GPUs, and a window saves blocks.
 #
 # ### The kernel in Triton, interpreted
 #
-# Triton writes a program for a *block* of numbers. `tl.load` with a mask fetches,
-# `tl.dot` multiplies matrices, and a GPU runs as many copies as there are blocks of
-# queries. Where there is none, the set-up cell sets `TRITON_INTERPRET=1` before triton is
-# imported, and the same source runs on a CPU. Triton exists for Linux: elsewhere the cells
-# below say so in one line and show what was recorded there. First the step of the online
-# softmax:
+# Triton writes a program for a *block* of values. `tl.load` with a mask fetches, `tl.dot`
+# multiplies matrices, and a GPU runs as many copies as there are blocks of queries. Where
+# there is no GPU, the set-up cell sets `TRITON_INTERPRET=1` before triton is imported, and the
+# same source runs on a CPU. Triton exists for Linux: elsewhere the cells below say so in one
+# line and show what was recorded there. First comes the step of the online softmax:
 
 # %% role="concept" tags=["used-on-gpu"]
 from dlsys_helpers.kernels import absent, recorded
@@ -2726,17 +3153,17 @@ claim("largest gap between the kernel and float64, over five laws",
 
 # %% [markdown] role="concept"
 # A kernel that passes here is right in its arithmetic, in float32, on these cases. The
-# interpreter runs one program after the other. It proves neither the precision of a GPU
-# nor that programs which run at once leave each other alone. On a machine with a GPU
-# the same cells run the same kernel there, under the same laws; `"ieee"` asks its
-# products for all 32 bits.
+# interpreter runs one program after the other. It proves neither the precision of a GPU nor
+# that programs which run at once leave each other alone. On a machine with a GPU, the same
+# cells run the same kernel there, under the same laws; `"ieee"` asks for all 32 bits in its
+# products.
 
 # %% [markdown] role="concept"
 # ### Two faults that the interpreter hides, and how to see them
 #
-# A store without a mask writes beyond the end, and nobody notices: the memory there
-# belongs to the same process. So give the kernel a piece of a larger tensor and look at
-# the *guards* behind it.
+# A store without a mask writes beyond the end, and nothing complains, because the memory there
+# belongs to the same process. So give the kernel a piece of a larger tensor and look at the
+# *guards* after it.
 
 # %% role="concept"
 @triton.jit
@@ -2762,10 +3189,10 @@ claim("guards overwritten without a mask", broken[False], expected=28)
 claim("guards overwritten with a mask", broken[True], expected=0)
 
 # %% [markdown] role="concept"
-# Guards see a write, and only as far as they reach; a read beyond the end leaves no trace
-# in them. A race needs programs that run at the same time. Write a program as a generator that
-# pauses between its load and its store, and let chance decide who goes on. Here eight
-# programs count numbers into four bins that they share:
+# Guards see a write, and only as far as they reach; a read beyond the end leaves no trace in
+# them. A race needs programs that run at the same time. Write a program as a generator that
+# pauses between its load and its store, and let random numbers decide which one continues.
+# Here eight programs count values into four bins that they share:
 
 # %% role="concept"
 import random
@@ -2804,20 +3231,19 @@ claim("numbers counted, interleaved, a set of bins for each program",
       counted["interleaved, own bins"], expected=400)
 
 # %% [markdown] role="concept"
-# One after the other, as the interpreter runs them, the fault is invisible. With many
-# bins and few collisions it would also hide among programs that run at once. Give each
-# program bins of its own and add them at the end, or use `tl.atomic_add`, which lets
-# nobody in between.
+# One after the other, as the interpreter runs them, the fault is invisible. With many bins and
+# few collisions it could also hide among programs that run at once. Give each program bins of
+# its own and add them at the end, or use `tl.atomic_add`, which lets no other program in
+# between.
 
 # %% [markdown] role="concept"
 # ### Compiled, not guessed
 #
-# No GPU is needed to compile for one. `compiled` hands the same source to Triton's
-# compiler, for 16-bit tensors and tiles of 64, and reads the machine code: registers of
-# a thread, shared memory of a block, instructions that *spill* registers to memory, and
-# instructions on tensor cores. Occupancy, the share of its warps that a multiprocessor
-# can hold at a time, then follows by arithmetic from what a multiprocessor has
-# ([CUDA Programming
+# No GPU is needed to compile for one. `compiled` passes the same source to Triton's compiler,
+# for 16-bit tensors and tiles of 64, and reads the machine code: registers per thread, shared
+# memory per block, instructions that *spill* registers to memory, and instructions on tensor
+# cores. Occupancy, the fraction of its warps that a multiprocessor can hold at a time, then
+# follows by arithmetic from what a multiprocessor has ([CUDA Programming
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html),
 # section 5.1.3, tables 30 and 31).
 
@@ -2857,8 +3283,8 @@ claim("spills, sm_75 less the most of the others",
 # %% [markdown] role="concept"
 # ### A sliding window
 #
-# With a window of `W` keys a query sees its last `W` keys only. Written as a mask it
-# saves nothing: all scores are computed, then hidden. Flex attention takes the mask as a
+# With a window of `W` keys, a query sees only its last `W` keys. Written as a mask that saves
+# nothing, because all scores are computed and then hidden. Flex attention takes the mask as a
 # function and, compiled for a GPU, leaves out the blocks that hold nothing:
 
 # %% role="concept"
@@ -2880,13 +3306,13 @@ by_hand = sum(min(i + 1, 3) for i in range(n // block)) / (n // block)**2
 print(f"blocks that are computed: {kept:.1%}, by hand {by_hand:.1%}")
 
 # %% role="concept"
-claim("share of blocks computed, by flex attention less by hand",
+claim("fraction of blocks computed, by flex attention less by hand",
       kept - by_hand, expected=0, within=1e-4)
 
 # %% [markdown] role="concept"
-# Without a compiler it runs as well, here on a shorter row: it then computes all scores,
-# as its own warning says. So a CPU can tell that the function says what you mean, and not
-# what the window saves.
+# Without a compiler it runs as well, here on a shorter row: it then computes all scores, as
+# its own warning says. So a CPU can tell whether the function says what you mean, and not what
+# the window saves.
 
 # %% role="concept"
 q, k, v = torch.randn(3, 1, 2, 512, 32)
@@ -2902,137 +3328,6 @@ masked = F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
 claim("flex attention and SDPA with the window's mask: largest gap",
       (flexed - masked).abs().max(), below=1e-5)
 
-# %% [markdown] role="concept"
-# ### The roof over a kernel
-#
-# Stage 1 drew a roof: bytes limit a kernel that does few FLOPs for each, FLOPs the
-# others. Choose a kernel and a length below. Which attention leaves the slope? What does
-# decoding one token do, at any length?
-
-# %% role="explore" explorer="roofline"
-from dlsys_helpers.explorers.roofline import roofline
-
-roofline
-
-# %% [markdown] role="concept"
-# ### Reading a profile
-#
-# `torch.profiler` gives a row for each operation. Four questions in this order find what
-# to mend:
-#
-# 1. Does the **host** hold it up? Numbers fetched one by one with `.item()`, data,
-#    Python. On a GPU each fetch waits until all that was launched is done.
-# 2. Many calls that move a few bytes each: **launch**.
-# 3. Few FLOPs for each byte moved: **memory**.
-# 4. Many: **compute**. If a GPU then stays far below both roofs, look at the addresses
-#    (08.5, 08.6) and branches (08.7).
-#
-# Here are three steps, traced on this CPU as they run. Each sends the same 512 rows
-# through the same two layers, and each has one fault of its own besides. Read the
-# rows and name it before you open the cell that made them.
-
-# %% role="concept" tags=["plumbing"]
-os.environ["KINETO_LOG_LEVEL"] = "9"             # no notes on a missing GPU
-from torch.profiler import profile, supported_activities
-
-net = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
-inputs = torch.randn(512, 256)
-small, wide = torch.ones(64), torch.ones(2**21)
-
-def chain(x, times):
-    for _ in range(times):
-        x = x * 0.5 + 1.0
-
-STEPS = {"A": lambda: (net(inputs), chain(wide, 12)),
-         "B": lambda: [row.norm().item() for row in net(inputs)],
-         "C": lambda: (net(inputs), chain(small, 800))}
-
-# %% role="concept" tags=["plumbing"]
-COUNTED = {"addmm", "gelu", "mul", "add", "linalg_vector_norm",
-           "_local_scalar_dense"}                # what .item() calls
-
-def traced(step):
-    """Operation, calls, us, FLOPs and bytes moved of a step's rows."""
-    with torch.no_grad(), profile(
-            activities=supported_activities(), record_shapes=True,
-            with_flops=True) as trace:
-        step()
-    rows = []
-    for row in trace.key_averages(group_by_input_shape=True):
-        name = row.key.removeprefix("aten::")
-        sizes = [math.prod(shape) for shape in row.input_shapes]
-        if name in COUNTED:                      # inputs, and one result
-            moved = 4 * row.count * (sum(sizes) + max(sizes))
-            rows.append((name, row.count, row.self_cpu_time_total,
-                         row.flops, moved))
-    return sorted(rows, key=lambda row: -row[2])
-
-# %% role="concept" tags=["plumbing"]
-TRACES = {name: traced(step) for name, step in STEPS.items()}
-for name, rows in TRACES.items():
-    print(f"trace {name}")
-    for what, calls, us, work, moved in rows:
-        print(f"  {what:20} {calls:5} calls {us:8.0f} us "
-              f"{work / 1e6:6.1f} MFLOP {moved / 1e6:7.2f} MB")
-
-# %% [markdown] role="concept"
-# Which one waits for the host, which for launches? And what is the remedy for the one
-# that waits for neither? The times are those of your machine; calls, FLOPs and bytes are
-# the step's own, and a GPU would count the same. So the questions, as code, ask for
-# these:
-
-# %% role="concept"
-def what_holds(rows):
-    """The four questions: host, launch, memory or compute."""
-    calls, _, work, moved = (sum(row[k] for row in rows)
-                             for k in range(1, 5))
-    fetched = sum(row[1] for row in rows if row[0] == "_local_scalar_dense")
-    if fetched > 100:
-        return "host"
-    if moved / calls < 1e5:                      # bytes a call
-        return "launch"
-    return "memory" if work / moved < 10 else "compute"
-
-found = {name: what_holds(rows) for name, rows in TRACES.items()}
-found["the two layers alone"] = what_holds(traced(lambda: net(inputs)))
-mended = traced(lambda: net(inputs).norm(dim=1).tolist())
-print(found)
-
-# %% role="concept"
-claim("trace A is held by memory, B by the host, C by launches",
-      [found[name] for name in "ABC"] == ["memory", "host", "launch"],
-      expected=True)
-claim("the two layers without any of the faults: compute",
-      found["the two layers alone"] == "compute", expected=True)
-claim("calls that fetch a number in B, with all norms at once",
-      sum(row[1] for row in mended if row[0] == "_local_scalar_dense"),
-      expected=0)
-
-# %% [markdown] role="concept"
-# In A a long tensor goes to memory and back for each of two dozen small operations: fuse
-# them, as in trap 08.8. In B every row's norm is fetched by itself: compute them all,
-# then fetch once. B had a second fault behind the first, hundreds of small norms: after each
-# repair ask the questions again. In C sixteen hundred operations on 64 numbers surround
-# two products: compile, or fuse by hand. The limits in the code are rules of thumb: ten
-# FLOPs a byte stand for a CPU's ridge. A GPU's ridge is higher, and what is compute here
-# may be memory, or launch, there. A GPU's trace has the device's own times as well: where they
-# add up to far less than the wall clock, the device waited, as it would in B and C.
-#
-# A trace says which operation. Why it is slow, two tools say that need a GPU:
-#
-# - `nsys profile -o step python train.py`, then `nsys stats step.nsys-rep`: how often each
-#   kernel, copy and call ran, and how long. The time line is in the same file, opened in
-#   Nsight Systems. Look for white space between kernels.
-# - `ncu --set full -k regex:flash -c 1 python train.py`: the first kernel with that name, in
-#   depth. "GPU Speed Of Light Throughput" gives its share of both roofs; "Memory Workload
-#   Analysis" the sectors per request of 08.5 and the bank conflicts of 08.6; "Warp State
-#   Statistics" what warps wait for, and the active threads of 08.7; "Occupancy" the limit
-#   found above.
-#
-# What each of them means stands in the [user guide of Nsight
-# Systems](https://docs.nvidia.com/nsight-systems/UserGuide/index.html) and in the [profiling
-# guide of Nsight Compute](https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html).
-
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
@@ -3041,9 +3336,12 @@ claim("calls that fetch a number in B, with all norms at once",
 # %% [markdown] role="quiz"
 # **1. A language model trains to a loss that is far lower than that of all published models on the same text. You first**
 #
-# - [ ] save it and write a report :: A loss that seems impossible is a leak until the opposite is shown.
-# - [x] change tokens of a row and look whether earlier logits move :: They must not. It takes a few lines and no training.
-# - [ ] add dropout, for it has overfitted :: Overfitting shows on new text; a leak makes the loss low there, too.
+# - [ ] save it and write a report :: A loss that seems impossible is a leak until you have
+#   shown the opposite.
+# - [x] change tokens of a row and look whether earlier logits move :: They must not. It takes
+#   a few lines and no training.
+# - [ ] add dropout, because it has overfitted :: Overfitting shows on new text; a leak makes
+#   the loss low there as well.
 
 # %% [markdown] role="quiz"
 # **2. You move from nn.MultiheadAttention to scaled_dot_product_attention and keep the boolean masks. What happens?**
@@ -3055,87 +3353,101 @@ claim("calls that fetch a number in B, with all norms at once",
 # %% [markdown] role="quiz"
 # **3. A row is padded. You mask the rows of the pads, the queries, and leave the columns. The tokens**
 #
-# - [x] still look at pads :: Columns are keys. A mask over the queries silences what pads compute, and nobody reads that.
-# - [ ] are right, a pad is masked either way :: Rows and columns say who looks and who is looked at.
-# - [ ] give NaN :: A row without keys gives zeros or NaN, and that is the pads' row.
+# - [x] still look at pads :: Columns are keys. A mask over the queries silences what pads
+#   compute, and nothing uses that.
+# - [ ] are right, a pad is masked either way :: Rows and columns say who looks and who is
+#   looked at.
+# - [ ] are NaN :: A row without keys gives zeros or NaN, and that is the pads' row.
 
 # %% [markdown] role="quiz"
-# **4. Generation with a cache writes other text than without. The prompt goes in at once, then token by token with is_causal=True. The first wrong step is**
+# **4. Generation with a cache writes a different text than without. The prompt goes in at once, then token by token with is_causal=True. The first wrong step is**
 #
-# - [ ] the prompt :: There queries and keys are equally many, and both corners agree.
-# - [x] the first single token: its one query sees the first key only :: The triangle starts in the upper left corner.
-# - [ ] none, for one query needs no causal mask :: It needs none, but this one gets one.
+# - [ ] the prompt :: There are as many queries as keys, and both corners agree.
+# - [x] the first single token: its one query sees the first key only :: The triangle starts in
+#   the upper left corner.
+# - [ ] none, because one query needs no causal mask :: It needs none, but this one gets one.
 
 # %% [markdown] role="quiz"
 # **5. You test whether a model mixes the rows of a batch by permuting them. The outputs are permuted in the same way. So**
 #
 # - [ ] the rows are independent :: A model that subtracts the batch's mean passes this test.
-# - [x] nothing is shown: replace the other rows, and look at row 0 :: Only a change of the company tells.
-# - [ ] it is in train mode :: The mode is not what this test sees.
+# - [x] nothing is shown: replace the other rows, and look at row 0 :: Only a change of the
+#   other rows tells.
+# - [ ] it is in train mode :: This test does not see the mode.
 
 # %% [markdown] role="quiz"
-# **6. A masked model pays 0.5 nats for a gap, a causal one 0.8 for the next token of the same text. For writing you take**
+# **6. A masked model has a loss of 0.5 nats in a gap, a causal one 0.8 for the next token of the same text. For writing you take**
 #
-# - [ ] the masked one, its loss is lower :: Its question was easier: it saw what comes behind the gap.
+# - [ ] the masked one, its loss is lower :: Its question was easier: it saw what comes after
+#   the gap.
 # - [x] the causal one :: It was trained and measured on the question that writing asks.
-# - [ ] either, after a temperature is set :: A temperature does not change what a model was asked in training.
+# - [ ] either, after a temperature is set :: A temperature does not change what a model was
+#   trained to predict.
 
 # %% [markdown] role="quiz"
 # **7. A flash kernel gives the same numbers as attention written out. It is faster because**
 #
-# - [ ] it skips keys whose weight is small :: It multiplies every query with every key that is not masked.
-# - [ ] its traffic is linear in the number of tokens :: Counted without a cache, each block of queries still reads all keys and values; that is quadratic, with a small factor.
-# - [x] scores and weights never travel to memory :: They live on the chip for one tile and are gone.
+# - [ ] it skips keys whose weight is small :: It multiplies every query with every key that is
+#   not masked.
+# - [ ] its traffic is linear in the number of tokens :: Counted without a cache, each block of
+#   queries still reads all keys and values; that is quadratic, with a small factor.
+# - [x] scores and weights never travel to memory :: They stay on the chip for one tile and are
+#   gone.
 
 # %% [markdown] role="quiz"
 # **8. Your online softmax is right on rows whose scores fall, and wrong on those that rise. You forgot**
 #
-# - [x] to rescale what was summed up when a larger score comes :: On a falling row the first tile holds the largest score, so the factor is always one.
+# - [x] to rescale the sum when a larger score comes :: On a falling row the first tile holds
+#   the largest score, so the factor is always one.
 # - [ ] to subtract the maximum :: Falling rows of large scores would overflow as well.
-# - [ ] the last division :: It would be missed on every row.
+# - [ ] the last division :: Every row would be wrong.
 
 # %% [markdown] role="quiz"
-# **9. Thread `i` reads the float at place `4 i`. A warp moves**
+# **9. Thread `i` reads the float at position `4 i`. A warp moves**
 #
-# - [ ] 4 sectors, for it reads 128 bytes :: It uses 128 bytes, and these lie 16 bytes apart.
+# - [ ] 4 sectors, because it reads 128 bytes :: It uses 128 bytes, but they are 16 bytes
+#   apart.
 # - [x] 16 sectors :: Two threads share each sector of 32 bytes.
 # - [ ] 32 sectors, one for each thread :: That begins at a step of eight floats.
 
 # %% [markdown] role="quiz"
 # **10. All 32 threads of a warp read the same word of shared memory. This takes**
 #
-# - [x] one turn :: The bank gives the word to all who want it.
-# - [ ] 32 turns, for they want the same bank :: Only different words of a bank wait for each other.
-# - [ ] two turns, one for each half of the warp :: Two turns are the least for 8 bytes a thread, not for a word that all share.
+# - [x] one turn :: The bank returns the word to all threads that want it.
+# - [ ] 32 turns, because they want the same bank :: Only different words of a bank wait for
+#   each other.
+# - [ ] two turns, one for each half of the warp :: Two turns are the least for 8 bytes a
+#   thread, not for a word that all share.
 
 # %% [markdown] role="quiz"
-# **11. One thread in a hundred, at random, takes a slow branch. Among warps it is taken by**
+# **11. One thread in a hundred, at random, takes a slow branch. The fraction of warps that execute it is**
 #
-# - [ ] one in a hundred :: That is the share of threads.
-# - [x] more than one in four :: A warp is spared only if all 32 agree: 0.99 to the power of 32 is 0.72.
-# - [ ] nearly all :: That would take a share of ten in a hundred.
+# - [ ] one in a hundred :: That is the fraction of threads.
+# - [x] more than one in four :: A warp skips it only if all 32 agree: 0.99 to the power of 32
+#   is 0.72.
+# - [ ] nearly all :: That would take ten threads in a hundred.
 
 # %% [markdown] role="quiz"
 # **12. A profile shows 5,000 calls of 2 us in a step of 30 ms. You look first at**
 #
 # - [ ] the slowest of these kernels :: None of them is slow; the device waits between them.
 # - [x] fusing them, or launching them as a graph :: Launches take longer than the work.
-# - [ ] a larger learning rate :: It changes no time.
+# - [ ] a larger learning rate :: It does not change the time.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what the counts promise
 #
-# Three counts of this stage can be held against a clock: attention written out against
-# flash, strided reads, and a chain of small steps. And the kernel of this stage, which so
-# far ran interpreted, runs as machine code, under the law that it kept before: float64.
+# A clock can check three counts of this stage: attention written out compared with flash,
+# strided reads, and a chain of small steps. And the kernel of this stage, which has run
+# interpreted so far, runs as machine code, under the same law as before: float64.
 #
-# **Before you run anything:** 8,192 tokens, 16 heads of 128 numbers. How many GiB do the
-# scores take in 16 bits? By what factor do more bytes move at stride 8 than at stride 1?
-# And how much of a chain of ten operations on 4,096 numbers is launches?
+# **Before you run anything:** take 8,192 tokens and 16 heads of 128 values. How many GiB do
+# the scores take in 16 bits? How many times as many bytes move at stride 8 as at stride 1? And
+# how much of a chain of ten operations on 4,096 values is launches?
 #
-# What is published was measured on other devices and other shapes: on an A100
-# FlashAttention-2 was 3 to 10 times as fast as attention written out in PyTorch, over
-# lengths from 512 to 16,384 and heads of 64 and 128 numbers.
+# The published figures come from other devices and other shapes: on an A100 FlashAttention-2
+# was 3 to 10 times as fast as attention written out in PyTorch, over lengths from 512 to
+# 16,384 and heads of 64 and 128 values.
 
 # %% role="gpu"
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -3276,47 +3588,49 @@ answers
 # %% [markdown] role="gpu"
 # **On the H100 of the record** flash reaches 36 % of the card's rate, as published. Torch's
 # `math` form takes 16 times as long, with 9.9 GB on top where flash needs 34 MB. Not all of
-# that is traffic. Given 16 bits, this form computes in float32: each tensor of scores takes
-# 4 GiB, not the 2 that you counted, and the products miss the rate of 16 bits.
+# that is traffic. Given 16 bits, this form computes in float32: each tensor of scores takes 4
+# GiB, not the 2 that you counted, and the products miss the rate of 16 bits.
 #
-# Your stage's kernel, a page of Triton, takes 7 % longer than torch's for one head, though
-# it computes the hidden half of the scores, too. But one head does not fill the card: of
-# the sixteen above, without a mask and so with twice the products, torch does one in 96 µs,
-# and this one alone takes it 118. Bytes and launches cost what you counted: stride 8 takes
-# 4.2 times as long as stride 1, ten small operations 9.8 times as long as one. And one
-# takes 7.6 µs, where trap 08.8 reckons with four.
+# Your stage's kernel, a page of Triton, takes 7 % longer than torch's for one head, although
+# it also computes the hidden half of the scores. But one head does not fill the card: of the
+# sixteen above, without a mask and so with twice the products, torch does one in 96 µs, and
+# this single one takes it 118. Bytes and launches cost what you counted: stride 8 takes 4.2
+# times as long as stride 1, and ten small operations 9.8 times as long as one. One of them
+# takes 7.6 µs, where trap 08.8 assumes four.
 #
-# **Keep:** count bytes, sectors and launches before you measure; what the clock says
-# beyond them is a question for the profiler. A record compares with the datasheet of its
-# own device. **Source:** [Dao 2023](https://arxiv.org/abs/2307.08691), section 4.1, for an A100:
-# up to 73 % of the datasheet's rate, and the factors of 3 to 10; [Shah et al.
+# **Keep:** count bytes, sectors and launches before you measure, and take what the clock says
+# beyond them to the profiler. Compare a record with the datasheet of its own device.
+# **Source:** [Dao 2023](https://arxiv.org/abs/2307.08691), section 4.1, for an A100: up to 73
+# % of the datasheet's rate, and the factors of 3 to 10; [Shah et al.
 # 2024](https://arxiv.org/abs/2407.08608), abstract and section 4.1, for an H100, in 16 bits
-# and with 16,384 tokens in a batch, 16 heads of 128 numbers among its cases: FlashAttention-2
+# and with 16,384 tokens in a batch, 16 heads of 128 values among its cases: FlashAttention-2
 # reaches 35 %, their own kernel up to 75 %.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A loss below what is possible on new tokens is a leak: change a token, look at the
+# - Attention is an average: compare a query with all keys, take a softmax, average the values.
+#   Heads do it side by side, positions tell it the order, and minus infinity hides a key.
+# - A loss on new tokens that is lower than possible is a leak: change a token, look at the
 #   logits before it.
-# - A mask means what its function says. SDPA's True may look, MHA's may not.
-# - Pads are tokens to attention. Mask the keys, not the queries.
-# - With a cache the new queries are the last rows: the mask and the places begin where
-#   the cache ends.
-# - Attention mixes along the axis that it takes for the sequence. Change the company,
-#   look at row 0.
+# - A mask means what its function says. SDPA's True may look, MHA's True may not.
+# - Attention treats pads as tokens. Mask the keys, not the queries.
+# - With a cache the new queries are the last rows: the mask and the positions begin where the
+#   cache ends.
+# - Attention mixes along the axis that it takes for the sequence. Change the other rows, look
+#   at row 0.
 # - A function has no mode: `dropout_p` is p in training and zero elsewhere.
-# - A masked model and a causal one were asked different questions; so their losses do
-#   not compare.
-# - A softmax needs no whole row: a running maximum, a running sum, and one factor that
-#   mends sum and output.
-# - Flash attention, forward and without a mask, multiplies as much as the formula. It
-#   keeps less, and moves less.
-# - A warp moves sectors: neighbouring threads read neighbouring numbers.
-# - Different words of one bank wait for each other; an odd step through the whole warp
-#   avoids that.
+# - A masked model and a causal one answer different questions, so their losses do not compare.
+# - A softmax does not need a whole row at once: a running maximum, a running sum and one
+#   correction factor are enough.
+# - Flash attention, forward and without a mask, multiplies as much as the formula. It needs
+#   less memory and moves less.
+# - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
+# - Different words of one bank wait for each other; an odd step through the whole warp avoids
+#   that.
 # - A warp issues every path that one of its threads takes.
-# - Small tensors pay for launches, large ones for traffic; fuse, and mask the tail.
-# - Compile without a GPU, and read registers, spills and tensor cores.
+# - On small tensors launches take the time, on large ones traffic; fuse, and mask the last
+#   block.
+# - Without a GPU you can still compile, and read registers, spills and tensor cores.
 #
 # **Next:** stage 9 trains on more than one device, in fewer bits.

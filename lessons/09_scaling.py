@@ -1,14 +1,14 @@
 # %% [markdown] role="hook"
 # # 9. Mixed precision, distributed training and profiling
 #
-# Your model trains on one GPU, slowly, and the next one will not fit. You switch to
-# 16 bits, cut the batch into pieces, move to two machines, and look for the time that
-# is still lost. Each of these steps is a line or two, and each has a manual page.
+# Your model trains on one GPU, slowly, and the next one will not fit. You switch to 16
+# bits, cut the batch into pieces, move to two machines, and look for the time that is
+# still lost. Each of these steps is a line or two, and each has a manual page.
 #
-# Each also changes what is computed: how numbers round, what a mean is a mean of,
-# which bytes stay on which card, who waits for whom. This stage counts those bytes
-# and waits in four parts: one number, one card, several ranks, a model in shards.
-# Nearly all of it runs on a CPU.
+# Each step also changes what is computed: how numbers round, what a mean is taken over,
+# which bytes are on which card, who waits for whom. This stage counts those bytes and
+# waits in four parts: one number, one card, several ranks, a model in shards. Nearly
+# all of it runs on a CPU.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -28,8 +28,8 @@ from torch.nn import functional as F
 from dlsys_helpers import (
     accuracy, begin, check, claim, datasheet, digits, draw_blocks,
     draw_boxes, draw_grids, draw_lanes, draw_line, draw_ranks, draw_tree,
-    flops, gpu_result, gpu_table, guess, measured, plot_bars, plot_columns,
-    plot_lines, saved_bytes, seconds,
+    flops, gpu_result, gpu_table, guess, measured, new_axes, plot_bars,
+    plot_columns, plot_lines, saved_bytes, seconds, show,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -40,8 +40,9 @@ begin(SEED, THREADS, DEVICE)
 # A float has a sign, an exponent and a fraction. The exponent decides how large and how
 # small a number can be. The fraction decides how finely the numbers between 1 and 2 are
 # spaced. With 16 bits you have to choose: `float16` gives 5 bits to the exponent and 10
-# to the fraction, `bfloat16` 8 and 7. With 8 bits there are `E5M2` and `E4M3`, with 4
-# bits `E2M1`: the digits count the bits of exponent (E) and fraction (M, for mantissa).
+# to the fraction, `bfloat16` gives 8 and 7. With 8 bits there are `E5M2` and `E4M3`,
+# with 4 bits `E2M1`. Their names count the bits of exponent (E) and fraction (M, for
+# mantissa).
 
 # %% role="concept"
 # Where a bar begins, where it ends, what is written there.
@@ -65,13 +66,13 @@ draw_line(ranges, log=True, title="The exponent decides the range, not the "
 claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
 
 # %% [markdown] role="concept"
-# Numbers to the left of a bar have lost bits of their fraction: a format goes a little
-# lower, with fewer and fewer bits, and then there is only zero.
+# To the left of a bar a format goes on for a little, with fewer and fewer bits of
+# fraction. Below that there is only zero.
 #
-# `torch.autocast` leaves the weights in 32 bits. Each operation on its list gets a copy
-# of its `float32` inputs in 16 bits: matrix products and convolutions, where the time goes.
-# Operations on a second list, such as most losses, are computed in 32 bits. All others take
-# what they get.
+# `torch.autocast` leaves the weights in 32 bits. It has two lists of operations. Those
+# on the first, matrix products and convolutions, get 16-bit copies of their `float32`
+# inputs, because that is where the time goes. Those on the second, such as most losses,
+# are computed in 32 bits. All other operations take what they get.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
 
@@ -93,18 +94,118 @@ print({name: str(t.dtype).removeprefix("torch.")
        for name, t in kinds.items()})
 
 # %% role="concept"
-claim("bytes of a number of the logits", logits.itemsize, expected=2)
-claim("bytes of a number of the weight's gradient",
+claim("bytes of a value of the logits", logits.itemsize, expected=2)
+claim("bytes of a value of the weight's gradient",
       net[0].weight.grad.itemsize, expected=4)
+
+# %% [markdown] role="concept"
+# ## Why float16 needs a loss scale
+#
+# Gradients are small numbers. The smallest value above zero in `float16` is about
+# `6e-8`, and whatever is smaller than half of it becomes zero. A weight whose gradient
+# is zero learns nothing.
+#
+# Take a loss that is small because it is divided, by a number of micro-batches or a
+# temperature. Compute its gradients in `float16` and count those that have become zero.
+# Then multiply the loss by 65,536 first. By the chain rule every gradient is then
+# 65,536 times as large; divide it again afterwards:
+
+# %% role="concept"
+def gradient(half, scale=1):
+    """All gradients of a loss divided by 10,000, in true units."""
+    model = copy.deepcopy(start)
+    with torch.autocast("cpu", torch.float16, enabled=half):
+        loss = F.cross_entropy(model(x_train), y_train) / 1e4
+    (loss * scale).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()]) / scale
+
+true = gradient(half=False)
+lost = {scale: ((gradient(True, scale) == 0) & (true != 0)).float().mean()
+        for scale in (1, 65536)}
+print({f"scale {s}": f"{share:.1%} lost" for s, share in lost.items()})
+
+# %% role="concept"
+sizes = true[true != 0].abs()
+low, high = sizes.quantile(torch.tensor([0.1, 0.9])).tolist()
+draw_line({"gradients": [(low, high, "8 of 10")],
+           "scaled": [(65536 * low, 65536 * high, "8 of 10")],
+           "float16": [(2**-24, 65504, "above zero")]}, log=True,
+          title="Times 65,536 the gradients lie where float16 has numbers",
+          alt="Three bars on a logarithmic line. Most gradients lie below "
+          "the smallest numbers of float16 or reach across its lower end; "
+          "times 65,536 they lie inside its range.")
+
+# %% role="concept"
+claim("share of gradients that float16 loses without a scale",
+      lost[1].item(), above=0.01)
+claim("share of gradients lost with a scale of 65,536",
+      lost[65536].item(), below=0.001)
+
+# %% [markdown] role="concept"
+# That is all a *loss scale* does: it lifts the gradients into the range of `float16`
+# for the backward pass. `torch.amp.GradScaler` does it for you. `scaler.scale(loss)`
+# multiplies. `scaler.step(opt)` divides the gradients before the optimizer uses them,
+# and skips the step if one of them has become infinite. `scaler.update()` then halves a
+# scale that was too large, and from time to time doubles one that has done no harm.
+# `bfloat16` has as many bits of exponent as `float32`, so there is nothing to lift.
+
+# %% [markdown] role="concept"
+# ## Which format on which card
+#
+# Why are 16 bits faster? Fewer bytes move. But products gain more from something else:
+# GPUs have units that multiply small matrices, *tensor cores*. They take 16-bit inputs,
+# add up in `float32`, and are many times as fast as the ordinary units. Which formats
+# they take depends on the generation of the card:
+
+# %% role="concept"
+older = ["float16"]
+ampere = [*older, "bfloat16", "TF32"]
+takes = {"V100, T4": older, "A100, RTX 30": ampere,
+         "H100, L4, RTX 40": [*ampere, "float8"],
+         "B200, RTX 50": [*ampere, "float8", "4 bits"]}
+formats = takes["B200, RTX 50"]
+draw_grids({"tensor cores take": [[f in found for f in formats]
+                                  for found in takes.values()]},
+           row_names=[*takes], column_names=formats,
+           title="Newer cards take more formats",
+           alt="A table of four generations of cards and five formats. "
+           "V100 and T4 take float16 only. From A100 on bfloat16 and TF32 "
+           "are added, from H100 on float8, from B200 on 4 bits.")
+
+# %% role="concept"
+cards = {"V100": "Tesla V100-SXM2-16GB", "T4": "Tesla T4",
+         "A100": "NVIDIA A100-SXM4-80GB", "H100": "NVIDIA H100 80GB HBM3"}
+times = {}
+for short_name, full_name in cards.items():
+    peak = datasheet(full_name)
+    times[short_name] = peak.half_tflops / peak.fp32_tflops
+    print(f"{short_name}: {peak.half_tflops:g} TFLOP/s in 16 bits, "
+          f"{peak.fp32_tflops:g} in float32")
+
+# %% role="concept"
+claim("16-bit rate compared with float32, least of four data sheets",
+      min(times.values()), above=7)
+
+# %% [markdown] role="concept"
+# So ask the card first, with `torch.cuda.is_bf16_supported(including_emulation=False)`:
+#
+# - **It takes `bfloat16`:** `autocast` in `bfloat16`, no scaler.
+# - **V100, T4:** `autocast` in `float16`, with a `GradScaler`.
+# - **What stays in `float32`:** `torch.set_float32_matmul_precision("high")` lets
+#   tensor cores multiply it as *TF32*, with the range of `float32` and 10 bits of
+#   fraction. The default, `"highest"`, does not.
+# - **`float8` and 4 bits:** only with a library that scales each block, and only if a
+#   measurement says that it pays. The GPU section at the end times a product in each
+#   format.
 
 # %% [markdown] trap="09.1" role="situation" fault="a GradScaler in bfloat16 and a clip without unscale_" symptom="GradScaler with bfloat16, loss does not fall, gradient norm of 30000"
 # ## A scaler out of habit
 #
 # Last year you trained in `float16`, with a `GradScaler` in the loop. This year you
-# train in `bfloat16` and keep the loop. "In bfloat16 the scaler is not needed," a
-# colleague says, "but it does no harm."
+# train in `bfloat16` and keep the loop. The comment above the scaler, your own, says:
+# "In bfloat16 it is not needed, but it does no harm."
 #
-# The loop clips the gradient's norm to 1, as many do. You train a digit reader for
+# The loop clips the gradient's norm to 1, as many do. You train a digit classifier for
 # 200 steps of SGD.
 
 # %% trap="09.1" role="break"
@@ -141,8 +242,8 @@ habit, habit_norms = run(sgd, scaled())
 without, norms = run(sgd, scaled(on=False))
 
 # %% trap="09.1" role="guess" quoted="wrong"
-guess("09.1", "How does the run with the scaler compare with the one "
-      "without?",
+guess("09.1", "How does the run with the scaler compare with the run "
+      "without it?",
       choices=["it is the same, the scaler does nothing here",
                "its steps are far too long, and the loss explodes",
                "its steps are far too short, and the loss hardly moves",
@@ -159,7 +260,7 @@ measured("09.1", 2)
 claim("loss after 200 steps with the scaler", habit, above=2.1)
 
 # %% [markdown] trap="09.1" role="why"
-# `scale` does not look at the format: it multiplies the loss, and with it every
+# `scale` does not look at the format. It multiplies the loss, and with it every
 # gradient, by 65,536 in `bfloat16` as well. The clip sees a norm in the ten thousands
 # and cuts it to 1. Then `scaler.step` divides what is left by 65,536.
 
@@ -179,10 +280,9 @@ draw_blocks(
     "clip sees the true norm.")
 
 # %% [markdown] trap="09.1" role="repair"
-# In `bfloat16` leave the scaler out: the exponent has as many bits as in `float32`. In
-# `float16` small gradients need it, and the order is *scale, backward, unscale, clip,
-# step, update*. Between `scale` and `unscale_` gradients are in no unit that a clip, a
-# log or a threshold knows.
+# In `bfloat16` leave the scaler out. In `float16` keep it, in this order: *scale,
+# backward, unscale, clip, step, update*. Between `scale` and `unscale_` the gradients
+# are in a unit that no clip, no log and no threshold knows.
 
 # %% trap="09.1" role="repair"
 def train_in_order(model, opt, scaler, dtype):
@@ -210,9 +310,9 @@ print(f"float16,  scaler, right order  loss {half:.2f}, "
 claim("loss in float16, in the right order", half, below=0.9)
 
 # %% [markdown] trap="09.1" role="repair"
-# The scale finds its own size: an overflow halves it and skips the step; `2,000` steps
-# without one double it, below 20. Guess first: how many steps are skipped at the start
-# when the scale is `256` times too large?
+# The scale finds its own size. An overflow halves it and skips the step. After `2,000`
+# steps without an overflow it doubles; in the run below, after 20. Guess first: how
+# many steps are skipped at the start if the scale is `256` times too large?
 
 # %% trap="09.1" role="repair"
 def scales(first, steps=100):
@@ -249,21 +349,21 @@ plot_lines(range(len(large)), {"256 times too large": large.tolist(),
                "Both then stay at the largest scale that fits, and jump "
                "above it for one step again and again.")
 
-# %% [markdown] trap="09.1" role="more" topics="the other runs · Adam hardly notices · what the scale saves in float16 · float8, MXFP and NVFP4"
-# The runs above, once more as bounds:
+# %% [markdown] trap="09.1" role="more" topics="the other runs · Adam hardly notices · float8, MXFP and NVFP4"
+# The runs above, as bounds:
 
 # %% trap="09.1" role="more"
 claim("loss after 200 steps without the scaler", without, below=0.9)
-claim("first norm that the clip saw, over the true one",
+claim("first norm that the clip saw, compared with the true one",
       (habit_norms[0] / norms[0]).item(), expected=65536, within=700)
 claim("loss in bfloat16 with the scaler, in the right order", in_order,
       below=0.9)
 
 # %% [markdown] trap="09.1" role="more"
-# With Adam this small net hardly notices. Adam divides each number by its usual size, so
-# a common factor cancels, as long as single numbers stay above Adam's eps. In a net of
-# millions of weights they may not. And the clip no longer does its work: it cuts nearly
-# every gradient, long or short, to the same norm.
+# With Adam this small net hardly notices. Adam divides each gradient by its usual size,
+# so a common factor cancels, as long as the single gradients stay above Adam's eps. In
+# a net of millions of weights they may not. And the clip no longer does its work: it
+# cuts nearly every gradient, large or small, to the same norm.
 
 # %% trap="09.1" role="more"
 def adam(params):
@@ -278,49 +378,15 @@ claim("loss with Adam and the scaler, minus without", adam_habit
       - adam_without, below=0.3)
 
 # %% [markdown] trap="09.1" role="more"
-# What does the scaler do for `float16`? Take a loss that is small because it is
-# divided, by a number of micro-batches or a temperature. Count the gradients that
-# round to zero without the scaler, and are found again with it.
-
-# %% trap="09.1" role="more"
-def gradient(half, scale=1):
-    """All gradients of a loss divided by 10,000, in true units."""
-    model = copy.deepcopy(start)
-    with torch.autocast("cpu", torch.float16, enabled=half):
-        loss = F.cross_entropy(model(x_train), y_train) / 1e4
-    (loss * scale).backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()]) / scale
-
-true = gradient(half=False)
-lost = {scale: ((gradient(True, scale) == 0) & (true != 0)).float().mean()
-        for scale in (1, 65536)}
-print({f"scale {s}": f"{share:.1%} lost" for s, share in lost.items()})
-
-# %% trap="09.1" role="more"
-sizes = true[true != 0].abs()
-low, high = sizes.quantile(torch.tensor([0.1, 0.9])).tolist()
-draw_line({"gradients": [(low, high, "8 of 10")],
-           "scaled": [(65536 * low, 65536 * high, "8 of 10")],
-           "float16": [(2**-24, 65504, "above zero")]}, log=True,
-          title="Times 65,536 the gradients lie where float16 has numbers",
-          alt="Three bars on a logarithmic line. Most gradients lie below "
-          "the smallest numbers of float16 or reach across its lower end; "
-          "times 65,536 they lie inside its range.")
-
-# %% trap="09.1" role="more"
-claim("share of gradients that float16 loses without the scaler",
-      lost[1].item(), above=0.01)
-claim("the same with a scale of 65,536", lost[65536].item(), below=0.001)
-
-# %% [markdown] trap="09.1" role="more"
-# With 8 bits one scale for the whole loss does not reach: `E4M3` ends at `448`, and what
-# is a million times smaller than the largest number becomes zero. A scale for each tensor
-# often does, until an outlier takes the range. So newer formats divide a tensor into blocks
-# with a scale of their own. In the [microscaling
+# With 8 bits one scale for the whole loss is not enough: `E4M3` ends at `448`, and a
+# value a million times as small as the largest becomes zero. One scale per tensor is
+# often enough, until an outlier takes the range. So newer formats divide a tensor into
+# blocks with a scale each. In the [microscaling
 # formats](https://arxiv.org/abs/2310.10537) `MXFP8` and `MXFP4` a power of two (8 bits,
-# `float8_e8m0fnu`) scales `32` numbers in `E4M3` (or `E5M2`) or `E2M1`. In `NVFP4` a number in `E4M3`
-# scales `16` numbers in `E2M1`, and one in `float32` the whole tensor. The cell rounds a
-# tensor with one outlier to `E4M3`, with one scale and with one for each `32` numbers.
+# `float8_e8m0fnu`) scales `32` values in `E4M3` (or `E5M2`) or `E2M1`. In `NVFP4` a
+# value in `E4M3` scales `16` values in `E2M1`, and one in `float32` the whole tensor.
+# The cell rounds a tensor with one outlier to `E4M3`, with one scale and with one for
+# each `32` values.
 
 # %% trap="09.1" role="more"
 def in_float8(x, block):
@@ -339,14 +405,14 @@ print({f"a scale for {n}": f"{share:.1%} zeros"
        for n, share in zeros.items()})
 
 # %% trap="09.1" role="more"
-claim("share that one scale for 4,096 numbers in E4M3 rounds to zero",
+claim("share that one scale for 4,096 values in E4M3 rounds to zero",
       zeros[4096], above=0.1)
 claim("the same with a scale for each 32", zeros[32], below=0.01)
 
 # %% [markdown] trap="09.1" role="folklore"
-# **Told:** in `bfloat16` `scale()` is a no-op, as nothing can overflow. **Measured:** the
-# range of `bfloat16` ends as well, near that of `float32`: `3e38` times ten is `inf`. And
-# `scale()` multiplies what it gets, a number in `bfloat16` too.
+# **Told:** in `bfloat16` `scale()` does nothing, because nothing can overflow.
+# **Measured:** the range of `bfloat16` ends as well, near the end of `float32`: `3e38`
+# times ten is `inf`. And `scale()` multiplies what it gets, a `bfloat16` value too.
 
 # %% trap="09.1" role="folklore"
 big = torch.tensor(3e38).bfloat16() * 10
@@ -402,14 +468,15 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 # 3. The parameters of all groups: `opt.param_groups`. `clip_grad_norm_` returns the norm before the clip, as a tensor.
 
 # %% [markdown] trap="09.1" role="keep"
-# **Keep:** a scaler belongs to `float16`. Its order is scale, backward, unscale, clip,
-# step, update. **In your own code:** log the gradient's norm as the clip sees it; tens
-# of thousands at the start are most likely a scale. **Seen in the wild:**
+# **Keep:** use a gradient scaler with `float16` and with nothing else. The order is
+# scale, backward, unscale, clip, step, update. **In your own code:** log the gradient's
+# norm as the clip sees it; tens of thousands at the start are most likely a scale.
+# **Seen in the wild:**
 # [`huggingface/accelerate#1036`](https://github.com/huggingface/accelerate/pull/1036)
 # takes the scaler out of `bfloat16`;
 # [`victorchall/EveryDream2trainer#175`](https://github.com/victorchall/EveryDream2trainer/pull/175):
-# the clip saw scaled gradients, and a limit of 1 halted the training. **Source:**
-# PyTorch documentation, [Automatic Mixed Precision
+# the clip saw scaled gradients, and a limit of 1 brought the training to a halt.
+# **Source:** PyTorch documentation, [Automatic Mixed Precision
 # examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), "Gradient
 # clipping".
 
@@ -417,8 +484,8 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 # ## A hundred small steps
 #
 # To save memory you put the weights themselves into `bfloat16`: `model.bfloat16()`, two
-# bytes a weight, and the optimizer works on these. One weight stands at 1.0, and each
-# step adds 0.004 to it. In `float32` a hundred such steps move it by 0.4.
+# bytes a weight, and the optimizer works on these. One weight is at 1.0, and each step
+# adds 0.004 to it. In `float32` a hundred such steps move it by 0.4.
 
 # %% trap="09.8" role="break"
 def steps_of(size, dtype, steps=300):
@@ -434,8 +501,8 @@ full = steps_of(0.004, torch.float32)
 short = steps_of(0.004, torch.bfloat16)
 
 # %% trap="09.8" role="guess"
-guess("09.8", "Take those 0.4 as 100 %. How far does the weight move in a "
-      "hundred steps in `bfloat16`?", unit="%")
+guess("09.8", "How far does the weight move in a hundred `bfloat16` steps, "
+      "as a percentage of the 0.4 it moves in `float32`?", unit="%")
 
 # %% trap="09.8" role="look"
 print(f"after 100 steps: {full[100]:.3f} in 32 bits, {short[100]:.3f} "
@@ -445,7 +512,7 @@ print(f"after 100 steps: {full[100]:.3f} in 32 bits, {short[100]:.3f} "
 measured("09.8", 100 * (short[100] - 1) / 0.4, right=(180, 210))
 
 # %% [markdown] trap="09.8" role="look"
-# Nearly twice as far, and after 128 steps it stops. Steps that are a little shorter are
+# It moves nearly twice as far, and after 128 steps it stops. Slightly shorter steps are
 # lost from the first one on:
 
 # %% trap="09.8" role="look"
@@ -464,11 +531,11 @@ claim("the weight after 1,000 steps of 0.001",
       steps_of(0.001, torch.bfloat16, 1000)[-1], expected=1)
 
 # %% [markdown] trap="09.8" role="why"
-# With 7 bits for the fraction there are 128 steps between 1 and 2, so the next number
-# after 1 is about `1.008`. The sum `1.004` is a little nearer to it than to 1, and the
-# step doubles; `1.003` becomes 1 again, each time. From 2 on the gaps are twice as wide, and
-# 0.004 is lost, too. The gradient was right and the optimizer did its work; the result does
-# not fit into the weight.
+# With 7 bits for the fraction there are 128 numbers from 1 to 2, and the next one after
+# 1 is about `1.008`. The sum `1.004` is a little nearer to it than to 1, so the step
+# doubles. `1.003` becomes 1 again, every time. Rounding is blunt both ways. From 2 on
+# the gaps are twice as wide, and 0.004 is lost there as well. The gradient was right
+# and the optimizer did its work; the result does not fit into the weight.
 
 # %% trap="09.8" role="why"
 gap_at_1 = torch.finfo(torch.bfloat16).eps
@@ -482,10 +549,10 @@ draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
           "sum 1.004 just right of it, where it rounds up.")
 
 # %% [markdown] trap="09.8" role="repair"
-# A step up is lost when it is smaller than half the gap to the next number. That half is a
-# `256`th of a weight of 1, a `512`th of one just below 2. So keep a copy in `float32`, the
-# *master*. The optimizer steps there, and the weight is rounded from it anew each time. What
-# is too small today adds up.
+# An upward step is lost when it is smaller than half the gap to the next number. At a
+# weight of 1, half the gap is one `256`th of the weight; just below 2 it is one
+# `512`th. So keep a copy in `float32`, the *master*. The optimizer steps on the master,
+# and the weight is rounded from it after each step. What is too small today adds up.
 
 # %% trap="09.8" role="repair"
 master = torch.tensor(1.0)
@@ -512,7 +579,7 @@ plot_lines(range(1, 41), {"master": [m for m, _ in path[:40]],
            "stairs of 0.0078, and the weight without a master stays at 1.")
 
 # %% [markdown] trap="09.8" role="more" topics="a counter that stops · a whole training, with a master and without"
-# A counter stands still for the same reason: at 256 the gap between neighbours is 2.
+# A counter stops for the same reason: at 256 the gap between neighbours is 2.
 
 # %% trap="09.8" role="more"
 counter = torch.tensor(0.0, dtype=torch.bfloat16)
@@ -523,7 +590,7 @@ print("counter", counter.item())
 # %% trap="09.8" role="more"
 claim("what a counter in bfloat16 reads after 1,000 additions of 1",
       counter.item(), expected=256)
-claim("100 steps of 0.004 in bfloat16: way over that in 32 bits",
+claim("way of 100 steps of 0.004 in bfloat16, compared with 32 bits",
       (short[100] - 1) / (full[100] - 1), expected=1.953, within=0.001)
 claim("the weight after 300 steps of 0.004 in bfloat16", short[-1],
       expected=2)
@@ -531,8 +598,8 @@ claim("steps between 1 and 2 in bfloat16",
       1 / torch.finfo(torch.bfloat16).eps, expected=128)
 
 # %% [markdown] trap="09.8" role="more"
-# What does a whole training lose? Readers with weights in `bfloat16`, 400 steps, with a
-# master and without:
+# What does a whole training lose? Here are classifiers with weights in `bfloat16` after
+# 400 steps, with a master and without:
 
 # %% trap="09.8" role="more"
 def train_half(make, master):
@@ -573,21 +640,21 @@ plot_bars({f"{recipe}{', master' * kept}": loss
           "does.")
 
 # %% trap="09.8" role="more"
-claim("SGD at 0.02: loss without a master, over that with one",
+claim("SGD at 0.02: loss without a master, compared with one",
       half_losses["SGD, 0.02", False] / half_losses["SGD, 0.02", True],
       above=1.08)
-claim("Adam at 1e-3: the same",
+claim("Adam at 1e-3: loss without a master, compared with one",
       half_losses["Adam, 1e-3", False] / half_losses["Adam, 1e-3", True],
       above=1.05)
-claim("SGD at 0.2: the same",
+claim("SGD at 0.2: loss without a master, compared with one",
       half_losses["SGD, 0.2", False] / half_losses["SGD, 0.2", True],
       below=1.15)
 
 # %% [markdown] trap="09.8" role="folklore"
 # **Told:** gradients are noisy anyway, so rounding the weights costs nothing.
 # **Measured:** with SGD at 0.2 that is nearly so. At 0.02, and with Adam at its default
-# rate, the reader without a master learns less in as many steps. Under `autocast` the
-# weights are the master: they stay in `float32`.
+# rate, the classifier without a master learns less in as many steps. Under `autocast`
+# the weights are the master: they stay in `float32`.
 
 # %% trap="09.8" role="exercise" points=3 difficulty=2 minutes=10
 def master_step(weights: list, grads: list, state: dict, lr: float,
@@ -622,26 +689,27 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # 3. Write the copy into the weight with `copy_`, which rounds and keeps the weight's own memory.
 
 # %% [markdown] trap="09.8" role="keep"
-# **Keep:** a step much smaller than a 256th of a `bfloat16` weight does not arrive.
-# Optimize a copy in `float32`, or use an optimizer that rounds at random or keeps the
-# lost part. **In your own code:** count the weights that one step leaves the same to
-# the last bit though their gradient is not zero. **Seen in the wild:**
-# [`workofart/ml-by-hand#85`](https://github.com/workofart/ml-by-hand/pull/85): after
-# `100` steps of Adam `0 of 768` weights had moved, with a master `603`;
-# [`pytorch/ao#1124`](https://github.com/pytorch/ao/pull/1124) adds stochastic rounding for
-# weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
+# **Keep:** a `bfloat16` weight loses every step that is much smaller than a 256th of
+# it. Let the optimizer work on a copy in `float32`, or use one that rounds at random or
+# keeps the lost part. **In your own code:** take one step and count the weights that
+# stay the same to the last bit although their gradient is not zero. **Seen in the
+# wild:** [`workofart/ml-by-hand#85`](https://github.com/workofart/ml-by-hand/pull/85):
+# after `100` steps of Adam `0 of 768` weights had moved, with a master `603`;
+# [`pytorch/ao#1124`](https://github.com/pytorch/ao/pull/1124) adds stochastic rounding
+# for weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
 # Training"](https://arxiv.org/abs/1710.03740), section 3.1.
 
 # %% [markdown] trap="09.9" role="situation" core=true fault="mixed precision with masters still takes 16 bytes a weight" symptom="how much GPU memory to train a 7B model: 84 or 112 GB, mixed precision does not halve it"
-# ## Seven billion numbers
+# ## Seven billion weights
 #
-# Your model has 7 billion weights, the card 80 GB. In `float32`, AdamW needs 4 bytes for
-# a weight, 4 for its gradient and 8 for two moments: `112` GB, before any activation.
+# Your model has 7 billion weights, and the card has 80 GB. In `float32`, AdamW needs 4
+# bytes for a weight, 4 for its gradient and 8 for two moments: `112` GB, before any
+# activation.
 #
-# So you choose the layout in which large models are often trained. Weights and gradients
-# are in `bfloat16`, moments in `float32`. So that no small step is lost, you add the repair
-# of trap 09.8. Weights and gradients take half now. The code counts the bytes of a small
-# model after one step, in four layouts. Yours is the last.
+# So you choose the layout in which large models are often trained: weights and
+# gradients in `bfloat16`, moments in `float32`. And to lose no small step, you add the
+# master of trap 09.8. Weights and gradients now take half. The code counts the bytes of
+# a small model after one step, in four layouts. Yours is the last.
 
 # %% trap="09.9" role="break"
 def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
@@ -676,8 +744,8 @@ layouts = {"float32": held_bytes(), "autocast": held_bytes(cast=True),
            "with masters": held_bytes(torch.bfloat16, keep_master=True)}
 
 # %% trap="09.9" role="guess"
-guess("09.9", "How many GB do weights, gradients and optimizer of your "
-      "model take in your layout?",
+guess("09.9", "How many GB do weights, gradients and optimizer state of "
+      "your model take in your layout?",
       choices=["56, half of it", "84", "112, as before",
                "more than 112"])
 
@@ -698,17 +766,17 @@ claim("bytes a weight in bfloat16 with masters",
       sum(layouts["with masters"].values()), expected=16)
 
 # %% [markdown] trap="09.9" role="why"
-# The usual sum of `84` GB forgets the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as
-# 4 + 4 + 8. Under `autocast` nothing changes either, as weights, gradients and moments
-# are in `float32`. Only with all in `bfloat16` is it half, and then small steps are lost.
-# What mixed precision can halve are the activations, and of a small batch it keeps more, not
-# fewer (*More* counts).
+# The usual sum of `84` GB forgets the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4
+# + 4 + 8. Under `autocast` nothing changes either, because weights, gradients and
+# moments are in `float32`. Only with everything in `bfloat16` is it half, and then
+# small steps are lost. What mixed precision can halve are the activations, and with a
+# small batch it keeps more of them, not fewer (*More* counts).
 
 # %% [markdown] trap="09.9" role="repair"
 # What does not fit can be split. With several GPUs each may keep a part of the moments
-# and masters, of the gradients, of the weights: *ZeRO* stages 1, 2 and 3 in DeepSpeed's
-# words. FSDP does the last, DDP splits nothing. Seven billion weights with masters, on eight
-# cards:
+# and masters, of the gradients, of the weights. DeepSpeed calls these *ZeRO* stages 1,
+# 2 and 3. FSDP does the last; DDP splits nothing. Here are seven billion weights with
+# masters on eight cards:
 
 # %% trap="09.9" role="repair"
 def on_each(weights, gradients, state, gpus=8, billions=7):
@@ -736,18 +804,18 @@ claim("GB on each of eight GPUs, everything split",
       sum(split_gb["ZeRO-3, FSDP"].values()), expected=14)
 
 # %% [markdown] trap="09.9" role="repair"
-# Guess before you look: how many cards of `80` GB does a model of `70` billion weights need
-# at least, when everything is split, and how many when the weights stay whole? Then set
-# it; the line below the panels answers.
+# Guess before you look: how many cards of `80` GB does a model of `70` billion weights
+# need at least, if everything is split? And how many if the weights stay whole? Then
+# set it; the line below the panels answers.
 
 # %% role="explore" explorer="train_bytes"
 from dlsys_helpers.explorers.train_bytes import train_bytes
 
 train_bytes
 
-# %% [markdown] trap="09.9" role="more" topics="the other layouts · what mixed precision does halve · checkpointing, to the byte"
-# The copy of the gradients in `float32` that each step on masters needs is made tensor by
-# tensor where memory is short. All of it at once would be 4 bytes a weight more.
+# %% [markdown] trap="09.9" role="more" topics="the other layouts · what mixed precision does halve"
+# A step on masters needs a copy of the gradients in `float32`. Where memory is short it
+# is made tensor by tensor. All of it at once would be 4 bytes a weight more.
 
 # %% trap="09.9" role="more"
 claim("bytes a weight under autocast", sum(layouts["autocast"].values()),
@@ -759,18 +827,18 @@ claim("GB on each of eight GPUs, masters and moments split",
 
 # %% [markdown] trap="09.9" role="more"
 # What mixed precision can halve is what autograd keeps for the backward pass, the
-# *activations*: those of matrix products, and of operations that take their 16-bit results
-# as they come. On a GPU `autocast` computes softmax and LayerNorm in `float32`, on a CPU in
-# 16 bits. Activations grow with the batch. The 16-bit copies of the weights, which
-# `autocast` makes and keeps for the backward pass, do not. So with a small batch mixed
-# precision keeps more, not less:
+# *activations*: the inputs of matrix products, and of operations that take 16-bit
+# results as they come. On a GPU `autocast` computes softmax and LayerNorm in `float32`,
+# on a CPU in 16 bits. Activations grow with the batch. The 16-bit copies of the
+# weights, which `autocast` makes and keeps for the backward pass, do not. So with a
+# small batch mixed precision keeps more, not less:
 
 # %% trap="09.9" role="more"
 blocks = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU())
                          for _ in range(8)])
 
 def activations(rows, cast):
-    """MB that autograd keeps for so many rows, beside the weights."""
+    """MB that autograd keeps for so many rows, weights left out."""
     x = torch.randn(rows, 256)
     with torch.autocast("cpu", torch.bfloat16, enabled=cast):
         return saved_bytes(lambda: blocks(x), blocks.parameters()) / 1e6
@@ -785,62 +853,6 @@ claim("64 rows: mixed over float32", kept_mb[64][1] / kept_mb[64][0],
       above=1.2)
 claim("2,048 rows: mixed over float32",
       kept_mb[2048][1] / kept_mb[2048][0], below=0.6)
-
-# %% [markdown] trap="09.9" role="more"
-# *Activation checkpointing* keeps only the input of each block and runs the block again
-# in the backward pass. What a step keeps can be computed before it runs. For eight blocks
-# of a Linear and a GELU, `N` rows of `F` values, autograd keeps two tensors of N x F for
-# each block, the Linear's input and the GELU's. With a checkpoint it keeps one, the
-# block's input.
-
-# %% role="more" trap="09.9"
-from torch.utils.checkpoint import checkpoint
-
-x = torch.randn(2048, 256)                        # (N, F)
-
-def kept_bytes(block_by_block):
-    """Bytes that autograd keeps for the eight blocks, beside weights."""
-    return saved_bytes(lambda: block_by_block(x), blocks.parameters())
-
-def checkpointed(h):
-    for block in blocks:
-        h = checkpoint(block, h, use_reentrant=False)
-    return h
-
-plain_bytes, few_bytes = kept_bytes(blocks), kept_bytes(checkpointed)
-one_map = 2048 * 256 * 4
-print(f"without {plain_bytes / one_map:.0f} maps, "
-      f"with {few_bytes / one_map:.0f}")
-
-# %% role="more" trap="09.9"
-claim("bytes kept without checkpointing", plain_bytes,
-      expected=16 * one_map)
-claim("bytes kept with a checkpoint for each block", few_bytes,
-      expected=8 * one_map)
-
-# %% [markdown] trap="09.9" role="more"
-# The gradients are the same, and the price is a second forward pass, in which a BatchNorm
-# would count its batch again. How much is saved depends on what a block keeps inside: a
-# transformer's block, with its wide MLP and its attention, keeps far more than two
-# tensors. A share that somebody quotes is that of one architecture. While the backward
-# pass works on a block, this block's own tensors are there as well.
-
-# %% role="more" trap="09.9"
-def slopes(run):
-    """All gradients after a backward pass through run, and its FLOPs."""
-    blocks.zero_grad()
-    work = flops(lambda: run(x).square().mean().backward())
-    return torch.cat([p.grad.flatten() for p in blocks.parameters()]), work
-
-(first, work), (second, more) = slopes(blocks), slopes(checkpointed)
-print(f"largest difference {(first - second).abs().max():.0e}, "
-      f"FLOPs {more / work:.2f} times")
-
-# %% role="more" trap="09.9"
-claim("largest difference of the gradients", (first - second).abs().max(),
-      expected=0)
-claim("FLOPs of a step with checkpoints, over those without", more / work,
-      above=1.3, below=1.4)
 
 # %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
 def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
@@ -878,29 +890,151 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # 3. `-(-n // gpus)` rounds up. The split begins with the optimizer's part and ends with the weights.
 
 # %% [markdown] trap="09.9" role="keep"
-# **Keep:** AdamW, without amsgrad, takes 16 bytes a weight: in `float32`, under `autocast`
-# and with masters. Mixed precision saves activations and time. **In your own code:** sum
-# `nbytes` over weights, gradients and `opt.state` after one step, before you order
-# cards. **Source:** [Rajbhandari et al. 2019, "ZeRO: Memory Optimizations Toward
-# Training Trillion Parameter Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16
-# bytes for each parameter with mixed precision and Adam.
+# **Keep:** AdamW (without amsgrad) takes 16 bytes a weight: in `float32`, under
+# `autocast`, and in `bfloat16` with masters. What mixed precision saves are activations
+# and time. **In your own code:** before you order cards, take one step and sum `nbytes`
+# over weights, gradients and `opt.state`. **Source:** [Rajbhandari et al. 2019, "ZeRO:
+# Memory Optimizations Toward Training Trillion Parameter
+# Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16 bytes for each parameter
+# with mixed precision and Adam.
 
 # %% [markdown] role="concept"
 # ## One card
 #
-# A card has a memory of its own and works through a queue that Python fills. So two
-# questions decide what happens on it: which tensors move there with the model, and when
-# Python has to wait for it.
+# A card has a memory of its own and works through a queue that Python fills. So three
+# questions decide what happens on it: what fills its memory, which tensors move there
+# with the model, and when Python has to wait for it.
+#
+# ## What fills the card
+#
+# A run stops with "out of memory", and you have to know what to make smaller. Follow
+# one step. The weights are there before it. The forward pass adds the activations. The
+# backward pass uses them up, layer by layer, and leaves a gradient for each weight. The
+# optimizer's first step adds its moments, and they stay:
+
+# %% role="concept"
+tower = nn.Sequential(*[nn.Sequential(
+    nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
+    for _ in range(4)])
+few = torch.randn(1024, 256)                        # (N, F)
+state = sum(p.nbytes for p in tower.parameters()) / 1e6
+kept = saved_bytes(lambda: tower(few), tower.parameters()) / 1e6
+card_at = {
+    "at first": {"weights": state},
+    "after forward": {"weights": state, "activations": kept},
+    "after backward": {"weights": state, "gradients": state},
+    "after the step": {"weights": state, "gradients": state,
+                       "moments": 2 * state},
+    "second forward": {"weights": state, "moments": 2 * state,
+                       "activations": kept}}
+
+# %% role="concept"
+draw_boxes(card_at, unit="MB",
+           title="Activations come and go, the moments stay",
+           alt="Five stacks of memory to scale. At first only weights; "
+           "after forward large activations on top; after backward weights "
+           "and gradients; after the step moments of twice the weights as "
+           "well. The second forward pass is the highest: weights, moments "
+           "and activations.")
+
+# %% role="concept"
+claim("memory after the second forward, minus after the first, in weights",
+      (sum(card_at["second forward"].values())
+       - sum(card_at["after forward"].values())) / state, expected=2,
+      within=1e-6)
+
+# %% [markdown] role="concept"
+# So a run that survives its first step can still fail in the second. On a GPU these
+# calls show where you are:
+#
+# - `torch.cuda.memory_allocated()` counts the tensors that exist now, and
+#   `torch.cuda.max_memory_allocated()` the peak so far.
+#   `print(torch.cuda.memory_summary())` is the long form.
+# - `torch.cuda.memory._record_memory_history()` before a few steps and
+#   `torch.cuda.memory._dump_snapshot("steps.pickle")` after them write a *snapshot*.
+#   Drop the file on [pytorch.org/memory_viz](https://pytorch.org/memory_viz): every
+#   tensor is a band over time, with the line of Python that made it.
+# - `torch.cuda.memory_reserved()` is what torch holds of the card, blocks that are free
+#   included. `torch.cuda.empty_cache()` gives free blocks back to other programs. It
+#   frees no tensor, so it seldom helps against "out of memory".
+#
+# If the activations are too large, make the batch smaller and accumulate, or use
+# checkpoints. If the state is too large, split it (trap 09.9) or train an adapter
+# (stage 10).
+
+# %% [markdown] role="concept"
+# ## Activation checkpointing
+#
+# *Activation checkpointing* keeps only the input of each block, and runs the block
+# again in the backward pass. How much a step keeps can be computed before it runs. Take
+# eight blocks of a Linear and a GELU, with `N` rows of `F` values. Autograd keeps two
+# tensors of N x F for each block, the Linear's input and the GELU's. With a checkpoint
+# it keeps one, the block's input.
+
+# %% role="concept"
+from torch.utils.checkpoint import checkpoint
+
+x = torch.randn(2048, 256)                        # (N, F)
+
+def kept_bytes(block_by_block):
+    """Bytes that autograd keeps for the eight blocks, without weights."""
+    return saved_bytes(lambda: block_by_block(x), blocks.parameters())
+
+def checkpointed(h):
+    for block in blocks:
+        h = checkpoint(block, h, use_reentrant=False)
+    return h
+
+plain_bytes, few_bytes = kept_bytes(blocks), kept_bytes(checkpointed)
+one_map = 2048 * 256 * 4
+print(f"without {plain_bytes / one_map:.0f} maps, "
+      f"with {few_bytes / one_map:.0f}")
+
+# %% role="concept"
+claim("bytes kept without checkpointing", plain_bytes,
+      expected=16 * one_map)
+claim("bytes kept with a checkpoint for each block", few_bytes,
+      expected=8 * one_map)
+
+# %% [markdown] role="concept"
+# The gradients are the same, and the price is a second forward pass, in which a
+# BatchNorm would count its batch again:
+
+# %% role="concept"
+def slopes(run):
+    """All gradients after a backward pass through run, and its FLOPs."""
+    blocks.zero_grad()
+    work = flops(lambda: run(x).square().mean().backward())
+    return torch.cat([p.grad.flatten() for p in blocks.parameters()]), work
+
+(first, work), (second, more) = slopes(blocks), slopes(checkpointed)
+print(f"largest difference {(first - second).abs().max():.0e}, "
+      f"FLOPs {more / work:.2f} times")
+
+# %% role="concept"
+claim("largest difference of the gradients", (first - second).abs().max(),
+      expected=0)
+claim("FLOPs of a step with checkpoints, over those without", more / work,
+      above=1.3, below=1.4)
+
+# %% [markdown] role="concept"
+# How much is saved depends on what a block keeps inside. A transformer's block, with
+# its wide MLP and its attention, keeps far more than two tensors, so a percentage that
+# somebody quotes belongs to one architecture. With `L` equal blocks you need not keep
+# all `L` inputs either: checkpoint every $\sqrt{L}$-th one, and about $2 \sqrt{L}$
+# tensors live at a time ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). In
+# plain PyTorch the call is `torch.utils.checkpoint.checkpoint`;
+# `model.gradient_checkpointing_enable()` belongs to Hugging Face's models.
 
 # %% [markdown] trap="09.14" role="situation" fault="tensors in plain attributes are not saved or moved" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
 # ## A model that takes its scaling along
 #
-# The recipe belongs in the model (trap 07.4). So your reader of digits keeps the mean and
-# the deviation of each pixel, learns them from the training data, and scales its own
-# input. It reads nearly all new digits.
+# The preprocessing belongs in the model (trap 07.4). So your digit classifier keeps the
+# mean and the standard deviation of each pixel, learns them from the training data, and
+# scales its own input. It gets nearly all new digits right.
 #
-# You save its `state_dict`, build the reader anew in another program and load the file.
-# `load_state_dict` says `All keys matched successfully`.
+# You save its `state_dict`, build the classifier again in a different program, and load
+# the file. `load_state_dict` says `All keys matched successfully`.
 
 # %% trap="09.14" role="break"
 class Scaled(nn.Module):
@@ -932,8 +1066,8 @@ trained, loaded = fitted(Scaled), Scaled()
 said = loaded.load_state_dict(trained.state_dict())
 
 # %% trap="09.14" role="guess"
-guess("09.14", "How many of 100 new digits does the loaded reader read?",
-      unit="digits")
+guess("09.14", "How many of 100 new digits does the loaded classifier get "
+      "right?", unit="digits")
 
 # %% trap="09.14" role="look"
 share = {name: accuracy(m, 16 * x_test, y_test)
@@ -945,14 +1079,14 @@ print({name: f"{s:.2f}" for name, s in share.items()})
 measured("09.14", 100 * share["loaded"], right=(50, 90))
 
 # %% trap="09.14" role="look"
-claim("share read after loading", share["loaded"], below=0.88)
+claim("accuracy after loading", share["loaded"], below=0.88)
 
 # %% [markdown] trap="09.14" role="why"
-# A module knows parameters, buffers and other modules; they stand in its registers
+# A module knows its parameters, buffers and submodules, which it keeps in the registers
 # `_parameters`, `_buffers` and `_modules`. A tensor in an ordinary attribute is in none
 # of them: `state_dict` does not save it, `load_state_dict` does not miss it, and
-# `.to(...)` does not move it. The loaded reader scales with zeros and ones. It still reads
-# many digits, which is why nobody looks for the fault in the file.
+# `.to(...)` does not move it. The loaded classifier scales with zeros and ones. It
+# still gets many digits right, which is why nobody looks for the fault in the file.
 
 # %% trap="09.14" role="why" tags=["plumbing"]
 class Holder(nn.Module):
@@ -985,9 +1119,9 @@ draw_grids({"": facts}, marks={"": [[not any(row)] * 2 for row in facts]},
            "tensor in a list are neither.")
 
 # %% [markdown] trap="09.14" role="repair"
-# `register_buffer` mends saving, loading and moving at once. Moved to another device or
-# to a smaller type, the first version stops with an error. You need no GPU to see that:
-# the device `"meta"` will do.
+# `register_buffer` fixes saving, loading and moving at once. If you move the first
+# version to a different device, it stops with an error. You need no GPU to see that:
+# the device `"meta"`, on which tensors have shapes and no values, will do.
 
 # %% trap="09.14" role="repair"
 class Buffered(nn.Module):
@@ -1016,25 +1150,25 @@ heard = {kind.__name__: moves(kind()) for kind in (Scaled, Buffered)}
 print(heard)
 
 # %% trap="09.14" role="repair"
-claim("share read before saving, minus after loading, with buffers",
+claim("accuracy before saving, minus after loading, with buffers",
       mended[0] - mended[1], expected=0)
 
-# %% [markdown] trap="09.14" role="more" topics="another device, as bounds · buffers that are not saved · a buffer in a list"
-# The runs above, once more as bounds:
+# %% [markdown] trap="09.14" role="more" topics="a different device, as bounds · buffers that are not saved · a buffer in a list"
+# The runs above, as bounds:
 
 # %% trap="09.14" role="more"
-claim("share read before saving", share["trained"], above=0.92)
-claim("plain attributes pass on another device", heard["Scaled"] == "meta",
+claim("accuracy before saving", share["trained"], above=0.92)
+claim("plain attributes work on meta", heard["Scaled"] == "meta",
       expected=False)
-claim("buffers pass on another device", heard["Buffered"] == "meta",
+claim("buffers work on meta", heard["Buffered"] == "meta",
       expected=True)
 
 # %% [markdown] trap="09.14" role="more"
-# A buffer that can be computed anew, such as a mask, need not be saved:
-# `register_buffer(name, tensor, persistent=False)` moves it with the model and leaves it
-# out of the file. And hold on to no buffer in a list: `.to` gives the module a new tensor,
-# and the list keeps the old one. A change of type leaves parameters in place, so there a list
-# stays right.
+# A buffer that can be computed again, such as a mask, need not be saved:
+# `register_buffer(name, tensor, persistent=False)` moves it with the model and leaves
+# it out of the file. And keep no buffer in a list: `.to` gives the module a new tensor,
+# and the list keeps the old one. A change of dtype leaves parameters in place, so for
+# parameters a list stays right.
 
 # %% trap="09.14" role="more"
 lister = Buffered()
@@ -1094,25 +1228,98 @@ def stays_behind(model: nn.Module) -> list[str]:
 # 3. A parameter held in a second place moves, too: leave out what is one of `model.parameters()`, by identity. A buffer held in a list does not.
 
 # %% [markdown] trap="09.14" role="keep"
-# **Keep:** a tensor that belongs to the model is a parameter or a buffer. **In your own
-# code:** `copy.deepcopy(model).to("meta")` and one forward pass on meta find tensors with
-# dimensions that stayed behind, without a GPU. **Seen in the wild:**
-# [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035): tensor
-# attributes of the input transforms were not moved;
+# **Keep:** make every tensor that belongs to the model a parameter or a buffer. **In
+# your own code:** run `copy.deepcopy(model).to("meta")` and one forward pass on meta.
+# Without a GPU, that finds tensors with dimensions that stayed behind. **Seen in the
+# wild:**
+# [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035):
+# tensor attributes of the input transforms were not moved;
 # [`OpenNMT/OpenNMT-py#240`](https://github.com/OpenNMT/OpenNMT-py/pull/240): a mask
-# becomes a buffer; [`pytorch/pytorch#29807`](https://github.com/pytorch/pytorch/issues/29807):
-# a list of buffers does not move. **Source:** PyTorch documentation,
+# becomes a buffer;
+# [`pytorch/pytorch#29807`](https://github.com/pytorch/pytorch/issues/29807): a list of
+# buffers does not move. **Source:** PyTorch documentation,
 # [Module.register_buffer](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer).
+
+# %% [markdown] role="concept"
+# ## Profile first: who sets the pace?
+#
+# A step is slow for one of four reasons: the data come late, Python fills the queue too
+# slowly, memory moves too many bytes, or there is much arithmetic. In the first two the
+# GPU stands idle, and a faster card changes nothing. So look before you change
+# anything, in this order.
+#
+# 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` sets how many processes load, `persistent_workers=True` keeps them from one epoch to the next, and `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes.
+# 2. **Python.** Take a *trace*, a list of the operations with start and end. Gaps in the GPU's row are waits. New tensors that a loop makes on the CPU and sends over are another reason: make them on the device.
+# 3. **Memory or arithmetic.** Look at the operations that take longest. The profiler lists them:
+
+# %% role="concept" compare=false
+from torch.profiler import profile, supported_activities
+
+with profile(activities=supported_activities()) as seen:
+    for rows in torch.randint(len(x_train), (20, 64)):
+        F.cross_entropy(start(x_train[rows]), y_train[rows]).backward()
+longest = sorted(seen.key_averages(), key=lambda e: -e.self_cpu_time_total)
+for event in longest[:5]:
+    print(f"{event.key:28} {event.count:4} calls "
+          f"{event.self_cpu_time_total / event.count:6.1f} us each")
+start.zero_grad()
+
+# %% [markdown] role="concept"
+# Which of the two limits an operation? Divide its FLOPs by the bytes that it moves: its
+# *arithmetic intensity*. A card has such a ratio as well, its peak FLOPs per second
+# divided by its bytes per second, the *ridge*. Below the ridge an operation waits for
+# memory, above it for arithmetic. The plot shows both limits of one card, a *roofline*,
+# and three products in `bfloat16`:
+
+# %% role="concept"
+card = datasheet("NVIDIA A100-SXM4-80GB")
+jobs = {"add two tensors": 1 / 6}           # 1 FLOP, 3 values of 2 bytes
+for rows in (1, 64, 4096):
+    work = 2 * rows * 4096 * 4096
+    moved = 2 * (4096 * 4096 + 2 * rows * 4096)
+    jobs[f"product of {rows:,} row{'s' * (rows > 1)}"] = work / moved
+for name, ratio in jobs.items():
+    print(f"{name}: {ratio:.2f} FLOP per byte, "
+          f"at most {card.ceiling(ratio):.1f} TFLOP/s")
+
+# %% role="concept"
+ax = new_axes("Left of the ridge, memory sets the pace (A100)",
+              "FLOP per byte", "TFLOP/s at most", logx=True, logy=True)
+line = [0.1, card.ridge, 5000]
+ax.plot(line, [card.ceiling(ratio) for ratio in line])
+for name, ratio in jobs.items():
+    ax.plot([ratio], [card.ceiling(ratio)], "o", color="C1")
+    ax.annotate(name, (ratio, card.ceiling(ratio)), xytext=(8, -12),
+                textcoords="offset points")
+ax.set_xlim(0.05, 1e5)
+show(ax.figure, alt="A line that rises with FLOP per byte and becomes flat "
+     "at the ridge. Adding tensors, a product of one row and a product of "
+     "64 rows are on the slope, a product of 4,096 rows is on the flat "
+     "part.")
+
+# %% role="concept"
+claim("FLOP per byte at the ridge of an A100", card.ridge, expected=153,
+      within=0.1)
+claim("product of 64 rows, as a share of the ridge",
+      jobs["product of 64 rows"] / card.ridge, below=0.5)
+claim("product of 4,096 rows, as a multiple of the ridge",
+      jobs["product of 4,096 rows"] / card.ridge, above=5)
+
+# %% [markdown] role="concept"
+# Below the ridge, move fewer bytes: fuse operations with `torch.compile`, use 16 bits,
+# take a larger batch. Above it, do less arithmetic or use a faster format. For
+# convolutions of fixed sizes, `torch.backends.cudnn.benchmark = True` tries several
+# algorithms at the start and keeps the fastest.
 
 # %% [markdown] trap="09.10" role="situation" fault="each step asks the GPU for numbers and waits" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
 # ## Who waits for whom
 #
 # A GPU works through a queue. Python puts the operations of a step into it and runs
-# ahead, until it asks for a number: then it waits until the queue is empty, and the GPU
-# has nothing to do until Python has filled it again.
+# ahead, until it asks for a value. Then Python waits until the queue is empty, and
+# afterwards the GPU has nothing to do until Python has filled the queue again.
 #
-# The step below is an ordinary one. It skips rows that are not labelled, stops on NaN,
-# counts long gradients, and adds up the loss for the log.
+# The step below is an ordinary one. It skips rows without a label, stops on NaN, counts
+# large gradients, and adds up the loss for the log.
 
 # %% trap="09.10" role="break"
 def step(model, opt, x, y, log):
@@ -1150,7 +1357,7 @@ one()                                     # the first call is special
 events = trace(one)
 
 # %% trap="09.10" role="guess"
-guess("09.10", "How often does Python wait for a number in one such step?",
+guess("09.10", "How often does Python wait for a value in one such step?",
       unit="times")
 
 # %% trap="09.10" role="look"
@@ -1168,8 +1375,9 @@ claim("times that one step asks for a number", len(found), expected=5)
 # %% [markdown] trap="09.10" role="why"
 # Only `item()` is easy to find in the code. `if` makes a `bool` of a tensor, twice. And
 # `x[labelled]` has to know how many rows are left before it can make the result, once
-# for `x` and once for `y`: that is `nonzero`. The trace is from a CPU, where nobody
-# waits; the calls are the same on a GPU, and there each of them empties the queue.
+# for `x` and once for `y`; in the trace that is `nonzero`. The trace is from a CPU,
+# where nobody waits. On a GPU the calls are the same, and each of them drains the
+# queue.
 
 # %% trap="09.10" role="why"
 python, gpu, free = [], [], []
@@ -1188,9 +1396,10 @@ draw_lanes({"Python": python, "GPU": gpu,
            "pause and ends earlier.")
 
 # %% [markdown] trap="09.10" role="repair"
-# Most of these numbers can wait. A mask goes into the loss, where -100 leaves a row out.
-# Sums stay tensors. The log and the checks read them once in fifty steps; the price is
-# that a NaN is noticed up to fifty steps late, when it is in the weights: keep a checkpoint.
+# Most of these values can wait. A mask goes into the loss, where -100 leaves a row out.
+# Sums stay tensors. The log and the checks read them once in fifty steps. The price is
+# that you notice a NaN up to fifty steps late, when it is in the weights. So keep a
+# checkpoint.
 
 # %% trap="09.10" role="repair"
 def quiet_step(model, opt, x, y, log):
@@ -1214,12 +1423,12 @@ quiet = [name for name, _, _ in trace(fifty) if name in asks]
 print(f"50 steps ask {len(quiet)} times, before: {50 * len(found)}")
 
 # %% trap="09.10" role="repair"
-claim("numbers asked for one by one in fifty quiet steps", len(quiet),
+claim("values asked for one by one in fifty quiet steps", len(quiet),
       expected=0)
 
-# %% [markdown] trap="09.10" role="more" topics="an event inside another · copies wait, too · torch.compile compiles again, and where it stops"
-# An operation that calls another is an event around it: `item()` is the event around its
-# copy of one number.
+# %% [markdown] trap="09.10" role="more" topics="an event inside another · copies wait, too"
+# An operation that calls another one is an event around it. `item()` is the event
+# around its copy of one value.
 
 # %% trap="09.10" role="more"
 last = [e for e in events if e[0] in asks][-1]
@@ -1228,69 +1437,13 @@ around = [name for name, start, end in events if start <= last[1]
 print("events around the last one, itself among them:", around)
 
 # %% trap="09.10" role="more"
-claim("the same in fifty steps as before", 50 * len(found), expected=250)
+claim("times that fifty such steps ask", 50 * len(found), expected=250)
 
 # %% [markdown] trap="09.10" role="more"
-# `tolist()` fetches both numbers with one copy, the only time that these fifty steps wait.
-# On a GPU a copy may wait, too, and shows in the trace as a `cudaStreamSynchronize`; from
-# pinned memory, with `non_blocking=True`, it does not have to. The GPU section at the end
-# counts such waits and times both kinds of memory.
-
-# %% [markdown] trap="09.10" role="more"
-# `torch.compile` runs Python once, writes down the tensor operations as a graph, and puts
-# guards around it: facts, such as shapes and types, for which the graph is right. If a
-# guard fails, it compiles again. Where Python wants to know a number, the graph *breaks*
-# in two, and Python runs in between. Both can be counted without a compiler: the backend
-# "eager" only runs the graph as it is.
-
-# %% role="more" trap="09.10"
-from torch._dynamo.testing import CompileCounter
-
-def compiled(function, calls, **options):
-    """Graphs that dynamo makes of a function over these calls."""
-    torch._dynamo.reset()
-    counter = CompileCounter()
-    fast = torch.compile(function, backend=counter, **options)
-    for arguments in calls:
-        fast(*arguments)
-    return counter.frame_count
-
-# %% role="more" trap="09.10"
-def smooth(x):
-    return torch.tanh(x) + 1
-
-def stops(x):
-    h = torch.tanh(x)
-    if h.sum() > 0:                               # Python asks
-        return h + 1
-    return h - 1
-
-# %% role="more" trap="09.10"
-rows = [(torch.ones(n, 4),) for n in (2, 3, 5, 7, 9)]
-graphs = {"one shape": compiled(smooth, rows[:1] * 5),
-          "each size": compiled(smooth, rows, dynamic=False),
-          "five sizes": compiled(smooth, rows),
-          "an if on a number": compiled(stops, rows[:1])}
-print(graphs)
-
-# %% role="more" trap="09.10"
-claim("graphs for five calls of one shape", graphs["one shape"],
-      expected=1)
-claim("graphs for five sizes, each compiled for itself",
-      graphs["each size"], expected=5)
-claim("graphs for five sizes by default", graphs["five sizes"], expected=2)
-
-# %% [markdown] trap="09.10" role="more"
-# The second size teaches the compiler that this side varies, and the second graph holds
-# for further sizes of two and more. With `dynamic=False` each size costs a compilation, up
-# to a limit (`torch._dynamo.config.recompile_limit`); beyond it further sizes run as plain
-# Python. And
-# the `if` is the question to the GPU once more: by default it cuts the graph, and with
-# `fullgraph=True` it raises an error that names the line.
-
-# %% role="more" trap="09.10"
-claim("graphs for one call with an if on a number",
-      graphs["an if on a number"], expected=2)
+# `tolist()` fetches both values with one copy, the only time that these fifty steps
+# wait. On a GPU a copy may wait as well, and shows in the trace as a
+# `cudaStreamSynchronize`. From pinned memory, with `non_blocking=True`, it does not
+# have to. The GPU section at the end counts such waits and times both kinds of memory.
 
 # %% trap="09.10" role="exercise" points=3 difficulty=2 minutes=15
 def find_waits(events: list) -> list[str]:
@@ -1324,31 +1477,97 @@ def find_waits(events: list) -> list[str]:
 # 3. A set of events, not of names, keeps each operation once and two `item()` calls apart.
 
 # %% [markdown] trap="09.10" role="keep"
-# **Keep:** a number asked of the GPU is a wait: `item()`, `tolist()`, `print`, `if` on a
-# tensor, reading with a boolean mask. Keep sums on the device and read them now and
-# then. **In your own code:** look for `aten::item`, `aten::is_nonzero` and
-# `aten::nonzero` in a trace of one step; on a GPU,
+# **Keep:** every time Python asks the GPU for a value, it waits for the queue to drain:
+# `item()`, `tolist()`, `print`, `if` on a tensor, reading with a boolean mask. Keep
+# sums on the device and read them now and then. **In your own code:** look for
+# `aten::item`, `aten::is_nonzero` and `aten::nonzero` in a trace of one step; on a GPU,
 # `torch.cuda.set_sync_debug_mode("warn")` names the lines. **Seen in the wild:**
 # [`meta-pytorch/torchtune#522`](https://github.com/meta-pytorch/torchtune/pull/522):
-# `loss.item()` in each step waited for `40` to `50` ms, now only where it is logged;
+# `loss.item()` in each step waited for `40` to `50` ms, and is now called only where it
+# is logged;
 # [`openvdb/fvdb-reality-capture#308`](https://github.com/openvdb/fvdb-reality-capture/pull/308):
 # a debug message with `{loss.item()}` in it waits even where nothing is logged.
 # **Source:** PyTorch documentation, [CUDA semantics, "Asynchronous
 # execution"](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution).
 
 # %% [markdown] role="concept"
+# ## torch.compile: a graph and its guards
+#
+# `torch.compile` runs your Python once, writes down the tensor operations as a *graph*,
+# and makes fewer, larger kernels of it. Around the graph it puts *guards*: facts, such
+# as shapes and dtypes, for which the graph is right. If a guard fails, it compiles
+# again. Where Python wants to know a value, the graph *breaks* in two, and Python runs
+# in between. You can count both without a compiler: the backend "eager" only runs the
+# graph as it is.
+
+# %% role="concept"
+from torch._dynamo.testing import CompileCounter
+
+def compiled(function, calls, **options):
+    """Graphs that dynamo makes of a function over these calls."""
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    fast = torch.compile(function, backend=counter, **options)
+    for arguments in calls:
+        fast(*arguments)
+    return counter.frame_count
+
+# %% role="concept"
+def smooth(x):
+    return torch.tanh(x) + 1
+
+def stops(x):
+    h = torch.tanh(x)
+    if h.sum() > 0:                               # Python asks
+        return h + 1
+    return h - 1
+
+# %% role="concept"
+rows = [(torch.ones(n, 4),) for n in (2, 3, 5, 7, 9)]
+graphs = {"one shape": compiled(smooth, rows[:1] * 5),
+          "each size": compiled(smooth, rows, dynamic=False),
+          "five sizes": compiled(smooth, rows),
+          "an if on a number": compiled(stops, rows[:1])}
+print(graphs)
+
+# %% role="concept"
+claim("graphs for five calls of one shape", graphs["one shape"],
+      expected=1)
+claim("graphs for five sizes, each compiled for itself",
+      graphs["each size"], expected=5)
+claim("graphs for five sizes by default", graphs["five sizes"], expected=2)
+
+# %% role="concept"
+claim("graphs for one call with an if on a number",
+      graphs["an if on a number"], expected=2)
+
+# %% [markdown] role="concept"
+# From the second size the compiler learns that this side varies, and the second graph
+# holds for further sizes of two and more. With `dynamic=False` each size costs a
+# compilation, up to a limit (`torch._dynamo.config.recompile_limit`); beyond it further
+# sizes run as plain Python. The `if` is a question to the GPU again. By default it cuts
+# the graph, and with `fullgraph=True` it raises an error that names the line.
+#
+# The *mode* says what to spend compile time on. `mode="reduce-overhead"` records the
+# kernels once and replays them as a CUDA graph, which helps small batches, where Python
+# is the limit. `mode="max-autotune"` tries several kernels for each product, for
+# minutes. Compiled code may round differently, because a fused kernel keeps values in
+# `float32` that plain code would write out in 16 bits. So compare it with plain code up
+# to a tolerance, never bit by bit.
+
+# %% [markdown] role="concept"
 # ## Several ranks: processes and their tape
 #
-# Data-parallel training starts the same program once for each GPU. A copy is a *rank*,
-# counted from 0; all copies together are the *world*. Ranks share no memory. They talk
-# through *collectives*, calls that all ranks of a group have to make, in the same order,
-# and in this stage with tensors of the same size. `all_reduce`, for one, puts the sum
-# over all ranks in the place of each rank's tensor.
+# Data-parallel training starts the same program once for each GPU. Each copy is a
+# *rank*, counted from 0; all copies together are the *world*. Ranks share no memory.
+# They talk through *collectives*, calls that all ranks of a group have to make, in the
+# same order, and in this stage with tensors of the same size. `all_reduce`, for
+# example, replaces each rank's tensor by the sum over all ranks.
 #
 # Two processes on your machine stand in for two GPUs. `ranks.run` sends a function's
-# source to both and returns a list, with what the function returned on rank 0 first. A
-# rank knows `torch`, `nn`, `F`, `dist`, `DDP`, `fully_shard` and `contextlib`; functions
-# of yours go along with `uses=(...)`. Each rank keeps a *tape*, a list of its collectives:
+# source to both and returns a list of what the function returned, rank 0 first. A rank
+# knows `torch`, `nn`, `F`, `dist`, `DDP`, `fully_shard` and `contextlib`; functions of
+# yours go along with `uses=(...)`. Each rank keeps a *tape*, a list of its collectives:
 # the name and the bytes of each are noted before the call.
 
 # %% role="concept"
@@ -1419,16 +1638,76 @@ folder, one_file = (str(Path(disk.name) / name)
 # One process alone loads what two have saved; DCP would warn of that.
 warnings.filterwarnings("ignore", "torch.distributed is disabled")
 
+# %% [markdown] role="concept"
+# ## What data parallelism adds up
+#
+# With two GPUs you want to train on twice as many rows in the same time. Every rank
+# holds the whole model and takes rows of its own. Its gradient is then the mean over
+# its own rows only. How do the ranks get the gradient of *all* rows?
+
+# %% role="concept"
+def its_gradient(x, y):
+    net = mlp(SEED)                             # the same on each rank
+    F.cross_entropy(net(x), y).backward()
+    return flat(p.grad for p in net.parameters())
+
+of_all = its_gradient(x_train[:64], y_train[:64])
+of_rank = [its_gradient(x_train[r:64:2], y_train[r:64:2]) for r in (0, 1)]
+added = (of_rank[0] + of_rank[1]) / 2
+print(f"rank 0's own gradient is {gap(of_rank[0], of_all):.0%} off, "
+      f"the mean of both {gap(added, of_all):.0%}")
+
+# %% role="concept"
+claim("gradient of one rank's half, off that of all rows",
+      gap(of_rank[0], of_all), above=0.1)
+claim("mean of both ranks' gradients, off that of all rows",
+      gap(added, of_all), below=1e-5)
+
+# %% role="concept"
+draw_ranks({"after backward": [["g0"], ["g1"]],
+            "all_reduce": [["g0 + g1"], ["g0 + g1"]],
+            "divided by 2": [["mean"], ["mean"]]},
+           title="Every rank ends with the mean of all gradients",
+           alt="Three tables of two ranks. After backward rank 0 holds g0 "
+           "and rank 1 g1. After all_reduce both hold the sum, and divided "
+           "by two both hold the mean.")
+
+# %% [markdown] role="concept"
+# Equally many rows on each rank, and the mean of their means is the mean over all rows.
+# So one `all_reduce` and a division are enough. Every rank then makes the same step
+# from the same weights, and they stay equal without sending a weight.
+# `DistributedDataParallel`, *DDP* for short, does this during the backward pass.
+# Gradients of the last layers are ready first. DDP packs them into *buckets* and sends
+# each one while the backward pass goes on:
+
+# %% role="concept"
+draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
+                         (4, 6, "layer 2"), (6, 8, "layer 1")],
+            "network": [(4, 6.5, "bucket 1"), (8, 10.5, "bucket 2")]},
+           unit="time, schematic",
+           title="The first bucket travels while backward goes on",
+           alt="Two lanes of time. Backward works on layers 4, 3, 2 and 1. "
+           "After layer 3 the network sends bucket 1, during layer 2; "
+           "bucket 2 follows after layer 1.")
+
+# %% [markdown] role="concept"
+# **The effective batch** is what one update averages over: rows of one pass x passes
+# that are added up x ranks. 8 rows, 4 passes and 16 ranks make a batch of 512. If you
+# add ranks, you change it, and with it the number of steps in an epoch and the best
+# learning rate. For SGD the rate usually grows with the batch, after a warm-up ([Goyal
+# et al. 2017](https://arxiv.org/abs/1706.02677)); for Adam start with the square root
+# of the factor. To compare two runs, keep the effective batch the same.
+
 # %% [markdown] trap="09.11" role="situation" core=true fault="the forward pass goes past the DDP wrapper" symptom="DDP: ranks hold different weights, gradients are not synchronized, no error"
 # ## A name for what is inside the wrapper
 #
 # `DDP(model)` copies rank 0's weights to all ranks and promises to average the
-# gradients during `backward`. You want to call methods that the wrapper does not
-# have, so you write `net = ddp.module` at the top of the script and use `net` from
-# then on. It is the model that the wrapper holds. `loss.backward()` fills the
-# same `.grad`, and the optimizer was given `ddp.parameters()`.
+# gradients during `backward`. You want to call methods that the wrapper does not have.
+# So you write `net = ddp.module` at the top of the script and use `net` from then on.
+# It is the model that the wrapper holds. `loss.backward()` fills the same `.grad`, and
+# the optimizer was given `ddp.parameters()`.
 #
-# Both ranks train a reader of digits for 100 steps, each on digits of its own.
+# Both ranks train a digit classifier for 100 steps, each on digits of its own.
 
 # %% trap="09.11" role="break"
 def train_rank(wrapped, x, y, seed, steps=100):
@@ -1457,9 +1736,9 @@ def both_ranks(wrapped):
 past, past_losses = both_ranks(wrapped=0)
 
 # %% trap="09.11" role="guess"
-guess("09.11", "All weights of a rank make one long vector. After the 100 "
-      "steps, how far apart are those of the two ranks, if at all, in % "
-      "of the length of one?", unit="%")
+guess("09.11", "Flatten each rank's weights into one vector. How far apart "
+      "are the two after 100 steps, as a percentage of either's norm?",
+      unit="%")
 
 # %% trap="09.11" role="look"
 apart = (reads(past[0]) != reads(past[1])).sum().item()
@@ -1477,12 +1756,12 @@ measured("09.11", 100 * gap(*past), right=(25, 70))
 claim("all_reduce calls in 100 steps", calls("all_reduce"), expected=0)
 
 # %% [markdown] trap="09.11" role="why"
-# Two losses fall and both ranks can read, but each has a model of its own. `DDP(model)` hangs
-# a hook on each parameter and packs gradients into *buckets*. The hooks do not send by
-# themselves: each call of `ddp(x)`, with gradients on, *prepares the reducer* for one
-# backward pass. Then a bucket whose gradients have all arrived goes out in one
-# `all_reduce`. A forward pass that goes to `ddp.module` prepares nothing, and the backward
-# pass belongs to the rank alone.
+# Both losses fall and both ranks classify well, but each rank has a model of its own.
+# `DDP(model)` puts a hook on each parameter. The hooks do not send by themselves: each
+# call of `ddp(x)`, with gradients on, *prepares the reducer* for one backward pass.
+# Only then does a bucket whose gradients have all arrived go out in one `all_reduce`. A
+# forward pass that goes to `ddp.module` prepares nothing, and the backward pass belongs
+# to that rank alone.
 
 # %% trap="09.11" role="why"
 draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
@@ -1500,9 +1779,9 @@ draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
             "own.")
 
 # %% [markdown] trap="09.11" role="repair"
-# Usually rank 0's model is saved, so the other half of the data, and of the machines, was
-# for nothing. The pass that leads to the loss goes through the wrapper. Where the loss
-# needs another method, let the model's `forward` call it.
+# Usually rank 0's model is saved, so the other half of the data, and of the machines,
+# was wasted. Send every forward pass that leads to the loss through the wrapper. If the
+# loss needs a different method, let the model's `forward` call it.
 
 # %% trap="09.11" role="repair" compare=false
 through, _ = both_ranks(wrapped=100)
@@ -1517,12 +1796,12 @@ claim("gap between the ranks, through the wrapper", gap(*through),
       expected=0)
 
 # %% [markdown] trap="09.11" role="repair"
-# The last part of a line is the digest that `watch` asked for: eight characters made from
-# all bits of the parameters, buffers left out.
+# The last part of a line is the digest that `watch` asked for: eight characters made
+# from all bits of the parameters, buffers left out.
 #
 # The explorer has the tapes of one update, for this repair and for other strategies.
-# Before you move a control, say how many calls each rank will make and where the
-# curves will part.
+# Before you move a control, say how many calls each rank will make and where the curves
+# will part.
 
 # %% role="explore" explorer="tape"
 from dlsys_helpers.explorers.tape import tape
@@ -1530,7 +1809,7 @@ from dlsys_helpers.explorers.tape import tape
 tape
 
 # %% [markdown] trap="09.11" role="more" topics="both runs, as bounds · ranks with unequal rows · one step to warm up"
-# Both runs, once more as bounds:
+# Both runs, as bounds:
 
 # %% trap="09.11" role="more"
 claim("all_reduce calls in the same 100 steps", calls("all_reduce"),
@@ -1539,13 +1818,13 @@ claim("lines, digests included, in which the two tapes differ",
       sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
 claim("test digits on which the ranks disagree", apart, above=10)
 claim("the larger of the two last losses", max(past_losses), below=1)
-claim("share of test digits that the worse rank reads", min(right),
+claim("accuracy of the worse rank on the test digits", min(right),
       above=0.85)
 claim("gap between the weights of the two ranks", gap(*past), above=0.2)
 
 # %% [markdown] trap="09.11" role="more"
-# DDP divides the sum over the ranks by their number. That is the mean over all rows only
-# if each rank has equally many. Let rank 0 have three rows, rank 1 one:
+# DDP divides the sum over the ranks by the number of ranks. That is the mean over all
+# rows only if each rank has equally many. Let rank 0 have three rows and rank 1 one:
 
 # %% trap="09.11" role="more"
 def uneven(x, y, seed):
@@ -1572,18 +1851,19 @@ print(f"by DDP {gap(by_ddp, of_four):.0%} off, by sums "
 # %% trap="09.11" role="more"
 claim("three rows and one: DDP's gradient, off that of the four",
       gap(by_ddp, of_four), above=0.1)
-claim("sum of the losses over sum of the rows: the same",
+claim("sum of the losses by sum of the rows, off that of the four",
       gap(by_sums, of_four), below=1e-5)
 
 # %% [markdown] trap="09.11" role="more"
-# A rank without rows, or without a gradient for some parameter (`allow_unused=True` gives
-# None for it, trap 09.3), has to make these calls as well, with zeros.
+# A rank without rows, or without a gradient for some parameter (`allow_unused=True`
+# gives None for it, trap 09.3), has to make these calls as well, with zeros.
 
 # %% [markdown] trap="09.11" role="folklore"
-# **Told:** DDP's hooks are put on the parameters when the wrapper is made, so one pass
+# **Told:** DDP puts its hooks on the parameters when you make the wrapper, so one pass
 # through it, to warm it up, is enough. **Measured:** with the first of the 100 steps
-# through the wrapper and the others past it the tape holds one `all_reduce`, and the
-# ranks end nearly as far apart as before. Each step has to prepare its own backward.
+# through the wrapper and the others past it, the tape holds one `all_reduce`, and the
+# ranks end nearly as far apart as before. Each step has to prepare its own backward
+# pass.
 
 # %% trap="09.11" role="folklore"
 warm, _ = both_ranks(wrapped=1)
@@ -1625,26 +1905,25 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # 3. `torch.autograd.grad(total, params, allow_unused=True)` gives None where `params` has one that the loss does not use, and does not touch `.grad`.
 
 # %% [markdown] trap="09.11" role="keep"
-# **Keep:** call the DDP wrapper for each forward pass whose loss you differentiate;
+# **Keep:** call the DDP wrapper for every forward pass whose loss you differentiate.
 # `ddp.module` is for saving and for reading weights. **In your own code:** compare a
 # digest of the parameters between ranks every few hundred steps, and search for
 # `.module` in what leads to a loss. **Source:** [DistributedDataParallel,
-# "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward prepares the
-# reducer. **Seen in the wild:**
-# [minimind #853](https://github.com/jingyaogong/minimind/issues/853), three trainers
-# that unwrapped the policy before its loss;
-# [sd-scripts #604](https://github.com/kohya-ss/sd-scripts/pull/604): "everything may
-# look okay";
-# [openvla-oft #160](https://github.com/moojink/openvla-oft/issues/160), a method of
-# `.module` in the loss.
+# "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward
+# prepares the reducer. **Seen in the wild:** [minimind
+# #853](https://github.com/jingyaogong/minimind/issues/853): three trainers unwrapped
+# the policy before its loss; [sd-scripts
+# #604](https://github.com/kohya-ss/sd-scripts/pull/604): "everything may look okay";
+# [openvla-oft #160](https://github.com/moojink/openvla-oft/issues/160): the loss called
+# a method of `.module`.
 
 # %% [markdown] trap="09.3" role="situation" fault="find_unused_parameters=True where every parameter is used" symptom="Expected to have finished reduction in the prior iteration, find_unused_parameters=True is slow"
 # ## A flag against an error
 #
-# A net has one body and two heads. An early version of its training used one head a
-# batch, and DDP stopped with a long error that named `find_unused_parameters=True`. The
-# flag went in, the error was gone, and it has been in every script since. Today each
-# batch uses both heads.
+# A net has one body and two heads. In an early version of its training each batch used
+# one head, and DDP stopped with a long error that named `find_unused_parameters=True`.
+# The flag went in, the error was gone, and the flag has been in every script since.
+# Today each batch uses both heads.
 
 # %% trap="09.3" role="break"
 def two_heads(seed):
@@ -1708,10 +1987,10 @@ claim("all_reduce calls a step, with the flag", len(flagged) / 3,
 
 # %% [markdown] trap="09.3" role="why"
 # All gradients of this net fit into one bucket, which is one call. With the flag, DDP
-# walks through the graph of each forward pass for the parameters that backward will not
-# meet, so that their buckets do not wait for them. And after each backward the ranks tell
-# each other which parameters they used, a number for each tensor, in a call of its own.
-# It is small, but it waits for all ranks.
+# walks through the graph of each forward pass to find the parameters that backward will
+# not reach, so that their buckets do not wait for them. After each backward pass the
+# ranks also tell each other which parameters they used, one value for each tensor, in a
+# call of its own. That call is small, but it waits for all ranks.
 
 # %% trap="09.3" role="why"
 draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
@@ -1726,7 +2005,7 @@ draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
            "Walk and used? are marked.")
 
 # %% [markdown] trap="09.3" role="repair"
-# All of that is paid in every step (unless you set `static_graph=True`), also where
+# Every step pays for all of that (unless you set `static_graph=True`), also where
 # nothing is unused. Without the flag:
 
 # %% trap="09.3" role="repair"
@@ -1742,9 +2021,9 @@ claim("all_reduce calls a step, both heads, without the flag",
       len(unflagged) / 3, expected=1)
 
 # %% [markdown] trap="09.3" role="repair"
-# So the flag is for nets in which a step may leave a parameter without a gradient, and
-# a dry run can tell, in one process, before anything is wrapped. `torch.autograd.grad`
-# with `allow_unused=True` gives None for such a parameter:
+# So the flag is for nets in which a step may leave a parameter without a gradient. A
+# dry run in one process can tell, before anything is wrapped. `torch.autograd.grad`
+# with `allow_unused=True` returns None for such a parameter:
 
 # %% trap="09.3" role="repair"
 dry, some = two_heads(SEED), slice(0, 8)
@@ -1769,10 +2048,11 @@ claim("errors that name the flag, one head, without it",
       expected=2)
 
 # %% [markdown] trap="09.3" role="folklore"
-# **Told:** with an unused parameter DDP hangs. **Measured:** where both ranks leave out the
-# same, it raises on both in the second forward pass, whether head a is used, head b, or
-# both in turn. The first step is worse than an error: DDP waits for the missing gradients.
-# This net is one bucket, so nothing is exchanged, and each rank makes its own update.
+# **Told:** with an unused parameter DDP hangs. **Measured:** if both ranks leave out
+# the same parameter, DDP raises an error on both in the second forward pass, whether
+# head a is used, head b, or both in turn. The first step is worse than an error: DDP
+# waits for the missing gradients. This net is one bucket, so nothing is exchanged, and
+# each rank makes its own update.
 
 # %% trap="09.3" role="folklore"
 ways = [reduced(search=False, heads=heads)
@@ -1786,11 +2066,13 @@ claim("all_reduce calls before the errors",
       sum(len(calls) for _, calls in ways), expected=0)
 
 # %% [markdown] trap="09.3" role="folklore"
-# Where ranks differ, it does hang. Rank 0 uses both heads, rank 1 head a alone: rank 0
+# If the ranks differ, it does hang. Rank 0 uses both heads, rank 1 head a alone. Rank 0
 # sends its gradients and waits, and rank 1 goes on to the `barrier` at the end of the
-# epoch. Neither raises. An `all_reduce` behind `if rank == 0:`, as when one rank alone
-# evaluates, hangs in the same way. A limit on the run, and the last line of each tape,
-# name the two calls that do not belong together.
+# epoch. Neither raises an error until the timeout of the process group is over, which
+# is `30` minutes with gloo and `10` with NCCL unless you set it. An `all_reduce` behind
+# `if rank == 0:`, as when one rank alone evaluates, hangs in the same way. A limit on
+# the run, and the last line of each tape, name the two calls that do not belong
+# together.
 
 # %% trap="09.3" role="folklore"
 def one_without_b(x, y, seed):
@@ -1861,10 +2143,10 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # 3. In train mode a forward pass moves the buffers of a BatchNorm, and dropout draws from the global generator: keep copies, or `torch.random.fork_rng(devices=[])`.
 
 # %% [markdown] trap="09.3" role="keep"
-# **Keep:** `find_unused_parameters=True` only where a step can leave a parameter
-# without a gradient; it is paid in every step. **In your own code:** after one
-# backward without the wrapper, list the trainable parameters whose `.grad` is None, over
-# all kinds of batches. **Source:**
+# **Keep:** set `find_unused_parameters=True` only if a step can leave a parameter
+# without a gradient, because every step pays for it. **In your own code:** after one
+# backward pass without the wrapper, list the trainable parameters whose `.grad` is
+# None, over all kinds of batches. **Source:**
 # [DistributedDataParallel](https://docs.pytorch.org/docs/stable/notes/ddp.html),
 # "Internal Design", on unused parameters.
 
@@ -1872,9 +2154,9 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # ## Four small batches, one update
 #
 # A batch does not fit, so you add up the gradients of four small ones and then update.
-# Under DDP the ranks exchange gradients in `backward`. `ddp.no_sync()` switches that off, so
-# you put `with ddp.no_sync():` around the first three calls of `backward` and leave the
-# fourth alone.
+# Under DDP the ranks exchange gradients in `backward`, and `ddp.no_sync()` switches
+# that off. So you put `with ddp.no_sync():` around the first three calls of `backward`
+# and leave the fourth alone.
 
 # %% trap="09.6" role="break"
 def in_pieces(x, y, seed):
@@ -1915,9 +2197,9 @@ measured("09.6", len(sent), right=(4, 4))
 claim("exchanges with no_sync around backward", len(sent), expected=4)
 
 # %% [markdown] trap="09.6" role="why"
-# The gradient is right up to rounding, so a test of the numbers does not find this. The
-# bytes are wrong. `ddp(x)` outside `no_sync` has prepared the reducer (trap 09.11), and
-# the next `backward` makes the exchange, wherever it stands. So the forward pass belongs
+# The gradient is right up to rounding, so no test of its values finds this. The bytes
+# are wrong. `ddp(x)` outside `no_sync` has prepared the reducer (trap 09.11), and the
+# next `backward` makes the exchange, wherever you call it. So the forward pass belongs
 # inside `no_sync`.
 
 # %% trap="09.6" role="repair"
@@ -1964,9 +2246,9 @@ claim("bytes of the exchange over those of the parameters",
       sent_once[0] / (4 * one_gradient.numel()), expected=1)
 
 # %% [markdown] trap="09.6" role="more"
-# One case is left. An epoch of six batches, four to an update, ends with two that were
-# added up in silence. If you step on them all the same, each rank steps on gradients
-# of its own:
+# One case is left. An epoch of six batches, four to an update, ends with two batches
+# that were added up without an exchange. If you step on them anyway, each rank steps on
+# gradients of its own:
 
 # %% trap="09.6" role="more"
 def with_rest(last_is_loud, x, y, seed):
@@ -2028,25 +2310,26 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
 # 3. Clear the gradients before each group, step after it, and count the steps.
 
 # %% [markdown] trap="09.6" role="keep"
-# **Keep:** `no_sync` has to hold the forward pass, and the last batch before each
-# `optimizer.step()`, the short group at the end included, stays outside. **In your own
-# code:** count the all-reduces of one update in a profiler's trace. **Source:**
+# **Keep:** put the forward pass inside `no_sync`, together with its backward pass.
+# Leave the last batch before each `optimizer.step()` outside, also in the short group
+# at the end. **In your own code:** count the all-reduces of one update in a profiler's
+# trace. **Source:**
 # [DistributedDataParallel.no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html):
-# "The forward pass should be included inside the context manager". **Seen in the wild:**
-# [ClassyVision #706](https://github.com/facebookresearch/ClassyVision/pull/706),
-# `no_sync` in the backward pass only;
-# [LoongForge #163](https://github.com/baidu-baige/LoongForge/pull/163), around
-# `backward` alone it did nothing;
-# [accelerate #1726](https://github.com/huggingface/accelerate/pull/1726) takes it
-# apart.
+# "The forward pass should be included inside the context manager". **Seen in the
+# wild:** [ClassyVision
+# #706](https://github.com/facebookresearch/ClassyVision/pull/706): `no_sync` was around
+# the backward pass only; [LoongForge
+# #163](https://github.com/baidu-baige/LoongForge/pull/163): around `backward` alone it
+# did nothing; [accelerate #1726](https://github.com/huggingface/accelerate/pull/1726)
+# takes it apart.
 
 # %% [markdown] trap="09.2" role="situation" core=true fault="accumulation divides by pieces, not by labels that count" symptom="gradient accumulation gives another loss curve than the big batch, padding, ignore_index -100"
 # ## Ten pieces instead of one batch
 #
-# On one card or on many, a batch of 160 rows may not fit. You feed it in ten pieces of 16
-# rows and divide each piece's loss by ten.
+# On one card or on many, a batch of 160 rows may not fit. You feed it in ten pieces of
+# 16 rows and divide each piece's loss by ten.
 #
-# Some labels are padding: they carry -100, and `F.cross_entropy` leaves them out of its
+# Some labels are padding: they are -100, and `F.cross_entropy` leaves them out of its
 # mean. You compare the sum of the ten gradients with the gradient of all 160 rows at
 # once, at the same weights.
 
@@ -2072,14 +2355,14 @@ target = gradient_of(start, whole, lambda y: 1)
 tenths = gradient_of(start, pieces, lambda y: 1 / len(pieces))
 
 # %% trap="09.2" role="guess"
-guess("09.2", "Take the length of the whole batch's gradient as 100 %. How "
-      "far from this gradient is the sum of the ten?",
+guess("09.2", "How wrong is the sum of the ten gradients, as a percentage "
+      "of the norm of the whole batch's gradient?",
       choices=["0 %, but for rounding", "about 5 %", "about 25 %",
                "more than 50 %"])
 
 # %% trap="09.2" role="look"
 def miss(found, target):
-    """Distance of two gradients, over the length of the second."""
+    """Distance of two gradients, relative to the second's norm."""
     return ((found - target).norm() / target.norm()).item()
 
 print(f"ten pieces, a tenth each: {miss(tenths, target):.0%} off")
@@ -2088,14 +2371,14 @@ print(f"ten pieces, a tenth each: {miss(tenths, target):.0%} off")
 measured("09.2", 3)
 
 # %% trap="09.2" role="look"
-claim("ten pieces, a tenth each: share by which the gradient misses",
+claim("ten pieces, a tenth each: relative error of the gradient",
       miss(tenths, target), above=0.5)
 
 # %% [markdown] trap="09.2" role="why"
 # A tenth for each piece makes the single label of the first piece count as much as all
-# sixteen of the third. The mean over all labels wants one divisor for all pieces: the
-# number of labels that count in the whole step. That number is known before the first
-# `backward`, from the labels alone.
+# sixteen labels of the third together. The mean over all labels needs one divisor for
+# all pieces: the number of labels that count in the whole step. You know that number
+# before the first `backward`, from the labels alone.
 
 # %% trap="09.2" role="why"
 plot_columns({k: 1 / len(pieces) / count
@@ -2109,7 +2392,7 @@ plot_columns({k: 1 / len(pieces) / count
              "should weigh.")
 
 # %% [markdown] trap="09.2" role="repair"
-# Multiply each piece's mean by its own share of the labels:
+# Multiply each piece's mean by its share of the labels:
 
 # %% trap="09.2" role="repair"
 def mass(y, weight=None):
@@ -2126,9 +2409,10 @@ claim("divided by the labels that count: the miss", miss(by_count, target),
       below=1e-5)
 
 # %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
-# With class weights, and class numbers as labels, `F.cross_entropy` divides by the sum of
-# the labels' weights. For the pieces that is the sum over the whole step. `reduction="sum"`
-# gives each piece's sum without a divisor of its own, so that one for all can follow:
+# With class weights, and class numbers as labels, `F.cross_entropy` divides by the sum
+# of the labels' weights. For the pieces that is the sum over the whole step.
+# `reduction="sum"` gives each piece's sum without a divisor of its own, so that one
+# divisor for all can follow:
 
 # %% trap="09.2" role="more"
 rare = torch.linspace(0.2, 3, 10)                 # weights of ten classes
@@ -2155,10 +2439,10 @@ claim("class weights, divided by the sum of weights: the miss",
       offs["their weights"], below=1e-5)
 
 # %% [markdown] trap="09.2" role="more"
-# The end of the epoch needs care, too. A step takes four pieces; of ten pieces two are
-# left. Divided by four they make a gradient, and with plain SGD a step, half as long as
-# it should be. Without a step they are lost, or their gradient stays and joins the first
-# step of the next epoch.
+# The end of the epoch needs care as well. A step takes four pieces, and of ten pieces
+# two are left. Divided by four they make a gradient, and with plain SGD a step, half as
+# large as it should be. Without a step they are lost, or their gradient stays and joins
+# the first step of the next epoch.
 
 # %% trap="09.2" role="more"
 plain = [(x_train[k:k + 16], y_train[k:k + 16]) for k in range(0, 160, 16)]
@@ -2168,7 +2452,7 @@ short = gradient_of(start, rest, lambda y: 1 / 4)
 print(f"the last step over a fair one: {short.norm() / fair.norm():.2f}")
 
 # %% trap="09.2" role="more"
-claim("two pieces left, divided by four: length over that of a fair step",
+claim("two pieces left, divided by four: norm compared with a fair step",
       (short.norm() / fair.norm()).item(), expected=0.5, within=1e-4)
 
 # %% [markdown] trap="09.2" role="more"
@@ -2188,7 +2472,7 @@ claim("a mean over no label is a number", not empty.isnan().item(),
 # %% [markdown] trap="09.2" role="folklore"
 # **Told:** with the right divisor accumulation *is* the big batch. **Measured:** not
 # where rows of a batch see each other. BatchNorm takes its statistics from the piece,
-# and the gradient is another one. LayerNorm works row by row, and in float32 the
+# and the gradient is a different one. LayerNorm works row by row, and in float32 the
 # difference is rounding.
 
 # %% trap="09.2" role="folklore"
@@ -2253,12 +2537,14 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 # 3. The loss of a step is the sum of its batches' shares.
 
 # %% [markdown] trap="09.2" role="keep"
-# **Keep:** divide by what counts in the whole step: labels, not pieces. The end of the
-# epoch is a step of its own size. **In your own code:** compare the gradient of the
-# pieces with that of one big batch, once, on rows with padding. **Seen in the wild:**
+# **Keep:** divide by the number of labels that count in the whole step, not by the
+# number of pieces. The last step of an epoch has a size of its own. **In your own
+# code:** compare the gradient of the pieces with that of one big batch, once, on rows
+# with padding. **Seen in the wild:**
 # [`huggingface/transformers#24725`](https://github.com/huggingface/transformers/issues/24725)
-# and [`#34191`](https://github.com/huggingface/transformers/pull/34191), the fix a
-# year later; [`meta-pytorch/torchtune#1875`](https://github.com/meta-pytorch/torchtune/pull/1875):
+# and [`#34191`](https://github.com/huggingface/transformers/pull/34191), the fix a year
+# later;
+# [`meta-pytorch/torchtune#1875`](https://github.com/meta-pytorch/torchtune/pull/1875):
 # "the day the ML community first discovered" that means of unequal parts do not add.
 # **Source:** PyTorch documentation,
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
@@ -2268,9 +2554,9 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 # ## A sampler for each rank
 #
 # Each rank gets a `DistributedSampler` over the 1,300 training digits, with shuffling
-# on. The sampler deals the digits out, so that no two ranks see the same one, and hands
-# its rank's share to a `DataLoader`. Your loop is `for epoch in range(10): for batch in
-# loader: ...`.
+# on. The sampler deals the digits out, so that no two ranks see the same one, and
+# passes its rank's share to a `DataLoader`. Your loop is `for epoch in range(10): for
+# batch in loader: ...`.
 
 # %% trap="09.5" role="break"
 from torch.utils.data import DistributedSampler
@@ -2297,10 +2583,10 @@ measured("09.5", len(set(orders)), right=(1, 1))
 claim("different orders in 10 epochs", len(set(orders)), expected=1)
 
 # %% [markdown] trap="09.5" role="why"
-# The digits are shuffled, once. All ranks have to deal from the same order, so the
-# sampler may not use a generator of its rank's own: it seeds a fresh one with
-# `seed + epoch`. It cannot know the epoch. `set_epoch` tells it, before the loader is
-# asked for batches.
+# The digits are shuffled, once. All ranks have to deal from the same order, so a
+# sampler may not use a random generator of its rank's own. It seeds a fresh one with
+# `seed + epoch`. But it cannot know the epoch: `set_epoch` tells it, before you ask the
+# loader for batches.
 
 # %% trap="09.5" role="repair"
 told = []
@@ -2331,9 +2617,9 @@ claim("is the order just 0, 2, 4, ...",
       list(orders[0]) == sorted(orders[0]), expected=False)
 
 # %% [markdown] trap="09.5" role="more"
-# The second surprise waits in the evaluation. All ranks get equally many digits, as
-# otherwise one of them would wait in a collective for a batch that another does not
-# have. So where the division leaves a rest, the sampler repeats digits from the
+# The second surprise waits in the evaluation. All ranks get equally many digits,
+# because otherwise one of them would wait in a collective for a batch that another rank
+# does not have. So if the division leaves a rest, the sampler repeats digits from the
 # beginning, and an accuracy over all ranks counts these twice.
 
 # %% trap="09.5" role="more"
@@ -2362,8 +2648,8 @@ claim("digits that four ranks read, of 497", len(read), expected=500)
 claim("of them, read twice", len(twice), expected=3)
 
 # %% [markdown] trap="09.5" role="more"
-# `drop_last=True` gives equal shares the other way: 496 digits, one never read. Where
-# the number has to be exact, deal the digits out yourself, and sum hits and counts
+# `drop_last=True` gives equal shares the other way: 496 digits, and one is never read.
+# If the result has to be exact, deal the digits out yourself, and sum hits and counts
 # over the ranks, not their accuracies.
 
 # %% trap="09.5" role="more"
@@ -2402,10 +2688,10 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # 3. With fewer examples than ranks the order has to be repeated more than once.
 
 # %% [markdown] trap="09.5" role="keep"
-# **Keep:** call `sampler.set_epoch(epoch)` before each epoch, and expect repeated
-# examples in an evaluation whose size the ranks do not divide. **In your own code:**
-# print the first indices of two epochs, and the length of all shares together.
-# **Source:** [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler):
+# **Keep:** call `sampler.set_epoch(epoch)` before each epoch. Expect repeated examples
+# in an evaluation whose size the ranks do not divide. **In your own code:** print the
+# first indices of two epochs, and the length of all shares together. **Source:**
+# [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler):
 # without `set_epoch` "the same ordering will be always used". **Seen in the wild:**
 # [DALLE-pytorch #230](https://github.com/lucidrains/DALLE-pytorch/pull/230);
 # [ParallelWaveGAN #177](https://github.com/kan-bayashi/ParallelWaveGAN/issues/177);
@@ -2413,21 +2699,110 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # dataset".
 
 # %% [markdown] role="concept"
+# ## The switches of a multi-GPU run
+#
+# Outside a notebook `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE`,
+# `LOCAL_RANK` and the address where the ranks meet, and ends all of them if one fails.
+# `init_process_group` reads these values. `LOCAL_RANK` is the rank's number on its own
+# machine, and so the number of its GPU:
+
+# %% role="concept" tags=["plumbing"]
+import os
+import subprocess
+import sys
+
+def launched(*command, seconds=300, **settings):
+    """What a Python command prints; it is ended after so many seconds."""
+    with subprocess.Popen([sys.executable, *command], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env=os.environ | settings) as process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise RuntimeError((err.strip() or "no words").splitlines()[-1])
+    return out.splitlines()
+
+# %% role="concept"
+script = Path(disk.name) / "train.py"
+_ = script.write_text('''
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")                # on GPUs: "nccl"
+here = int(os.environ["LOCAL_RANK"])           # which GPU of this machine
+# On a GPU: torch.cuda.set_device(here)
+x = torch.ones(3) * (1 + dist.get_rank())
+dist.all_reduce(x)
+me = f"rank {dist.get_rank()} of {dist.get_world_size()}, local {here}"
+print(f"{me}: {x.tolist()}\\n", end="", flush=True)   # one write, one line
+dist.destroy_process_group()
+''')
+
+# %% role="concept"
+printed = launched("-m", "torch.distributed.run", "--standalone",
+                "--nproc-per-node=2", str(script), OMP_NUM_THREADS="1")
+print(*sorted(printed), sep="\n")
+
+# %% role="concept"
+claim("ranks of torchrun that hold the sum of both",
+      sum("[3.0, 3.0, 3.0]" in line for line in printed), expected=2)
+
+# %% [markdown] role="concept"
+# On one machine `--standalone` finds a free port by itself. On two machines with eight
+# GPUs each, start the same script on both with the same line:
+#
+# ```sh
+# torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d \
+#     --rdzv-id=run7 --rdzv-endpoint=first-machine:29500 train.py
+# ```
+#
+# When a run hangs, fails or crawls, these switches tell more:
+
+# %% [markdown] role="concept"
+# | switch | what it does |
+# |---|---|
+# | `NCCL_DEBUG=INFO` | NCCL, which runs the collectives on GPUs, says which network it found and what failed |
+# | `TORCH_DISTRIBUTED_DEBUG=DETAIL` | torch checks that all ranks make the same call, and names unused parameters; slow, for looking only |
+# | `init_process_group(timeout=...)` | how long a rank waits before it raises an error |
+# | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on by default: a failed collective ends the process. It explains nothing |
+# | `torch.set_float32_matmul_precision("high")` | TF32 for what stays in `float32` |
+# | `DataLoader(num_workers=..., pin_memory=True)` | for each rank: eight ranks with four workers are 32 processes |
+
+# %% [markdown] role="concept"
 # ## Shards: a model in pieces
 #
-# Under DDP each rank holds the whole model. What does not fit is cut: each rank holds its
-# *shard* of each parameter, of its gradient and of its moments. A layer is put together
-# for the moment in which it works. In this part `fully_shard` cuts the models, and the
-# traps are what cutting changes: how much is sent, who holds which tensor, what a norm
-# is, what a file holds.
+# Under DDP each rank holds the whole model. If that does not fit, cut it. Each rank
+# then holds its *shard* of each parameter, of its gradient and of its moments. A layer
+# is put together only for the moment in which it works: an `all_gather` collects its
+# shards, and afterwards each rank keeps its own shard again. In the backward pass a
+# `reduce_scatter` adds up the gradients, and leaves each rank the sum for its own
+# shard:
+
+# %% role="concept"
+own = [["A", ""], ["", "B"]]
+draw_ranks({"between": own, "while it works": [["A", "B"], ["A", "B"]],
+            "its gradients": [["gA", "gB"], ["hA", "hB"]],
+            "added up": [["gA+hA", ""], ["", "gB+hB"]]},
+           title="A layer is whole only while it works",
+           alt="Four tables of two ranks and two halves of a layer. "
+           "Between its turns rank 0 holds A and rank 1 B. While it works "
+           "both hold A and B. Each rank makes gradients for both halves. "
+           "Added up, each rank keeps the sum for its own half.")
+
+# %% [markdown] role="concept"
+# With `n` ranks, each holds an `n`-th of weights, gradients and moments, plus a layer
+# or two. In this part `fully_shard` cuts the models, and the traps are about what
+# cutting changes: how much is sent, who holds which tensor, what a norm is, what a file
+# holds.
 
 # %% [markdown] trap="09.4" role="situation" fault="a model that fits is sharded layer by layer" symptom="FSDP slower than DDP, too many all_gather calls, fully_shard of a model that fits"
 # ## Six layers, each by itself
 #
-# Six linear layers, each sharded by itself with `fully_shard(layer)`, then the net. You
-# know what data parallelism sends: an `all_reduce` of the gradients, once a step. A
-# sharded net has to fetch its weights as well, as each rank holds a part only: an
-# `all_gather` puts a whole layer together.
+# You have six linear layers. You shard each one by itself with `fully_shard(layer)`,
+# and then the net. You know what data parallelism sends: one `all_reduce` of the
+# gradients per step. A sharded net has to fetch its weights as well, because each rank
+# holds only a part of them.
 
 # %% trap="09.4" role="break"
 def one_step(plan, layers=6):
@@ -2471,12 +2846,12 @@ claim("all_gather calls of six layers", len(each["all_gather"]),
 
 # %% [markdown] trap="09.4" role="why"
 # A layer is gathered for its forward pass, given back, and gathered again for its
-# backward pass. Then a `reduce_scatter` leaves each rank the averaged gradients of its own
-# part. That is what saves memory: a rank holds its share and a layer or two. It is bought
-# with bytes and with calls, and each call waits for the slowest rank.
+# backward pass. Then a `reduce_scatter` leaves each rank the averaged gradients of its
+# own part. That is what saves memory: a rank holds its share and a layer or two. You
+# pay with bytes and with calls, and each call waits for the slowest rank.
 #
-# In a ring an `all_reduce` is made of a `reduce_scatter` and an `all_gather` of the same
-# tensor, and costs as much as both:
+# In a ring an `all_reduce` is made of a `reduce_scatter` and an `all_gather` of the
+# same tensor, and costs as much as both:
 
 # %% trap="09.4" role="why"
 hold = [[str(r)] * 3 for r in range(3)]
@@ -2493,17 +2868,17 @@ for n in range(4):
                 3: "all_gather is done"}[n]
         steps[name] = copy.deepcopy(hold)
 draw_ranks(steps, arrows=arrows,
-           title="A ring: two passes add up, two hand on",
+           title="A ring: two sends add up, two pass the sums on",
            alt="Three ranks in a ring with three shards each; a cell lists "
            "the ranks whose numbers are in its sum. After two sends each "
            "rank has one shard with the sum of all three, after two more "
            "each rank has all shards.")
 
 # %% [markdown] trap="09.4" role="repair"
-# A model that fits need not pay all of it. Layers may stay whole until backward
-# (`reshard_after_forward=False`), the net may be one piece, or nothing is sharded at all.
-# An `all_reduce` counts once in the bars and is sent as two: so DDP and layers that are
-# kept cost the same bytes, and giving them back adds half.
+# A model that fits need not pay all of it. Layers may stay whole until the backward
+# pass (`reshard_after_forward=False`), the net may be one piece, or nothing is sharded
+# at all. The bars count an `all_reduce` once, and it is sent as two. So DDP and layers
+# that are kept cost the same bytes, and giving layers back adds half.
 
 # %% trap="09.4" role="repair"
 plans = ("each", "kept", "as one", "DDP")
@@ -2539,21 +2914,22 @@ claim("calls of the net as one piece",
       sum(map(len, table["as one"].values())), expected=2)
 
 # %% [markdown] trap="09.4" role="more"
-# The net as one piece is gathered once: the outermost module keeps its weights until
-# backward unless you say `reshard_after_forward=True`. The bytes are those of the whole
-# tensors; [NCCL's page on
+# The net as one piece is gathered once, because the outermost module keeps its weights
+# until the backward pass unless you say `reshard_after_forward=True`. The bytes are
+# those of the whole tensors. [NCCL's page on
 # performance](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md) says
 # which part of them crosses the network, for each collective.
 
 # %% [markdown] trap="09.4" role="folklore"
 # **Told:** wrapping the whole model once is enough to shard it. **Measured:** as one
-# piece the six layers are gathered in a single call, so that in forward each rank holds
-# all weights. The calls are few. What stays cut through the step are the moments: at the
-# end of backward each rank holds all gradients, until the one `reduce_scatter`.
+# piece the six layers are gathered in a single call, so in the forward pass each rank
+# holds all weights. The calls are few. Only the moments stay cut through the whole
+# step: at the end of the backward pass each rank holds all gradients, until the one
+# `reduce_scatter`.
 
 # %% trap="09.4" role="folklore"
 model_bytes = 6 * sum(p.nbytes for p in nn.Linear(16, 16).parameters())
-claim("bytes gathered at once, over those of the model",
+claim("bytes gathered at once, compared with the model's",
       table["as one"]["all_gather"][0] / model_bytes, expected=1)
 
 # %% trap="09.4" role="exercise" points=3 difficulty=2 minutes=15
@@ -2595,18 +2971,75 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # 3. What forward holds at once is the largest piece if pieces are given back, and their sum if they stay.
 
 # %% [markdown] trap="09.4" role="keep"
-# **Keep:** shard what does not fit, layer by layer. A model that fits, with its gradients
-# and optimizer states, needs no gathers: under DDP it sends no more than any of these
-# plans. **In your own code:** count the
-# collectives of a step in a profiler's trace before you compare speeds. **Source:**
+# **Keep:** shard what does not fit, layer by layer. If a model fits together with its
+# gradients and optimizer state, use DDP: it gathers nothing, and it sends no more than
+# any of these plans. **In your own code:** count the collectives of a step in a
+# profiler's trace before you compare speeds. **Source:**
 # [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
 # `reshard_after_forward`.
+
+# %% [markdown] role="concept"
+# ## Four ways to shard, and the bits on the wire
+#
+# How much should be cut? The more, the less memory each card needs and the more has to
+# be sent. Call what an `all_gather` of the whole model sends 1; an `all_reduce` then
+# sends 2:
+#
+# | strategy | each of `n` ranks keeps whole | sent per step | in torch |
+# |---|---|---|---|
+# | DDP | weights, gradients, moments | 2 | `DistributedDataParallel` |
+# | ZeRO-1, ZeRO-2 | weights; ZeRO-1 gradients as well | 2 | `ZeroRedundancyOptimizer` for ZeRO-1; in place of ZeRO-2, `fully_shard` with `reshard_after_forward=False` |
+# | ZeRO-3, FSDP | a layer or two | 3 | `fully_shard` for each layer |
+# | hybrid | as FSDP, within a machine | 3 within it, gradients of one shard between machines | `fully_shard(layer, mesh=...)` with a mesh of two dimensions |
+#
+# *Hybrid* cuts the model within a machine, where cards are joined by a fast link, and
+# keeps a copy on each machine, as DDP does. So only gradients cross the slow network.
+#
+# You can also send fewer bits. `MixedPrecisionPolicy` says in which dtype a layer is
+# gathered and computed, and in which its gradients are added up. The shards stay in
+# `float32`, so the optimizer has its master weights:
+
+# %% role="concept"
+def sharded_in(param, reduce):
+    """One step of two layers; dtypes by name."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+    policy = MixedPrecisionPolicy(param_dtype=getattr(torch, param),
+                                  reduce_dtype=getattr(torch, reduce))
+    net = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    for layer in net:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(net, mp_policy=policy)
+    net(torch.ones(4, 16)).sum().backward()
+    return str(next(net.parameters()).dtype)
+
+# %% role="concept"
+wire = {}
+for param, reduce in (("float32", "float32"), ("bfloat16", "float32")):
+    shard_dtype = ranks.run(sharded_in, param, reduce)[0]
+    wire[param] = {kind: sum(size for name, size, _ in ranks.tapes[0]
+                             if name == kind)
+                   for kind in ("all_gather", "reduce_scatter")}
+    print(f"computed in {param}: {wire[param]} bytes, "
+          f"shards in {shard_dtype}")
+
+# %% role="concept"
+claim("bytes gathered in bfloat16, compared with float32",
+      wire["bfloat16"]["all_gather"] / wire["float32"]["all_gather"],
+      expected=0.5)
+claim("bytes of the gradients, added up in float32 both times",
+      wire["bfloat16"]["reduce_scatter"]
+      / wire["float32"]["reduce_scatter"], expected=1)
+
+# %% [markdown] role="concept"
+# If you do not name a `reduce_dtype`, gradients are added up in `param_dtype`. In 16
+# bits, sums over many ranks lose small gradients, so name `torch.float32` until a
+# measurement says that you can afford less.
 
 # %% [markdown] trap="09.13" role="situation" fault="the optimizer is made before fully_shard" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
 # ## One line for shards
 #
 # A script for one GPU makes the model, then the optimizer, then trains. You add one
-# line so that the model is cut into shards: `fully_shard(net)`. It changes the model in
+# line that cuts the model into shards: `fully_shard(net)`. It changes the model in
 # place and returns it. You put the line where the comment says "distributed", right
 # before the loop.
 #
@@ -2664,8 +3097,8 @@ claim("change of the test loss in 60 steps", late[1] - late[0], expected=0)
 
 # %% [markdown] trap="09.13" role="why"
 # `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's
-# shard. The optimizer still holds the old ones. Their `.grad` stays None, and a
-# parameter without a gradient is skipped without a word. The old tensors also keep
+# shard. The optimizer still holds the old ones. Their `.grad` stays None, and the
+# optimizer skips a parameter without a gradient, silently. The old tensors also keep
 # their memory, so nothing was saved either.
 
 # %% trap="09.13" role="why"
@@ -2682,10 +3115,10 @@ draw_tree({"net": "after fully_shard", "optimizer": "made before it",
           "None; its way to the shards is cut.")
 
 # %% [markdown] trap="09.13" role="repair"
-# The order that works: model, shard, optimizer. Between the last two there is a second
-# way to lose the parameters, again without an error: a forward pass. While it runs the
-# model holds whole tensors. In the outermost module they stay until a backward pass ends,
-# so an optimizer made there holds these.
+# The order that works is model, shard, optimizer. Between the last two there is a
+# second way to lose the parameters without an error: a forward pass. While it runs, the
+# model holds whole tensors. In the outermost module they stay until a backward pass
+# ends, so an optimizer made in between holds those.
 
 # %% trap="09.13" role="repair"
 early = ordered("shard, optimizer")
@@ -2699,7 +3132,7 @@ for name, seen in {"shard, optimizer": early,
 claim("test loss, optimizer right after the shard", early[1], below=1)
 
 # %% [markdown] trap="09.13" role="more" topics="what an optimizer holds"
-# What an optimizer holds stands in `optimizer.param_groups`: each group is a dict with a
+# What an optimizer holds is in `optimizer.param_groups`: each group is a dict with a
 # list "params" and the settings, such as "lr". Counted by identity:
 
 # %% trap="09.13" role="more"
@@ -2736,26 +3169,27 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # 3. Build new dicts, so that the old optimizer keeps its own.
 
 # %% [markdown] trap="09.13" role="keep"
-# **Keep:** what puts new parameters into a model (`fully_shard` does) comes before the
-# optimizer. Make the optimizer after it, and before any forward pass. **In your own code:** right before
+# **Keep:** make the optimizer after everything that puts new parameters into the model,
+# as `fully_shard` does, and before any forward pass. **In your own code:** right before
 # the loop, count the optimizer's tensors that are the model's own, by identity.
-# **Source:** [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
-# **Seen in the wild:**
-# [pytorch #149205](https://github.com/pytorch/pytorch/issues/149205), a model that was
-# used before its optimizer was made;
-# [accelerate #3394](https://github.com/huggingface/accelerate/pull/3394), which
-# replaces the parameters in the optimizer.
+# **Source:**
+# [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
+# **Seen in the wild:** [pytorch
+# #149205](https://github.com/pytorch/pytorch/issues/149205): a model was used before
+# its optimizer was made; [accelerate
+# #3394](https://github.com/huggingface/accelerate/pull/3394) replaces the parameters in
+# the optimizer.
 
 # %% [markdown] trap="09.12" role="situation" fault="the clip goes by the norm of a rank's own shards" symptom="FSDP gradient clipping by local norm, gradient norm differs between ranks"
 # ## A clip of your own
 #
 # The gradient of a shard is a shard as well: `p.grad.to_local()` is a plain tensor with
-# this rank's part of the numbers.
+# this rank's part of the values.
 #
-# You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: the
-# norm of all gradients, then every gradient times `0.1 / norm` where the norm is
-# larger. You run it on what `to_local()` gives, on two ranks, in a step where the norm
-# of the whole gradient is well above 0.1.
+# You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: take
+# the norm of all gradients, and if it is larger, multiply every gradient by `0.1 /
+# norm`. You run it on what `to_local()` returns, on two ranks, in a step in which the
+# norm of the whole gradient is well above 0.1.
 
 # %% trap="09.12" role="break"
 def norm_of(grads):
@@ -2847,14 +3281,14 @@ claim("norm of the whole gradient after a clip at 0.1",
       own[0][1].norm().item(), above=0.11, below=0.1415)
 
 # %% [markdown] trap="09.12" role="why"
-# Each rank sees a part of the numbers, so the norm that it computes is too small, and
-# it clips too little, each rank by a factor of its own. If all of `R` ranks clip, each
-# ends with a norm of 0.1, and together they have $0.1 \sqrt{R}$: with two ranks up to
-# `0.1414`. Nothing diverges here: the steps are longer, and a little turned; with `64` ranks they could be
-# eight times too long.
+# Each rank sees a part of the values, so the norm that it computes is too small, and it
+# clips too little, each rank by a factor of its own. If all of `R` ranks clip, each
+# ends with a norm of 0.1, and together they have $0.1 \sqrt{R}$, with two ranks up to
+# `0.1414`. Nothing diverges here: the steps are longer, and they turn a little. With
+# `64` ranks they could be eight times too long.
 
 # %% [markdown] trap="09.12" role="repair"
-# Norms do not add up, their squares do. One `all_reduce` of a single number is enough:
+# Norms do not add up, their squares do. One `all_reduce` of a single value is enough:
 
 # %% trap="09.12" role="repair"
 def norm_of(grads):
@@ -2873,11 +3307,11 @@ print(f"weights after 30 steps: {gap(shared[0][2], ended):.1%} off, "
 claim("norm of the whole gradient, squares summed over the ranks",
       shared[0][1].norm().item(), expected=0.1, within=1e-4)
 
-# %% [markdown] trap="09.12" role="more" topics="beside a single process, as bounds · torch's own clip on DTensors"
-# Both clips beside the run of a single process:
+# %% [markdown] trap="09.12" role="more" topics="compared with a single process, as bounds · torch's own clip on DTensors"
+# Both clips, compared with the run of a single process:
 
 # %% trap="09.12" role="more"
-claim("the larger of the norms that the ranks believe, over the norm",
+claim("the larger norm that a rank believes, compared with the true one",
       max(own[0][0], own[1][0]) / norm, below=0.95)
 claim("weights after 30 steps, off those of a single process",
       gap(own[0][2], ended), above=0.02)
@@ -2888,10 +3322,10 @@ claim("weights then, off those of a single process",
 
 # %% [markdown] trap="09.12" role="folklore"
 # **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:**
-# on the gradients of `fully_shard`, all over the same ranks, it clips as a single process
-# does: they are `DTensor`s, which know that they are parts. The advice comes from the older
-# FSDP class, which has a method of its own for this. What torch's clip *returns* is a
-# DTensor, too: take `.full_tensor()` before you log it.
+# on the gradients of `fully_shard`, all over the same ranks, it clips as a single
+# process does: they are `DTensor`s, which know that they are parts. The advice comes
+# from the older FSDP class, which has a method of its own for this. What torch's clip
+# *returns* is a DTensor as well, so take `.full_tensor()` before you log it.
 
 # %% trap="09.12" role="folklore"
 def torch_clip(x, y, seed):
@@ -2943,26 +3377,27 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # 3. Take the root after the sum over ranks, and scale all shards by the same `max_norm / norm`, in place, only where the norm is larger.
 
 # %% [markdown] trap="09.12" role="keep"
-# **Keep:** a norm over shards is the root of the squares summed over all ranks that
-# hold a part. **In your own code:** print the gradient norm on two ranks of a sharded
-# run: it has to be the same number. **Source:** [pytorch
-# #72548](https://github.com/pytorch/pytorch/issues/72548), why the older FSDP got a method
-# of its own. **Seen in the wild:** [AReaL
-# #312](https://github.com/areal-project/AReaL/issues/312), a norm over local shards, so
+# **Keep:** the norm over shards is the root of the squares summed over all ranks that
+# hold *different* parts. Where several ranks hold copies of the same part, as in hybrid
+# sharding, sum over one set of parts only, or every copy counts again. **In your own
+# code:** print the gradient norm on two ranks of a sharded run: it has to be the same.
+# **Source:** [pytorch #72548](https://github.com/pytorch/pytorch/issues/72548), why the
+# older FSDP got a method of its own. **Seen in the wild:** [AReaL
+# #312](https://github.com/areal-project/AReaL/issues/312): a norm over local shards, so
 # that clipping changed with the number of GPUs; [miles_diffusion
-# #35](https://github.com/radixark/miles_diffusion/pull/35), the right clip, and a
+# #35](https://github.com/radixark/miles_diffusion/pull/35): the right clip, and a
 # logged norm that was the shard's.
 
 # %% [markdown] trap="09.7" role="situation" fault="rank 0 alone saves a sharded model" symptom="FSDP2 checkpoint saved by rank 0, All keys matched successfully, the resumed model is bad"
 # ## A checkpoint as always
 #
-# Your net is sharded over two ranks with `fully_shard` and has trained for 60 steps. You
-# save it as you always have, in one process: `if dist.get_rank() == 0:
+# Your net is sharded over two ranks with `fully_shard` and has trained for 60 steps.
+# You save it as you always have, in one process: `if dist.get_rank() == 0:
 # torch.save(net.state_dict(), path)`.
 #
-# The next day two ranks build and shard the net anew, from other random numbers. Each
-# loads the file: `net.load_state_dict(torch.load(path))`. "If anything is missing, it
-# will complain," a colleague says.
+# The next day two ranks build and shard the net again, from other random weights. Each
+# loads the file: `net.load_state_dict(torch.load(path))`. "Names and shapes are the
+# same, so it will load without a complaint," a colleague says.
 
 # %% trap="09.7" role="break"
 def shard_and_train(x, y, seed, steps=60):
@@ -2993,11 +3428,11 @@ helpers = (mlp, flat, descend, shard_and_train, all_numbers)
 saved, read_back, said = ranks.run(saved_by_one, one_file, x_train, y_train,
                                 SEED, uses=helpers)[0]
 
-# %% trap="09.7" role="guess" quoted="wrong"
-guess("09.7", "What do the ranks have then?",
-      choices=["half of the saved net, and that half once more",
+# %% trap="09.7" role="guess" quoted="right"
+guess("09.7", "What do the two ranks hold after loading?",
+      choices=["half of the saved net, twice",
                "the net that was saved",
-               "an error: half of the numbers are missing",
+               "an error: half of the values are missing",
                "half of the saved net, the other half is random"])
 
 # %% trap="09.7" role="look" compare=false
@@ -3012,14 +3447,14 @@ print(f"numbers that are not as saved: {other:.1%}")
 measured("09.7", 0)
 
 # %% trap="09.7" role="look"
-claim("share of numbers that are not as saved", other, expected=0.5,
+claim("share of values that are not as saved", other, expected=0.5,
       within=1e-3)
 
 # %% [markdown] trap="09.7" role="why"
-# After `fully_shard` the values of `state_dict()` are `DTensor`s. Such a tensor shows the
-# shape of the whole and holds the rows of its rank. Rank 0's file has rank 0's rows.
-# When rank 1 loads it, shapes and names are right, so its own rows become rank 0's. An
-# error would need shards of different sizes.
+# After `fully_shard` the values of `state_dict()` are `DTensor`s. Such a tensor reports
+# the shape of the whole and holds the rows of its rank. Rank 0's file has rank 0's
+# rows. When rank 1 loads it, shapes and names are right, so rank 1's own rows are
+# replaced by rank 0's. An error would need shards of different sizes.
 
 # %% trap="09.7" role="why"
 upper, lower = read_back[:32 * 64].view(2, 16, 64)
@@ -3034,10 +3469,11 @@ draw_ranks({"trained": [["A", ""], ["", "B"]],
            "only. Loaded: both ranks hold A, rank 1 in the place of B.")
 
 # %% [markdown] trap="09.7" role="repair"
-# A saved net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short, lets each
-# write its own part into one folder, with a table of contents. Whoever loads asks for the
-# parts that it needs, so another number of ranks can read what two have written.
-# `get_state_dict` names parameters and optimizer states alike, however they are sharded.
+# Saving a sharded net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short,
+# lets each rank write its own part into one folder, with a table of contents. A program
+# that loads asks for the parts that it needs, so a different number of ranks can read
+# what two have written. `get_state_dict` names parameters and optimizer state in the
+# same way, however they are sharded.
 
 # %% trap="09.7" role="repair"
 def save(folder, net, optimizer):
@@ -3098,7 +3534,8 @@ claim("numbers in which a single process loaded something else",
       (flat(alone.parameters()) != before).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more"
-# Each rank takes the rounded-up share of the rows; the last ones get what is left:
+# Each rank takes an equal share of the rows, rounded up; the last ranks get what is
+# left:
 
 # %% trap="09.7" role="more"
 def rows_held(features):
@@ -3115,11 +3552,11 @@ print("ten rows on four ranks:", *map(len, torch.arange(10).chunk(4)))
 claim("rows of one that rank 1 holds", second[0], expected=0)
 
 # %% [markdown] trap="09.7" role="more"
-# To hand a model on, one file with whole tensors is often better. All ranks have to help
-# to make it: `get_model_state_dict(net, options=StateDictOptions(full_state_dict=True,
-# cpu_offload=True))` gathers them, so the call stands outside `if rank == 0`, and only
-# `torch.save` inside. (`dcp.save_state_dict`, in older scripts, is deprecated; it takes a
-# storage writer.)
+# To hand a model on, one file with whole tensors is often better. All ranks have to
+# help to make it: `get_model_state_dict(net,
+# options=StateDictOptions(full_state_dict=True, cpu_offload=True))` gathers them. So
+# the call belongs outside `if rank == 0`, and only `torch.save` inside.
+# (`dcp.save_state_dict`, in older scripts, is deprecated; it takes a storage writer.)
 
 # %% trap="09.7" role="exercise" points=3 difficulty=2 minutes=15
 def reshard(shards: list, world: int) -> list[dict]:
@@ -3158,78 +3595,27 @@ def reshard(shards: list, world: int) -> list[dict]:
 # 3. A slice is a view: its memory is that of the whole, and `torch.save` would write all of it. Copy it. A tensor without dimensions has no rows to cut.
 
 # %% [markdown] trap="09.7" role="keep"
-# **Keep:** a sharded model is saved by all ranks. `dcp.save` and `dcp.load` in one folder
-# to resume; one gathered `state_dict` to hand on. **In your own code:** load each kind of
-# checkpoint once into a fresh model, right after saving, and compare a loss. **Seen in
-# the wild:**
+# **Keep:** save a sharded model from all ranks: `dcp.save` and `dcp.load` with one
+# folder to resume, one gathered `state_dict` to hand on. **In your own code:** load
+# each kind of checkpoint once into a fresh model, right after saving, and compare a
+# loss. **Seen in the wild:**
 # [`huggingface/transformers#48569`](https://github.com/huggingface/transformers/pull/48569):
-# under tensor parallelism saving hangs, as rank 0 alone gathers, and the optimizer comes
-# back wrong "without a word";
+# under tensor parallelism saving hangs, because rank 0 alone gathers, and the optimizer
+# comes back wrong "without a word";
 # [`PrimeIntellect-ai/prime-rl#827`](https://github.com/PrimeIntellect-ai/prime-rl/issues/827):
-# a file for each rank, hard to resume on another number of GPUs;
+# a file for each rank, hard to resume on a different number of GPUs;
 # [`pytorch/pytorch#120356`](https://github.com/pytorch/pytorch/issues/120356): plain
 # tensors of one name, different on each rank, are taken for copies, and one is saved.
 # **Source:** PyTorch documentation,
 # [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html).
 
 # %% [markdown] role="concept"
-# ## Further: launching ranks, and the same step in JAX
+# ## Further: the same step in JAX
 #
-# Outside a notebook `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE` and the
-# address where they meet, and ends all of them when one fails. On one machine
-# `--standalone` finds a free port by itself. On two machines with eight GPUs each, the
-# same script is started on both with the same line:
-#
-# ```sh
-# torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d \
-#     --rdzv-id=run7 --rdzv-endpoint=first-machine:29500 train.py
-# ```
-
-# %% role="concept" tags=["plumbing"]
-import os
-import subprocess
-import sys
-
-def launched(*command, seconds=300, **settings):
-    """What a Python command prints; it is ended after so many seconds."""
-    with subprocess.Popen([sys.executable, *command], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          env=os.environ | settings) as process:
-        try:
-            out, err = process.communicate(timeout=seconds)
-        except BaseException:
-            process.terminate()
-            raise
-    if process.returncode:
-        raise RuntimeError((err.strip() or "no words").splitlines()[-1])
-    return out.splitlines()
-
-# %% role="concept"
-script = Path(disk.name) / "train.py"
-_ = script.write_text('''
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")                # all the rest from torchrun
-x = torch.ones(3) * (1 + dist.get_rank())
-dist.all_reduce(x)
-me = f"rank {dist.get_rank()} of {dist.get_world_size()}"
-print(f"{me}: {x.tolist()}\\n", end="", flush=True)   # one write, one line
-dist.destroy_process_group()
-''')
-
-# %% role="concept"
-printed = launched("-m", "torch.distributed.run", "--standalone",
-                "--nproc-per-node=2", str(script), OMP_NUM_THREADS="1")
-print(*sorted(printed), sep="\n")
-
-# %% role="concept"
-claim("ranks of torchrun that hold the sum of both",
-      sum("[3.0, 3.0, 3.0]" in line for line in printed), expected=2)
-
-# %% [markdown] role="concept"
-# JAX has one program for all devices and no wrapper to go past. Arrays say how they
-# are spread: here the batch over eight devices, the weights whole on each. JAX reads
-# that and puts the all-reduce in itself. Eight devices on a CPU are a
-# flag, which has to be set before JAX starts, so this runs in a process of its own.
+# JAX has one program for all devices and no wrapper to go past. Arrays say how they are
+# spread: here the batch over eight devices, and the weights whole on each. JAX reads
+# that and puts in the all-reduce itself. Eight devices on a CPU are a flag, which has
+# to be set before JAX starts, so this runs in a process of its own.
 
 # %% role="concept"
 jax_script = Path(disk.name) / "step.py"
@@ -3285,14 +3671,14 @@ disk.cleanup()
 # **3. A `bfloat16` weight of 2 gets steps of 0.003. It**
 #
 # - [ ] moves by about 0.003 each time :: The next number after 2 is 0.0156 away, half the gap is more than 0.003.
-# - [ ] moves in every fifth step :: Nothing is remembered between steps, unless there is a master.
+# - [ ] moves in every fifth step :: Nothing is kept from one step to the next, unless there is a master.
 # - [x] stays where it is :: Each sum rounds back to 2.
 
 # %% [markdown] role="quiz"
 # **4. Four pieces with 10, 10, 10 and 2 labels that count. Each mean is divided by four. A label of the last piece counts**
 #
 # - [ ] as much as any other :: That needs one divisor, 32, for the sums of all pieces.
-# - [ ] a fifth :: The other way round: few labels share a whole quarter.
+# - [ ] a fifth as much :: It is the other way round: few labels share a whole quarter.
 # - [x] five times as much :: A quarter over two labels, against a quarter over ten.
 
 # %% [markdown] role="quiz"
@@ -3303,11 +3689,11 @@ disk.cleanup()
 # - [ ] 112 GB each :: Then nothing would be split.
 
 # %% [markdown] role="quiz"
-# **6. A tensor stands in `self.mean = torch.zeros(64)`. After `load_state_dict`, which says that all keys matched, it**
+# **6. A module has `self.mean = torch.zeros(64)`. After `load_state_dict`, which says that all keys matched, this tensor**
 #
 # - [x] has the value of `__init__` :: It is in no register, so it is neither saved nor missed.
 # - [ ] has the value of the file :: The file does not have it.
-# - [ ] raises an error at the first call :: It may, once the model has moved to another device.
+# - [ ] raises an error at the first call :: It may, once the model has moved to a different device.
 
 # %% [markdown] role="quiz"
 # **7. Two ranks train with DDP. The tape of a step has no `all_reduce`, the losses fall. You look first for**
@@ -3340,15 +3726,15 @@ disk.cleanup()
 # %% [markdown] role="gpu"
 # ## On a GPU: what fewer bits, copies and waits cost
 #
-# Four things of this stage need a clock: the rate of each format, the way of the data to
-# the card, the waits of trap 09.10, and a whole step. The step is that of a small GPT, 4
-# blocks of width 2,048, 8 texts of 1,024 tokens. Its *MFU*, model FLOPs utilization, is the
-# share of the card's rate that the step's FLOPs make use of.
+# Four things of this stage need a clock: the rate of each format, the way of the data
+# to the card, the waits of trap 09.10, and a whole step. The step trains a small GPT, 4
+# blocks of width 2,048, on 8 texts of 1,024 tokens. Its *MFU*, model FLOPs utilization,
+# says how much of the card's rate the step's FLOPs use.
 #
-# **Before you run anything:** how many FLOPs has a step of this GPT for each token and
-# weight? How many times as fast as `float32` is a product in `bfloat16`, and in `float8`?
-# What does a copy cost that runs beside a product, and how often do three steps wait when
-# each asks for its loss?
+# **Before you run anything:** how many FLOPs does a step of this GPT take for each
+# token and weight? How many times as fast as `float32` is a product in `bfloat16`, and
+# in `float8`? What does a copy cost that runs at the same time as a product? And how
+# often do three steps wait if each asks for its loss?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3414,7 +3800,7 @@ claim("FLOPs of a step for a token and each weight that multiplies it",
 
 # %% role="gpu"
 def over(result, first, second):
-    """Time of one row over that of another."""
+    """Time of one row, compared with a second one."""
     ms = {row["what"]: row["ms"] for row in result.rows}
     return ms[first] / ms[second]
 
@@ -3445,7 +3831,7 @@ def rates():
 
 # %% role="gpu"
 def beside(there, host, call, side):
-    """The copy on a stream of its own, beside the call."""
+    """The copy on a stream of its own, while the call runs."""
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         there.copy_(host, non_blocking=True)
@@ -3508,41 +3894,46 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the H100 of the record** a product in `float32` takes 15.6 times as long as in
-# `bfloat16`, in TF32 1.9 times, in `float8` 0.55 times. The cell that measures this leaves
-# torch's float32 products on TF32. So what the two cells after it call float32 has its
-# products in TF32: that of the copies takes 2.7 ms, not 21.
+# `bfloat16`, in TF32 1.9 times, in `float8` 0.55 times. The cell that measures this
+# leaves torch's float32 products on TF32. So what the two cells after it call float32
+# has its products in TF32: the product next to the copies takes 2.7 ms, not 21.
 #
-# Pinned memory copies six times as fast, and a product beside a copy is free: both together
-# take as long as the copy. One after the other they would take 1.13 times as long, since
-# this product is an eighth of the copy. The compiled step makes use of 47 % of the rate,
-# with attention's FLOPs counted as if nothing were masked. The same step without
-# `torch.compile` takes an eighth more time, and with TF32 instead of autocast twice as
-# much. Three steps wait three times where each asks for its loss, and never where none
-# does.
+# Pinned memory copies six times as fast, and a product at the same time as a copy is
+# free: both together take as long as the copy. One after the other they would take 1.13
+# times as long, because this product is an eighth of the copy. The compiled step uses
+# 47 % of the rate, with attention's FLOPs counted as if nothing were masked. The same
+# step without `torch.compile` takes an eighth more time, and with TF32 instead of
+# autocast twice as much. Three steps wait three times if each asks for its loss, and
+# never if none does.
 #
-# **Keep:** count a step's FLOPs, divide by the card's rate in their number format, and you
-# have the time that it cannot go below; the MFU says how near you are. Give the card 16 bits, pinned memory and
-# no questions. **Source:** [Narayanan et al.
-# 2021](https://arxiv.org/abs/2104.04473) for utilization at scale, recomputed FLOPs counted; PyTorch documentation,
-# [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned
+# **Keep:** count a step's FLOPs and divide them by the card's rate in their format.
+# That is the time that the step cannot go below, and the MFU says how near you are.
+# Give the card 16 bits, pinned memory and no questions. **Source:** [Narayanan et al.
+# 2021](https://arxiv.org/abs/2104.04473) for utilization at scale, recomputed FLOPs
+# counted; PyTorch documentation, [CUDA
+# semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned
 # memory and streams.
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A format is a range and a gap. `float16` lacks range, `bfloat16` is coarse.
-# - A scaler belongs to `float16`: scale, backward, unscale, clip, step, update.
-# - With 8 bits each tensor has a scale of its own, or each block of it: `MXFP8`, `NVFP4`.
-# - Steps below half a gap are lost; a master in `float32` adds them up.
-# - Divide by what counts in the whole step.
-# - AdamW takes 16 bytes a weight in three layouts of four. Activations are what mixed
-#   precision can halve.
-# - The ranks of a group have to make the same collectives, in the same order. A tape of
+# - A format is a range and a gap. `float16` lacks range, and `bfloat16` is coarse.
+# - Use a scaler with `float16` only: scale, backward, unscale, clip, step, update.
+# - With 8 bits each tensor has a scale of its own, or each block of it: `MXFP8`,
+#   `NVFP4`.
+# - Steps below half a gap are lost. A master in `float32` adds them up.
+# - Profile before you change anything: the data, then Python, then memory or
+#   arithmetic.
+# - AdamW takes 16 bytes a weight in three layouts of four. Mixed precision can halve
+#   the activations.
+# - The effective batch is rows x passes x ranks. Divide by the labels that count in the
+#   whole step.
+# - All ranks of a group have to make the same collectives, in the same order. A tape of
 #   each shows where they part.
-# - The loss comes from the wrapper, a norm is summed over the ranks, the optimizer is made
-#   after the shards, and all ranks save.
-# - A number asked of the GPU is a wait and, unless you set otherwise, a cut in a compiled
-#   graph.
-# - What belongs to the model is a parameter or a buffer.
+# - Compute the loss through the wrapper, sum a norm's squares over the ranks, make the
+#   optimizer after the shards, and save from all ranks.
+# - Every value asked of the GPU is a wait and, unless you set otherwise, a break in a
+#   compiled graph.
+# - Make what belongs to the model a parameter or a buffer.
 #
 # **Next:** stage 10 trains one percent of a model, and asks which percent.
