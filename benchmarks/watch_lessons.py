@@ -27,15 +27,16 @@ WATCH = ROOT / "src" / "dlsys_watch"
 
 # Cells that run broken code once more although they are no `break`: (cell, rule) -> why.
 ON_PURPOSE: dict[tuple[str, str], str] = {
-    ("01-2-more-2", "sigmoid-twice"): "a sigmoid before each of the two losses, side by side",
+    ("01-2-more-4", "sigmoid-twice"): "a sigmoid before each of the two losses, side by side",
     ("01-4-more-8", "loss-not-a-number"): "a run at learning rate 100, until it is NaN",
     ("03-1-look-4", "softmax-twice"): "the curve of a second softmax, beside that of one",
+    ("04-concept-31", "rate-collapsed"): "the rates of a family of schedules, drawn to their ends",
     ("05-5-look-1", "bn-never-fed"): "the broken average is scored",
     ("06-6-look-4", "uint8-wraps"): "a picture of what wraps around",
     ("07-9-repair-1", "reshape-for-permute"): "reshape beside permute, on twelve numbers",
     ("07-9-more-1", "reshape-for-permute"): "claims about those twelve numbers",
-    ("08-concept-3", "no-causal-mask"): "the block that 08.1's broken run calls without a mask",
-    ("10-concept-7", "nothing-loaded"): "the helper through which 10.5's broken load runs",
+    ("08-concept-21", "no-causal-mask"): "the block that 08.1's broken run calls without a mask",
+    ("10-concept-12", "nothing-loaded"): "the helper through which 10.5's broken load runs",
     ("12-6-folklore-1", "sum-keeps-graphs"): "a running sum of losses, to count what it holds",
     ("12-11-repair-2", "smoothing-over-inf"): "smoothing over masked classes, with a guard",
     ("15-4-more-1", "weight-by-itself"): "a softmax over the one chosen, to compare its gradient",
