@@ -525,7 +525,7 @@ plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
 # answer for every digit, the mean label:
 
 # %% trap="03.2" role="look"
-claim("spread of its answers, divided by that of `number`",
+claim("spread of its answers, divided by that of the number",
       column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"

@@ -825,7 +825,7 @@ def transfer(pixels, examples):
     fit(random, x[chosen], y[chosen], steps=150, lr=5e-3, batch=32)
     return accuracy(reused, x_new, y_new), accuracy(random, x_new, y_new)
 
-# %% role="concept" tags=["varies-by-cpu"]
+# %% role="concept"
 as_is, shuffled = torch.arange(64), torch.randperm(64)
 gained = {(where, n): transfer(pixels, n) for n in (5, 100)
           for where, pixels in (("near", as_is), ("far", shuffled))}

@@ -75,7 +75,7 @@ def test_where_nobody_looks_the_same_failure_is_an_error(kernel):
 def test_papermill_stops_at_a_check_that_fails(monkeypatch):
     monkeypatch.setenv("DLSYS_PROGRESS", "off")
     book = nbformat.read(paths.EXERCISES / "01_activations.ipynb", as_version=4)
-    with pytest.raises(papermill.PapermillExecutionError, match=r"exercise 01\.1 todo"):
+    with pytest.raises(papermill.PapermillExecutionError, match=r"exercise 01\.2 todo"):
         papermill.execute_notebook(book, None, kernel_name="python3", progress_bar=False,
                                    request_save_on_cell_execute=False)
 

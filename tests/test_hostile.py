@@ -687,14 +687,14 @@ def test_an_import_that_fails_inside_a_function_stops_its_cell(grade):
 def test_the_message_names_cell_line_and_code(grade):
     result = grade(worksheet(e4="def dead_units(h):\n    x = 1\n    return h.sun()"))
 
-    assert "cell 5, line 3: return h.sun()" in entry(result, "01.4")["message"]
+    assert "cell 3, line 3: return h.sun()" in entry(result, "01.4")["message"]
 
 
 def test_a_missing_function_is_explained_by_the_cell_that_broke(grade):
     result = grade(worksheet(e4="def dead_units(h):\n    return (h == 0"))
 
     assert lost(result) == {"01.4"}
-    assert "because cell 5, line 2 stopped: SyntaxError" in entry(result, "01.4")["message"]
+    assert "because cell 3, line 2 stopped: SyntaxError" in entry(result, "01.4")["message"]
 
 
 # ---- exhausting the machine
@@ -790,7 +790,7 @@ def test_what_was_answered_in_the_second_attempt_keeps_its_own_words(why):
     session.judge_all()
     first, second = (entry["message"] for entry in session.result()["exercises"])
 
-    assert first.startswith("predict is an int, not a function")
+    assert first.startswith("to_probs is an int, not a function")
     assert second.endswith(ENDINGS[why])
 
 
@@ -814,7 +814,7 @@ def test_an_error_is_too_short_to_read_a_case_out_and_names_a_line_that_there_is
     message = entry(result, "01.4")["message"]
     assert "E" * judge.LONGEST_TYPE + ": " in message
     assert "E" * (judge.LONGEST_TYPE + 1) + ":" not in message
-    assert len(message.partition(": ")[2].partition("... (cell 6, line 2: raise type(")[0]) == (
+    assert len(message.partition(": ")[2].partition("... (cell 4, line 2: raise type(")[0]) == (
         judge.LONGEST_ERROR - 3), message
     assert judge.place_of("cell 9, line 1: 0.5 0.25", [(1, "a\nb")]) == ""
     assert judge.place_of("cell 1, line 2: 0.5 0.25", [(1, "a\nb")]) == "cell 1, line 2: b"

@@ -186,7 +186,7 @@ def test_a_tag_stands_only_where_no_claim_holds_the_numbers():
         for cell in cells:
             if nbval_numbers.VARIES in cell.metadata.get("tags", []):
                 text = "".join(out.get("text", "") for out in cell.outputs)
-                mine = held.get(cell.metadata["dlsys"]["trap"], [])
+                mine = held.get(cell.metadata["dlsys"].get("trap"), [])
                 left = DECIMAL.sub(lambda m, mine=mine: "" if any(
                     one.allows(m[1], m[1]) for one in mine) else m[0], text)
                 if not re.search(r"\d", left):

@@ -99,7 +99,7 @@ def test_the_head_of_a_lesson_hands_the_parameters_on(path):
 @pytest.mark.parametrize("path", LESSONS, ids=NAMES)
 def test_the_head_of_a_lesson_holds_a_trap_and_its_claims(path):
     code = [c for c in head(path).cells if c.cell_type == "code"]
-    assert code[-1].metadata.dlsys.trap == f"{path.stem[:2]}.1"
+    assert code[-1].metadata.dlsys.trap == catalog.traps(int(path.stem[:2]))[0].id
     assert "claim(" in code[-1].source
     assert not [c for c in code if "explorers." in c.source]
 

@@ -17,7 +17,7 @@ from dlsys_helpers import catalog, paths, room_client
 from dlsys_helpers.stages import SPAN, STAGES, stage
 from dlsys_helpers.verdicts import Verdict
 
-FIRST = "about `0.36`, as in training", "about `2.77`, as a guesser", "more than `4`"
+FIRST = "about `0.36`, as in training", "about `2.77`, as for an even guess", "more than `4`"
 
 
 @pytest.fixture(scope="module")

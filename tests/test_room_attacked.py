@@ -240,7 +240,7 @@ def test_what_a_room_says_of_itself_is_harmless_on_a_terminal(tmp_path, monkeypa
 def test_what_a_pages_own_text_shows_is_the_questions_alone(opened):
     """The situation and the code come with a question, what was measured does not."""
     seen = shown(opened.port, "events", cookie=Learner(opened).cookie)["room"]
-    assert "thrown with a fair die" in " ".join(seen["situation"].split())
+    assert "the roll of a fair" in " ".join(seen["situation"].split())
     assert "open_lm" in seen["code"]
     assert "measured" not in json.dumps(seen).lower()
     assert server.as_html(questions.of_stage(stage(8))[0].keep) not in json.dumps(seen)

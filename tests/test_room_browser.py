@@ -7,7 +7,7 @@ from rooms import Learner, running
 
 from dlsys_checks import registry
 
-CHOICE = {"A": "more than 4", "B": "about 2.77, as a guesser",
+CHOICE = {"A": "more than 4", "B": "about 2.77, as for an even guess",
           "C": "about 0.36, as in training"}
 
 
@@ -90,7 +90,7 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
     expect(wall.locator(".here")).to_have_text("3 here")
     assert room.secret not in wall.url, "a projector shows the address bar"
     next_step(wall, "Ask 08.1")
-    expect(phones[1].get_by_role("heading", name="What does it pay")).to_be_visible()
+    expect(phones[1].get_by_role("heading", name="In training the loss is")).to_be_visible()
     for page in (wall, phones[1]):
         expect(page.get_by_text("You train on rows of 8 tokens")).to_be_visible()
     phones[1].get_by_text("The code", exact=True).click()
@@ -174,7 +174,7 @@ def test_forty_learners_in_the_exercise_phase(class_):
 def test_pages_come_back_after_the_server_was_killed(class_):
     room, wall, phones = class_
     ask(room, wall, "08.10")
-    first, second = "all five: all of them are in its past", "the first one only"
+    first, second = "all five: all of them are in its past", "only the first one"
     answer(phones[0], first)
     phones[1].get_by_role("radio", name=second).check()  # half an answer
     room.kill()

@@ -114,7 +114,7 @@ def test_who_votes_has_the_situation_and_who_voted_reads_the_letter(number):
 
 def test_a_repair_that_is_no_code_says_what_to_decide():
     repair, = [s for s in column(7, "07.3") if s.heading.endswith("Repair")]
-    assert "give the body a rate of its own" in words(repair)
+    assert "give the body a smaller rate" in words(repair)
 
 
 def test_an_explorer_has_its_own_name_and_its_picture_what_it_says():

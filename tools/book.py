@@ -43,6 +43,7 @@ from tools import (
     book_pages,
     book_present,
     book_traps,
+    book_units,
     frames,
     gpu_tables,
     install_cell,
@@ -296,7 +297,8 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     print("book: pages from lessons and checks, whose wrong answers run again where the record is "
           "stale", flush=True)
     lessons = {s.number: read(NOTEBOOKS / f"{s.stem}.ipynb") for s in stages}
-    pages = {"symptoms": book_finder.page(lessons), "gallery": book_gallery.page(),
+    pages = {"concepts": book_units.page([*lessons]), "symptoms": book_finder.page(lessons),
+             "gallery": book_gallery.page(),
              **book_pages.generated(lessons)}
     about = {"changelog": (ROOT / "CHANGELOG.md").read_text("utf-8"),
              "versions": versions.page(versions.current(), folder, versions.tagged_releases())}

@@ -13,7 +13,7 @@ from dlsys_helpers import catalog, gpu_records
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import book_minutes, book_units, gpu_evidence, gpu_tables, solutions
+from tools import book_minutes, gpu_evidence, gpu_tables, solutions
 from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -22,8 +22,7 @@ Lessons = dict[int, NotebookNode]
 
 def generated(lessons: Lessons) -> dict[str, str]:
     """The generated pages for looking up, by name, in the order of the contents."""
-    pages = {"concepts": book_units.page(list(lessons)), "traps": traps_page(lessons),
-             "wrong_answers": wrong_answers_page(list(lessons)),
+    pages = {"traps": traps_page(lessons), "wrong_answers": wrong_answers_page(list(lessons)),
              "errata": errata_page(lessons), "gpu_evidence": gpu_page(lessons)}
     if RESULTS.exists():
         pages["benchmarks"] = RESULTS.read_text("utf-8")

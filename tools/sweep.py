@@ -184,6 +184,8 @@ def sweep(path: Path, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
             print(f"{path.stem}: {place} of {len(plan)}, {one}", flush=True)
     for name, entry in claims.items():
         entry["seeds"] = max(seeds, older.get(name, 0))
+        if older and name not in older and known["sets"] != smaller_sets(own):
+            entry["sets"] = smaller_sets(own)  # the older claims ran on another CPU
     return {"rests_on": parts, "plan": PLAN, "seeds": min(
                 (entry["seeds"] for entry in claims.values()), default=seeds),
             "threads": list(THREADS), "native": joined_instructions(known, own),

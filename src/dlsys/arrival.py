@@ -8,6 +8,7 @@ import importlib
 import importlib.metadata as metadata
 import os
 import re
+import shlex
 import site
 import subprocess
 import sys
@@ -119,7 +120,7 @@ def explain(said: str, what: str) -> str:
     """Why pip did not install this, by what it said, and what to do: one sentence or two."""
     if "No module named pip" in said:
         return (f"{what}: cannot be installed, this kernel's Python has no pip. Run in a terminal: "
-                f"{sys.executable} -m ensurepip; then run this cell again.")
+                f"{shlex.quote(sys.executable)} -m ensurepip; then run this cell again.")
     if READ_ONLY.search(said):
         return (f"{what}: cannot be installed, {sys.prefix} cannot be written. Use an environment "
                 "of your own: python3 -m venv env.")

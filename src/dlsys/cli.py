@@ -27,7 +27,7 @@ from dlsys import (
 )
 from dlsys.answer import add_parser as add_answer
 from dlsys.exam import add_parser as add_exam
-from dlsys.find import add_parser as add_find
+from dlsys.find_command import add_parser as add_find
 from dlsys.grading.books.term import add_parser as add_term
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount

@@ -5,7 +5,6 @@ are symptoms.json, which `make build` writes. The page's book/assets/finder/find
 by the same rules, function by function, and the tests ask both the same.
 """
 
-import argparse
 import functools
 import itertools
 import json
@@ -16,11 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote_plus
 
-from dlsys.grading.text import visible
 from dlsys_helpers import catalog
-from dlsys_helpers.errors import UserError
 
 STORED = Path(__file__).with_name("symptoms.json")
 MOST = 3  # rows that are printed, and causes
@@ -334,41 +330,3 @@ def printed_row(row: dict) -> list[str]:
     if first and "trap" in first:
         watched = [says(first["rules"]) if first["rules"] else "dlsys watch has no rule for it"]
     return [row["see"], *causes, f"test: {row['test']}", *watched]
-
-
-def add_parser(commands) -> None:
-    """Add `find` to the commands of `dlsys`."""
-    parser = commands.add_parser("find", help="the traps that fit what you see, such as "
-                                              '"loss stuck at 2.303", or where something is '
-                                              'taught: "weight decay"')
-    parser.add_argument("words", nargs="+", help="what you see, the message of an error, or a word "
-                                                 "of the field")
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Returns 1 where neither a unit that the course teaches nor a sign fits."""
-    query = " ".join(args.words)
-    if not plain(query):
-        raise UserError(f"find: got {query[:40]!r}, expected a word of what you see, or a number.")
-    from dlsys import units  # which reads words as this module does
-    taught = units.lines(units.rank(query))
-    print(*taught, sep="\n", end="\n" * bool(taught))
-    hits, causes, fits, missing = rank(index(rows()), query)
-    if taught and not fits:
-        return 0
-    lacks = f" No row has: {', '.join(missing)}." if missing else ""
-    if not fits:
-        print(visible("Nothing fits" + (" well; these share a word or two." if hits else ".")
-                      + lacks + " Try a word of the message, or a number."))
-        if base := os.environ.get("DLSYS_BOOK", "").rstrip("/"):
-            print(f"All pages: {base}/search.html?q={quote_plus(query)}")
-    if hits:
-        lines = (f"- {cause_line(cause)}" for cause in causes)
-        print(LIKELY if fits else NEAREST, *lines, "Signs:", sep="\n")
-    for place, row in enumerate(hits[:MOST], 1):
-        first, *others = printed_row(row)
-        print(f"{place}. {first}", *(f"   {line}" for line in others), sep="\n")
-    if fits and lacks:
-        print(visible(lacks.strip()))
-    return 0 if fits else 1
