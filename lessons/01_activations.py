@@ -877,7 +877,7 @@ def dead_units(h: torch.Tensor) -> int:
 # %% [markdown] trap="01.4" role="hint"
 # 1. Dead is a statement about *all* rows. Which reduction says "all"?
 # 2. Compare with zero first, reduce over the rows (`dim=0`), then count units.
-# 3. `NaN == 0` is False, so a NaN column passes for alive. Test for NaN before you count.
+# 3. `NaN == 0` is False, so a NaN column counts as alive. Test for NaN before you count.
 
 # %% [markdown] trap="01.4" role="keep"
 # **Keep:** a ReLU unit is dead if it returns zero for *every* input. Zero for half of them

@@ -1128,8 +1128,8 @@ claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
 # per layer, and after ten layers next to nothing is left. With biases of zero, every
 # layer's gradient contains all of these tiny factors, some from the way forward and
 # the rest from the way back. So all gradients are tiny alike, and you have to look at
-# their absolute size. He's rule makes the factor one: a variance of $2 / n$, where
-# $n$ is the layer's `fan_in`.
+# their absolute size. *He initialization* makes the factor one: a variance of
+# $2 / n$, where $n$ is the layer's `fan_in`.
 
 # %% trap="03.4" role="repair"
 def he(weight):

@@ -298,7 +298,8 @@ torch.set_rng_state(before)
 # %% [markdown] trap="04.1" role="situation" core=true fault="gains get weight decay: filtered by name or by axes" symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
 # ## Two filters for weight decay
 #
-# A *gain* is a weight that scales one channel. You want to keep gains and biases out of
+# A *gain* is a weight that scales one channel. Decay pulls a weight towards zero, which
+# for a gain means switching its channel off, so you want to keep gains and biases out of
 # weight decay. Many scripts do so with a list of names. A reviewer writes: "A list misses
 # some. Count axes instead: a matrix has two or more and decays, a gain has one and does
 # not." You try a list on torch's own encoder layer, and the reviewer's rule on a
@@ -2090,8 +2091,8 @@ claim("whole numbers, rounded at random: mean after 1,000 times 0.999",
 # %% [markdown] trap="04.11" role="more" topics="without a loud start · other betas · the fused step"
 # Without any loud start the moment is too large as well. The cause is not that AdamW
 # rounds after each operation: `fused`, which computes in float32 and rounds once, ends
-# about as high. A second beta of 0.95, as many language models have, takes off more than
-# a gap at each step:
+# about as high. With a second beta of 0.95, as in many language models, each step
+# reduces the average by more than the gap to the next number:
 
 # %% trap="04.11" role="more"
 even = moments(torch.bfloat16, loud=1.0)[-1].mean()

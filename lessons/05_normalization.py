@@ -173,7 +173,8 @@ print(centred, centred / var.sqrt(), sep="\n")
 # | `InstanceNorm` | row and channel | `H`, `W` |
 # | `RMSNorm(C)` | row (and position); subtracts no mean | `C` |
 #
-# So the same few lines, over different axes, are four of these layers:
+# So the same few lines, applied over different axes, give you four of
+# these layers:
 
 # %% role="concept"
 def standardised(x, axes, eps=1e-5):

@@ -178,10 +178,11 @@ claim("largest test loss of decay, dropout, shifts, Mixup and early "
           "early stopping")) / remedies["none"], below=1)
 
 # %% [markdown] role="concept"
-# (The bar of early stopping is the lowest point of the first run. It was found with the
-# test digits, which is fine for a picture and not for a result; trap 06.3 says why.) The
-# remedies combine, but not without limit: a network that is held back in every way fits
-# nothing. Where no rows are learned by heart, a regulariser costs accuracy instead.
+# (The bar of early stopping is the lowest point of the first run. The value was chosen
+# on the test digits, which is fine for an illustration but not for a reported result;
+# trap 06.3 says why.) The remedies can be combined, but only up to a point: a network
+# that is held back in every way fits nothing. Where no rows are learned by heart, a
+# regulariser costs accuracy instead.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1794,7 +1795,7 @@ claim("groups split, labels by dice: accuracy on test rows", dice_groups,
 # probability of that is `0.3 ** 4`, less than one in a hundred. The louder the noise, the
 # harder the twin is to find: with three times as much, the network gets far fewer of the
 # random labels right. And `by_groups` draws for each original separately, so the size of
-# the test part varies; a shuffled list of originals would fix it.
+# the test set varies; splitting a shuffled list of originals would fix that.
 
 # %% trap="06.7" role="more"
 with torch.random.fork_rng(devices=[]):

@@ -1392,8 +1392,8 @@ def layout(shape: tuple, strides: tuple) -> str:
 # %% [markdown] trap="07.6" role="situation" fault="layer-wise rates counted by tensor, not by layer" symptom="layer-wise learning rate decay: rates explode, wrong exponent from parameter index"
 # ## A rate for each layer
 #
-# Lower layers are said to hold what is general, so they get smaller rates: each layer 0.9
-# times the rate of the layer above it. A helper from a handbook walks over
+# Lower layers are said to hold the general features, so they get smaller rates: each layer
+# gets 0.9 times the rate of the layer above it. A helper from a handbook walks over
 # `named_parameters()`, counts, and gives tensor `i` the rate `0.9 ** (n_layers - i)`. The
 # model is an encoder of 12 layers with a head. The base rate is 1, so you can read the rates
 # as factors.

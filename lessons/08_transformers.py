@@ -1234,8 +1234,9 @@ claim("cross-attention: keys that each token of the answer looks at",
 #
 # `written_out` writes the scores to memory, reads them for the softmax, writes the weights,
 # and reads them for the last product. `tiled` keeps a block of queries on the chip while keys
-# and values pass in tiles. Scores and weights never leave the chip. The pull request says: "No
-# score travels any more. At 4,096 tokens of 64 values that must be dozens of times less."
+# and values pass in tiles. Scores and weights never leave the chip (*flash
+# attention*). The pull request says: "No score travels. At 4,096 tokens of 64 values that
+# must be dozens of times less."
 
 # %% trap="08.4" role="break"
 def written_out(q, k, v):

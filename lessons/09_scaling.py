@@ -66,8 +66,9 @@ draw_line(ranges, log=True, title="The exponent decides the range, not the "
 claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
 
 # %% [markdown] role="concept"
-# To the left of a bar a format goes on for a little, with fewer and fewer bits of
-# fraction. Below that there is only zero.
+# Below its smallest number with full precision (left of the bar), a format
+# extends a little further, with fewer and fewer fraction bits. Below that there
+# is only zero.
 #
 # `torch.autocast` leaves the weights in 32 bits. It has two lists of operations. Those
 # on the first, matrix products and convolutions, get 16-bit copies of their `float32`
@@ -2777,7 +2778,7 @@ claim("ranks of torchrun that hold the sum of both",
 # is put together only for the moment in which it works: an `all_gather` collects its
 # shards, and afterwards each rank keeps its own shard again. In the backward pass a
 # `reduce_scatter` adds up the gradients, and leaves each rank the sum for its own
-# shard:
+# shard (`fully_shard` divides it by the number of ranks, so that it is the average):
 
 # %% role="concept"
 own = [["A", ""], ["", "B"]]

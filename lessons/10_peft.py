@@ -648,9 +648,9 @@ claim("matrix products, adapted model compared with base", more[0],
 # %% [markdown] trap="10.2" role="why"
 # The comment is right about the arithmetic. But each adapted matrix runs three products
 # instead of one, plus a multiplication and a sum: few parameters, many jobs. How much
-# time they take depends on machine and batch. As for the merge, `bfloat16` has only 8
-# bits for a number's digits. At most weights this update is smaller than half a step
-# between two neighbouring numbers, so it rounds away.
+# time they take depends on machine and batch. As with the merge, precision is the
+# limit: `bfloat16` keeps only 8 bits of a number's digits. At most weights this update
+# is smaller than half a step between two neighbouring numbers, so it rounds away.
 
 # %% trap="10.2" role="why"
 draw_blocks({"beside it: 3 products": ["x", ("W", "A"), ("", "B"), "+",
@@ -1711,8 +1711,8 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # Ten customers have ten adapters for one base. You can *merge* each adapter into a copy
 # of the base: the fastest answers, and ten bases in memory. You can keep one base and
 # *switch*: `set_adapter` says whose adapter is active, and everybody else waits. Or you
-# can *mix*: every row of a batch names its adapter. The product with $W$ is then one
-# product for all rows, and only the thin ones differ:
+# can *mix*: every row of a batch names its adapter. Then all rows share the product
+# with $W$, and only the products with the thin matrices differ:
 
 # %% role="concept"
 server = PeftModel.from_pretrained(copy.deepcopy(base), folder, "ann")
@@ -1961,10 +1961,10 @@ claim("LoRA by hand and peft's, largest gap", gap, below=1e-4)
 # ### A passport for an adapter
 #
 # Most traps of this stage show in a value that you can write down when you save an
-# adapter, and compare when you load it. One is still missing. An adapter fits every
-# base with the same shapes, and it was trained for one of them. A hash of the base's
-# weights tells apart bases with different weights. Settings such as `rope_theta` change
-# no weight: they are in the base's configuration, which you keep as well.
+# adapter, and compare when you load it. One is still missing. An adapter fits any base
+# model with the same shapes, but it was trained for only one of them. A hash of the
+# base's weights tells apart bases with different weights. Settings such as `rope_theta`
+# change no weight: they are in the base's configuration, which you keep as well.
 
 # %% role="concept" tags=["plumbing"]
 def fingerprint(model):
