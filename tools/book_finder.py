@@ -21,13 +21,11 @@ from urllib.parse import quote_plus
 
 import nbformat
 import yaml
-from docutils.nodes import make_id
 
-from dlsys import find
+from dlsys import assignments, find
 from dlsys_helpers import catalog
 from dlsys_helpers.catalog import sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from dlsys_helpers.stages import stage
 from dlsys_watch.rules import all_rules
 from tools import book_gallery, book_pages, book_traps, finder_record, finder_words
 
@@ -123,7 +121,7 @@ def groups(lessons: book_pages.Lessons) -> dict[str, list[Row]]:
     for guide, group in told["guides"].items():
         found[group] += signs(guide)
     named = {cause for rows in found.values() for row in rows for cause in row.causes}
-    rest = [t for number in lessons for t in book_pages.by_number(number) if t.id not in named]
+    rest = [t for number in lessons for t in assignments.by_number(number) if t.id not in named]
     if rest:
         found[OTHERS] = [row_with_causes({"see": t.symptom, "trap": t.id}, lessons) for t in rest]
     return found
@@ -133,19 +131,14 @@ def row_from_entry(entry: dict, lessons: book_pages.Lessons) -> Row:
     """A row of symptoms.yml: with causes, with a part of a lesson, or with neither."""
     if "trap" in entry or "causes" in entry:
         return row_with_causes(entry, lessons)
-    place = part_of(entry["lesson"], entry["part"]) if "part" in entry else "No trap shows it"
+    place = book_pages.part_of(entry["lesson"], entry["part"], f"Lesson {entry['lesson']}: ") if (
+        "part" in entry) else "No trap shows it"
     return Row(book_pages.plain(entry["see"]), other_words(entry), entry["test"], entry["fix"], [],
                place)
 
 
 def other_words(entry: dict) -> list[str]:
     return [book_pages.plain(one) for one in COMMA.split(entry["also"])] if "also" in entry else []
-
-
-def part_of(lesson: int, heading: str) -> str:
-    """A link to a part of a lesson by its heading; the link test checks that it exists."""
-    return (f'<a href="notebooks/{stage(lesson).stem}.html#{make_id(heading)}">Lesson {lesson}: '
-            f"{heading.removeprefix('Further: ')}</a>")
 
 
 def row_with_causes(entry: dict, lessons: book_pages.Lessons) -> Row:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from docutils.nodes import make_id
 from nbformat import NotebookNode
 
+from dlsys import assignments
 from dlsys_checks import registry
 from dlsys_helpers import catalog, gpu_records
-from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
 from tools import book_minutes, gpu_evidence, gpu_tables, solutions
@@ -29,14 +31,19 @@ def generated(lessons: Lessons) -> dict[str, str]:
     return pages
 
 
-def by_number(stage: int | None = None) -> list[Trap]:
-    """The traps of a stage, or of all, in the order of their numbers: for pages to look one up."""
-    return sorted(catalog.traps(stage), key=lambda trap: [*map(int, trap.id.split("."))])
-
-
 def label(kind: str, trap: str) -> str:
     """The target of a trap or exercise: ``trap-01-1``."""
     return f"{kind}-{trap.replace('.', '-')}"
+
+
+def part_of(number: int, heading: str, before: str = "") -> str:
+    """A link to a part of a lesson by its heading, as HTML; the link test checks that it exists.
+
+    before: words in the link before the heading, such as "Lesson 3: ".
+    """
+    shown = html.escape(heading.removeprefix("Further: ").replace("`", ""), quote=False)
+    address = f"notebooks/{stage(number).stem}.html#{make_id(heading)}"
+    return f'<a href="{address}">{before}{shown}</a>'
 
 
 def link(kind: str, trap: str, text: str) -> str:
@@ -71,7 +78,7 @@ def traps_page(lessons: Lessons) -> str:
              "stage: at most five, with an hour of exercises. In its lesson a trap stands under "
              "its situation, since the fault would give the answer away.", book_minutes.formula()]
     for entry in STAGES:
-        found = by_number(entry.number)
+        found = assignments.by_number(entry.number)
         if found and entry.number in lessons:
             rows = [(t.id, f"[{plain(t.name)}](traps/{t.id.replace('.', '-')}.md)",
                      link("trap", t.id, t.title), link("exercise", t.id, t.function),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from docutils.nodes import make_id
-
 from dlsys import units
 from dlsys.units import Unit
-from dlsys_helpers.stages import STAGES, stage
+from dlsys_helpers.stages import STAGES
 from tools import book_pages
 
 
@@ -21,7 +19,7 @@ def page(numbers: list[int]) -> str:
     for entry in STAGES:
         if rows := [(book_pages.plain(unit.text), link(unit))
                     for unit in known if unit.stage == entry.number]:
-            parts += [f"## {units.title(entry.number)}",
+            parts += [f"## {entry.number}. {entry.title}",
                       f":::{{div}} rows\n{book_pages.table(('Unit', 'Where'), rows)}\n:::"]
     return "\n\n".join(parts) + "\n"
 
@@ -33,12 +31,4 @@ def link(unit: Unit) -> str:
         return f"[{unit.page}]({unit.page}.md){folded}"
     if unit.trap:
         return f"{book_pages.link('trap', unit.trap, f'Trap {unit.trap}')}{folded}"
-    number, heading = unit.heading
-    address = f"notebooks/{stage(number).stem}.html#{make_id(heading)}"
-    return f'<a href="{address}">{shown(heading)}</a>{folded}'
-
-
-def shown(heading: str) -> str:
-    """A heading as the text of a link in HTML."""
-    return (heading.removeprefix("Further: ").replace("&", "&amp;").replace("<", "&lt;")
-            .replace("`", ""))
+    return book_pages.part_of(*unit.heading) + folded

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 
 import yaml
 
-from dlsys import find
+from dlsys import assignments, find
 from dlsys_helpers.paths import ROOT
-from tools import book_pages, fingerprints
+from tools import fingerprints
 
 SAID = ROOT / "book" / "finder_said.yml"
 STRENGTH = 5  # C of the regression
@@ -38,7 +38,7 @@ def phrases(rows: list[dict]) -> Iterator[tuple[str, str, float]]:
     for row in rows:
         for place, cause in enumerate(find.causes_of(row), 1):
             yield from ((phrase, cause, 1 / place) for phrase in (row["see"], *row["also"]))
-    for trap in book_pages.by_number():
+    for trap in assignments.by_number():
         yield from ((part, trap.id, 1) for part in (trap.name, *re.split("[;:]", trap.symptom)))
     for phrase in told["gathered"]:
         causes = phrase.get("traps", [find.NONE])

@@ -49,7 +49,12 @@ def traps(number: int) -> list[Trap]:
         return model_rows.traps()
     if is_exam(number):
         return sheet.traps(number)
-    return sorted(catalog.traps(number), key=lambda trap: [*map(int, trap.id.split("."))])
+    return by_number(number)
+
+
+def by_number(stage: int | None = None) -> list[Trap]:
+    """The traps of a stage, or of all, by their numbers; the catalog has the lesson's order."""
+    return sorted(catalog.traps(stage), key=lambda trap: [*map(int, trap.id.split("."))])
 
 
 def number_of(id: str) -> int:

@@ -199,8 +199,8 @@ def _show_check(worksheet: worksheets.Worksheet, report, everything: bool) -> No
     folded = [] if everything else _folded(rows, report.verdicts)
     shown = [exercise for exercise in rows if exercise not in folded]
     guessed = progress.guesses()
-    names = {exercise.id: exercise.name if exercise.id in guessed or (
-        report.verdicts[exercise.id].status == "pass") else exercise.title for exercise in shown}
+    names = {exercise.id: start_page.shown_name(exercise, exercise.id in guessed or (
+        report.verdicts[exercise.id].status == "pass")) for exercise in shown}
     width = max(map(len, names.values()), default=0)
     for exercise in shown:
         verdict = report.verdicts[exercise.id]

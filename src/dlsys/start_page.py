@@ -36,8 +36,13 @@ class TrapState(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Its situation; its fault, which answers the guess, once it was guessed or solved."""
-        return self.trap.name if self.guess or self.state == SOLVED else self.trap.title
+        """What to call it, by whether it was guessed or solved."""
+        return shown_name(self.trap, bool(self.guess) or self.state == SOLVED)
+
+
+def shown_name(trap: Trap, known: bool) -> str:
+    """The fault of a trap, which answers its guess, where that is known; else its situation."""
+    return trap.name if known else trap.title
 
 
 class StageState(NamedTuple):

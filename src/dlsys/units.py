@@ -9,12 +9,12 @@ the lesson, "lesson 08: Positions" for one of another lesson, "trap 04.3", "More
 import csv
 import functools
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from dlsys import find
-from dlsys_helpers.stages import stage
 
 FOLDER = Path(__file__).with_name("units")
 MOST = 3  # places that are printed
@@ -80,18 +80,16 @@ def units() -> tuple[Unit, ...]:
     return tuple(unit for path in sorted(FOLDER.glob("[0-9][0-9].csv")) for unit in read(path))
 
 
-def said(unit: Unit) -> set[str]:
+@functools.cache
+def said(unit: Unit) -> frozenset[str]:
     """The tokens that a unit is found by."""
-    return {*find.plain(f"{unit.text} . {'' if unit.trap else unit.section}")}
+    return frozenset(find.plain(f"{unit.text} . {'' if unit.trap else unit.section}"))
 
 
 @functools.cache
 def weights() -> dict[str, float]:
     """How much each token says: the more, the fewer units have it."""
-    counted: dict[str, int] = {}
-    for unit in units():
-        for token in said(unit):
-            counted[token] = counted.get(token, 0) + 1
+    counted = Counter(token for unit in units() for token in said(unit))
     return {token: find.says_much(len(units()), share) for token, share in counted.items()}
 
 
@@ -115,7 +113,3 @@ def lines(found: Iterable[Unit]) -> list[str]:
     """As `dlsys find` prints them: the unit, and where it is taught."""
     shown = [*found][:MOST]
     return ["Taught in:", *(f"- {unit.place}: {unit.text}" for unit in shown)] if shown else []
-
-
-def title(number: int) -> str:
-    return f"{number}. {stage(number).title}"
