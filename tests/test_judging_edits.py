@@ -77,8 +77,8 @@ def test_source_and_tracebacks_show_the_edited_text(ex):
     assert inspect.getmodule(fn).__name__ == __name__
     with pytest.raises(IndexError) as error:
         fn(torch.ones(1))
-    last = traceback.extract_tb(error.tb)[-1]
-    assert (last.filename, last.line) == ("<99.1, no number>", "return twice[9]")
+    frames = traceback.extract_tb(error.tb)  # the last may be torch's, under a default device
+    assert ("<99.1, no number>", "return twice[9]") in [(f.filename, f.line) for f in frames]
 
 
 def local():
