@@ -1,4 +1,4 @@
-"""The tables in book/watch.md: rules, what they find and miss, other tools, and what it costs.
+"""The tables in book/watch.md, and what `dlsys watch explain` says of each rule.
 
     .venv/bin/python -m benchmarks.watch_page
 """
@@ -6,13 +6,23 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from benchmarks import watch_corpus, watch_cuda, watch_overhead, watch_tools
+from dlsys_helpers import catalog
 from dlsys_watch.rules import all_rules
 from tools.watch_record import neighbours
 
-PAGE = Path(__file__).resolve().parents[1] / "book" / "watch.md"
+sys.path.insert(0, str(watch_corpus.ROOT / "tests" / "watch"))
+
+import faults
+import ranks
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "book" / "watch.md"
+EXPLANATIONS = ROOT / "src" / "dlsys_watch" / "explanations.json"   # for `explain`, offline
+LINES = 2    # pairs of a broken line and its repair that are shown
 
 
 def markdown(head: tuple[str, ...], rows: list[tuple]) -> str:
@@ -33,6 +43,26 @@ def table() -> str:
     return markdown(("rule", "trap", "kind", "what it reads"), [
         (f"`{rule.id}`", link(rule.trap), "sound" if rule.sound else "hint", rule.reads)
         for rule in all_rules()])
+
+
+def explanations() -> dict[str, dict]:
+    """What `dlsys watch explain` says of each rule, from its own program and the catalog."""
+    lines: dict[str, list] = {}
+    for path in [*faults.FAULTS, *ranks.RANKS]:
+        found = [(line, faults.LINE.match(line)) for line in path.read_text("utf-8").split("\n")]
+        pairs = [[shown(line.partition("#")[0]), shown(match["code"])]
+                 for line, match in found if match]
+        lines.setdefault(faults.rule_of(path).id, pairs[:LINES])
+    titles = {trap.id: trap.title for trap in catalog.traps()}
+    return {rule.id: {"trap": rule.trap, "title": titles[rule.trap], "sound": rule.sound,
+                      "finds": (sys.modules[rule.__module__].__doc__ or "").strip().split("\n")[0],
+                      "reads": rule.reads, "lines": lines[rule.id]}
+            for rule in all_rules()}
+
+
+def shown(code: str) -> str:
+    """A line of a program; "" for one that does nothing."""
+    return "" if code.strip() == "pass" else code.strip()
 
 
 def costs() -> str:
@@ -142,6 +172,7 @@ def main() -> None:
         before, _, rest = text.partition(begin)
         text = f"{before}{begin}\n{made()}\n{end}{rest.partition(end)[2]}"
     PAGE.write_text(text, "utf-8")
+    EXPLANATIONS.write_text(json.dumps(explanations(), indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

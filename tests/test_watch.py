@@ -50,7 +50,8 @@ def test_a_rule_names_a_trap_and_what_it_reads(rule):
 
 def test_every_rule_has_a_program_with_its_fault():
     found = {faults.rule_of(path).id for path in faults.FAULTS}
-    of_ranks = {"past-the-wrapper", "clip-before-reduce", "same-batch-on-ranks"}  # two processes
+    of_ranks = {"past-the-wrapper", "clip-before-reduce", "same-batch-on-ranks",   # two processes
+                "not-reduced", "ranks-drift"}
     assert found | of_ranks == set(RULES)
 
 
@@ -100,13 +101,13 @@ def test_a_rule_that_fails_is_left_out_and_named(monkeypatch, capsys):
 
 
 def test_rules_of_two_ranks(tmp_path):
-    """Both ranks tell their own clip and the way past the wrapper; rank 0 tells equal batches."""
+    """Both ranks tell what they see; rank 0 tells equal batches and weights that differ."""
     first, second = ranks.start(str(tmp_path))
-    assert len(first) == 2 * len(ranks.RANKS) == 6
+    assert len(first) == 2 * len(ranks.RANKS) == 10
     for name, answer in first.items():
         assert answer["found"] == [[answer["rule"], line] for line in answer["lines"]], name
         assert answer["failed"] == second[name]["failed"] == {}
-        if "same_batch" not in name:
+        if not name.startswith(("same_batch", "ranks_drift")):
             assert second[name]["found"] == answer["found"]
 
 

@@ -22,12 +22,13 @@ class watching:
     """Watch what runs inside of the block; `as` gives the list that findings are added to.
 
     hints: rules that guess, too. silence: ids of rules to leave out. json: a file for the
-    findings. debug: say at the end which rules failed; they are in `failed` then.
+    findings. steps: let go of torch after so many optimizer steps. debug: say at the end which
+    rules failed; they are in `failed` then.
     """
 
     def __init__(self, *, hints: bool = False, silence=(), json: str | Path | None = None,
-                 debug: bool = False):
-        self.asked: dict[str, Any] = {"hints": hints, "silence": frozenset(silence),
+                 steps: int | None = None, debug: bool = False):
+        self.asked: dict[str, Any] = {"hints": hints, "silence": frozenset(silence), "steps": steps,
                                       "debug": debug, "json": Path(json) if json else None}
         self.failed: dict[str, str] = {}
 

@@ -31,6 +31,9 @@ from dlsys_watch.patching import Patches
 from dlsys_watch.tensor_calls import TensorCalls
 
 is_compiling = torch.compiler.is_compiling
+INITIALISATIONS = ("uniform_", "normal_", "trunc_normal_", "constant_", "ones_", "zeros_", "eye_",
+                   "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_",
+                   "orthogonal_")
 
 
 class Attachment:
@@ -54,14 +57,14 @@ class Attachment:
 
 def modules(watch, replace, calls: TensorCalls) -> None:
     """Calls of modules: models from outside always, inner ones while a model is looked at."""
-    run = watch.run
+    run, compiling, thread, has_grad = watch.run, is_compiling, get_ident, torch.is_grad_enabled
 
     def make(real):
         def __call__(self, *args, **kwargs):
-            if (is_compiling() or not watch.on or watch.busy or (run.stack and not run.looking)
-                    or get_ident() != watch.owner):
+            if (compiling() or not watch.on or watch.busy or (run.stack and not run.looking)
+                    or thread() != watch.owner):
                 return real(self, *args, **kwargs)
-            outer, grad = not run.stack, torch.is_grad_enabled()
+            outer, grad = not run.stack, has_grad()
             if outer:
                 if not watch.enters(self, grad):
                     return real(self, *args, **kwargs)
@@ -74,6 +77,8 @@ def modules(watch, replace, calls: TensorCalls) -> None:
                 output = real(self, *args, **kwargs)
             finally:
                 run.stack.pop()
+            if run.looking:
+                watch.emit("module_done", self)
             if outer:
                 watch.emit("root_done", self, output, grad)
             return output
@@ -131,42 +136,54 @@ def functions(watch, replace) -> None:
     """Losses, dropout, attention and logsigmoid of torch.nn.functional."""
     for name in tell.LOSSES:
         teller = functools.partial(tell.loss, name)
-        replace(F, name, telling(watch, teller), scripted=True)
+        replace(F, name, telling(watch, teller))
     for name in tell.DROPOUTS:
         teller = functools.partial(tell.dropout, name)
-        replace(F, name, telling(watch, teller), scripted=True)
+        replace(F, name, telling(watch, teller))
     for name, builtin in (("scaled_dot_product_attention", tell.attention),
                           ("logsigmoid", tell.logsigmoid)):
-        replace(F, name, telling_builtin(watch, name, builtin), scripted=True)
+        replace(F, name, telling_builtin(watch, name, builtin))
 
 
 def gradients(watch, replace) -> None:
     """Backward passes, checkpoints, clipping, pruning, and the scaler of mixed precision."""
+    run, compiling, has_grad = watch.run, is_compiling, torch.is_grad_enabled
+    begins, done, tensor = tell.backward, tell.backward_done, torch.Tensor
+
     def make(real):
         def backward(*args, **kwargs):
+            inner = run.in_backward   # of a reentrant checkpoint, inside of the program's own
+            if not inner and watch.wants_step_events():
+                watch.tell(begins, args, kwargs)
+            run.in_backward = True
+            try:
+                answer = real(*args, **kwargs)
+            finally:
+                run.in_backward = inner
+            if inner:
+                return answer
+            run.backwards += 1
             if watch.wants_step_events():
-                watch.tell(tell.backward, args, kwargs)
-            answer = real(*args, **kwargs)
-            watch.run.backwards += 1
-            if watch.wants_step_events():
-                watch.tell(tell.backward_done, args, kwargs)
+                watch.tell(done, args, kwargs)
             return answer
         return backward
 
     def clipping(kind):
+        teller = functools.partial(tell.clip, kind)
+
         def make(real):
             def clip(parameters, *args, **kwargs):
-                if not isinstance(parameters, torch.Tensor):
+                if not isinstance(parameters, tensor):
                     parameters = list(parameters)
                 if watch.wants_step_events():
-                    watch.tell(functools.partial(tell.clip, kind), (parameters, *args), kwargs)
+                    watch.tell(teller, (parameters, *args), kwargs)
                 return real(parameters, *args, **kwargs)
             return clip
         return make
 
     def make_checkpoint(real):
         def checkpoint(function=None, *args, **kwargs):
-            if function is None or not torch.is_grad_enabled() or is_compiling() or (
+            if function is None or not has_grad() or compiling() or (
                     not watch.wants_step_events()):
                 return real(function, *args, **kwargs)
             watch.emit("checkpoint", function, kwargs)
@@ -195,18 +212,18 @@ def gradients(watch, replace) -> None:
     replace(scaler, "step", around(watch, "scaled_step", "scaled_done"))
 
 
-def before(watch, event: str):
-    """A maker of wrappers that emit an event, with the positional arguments, before the call."""
+def before(watch, event: str, most: int | None = None):
+    """A maker of wrappers that emit an event before the call, with the first `most` arguments."""
     def make(real):
         def function(*args, **kwargs):
-            watch.emit(event, *args)
+            watch.emit(event, *args[:most])
             return real(*args, **kwargs)
         return function
     return make
 
 
 def after(watch, event: str, most: int | None = None):
-    """The same, after the call, with the first `most` arguments."""
+    """The same, after the call."""
     def make(real):
         def function(*args, **kwargs):
             answer = real(*args, **kwargs)
@@ -223,15 +240,16 @@ def around(watch, event: str, done: str):
 
 def optimizers(watch, replace) -> None:
     """The making of optimizers, zero_grad, and schedulers."""
+    here = places.here
+
     def make(real):
         def __init__(self, *args, **kwargs):
             real(self, *args, **kwargs)
             if watch.may_inspect():
-                watch.run.opt(self).place = places.here(2)
+                watch.run.opt(self).place = here()
                 watch.emit("optimizer", self)
         return __init__
 
-    replace(Optimizer, "__init__", make)
     def make_zero(real):
         def zero_grad(self, *args, **kwargs):
             if watch.wants_step_events():
@@ -239,8 +257,10 @@ def optimizers(watch, replace) -> None:
             return real(self, *args, **kwargs)
         return zero_grad
 
+    replace(Optimizer, "__init__", make)
     replace(Optimizer, "zero_grad", make_zero)
     replace(nn.Module, "zero_grad", make_zero)
+    replace(LRScheduler, "__init__", after(watch, "scheduler", 1))
     replace(LRScheduler, "step", before(watch, "schedule"))
 
 
@@ -283,6 +303,9 @@ def states(watch, replace) -> None:
             return result
         return load_state_dict
 
+    for name in INITIALISATIONS:
+        replace(nn.init, name, before(watch, "init", 1))
+    replace(Optimizer, "load_state_dict", after(watch, "resumed", 2))
     replace(nn.Module, "state_dict", make_state)
     replace(nn.Module, "load_state_dict", make_load)
     replace(torch, "save", before(watch, "save"))
@@ -290,21 +313,22 @@ def states(watch, replace) -> None:
 
 def data(watch, replace) -> None:
     """Loaders: where they are made, their passes and batches."""
-    run = watch.run
+    run, here, is_pass, ref = watch.run, places.here, _BaseDataLoaderIter, weakref.ref
 
     def make_init(real):
         def __init__(self, *args, **kwargs):
             real(self, *args, **kwargs)
             if watch.may_inspect():
-                run.loader_places[self] = places.here(2)
+                run.loader_places[self] = here()
         return __init__
 
     def make_iter(real):
         def __iter__(self):
             watch.emit("loader", self)
             iterator = real(self)
-            if watch.may_inspect() and isinstance(iterator, _BaseDataLoaderIter):
-                run.loaders[iterator] = [weakref.ref(self), 0]
+            if watch.may_inspect() and isinstance(iterator, is_pass):
+                keeps = self.persistent_workers    # it knows its iterator: no cycle
+                run.loaders[iterator] = [ref(self) if keeps else lambda: self, 0]
                 watch.emit("pass_", self)
             return iterator
         return __iter__
@@ -313,11 +337,11 @@ def data(watch, replace) -> None:
         def __next__(self):
             batch = real(self)
             if watch.may_inspect() and self in run.loaders:
-                loader, number = run.loaders[self]
+                loader, number = run.loaders[self][0](), run.loaders[self][1]
                 run.loaders[self][1] += 1
-                run.loader = loader
-                if loader() is not None:
-                    watch.emit("batch", loader(), batch, number)
+                if loader is not None:
+                    run.loader = ref(loader)
+                    watch.emit("batch", loader, batch, number)
             return batch
         return __next__
 

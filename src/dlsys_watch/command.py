@@ -1,14 +1,20 @@
-"""The command: `dlsys watch train.py ARGS`, `python -m dlsys_watch train.py ARGS`."""
+"""The command: `dlsys watch train.py ARGS`, `python -m dlsys_watch train.py ARGS`.
+
+`dlsys watch explain RULE` says what a rule finds, without a network and without torch.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import sys
 from pathlib import Path
 
-from dlsys_watch import script
+from dlsys_watch import __version__, places, script
+from dlsys_watch.frames import hidden
+from dlsys_watch.report import link
 from dlsys_watch.settings import Settings, SettingsError
 
 FOUND, BAD_INPUT = 3, 2
@@ -18,14 +24,18 @@ EPILOG = ("A line with the comment `# dlsys: ok RULE` is left alone. [tool.dlsys
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="dlsys watch", epilog=EPILOG,
+    top = argparse.ArgumentParser(prog=called(), epilog=EPILOG,
                                   description="Run a training script and say where it shows a "
-                                              "silent fault.")
+                                              "silent fault. `explain RULE` instead of a script "
+                                              "says what a rule finds.")
+    top.add_argument("--version", action="version", version=f"dlsys-watch {__version__}")
     top.add_argument("--json", metavar="FILE", type=Path, help="write the findings to this file")
     top.add_argument("--hints", action="store_true", help="rules that guess, too")
     top.add_argument("--strict", action="store_true", help="exit status 3 where one was found")
     top.add_argument("--silence", metavar="RULE", action="append", default=[],
                      help="leave out a rule; may be given several times")
+    top.add_argument("--steps", metavar="N", type=int,
+                     help="watch until N optimizer steps were made, then let go of torch")
     top.add_argument("--rules", action="store_true", help="list the rules and stop")
     top.add_argument("--debug", action="store_true", help="say at the end which rules failed")
     top.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
@@ -34,6 +44,15 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def called() -> str:
+    """The name under which this command was called."""
+    name = os.path.basename(sys.argv[0])
+    if name == "__main__.py" and os.path.dirname(sys.argv[0]).endswith("dlsys_watch"):
+        return "python -m dlsys_watch"
+    return "dlsys-watch" if name.startswith("dlsys-watch") else "dlsys watch"
+
+
+@hidden
 def main(argv: list[str] | None = None) -> int:
     """Run a script under the watch. Returns 0, or 3 with --strict; 2 for bad input.
 
@@ -43,9 +62,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if asked.rules:
             return show_rules()
+        if asked.script == "explain" and not asked.module and not os.path.exists("explain"):
+            return explain(asked.arguments)
         settings = settings_of(asked)
     except SettingsError as error:
-        print(f"dlsys watch: {error}", file=sys.stderr)
+        print(places.printable(f"{called()}: {error}"), file=sys.stderr)
         return BAD_INPUT
     return watched(asked, settings)
 
@@ -55,6 +76,9 @@ def settings_of(asked) -> Settings:
     if asked.script is None:
         raise SettingsError("no script given, expected a file such as train.py. "
                             "See: dlsys watch --help")
+    if asked.steps is not None and asked.steps < 1:
+        raise SettingsError(f"--steps {asked.steps}: expected at least 1. Leave it out to watch "
+                            "the whole run.")
     if not asked.module and not os.path.isfile(asked.script):
         raise SettingsError(f"got {asked.script}, expected the file of a script. Check the path.")
     target = asked.json
@@ -64,7 +88,7 @@ def settings_of(asked) -> Settings:
         raise SettingsError(f"--json {target}: there is no folder {target.absolute().parent}. "
                             "Make it first.")
     settings = Settings(hints=asked.hints, strict=asked.strict, debug=asked.debug,
-                        silence=frozenset(asked.silence),
+                        steps=asked.steps, silence=frozenset(asked.silence),
                         json=target.absolute() if target else None).with_file(Path.cwd())
     if settings.silence:
         known = rule_ids()
@@ -90,24 +114,40 @@ def show_rules() -> int:
     return 0
 
 
+def explain(names: list[str]) -> int:
+    """What a rule finds: its trap, a line that is broken, and the line repaired."""
+    told = json.loads(Path(__file__).with_name("explanations.json").read_text("utf-8"))
+    if len(names) != 1 or names[0] not in told:
+        raise SettingsError(f"explain {' '.join(names)}: expected the name of one rule, such as "
+                            "softmax-twice. See: dlsys watch --rules")
+    rule = told[names[0]]
+    print(f"{names[0]}: {'sound' if rule['sound'] else 'a hint, which may be wrong'}. "
+          f"Trap {rule['trap']}, {rule['title']}")
+    print(f"What it finds:    {rule['finds']}")
+    print(f"What it reads:    {rule['reads']}")
+    for broken, repaired in rule["lines"]:
+        print(f"Broken:           {broken or '(a line is missing)'}")
+        print(f"Repaired:         {repaired or '(leave it out)'}")
+    print(f"If it is meant:   # dlsys: ok {names[0]}   on that line")
+    if page := link(rule["trap"]):
+        print(f"The trap's page:  {page}")
+    return 0
+
+
+@hidden
 def watched(asked, settings: Settings) -> int:
     from dlsys_watch import children
     from dlsys_watch.session import Session
 
     session = Session(settings)
-    undo = children.follow(session)
+    session.undo.append(children.follow(session))
     session.attach_with_torch()
     try:
         (script.run_module if asked.module else script.run)(asked.script, asked.arguments)
     except BaseException:
-        finish(session, undo)
+        session.end()
         if settings.strict and session.report.findings:
             raise SystemExit(FOUND) from None
         raise
-    finish(session, undo)
-    return FOUND if settings.strict and session.report.findings else 0
-
-
-def finish(session, undo) -> None:
-    undo()
     session.end()
+    return FOUND if settings.strict and session.report.findings else 0

@@ -3,6 +3,7 @@
     root(module, args, kwargs, grad)      a model is called, not from inside another module
     root_done(module, output, grad)       and it has answered
     module(module, args, kwargs, grad)    any module, inner ones while a model is looked at
+    module_done(module)                   and such a module has answered
     loss(Loss)                            a loss function of torch.nn.functional
     dropout(name, told)                   F.dropout and its kin; told: `training` was given
     attention(Attention)                  F.scaled_dot_product_attention
@@ -23,6 +24,9 @@
     clip(kind, parameters, most)          clip_grad_norm_ and clip_grad_value_
     scale(scaler, scaled), unscale(scaler, optimizer)
     scaled_step(scaler, optimizer), scaled_done(scaler, optimizer)
+    init(tensor)                          a function of torch.nn.init
+    resumed(optimizer, state)             an optimizer has loaded a state
+    scheduler(scheduler)                  a schedule is made
     state(module, state), loading(module, state), loaded(module, state, result), save(what)
     loader(loader), pass_(loader), batch(loader, batch, number)
     sampler(sampler)                      a DistributedSampler starts a pass

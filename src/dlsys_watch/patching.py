@@ -8,6 +8,8 @@ import types
 
 from torch.jit import _builtins as scripts
 
+from dlsys_watch.frames import hidden
+
 ABSENT = object()
 
 
@@ -17,24 +19,24 @@ class Patches:
     def __init__(self):
         self._done = []
 
-    def replace(self, owner, name: str, make, scripted: bool = False) -> None:
+    def replace(self, owner, name: str, make) -> None:
         """Set `owner.name` to `make(what stands there)`, which looks the same from outside.
 
-        scripted: torch.jit.script may meet it. It reads the source of what is wrapped, and needs
-        its globals; the wrapper may then use only what it closes over. A builtin it knows by its
-        id, under which the wrapper is registered as well.
+        The wrapper's frame is hidden, and it has the globals of what it wraps, as torch.jit.script
+        and doctest expect: it may use only what it closes over. A builtin is known to torch.jit by
+        its id, under which the wrapper is registered as well.
         """
         own = vars(owner).get(name, ABSENT)
         real = getattr(owner, name)
         new = make(real)
-        if scripted:
-            names = getattr(real, "__globals__", {"__builtins__": builtins})
-            new = types.FunctionType(new.__code__, names, name, new.__defaults__, new.__closure__)
+        names = getattr(real, "__globals__", {"__builtins__": builtins})
+        new = hidden(types.FunctionType(new.__code__, names, name, new.__defaults__,
+                                        new.__closure__))
         functools.update_wrapper(new, real)
         if not hasattr(real, "__code__"):  # a builtin: pickle finds it by its place
             new.__name__, new.__module__, new.__qualname__ = located(owner, name)
-            if scripted:
-                scripts._register_builtin(new, scripts._find_builtin(real))
+            if isinstance(owner, types.ModuleType) and (known := scripts._find_builtin(real)):
+                scripts._register_builtin(new, known)
         setattr(owner, name, new)
         self._done.append((owner, name, own, new))
 

@@ -10,6 +10,8 @@ import sysconfig
 from types import FrameType
 from typing import NamedTuple
 
+from dlsys_watch.frames import PASSED_OVER
+
 HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 SILENCED = re.compile(r"#\s*dlsys:\s*ok\s+([\w-]+(?:[\s,]+[\w-]+)*)")
 
@@ -38,15 +40,23 @@ def is_theirs(file: str) -> bool:
     known = _theirs.get(file)
     if known is None:
         known = _theirs[file] = file in main_file or not (
-            file.startswith("<frozen") or file == "<string>" or "site-packages" in file
-            or "dist-packages" in file or os.path.abspath(file).startswith(LIBRARIES)
-            or file.startswith("<eval_with_key>"))
+            file.startswith(("<frozen", PASSED_OVER)) or file == "<string>"
+            or "site-packages" in file or "dist-packages" in file
+            or os.path.abspath(file).startswith(LIBRARIES) or file.startswith("<eval_with_key>"))
     return known
 
 
-def here(up: int = 1) -> Place | None:
+def asking() -> str:
+    """The file of the innermost frame that is not of this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((HERE, PASSED_OVER)):
+        frame = frame.f_back
+    return frame.f_code.co_filename if frame is not None else "<string>"
+
+
+def here() -> Place | None:
     """The innermost line of the user's that is running, None where there is none."""
-    frame: FrameType | None = sys._getframe(up)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_theirs(frame.f_code.co_filename):
             return Place(frame.f_code.co_filename, frame.f_lineno)
@@ -62,6 +72,11 @@ def shown(file: str) -> str:
         return f"In [{cells[file]}]"
     below = os.path.relpath(file) if os.path.isabs(file) else file
     return file if below.startswith("..") else below
+
+
+def printable(text: str) -> str:
+    """A text on one line, in which nothing steers the terminal: names may hold anything."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def silenced(place: Place | None) -> set[str]:

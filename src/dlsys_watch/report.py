@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -24,18 +25,39 @@ class Finding(NamedTuple):
     message: str
     sound: bool
 
+    def where(self) -> str:
+        return f"{places.shown(self.file)}:{self.line}" if self.file else "(no line of yours)"
+
+    def cause(self) -> str:
+        """What the message says, whatever its numbers: the same at several places is one cause."""
+        return re.sub(r"\d[\d.,e+-]*", "#", self.message)
+
     def text(self) -> str:
-        where = f"{places.shown(self.file)}:{self.line}" if self.file else "(no line of yours)"
         guess = "" if self.sound else "perhaps "
-        return f"{where}  {guess}{self.message}  [{self.rule}] trap {self.trap} {link(self.trap)}"
+        return (f"{self.where()}  {guess}{self.message}  [{self.rule}] trap {self.trap} "
+                f"{link(self.trap)}").rstrip()
+
+
+def also(file: str, others: list[Finding]) -> str:
+    """The further places of a cause: "also at lines 208 and 212"."""
+    here = [str(f.line) for f in others if f.file == file]
+    named = [f"line{'s' * (len(here) > 1)} {joined(here)}"] if here else []
+    return "also at " + joined(named + [f.where() for f in others if f.file != file])
+
+
+def joined(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def link(trap: str) -> str:
-    """Where the trap is explained: DLSYS_BOOK/traps/03-1.html, or the book that was built here."""
+    """Where the trap is explained: DLSYS_BOOK/traps/03-1.html, or in the book that was built here.
+
+    "" without either: an address that leads nowhere helps nobody.
+    """
     page = f"traps/{trap.replace('.', '-')}.html"
     if base := os.environ.get("DLSYS_BOOK"):
         return f"{base.rstrip('/')}/{page}"
-    return str(BOOK / page) if (BOOK / page).is_file() else page
+    return str(BOOK / page) if (BOOK / page).is_file() else ""
 
 
 class Report:
@@ -44,6 +66,7 @@ class Report:
     def __init__(self, settings, notes: Path | None = None):
         self.settings, self.notes = settings, notes
         self.findings: list[Finding] = []
+        self.more: dict[Finding, list[Finding]] = {}   # by the first of a cause: its other places
         self.failed: dict[str, str] = {}   # rule -> its own error
         self.owner = os.getpid()
 
@@ -59,26 +82,47 @@ class Report:
             return False
         found = Finding(rule.id, trap or rule.trap, file, line, message, rule.sound)
         self.findings.append(found)
-        self.print(found.text())
+        first = next((f for f in same if f.cause() == found.cause()), None)
+        if first is None and not self.is_told_by_rank_0():
+            self.print(found.text())
+        elif first is not None:
+            self.more.setdefault(first, []).append(found)
         self.write(found)
         return True
+
+    def tell_more(self) -> None:
+        """One line for each cause that showed at further places: which ones."""
+        for first, others in () if self.is_told_by_rank_0() else self.more.items():
+            self.print(f"{first.where()}  {also(first.file, others)}  [{first.rule}]")
+        self.more.clear()
+
+    def rank(self) -> int:
+        """The rank of this process among those that train together, 0 where it is alone."""
+        dist = getattr(sys.modules.get("torch"), "distributed", None)
+        return dist.get_rank() if dist and dist.is_available() and dist.is_initialized() else 0
+
+    def is_told_by_rank_0(self) -> bool:
+        """Whether this is one of several ranks that a watched process has started."""
+        return os.getpid() != self.owner and self.notes is not None and self.rank() > 0
 
     def print(self, text: str) -> None:
         """A line on stderr, where there is one."""
         if sys.stderr is not None:
-            print(text, file=sys.stderr, flush=True)
+            print(places.printable(text), file=sys.stderr, flush=True)
 
     def write(self, found: Finding) -> None:
         """Keep a finding of a child for its parent; of the parent, write all anew."""
         if os.getpid() != self.owner and self.notes is not None:
             self.notes.mkdir(mode=0o700, exist_ok=True)
-            with (self.notes / f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as notes:
+            with (self.notes / f"{self.rank()}_{os.getpid()}.jsonl").open(
+                    "a", encoding="utf-8") as notes:
                 notes.write(json.dumps(found._asdict()) + "\n")
         else:
             self.write_json()
 
     def gather(self) -> None:
         """Take in what the children found, each rule and place once."""
+        self.tell_more()
         if self.notes is None or os.getpid() != self.owner:
             return
         known = {(f.rule, f.file, f.line) for f in self.findings}
@@ -88,6 +132,8 @@ class Report:
                 if (found.rule, found.file, found.line) not in known:
                     known.add((found.rule, found.file, found.line))
                     self.findings.append(found)
+                    if not notes.name.startswith("0_"):    # rank 0, which speaks, missed it
+                        self.print(found.text())
         self.write_json()
 
     def write_json(self) -> None:

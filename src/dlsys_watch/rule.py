@@ -33,7 +33,7 @@ class Rule:
 
     def here(self):
         """The user's line that runs now, as (file, line)."""
-        return places.here(2)
+        return places.here()
 
     def seldom(self, key="", first: int = 6, then: int = 50) -> bool:
         """True for the first calls with this key and for few of the later ones."""

@@ -49,9 +49,10 @@ class Run:
         self._model = None           # the last model that ran with gradients
         self.model_grad = False      # whether the last model to run did so with gradients
         self.loader = None           # weakref of the loader whose batches come
-        self.loaders = weakref.WeakKeyDictionary()   # iterator -> [weakref of loader, batches]
+        self.loaders = weakref.WeakKeyDictionary()   # iterator -> [how to get its loader, batches]
         self.loader_places = weakref.WeakKeyDictionary()   # loader -> where it was made
-        self.in_step = False
+        self.in_step = self.in_backward = False
+        self.cut = False             # the watch ends before the run does
         self.tokens = Tokens(self)
 
     def called(self, module: nn.Module) -> Called:

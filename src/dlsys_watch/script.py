@@ -10,8 +10,10 @@ import types
 from importlib.machinery import SourceFileLoader
 
 from dlsys_watch import places
+from dlsys_watch.frames import PASSED_OVER, hidden
 
 
+@hidden
 def run(path: str, arguments: list[str]) -> None:
     """Run a script's file as `__main__`. What it raises comes out, without frames of ours."""
     full = os.path.abspath(path)
@@ -23,16 +25,17 @@ def run(path: str, arguments: list[str]) -> None:
     main.__file__, main.__loader__ = full, SourceFileLoader("__main__", full)
     main.__dict__.update(__builtins__=__builtins__, __annotations__={})
     sys.modules["__main__"] = main
-    execute(lambda: exec(compiled(full), main.__dict__))
+    execute(hidden(lambda: exec(compiled(full), main.__dict__)))
 
 
+@hidden
 def run_module(name: str, arguments: list[str]) -> None:
     """Run a module as `python -m` does."""
     sys.argv[:] = [name, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()
     # What `python -m` itself calls; it has no public name.
-    execute(lambda: runpy._run_module_as_main(name))  # type: ignore[attr-defined]
+    execute(hidden(lambda: runpy._run_module_as_main(name)))  # type: ignore[attr-defined]
 
 
 def compiled(full: str):
@@ -40,6 +43,7 @@ def compiled(full: str):
         return compile(file.read(), full, "exec", dont_inherit=True)
 
 
+@hidden
 def execute(program) -> None:
     """Run it; an error is printed as Python prints it, and then passed on silently."""
     try:
@@ -62,7 +66,7 @@ def strip(error: BaseException | None, seen: set[int]) -> None:
     step = error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename
-        if not file.startswith(places.HERE) and not (file.startswith("<frozen runpy")):
+        if not file.startswith((places.HERE, PASSED_OVER, "<frozen runpy")):
             kept.append(step)
         step = step.tb_next
     for one, after in zip(kept, [*kept[1:], None], strict=False):

@@ -12,6 +12,7 @@ from importlib.abc import Loader
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from dlsys_watch.frames import hidden
 from dlsys_watch.report import Report
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Session:
         self.watch: Watch | None = None
         self.attachment: Attachment | None = None   # none where this torch cannot be watched
         self.owner = os.getpid()
+        self.undo: list = []     # what else was changed for this run
         self.report.write_json()
 
     def attach(self) -> None:
@@ -37,6 +39,7 @@ class Session:
         from dlsys_watch.watch import Watch
 
         self.watch = Watch(self.settings, self.report)
+        self.watch.enough = self.end
         self.attachment = Attachment(self.watch)
 
     def attach_with_torch(self) -> None:
@@ -50,11 +53,15 @@ class Session:
             sys.meta_path.insert(0, WhenTorchComes(self))
 
     def end(self) -> None:
-        """Stop, and take in what other processes found."""
-        if self.watch is not None:
+        """Stop, leave torch as it was, and take in what other processes found."""
+        if self.watch is not None and self.watch.on:
             self.watch.end()
+        elif self.watch is not None:   # it let go after the steps that were asked for
+            self.report.gather()
         if self.attachment is not None:
             self.attachment.off()
+        while self.undo:
+            self.undo.pop()()
         if os.getpid() == self.owner:
             shutil.rmtree(self.notes, ignore_errors=True)
 
@@ -87,6 +94,7 @@ class ThenAttach:
     def create_module(self, spec):
         return self.loader.create_module(spec)
 
+    @hidden
     def exec_module(self, module) -> None:
         module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)

@@ -14,13 +14,17 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """hints: guesses, too; silence: rules left out; json: a file for the findings."""
+    """hints: guesses, too; silence: rules left out; json: a file for the findings.
+
+    steps: how many optimizer steps are watched, None for all.
+    """
 
     hints: bool = False
     strict: bool = False
     debug: bool = False
     silence: frozenset[str] = field(default_factory=frozenset)
     json: Path | None = None
+    steps: int | None = None
 
     def with_file(self, folder: Path) -> Settings:
         """These settings and those of the nearest pyproject.toml at or above `folder`."""

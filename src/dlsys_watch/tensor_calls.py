@@ -5,8 +5,6 @@ What a wrapper does when nothing is looked at costs nothing, because it is not t
 
 from __future__ import annotations
 
-import sys
-
 import torch
 from torch import Tensor
 
@@ -58,12 +56,12 @@ class TensorCalls:
 
 def telling(watch, event: str):
     """A maker of wrappers that emit an event after the call."""
-    teller = TELLERS.get(event, arithmetic)
+    teller, plain, compiling = TELLERS.get(event, arithmetic), PLAIN, is_compiling
 
     def make(real):
         def method(self, *args, **kwargs):
             answer = real(self, *args, **kwargs)
-            if type(self) in PLAIN and not is_compiling() and watch.may_inspect():
+            if type(self) in plain and not compiling() and watch.may_inspect():
                 watch.tell(teller, (event, self, answer, *args), kwargs)
             return answer
         return method
@@ -74,8 +72,7 @@ PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def view(watch, _, tensor, answer, *args, **kwargs) -> None:
-    asked_by = sys._getframe(3).f_code.co_filename   # behind tell() and the wrapper
-    if tensor.dim() > 2 and places.is_theirs(asked_by):
+    if tensor.dim() > 2 and places.is_theirs(places.asking()):
         watch.emit("view", tensor, answer)
 
 

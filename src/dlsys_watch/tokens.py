@@ -53,7 +53,8 @@ class Tokens:
     def on_module(self, module, args, kwargs, grad):
         if isinstance(module, nn.Embedding) and args and torch.is_tensor(args[0]):
             ids = args[0]
-            if ids.dim() == 2 and ids.numel() <= MOST and ids.shape[1] > 1 and not is_places(ids):
+            if ids.dim() == 2 and ids.numel() <= MOST and ids.shape[1] > 1 and not (
+                    is_places(ids, module.padding_idx)):
                 self.seen.append(Ids(ids.flatten().tolist(), (ids.shape[0], ids.shape[1]),
                                      module.padding_idx, module.num_embeddings))
 
@@ -64,7 +65,9 @@ class Tokens:
         self.seen.clear()
 
 
-def is_places(ids: torch.Tensor) -> bool:
-    """Whether these are position numbers: every row counts up."""
-    return bool((ids[:, 1:] - ids[:, :-1] == 1).all())
-
+def is_places(ids: torch.Tensor, padding: int | None = None) -> bool:
+    """Whether these are position numbers: every row counts up, except over padding."""
+    counts = ids[:, 1:] - ids[:, :-1] == 1
+    if padding is not None and counts.any():
+        counts = counts | (ids[:, 1:] == padding) | (ids[:, :-1] == padding)
+    return bool(counts.all())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import traceback
+import warnings
 
 import torch
 from torch.utils._device import DeviceContext
@@ -22,8 +24,10 @@ class Watch:
         self.settings, self.report = settings, report or Report(settings)
         self.run = Run()
         self.on = True
+        self.enough = self.end   # what to call when all steps that were asked for are made
         self.busy = False      # a rule is at work: what it calls is no event
         self.owner = threading.get_ident()
+        self.quiet = ("ignore", self, Warning, None, 0)
         self.handlers: dict[str, list] = {}
         self.add(self.run.tokens)
         for kind in all_rules():
@@ -58,6 +62,7 @@ class Watch:
             return
         self.busy, grad = True, torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
+        warnings.filters.insert(0, self.quiet)   # type: ignore[attr-defined]
         try:
             if torch._C._len_torch_function_stack():   # a default device: not for what rules make
                 with torch._C.DisableTorchFunction():
@@ -65,8 +70,18 @@ class Watch:
             else:
                 self.dispatch(handlers, facts)
         finally:
+            with contextlib.suppress(ValueError):
+                warnings.filters.remove(self.quiet)   # type: ignore[attr-defined]
             torch._C._set_grad_enabled(grad)
             self.busy = False
+
+    def match(self, text: str) -> bool:
+        """Whether a warning comes from a rule at work, as the pattern of a filter is asked.
+
+        What rules ask of torch may warn. The filter stands there while they do so, and the version
+        of the filters does not change: it would make `warnings` forget what it has shown.
+        """
+        return self.busy and threading.get_ident() == self.owner
 
     def dispatch(self, handlers: list, facts: tuple) -> None:
         """Call each handler with the facts; one that fails is left out from now on."""
@@ -78,6 +93,10 @@ class Watch:
 
     def enters(self, module, grad: bool) -> bool:
         """A module is called from outside: whether it is a model, with weights of its own."""
+        if self.settings.steps is not None and self.run.steps >= self.settings.steps:
+            self.run.cut = True
+            self.enough()
+            return False
         try:
             if not self.run.called(module).has_weights:
                 return False
@@ -104,7 +123,7 @@ class Watch:
             handlers[:] = [pair for pair in handlers if pair[0] is not rule]
 
     def say(self, rule, message: str, place, trap: str = "") -> None:
-        self.report.add(rule, message, place or places.here(2), trap)
+        self.report.add(rule, message, place or places.here(), trap)
 
     def end(self) -> None:
         """The run is over: rules that had to see all of it speak now."""

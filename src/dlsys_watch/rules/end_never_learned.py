@@ -25,7 +25,7 @@ class EndNeverLearned(Rule):
         end = getattr(getattr(module, "config", None), "eos_token_id", None)
         if not isinstance(end, int) or ids.shape != labels.shape or not self.seldom(id(module), 8):
             return
-        ends = ids == end
+        ends = ends_of_text(ids, end, kwargs.get("attention_mask"))
         if not ends[:, 1:].any() or (labels != -100).all():
             return
         if (labels[ends] != -100).any():
@@ -34,3 +34,17 @@ class EndNeverLearned(Rule):
         if self.masked[module] == BATCHES:
             self.say(f"none of the end tokens ({end}) in {BATCHES} batches is a label: they are "
                      "masked with the padding, so the model never learns to stop")
+
+
+def ends_of_text(ids: torch.Tensor, end: int, mask) -> torch.Tensor:
+    """Where the end token ends a text: padding may have the same id.
+
+    Text is what the attention mask shows; without one, an end token between others.
+    """
+    ends = ids == end
+    if torch.is_tensor(mask) and mask.shape == ids.shape:
+        return ends & (mask != 0)
+    alone = ends.clone()
+    alone[:, 1:] &= ~ends[:, :-1]
+    alone[:, :-1] &= ~ends[:, 1:]
+    return alone

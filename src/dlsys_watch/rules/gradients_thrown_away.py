@@ -23,7 +23,7 @@ class GradientsThrownAway(Rule):
     def forget(self):
         """What was seen is no plain accumulation: begin anew."""
         self.probe = self.line = self.stepped = None
-        self.wasted, self.cycles = 0, []
+        self.wasted, self.all, self.cycles = 0, 0, []   # cycles: (wasted, all) of each step
 
     def on_optimizer(self, optimizer):
         self.passes = 0
@@ -38,7 +38,7 @@ class GradientsThrownAway(Rule):
         inputs = any(id(leaf) not in held for leaf in leaves(tensors[0], 1000))
         if inputs or self.line not in (None, here):   # its gradient may be what is wanted
             self.forget()
-        self.line = here
+        self.line, self.all = here, self.all + 1
         if self.probe is not None:
             ref, weights = self.probe
             p, self.probe = ref(), None
@@ -60,9 +60,10 @@ class GradientsThrownAway(Rule):
         if closure is not None or (self.stepped is not None and self.stepped() is not optimizer):
             return self.forget()
         self.probe, self.stepped = None, weakref.ref(optimizer)
-        self.cycles.append(self.wasted)
-        self.wasted = 0
+        self.cycles.append((self.wasted, self.all))
+        self.wasted = self.all = 0
         last = self.cycles[-3:]
-        if len(last) == 3 and len(set(last)) == 1 and last[0] and self.passes <= WATCHED:
-            self.say(f"the gradients of {last[0]} of {last[0] + 1} backward passes are erased "
-                     "before the step: zero_grad belongs behind it", self.zeroed)
+        wasted, passes = last[0]
+        if len(last) == 3 and len(set(last)) == 1 and wasted and self.passes <= WATCHED:
+            self.say(f"the gradients of {wasted} of {passes} backward passes are erased before "
+                     "the step: zero_grad belongs after it", self.zeroed)

@@ -7,6 +7,7 @@ from torch import nn
 
 from dlsys_watch.rule import Rule
 
+SEGMENTS = 4   # an embedding of so few entries tells parts of a text apart
 LAYERS = (nn.MultiheadAttention, nn.TransformerEncoder)
 
 
@@ -42,9 +43,9 @@ class PadAttended(Rule):
 
     def judge(self, shape):
         """shape: (N, L) of the keys."""
-        for known in self.run.tokens.seen[-1:]:
+        for known in words(self.run.tokens.seen):
             pad = known.pad()
-            if pad is None or known.shape != shape or len(self.run.tokens.seen) > 1:
+            if pad is None or known.shape != shape:
                 continue
             pads = known.tensor() == pad
             uneven = pads.sum(1).float().std() > 0 if len(pads) > 1 else False
@@ -52,3 +53,9 @@ class PadAttended(Rule):
                 self.say(f"attention without a mask over {int(pads.sum())} paddings of "
                          f"{pads.numel()} tokens (id {pad}): real tokens look "
                          "at them")
+
+
+def words(seen: list) -> list:
+    """The ids of the one embedding of words; [] if there are several. Segments are no words."""
+    found = [known for known in seen if known.vocabulary > SEGMENTS]
+    return found if len(found) == 1 else []

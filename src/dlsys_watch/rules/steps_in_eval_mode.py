@@ -35,7 +35,8 @@ class StepsInEvalMode(Rule):
             return
         held = {id(p) for p in params(optimizer)}
         ours = [p for p in model.parameters() if p.requires_grad and id(p) in held]
-        other = now is not None and loader is not None and now() is not loader()
+        loaders = [ref() if ref is not None else None for ref in (now, loader)]
+        other = None not in loaders and loaders[0] is not loaders[1]
         if ours and (other or self.run.called(model).moody):
             self.tell(model, trained, other)
 

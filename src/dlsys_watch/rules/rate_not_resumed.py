@@ -1,0 +1,39 @@
+"""A resumed optimizer whose learning rate a new schedule sets back."""
+
+import weakref
+
+from dlsys_watch.rule import Rule
+
+
+class RateNotResumed(Rule):
+    id, trap = "rate-not-resumed", "12.8"
+    reads = "the learning rate that an optimizer loads, and that of its next step"
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.loaded = weakref.WeakKeyDictionary()   # optimizer -> the rates it loaded
+        self.made = weakref.WeakKeyDictionary()     # optimizer -> line of a schedule made since
+
+    def on_resumed(self, optimizer, state):
+        groups = state.get("param_groups", ()) if isinstance(state, dict) else ()
+        self.made.pop(optimizer, None)
+        if groups and all("initial_lr" in group for group in groups) and state.get("state"):
+            self.loaded[optimizer] = [float(group["lr"]) for group in groups]
+
+    def on_scheduler(self, scheduler):
+        optimizer = getattr(scheduler, "optimizer", None)
+        if optimizer in self.loaded and scheduler.last_epoch <= 0:
+            self.made.setdefault(optimizer, self.here())
+
+    def on_step(self, optimizer, closure):
+        loaded = self.loaded.pop(optimizer, None)
+        place = self.made.pop(optimizer, None)
+        if loaded is None or place is None:
+            return
+        now = [float(group["lr"]) for group in optimizer.param_groups]
+        for before, after in zip(loaded, now, strict=False):
+            if abs(before - after) > 1e-6 * abs(before):
+                self.say(f"the optimizer loads the rate {before:.3g} and steps with {after:.3g}: "
+                         "the schedule that is made afterwards begins anew. Make it first, then "
+                         "load both", place)
+                return

@@ -1,0 +1,42 @@
+"""Weights that were one, and are two after loading."""
+
+from dlsys_watch.rule import Rule
+
+
+class Untied(Rule):
+    id, trap = "untied", "10.5"
+    reads = "which names of a model stand for one weight, before and after load_state_dict"
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.tied, self.apart = {}, None
+
+    def on_loading(self, module, state):
+        self.tied = names(module)
+
+    def on_loaded(self, module, state, result):
+        now = dict(module.named_parameters(remove_duplicate=False)) if self.tied else {}
+        for group in self.tied.values():
+            if len({id(now.get(name)) for name in group}) > 1:
+                self.apart = self.here(), group
+        self.tied = {}
+
+    def on_root(self, module, args, kwargs, grad):
+        """Tied again after loading is well: it is asked when the model runs."""
+        if self.apart is None or not grad:
+            return
+        (place, group), self.apart = self.apart, None
+        held = dict(module.named_parameters(remove_duplicate=False))
+        weights = [p for name, p in held.items() if name in group]
+        if len({id(p) for p in weights}) > 1:
+            self.say(f"{' and '.join(f'`{name}`' for name in group[:3])} were one weight before "
+                     "load_state_dict(assign=True) and are trained apart since: tie them again",
+                     place)
+
+
+def names(module) -> dict[int, list[str]]:
+    """The names under which each parameter of a module stands, where there are several."""
+    found: dict[int, list[str]] = {}
+    for name, p in module.named_parameters(remove_duplicate=False):
+        found.setdefault(id(p), []).append(name)
+    return {key: group for key, group in found.items() if len(group) > 1}
