@@ -21,7 +21,7 @@ class Softmax:
 def told(capsys, *findings) -> list[str]:
     report = Report(Settings())
     for message, line in findings:
-        report.add(Softmax, message, ("/somewhere/train.py", line))
+        report.add(Softmax, message, places.Place("/somewhere/train.py", line))
     report.gather()
     return capsys.readouterr().err.splitlines()
 
@@ -42,7 +42,7 @@ def test_two_causes_of_one_rule_are_two_lines(capsys):
                                   "\udcff.py"])
 def test_names_cannot_steer_the_terminal(capsys, name):
     report = Report(Settings())
-    report.add(Softmax, f"of {name}", (f"/somewhere/{name}", 1))
+    report.add(Softmax, f"of {name}", places.Place(f"/somewhere/{name}", 1))
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
     assert printed[:-1].isprintable()

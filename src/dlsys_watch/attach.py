@@ -15,7 +15,7 @@ import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad, prune
+from torch.nn.utils import prune
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import (
     Optimizer,
@@ -148,7 +148,7 @@ def functions(watch, replace) -> None:
 def gradients(watch, replace) -> None:
     """Backward passes, checkpoints, clipping, pruning, and the scaler of mixed precision."""
     run, compiling, has_grad = watch.run, is_compiling, torch.is_grad_enabled
-    begins, done, tensor = tell.backward, tell.backward_done, torch.Tensor
+    begins, done = tell.backward, tell.backward_done
 
     def make(real):
         def backward(*args, **kwargs):
@@ -173,7 +173,7 @@ def gradients(watch, replace) -> None:
 
         def make(real):
             def clip(parameters, *args, **kwargs):
-                if not isinstance(parameters, tensor):
+                if hasattr(parameters, "__next__"):    # it is read twice
                     parameters = list(parameters)
                 if watch.wants_step_events():
                     watch.tell(teller, (parameters, *args), kwargs)
@@ -201,9 +201,7 @@ def gradients(watch, replace) -> None:
 
     replace(torch.autograd, "backward", make)
     for kind in ("norm", "value"):
-        name = f"clip_grad_{kind}_"
-        replace(clip_grad, name, clipping(kind))
-        replace(nn.utils, name, clipping(kind))
+        replace(nn.utils, f"clip_grad_{kind}_", clipping(kind))
     replace(prune, "remove", after(watch, "pruned"))
     replace(torch.utils.checkpoint, "checkpoint", make_checkpoint)
     scaler = torch.amp.GradScaler

@@ -3,7 +3,8 @@
 A wrapper that calls what it wraps puts a frame below it. Then `warnings.warn(..., stacklevel=2)`
 names the wrapper's line, a filter on a module of torch matches no more, and every traceback gets a
 line. CPython passes over a frame that has not come to its RESUME instruction, in C and in Python
-alike, so the code of a wrapper gets along without that instruction.
+alike. In the code of a wrapper this instruction stands at the end, where nothing comes to it;
+torch.compile needs it somewhere.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ PASSED_OVER = "<dlsys_watch importlib._bootstrap>"
 def hidden(function: FunctionType) -> FunctionType:
     """The function itself, with code whose frames are passed over. A plain function only."""
     code = function.__code__
-    function.__code__ = without_resume(code) if works() else code.replace(co_filename=PASSED_OVER)
+    function.__code__ = resume_last(code) if works() else code.replace(co_filename=PASSED_OVER)
     return function
 
 
-def without_resume(code: CodeType) -> CodeType:
+def resume_last(code: CodeType) -> CodeType:
     instructions = bytearray(code.co_code)
     for at in range(0, len(instructions), 2):
         if instructions[at] == RESUME:
             instructions[at] = NOP
-    return code.replace(co_code=bytes(instructions))
+    return code.replace(co_code=bytes((*instructions, RESUME or NOP, 0)))
 
 
 def works() -> bool:
@@ -46,7 +47,7 @@ def tried() -> bool:
     def outer():
         return inner()
 
-    outer.__code__ = without_resume(outer.__code__)
+    outer.__code__ = resume_last(outer.__code__)
     return outer() == "tried"
 
 

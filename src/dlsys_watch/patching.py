@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import sys
 import types
 
 from torch.jit import _builtins as scripts
@@ -26,7 +27,6 @@ class Patches:
         and doctest expect: it may use only what it closes over. A builtin is known to torch.jit by
         its id, under which the wrapper is registered as well.
         """
-        own = vars(owner).get(name, ABSENT)
         real = getattr(owner, name)
         new = make(real)
         names = getattr(real, "__globals__", {"__builtins__": builtins})
@@ -37,8 +37,9 @@ class Patches:
             new.__name__, new.__module__, new.__qualname__ = located(owner, name)
             if isinstance(owner, types.ModuleType) and (known := scripts._find_builtin(real)):
                 scripts._register_builtin(new, known)
-        setattr(owner, name, new)
-        self._done.append((owner, name, own, new))
+        for place in (owner, *home(real, name, owner)):
+            self._done.append((place, name, vars(place).get(name, ABSENT), new))
+            setattr(place, name, new)
 
     def undo(self) -> None:
         """Put back what stood there, except where somebody else has patched since."""
@@ -58,3 +59,10 @@ def located(owner, name: str) -> tuple[str, str, str]:
     if isinstance(owner, types.ModuleType):
         return name, owner.__name__, name
     return name, owner.__module__, f"{owner.__qualname__}.{name}"
+
+
+def home(real, name: str, owner) -> list:
+    """The module in which pickle looks for a function that `owner` has imported from there."""
+    module = sys.modules.get(getattr(real, "__module__", None) or "")
+    found = module is not None and module is not owner and vars(module).get(name) is real
+    return [module] if found else []

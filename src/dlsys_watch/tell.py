@@ -35,7 +35,7 @@ def dropout(name: str, watch, input, p=0.5, *args, **kwargs) -> None:
 
 def attention(watch, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
               **_) -> None:
-    if events.plain(query, key):
+    if events.plain(query, key) and min(query.dim(), key.dim()) > 1:
         watch.emit("attention", events.Attention(query, key, attn_mask, dropout_p, is_causal))
 
 

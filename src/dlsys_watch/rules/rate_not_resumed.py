@@ -26,6 +26,8 @@ class RateNotResumed(Rule):
             self.made.setdefault(optimizer, self.here())
 
     def on_step(self, optimizer, closure):
+        if not self.loaded:
+            return
         loaded = self.loaded.pop(optimizer, None)
         place = self.made.pop(optimizer, None)
         if loaded is None or place is None:
