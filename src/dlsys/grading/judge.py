@@ -145,7 +145,7 @@ class Judge:
         except ValueError as error:
             raise submitted_notebook.Refused(f"no check here for it: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))
-        return Paper(with_cached_runs(exercise), trap, seeds,
+        return Paper(with_cached_runs(exercise, tally.IDLE), trap, seeds,
                      tuple(tuple(exercise.arrange(seed)) for seed in seeds),
                      act_source(exercise))
 
@@ -550,7 +550,8 @@ def _tally(paper: Paper, outcomes: Sequence[Outcome], verdict: Verdict) -> dict[
     if verdict.status == "pass":
         return tally.complete(exercise, len(cases))
     try:
-        return tally.count(exercise, cases, outcomes) if len(outcomes) == len(cases) else {}
+        return (tally.count(exercise, cases, outcomes, verdict)
+                if len(outcomes) == len(cases) else {})
     except Exception:  # the learner boundary, as in the verdict, which says what is wrong
         return {}
 

@@ -65,13 +65,17 @@ class Extension:
 
 @dataclass(frozen=True)
 class Course:
-    """Due dates by stage, and what a late submission costs. late: percent and unit of time."""
+    """Due dates by stage, and what a late submission costs. late: percent and unit of time.
+
+    partial_trap: percent of an exercise's points for its trap's own promise, None for the usual.
+    """
 
     due: dict[int, datetime] = field(default_factory=dict)
     late: tuple[float, str] = (0.0, "day")
     late_max: float = 100.0
     grace: timedelta = timedelta()
     extensions: tuple[Extension, ...] = ()
+    partial_trap: float | None = None
 
     def off(self, late: timedelta, possible: float) -> float:
         """The points that a submission loses when it is this late."""
@@ -110,7 +114,7 @@ def read(path: Path) -> Course:
     except ValueError as error:
         raise BadCourse(f"{path}: is no TOML: {clean(error, 120)}. A date is written "
                         f"1 = {EXAMPLE}, without quotes.") from None
-    known = ("due", "late", "late_max", "grace")
+    known = ("due", "late", "late_max", "grace", "partial_trap")
     if odd := [name for name in facts if name not in known]:
         raise BadCourse(f"{path}: got {clean(odd[0], 40)!r}, expected {', '.join(known)}")
     dates = facts.get("due", {})
@@ -121,7 +125,18 @@ def read(path: Path) -> Course:
     count, span = _matched(path, facts, "grace", _SPAN, ("0", "min"), "15min, 2h or 1day")
     (most,) = _matched(path, facts, "late_max", _PERCENT, ("100",), "50%")
     return Course(_dates(path, dates), (float(percent), unit), float(most),
-                  int(count) * UNITS[span], _extensions(path.with_name(EXTENSIONS)))
+                  int(count) * UNITS[span], _extensions(path.with_name(EXTENSIONS)),
+                  _partial_trap(path, facts))
+
+
+def _partial_trap(path: Path, facts: dict[str, Any]) -> float | None:
+    """What the trap's own promise is worth with --partial, in percent; None where not given."""
+    if "partial_trap" not in facts:
+        return None
+    percent = float(_matched(path, facts, "partial_trap", _PERCENT, (), "50%")[0])
+    if percent > 100:
+        raise BadCourse(f"{path}: got partial_trap = {percent:g}%, expected at most 100%.")
+    return percent
 
 
 def _dates(path: Path, table: dict[str, Any]) -> dict[int, datetime]:

@@ -24,6 +24,7 @@ from dlsys.grading.options import GradeOptions
 from dlsys.grading.text import rounded
 
 STEP = 0.5  # points for promises are rounded down to it
+OWN_SHARE = 0.5  # of an exercise's points, for the promise that its trap is about
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,16 @@ class Scoring:
     names: dict[tuple[str, str], str] = field(default_factory=dict)
     cells: dict[tuple[str, str, int | None], str] = field(default_factory=dict)
 
+    @property
+    def own_share(self) -> float:
+        """The part of the points that is for the trap's own promise."""
+        given = self.course.partial_trap if self.course else None
+        return OWN_SHARE if given is None else given / 100
+
     def plain(self) -> dict[str, Any]:
         """The rules as JSON, for the pages and for grades.json."""
-        return {"partial": self.partial, "late": self.course.rule() if self.course else "",
+        return {"partial": self.partial, "own_share": round(100 * self.own_share, 2),
+                "late": self.course.rule() if self.course else "",
                 "due": {str(stage): date.isoformat()
                         for stage, date in (self.course.due if self.course else {}).items()}}
 
@@ -76,31 +84,40 @@ def scored(judged: Iterable[Result], rows: list[Override], scoring: Scoring) -> 
     Raises BadOverride.
     """
     under_names = [with_gradebook_name(result, scoring.names) for result in judged]
-    pointed = ([_by_promises(result) for result in under_names] if scoring.partial
-               else under_names)
+    pointed = ([_by_promises(result, scoring.own_share) for result in under_names]
+               if scoring.partial else under_names)
     by_hand = overrides.apply(pointed, rows)
     return _with_counts(due.apply(by_hand, scoring.course, scoring.cells))
 
 
-def _by_promises(result: Result) -> Result:
+def _by_promises(result: Result, own_share: float) -> Result:
     """The result with points for kept promises where an exercise does not pass."""
-    entries = [{**entry, "points": points_for_promises(entry)} for entry in result["exercises"]]
+    entries = [{**entry, "points": points_for_promises(entry, own_share)}
+               for entry in result["exercises"]]
     if result["status"] != "graded":
         return result
     return {**result, "exercises": entries, "points": rounded(sum(e["points"] for e in entries))}
 
 
-def points_for_promises(entry: dict[str, Any]) -> float:
-    """The points of an exercise: the share of promises that its answer keeps, in half points.
+def points_for_promises(entry: dict[str, Any], own_share: float = OWN_SHARE) -> float:
+    """The points of an exercise for the promises that its answer keeps, in half points.
 
-    The share of cases is an upper bound, since an answer that does nothing keeps the promise to
-    leave its inputs alone. Only a pass gets all points: an answer may keep every promise and still
-    change its input.
+    own_share: the part of the points that is for the trap's own promise; the other promises share
+    the rest equally. The share of cases is an upper bound, except for an answer that is a
+    registered mistake and nothing else. One that does nothing gets nothing, and only a pass gets
+    all points: an answer may keep every promise and still change its input.
     """
     if entry["status"] == "pass" or not entry.get("promises"):
         return entry["points"]
-    share = min(entry["promises_held"] / entry["promises"], entry["cases_held"] / entry["cases"])
-    whole_steps = math.floor(entry["possible"] * share / STEP) * STEP
+    if entry.get("idle"):
+        return 0
+    others = entry["promises"] - 1
+    own = own_share if others else 1.0
+    held = entry["promises_held"] - entry["own_held"]
+    share = own * entry["own_held"] + (1 - own) * held / max(others, 1)
+    if not entry["exactly"]:
+        share = min(share, entry["cases_held"] / entry["cases"])
+    whole_steps = math.floor(entry["possible"] * share / STEP + 1e-9) * STEP
     return rounded(min(whole_steps, entry["possible"] - STEP))
 
 
