@@ -127,7 +127,7 @@ def overview(grades: dict[str, Any]) -> str:
         walls=sorted({r["wall"] for r in results if "wall" in r}),
         stages=[_stage(number, [r for r in counted if r["stage"] == number])
                 for number in sorted({r["stage"] for r in counted})],
-        refused=[r for r in reports.one_refusal_each(results) if r["status"] != "graded"],
+        strays=[r for r in reports.one_refusal_each(results) if "stray" in r],
         graded=sum(r["status"] == "graded" for r in results),
         missing=reports.missing_packages(results), prying=reports.asked_for_checks(results),
         alike=reports.with_the_same_code(results),

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading.books import due, overrides
+from dlsys.grading.books import due, overrides, strays
 from dlsys.grading.books.due import Course
 from dlsys.grading.books.overrides import Override
 from dlsys.grading.books.people import Result, owner, with_gradebook_name
 from dlsys.grading.books.run_folder import COURSE, GRADES
+from dlsys.grading.books.strays import Place
 from dlsys.grading.options import GradeOptions
 from dlsys.grading.text import rounded
 
@@ -32,13 +33,20 @@ class Scoring:
     """How this run turns verdicts into points.
 
     partial: points for the promises that are kept. names: people as the gradebook has them, by
-    source and id. cells: what Moodle's sheets say about the time, see `due.apply`.
+    source and id. cells: what Moodle's sheets say about the time, see `due.apply`. places: where
+    the points of an LMS go.
     """
 
     partial: bool = False
     course: Course | None = None
     names: dict[tuple[str, str], str] = field(default_factory=dict)
     cells: dict[tuple[str, str, int | None], str] = field(default_factory=dict)
+    places: tuple[Place, ...] = ()
+
+    @property
+    def asked(self) -> dict[int, tuple[str, ...]]:
+        """By stage, the exercises that count; a stage that is not in it counts whole."""
+        return self.course.asked if self.course else {}
 
     @property
     def own_share(self) -> float:
@@ -50,12 +58,14 @@ class Scoring:
         """The rules as JSON, for the pages and for grades.json."""
         return {"partial": self.partial, "own_share": round(100 * self.own_share, 2),
                 "late": self.course.rule() if self.course else "",
+                "asked": {str(stage): list(ids) for stage, ids in self.asked.items()},
                 "due": {str(stage): date.isoformat()
                         for stage, date in (self.course.due if self.course else {}).items()}}
 
 
 def rules(options: GradeOptions, names: dict[tuple[str, str], str],
-          cells: dict[tuple[str, str, int | None], str]) -> Scoring:
+          cells: dict[tuple[str, str, int | None], str],
+          places: tuple[Place, ...] = ()) -> Scoring:
     """How this call counts points. Raises UserError for a file that cannot be used.
 
     Without an option, a run that goes on keeps to what it was given before. A new one takes nothing
@@ -67,7 +77,7 @@ def rules(options: GradeOptions, names: dict[tuple[str, str], str],
         kept = options.out / COURSE
         course = course or (kept if kept.exists() else None)
         partial = recorded_partial(options.out) if options.partial is None else partial
-    return Scoring(partial, due.read(course) if course else None, names, cells)
+    return Scoring(partial, due.read(course) if course else None, names, cells, places)
 
 
 def recorded_partial(folder: Path) -> bool:
@@ -83,11 +93,26 @@ def scored(judged: Iterable[Result], rows: list[Override], scoring: Scoring) -> 
 
     Raises BadOverride.
     """
-    under_names = [with_gradebook_name(result, scoring.names) for result in judged]
+    under_names = [_as_asked(with_gradebook_name(result, scoring.names), scoring.asked)
+                   for result in judged]
     pointed = ([_by_promises(result, scoring.own_share) for result in under_names]
                if scoring.partial else under_names)
-    by_hand = overrides.apply(pointed, rows)
-    return _with_counts(due.apply(by_hand, scoring.course, scoring.cells))
+    by_hand = [_as_asked(result, scoring.asked) for result in overrides.apply(pointed, rows)]
+    counted = _with_counts(due.apply(by_hand, scoring.course, scoring.cells))
+    return strays.noted(counted, scoring.places, scoring.asked)
+
+
+def _as_asked(result: Result, asked: dict[int, tuple[str, ...]]) -> Result:
+    """The result with the exercises that were asked for; others that were tried stand apart."""
+    ids = asked.get(result["stage"])
+    if result["status"] != "graded" or not ids:
+        return result
+    kept = [e for e in result["exercises"] if e["id"] in ids]
+    beyond = [e for e in result["exercises"]
+              if e["id"] not in ids and e["status"] not in ("todo", "missing")]
+    return {**result, "exercises": kept, "points": rounded(sum(e["points"] for e in kept)),
+            "possible": sum(e["possible"] for e in kept),
+            "beyond": [*result.get("beyond", []), *beyond]}
 
 
 def _by_promises(result: Result, own_share: float) -> Result:
@@ -162,3 +187,12 @@ def _with_counts(results: Sequence[Result]) -> list[Result]:
             result = {**result, "notes": [*result["notes"], note]}
         done.append(result)
     return done
+
+
+def remarks(results: Iterable[Result], scoring: Scoring) -> list[str]:
+    """For the instructor: where worksheets were handed out short and the run does not know it."""
+    short = sorted({r["stage"] for r in results if r.get("short") and r["status"] == "graded"
+                    and r["stage"] not in scoring.asked})
+    return [f"Stage {', '.join(map(str, short))}: worksheets were handed out with a part of the "
+            "exercises, and all count here. What was asked for stands in the course.toml that "
+            "dlsys release wrote: --course course.toml --resume"] if short else []
