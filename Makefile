@@ -46,7 +46,8 @@ help:
 	@echo "                 today's program; half an hour of CPU for all of it"
 	@echo "make bench       how fast, on which machine: measured, recorded, written to a page"
 	@echo "make lock        requirements.lock from the packages installed in .venv"
-	@echo "make wheel       the package with worksheets and lessons as one file, in dist/"
+	@echo "make wheel       the package with worksheets and lessons as one file, in dist/; next to"
+	@echo "                 it dlsys-watch, which runs without the course"
 	@echo "make wheelhouse  all packages as files, for machines without network"
 	@echo "make setup       only the set-up, for all targets; delete .venv to start it afresh"
 
@@ -134,7 +135,8 @@ lock: setup
 
 # An old build/ would go into the wheel, too.
 wheel: setup-lab
-	@rm -rf build && $(RUN) -m pip wheel -q --no-deps --no-build-isolation -w dist . && rm -rf build
+	@rm -rf build && $(RUN) -m pip wheel -q --no-deps --no-build-isolation -w dist . ./src/dlsys_watch
+	@rm -rf build src/dlsys_watch/build
 	@ls dist/*.whl
 
 wheelhouse: setup-lab

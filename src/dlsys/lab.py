@@ -20,9 +20,9 @@ from dlsys_helpers.paths import ROOT
 PORT = "8888"
 EXTENSIONS = Path(__file__).with_name("labextensions")  # how the course's notebooks look and open
 START = "import dlsys; from jupyterlab.labapp import main; main()"  # dlsys: for a faster start
-MISSING = ("JupyterLab is not installed here. Run: {python} -m pip install jupyterlab; with uvx: "
-           'uvx --from "dlsys-helpers[lab]" dlsys lab. VS Code opens the notebooks in {folder}, '
-           "too.")
+MISSING = ("JupyterLab is not installed here. Run: {python} -m pip install jupyterlab (under uvx, "
+           "add --with jupyterlab to the command instead). VS Code also opens the notebooks in "
+           "{folder}.")
 
 
 def add_parser(commands) -> None:
