@@ -557,9 +557,11 @@ def test_only_platforms_with_cuda_wheels_get_them():
     assert all(line.endswith('; platform_system == "Linux"') for line in cuda)
 
 
-def test_conda_gets_what_lessons_need_at_the_versions_of_the_lock():
-    constraint, course = conda()["dependencies"][-1]["pip"]
-    assert constraint == "-c requirements.lock"
+def test_conda_gets_what_lessons_need_with_torch_for_cpus():
+    *specs, rest = conda()["dependencies"]
+    floors = pins(PROJECT["dependencies"])
+    assert {f"pytorch-cpu{floors['torch']}", f"torchvision{floors['torchvision']}"} <= {*specs}
+    [course] = rest["pip"]
     assert set(re.fullmatch(r"-e \.\[(.*)\]", course)[1].split(",")) == lock.LESSONS
 
 

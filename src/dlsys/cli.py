@@ -67,7 +67,8 @@ class Parser(argparse.ArgumentParser):
 
 def add_start(commands) -> None:
     parser = commands.add_parser("start", help="copy a lesson and worksheet to my-work/")
-    parser.add_argument("stage", help=f"number of the stage, {SPAN}; model for Your model")
+    parser.add_argument("stage", nargs="?", help=f"number of the stage, {SPAN}; model for Your "
+                                                 "model; nothing for the start page")
     parser.add_argument("--copy", action="store_true",
                         help="make fresh copies beside existing ones")
     parser.add_argument("--core", action="store_true",
@@ -78,6 +79,8 @@ def add_start(commands) -> None:
 
 
 def run_start(args: argparse.Namespace) -> int:
+    if args.stage is None:
+        return run_start_page(args)
     if args.stage == "model":
         return run_start_model()
     if args.update:
@@ -99,6 +102,14 @@ def run_start(args: argparse.Namespace) -> int:
           f"worksheet, or with: dlsys check {args.stage if not args.copy else worksheet}")
     for line in windows.left_out(stage.number):
         print(f"Note: {line}")
+    return 0
+
+
+def run_start_page(args: argparse.Namespace) -> int:
+    if args.copy or args.core or args.update:
+        raise UserError(f"start: got no stage, expected {SPAN}. Try: dlsys start 1")
+    print(f"Your start page is {work_folder.start_page()}. Open it in JupyterLab "
+          f"({work_folder.open_lab()}) or in VS Code.")
     return 0
 
 
