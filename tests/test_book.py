@@ -264,10 +264,17 @@ def test_the_start_page_asks_a_trap_below_its_code_and_hides_the_answer():
         cell("code", "model = 0\n\nbroken = 1", "break", trap=SHOWN), guess_cell(),
         answered_cell()))
     places = [told.find(part) for part in ("broken = 1", "data-guess", "{div} waits", "9 %",
-                                           f"trap-{SHOWN.replace('.', '-')}")]
+                                           f'data-repair="{SHOWN}"', "What the check says",
+                                           f"traps/{SHOWN.replace('.', '-')}.md")]
     assert -1 not in places
     assert places == sorted(places)
     assert "model = 0" not in told
+
+
+def test_the_start_page_leads_to_learning_looking_up_watching_and_teaching():
+    links = re.findall(r'href="([^"]+)"', book_home.ways({1: lesson()}))
+    assert links == ["notebooks/01_activations.html", "symptoms.html", "watch.html",
+                     "instructors.html"]
 
 
 def test_a_start_page_without_its_question_is_not_built():

@@ -109,6 +109,13 @@ def test_a_page_of_text_weighs_under_100_kb_and_a_lesson_under_200(html):
     assert len(found) > 20
 
 
+def test_the_file_of_a_traps_page_is_under_80_kb_with_its_bench(html):
+    found = {page.name: page.read_text("utf-8") for page in (html / "traps").glob("*.html")}
+    assert {name for name, text in found.items() if len(text.encode()) >= 80_000} == set()
+    assert len(found) == len(catalog.traps())
+    assert sum("data-repair" in text for text in found.values()) > 0.9 * len(found)
+
+
 def test_formulas_are_mathml_and_none_is_left_as_tex(html):
     found = {name: page.select("article math") for name, page in pages(html).items()}
     assert len(found[f"{LESSON}.html"]) > 10

@@ -39,6 +39,7 @@ from tools import (
     book_finder,
     book_finish,
     book_gallery,
+    book_glossary,
     book_home,
     book_model,
     book_pages,
@@ -50,6 +51,7 @@ from tools import (
     install_cell,
     social_cards,
     versions,
+    words,
 )
 
 BOOK = ROOT / "book"
@@ -98,6 +100,8 @@ def dress(notebook: NotebookNode) -> NotebookNode:
     """The notebook as the page shows it; its dlsys metadata say lesson or exercise."""
     notebook.cells = [cell for cell in notebook.cells if not install_cell.is_install(cell)]
     kind = "exercise" if notebook.metadata.dlsys.view == "exercise" else "trap"
+    if kind == "trap" and notebook.metadata.dlsys.stage:
+        words.linked(notebook.cells, notebook.metadata.dlsys.stage)
     labelled: dict[str, None] = {}  # in the order of the page
     for cell in notebook.cells:
         facts = cell.metadata.get("dlsys", {})
@@ -299,7 +303,8 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     print("book: pages from lessons and checks, whose wrong answers run again where the record is "
           "stale", flush=True)
     lessons = {s.number: read(NOTEBOOKS / f"{s.stem}.ipynb") for s in stages}
-    pages = {"concepts": book_units.page([*lessons]), "symptoms": book_finder.page(lessons),
+    pages = {"concepts": book_units.page([*lessons]), "glossary": book_glossary.page(),
+             "symptoms": book_finder.page(lessons),
              "gallery": book_gallery.page(),
              **book_pages.generated(lessons)}
     about = {"changelog": (ROOT / "CHANGELOG.md").read_text("utf-8"),

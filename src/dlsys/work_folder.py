@@ -7,12 +7,12 @@ conflict. A copy's links lead to its siblings. What exists is never overwritten.
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import reading_time, windows
+from dlsys import assignments, reading_time, windows
 from dlsys_files import locations, notebook_file
 from dlsys_files.notebook_file import WorksheetError
 from dlsys_helpers import catalog, paths
@@ -93,25 +93,34 @@ def keep(path: Path, data: bytes, what: str) -> bool:
 
 # ---- what a copy holds
 
-def worksheet_copy(shipped: bytes, stage: Stage, lesson: str, core: bool = False) -> bytes:
+def core_ids(stage: Stage) -> list[str]:
+    """The exercises of a stage's core path, by number."""
+    return [trap.id for trap in assignments.by_number(stage.number) if trap.core]
+
+
+def worksheet_copy(shipped: bytes, stage: Stage, lesson: str, core: bool = False,
+                   asked: Collection[str] = ()) -> bytes:
     """A worksheet whose link leads to the learner's lesson of this name.
 
-    core: with the exercises of the core path alone.
+    core: with the exercises of the core path alone. asked: with these exercises alone.
     """
     linked = shipped.replace(f"../notebooks/{stage.stem}.ipynb".encode(), lesson.encode())
-    if not core:
+    if not (core or asked):
         return linked
     book = json.loads(linked)
-    on_path = {None, *(trap.id for trap in catalog.traps(stage.number) if trap.core)}
-    _shorten(book, [c for c in book["cells"] if reading_time.facts(c).get("trap") in on_path])
+    kept = {None, *(asked or core_ids(stage))}
+    _shorten(book, [c for c in book["cells"] if reading_time.facts(c).get("trap") in kept])
+    if asked:
+        book["metadata"]["dlsys"]["exercises"] = sorted(asked)
     return _written(book)
 
 
-def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False) -> bytes:
+def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False,
+                asked: Collection[str] = ()) -> bytes:
     """A lesson with links into the learner's worksheet, and without what reveals answers.
 
     The steps of a trap that answer its question are folded in JupyterLab. core: without the traps
-    off the core path.
+    off the core path. asked: the exercises that the worksheet has; all where it is empty.
     """
     book = json.loads(shipped)
     book["metadata"]["dlsys"]["version"] = lesson_version(book)
@@ -121,7 +130,7 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False
     _lead_to_guess(book["cells"], paths.lesson_copy(stage.number, end).name)
     for cell in book["cells"]:
         facts = cell["metadata"].get("dlsys", {})
-        if facts.get("role") == "exercise":
+        if facts.get("role") == "exercise" and (not asked or facts.get("trap") in asked):
             _link(cell, stage, f"{worksheet}#cell-id={cell['id']}")
         if cell["cell_type"] == "code" and facts.get("role") in _ANSWERING:
             empty(cell)
