@@ -168,5 +168,6 @@ def test_a_finding_without_a_book_names_no_address(monkeypatch, tmp_path):
     from dlsys_watch import report
 
     monkeypatch.setattr(report, "BOOK", tmp_path)
+    monkeypatch.setattr(report, "published", lambda: "")
     monkeypatch.delenv("DLSYS_BOOK", raising=False)
     assert Finding("a", "03.1", "", 0, "m", True).text() == "(no line of yours)  m  [a] trap 03.1"

@@ -1,4 +1,4 @@
-"""The command: `dlsys watch train.py ARGS`, `python -m dlsys_watch train.py ARGS`.
+"""The command: `dlsys watch train.py ARGS`, without the course `dlsys-watch train.py ARGS`.
 
 `dlsys watch explain RULE` says what a rule finds, without a network and without torch.
 """
@@ -23,8 +23,16 @@ EPILOG = ("A line with the comment `# dlsys: ok RULE` is left alone. [tool.dlsys
           "pages that findings link.")
 
 
+def name() -> str:
+    """The command as it was typed: without the course there is no `dlsys`."""
+    typed = Path(sys.argv[0])
+    if typed.name == "__main__.py" and typed.parent.name == "dlsys_watch":
+        return "python -m dlsys_watch"
+    return "dlsys-watch" if typed.stem == "dlsys-watch" else "dlsys watch"
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog=called(), epilog=EPILOG,
+    top = argparse.ArgumentParser(prog=name(), epilog=EPILOG,
                                   description="Run a training script and say where it shows a "
                                               "silent fault. `explain RULE` instead of a script "
                                               "says what a rule finds.")
@@ -44,14 +52,6 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def called() -> str:
-    """The name under which this command was called."""
-    name = os.path.basename(sys.argv[0])
-    if name == "__main__.py" and os.path.dirname(sys.argv[0]).endswith("dlsys_watch"):
-        return "python -m dlsys_watch"
-    return "dlsys-watch" if name.startswith("dlsys-watch") else "dlsys watch"
-
-
 @hidden
 def main(argv: list[str] | None = None) -> int:
     """Run a script under the watch. Returns 0, or 3 with --strict; 2 for bad input.
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
             return explain(asked.arguments)
         settings = settings_of(asked)
     except SettingsError as error:
-        print(places.printable(f"{called()}: {error}"), file=sys.stderr)
+        print(places.printable(f"{name()}: {error}"), file=sys.stderr)
         return BAD_INPUT
     return watched(asked, settings)
 
@@ -75,7 +75,7 @@ def settings_of(asked) -> Settings:
     """What was asked for, with the file's settings. Raises SettingsError."""
     if asked.script is None:
         raise SettingsError("no script given, expected a file such as train.py. "
-                            "See: dlsys watch --help")
+                            f"See: {name()} --help")
     if asked.steps is not None and asked.steps < 1:
         raise SettingsError(f"--steps {asked.steps}: expected at least 1. Leave it out to watch "
                             "the whole run.")
@@ -93,7 +93,7 @@ def settings_of(asked) -> Settings:
     if settings.silence:
         known = rule_ids()
         if wrong := settings.silence - known:
-            raise SettingsError(f"no rule {min(wrong)!r}. See: dlsys watch --rules")
+            raise SettingsError(f"no rule {min(wrong)!r}. See: {name()} --rules")
     return settings
 
 
@@ -119,7 +119,7 @@ def explain(names: list[str]) -> int:
     told = json.loads(Path(__file__).with_name("explanations.json").read_text("utf-8"))
     if len(names) != 1 or names[0] not in told:
         raise SettingsError(f"explain {' '.join(names)}: expected the name of one rule, such as "
-                            "softmax-twice. See: dlsys watch --rules")
+                            f"softmax-twice. See: {name()} --rules")
     rule = told[names[0]]
     print(f"{names[0]}: {'sound' if rule['sound'] else 'a hint, which may be wrong'}. "
           f"Trap {rule['trap']}, {rule['title']}")

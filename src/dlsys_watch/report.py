@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata as metadata
 import json
 import os
 import re
@@ -50,14 +52,25 @@ def joined(words: list[str]) -> str:
 
 
 def link(trap: str) -> str:
-    """Where the trap is explained: DLSYS_BOOK/traps/03-1.html, or in the book that was built here.
-
-    "" without either: an address that leads nowhere helps nobody.
+    """Where the trap is explained: DLSYS_BOOK/traps/03-1.html, or in the book that was built here,
+    or on the pages that the package names; "" where there are none.
     """
     page = f"traps/{trap.replace('.', '-')}.html"
     if base := os.environ.get("DLSYS_BOOK"):
         return f"{base.rstrip('/')}/{page}"
-    return str(BOOK / page) if (BOOK / page).is_file() else ""
+    if (BOOK / page).is_file():
+        return str(BOOK / page)
+    return f"{base.rstrip('/')}/{page}" if (base := published()) else ""
+
+
+def published() -> str:
+    """The address of the course's pages, as the installed package has it; "" for none."""
+    for package in ("dlsys-watch", "dlsys-helpers"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            for line in metadata.metadata(package).get_all("Project-URL") or []:
+                if line.startswith("Documentation, "):
+                    return line.removeprefix("Documentation, ")
+    return ""
 
 
 class Report:
