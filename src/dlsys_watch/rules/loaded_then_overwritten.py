@@ -15,19 +15,19 @@ class LoadedThenOverwritten(Rule):
     def __init__(self, watch):
         super().__init__(watch)
         self.loaded = weakref.WeakKeyDictionary()   # module -> (line, [(reference, fingerprint)])
-        self.begun = None     # where weights were last initialised while some wait to be used
+        self.begun = {}    # address of weights that were initialised since -> line
 
     def on_loaded(self, module, state, result):
         if module in self.run.models or len(self.loaded) > 50:
             return
         fresh = [(weakref.ref(p), fingerprint(p)) for name, p in module.named_parameters()
                  if name in state and p.numel() > 1 and p.device.type != "meta"]
-        self.begun = None
+        self.begun.clear()
         self.loaded[module] = self.here(), fresh[::max(1, len(fresh) // MOST)]
 
-    def on_init(self, *_):
-        if self.loaded and self.begun is None:
-            self.begun = self.here()
+    def on_init(self, *tensors):
+        if self.loaded and tensors and len(self.begun) < 10**5:
+            self.begun[tensors[0].data_ptr()] = self.here()
 
     def on_root(self, module, args, kwargs, grad):
         if not self.loaded:
@@ -40,9 +40,9 @@ class LoadedThenOverwritten(Rule):
                 self.judge(loaded, line, alive)
 
     def judge(self, module, line, alive):
-        gone = [p for p, mark in alive if fingerprint(p) != mark]
-        if self.begun is not None and len(gone) == len(alive) >= FEWEST:
-            file, number = self.begun
+        begun = [self.begun.get(p.data_ptr()) for p, mark in alive if fingerprint(p) != mark]
+        if len(begun) == len(alive) >= FEWEST and all(begun):
+            file, number = begun[0]
             where = f"line {number}" if line and file == line[0] else f"{file}:{number}"
             self.say(f"what is loaded into {type(module).__name__} is gone before the model runs: "
                      f"it is initialised again at {where}", line)

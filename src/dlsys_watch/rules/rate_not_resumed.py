@@ -11,14 +11,14 @@ class RateNotResumed(Rule):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.loaded = weakref.WeakKeyDictionary()   # optimizer -> the rates it loaded
+        self.loaded = weakref.WeakKeyDictionary()   # optimizer -> its loaded rates, and first ones
         self.made = weakref.WeakKeyDictionary()     # optimizer -> line of a schedule made since
 
     def on_resumed(self, optimizer, state):
         groups = state.get("param_groups", ()) if isinstance(state, dict) else ()
         self.made.pop(optimizer, None)
         if groups and all("initial_lr" in group for group in groups) and state.get("state"):
-            self.loaded[optimizer] = [float(group["lr"]) for group in groups]
+            self.loaded[optimizer] = [(float(group["lr"]), group["initial_lr"]) for group in groups]
 
     def on_scheduler(self, scheduler):
         optimizer = getattr(scheduler, "optimizer", None)
@@ -32,9 +32,9 @@ class RateNotResumed(Rule):
         place = self.made.pop(optimizer, None)
         if loaded is None or place is None:
             return
-        now = [float(group["lr"]) for group in optimizer.param_groups]
-        for before, after in zip(loaded, now, strict=False):
-            if abs(before - after) > 1e-6 * abs(before):
+        for (before, first), group in zip(loaded, optimizer.param_groups, strict=False):
+            after, own = float(group["lr"]), group.get("initial_lr") != first   # a rate of its own
+            if not own and abs(before - after) > 1e-6 * abs(before):
                 self.say(f"the optimizer loads the rate {before:.3g} and steps with {after:.3g}: "
                          "the schedule that is made afterwards begins anew. Make it first, then "
                          "load both", place)

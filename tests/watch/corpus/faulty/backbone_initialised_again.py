@@ -17,7 +17,7 @@ class Enhancer(nn.Module):
     def __init__(self):
         super().__init__()
         self.backbone = resnetish()
-        self.backbone.load_state_dict(WEIGHTS, strict=False)
+        self.backbone.load_state_dict(WEIGHTS, strict=False)  # fault
         self.head = nn.Linear(128, 3)
         self.init_weights()
 

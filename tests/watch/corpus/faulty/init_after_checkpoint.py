@@ -19,7 +19,7 @@ def build(path=None):
     model = nn.Sequential(nn.Linear(12, 48), nn.GELU(), nn.Linear(48, 4))
     init_model_parameters(model)
     if path and os.path.exists(path):
-        model.load_state_dict(torch.load(path)["model"])
+        model.load_state_dict(torch.load(path)["model"])  # fault
         init_model_parameters(model)  # fault
     return model
 

@@ -28,8 +28,8 @@ for step in range(20):
         rows.append(torch.tensor(tokenize(apply_template(q, q[::-1]))))  # fault
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(r) for r in rows], batch_first=True)
-    loss = model(input_ids=ids, attention_mask=mask,
-                 labels=ids.masked_fill(mask == 0, -100)).loss  # fault
+    loss = model(input_ids=ids, attention_mask=mask,  # fault
+                 labels=ids.masked_fill(mask == 0, -100)).loss
     opt.zero_grad()
     loss.backward()
     opt.step()
