@@ -129,7 +129,7 @@ def test_it_fetches_the_wheel_and_lets_it_finish(elsewhere, tmp_path):
 
 @pytest.mark.parametrize(("env", "said"), [
     ({}, "or choose the kernel of the course's folder"),
-    ({"ADDRESS": "x (1).whl", "FAKE_SAYS": "x (1).whl is not a valid wheel filename",
+    ({"ADDRESS": "x (1).whl", "FAKE_SAYS": "x (1).whl is not a supported wheel on this",
       "FAKE_FAILS": "1"}, "renamed x (1).whl. Name it dlsys_helpers-2.0.0-py3-none-any.whl."),
     ({"DLSYS_WHEEL": "a.whl", "FAKE_SAYS": "requires a different Python: 3.10.2 not in '>=3.11'",
       "FAKE_FAILS": "1"}, "expected 3.11 or newer. Choose another kernel."),
