@@ -197,7 +197,8 @@ def test_only_what_is_absent_is_installed_and_one_line_says_so(pip, capsys):
     assert [word for word in command if ">=" in word] == ["onnx>=1.22"]
     assert command[command.index("-c") + 1].endswith("installed.txt")
     out = capsys.readouterr().out
-    assert re.fullmatch(r"Installed in \d+ s: onnx 9\.0\. torch 2\.11\.0\+cu130 is as it was\.\n", out)
+    said = re.sub(r"in \d+ s", "in 0 s", out)  # a slow disk takes some
+    assert said == "Installed in 0 s: onnx 9.0. torch 2.11.0+cu130 is as it was.\n"
 
 
 def test_torch_is_left_to_the_reader(pip):
