@@ -30,6 +30,16 @@ from dlsys.start_page import model_menu, progress_map, review_menu, start_menu
 progress_map()
 
 # %% [markdown] role="start"
+# ## How much time have you?
+#
+# Three plans, counted from the words, the code and the exercises of the lessons:
+
+# %% role="start"
+from dlsys.plan import plan
+
+plan()
+
+# %% [markdown] role="start"
 # ## Work on a stage
 #
 # The cell below gives you a copy of a lesson and of its worksheet, and so does

@@ -8,13 +8,14 @@ from urllib.parse import quote_plus
 
 from nbformat import NotebookNode
 
+from dlsys import plan
 from dlsys_helpers import catalog
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
 from tools import book_minutes, book_repair, book_traps, repair_candidates
-from tools.book_pages import GUESS_FIRST, Lessons, count, exercise_minutes, fenced, raw
+from tools.book_pages import GUESS_FIRST, Lessons, count, exercise_minutes, fenced, link, raw
 from tools.stage_drawings import drawing
 
 SHOWN_TRAP = "01.1"  # the trap that the page asks, measures and has repaired
@@ -42,6 +43,8 @@ def start_page(template: str, lessons: Lessons, repository: str = "", branch: st
 def how_long(template: str, lessons: Lessons) -> str:
     """The page on how to use the course, with its hours."""
     told = template.replace("{{ hours }}", hours(lessons))
+    told = told.replace("{{ plan }}", plan.markdown(
+        lambda trap, words: link("trap", trap, words)))
     return told.replace("{{ rate }}", book_minutes.formula())
 
 
