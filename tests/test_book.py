@@ -17,6 +17,7 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES
 from tools import (
     book,
+    book_doors,
     book_finish,
     book_home,
     book_minutes,
@@ -95,13 +96,11 @@ def test_a_number_that_stands_there_is_not_repeated():
     assert book.numbered("## 01.2 A title", "01.2") == "## 01.2 A title"
 
 
-def test_a_worksheet_offers_itself_for_download():
+def test_an_exercise_of_a_worksheet_is_a_target():
     sheet = lesson(cell("markdown", "# Worksheet", "setup"),
                    cell("markdown", "## 01.1 A title\n\n3 points.", "exercise", trap="01.1"),
                    view="exercise")
-    dressed = book.dress(sheet)
-    assert "../_sources/exercises/01_activations.ipynb" in dressed.cells[0].source
-    assert dressed.cells[1].source.startswith("(exercise-01-1)=\n")
+    assert book.dress(sheet).cells[1].source.startswith("(exercise-01-1)=\n")
 
 
 def test_what_the_notebook_folds_is_folded_on_the_page():
@@ -419,11 +418,11 @@ def test_the_start_page_repeats_what_the_readme_asks_for():
 
 @pytest.mark.parametrize("url", ["", "https://github.com/owner/course"])
 def test_code_and_run_button_come_with_a_public_repository(url):
-    links = book_home.code_links(url)
+    links = book_home.code_links(book_doors.Home(url, "main", ""))
     assert (links == "") is (url == "")
     if url:
         assert f'href="{url}"' in links
-        assert "mybinder.org/v2/gh/owner/course/main?urlpath=lab/tree/notebooks/01_" in links
+        assert "/github/owner/course/blob/learner-copies/open/01_lesson.ipynb" in links
 
 
 def test_an_exercise_leads_to_its_place_on_the_worksheet_and_back():
@@ -537,10 +536,8 @@ def test_a_page_shows_the_card_of_its_stage():
 # ---- settings and errors
 
 @pytest.mark.parametrize(("url", "buttons"), [("", False), ("https://github.com/o/r", True)])
-def test_one_setting_brings_the_launch_buttons(url, buttons):
-    config = book.settings({"repository": {"url": url}, "launch_buttons": {"colab_url": "x"},
-                            "html": {}})
-    assert ("launch_buttons" in config) is buttons
+def test_one_setting_brings_the_button_of_the_repository(url, buttons):
+    config = book.settings({"repository": {"url": url}, "html": {}})
     assert ("use_repository_button" in config["html"]) is buttons
 
 

@@ -9,12 +9,12 @@ from urllib.parse import quote_plus
 from nbformat import NotebookNode
 
 from dlsys import plan
-from dlsys_helpers import catalog
+from dlsys_helpers import catalog, paths
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import ROOT
-from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import book_minutes, book_repair, book_traps, repair_candidates
+from dlsys_helpers.stages import STAGES, Stage
+from tools import book_doors, book_minutes, book_repair, book_traps, repair_candidates
 from tools.book_pages import GUESS_FIRST, Lessons, count, exercise_minutes, fenced, link, raw
 from tools.stage_drawings import drawing
 
@@ -29,12 +29,12 @@ placeholder="loss stays at 2.303"><button>Find the cause</button></form>
 <p class="phrases">{phrases}</p>"""
 
 
-def start_page(template: str, lessons: Lessons, repository: str = "", branch: str = "main") -> str:
+def start_page(template: str, lessons: Lessons, home: book_doors.Home | None = None) -> str:
     """The written start page with its marks replaced by what is generated."""
     parts = {"guess": card(lessons[int(SHOWN_TRAP[:2])]), "ways": ways(lessons),
              "finder": finder(),
              "map": stage_map(lessons), "needs": requirements(),
-             "code": code_links(repository, branch)}
+             "code": code_links(home)}
     for name, text in parts.items():
         template = template.replace(f"{{{{ {name} }}}}", text)
     return template
@@ -166,14 +166,10 @@ def requirements() -> str:
     return found[0]
 
 
-def code_links(repository: str, branch: str = "main") -> str:
-    """Links to the code and to a machine that runs it; nothing without a public repository.
-
-    repository: its address on GitHub, https://github.com/owner/name.
-    """
-    if not repository:
+def code_links(home: book_doors.Home | None) -> str:
+    """Links to the code and to a machine that runs it; nothing without a public repository."""
+    if not home or not home.repository:
         return ""
-    place = repository.removesuffix("/").removeprefix("https://github.com/")
-    run = (f"https://mybinder.org/v2/gh/{place}/{branch}"
-           f"?urlpath=lab/tree/notebooks/{stage(1).stem}.ipynb")
-    return f'<a href="{run}">Run stage 1 in the browser</a>\n<a href="{repository}">The code</a>'
+    places = book_doors.ways(home, paths.lesson_copy(1).name)
+    run = f'<a href="{places["Colab"]}">Run stage 1 on Colab</a>\n' if places else ""
+    return f'{run}<a href="{home.repository}">The code</a>'
