@@ -8,6 +8,7 @@ from urllib.parse import quote_plus
 
 from nbformat import NotebookNode
 
+from dlsys import plan
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
@@ -20,6 +21,7 @@ from tools.book_pages import (
     count,
     exercise_minutes,
     fenced,
+    link,
     raw,
     without_heading,
 )
@@ -50,6 +52,8 @@ def start_page(template: str, lessons: Lessons, home: book_doors.Home | None = N
 def how_long(template: str, lessons: Lessons) -> str:
     """The page on how to use the course, with its hours."""
     told = template.replace("{{ hours }}", hours(lessons))
+    told = told.replace("{{ plan }}", plan.markdown(
+        lambda trap, words: link("trap", trap, words)))
     return told.replace("{{ rate }}", book_minutes.formula())
 
 
