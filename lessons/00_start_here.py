@@ -37,6 +37,16 @@ next_step()
 progress_map()
 
 # %% [markdown] role="start"
+# ## How much time have you?
+#
+# Three plans, counted from the words, the code and the exercises of the lessons:
+
+# %% role="start"
+from dlsys.plan import plan
+
+plan()
+
+# %% [markdown] role="start"
 # ## Work on a stage
 #
 # A button of the map gives you a copy of a lesson and of its worksheet, and so do the menu
