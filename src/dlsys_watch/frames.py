@@ -14,6 +14,7 @@ import sys
 from types import CodeType, FunctionType
 
 RESUME, NOP = dis.opmap.get("RESUME"), dis.opmap["NOP"]
+NO_LINE = bytes([0b11111000])   # of one instruction, in a table of lines
 # The name of a frame of the import system: where frames are seen, `warnings` passes over this one.
 PASSED_OVER = "<dlsys_watch importlib._bootstrap>"
 
@@ -30,7 +31,8 @@ def resume_last(code: CodeType) -> CodeType:
     for at in range(0, len(instructions), 2):
         if instructions[at] == RESUME:
             instructions[at] = NOP
-    return code.replace(co_code=bytes((*instructions, RESUME or NOP, 0)))
+    return code.replace(co_code=bytes((*instructions, RESUME or NOP, 0)),
+                        co_linetable=code.co_linetable + NO_LINE)
 
 
 def works() -> bool:
