@@ -65,4 +65,4 @@ def home(real, name: str, owner) -> list:
     """The module in which pickle looks for a function that `owner` has imported from there."""
     module = sys.modules.get(getattr(real, "__module__", None) or "")
     found = module is not None and module is not owner and vars(module).get(name) is real
-    return [module] if found else []
+    return [module] if found and hasattr(real, "__code__") else []
