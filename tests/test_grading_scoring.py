@@ -177,8 +177,8 @@ def test_a_page_speaks_of_no_machinery():
 @pytest.mark.parametrize(("said", "k"), [
     ("answer for NaN outputs: got 2, expected a ValueError. NaN == 0 is False: a broken layer must "
      "not look alive.", 2),
-    ("count of dead units: got 12, expected 3. Dead means 0 for every row. This is what you get "
-     "from: rows counted instead of units.", 1),
+    ("count of dead units: got 12, expected 3. Dead means 0 for every row. You get exactly this "
+     "by counting rows instead of units.", 1),
     ("something else", 0)])
 def test_the_hint_belongs_to_the_mistake(said, k):
     trap = catalog.trap("01.4")

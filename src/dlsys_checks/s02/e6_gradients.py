@@ -219,10 +219,10 @@ def picked(grad, inputs):
     return [grad.get(node, 0.0) for node in inputs]
 
 
-ex.wrong("a queue: each node reports as soon as it is reached",
+ex.wrong("using a queue: each node reports as soon as it is reached",
          lambda out, inputs: picked(as_reached(out, 0), inputs), says="carried forwards",
          breaks="each")
-ex.wrong("a stack: each node reports as soon as it is reached",
+ex.wrong("using a stack: each node reports as soon as it is reached",
          lambda out, inputs: picked(as_reached(out, -1), inputs), says="carried forwards",
          breaks="each")
 
@@ -258,51 +258,52 @@ def sweep(out, edges=lambda node: node.parents, merge=lambda old, share: old + s
     return grad
 
 
-ex.wrong("the last share in place of the sum",
+ex.wrong("keeping the last contribution instead of the sum",
          lambda out, inputs: picked(sweep(out, merge=lambda old, new: new), inputs),
          says="carried forwards", breaks="each")
-ex.wrong("the sizes of the shares added up",
+ex.wrong("adding up the sizes of the contributions",
          lambda out, inputs: picked(sweep(out, merge=lambda old, new: old + abs(new)), inputs),
          says="carried forwards", breaks="each")
 
 
-@ex.wrong("the gradients in the order in which they were found", says="of input", breaks="each")
+@ex.wrong("returning the gradients in the order in which they were found",
+          says="of input", breaks="each")
 def as_found(out, inputs):
     grad = sweep(out)
     found = {node: grad[node] for node in grad if node in inputs}
     return picked(grad, [*found, *(node for node in inputs if node not in found)])
 
 
-@ex.wrong("inner nodes forgotten once they have reported", says="of input", breaks="each")
+@ex.wrong("forgetting inner nodes once they have reported", says="of input", breaks="each")
 def only_leaves(out, inputs):
     return [0.0 if node.parents else share for node, share in
             zip(inputs, picked(sweep(out), inputs), strict=True)]
 
 
-@ex.wrong("a sum that stays on the node for the next call", says="of input", breaks="each")
+@ex.wrong("leaving a sum on the node for the next call", says="of input", breaks="each")
 def left_on_node(out, inputs):
     for node, share in sweep(out).items():
         node.grad = getattr(node, "grad", 0.0) + share
     return [getattr(node, "grad", 0.0) for node in inputs]
 
 
-@ex.wrong("a parent that stands twice counted once", breaks="twice")
+@ex.wrong("counting a parent that occurs twice once", breaks="twice")
 def once_per_parent(out, inputs):
     return picked(sweep(out, lambda node: list(dict(node.parents).items())), inputs)
 
 
-ex.wrong("a set of parents, in which equal pairs are one",
+ex.wrong("using a set of parents, in which equal pairs become one",
          lambda out, inputs: picked(sweep(out, lambda node: list(set(node.parents))), inputs),
          says="of input", breaks="twice")
 
 
-@ex.wrong("two parents at most", breaks="parents")
+@ex.wrong("allowing two parents at most", breaks="parents")
 def two_parents(out, inputs):
     return picked(sweep(out, lambda node: node.parents[:2] if len(
         {parent for parent, _ in node.parents}) > 2 else node.parents), inputs)
 
 
-@ex.wrong("a share of zero not counted as one that arrived", says="of input", breaks="parents")
+@ex.wrong("not counting a contribution of zero as arrived", says="of input", breaks="parents")
 def waits_for_zero(out, inputs):
     uses = counted(out)
     grad, ready = dict.fromkeys(uses, 0.0) | {out: 1.0}, [out]
@@ -318,31 +319,32 @@ def waits_for_zero(out, inputs):
     return picked(grad, inputs)
 
 
-@ex.wrong("tiny shares taken for nothing", breaks="parents")
+@ex.wrong("ignoring tiny contributions", breaks="parents")
 def no_tiny_share(out, inputs):
     return picked(sweep(out, merge=lambda old, new: old + new * (abs(new) > 1e-12)), inputs)
 
 
-@ex.wrong("each input taken for one that out depends on", says="raised KeyError",
+@ex.wrong("assuming that out depends on every input", says="raised KeyError",
           breaks="independent")
 def taken_for_reached(out, inputs):
     grad = sweep(out)
     return [grad[node] for node in inputs]
 
 
-@ex.wrong("inputs that do not matter left out", says="number of gradients", breaks="independent")
+@ex.wrong("leaving out inputs that do not matter", says="number of gradients", breaks="independent")
 def only_reached(out, inputs):
     grad = sweep(out)
     return [grad[node] for node in inputs if node in grad]
 
 
-@ex.wrong("None for inputs that do not matter", says="type of the gradient", breaks="independent")
+@ex.wrong("returning None for inputs that do not matter",
+          says="type of the gradient", breaks="independent")
 def none_for_others(out, inputs):
     grad = sweep(out)
     return [grad.get(node) for node in inputs]
 
 
-@ex.wrong("one walk for every path", breaks="paths")
+@ex.wrong("walking every path by itself", breaks="paths")
 def every_path(out, inputs):
     grad, todo = {}, [(out, 1.0)]
     while todo:
@@ -352,7 +354,7 @@ def every_path(out, inputs):
     return picked(grad, inputs)
 
 
-@ex.wrong("a report for each share that arrives", breaks="paths")
+@ex.wrong("reporting once for each contribution that arrives", breaks="paths")
 def each_share(out, inputs):
     grad, todo = {out: 1.0}, [(out, 1.0)]
     while todo:
@@ -366,7 +368,7 @@ def each_share(out, inputs):
     return picked(grad, inputs)
 
 
-@ex.wrong("rounds over all nodes until nothing changes", breaks="paths")
+@ex.wrong("going over all nodes until nothing changes", breaks="paths")
 def rounds(out, inputs):
     edges = {node: node.parents for node in counted(out)}
     grad, before = {out: 1.0}, None
@@ -402,11 +404,11 @@ def along(order, out, inputs):
     return picked(grad, inputs)
 
 
-ex.wrong("from the inputs to out, the order not reversed",
+ex.wrong("walking from the inputs to out, in the wrong order",
          lambda out, inputs: along(in_order(out)[0], out, inputs), says="of input", breaks="each")
 
 
-@ex.wrong("inner nodes that keep the gradients of an earlier call", says="of input", breaks="each")
+@ex.wrong("keeping an earlier call's gradients in inner nodes", says="of input", breaks="each")
 def never_cleared(out, inputs):
     out.grad = 1.0
     for node in in_order(out)[0]:
@@ -415,11 +417,11 @@ def never_cleared(out, inputs):
     return [getattr(node, "grad", 0.0) for node in inputs]
 
 
-ex.wrong("a function that calls itself for every parent",
+ex.wrong("recursing into every parent",
          lambda out, inputs: along(visited(out), out, inputs), breaks="long")
 
 
-@ex.wrong("a higher recursion limit", breaks="long")
+@ex.wrong("raising the recursion limit", breaks="long")
 def raised_limit(out, inputs):
     import sys
     limit = sys.getrecursionlimit()

@@ -245,49 +245,49 @@ def sorted_out(model, head, body_lr, head_lr, live=None):
 
 wrong = ex.edits(sorted_out)
 END = "return two(inside, tops, body_lr, head_lr)"
-wrong("the head first", "two groups",
+wrong("returning the head first", "two groups",
       END, "out = two(inside, tops, body_lr, head_lr); return out[::-1]", says="body group: got")
 
 
-@ex.wrong("one group for all, at the body's rate", breaks="two groups")
+@ex.wrong("using one group for all, at the body's rate", breaks="two groups")
 def one_group(model, head, body_lr, head_lr):
     return [{"params": trainable(model), "lr": body_lr}]
 
 
-wrong("tensors looked up with the operator in, which compares their values", "two groups",
+wrong("looking tensors up with the operator in, which compares their values", "two groups",
       "body =",
       "tops = list(head.parameters()); return two([p for p in model.parameters() if p not in "
       "tops], tops, body_lr, head_lr); body =", says="raised RuntimeError")
-wrong("the two rates the wrong way round", "form",
+wrong("swapping the two rates", "form",
       END, "out = two(inside, tops, head_lr, body_lr); return out", says="lr of the body group")
-wrong("copies of the tensors", "form",
+wrong("returning copies of the tensors", "form",
       END,
       'out = two(inside, tops, body_lr, head_lr); return [{**group, "params": [p.clone() for p '
       'in group["params"]]} for group in out]')
-wrong("generators in place of lists", "form",
+wrong("returning generators instead of lists", "form",
       END,
       'out = two(inside, tops, body_lr, head_lr); return [{**group, "params": '
       'iter(group["params"])} for group in out]', says="type of the params")
 
 
-@ex.wrong("the last two tensors taken for the head", breaks="two groups")
+@ex.wrong("treating the last two tensors as the head", breaks="two groups")
 def last_two(model, head, body_lr, head_lr):
     return two(trainable(model)[:-2], trainable(model)[-2:], body_lr, head_lr)
 
 
-wrong("the head's own tensors, not those of its parts", ("head", "shared"),
+wrong("taking the head's own tensors, not those of its parts", ("head", "shared"),
       "inside, tops", '[*out[0]["params"], *inner], [p for p in out[1]["params"] if id(p) in own]',
       "return two",
       "out = two(inside, tops, body_lr, head_lr); own = {id(p) for p in "
       'head.parameters(recurse=False)}; inner = [p for p in out[1]["params"] if id(p) not in '
       "own]; return two")
-wrong("only the model's direct children, the head among them or not", "head",
+wrong("taking only the model's direct children", "head",
       "body =",
       "if not any(child is head for child in model.children()): return two(trainable(model), [], "
       "body_lr, head_lr)\n    body =", END, "out = two(inside, tops, body_lr, head_lr); return out")
 
 
-@ex.wrong("the children only, parameters of the model itself forgotten", says="token missing",
+@ex.wrong("taking only the children, not the model's own parameters", says="token missing",
           breaks="body")
 def children_only(model, head, body_lr, head_lr):
     own = {id(p) for p in model.parameters(recurse=False)}
@@ -295,7 +295,8 @@ def children_only(model, head, body_lr, head_lr):
     return sorted_out(model, head, body_lr, head_lr, live)
 
 
-@ex.wrong("the stages layer1, layer2 and the head, without the stem", says="missing", breaks="body")
+@ex.wrong("taking the stages layer1, layer2 and the head, without the stem",
+          says="missing", breaks="body")
 def stages_only(model, head, body_lr, head_lr):
     stages = [m for n, m in model.named_children() if n.startswith("layer")]
     if not stages:
@@ -304,12 +305,12 @@ def stages_only(model, head, body_lr, head_lr):
     return sorted_out(model, head, body_lr, head_lr, live)
 
 
-wrong("frozen tensors handed to the optimizer", "frozen",
+wrong("handing frozen tensors to the optimizer", "frozen",
       "trainable(model) if live is None else live", "list(model.parameters())",
       END, "out = two(inside, tops, body_lr, head_lr); return out", says="It is frozen")
 
 
-@ex.wrong("frozen tensors kept out of the body, but not of the head", says="It is frozen",
+@ex.wrong("keeping frozen tensors out of the body, but not of the head", says="It is frozen",
           breaks="frozen")
 def frozen_head(model, head, body_lr, head_lr):
     mine = {id(p) for p in head.parameters()}
@@ -317,15 +318,15 @@ def frozen_head(model, head, body_lr, head_lr):
     return sorted_out(model, head, body_lr, head_lr, live)
 
 
-wrong("the higher rate for the head, whatever was asked", "form",
+wrong("giving the head the higher rate, whatever was asked", "form",
       END, "out = two(inside, tops, min(body_lr, head_lr), max(body_lr, head_lr)); return out",
       says="lr of the body group")
-wrong("a rate of 0 taken for none", "form",
+wrong("treating a rate of 0 as none", "form",
       END, "out = two(inside, tops, body_lr or 1e-3, head_lr); return out",
       says="lr of the body group")
 
 
-@ex.wrong("the head known by the first of its names", breaks="head")
+@ex.wrong("recognising the head by the first of its names", breaks="head")
 def first_path(model, head, body_lr, head_lr):
     prefix = next(n for n, m in model.named_modules() if m is head) + "."
     names = [n for n, m in model.named_modules(remove_duplicate=False) if m is head]
@@ -337,7 +338,7 @@ def first_path(model, head, body_lr, head_lr):
         body_lr, head_lr)
 
 
-@ex.wrong("names that begin as the head's, without the dot", breaks="head")
+@ex.wrong("matching names that begin like the head's, without the dot", breaks="head")
 def no_dot(model, head, body_lr, head_lr):
     if not hasattr(model, "fc2"):
         return sorted_out(model, head, body_lr, head_lr)
@@ -346,7 +347,7 @@ def no_dot(model, head, body_lr, head_lr):
                [p for n, p in live if n.startswith("fc")], body_lr, head_lr)
 
 
-@ex.wrong("a weight with two names given to the body", breaks="head")
+@ex.wrong("giving a weight with two names to the body", breaks="head")
 def two_names_to_body(model, head, body_lr, head_lr):
     names = {}
     for _, p in model.named_parameters(remove_duplicate=False):
@@ -359,12 +360,12 @@ def two_names_to_body(model, head, body_lr, head_lr):
                body_lr, head_lr)
 
 
-wrong("one group where the two rates agree", "two groups",
+wrong("returning one group where the two rates agree", "two groups",
       "body =", 'own_out = [{"params": trainable(model), "lr": body_lr}]; body =', END,
       "out = two(inside, tops, body_lr, head_lr); return own_out if body_lr == head_lr else out")
 
 
-@ex.wrong("a module that head and body share given to the head", breaks="shared")
+@ex.wrong("giving a module that head and body share to the head", breaks="shared")
 def shared_module_to_head(model, head, body_lr, head_lr):
     inside = {id(m) for m in head.modules()}
     kept = {id(p) for m in model.modules() if id(m) not in inside
@@ -374,14 +375,14 @@ def shared_module_to_head(model, head, body_lr, head_lr):
                body_lr, head_lr)
 
 
-wrong("the whole model put into eval mode", "left alone",
+wrong("putting the whole model into eval mode", "left alone",
       END, "out = two(inside, tops, body_lr, head_lr); model.eval(); return out")
-wrong("every frozen tensor thawed", ("frozen", "left alone"),
+wrong("unfreezing every frozen tensor", ("frozen", "left alone"),
       "body =", "model.requires_grad_(True); body =",
       END, "out = two(inside, tops, body_lr, head_lr); return out", says="no frozen tensor")
 
 
-@ex.wrong("a shared tensor once for each module that holds it", says="stands in it twice",
+@ex.wrong("listing a shared tensor once for each module that holds it", says="stands in it twice",
           breaks="once")
 def shared_twice(model, head, body_lr, head_lr):
     live = [p for m in model.modules() for p in m.parameters(recurse=False) if p.requires_grad]
@@ -392,19 +393,19 @@ def shared_twice(model, head, body_lr, head_lr):
     return right
 
 
-wrong("tensors told apart by their numbers", "once",
+wrong("telling tensors apart by their numbers", "once",
       "inside, tops", "body, head_only", "return two",
       'out = two(inside, tops, body_lr, head_lr); body = out[0]["params"]; head_only = [p for p '
       'in out[1]["params"] if not any(p.shape == q.shape and torch.equal(p, q) for q in body)]; '
       "return two")
-wrong("a shared tensor given to the head", "shared",
+wrong("giving a shared tensor to the head", "shared",
       "body =",
       "mine = {id(p) for p in head.parameters()}; live = trainable(model); return two([p for p "
       "in live if id(p) not in mine], [p for p in live if id(p) in mine], body_lr, head_lr); "
       "body =")
 
 
-@ex.wrong("a shared tensor sorted by the first of its names", breaks="shared")
+@ex.wrong("sorting a shared tensor by the first of its names", breaks="shared")
 def first_name(model, head, body_lr, head_lr):
     prefix = next(n for n, m in model.named_modules() if m is head) + "."
     live = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
@@ -412,7 +413,7 @@ def first_name(model, head, body_lr, head_lr):
                [p for n, p in live if n.startswith(prefix)], body_lr, head_lr)
 
 
-@ex.wrong("two nn.Linear alone taken for a body without a head", breaks="example")
+@ex.wrong("treating two nn.Linear alone as a body without a head", breaks="example")
 def lone_pair(model, head, body_lr, head_lr):
     pair = [type(m) for m in model.children()] == [nn.Linear, nn.Linear]
     same = pair and torch.equal(model[0].bias, model[1].bias) if pair and isinstance(

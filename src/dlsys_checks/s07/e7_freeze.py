@@ -196,7 +196,7 @@ def measured(x, state):
 LAST: list = []
 
 
-@ex.wrong("a frozen copy", breaks="freeze")
+@ex.wrong("returning a frozen copy", breaks="freeze")
 def frozen_copy(body):
     twin = copy.deepcopy(body)
     held(twin)
@@ -204,7 +204,7 @@ def frozen_copy(body):
     return twin
 
 
-@ex.wrong("requires_grad alone", breaks="eval")
+@ex.wrong("setting only requires_grad", breaks="eval")
 def requires_grad_only(body):
     body.requires_grad_(False)
 
@@ -218,19 +218,19 @@ def held(body, *, keep=True):
 
 
 wrong = ex.edits(held)
-wrong("eval mode alone, kept for good", "tensors", "False", "True")
-ex.wrong("a copy frozen, the body left as it was", lambda body: held(copy.deepcopy(body)),
+wrong("setting only eval mode, kept for good", "tensors", "False", "True")
+ex.wrong("freezing a copy and leaving the body as it was", lambda body: held(copy.deepcopy(body)),
          breaks="tensors")
-wrong("requires_grad set on the module, which is not heard by its parameters",
+wrong("setting requires_grad on the module, which its parameters ignore",
       ("tensors", "eval", "train"), "body.requires_grad_(False)", "body.requires_grad = False",
       "if keep:\n        body.train = lambda mode=True: body", "pass")
-wrong("the direct tensors only, not those of its parts", "tensors",
+wrong("freezing the direct tensors only, not those of its parts", "tensors",
       "False", "True", "True: body",
       "True: body\n    for p in body.parameters(recurse=False): p.requires_grad_(False)")
-ex.wrong("eval mode that the next train() takes back", held, breaks="train", keep=False)
+ex.wrong("setting an eval mode that the next train() undoes", held, breaks="train", keep=False)
 
 
-@ex.wrong("eval mode that outlives one train(), but not the next", breaks="train")
+@ex.wrong("setting an eval mode that outlives one train(), but not the next", breaks="train")
 def held_once(body):
     def once(mode=True):
         if mode:
@@ -240,10 +240,10 @@ def held_once(body):
     body.train = once
 
 
-wrong("train() without effect, eval() never called", "eval", "body.eval()", "pass")
+wrong("making train() do nothing without ever calling eval()", "eval", "body.eval()", "pass")
 
 
-@ex.wrong("eval mode that outlives five times of train()", breaks="train")
+@ex.wrong("setting an eval mode that outlives five calls of train()", breaks="train")
 def held_five_times(body):
     def few(mode=True):
         left[0] -= 1
@@ -253,7 +253,7 @@ def held_five_times(body):
     body.train = few
 
 
-@ex.wrong("parts without parts of their own held in eval mode, by class", breaks="train")
+@ex.wrong("holding parts without parts of their own in eval mode, by class", breaks="train")
 def known_classes(body):
     held(body, keep=False)
     for module in body.modules():
@@ -261,31 +261,32 @@ def known_classes(body):
             module.train = types.MethodType(lambda self, mode=True: self, module)
 
 
-wrong("weight and bias frozen, and no other name", "tensors",
+wrong("freezing weight and bias, and no other name", "tensors",
       "body.requires_grad_",
       'asked = [p for n, p in body.named_parameters() if n.split(".")[-1] not in ("weight", '
       '"bias")]; body.requires_grad_',
       "True: body", "True: body\n    for p in asked: p.requires_grad_(True)")
-wrong("the running variance set back to 1", "values",
+wrong("resetting the running variance to 1", "values",
       "True: body",
       "True: body\n    for module in body.modules():\n        if isinstance(module, "
       "nn.BatchNorm1d): module.running_var.fill_(1.0)")
-wrong("copies in place of the parameters", "freeze",
+wrong("putting copies in place of the parameters", "freeze",
       "True: body",
       "True: body\n    for module in body.modules():\n        for name, p in "
       "list(module.named_parameters(recurse=False)): setattr(module, name, "
       "nn.Parameter(p.detach().clone(), requires_grad=False))")
-wrong("train replaced in the class, for all of its kind", "others",
+wrong("replacing train in the class, for all of its kind", "others",
       "if keep:\n        body.train = lambda mode=True: body",
       "type(body).train = lambda self, mode=True: self", says="classes that were changed")
-wrong("one body at a time: the one frozen before trains again", "eval",
+wrong("freezing one body at a time: the one frozen before trains again", "eval",
       "body.requires_grad_", "LAST[:] = [body]; body.requires_grad_",
       "if keep:\n        body.train = lambda mode=True: body",
       "body.train = lambda mode=True: nn.Module.train(body, mode and body is not LAST[0])",
       says="frozen before")
 
 
-@ex.wrong("a hook that switches to eval mode at the first call only", breaks=("eval", "train"))
+@ex.wrong("using a hook that switches to eval mode at the first call only",
+          breaks=("eval", "train"))
 def first_call_only(body):
     body.requires_grad_(False)
 
@@ -295,15 +296,15 @@ def first_call_only(body):
     handle = body.register_forward_pre_hook(switch)
 
 
-wrong("a train() that returns nothing", "given back",
+wrong("writing a train() that returns nothing", "given back",
       "True: body", "True: body\n    body.train = lambda mode=True: None")
-wrong("its hooks taken away", "called", "True: body", "True: body\n    body._forward_hooks.clear()")
-wrong("a forward of its own that takes one argument", "called",
+wrong("removing its hooks", "called", "True: body", "True: body\n    body._forward_hooks.clear()")
+wrong("writing a forward that takes one argument", "called",
       "True: body",
       "True: body\n    inner = body.forward; body.forward = lambda x, **ignored: inner(x)")
 
 
-@ex.wrong("the norms held in eval mode, dropout not", breaks="eval")
+@ex.wrong("holding the norms in eval mode, but not dropout", breaks="eval")
 def norms_only(body):
     body.requires_grad_(False)
     for module in body.modules():
@@ -312,7 +313,7 @@ def norms_only(body):
             module.train = types.MethodType(lambda self, mode=True: self, module)
 
 
-@ex.wrong("the norms' momentum set to 0, their mode left", breaks="eval")
+@ex.wrong("setting the norms' momentum to 0 and leaving their mode", breaks="eval")
 def no_momentum(body):
     body.requires_grad_(False)
     for module in body.modules():
@@ -320,7 +321,8 @@ def no_momentum(body):
             module.momentum = 0.0
 
 
-@ex.wrong("a counter that goes on counting batches", says="buffers of the body", breaks="values")
+@ex.wrong("leaving a counter that goes on counting batches",
+          says="buffers of the body", breaks="values")
 def counting_on(body):
     def count(module, args):
         for name, buffer in module.named_buffers():
@@ -330,7 +332,7 @@ def counting_on(body):
     body.register_forward_pre_hook(count)
 
 
-@ex.wrong("no_grad or detach at the body, which cuts the gradient off", breaks="called")
+@ex.wrong("using no_grad or detach at the body, which cuts the gradient off", breaks="called")
 def cut_off(body):
     held(body)
     inner = body.forward

@@ -131,7 +131,7 @@ def total_of(losses_of, batch, params):
 
 # ---- wrong, by name
 
-@ex.wrong("each rank's own gradients: nothing is shared", says="gradient of parameter",
+@ex.wrong("keeping each rank's own gradients: nothing is shared", says="gradient of parameter",
           breaks=("grads", "ragged", "loss"))
 def own_only(losses_of, params, batch, all_sum):
     total, grads = total_of(losses_of, batch, params)
@@ -140,7 +140,7 @@ def own_only(losses_of, params, batch, all_sum):
     return total.item() / max(1, len(batch[0]))
 
 
-@ex.wrong("the loss shared, the gradients not", says="gradient of parameter", breaks="grads")
+@ex.wrong("sharing the loss, but not the gradients", says="gradient of parameter", breaks="grads")
 def loss_only(losses_of, params, batch, all_sum):
     total, grads = total_of(losses_of, batch, params)
     n = max(1, len(batch[0]))
@@ -150,7 +150,7 @@ def loss_only(losses_of, params, batch, all_sum):
     return (told[0] / told[1]).item()
 
 
-@ex.wrong("all_sum thought to write into its tensor, as all_reduce does",
+@ex.wrong("expecting all_sum to write into its tensor, as all_reduce does",
           says="gradient of parameter", breaks=("grads", "ragged"))
 def sum_in_place(losses_of, params, batch, all_sum):
     rows = all_sum(torch.tensor(float(len(batch[0]))))
@@ -174,13 +174,13 @@ def averaged(losses_of, params, batch, all_sum):
 
 
 wrong = ex.edits(averaged)
-wrong("summed and never divided", "grads",
+wrong("summing and never dividing", "grads",
       "rows = n[0]", "rows = torch.ones(())", says="gradient of parameter")
-wrong("divided by the number of ranks, not by that of the examples", "grads",
+wrong("dividing by the number of ranks, not of examples", "grads",
       "rows = n[0]", "rows = n[1]", says="gradient of parameter")
 
 
-@ex.wrong("the mean of the ranks' means, as if all had as many examples",
+@ex.wrong("averaging the ranks' means, as if all had as many examples",
           says="gradient of parameter", breaks="ragged")
 def mean_of_means(losses_of, params, batch, all_sum):
     total, grads = total_of(losses_of, batch, params)
@@ -190,7 +190,7 @@ def mean_of_means(losses_of, params, batch, all_sum):
     return (all_sum(total.detach() / n) / world).item()
 
 
-@ex.wrong("the mean of a rank without examples, which is NaN", says="mean loss on rank",
+@ex.wrong("using the mean of a rank without examples, which is NaN", says="mean loss on rank",
           breaks="ragged")
 def empty_mean(losses_of, params, batch, all_sum):
     n = len(batch[0])
@@ -202,7 +202,7 @@ def empty_mean(losses_of, params, batch, all_sum):
     return (all_sum(total.detach()) / rows).item()
 
 
-@ex.wrong("no sum asked for where a rank has no gradient of its own", breaks="calls")
+@ex.wrong("asking for no sum where a rank has no gradient of its own", breaks="calls")
 def skips_unused(losses_of, params, batch, all_sum):
     total = losses_of(batch).sum()
     grads = torch.autograd.grad(total, params, allow_unused=True)
@@ -212,7 +212,7 @@ def skips_unused(losses_of, params, batch, all_sum):
     return (all_sum(total.detach()) / rows).item()
 
 
-@ex.wrong("parameters with a gradient first, then the others", says="gradient of parameter",
+@ex.wrong("summing parameters with a gradient first, then the others", says="gradient of parameter",
           breaks="calls")
 def used_first(losses_of, params, batch, all_sum):
     total = losses_of(batch).sum()
@@ -223,27 +223,27 @@ def used_first(losses_of, params, batch, all_sum):
     return (all_sum(total.detach()) / rows).item()
 
 
-wrong("a rank without examples that goes home early", ("calls", "ragged"),
+wrong("returning early on a rank without examples", ("calls", "ragged"),
       "total, grads =",
       "if not len(batch[0]):\n        for p in params: p.grad = torch.zeros_like(p)\n        "
       "return 0.0\n    total, grads =")
-wrong("one sum more on the rank that has most examples", ("calls", "ragged"),
+wrong("asking for one sum more on the rank that has most examples", ("calls", "ragged"),
       "return out", "if len(batch[0]) > 6: all_sum(torch.ones(()))\n    return out")
-wrong("None left where no rank has a gradient", "idle",
+wrong("leaving None where no rank has a gradient", "idle",
       "return out", "for p in params:\n        if not p.grad.any(): p.grad = None\n    return out",
       says="gradient of parameter idle")
-wrong("added to the gradients of the step before", "old",
+wrong("adding to the gradients of the step before", "old",
       "total, grads =", "before = [p.grad for p in params]; total, grads =", "return out",
       "for p, g in zip(params, before, strict=True): p.grad = p.grad if g is None else p.grad + "
       "g\n    return out", says="gradient of parameter")
-wrong("old gradients kept where the rank has none of its own", "old",
+wrong("keeping old gradients where the rank has none of its own", "old",
       "total, grads =", "before = [p.grad for p in params]; total, grads =", "return out",
       "for p, g in zip(params, before, strict=True):\n        if g is not None and not "
       "p.grad.any(): p.grad = g\n    return out", says="gradient of parameter idle")
-wrong("the rank's own mean loss returned", "loss",
+wrong("returning the rank's own mean loss", "loss",
       "mean.item()", "total.detach().item() / max(1, len(batch[0]))", says="mean loss on rank")
-wrong("the mean loss as a tensor", "loss",
+wrong("returning the mean loss as a tensor", "loss",
       "return out", "return mean", says="type of the mean loss")
-wrong("a step made with the gradients", "values",
+wrong("taking a step with the gradients", "values",
       "return out",
       "with torch.no_grad():\n        for p in params: p -= 0.1 * p.grad\n    return out")

@@ -116,7 +116,7 @@ def own(shards):
     return (sum((s * s).sum() for s in shards) + torch.zeros(())).sqrt()
 
 
-@ex.wrong("each rank clips by its own norm", breaks=("clip", "norm"))
+@ex.wrong("clipping each rank by its own norm", breaks=("clip", "norm"))
 def own_norm(shards, max_norm, all_sum):
     norm = own(shards).item()
     if norm > max_norm:
@@ -138,12 +138,12 @@ def clipped(shards, max_norm, all_sum, *, factor=None, scale=True):
 wrong = ex.edits(clipped)
 MAX_NORM = "scale and norm > max_norm"
 MAX_NORM_2 = "max_norm / norm if factor is None else factor(norm, s)"
-wrong("own norm for the clip, the right one returned", "clip",
+wrong("clipping by the own norm and returning the right one", "clip",
       "squares =", "mine = own(shards).item(); squares =",
       MAX_NORM_2, "(lambda *_: min(1, max_norm / mine) if mine else 1.0)(norm, s)")
 
 
-@ex.wrong("norms added up, not their squares", breaks=("clip", "norm", "small"))
+@ex.wrong("adding up norms, not their squares", breaks=("clip", "norm", "small"))
 def adds_norms(shards, max_norm, all_sum):
     norm = all_sum(own(shards)).item()
     if norm > max_norm:
@@ -152,7 +152,7 @@ def adds_norms(shards, max_norm, all_sum):
     return norm
 
 
-@ex.wrong("the squares averaged over the ranks", breaks=("clip", "norm"))
+@ex.wrong("averaging the squares over the ranks", breaks=("clip", "norm"))
 def mean_squares(shards, max_norm, all_sum):
     told = all_sum(torch.stack([own(shards) ** 2, torch.ones(())]))
     norm = (told[0] / told[1]).sqrt().item()
@@ -162,7 +162,7 @@ def mean_squares(shards, max_norm, all_sum):
     return norm
 
 
-@ex.wrong("the root forgotten", says="", breaks=("clip", "norm", "small"))
+@ex.wrong("forgetting the root", says="", breaks=("clip", "norm", "small"))
 def no_root(shards, max_norm, all_sum):
     square = all_sum(own(shards) ** 2).item()
     if square > max_norm:
@@ -171,12 +171,12 @@ def no_root(shards, max_norm, all_sum):
     return square
 
 
-wrong("small gradients made larger", "small",
+wrong("making small gradients larger", "small",
       "return norm",
       "if 0 < norm < max_norm:\n        for s in shards: s.mul_(max_norm / norm)\n    return norm")
 
 
-@ex.wrong("the norms of a rank's shards stacked, though it may hold none",
+@ex.wrong("stacking the norms of a rank's shards, though it may hold none",
           says="raised RuntimeError", breaks="shapes")
 def stacked(shards, max_norm, all_sum):
     norm = all_sum(torch.stack([s.norm() for s in shards]).square().sum()).sqrt().item()
@@ -186,11 +186,11 @@ def stacked(shards, max_norm, all_sum):
     return norm
 
 
-wrong("NaN from a gradient of zeros", "small",
+wrong("dividing by the norm of a gradient of zeros: NaN", "small",
       "return norm", "if not norm:\n        for s in shards: s.div_(norm)\n    return norm")
 
 
-@ex.wrong("clipped a little below the limit", breaks="small")
+@ex.wrong("clipping a little below the limit", breaks="small")
 def early(shards, max_norm, all_sum):
     norm = clipped(shards, max_norm, all_sum)
     if 0.99 * max_norm < norm <= max_norm:
@@ -199,7 +199,7 @@ def early(shards, max_norm, all_sum):
     return norm
 
 
-@ex.wrong("each tensor clipped on its own", breaks=("clip", "small"))
+@ex.wrong("clipping each tensor on its own", breaks=("clip", "small"))
 def each_tensor(shards, max_norm, all_sum):
     norm = clipped(shards, max_norm, all_sum, scale=False)
     for s in shards:
@@ -207,11 +207,11 @@ def each_tensor(shards, max_norm, all_sum):
     return norm
 
 
-wrong("the first tensor only", "clip",
+wrong("clipping the first tensor only", "clip",
       MAX_NORM, "norm > max_norm", "shards:", "shards[:1]:", MAX_NORM_2, "max_norm / norm")
 
 
-@ex.wrong("each number cut off at the limit", breaks=("clip", "small"))
+@ex.wrong("cutting each number off at the limit", breaks=("clip", "small"))
 def by_value(shards, max_norm, all_sum):
     norm = clipped(shards, max_norm, all_sum, scale=False)
     for s in shards:
@@ -219,35 +219,35 @@ def by_value(shards, max_norm, all_sum):
     return norm
 
 
-wrong("right clip, own norm returned", "norm",
+wrong("clipping rightly and returning the own norm", "norm",
       "squares =", "mine = own(shards).item(); squares =", "return norm", "return mine")
-wrong("the norm after the clip returned", "before",
+wrong("returning the norm after the clip", "before",
       "return norm", "out = min(norm, max_norm); return out")
-wrong("the norm as a tensor", "norm",
+wrong("returning the norm as a tensor", "norm",
       "return norm", "out = torch.tensor(norm); return out", says="type of the norm")
-wrong("new tensors in the list", "in place",
+wrong("putting new tensors into the list", "in place",
       MAX_NORM, "norm > max_norm",
       "for s in shards:\n            s.mul_(max_norm / norm if factor is None else factor(norm, "
       "s))", "shards[:] = [s * (max_norm / norm) for s in shards]")
-wrong("a list of scaled copies made, the shards themselves left", "in place",
+wrong("making a list of scaled copies and leaving the shards themselves", "in place",
       MAX_NORM, "norm > max_norm",
       "for s in shards:\n            s.mul_(max_norm / norm if factor is None else factor(norm, "
       "s))", "shards = [s * (max_norm / norm) for s in shards]")
 
 
-@ex.wrong("an epsilon beside a small norm", breaks="clip")
+@ex.wrong("adding an epsilon to a small norm", breaks="clip")
 def epsilon(shards, max_norm, all_sum):
     return clipped(shards, max_norm, all_sum, factor=lambda norm, _: max_norm / (norm + 1e-6))
 
 
-wrong("a flat view of a copy scaled", ("in place", "shapes"),
+wrong("scaling a flat view of a copy", ("in place", "shapes"),
       MAX_NORM, "norm > max_norm", "s.mul_", "s.reshape(-1).mul_", MAX_NORM_2, "max_norm / norm")
-ex.wrong("a rank that holds none goes home early",
+ex.wrong("returning early on a rank that holds none",
          lambda shards, max_norm, all_sum: clipped(shards, max_norm, all_sum) if shards else 0.0,
          breaks=("calls", "shapes"))
 
 
-@ex.wrong("one sum a tensor, however many a rank has", breaks="calls")
+@ex.wrong("asking for one sum per tensor, however many a rank has", breaks="calls")
 def sum_each(shards, max_norm, all_sum):
     norm = sum(all_sum(s.square().sum()) for s in shards) ** 0.5
     if norm > max_norm:
@@ -256,10 +256,10 @@ def sum_each(shards, max_norm, all_sum):
     return float(norm)
 
 
-wrong("tensors of one number left out", "shapes",
+wrong("leaving out tensors of one number", "shapes",
       "squares =", "shards = [s for s in shards if s.dim()]; squares =", says="")
-wrong("other memory put under the shards", "in place",
+wrong("putting other memory under the shards", "in place",
       MAX_NORM, "norm > max_norm", "s.mul_(max_norm / norm if factor is None else factor(norm, s))",
       "s.data = s.data * (max_norm / norm)")
-wrong("not clipped where the norm is just above the limit", "clip",
+wrong("not clipping where the norm is just above the limit", "clip",
       MAX_NORM, "norm > 1.01 * max_norm", MAX_NORM_2, "max_norm / norm")

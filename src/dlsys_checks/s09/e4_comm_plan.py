@@ -120,54 +120,54 @@ def planned(sizes, world, each, reshard, *, pieces=None, **changed):
     return plan(**right | changed)
 
 
-ex.wrong("a tuple in place of a dict",
+ex.wrong("returning a tuple instead of a dict",
          lambda sizes, world, each, reshard: tuple(planned(sizes, world, each, reshard).values()),
          breaks="report")
 
 
-@ex.wrong("no gather for backward", breaks=("gathers", "reshard"))
+@ex.wrong("leaving out the gather for backward", breaks=("gathers", "reshard"))
 def no_second_gather(sizes, world, each, reshard):
     n = len(pieces_of(sizes, world, each))
     return planned(sizes, world, each, reshard, gathers=n)
 
 
-@ex.wrong("two gathers though what was gathered stays", breaks="gathers")
+@ex.wrong("gathering twice though what was gathered stays", breaks="gathers")
 def always_twice(sizes, world, each, reshard):
     n = len(pieces_of(sizes, world, each))
     return planned(sizes, world, each, reshard, gathers=2 * n)
 
 
-@ex.wrong("nothing gathered where parameters stay", breaks="gathers")
+@ex.wrong("gathering nothing where parameters stay", breaks="gathers")
 def none_if_kept(sizes, world, each, reshard):
     return planned(sizes, world, each, reshard, **({} if reshard else {"gathers": 0}))
 
 
-@ex.wrong("a reduce_scatter for each gather", breaks="gathers")
+@ex.wrong("adding a reduce_scatter for each gather", breaks="gathers")
 def as_many_scatters(sizes, world, each, reshard):
     n = len(pieces_of(sizes, world, each))
     return planned(sizes, world, each, reshard, scatters=2 * n if reshard else n)
 
 
-@ex.wrong("the parameters counted once, gradients left out", breaks="bytes")
+@ex.wrong("counting the parameters once, without gradients", breaks="bytes")
 def no_gradients(sizes, world, each, reshard):
     n = sum(pieces_of(sizes, world, each))
     return planned(sizes, world, each, reshard, numbers=n * (1 + int(reshard)))
 
 
-@ex.wrong("a rank's own share of the bytes", breaks="bytes")
+@ex.wrong("counting a rank's own share of the bytes", breaks="bytes")
 def share_of_bytes(sizes, world, each, reshard):
     n = sum(pieces_of(sizes, world, each))
     return planned(sizes, world, each, reshard, numbers=(2 + int(reshard)) * n // world)
 
 
-@ex.wrong("what a ring sends: (world - 1) / world of the bytes", breaks="bytes")
+@ex.wrong("counting what a ring sends: (world - 1) / world of the bytes", breaks="bytes")
 def ring(sizes, world, each, reshard):
     n = sum(pieces_of(sizes, world, each))
     return planned(sizes, world, each, reshard, numbers=(2 + int(reshard)) * n // world
                    * (world - 1))
 
 
-@ex.wrong("the next layer gathered ahead: two held", breaks="whole")
+@ex.wrong("gathering the next layer ahead: two held", breaks="whole")
 def prefetched(sizes, world, each, reshard):
     pieces = pieces_of(sizes, world, each)
     pairs = [a + b for a, b in zip(pieces, pieces[1:], strict=False)]
@@ -175,7 +175,7 @@ def prefetched(sizes, world, each, reshard):
                                                    else {}))
 
 
-@ex.wrong("the last layer kept from forward for backward", breaks="gathers")
+@ex.wrong("keeping the last layer from forward for backward", breaks="gathers")
 def last_kept(sizes, world, each, reshard):
     pieces = pieces_of(sizes, world, each)
     if not (each and reshard and pieces):
@@ -184,49 +184,49 @@ def last_kept(sizes, world, each, reshard):
                    numbers=3 * sum(pieces) - pieces[-1])
 
 
-@ex.wrong("numbers in place of bytes", breaks="bytes")
+@ex.wrong("returning numbers instead of bytes", breaks="bytes")
 def in_numbers(sizes, world, each, reshard):
     found = planned(sizes, world, each, reshard)
     return found | {"bytes": found["bytes"] // BYTES}
 
 
-@ex.wrong("one layer held, although all stay", breaks="whole")
+@ex.wrong("holding one layer, although all stay", breaks="whole")
 def always_one(sizes, world, each, reshard):
     return planned(sizes, world, each, reshard,
                    whole=max(pieces_of(sizes, world, each), default=0))
 
 
-@ex.wrong("all layers held, although they are given back", breaks="whole")
+@ex.wrong("holding all layers, although they are freed", breaks="whole")
 def always_all(sizes, world, each, reshard):
     return planned(sizes, world, each, reshard, whole=sum(pieces_of(sizes, world, each)))
 
 
-@ex.wrong("the last layer taken for the largest", breaks="whole")
+@ex.wrong("taking the last layer as the largest", breaks="whole")
 def last_layer(sizes, world, each, reshard):
     pieces = pieces_of(sizes, world, each)
     return planned(sizes, world, each, reshard,
                    **({"whole": pieces[-1]} if pieces and reshard else {}))
 
 
-@ex.wrong("calls for layers without numbers", breaks="sizes")
+@ex.wrong("counting calls for layers without numbers", breaks="sizes")
 def empty_calls(sizes, world, each, reshard):
     pieces = [n + -n % world for n in (sizes if each else [sum(sizes)])]
     return planned(sizes, world, each, reshard, pieces=pieces)
 
 
-@ex.wrong("nothing filled up", says="bytes of all calls", breaks="padded")
+@ex.wrong("not filling up", says="bytes of all calls", breaks="padded")
 def unpadded(sizes, world, each, reshard):
     pieces = [n for n in (sizes if each else [sum(sizes)]) if n]
     return planned(sizes, world, each, reshard, pieces=pieces)
 
 
-@ex.wrong("the rest cut off, not filled up", says="bytes of all calls", breaks="padded")
+@ex.wrong("cutting the rest off instead of filling up", says="bytes of all calls", breaks="padded")
 def cut_off(sizes, world, each, reshard):
     pieces = [n - n % world for n in (sizes if each else [sum(sizes)]) if n]
     return planned(sizes, world, each, reshard, pieces=pieces)
 
 
-@ex.wrong("each layer filled up where the model is one piece", says="bytes of all calls",
+@ex.wrong("filling each layer up where the model is one piece", says="bytes of all calls",
           breaks="padded")
 def padded_early(sizes, world, each, reshard):
     whole = sum(n + -n % world for n in sizes)
@@ -234,31 +234,32 @@ def padded_early(sizes, world, each, reshard):
                    pieces=pieces_of([whole], world, True) if not each else None)
 
 
-@ex.wrong("always a piece for each layer", breaks="each")
+@ex.wrong("always making a piece for each layer", breaks="each")
 def always_each(sizes, world, each, reshard):
     if not sum(sizes):
         return planned(sizes, world, each, reshard)
     return planned(sizes, world, True, reshard)
 
 
-@ex.wrong("the model as one piece never gathered again", breaks="reshard")
+@ex.wrong("never gathering the model as one piece again", breaks="reshard")
 def root_stays(sizes, world, each, reshard):
     return planned(sizes, world, each, reshard and (each or not sum(sizes)))
 
 
-@ex.wrong("calls in a world of one", breaks="alone")
+@ex.wrong("counting calls in a world of one", breaks="alone")
 def calls_alone(sizes, world, each, reshard):
     found = planned(sizes, world, each, reshard)
     return found if world > 1 else found | {"all_gather": 2 * len(sizes)}
 
 
-@ex.wrong("one layer at a time in a world of one, too", says="bytes held whole", breaks="alone")
+@ex.wrong("holding one layer at a time in a world of one, too",
+          says="bytes held whole", breaks="alone")
 def sharded_alone(sizes, world, each, reshard):
     found = planned(sizes, world, each, reshard)
     return found if world > 1 else found | {"whole": BYTES * max(sizes)}
 
 
-@ex.wrong("the list of sizes changed in place", says="inputs after the call", breaks="sizes")
+@ex.wrong("changing the list of sizes in place", says="inputs after the call", breaks="sizes")
 def sorts(sizes, world, each, reshard):
     if 0 in sizes:
         sizes.sort()
