@@ -167,6 +167,16 @@ def test_a_session_with_all_settings_changed_changes_no_verdict():
         assert {id: named(id) for id in names} == names
 
 
+def test_a_standard_session_leaves_no_device_mode_behind():
+    """Where nobody set a default device, torch keeps no mode that every later call passes."""
+    modes = torch.overrides._len_torch_function_stack()
+    assert torch.get_default_device() == torch.device("cpu")
+    with acting.standard_session():
+        torch.set_default_device("meta")
+    assert torch.get_default_device() == torch.device("cpu")
+    assert torch.overrides._len_torch_function_stack() == modes
+
+
 @pytest.mark.parametrize("id", IDS)
 def test_at_least_four_named_wrong_answers(id):
     names = [w.name for w in REGISTRY[id].wrong_answers]

@@ -165,7 +165,7 @@ def test_a_question_is_looked_for_where_the_questions_of_its_trap_begin(files):
                             f"AssertionError: {draw.__name__}, seed 3: a text\nassert False")
     text = (ROOT / "src/dlsys_checks/questions/q01.py").read_text("utf-8").splitlines()
     before = text[:int(row.place.partition(":")[2])]
-    assert sum(line.startswith(('ask("01.1"', '@asks("01.1")')) for line in before) == 2
+    assert sum(line.startswith(('ask("01.1"', '@question_for("01.1")')) for line in before) == 2
 
 
 def test_only_the_tests_of_one_exercise_run_and_those_that_fail_are_noted():

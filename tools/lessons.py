@@ -521,8 +521,9 @@ def rule_questions(source: Source) -> None:
         if len(found) < MIN_QUESTIONS:
             source.lacks(None, f"trap {trap} has {len(found)} questions for review, expected "
                          f"{MIN_QUESTIONS} or more.",
-                         f'Write rows, ask("{trap}", ...), or functions under @asks("{trap}"), '
-                         f"in {folder}q{trap[:2]}.py.", place=f"{folder}q{trap[:2]}.py")
+                         f'Write rows, ask("{trap}", ...), or functions under '
+                         f'@question_for("{trap}"), in {folder}q{trap[:2]}.py.',
+                         place=f"{folder}q{trap[:2]}.py")
 
 
 def imported(source: Source, folder: str, load: Callable[[], Any]) -> Any:

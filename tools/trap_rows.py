@@ -230,7 +230,7 @@ def place_of_question(path: Path, id: str, says: str) -> str:
     found = re.search(rf"{re.escape(id)}, question (\d+)", says)
     text = path.read_text("utf-8")
     begins = [text[:one.start()].count("\n") + 1
-              for one in re.finditer(rf'^@?asks?\("{re.escape(id)}"', text, re.M)]
+              for one in re.finditer(rf'^(?:ask|@question_for)\("{re.escape(id)}"', text, re.M)]
     name = rows.line_of(path)
     return f"{name}:{begins[int(found[1]) - 1 if found else 0]}" if begins else name
 
