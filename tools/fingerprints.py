@@ -14,11 +14,11 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import dlsys_helpers
+from dlsys import needed
 from dlsys_helpers import promise_tables
 from dlsys_helpers.paths import ROOT
 
@@ -63,8 +63,7 @@ def changes(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def pinned() -> dict[str, str]:
     """The versions in requirements.lock of the packages that numbers come from."""
-    lines = (ROOT / "requirements.lock").read_text("utf-8").splitlines()
-    versions = dict(re.match(r"([\w.-]+)==(\S+)", line).groups() for line in lines if "==" in line)
+    versions = needed.pinned(ROOT / "requirements.lock")
     return {name: versions[name] for name in PACKAGES}
 
 
