@@ -1,4 +1,4 @@
-"""Every check is proven: what passes, what is "todo", what fails, and for which reason."""
+"""Every check is proven: which answers pass, which are "todo", which fail, and for which reason."""
 
 import ast
 import inspect
@@ -113,7 +113,7 @@ def test_wrong_answer_fails_for_its_own_reason_on_every_seed(id):
 
 @pytest.mark.parametrize("id", IDS)
 def test_promises_cover_the_docstring(id):
-    """Each promise stands in the docstring word for word, and nothing else stands there."""
+    """Together the promises are the docstring, word for word."""
     assert proof.unpromised(REGISTRY[id], REFERENCE[id].__doc__) == []
 
 

@@ -85,7 +85,7 @@ def test_a_new_trap_follows_the_last_one_and_moves_nothing_else(added, number):
 
 @every
 def test_the_example_uses_what_the_lesson_has_and_no_name_of_its_cells(added, number):
-    """What stands behind the traps would else see the example's data for its own."""
+    """Otherwise the cells after the traps would use the example's data."""
     path, id, before = added(number)
     source = lessons.Source(path)
     names = [n for c in source.of(id, kind="code") if c.metadata["role"] != "exercise"
@@ -100,7 +100,7 @@ def test_the_example_uses_what_the_lesson_has_and_no_name_of_its_cells(added, nu
 
 @pytest.mark.nightly
 def test_a_new_trap_can_be_tried_at_once_and_lacks_only_what_is_to_do(tmp_path):
-    """As CONTRIBUTING.md has it, in a copy: the package is the copy's, too."""
+    """Follow CONTRIBUTING.md in a copy of the repository, with the copy's own package."""
     root = copied(tmp_path, "lessons", "src", "tools", "solutions", "exercises", "tests")
     (root / "book").mkdir()
     for name in ("requirements.lock", "pyproject.toml", "conftest.py", "book/finder_said.yml"):

@@ -238,7 +238,7 @@ def test_looking_for_functions_that_pass_registers_no_exercise():
 
 
 def test_the_records_name_what_the_registry_holds():
-    """Where a record is fresh, its counts are those of the exercise."""
+    """A fresh record has the same counts as the exercise."""
     for id in registry.load_all():
         facts, exercise = proof.RECORD.entry(id), solutions.with_kept_answers(id)
         if facts and proof.fresh(id):

@@ -117,7 +117,7 @@ def check_words(call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _name(call: ast.Call) -> str:
-    """The last part of what is called: "set_title" of `ax.set_title(...)`; "" for others."""
+    """The last name of a call: "set_title" of `ax.set_title(...)`; "" if it has none."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 

@@ -623,7 +623,7 @@ def rule_words(source: Source) -> None:
 
 
 def rule_pictures(source: Source) -> None:
-    """A picture for each idea: a stage has six and more, those of explorers not counted."""
+    """A picture for each idea: a stage has at least six, not counting explorers."""
     found = sum(draws(c.source) for c in source.of(kind="code"))
     if found < MIN_PICTURES:
         source.lacks(None, f"{found} cells end in a figure, expected {MIN_PICTURES} or more.",
