@@ -234,7 +234,8 @@ print(*(tuple(a.shape) for a in (x, h1, h2, by_hand)), sep=" -> ")
 # They start as small random values, so that no two neurons begin alike. `nn.Sequential`
 # calls its layers one after the other, so it is the same forward pass in one line. In a
 # class of your own, `__init__` makes the layers and `forward` says in what order they
-# run. PyTorch finds every layer that you assign to `self`:
+# run. PyTorch finds every layer that you assign to `self`, and so all its *parameters*,
+# the weights and biases that training changes:
 
 # %% role="concept"
 class MLP(nn.Module):
@@ -1269,7 +1270,7 @@ claim("largest move of a stored mean in two passes", drift, above=0.005)
 
 # %% [markdown] trap="01.1" role="why"
 # `no_grad` switches off the recording of the graph, and nothing else. The mode is a
-# separate switch, `model.eval()`, and nobody has called it. In train mode dropout draws
+# separate switch: `model.eval()` sets *eval mode*, and nobody has called it. In train mode dropout draws
 # a new mask in every call, and BatchNorm moves its stored statistics, so every image that
 # you serve changes the model. A fixed seed would hide the first fault and keep the second.
 

@@ -2481,7 +2481,7 @@ def rotate(x, place):
 # ## The newest token asks
 #
 # A causal model writes token by token. Keys and values of old tokens do not change, so you
-# keep them in a *cache* and compute only the newest token: one query against five keys, of
+# keep them in a *KV cache* and compute only the newest token: one query against five keys, of
 # which its own is the last. The attention layer stays as it was in training, with
 # `is_causal=True`.
 

@@ -1249,7 +1249,7 @@ def stays_behind(model: nn.Module) -> list[str]:
 # GPU stands idle, and a faster card changes nothing. So look before you change
 # anything, in this order.
 #
-# 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` sets how many processes load, `persistent_workers=True` keeps them from one epoch to the next, and `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes.
+# 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` of a `DataLoader` sets how many processes load, `persistent_workers=True` keeps them from one epoch to the next, and `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes.
 # 2. **Python.** Take a *trace*, a list of the operations with start and end. Gaps in the GPU's row are waits. New tensors that a loop makes on the CPU and sends over are another reason: make them on the device.
 # 3. **Memory or arithmetic.** Look at the operations that take longest. The profiler lists them:
 
@@ -2793,8 +2793,8 @@ draw_ranks({"between": own, "while it works": [["A", "B"], ["A", "B"]],
 
 # %% [markdown] role="concept"
 # With `n` ranks, each holds an `n`-th of weights, gradients and moments, plus a layer
-# or two. In this part `fully_shard` cuts the models, and the traps are about what
-# cutting changes: how much is sent, who holds which tensor, what a norm is, what a file
+# or two. This is *fully sharded data parallel*, FSDP. In this part torch's
+# `fully_shard` cuts the models, and the traps are about what cutting changes: how much is sent, who holds which tensor, what a norm is, what a file
 # holds.
 
 # %% [markdown] trap="09.4" role="situation" fault="a model that fits is sharded layer by layer" symptom="FSDP slower than DDP, too many all_gather calls, fully_shard of a model that fits"

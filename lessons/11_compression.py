@@ -55,7 +55,7 @@ print(f"scale {scale:.5f}   steps {steps.int().tolist()}")
 
 # %% [markdown] role="concept"
 # A byte holds no negative numbers, so add the number of steps from the lowest level up to
-# 0. That number is the zero:
+# 0. That number is the zero. (With a sign, a byte holds -128 to 127; both are called INT8.)
 
 # %% role="concept"
 zero = round(-low / scale)

@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_no_half_worksheet(course, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("args", [
-    [], ["start"], ["start", "99"], ["start", "two"], ["start", "2"], ["start", "1", "2"],
+    [], ["start", "--copy"], ["start", "99"], ["start", "two"], ["start", "2"], ["start", "1", "2"],
     ["nonsense"], ["check"], ["check", "no.ipynb"], ["check", "x.ipynb", "--limit", "0"],
     ["check", "x.ipynb", "--limit", "soon"],
 ])

@@ -103,7 +103,7 @@ def test_one_stray_hand_in_does_not_keep_the_class_from_its_points(tmp_path, gra
     assert canvas.stray == moodle.stray == [later]
     told = given.line_about("canvas.csv", [*alone, later], canvas)
     assert f"of {len(alone)} learners filled in." in told
-    assert "Of another stage, and not filled in: bob (stage 7). Ask for the right worksheet" in told
+    assert "Of another stage, and not filled in: bob (stage 7)." in told
 
 
 def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):
@@ -122,8 +122,21 @@ def test_two_people_of_one_id_are_named_not_mixed(tmp_path, grades):
     book = tmp_path / "book.csv"
     book.write_text(CANVAS, encoding="utf-8")
     both = scoring.best([*grades["results"], result("mal", "ppppp", "7", "canvas")])
-    with pytest.raises(RunError, match=r"ada\.ipynb and mal\.ipynb both say .* id 7"):
-        gradebooks.fill_canvas(both, gradebooks.read(book), ["Stage 1"])
+    made = gradebooks.fill_canvas(both, gradebooks.read(book), ["Stage 1"])
+
+    assert made.text == CANVAS  # neither of the two is filled in, and the file is
+    assert [r["name"] for r in made.twins] == ["ada.ipynb", "mal.ipynb"]
+    assert "ada.ipynb (7), mal.ipynb (7)" in given.line_about("canvas.csv", both, made)
+
+
+def test_what_was_asked_for_tells_whose_column_it_is(tmp_path, grades):
+    book = tmp_path / "book.csv"
+    book.write_text(CANVAS, encoding="utf-8")
+    alone = scoring.best(grades["results"])
+    both = [*alone, *({**one, "stage": 2} for one in alone)]
+    made = gradebooks.fill_canvas(both, gradebooks.read(book), ["Stage 1"], asked=[1])
+
+    assert made.text == gradebooks.fill_canvas(alone, gradebooks.read(book), ["Stage 1"]).text
 
 
 def test_a_gradebook_that_is_not_there_is_named(tmp_path):

@@ -164,7 +164,7 @@ def test_who_is_not_in_the_gradebook_is_named(capsys):
     people = [{"learner": {"name": name}} for name in "abcdefgh"]
 
     def line_without(absent):
-        return given.line_about("canvas.csv", people, Filled("", absent, []))
+        return given.line_about("canvas.csv", people, Filled("", absent, [], []))
     assert line_without(people[1:3]) == "canvas.csv: 6 of 8 learners filled in. Not in it: b, c."
     assert line_without(people).endswith("Not in it: a, b, c, d, e, ....")
 

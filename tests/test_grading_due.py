@@ -46,6 +46,15 @@ def test_each_day_that_has_begun_costs_its_share(tmp_path, after, points):
     assert bool(scored["notes"]) == (after > timedelta())
 
 
+def test_a_day_costs_a_share_of_what_was_asked_for(tmp_path):
+    """Two days of 10 % of 7 points, not of 15; the others were not asked for."""
+    rules = Scoring(course=course(tmp_path, RULE + DATES + '[asked]\n1 = ["01.1", "01.3"]\n'))
+    given = result("ada", "ptptt", "7", handed_in=(UNTIL + timedelta(hours=46)).isoformat())
+    (scored,) = scoring.scored([given], [], rules)
+
+    assert (scored["points"], scored["possible"], scored["due"]["off"]) == (5.6, 7, 1.4)
+
+
 def test_a_late_submission_says_how_late_and_never_goes_below_nothing(tmp_path):
     scored = late(tmp_path, timedelta(days=2, hours=3), "ptttt")  # 3 points, and 4.5 off
 
@@ -59,8 +68,8 @@ def test_a_page_says_when_it_was_due_and_the_rule(tmp_path):
     page = " ".join(pages.feedback([late(tmp_path, timedelta(days=2))], {
         "run": {"begun": "2027-01-20T10:00:00+00:00"}, "scoring": rules.plain()}).split())
 
-    assert ("Due 15 January 2027, 23:59 UTC+01:00. Late: 10 % of the possible points for each day "
-            "that has begun, at most 50 %; within 15 min nothing.") in page
+    assert ("Due 15 January 2027, 23:59 UTC+01:00. Late: 10 % of the points asked for, for each "
+            "day that has begun, at most 50 %; within 15 min nothing.") in page
 
 
 def test_without_a_time_nothing_is_taken_off_and_a_late_one_says_so(tmp_path):
@@ -152,6 +161,9 @@ def test_the_best_after_the_deduction_counts(tmp_path):
     ("[due]\n1 = 2027-01-15T23:59:00\n", "expected a date with time and offset"),
     ("[due]\n1 = 2027-01-15\n", "expected a date with time and offset"),
     ("[due]\n99 = 2027-01-15T23:59:00+01:00\n", "got stage '99'"),
+    ("[asked]\n1 = []\n", r"asked 1: got \[\], expected a list of some of 01.1, 01.2"),
+    ('[asked]\n1 = ["02.1"]\n', "expected a list of some of 01.1, 01.2"),
+    ("asked = 1\n", r"expected a table: \[asked\]"),
     ('late = "10% a week"\n', "got late = '10% a week', expected a text such as 10%/day"),
     ("late_max = 50\n", "got late_max = '50', expected a text such as 50%"),
     ('graze = "15min"\n', "got 'graze', expected due, late, late_max, grace"),
@@ -226,7 +238,7 @@ def test_table_and_overview_say_for_how_many_no_time_is_known(tmp_path):
                                     "scoring": Scoring(course=rules).plain(),
                                     "results": results}).split())
 
-    assert "Late: 10 % of the possible points" in page
+    assert "Late: 10 % of the points asked for" in page
     assert "When was handed in is not known for 2 of 2; nothing is taken off there." in page
     assert due.remarks(results, rules) == [
         "When was handed in is not known for 2 of 2: nothing is taken off there. A time can be "

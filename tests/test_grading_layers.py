@@ -9,7 +9,8 @@ import pytest
 from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
-GROUND = {"dlsys.grading", "dlsys.grading.options", "dlsys.grading.settings", "dlsys.grading.text"}
+GROUND = {"dlsys.grading", *(f"dlsys.grading.{name}" for name in (
+    "aims", "options", "settings", "text"))}
 
 
 def module(path: Path) -> str:

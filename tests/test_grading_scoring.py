@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_grading_reports import TRAPS, exercise, result, sample
 
-from dlsys.grading import tally
-from dlsys.grading.books import given, hints, pages, reports, scoring
+from dlsys import assignments
+from dlsys.grading import aims, tally
+from dlsys.grading.books import due, given, pages, reports, scoring
 from dlsys.grading.books.given import Gradebooks
 from dlsys.grading.books.overrides import Override
 from dlsys.grading.books.scoring import Scoring
 from dlsys.grading.options import GradeOptions
 from dlsys_checks import registry
-from dlsys_helpers import acting, catalog, judging, verdicts
+from dlsys_helpers import acting, catalog, judging, planting, verdicts
 from tools import solutions
 
 RUN = {"run": {"begun": "2026-03-05T09:00:00+00:00", "settings": {"key": "00"}}}
-HALF = {"cases": 12, "cases_held": 9, "promises": 4, "promises_held": 3,
+HALF = {"cases": 12, "cases_held": 9, "promises": 4, "promises_held": 3, "own_held": True,
+        "exactly": False, "idle": False,
         "broken": ["of `NaN` it says so."]}
 
 
@@ -39,8 +43,10 @@ def dead_units():
 
 def counted(dead_units, fn) -> dict:
     exercise, cases = dead_units
-    return tally.count(exercise, cases, [acting.run_act(exercise.act_fn, fn, case)
-                                         for case in cases])
+    outcomes = [acting.run_act(exercise.act_fn, fn, case) for case in cases]
+    verdict = exercise.judge(cases, outcomes)
+    return (tally.complete(exercise, len(cases)) if verdict.status == "pass" else
+            tally.count(exercise, cases, outcomes, verdict))
 
 
 def test_an_answer_keeps_no_promise_that_it_is_registered_to_break(dead_units):
@@ -48,7 +54,8 @@ def test_an_answer_keeps_no_promise_that_it_is_registered_to_break(dead_units):
     some_held = 0
     for wrong in dead_units[0].wrong_answers:
         found = counted(dead_units, wrong.fn)
-        assert {texts[key] for key in wrong.breaks} <= {*found["broken"]}, wrong.name
+        assert {*found["broken"]} <= {texts[key] for key in wrong.breaks}, wrong.name
+        assert len(found["broken"]) == 1, wrong.name
         assert 0 <= found["promises_held"] < found["promises"]
         some_held += found["promises_held"] > 0
     assert some_held > 3
@@ -62,22 +69,64 @@ def test_a_right_answer_keeps_all_and_one_that_stops_keeps_none(dead_units):
         assert (found["cases_held"], found["promises_held"]) == (0, 0)
 
 
-def test_only_what_a_verdict_decided_against_is_broken(dead_units):
+def test_only_what_a_failure_decides_is_listed(dead_units):
     """An answer that always raises keeps nothing, and no piece of the docstring is at fault."""
     assert counted(dead_units, lambda h: 1 / 0)["broken"] == []
-    by_words, by_cases = (judging.Promise("w", "words", (), ("shape",)),
-                          judging.Promise("c", "cases", ("a",), ()))
+    ex = judging.Exercise("01.4", "f")
+    ex.promise("w", "words", says=("shape",))
+    ex.promise("c", "cases", cases=("a",))
     passed = verdicts.Verdict("pass", "01.4")
     wrong = verdicts.Verdict("wrong", "01.4", "shape: got 1", law="shape", case="a")
     case_a, case_b = (acting.Case(name, {}) for name in "ab")
 
-    def broken(*judged):
-        return [one.key for one in (by_words, by_cases)
-                if tally.is_broken(one, (by_words, by_cases), judged)]
-    assert broken((case_a, wrong)) == ["w"]  # its words say why all cases fail
-    assert broken((case_a, wrong), (case_b, passed)) == ["w", "c"]
-    assert broken((case_a, replace(wrong, message="sum: got 1"))) == ["c"]
-    assert broken((case_a, passed), (case_b, passed)) == []
+    def listed(*judged):
+        first = next(verdict for _, verdict in judged if verdict.status != "pass")
+        return [one.key for one in tally.decided(ex, judged, first)]
+    other = replace(wrong, message="sum: got 1")
+    assert listed((case_a, wrong), (case_b, passed)) == ["w"]  # its words, not the case alone
+    assert listed((case_a, other), (case_b, passed)) == ["c"]
+    assert listed((case_a, other), (case_b, replace(other, case="b"))) == []
+    assert listed((case_a, replace(wrong, law=""))) == []
+
+
+@pytest.mark.parametrize(("id", "right", "wrong", "promise"), [
+    ("08.4", "math.sqrt(D)", "math.sqrt(M)", "Scores are divided by sqrt(D),"),
+    ("05.5", "alpha=1 - decay", "alpha=1", "Each parameter, frozen or tied too, becomes"),
+    ("07.4", "/ 255", "/ 127.5", "It is scaled to 0 to 1;")])
+def test_a_planted_mistake_lists_the_promise_that_it_breaks(id, right, wrong, promise):
+    """In 08.4 the words of this failure are those of nine promises."""
+    exercise = registry.find(id)
+    cases = exercise.arrange(5)
+    setup, source = solutions.answers(id[:2])[id]
+    space = {}
+    exec(f"{setup}\n{planting.planted(source, [(right, wrong)], id)}", space)
+    answer = space[exercise.function]
+    outcomes = [acting.run_act(exercise.act_fn, answer, case) for case in cases]
+
+    found = tally.count(exercise, cases, outcomes, exercise.judge(cases, outcomes))
+    assert [text[:len(promise)] for text in found["broken"]] == [promise]
+
+
+def test_a_known_mistake_keeps_every_promise_but_those_that_it_breaks():
+    """Modes that are not restored fail in every case of 08.1, and break one promise of 15."""
+    exercise = registry.find("08.1")
+    cases = exercise.arrange(5)
+    wrong = next(one for one in exercise.wrong_answers if one.name == "eval left behind")
+    outcomes = [exercise.run(wrong.fn, case)[0] for case in cases]
+    found = tally.count(exercise, cases, outcomes, exercise.judge(cases, outcomes))
+
+    assert (found["cases_held"], found["promises_held"], found["promises"]) == (0, 14, 15)
+    assert (found["exactly"], found["own_held"], found["idle"]) == (True, True, False)
+
+
+@pytest.mark.parametrize("answer", [lambda h: None, lambda h: h, lambda h: 0, lambda h: 1],
+                         ids=["nothing", "its input", "zero", "one"])
+def test_an_answer_that_does_nothing_earns_nothing(dead_units, answer):
+    found = counted(dead_units, answer)
+    entry = {"status": "wrong", "points": 0, "possible": 3, **found}
+
+    assert found["idle"]
+    assert scoring.points_for_promises(entry) == 0
 
 
 def test_a_promise_about_cases_needs_one_of_them_to_hold():
@@ -100,19 +149,40 @@ def test_without_the_option_an_exercise_is_all_or_nothing():
 def test_points_for_promises_are_rounded_down_to_half_a_point():
     (scored,) = scoring.scored([bob()], [], Scoring(partial=True))
 
-    assert scored["exercises"][3]["points"] == 2  # 3 * 3/4 is 2.25
+    assert scored["exercises"][3]["points"] == 2  # 3 * (1/2 + 1/2 * 2/3) is 2.5; 3 * 9/12 is 2.25
     assert scored["points"] == 14
     assert scoring.points_for_promises({"status": "todo", "points": 0, "possible": 3}) == 0
 
 
-@pytest.mark.parametrize(("promises", "cases", "points"), [
-    (5, 12, 2.5), (6, 11, 2.5), (6, 12, 2.5),  # the last with an input that was changed
-    (6, 7, 1.5),                               # 1.75, which no rounding to the nearest makes 1.5
-    (5, 1, 0), (0, 11, 0)])                    # an answer that does nothing spoils nothing
-def test_the_smaller_share_counts_and_all_points_are_for_a_pass(promises, cases, points):
-    entry = {"status": "wrong", "points": 0, "possible": 3, "promises": 6,
-             "promises_held": promises, "cases": 12, "cases_held": cases}
+def counts(held: int, own: bool, cases: int = 12, **more) -> dict:
+    return {"status": "wrong", "points": 0, "possible": 3, "promises": 6, "promises_held": held,
+            "own_held": own, "exactly": False, "idle": False, "cases": 12, "cases_held": cases,
+            **more}
+
+
+@pytest.mark.parametrize(("entry", "points"), [
+    (counts(5, True), 2.5),            # 3 * (1/2 + 1/2 * 4/5) is 2.7
+    (counts(5, False), 1.5),           # the trap itself, all else right: half of 3
+    (counts(6, True), 2.5),            # an input was changed: all points are for a pass
+    (counts(5, True, cases=7), 1.5),   # 3 * 7/12 is 1.75
+    (counts(5, True, cases=0), 0),
+    (counts(5, True, cases=0, exactly=True), 2.5),
+    (counts(5, True, idle=True), 0),
+    (counts(0, False, cases=11), 0)])
+def test_the_traps_own_promise_carries_half(entry, points):
     assert scoring.points_for_promises(entry) == points
+
+
+def test_an_instructor_sets_what_the_traps_own_promise_is_worth(tmp_path):
+    (tmp_path / "course.toml").write_text('partial_trap = "80%"\n')
+    rules = Scoring(True, due.read(tmp_path / "course.toml"))
+
+    assert rules.own_share == 0.8
+    assert scoring.points_for_promises(counts(5, False), 0.8) == 0.5  # 3 * 1/5 is 0.6
+    assert "brings 80 % of the points" in page(bob(), scoring=rules)
+    (tmp_path / "course.toml").write_text('partial_trap = "120%"\n')
+    with pytest.raises(due.BadCourse, match="at most 100%"):
+        due.read(tmp_path / "course.toml")
 
 
 def test_points_by_hand_come_after_those_for_promises():
@@ -139,9 +209,9 @@ def test_the_table_of_exercises_has_what_was_counted():
 
 # ---- the page
 
-def page(given: dict, partial: bool = False) -> str:
-    return " ".join(pages.feedback([given], {
-        **RUN, "scoring": Scoring(partial=partial).plain()}).split())
+def page(given: dict, partial: bool = False, scoring: Scoring | None = None) -> str:
+    rules = scoring or Scoring(partial=partial)
+    return " ".join(pages.feedback([given], {**RUN, "scoring": rules.plain()}).split())
 
 
 def test_a_page_says_stage_date_case_and_how_far_it_got():
@@ -154,7 +224,7 @@ def test_a_page_says_stage_date_case_and_how_far_it_got():
     assert "<li>of <code>NaN</code> it says so.</li>" in text
     assert "promises are kept" not in text
     assert "3 of 4 promises are kept" in page(bob(), partial=True)
-    assert "rounded down to half a point" in page(bob(), partial=True)
+    assert "Rounded down to half a point" in page(bob(), partial=True)
 
 
 def test_a_page_says_what_to_do_next():
@@ -173,19 +243,29 @@ def test_a_page_speaks_of_no_machinery():
     assert not [word for word in ("sandbox", "judge", "process", "namespace") if word in text]
 
 
-# What 01.4 tells its registered mistakes, and the hint that speaks of the same things.
-@pytest.mark.parametrize(("said", "k"), [
-    ("answer for NaN outputs: got 2, expected a ValueError. NaN == 0 is False: a broken layer must "
-     "not look alive.", 2),
-    ("count of dead units: got 12, expected 3. Dead means 0 for every row. This is what you get "
-     "from: rows counted instead of units.", 1),
-    ("something else", 0)])
-def test_the_hint_belongs_to_the_mistake(said, k):
-    trap = catalog.trap("01.4")
-    assert hints.nearest(trap.hints, said) == k
-    text = page(bob(message=said))
-    assert f"Hint: {pages.code_html(trap.hints[k])}" in text
-    assert text.count("<summary>The other hints") == 1
+@pytest.mark.parametrize(("mistake", "hint"), [
+    ("NaN taken for life", "`NaN == 0` is False"),
+    ("rows counted instead of units", "Compare with zero first"),
+    ("infinity refused like NaN", ""), ("", "")])
+def test_a_hint_belongs_to_the_registered_mistake_or_none_is_shown(mistake, hint):
+    text = page(bob(misconception=mistake, message="answer for NaN outputs: got 2."))
+
+    assert ("Hint: " in text) == bool(hint)
+    assert pages.code_html(hint) in text
+    others = [one for one in catalog.trap("01.4").hints if not hint or not one.startswith(hint)]
+    assert not [one for one in others if pages.code_html(one) in text]
+
+
+def test_every_aim_is_an_exercises_own():
+    """Promises, hints and mistakes of aims.json are those of the checks and of the lessons."""
+    known = json.loads(Path(aims.__file__).with_suffix(".json").read_text("utf-8"))
+    assert [*known] == [trap.id for stage in range(1, 16) for trap in assignments.by_number(stage)]
+    for id, aim in known.items():
+        exercise, hints = registry.find(id), catalog.trap(id).hints
+        assert aim["promise"] in [promise.key for promise in exercise.promises], id
+        for words, mistakes in aim["hints"].items():
+            assert sum(hint.startswith(words) for hint in hints) == 1, (id, words)
+            assert not {*mistakes} - {wrong.name for wrong in exercise.wrong_answers}, (id, words)
 
 
 def test_a_passed_exercise_has_no_hint_and_nothing_to_mend():

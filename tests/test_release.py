@@ -2,6 +2,7 @@
 
 import ast
 import base64
+import datetime
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import nbformat
 import pytest
 
 from dlsys import class_wheel, cli, worksheets
+from dlsys.grading.books import due
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import SPAN
@@ -39,7 +41,8 @@ def handed(tmp_path_factory):
         for name in WHEEL:
             wheel.writestr(name, "")
         wheel.writestr(RECORD, "".join(f"{name},sha256=x,0\n" for name in (*WHEEL, RECORD)))
-    assert cli.main(["release", "03", "1", "--due", "2027-01-15", "--out", str(out / "class"),
+    assert cli.main(["release", "03", "1", "--due", "2027-01-15T23:59+01:00",
+                     "--out", str(out / "class"),
                      "--wheel", str(out / "dlsys_helpers-0.1.0-py3-none-any.whl")]) == 0
     return out / "class"
 
@@ -91,7 +94,7 @@ def test_no_worked_answer_is_handed_out(handed):
 
 def test_the_worksheet_says_when_it_is_due_and_is_checked_as_ever(handed):
     path = handed / "01_activations.ipynb"
-    assert "**Hand in by 2027-01-15.**\n\nRun the cells" in sources(path)
+    assert "**Hand in by 2027-01-15, 23:59 (UTC+01:00).**\n\nRun the cells" in sources(path)
     read = worksheets.read(path)
     assert (read.stage, read.notes) == (1, [])
     assert {trap.function for trap in read.exercises} == {t.function for t in catalog.traps(1)}
@@ -99,7 +102,7 @@ def test_the_worksheet_says_when_it_is_due_and_is_checked_as_ever(handed):
 
 def test_the_stamp_names_version_and_content(handed, tmp_path):
     stamp = json.loads((handed / "RELEASE.json").read_text("utf-8"))
-    assert (stamp["due"], stamp["stages"]) == ("2027-01-15", [1, 3])
+    assert (stamp["due"], stamp["stages"]) == ("2027-01-15T23:59:00+01:00", [1, 3])
     name = f"{stamp['version']}-{stamp['content']}"
     assert f"Release {name}." in (handed / "INSTALL.md").read_text("utf-8")
     book = json.loads((handed / "03_losses.ipynb").read_text("utf-8"))
@@ -135,6 +138,58 @@ def test_install_names_what_the_notebooks_import(stage, more, tmp_path):
     assert more in " ".join(named)
 
 
+# ---- a part of the exercises, and course.toml
+
+CORE_08 = ["08.1", "08.2", "08.4"]  # as the lesson's headings mark them
+
+
+def test_the_core_path_alone_is_handed_out_and_graded(tmp_path):
+    given = ["release", "8", "--due", "2027-01-15T23:59+01:00", "--out", str(tmp_path / "class")]
+    assert cli.main([*given, "--core"]) == 0
+
+    read = worksheets.read(tmp_path / "class/08_transformers.ipynb")
+    assert [trap.id for trap in read.exercises] == CORE_08
+    assert read.notes == []
+    assert json.loads((tmp_path / "class/RELEASE.json").read_text())["exercises"] == {"8": CORE_08}
+    course = due.read(tmp_path / "course.toml")
+    assert course.asked == {8: (*CORE_08,)}
+    assert course.due[8].isoformat() == "2027-01-15T23:59:00+01:00"
+
+
+def test_a_list_of_exercises_keeps_the_whole_lesson(tmp_path):
+    out = tmp_path / "class"
+    assert cli.main(["release", "8", "--exercises", "8.10, 8.3", "--out", str(out)]) == 0
+
+    read = worksheets.read(out / "08_transformers.ipynb")
+    assert [trap.id for trap in read.exercises] == ["08.3", "08.10"]
+    lesson = sources(out / "08_lesson.ipynb")
+    assert lesson.count("[Open your worksheet](08_transformers.ipynb#cell-id=") == 2
+    assert "08.5" in lesson
+    assert due.read(tmp_path / "course.toml").due == {}
+
+
+def test_a_course_keeps_its_lines_and_takes_new_ones(tmp_path, capsys):
+    course = tmp_path / "course.toml"
+    course.write_text('late = "5%/h"  # ours\n\n[due]\n1 = 2027-01-08T12:00:00+01:00\n')
+    more = ["--due", "2027-01-15T23:59+01:00", "--out"]
+    assert cli.main(["release", "3", "--core", *more, str(tmp_path / "a")]) == 0
+
+    text = course.read_text()
+    assert 'late = "5%/h"  # ours' in text
+    assert {n: day.day for n, day in due.read(course).due.items()} == {1: 8, 3: 15}
+    said = refusal(capsys, "1", *more, tmp_path / "b")
+    assert "course.toml: has stage 1 under [due] already. Nothing was written." in said
+    assert course.read_text() == text
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_day_ends_a_minute_before_midnight_here(tmp_path):
+    cli.main(["release", "1", "--due", "2027-01-15", "--out", str(tmp_path / "class")])
+    here = datetime.datetime(2027, 1, 15, 23, 59).astimezone()
+
+    assert due.read(tmp_path / "course.toml").due == {1: here}
+
+
 # ---- refusals
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path, capsys):
@@ -146,6 +201,8 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path, capsys):
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (("99",), f"expected {SPAN}"), (("1", "--due", "15.1.27"), "expected a date as 2027-01-15"),
+    (("1", "--exercises", "2.1"), "expected some of 01.1"),
+    (("1", "2", "--exercises", "1.1"), "got none of stage 2"),
     (("1", "--wheel", "nothing.whl"), "make wheel")])
 def test_what_is_asked_wrongly_is_said_before_anything_is_made(arguments, said, tmp_path, capsys):
     assert said in refusal(capsys, *arguments, "--out", tmp_path / "class")

@@ -32,6 +32,7 @@ from dlsys.grading.books.term import add_parser as add_term
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.grading.text import clean
+from dlsys.lab import add_parser as add_lab
 from dlsys.my_parts import add_parser as add_parts
 from dlsys.release import add_parser as add_release
 from dlsys.review import add_parser as add_review
@@ -66,7 +67,8 @@ class Parser(argparse.ArgumentParser):
 
 def add_start(commands) -> None:
     parser = commands.add_parser("start", help="copy a lesson and worksheet to my-work/")
-    parser.add_argument("stage", help=f"number of the stage, {SPAN}; model for Your model")
+    parser.add_argument("stage", nargs="?", help=f"number of the stage, {SPAN}; model for Your "
+                                                 "model; nothing for the start page")
     parser.add_argument("--copy", action="store_true",
                         help="make fresh copies beside existing ones")
     parser.add_argument("--core", action="store_true",
@@ -77,6 +79,8 @@ def add_start(commands) -> None:
 
 
 def run_start(args: argparse.Namespace) -> int:
+    if args.stage is None:
+        return run_start_page(args)
     if args.stage == "model":
         return run_start_model()
     if args.update:
@@ -98,6 +102,14 @@ def run_start(args: argparse.Namespace) -> int:
           f"worksheet, or with: dlsys check {args.stage if not args.copy else worksheet}")
     for line in windows.left_out(stage.number):
         print(f"Note: {line}")
+    return 0
+
+
+def run_start_page(args: argparse.Namespace) -> int:
+    if args.copy or args.core or args.update:
+        raise UserError(f"start: got no stage, expected {SPAN}. Try: dlsys start 1")
+    print(f"Your start page is {work_folder.start_page()}. Open it in JupyterLab "
+          f"({work_folder.open_lab()}) or in VS Code.")
     return 0
 
 
@@ -361,7 +373,7 @@ def run_doctor(_: argparse.Namespace) -> int:
     return FAILED if doctor.FAIL in found else 0
 
 
-COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_parts, add_slides,
+COMMANDS = (add_start, add_lab, add_check, add_answer, add_review, add_exam, add_parts, add_slides,
             add_room, add_join, add_leave, add_release, add_grade, add_term, add_progress,
             add_find, add_watch, add_doctor)
 

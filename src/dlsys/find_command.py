@@ -1,10 +1,10 @@
-"""`dlsys find`: where a concept is taught, and the causes and traps that fit a symptom."""
+"""`dlsys find`: what a word means, where it is taught, and the causes that fit a symptom."""
 
 import argparse
 import os
 from urllib.parse import quote_plus
 
-from dlsys import find, units
+from dlsys import find, glossary, units
 from dlsys.grading.text import visible
 from dlsys_helpers.errors import UserError
 
@@ -20,11 +20,11 @@ def add_parser(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 1 where neither a unit that the course teaches nor a sign fits."""
+    """Returns 1 where neither a word, a unit that the course teaches nor a sign fits."""
     query = " ".join(args.words)
     if not find.plain(query):
         raise UserError(f"find: got {query[:40]!r}, expected a word of what you see, or a number.")
-    taught = units.lines(units.rank(query))
+    taught = [*glossary.lines(query), *units.lines(units.rank(query))]
     print(*taught, sep="\n", end="\n" * bool(taught))
     answer = find.rank(find.index(find.rows()), query)
     if taught and not answer.fits:

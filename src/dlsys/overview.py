@@ -15,6 +15,7 @@ from dlsys_helpers.errors import UserError
 GROUPS = {
     "Learn": (
         ("dlsys start 1", "a lesson and a worksheet of your own"),
+        ("dlsys lab", "JupyterLab on your start page"),
         ("dlsys check 1", "check the worksheet, or one exercise: dlsys check 01.4"),
         ("dlsys answer 01.4", "the worked answer beside yours, once it is solved"),
         ("dlsys review", "short questions, after 2, 7 and 21 days"),

@@ -1,7 +1,8 @@
 """`dlsys release 01 03 --due 2027-01-15 --out class`: the folder that a class is handed.
 
 It holds the worksheets, the lessons without outputs, INSTALL.md, and RELEASE.json, which says what
-was given out. No worked answer is in it, and no history; *Your model*, whose stand-ins solve some
+was given out. Beside the folder goes course.toml, from which `dlsys grade` learns what was asked
+for and when. No worked answer is in it, and no history; *Your model*, whose stand-ins solve some
 exercises, with --model only. Lessons repair their own small cases, and
 some of those lines answer an exercise: they are the lesson.
 """
@@ -13,11 +14,11 @@ import importlib.metadata as metadata
 import json
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from dlsys import class_wheel, work_folder
-from dlsys_helpers import paths
+from dlsys import assignments, class_course, class_wheel, work_folder
+from dlsys_helpers import catalog, paths
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import Stage
 
@@ -36,7 +37,14 @@ def add_parser(commands) -> None:
     parser.add_argument("stages", nargs="+", metavar="STAGE", help="numbers of stages: 01 03")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER",
                         help="a new or an empty folder")
-    parser.add_argument("--due", metavar="DATE", help="shown in each worksheet: 2027-01-15")
+    parser.add_argument("--due", metavar="DATE", help="shown in each worksheet: 2027-01-15, which "
+                        "is 23:59 here, or 2027-01-15T18:00 or with +01:00 behind it")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--core", action="store_true", help="the core path alone")
+    some.add_argument("--exercises", metavar="IDS", help="these exercises alone: 8.1,8.3")
+    parser.add_argument("--course", type=Path, metavar="TOML",
+                        help="where what was asked for and when is written down for dlsys grade "
+                        f"(default: {class_course.NAME} beside the folder)")
     parser.add_argument("--wheel", type=Path, metavar="FILE",
                         help="the course's wheel (make wheel), handed out with these stages only")
     parser.add_argument("--model", action="store_true",
@@ -47,16 +55,26 @@ def add_parser(commands) -> None:
 def run(args: argparse.Namespace) -> int:
     stages = sorted({work_folder.stage_of(asked) for asked in args.stages})
     due, wheel = _date(args.due), _wheel(args.wheel)
+    asked = {stage.number: work_folder.core_ids(stage) for stage in stages} if args.core else (
+        _exercises(args.exercises, stages))
     _refuse_taken(args.out)
-    stamp = {"version": metadata.version(PACKAGE), "due": due,
-             "stages": [stage.number for stage in stages]}
-    books = {name: book for stage in stages for name, book in _books(stage).items()}
+    course = class_course.planned(args.course or args.out.absolute().parent / class_course.NAME,
+                                  [stage.number for stage in stages], due, asked)
+    stamp = {"version": metadata.version(PACKAGE), "due": due and due.isoformat(),
+             "stages": [stage.number for stage in stages],
+             "exercises": {str(number): ids for number, ids in asked.items()}}
+    books = {name: book for stage in stages
+             for name, book in _books(stage, args.core, asked.get(stage.number, ())).items()}
     stamp["content"] = _fingerprint(books)
     files = {name: _text(_stamped(book, stamp)) for name, book in books.items()}
     files[HOW_TO] = how_to(stages, stamp, wheel, packages(books.values()))
     files[STAMP] = json.dumps(stamp, indent=1) + "\n"
     _write(args.out, files, wheel, stamp["stages"], args.model)
     print(f"{args.out}: release {label(stamp)}, {len(files) + bool(wheel)} files.")
+    if course:
+        class_course.write(course)
+        print(f"{course.path}: what was asked for and when. Give it to the grader: "
+              f"dlsys grade ... --course {course.path}")
     if not wheel:
         print("Without the course's wheel a worksheet cannot check itself. Make one: make wheel; "
               "hand it out, too, or say --wheel FILE")
@@ -70,11 +88,36 @@ def label(stamp: dict) -> str:
 
 # ---- what is asked
 
-def _date(text: str | None) -> str | None:
+def _date(text: str | None) -> datetime.datetime | None:
+    """The moment that is meant: a day ends at 23:59, and a time without an offset is local."""
+    if not text:
+        return None
     try:
-        return text and datetime.date.fromisoformat(text).isoformat()
+        moment = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise ReleaseError(f"--due: got {text[:40]!r}, expected a date as 2027-01-15.") from None
+        raise ReleaseError(f"--due: got {text[:40]!r}, expected a date as 2027-01-15 or "
+                           "2027-01-15T18:00+01:00.") from None
+    if len(text) <= len("2027-01-15"):
+        moment = moment.replace(hour=23, minute=59)
+    return moment if moment.tzinfo else moment.astimezone()
+
+
+def _exercises(text: str | None, stages: list[Stage]) -> dict[int, list[str]]:
+    """Exercises by stage, from a list such as 8.1,8.3. Raises ReleaseError."""
+    if text is None:
+        return {}
+    known = {trap.id: stage.number for stage in stages
+             for trap in assignments.by_number(stage.number)}
+    ids = [catalog.as_id(part) for part in text.split(",") if part.strip()]
+    if odd := [id for id in ids if id not in known]:
+        raise ReleaseError(f"--exercises: got {odd[0][:40]!r}, expected some of "
+                           f"{', '.join(known)}.")
+    asked = {stage.number: [id for id in known if id in ids and known[id] == stage.number]
+             for stage in stages}
+    if empty := [number for number, ids in asked.items() if not ids]:
+        raise ReleaseError(f"--exercises: got none of stage {empty[0]}, expected one or more of "
+                           "each stage. Leave the stage out, or add an exercise of it.")
+    return asked
 
 
 def _wheel(path: Path | None) -> Path | None:
@@ -100,13 +143,16 @@ def _refuse_taken(out: Path) -> None:
 
 # ---- what is in it
 
-def _books(stage: Stage) -> dict[str, dict]:
-    """A stage's worksheet and lesson, linked to each other, by file name."""
+def _books(stage: Stage, core: bool, exercises: Collection[str]) -> dict[str, dict]:
+    """A stage's worksheet and lesson, linked to each other, by file name.
+
+    exercises: those of the worksheet, all where it is empty. core: the lesson is short as well.
+    """
     worksheet, lesson = f"{stage.stem}.ipynb", paths.lesson_copy(stage.number).name
     asked = json.loads(work_folder.worksheet_copy(
-        work_folder.shipped(stage, paths.EXERCISES), stage, lesson))
+        work_folder.shipped(stage, paths.EXERCISES), stage, lesson, asked=exercises))
     told = json.loads(work_folder.lesson_copy(
-        work_folder.shipped(stage, paths.NOTEBOOKS), stage, worksheet))
+        work_folder.shipped(stage, paths.NOTEBOOKS), stage, worksheet, core, exercises))
     for cell in told["cells"]:
         if cell["cell_type"] == "code":
             work_folder.empty(cell)
@@ -123,11 +169,20 @@ def _stamped(book: dict, stamp: dict) -> dict:
 
 
 def show_due(worksheet: dict, due: str) -> None:
-    """Write the day on which a worksheet is due into its first cell and its metadata."""
-    worksheet["metadata"]["dlsys"]["due"] = due
+    """Write when a worksheet is due into its first cell and its metadata."""
+    worksheet["metadata"]["dlsys"]["due"] = due[:40]
     top = worksheet["cells"][0]
     top["source"] = "".join(top["source"]).replace(
-        BEGINS, f"**Hand in by {due}.**\n\n{BEGINS}", 1)
+        BEGINS, f"**Hand in by {shown(due)}.**\n\n{BEGINS}", 1)
+
+
+def shown(due: str) -> str:
+    """A due date as people read it: `2027-01-15, 23:59 (UTC+01:00)`."""
+    try:
+        moment = datetime.datetime.fromisoformat(due)
+    except ValueError:
+        return due[:10]
+    return f"{moment:%Y-%m-%d, %H:%M} ({moment.tzinfo or 'local time'})" if "T" in due else due[:10]
 
 
 def _text(book: dict) -> str:
@@ -193,7 +248,7 @@ def how_to(stages: list[Stage], stamp: dict, wheel: Path | None, needed: str) ->
     return INSTALL.format(
         packages=needed,
         title="Deep Learning Systems", label=label(stamp), files="\n".join(rows),
-        due=f" Hand in by {stamp['due']}." if stamp["due"] else "",
+        due=f" Hand in by {shown(stamp['due'])}." if stamp["due"] else "",
         wheel=f"`{line}`." + ("" if wheel else " That file is not here: whoever teaches gives it."),
         worksheet=f"{stages[0].stem}.ipynb")
 

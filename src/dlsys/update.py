@@ -47,6 +47,8 @@ def update(stage: int | str, core: bool = False) -> Updated:
         raise WorksheetError(f"{mine.name}: holds stage {holds}, expected {chosen.number}. "
                              "Rename it.")
     found = notebook_file.load(mine)
+    if found.asked:
+        core = found.core  # what was handed out with some exercises keeps to these
     if core and not found.core:
         raise WorksheetError(f"{mine.name}: holds more than the core path, and --core would take "
                              f"it away. Run: dlsys start {chosen.number} --update")
@@ -56,10 +58,10 @@ def update(stage: int | str, core: bool = False) -> Updated:
     before = mine.read_bytes()
     old = json.loads(before.decode("utf-8-sig"))
     new = json.loads(work_folder.worksheet_copy(
-        work_folder.shipped(chosen, paths.EXERCISES), chosen, read.name, core))
+        work_folder.shipped(chosen, paths.EXERCISES), chosen, read.name, core, found.asked))
     _keep_stamp(old, new)
     if isinstance(due := _facts(old).get("due"), str):
-        release.show_due(new, due[:10])
+        release.show_due(new, due)
     told = carry_over(old, new)
     kept = _swap(mine, before, _bytes(new))
     return Updated(mine, kept, lines + told)

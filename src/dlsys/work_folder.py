@@ -7,13 +7,12 @@ conflict. A copy's links lead to its siblings. What exists is never overwritten.
 import json
 import os
 import re
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import reading_time, windows
+from dlsys import assignments, reading_time, windows
 from dlsys_files import locations, notebook_file
 from dlsys_files.notebook_file import WorksheetError
 from dlsys_helpers import catalog, paths
@@ -24,7 +23,7 @@ from dlsys_helpers.stages import NUMBERS, SPAN, STAGES, Stage
 WAY_IN = "Run `dlsys start {number}` in a terminal for a worksheet of your own."
 START_PAGE = "00_start_here.ipynb"
 # Their outputs answer the question above them: the learner makes them with the first run.
-_ANSWERING = {"look", "why", "repair", "more"}
+_ANSWERING = {"look", "why", "repair", "more", "folklore"}
 # So does the text under a step's heading: JupyterLab folds each, and opens it when one runs on.
 # These reveal no answer.
 _OPEN_STEPS = ("The code", "Guess", "Your turn")
@@ -61,9 +60,7 @@ def start(stage: int | str, copy: bool = False, core: bool = False) -> Started:
 
 def open_lab() -> str:
     """The command that opens JupyterLab where the learner's files are."""
-    if locations.is_checkout() and not windows.HERE:
-        return "make lab"
-    return subprocess.list2cmdline(["jupyter", "lab", str(paths.MY_WORK)])
+    return "make lab" if locations.is_checkout() and not windows.HERE else "dlsys lab"
 
 
 def start_page() -> Path:
@@ -96,25 +93,34 @@ def keep(path: Path, data: bytes, what: str) -> bool:
 
 # ---- what a copy holds
 
-def worksheet_copy(shipped: bytes, stage: Stage, lesson: str, core: bool = False) -> bytes:
+def core_ids(stage: Stage) -> list[str]:
+    """The exercises of a stage's core path, by number."""
+    return [trap.id for trap in assignments.by_number(stage.number) if trap.core]
+
+
+def worksheet_copy(shipped: bytes, stage: Stage, lesson: str, core: bool = False,
+                   asked: Collection[str] = ()) -> bytes:
     """A worksheet whose link leads to the learner's lesson of this name.
 
-    core: with the exercises of the core path alone.
+    core: with the exercises of the core path alone. asked: with these exercises alone.
     """
     linked = shipped.replace(f"../notebooks/{stage.stem}.ipynb".encode(), lesson.encode())
-    if not core:
+    if not (core or asked):
         return linked
     book = json.loads(linked)
-    on_path = {None, *(trap.id for trap in catalog.traps(stage.number) if trap.core)}
-    _shorten(book, [c for c in book["cells"] if reading_time.facts(c).get("trap") in on_path])
+    kept = {None, *(asked or core_ids(stage))}
+    _shorten(book, [c for c in book["cells"] if reading_time.facts(c).get("trap") in kept])
+    if asked:
+        book["metadata"]["dlsys"]["exercises"] = sorted(asked)
     return _written(book)
 
 
-def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False) -> bytes:
+def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False,
+                asked: Collection[str] = ()) -> bytes:
     """A lesson with links into the learner's worksheet, and without what reveals answers.
 
     The steps of a trap that answer its question are folded in JupyterLab. core: without the traps
-    off the core path.
+    off the core path. asked: the exercises that the worksheet has; all where it is empty.
     """
     book = json.loads(shipped)
     book["metadata"]["dlsys"]["version"] = lesson_version(book)
@@ -124,7 +130,7 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False
     _lead_to_guess(book["cells"], paths.lesson_copy(stage.number, end).name)
     for cell in book["cells"]:
         facts = cell["metadata"].get("dlsys", {})
-        if facts.get("role") == "exercise":
+        if facts.get("role") == "exercise" and (not asked or facts.get("trap") in asked):
             _link(cell, stage, f"{worksheet}#cell-id={cell['id']}")
         if cell["cell_type"] == "code" and facts.get("role") in _ANSWERING:
             empty(cell)
@@ -133,7 +139,24 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False
             cell["source"] = f"#{source}"
         elif facts.get("role") == "step" and not source.endswith(_OPEN_STEPS):
             cell["metadata"]["jp-MarkdownHeadingCollapsed"] = True
+    fold_elsewhere(book)
     return _written(book)
+
+
+def fold_elsewhere(book: dict) -> None:
+    """Tell Colab and Kaggle, by their own marks, what JupyterLab folds. VS Code has no such mark.
+
+    Colab keeps the names of folded sections with the notebook, and a cell's name in its metadata.
+    """
+    sections = []
+    for cell in book["cells"]:
+        facts = cell["metadata"]
+        if facts.get("jupyter", {}).get("source_hidden"):
+            facts["cellView"], facts["_kg_hide-input"] = "form", True
+        if facts.get("jp-MarkdownHeadingCollapsed"):
+            facts["id"] = cell["id"]
+            sections.append(cell["id"])
+    book["metadata"]["colab"] = {"collapsed_sections": sections}
 
 
 def _shorten(book: dict, cells: list[dict]) -> None:

@@ -100,7 +100,8 @@ def read(path: str | Path) -> Worksheet:
         raise WorksheetError(f"{name}: is a lesson, expected a worksheet. Make one with: "
                              f"dlsys start {stage}")
     exercises = [trap for trap in assignments.traps(stage)
-                 if trap.core or not found.core or trap.id in found.checked]
+                 if trap.id in (found.asked or [trap.id] * (trap.core or not found.core))
+                 or trap.id in found.checked]
     if not exercises:
         raise WorksheetError(f"{name}: stage {stage} has no exercises here. Run: git pull")
     notes = _checks(found, [trap.id for trap in exercises], stage)

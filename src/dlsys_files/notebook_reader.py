@@ -20,6 +20,7 @@ VARIANT = ("is from a variant: got other names for its functions in the metadata
            "usual ones. Check and grade it with version 1.0.0, which drew them.")
 # A check cell is a code cell with such a line.
 _CHECK = re.compile(r"""^[ \t]*check\(\s*["'](\d\d\.\d+)["']""", re.M | re.A)
+_ID = re.compile(r"\d\d\.\d{1,2}", re.A)
 _SHOWN = 60  # characters of a stranger's word in a message
 
 
@@ -42,7 +43,7 @@ class NotebookFile:
     stage: as the metadata say, or where a tool dropped them, of the first exercise checked; None
     for neither. cells: (number among the code cells, source). shown: exercise id to the status
     that the stored output of its check tells; for display, grading never
-    reads it. core: it was begun with the core path alone.
+    reads it. core: it was begun with the core path alone, or handed out with the exercises `asked`.
     """
 
     stage: int | None
@@ -52,6 +53,7 @@ class NotebookFile:
     ids: list[str]
     shown: dict[str, str] = field(default_factory=dict)
     core: bool = False
+    asked: tuple[str, ...] = ()
 
     @property
     def checked(self) -> list[str]:
@@ -86,7 +88,12 @@ def parse(data: bytes) -> NotebookFile:
     return NotebookFile(_stage(own.get("stage"), sources), _word(own.get("view")),
                         _word(own.get("version", "")), list(enumerate(sources, 1)),
                         [cell["id"] for cell in cells if type(cell.get("id")) is str], shown,
-                        own.get("core") is True)
+                        own.get("core") is True, _asked(own.get("exercises")))
+
+
+def _asked(said: Any) -> tuple[str, ...]:
+    known = type(said) is list and all(type(id) is str and _ID.fullmatch(id) for id in said)
+    return tuple(said) if known and len(said) <= MOST_CELLS else ()
 
 
 def oversize(size: int, most: int = LARGEST) -> str:

@@ -137,7 +137,7 @@ def _grade(options: GradeOptions) -> int:
 
     # What cannot be read is an error before the work.
     gradebooks = given.read(options)
-    rules = scoring.rules(options, gradebooks.names, gradebooks.times)
+    rules = scoring.rules(options, gradebooks.names, gradebooks.times, gradebooks.places)
     found = _submissions(options)
     names = [one.name for one in found.submissions]
     with contextlib.closing(Journal.open(options, names, gradebooks.names)) as journal:
@@ -150,10 +150,11 @@ def _grade(options: GradeOptions) -> int:
             grades = cohort.grade_all(found.submissions, journal, workers, on_result, rules)
         lines = _about_the_call(options, gradebooks.reused, found.left_out, journal.unfinished)
         lines += due.remarks(grades["results"], rules.course)
+        lines += scoring.remarks(grades["results"], rules)
         reports.write_all(grades, options.out)
         pages.write_all(grades, options.out)
         try:
-            gradebooks.write(grades["results"], options.out, lines.append)
+            gradebooks.write(grades["results"], options.out, lines.append, rules.asked)
         finally:
             summary.show(grades, options.out, lines)
     graded = all(result["status"] == "graded" for result in grades["results"])

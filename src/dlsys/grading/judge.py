@@ -130,7 +130,7 @@ class Judge:
         """
         traps = assignments.traps(stage)
         if not traps:
-            raise submitted_notebook.Refused(f"stage {stage} has no exercises.")
+            raise submitted_notebook.Refused(f"is of stage {stage}, which has no exercises.")
         return [self._paper(trap, draw) for trap in traps]
 
     def _paper(self, trap: Trap, draw: int) -> Paper:
@@ -143,9 +143,10 @@ class Judge:
         try:
             exercise = find_check(trap.id)
         except ValueError as error:
-            raise submitted_notebook.Refused(f"no check here for it: {error}") from None
+            raise submitted_notebook.Refused(
+                f"is of a stage without a check here: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))
-        return Paper(with_cached_runs(exercise), trap, seeds,
+        return Paper(with_cached_runs(exercise, tally.IDLE), trap, seeds,
                      tuple(tuple(exercise.arrange(seed)) for seed in seeds),
                      act_source(exercise))
 
@@ -454,7 +455,7 @@ class GradingSession:
                 "points": sum(e["points"] for e in exercises),
                 "possible": sum(e["possible"] for e in exercises),
                 "exercises": exercises, "cells": self._reports(self.attempt), "notes": self.notes,
-                "remarks": self.notebook.remarks}
+                "remarks": self.notebook.remarks, "short": self.notebook.short}
 
     def _entry(self, paper: Paper) -> dict[str, Any]:
         verdict = self._with_reason_for_end(self.verdicts[paper.exercise.id])
@@ -550,7 +551,8 @@ def _tally(paper: Paper, outcomes: Sequence[Outcome], verdict: Verdict) -> dict[
     if verdict.status == "pass":
         return tally.complete(exercise, len(cases))
     try:
-        return tally.count(exercise, cases, outcomes) if len(outcomes) == len(cases) else {}
+        return (tally.count(exercise, cases, outcomes, verdict)
+                if len(outcomes) == len(cases) else {})
     except Exception:  # the learner boundary, as in the verdict, which says what is wrong
         return {}
 

@@ -1,40 +1,112 @@
-"""How far an answer got: how many cases pass, and how many promises of the docstring it keeps.
+"""How far an answer got: how many cases pass, how many promises of the docstring it keeps, and
+which promises its failure decides.
 
 A verdict names the first failure. This module counts all of them, on the same outcomes and with
-the same laws.
+the same laws. Where the answer is a registered mistake and nothing else, the registry says which
+promises it breaks, and it keeps all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
+
+from dlsys.grading import aims
 from dlsys_helpers.acting import Case, Outcome
-from dlsys_helpers.judging import Exercise, Promise
+from dlsys_helpers.judging import Exercise, Promise, WrongAnswer, close
 from dlsys_helpers.verdicts import Verdict
 
 Judged = list[tuple[Case, Verdict]]
+MOST = 2  # promises that a page names; of more, the failure decides none
 
 
-def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """How many cases pass, how many promises are kept, and the text of each broken promise.
+def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome],
+          verdict: Verdict) -> dict[str, Any]:
+    """How many cases pass and promises are kept, and the text of each promise that the failure
+    decides.
 
-    cases, outcomes: of all seeds. A promise that is neither kept nor broken was not reached.
+    cases, outcomes: of all seeds. verdict: the one that the learner is told. own_held: whether the
+    trap's own promise is kept. idle: whether a function that does nothing answers the same.
     """
     judged = [(case, exercise.judge_one(case, outcome))
               for case, outcome in zip(cases, outcomes, strict=True)]
+    mistake = _mistake(exercise, judged, verdict)
+    kept = {promise.key for promise in exercise.promises
+            if (promise.key not in mistake.breaks if mistake else is_kept(promise, judged))}
     return {**complete(exercise, len(judged)),
             "cases_held": sum(_passed(verdict) for _, verdict in judged),
-            "promises_held": sum(is_kept(promise, judged) for promise in exercise.promises),
-            "broken": [promise.text for promise in exercise.promises
-                       if is_broken(promise, exercise.promises, judged)]}
+            "promises_held": len(kept), "own_held": aims.own_promise(exercise.id) in kept,
+            "exactly": mistake is not None, "idle": is_idle(exercise, judged),
+            "broken": [promise.text for promise in decided(exercise, judged, verdict)]}
 
 
 def complete(exercise: Exercise, cases: int) -> dict[str, Any]:
     """What `count` returns for an answer that passes all these cases."""
     promises = len(exercise.promises)
     return {"cases": cases, "cases_held": cases, "promises": promises, "promises_held": promises,
-            "broken": []}
+            "own_held": True, "exactly": False, "idle": False, "broken": []}
+
+
+# ---- which promises a failure decides
+
+def decided(exercise: Exercise, judged: Judged, verdict: Verdict) -> list[Promise]:
+    """The promises that the failure decides: those of the registered mistake that it is, else
+    those whose own words it says, else those on whose cases alone the answer fails.
+
+    None where the answer gave the law nothing to judge, or where more than MOST are left.
+    """
+    registered = _registered(exercise, verdict)
+    if registered and registered.breaks:
+        broken = [p for p in exercise.promises if p.key in registered.breaks]
+        spoken = [p for p in broken if p.says and p.decides(verdict)]
+        return _few(exercise, spoken or broken, judged)
+    if _no_law_reached(verdict):
+        return []
+    found = [promise for promise in exercise.promises if promise.decides(verdict)]
+    if spoken := [promise for promise in found if promise.says]:
+        return _few(exercise, spoken, judged)
+    failed = {case.name for case, verdict in judged if not _passed(verdict)}
+    confined = [promise for promise in found if promise.cases and failed <= {*promise.cases}]
+    fewest = min((len(promise.cases) for promise in confined), default=0)
+    return _few(exercise, [p for p in confined if len(p.cases) == fewest], judged)
+
+
+def _few(exercise: Exercise, found: list[Promise], judged: Judged) -> list[Promise]:
+    """Of several promises, those whose registered mistakes fail in the same cases as this answer,
+    or come nearest to it; none where the cases leave too many.
+    """
+    if len(found) > 1:
+        near = {promise.key: _nearness(exercise, promise, judged) for promise in found}
+        found = [promise for promise in found if near[promise.key] == max(near.values())]
+    return found if len(found) <= MOST else []
+
+
+def _nearness(exercise: Exercise, promise: Promise, judged: Judged) -> int:
+    """In how many cases a registered mistake against this promise passes and fails as the answer
+    does.
+    """
+    return max((sum(_passed(exercise.run(wrong.fn, case)[1]) == _passed(verdict)
+                    for case, verdict in judged)
+                for wrong in exercise.wrong_answers if promise.key in wrong.breaks), default=0)
+
+
+def _registered(exercise: Exercise, verdict: Verdict) -> WrongAnswer | None:
+    return next((wrong for wrong in exercise.wrong_answers
+                 if wrong.name == verdict.misconception), None)
+
+
+# ---- which promises an answer keeps
+
+def _mistake(exercise: Exercise, judged: Judged, verdict: Verdict) -> WrongAnswer | None:
+    """The registered mistake that the answer is in every case, and nothing besides."""
+    wrong = _registered(exercise, verdict)
+    if wrong is None or not wrong.breaks:
+        return None
+    same = all(close(mine.seen, exercise.run(wrong.fn, case)[1].seen, exercise.within)
+               for case, mine in judged)
+    return wrong if same else None
 
 
 def is_kept(promise: Promise, judged: Judged) -> bool:
@@ -49,20 +121,6 @@ def is_kept(promise: Promise, judged: Judged) -> bool:
         promise, (verdict for _, verdict in mine))
 
 
-def is_broken(promise: Promise, promises: Sequence[Promise], judged: Judged) -> bool:
-    """Whether a verdict decided against the promise: by its own phrases, or because its cases fail.
-
-    Where every case fails, the promise's cases count against it only if no promise's phrases do.
-    """
-    mine = [verdict for _, verdict in judged if not _passed(verdict) and promise.decides(verdict)]
-    if not mine or promise.says:
-        return bool(mine)
-    if any(_passed(verdict) for case, verdict in judged if case.name not in promise.cases):
-        return True
-    return any(not _no_law_reached(verdict) for verdict in mine) and not all(
-        any(other.says and other.decides(verdict) for other in promises) for verdict in mine)
-
-
 def _fails(promise: Promise, verdicts: Iterable[Verdict]) -> bool:
     return any(not _passed(verdict) and (promise.decides(verdict) or _no_law_reached(verdict))
                for verdict in verdicts)
@@ -75,3 +133,36 @@ def _no_law_reached(verdict: Verdict) -> bool:
 
 def _passed(verdict: Verdict) -> bool:
     return verdict.status == "pass"
+
+
+# ---- an answer that does nothing
+
+def _given_back(place: int) -> Callable:
+    def answer(*inputs: Any) -> Any:
+        return inputs[place]
+    return answer
+
+
+def _always(value: Callable) -> Callable:
+    return lambda *_: value()
+
+
+def _zeros(first: Any, *_: Any) -> Any:
+    return torch.zeros_like(first)
+
+
+# They change nothing and work nothing out: an argument as it came, zeros, or a constant.
+IDLE = (*map(_given_back, range(3)), _zeros,
+        *map(_always, (lambda: None, lambda: 0, lambda: 0.0, lambda: 1, lambda: 1.0, lambda: False,
+                       lambda: True, str, list, dict, tuple)))
+
+
+def is_idle(exercise: Exercise, judged: Judged) -> bool:
+    """Whether one of IDLE gets the same verdict in every case; the first few tell most apart."""
+    return any(all(_alike(exercise, verdict, idle, case) for case, verdict in judged)
+               for idle in IDLE)
+
+
+def _alike(exercise: Exercise, mine: Verdict, idle: Callable, case: Case) -> bool:
+    theirs = exercise.run(idle, case)[1]
+    return close(mine.seen, theirs.seen, exercise.within)

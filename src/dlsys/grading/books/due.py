@@ -1,12 +1,15 @@
 """Due dates, and what a late submission costs: course.toml, one for a course.
 
-    late = "10%/day"        # of the possible points, for each day that has begun
+    late = "10%/day"        # of the points asked for, for each day that has begun
     late_max = "50%"        # never more than this
     grace = "15min"         # so long after the due date nothing is taken off
 
     [due]
     1 = 2027-01-15T23:59:00+01:00
     2 = 2027-01-22T23:59:00+01:00
+
+    [asked]
+    2 = ["02.1", "02.4"]    # only these count; a stage without a line counts whole
 
 An extensions.csv in the same folder may give a learner another due date, or state when a submission
 was handed in where nothing else says so:
@@ -65,13 +68,19 @@ class Extension:
 
 @dataclass(frozen=True)
 class Course:
-    """Due dates by stage, and what a late submission costs. late: percent and unit of time."""
+    """Due dates by stage, and what a late submission costs. late: percent and unit of time.
+
+    partial_trap: percent of an exercise's points for its trap's own promise, None for the usual.
+    asked: by stage the exercises that count; a stage that is not in it counts whole.
+    """
 
     due: dict[int, datetime] = field(default_factory=dict)
     late: tuple[float, str] = (0.0, "day")
     late_max: float = 100.0
     grace: timedelta = timedelta()
     extensions: tuple[Extension, ...] = ()
+    partial_trap: float | None = None
+    asked: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def off(self, late: timedelta, possible: float) -> float:
         """The points that a submission loses when it is this late."""
@@ -85,8 +94,8 @@ class Course:
         """The rule in words, for a page."""
         percent, unit = self.late
         grace = f"; within {_words(self.grace)} nothing" if self.grace else ""
-        return (f"{percent:g} % of the possible points for each {_NAMES[unit]} that has begun, at "
-                f"most {self.late_max:g} %{grace}")
+        return (f"{percent:g} % of the points asked for, for each {_NAMES[unit]} that has begun, "
+                f"at most {self.late_max:g} %{grace}")
 
 
 _NAMES = {"min": "minute", "h": "hour", "day": "day"}
@@ -110,7 +119,7 @@ def read(path: Path) -> Course:
     except ValueError as error:
         raise BadCourse(f"{path}: is no TOML: {clean(error, 120)}. A date is written "
                         f"1 = {EXAMPLE}, without quotes.") from None
-    known = ("due", "late", "late_max", "grace")
+    known = ("due", "late", "late_max", "grace", "partial_trap", "asked")
     if odd := [name for name in facts if name not in known]:
         raise BadCourse(f"{path}: got {clean(odd[0], 40)!r}, expected {', '.join(known)}")
     dates = facts.get("due", {})
@@ -121,7 +130,34 @@ def read(path: Path) -> Course:
     count, span = _matched(path, facts, "grace", _SPAN, ("0", "min"), "15min, 2h or 1day")
     (most,) = _matched(path, facts, "late_max", _PERCENT, ("100",), "50%")
     return Course(_dates(path, dates), (float(percent), unit), float(most),
-                  int(count) * UNITS[span], _extensions(path.with_name(EXTENSIONS)))
+                  int(count) * UNITS[span], _extensions(path.with_name(EXTENSIONS)),
+                  _partial_trap(path, facts), _asked(path, facts.get("asked", {})))
+
+
+def _asked(path: Path, table: Any) -> dict[int, tuple[str, ...]]:
+    """The exercises that were asked for, by stage. Raises BadCourse."""
+    if not isinstance(table, dict):
+        raise BadCourse(f"{path}: got asked = {clean(table, 40)}, expected a table: [asked], then "
+                        'a line for each stage, such as 8 = ["08.1", "08.3"]')
+    found: dict[int, tuple[str, ...]] = {}
+    for key, ids in table.items():
+        stage = _stage(path, key)
+        known = [trap.id for trap in assignments.traps(stage)]
+        if not (isinstance(ids, list) and ids and all(id in known for id in ids)):
+            raise BadCourse(f"{path}, asked {clean(key, 20)}: got {clean(ids, 60)}, expected a "
+                            f"list of some of {', '.join(known)}, each as a text.")
+        found[stage] = tuple(ids)
+    return found
+
+
+def _partial_trap(path: Path, facts: dict[str, Any]) -> float | None:
+    """What the trap's own promise is worth with --partial, in percent; None where not given."""
+    if "partial_trap" not in facts:
+        return None
+    percent = float(_matched(path, facts, "partial_trap", _PERCENT, (), "50%")[0])
+    if percent > 100:
+        raise BadCourse(f"{path}: got partial_trap = {percent:g}%, expected at most 100%.")
+    return percent
 
 
 def _dates(path: Path, table: dict[str, Any]) -> dict[int, datetime]:

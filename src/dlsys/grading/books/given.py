@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from dlsys.grading.books.gradebooks import Sheet
 from dlsys.grading.books.people import Result
 from dlsys.grading.books.run_folder import COURSE, EXTENSIONS, GIVEN, RunError
 from dlsys.grading.books.scoring import best, without_points
+from dlsys.grading.books.strays import Place
 from dlsys.grading.options import GradeOptions
 from dlsys.grading.text import first_few
 from dlsys_files.private_file import write_private
@@ -52,29 +53,45 @@ class Gradebooks:
     times: dict[tuple[str, str, int | None], str] = field(default_factory=dict)
     reused: str = ""
 
-    def fill(self, results: Sequence[Result]) -> list[FilledGradebook]:
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where the points of each LMS go."""
+        found = []
+        if self.canvas:
+            found.append(Place("canvas", gradebooks.ids(self.canvas, "canvas"),
+                               *gradebooks.stages_of(self.columns)))
+        if self.moodle:
+            people = [gradebooks.ids(sheet, "moodle") for sheet in self.moodle.values()]
+            stages = None if None in self.moodle else frozenset(filter(None, self.moodle))
+            found.append(Place("moodle", frozenset().union(*people), stages))
+        return tuple(found)
+
+    def fill(self, results: Sequence[Result],
+             asked: Collection[int] = ()) -> list[FilledGradebook]:
         """The gradebooks with these results filled in. Raises RunError."""
         counted, refused, filled = best(results), without_points(results), []
         if self.canvas:
-            made = gradebooks.fill_canvas(counted, self.canvas, self.columns)
+            made = gradebooks.fill_canvas(counted, self.canvas, self.columns, asked)
             filled.append(FilledGradebook(CANVAS, made.text, line_about(CANVAS, counted, made)))
         comments = sum(r["learner"]["source"] == "moodle" for r in refused)
         also = f" A comment alone for {comments} not graded." if comments else ""
         for stage, sheet in self.moodle.items():
             mine, name = [r for r in counted if stage in (None, r["stage"])], moodle_file(stage)
-            made = gradebooks.fill_moodle(mine, sheet, refused)
+            made = gradebooks.fill_moodle(mine, sheet, refused, asked)
             filled.append(FilledGradebook(name, made.text, line_about(name, mine, made) + also))
         return filled
 
-    def write(self, results: Sequence[Result], out: Path, tell: Callable[[str], None]) -> None:
+    def write(self, results: Sequence[Result], out: Path, tell: Callable[[str], None],
+              asked: Collection[int] = ()) -> None:
         """Fill in the gradebooks, write them into the run's folder, and keep copies of them.
 
-        tell: takes a line about each, and one about what this call did not fill in. Raises RunError
-        for what cannot be filled in; the copies then stay as they are.
+        tell: takes a line about each, and one about what this call did not fill in. asked: the
+        stages that were asked for. Raises RunError for what cannot be filled in; the copies then
+        stay as they are.
         """
         written = set()
         try:
-            for filled in self.fill(results):
+            for filled in self.fill(results, asked):
                 write_private(out / filled.name, filled.content)
                 written.add(filled.name)
                 tell(filled.line)
@@ -185,17 +202,19 @@ def _columns(path: Path) -> list[str]:
 
 def line_about(name: str, results: Sequence[Result], made: gradebooks.Filled) -> str:
     """How many learners' points are in a gradebook, who has no row in it, and who handed in
-    another stage than its columns are for.
+    another stage than its columns are for; what to do about these is in the list on top.
     """
     counted = len(results) - len(made.stray)
-    told = f"{name}: {counted - len(made.absent)} of {counted} learners filled in."
+    filled = counted - len(made.absent) - len(made.twins)
+    told = f"{name}: {filled} of {counted} learners filled in."
     if made.absent:
         told += f" Not in it: {first_few([one['learner']['name'] for one in made.absent])}."
     if made.stray:
         who = first_few([f"{one['learner']['name']} (stage {one['stage']})" for one in made.stray])
-        told += (f" Of another stage, and not filled in: {who}. Ask for the right worksheet, or "
-                 f'name a column for it: --canvas CSV "{made.stray[0]["stage"]}=NAME", '
-                 f"--moodle {made.stray[0]['stage']}=CSV.")
+        told += f" Of another stage, and not filled in: {who}."
+    if made.twins:
+        who = first_few([f"{one['name']} ({one['learner']['id']})" for one in made.twins])
+        told += f" Several people with one number, and not filled in: {who}."
     return told
 
 

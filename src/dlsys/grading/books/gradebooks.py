@@ -11,12 +11,13 @@ import html
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dlsys.grading import text
+from dlsys.grading.books import strays
 from dlsys.grading.books.people import Result, owner
 from dlsys.grading.books.run_folder import RunError
 from dlsys.grading.options import stage_and_name
@@ -99,32 +100,48 @@ class Filled:
     """A gradebook that was filled in, as CSV.
 
     absent: results of people without a row. stray: results of a stage that has no column here.
+    twins: results of several people with one number, none of which is filled in.
     """
 
     text: str
     absent: list[Result]
     stray: list[Result]
+    twins: list[Result]
 
 
-def fill_canvas(results: Sequence[Result], gradebook: Sheet, columns: Sequence[str]) -> Filled:
+def fill_canvas(results: Sequence[Result], gradebook: Sheet, columns: Sequence[str],
+                asked: Collection[int] = ()) -> Filled:
     """The instructor's gradebook with columns filled in.
 
     columns: for each the name of an assignment or its beginning: "Stage 1" for the only stage,
-    "Stage {stage}" for all, "2=Losses" for stage 2. Every other cell stays as it is. Raises
-    RunError.
+    "Stage {stage}" for all, "2=Losses" for stage 2. Every other cell stays as it is. asked: the
+    stages that were asked for. Raises RunError.
     """
     sheet = gradebook.copy()
     identity = _column(sheet, ("ID",))
-    targets, stray = _targets(sheet, results, columns)
+    targets, stray = _targets(sheet, results, columns, asked)
     absent: list[Result] = []
+    twins: list[Result] = []
     for target, chosen in targets:
-        absent += _fill(sheet, identity, chosen, _by_id(chosen, "canvas"),
+        by_id, double = _by_id(chosen, "canvas")
+        absent += _fill(sheet, identity, [r for r in chosen if r not in double], by_id,
                         {target: _points_in(sheet, target)})
-    return Filled(sheet.to_csv(), absent, stray)
+        twins += double
+    return Filled(sheet.to_csv(), absent, stray, twins)
+
+
+def stages_of(columns: Sequence[str]) -> tuple[frozenset[int] | None, bool]:
+    """The stages that columns are for, None for a single column; and whether a rule names all."""
+    found = [stage_and_name(column) for column in columns]
+    if any("{stage}" in name for _, name in found):
+        return None, True
+    stages = [stage for stage, _ in found]
+    return (None if None in stages else frozenset(filter(None, stages))), False
 
 
 def _targets(sheet: Sheet, results: Sequence[Result],
-             columns: Sequence[str]) -> tuple[list[tuple[int, list[Result]]], list[Result]]:
+             columns: Sequence[str], asked: Collection[int]
+             ) -> tuple[list[tuple[int, list[Result]]], list[Result]]:
     """The columns, each with the results that belong into it, and those that belong into none.
 
     Raises RunError.
@@ -138,7 +155,7 @@ def _targets(sheet: Sheet, results: Sequence[Result],
         else:
             found[stage] = _assignment(sheet, name)
     if None in found:
-        kept, stray = one_stage(results)
+        kept, stray = one_stage(results, asked)
         return [(found[None], kept)], stray
     return ([(column, [r for r in results if r["stage"] == n]) for n, column in found.items()],
             [r for r in results if r["stage"] not in found])
@@ -172,22 +189,26 @@ def moodle(results: Iterable[Result]) -> list[list]:
 
 
 def fill_moodle(results: Sequence[Result], worksheet: Sheet,
-                refused: Sequence[Result] = ()) -> Filled:
+                refused: Sequence[Result] = (), asked: Collection[int] = ()) -> Filled:
     """The instructor's grading worksheet with grades and comments.
 
-    refused: what could not be graded; it gets a comment, which says why. Raises RunError.
+    refused: what could not be graded; like a hand-in of another stage it gets a comment, which
+    says why and what to hand in. asked: the stages that were asked for. Raises RunError.
     """
     sheet = worksheet.copy()
     identity, grade, comment = (_column(sheet, MOODLE_NAMES[name])
                                 for name in ("identifier", "grade", "comment"))
     most = _columns(sheet, MOODLE_NAMES["most"])
-    kept, stray = one_stage(results)
-    absent = _fill(sheet, identity, kept, _by_id(kept, "moodle"),
+    kept, stray = one_stage(results, asked)
+    by_id, twins = _by_id(kept, "moodle")
+    absent = _fill(sheet, identity, [r for r in kept if r not in twins], by_id,
                    {grade: _points_in(sheet, grade, *most),
                     comment: lambda r: text.quoted(summary(r))})
-    _fill(sheet, identity, [], _by_id(refused, "moodle"),
+    settled = {r["learner"]["id"] for r in kept}
+    others = [r for r in (*refused, *stray) if r["learner"]["id"] not in settled]
+    _fill(sheet, identity, [], _by_id(others, "moodle")[0],
           {comment: lambda r: text.quoted(summary(r))})
-    return Filled(sheet.to_csv(), absent, stray)
+    return Filled(sheet.to_csv(), absent, stray, twins)
 
 
 def moodle_names(sheet: Sheet) -> dict[str, str]:
@@ -209,12 +230,17 @@ def _by_number(sheet: Sheet, what: str) -> dict[str, str]:
 
 def summary(result: Result) -> str:
     """Points and message of each exercise and the notes, in one line, as HTML for Moodle."""
+    stray = result.get("stray", {})
     if result["status"] != "graded":
         why = f"it {result['reason']}" if result["status"] == "refused" else "ask your instructor."
-        return html.escape(" ".join([f"Not graded: {why}", *result["notes"]]), quote=False)
-    parts = "; ".join(f"{e['id']}: {e['points']}/{e['possible']}{_message_of(e)}"
-                      for e in result["exercises"])
-    return html.escape(" ".join([f"{parts}.", *result["notes"]]), quote=False)
+        parts = f"Not graded: {why}"
+    elif stray.get("kind") == "stage":
+        parts = f"Not counted: it {stray['reason']}"
+    else:
+        parts = "; ".join(f"{e['id']}: {e['points']}/{e['possible']}{_message_of(e)}"
+                          for e in result["exercises"]) + "."
+    said = " ".join(filter(None, [parts, stray.get("you", ""), *result["notes"]]))
+    return html.escape(said.replace("`", ""), quote=False)
 
 
 def _message_of(entry: dict[str, Any]) -> str:
@@ -224,36 +250,41 @@ def _message_of(entry: dict[str, Any]) -> str:
 
 # ---- both
 
-def one_stage(results: Iterable[Result]) -> tuple[list[Result], list[Result]]:
-    """The results of the stage that most are of, and the stray ones of others.
+def one_stage(results: Iterable[Result],
+              asked: Collection[int] = ()) -> tuple[list[Result], list[Result]]:
+    """The results of the stage that was asked for, or that most are of; and the stray ones.
 
     One learner who hands in another stage does not keep the class from its points. Raises RunError
     where no stage has more than half: then nobody knows whose column it is.
     """
     known = list(results)
     found = Counter(r["stage"] for r in known)
-    main, most = found.most_common(1)[0] if found else (None, 0)
-    if len(found) > 1 and 2 * most <= len(known):
+    main = strays.column_stage(known, asked)
+    if known and main is None:
         rarest = min(found, key=lambda stage: found[stage])
         names = ", ".join([r["learner"]["name"] for r in known if r["stage"] == rarest][:3])
         raise RunError(f"gradebook: got results of stages {', '.join(map(str, sorted(found)))} "
                        f"(stage {rarest}: {names}), expected one stage for one column. All else is "
                        "written. Name a column or a sheet for each: --canvas CSV \"Stage {stage}\" "
-                       "or --moodle 1=CSV --moodle 2=CSV; or grade all as one: --stage N")
+                       "or --moodle 1=CSV --moodle 2=CSV; or say what was asked for: --course "
+                       "TOML; or grade all as one: --stage N")
     return ([r for r in known if r["stage"] == main], [r for r in known if r["stage"] != main])
 
 
-def _by_id(results: Iterable[Result], source: str) -> dict[str, Result]:
-    """The results of learners whose id that LMS gave. Raises RunError where two have one id."""
-    found: dict[str, Result] = {}
+def _by_id(results: Iterable[Result], source: str) -> tuple[dict[str, Result], list[Result]]:
+    """The results by the id that this LMS gave, and those of ids that several people have."""
+    by_id: dict[str, list[Result]] = {}
     for result in results:
-        learner = result["learner"]
-        if learner["source"] == source:
-            other = found.setdefault(learner["id"], result)
-            if other is not result:
-                raise RunError(f"gradebook: {other['name']} and {result['name']} both say that "
-                               f"they are of id {learner['id']}. Look at both, remove one.")
-    return found
+        if result["learner"]["source"] == source:
+            by_id.setdefault(result["learner"]["id"], []).append(result)
+    return ({id: mine[0] for id, mine in by_id.items() if len(mine) == 1},
+            [one for mine in by_id.values() if len(mine) > 1 for one in mine])
+
+
+def ids(sheet: Sheet, lms: str) -> frozenset[str]:
+    """The numbers of the people in a gradebook. Raises RunError."""
+    identity = _column(sheet, ("ID",) if lms == "canvas" else MOODLE_NAMES["identifier"])
+    return frozenset(id for id, _ in _cells(sheet, identity, identity) if id)
 
 
 def _columns(sheet: Sheet, names: Sequence[str]) -> list[int]:

@@ -13,7 +13,8 @@ import jinja2
 import markupsafe
 
 from dlsys import assignments
-from dlsys.grading.books import hints, reports, returns
+from dlsys.grading import aims
+from dlsys.grading.books import reports, returns
 from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.reports import page_name
 from dlsys.grading.books.run_folder import FEEDBACK
@@ -45,7 +46,7 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
 def feedback(results: list[Result], grades: dict[str, Any]) -> str:
     """The page of one learner: their submissions, never another's, never the run's key."""
     return render("feedback.html", results=results, learner=results[0]["learner"]["name"],
-                  begun=grades["run"]["begun"], day=_day, scoring=_scoring(grades), hints=_hints,
+                  begun=grades["run"]["begun"], day=_day, scoring=_scoring(grades), hint=_hint,
                   for_learners=_for_learners, next_steps=_next_steps, stage_name=_stage_name)
 
 
@@ -56,7 +57,7 @@ def _day(iso: str, time: str = "") -> str:
 
 
 def _scoring(grades: dict[str, Any]) -> dict[str, Any]:
-    return grades.get("scoring", {"partial": False, "late": "", "due": {}})
+    return grades.get("scoring", {"partial": False, "own_share": 50, "late": "", "due": {}})
 
 
 def _stage_name(number: int) -> str:
@@ -65,14 +66,10 @@ def _stage_name(number: int) -> str:
     return title if named else f"Stage {number}: {title}"
 
 
-def _hints(entry: dict[str, Any]) -> dict[str, Any]:
-    """The hint that belongs to the mistake, and the others; none for what did not run."""
+def _hint(entry: dict[str, Any]) -> str:
+    """The hint that belongs to the registered mistake, "" where none does."""
     trap = _traps().get(entry["id"])
-    ran = entry["status"] == "wrong" or (entry["status"] == "error" and "cases" in entry)
-    if trap is None or not trap.hints or not ran:
-        return {"first": "", "others": []}
-    k = hints.nearest(trap.hints, entry["message"], entry["misconception"])
-    return {"first": trap.hints[k], "others": [*trap.hints[:k], *trap.hints[k + 1:]]}
+    return aims.hint_for(entry["id"], entry["misconception"], trap.hints) if trap else ""
 
 
 @cache
@@ -130,7 +127,7 @@ def overview(grades: dict[str, Any]) -> str:
         walls=sorted({r["wall"] for r in results if "wall" in r}),
         stages=[_stage(number, [r for r in counted if r["stage"] == number])
                 for number in sorted({r["stage"] for r in counted})],
-        refused=[r for r in reports.one_refusal_each(results) if r["status"] != "graded"],
+        strays=[r for r in reports.one_refusal_each(results) if "stray" in r],
         graded=sum(r["status"] == "graded" for r in results),
         missing=reports.missing_packages(results), prying=reports.asked_for_checks(results),
         alike=reports.with_the_same_code(results),
@@ -194,7 +191,16 @@ def _bars(results: list[Result]) -> list[dict[str, Any]]:
 def render(name: str, **values: Any) -> str:
     """The page of a template."""
     template = _templates().get_template(name)
-    return template.render(statuses=STATUSES, place=cell_and_line, lesson=_lesson, **values)
+    return template.render(statuses=STATUSES, place=cell_and_line, lesson=_lesson,
+                           partial_rule=_partial_rule, **values)
+
+
+def _partial_rule(scoring: dict[str, Any]) -> str:
+    """How an exercise that does not pass gets points, in words."""
+    return (f"Of an exercise that does not pass, the trap's own promise brings "
+            f"{scoring['own_share']:g} % of the points and the other promises share the rest; "
+            "never more than the share of cases that hold, unless the mistake is known. Rounded "
+            "down to half a point.")
 
 
 def _lesson(trap: str) -> str:

@@ -71,11 +71,17 @@ def one_refusal_each(results: Iterable[Result]) -> list[Result]:
         who = owner(result)
         if result["status"] == "graded" or who not in met:
             more = times[who] - 1 if result["status"] != "graded" else 0
-            shown.append({**result, "reason": f"{result['reason']} Not graded, too, of the same "
-                          f"learner: {more} more, see grades.csv."} if more else result)
+            shown.append(_with_count(result, more) if more else result)
         if result["status"] != "graded":
             met.add(who)
     return shown
+
+
+def _with_count(result: Result, more: int) -> Result:
+    reason = (f"{result['reason']} Not graded, too, of the same learner: {more} more, see "
+              "grades.csv.")
+    stray = {"stray": {**result["stray"], "reason": reason}} if "stray" in result else {}
+    return {**result, "reason": reason, **stray}
 
 
 def asked_for_checks(results: Sequence[Result]) -> list[str]:
@@ -132,9 +138,12 @@ def rows_as_csv(rows: Iterable[list]) -> str:
 def table(results: Iterable[Result], run: dict[str, Any]) -> list[list]:
     """One row for each submission, with the learner's page."""
     head = ["learner", "id", "submission", "stage", "status", "points", "possible", "reason",
-            "notes", "handed in", "due", "off for late", "sandbox", "seconds", "feedback"]
+            "next step", "notes", "handed in", "due", "off for late", "sandbox", "seconds",
+            "feedback"]
     return [head, *([r["learner"]["name"], r["learner"]["id"], r["name"], r["stage"],
-                     r["status"], r["points"], r["possible"], r.get("reason", ""),
+                     r["status"], r["points"], r["possible"],
+                     r.get("stray", {}).get("reason", r.get("reason", "")),
+                     r.get("stray", {}).get("step", ""),
                      " ".join(all_notes(r)), *_lateness(r), r.get("wall", "").partition(" ")[0],
                      r.get("seconds", ""), f"{FEEDBACK}/{page_name(owner(r), run)}"]
                     for r in results)]

@@ -31,8 +31,13 @@ def archives(grades: dict[str, Any],
     for lms, naming in (("canvas", canvas_name), ("moodle", moodle_name)):
         counted = [r for r in best(results) if r["learner"]["source"] == lms]
         refused = [r for r in without_points(results) if r["learner"]["source"] == lms]
-        stages = sorted({r["stage"] for r in counted})
-        whole = {stage: [r for r in counted if r["stage"] == stage] for stage in stages}
+        # A hand-in of another stage goes back to the assignment that it was uploaded to.
+        places = {id(r): r.get("stray", {}).get("wanted", r["stage"]) for r in counted}
+        met: dict[int, dict[tuple, Result]] = {}
+        for r in sorted(counted, key=lambda r: r["stage"] != places[id(r)]):
+            met.setdefault(places[id(r)], {}).setdefault(owner(r), r)
+        whole: dict[int | None, list[Result]] = {n: [*mine.values()] for n, mine in met.items()}
+        stages = sorted(met)
         # What could not be read names no stage: it goes with the only one there is.
         if refused:
             whole.setdefault(stages[0] if len(stages) == 1 else None, []).extend(refused)
@@ -49,7 +54,9 @@ def _stem(stage: int | None) -> str:
 
 def _submissions_of(results: list[Result], one: Result) -> list[Result]:
     """All submissions of this learner for this stage, and those that name none."""
-    return [r for r in results if owner(r) == owner(one) and r["stage"] in (one["stage"], None)]
+    place = one.get("stray", {}).get("wanted", one["stage"])
+    return [r for r in results if owner(r) == owner(one)
+            and r.get("stray", {}).get("wanted", r["stage"]) in (place, None)]
 
 
 def canvas_name(result: Result, _: str) -> str:

@@ -15,15 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading.books import due, overrides
+from dlsys.grading.books import due, overrides, strays
 from dlsys.grading.books.due import Course
 from dlsys.grading.books.overrides import Override
 from dlsys.grading.books.people import Result, owner, with_gradebook_name
 from dlsys.grading.books.run_folder import COURSE, GRADES
+from dlsys.grading.books.strays import Place
 from dlsys.grading.options import GradeOptions
 from dlsys.grading.text import rounded
 
 STEP = 0.5  # points for promises are rounded down to it
+OWN_SHARE = 0.5  # of an exercise's points, for the promise that its trap is about
 
 
 @dataclass(frozen=True)
@@ -31,23 +33,39 @@ class Scoring:
     """How this run turns verdicts into points.
 
     partial: points for the promises that are kept. names: people as the gradebook has them, by
-    source and id. cells: what Moodle's sheets say about the time, see `due.apply`.
+    source and id. cells: what Moodle's sheets say about the time, see `due.apply`. places: where
+    the points of an LMS go.
     """
 
     partial: bool = False
     course: Course | None = None
     names: dict[tuple[str, str], str] = field(default_factory=dict)
     cells: dict[tuple[str, str, int | None], str] = field(default_factory=dict)
+    places: tuple[Place, ...] = ()
+
+    @property
+    def asked(self) -> dict[int, tuple[str, ...]]:
+        """By stage, the exercises that count; a stage that is not in it counts whole."""
+        return self.course.asked if self.course else {}
+
+    @property
+    def own_share(self) -> float:
+        """The part of the points that is for the trap's own promise."""
+        given = self.course.partial_trap if self.course else None
+        return OWN_SHARE if given is None else given / 100
 
     def plain(self) -> dict[str, Any]:
         """The rules as JSON, for the pages and for grades.json."""
-        return {"partial": self.partial, "late": self.course.rule() if self.course else "",
+        return {"partial": self.partial, "own_share": round(100 * self.own_share, 2),
+                "late": self.course.rule() if self.course else "",
+                "asked": {str(stage): list(ids) for stage, ids in self.asked.items()},
                 "due": {str(stage): date.isoformat()
                         for stage, date in (self.course.due if self.course else {}).items()}}
 
 
 def rules(options: GradeOptions, names: dict[tuple[str, str], str],
-          cells: dict[tuple[str, str, int | None], str]) -> Scoring:
+          cells: dict[tuple[str, str, int | None], str],
+          places: tuple[Place, ...] = ()) -> Scoring:
     """How this call counts points. Raises UserError for a file that cannot be used.
 
     Without an option, a run that goes on keeps to what it was given before. A new one takes nothing
@@ -59,7 +77,7 @@ def rules(options: GradeOptions, names: dict[tuple[str, str], str],
         kept = options.out / COURSE
         course = course or (kept if kept.exists() else None)
         partial = recorded_partial(options.out) if options.partial is None else partial
-    return Scoring(partial, due.read(course) if course else None, names, cells)
+    return Scoring(partial, due.read(course) if course else None, names, cells, places)
 
 
 def recorded_partial(folder: Path) -> bool:
@@ -75,32 +93,56 @@ def scored(judged: Iterable[Result], rows: list[Override], scoring: Scoring) -> 
 
     Raises BadOverride.
     """
-    under_names = [with_gradebook_name(result, scoring.names) for result in judged]
-    pointed = ([_by_promises(result) for result in under_names] if scoring.partial
-               else under_names)
-    by_hand = overrides.apply(pointed, rows)
-    return _with_counts(due.apply(by_hand, scoring.course, scoring.cells))
+    under_names = [_as_asked(with_gradebook_name(result, scoring.names), scoring.asked)
+                   for result in judged]
+    pointed = ([_by_promises(result, scoring.own_share) for result in under_names]
+               if scoring.partial else under_names)
+    by_hand = [_as_asked(result, scoring.asked) for result in overrides.apply(pointed, rows)]
+    counted = _with_counts(due.apply(by_hand, scoring.course, scoring.cells))
+    return strays.noted(counted, scoring.places, scoring.asked)
 
 
-def _by_promises(result: Result) -> Result:
+def _as_asked(result: Result, asked: dict[int, tuple[str, ...]]) -> Result:
+    """The result with the exercises that were asked for; others that were tried stand apart."""
+    ids = asked.get(result["stage"])
+    if result["status"] != "graded" or not ids:
+        return result
+    kept = [e for e in result["exercises"] if e["id"] in ids]
+    beyond = [e for e in result["exercises"]
+              if e["id"] not in ids and e["status"] not in ("todo", "missing")]
+    return {**result, "exercises": kept, "points": rounded(sum(e["points"] for e in kept)),
+            "possible": sum(e["possible"] for e in kept),
+            "beyond": [*result.get("beyond", []), *beyond]}
+
+
+def _by_promises(result: Result, own_share: float) -> Result:
     """The result with points for kept promises where an exercise does not pass."""
-    entries = [{**entry, "points": points_for_promises(entry)} for entry in result["exercises"]]
+    entries = [{**entry, "points": points_for_promises(entry, own_share)}
+               for entry in result["exercises"]]
     if result["status"] != "graded":
         return result
     return {**result, "exercises": entries, "points": rounded(sum(e["points"] for e in entries))}
 
 
-def points_for_promises(entry: dict[str, Any]) -> float:
-    """The points of an exercise: the share of promises that its answer keeps, in half points.
+def points_for_promises(entry: dict[str, Any], own_share: float = OWN_SHARE) -> float:
+    """The points of an exercise for the promises that its answer keeps, in half points.
 
-    The share of cases is an upper bound, since an answer that does nothing keeps the promise to
-    leave its inputs alone. Only a pass gets all points: an answer may keep every promise and still
-    change its input.
+    own_share: the part of the points that is for the trap's own promise; the other promises share
+    the rest equally. The share of cases is an upper bound, except for an answer that is a
+    registered mistake and nothing else. One that does nothing gets nothing, and only a pass gets
+    all points: an answer may keep every promise and still change its input.
     """
     if entry["status"] == "pass" or not entry.get("promises"):
         return entry["points"]
-    share = min(entry["promises_held"] / entry["promises"], entry["cases_held"] / entry["cases"])
-    whole_steps = math.floor(entry["possible"] * share / STEP) * STEP
+    if entry.get("idle"):
+        return 0
+    others = entry["promises"] - 1
+    own = own_share if others else 1.0
+    held = entry["promises_held"] - entry["own_held"]
+    share = own * entry["own_held"] + (1 - own) * held / max(others, 1)
+    if not entry["exactly"]:
+        share = min(share, entry["cases_held"] / entry["cases"])
+    whole_steps = math.floor(entry["possible"] * share / STEP + 1e-9) * STEP
     return rounded(min(whole_steps, entry["possible"] - STEP))
 
 
@@ -145,3 +187,12 @@ def _with_counts(results: Sequence[Result]) -> list[Result]:
             result = {**result, "notes": [*result["notes"], note]}
         done.append(result)
     return done
+
+
+def remarks(results: Iterable[Result], scoring: Scoring) -> list[str]:
+    """For the instructor: where worksheets were handed out short and the run does not know it."""
+    short = sorted({r["stage"] for r in results if r.get("short") and r["status"] == "graded"
+                    and r["stage"] not in scoring.asked})
+    return [f"Stage {', '.join(map(str, short))}: worksheets were handed out with a part of the "
+            "exercises, and all count here. What was asked for stands in the course.toml that "
+            "dlsys release wrote: --course course.toml --resume"] if short else []

@@ -43,6 +43,7 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, RuntimeErr
 
 CANVAS_NAME = re.compile(r"(?P<who>[^_/]+)_(?P<late>LATE_)?(?P<id>\d+)_"
                          r"(?:(?P<number>\d+)_.+|(?:text|link)\.html)", re.I | re.A)
+_BLIND = re.compile(r"Participant|Teilnehmer(?:[/ _]?in(?:nen)?)?", re.I)
 _MOODLE = re.compile(r"(?P<who>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_.*)?", re.A)
 
 
@@ -357,13 +358,22 @@ def _by_lms(files: list[_File], level: int) -> dict[_File, Learner]:
     """The learners in a download of Canvas or Moodle, if half of what is graded looks like one."""
     best: dict[_File, Learner] = {}
     for source, matches in (("canvas", _canvas(files, level)), ("moodle", _moodle(files, level))):
-        known = {file: learner_named(match["who"], match["id"], source)
+        known = {file: learner_named(_who(match), match["id"], source)
                  for file, match in matches.items()}
         if len(known) > len(best):
             best = known
     graded = [file for file in files if file.graded]
     enough = 2 * sum(file in best for file in graded) >= len(graded)
     return best if enough else {}
+
+
+def _who(match: re.Match) -> str:
+    """The name that an LMS gave; where people are marked blindly, their number is their name.
+
+    Moodle writes a name with blanks, and a folder made by hand may have underscores.
+    """
+    who = match["who"].replace("_", " ")
+    return f"{who} {match['id']}" if _BLIND.fullmatch(who) else who
 
 
 def _canvas(files: list[_File], level: int) -> dict[_File, re.Match]:

@@ -52,6 +52,7 @@ class Notebook:
     notes: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)  # notes for the instructor alone
     absent: str = "is not defined after all cells have run"  # of a function that is not there
+    short: bool = False  # it was handed out with a part of the exercises, it says
 
 
 def parse(data: bytes, stage: int | None = None) -> Notebook:
@@ -59,10 +60,10 @@ def parse(data: bytes, stage: int | None = None) -> Notebook:
     try:
         found = notebook_reader.parse(data)
         if found.view in ("lesson", "solution"):
-            raise Refused(f"this is the course's own {found.view} notebook, not the worksheet.")
+            raise Refused(f"is the course's own {found.view} notebook, not the worksheet.")
         graded_as = stage or assignments.stage_of(found)
         return Notebook(graded_as, found.cells, found.shown, _outdated(found, graded_as),
-                        _remarks(found, stage))
+                        _remarks(found, stage), short=bool(found.core or found.asked))
     except Unreadable as error:
         raise Refused(str(error)) from None
 

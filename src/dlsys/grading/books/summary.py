@@ -52,11 +52,18 @@ def _table(results: Sequence[Result]) -> Table:
 
 
 def _look(result: Result) -> str:
+    stray = result.get("stray")
     if result["status"] != "graded":
-        return result["reason"]
+        return _plain(stray) if stray else result["reason"]
     differing = [e["id"] for e in result["exercises"] if e["differs"]]
     differs = [f"notebook shows something else for {', '.join(differing)}"] if differing else []
-    return " ".join([*differs, *people.all_notes(result)])
+    return " ".join([_plain(stray) if stray else "", *differs,
+                     *people.all_notes(result)]).strip().replace("`", "")
+
+
+def _plain(stray: dict[str, str]) -> str:
+    """Why a hand-in does not count as it is, and what to do."""
+    return f"It {stray['reason']} {stray['step']}".replace("`", "")
 
 
 def _people(names: list[str]) -> str:

@@ -1,0 +1,90 @@
+"""course.toml as `dlsys release` writes it: what a class was asked for, and when it is due.
+
+A file that is there keeps every line; the new ones go below their table's heading.
+"""
+
+import datetime
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dlsys_helpers.errors import UserError
+
+NAME = "course.toml"
+_BEGINNING = """\
+# What a class was asked for, and when it is due: dlsys grade ... --course course.toml
+# late = "10%/day"       # of the points that were asked for, for each day that has begun
+# late_max = "50%"       # never more than this
+# grace = "15min"        # so long after the due date nothing is taken off
+# partial_trap = "50%"   # with --partial: what the promise of an exercise's trap is worth
+"""
+
+
+class CourseTaken(UserError):
+    """A course.toml cannot take the lines of a release. The message says what to do."""
+
+
+class Planned(NamedTuple):
+    """A file and all that it will hold."""
+
+    path: Path
+    text: str
+
+
+def planned(path: Path, stages: Sequence[int], due: datetime.datetime | None,
+            asked: Mapping[int, Sequence[str]]) -> Planned | None:
+    """The course.toml with these stages; None where nothing has to be said. Raises CourseTaken."""
+    wanted = {"due": {str(n): due.isoformat() for n in stages} if due else {},
+              "asked": {str(n): "[" + ", ".join(f'"{id}"' for id in ids) + "]"
+                        for n, ids in asked.items()}}
+    if not any(wanted.values()):
+        return None
+    try:
+        text = path.read_text(encoding="utf-8-sig") if path.exists() else _BEGINNING
+        before = tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise CourseTaken(f"{path}: cannot be read ({type(error).__name__}). Nothing was written. "
+                          "Name another file: --course FILE") from None
+    for table, rows in wanted.items():
+        if taken := [n for n in rows if n in before.get(table, {})]:
+            raise CourseTaken(f"{path}: has stage {taken[0]} under [{table}] already. Nothing was "
+                              "written. Take that line out, or name another file: --course FILE")
+        text = _with_rows(text, table, rows)
+    expected = {**before, **{table: {**before.get(table, {}), **tomllib.loads(_lines(rows))}
+                             for table, rows in wanted.items() if rows}}
+    try:
+        fits = tomllib.loads(text) == expected
+    except ValueError:
+        fits = False
+    if not fits:
+        raise CourseTaken(f"{path}: has a form that no line can be added to. Nothing was written. "
+                          "Name another file: --course FILE")
+    return Planned(path, text)
+
+
+def _lines(rows: Mapping[str, str]) -> str:
+    return "".join(f"{number} = {value}\n" for number, value in rows.items())
+
+
+def _with_rows(text: str, table: str, rows: Mapping[str, str]) -> str:
+    """The text with rows below the heading of a table, which is added where there is none."""
+    if not rows:
+        return text
+    heading = re.search(rf"^\[{table}\][^\n]*\n?", text, re.M)
+    if not heading:
+        return f"{text.rstrip()}\n\n[{table}]\n{_lines(rows)}"
+    start = heading.end()
+    return f"{text[:start].rstrip()}\n{_lines(rows)}{text[start:]}"
+
+
+def write(course: Planned) -> None:
+    """Write the file, whole or not at all. Raises CourseTaken."""
+    beside = course.path.with_name(f"{course.path.name}.new")
+    try:
+        beside.write_text(course.text, encoding="utf-8")
+        beside.replace(course.path)
+    except OSError as error:
+        raise CourseTaken(f"{course.path}: cannot be written ({error.strerror}). It should hold:\n"
+                          f"{course.text}") from None

@@ -1,0 +1,33 @@
+"""What an exercise is about, and which hint belongs to which mistake: `aims.json`, read once.
+
+    "08.4": {"promise": "memory", "hints": {"Query `i` sees key": ["not causal", ...], ...}}
+
+promise: the key of the trap's own promise, which carries weight in points for a part. hints: the
+first words of a hint of the worksheet, and the registered mistakes that it helps with. Both were
+decided by reading; a test compares every word with the checks and the lessons.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def _aims() -> dict[str, dict[str, Any]]:
+    return json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+
+def own_promise(id: str) -> str:
+    """The key of the promise that an exercise's trap is about, "" where none is named."""
+    return _aims().get(id, {}).get("promise", "")
+
+
+def hint_for(id: str, mistake: str, hints: tuple[str, ...]) -> str:
+    """The hint of an exercise that belongs to a registered mistake, "" where none does."""
+    for words, mistakes in _aims().get(id, {}).get("hints", {}).items():
+        if mistake in mistakes:
+            return next((hint for hint in hints if hint.startswith(words)), "")
+    return ""

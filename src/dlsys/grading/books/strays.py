@@ -1,0 +1,133 @@
+"""Hand-ins that do not count as they are: why, what the learner hands in, what the instructor does.
+
+They are of another stage, no worksheet at all, of a person whom the gradebook does not know, or of
+two people with one number. None of them keeps the others from their points.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dlsys import assignments
+from dlsys.grading.books.people import Result, owner
+
+# What is wrong with a file, by words of its reason, and what its learner does.
+_STEPS = (
+    ("own lesson notebook|own solution notebook|not a worksheet of this course",
+     "Hand in {file}, the notebook in which you wrote your answers."),
+    ("not a notebook|no notebook|begin with a brace|not text",
+     "Hand in {file} itself, the file that ends in .ipynb: no PDF, no link, no text."),
+    ("a link", "Hand in {file} itself, not a link to it."),
+    ("encrypted|packed|zip|of files|lies in",
+     "Hand in {file} itself, not in a zip or a folder."),
+    ("MiB", "Clear its outputs (in JupyterLab: Edit, Clear Outputs of All Cells), save it, and "
+            "hand it in again."),
+    ("notebooks of one learner|was not begun", "Hand in {file} alone."),
+    ("cut off|damaged|conflict|is empty|UTF-8|cells|format|nested|too long|is JSON|whose source",
+     "Open {file} in JupyterLab, save it, look whether it opens again, and hand it in once more."),
+    ("", "Hand in {file} once more, or ask your instructor."))
+_ASK = "Ask for it; until then points go into overrides.csv."
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the points of an LMS go.
+
+    source: "canvas" or "moodle". stages: those that have a column; None for a single column, whose
+    stage is that of most; every stage where `rule` is set. ids: of the people in it.
+    """
+
+    source: str
+    ids: frozenset[str]
+    stages: frozenset[int] | None = None
+    rule: bool = False
+
+
+def column_stage(results: Iterable[Result], asked: Collection[int] = ()) -> int | None:
+    """The stage of a single column: the only one of those that were asked for, else that of more
+    than half; None where neither says.
+    """
+    found = Counter(r["stage"] for r in results)
+    if len(those := found.keys() & {*asked}) == 1:
+        return next(iter(those))
+    main, most = found.most_common(1)[0] if found else (None, 0)
+    return main if 2 * most > found.total() else None
+
+
+def noted(results: Sequence[Result], places: Sequence[Place],
+          asked: Mapping[int, Collection[str]]) -> list[Result]:
+    """The results; what does not count as it is has a `stray`: reason, step, you.
+
+    reason continues "it"; step is the instructor's, you the learner's. asked: exercises by stage.
+    """
+    graded = [r for r in results if r["status"] == "graded"]
+    wanted = {place.source: _wanted(place, graded, asked) for place in places}
+    usual = column_stage(graded, asked)
+    fine = {owner(r) for r in graded if r["stage"] in (wanted.get(_source(r)) or [r["stage"]])}
+    people = {owner(r): r for r in graded}.values()
+    twins = Counter((_source(r), r["learner"]["id"]) for r in people)
+    done = []
+    for result in results:
+        stages = wanted.get(_source(result)) or ()
+        file = _file(stages or ([usual] if usual else ()))
+        found = _why(result, stages, file, {p.source: p for p in places}, twins)
+        if found and owner(result) in fine and found["kind"] in ("refused", "stage"):
+            found |= {"step": "Nothing: another hand-in of this learner counts.", "you": ""}
+        done.append({**result, "stray": found} if found else result)
+    return done
+
+
+def _source(result: Result) -> str:
+    return result["learner"]["source"]
+
+
+def _wanted(place: Place, graded: Sequence[Result],
+            asked: Mapping[int, Collection[str]]) -> frozenset[int]:
+    """The stages that have a place; none where any stage has one, or nobody can tell."""
+    if place.rule:
+        return frozenset()
+    if place.stages is not None:
+        return place.stages
+    stage = column_stage([r for r in graded if _source(r) == place.source], asked)
+    return frozenset() if stage is None else frozenset([stage])
+
+
+def _file(stages: Collection[int | None]) -> str:
+    names = [f"`{assignments.stage(n).stem}.ipynb`" for n in sorted(filter(None, stages))]
+    return " or ".join(names) if 0 < len(names) < 4 else "your worksheet"
+
+
+def _why(result: Result, stages: Collection[int], file: str, places: Mapping[str, Place],
+         twins: Counter) -> dict[str, Any]:
+    """Kind, reason and steps of one result; {} where nothing is amiss."""
+    learner, source = result["learner"], _source(result)
+    if result["status"] == "refused":
+        step = next(step for words, step in _STEPS if re.search(words, result["reason"]))
+        return {"kind": "refused", "reason": result["reason"], "you": step.format(file=file),
+                "step": _ASK}
+    if result["status"] != "graded":
+        return {"kind": "failed", "reason": f"stopped the grader: {result['reason']}", "you": "",
+                "step": "Grade it again: --resume --regrade NAME; or points into overrides.csv."}
+    number = result["stage"]
+    if stages and number not in stages:
+        which = " or ".join(map(str, sorted(stages)))
+        return {"kind": "stage", "reason": f"is of stage {number}; asked for was stage {which}.",
+                "you": f"Hand in {file}.", "wanted": min(stages),
+                "step": f"Ask for {file}; or give stage {number} a place: --canvas CSV "
+                        f'"{number}=COLUMN", --moodle {number}=CSV.'}
+    place = places.get(source)
+    if place and learner["id"] and learner["id"] not in place.ids:
+        return {"kind": "unknown", "reason": f"is of {learner['name']}, number {learner['id']}, "
+                "who is not in the gradebook.", "you": "Tell your instructor: the gradebook of "
+                "this course does not have you.",
+                "step": f"Add the learner and type in {result['points']} points, or take a newer "
+                        "download of the gradebook."}
+    if place and twins[source, learner["id"]] > 1:
+        return {"kind": "twins", "reason": f"has the number {learner['id']}, and so has another "
+                "learner's.", "you": "Tell your instructor: two hand-ins have your number.",
+                "step": "Look at both and remove one; neither is filled in."}
+    return {}

@@ -1,0 +1,134 @@
+"""What does not count as it is: why, what its learner hands in, what the instructor does."""
+
+from __future__ import annotations
+
+import pytest
+from test_grading_reports import result
+
+from dlsys.grading import cohort
+from dlsys.grading.books import gradebooks, pages, reports, scoring, strays, submitted_notebook
+from dlsys.grading.books.due import Course
+from dlsys.grading.books.scoring import Scoring
+from dlsys.grading.books.strays import Place
+from dlsys_files import notebook_reader
+
+RUN = {"run": {"begun": "2026-03-05T09:00:00+00:00", "settings": {"key": "00"}}}
+PLACE = Place("canvas", frozenset("12345"))
+
+
+def canvas(name: str, id: str, **more) -> dict:
+    return result(name, "ppppp", id, "canvas", **more)
+
+
+def noted(*results: dict, places=(PLACE,), asked=None) -> list[dict]:
+    return strays.noted(results, places, asked or {})
+
+
+def page(one: dict) -> str:
+    return " ".join(pages.feedback([one], RUN).split())
+
+
+@pytest.mark.parametrize(("reason", "step"), [
+    ("is the course's own lesson notebook, not the worksheet.", "in which you wrote your answers"),
+    ("is not a notebook, and the only thing handed in; expected a file that ends in .ipynb.",
+     "the file that ends in .ipynb: no PDF"),
+    ("is a link, expected a file.", "not a link to it"),
+    ("has 9.0 MiB, expected at most 8.0 MiB. Clear its outputs and save it.", "Clear its outputs"),
+    ("stops in the middle (line 3): it was cut off while being saved.", "look whether it opens"),
+    ("is something that nobody foresaw.", "once more, or ask your instructor")])
+def test_a_refused_hand_in_says_what_to_hand_in(reason, step):
+    ada = {**canvas("ada", "1"), **cohort.refused(reason)}
+    (one, *_) = noted(ada, canvas("bob", "2"), canvas("eve", "3"))
+
+    assert f"This submission was not graded: it {pages.code_html(reason)}" in page(one)
+    assert step in page(one)
+    assert "it this" not in page(one)
+    assert one["stray"]["step"] == "Ask for it; until then points go into overrides.csv."
+    assert "01_activations.ipynb" in one["stray"]["you"] or "Clear" in one["stray"]["you"]
+
+
+def test_a_lesson_is_refused_in_a_sentence():
+    text = b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": "1"}], "metadata": ' \
+           b'{"dlsys": {"stage": 8, "view": "lesson"}}}'
+    with pytest.raises(submitted_notebook.Refused, match=r"^is the course's own lesson notebook"):
+        submitted_notebook.parse(text)
+    assert notebook_reader.parse(text).view == "lesson"
+
+
+def test_another_stage_is_named_with_what_was_asked_for():
+    later = {**canvas("ada", "1"), "stage": 7}
+    (one, other, _) = noted(later, canvas("bob", "2"), canvas("eve", "3"))
+
+    assert one["stray"]["reason"] == "is of stage 7; asked for was stage 1."
+    assert "Hand in <code>01_activations.ipynb</code>." in page(one)
+    assert "stray" not in other
+    said = gradebooks.summary(one)
+    assert said == ("Not counted: it is of stage 7; asked for was stage 1. Hand in "
+                    "01_activations.ipynb.")
+    text = pages.overview({**RUN, "results": [one, other]})
+    assert "To settle" in text
+    assert "--moodle 7=CSV" in text
+
+
+def test_another_stage_is_fine_where_it_has_a_column_or_the_right_one_came_too():
+    later = {**canvas("ada", "1"), "stage": 7}
+    for place in (Place("canvas", frozenset("12"), frozenset([1, 7])),
+                  Place("canvas", frozenset("12"), rule=True)):
+        assert not [r for r in noted(later, canvas("bob", "2"), places=(place,)) if "stray" in r]
+    (one, *_) = noted(later, canvas("ada", "1"), canvas("bob", "2"))
+    assert one["stray"]["step"] == "Nothing: another hand-in of this learner counts."
+
+
+def test_what_was_asked_for_outweighs_the_number_of_hand_ins():
+    results = [canvas("ada", "1"), *({**canvas(name, id), "stage": 7}
+                                     for name, id in (("bob", "2"), ("eve", "3")))]
+    found = noted(*results, asked={1: ("01.1",)})
+
+    assert ["stray" in r for r in found] == [False, True, True]
+
+
+def test_a_person_whom_the_gradebook_lacks_is_named_with_the_points():
+    (one, _) = noted(canvas("zoe", "99"), canvas("ada", "1"))
+
+    assert one["stray"]["reason"] == "is of zoe, number 99, who is not in the gradebook."
+    assert "type in 15 points" in one["stray"]["step"]
+    assert "the gradebook of this course does not have you" in page(one)
+
+
+def test_two_people_with_one_number_are_both_listed():
+    found = noted(canvas("ada", "1"), canvas("mal", "1"), canvas("bob", "2"))
+
+    assert [r.get("stray", {}).get("kind") for r in found] == ["twins", "twins", None]
+
+
+def test_the_table_has_reason_and_next_step():
+    head, row, *_ = reports.table(noted({**canvas("ada", "1"), "stage": 7}, canvas("bob", "2"),
+                                        canvas("eve", "3")), RUN["run"])
+    found = dict(zip(head, row, strict=True))
+    assert found["reason"] == "is of stage 7; asked for was stage 1."
+    assert found["next step"].startswith("Ask for `01_activations.ipynb`")
+
+
+# ---- what was asked for
+
+def test_only_what_was_asked_for_counts():
+    """A learner who did the two exercises that were asked for has all points, and no more."""
+    rules = Scoring(course=Course(asked={1: ("01.1", "01.3")}))
+    given = result("ada", "ptpwe")
+    (one,) = scoring.scored([given], [], rules)
+
+    assert [e["id"] for e in one["exercises"]] == ["01.1", "01.3"]
+    assert (one["points"], one["possible"]) == (7, 7)  # 3 and 4, as the catalog has them
+    text = page(one)
+    assert "7 of 7 points." in text
+    assert "not written yet" not in text
+    assert "Tried besides, and not asked for, so without points: 01.4 (not right yet), 01.5" in text
+    assert len(reports.exercises([one])) == 3
+
+
+def test_a_short_worksheet_without_a_course_is_said():
+    given = {**result("ada", "ptptt"), "short": True}
+
+    (line,) = scoring.remarks([given], Scoring())
+    assert line.startswith("Stage 1: worksheets were handed out with a part of the exercises")
+    assert scoring.remarks([given], Scoring(course=Course(asked={1: ("01.1",)}))) == []
