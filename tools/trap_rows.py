@@ -37,7 +37,7 @@ def files_of(id: str) -> Files:
     if f'trap="{id}"' not in lesson.read_text("utf-8") or not checks:
         raise SystemExit(f"try: got {id}, expected a trap of {lesson.name} with a check. "
                          f"Run: make new TRAP={id} NAME=<the exercise's function>")
-    return Files(lesson, checks[0], solutions.BESIDE / folder / checks[0].name,
+    return Files(lesson, checks[0], solutions.RIGHT_ANSWERS / folder / checks[0].name,
                  ROOT / f"src/dlsys_checks/questions/q{stage}.py")
 
 
