@@ -261,9 +261,11 @@ def answered_cell():
 
 def test_the_start_page_asks_a_trap_below_its_code_and_hides_the_answer():
     told = book_home.card(lesson(
+        cell("markdown", "## Trap: A title\n\nYou deploy it.", "situation", trap=SHOWN),
         cell("code", "model = 0\n\nbroken = 1", "break", trap=SHOWN), guess_cell(),
         answered_cell()))
-    places = [told.find(part) for part in ("broken = 1", "data-guess", "{div} waits", "9 %",
+    places = [told.find(part) for part in ("You deploy it.", "broken = 1", "data-guess",
+                                           "{div} waits", "9 %",
                                            f'data-repair="{SHOWN}"', "What the check says",
                                            f"traps/{SHOWN.replace('.', '-')}.md")]
     assert -1 not in places

@@ -8,13 +8,23 @@ from urllib.parse import quote_plus
 
 from nbformat import NotebookNode
 
+from dlsys import plan
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage
 from tools import book_doors, book_minutes, book_repair, book_traps, repair_candidates
-from tools.book_pages import GUESS_FIRST, Lessons, count, exercise_minutes, fenced, raw
+from tools.book_pages import (
+    GUESS_FIRST,
+    Lessons,
+    count,
+    exercise_minutes,
+    fenced,
+    link,
+    raw,
+    without_heading,
+)
 from tools.stage_drawings import drawing
 
 SHOWN_TRAP = "01.1"  # the trap that the page asks, measures and has repaired
@@ -42,6 +52,8 @@ def start_page(template: str, lessons: Lessons, home: book_doors.Home | None = N
 def how_long(template: str, lessons: Lessons) -> str:
     """The page on how to use the course, with its hours."""
     told = template.replace("{{ hours }}", hours(lessons))
+    told = told.replace("{{ plan }}", plan.markdown(
+        lambda trap, words: link("trap", trap, words)))
     return told.replace("{{ rate }}", book_minutes.formula())
 
 
@@ -62,7 +74,7 @@ def card(lesson: NotebookNode) -> str:
     way = f"[Why it happens, and how to test your own code for it]({book_traps.name(trap.id)}.md)"
     parts = [raw(GUESS_FIRST.format(up="", which="")),
              raw(book_repair.FILES.format(up="")), "::::::{div} ask-card", ":::::{div} pair",
-             "::::{div} step-break", broken_code(lesson), "::::",
+             "::::{div} step-break", *situation(lesson), broken_code(lesson), "::::",
              "::::{div} step-guess", *question, "::::", ":::::",
              ":::::{div} waits", *answer, *printed[:1], "**Now repair it.**",
              raw(bench(trap, lesson)), f"{way}.", ":::::", "::::::"]
@@ -76,6 +88,12 @@ def bench(trap: Trap, lesson: NotebookNode) -> str:
         raise UserError(f"trap {trap.id}: no place of its exercise holds three mistakes, and the "
                         "start page shows its repair bench. Choose another SHOWN_TRAP.")
     return book_repair.drawn(trap, found, book_repair.numbers(lesson, trap.id))
+
+
+def situation(lesson: NotebookNode) -> list[str]:
+    """What a visitor has to know of the code: the situation, as the lesson tells it."""
+    return [without_heading(c.source)
+            for c in book_traps.cells(lesson, SHOWN_TRAP, "situation", "markdown")]
 
 
 def broken_code(lesson: NotebookNode) -> str:

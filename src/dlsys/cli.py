@@ -272,7 +272,7 @@ def add_progress(commands) -> None:
 
 def run_progress(args: argparse.Namespace) -> int:
     rows = start_page.summary()
-    begun = [row for row in rows if args.all or overview.is_begun(row)]
+    begun = [row for row in rows if args.all or start_page.is_begun(row)]
     exams = start_page.exams()
     if begun or exams:
         table = new_table("trap", "name, and the last mistake", "guess", "exercise", "review",
@@ -299,7 +299,7 @@ def _add_stage(table, row: start_page.StageState, everything: bool) -> None:
     table.add_row(bold(f"{row.stage.number:02d}"), bold(row.stage.title), "",
                   "" if row.traps else "coming", "",
                   f"{row.points}/{row.possible}" if row.traps else "")
-    shown = [one for one in row.traps if everything or overview.touched(one)]
+    shown = [one for one in row.traps if everything or start_page.touched(one)]
     for one in shown:
         core = " (core)" if one.trap.core else ""
         table.add_row(one.trap.id, _with_mistake(f"{one.shown}{core}", one.misconception),

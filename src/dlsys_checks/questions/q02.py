@@ -192,3 +192,19 @@ ask("02.6", {"p, q": list(permutations(range(2, 12), 2)), "s": range(2, 10)},
         f"A node `out` has the parents [(m, {p}), (m, {q})], and m has [(a, {s})]; the second "
         "number of a pair is the slope. What is d out / d a?", (p + q) * s,
         "The slopes of a parent that stands twice add up before it reports.", p * s, q * s))
+
+
+# ---- The ideas: the chain rule, and backward through a layer
+
+ask("02.1", {"w": range(2, 6), "x": range(2, 6), "y": lambda w, x: range(w * x + 1, w * x + 8)},
+    lambda w, x, y: whole(
+        f"z = w x and L = (z - y)², with w = {w}, x = {x} and y = {y}. What is the slope of L for "
+        "w?", 2 * (w * x - y) * x,
+        "The slopes along the path multiply: 2 (z - y) for the square, then x for the product.",
+        2 * (w * x - y), (w * x - y) * x))
+ask("02.1", {"rows": (8, 16, 32, 64), "inputs": range(3, 7), "units": range(10, 13)},
+    lambda rows, inputs, units: whole(
+        f"A batch of {rows} rows goes through `nn.Linear({inputs}, {units})`. How many products "
+        "are added up in one entry of the weight's gradient?", rows,
+        "A weight is used once in every row, so its gradient is a sum over the rows.", inputs,
+        units, inputs * units))

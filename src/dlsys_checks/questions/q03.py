@@ -134,3 +134,17 @@ ask("03.4", {"fan_in": (32, 48, 64), "widen": (2, 3, 4), "layers": range(2, 7)},
         "of 1 at the end, on average?", (1 / widen) ** layers,
         "The forward factor is fan_in times the variance over two: fan_in / fan_out.", 1,
         0.5 ** (layers * widen)))
+
+
+# ---- The ideas: maximum likelihood, and a factor for each layer
+
+ask("03.1", {"heads": (1, 2, 3, 4, 6, 7, 8, 9)}, lambda heads: number(
+    f"A coin shows heads {heads} times in 10 tosses. For which probability of heads is the mean "
+    "negative log-likelihood lowest?", heads / 10,
+    "The likelihood is highest at the observed fraction, and its logarithm has the same best p.",
+    0.5, (10 - heads) / 10))
+ask("03.4", {"factor": (0.25, 0.5, 0.8, 1.6, 2, 3), "layers": range(5, 13)},
+    lambda factor, layers: number(
+        f"On its way back a gradient is multiplied by {factor} in each of {layers} layers. By "
+        "which factor has it changed at the input?", factor ** layers,
+        "The factors of the layers multiply, so depth is an exponent.", factor * layers, factor))

@@ -371,3 +371,17 @@ ask("04.11", {"v": (1.0, 1.5, 2.0, 3.0, 7.0),
         "are 0. With which beta2 does it fall?", falls,
         "1 - beta2 has to be more than half a gap, which is between a 512th and a 256th of v.",
         *stay))
+
+
+# ---- The ideas: momentum, and a step size for every weight
+
+ask("04.2", {"momentum": (0.5, 0.75, 0.8, 0.9, 0.95, 0.98, 0.99)}, lambda momentum: number(
+    f"SGD has a momentum of {momentum}, and every step sees the same gradient. After many steps, "
+    "how many times as large as one gradient is the running sum?", 1 / (1 - momentum),
+    "1 + m + m² and so on add up to 1 / (1 - m).", momentum, 1, 1 + momentum))
+ask("04.8", {"lr": (0.001, 0.003, 0.01, 0.1), "g": (0.002, 0.05, 0.3, 5, 40, 300)},
+    lambda lr, g: number(
+        f"Adam, with its bias correction and a rate of {lr}, makes its first step. A weight has "
+        f"the gradient {g}. How far does the weight move?", lr,
+        "The mean and the root of the mean square are both the gradient, so their ratio is 1.",
+        lr * g, lr * g * 0.1))

@@ -201,3 +201,17 @@ ask("06.8", {"positives": (2, 4, 5), "weight": (3, 9, 14)}, lambda positives, we
     "weight of the others. Which share of a batch is positive, on average?",
     positives * weight / (positives * weight + 100 - positives),
     "Weights times counts, over the sum of both classes.", 0.5, positives / 100))
+
+
+# ---- The ideas: when to stop, and a little less than certainty
+
+ask("06.3", {"best": range(5, 21), "patience": range(3, 10)}, lambda best, patience: whole(
+    f"The validation loss is lowest after epoch {best} and never comes near that again. Early "
+    f"stopping has a patience of {patience} epochs. After which epoch does the training end?",
+    best + patience, "Patience counts the epochs without progress since the best one.", best,
+    patience))
+ask("06.2", {"s": (0.1, 0.2, 0.3, 0.4), "classes": (4, 5, 8, 10)}, lambda s, classes: number(
+    f"Label smoothing of {s}, with {classes} classes. Which probability does the target give the "
+    "right class?", 1 - s + s / classes,
+    "The part s is spread over all classes, the right one included.", 1 - s, 1 - s / classes, 1,
+    within=0.005))

@@ -283,3 +283,20 @@ ask("13.10", {"form": ("a JSON schema", "a regular expression", "a list of label
         "that an answer is valid", "A step's mask moves probability to whatever begins alike.",
         "that it is the likeliest valid one", "that valid answers come as often as given validity",
         "that its log-probability rises"))
+
+
+# ---- The idea before the traps: why old keys may be reused
+
+ask("13.1", {"prompt": (10, 20, 50, 100), "new": (10, 20, 40, 100)}, lambda prompt, new: whole(
+    f"A server has no cache and sends the whole text through the model for each new token. For a "
+    f"prompt of {prompt} tokens and an answer of {new}, how many tokens does it send in all?",
+    new * prompt + new * (new - 1) // 2,
+    "Each call sends the prompt and all tokens written so far: n p + n (n - 1) / 2.",
+    prompt + new, new, new * prompt))
+ask("13.2", {"tokens": range(5, 41), "mask": ("with a causal mask", "without any mask")},
+    lambda tokens, mask: whole(
+        f"A transformer {mask} reads {tokens} tokens, and then the same tokens and one more. How "
+        f"many of the {tokens} old keys of its second layer change?",
+        tokens * ("without" in mask),
+        "With a causal mask nothing at a position depends on what comes later; without one, all "
+        "does.", tokens * ("without" not in mask), 1))
