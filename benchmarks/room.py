@@ -32,7 +32,7 @@ JOINS, SLOW, BODY = 10_000, 300, 100 * 2**20
 
 
 class Member:
-    """A participant: one connection for what is sent, one for the stream."""
+    """A participant with two connections: one sends, one reads the stream."""
 
     def __init__(self, room: Running) -> None:
         self.room, self.cookie, self.heard = room, "", 0.0
