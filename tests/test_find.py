@@ -11,7 +11,7 @@ from test_book_finder import FIRST, MESSAGES, QUERIES, STRANGE
 from dlsys import cli, find
 from dlsys_helpers import catalog
 from dlsys_watch.rules import all_rules
-from tools import book_finder, finder_record, finder_words
+from tools import book_finder, finder_gate, finder_record, finder_words
 from tools.nightly import mark_nightly
 
 ROWS = find.rows()
@@ -333,3 +333,36 @@ def test_the_file_holds_no_markup():
              for text in (row["see"], *row["also"], row["test"], row.get("page", ""))]
     assert not [text for text in texts if "**" in text.replace("`**`", "") or "](" in text
                 or "\\_" in text]
+
+
+# ---- how far the finder is believed
+
+def test_a_repository_is_in_one_fold_however_it_is_spelled():
+    places = {finder_gate.fold({"said": said, "from": source}) for said, source in (
+        ("a", "Owner/Name#1"), ("b", "owner/name#22"))}
+    assert len(places) == 1
+    folds = {finder_gate.fold({"from": f"owner/name{number}#1"}) for number in range(40)}
+    assert folds == set(range(finder_gate.FOLDS))
+
+
+def test_the_evidence_is_the_best_share_beside_none_and_by_itself():
+    odds, alone = finder_gate.evidence({find.NONE: 0.2, "04.5": 0.6, "09.3": 0.2})
+    assert (odds, alone) == (pytest.approx(math.log(3)), pytest.approx(math.log(0.6)))
+    assert finder_gate.evidence({find.NONE: 0, "04.5": 1})[0] == pytest.approx(
+        -math.log(find.LEAST))
+
+
+def test_the_curve_rises_with_the_evidence_and_kinds_count_alike():
+    strong, weak = (3.0, -0.1), (-3.0, -3.0)
+    found = [(strong, True, True)] * 40 + [(weak, True, False)] * 10 + [(weak, False, False)] * 5
+    bias, odds, best = finder_gate.fitted(found)
+    assert odds > 0
+    assert bias + odds * strong[0] + best * strong[1] > 2
+    assert bias + odds * weak[0] + best * weak[1] < -2
+
+
+@pytest.mark.nightly
+def test_the_finders_curve_is_the_one_that_is_fitted():
+    gate = find.rules()["gate"]
+    assert finder_gate.fitted(finder_gate.asked()) == pytest.approx(
+        (gate["bias"], gate["odds"], gate["best"]), abs=0.3)
