@@ -198,6 +198,22 @@ def test_text_without_a_word_is_told_what_the_finder_reads(page, query):
     assert page.locator(".finder-said").inner_text() == ""
 
 
+def test_how_to_search_stands_first_where_no_cause_fits_and_else_last(page, capsys):
+    def places(*parts):
+        return [page.locator(part).bounding_box()["y"] for part in parts]
+
+    page.fill("#finder", "speaker diarization mixes up voices")
+    search, causes = places(".finder-search", ".finder-causes")
+    assert search < causes
+    page.fill("#finder", "loss")
+    causes, signs, search = places(".finder-causes", ".finder-found", ".finder-search")
+    assert causes < signs < search
+    assert page.locator(".finder-said").inner_text().startswith("Possible: ")
+    assert cli.main(["find", "speaker diarization mixes up voices"]) == 1
+    said = capsys.readouterr().out
+    assert said.index(find.SEARCH) < said.index(find.HEADINGS[""])
+
+
 def test_the_page_takes_what_is_asked_as_text(page):
     page.fill("#finder", '<img src=x onerror="document.title = 1"> zebra')
     assert page.locator(".finder-said img").count() == 0
