@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 
 from dlsys import assignments
 from dlsys.grading import text
+from dlsys.grading.books import similar
 from dlsys.grading.books.gradebooks import canvas, moodle
 from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.run_folder import FEEDBACK
@@ -41,6 +42,7 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
     results = grades["results"]
     write_private(folder / "grades.csv", rows_as_csv(table(results, grades["run"])), EXCEL)
     write_private(folder / "exercises.csv", rows_as_csv(exercises(results)), EXCEL)
+    write_private(folder / "similar.csv", rows_as_csv(similar.table(results)), EXCEL)
     write_private(folder / "junit.xml", junit(results))
     write_private(folder / "nbgrader.csv", rows_as_csv(nbgrader(results)))
     for stage in sorted({r["stage"] for r in best(results)}):
