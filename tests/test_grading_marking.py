@@ -107,11 +107,17 @@ def test_a_list_to_look_at_names_groups_and_the_published_answer():
     renamed = worked.replace("total", "sums").replace("weights", "w_")
     copied = result("kim", "ppppp")
     copied["exercises"][0] |= {"id": "08.4", "shape": shapes.shape(renamed, "tiled_attention")}
+    wrong = shapes.shape(worked.replace("math.sqrt(D)", "math.sqrt(M)"), "tiled_attention")
+    mistaken = [result(name, "ppppp") for name in ("max", "moe")]
+    for one in mistaken:
+        one["exercises"][0] |= {"id": "08.4", "shape": wrong}
     found = similar.found([alike("ada", ANSWER), alike("bob", RENAMED, "wrong"),
-                           alike("eve", OTHER), copied])
+                           alike("eve", OTHER), copied, *mistaken])
 
     assert [(one.exercise, one.kind, one.who, one.published) for one in found] == [
-        ("01.3", "form", ("ada", "bob"), ""), ("08.4", "form", ("kim",), "the worked answer")]
+        ("01.3", "form", ("ada", "bob"), ""), ("08.4", "form", ("kim",), "the worked answer"),
+        ("08.4", "near", ("max", "moe"), "the worked answer"),
+        ("08.4", "exact", ("max", "moe"), "")]  # both with one mistake
 
 
 def test_peoples_names_are_for_the_instructor_alone(tmp_path):

@@ -115,6 +115,7 @@ def test_only_what_was_asked_for_counts():
     """A learner who did the two exercises that were asked for has all points, and no more."""
     rules = Scoring(course=Course(asked={1: ("01.1", "01.3")}))
     given = result("ada", "ptpwe")
+    given["exercises"][4]["answer"] = "def soft_threshold"  # others stopped before any answer
     (one,) = scoring.scored([given], [], rules)
 
     assert [e["id"] for e in one["exercises"]] == ["01.1", "01.3"]

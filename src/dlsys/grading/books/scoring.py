@@ -109,7 +109,7 @@ def _as_asked(result: Result, asked: dict[int, tuple[str, ...]]) -> Result:
         return result
     kept = [e for e in result["exercises"] if e["id"] in ids]
     beyond = [e for e in result["exercises"]
-              if e["id"] not in ids and e["status"] not in ("todo", "missing")]
+              if e["id"] not in ids and (e["status"] in ("pass", "wrong") or e.get("answer"))]
     return {**result, "exercises": kept, "points": rounded(sum(e["points"] for e in kept)),
             "possible": sum(e["possible"] for e in kept),
             "beyond": [*result.get("beyond", []), *beyond]}

@@ -47,7 +47,26 @@ def found(results: Sequence[Result]) -> list[Alike]:
             if shape := entry.get("shape"):
                 by_exercise.setdefault(entry["id"], []).append((shown[owner(result)], shape))
     return [one for id, answers in sorted(by_exercise.items(), key=lambda item: _order(item[0]))
-            for one in (*_with_published(id, answers), *_in_class(id, answers))]
+            for one in _of_exercise(id, answers)]
+
+
+def _of_exercise(id: str, answers: list[tuple[str, dict[str, Any]]]) -> list[Alike]:
+    """Who is like a published answer; then who is like whom, where no published one explains it.
+
+    Of those that are only near a published answer, two with the same form are listed as well: they
+    may share a mistake.
+    """
+    likes = {who: _best_like(id, shape) for who, shape in answers}
+    apart = [(who, shape) for who, shape in answers if not likes[who]]
+    near = [(who, shape) for who, shape in answers if likes[who] and likes[who][0] == "near"]
+    return [*_with_published(id, answers), *_in_class(id, apart),
+            *_in_class(id, near, joining=False)]
+
+
+def _best_like(id: str, shape: dict[str, Any]) -> tuple[str, str] | None:
+    """The kind and name of the published answer that an answer is most like."""
+    likes = [(kind, name) for name, other in published(id) if (kind := kind_of(shape, other))]
+    return min(likes, key=lambda pair: [*WORDS].index(pair[0]), default=None)
 
 
 def _order(id: str) -> list[int]:
@@ -65,16 +84,20 @@ def kind_of(a: dict[str, Any], b: dict[str, Any]) -> str:
         "near" if shapes.likeness(a, b) >= NEAR else "")
 
 
-def _in_class(id: str, answers: Iterable[tuple[str, dict[str, Any]]]) -> list[Alike]:
-    """Groups of learners whose answers hang together, each with at least two people."""
+def _in_class(id: str, answers: Iterable[tuple[str, dict[str, Any]]],
+              joining: bool = True) -> list[Alike]:
+    """Groups of learners whose answers hang together, each with at least two people.
+
+    joining: answers that are nearly the same are in one group.
+    """
     by_form: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {}
     for who, shape in answers:
         group = by_form.setdefault(shape["form"], (shape, set(), set()))
         group[1].add(who)
         group[2].add(shape["exact"])
     done: list[Alike] = []
-    joined = _joined({form: shape for form, (shape, _, _) in by_form.items()})
-    for forms in joined:
+    whole = {form: shape for form, (shape, _, _) in by_form.items()}
+    for forms in _joined(whole) if joining else [[form] for form in whole]:
         who = set().union(*(by_form[form][1] for form in forms))
         exact = {one for form in forms for one in by_form[form][2]}
         shape = by_form[forms[0]][0]
@@ -100,9 +123,7 @@ def _with_published(id: str, answers: Iterable[tuple[str, dict[str, Any]]]) -> l
     met: dict[tuple[str, str], set[str]] = {}
     sizes = {}
     for who, shape in answers:
-        likes = [(kind, name) for name, other in published(id) if (kind := kind_of(shape, other))]
-        if likes:
-            best = min(likes, key=lambda pair: [*WORDS].index(pair[0]))
+        if best := _best_like(id, shape):
             met.setdefault(best, set()).add(who)
             sizes[best] = shape["size"]
     return [Alike(id, kind, tuple(sorted(who)), sizes[kind, name], name)
