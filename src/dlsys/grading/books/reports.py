@@ -191,6 +191,8 @@ def nbgrader(results: Iterable[Result]) -> list[list]:
     """The columns of `nbgrader export`, for programs that read those."""
     rows: list[list] = [NBGRADER]
     for r in best(results):
+        if r.get("stray", {}).get("kind") == "stage":
+            continue  # its points are no points of the assignment it was handed in for
         handed_in, due, off = _lateness(r)
         rows.append([r.get("assignment") or assignments.stage(r["stage"]).stem, due, handed_in,
                      r["learner"]["id"] or r["learner"].get("download_name", r["learner"]["name"]),
