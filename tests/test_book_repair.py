@@ -114,6 +114,13 @@ def test_a_bench_holds_each_message_and_the_number_after_the_repair():
     assert text.count("✗ Not right yet.") == len(bench("02.3").mistakes)
 
 
+def test_lines_that_not_all_candidates_have_are_marked_where_some_are_shared():
+    shown = book_repair.marked("x = 1\n    y = 2", {"x = 1", "z = 3"})
+    [own] = re.findall('<span class="own-line">(.*)</span>', shown)
+    assert re.sub("<[^>]+>", "", own) == "    y = 2"
+    assert "own-line" not in book_repair.marked("x = 1", set())
+
+
 def test_without_a_number_the_right_one_only_passes():
     [_, text] = book_repair.of_lesson(lesson(), catalog.trap("02.3"))
     assert "Measured in the lesson" not in text

@@ -20,6 +20,7 @@ from dlsys import (
     overview,
     reading_time,
     start_page,
+    trap_names,
     update,
     windows,
     work_folder,
@@ -211,7 +212,7 @@ def _show_check(worksheet: worksheets.Worksheet, report, everything: bool) -> No
     folded = [] if everything else _folded(rows, report.verdicts)
     shown = [exercise for exercise in rows if exercise not in folded]
     guessed = progress.guesses()
-    names = {exercise.id: start_page.shown_name(exercise, exercise.id in guessed or (
+    names = {exercise.id: trap_names.shown_name(exercise, exercise.id in guessed or (
         report.verdicts[exercise.id].status == "pass")) for exercise in shown}
     width = max(map(len, names.values()), default=0)
     for exercise in shown:
