@@ -13,7 +13,7 @@ export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
 endif
 
 .PHONY: help lab hub test nightly new try finish build book book-serve booklet site versions bench
-.PHONY: record sweep colab lock setup setup-lab wheel wheelhouse gallery
+.PHONY: picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
 .DEFAULT_GOAL := help
 
 help:
@@ -27,7 +27,8 @@ help:
 	@echo "                 WORKERS=8 where there are more cores than two"
 	@echo "make nightly     every test, no record believed; then claims under fifty seeds, where"
 	@echo "                 their record is stale, and right answers under seeds of today: hours"
-	@echo "make colab       lessons in Colab's versions, each from its file alone; LESSON=01 for one"
+	@echo "make colab       lessons with Colab's versions, each from its file alone; LESSON=01 for one"
+	@echo "make newest      the same with today's newest versions of everything"
 	@echo "make new         start a trap, TRAP=05.7; NAME=rescale names its exercise's function"
 	@echo "make try         all that a trap still lacks, in one table; TRAP=05.7"
 	@echo "make finish      build and record a lesson, LESSON=05; may be stopped and called again"
@@ -38,6 +39,7 @@ help:
 	@echo "make booklet     a stage of the built book as a PDF, LESSON=08; CODE=1 with folded code"
 	@echo "make site        the book as a version of a website, in site/; FOLDER=v1.0 for a release,"
 	@echo "                 none for its root; make versions lists what a website holds"
+	@echo "make picture     README's moving picture, of the built book"
 	@echo "make sweep       every claim under seeds, threads and instruction sets, where its record"
 	@echo "                 is stale; LESSON=01 for one, SWEEP_ARGS='--seeds 50' or --all"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
@@ -45,7 +47,8 @@ help:
 	@echo "                 today's program; half an hour of CPU for all of it"
 	@echo "make bench       how fast, on which machine: measured, recorded, written to a page"
 	@echo "make lock        requirements.lock from the packages installed in .venv"
-	@echo "make wheel       the package with worksheets and lessons as one file, in dist/"
+	@echo "make wheel       the package with worksheets and lessons as one file, in dist/; next to"
+	@echo "                 it dlsys-watch, which runs without the course"
 	@echo "make wheelhouse  all packages as files, for machines without network"
 	@echo "make setup       only the set-up, for all targets; delete .venv to start it afresh"
 
@@ -56,7 +59,7 @@ setup-lab:
 	@sh tools/setup.sh lab
 
 lab: setup-lab
-	@$(RUN) -m tools.lab $(PORT) $(LAB_ARGS)
+	@$(RUN) -m dlsys lab --port $(PORT) -- $(LAB_ARGS)
 
 hub: setup-lab
 	@$(RUN) -m deploy.hub.local $(if $(filter command line environment,$(origin PORT)),--port $(PORT)) $(HUB_ARGS)
@@ -81,9 +84,9 @@ nightly:
 	@$(MAKE) --no-print-directory sweep SWEEP_ARGS="--seeds 50"
 	@$(SHARED) $(RUN) -m tools.fresh_seeds
 
-# In an environment of its own, .colab, without the course: the first cell installs that.
-colab: setup
-	@MPLBACKEND= $(RUN) -m tools.colab $(LESSON)
+# In an environment of its own, .colab or .newest, without the course: the first cell installs that.
+colab newest: setup
+	@MPLBACKEND= $(RUN) -m tools.elsewhere $@ $(LESSON)
 
 build: setup
 	@$(RUN) -m tools.build $(LESSON)$(if $(DRAFT), --draft)$(if $(AGAIN), --again)
@@ -107,6 +110,9 @@ book-serve: setup
 
 booklet: setup
 	@$(RUN) -m tools.booklet $(LESSON)$(if $(CODE), --code)
+
+picture: setup
+	@$(RUN) -m tools.moving_picture
 
 # A release is a tag, and its pages stand in a folder of their own. The list needs no set-up.
 site: setup
@@ -133,7 +139,8 @@ lock: setup
 
 # An old build/ would go into the wheel, too.
 wheel: setup-lab
-	@rm -rf build && $(RUN) -m pip wheel -q --no-deps --no-build-isolation -w dist . && rm -rf build
+	@rm -rf build && $(RUN) -m pip wheel -q --no-deps --no-build-isolation -w dist . ./src/dlsys_watch
+	@rm -rf build src/dlsys_watch/build
 	@ls dist/*.whl
 
 wheelhouse: setup-lab

@@ -1,9 +1,17 @@
 # %% [markdown] role="start"
 # # Start here
 #
-# You learn how deep-learning systems work by breaking them. Every stage is a
-# notebook with a handful of *traps*: code that looks right and is wrong. For each
-# one you
+# You learn how deep-learning systems work by breaking them. Next for you, in files of your
+# own; where nothing appears below, choose **Run > Run All Cells**.
+
+# %% role="start"
+from dlsys.start_page import model_menu, next_step, progress_map, review_menu, start_menu
+
+next_step()
+
+# %% [markdown] role="start"
+# Every stage is a notebook with a handful of *traps*: code that looks right and is wrong.
+# For each one you
 #
 # 1. **predict** what will happen,
 # 2. **break** it and **look** at the damage, in numbers,
@@ -21,19 +29,28 @@
 # Everything runs on this machine, without a GPU and without a download.
 
 # %% [markdown] role="start"
-# The map of the stages, with what you have solved. Where nothing stands below, choose
-# **Run > Run All Cells**.
+# ## The stages
+#
+# What you have solved, and a button for each stage that you have not begun.
 
 # %% role="start"
-from dlsys.start_page import model_menu, progress_map, review_menu, start_menu
-
 progress_map()
+
+# %% [markdown] role="start"
+# ## How much time have you?
+#
+# Three plans, counted from the words, the code and the exercises of the lessons:
+
+# %% role="start"
+from dlsys.plan import plan
+
+plan()
 
 # %% [markdown] role="start"
 # ## Work on a stage
 #
-# The cell below gives you a copy of a lesson and of its worksheet, and so does
-# `dlsys start 1` in a terminal. Both lie in `my-work/`; nothing ever overwrites
+# A button of the map gives you a copy of a lesson and of its worksheet, and so do the menu
+# below and `dlsys start 1` in a terminal. Both lie in `my-work/`; nothing ever overwrites
 # them. Read the lesson first, cell by cell with **Shift+Enter**, or press **G** beside a
 # cell to run up to the next question. Guess where it asks, and the steps that are folded
 # below the question open. Then solve its exercises in the

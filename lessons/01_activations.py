@@ -40,6 +40,10 @@ begin(SEED, THREADS, DEVICE)
 #
 # Describe each image by two numbers: how bright the eight pixels in its middle are
 # on average, and how bright the others are. Then each image is a point.
+#
+# PyTorch keeps numbers in a *tensor*, an array with a shape such as `(1300, 64)`: 1,300
+# rows of 64 numbers. A condition in brackets picks rows: `x_train[y_train < 2]` are the
+# images whose *label*, the digit that they show, is 0 or 1.
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -219,7 +223,8 @@ draw_tree({"x1": "1", "x2": "0", "at least one": f"{least}",
 # \text{out} = W_3 h_2 + b_3$$
 #
 # Computing this from left to right is the *forward pass*. Here it is for the 64 pixels
-# of a digit and ten outputs, one per digit, with the activation *ReLU*, $\max(0, z)$:
+# of a digit and ten outputs, one per digit, with the activation *ReLU*, $\max(0, z)$.
+# `nn` is PyTorch's collection of layers, and `F` that of functions:
 
 # %% role="concept"
 one, two, three = nn.Linear(64, 32), nn.Linear(32, 16), nn.Linear(16, 10)
@@ -234,7 +239,8 @@ print(*(tuple(a.shape) for a in (x, h1, h2, by_hand)), sep=" -> ")
 # They start as small random values, so that no two neurons begin alike. `nn.Sequential`
 # calls its layers one after the other, so it is the same forward pass in one line. In a
 # class of your own, `__init__` makes the layers and `forward` says in what order they
-# run. PyTorch finds every layer that you assign to `self`:
+# run. PyTorch finds every layer that you assign to `self`, and so all its *parameters*,
+# the weights and biases that training changes:
 
 # %% role="concept"
 class MLP(nn.Module):
@@ -276,9 +282,11 @@ claim("two layers against the single layer that they are",
 # weight in every layer whether a little more of it would help.
 #
 # **Step 1: how wrong are we?** A *loss* is one number that falls as the outputs get
-# better. For the choice among ten digits it is `F.cross_entropy`: it turns the ten
-# outputs into probabilities and returns minus the logarithm of the one for the right
-# digit, averaged over the images. An even guess among ten costs $\ln 10$. Stage 3 derives it.
+# better. For the choice among ten digits it is `F.cross_entropy`. It turns the ten
+# outputs into probabilities by a *softmax*: $e$ to the power of each, divided by the sum
+# of all ten. Then it returns minus the logarithm of the one for the right digit, averaged
+# over the images. An even guess among ten costs $\ln 10$ (its unit is called *nat*).
+# Stage 3 derives all this.
 
 # %% role="concept"
 net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -312,9 +320,11 @@ claim("gap between the two slopes", (slope - bias.grad[3]).abs(),
 
 # %% [markdown] role="concept"
 # **Step 3: take a small step that way.** Subtract from each weight its slope, times a
-# small *learning rate*. Do the three steps over and over, each time with a random
-# batch of images, and that is training. `optimizer.step()` does the subtraction, and
-# `zero_grad()` clears the old slopes, because `backward` adds to what is there:
+# small *learning rate*. Do the three steps over and over, each time with a *batch*, a few
+# images drawn at random, and that is training. The object that changes the weights is
+# called an *optimizer*, and the plain one is `torch.optim.SGD`. Its `step()` does the
+# subtraction, and `zero_grad()` clears the old slopes, because `backward` adds to what is
+# there:
 
 # %% role="concept"
 def train(model, x, y, steps, lr):
@@ -1269,7 +1279,7 @@ claim("largest move of a stored mean in two passes", drift, above=0.005)
 
 # %% [markdown] trap="01.1" role="why"
 # `no_grad` switches off the recording of the graph, and nothing else. The mode is a
-# separate switch, `model.eval()`, and nobody has called it. In train mode dropout draws
+# separate switch: `model.eval()` sets *eval mode*, and nobody has called it. In train mode dropout draws
 # a new mask in every call, and BatchNorm moves its stored statistics, so every image that
 # you serve changes the model. A fixed seed would hide the first fault and keep the second.
 

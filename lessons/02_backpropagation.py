@@ -790,8 +790,8 @@ draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
 
 # %% [markdown] role="concept"
 # Two other uses of the same kind: the target of a *momentum encoder*, a slow copy of
-# the model that the model learns to match, and the target network of Q-learning. For
-# a long sequence, `h = h.detach()` after every chunk keeps the hidden state and cuts
+# the model that the model learns to match, and the target network of Q-learning, a copy
+# that supplies the values to aim at. For a long sequence, `h = h.detach()` after every chunk keeps the hidden state and cuts
 # its graph, so that the backward pass does not walk back to the beginning (*truncated
 # backpropagation through time*).
 #

@@ -789,7 +789,7 @@ claim("with the additions, and layers that work against their input",
 #
 # How much is the body worth? That depends on two things: how many examples you have, and how
 # far the new task is from the old one. Train a body on the digits 0 to 4, placed anywhere.
-# Then freeze it and train a new head: for the digits 5 to 9, which are near, and for the same
+# Then freeze it, so that its weights stay as they are, and train a new head: for the digits 5 to 9, which are near, and for the same
 # digits with their 64 pixels in shuffled order, which is far. Compare with a network that
 # starts from random weights.
 

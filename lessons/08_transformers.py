@@ -1470,7 +1470,9 @@ claim("4,096 tokens, 16 bits, 128 queries a block: bytes moved by the "
 # %% [markdown] trap="08.4" role="more"
 # **A real kernel** such as FlashAttention-2 gives each block of queries to a group of threads
 # of its own. The L2 cache, on the chip but larger and slower than the memories in the table,
-# answers many of the reads; this count leaves it out. The backward pass computes the scores
+# answers many of the reads; this count leaves it out. It also rescales less often than the
+# first version did. FlashAttention-3 is written for Hopper cards: copies, products and
+# softmax overlap, and it can use 8 bits. The backward pass computes the scores
 # again: five products instead of four. Under a causal mask the kernel skips nearly half of the
 # tiles. Test a kernel of your own with scores in the thousands, ragged tiles and rows without
 # any key. The last section measures the time.
@@ -2481,7 +2483,7 @@ def rotate(x, place):
 # ## The newest token asks
 #
 # A causal model writes token by token. Keys and values of old tokens do not change, so you
-# keep them in a *cache* and compute only the newest token: one query against five keys, of
+# keep them in a *KV cache* and compute only the newest token: one query against five keys, of
 # which its own is the last. The attention layer stays as it was in training, with
 # `is_causal=True`.
 

@@ -959,6 +959,10 @@ claim("memory after the second forward, minus after the first, in weights",
 #   included. `torch.cuda.empty_cache()` gives free blocks back to other programs. It
 #   frees no tensor, so it seldom helps against "out of memory".
 #
+# The state can be told in advance. With Adam it takes 16 bytes a weight (trap 09.9): 112 GB
+# for 7 billion weights, 208 GB for 13 billion and 1,120 GB for 70 billion. To answer only,
+# the weights in 16 bits are enough: 14, 26 and 140 GB, plus the cache of stage 8.
+#
 # If the activations are too large, make the batch smaller and accumulate, or use
 # checkpoints. If the state is too large, split it (trap 09.9) or train an adapter
 # (stage 10).
@@ -1249,7 +1253,7 @@ def stays_behind(model: nn.Module) -> list[str]:
 # GPU stands idle, and a faster card changes nothing. So look before you change
 # anything, in this order.
 #
-# 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` sets how many processes load, `persistent_workers=True` keeps them from one epoch to the next, and `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes.
+# 1. **The data.** Train on one batch again and again. If that is faster, the loader is slow. `num_workers` of a `DataLoader` sets how many processes load, `persistent_workers=True` keeps them from one epoch to the next, and `pin_memory=True` with `.to(device, non_blocking=True)` lets a copy run while the GPU computes: *pinned* memory never moves, so the GPU can fetch from it without the CPU.
 # 2. **Python.** Take a *trace*, a list of the operations with start and end. Gaps in the GPU's row are waits. New tensors that a loop makes on the CPU and sends over are another reason: make them on the device.
 # 3. **Memory or arithmetic.** Look at the operations that take longest. The profiler lists them:
 
@@ -2769,6 +2773,15 @@ claim("ranks of torchrun that hold the sum of both",
 # | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on by default: a failed collective ends the process. It explains nothing |
 # | `torch.set_float32_matmul_precision("high")` | TF32 for what stays in `float32` |
 # | `DataLoader(num_workers=..., pin_memory=True)` | for each rank: eight ranks with four workers are 32 processes |
+#
+# The first two are variables of the environment, so put them in front of the command:
+# `NCCL_DEBUG=INFO torchrun ...`. Every rank then prints NCCL's version, the network
+# interface that it chose, and how it reaches the other cards. If a run hangs at its start,
+# compare these lines: two ranks on different interfaces never meet
+# (`NCCL_SOCKET_IFNAME` names the right one), and `NET/Socket` where you expect InfiniBand
+# means the slow network. With `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a rank that makes another
+# call than the others, or the same call with another shape, raises an error that names
+# both. Without it, the run hangs.
 
 # %% [markdown] role="concept"
 # ## Shards: a model in pieces
@@ -2793,8 +2806,8 @@ draw_ranks({"between": own, "while it works": [["A", "B"], ["A", "B"]],
 
 # %% [markdown] role="concept"
 # With `n` ranks, each holds an `n`-th of weights, gradients and moments, plus a layer
-# or two. In this part `fully_shard` cuts the models, and the traps are about what
-# cutting changes: how much is sent, who holds which tensor, what a norm is, what a file
+# or two. This is *fully sharded data parallel*, FSDP. In this part torch's
+# `fully_shard` cuts the models, and the traps are about what cutting changes: how much is sent, who holds which tensor, what a norm is, what a file
 # holds.
 
 # %% [markdown] trap="09.4" role="situation" fault="a model that fits is sharded layer by layer" symptom="FSDP slower than DDP, too many all_gather calls, fully_shard of a model that fits"
@@ -2995,6 +3008,13 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 #
 # *Hybrid* cuts the model within a machine, where cards are joined by a fast link, and
 # keeps a copy on each machine, as DDP does. So only gradients cross the slow network.
+#
+# If even the shards do not fit, the host's memory can hold them: *CPU offload*,
+# `fully_shard(layer, offload_policy=CPUOffloadPolicy())`. Each rank then copies its shard
+# of a layer to the card before the layer works, and its gradient back afterwards. The
+# moments stay in the host's memory, and the optimizer steps on the CPU. The card holds
+# little more than the activations and the layer at work. You pay with copies in every
+# step and a slow update, so try a smaller batch and checkpointing first.
 #
 # You can also send fewer bits. `MixedPrecisionPolicy` says in which dtype a layer is
 # gathered and computed, and in which its gradients are added up. The shards stay in

@@ -55,7 +55,7 @@ print(f"scale {scale:.5f}   steps {steps.int().tolist()}")
 
 # %% [markdown] role="concept"
 # A byte holds no negative numbers, so add the number of steps from the lowest level up to
-# 0. That number is the zero:
+# 0. That number is the zero. (With a sign, a byte holds -128 to 127; both are called INT8.)
 
 # %% role="concept"
 zero = round(-low / scale)
@@ -3217,8 +3217,11 @@ for rows in (1, 256):
 # reader = torch._inductor.aoti_load_package("reader.pt2")
 # ```
 #
-# TensorRT builds an engine from the ONNX file, for the GPU in the same machine and for a
-# range of sizes. Nobody has run this line for this course:
+# *TensorRT* is NVIDIA's compiler for inference. It reads the graph once, joins neighbouring
+# operations into one kernel, times several kernels for each on the GPU in the machine, and
+# keeps the fastest. If you allow it, it also takes 16 or 8 bits. The result, the *engine*,
+# is a file for this kind of GPU, this version of TensorRT and a range of sizes, so build it
+# again when one of them changes. Nobody has run this line for this course:
 #
 # ```sh
 # trtexec --onnx=reader.onnx --saveEngine=reader.plan \

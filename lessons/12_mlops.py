@@ -3317,6 +3317,10 @@ claim("worst middle over best middle of the ways, over that",
 claim("runs of Hyperband over those of dice", runs[2] / runs[0], above=1.05)
 
 # %% [markdown] role="concept"
+# *Hyperband* rests on one idea: give many settings a short run, keep the better part, give
+# those a longer run, and so on, until a few run to the end. A setting that starts slowly
+# would be dropped too early, so it repeats this with several lengths of the first run.
+#
 # Read the rows across before you read them down. Searches by one method end further apart
 # than the medians of the three methods, so a comparison with one seed each is decided by
 # the seed as much as by the method. A fair comparison needs equal steps, not equal

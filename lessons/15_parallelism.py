@@ -69,8 +69,8 @@ draw_grids({"data parallel": across, "context parallel": down,
 # What a cut separates has to meet again, each by a call of its own:
 #
 # - **data**: gradients of the same weights, summed by an `all_reduce` once a step;
-# - **tensor**: halves of a layer's output, summed by an `all_reduce` in each layer;
-# - **pipeline**: activations, sent on to the next stage, and their gradients back;
+# - **tensor parallelism**: halves of a layer's output, summed by an `all_reduce` in each layer;
+# - **pipeline parallelism**: activations, sent on to the next stage, and their gradients back;
 # - **context**: the keys and values of all pieces, gathered in each layer, and their
 #   gradients back (`reduce_scatter`); the weights are copies, as with data;
 # - **experts**: tokens, sent to whoever holds their expert, and back (`all_to_all`).

@@ -17,8 +17,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
+from dlsys.lab import EXTENSIONS, START
 from tools import chromium
-from tools.lab import EXTENSIONS, START
 
 START_S = 60  # JupyterLab on a cold disk
 

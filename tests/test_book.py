@@ -17,6 +17,7 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES
 from tools import (
     book,
+    book_doors,
     book_finish,
     book_home,
     book_minutes,
@@ -95,13 +96,11 @@ def test_a_number_that_stands_there_is_not_repeated():
     assert book.numbered("## 01.2 A title", "01.2") == "## 01.2 A title"
 
 
-def test_a_worksheet_offers_itself_for_download():
+def test_an_exercise_of_a_worksheet_is_a_target():
     sheet = lesson(cell("markdown", "# Worksheet", "setup"),
                    cell("markdown", "## 01.1 A title\n\n3 points.", "exercise", trap="01.1"),
                    view="exercise")
-    dressed = book.dress(sheet)
-    assert "../_sources/exercises/01_activations.ipynb" in dressed.cells[0].source
-    assert dressed.cells[1].source.startswith("(exercise-01-1)=\n")
+    assert book.dress(sheet).cells[1].source.startswith("(exercise-01-1)=\n")
 
 
 def test_what_the_notebook_folds_is_folded_on_the_page():
@@ -262,13 +261,22 @@ def answered_cell():
 
 def test_the_start_page_asks_a_trap_below_its_code_and_hides_the_answer():
     told = book_home.card(lesson(
+        cell("markdown", "## Trap: A title\n\nYou deploy it.", "situation", trap=SHOWN),
         cell("code", "model = 0\n\nbroken = 1", "break", trap=SHOWN), guess_cell(),
         answered_cell()))
-    places = [told.find(part) for part in ("broken = 1", "data-guess", "{div} waits", "9 %",
-                                           f"trap-{SHOWN.replace('.', '-')}")]
+    places = [told.find(part) for part in ("You deploy it.", "broken = 1", "data-guess",
+                                           "{div} waits", "9 %",
+                                           f'data-repair="{SHOWN}"', "What the check says",
+                                           f"traps/{SHOWN.replace('.', '-')}.md")]
     assert -1 not in places
     assert places == sorted(places)
     assert "model = 0" not in told
+
+
+def test_the_start_page_leads_to_learning_looking_up_watching_and_teaching():
+    links = re.findall(r'href="([^"]+)"', book_home.ways({1: lesson()}))
+    assert links == ["notebooks/01_activations.html", "symptoms.html", "watch.html",
+                     "instructors.html"]
 
 
 def test_a_start_page_without_its_question_is_not_built():
@@ -412,11 +420,11 @@ def test_the_start_page_repeats_what_the_readme_asks_for():
 
 @pytest.mark.parametrize("url", ["", "https://github.com/owner/course"])
 def test_code_and_run_button_come_with_a_public_repository(url):
-    links = book_home.code_links(url)
+    links = book_home.code_links(book_doors.Home(url, "main", ""))
     assert (links == "") is (url == "")
     if url:
         assert f'href="{url}"' in links
-        assert "mybinder.org/v2/gh/owner/course/main?urlpath=lab/tree/notebooks/01_" in links
+        assert "/github/owner/course/blob/learner-copies/open/01_lesson.ipynb" in links
 
 
 def test_an_exercise_leads_to_its_place_on_the_worksheet_and_back():
@@ -513,6 +521,21 @@ def test_only_a_public_address_brings_a_site_map(tmp_path):
     assert "Sitemap: https://a.example/sitemap.xml" in (tmp_path / "robots.txt").read_text()
 
 
+def test_a_folder_of_pages_leads_to_its_page_and_lists_no_files(tmp_path):
+    for name in ("index.html", "present.html", "present/01.html", "deep/er/02.html",
+                 "_static/x.html"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    book_finish.write_indexes(tmp_path)
+    for folder, page in (("present", "../present.html"), ("deep/er", "../../index.html")):
+        text = (tmp_path / folder / "index.html").read_text("utf-8")
+        assert f'content="0; url={page}"' in text
+        assert f'<a href="{page}">' in text
+        assert (tmp_path / folder / page).resolve().is_file()
+    assert not (tmp_path / "_static" / "index.html").exists()
+    assert (tmp_path / "index.html").read_text() == ""
+
+
 @pytest.mark.parametrize("kind", [Path("00.png"), Path("12.png")])
 def test_a_card_has_the_size_that_previews_of_links_ask_for(kind, tmp_path):
     social_cards.write_cards(tmp_path)
@@ -530,10 +553,8 @@ def test_a_page_shows_the_card_of_its_stage():
 # ---- settings and errors
 
 @pytest.mark.parametrize(("url", "buttons"), [("", False), ("https://github.com/o/r", True)])
-def test_one_setting_brings_the_launch_buttons(url, buttons):
-    config = book.settings({"repository": {"url": url}, "launch_buttons": {"colab_url": "x"},
-                            "html": {}})
-    assert ("launch_buttons" in config) is buttons
+def test_one_setting_brings_the_button_of_the_repository(url, buttons):
+    config = book.settings({"repository": {"url": url}, "html": {}})
     assert ("use_repository_button" in config["html"]) is buttons
 
 

@@ -53,7 +53,7 @@ def test_of_two_figures_of_the_cause_the_page_shows_that_which_marks_the_fault()
                                     trap="01.1"))
     text = book_traps.page(catalog.trap("01.1"), lesson)
     assert 'alt="The fault."' in text
-    assert "modes" not in text
+    assert "two &quot;modes&quot;" not in text.lower()
 
 
 def test_a_name_in_the_code_that_folded_code_defines_is_said_to_be_the_lessons():
@@ -62,6 +62,38 @@ def test_a_name_in_the_code_that_folded_code_defines_is_said_to_be_the_lessons()
     text = book_traps.page(catalog.trap("01.1"), lesson)
     assert "`Counter`: defined in {ref}`the lesson <trap-01-1>`, in folded code." in text
     assert "class Counter" not in text
+
+
+def test_what_was_measured_waits_for_a_guess_and_the_rest_of_the_page_does_not():
+    facts = {"trap": "01.1"}
+    asked = cell("code", "guess(...)", "guess", [html_output('<div data-guess="{}">How?</div>')],
+                 **facts)
+    told = cell("code", "measured(...)", "look", [html_output("<p data-measured>So.</p>")], **facts)
+    for made, tag in ((asked, "guess"), (told, "measured")):
+        made.metadata["tags"].append(tag)
+    text = book_traps.page(catalog.trap("01.1"), trap_lesson(KEEP, asked, told))
+    before, waiting = text.split("::::::{div} waits")
+    waiting, after = waiting.split("\n::::::\n", 1)
+    assert "How?" in before
+    assert "So." in waiting
+    assert "drift: 0.032" in waiting
+    assert "it moved: 0.032" in waiting
+    assert after.lstrip().startswith("## Why")
+    assert "## What was measured" in book_traps.page(catalog.trap("01.1"), trap_lesson())
+
+
+def html_output(text):
+    return book.nbformat.v4.new_output("display_data", {"text/html": text})
+
+
+def test_a_repair_that_only_reports_is_told_in_words():
+    facts = {"trap": "01.1"}
+    lesson = trap_lesson()
+    lesson.cells = [c for c in lesson.cells if c.source != "reader.eval()"]
+    lesson.cells += [cell("markdown", "Ask both the same.", "repair", **facts),
+                     cell("code", "print(drift)", "repair", **facts)]
+    repair = book_traps.page(catalog.trap("01.1"), lesson).partition("## The repair")[2]
+    assert repair.startswith("\n\nAsk both the same.\n\n## ")
 
 
 def test_cells_of_another_trap_stay_out():

@@ -1,13 +1,11 @@
 """The built book as a reader meets it: its files, then its pages in a browser without a network."""
 
 import re
-import shutil
 from collections import Counter
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import nbformat
 import pytest
 import yaml
 from browser import offline_page, violations
@@ -16,7 +14,6 @@ from bs4 import BeautifulSoup
 from benchmarks import weights
 from dlsys_checks import registry
 from dlsys_helpers import catalog, drawing_canvas, plots
-from dlsys_helpers.paths import EXERCISES, NOTEBOOKS
 from dlsys_helpers.stages import stage
 from tools import book, frames
 from tools.nightly import mark_nightly
@@ -48,7 +45,8 @@ def anchors(path: Path) -> set[str]:
 
 def pages(html: Path) -> dict[str, BeautifulSoup]:
     return {str(p.relative_to(html)): soup(p) for p in sorted(html.rglob("*.html"))
-            if p.name not in GENERATED and "_static" not in p.parts}
+            if p.name not in GENERATED and "_static" not in p.parts
+            and (p.name != "index.html" or p.parent == html)}  # those of folders lead to a page
 
 
 def article(html: Path, name: str) -> str:
@@ -110,6 +108,13 @@ def test_a_page_of_text_weighs_under_100_kb_and_a_lesson_under_200(html):
              if weight > MOST_BYTES.get(name, MOST_BYTES.get(name.partition("/")[0], 100_000))}
     assert heavy == {}
     assert len(found) > 20
+
+
+def test_the_file_of_a_traps_page_is_under_80_kb_with_its_bench(html):
+    found = {page.name: page.read_text("utf-8") for page in (html / "traps").glob("*.html")}
+    assert {name for name, text in found.items() if len(text.encode()) >= 80_000} == set()
+    assert len(found) == len(catalog.traps())
+    assert sum("data-repair" in text for text in found.values()) > 0.9 * len(found)
 
 
 def test_formulas_are_mathml_and_none_is_left_as_tex(html):
@@ -222,43 +227,14 @@ def test_no_launch_button_without_a_public_address(html):
         assert not page.find("a", href=re.compile(r"//(mybinder\.org|colab\.research)"))
 
 
-def test_each_lesson_and_worksheet_has_buttons_that_open_the_notebook_itself(tmp_path):
-    names = [f"{folder}/{s.stem}" for folder in ("notebooks", "exercises")
-             for s in catalog.written()[:2]]  # the theme gives all of them the same buttons
-    config = yaml.safe_load((book.BOOK / "_config.yml").read_text())
-    config["repository"]["url"] = "https://github.com/owner/course"
-    config["sphinx"]["config"] = {"html_context": {"default_mode": "auto"},
-                                  "templates_path": ["_templates"]}
-    source = tmp_path / "_build" / "source"
-    for folder in ("notebooks", "exercises"):
-        (source / folder).mkdir(parents=True)
-    book.save_yaml(book.settings(config), source / "_config.yml")
-    book.save_yaml({"format": "jb-book", "root": "index",
-                    "chapters": [{"file": name} for name in names]}, source / "_toc.yml")
-    (source / "index.md").write_text("# Start\n")
-    for folder in ("_static", "_templates"):
-        shutil.copytree(book.BOOK / folder, source / folder)
-    for name in names:
-        nbformat.write(nbformat.v4.new_notebook(
-            cells=[nbformat.v4.new_markdown_cell(f"# {name}")],
-            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}),
-            source / f"{name}.ipynb")
-    html = book.render(tmp_path)
-    found = {name: {urlsplit(a["href"]).netloc: a["href"]
-                    for a in soup(html / f"{name}.html").find_all("a", href=True)}
-             for name in names}
-    for name, hrefs in found.items():
-        assert hrefs["mybinder.org"].endswith(
-            f"/v2/gh/owner/course/main?urlpath=lab/tree/{name}.ipynb")
-        assert hrefs["colab.research.google.com"].endswith(
-            f"/github/owner/course/blob/main/{name}.ipynb")
-
-
-@pytest.mark.parametrize("folder", [NOTEBOOKS, EXERCISES])
-def test_what_a_reader_downloads_is_the_notebook_itself(html, folder):
-    name = "01_activations.ipynb"
-    offered = html / "_sources" / folder.name / name
-    assert offered.read_bytes() == (folder / name).read_bytes()
+@pytest.mark.parametrize(("folder", "name"), [
+    ("notebooks", "01_lesson.ipynb"), ("exercises", "01_activations.ipynb")])
+def test_what_a_reader_downloads_is_the_learners_copy(html, folder, name):
+    [link] = soup(html / f"{folder}/01_activations.html").select("article a[download]")
+    offered = (html / folder / link["href"]).resolve()
+    assert offered == (html / "open" / name).resolve()
+    of_theme = html / "_sources" / folder / "01_activations.ipynb"
+    assert offered.read_bytes() == of_theme.read_bytes()
 
 
 @pytest.mark.parametrize("trap", catalog.traps(), ids=lambda t: t.id)

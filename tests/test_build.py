@@ -223,7 +223,8 @@ def test_a_lesson_says_what_its_helpers_are_before_it_uses_them(tmp_path):
     views = all_views(read(tmp_path, TEXT))
     cells = [c.id for c in views["lesson"].cells]
     [note] = [c for c in views["lesson"].cells if c.id == "stage-note-1"]
-    assert cells[cells.index("stage-note-1") + 1:][:2] == ["stage-install-1", "stage-setup-1"]
+    assert cells[cells.index("stage-note-1") + 1:][:3] == [
+        "stage-words-1", "stage-install-1", "stage-setup-1"]
     assert all(f"`{name}" in note.source for name in ("claim(", "fit`", "digits(", "accuracy`"))
     assert "stage-note-1" not in [c.id for c in views["exercise"].cells]
 

@@ -68,7 +68,7 @@ ANSWERS = [f"def fn{k}(): return 1" for k in (1, 2, 3)]
 
 @pytest.fixture(autouse=True)
 def course(tmp_path, monkeypatch):
-    """A small course in a folder of its own."""
+    """A small course in a separate folder."""
     for name in ("exercises", "notebooks", "my-work", "fake", "catalog"):
         (tmp_path / name).mkdir()
     (tmp_path / "exercises/01_activations.ipynb").write_text(json.dumps(notebook(*ANSWERS)))
@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_no_half_worksheet(course, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("args", [
-    [], ["start"], ["start", "99"], ["start", "two"], ["start", "2"], ["start", "1", "2"],
+    [], ["start", "--copy"], ["start", "99"], ["start", "two"], ["start", "2"], ["start", "1", "2"],
     ["nonsense"], ["check"], ["check", "no.ipynb"], ["check", "x.ipynb", "--limit", "0"],
     ["check", "x.ipynb", "--limit", "soon"],
 ])

@@ -16,6 +16,7 @@ from dlsys import assignments
 from dlsys.grading import cohort
 from dlsys.grading.books import gradebooks, pages, reports, scoring, summary
 from dlsys.grading.books.run_folder import SCHEMA
+from dlsys_files import locations
 from dlsys_helpers import catalog, paths
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>=HYPERLINK(1)"
@@ -119,6 +120,16 @@ def test_only_a_package_that_the_course_pins_is_recommended(grades):
     for text in (pages.overview(grades), "\n".join(summary.about([ada, bob]))):
         assert re.findall(r"pip install ([\w.=+-]*)", text) == [PIN]
         assert "torchvlsion-cuda" in text
+
+
+def test_an_installed_grader_knows_the_pins_that_came_with_it(grades, monkeypatch, tmp_path):
+    (tmp_path / "requirements.lock").write_text('Some_Package==1.2 ; platform_system == "Linux"\n')
+    monkeypatch.setattr(locations, "SHIPPED", tmp_path)
+    ada = grades["results"][0]
+    ada["cells"] = [{"number": 2, "line": 1,
+                     "error": "ModuleNotFoundError: No module named 'some_package'"}]
+
+    assert reports.missing_packages([ada]) == [("some_package", "some-package==1.2", ["ada"])]
 
 
 def test_who_asks_for_the_checks_lacks_no_package(grades):

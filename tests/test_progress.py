@@ -228,6 +228,57 @@ def ship(folder):
         (folder / name / "01_activations.ipynb").write_text(text)
 
 
+def test_the_next_step_begins_the_first_lesson_and_makes_the_copies_that_it_links(folder, tmp_path):
+    ship(tmp_path)
+    text = start_page.next_step_html()
+    assert Links(text).links == ["my-work/01_lesson.ipynb", "my-work/01_activations.ipynb"]
+    assert "Start lesson 1</a>" in text
+    assert (folder / "01_lesson.ipynb").exists()
+    (folder / "01_activations.ipynb").write_text("mine")
+    assert "Start lesson 1</a>" in start_page.next_step_html(), "opened, and nothing done yet"
+    assert (folder / "01_activations.ipynb").read_text() == "mine"
+
+
+def test_the_next_step_goes_on_with_the_first_open_exercise_of_the_core_path(folder, tmp_path):
+    ship(tmp_path)
+    progress.record("01.2", "pass")
+    text = start_page.next_step_html()
+    assert "Continue with 01.1</a>" in text
+    assert Links(text).links[0] == "my-work/01_lesson.ipynb", "not guessed yet: the lesson"
+    progress.record_guess("01.1", 3, sure=True, right=False)
+    assert Links(start_page.next_step_html()).links[0] == "my-work/01_activations.ipynb"
+    progress.record("01.1", "pass")
+    assert "Continue with 01.3</a>" in start_page.next_step_html()
+    progress.record("01.3", "pass")
+    assert "You have solved every exercise" in start_page.next_step_html()
+
+
+def test_the_next_step_says_what_is_in_its_way(folder, tmp_path):
+    ship(tmp_path)
+    folder.write_text("in the way")
+    assert "cannot write" in start_page.next_step_html()
+
+
+def test_where_nobody_sees_it_the_start_page_makes_no_copies(folder, tmp_path):
+    ship(tmp_path)
+    assert "dlsys start 1" in start_page.next_step().data
+    assert not folder.exists()
+
+
+def test_a_card_has_a_button_that_becomes_links(folder, tmp_path):
+    ship(tmp_path)
+    boxes = start_page.progress_map().children
+    assert len(boxes) == len(STAGES) + 1
+    card, button = boxes[0].children
+    assert button.description == "Start lesson 1"
+    assert "dlsys start" not in card.value
+    button.click()
+    shown = boxes[0].children[1].value
+    assert Links(shown).links == ["my-work/01_lesson.ipynb", "my-work/01_activations.ipynb"]
+    [again] = [box for box in start_page.progress_map().children[:1]]
+    assert "Continue your worksheet" in again.value, "begun: the card itself has the links"
+
+
 def test_the_menu_copies_a_stage_and_links_it(folder, tmp_path):
     ship(tmp_path)
     box = start_page.start_menu()

@@ -57,7 +57,8 @@ def commands(job: dict) -> list[list[str]]:
 
 
 def test_the_commands_of_the_workflows_exist():
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    named = re.findall(r"^([\w -]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    targets = set(" ".join(named).split())
     found = [words for path in WORKFLOWS for job in jobs(path.stem).values()
              for words in commands(job)]
     assert len(found) > 8
@@ -113,7 +114,7 @@ def test_learners_of_other_systems_are_tested_with_what_learners_install():
 def test_every_python_of_the_matrix_is_one_that_the_course_runs_on():
     pythons = jobs("tests")["tests"]["strategy"]["matrix"]["python"]
     assert pythons[0] == PROJECT["requires-python"].removeprefix(">=")
-    assert len(pythons) == 3
+    assert pythons[1:] == ["3.12", "3.13", "3.14"]
 
 
 def test_the_citation_names_version_date_and_licence_of_the_release():
@@ -282,3 +283,63 @@ def test_the_versions_are_listed_before_anything_is_set_up(tmp_path):
     done = subprocess.run(["make", "--no-print-directory", "versions"], cwd=tmp_path, text=True,
                           capture_output=True, check=True, timeout=60)
     assert done.stdout == 'versions=[{"ref": "main", "folder": "", "key": ""}]\n'
+
+
+# ---- the package index
+
+WATCH = tomllib.loads((ROOT / "src/dlsys_watch/pyproject.toml").read_text("utf-8"))["project"]
+
+
+@pytest.mark.parametrize(("project", "folder"), [
+    (PROJECT, ROOT), (WATCH, ROOT / "src/dlsys_watch")], ids=["dlsys-helpers", "dlsys-watch"])
+def test_a_package_has_readme_licence_and_the_address_of_the_course(project, folder):
+    assert (folder / project["readme"]).is_file()
+    assert "MIT License" in (folder / project["license-files"][0]).read_text("utf-8")
+    config = book.written_settings()
+    home = {"Repository": config["repository"]["url"], "Documentation": book.address(config)}
+    assert project.get("urls", {}) == {name: url for name, url in home.items() if url}
+
+
+def test_the_licence_of_the_watch_is_that_of_the_code():
+    own = (ROOT / "src/dlsys_watch/LICENSE").read_text("utf-8")
+    assert (ROOT / "LICENSE").read_text("utf-8").endswith(own)
+
+
+INSTALLS = re.compile(r"\b(?:pip3? install|pip download|uv add|uv tool (?:install|run)|uvx|"
+                      r"pipx (?:run|install))\b[^\n`]*")
+
+
+def strangers(text: str) -> list[str]:
+    """Commands of a text that would install or run the package `dlsys`, which others own."""
+    found = []
+    for command in INSTALLS.findall(text):
+        words = [word.strip("'\"().,;") for word in command.split()]
+        if re.search(r"--from[ =]+['\"]?dlsys-helpers", command):
+            continue
+        if any(re.fullmatch(r"dlsys(?:\[.*\])?(?:[=<>~!].*)?", word) for word in words):
+            found.append(command)
+    return found
+
+
+def test_commands_that_would_run_a_stranger_s_package_are_found():
+    assert len(strangers("pip install dlsys\nuvx dlsys start 1\npip install 'dlsys[lab]>=1'")) == 3
+    assert strangers('pip install "dlsys-helpers[lab]"\nuvx --from dlsys-helpers dlsys start 1\n'
+                     "pip install -e . && dlsys start 1".replace("&& dlsys", "\ndlsys")) == []
+
+
+def test_no_page_prints_a_command_that_would_run_a_stranger_s_package():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "book").glob("*.md"), *(ROOT / "lessons").glob("*.py"),
+             *(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.md"),
+             *(ROOT / "tools").rglob("*.py")]
+    assert len(pages) > 200
+    assert {str(path.relative_to(ROOT)): found for path in pages
+            if (found := strangers(path.read_text("utf-8")))} == {}
+
+
+def test_a_name_that_the_index_does_not_have_yet_is_in_no_command():
+    """pyproject's on_index says whether it has; what the index itself shows is left out."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["dlsys"]
+    pages = [ROOT / "README.md", *(ROOT / "book").glob("*.md"), *(ROOT / "src").rglob("*.py")]
+    named = [command for path in pages for command in INSTALLS.findall(path.read_text("utf-8"))
+             if re.search(r"\bdlsys-(?:helpers|watch)\b", command)]
+    assert settings["on_index"] or named == []

@@ -143,6 +143,20 @@ def moved_buffers(norms):
     return norms * sum(not torch.equal(a, b) for a, b in zip(before, norm.buffers(), strict=True))
 
 
+def products_in_an_entry(rows, inputs, units):
+    """What one entry of a weight's gradient is where every factor is 1."""
+    weight = torch.zeros(units, inputs, requires_grad=True)
+    (torch.ones(rows, inputs) @ weight.T).sum().backward()
+    return weight.grad[0, 0]
+
+
+def first_adam_step(lr, gradient):
+    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    weight.grad = torch.full_like(weight, gradient)
+    torch.optim.Adam([weight], lr=lr).step()
+    return weight.detach().abs()
+
+
 def many(kind, count):
     return nn.Sequential(*(kind() for _ in range(count)))
 
@@ -488,6 +502,38 @@ ROUTES = {
     ("15.3", 4): pairs_of_last,
     ("15.7", 4): exposed,
     ("15.7", 5): lambda low, high, inside: len({*range(low, high), *range(5, 5 + inside)}),
+    # ---- the ideas before the traps
+    ("02.1", 5): lambda w, x, y: slope(lambda v: (v * x - y) ** 2, w),
+    ("02.1", 6): products_in_an_entry,
+    ("03.1", 5): lambda heads, tosses: min(
+        (k / 100 for k in range(1, 100)),
+        key=lambda p: -heads * math.log(p) - (tosses - heads) * math.log(1 - p)),
+    ("03.4", 5): lambda factor, layers: slope(lambda v: functools.reduce(
+        lambda h, _: factor * h, range(layers), v), 1),
+    ("04.2", 5): lambda momentum: sum(momentum ** k for k in range(5000)),
+    ("04.8", 5): first_adam_step,
+    ("05.1", 6): lambda a, b, c, d, _: torch.tensor([[a, b], [c, d]]).float().mean(1)[0],
+    ("05.4", 6): lambda inputs, _: nn.init.calculate_gain("relu") ** 2 / inputs,
+    ("06.3", 5): lambda best, patience: next(
+        epoch for epoch in itertools.count(best) if epoch - best >= patience),
+    ("06.2", 5): lambda smoothing, classes: 1 / classes - slope(lambda z: F.cross_entropy(
+        torch.cat([z[None], torch.zeros(classes - 1)])[None], torch.tensor([0]),
+        label_smoothing=smoothing), 0),
+    ("07.1", 5): lambda ins, outs, window, *_: size(nn.Conv2d(ins, outs, window, bias=False)),
+    ("08.1", 6): lambda width, heads: len(torch.zeros(width).chunk(heads)[0]),
+    ("08.1", 7): lambda seen, hidden: torch.tensor(
+        [0.0] * seen + [-math.inf] * hidden).softmax(0)[0],
+    ("09.2", 5): lambda *counts: len([*itertools.product(*map(range, counts))]),
+    ("09.1", 5): lambda _base, _least, base, power, *_: next(
+        k for k in range(60) if torch.tensor(base ** (power + k)).half() > 0),
+    ("10.1", 5): lambda outs, ins, rank: meta(outs, rank).numel() + meta(rank, ins).numel(),
+    ("10.1", 6): lambda alpha, rank, larger: (alpha / larger) / (alpha / rank),
+    ("13.1", 5): lambda prompt, new: sum(range(prompt, prompt + new)),
+    ("14.1", 6): lambda one, two: math.exp(one) / (math.exp(one) + math.exp(two)),
+    ("15.1", 5): lambda hidden, width, _, __, ranks: sum(
+        meta(shape).chunk(ranks, cut)[0].numel() for shape, cut in (
+            ((hidden, width), 0), ((width, hidden), 1))),
+    ("15.1", 6): lambda a, b, _, __, x, y, *___: torch.tensor([a, b]) @ torch.tensor([x, y]),
 }
 
 

@@ -17,12 +17,14 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from PIL import Image
 
-from dlsys import needed
-from dlsys_helpers import catalog
+from dlsys import cli, lab, needed
+from dlsys_helpers import catalog, paths
+from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import Stage
-from tools import lab, lock, readme
+from tools import lock, moving_picture, readme
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -32,7 +34,7 @@ ALL = PROJECT["dependencies"] + [pin for name in EXTRAS if name not in lock.APAR
 # name, or name with one version constraint: the short form of conda's MatchSpec.
 MATCH_SPEC = re.compile(r"[a-z0-9_][a-z0-9_.-]*((=|==|>=|<=|<|>)\d+(\.\d+)*(\.\*)?)?")
 OWN_FILES = ("Makefile", "requirements.lock", "environment.yml", "LICENSE", "LICENSE-text",
-             "README.md", ".ci/run", "tools/setup.sh", "tools/lab.py", "tools/lock.py",
+             "README.md", ".ci/run", "tools/setup.sh", "tools/lock.py",
              "tools/readme.py")
 
 # Stands in for Python: the environment it makes holds itself, and its pip says what it is told.
@@ -60,7 +62,7 @@ echo "uv $*" >>calls
 
 
 class Tree:
-    """A clone in a folder with an awkward name, with a stand-in for Python and for df."""
+    """A clone in a folder with an awkward name; stubs replace Python and df."""
 
     def __init__(self, folder: Path):
         self.root, self.bin = folder / "a clone, ünï", folder / "bin"
@@ -362,14 +364,14 @@ def test_a_moved_folder_gets_a_new_environment(tree):
     assert not (tree.root / ".venv/left-over").exists()
 
 
-# ---- JupyterLab's port
+# ---- JupyterLab
 
 def test_a_busy_port_names_one_that_is_free():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(SystemExit, match=rf"port {port} is in use.*make lab PORT=\d+") as stop:
+        with pytest.raises(UserError, match=rf"port {port} is in use.*make lab PORT=\d+") as stop:
             lab.port_number(str(port))
         assert not lab.busy(int(str(stop.value).rpartition("=")[2]))
     assert lab.port_number(str(port)) == port
@@ -377,7 +379,7 @@ def test_a_busy_port_names_one_that_is_free():
 
 @pytest.mark.parametrize("text", ["0", "65536", "-1", "lab", ""])
 def test_a_port_that_is_none_is_refused(text):
-    with pytest.raises(SystemExit, match="expected 1 to 65535"):
+    with pytest.raises(UserError, match="expected 1 to 65535"):
         lab.port_number(text)
 
 
@@ -395,6 +397,29 @@ def test_a_folder_of_work_elsewhere_is_the_root_of_jupyterlab(tmp_path):
     line = lab.command(8888, [], tmp_path / "00_start_here.ipynb")
     assert f"--ServerApp.root_dir={tmp_path}" in line
     assert "--LabApp.default_url=/lab/tree/00_start_here.ipynb" in line
+
+
+def test_dlsys_lab_passes_the_options_after_two_dashes_on(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lab, "busy", lambda port: False)
+    monkeypatch.setattr(os, "execv", lambda program, line: started.append(line))
+    started: list[list[str]] = []
+    for options in (["--", "--no-browser"], ["--"], []):
+        cli.main(["lab", "--port", "8765", *options])
+    assert [line[-1] for line in started[:1]] == ["--no-browser"]
+    assert [("--port=8765" in line, line[-1].startswith("--LabApp")) for line in started[1:]] == [
+        (True, True)] * 2
+    assert (tmp_path / "my-work/00_start_here.ipynb").is_file()
+
+
+def test_dlsys_lab_without_jupyterlab_says_how_to_get_it(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(paths, "MY_WORK", tmp_path)
+    monkeypatch.setattr(lab.importlib.util, "find_spec", lambda name: None)
+    assert cli.main(["lab"]) == cli.BAD_INPUT
+    said = capsys.readouterr().err
+    assert f"{sys.executable} -m pip install jupyterlab (under uvx, add --with jupyterlab" in said
+    assert said.count("\n") == 1
 
 
 def test_nothing_of_ours_waits_for_parsers_of_addresses():
@@ -533,9 +558,11 @@ def test_only_platforms_with_cuda_wheels_get_them():
     assert all(line.endswith('; platform_system == "Linux"') for line in cuda)
 
 
-def test_conda_gets_what_lessons_need_at_the_versions_of_the_lock():
-    constraint, course = conda()["dependencies"][-1]["pip"]
-    assert constraint == "-c requirements.lock"
+def test_conda_gets_what_lessons_need_with_torch_for_cpus():
+    *specs, rest = conda()["dependencies"]
+    floors = pins(PROJECT["dependencies"])
+    assert {f"pytorch-cpu{floors['torch']}", f"torchvision{floors['torchvision']}"} <= {*specs}
+    [course] = rest["pip"]
     assert set(re.fullmatch(r"-e \.\[(.*)\]", course)[1].split(",")) == lock.LESSONS
 
 
@@ -549,7 +576,7 @@ def test_conda_specs_are_valid_and_its_python_is_allowed():
 # ---- make and CI
 
 @pytest.mark.parametrize(("target", "runs"), [
-    ("lab", "tools.lab 8888"), ("hub", "deploy.hub.local"),
+    ("lab", "dlsys lab --port 8888 --"), ("hub", "deploy.hub.local"),
     ("test", "pytest -p tools.suite -p tools.nightly -n 3"),
     ("build", "tools.build 01"), ("new", 'tools.new "05.2" rescale'),
     ("book", "tools.book"), ("book-serve", "tools.book --serve"),
@@ -639,7 +666,24 @@ def test_with_a_public_home_readme_links_the_pages_and_has_one_line_to_paste():
     said = readme.way_in("https://github.com/a/b", "https://a.github.io/b/")
     assert "[Read it on the web](https://a.github.io/b/)" in said
     assert "\ngit clone https://github.com/a/b && cd b && make lab\n" in said
+    assert "open lesson 1 on [Colab](https://colab." in said
+    assert "vscode:" not in said  # GitHub shows no such link
     assert "make lab" in readme.way_in("", "")
+    assert '\nuvx --from "dlsys-helpers[lab]" dlsys lab ' in readme.way_in("", "", on_index=True)
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 100
+
+
+def test_the_moving_picture_shows_the_home_page_of_today():
+    path = moving_picture.TARGET
+    assert moving_picture.comment_of(path) == moving_picture.fingerprint(), (
+        "Run: make book, then make picture")
+    assert f"]({path.relative_to(ROOT)})" in (ROOT / "README.md").read_text("utf-8")
+    assert path.stat().st_size < 400_000
+    with Image.open(path) as image:
+        assert (image.n_frames, image.info["loop"]) == (6, 0)
 
 
 def test_readme_links_lead_somewhere():

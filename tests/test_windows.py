@@ -58,7 +58,7 @@ def output_of(process: subprocess.Popen) -> str:
 def test_the_learners_whole_way(python, tmp_path):
     mine = tmp_path / "Jane Doe/01_activations.ipynb"
     out = output_of(python(SESSION, json.dumps([["start", "1"], ["start", "12"], ["exam", "a"]])))
-    assert f'(jupyter lab "{mine.parent}")' in out
+    assert "(dlsys lab)" in out
     assert "Note: 12.8 cannot be checked on Windows itself" in out
     assert "make" not in out
     write_answers(mine)
@@ -151,7 +151,7 @@ def test_the_start_page_and_doctor_say_it(here, tmp_path, monkeypatch):
     assert "12.8 cannot be checked" in start_page.started_html(12)
     assert "cannot be checked" not in start_page.started_html(1)
     assert "12.8 cannot be checked" in list(doctor.on_windows())[-1].text
-    assert work_folder.open_lab() == f"jupyter lab {tmp_path / 'my-work'}"
+    assert work_folder.open_lab() == "dlsys lab"
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert next(doctor.lab()).text.endswith(f"{tmp_path / 'Scripts'}.")
 

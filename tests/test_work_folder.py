@@ -74,7 +74,7 @@ def test_answers_are_gone_and_the_rest_is_there(work):
     started = work_folder.start(1)
     shipped = cells(paths.NOTEBOOKS / "01_activations.ipynb")
     for cell, before in zip(cells(started.lesson), shipped, strict=True):
-        if before["metadata"]["dlsys"]["role"] in {"look", "why", "repair", "more"}:
+        if before["metadata"]["dlsys"]["role"] in {"look", "why", "repair", "more", "folklore"}:
             assert cell.get("outputs", []) == []
             assert "nbval-check-output" not in cell["metadata"]["tags"]
         else:
@@ -100,9 +100,41 @@ def test_nothing_that_answers_a_question_is_open_below_it(work, number):
     assert shown >= {"break", "guess", "exercise", "quiz"}
 
 
+@pytest.mark.parametrize("number", [stage.number for stage in catalog.written()])
+def test_no_output_of_a_trap_stands_below_its_guess_and_hosts_fold_the_rest(work, number):
+    """Wherever it is opened: outputs are gone, code and text are folded by each host's own mark."""
+    made = json.loads(work_folder.start(number).lesson.read_text("utf-8"))
+    asked, left, open_code = set(), [], []
+    for cell in made["cells"]:
+        trap = cell["metadata"]["dlsys"].get("trap")
+        if "guess" in cell["metadata"]["tags"]:
+            asked.add(trap)
+        elif trap in asked and cell.get("outputs"):
+            left.append(cell["id"])
+        hidden = cell["metadata"].get("jupyter", {}).get("source_hidden", False)
+        marks = [cell["metadata"].get(name) for name in ("cellView", "_kg_hide-input")]
+        if marks != (["form", True] if hidden else [None, None]):
+            open_code.append(cell["id"])
+    folded = [cell["metadata"]["id"] for cell in made["cells"]
+              if cell["metadata"].get("jp-MarkdownHeadingCollapsed")]
+    assert len(asked) == len(catalog.traps(number))
+    assert (left, open_code) == ([], [])
+    assert made["metadata"]["colab"]["collapsed_sections"] == folded != []
+
+
+@pytest.mark.parametrize("number", [stage.number for stage in catalog.written()])
+def test_a_copy_runs_what_the_lesson_runs(work, number):
+    """Cell by cell; `make colab` and `make newest` run such copies."""
+    (shipped,) = paths.NOTEBOOKS.glob(f"{number:02d}_*.ipynb")
+    code = [["".join(c["source"]) for c in cells(path) if c["cell_type"] == "code"]
+            for path in (shipped, work_folder.start(number).lesson)]
+    assert code[0] == code[1] != []
+
+
 def lesson(*of_cells: dict, code: str = "a1") -> bytes:
+    named = [{"id": f"c{number}", **cell} for number, cell in enumerate(of_cells)]
     return json.dumps({"metadata": {"dlsys": {"stage": 1, "rests_on": {"code": code}}},
-                       "nbformat": 4, "cells": of_cells}).encode()
+                       "nbformat": 4, "cells": named}).encode()
 
 
 def test_headings_that_answer_are_folded_and_others_are_not():

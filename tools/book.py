@@ -35,9 +35,11 @@ from dlsys_helpers.lesson_names import YOUR_MODEL
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
 from dlsys_helpers.stages import Stage, stage
 from tools import (
+    book_doors,
     book_finder,
     book_finish,
     book_gallery,
+    book_glossary,
     book_home,
     book_model,
     book_pages,
@@ -49,6 +51,7 @@ from tools import (
     install_cell,
     social_cards,
     versions,
+    words,
 )
 
 BOOK = ROOT / "book"
@@ -57,9 +60,6 @@ FRAMES_INSIDE = 20_000  # compressed bytes of an explorer's frames up to which t
 # Roles whose markdown gets a separate block; course.css colours them.
 FRAMED = {"folklore", "exercise", "keep", "quiz", "next"}
 FENCE = ":" * 9
-DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
-            "Download the worksheet</a></p>\n\nIts checks are part of the course's package: open "
-            "it in a copy of the repository, where `make lab` has set everything up.")
 HEADING = re.compile(r"\A## Trap ([\d.]+)(?: \(core\))?: ")  # as views.heading writes it
 WAY = re.compile(r"\[([\d.]+) ([^\n]+?)\]\(#(?:[^()]|\([^()]*\))*\)")  # as views.to_trap writes it
 GUESS_FIRST = """
@@ -75,7 +75,6 @@ GUESS_FIRST = """
 <button type="button" data-everything>Show all answers</button></p></nav>
 ```
 """
-GITHUB = re.compile(r"https://github\.com/(?P<owner>[\w-]+)/(?P<name>[\w.-]+?)/?")
 # Run by import: the console script fails in a folder with a space in its name. Trees of pages are
 # large and alive: a collector that looks through all of them every 700 objects finds little.
 JUPYTER_BOOK = ("import gc; gc.set_threshold(100_000, 20, 20); "
@@ -101,6 +100,8 @@ def dress(notebook: NotebookNode) -> NotebookNode:
     """The notebook as the page shows it; its dlsys metadata say lesson or exercise."""
     notebook.cells = [cell for cell in notebook.cells if not install_cell.is_install(cell)]
     kind = "exercise" if notebook.metadata.dlsys.view == "exercise" else "trap"
+    if kind == "trap" and notebook.metadata.dlsys.stage:
+        words.linked(notebook.cells, notebook.metadata.dlsys.stage)
     labelled: dict[str, None] = {}  # in the order of the page
     for cell in notebook.cells:
         facts = cell.metadata.get("dlsys", {})
@@ -117,8 +118,13 @@ def dress(notebook: NotebookNode) -> NotebookNode:
     if any("guess" in cell.metadata.get("tags", []) for cell in notebook.cells):
         heading, text = split_heading(notebook.cells[0].source)
         notebook.cells[0].source = f"{heading}{GUESS_FIRST}\n{text}"
-    if kind == "exercise":
-        notebook.cells[0].source += DOWNLOAD.format(stem=stage(notebook.metadata.dlsys.stage).stem)
+    return notebook
+
+
+def with_ways(notebook: NotebookNode, folder: str, home: book_doors.Home) -> NotebookNode:
+    """The page's notebook with the ways into the learner's copy below its first text."""
+    file = book_doors.files(stage(notebook.metadata.dlsys.stage))[folder]
+    notebook.cells[0].source += book_doors.row(home, file)
     return notebook
 
 
@@ -297,7 +303,8 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     print("book: pages from lessons and checks, whose wrong answers run again where the record is "
           "stale", flush=True)
     lessons = {s.number: read(NOTEBOOKS / f"{s.stem}.ipynb") for s in stages}
-    pages = {"concepts": book_units.page([*lessons]), "symptoms": book_finder.page(lessons),
+    pages = {"concepts": book_units.page([*lessons]), "glossary": book_glossary.page(),
+             "symptoms": book_finder.page(lessons),
              "gallery": book_gallery.page(),
              **book_pages.generated(lessons)}
     about = {"changelog": (ROOT / "CHANGELOG.md").read_text("utf-8"),
@@ -307,8 +314,9 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     (source / "assets" / "finder" / "rows.js").write_text(book_finder.script(lessons), "utf-8")
     index = source / "index.md"
     config = settings(written_settings(), folder)
-    public_home = (config["repository"]["url"], config["repository"]["branch"])
-    start = book_home.start_page(index.read_text("utf-8"), lessons, *public_home)
+    public = config["repository"]
+    home = book_doors.Home(public["url"], public["branch"], folder or "")
+    start = book_home.start_page(index.read_text("utf-8"), lessons, home)
     index.write_text(start.replace("{{ model }}", book_model.panel(starts=True)), "utf-8")
     how = source / "how_to_use.md"
     how.write_text(book_home.how_long(how.read_text("utf-8"), lessons), "utf-8")
@@ -321,8 +329,8 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     for entry in stages:
         print(f"book: lesson {entry.number}, with the frames of its explorers", flush=True)
         worksheet = read(EXERCISES / f"{entry.stem}.ipynb")
-        save(dress(lessons[entry.number]), source / "notebooks")
-        save(dress(worksheet), source / "exercises")
+        for name, shown in ((NOTEBOOKS.name, lessons[entry.number]), (EXERCISES.name, worksheet)):
+            save(with_ways(dress(shown), name, home), source / name)
     save_yaml(contents(stages, list(pages), list(below)), source / "_toc.yml")
     save_yaml(config, source / "_config.yml")
     for front_end in ("explorer", "guess"):
@@ -388,8 +396,6 @@ def settings(config: dict, folder: str | None = None) -> dict:
         config["repository"]["branch"] = f"v{versions.current()}"
     if config["repository"]["url"]:
         config["html"]["use_repository_button"] = True
-    else:
-        del config["launch_buttons"]
     config["html"]["baseurl"] = address(config)
     return config
 
@@ -400,7 +406,7 @@ def address(config: dict) -> str:
     It is what the configuration says, or where GitHub Pages puts those of its repository.
     """
     url, own = config["repository"]["url"], config["html"].get("baseurl")
-    found = GITHUB.fullmatch(url)
+    found = book_doors.GITHUB.fullmatch(url)
     if url and not (own or found):
         raise BookError(f"book/_config.yml: got the repository {url!r}, expected "
                         "https://github.com/owner/name, or beside it html: baseurl, the address of "
@@ -427,14 +433,6 @@ def render(out: Path) -> Path:
     return built / "html"
 
 
-def offer_plain_notebooks(html: Path, stages: list[Stage]) -> None:
-    """Put the notebooks themselves behind the download buttons, in place of the dressed copies."""
-    for entry in stages:
-        for folder in (NOTEBOOKS, EXERCISES):
-            name = f"{entry.stem}.ipynb"
-            shutil.copyfile(folder / name, html / "_sources" / folder.name / name)
-
-
 def build(out: Path = BOOK, folder: str | None = None) -> Path:
     """Build the book into out/_build/html, a line for each step; returns that folder.
 
@@ -444,7 +442,7 @@ def build(out: Path = BOOK, folder: str | None = None) -> Path:
     print("book: Jupyter Book", flush=True)
     html = render(out)
     print("book: downloads, style sheets, what robots read", flush=True)
-    offer_plain_notebooks(html, stages)
+    book_doors.write_copies(html, stages)
     book_finish.finish(html, "" if folder else address(written_settings()))
     return html
 

@@ -13,7 +13,7 @@ from dlsys_helpers import catalog, plots
 from dlsys_model import faults, gallery, quiz
 from dlsys_model.faults import Fault
 from dlsys_model.gallery_explorer import walk
-from tools import book_home, book_pages
+from tools import book_pages
 
 TITLE = "What would you see?"
 # Told only of faults that ran with two seeds; the readings are those of the first.
@@ -33,7 +33,8 @@ SURPRISES = {
 def page() -> str:
     found = gallery.recorded()
     return "\n\n".join([
-        f"# {TITLE}", book_pages.raw(book_home.GUESS_FIRST), introduction(found),
+        f"# {TITLE}", book_pages.raw(book_pages.GUESS_FIRST.format(up="", which="")),
+        introduction(found),
         "## Walk along", "Each stop is one fault. The band between the two healthy lines holds "
         "what the program does without a fault, at several seeds.",
         book_pages.raw(walk.static_html()),

@@ -8,21 +8,29 @@ from urllib.parse import quote_plus
 
 from nbformat import NotebookNode
 
-from dlsys_helpers import catalog
+from dlsys import plan
+from dlsys_helpers import catalog, paths
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import ROOT
-from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import book_minutes
-from tools.book_pages import Lessons, count, exercise_minutes, fenced, link, raw
+from dlsys_helpers.stages import STAGES, Stage
+from tools import book_doors, book_minutes, book_repair, book_traps, repair_candidates
+from tools.book_pages import (
+    GUESS_FIRST,
+    Lessons,
+    count,
+    exercise_minutes,
+    fenced,
+    link,
+    raw,
+    without_heading,
+)
 from tools.stage_drawings import drawing
 
-SHOWN_TRAP = "01.2"  # the trap whose question the page asks
+SHOWN_TRAP = "01.1"  # the trap that the page asks, measures and has repaired
 PHRASES = ("loss is NaN at step 500", "padded batch gives other answers",
            "memory grows every epoch", "loss jumps after resume")
-# Both work without a script: the form opens the finder, and without one nothing is hidden.
-GUESS_FIRST = """<script src="site/guess_first.js"></script>
-<link rel="stylesheet" href="explorers/guess.css">
-<script defer src="explorers/guess.js"></script>"""
+# It works without a script: the form opens the page of the finder.
 FINDER = """<form class="ask-finder" action="symptoms.html" role="search">
 <label for="home-finder">What do you see in your own run?</label>
 <input id="home-finder" name="q" type="search" autocomplete="off"
@@ -30,11 +38,12 @@ placeholder="loss stays at 2.303"><button>Find the cause</button></form>
 <p class="phrases">{phrases}</p>"""
 
 
-def start_page(template: str, lessons: Lessons, repository: str = "", branch: str = "main") -> str:
+def start_page(template: str, lessons: Lessons, home: book_doors.Home | None = None) -> str:
     """The written start page with its marks replaced by what is generated."""
-    parts = {"guess": card(lessons[int(SHOWN_TRAP[:2])]), "finder": finder(),
+    parts = {"guess": card(lessons[int(SHOWN_TRAP[:2])]), "ways": ways(lessons),
+             "finder": finder(),
              "map": stage_map(lessons), "needs": requirements(),
-             "code": code_links(repository, branch)}
+             "code": code_links(home)}
     for name, text in parts.items():
         template = template.replace(f"{{{{ {name} }}}}", text)
     return template
@@ -43,28 +52,48 @@ def start_page(template: str, lessons: Lessons, repository: str = "", branch: st
 def how_long(template: str, lessons: Lessons) -> str:
     """The page on how to use the course, with its hours."""
     told = template.replace("{{ hours }}", hours(lessons))
+    told = told.replace("{{ plan }}", plan.markdown(
+        lambda trap, words: link("trap", trap, words)))
     return told.replace("{{ rate }}", book_minutes.formula())
 
 
 # ---- the guess
 
 def card(lesson: NotebookNode) -> str:
-    """The last statement of a trap's broken code, its question, and what waits for a guess."""
-    def outputs(tag: str) -> list[str]:
-        return [raw("".join(o.data["text/html"])) for c in lesson.cells
-                if c.metadata.get("dlsys", {}).get("trap") == SHOWN_TRAP
-                and tag in c.metadata.get("tags", [])
-                for o in c.outputs if "text/html" in o.get("data", {})]
-    question, answer = outputs("guess"), outputs("measured")
+    """The last statements of a trap's broken code and its question; what was measured and the
+    bench, on which a visitor repairs it, wait for a guess.
+    """
+    question, answer = (book_traps.outputs_of(lesson, SHOWN_TRAP, tag)
+                        for tag in ("guess", "measured"))
     if not (question and answer):
         raise UserError(f"trap {SHOWN_TRAP}: got no question or no answer in its stored outputs, "
                         "and the start page asks it. Run: make build LESSON=01")
-    way = link("trap", SHOWN_TRAP, "See why, and repair it")
-    parts = [raw(GUESS_FIRST), "::::::{div} ask-card", ":::::{div} pair",
-             "::::{div} step-break", broken_code(lesson), "::::",
+    trap = catalog.trap(SHOWN_TRAP)
+    looked = book_traps.cells(lesson, SHOWN_TRAP, "look")
+    printed = [*filter(None, map(book_traps.printed, looked))]
+    way = f"[Why it happens, and how to test your own code for it]({book_traps.name(trap.id)}.md)"
+    parts = [raw(GUESS_FIRST.format(up="", which="")),
+             raw(book_repair.FILES.format(up="")), "::::::{div} ask-card", ":::::{div} pair",
+             "::::{div} step-break", *situation(lesson), broken_code(lesson), "::::",
              "::::{div} step-guess", *question, "::::", ":::::",
-             ":::::{div} waits", *answer, f"{way}.", ":::::", "::::::"]
-    return "\n".join(parts)
+             ":::::{div} waits", *answer, *printed[:1], "**Now repair it.**",
+             raw(bench(trap, lesson)), f"{way}.", ":::::", "::::::"]
+    return "\n\n".join(parts)
+
+
+def bench(trap: Trap, lesson: NotebookNode) -> str:
+    """The repair bench of the trap; the page promises one. Raises UserError without one."""
+    found = repair_candidates.bench(trap.id)
+    if not found:
+        raise UserError(f"trap {trap.id}: no place of its exercise holds three mistakes, and the "
+                        "start page shows its repair bench. Choose another SHOWN_TRAP.")
+    return book_repair.drawn(trap, found, book_repair.numbers(lesson, trap.id))
+
+
+def situation(lesson: NotebookNode) -> list[str]:
+    """What a visitor has to know of the code: the situation, as the lesson tells it."""
+    return [without_heading(c.source)
+            for c in book_traps.cells(lesson, SHOWN_TRAP, "situation", "markdown")]
 
 
 def broken_code(lesson: NotebookNode) -> str:
@@ -73,6 +102,25 @@ def broken_code(lesson: NotebookNode) -> str:
               and c.metadata.get("dlsys", {}).get("trap") == SHOWN_TRAP
               and c.metadata.dlsys.role == "break"]
     return fenced(NotebookNode(cell, source=cell.source.rpartition("\n\n")[2]))
+
+
+# ---- where to go
+
+def ways(lessons: Lessons) -> str:
+    """The four things to come for, each with the page that begins it."""
+    traps = sum(len(catalog.traps(number)) for number in lessons)
+    found = (("notebooks/01_activations", "Learn",
+              f"{count(len(lessons), 'stage')}, {traps} traps. Guess each, see it measured, then "
+              "write the repair."),
+             ("symptoms", "Look up a symptom",
+              "Your loss is NaN, flat, or too good? Start from what you see in your own run."),
+             ("watch", "Watch my own run",
+              "<code>dlsys watch train.py</code> runs your script with the traps' instruments."),
+             ("instructors", "Teach",
+              "Slides, a room where a class guesses together, worksheets and a grader."))
+    return '<ul class="ways">' + "".join(
+        f'<li><a href="{page}.html"><strong>{title}</strong> <span>{text}</span></a></li>'
+        for page, title, text in found) + "</ul>"
 
 
 # ---- the finder
@@ -133,14 +181,10 @@ def requirements() -> str:
     return found[0]
 
 
-def code_links(repository: str, branch: str = "main") -> str:
-    """Links to the code and to a machine that runs it; nothing without a public repository.
-
-    repository: its address on GitHub, https://github.com/owner/name.
-    """
-    if not repository:
+def code_links(home: book_doors.Home | None) -> str:
+    """Links to the code and to a machine that runs it; nothing without a public repository."""
+    if not home or not home.repository:
         return ""
-    place = repository.removesuffix("/").removeprefix("https://github.com/")
-    run = (f"https://mybinder.org/v2/gh/{place}/{branch}"
-           f"?urlpath=lab/tree/notebooks/{stage(1).stem}.ipynb")
-    return f'<a href="{run}">Run stage 1 in the browser</a>\n<a href="{repository}">The code</a>'
+    places = book_doors.ways(home, paths.lesson_copy(1).name)
+    run = f'<a href="{places["Colab"]}">Run stage 1 on Colab</a>\n' if places else ""
+    return f'{run}<a href="{home.repository}">The code</a>'

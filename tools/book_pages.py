@@ -18,6 +18,10 @@ from dlsys_helpers.stages import STAGES, Stage, stage
 from tools import book_minutes, gpu_evidence, gpu_tables, solutions
 from tools import proof as proofs
 
+# Before a question: without a script nothing is hidden. guess_first.js says what `which` does.
+GUESS_FIRST = """<script src="{up}site/guess_first.js"{which}></script>
+<link rel="stylesheet" href="{up}explorers/guess.css">
+<script defer src="{up}explorers/guess.js"></script>"""
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 Lessons = dict[int, NotebookNode]
 
@@ -67,7 +71,7 @@ def exercise_minutes(number: int) -> int:
 
 
 def plain(text: str) -> str:
-    """Text that Markdown is to show as it is."""
+    """Escape text, so that Markdown shows it unchanged."""
     return re.sub(r"([\\`*_{}\[\]<>$|#~])", r"\\\1", text)
 
 

@@ -18,7 +18,7 @@ from dlsys_helpers import catalog
 from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.errors import UserError
 from dlsys_watch.rules import all_rules
-from tools import book_gallery, book_pages, watch_record
+from tools import book_gallery, book_pages, book_repair, watch_record
 
 LABEL = re.compile(r"\*\*(Keep|In\s+your\s+own\s+code|Source|Seen\s+in\s+the\s+wild):\*\*")
 CLAIM = "holds: "  # how a claim that held begins, in its text output
@@ -53,9 +53,9 @@ def page(trap: Trap, lesson: NotebookNode) -> str:
              f"**You see:** {book_pages.plain(trap.symptom)}.",
              "## The code that does it", *map(book_pages.fenced, book_pages.unfolded(shown)),
              *helpers(lesson, trap.id, shown),
-             "## What was measured", *filter(None, map(readings, asked)),
-             "## Why", *cause(lesson, trap.id),
-             "## The repair", *map(book_pages.fenced, repair_code(lesson, trap.id)),
+             *guess_first(lesson, trap.id, [*filter(None, map(readings, asked))]),
+             "## Why", *cause(lesson, trap.id), *book_repair.of_lesson(lesson, trap),
+             "## The repair", *the_repair(lesson, trap.id),
              "## A test for your own code", sentence_case(keep["In your own code"]),
              "## Keep", sentence_case(keep["Keep"])]
     parts += ["## Would `dlsys watch` tell?", watch_answer(trap.id), *neighbours(trap.id),
@@ -75,6 +75,34 @@ def helpers(lesson: NotebookNode, trap: str, shown: list[NotebookNode]) -> list[
     names = book_pages.in_a_sentence([f"`{name}`" for name in used])
     place = book_pages.link("trap", trap, "the lesson")
     return [f"{names}: defined in {place}, in folded code."] if used else []
+
+
+def guess_first(lesson: NotebookNode, trap: str, measured: list[str]) -> list[str]:
+    """What was measured, below the question of the lesson, for whose answer it waits.
+
+    The rest of the page is in sight: who comes from the finder has the fault already.
+    """
+    question, answer = (outputs_of(lesson, trap, tag) for tag in ("guess", "measured"))
+    if not (question and answer):
+        return ["## What was measured", *measured]
+    head = book_pages.GUESS_FIRST.format(up="../", which=" data-trap")
+    return ["## Guess, then see what was measured", book_pages.raw(head),
+            "::::::{div} pair\n:::::{div} step-guess", *question, ":::::\n::::::",
+            "::::::{div} waits", *answer, *measured, "::::::"]
+
+
+def outputs_of(lesson: NotebookNode, trap: str, tag: str) -> list[str]:
+    """The stored HTML of a trap's cells with this tag: of a question, or of its answer."""
+    return [book_pages.raw("".join(o.data["text/html"])) for c in lesson.cells
+            if of_trap(c, trap) and tag in c.metadata.get("tags", [])
+            for o in c.get("outputs", []) if "text/html" in o.get("data", {})]
+
+
+def the_repair(lesson: NotebookNode, trap: str) -> list[str]:
+    """The code of the repair; where that only reports, as after a change of words, its text."""
+    codes = [c for c in repair_code(lesson, trap) if book_pages.without_reports(c.source)]
+    return [*map(book_pages.fenced, codes)] or [
+        c.source for c in cells(lesson, trap, "repair", "markdown")]
 
 
 def repair_code(lesson: NotebookNode, trap: str) -> list[NotebookNode]:
@@ -144,12 +172,16 @@ def keep_parts(lesson: NotebookNode, trap: str) -> dict[str, str]:
 
 def readings(cell: NotebookNode) -> str:
     """What a cell printed and drew, and the claims that held for it."""
-    printed = "".join(o.text for o in cell.outputs if o.output_type == "stream").strip()
     claims = [text.removeprefix(CLAIM) for o in cell.outputs
               if (text := o.get("data", {}).get("text/plain", "")).startswith(CLAIM)]
-    block = f"```text\n{printed}\n```\n\n" if printed else ""
     drawn = "".join(f"{picture(o)}\n\n" for o in cell.outputs if is_figure(o))
-    return block + drawn + "\n".join(f"- {book_pages.plain(c)}" for c in claims)
+    return printed(cell) + drawn + "\n".join(f"- {book_pages.plain(c)}" for c in claims)
+
+
+def printed(cell: NotebookNode) -> str:
+    """What a cell printed, as a block; "" for nothing."""
+    text = "".join(o.text for o in cell.outputs if o.output_type == "stream").strip()
+    return f"```text\n{text}\n```\n\n" if text else ""
 
 
 def watch_answer(trap: str) -> str:

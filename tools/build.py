@@ -25,7 +25,7 @@ from nbformat import NotebookNode
 from dlsys_helpers import catalog, lesson_names, paths
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import core_path, lessons, new, proof, readme, stored_outputs, sweep
+from tools import core_path, lessons, new, proof, readme, stored_outputs, sweep, words
 from tools.canonical import canonical
 from tools.execution import CellFailed, run
 from tools.lessons import Source
@@ -159,7 +159,12 @@ def out_of_date(path: Path, book: NotebookNode) -> list[str]:
 
 def sources_of(only: list[str]) -> list[Source]:
     """The lessons, all or those whose number is named. Raises RuleBroken, SystemExit for none."""
-    return [lessons.read(path) for path in paths_of(only)]
+    found = [lessons.read(path) for path in paths_of(only)]
+    for source in found:
+        for what in words.lost(source.cells, source.stage) if source.stage else ():
+            source.refuse(None, what, "Name the word there, or change its row.",
+                          "src/dlsys/glossary.csv")
+    return found
 
 
 def write_lessons(chosen: list[Source], again: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""The first cell of lessons and worksheets: it installs what is missing, elsewhere than at home.
+"""The first cell of lessons and worksheets: outside this repository it installs what is missing.
 
 Its name, its version and its address come from pyproject.toml and book/_config.yml. A learner names
-another wheel by the variable DLSYS_WHEEL, or puts one beside the notebook. The cell belongs to no
+another wheel by the variable DLSYS_WHEEL, or puts one next to the notebook. The cell belongs to no
 lesson: outputs, sweep and records rest on all cells but this one.
 """
 
@@ -17,7 +17,7 @@ from dlsys_helpers.paths import ROOT
 from tools import versions
 
 ROLE = "install"
-CELL = '''# Installs what is missing, as on Colab. Where all is there, it does nothing.
+CELL = '''# Installs what your Python lacks for this notebook, as on Colab. Else it does nothing.
 # DLSYS_WHEEL names another wheel of the course: a file or an address.
 def arrive(version, address, needs, began=None):
     try:
@@ -34,22 +34,26 @@ def arrive(version, address, needs, began=None):
         sys.path += [site.getusersitepackages()] * bool(site.ENABLE_USER_SITE)
         for module in [m for m in sys.modules if m.startswith("dlsys")]:
             del sys.modules[module]  # of an older course
-        beside = f"put the file {{name}} beside this notebook"
+        put = f"put the file {{name}} into this notebook's folder, {{os.getcwd()}}"
         try:
             from dlsys.arrival import arrive as finish
         except ImportError:
             said = f"pip: {{pip.stderr if pip.returncode else 'older'}}" if wheel else "(none)"
             advice = {{
-                "(none)": f"{{beside}}, or choose the kernel of the course's folder .venv.",
-                "pip: older": f"{{wheel}} is older than this notebook: {{beside}}.",
-                "file does not exist": f"{{wheel}} is not there: {{beside}}.",
+                "(none)": f"{{put}}, or choose the kernel of the course's folder .venv.",
+                "pip: older": f"{{wheel}} is older than this notebook. Instead, {{put}}.",
+                "file does not exist": f"{{wheel}} is not there. Instead, {{put}}.",
+                "supported wheel": f"the browser renamed {{wheel}}. Name it {{name}}.",
+                "different Python": f"its Python is {{sys.version.split()[0]}}, expected 3.11 or "
+                                    "newer. Choose another kernel.",
+                "No space left": f"the disk of {{sys.prefix}} is full. Free 1 GB.",
                 "No module named pip": "this Python has no pip. Run in a terminal: "
                                        f"{{sys.executable}} -m ensurepip.",
                 "Errno 13": f"{{sys.prefix}} cannot be written. Use a Python of your own.",
                 "Errno 30": f"{{sys.prefix}} cannot be written. Use a Python of your own.",
                 "": f"{{wheel}} cannot be fetched. Connect (behind a proxy, set HTTPS_PROXY), "
-                    f"or {{beside}}."}}
-            stop = RuntimeError("The course is not installed for this kernel: " + next(
+                    f"or {{put}}."}}
+            stop = RuntimeError("The course is not installed in this kernel: " + next(
                 text for sign, text in advice.items() if sign in said)
                 + " Then run this cell again.")
             stop._render_traceback_ = lambda: [str(stop)]  # the sentence alone

@@ -192,8 +192,7 @@ with_uv() {
     UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$(told_pip index-url)} \
         UV_INDEX=${UV_INDEX:-$(told_pip extra-index-url)} UV_INDEX_STRATEGY=unsafe-best-match \
         UV_FIND_LINKS=${UV_FIND_LINKS:-$(told_pip find-links | tr ' ' ,)} \
-        .venv/bin/uv pip install --python .venv/bin/python --compile-bytecode \
-        ${wheels:+--no-index} -r "$lock"
+        .venv/bin/uv pip install --python .venv/bin/python ${wheels:+--no-index} -r "$lock"
     installed=$?
     rm -rf "$scrap"
     return "$installed"

@@ -16,7 +16,7 @@ from dlsys_helpers import acting, stages
 from dlsys_helpers.cards import inline
 from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.lesson_names import YOUR_MODEL
-from tools import book_minutes, fingerprints, install_cell, lessons, stored_outputs
+from tools import book_minutes, fingerprints, install_cell, lessons, stored_outputs, words
 from tools.lessons import Source
 
 LESSON_ROLES = (lessons.STAGE_ROLES | set(lessons.TRAP_ORDER)) - {"hint"}
@@ -56,7 +56,7 @@ def notebook(source: Source, view: str, cells: list[NotebookNode]) -> NotebookNo
 
 
 def with_install(cells: list[NotebookNode]) -> list[NotebookNode]:
-    """The cells with one before the first code that installs what is missing, folded."""
+    """Insert a folded cell before the first code cell; it installs what is missing."""
     code = [cell for cell in cells if cell.cell_type == "code"]
     if not code:
         return cells
@@ -145,6 +145,8 @@ def with_steps(source: Source, cells: list[NotebookNode]) -> list[NotebookNode]:
         step = "more" if role in lessons.FOLDED else role
         if role == "setup" and role not in seen:
             found.append(new_cell("markdown", "stage-note-1", note(source, cells), role="setup"))
+            if listed := words.listed(source.cells, source.stage):
+                found.append(new_cell("markdown", "stage-words-1", listed, role="words"))
         elif role == "situation" and (trap, role) not in seen:
             title = f"## {source.title(trap)}"
             cell.source = cell.source.replace(title, heading(source, trap), 1)

@@ -14,9 +14,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from dlsys.lab import busy
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import NUMBERS
-from tools.lab import busy
 
 HOME = ROOT / ".venv-hub"
 CONFIG = Path(__file__).with_name("jupyterhub_config.py")

@@ -35,8 +35,9 @@ class CannotInstall(UserError):
 def arrive(version: str, needs: str = "", began: float | None = None) -> None:
     """Install what a notebook of this version of the course needs and this Python lacks.
 
-    needs: names of packages, beside those that all lessons use. began: when the first cell began to
-    install the course, as time.time() tells; None where it was there. Raises CannotInstall.
+    needs: names of packages, in addition to those that all lessons use. began: when the first cell
+    began to install the course, as time.time() tells; None where it was there.
+    Raises CannotInstall.
     """
     since = began or time.time()
     asked = needed.project()
@@ -72,9 +73,9 @@ def _refuse_older_course(version: str) -> None:
             or needed.numbers(here) >= needed.numbers(version)):
         return
     raise CannotInstall(
-        f"This notebook is of version {version} of the course, and {here} is installed here. Put "
-        f"the newer wheel beside this notebook, run: pip install --force-reinstall --no-deps "
-        f"{wheel_name(version)}; then restart the kernel.")
+        f"This notebook is of version {version} of the course, and {here} is installed here. Run "
+        f"pip install --force-reinstall --no-deps {wheel_name(version)}, with that file in this "
+        "notebook's folder; then restart the kernel.")
 
 
 def wheel_name(version: str) -> str:

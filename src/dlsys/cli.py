@@ -20,6 +20,7 @@ from dlsys import (
     overview,
     reading_time,
     start_page,
+    trap_names,
     update,
     windows,
     work_folder,
@@ -33,6 +34,7 @@ from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.grading.gradescope import add_parser as add_autograder
 from dlsys.grading.text import clean
+from dlsys.lab import add_parser as add_lab
 from dlsys.my_parts import add_parser as add_parts
 from dlsys.release import add_parser as add_release
 from dlsys.review import add_parser as add_review
@@ -67,7 +69,8 @@ class Parser(argparse.ArgumentParser):
 
 def add_start(commands) -> None:
     parser = commands.add_parser("start", help="copy a lesson and worksheet to my-work/")
-    parser.add_argument("stage", help=f"number of the stage, {SPAN}; model for Your model")
+    parser.add_argument("stage", nargs="?", help=f"number of the stage, {SPAN}; model for Your "
+                                                 "model; nothing for the start page")
     parser.add_argument("--copy", action="store_true",
                         help="make fresh copies beside existing ones")
     parser.add_argument("--core", action="store_true",
@@ -78,6 +81,8 @@ def add_start(commands) -> None:
 
 
 def run_start(args: argparse.Namespace) -> int:
+    if args.stage is None:
+        return run_start_page(args)
     if args.stage == "model":
         return run_start_model()
     if args.update:
@@ -99,6 +104,14 @@ def run_start(args: argparse.Namespace) -> int:
           f"worksheet, or with: dlsys check {args.stage if not args.copy else worksheet}")
     for line in windows.left_out(stage.number):
         print(f"Note: {line}")
+    return 0
+
+
+def run_start_page(args: argparse.Namespace) -> int:
+    if args.copy or args.core or args.update:
+        raise UserError(f"start: got no stage, expected {SPAN}. Try: dlsys start 1")
+    print(f"Your start page is {work_folder.start_page()}. Open it in JupyterLab "
+          f"({work_folder.open_lab()}) or in VS Code.")
     return 0
 
 
@@ -200,7 +213,7 @@ def _show_check(worksheet: worksheets.Worksheet, report, everything: bool) -> No
     folded = [] if everything else _folded(rows, report.verdicts)
     shown = [exercise for exercise in rows if exercise not in folded]
     guessed = progress.guesses()
-    names = {exercise.id: start_page.shown_name(exercise, exercise.id in guessed or (
+    names = {exercise.id: trap_names.shown_name(exercise, exercise.id in guessed or (
         report.verdicts[exercise.id].status == "pass")) for exercise in shown}
     width = max(map(len, names.values()), default=0)
     for exercise in shown:
@@ -261,7 +274,7 @@ def add_progress(commands) -> None:
 
 def run_progress(args: argparse.Namespace) -> int:
     rows = start_page.summary()
-    begun = [row for row in rows if args.all or overview.is_begun(row)]
+    begun = [row for row in rows if args.all or start_page.is_begun(row)]
     exams = start_page.exams()
     if begun or exams:
         table = new_table("trap", "name, and the last mistake", "guess", "exercise", "review",
@@ -288,7 +301,7 @@ def _add_stage(table, row: start_page.StageState, everything: bool) -> None:
     table.add_row(bold(f"{row.stage.number:02d}"), bold(row.stage.title), "",
                   "" if row.traps else "coming", "",
                   f"{row.points}/{row.possible}" if row.traps else "")
-    shown = [one for one in row.traps if everything or overview.touched(one)]
+    shown = [one for one in row.traps if everything or start_page.touched(one)]
     for one in shown:
         core = " (core)" if one.trap.core else ""
         table.add_row(one.trap.id, _with_mistake(f"{one.shown}{core}", one.misconception),
@@ -362,10 +375,9 @@ def run_doctor(_: argparse.Namespace) -> int:
     return FAILED if doctor.FAIL in found else 0
 
 
-COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_parts, add_slides,
-            add_room, add_join, add_leave, add_release, add_grade, add_term,
-            add_autograder, add_progress,
-            add_find, add_watch, add_doctor)
+COMMANDS = (add_start, add_lab, add_check, add_answer, add_review, add_exam, add_parts, add_slides,
+            add_room, add_join, add_leave, add_release, add_grade, add_term, add_autograder,
+            add_progress, add_find, add_watch, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

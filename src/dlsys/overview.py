@@ -15,6 +15,7 @@ from dlsys_helpers.errors import UserError
 GROUPS = {
     "Learn": (
         ("dlsys start 1", "a lesson and a worksheet of your own"),
+        ("dlsys lab", "JupyterLab on your start page"),
         ("dlsys check 1", "check the worksheet, or one exercise: dlsys check 01.4"),
         ("dlsys answer 01.4", "the worked answer beside yours, once it is solved"),
         ("dlsys review", "short questions, after 2, 7 and 21 days"),
@@ -72,36 +73,15 @@ def next_steps() -> Iterator[str]:
 
 def _exercise(rows: list[start_page.StageState]) -> str:
     """The first exercise that is open in the stage that was worked on last, or the first stage."""
-    open_in = [row for row in rows if row.traps and row.solved < len(row.traps)]
-    begun = [row for row in open_in if is_begun(row)]
-    if not begun:
-        if not open_in:
-            return "You have solved every exercise. Next: dlsys exam b"
-        return f"Next: dlsys start {open_in[0].stage.number}"
-    stage = max(begun, key=_worked_on)
-    todo = [row for row in stage.traps if row.state != start_page.SOLVED]
-    first = next((row for row in todo if row.trap.core), todo[0]).trap
-    sheet = paths.MY_WORK / f"{stage.stage.stem}.ipynb"
-    if not sheet.exists():
-        return f"Next: dlsys start {stage.stage.number}"
-    return (f"Next: exercise {first.id} in {paths.MY_WORK.name}/{sheet.name} "
-            f"({work_folder.open_lab()}), then: dlsys check {first.id}")
-
-
-def is_begun(row: start_page.StageState) -> bool:
-    """Whether there is a worksheet of this stage, or any trace of its traps."""
-    return (paths.MY_WORK / f"{row.stage.stem}.ipynb").exists() or any(map(touched, row.traps))
-
-
-def touched(row: start_page.TrapState) -> bool:
-    """Whether an answer, a guess or a review of this trap was kept."""
-    return row.state != start_page.UNTOUCHED or bool(row.guess) or row.review is not None
-
-
-def _worked_on(row: start_page.StageState) -> tuple[float, int]:
-    """When a stage was worked on last: by its worksheet's time, and where it stands."""
-    sheet = paths.MY_WORK / f"{row.stage.stem}.ipynb"
-    return (sheet.stat().st_mtime if sheet.exists() else 0.0, -row.stage.number)
+    found = start_page.next_up(rows)
+    if not found:
+        return "You have solved every exercise. Next: dlsys exam b"
+    stage, trap = found
+    sheet = paths.MY_WORK / f"{stage.stem}.ipynb"
+    if not (trap and sheet.exists()):
+        return f"Next: dlsys start {stage.number}"
+    return (f"Next: exercise {trap.id} in {paths.MY_WORK.name}/{sheet.name} "
+            f"({work_folder.open_lab()}), then: dlsys check {trap.id}")
 
 
 def unknown(asked: str, known: Sequence[str]) -> str:

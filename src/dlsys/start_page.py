@@ -1,4 +1,4 @@
-"""What the learner has solved, stages and exam sheets, and the map and menus of the start page."""
+"""What the learner has solved, what comes next, and the map and menus of the start page."""
 
 import html
 import re
@@ -7,9 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import assignments, reading_time, review, windows, work_folder
+from dlsys import assignments, reading_time, review, trap_names, windows, work_folder
 from dlsys_checks.questions import AnswerError
-from dlsys_helpers import cards, catalog, paths, progress
+from dlsys_helpers import cards, catalog, paths, progress, without_widgets
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES, Stage
@@ -37,12 +37,7 @@ class TrapState(NamedTuple):
     @property
     def shown(self) -> str:
         """What to call it, by whether it was guessed or solved."""
-        return shown_name(self.trap, bool(self.guess) or self.state == SOLVED)
-
-
-def shown_name(trap: Trap, known: bool) -> str:
-    """The fault of a trap, which answers its guess, where that is known; else its situation."""
-    return trap.name if known else trap.title
+        return trap_names.shown_name(self.trap, bool(self.guess) or self.state == SOLVED)
 
 
 class StageState(NamedTuple):
@@ -148,6 +143,85 @@ def _trap_state(trap: Trap, known: Known) -> TrapState:
                      known.guesses.get(trap.id, {}), known.reviews.get(trap.id))
 
 
+# ---- what comes next
+
+def is_begun(row: StageState) -> bool:
+    """Whether there is a worksheet of this stage, or any trace of its traps."""
+    return _learners_file(row.stage).exists() or any(map(touched, row.traps))
+
+
+def touched(row: TrapState) -> bool:
+    """Whether an answer, a guess or a review of this trap was kept."""
+    return row.state != UNTOUCHED or bool(row.guess) or row.review is not None
+
+
+def next_up(rows: list[StageState]) -> tuple[Stage, Trap | None] | None:
+    """The stage that was worked on last, if an exercise of it is open, and the first such exercise,
+    those of the core path before others; of stages that nobody began the first, and None. None
+    where all is solved.
+    """
+    open_in = [row for row in rows if row.traps and row.solved < len(row.traps)]
+    begun = [row for row in open_in if is_begun(row)]
+    if not begun:
+        return (open_in[0].stage, None) if open_in else None
+    stage = max(begun, key=_worked_on)
+    todo = [row for row in stage.traps if row.state != SOLVED]
+    return stage.stage, next((row for row in todo if row.trap.core), todo[0]).trap
+
+
+def _worked_on(row: StageState) -> tuple[float, int]:
+    """When a stage was worked on last: by its worksheet's time, and where it stands."""
+    sheet = _learners_file(row.stage)
+    return (sheet.stat().st_mtime if sheet.exists() else 0.0, -row.stage.number)
+
+
+_BUTTON = ("display:inline-block;padding:.6rem 1.3rem;border-radius:8px;background:#2f5bd0;"
+           "color:#fff;font-weight:650;text-decoration:none")
+
+
+def next_step_html() -> str:
+    """The next thing to do as a link to the learner's own copy, which is made where there is none.
+
+    A plain link, so that it works in every editor that opens notebooks; the files are named for
+    those that do not follow it.
+    """
+    try:
+        rows = summary()
+        found = next_up(rows)
+        if not found:
+            return "<p>You have solved every exercise. To go on: <code>dlsys exam b</code></p>"
+        stage, trap = found
+        started = work_folder.start(stage.number)
+    except UserError as error:
+        return f"<p>{_text(str(error))}</p>"
+    [row] = [row for row in rows if row.stage == stage]
+    lesson, sheet = started.lesson, started.path
+    if not any(map(touched, row.traps)):
+        first, words = lesson, f"Start lesson {stage.number}"
+    else:
+        guessed = next(one for one in row.traps if one.trap == trap).guess
+        first, words = (sheet if guessed else lesson), f"Continue with {trap.id}"
+    button = cards.link(first, words).replace("<a ", f'<a style="{_BUTTON}" ', 1)
+    what = ("the lesson", "its worksheet") if first == lesson else ("the worksheet", "its lesson")
+    other = sheet if first == lesson else lesson
+    due = len(review.due(review.now()))
+    asks = f"<p>{due} question{'s' * (due != 1)} due, at the end of this page.</p>" if due else ""
+    return (f'<p style="margin:.8em 0">{button}</p><p>{_text(stage.title)}. Opens {what[0]}, '
+            f"<code>{first.parent.name}/{first.name}</code>; {what[1]} is "
+            f"{cards.link(other, f'{other.parent.name}/{other.name}')}.</p>{asks}")
+
+
+def next_step():
+    """`next_step_html` as an object that a notebook shows.
+
+    Where nobody sees it, as in a build, no copies are made.
+    """
+    from IPython.display import HTML
+
+    return HTML(next_step_html() if cards.watched() else
+                "<p>To begin: <code>dlsys start 1</code></p>")
+
+
 # ---- the map
 
 # Text keeps the page's own colour, which is readable in every theme; the accents are mid-tones
@@ -185,17 +259,25 @@ MARKS = {SOLVED: "●", TRIED: "◐", UNTOUCHED: "○"}
 
 def map_html() -> str:
     """Stages and exam sheets as a map: HTML that reads in light and dark, and without its style."""
-    shown = [*map(_card, summary()), *(list(map(_exam_card, exams())) or [_NO_EXAM])]
+    return _map([*map(_card, summary()), *_exam_cards()])
+
+
+def _map(shown: Iterable[str]) -> str:
     return f'<style>{_STYLE}</style>\n<ol class="dlsys-map">\n{"".join(shown)}</ol>'
 
 
-def _card(row: StageState) -> str:
+def _exam_cards() -> list[str]:
+    return list(map(_exam_card, exams())) or [_NO_EXAM]
+
+
+def _card(row: StageState, typed: bool = True) -> str:
+    """A stage. typed: name the command that begins it, for where no button does."""
     number, title = row.stage.number, _text(row.stage.title)
     head = f"<div><small>Stage {number} · {_count(row)}</small></div>"
     body, foot = f"<p>{_text(row.stage.promise)}</p>", ""
     if row.traps:
         body += f"<p>{_length(row.stage)}</p>{_trap_lists(row.traps)}"
-        foot = f'<p class="foot">{_foot(row.stage)}</p>'
+        foot = f'<p class="foot">{_foot(row.stage, typed)}</p>'
     return f'<li class="{_state(row)}">{head}<strong>{title}</strong>{body}{foot}</li>\n'
 
 
@@ -273,11 +355,11 @@ def _mark(state: str) -> str:
     return f'<span role="img" aria-label="{state}" title="{state}">{MARKS[state]}</span>'
 
 
-def _foot(stage: Stage) -> str:
+def _foot(stage: Stage, typed: bool) -> str:
     mine = ((paths.lesson_copy(stage.number), "Read the lesson"),
             (_learners_file(stage), "Continue your worksheet"))
     links = [cards.link(path, words) for path, words in mine if path.exists()]
-    if len(links) < len(mine):
+    if typed and len(links) < len(mine):
         links.append(f"<span>To begin: <code>dlsys start {stage.number}</code></span>")
     return " ".join(links)
 
@@ -288,10 +370,33 @@ def _text(words: str) -> str:
 
 
 def progress_map():
-    """`map_html` as an object that a notebook shows."""
-    from IPython.display import HTML
+    """The map; a button below each stage that was not begun copies its lesson and worksheet."""
+    import ipywidgets as widgets
 
-    return HTML(map_html())
+    boxes = [_card_box(row) for row in summary()] + [
+        widgets.HTML(_map([card])) for card in _exam_cards()]
+    columns = "repeat(auto-fill, minmax(15.5rem, 1fr))"
+    grid = widgets.GridBox(boxes, layout={"grid_template_columns": columns, "grid_gap": ".75rem"})
+    text = map_html()
+    return _with_fallback(grid, text, "The stages. In a terminal: dlsys progress")
+
+
+def _card_box(row: StageState):
+    """A card with its button, in whose place the links are once it was pressed."""
+    import ipywidgets as widgets
+
+    number, card = row.stage.number, widgets.HTML(_map([_card(row, typed=False)]))
+    mine = (paths.lesson_copy(number), _learners_file(row.stage))
+    if not row.traps or all(path.exists() for path in mine):
+        return card
+    button = widgets.Button(description=f"Start lesson {number}", layout={"width": "auto"})
+    box = widgets.VBox([card, button])
+
+    def begin(_):
+        box.children = (card, widgets.HTML(started_html(number)))
+
+    button.on_click(begin)
+    return box
 
 
 def start_menu():
@@ -301,8 +406,11 @@ def start_menu():
 
     It shows links that open the copies. Nothing that exists is overwritten.
     """
-    import ipywidgets as widgets
     from IPython.display import HTML, display
+
+    if without_widgets.missing():
+        return _command("dlsys start 1")
+    import ipywidgets as widgets
 
     ready = [(f"{s.number}. {s.title}", s.number) for s in catalog.written()]
     wide = {"width": "max-content"}
@@ -322,8 +430,11 @@ def start_menu():
 
 def model_menu():
     """A button that copies *Your model* to ``my-work/``, and a link to the copy."""
-    import ipywidgets as widgets
     from IPython.display import HTML, display
+
+    if without_widgets.missing():
+        return HTML(model_html())
+    import ipywidgets as widgets
 
     button = widgets.Button(description="Start your model", layout={"width": "max-content"})
     answer = widgets.Output()
@@ -347,6 +458,14 @@ def model_html() -> str:
     return f"<p>{word} Open {cards.link(path, f'{path.parent.name}/{path.name}')}</p>"
 
 
+def _command(words: str):
+    """What to run in a terminal instead of a menu, where a widget library is missing."""
+    from IPython.display import HTML
+
+    return HTML(f"<p>{without_widgets.sentence(without_widgets.missing())} In a terminal, "
+                f"<code>{words}</code> does the same.</p>")
+
+
 def _row(*parts):
     """Parts side by side; in a narrow panel the last ones move below the first."""
     import ipywidgets as widgets
@@ -354,13 +473,12 @@ def _row(*parts):
     return widgets.HBox(parts, layout={"flex_flow": "row wrap"})
 
 
-def _with_fallback(box):
-    """The menu with a fallback text, for a notebook that is opened again without its kernel."""
+def _with_fallback(box, shown: str = "<p>Run this cell to get the menu back.</p>",
+                   words: str = "Run this cell to get the menu back."):
+    """The widget with a fallback, for a notebook that is opened again without its kernel."""
     from dlsys_helpers.explorers._live import show_live
 
-    words = "Run this cell to get the menu back."
-    box._ipython_display_ = lambda: show_live(
-        box, {"text/html": f"<p>{words}</p>", "text/plain": words})
+    box._ipython_display_ = lambda: show_live(box, {"text/html": shown, "text/plain": words})
     return box
 
 
@@ -381,6 +499,8 @@ def started_html(number: int, core: bool = False) -> str:
 
 def review_menu():
     """A menu of what is due and of the stages to practise, and the questions one by one."""
+    if without_widgets.missing():
+        return _command("dlsys review")
     import ipywidgets as widgets
 
     wide = {"width": "max-content"}

@@ -7,7 +7,6 @@ conflict. A copy's links lead to its siblings. What exists is never overwritten.
 import json
 import os
 import re
-import subprocess
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ from dlsys_helpers.stages import NUMBERS, SPAN, STAGES, Stage
 WAY_IN = "Run `dlsys start {number}` in a terminal for a worksheet of your own."
 START_PAGE = "00_start_here.ipynb"
 # Their outputs answer the question above them: the learner makes them with the first run.
-_ANSWERING = {"look", "why", "repair", "more"}
+_ANSWERING = {"look", "why", "repair", "more", "folklore"}
 # So does the text under a step's heading: JupyterLab folds each, and opens it when one runs on.
 # These reveal no answer.
 _OPEN_STEPS = ("The code", "Guess", "Your turn")
@@ -61,9 +60,7 @@ def start(stage: int | str, copy: bool = False, core: bool = False) -> Started:
 
 def open_lab() -> str:
     """The command that opens JupyterLab where the learner's files are."""
-    if locations.is_checkout() and not windows.HERE:
-        return "make lab"
-    return subprocess.list2cmdline(["jupyter", "lab", str(paths.MY_WORK)])
+    return "make lab" if locations.is_checkout() and not windows.HERE else "dlsys lab"
 
 
 def start_page() -> Path:
@@ -142,7 +139,24 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False
             cell["source"] = f"#{source}"
         elif facts.get("role") == "step" and not source.endswith(_OPEN_STEPS):
             cell["metadata"]["jp-MarkdownHeadingCollapsed"] = True
+    fold_elsewhere(book)
     return _written(book)
+
+
+def fold_elsewhere(book: dict) -> None:
+    """Tell Colab and Kaggle, by their own marks, what JupyterLab folds. VS Code has no such mark.
+
+    Colab keeps the names of folded sections with the notebook, and a cell's name in its metadata.
+    """
+    sections = []
+    for cell in book["cells"]:
+        facts = cell["metadata"]
+        if facts.get("jupyter", {}).get("source_hidden"):
+            facts["cellView"], facts["_kg_hide-input"] = "form", True
+        if facts.get("jp-MarkdownHeadingCollapsed"):
+            facts["id"] = cell["id"]
+            sections.append(cell["id"])
+    book["metadata"]["colab"] = {"collapsed_sections": sections}
 
 
 def _shorten(book: dict, cells: list[dict]) -> None:

@@ -1,4 +1,4 @@
-"""The command: `dlsys watch train.py ARGS`, `python -m dlsys_watch train.py ARGS`."""
+"""The command: `dlsys watch train.py ARGS`, without the course `dlsys-watch train.py ARGS`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ EPILOG = ("A line with the comment `# dlsys: ok RULE` is left alone. [tool.dlsys
           "pages that findings link.")
 
 
+def name() -> str:
+    """The command as it was typed: without the course there is no `dlsys`."""
+    return "dlsys-watch" if Path(sys.argv[0]).stem == "dlsys-watch" else "dlsys watch"
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="dlsys watch", epilog=EPILOG,
+    top = argparse.ArgumentParser(prog=name(), epilog=EPILOG,
                                   description="Run a training script and say where it shows a "
                                               "silent fault.")
     top.add_argument("--json", metavar="FILE", type=Path, help="write the findings to this file")
@@ -45,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
             return show_rules()
         settings = settings_of(asked)
     except SettingsError as error:
-        print(f"dlsys watch: {error}", file=sys.stderr)
+        print(f"{name()}: {error}", file=sys.stderr)
         return BAD_INPUT
     return watched(asked, settings)
 
@@ -54,7 +59,7 @@ def settings_of(asked) -> Settings:
     """What was asked for, with the file's settings. Raises SettingsError."""
     if asked.script is None:
         raise SettingsError("no script given, expected a file such as train.py. "
-                            "See: dlsys watch --help")
+                            f"See: {name()} --help")
     if not asked.module and not os.path.isfile(asked.script):
         raise SettingsError(f"got {asked.script}, expected the file of a script. Check the path.")
     target = asked.json
@@ -69,7 +74,7 @@ def settings_of(asked) -> Settings:
     if settings.silence:
         known = rule_ids()
         if wrong := settings.silence - known:
-            raise SettingsError(f"no rule {min(wrong)!r}. See: dlsys watch --rules")
+            raise SettingsError(f"no rule {min(wrong)!r}. See: {name()} --rules")
     return settings
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata as metadata
 import json
 import os
 import sys
@@ -27,15 +29,30 @@ class Finding(NamedTuple):
     def text(self) -> str:
         where = f"{places.shown(self.file)}:{self.line}" if self.file else "(no line of yours)"
         guess = "" if self.sound else "perhaps "
-        return f"{where}  {guess}{self.message}  [{self.rule}] trap {self.trap} {link(self.trap)}"
+        return (f"{where}  {guess}{self.message}  [{self.rule}] trap {self.trap} "
+                f"{link(self.trap)}").rstrip()
 
 
 def link(trap: str) -> str:
-    """Where the trap is explained: DLSYS_BOOK/traps/03-1.html, or the book that was built here."""
+    """Where the trap is explained: DLSYS_BOOK/traps/03-1.html, or in the book that was built here,
+    or on the pages that the package names; "" where there are none.
+    """
     page = f"traps/{trap.replace('.', '-')}.html"
     if base := os.environ.get("DLSYS_BOOK"):
         return f"{base.rstrip('/')}/{page}"
-    return str(BOOK / page) if (BOOK / page).is_file() else page
+    if (BOOK / page).is_file():
+        return str(BOOK / page)
+    return f"{base.rstrip('/')}/{page}" if (base := published()) else ""
+
+
+def published() -> str:
+    """The address of the course's pages, as the installed package has it; "" for none."""
+    for package in ("dlsys-watch", "dlsys-helpers"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            for line in metadata.metadata(package).get_all("Project-URL") or []:
+                if line.startswith("Documentation, "):
+                    return line.removeprefix("Documentation, ")
+    return ""
 
 
 class Report:

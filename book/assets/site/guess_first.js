@@ -5,8 +5,8 @@
 {
   const chosen = (key) => { try { return localStorage.getItem(key); } catch { return null; } };
   const root = document.documentElement.classList;
-  const lesson = "lesson" in document.currentScript.dataset;
-  root.toggle("scripted", lesson);
-  root.toggle("guess-first", !lesson || chosen("dlsys-show-everything") !== "yes");
-  root.toggle("one-part", lesson && chosen("dlsys-parts") !== "whole");
+  const { lesson, trap } = document.currentScript.dataset;
+  root.toggle("scripted", lesson !== undefined);
+  root.toggle("guess-first", (lesson ?? trap) === undefined || chosen("dlsys-show-everything") !== "yes");
+  root.toggle("one-part", lesson !== undefined && chosen("dlsys-parts") !== "whole");
 }

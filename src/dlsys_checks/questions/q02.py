@@ -6,7 +6,7 @@ from itertools import permutations
 import torch
 from torch import nn
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 02.1 Gradients that pile up
 
@@ -38,7 +38,7 @@ def _moved(steps, g, lr, clear_every):
     return w.item()
 
 
-@asks("02.1")
+@question_for("02.1")
 def pendulum(rng):
     a, lr, w0 = rng.choice([1, 2, 3]), rng.choice([0.1, 0.2, 0.25]), rng.randint(2, 9)
     ends = {}
@@ -97,7 +97,7 @@ ask("02.3", {"c": range(2, 31), "x": range(2, 10)}, lambda c, x: number(
     0))
 
 
-@asks("02.3")
+@question_for("02.3")
 def real_copies(rng):
     ways = {"y.detach()": lambda y: y.detach(), "y.data": lambda y: y.data,
             "y.detach().clone()": lambda y: y.detach().clone(),
@@ -192,3 +192,19 @@ ask("02.6", {"p, q": list(permutations(range(2, 12), 2)), "s": range(2, 10)},
         f"A node `out` has the parents [(m, {p}), (m, {q})], and m has [(a, {s})]; the second "
         "number of a pair is the slope. What is d out / d a?", (p + q) * s,
         "The slopes of a parent that stands twice add up before it reports.", p * s, q * s))
+
+
+# ---- The ideas: the chain rule, and backward through a layer
+
+ask("02.1", {"w": range(2, 6), "x": range(2, 6), "y": lambda w, x: range(w * x + 1, w * x + 8)},
+    lambda w, x, y: whole(
+        f"z = w x and L = (z - y)², with w = {w}, x = {x} and y = {y}. What is the slope of L for "
+        "w?", 2 * (w * x - y) * x,
+        "The slopes along the path multiply: 2 (z - y) for the square, then x for the product.",
+        2 * (w * x - y), (w * x - y) * x))
+ask("02.1", {"rows": (8, 16, 32, 64), "inputs": range(3, 7), "units": range(10, 13)},
+    lambda rows, inputs, units: whole(
+        f"A batch of {rows} rows goes through `nn.Linear({inputs}, {units})`. How many products "
+        "are added up in one entry of the weight's gradient?", rows,
+        "A weight is used once in every row, so its gradient is a sum over the rows.", inputs,
+        units, inputs * units))

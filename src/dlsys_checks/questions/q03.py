@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 03.1 Softmax before the loss
 
@@ -26,7 +26,7 @@ ask("03.1", {"classes": (4, 5, 8, 10), "rows": (2, 4, 8)}, lambda classes, rows:
     "Probability minus one, over the number of rows.", 1 / classes - 1, 1 / classes))
 
 
-@asks("03.1")
+@question_for("03.1")
 def shifted_logits(rng):
     z, shift = rng.sample(range(4), 3), rng.choice([100, 200, 500])
     row = torch.tensor([z], dtype=torch.float64)
@@ -45,7 +45,7 @@ ask("03.2", {"n": range(6, 91)}, lambda n: whole(
     "have?", n * n, "Broadcasting pairs every output with every label.", n, 2 * n))
 
 
-@asks("03.2")
+@question_for("03.2")
 def answer_of_a_column(rng):
     labels = [0, 0, rng.randint(1, 2), rng.randint(6, 9), rng.randint(7, 9)]
     rng.shuffle(labels)
@@ -134,3 +134,17 @@ ask("03.4", {"fan_in": (32, 48, 64), "widen": (2, 3, 4), "layers": range(2, 7)},
         "of 1 at the end, on average?", (1 / widen) ** layers,
         "The forward factor is fan_in times the variance over two: fan_in / fan_out.", 1,
         0.5 ** (layers * widen)))
+
+
+# ---- The ideas: maximum likelihood, and a factor for each layer
+
+ask("03.1", {"heads": (1, 2, 3, 4, 6, 7, 8, 9)}, lambda heads: number(
+    f"A coin shows heads {heads} times in 10 tosses. For which probability of heads is the mean "
+    "negative log-likelihood lowest?", heads / 10,
+    "The likelihood is highest at the observed fraction, and its logarithm has the same best p.",
+    0.5, (10 - heads) / 10))
+ask("03.4", {"factor": (0.25, 0.5, 0.8, 1.6, 2, 3), "layers": range(5, 13)},
+    lambda factor, layers: number(
+        f"On its way back a gradient is multiplied by {factor} in each of {layers} layers. By "
+        "which factor has it changed at the input?", factor ** layers,
+        "The factors of the layers multiply, so depth is an exponent.", factor * layers, factor))

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 
 def _after(rule, w0, grads, **options):
@@ -151,7 +151,7 @@ ask("04.5", {"low": (1e-4, 1e-5, 1e-6), "steps": (50, 100, 101), "k": (20, 25, 3
         low + (10 - low) * k / (steps - 1), within=0.03))
 
 
-@asks("04.5")
+@question_for("04.5")
 def rate_to_choose(rng):
     rates = [round(rng.choice([1, 2, 3]) * 10.0**k, 5) for k in range(-4, 2)]
     lowest = rng.randint(2, 4)
@@ -164,7 +164,7 @@ def rate_to_choose(rng):
         best, max(rates))
 
 
-@asks("04.5")
+@question_for("04.5")
 def step_to_stop_at(rng):
     low = rng.randint(10, 20) / 10
     losses = [round(low + 0.2 * k, 1) for k in (4, 2, 0)]
@@ -371,3 +371,17 @@ ask("04.11", {"v": (1.0, 1.5, 2.0, 3.0, 7.0),
         "are 0. With which beta2 does it fall?", falls,
         "1 - beta2 has to be more than half a gap, which is between a 512th and a 256th of v.",
         *stay))
+
+
+# ---- The ideas: momentum, and a step size for every weight
+
+ask("04.2", {"momentum": (0.5, 0.75, 0.8, 0.9, 0.95, 0.98, 0.99)}, lambda momentum: number(
+    f"SGD has a momentum of {momentum}, and every step sees the same gradient. After many steps, "
+    "how many times as large as one gradient is the running sum?", 1 / (1 - momentum),
+    "1 + m + m² and so on add up to 1 / (1 - m).", momentum, 1, 1 + momentum))
+ask("04.8", {"lr": (0.001, 0.003, 0.01, 0.1), "g": (0.002, 0.05, 0.3, 5, 40, 300)},
+    lambda lr, g: number(
+        f"Adam, with its bias correction and a rate of {lr}, makes its first step. A weight has "
+        f"the gradient {g}. How far does the weight move?", lr,
+        "The mean and the root of the mean square are both the gradient, so their ratio is 1.",
+        lr * g, lr * g * 0.1))

@@ -128,3 +128,17 @@ ask("05.5", {"decay": (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)}, lambda decay: numb
     f"An average has decay {decay}. After how many steps has a jump of the weight come in by one "
     "half?", math.log(0.5) / math.log(decay), "decay to the power of the steps is 1/2.",
     1 / (1 - decay), 0.5 / (1 - decay)))
+
+
+# ---- The ideas: what a norm averages over, and the size of a signal
+
+ask("05.1", {"a": range(0, 10, 2), "b": range(10, 20, 2), "c": range(30, 40, 2)},
+    lambda a, b, c: number(
+        f"A batch has the rows [{a}, {b}] and [{c}, 60]. Which mean does a LayerNorm subtract from "
+        f"the {a}?", (a + b) / 2, "A LayerNorm averages over the features of one row.",
+        (a + c) / 2, (a + b + c + 60) / 4))
+ask("05.4", {"inputs": (50, 64, 100, 128, 200, 256, 400, 512)}, lambda inputs: number(
+    f"A layer before a ReLU has {inputs} inputs and {4 * inputs} outputs. Which variance does "
+    "He's rule give its weights?", 2 / inputs,
+    "The sum of n terms has n times their variance, and ReLU removes half: so 2 / fan-in.",
+    1 / inputs, 2 / (5 * inputs)))

@@ -3,7 +3,7 @@
 import math
 from itertools import permutations
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 06.1 One pipeline for both sets
 
@@ -64,7 +64,7 @@ def stop(losses, patience, min_delta=0.0):
     return len(losses) - 1
 
 
-@asks("06.3")
+@question_for("06.3")
 def epoch_of_the_stop(rng):
     best, patience = rng.randint(2, 6), rng.randint(2, 5)
     losses = [round(2 - 0.1 * k, 1) for k in range(best + 1)]
@@ -83,7 +83,7 @@ ask("06.3", {"gain": (0.001, 0.002, 0.003), "patience": range(4, 7)}, lambda gai
     "min_delta.", 49, 0))
 
 
-@asks("06.3")
+@question_for("06.3")
 def restored_epoch(rng):
     low = rng.randint(1, 3)
     losses = [round(3 - 0.4 * k, 1) for k in range(low + 1)]
@@ -201,3 +201,17 @@ ask("06.8", {"positives": (2, 4, 5), "weight": (3, 9, 14)}, lambda positives, we
     "weight of the others. Which share of a batch is positive, on average?",
     positives * weight / (positives * weight + 100 - positives),
     "Weights times counts, over the sum of both classes.", 0.5, positives / 100))
+
+
+# ---- The ideas: when to stop, and a little less than certainty
+
+ask("06.3", {"best": range(5, 21), "patience": range(3, 10)}, lambda best, patience: whole(
+    f"The validation loss is lowest after epoch {best} and never comes near that again. Early "
+    f"stopping has a patience of {patience} epochs. After which epoch does the training end?",
+    best + patience, "Patience counts the epochs without progress since the best one.", best,
+    patience))
+ask("06.2", {"s": (0.1, 0.2, 0.3, 0.4), "classes": (4, 5, 8, 10)}, lambda s, classes: number(
+    f"Label smoothing of {s}, with {classes} classes. Which probability does the target give the "
+    "right class?", 1 - s + s / classes,
+    "The part s is spread over all classes, the right one included.", 1 - s, 1 - s / classes, 1,
+    within=0.005))

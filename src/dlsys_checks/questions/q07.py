@@ -2,7 +2,7 @@
 
 import math
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 07.1 A small net that fills the memory
 
@@ -200,7 +200,7 @@ ask("07.9", {"n": range(2, 6), "h": range(5, 10), "w": range(10, 21), "c": (3, 4
         "Nothing moved: a pixel's channels still lie between.", 1, w))
 
 
-@asks("07.9")
+@question_for("07.9")
 def right_permutation(rng):
     shapes = {"HWC": "(0, 3, 1, 2)", "CWH": "(0, 1, 3, 2)", "WHC": "(0, 3, 2, 1)"}
     order = rng.choice(list(shapes))
@@ -255,3 +255,22 @@ ask("07.11", {"images": range(30, 201), "factor": (4, 9)}, lambda images, factor
     f"A net gives {images * factor} predictions for {images} labels. How many pairs does "
     "zip(predictions, labels) compare?", images, "It stops at the shorter one, without a word.",
     images * factor))
+
+
+# ---- The ideas: shared weights, and what moves when the picture moves
+
+ask("07.1", {"ins": (1, 3, 16, 32), "outs": (8, 24, 48, 64), "window": (3, 5, 7),
+             "size": (28, 32, 64, 224)}, lambda ins, outs, window, size: whole(
+    f"A convolution maps {ins} channels to {outs}, with windows of {window} x {window} and no "
+    f"bias. The pictures have {size} x {size} pixels. How many weights does it have?",
+    ins * outs * window ** 2,
+    "The same weights serve at every position, so the size of the picture does not matter.",
+    ins * outs * window ** 2 * size ** 2, outs * window ** 2 * size ** 2, ins * outs))
+ask("07.2", {"rows": (4, 8, 12, 16, 20, 24),
+             "pools, told": [(1, "one pooling"), (2, "two poolings")]},
+    lambda rows, pools, told: whole(
+        f"A picture moves {rows} rows down, away from its borders. It goes through convolutions of "
+        f"stride 1 and {told} of 2 x 2 with stride 2. How many rows down does the last map move?",
+        rows // 2 ** pools,
+        "A convolution of stride 1 moves its map as far as the picture; each pooling halves that.",
+        rows, 0))

@@ -292,3 +292,16 @@ ask("08.11", {"rows": (8, 16, 32, 64)}, lambda rows: choice(
     "other rows in the places of all but row 0",
     "The outputs of permuted rows are permuted, and a mean of equal rows is that row.",
     f"the {rows} rows in another order", f"row 0 repeated {rows} times", "the same batch twice"))
+
+
+# ---- The ideas: heads, and a mask of minus infinity
+
+ask("08.1", {"width": (256, 384, 512, 768, 1024), "heads": (4, 8, 16)}, lambda width, heads: whole(
+    f"Attention of width {width} has {heads} heads. How many values does a query have in one "
+    "head?", width // heads, "Heads divide the width among themselves; they do not add to it.",
+    width, width * heads))
+ask("08.1", {"seen": range(2, 9), "hidden": range(3, 12)}, lambda seen, hidden: number(
+    f"A query may look at {seen} keys, and {hidden} more are masked with minus infinity. All "
+    "scores were equal. Which weight does a key get that it may look at?", 1 / seen,
+    "e to the power of minus infinity is 0, so the others share the whole weight.",
+    1 / (seen + hidden), 0))

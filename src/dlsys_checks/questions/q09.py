@@ -6,7 +6,7 @@ from itertools import combinations
 import torch
 from torch.nn import functional as F
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 09.1 A scaler out of habit
 
@@ -47,7 +47,7 @@ ask("09.2", {"n": range(3, 10), "left": lambda n: range(1, n)}, lambda n, left: 
     left / n, f"The mean over {left} pieces wants a division by {left}.", 1, n / left))
 
 
-@asks("09.2")
+@question_for("09.2")
 def weighted_divisor(rng):
     weight = torch.tensor([rng.randint(1, 9) / 2 for _ in range(3)])
     y = torch.tensor([0, 1, 2, rng.randint(0, 2), -100])
@@ -346,3 +346,17 @@ ask("09.13", {"rate": (0.01, 0.003, 0.001)}, lambda rate: choice(
     "model, fully_shard, optimizer, forward",
     "The optimizer has to hold the parameters that fully_shard made, sharded.",
     "model, optimizer, fully_shard, forward", "model, fully_shard, forward, optimizer"))
+
+
+# ---- The ideas: what data parallelism adds up, and why float16 needs a scale
+
+ask("09.2", {"rows": (2, 4, 8, 16), "passes": (2, 4, 5, 8), "ranks": (3, 6, 12, 24)},
+    lambda rows, passes, ranks: whole(
+        f"Each of {ranks} GPUs runs {passes} batches of {rows} rows before the optimizer steps. "
+        "How many rows is one step computed from?", rows * passes * ranks,
+        "The effective batch is rows times passes times ranks.", rows * ranks, rows * passes,
+        rows))
+ask("09.1", {"e": range(26, 41)}, lambda e: whole(
+    f"The smallest positive float16 is 2^-24. A gradient is 2^-{e}. With a loss scale of 2^k, what "
+    "is the smallest whole k for which the scaled gradient does not become 0?", e - 24,
+    "The scale multiplies every gradient, so 2^k times 2^-e has to reach 2^-24.", e, 24, e + 24))

@@ -2,7 +2,7 @@
 
 from itertools import permutations
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
@@ -129,7 +129,7 @@ ask("10.6", {"rows": range(4, 65)}, lambda rows: whole(
     "-100. How many labels are EOS?", 0, "The ends of the texts have that id, too.", rows))
 
 
-@asks("10.6")
+@question_for("10.6")
 def labels_by_length(rng):
     rows, longest = rng.randint(3, 6), rng.randint(12, 20)
     lengths = [rng.randint(3, longest - 1) for _ in range(rows)]
@@ -146,3 +146,18 @@ ask("10.6", {"length": range(5, 41)}, lambda length: whole(
 ask("10.6", {"words": range(3, 10), "most": range(20, 61)}, lambda words, most: whole(
     f"A model was never shown an EOS. It is to write {words} words and may write {most} tokens. "
     "How many does it write?", most, "Only the limit stops it.", words, words + 1))
+
+
+# ---- The ideas: the low-rank update, and its scale
+
+ask("10.1", {"outs": (512, 1024, 4096), "ins": (768, 2048, 8192), "rank": (4, 8, 16, 64)},
+    lambda outs, ins, rank: whole(
+        f"A matrix has the shape ({outs}, {ins}). How many weights does a LoRA of rank {rank} "
+        "train for it?", rank * (outs + ins),
+        "B has (d_out, r) and A has (r, d_in) entries; the matrix itself stays as it is.",
+        outs * ins, rank * outs * ins, 2 * rank * outs))
+ask("10.1", {"alpha": (8, 16, 32, 64), "rank": (4, 8, 16), "times": (2, 4, 8)},
+    lambda alpha, rank, times: number(
+        f"A LoRA has alpha {alpha} and rank {rank}. You take the rank {rank * times} and leave "
+        "alpha. By which factor does the number change that multiplies B A?", 1 / times,
+        "B A is multiplied by alpha / r.", times, 1))

@@ -128,3 +128,19 @@ ask("14.4", {"each": (1.01, 1.02, 0.99), "tokens": (50, 100, 200)}, lambda each,
     f"Each token of an answer has ratio {each}. What is their product over {tokens} tokens?",
     each**tokens, "It leaves the clip by the length alone: so the ratio is one of a token.", each,
     1 + tokens * (each - 1), within=0.03))
+
+
+# ---- The idea before the traps: from a preference to a loss
+
+ask("14.1", {"one, two": [(2, 1), (3, 1), (3, 2), (1, 2), (1, 3), (4, 1), (1, 4), (5, 2)]},
+    lambda one, two: number(
+        f"Two answers have the rewards {one} and {two}. With which probability does a "
+        "Bradley-Terry judge prefer the first?", 1 / (1 + math.exp(two - one)),
+        "The sigmoid of the difference of the rewards.", one / (one + two), 0.5))
+ask("14.1", {"chosen": (0.4, 0.8, 1.2), "other": (-0.6, -0.2, 0.2), "beta": (0.1, 0.2, 0.5)},
+    lambda chosen, other, beta: number(
+        f"The log ratio of policy and reference is {chosen} for the preferred answer and {other} "
+        f"for the other one. With beta = {beta}, which difference of rewards do they stand for?",
+        beta * (chosen - other),
+        "The reward is beta times the log ratio, up to a constant that cancels in a pair.",
+        chosen - other, (chosen - other) / beta))

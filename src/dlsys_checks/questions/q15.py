@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 15.1 a layer in pieces
 
@@ -21,7 +21,7 @@ ask("15.1", {"rows": (512, 1024, 2048), "width": (256, 512), "size": (2, 4)},
         rows * width * size, rows * 4 * width * size))
 
 
-@asks("15.1")
+@question_for("15.1")
 def part_that_is_left(rng):
     parts = [rng.randint(1, 9) for _ in range(rng.choice([2, 3, 4]))]
     past = rng.randint(1, 9)
@@ -216,7 +216,7 @@ ask("15.7", {"sending": range(2, 5), "long": range(60, 91), "short": range(20, 4
         100 * (long - short + 2 * sending) / (2 * (long + sending))))
 
 
-@asks("15.7")
+@question_for("15.7")
 def who_was_late(rng):
     bars = rng.sample(range(3, 60), 4)
     names = ["rank 0", "rank 1", "rank 2", "rank 3"]
@@ -272,3 +272,19 @@ ask("15.8", {"fast, slow": [(2.6, 3.3), (1.9, 2.4)], "big, small": [(58, 40), (6
         "B: the memory that is left makes a step faster",
         "B: more of the products' operations count towards MFU",
         "neither: a plan of both, with the mean of their seconds"))
+
+
+# ---- The idea before the traps: one matrix, cut two ways
+
+ask("15.1", {"width": (512, 1024, 2048), "hidden": (4096, 8192), "ranks": (2, 4, 8)},
+    lambda width, hidden, ranks: whole(
+        f"An MLP has the matrices ({hidden}, {width}) and ({width}, {hidden}). The first is cut by "
+        f"units, the second by inputs, over {ranks} GPUs. How many weights does each GPU hold?",
+        2 * width * hidden // ranks, "Both matrices are cut, and nothing is held twice.",
+        2 * width * hidden, width * hidden // ranks, width * hidden * (ranks + 1) // ranks))
+ask("15.1", {"x": [(1, 2, 3, 4), (2, 1, 4, 1), (3, 5, 1, 2)],
+             "w": [(2, 1, 1, 3), (1, 4, 2, 2), (5, 1, 3, 1)]}, lambda x, w: whole(
+    f"A unit has the weights {[*w]}, and its layer is cut by inputs over two GPUs. For the input "
+    f"{[*x]}, which number does the first GPU put into the sum?", x[0] * w[0] + x[1] * w[1],
+    "It has the first half of the inputs and of the weights, and so a part of every output.",
+    sum(a * b for a, b in zip(x, w, strict=True)), x[0] * w[0]))

@@ -1,0 +1,25 @@
+"""The book's page *Glossary*: every term, what it is, and where it is taught."""
+
+from __future__ import annotations
+
+from dlsys import glossary
+from dlsys.glossary import Term
+from tools import book_pages, book_units, words
+
+
+def page() -> str:
+    """The page, a table of all terms by the alphabet."""
+    rows = [(name(term), term.clause, book_units.link(term.home) if term.home else "")
+            for term in glossary.terms()]
+    return "\n\n".join([
+        "# Glossary",
+        f"{len(rows)} words and calls that the lessons use, each with a clause. In a lesson, a "
+        "word that its text does not explain leads here when it first comes. In the terminal: "
+        '`dlsys find "momentum"`.',
+        f":::{{div}} rows\n{book_pages.table(('Word', 'What it is', 'Where'), rows)}\n:::"]) + "\n"
+
+
+def name(term: Term) -> str:
+    """The term as a target of links, and its other spellings."""
+    shown = term.name if term.is_call else book_pages.plain(term.name)
+    return f'<span id="{words.anchor(term)}"></span>{shown}'
