@@ -1,4 +1,4 @@
-"""Whatever is handed in is found, read within its limits, or refused with a reason."""
+"""Every submission is found and read within its limits, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -376,7 +376,7 @@ def test_a_folder_that_cannot_be_read_has_a_row(tmp_path, monkeypatch):
 
 
 def heap(tmp_path: Path, packed: bool, names: list[str]) -> list[tuple[str, str, str]]:
-    """Names, learners and reasons, where eve hands in all of these beside ada's notebook."""
+    """Names, learners and reasons when eve submits all of these and ada her notebook."""
     entries = {"class/ada/x.ipynb": SOLVED, **{f"class/eve/{name}": b"{}" for name in names}}
     if packed:
         path = zipped(tmp_path / "class.zip", entries, zipfile.ZIP_STORED)

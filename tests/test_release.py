@@ -1,4 +1,4 @@
-"""What a class is handed: the folder, and what a wheel holds."""
+"""What a class receives: the folder of a release, and the contents of a wheel."""
 
 import ast
 import base64
@@ -35,7 +35,7 @@ WHEEL = (*OWN, *OTHERS)
 
 @pytest.fixture(scope="module")
 def handed(tmp_path_factory):
-    """The folder of a release of stages 1 and 3, with a date and a file that stands for a wheel."""
+    """The folder of a release of stages 1 and 3, with a date and a stub of a wheel."""
     out = tmp_path_factory.mktemp("release")
     with zipfile.ZipFile(out / "dlsys_helpers-0.1.0-py3-none-any.whl", "w") as wheel:
         for name in WHEEL:
@@ -83,7 +83,7 @@ def test_the_wheel_of_a_class_has_no_check_of_another_stage(handed):
 
 
 def test_no_worked_answer_is_handed_out(handed):
-    """Of the solution's exercise cells, what follows the docstring stands in no worksheet."""
+    """No worksheet contains what follows the docstring in a solution's exercise cell."""
     solution = json.loads((paths.SOLUTIONS / "01_activations.ipynb").read_text("utf-8"))
     bodies = ["".join(cell["source"]).rpartition('"""')[2].strip() for cell in solution["cells"]
               if cell["metadata"]["dlsys"]["role"] == "exercise" and cell["cell_type"] == "code"]

@@ -7,9 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import assignments, reading_time, review, windows, work_folder
+from dlsys import assignments, reading_time, review, trap_names, windows, work_folder
 from dlsys_checks.questions import AnswerError
-from dlsys_helpers import cards, catalog, paths, progress
+from dlsys_helpers import cards, catalog, paths, progress, without_widgets
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES, Stage
@@ -37,12 +37,7 @@ class TrapState(NamedTuple):
     @property
     def shown(self) -> str:
         """What to call it, by whether it was guessed or solved."""
-        return shown_name(self.trap, bool(self.guess) or self.state == SOLVED)
-
-
-def shown_name(trap: Trap, known: bool) -> str:
-    """The fault of a trap, which answers its guess, where that is known; else its situation."""
-    return trap.name if known else trap.title
+        return trap_names.shown_name(self.trap, bool(self.guess) or self.state == SOLVED)
 
 
 class StageState(NamedTuple):
@@ -411,8 +406,11 @@ def start_menu():
 
     It shows links that open the copies. Nothing that exists is overwritten.
     """
-    import ipywidgets as widgets
     from IPython.display import HTML, display
+
+    if without_widgets.missing():
+        return _command("dlsys start 1")
+    import ipywidgets as widgets
 
     ready = [(f"{s.number}. {s.title}", s.number) for s in catalog.written()]
     wide = {"width": "max-content"}
@@ -432,8 +430,11 @@ def start_menu():
 
 def model_menu():
     """A button that copies *Your model* to ``my-work/``, and a link to the copy."""
-    import ipywidgets as widgets
     from IPython.display import HTML, display
+
+    if without_widgets.missing():
+        return HTML(model_html())
+    import ipywidgets as widgets
 
     button = widgets.Button(description="Start your model", layout={"width": "max-content"})
     answer = widgets.Output()
@@ -455,6 +456,14 @@ def model_html() -> str:
         return f"<p>{_text(str(error))}</p>"
     word = "Copied." if created else "You started it before; nothing was overwritten."
     return f"<p>{word} Open {cards.link(path, f'{path.parent.name}/{path.name}')}</p>"
+
+
+def _command(words: str):
+    """What to run in a terminal instead of a menu, where a widget library is missing."""
+    from IPython.display import HTML
+
+    return HTML(f"<p>{without_widgets.sentence(without_widgets.missing())} In a terminal, "
+                f"<code>{words}</code> does the same.</p>")
 
 
 def _row(*parts):
@@ -490,6 +499,8 @@ def started_html(number: int, core: bool = False) -> str:
 
 def review_menu():
     """A menu of what is due and of the stages to practise, and the questions one by one."""
+    if without_widgets.missing():
+        return _command("dlsys review")
     import ipywidgets as widgets
 
     wide = {"width": "max-content"}
