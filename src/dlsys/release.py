@@ -208,7 +208,8 @@ Release {label}.{due}
 
 1. Have Python 3.11 or newer on Linux, macOS, Windows or Colab, in an environment of your own:
    `python3 -m venv env`, then `. env/bin/activate`. On Windows, in PowerShell: `py -m venv env`,
-   then `env\\Scripts\\activate`.
+   then `env\\Scripts\\activate`. Where PowerShell says that running scripts is disabled, first
+   `Set-ExecutionPolicy -Scope Process Bypass`.
 2. `pip install {packages}`
 3. {wheel}
    `--no-deps` leaves the versions that you have as they are; `--force-reinstall` replaces an older
@@ -221,7 +222,10 @@ Release {label}.{due}
 is kept in `~/dlsys-work`; set `DLSYS_WORK` to have it elsewhere. Hand in the worksheet itself, the
 file `.ipynb`, with its check cells.
 
-On Colab, upload the worksheet and the wheel. The first cell of the worksheet installs the wheel.
+On Colab: open the worksheet with *File, Upload notebook*. Then click the folder at the left edge
+and the upload symbol above its list, and give it the wheel; Colab forgets it when the session ends.
+Run the first cell of the worksheet, which installs the wheel. *File, Download, Download .ipynb*
+gives you the file to hand in.
 """
 
 
