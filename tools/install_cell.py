@@ -43,7 +43,7 @@ def arrive(version, address, needs, began=None):
                 "(none)": f"{{put}}, or choose the kernel of the course's folder .venv.",
                 "pip: older": f"{{wheel}} is older than this notebook. Instead, {{put}}.",
                 "file does not exist": f"{{wheel}} is not there. Instead, {{put}}.",
-                "valid wheel filename": f"the browser renamed {{wheel}}. Name it {{name}}.",
+                "supported wheel": f"the browser renamed {{wheel}}. Name it {{name}}.",
                 "different Python": f"its Python is {{sys.version.split()[0]}}, expected 3.11 or "
                                     "newer. Choose another kernel.",
                 "No space left": f"the disk of {{sys.prefix}} is full. Free 1 GB.",
