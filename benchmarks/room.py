@@ -44,7 +44,7 @@ BESIEGED, SIEGE = 100, 20.0  # honest participants meanwhile; seconds in which t
 
 
 class Member:
-    """A participant: one connection for what is sent, one for the stream."""
+    """A participant with two connections: one sends, one reads the stream."""
 
     def __init__(self, room: Running, address: str = "127.0.0.1") -> None:
         self.room, self.address, self.cookie, self.heard = room, address, "", 0.0

@@ -188,7 +188,7 @@ def test_the_speaker_view_is_that_of_its_release():
 
 
 def test_a_script_in_a_script_is_no_tag():
-    """The speaker view holds a page as a text: its tags would end the script it stands in."""
+    """The speaker view holds a page as text. Its tags would end the script around it."""
     made = deck.html([deck.Slide("x", [])], "x")
     assert made.count("<script>") == made.count("</script>") == 3
     assert json.loads('"' + deck._SCRIPT.sub(r"\\u003c\1", "<!-- <script></script>") + '"') == (

@@ -1,4 +1,4 @@
-"""`dlsys slides`: what stands on which slide, in one file that needs nothing else."""
+"""`dlsys slides`: what each slide shows, in one file that needs no other."""
 
 import hashlib
 import json
@@ -282,7 +282,7 @@ def test_pages_take_as_much_as_fits_and_tear_nothing():
 
 
 def test_the_page_loads_nothing(first):
-    """No element fetches anything: links are there to be followed, by whoever has a network."""
+    """No element loads anything. Links may point to the network."""
     page = BeautifulSoup(first[1], "html.parser")
     assert not page.find_all(["link", "iframe", "object", "embed"])
     assert not page.find_all("script", src=True)

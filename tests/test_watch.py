@@ -232,7 +232,7 @@ def test_processes_are_started_as_without_the_watch(tmp_path):
 
 
 def test_findings_of_the_command(tmp_path):
-    """In a process of its own: --json, --strict, the book's address, the line."""
+    """In a separate process: --json, --strict, the book's address, the line."""
     path = next(p for p in faults.FAULTS if p.stem == "softmax_twice")
     file = tmp_path / "train.py"
     file.write_text("import torch\nfrom torch import nn\nF = nn.functional\nfrom torch.nn."
@@ -317,7 +317,7 @@ def test_the_course_hands_the_command_over(tmp_path, as_script, capsys):
 
 @pytest.mark.nightly
 def test_the_package_stands_alone(tmp_path):
-    """A wheel of its own, unpacked beside nothing else; without torch it still runs scripts."""
+    """Unpack its wheel into an empty folder. It still runs scripts where torch is missing."""
     source = Path(command.__file__).parent
     shutil.copytree(source, tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__"))
     built = python("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",

@@ -32,6 +32,7 @@ from dlsys.find_command import add_parser as add_find
 from dlsys.grading.books.term import add_parser as add_term
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
+from dlsys.grading.gradescope import add_parser as add_autograder
 from dlsys.grading.text import clean
 from dlsys.lab import add_parser as add_lab
 from dlsys.my_parts import add_parser as add_parts
@@ -375,8 +376,8 @@ def run_doctor(_: argparse.Namespace) -> int:
 
 
 COMMANDS = (add_start, add_lab, add_check, add_answer, add_review, add_exam, add_parts, add_slides,
-            add_room, add_join, add_leave, add_release, add_grade, add_term, add_progress,
-            add_find, add_watch, add_doctor)
+            add_room, add_join, add_leave, add_release, add_grade, add_term, add_autograder,
+            add_progress, add_find, add_watch, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dlsys import work_folder
-from dlsys_helpers import catalog, paths
+from dlsys_helpers import catalog, paths, promise_tables
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.guesses import Measurement, Question
@@ -225,20 +225,14 @@ def mistakes(trap: Trap) -> dict[str, str]:
             if called == "promise":
                 promises[_pattern(node.args[0])] = _pattern(node.args[1])
             elif called == "promise_table":
-                promises |= _promises_of_table(node.args[0].value)
+                promises |= {re.escape(row.key): re.escape(row.text)
+                             for row in promise_tables.read(node.args[0].value)}
             elif called.startswith("wrong"):  # ex.wrong, or what ex.edits returned
                 broken = [w.value for w in node.keywords if w.arg == "breaks"] or node.args[1:2]
                 wrong[_pattern(node.args[0])] = [_pattern(key) for keys in broken
                                                  for key in _each(keys)]
     return {name: _ask(trap, [promises[key] for key in broken if key in promises])
             for name, broken in wrong.items()}
-
-
-def _promises_of_table(table: str) -> dict[str, str]:
-    """Key and text of each row, as patterns; a line that begins with a blank continues a row."""
-    rows = re.sub(r"\n +", " ", table.strip("\n")).splitlines()
-    cells = [[re.escape(cell.strip()) for cell in row.split(" | ")] for row in rows]
-    return {key: text for key, text, *_ in cells}
 
 
 def _calls_at_the_top(module: ast.Module) -> Iterator[ast.Call]:
