@@ -13,7 +13,7 @@ export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
 endif
 
 .PHONY: help lab hub test nightly new try finish build book book-serve booklet site versions bench
-.PHONY: record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
+.PHONY: picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
 .DEFAULT_GOAL := help
 
 help:
@@ -39,6 +39,7 @@ help:
 	@echo "make booklet     a stage of the built book as a PDF, LESSON=08; CODE=1 with folded code"
 	@echo "make site        the book as a version of a website, in site/; FOLDER=v1.0 for a release,"
 	@echo "                 none for its root; make versions lists what a website holds"
+	@echo "make picture     README's moving picture, of the built book"
 	@echo "make sweep       every claim under seeds, threads and instruction sets, where its record"
 	@echo "                 is stale; LESSON=01 for one, SWEEP_ARGS='--seeds 50' or --all"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
@@ -109,6 +110,9 @@ book-serve: setup
 
 booklet: setup
 	@$(RUN) -m tools.booklet $(LESSON)$(if $(CODE), --code)
+
+picture: setup
+	@$(RUN) -m tools.moving_picture
 
 # A release is a tag, and its pages stand in a folder of their own. The list needs no set-up.
 site: setup

@@ -65,7 +65,7 @@ def test_the_phrases_come_from_other_repositories_than_the_rows():
         phrase["from"].partition("#")[0].lower() for phrase in counted["gathered"])
     assert len(set.union(ours, *sets)) == len(ours) + sum(map(len, sets))
     phrases = [phrase for name in finder_record.PHRASES for phrase in finder_record.phrases(name)]
-    assert len(phrases) == len({phrase["said"] for phrase in phrases}) == 169 + 167
+    assert len(phrases) == len({phrase["said"] for phrase in phrases}) == 169 + 167 + 90
     assert {trap for phrase in phrases for trap in phrase.get("traps", ())} <= {
         trap.id for trap in catalog.traps()}
 
@@ -76,6 +76,9 @@ def test_phrases_are_told_for_every_trap_and_for_causes_that_a_row_names():
     traps = {trap.id for trap in catalog.traps()}
     assert traps <= told["causes"].keys() <= named
     assert {trap for phrase in told["gathered"] for trap in phrase.get("traps", ())} <= traps
+    sentences = {phrase["cause"] for phrase in told["gathered"] if "cause" in phrase}
+    assert {phrase["cause"] for phrase in finder_record.phrases("unseen") if "cause" in phrase} | (
+        sentences) <= told["causes"].keys() & named
     assert all(len(said.splitlines()) >= trap_rows.PHRASES
                for cause, said in told["causes"].items() if cause in traps)
 
@@ -185,7 +188,7 @@ def searching(browser, html):
 def test_the_filter_finds_the_place_in_three_rows(finder, query, place):
     finder.fill("#finder", query)
     rows = finder.locator(".finder-found tbody tr").all()[:1 if query in FIRST else 3]
-    assert "Nothing fits" not in finder.locator(".finder-said").inner_text()
+    assert find.NONE_OF_OURS not in finder.locator(".finder-said").inner_text()
     assert any(place in row.inner_html() for row in rows), [r.inner_text() for r in rows]
 
 
@@ -219,7 +222,7 @@ MESSAGES = {
 @pytest.mark.parametrize(("message", "place"), MESSAGES.items())
 def test_a_whole_message_fits_the_row_that_has_three_of_its_words(finder, message, place):
     finder.fill("#finder", message)
-    assert "Nothing fits" not in finder.locator(".finder-said").inner_text()
+    assert find.NONE_OF_OURS not in finder.locator(".finder-said").inner_text()
     assert place in finder.locator(".finder-found tbody tr").first.inner_html()
 
 
@@ -227,14 +230,14 @@ def test_a_whole_message_fits_the_row_that_has_three_of_its_words(finder, messag
 def test_the_finder_says_when_no_row_is_about_what_is_asked(finder, searching, query, lacks):
     finder.fill("#finder", query)
     said = finder.locator(".finder-said").inner_text()
-    assert said.startswith("Nothing fits well")
-    assert said.endswith(f"No row has: {lacks}.")
+    assert said == f"{find.NONE_OF_OURS} No row has: {lacks}."
+    assert finder.locator(".finder-search li").all_text_contents() == find.search()
     page, address = searching
     page.goto(f"{address}?q={query.replace(' ', '+')}")
     page.wait_for_selector(".finder-more")
     assert page.locator(".finder-hits").count() == 0
     page.locator(".finder-more a").click()
-    page.wait_for_selector(".finder-found tbody tr")
+    page.wait_for_selector(".finder-search li")
     assert page.locator("#finder").input_value() == query
     page.locator(".finder-pages").click()
     page.wait_for_selector(".finder-more")
@@ -257,7 +260,7 @@ def test_coming_back_to_the_finder_finds_what_was_asked(finder):
 def test_words_that_fit_nothing_leave_all_rows_and_say_so(finder):
     finder.fill("#finder", "zebra")
     said = finder.locator(".finder-said").inner_text()
-    assert said.startswith("Nothing fits. No row has: zebra.")
+    assert said == f"{find.NONE_OF_OURS} No row has: zebra. {find.ENGLISH}"
     assert finder.locator("div.symptoms:not(.finder-found) tbody tr").first.is_visible()
     assert finder.locator(".finder-found").is_hidden()
 
@@ -265,10 +268,11 @@ def test_words_that_fit_nothing_leave_all_rows_and_say_so(finder):
 def test_the_page_says_how_well_it_answers(html):
     got = finder_record.RECORD.entries()
     text = " ".join((html / "symptoms.html").read_text("utf-8").split())
-    seen, fresh = got["seen"], got["fresh"]
-    under = fresh["shown"] - fresh["found"]
-    assert f"among the three shown for {fresh['shown']} of {fresh['with']}; over {under}" in text
-    assert f"it is {seen['shown']} of {seen['with']} and" in text
+    fresh, unseen = got["fresh"], got["unseen"]
+    assert f"among the three shown for {unseen['shown']} of {unseen['with']}, and" in text
+    every = sum(unseen[kind] for kind in ("with", "without", "rows"))
+    assert f"{unseen['mistaken']} of all {every}" in text
+    assert f"it is {fresh['shown']} of {fresh['with']}" in text
 
 
 def test_without_a_script_all_rows_stand_and_no_box(browser, html):

@@ -68,7 +68,7 @@ ANSWERS = [f"def fn{k}(): return 1" for k in (1, 2, 3)]
 
 @pytest.fixture(autouse=True)
 def course(tmp_path, monkeypatch):
-    """A small course in a folder of its own."""
+    """A small course in a separate folder."""
     for name in ("exercises", "notebooks", "my-work", "fake", "catalog"):
         (tmp_path / name).mkdir()
     (tmp_path / "exercises/01_activations.ipynb").write_text(json.dumps(notebook(*ANSWERS)))

@@ -11,13 +11,34 @@ from test_book_finder import FIRST, MESSAGES, QUERIES, STRANGE
 from dlsys import cli, find
 from dlsys_helpers import catalog
 from dlsys_watch.rules import all_rules
-from tools import book_finder, finder_record, finder_words
+from tools import book_finder, finder_gate, finder_record, finder_words
 from tools.nightly import mark_nightly
 
 ROWS = find.rows()
 KNOWN = find.index(ROWS)
 PHRASES = [phrase["said"] for name in finder_record.PHRASES
            for phrase in finder_record.phrases(name)][::3]  # a third shows whether two counts agree
+
+
+def test_an_answer_that_is_wrong_too_often_is_told_with_what_to_do(monkeypatch):
+    got = finder_record.RECORD.entries()["unseen"]["mistaken"]
+    monkeypatch.setitem(finder_record.CEILINGS, "unseen", got - 1)
+    [line] = finder_record.fallen()
+    assert line.startswith(f"unseen phrases, mistaken: got {got}, expected at most {got - 1}. Look")
+
+
+def test_a_likely_answer_without_the_right_cause_is_a_mistake(monkeypatch):
+    said = [{"said": "one", "traps": ["01.1"]}, {"said": "two"}, {"said": "three", "cause": "c"},
+            {"said": "four"}, {"said": "five", "cause": "c"}]
+    answers = {"one": ("likely", "01.1"), "two": (find.UNSURE, "01.1"), "three": ("likely", "01.1"),
+               "four": ("very likely", "01.1"), "five": (find.UNSURE, "c")}
+    monkeypatch.setattr(finder_record, "phrases", lambda name: said)
+    monkeypatch.setattr(find, "rank", lambda known, query: find.Answer(
+        [], [answers[query][1]], answers[query][0], []))
+    got = finder_record.measure("unseen")
+    assert got["mistaken"] == 2
+    assert (got["with"], got["without"], got["rows"]) == (1, 2, 2)
+    assert (got["found"], got["nothing"], got["hedged"], got["told"]) == (1, 0, 1, 1)
 
 
 def test_the_rows_are_those_of_the_page():
@@ -141,29 +162,70 @@ def page(browser, tmp_path_factory):
     return tab
 
 
+LONG = " ".join(f"step {number} loss 0.{number} time {number} ms" for number in range(300))
+HOSTILE = {"markup": "<b>loss</b> is &lt;nan&gt; <script>alert(1)</script>",
+           "long": LONG, "one word": "x" * 10_000, "German": "der Verlust sinkt nicht",
+           "address": "https://example.com/loss/nan?gradient=1 zebra"}
+
+
 @pytest.mark.parametrize("query", [*QUERIES, *MESSAGES, *STRANGE, "zebra", "softmax-twice",
+                                   *HOSTILE.values(),
                                    *mark_nightly(PHRASES, PHRASES[::4].__contains__)])
 def test_the_terminal_ranks_as_the_page(page, query):
     page.fill("#finder", query)
-    said = page.locator(".finder-said").inner_text()
+    answer, said = find.rank(KNOWN, query), page.locator(".finder-said").inner_text()
     shown = page.locator(".finder-found tbody tr td:first-child").all_text_contents()
-    hits, causes, fits, missing = find.rank(KNOWN, query)
     listed = page.locator(".finder-causes li").all_text_contents()
-    assert [ROWS.index(row) for row in hits] == [int(number) for number in shown]
-    assert listed == [find.cause_line(cause) for cause in causes]
-    assert fits == (not said.startswith("Nothing fits"))
-    assert page.locator(".finder-causes").is_visible() == bool(hits)
-    if hits:
-        assert page.locator(".finder-causes p").inner_text() == (
-            find.LIKELY if fits else find.NEAREST)
-    assert (f"No row has: {', '.join(missing)}." in said) == bool(missing)
+    assert [ROWS.index(row) for row in answer.hits if answer.fits] == [*map(int, shown)]
+    assert listed == [find.with_watch(find.cause_line(cause), cause) for cause in answer.causes]
+    assert answer.fits == (not said.startswith(find.NONE_OF_OURS))
+    assert page.locator(".finder-causes").is_visible() == bool(answer.causes)
+    if answer.causes:
+        assert page.locator(".finder-causes p").inner_text() == find.HEADINGS[answer.sure]
+    steps = page.locator(".finder-search li")
+    assert steps.all_text_contents() == find.search()
+    assert steps.first.is_visible() == (answer.sure in ("", find.UNSURE))
+    assert said.endswith(" ".join(find.notes(answer)))
+
+
+@pytest.mark.parametrize("query", ["???", "\u635f\u5931\u4e0d\u4e0b\u964d", "\N{FIRE}"])
+def test_text_without_a_word_is_told_what_the_finder_reads(page, query):
+    page.fill("#finder", query)
+    assert page.locator(".finder-said").inner_text() == find.ENGLISH
+    assert not page.locator(".finder-causes").is_visible()
+    assert not page.locator(".finder-search").is_visible()
+    page.fill("#finder", " ")
+    assert page.locator(".finder-said").inner_text() == ""
+
+
+def test_how_to_search_stands_first_where_no_cause_fits_and_else_last(page, capsys):
+    def places(*parts):
+        return [page.locator(part).bounding_box()["y"] for part in parts]
+
+    page.fill("#finder", "speaker diarization mixes up voices")
+    search, causes = places(".finder-search", ".finder-causes")
+    assert search < causes
+    page.fill("#finder", "loss")
+    causes, signs, search = places(".finder-causes", ".finder-found", ".finder-search")
+    assert causes < signs < search
+    assert page.locator(".finder-said").inner_text().startswith("Possible: ")
+    assert cli.main(["find", "speaker diarization mixes up voices"]) == 1
+    said = capsys.readouterr().out
+    assert said.index(find.SEARCH) < said.index(find.HEADINGS[""])
+
+
+def test_the_page_takes_what_is_asked_as_text(page):
+    page.fill("#finder", '<img src=x onerror="document.title = 1"> zebra')
+    assert page.locator(".finder-said img").count() == 0
+    assert page.title() == ""
+    assert "zebra" in page.locator(".finder-said").inner_text()
 
 
 def test_what_is_found_is_printed_with_trap_fault_and_rule(capsys, monkeypatch):
     monkeypatch.setenv("DLSYS_BOOK", "https://book.example/")
     assert cli.main(["find", "decoder", "sees", "the", "future"]) == 0
     causes, first = capsys.readouterr().out.split("\n2. ")[0].split("Signs:\n")
-    assert causes.startswith(f"Likeliest causes:\n- {find.cause_line('08.1')}\n")
+    assert causes.startswith(f"Very likely one of these causes:\n- {find.cause_line('08.1')}; ")
     assert first.startswith("1. A language model's loss is far too low")
     assert f"trap 08.1  {catalog.trap('08.1').name}" in first
     assert "https://book.example/traps/08-1.html" in first
@@ -182,20 +244,104 @@ def test_what_no_row_is_about_is_said(capsys, monkeypatch, query):
     monkeypatch.setenv("DLSYS_BOOK", "https://book.example/")
     assert cli.main(["find", query]) == 1
     said = capsys.readouterr().out
-    assert said.startswith("Nothing fits")
+    assert said.startswith(find.NONE_OF_OURS)
+    assert all(f"- {step}\n" in said for step in find.search())
+    assert "Signs:" not in said
     assert f"https://book.example/search.html?q={query.replace(' ', '+')}" in said
 
 
 def test_words_that_no_row_has_are_named(capsys):
     assert cli.main(["find", "zebra"]) == 1
-    assert capsys.readouterr().out == (
-        "Nothing fits. No row has: zebra. Try a word of the message, or a number.\n")
+    assert capsys.readouterr().out.startswith(
+        f"{find.NONE_OF_OURS}\nNo row has: zebra.\n{find.ENGLISH}\n{find.SEARCH}\n")
 
 
-def test_a_query_without_a_word_is_one_line(capsys):
-    assert cli.main(["find", "the"]) == cli.BAD_INPUT
+@pytest.mark.parametrize("query", ["the", "", "???", "\u635f\u5931\u4e0d\u4e0b\u964d", "<b></b>"])
+def test_a_query_without_a_word_is_one_line(capsys, query):
+    assert cli.main(["find", query]) == cli.BAD_INPUT
     assert capsys.readouterr().err == (
-        "dlsys: find: got 'the', expected a word of what you see, or a number.\n")
+        f"dlsys: find: got {query!r}, expected a word of what you see, in English, or a number.\n")
+
+
+def test_a_query_in_another_language_is_told_that_english_is_read(capsys):
+    assert cli.main(["find", HOSTILE["German"]]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[:3] == [find.NONE_OF_OURS, "No row has: der, verlust, sinkt, nicht.", find.ENGLISH]
+
+
+def test_tags_addresses_and_entities_are_not_words_and_tokens_are():
+    assert find.plain(HOSTILE["markup"]) == find.plain("loss nan alert 1")
+    assert find.plain(HOSTILE["address"]) == find.plain("zebra")
+    assert find.plain("loss <pad> a < b > c") == find.plain("loss pad a b c")
+
+
+def test_of_many_unknown_words_the_first_are_named_and_no_more_than_a_part_of_a_long_one():
+    words = ["zz" + chr(97 + place) * 3 for place in range(13)]
+    [note, _] = find.notes(find.rank(KNOWN, " ".join(words)))
+    assert note == f"No row has: {', '.join(words[:10])} and 3 more."
+    [note, _] = find.notes(find.rank(KNOWN, HOSTILE["one word"]))
+    assert note == f"No row has: {'x' * 40}."
+
+
+def test_of_a_long_text_the_ends_are_read_and_it_says_so():
+    answer = find.rank(KNOWN, LONG)
+    ends = find.rules()["ends"]
+    assert answer.skipped == len(list(find.tokens(LONG))) - 2 * ends > 0
+    assert find.long_text() in find.notes(answer)
+    assert find.excerpt([*range(5 * ends)]) == [*range(ends), *range(4 * ends, 5 * ends)]
+    assert find.rank(KNOWN, "loss is nan").skipped == 0
+
+
+@pytest.mark.parametrize("query", [*QUERIES, *MESSAGES])
+def test_signs_and_causes_agree(query):
+    answer = find.rank(KNOWN, query)
+    named = [set(find.causes_of(row)) for row in answer.hits]
+    assert all(named_here.intersection(answer.causes) for named_here in named)
+    assert set(answer.causes) <= set.union(*named)
+
+
+def test_each_cause_that_is_shown_tells_its_rules_not_only_the_first(capsys):
+    row = next(row for row in ROWS if len(row["causes"]) > 1 and not row["causes"][0].get("rules")
+               and "trap" in row["causes"][0] and row["causes"][1].get("rules"))
+    _, first, other, *_ = find.printed_row(row)
+    assert first.endswith("; dlsys watch has no rule for it")
+    assert other.endswith(f"; {find.says(row['causes'][1]['rules'])}")
+    assert cli.main(["find", row["see"]]) == 0
+    listed = capsys.readouterr().out.partition("Signs:")[0].splitlines()[1:]
+    traps = [cause for cause in find.rank(KNOWN, row["see"]).causes if cause in find.watched()]
+    told = {line.split()[1]: line for line in listed}
+    assert all(told[trap].endswith(find.watch_line(trap)) for trap in traps)
+
+
+GATE = {"bias": -1, "odds": 2, "best": 0.5, "quoted": 0.7, "alone": 0.4}
+
+
+@pytest.mark.parametrize(("shares", "exact", "much"), [
+    ({find.NONE: 0.2, "04.5": 0.6, "09.3": 0.2}, False,
+     1 / (1 + math.exp(1 - 2 * math.log(3) - 0.5 * math.log(0.6)))),
+    ({find.NONE: 0.9, "04.5": 0.1}, False,
+     1 / (1 + math.exp(1 - 2 * math.log(1 / 9) - 0.5 * math.log(0.1)))),
+    ({find.NONE: 0.9, "04.5": 0.1}, True, 0.7), ({}, False, 0), ({}, True, 0.7)])
+def test_belief_is_a_logistic_curve_over_the_best_share_and_that_of_none(
+        monkeypatch, shares, exact, much):
+    monkeypatch.setattr(find, "rules", lambda: {"gate": GATE})
+    assert find.belief(shares, exact, 2) == pytest.approx(much)
+
+
+def test_one_word_alone_is_no_more_than_possible(monkeypatch):
+    answer = find.rank(KNOWN, "loss")
+    assert (answer.sure, find.rank(KNOWN, "loss loss").sure) == (find.UNSURE, find.UNSURE)
+    monkeypatch.setattr(find, "rules", lambda: {"gate": GATE})
+    assert find.belief({find.NONE: 0.01, "04.5": 0.99}, False, 1) == GATE["alone"]
+
+
+def test_how_sure_the_finder_is_is_said_in_words():
+    levels = find.rules()["sure"]
+    assert [least for least, _ in levels] == sorted((least for least, _ in levels), reverse=True)
+    assert [word for _, word in levels] == [word for word in find.HEADINGS if word]
+    assert levels[-1][1] == find.UNSURE
+    assert [find.in_words(least) for least, _ in levels] == [word for _, word in levels]
+    assert find.in_words(levels[-1][0] - 0.01) == ""
 
 
 def test_the_file_holds_no_markup():
@@ -203,3 +349,36 @@ def test_the_file_holds_no_markup():
              for text in (row["see"], *row["also"], row["test"], row.get("page", ""))]
     assert not [text for text in texts if "**" in text.replace("`**`", "") or "](" in text
                 or "\\_" in text]
+
+
+# ---- how far the finder is believed
+
+def test_a_repository_is_in_one_fold_however_it_is_spelled():
+    places = {finder_gate.fold({"said": said, "from": source}) for said, source in (
+        ("a", "Owner/Name#1"), ("b", "owner/name#22"))}
+    assert len(places) == 1
+    folds = {finder_gate.fold({"from": f"owner/name{number}#1"}) for number in range(40)}
+    assert folds == set(range(finder_gate.FOLDS))
+
+
+def test_the_evidence_is_the_best_share_beside_none_and_by_itself():
+    odds, alone = finder_gate.evidence({find.NONE: 0.2, "04.5": 0.6, "09.3": 0.2})
+    assert (odds, alone) == (pytest.approx(math.log(3)), pytest.approx(math.log(0.6)))
+    assert finder_gate.evidence({find.NONE: 0, "04.5": 1})[0] == pytest.approx(
+        -math.log(find.LEAST))
+
+
+def test_the_curve_rises_with_the_evidence_and_kinds_count_alike():
+    strong, weak = (3.0, -0.1), (-3.0, -3.0)
+    found = [(strong, True, True)] * 40 + [(weak, True, False)] * 10 + [(weak, False, False)] * 5
+    bias, odds, best = finder_gate.fitted(found)
+    assert odds > 0
+    assert bias + odds * strong[0] + best * strong[1] > 2
+    assert bias + odds * weak[0] + best * weak[1] < -2
+
+
+@pytest.mark.nightly
+def test_the_finders_curve_is_the_one_that_is_fitted():
+    gate = find.rules()["gate"]
+    assert finder_gate.fitted(finder_gate.asked()) == pytest.approx(
+        (gate["bias"], gate["odds"], gate["best"]), abs=0.3)

@@ -17,13 +17,14 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from PIL import Image
 
 from dlsys import cli, lab, needed
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import Stage
-from tools import lock, readme
+from tools import lock, moving_picture, readme
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -61,7 +62,7 @@ echo "uv $*" >>calls
 
 
 class Tree:
-    """A clone in a folder with an awkward name, with a stand-in for Python and for df."""
+    """A clone in a folder with an awkward name; stubs replace Python and df."""
 
     def __init__(self, folder: Path):
         self.root, self.bin = folder / "a clone, ünï", folder / "bin"
@@ -665,7 +666,24 @@ def test_with_a_public_home_readme_links_the_pages_and_has_one_line_to_paste():
     said = readme.way_in("https://github.com/a/b", "https://a.github.io/b/")
     assert "[Read it on the web](https://a.github.io/b/)" in said
     assert "\ngit clone https://github.com/a/b && cd b && make lab\n" in said
+    assert "open lesson 1 on [Colab](https://colab." in said
+    assert "vscode:" not in said  # GitHub shows no such link
     assert "make lab" in readme.way_in("", "")
+    assert '\nuvx --from "dlsys-helpers[lab]" dlsys lab ' in readme.way_in("", "", on_index=True)
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 100
+
+
+def test_the_moving_picture_shows_the_home_page_of_today():
+    path = moving_picture.TARGET
+    assert moving_picture.comment_of(path) == moving_picture.fingerprint(), (
+        "Run: make book, then make picture")
+    assert f"]({path.relative_to(ROOT)})" in (ROOT / "README.md").read_text("utf-8")
+    assert path.stat().st_size < 400_000
+    with Image.open(path) as image:
+        assert (image.n_frames, image.info["loop"]) == (6, 0)
 
 
 def test_readme_links_lead_somewhere():

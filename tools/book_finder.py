@@ -45,6 +45,7 @@ BOX = """<p class="finder" hidden><label for="finder">What do you see?</label>
 <span class="finder-said" role="status"></span>
 <a class="finder-pages" href="search.html" hidden>Search all pages for these words</a></p>
 <div class="finder-causes" hidden><p></p><ol></ol></div>
+<div class="finder-search" hidden><p></p><ul></ul></div>
 <div class="finder-found" hidden></div>
 <script defer src="finder/rows.js"></script>
 <script defer src="finder/finder.js"></script>"""
@@ -68,7 +69,10 @@ def page(lessons: book_pages.Lessons) -> str:
              "apart, the fix, and the pages that show it on a small example, the most frequent "
              "cause first. Lines of a guide leave the test to it, and a cause that no trap shows "
              "says so. Where [`dlsys watch`](watch.md) sees the fault in a run, its rule stands "
-             "beside the page. In a terminal, `dlsys find` asks the same rows."]
+             "beside the page. Above the lines the finder says how sure it is: very likely, "
+             "likely, possible, or none of its causes, and then how to search without them. It "
+             "reads English. In a terminal, `dlsys find` asks the same rows and gives the same "
+             "answers."]
     for group, rows in groups(lessons).items():
         table = book_pages.table(("What you see", "The test", "The fix", "Where"),
                                  [cells(row) for row in rows])
@@ -80,15 +84,24 @@ def page(lessons: book_pages.Lessons) -> str:
 def measured() -> str:
     """What the finder does on phrases of people who asked, see tests/test_find.py."""
     got = finder_record.RECORD.entries()
-    seen, fresh = got["seen"], got["fresh"]
-    return (f"Of {fresh['with'] + fresh['without']} phrases that people "
-            "wrote in public threads and that no line was written to fit, the right cause is "
-            f"among the three shown for {fresh['shown']} of {fresh['with']}; over "
-            f"{fresh['shown'] - fresh['found']} of these stands that nothing fits well. Of "
-            f"{fresh['without']} without a trap, {fresh['honest']} get no trap for an answer. "
-            f"On the {seen['with'] + seen['without']} phrases that were looked at while the lines "
-            f"were improved, it is {seen['shown']} of {seen['with']} and {seen['honest']} of "
-            f"{seen['without']}.")
+    fresh, unseen = got["fresh"], got["unseen"]
+    every = unseen["with"] + unseen["without"] + unseen["rows"]
+    sentences = [
+        "How sure the finder is comes from a curve that was fitted to phrases of public threads.",
+        f"{every} further phrases, from other repositories, were then asked once.",
+        f"Of {unseen['with']} with a trap, the right one is among the three shown for "
+        f"{unseen['shown']} of {unseen['with']}, and for {unseen['found']} of these the finder "
+        "answers with it rather than that none of its causes fits.",
+        f"Of {unseen['rows']} whose cause is a line without a trap, {unseen['told']} get it.",
+        f"Of {unseen['without']} with a cause that no line has, the finder says of "
+        f"{unseen['nothing']} that none of its causes fits, and of "
+        f"{unseen['hedged'] - unseen['nothing']} more that one is no more than possible.",
+        f"In all, {unseen['mistaken']} of all {every} get a likely or very likely answer without "
+        "the right cause.",
+        f"On an older set that only measures, it is {fresh['shown']} of {fresh['with']} shown, "
+        f"{fresh['found']} answered, and {fresh['nothing']} of {fresh['without']} told that none "
+        "fits."]
+    return " ".join(sentences)
 
 
 def cells(row: Row) -> tuple[str, str, str, str]:
@@ -185,8 +198,9 @@ def rules() -> dict:
     stem = functools.partial(find.stem, endings=told["endings"])
     same = {" ".join(map(stem, find.WORD.findall(one))): group[0]
             for group in told["same"] for one in group}
+    kept = {name: told[name] for name in ("endings", "weights", "gate", "sure", "ends", "search")}
     levels, like = told["levels"], [[*map(stem, group.split())] for group in told["like"]]
-    return {"endings": told["endings"], "weights": told["weights"], "near": levels["near"],
+    return {**kept, "near": levels["near"],
             "like": [" ".join(dict.fromkeys(same.get(word, word) for word in group))
                      for group in like],
             "idle": sorted({stem(word) for word in told["idle"].split()}), "same": same,
@@ -239,15 +253,24 @@ def script(lessons: book_pages.Lessons) -> str:
     stored, rows = stored_rows(lessons), []
     said = dict(finder_words.weights(stored, find.stored()["said"]))
     place = {cause: at for at, cause in enumerate(said["causes"])}
-    said["causes"] = [(find.cause_line(cause), f"{book_traps.name(cause)}.html")
-                      if TRAP.fullmatch(cause) else (cause, "") for cause in said["causes"]]
+    said["causes"] = [
+        (find.cause_line(cause), f"{book_traps.name(cause)}.html" if TRAP.fullmatch(cause) else "",
+         find.watch_line(cause)) for cause in said["causes"]]
     for row, own in zip((row for group in groups(lessons).values() for row in group), stored,
                         strict=True):
         title, address = link_of(row)
         rows.append({**find.words_of(own), "title": title, "page": address,
                      "causes": [place[cause] for cause in find.causes_of(own)]})
-    told = {"rules": rules(), "said": {**said, "none": place[find.NONE]}, "rows": rows}
+    told = {"rules": rules(), "said": {**said, "none": place[find.NONE]}, "rows": rows,
+            "texts": texts()}
     return f"window.FINDER = {json.dumps(told, separators=(',', ':'))};\n"
+
+
+def texts() -> dict:
+    """What the page says in the terminal's words."""
+    return {"markup": find.MARKUP.pattern, "headings": find.HEADINGS, "unsure": find.UNSURE,
+            "none": find.NONE_OF_OURS, "english": find.ENGLISH, "search": find.SEARCH,
+            "long": find.long_text()}
 
 
 def built_lessons() -> book_pages.Lessons:

@@ -56,7 +56,8 @@ def section(trap: Trap, numbers: str) -> list[str]:
 def drawn(trap: Trap, found: Bench, numbers: str) -> str:
     """A bench as HTML."""
     told = proof.feedback_by_mistake(trap.id)
-    rows = "".join(candidate(code, verdict(told.get(name, ""), numbers), not name)
+    shared = set.intersection(*(set(code.splitlines()) for code in found.codes))
+    rows = "".join(candidate(marked(code, shared), verdict(told.get(name, ""), numbers), not name)
                    for code, name in shuffled(trap.id, found))
     return (f'<div class="repair" data-repair="{trap.id}">\n{asked(trap, found)}{place(found)}'
             f"{helpers(trap.id, found)}<ol>{rows}</ol>\n</div>")
@@ -103,8 +104,15 @@ def place(found: Bench) -> str:
     return f'<pre class="repair-place highlight"><code>{before}{gap}{after}</code></pre>\n'
 
 
+def marked(code: str, shared: set[str]) -> str:
+    """A candidate as HTML; where candidates share lines, with a mark at those that are its own."""
+    lines = zip(code.split("\n"), coloured(code).split("\n"), strict=True)
+    return "\n".join(f'<span class="own-line">{drawn}</span>' if shared and line not in shared
+                     else drawn for line, drawn in lines)
+
+
 def candidate(code: str, told: str, right: bool) -> str:
-    return (f'<li{" data-right" if right else ""}><pre class="highlight"><code>{coloured(code)}'
+    return (f'<li{" data-right" if right else ""}><pre class="highlight"><code>{code}'
             f"</code></pre><details><summary>What the check says</summary>{told}</details></li>\n")
 
 
@@ -121,7 +129,7 @@ def verdict(message: str, numbers: str) -> str:
 def helpers(id: str, found: Bench) -> str:
     """The short functions and values that the code uses and only the check's file explains."""
     module = repair_candidates.check_module(registry.find(id))
-    codes = "\n".join([found.before, found.right, found.after, *(m.code for m in found.mistakes)])
+    codes = "\n".join([found.before, *found.codes, found.after])
     used = [name for name in dict.fromkeys(repair_candidates.WORD.findall(codes))
             if name in repair_candidates.defined(module)]
     texts = [text for name in used if (text := explained(name, getattr(module, name)))]

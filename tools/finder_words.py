@@ -11,7 +11,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import yaml
 
@@ -27,10 +27,11 @@ LEAST = 9  # the smallest weight that is kept, in tenths
 STEPS = 40  # of the training; more of them fit these phrases better and others worse
 
 
-def phrases(rows: list[dict]) -> Iterator[tuple[str, str, float]]:
+def phrases(rows: list[dict], without: Container[str] = ()) -> Iterator[tuple[str, str, float]]:
     """What somebody may say, the cause that it means, and how much that counts.
 
-    A row's first cause counts whole, its second half, its third a third.
+    A row's first cause counts whole, its second half, its third a third. without: repositories
+    whose gathered phrases are left out.
     """
     told = yaml.safe_load(SAID.read_text("utf-8"))
     for cause, said in {**told["causes"], find.NONE: told["none"]}.items():
@@ -41,19 +42,26 @@ def phrases(rows: list[dict]) -> Iterator[tuple[str, str, float]]:
     for trap in assignments.by_number():
         yield from ((part, trap.id, 1) for part in (trap.name, *re.split("[;:]", trap.symptom)))
     for phrase in told["gathered"]:
-        causes = phrase.get("traps", [find.NONE])
+        if repository(phrase) in without:
+            continue
+        causes = phrase.get("traps", [phrase.get("cause", find.NONE)])
         yield from ((phrase["said"], cause, GATHERED / len(causes)) for cause in causes)
 
 
-def read(rows: list[dict]) -> list[tuple[list[str], str, float]]:
+def repository(phrase: dict) -> str:
+    """Where a gathered phrase is from, so that its neighbours can be told."""
+    return phrase["from"].partition("#")[0].lower()
+
+
+def read(rows: list[dict], without: Container[str] = ()) -> list[tuple[list[str], str, float]]:
     """The phrases as the finder reads them: tokens and groups, the cause, how much it counts."""
     found = ((find.widened(find.plain(said)), cause, much)
-             for said, cause, much in phrases(rows))
+             for said, cause, much in phrases(rows, without))
     return [one for one in found if one[0]]
 
 
 def weights(rows: list[dict], stored: dict) -> dict:
-    """What words say of causes; the stored weights where phrases and rules are those of then."""
+    """What words say about causes: the stored weights while phrases and rules are unchanged."""
     said = read(rows)
     of = fingerprints.fingerprint(json.dumps([said, STRENGTH, GROUP, LEAST, STEPS]))
     return stored if stored.get("of") == of else {"of": of, **trained(said)}

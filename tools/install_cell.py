@@ -1,4 +1,4 @@
-"""The first cell of lessons and worksheets: it installs what is missing, elsewhere than at home.
+"""The first cell of lessons and worksheets: outside this repository it installs what is missing.
 
 Its name, its version and its address come from pyproject.toml and book/_config.yml. A learner names
 another wheel by the variable DLSYS_WHEEL, or puts one next to the notebook. The cell belongs to no
@@ -43,7 +43,7 @@ def arrive(version, address, needs, began=None):
                 "(none)": f"{{put}}, or choose the kernel of the course's folder .venv.",
                 "pip: older": f"{{wheel}} is older than this notebook. Instead, {{put}}.",
                 "file does not exist": f"{{wheel}} is not there. Instead, {{put}}.",
-                "valid wheel filename": f"the browser renamed {{wheel}}. Name it {{name}}.",
+                "supported wheel": f"the browser renamed {{wheel}}. Name it {{name}}.",
                 "different Python": f"its Python is {{sys.version.split()[0]}}, expected 3.11 or "
                                     "newer. Choose another kernel.",
                 "No space left": f"the disk of {{sys.prefix}} is full. Free 1 GB.",

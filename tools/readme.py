@@ -1,15 +1,17 @@
 """What README says of the lessons, between markers: a promise in numbers, the way in, the table."""
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
-from dlsys_helpers import catalog
+from dlsys_helpers import catalog, paths
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from dlsys_helpers.stages import STAGES, Stage
+from tools import book_doors
 
 STEP = 250  # claims; the promise is rounded down
 HEAD = "| | Lesson | In one line | Traps |\n|--:|:--|:--|:--|\n"
@@ -40,13 +42,31 @@ def promise(traps: Sequence[Trap], stages: int, claims: int) -> str:
             "there is no account and no key.\n")
 
 
-def way_in(repository: str, site: str) -> str:
-    """One line to paste; with a public home, a link to the pages above it."""
+def way_in(repository: str, site: str, on_index: bool = False) -> str:
+    """One line to paste; with a public home, links to the pages and to hosts above it.
+
+    on_index: whether the package index has the course, so that no clone is needed.
+    """
+    if on_index:
+        line = 'uvx --from "dlsys-helpers[lab]" dlsys lab      # with uv; without a clone'
+    elif repository:
+        name = repository.rstrip("/").rpartition("/")[2]
+        line = f"git clone {repository} && cd {name} && make lab"
+    else:
+        line = "make lab      # in this folder; the first time takes about two minutes"
+    return f"{links(repository, site)}```sh\n{line}\n```\n"
+
+
+def links(repository: str, site: str) -> str:
+    """The pages, and the first lesson on each host; "" without a public home."""
     if not repository:
-        return "```sh\nmake lab      # in this folder; the first time takes some minutes\n```\n"
-    name = repository.rstrip("/").rpartition("/")[2]
-    read = f"[Read it on the web]({site}), or work on it here:\n\n" if site else ""
-    return f"{read}```sh\ngit clone {repository} && cd {name} && make lab\n```\n"
+        return ""
+    home = book_doors.Home(repository, "main", "")
+    hosts = [f"[{name}]({url})" for name, url in
+             book_doors.ways(home, paths.lesson_copy(1).name).items() if url.startswith("https:")]
+    read = f"[Read it on the web]({site})" if site else ""
+    run = f"open lesson 1 on {', '.join(hosts)}" if hosts else ""
+    return ", ".join(filter(None, (read, run))) + ", or work on it here:\n\n"
 
 
 def filled(text: str, name: str, block: str) -> str:
@@ -72,10 +92,11 @@ def current_promise() -> str:
 
 def current_way_in() -> str:
     config = yaml.safe_load((ROOT / "book/_config.yml").read_text("utf-8"))
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["dlsys"]
     if not (repository := config["repository"]["url"]):
-        return way_in("", "")
+        return way_in("", "", settings["on_index"])
     from tools import book  # slow to import, and needed for its address alone
-    return way_in(repository, book.address(config))
+    return way_in(repository, book.address(config), settings["on_index"])
 
 
 def current(text: str) -> str:
@@ -87,5 +108,5 @@ def current(text: str) -> str:
 
 
 def update(path: Path) -> None:
-    """Rewrite what is between the markers of this README."""
+    """Rewrite the text between the markers of this README."""
     path.write_text(current(path.read_text(encoding="utf-8")), encoding="utf-8")

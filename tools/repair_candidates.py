@@ -62,6 +62,11 @@ class Bench(NamedTuple):
     mistakes: list[Mistake]
     indent: str = ""
 
+    @property
+    def codes(self) -> list[str]:
+        """The right code, then the mistakes'."""
+        return [self.right, *(mistake.code for mistake in self.mistakes)]
+
     def answer(self, code: str) -> str:
         """The whole answer with this code in its place."""
         return self.before + textwrap.indent(code, self.indent) + self.after
@@ -71,9 +76,9 @@ class Bench(NamedTuple):
 
         own: the names that only this file explains.
         """
-        codes = [self.right, *(m.code for m in self.mistakes)]
-        used = {*WORD.findall("\n".join([self.before, *codes, self.after]))} & {*own}
-        return sum(m.rank for m in self.mistakes) + sum(map(_height, codes)) + HELPER * len(used)
+        used = {*WORD.findall("\n".join([self.before, *self.codes, self.after]))} & {*own}
+        lines = sum(map(_height, self.codes))
+        return sum(m.rank for m in self.mistakes) + lines + HELPER * len(used)
 
 
 @functools.cache

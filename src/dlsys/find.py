@@ -20,21 +20,41 @@ from dlsys_helpers import catalog
 
 STORED = Path(__file__).with_name("symptoms.json")
 MOST = 3  # rows that are printed, and causes
+NAMED, LETTERS = 10, 40  # words that no row has: how many are named, and how much of each
 DIGITS = 9  # of a score, so that two languages order equal rows alike
 NONE = ""  # the cause of what no row is about
 TENTHS = 10  # the weights of words are stored as whole tenths
+LEAST = 1e-9  # of a share, whose logarithm is asked for
 WORD = re.compile(r"[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*")
+# What a text is cleared of: addresses, tags of a page (but not <pad> or <unk>), and entities.
+MARKUP = re.compile(r"https?://[^ \t\r\n<>]+|&(?:lt|gt|amp|quot|nbsp|#[0-9]+);"
+                    r"|</?(?:a|b|i|p|em|li|ul|ol|br|hr|td|tr|th|h[1-6]|div|pre|img|sub|sup|code|span"
+                    r"|html|body|head|table|style|script|strong|details|summary|blockquote)"
+                    r"(?:[ \t\r\n][^<>]*)?/?>")
 NO_TRAP = "no trap shows it"
-LIKELY, NEAREST = "Likeliest causes:", "The nearest causes, none of them likely:"
+HEADINGS = {"very likely": "Very likely one of these causes:",
+            "likely": "Likely one of these causes:",
+            "possible": "Possibly one of these causes, and as possibly none of ours:",
+            "": "The nearest of our causes, none of them likely:"}  # by how sure the finder is
+UNSURE = "possible"  # the least of these words; how to search stands below such an answer, too
+NONE_OF_OURS = "None of our causes fits what you see."
+SEARCH = "How to search for it:"
+ENGLISH = "The finder reads English: what you see, the message of an error, or a number."
 
 
 class Answer(NamedTuple):
-    """Rows and causes, both best first, whether any fits, and the asked words that no row has."""
+    """Rows and causes, both best first, and how far to believe them."""
 
     hits: list[dict]
     causes: list[str]  # at most MOST: traps by number, sentences without a trap, or a row's sign
-    fits: bool
-    missing: list[str]
+    sure: str  # how sure it is that one of the causes is right, in words; "" where none of ours is
+    missing: list[str]  # the asked words that no row has
+    skipped: int = 0  # words of a long text that were not read
+
+    @property
+    def fits(self) -> bool:
+        """Whether the finder answers; where it does not, it says that none of its causes fits."""
+        return self.sure != ""
 
 
 class IndexedRow(NamedTuple):
@@ -84,7 +104,7 @@ def number(said: str) -> list[str]:
 
 def tokens(text: str) -> Iterator[tuple[str, str]]:
     """What a text says, one token for all spellings, each with the words that were said."""
-    said = WORD.findall(text.lower())
+    said = WORD.findall(MARKUP.sub(" ", text.lower()))
     stems = [stem(word, rules()["endings"]) for word in said]
     at = 0
     while at < len(said):
@@ -100,6 +120,12 @@ def tokens(text: str) -> Iterator[tuple[str, str]]:
             elif stems[at] not in rules()["idle"]:
                 yield stems[at], said[at]
         at += length
+
+
+def excerpt(words: list) -> list:
+    """The words that are read of a long text, as where a whole log is pasted: its two ends."""
+    half = rules()["ends"]
+    return words if len(words) <= 2 * half else [*words[:half], *words[-half:]]
 
 
 def plain(text: str) -> list[str]:
@@ -239,17 +265,18 @@ def likelihood(row: dict, causes: dict[str, float]) -> float:
 
 def rank(known: Index, query: str) -> Answer:
     """How well each row answers: rare words count more, most what one sees, and likely causes."""
-    words = list(tokens(query))
+    every = list(tokens(query))
+    words = excerpt(every)
     said = [token for token, _ in words]
     if not said:
-        return Answer([], [], False, [])
+        return Answer([], [], "", [])
     weights, nears, asked = rules()["weights"], {}, {}
     for token in dict.fromkeys(said):
         nears[token] = {word: much for word in known.all if (much := alike(token, word))}
         if token[0].isdigit() and not nears[token]:
             continue  # a number that no row has is no sign
         asked[token] = weigh(known, nears[token])
-    whole, causes = sum(asked.values()) or 1, likely(said)
+    whole, shares = sum(asked.values()) or 1, likely(said)
     scored, named = [], {}
     for row, lengths in zip(known.rows, known.lengths, strict=True):
         cover = sum(weight * coverage(nears[token], row) for token, weight in asked.items())
@@ -260,16 +287,55 @@ def rank(known: Index, query: str) -> Answer:
         score *= weights["quoted"] if exact else 1
         for place, cause in enumerate(causes_of(row.row)):
             named[cause] = max(named.get(cause, 0), score * weights["fall"] ** place)
-        score = round(score + weights["likely"] * likelihood(row.row, causes), DIGITS)
+        score = round(score + weights["likely"] * likelihood(row.row, shares), DIGITS)
         if score:
             scored.append((score, exact, row.row))
     scored.sort(key=lambda one: -one[0])
-    most, exact = scored[0][:2] if scored else (0, False)
-    best = max((share for cause, share in causes.items() if cause != NONE), default=0)
-    fits = exact or best > weights["fits"] * causes.get(NONE, 0)
+    exact = bool(scored) and scored[0][1]
     missing = dict.fromkeys(word for token, word in words if token in asked and not nears[token])
-    return Answer([row for score, _, row in scored if score >= weights["shown"] * most],
-                  likeliest(named, causes), bool(scored) and fits, list(missing))
+    causes, known_words = likeliest(named, shares), sum(bool(nears[token]) for token in asked)
+    return Answer(agreeing([(score, row) for score, _, row in scored], causes), causes,
+                  in_words(belief(shares, exact, known_words)) if scored else "", list(missing),
+                  len(every) - len(words))
+
+
+def belief(shares: dict[str, float], exact: bool, words: int) -> float:
+    """How likely it is that a right cause is among those shown, from 0 to 1.
+
+    A logistic curve over how likely the best cause is, beside NONE and by itself. tools.finder_gate
+    fits it to phrases that the causes' weights were not trained on. A message that a row quotes
+    word for word is evidence of its own; one word alone is little, words: how many are known.
+    """
+    gate = rules()["gate"]
+    best = max((share for cause, share in shares.items() if cause != NONE), default=0)
+    if not best:
+        return gate["quoted"] if exact else 0
+    odds = math.log(max(best, LEAST)) - math.log(max(shares.get(NONE, 0), LEAST))
+    logit = gate["bias"] + gate["odds"] * odds + gate["best"] * math.log(max(best, LEAST))
+    much = 1 / (1 + math.exp(-logit))
+    if words < 2:
+        return min(much, gate["alone"])
+    return max(much, gate["quoted"]) if exact else much
+
+
+def in_words(much: float) -> str:
+    """How sure the finder is, as it says so: the first of its words that much is enough for."""
+    return next((word for least, word in rules()["sure"] if much >= least), "")
+
+
+def agreeing(scored: list[tuple[float, dict]], causes: list[str]) -> list[dict]:
+    """The rows that score enough and name a cause that is shown, so that signs and causes agree.
+
+    A shown cause that none of them names brings the best row that does.
+    """
+    least, wanted = rules()["weights"]["shown"] * (scored[0][0] if scored else 0), set(causes)
+    firsts = {}  # of each cause, its best row
+    for place, (_, row) in enumerate(scored):
+        for cause in wanted.intersection(causes_of(row)):
+            firsts.setdefault(cause, place)
+    return [row for place, (score, row) in enumerate(scored)
+            if place in firsts.values()
+            or (score >= least and wanted.intersection(causes_of(row)))]
 
 
 def likeliest(named: dict[str, float], causes: dict[str, float]) -> list[str]:
@@ -278,6 +344,30 @@ def likeliest(named: dict[str, float], causes: dict[str, float]) -> list[str]:
     scores = {cause: round(named[cause] + much * causes.get(cause, 0), DIGITS)
               for cause in stored()["said"]["causes"] if cause != NONE}
     return sorted((cause for cause in scores if scores[cause]), key=lambda one: -scores[one])[:MOST]
+
+
+def notes(answer: Answer) -> list[str]:
+    """What stands beside an answer: what was not understood or not read, a sentence each."""
+    lines = []
+    if answer.missing:
+        names = [word[:LETTERS] for word in answer.missing[:NAMED]]
+        more = len(answer.missing) - len(names)
+        lines.append(f"No row has: {', '.join(names)}{f' and {more} more' if more else ''}.")
+    if answer.missing and not answer.causes:
+        lines.append(ENGLISH)
+    if answer.skipped:
+        lines.append(long_text())
+    return lines
+
+
+def long_text() -> str:
+    return (f"The text is long: only its first and its last {rules()['ends']} words were read. Ask "
+            "by the line that matters.")
+
+
+def search() -> list[str]:
+    """How to look for a cause that the finder does not know."""
+    return rules()["search"]
 
 
 def says(rules: list[str]) -> str:
@@ -320,13 +410,28 @@ def cause_line(cause: str) -> str:
     return f"{cause} {known[cause]}" if cause in known else cause
 
 
+@functools.cache
+def watched() -> dict[str, list[str]]:
+    """The watch's rules for each trap."""
+    return {cause["trap"]: cause["rules"] for row in rows() for cause in row["causes"]
+            if "trap" in cause}
+
+
+def watch_line(cause: str) -> str:
+    """What `dlsys watch` says of a cause: its rules, that it has none, or "" without a trap."""
+    if cause not in watched():
+        return ""
+    return says(watched()[cause]) if watched()[cause] else "dlsys watch has no rule for it"
+
+
+def with_watch(text: str, cause: str) -> str:
+    return "; ".join(part for part in (text, watch_line(cause)) if part)
+
+
 def printed_row(row: dict) -> list[str]:
-    """A row as it is printed: the sign, its causes, the test, what the watch says of the first."""
+    """A row as it is printed: the sign, its causes with what the watch says of each, the test."""
     base = os.environ.get("DLSYS_BOOK", "").rstrip("/")
-    first, *others = row["causes"] or [None]
-    causes = [cause_with_page(first, base) if first else row["page"]]
-    causes += [f"or {cause_with_page(cause, base)}" for cause in others]
-    watched = []
-    if first and "trap" in first:
-        watched = [says(first["rules"]) if first["rules"] else "dlsys watch has no rule for it"]
-    return [row["see"], *causes, f"test: {row['test']}", *watched]
+    causes = [with_watch(cause_with_page(cause, base), cause.get("trap", ""))
+              for cause in row["causes"]] or [row["page"]]
+    first, *others = causes
+    return [row["see"], first, *(f"or {cause}" for cause in others), f"test: {row['test']}"]

@@ -8,6 +8,8 @@ from dlsys import find, glossary, units
 from dlsys.grading.text import visible
 from dlsys_helpers.errors import UserError
 
+ASKED = 200  # characters of what was asked that an address holds
+
 
 def add_parser(commands) -> None:
     """Add `find` to the commands of `dlsys`."""
@@ -20,10 +22,11 @@ def add_parser(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 1 where neither a word, a unit that the course teaches nor a sign fits."""
+    """Returns 1 where neither a word, a unit that the course teaches nor a cause fits."""
     query = " ".join(args.words)
     if not find.plain(query):
-        raise UserError(f"find: got {query[:40]!r}, expected a word of what you see, or a number.")
+        raise UserError(f"find: got {query[:40]!r}, expected a word of what you see, in English, "
+                        "or a number.")
     taught = [*glossary.lines(query), *units.lines(units.rank(query))]
     print(*taught, sep="\n", end="\n" * bool(taught))
     answer = find.rank(find.index(find.rows()), query)
@@ -34,18 +37,27 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(answer: find.Answer, query: str) -> None:
-    """Print the likeliest causes and the signs, and which asked words no sign has."""
-    lacks = f" No row has: {', '.join(answer.missing)}." if answer.missing else ""
+    """Print the causes by how sure the finder is, their signs, or how to search without them."""
+    beside = [visible(note) for note in find.notes(answer)]
     if not answer.fits:
-        print(visible("Nothing fits" + (" well; these share a word or two." if answer.hits else ".")
-                      + lacks + " Try a word of the message, or a number."))
-        if base := os.environ.get("DLSYS_BOOK", "").rstrip("/"):
-            print(f"All pages: {base}/search.html?q={quote_plus(query)}")
-    if answer.hits:
-        lines = (f"- {find.cause_line(cause)}" for cause in answer.causes)
-        print(find.LIKELY if answer.fits else find.NEAREST, *lines, "Signs:", sep="\n")
+        print(find.NONE_OF_OURS, *beside, sep="\n")
+        show_search(query)
+    if answer.causes:
+        lines = (f"- {find.with_watch(find.cause_line(cause), cause)}" for cause in answer.causes)
+        print(find.HEADINGS[answer.sure], *lines, sep="\n")
+    if not answer.fits:
+        return
+    print("Signs:")
     for place, row in enumerate(answer.hits[:find.MOST], 1):
         first, *others = find.printed_row(row)
         print(f"{place}. {first}", *(f"   {line}" for line in others), sep="\n")
-    if answer.fits and lacks:
-        print(visible(lacks.strip()))
+    print(*beside, sep="\n", end="\n" * bool(beside))
+    if answer.sure == find.UNSURE:
+        show_search(query)
+
+
+def show_search(query: str) -> None:
+    """Print how to look for a cause that the finder does not know."""
+    print(find.SEARCH, *(f"- {step}" for step in find.search()), sep="\n")
+    if base := os.environ.get("DLSYS_BOOK", "").rstrip("/"):
+        print(f"All pages: {base}/search.html?q={quote_plus(query[:ASKED])}")

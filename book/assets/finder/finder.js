@@ -4,17 +4,21 @@
 // alike, function by function.
 "use strict";
 (() => {
-  const { rules, said: told, rows } = window.FINDER;
+  const { rules, said: told, rows, texts } = window.FINDER;
   const WEIGHTS = rules.weights;
   const DIGITS = 9; // of a score, so that two languages order equal rows alike
   const MOST = 3; // causes that are shown
-  const LIKELY = "Likeliest causes:", NEAREST = "The nearest causes, none of them likely:";
+  const NAMED = 10, LETTERS = 40; // words that no row has: how many are named, how much of each
+  const ASKED = 200; // characters of what was asked that an address holds
+  const LEAST = 1e-9; // of a share, whose logarithm is asked for
   const TENTHS = 10; // the weights of words are whole tenths
   const IDLE = new Set(rules.idle);
   const SAME = new Map(Object.entries(rules.same));
   const WORDS = new Map(Object.entries(told.words));
   const KIN = kin();
   const WORD = /[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*/g;
+  // What a text is cleared of: addresses, tags of a page (but not <pad> or <unk>), and entities.
+  const MARKUP = new RegExp(texts.markup, "g");
   const sum = (list) => list.reduce((a, b) => a + b, 0);
 
   // A word without its ending, with one spelling for -ise and -ize.
@@ -34,7 +38,7 @@
 
   // What a text says, one token for all spellings, each with the words that were said.
   function tokens(text) {
-    const said = text.toLowerCase().match(WORD) || [], stems = said.map(stem), list = [];
+    const said = text.toLowerCase().replace(MARKUP, " ").match(WORD) || [], stems = said.map(stem), list = [];
     for (let at = 0, length; at < said.length; at += length) {
       for (length = Math.min(rules.longest, said.length - at); length > 0; length -= 1) {
         const token = SAME.get(stems.slice(at, at + length).join(" "));
@@ -47,6 +51,10 @@
     }
     return list;
   }
+
+  // The words that are read of a long text, as where a whole log is pasted: its two ends.
+  const excerpt = (words) => words.length <= 2 * rules.ends ? words
+    : [...words.slice(0, rules.ends), ...words.slice(-rules.ends)];
 
   const plain = (text) => tokens(text).map(([token]) => token);
 
@@ -144,11 +152,39 @@
   // How likely a row is meant: its likeliest cause, less so the later the row names it.
   const meant = (row, causes) => Math.max(...row.causes.map((at, i) => causes[at] * WEIGHTS.fall ** i));
 
+  // How likely it is that a right cause is among those shown: a logistic curve over how likely the
+  // best cause is, beside that none is and by itself. A message that a row quotes is evidence, too;
+  // one word alone is little, words: how many are known.
+  function belief(shares, exact, words) {
+    const { bias, odds, best: slope, quoted: least, alone } = rules.gate;
+    const best = Math.max(...shares.filter((_, at) => at !== told.none));
+    if (!best) return exact ? least : 0;
+    const log = (share) => Math.log(Math.max(share, LEAST));
+    const much = 1 / (1 + Math.exp(-(bias + odds * (log(best) - log(shares[told.none]))
+      + slope * log(best))));
+    if (words < 2) return Math.min(much, alone);
+    return exact ? Math.max(much, least) : much;
+  }
+
+  // How sure the finder is, as it says so; "" where none of its causes fits.
+  const inWords = (much) => (rules.sure.find(([least]) => much >= least) || [0, ""])[1];
+
+  // The rows that score enough and name a cause that is shown, so that signs and causes agree. A
+  // shown cause that none of them names brings the best row that does.
+  function agreeing(scored, causes) {
+    const least = scored.length ? WEIGHTS.shown * scored[0].score : 0;
+    const names = (r, at) => r.row.causes.includes(at);
+    const firsts = new Set(causes.map((at) => scored.findIndex((r) => names(r, at))));
+    return scored.filter((r, place) => firsts.has(place)
+      || (r.score >= least && causes.some((at) => names(r, at)))).map((r) => r.row);
+  }
+
   // How well each row answers: rare words count more, most what one sees, and likely causes.
-  // Returns the rows and the causes, best first, whether any fits, and the words that no row has.
+  // Returns the rows and the causes, best first, how sure they are, the words that no row has, and
+  // how many words of a long text were not read.
   function rank(known, query) {
-    const words = tokens(query), said = words.map(([token]) => token);
-    if (!said.length) return { hits: [], causes: [], fits: false, missing: [] };
+    const every = tokens(query), words = excerpt(every), said = words.map(([token]) => token);
+    if (!said.length) return { hits: [], causes: [], sure: "", missing: [], skipped: 0 };
     const nears = new Map(), asked = new Map();
     new Set(said).forEach((token) => {
       const near = new Map(known.all.map((word) => [word, alike(token, word)]).filter(
@@ -156,7 +192,7 @@
       nears.set(token, near);
       if (near.size || !/^[0-9]/.test(token)) asked.set(token, weigh(known, near));
     });
-    const whole = sum([...asked.values()]) || 1, causes = likely(said);
+    const whole = sum([...asked.values()]) || 1, shares = likely(said);
     const named = told.bias.map(() => 0);
     const scored = known.read.map((r) => {
       const cover = sum([...asked].map(([token, weight]) => weight * found(nears.get(token), r)));
@@ -166,24 +202,27 @@
         * (exact ? WEIGHTS.quoted : 1);
       r.row.causes.forEach((at, i) => { named[at] = Math.max(named[at], score * WEIGHTS.fall ** i); });
       return { row: r.row, exact,
-        score: Number((score + WEIGHTS.likely * meant(r.row, causes)).toFixed(DIGITS)) };
+        score: Number((score + WEIGHTS.likely * meant(r.row, shares)).toFixed(DIGITS)) };
     }).filter((r) => r.score > 0).sort((a, b) => b.score - a.score);
-    const best = Math.max(...causes.filter((_, at) => at !== told.none));
-    const fits = scored.length > 0
-      && (scored[0].exact || best > WEIGHTS.fits * causes[told.none]);
+    const knownWords = [...asked.keys()].filter((token) => nears.get(token).size).length;
+    const sure = scored.length ? inWords(belief(shares, scored[0].exact, knownWords)) : "";
     const missing = words.filter(([token]) => asked.has(token) && !nears.get(token).size);
-    return { hits: scored.filter((r) => r.score >= WEIGHTS.shown * scored[0].score).map((r) => r.row),
-      causes: likeliest(named, causes), fits, missing: [...new Set(missing.map(([, word]) => word))] };
+    const causes = likeliest(named, shares);
+    return { hits: agreeing(scored, causes), causes, sure, skipped: every.length - words.length,
+      missing: [...new Set(missing.map(([, word]) => word))] };
   }
 
+  // What stands beside an answer: what was not understood or not read, a sentence each.
+  const notes = ({ causes, missing, skipped }) => [
+    missing.length ? `No row has: ${missing.slice(0, NAMED).map((word) => word.slice(0, LETTERS))
+      .join(", ")}${missing.length > NAMED ? ` and ${missing.length - NAMED} more` : ""}.` : "",
+    missing.length && !causes.length ? texts.english : "",
+    skipped ? texts.long : ""].filter((note) => note);
+
   // What was found, in a sentence or two.
-  function answered({ hits, fits, missing }) {
-    const lacks = missing.length ? ` No row has: ${missing.join(", ")}.` : "";
-    if (!hits.length)
-      return `Nothing fits.${lacks} All signs are shown: try a word of the message, or a number.`;
-    const count = `${hits.length} of ${rows.length} signs, best first.${lacks}`;
-    return fits ? count : `Nothing fits well; these share a word or two. ${count}`;
-  }
+  const answered = (answer) => [answer.sure ? `${answer.sure[0].toUpperCase()}${answer.sure.slice(1)}`
+    + `: ${answer.hits.length} of ${rows.length} signs, best first.` : texts.none,
+    ...notes(answer)].join(" ");
 
   // Whoever comes back to the page finds what was asked.
   function remember(query) {
@@ -195,11 +234,11 @@
 
   // A cause as it is listed, with the way to its page where a trap shows it.
   function causeItem(at) {
-    const [title, page] = told.causes[at], item = document.createElement("li");
+    const [title, page, watched] = told.causes[at], item = document.createElement("li");
     const link = document.createElement(page ? "a" : "span");
     if (page) link.href = page;
     link.textContent = title;
-    item.append(link);
+    item.append(link, watched && `; ${watched}`);
     return item;
   }
 
@@ -211,23 +250,33 @@
     const said = document.querySelector(".finder-said");
     const pages = document.querySelector(".finder-pages");
     const causes = document.querySelector(".finder-causes");
+    const searching = document.querySelector(".finder-search");
     const table = groups[0].querySelector("table").cloneNode(true);
     found.append(table);
     found.classList.add("symptoms", "rows");
+    searching.querySelector("p").textContent = texts.search;
+    searching.querySelector("ul").replaceChildren(...rules.search.map((step) => {
+      const item = document.createElement("li");
+      item.textContent = step;
+      return item;
+    }));
     box.closest("p").hidden = false;
     box.addEventListener("input", () => {
-      const asking = tokens(box.value).length > 0;
-      const answer = rank(known, box.value), hits = answer.hits;
+      const asking = box.value.trim().length > 0, read = tokens(box.value).length > 0;
+      const answer = rank(known, box.value), hits = answer.sure ? answer.hits : [];
       found.hidden = hits.length === 0;
-      causes.hidden = hits.length === 0;
-      causes.querySelector("p").textContent = answer.fits ? LIKELY : NEAREST;
+      causes.hidden = answer.causes.length === 0;
+      causes.querySelector("p").textContent = texts.headings[answer.sure];
       causes.querySelector("ol").replaceChildren(...answer.causes.map(causeItem));
-      groups.forEach((g) => { g.parentElement.hidden = asking && hits.length > 0; });
+      if (answer.sure) found.after(searching); // below the signs, and where none fits first of all
+      else causes.before(searching);
+      searching.hidden = !read || !["", texts.unsure].includes(answer.sure);
+      groups.forEach((g) => { g.parentElement.hidden = hits.length > 0; });
       table.tBodies[0].replaceChildren(...hits.map((h) => lines[rows.indexOf(h)].cloneNode(true)));
-      said.textContent = asking ? answered(answer) : "";
+      said.textContent = read ? answered(answer) : asking ? texts.english : "";
       pages.hidden = !asking;
-      pages.href = `search.html?q=${encodeURIComponent(box.value)}`;
-      remember(box.value);
+      pages.href = `search.html?q=${encodeURIComponent(box.value.slice(0, ASKED))}`;
+      remember(box.value.slice(0, ASKED));
     });
     const query = new URLSearchParams(location.search).get("q");
     if (query) { box.value = query; box.dispatchEvent(new Event("input")); }
@@ -238,7 +287,7 @@
   function onSearch(results) {
     const query = new URLSearchParams(location.search).get("q") || "";
     if (!query) return;
-    const { hits, fits } = rank(index(), query);
+    const answer = rank(index(), query), fits = answer.sure !== "", { hits } = answer;
     const list = document.createElement("ul"), more = document.createElement("p");
     const finder = document.createElement("a");
     list.className = "finder-hits";

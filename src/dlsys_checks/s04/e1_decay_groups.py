@@ -171,7 +171,7 @@ def act(fn, kind, width, decay):
     name_of = {id(p): n for n, p in model.named_parameters()}
     name_of |= {id(b): f"buffer {n}" for n, b in model.named_buffers()}
 
-    def told(value):
+    def shown(value):
         if isinstance(value, torch.Tensor):
             return name_of.get(id(value), "a copy or another tensor")
         return value if isinstance(value, (str, float, int)) else f"a {type(value).__name__}"
@@ -180,7 +180,7 @@ def act(fn, kind, width, decay):
         if type(value) is not dict:
             return value
         tensors = value.get("params")
-        return value | {"params": [told(p) for p in tensors]} if type(tensors) is list else value
+        return value | {"params": [shown(p) for p in tensors]} if type(tensors) is list else value
     groups = fn(model, decay)
     changed = sum(p.requires_grad != a for p, a in zip(model.parameters(), asked))
     return {"groups": [group(one) for one in groups] if type(groups) is list else groups,

@@ -86,13 +86,13 @@ def act(fn, made_by, settings, names, stepped, frozen):
     name_of = {id(p): f"old {n}" for n, p in held.items()}
     name_of |= {id(p): f"now {n}" for n, p in model.named_parameters()}
 
-    def told(groups):
+    def described(groups):
         return [{"tensors": [name_of.get(id(p), "a copy or another") for p in group["params"]],
                  "settings": {k: v for k, v in group.items() if k != "params"}}
                 for group in groups]
 
     def facts():
-        groups = told(optimizer.param_groups)
+        groups = described(optimizer.param_groups)
         return ([group["tensors"] for group in groups], [group["settings"] for group in groups],
                 len(optimizer.state), [
             (p.tolist(), p.requires_grad, p.grad is None or p.grad.tolist())
@@ -108,7 +108,7 @@ def act(fn, made_by, settings, names, stepped, frozen):
     if not isinstance(new, torch.optim.Optimizer):
         return {"type": f"class {type(new).__name__}", "groups": [], "state": 0, "changed": changed,
                 "rate": 0.0}
-    found = {"type": f"class {type(new).__name__}", "groups": told(new.param_groups),
+    found = {"type": f"class {type(new).__name__}", "groups": described(new.param_groups),
              "state": len(new.state), "changed": changed}
     new.param_groups[0]["lr"] = 99.0
     return found | {"rate": optimizer.param_groups[0]["lr"]}
