@@ -18,7 +18,8 @@ from typing import Any
 
 @cache
 def _aims() -> dict[str, dict[str, Any]]:
-    return json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    path = Path(__file__).with_suffix(".json")  # a class's wheel has none
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def own_promise(id: str) -> str:
