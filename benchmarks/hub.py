@@ -201,7 +201,7 @@ def processor_seconds() -> float:
 
 @contextmanager
 def hub(warm: bool) -> Iterator[None]:
-    """A running hub with folders of its own; nothing of it is left behind."""
+    """A running hub with separate folders, all of which are removed afterwards."""
     with tempfile.TemporaryDirectory() as data:
         env = local.environment(PORT, Path(data), SECRET)
         env |= {"JUPYTER_DEFAULT_PROVISIONER_NAME": "dlsys-warm" if warm else "local-provisioner"}

@@ -1,9 +1,10 @@
 """A room under load, killed, and attacked: how long an answer waits until it is acknowledged.
 
-python -m benchmarks.room [--participants 500]
+python -m benchmarks.room [--participants 500] [--lecture 900]
 
 All on one machine, server and participants; each participant has a page open that hears of every
-step. Written to benchmarks/ROOM.md.
+step. A lecture is behind one router; hostile clients have other addresses of this machine, as all
+of 127.x is on Linux. Written to benchmarks/ROOM.md.
 """
 
 from __future__ import annotations
@@ -17,28 +18,43 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.machine import processor, pss_mib
 from benchmarks.page import table
+from dlsys.room import questions
 from dlsys_helpers.paths import ROOT
+from dlsys_helpers.stages import stage
 from tests.rooms import Running, shown
 
 TARGET = ROOT / "benchmarks" / "ROOM.md"
 CHOICES = "about `0.36`, as in training", "more than `4`"
+CHOSEN = next(item for item in questions.of_stage(stage(8))
+              if item.asked.choices and item.trap.id != "08.1")
 SPREAD = 10.0  # seconds in which a class answers
 JOINS, SLOW, BODY = 10_000, 300, 100 * 2**20
+MINUTE = 60.0  # seconds in which a lecture joins
+FILES = ["static/room.css", "static/class.js", "static/room.js", "static/draw.js"]
+ROUTER, BESIDE = "127.0.0.4", "127.0.0.5"  # of a lecture, of a class under siege
+HOSTILE, IDLE = ("127.0.0.2", "127.0.0.3"), 1_750  # addresses, silent connections of each
+WRONG = 30  # codes that one of the besieged class tries each minute
+BESIEGED, SIEGE = 100, 20.0  # honest participants meanwhile; seconds in which they join
 
 
 class Member:
-    """A participant: one connection for what is sent, one for the stream."""
+    """A participant with two connections: one sends, one reads the stream."""
 
-    def __init__(self, room: Running) -> None:
-        self.room, self.cookie, self.heard = room, "", 0.0
+    def __init__(self, room: Running, address: str = "127.0.0.1") -> None:
+        self.room, self.address, self.cookie, self.heard = room, address, "", 0.0
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.room.port,
+                                             local_addr=(self.address, 0))
 
     async def join(self) -> None:
-        self.link = await asyncio.open_connection("127.0.0.1", self.room.port)
+        self.link = await self.connect()
         status, head = await self.post("join", {"code": self.room.code})
         if status != 200:
             raise RuntimeError(f"joining: got {status}, expected 200.")
@@ -58,11 +74,12 @@ class Member:
 
     async def listen(self) -> None:
         """Remember when the last event came."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.room.port)
+        reader, writer = await self.connect()
         writer.write(f"GET /events HTTP/1.1\r\nHost: x\r\nCookie: {self.cookie}\r\n\r\n".encode())
-        while line := await reader.readline():
-            if line.startswith(b"data: "):
-                self.heard = time.monotonic()
+        with suppress(OSError):
+            while line := await reader.readline():
+                if line.startswith(b"data: "):
+                    self.heard = time.monotonic()
 
 
 async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes,
@@ -76,9 +93,11 @@ async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path:
     return int(head.split()[1]), head
 
 
-def spread(seconds: list[float]) -> list[float]:
-    """Median, 95th percentile and slowest, in milliseconds."""
+def spread(seconds: list[float]) -> list:
+    """Median, 95th percentile and slowest, in milliseconds; dashes where nobody came through."""
     ordered = sorted(1000 * s for s in seconds)
+    if not ordered:
+        return ["–"] * 3
     return [statistics.median(ordered), ordered[int(0.95 * (len(ordered) - 1))], ordered[-1]]
 
 
@@ -157,6 +176,120 @@ async def attack(room: Running, members: list[Member]) -> tuple[list, dict[str, 
     return ["an answer, under attack", len(members), *spread(honest)], found
 
 
+class Phone(Member):
+    """A participant as a browser is one: it loads the page on connections that it keeps open."""
+
+    def __init__(self, room: Running, address: str) -> None:
+        super().__init__(room, address)
+        self.took, self.idle = 0.0, []
+
+    async def get(self, *paths: str) -> None:
+        reader, writer = await self.connect()
+        self.idle.append(writer)
+        for path in paths:
+            writer.write(f"GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            await reader.readexactly(int(head.partition("Content-Length: ")[2].split("\r\n")[0]))
+
+    async def arrive(self) -> bool:
+        """Load the page, join and hear of the room; False where the room hangs up or refuses."""
+        began = time.monotonic()
+        try:
+            await self.get("")
+            await asyncio.gather(self.get(*FILES[:2]), self.get(*FILES[2:]))
+            self.link = await self.connect()
+            status, head = await self.post("join", {"code": self.room.code})
+            if status != 200:
+                return False
+            self.cookie = head.partition("Set-Cookie: ")[2].partition(";")[0]
+            self.listening = asyncio.create_task(self.listen())
+            while not self.heard:
+                if self.listening.done():
+                    return False
+                await asyncio.sleep(0.02)
+        except (OSError, asyncio.IncompleteReadError):
+            return False
+        self.took = time.monotonic() - began
+        return True
+
+    async def reply(self, trap: str, guess: object) -> float | None:
+        """Seconds until an answer was acknowledged, on a fresh connection; None where it was not.
+        """
+        began = time.monotonic()
+        try:
+            self.link = await self.connect()
+            status, _ = await self.post("answer", {"trap": trap, "go": 1, "guess": guess,
+                                                   "sure": True})
+        except (OSError, asyncio.IncompleteReadError):
+            return None
+        return time.monotonic() - began if status == 200 else None
+
+
+async def arrivals(room: Running, number: int, address: str, within: float) -> list[Phone]:
+    """The phones that came in of those that tried, from one address."""
+    phones = [Phone(room, address) for _ in range(number)]
+    came = await asyncio.gather(*(later(random.uniform(0, within), p.arrive) for p in phones))
+    return [phone for phone, ok in zip(phones, came, strict=True) if ok]
+
+
+async def lecture(folder: Path, number: int) -> tuple[list[list], str]:
+    """Rows for a lecture behind one router, and what became of it, as a sentence."""
+    room = Running(folder)
+    phones = await arrivals(room, number, ROUTER, MINUTE)
+    memory = pss_mib(room.process.pid)
+    await asyncio.to_thread(room.step, "ask")
+    took = await asyncio.gather(*(later(random.uniform(0, SPREAD), lambda p=p: p.reply(
+        "08.1", CHOICES[0])) for p in phones))
+    answered = [seconds for seconds in took if seconds is not None]
+    for phone in phones:
+        phone.listening.cancel()
+    room.kill()
+    return [["a phone is in, of a lecture behind one router", len(phones),
+             *spread([p.took for p in phones])],
+            [f"an answer of the lecture, all within {SPREAD:.0f} s", len(answered),
+             *spread(answered)]], (
+        f"A lecture of {number} that joins from one address within a minute: {len(phones)} came "
+        f"in, {len(answered)} of their answers were acknowledged, {memory:.0f} MiB.")
+
+
+async def siege(folder: Path) -> tuple[list[list], str]:
+    """Rows for an honest class beside two hostile addresses and a guesser behind its own router."""
+    room = Running(folder)
+
+    async def silent(address: str) -> None:
+        while True:  # again and again, as often as the room hangs up
+            with suppress(OSError):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", room.port, local_addr=(address, 0))
+                await reader.read()
+                writer.close()
+            await asyncio.sleep(1)
+
+    hostile = [asyncio.create_task(silent(address)) for address in HOSTILE for _ in range(IDLE)]
+    await asyncio.sleep(5)
+    guesser = Phone(room, BESIDE)
+    with suppress(OSError, asyncio.IncompleteReadError):
+        guesser.link = await guesser.connect()
+        for _ in range(WRONG):
+            await guesser.post("join", {"code": "AAAAAA"})
+    phones = await arrivals(room, BESIEGED, BESIDE, SIEGE)
+    with suppress(OSError):  # the presenter may be kept out as well
+        await asyncio.to_thread(room.step, "ask")
+    took = await asyncio.gather(*(later(random.uniform(0, SPREAD), lambda p=p: p.reply(
+        "08.1", CHOICES[0])) for p in phones))
+    answered = [seconds for seconds in took if seconds is not None]
+    memory = pss_mib(room.process.pid)
+    for task in (*hostile, *(phone.listening for phone in phones)):
+        task.cancel()
+    room.kill()
+    rows = [["a phone is in, under siege", len(phones), *spread([p.took for p in phones])],
+            ["an answer, under siege", len(answered), *spread(answered)]]
+    return rows, (
+        f"Two hostile addresses with {IDLE:,} silent connections each, and {WRONG} wrong codes "
+        f"from the address of an honest class of {BESIEGED}: {len(phones)} of the class came in, "
+        f"{len(answered)} of their answers were acknowledged, {memory:.0f} MiB.")
+
+
 async def timed(wait: float, asked: Awaitable) -> float:
     await asyncio.sleep(wait)
     began = time.monotonic()
@@ -175,17 +308,17 @@ async def killed(room: Running, members: list[Member]) -> tuple[int, int, Runnin
     """How many answers were acknowledged before kill -9, and how many of them came back."""
     for step in ("close", "reveal"):
         await heard(room, members, step)
-    await asyncio.to_thread(room.step, "ask", trap="08.4")
+    await asyncio.to_thread(room.step, "ask", trap=CHOSEN.trap.id)
     for member in members:  # a connection that says nothing is closed after a while
         member.link = await asyncio.open_connection("127.0.0.1", room.port)
     kept = []
-    choice = "nowhere: it only never keeps all weights at a time"
+    choice = CHOSEN.asked.choices[0]
 
     async def one(member: Member) -> None:
         try:
             await asyncio.sleep(random.uniform(0, 2))
-            status, _ = await member.post("answer", {"trap": "08.4", "go": 1, "guess": choice,
-                                                     "sure": False})
+            status, _ = await member.post("answer", {"trap": CHOSEN.trap.id, "go": 1,
+                                                     "guess": choice, "sure": False})
             if status == 200:
                 kept.append(member)
         except (OSError, asyncio.IncompleteReadError):
@@ -204,7 +337,7 @@ async def killed(room: Running, members: list[Member]) -> tuple[int, int, Runnin
     return len(kept), back, again
 
 
-async def measure(number: int) -> str:
+async def measure(number: int, heard_by: int) -> str:
     run = machine.describe()
     with tempfile.TemporaryDirectory() as folder:
         room = Running(Path(folder))
@@ -222,11 +355,16 @@ async def measure(number: int) -> str:
         for stream in streams:
             stream.cancel()
         room.kill()
-    return page([*rows, row], attacks, (memory, grown), (kept, back), run)
+    with tempfile.TemporaryDirectory() as folder:
+        many, said = await lecture(Path(folder), heard_by)
+    with tempfile.TemporaryDirectory() as folder:
+        besieged, endured = await siege(Path(folder))
+    return page([*rows, row, *many, *besieged], attacks, (memory, grown), (kept, back), run,
+                said, endured)
 
 
 def page(rows: list[list], attacks: dict[str, int], memory: tuple[float, float],
-         kill: tuple[int, int], run: dict[str, str]) -> str:
+         kill: tuple[int, int], run: dict[str, str], *told: str) -> str:
     return "\n".join([
         "# A room\n",
         f"Measured {run['date']} on {os.cpu_count()} cores of {processor()}, load {run['load']} "
@@ -239,13 +377,15 @@ def page(rows: list[list], attacks: dict[str, int], memory: tuple[float, float],
         f"their first line, {attacks['cut slow senders']} of them cut off. The server took "
         f"{memory[0]:.0f} MiB before and {memory[1]:.0f} MiB more after.\n",
         f"`kill -9` in the middle of a round: {kill[0]} answers had been acknowledged, {kill[1]} "
-        "of them were there after the restart.", ""])
+        "of them were there after the restart.", *(f"\n{text}" for text in told), ""])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--participants", type=int, default=500)
-    text = asyncio.run(measure(parser.parse_args().participants))
+    parser.add_argument("--lecture", type=int, default=900)
+    asked = parser.parse_args()
+    text = asyncio.run(measure(asked.participants, asked.lecture))
     TARGET.write_text(text, "utf-8")
     print(text)
 

@@ -31,7 +31,7 @@ def rows() -> list[list]:
 
 
 def costs(browser, kept: str) -> list[float]:
-    """The cost of a step on the page as it is read in one way."""
+    """The cost of a step on the page, read in one way."""
     page = offline_page(browser, viewport={"width": 1280, "height": 900})
     page.add_init_script(f"localStorage.setItem('dlsys-parts', '{kept}');"
                          "localStorage.setItem('dlsys-show-everything', 'yes')")

@@ -55,7 +55,7 @@ def of_status(pid: int, name: str) -> int:
 
 
 def measured(way: str, number: int) -> tuple[float, float, float]:
-    """Seconds until the slowest of so many is ready, GB of all, and MB of one without server."""
+    """Seconds until the slowest kernel is ready, GB of all, and MB of one without the server."""
     with ExitStack() as kernels, ThreadPoolExecutor(number) as pool:
         began = time.monotonic()
         started = list(pool.map(lambda _: kernels.enter_context(closing(Kernel(way))),

@@ -72,7 +72,7 @@ def keyboard(page, box, e):
 
 
 def narrow(page, box, e):
-    """On a narrow page all is drawn anew, to the scale of its labels."""
+    """On a narrow page everything is drawn again, to the scale of its labels."""
     canvas = box.locator(".xp-canvas svg").first
     wide = canvas.get_attribute("viewBox")
     page.set_viewport_size({"width": 380, "height": 800})

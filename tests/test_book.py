@@ -521,6 +521,21 @@ def test_only_a_public_address_brings_a_site_map(tmp_path):
     assert "Sitemap: https://a.example/sitemap.xml" in (tmp_path / "robots.txt").read_text()
 
 
+def test_a_folder_of_pages_leads_to_its_page_and_lists_no_files(tmp_path):
+    for name in ("index.html", "present.html", "present/01.html", "deep/er/02.html",
+                 "_static/x.html"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    book_finish.write_indexes(tmp_path)
+    for folder, page in (("present", "../present.html"), ("deep/er", "../../index.html")):
+        text = (tmp_path / folder / "index.html").read_text("utf-8")
+        assert f'content="0; url={page}"' in text
+        assert f'<a href="{page}">' in text
+        assert (tmp_path / folder / page).resolve().is_file()
+    assert not (tmp_path / "_static" / "index.html").exists()
+    assert (tmp_path / "index.html").read_text() == ""
+
+
 @pytest.mark.parametrize("kind", [Path("00.png"), Path("12.png")])
 def test_a_card_has_the_size_that_previews_of_links_ask_for(kind, tmp_path):
     social_cards.write_cards(tmp_path)
@@ -572,3 +587,11 @@ def test_a_warning_of_jupyter_book_stops_the_build(tmp_path):
     (source / "index.md").write_text("# Title\n\n[nowhere](missing.md)\n")
     with pytest.raises(book.BookError, match=r"missing\.md"):
         book.render(tmp_path)
+
+
+@pytest.mark.parametrize("page", sorted(Path(__file__).parents[1].glob("book/*.md")),
+                         ids=lambda page: page.stem)
+def test_nothing_on_a_page_is_wider_than_a_phone(page):
+    """The browser visits one page of each kind; a width in pixels can stand on any of them."""
+    wide = re.findall(r"width(?:=\"|:\s*)(\d+)(?:px|\")", page.read_text("utf-8"))
+    assert [w for w in map(int, wide) if w > 360] == []

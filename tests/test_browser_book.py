@@ -45,7 +45,8 @@ def anchors(path: Path) -> set[str]:
 
 def pages(html: Path) -> dict[str, BeautifulSoup]:
     return {str(p.relative_to(html)): soup(p) for p in sorted(html.rglob("*.html"))
-            if p.name not in GENERATED and "_static" not in p.parts}
+            if p.name not in GENERATED and "_static" not in p.parts
+            and (p.name != "index.html" or p.parent == html)}  # those of folders lead to a page
 
 
 def article(html: Path, name: str) -> str:

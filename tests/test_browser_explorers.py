@@ -108,7 +108,7 @@ VISIT = "test_a_visit_to_its_page_finds_nothing_amiss"
 
 @pytest.fixture(scope="module")
 def briefly(request, tab, tmp_path_factory):
-    """What a brief visit finds amiss of explorers that were visited in full, and of their page."""
+    """Faults that a brief visit finds in explorers after their full visit, and in their page."""
     asked = {item.callspec.params["e"] for item in request.session.items
              if getattr(item, "originalname", "") == VISIT}
     explorers = [e for e in ALL if e in asked and visited(e)]

@@ -11,7 +11,7 @@ OUTPUTS = f"{BOOK}.widgets.map((cell) => cell.model.outputs?.toJSON().length ?? 
 
 
 def open_alone(page, lab, notebook):
-    """Open a notebook in a workspace of its own, where no other test left a tab."""
+    """Open a notebook in a new workspace, where no other test left a tab."""
     page.goto(f"{lab.url}/lab/workspaces/{notebook.partition('.')[0]}/tree/{notebook}"
               f"?token={lab.token}")
     page.wait_for_function(KERNEL_IS_IDLE, timeout=60_000)

@@ -454,7 +454,7 @@ def test_a_clock_that_stands_still_gives_no_speed(browser, folder):
 def test_a_report_prints_on_one_page(browser, tmp_path, monkeypatch):
     """With as many guesses and sizes as the notebook has."""
     monkeypatch.setenv("DLSYS_PROGRESS", str(tmp_path))
-    monkeypatch.setattr(guesses, "told", lambda _: 16 * [guesses.Told(
+    monkeypatch.setattr(guesses, "measured_questions", lambda _: 16 * [guesses.MeasuredQuestion(
         "How many bytes does each rank hand over in a step, for each weight of the model?",
         "4 bytes a weight", "4 bytes a weight")])
     log = [{"step": 40, "loss": 3.0, "valid": 3.1}, {"step": 1000, "loss": 2.0, "valid": 2.2}]

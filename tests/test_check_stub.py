@@ -12,7 +12,7 @@ ID = "01.4"
 
 @pytest.fixture
 def record(monkeypatch, tmp_path):
-    """A record that says "from the record" of the exercise as it stands."""
+    """A record that answers "from the record" for the current exercise."""
     monkeypatch.setattr(records, "FOLDER", tmp_path)
     proof.write(ID, {"rests_on": proof.rests_on(ID), "words": proof.words_of(ID),
                      "told": {"a mistake": "from the record"}})

@@ -1,4 +1,4 @@
-"""Every check is proven: what passes, what is "todo", what fails, and for which reason."""
+"""Every check is proven: which answers pass, which are "todo", which fail, and for which reason."""
 
 import ast
 import inspect
@@ -113,7 +113,7 @@ def test_wrong_answer_fails_for_its_own_reason_on_every_seed(id):
 
 @pytest.mark.parametrize("id", IDS)
 def test_promises_cover_the_docstring(id):
-    """Each promise stands in the docstring word for word, and nothing else stands there."""
+    """Together the promises are the docstring, word for word."""
     assert proof.unpromised(REGISTRY[id], REFERENCE[id].__doc__) == []
 
 
@@ -165,6 +165,16 @@ def test_a_session_with_all_settings_changed_changes_no_verdict():
     with acting.standard_session():
         proof.change_session(proof.SESSIONS)
         assert {id: named(id) for id in names} == names
+
+
+def test_a_standard_session_leaves_no_device_mode_behind():
+    """Where nobody set a default device, torch keeps no mode that every later call passes."""
+    modes = torch.overrides._len_torch_function_stack()
+    assert torch.get_default_device() == torch.device("cpu")
+    with acting.standard_session():
+        torch.set_default_device("meta")
+    assert torch.get_default_device() == torch.device("cpu")
+    assert torch.overrides._len_torch_function_stack() == modes
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -395,10 +405,10 @@ def test_check_shows_a_card_records_and_raises_one_line(monkeypatch, capsys):
     monkeypatch.setattr("dlsys_helpers.progress.record", lambda *a: recorded.append(a))
     with pytest.raises(checking.CheckFailed) as failed:
         checking.check("01.4", lambda h: int((h == 0).all(1).sum()))
-    assert recorded == [("01.4", "wrong", "rows counted instead of units")]
+    assert recorded == [("01.4", "wrong", "counting rows instead of units")]
     assert failed.value._render_traceback_() == [str(failed.value)]
     shown = capsys.readouterr().out
-    assert "rows counted instead of units" in shown
+    assert "counting rows instead of units" in shown
     assert "Hint:" in shown
     checking.check("01.4", REFERENCE["01.4"])
     assert "passed" in capsys.readouterr().out

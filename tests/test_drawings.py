@@ -1,4 +1,4 @@
-"""Drawings: what is drawn is what was given, no text lies on another, bad input is refused."""
+"""Drawings show what they were given, their texts do not overlap, and bad input is refused."""
 
 import io
 import itertools

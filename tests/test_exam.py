@@ -1,4 +1,4 @@
-"""The exam: each fault shows and its mend ends it, the forms match, and answers earn their rows."""
+"""The exam: each fault shows, its fix ends it, the forms match, and answers earn their rows."""
 
 import json
 import re
@@ -276,7 +276,7 @@ def test_each_fault_can_be_mended_within_the_limits(id):
 
 
 def pasted(extra=""):
-    """A mend that fits all scripts: healthy functions in front of those that stand there."""
+    """Put healthy functions in front of a script's own: a fix that would fit every script."""
     parts = faults.parts(faults.healthy())
     code = {name: text.partition("\n")[2] + extra for name, text in parts.items()}
     return [("@torch.no_grad()\ndef evaluate", f"{code['train']}{code['evaluate']}"
@@ -318,7 +318,7 @@ def test_a_mend_that_reaches_the_library_by_another_name_earns_nothing():
 
 
 def test_a_pasted_answer_earns_nothing():
-    """Numbers of many faults, a mend that fits all, all probes paid: in no case a point."""
+    """Numbers of many faults, a fix that fits every script, all probes bought: no points."""
     numbers_of_all = [(*fault.shows[0][:2], sum(fault.shows[0][2:]) / 2)
                       for fault in FAULTS.values()]
     for number in (SHEET, sheet.number_of("B", 9)):
@@ -490,7 +490,7 @@ def test_a_silent_case_shows_in_one_number_alone():
 
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_worked_case_is_solved_as_it_says(place):
-    """Its answer stands in the notebook: it names, shows and mends what is planted there."""
+    """The answer in its notebook names, shows and fixes the planted fault."""
     written = [text for text in (cell["source"] for cell in exam.notebook(SHEET)["cells"])
                if text.startswith("def case_") and '"faults": ["' in text]
     space = {}

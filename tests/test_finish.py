@@ -1,4 +1,4 @@
-"""A lesson is finished step by step: what is fresh is skipped, what was stopped goes on."""
+"""make finish: it skips fresh steps and continues a stopped one."""
 
 import pytest
 

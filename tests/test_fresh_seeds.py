@@ -40,12 +40,12 @@ def test_a_day_has_seeds_of_its_own_and_more_of_them_begin_alike():
 
 def test_each_refusal_is_told_with_answer_seed_and_case(toy):
     found = list(fresh_seeds.refused(ID, [4, 5, 6, 8], others=1))
-    assert found == [f"99.1, the worked answer: seed 4, case 'one': {told(4)}",
-                     f"99.1, a sum: seed 4, case 'one': {told(4)}", "", "",
-                     f"99.1, the worked answer: seed 8, case 'one': {told(8)}"]
+    assert found == [f"99.1, the worked answer: seed 4, case 'one': {message_of(4)}",
+                     f"99.1, a sum: seed 4, case 'one': {message_of(4)}", "", "",
+                     f"99.1, the worked answer: seed 8, case 'one': {message_of(8)}"]
 
 
-def told(seed):
+def message_of(seed):
     return f"result: got {2 * seed}, expected {2 * seed}."
 
 

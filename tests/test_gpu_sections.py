@@ -78,7 +78,7 @@ def test_a_gpu_section_is_short_and_says_once_what_is_missing(stem):
 
 @pytest.mark.parametrize("path", lessons(), ids=lambda p: p.stem)
 def test_lessons_profile_all_that_torch_can_see(path):
-    """A first profile without CUDA blinds every later one, that of a GPU section among them."""
+    """A first profile without CUDA blinds every later one, also in a GPU section."""
     code = "\n".join(line for line in path.read_text("utf-8").splitlines()
                      if not line.startswith("#"))
     seeing = re.findall(r"\bprofile\(\s*activities=supported_activities\(\)", code)

@@ -1,4 +1,4 @@
-"""Gradebooks are filled in as they came: their columns, languages, separators; nobody is mixed up.
+"""Gradebooks keep their columns, languages and separators, and every learner gets their own points.
 
 Headings and identifiers of Moodle are those of its English and German language packs.
 """

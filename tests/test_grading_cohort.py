@@ -86,7 +86,7 @@ def test_a_run_that_was_cut_off_in_a_line_goes_on_after_the_last_whole_one(tmp_p
 @pytest.mark.parametrize("name", [*FROM_THE_INSTRUCTOR, *FROM_A_FINISHED_RUN])
 @pytest.mark.parametrize("journal", [None, "", '{"run": {}}\n'])
 def test_a_folder_that_came_with_a_hand_in_gives_no_points(tmp_path, name, journal):
-    """A zip that is unpacked beside the class may hold a folder `grades` with points in it."""
+    """A zip unpacked into the class's folder may contain a folder `grades` with points in it."""
     (tmp_path / name).symlink_to("nothing")
     if journal is not None:
         (tmp_path / JOURNAL).write_text(journal)

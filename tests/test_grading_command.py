@@ -163,10 +163,10 @@ def test_files_that_are_no_notebooks_are_named(one, graded, capsys):
 def test_who_is_not_in_the_gradebook_is_named(capsys):
     people = [{"learner": {"name": name}} for name in "abcdefgh"]
 
-    def told(absent):
+    def line_without(absent):
         return given.line_about("canvas.csv", people, Filled("", absent, [], []))
-    assert told(people[1:3]) == "canvas.csv: 6 of 8 learners filled in. Not in it: b, c."
-    assert told(people).endswith("Not in it: a, b, c, d, e, ....")
+    assert line_without(people[1:3]) == "canvas.csv: 6 of 8 learners filled in. Not in it: b, c."
+    assert line_without(people).endswith("Not in it: a, b, c, d, e, ....")
 
 
 def test_who_handed_in_twice_is_named(one, tmp_path, capsys):

@@ -29,7 +29,7 @@ def course(folder, text: str = RULE + DATES, extensions: str = "") -> due.Course
 
 
 def late(folder, after: timedelta, points: str = "ppppp", **more) -> dict:
-    """A result handed in so long after the due date, as it counts."""
+    """A result as it counts when it was submitted so long after the due date."""
     given = result("ada", points, "7", handed_in=(UNTIL + after).isoformat(), **more)
     (scored,) = scoring.scored([given], [], Scoring(course=course(folder)))
     return scored

@@ -138,7 +138,7 @@ def test_nothing_that_is_shown_leads_to_the_course():
 
 
 def test_of_an_installed_wheel_stand_ins_are_left_out_as_well(monkeypatch, tmp_path):
-    """There the view shows the whole folder, and some stand-ins pass their own exercise."""
+    """There the sandbox sees the whole folder, and some stand-ins pass their own exercise."""
     packages = [tmp_path / path.name for path in isolation.PACKAGES]
     (tmp_path / "dlsys_model").mkdir()
     monkeypatch.setattr(isolation, "PACKAGES", packages)

@@ -222,7 +222,7 @@ def test_a_part_that_never_ends_gets_nothing_and_costs_the_others_nothing(grader
 
 
 def test_claims_of_the_notebook_are_asked_with_the_parts_that_hold(grader, monkeypatch):
-    """Of a small notebook: one claim holds, one does not, one stands behind what cannot run."""
+    """In a small notebook one claim holds, one fails, one comes after a cell that cannot run."""
     cells = ['from dlsys_helpers import claim\nfrom dlsys_model.parts import load\nparts = load()',
              'claim("how many parts", len(parts.mine), expected=1)',
              'claim("a part", parts.to_probs is None, expected=True)',

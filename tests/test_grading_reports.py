@@ -16,6 +16,7 @@ from dlsys import assignments
 from dlsys.grading import cohort
 from dlsys.grading.books import gradebooks, pages, reports, scoring, summary
 from dlsys.grading.books.run_folder import SCHEMA
+from dlsys_files import locations
 from dlsys_helpers import catalog, paths
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>=HYPERLINK(1)"
@@ -77,6 +78,7 @@ def test_all_files_are_written_for_their_owner_only(tmp_path, grades):
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"grades.csv", "exercises.csv", "junit.xml", "nbgrader.csv",
                      "canvas_01_activations.csv", "moodle_01_activations.csv", "overview.html",
+                     "similar.csv", "marking",
                      "feedback", "feedback_canvas_01_activations.zip",
                      "feedback_moodle_01_activations.zip"}
     assert len(list((tmp_path / "feedback").iterdir())) == 4
@@ -120,6 +122,16 @@ def test_only_a_package_that_the_course_pins_is_recommended(grades):
         assert "torchvlsion-cuda" in text
 
 
+def test_an_installed_grader_knows_the_pins_that_came_with_it(grades, monkeypatch, tmp_path):
+    (tmp_path / "requirements.lock").write_text('Some_Package==1.2 ; platform_system == "Linux"\n')
+    monkeypatch.setattr(locations, "SHIPPED", tmp_path)
+    ada = grades["results"][0]
+    ada["cells"] = [{"number": 2, "line": 1,
+                     "error": "ModuleNotFoundError: No module named 'some_package'"}]
+
+    assert reports.missing_packages([ada]) == [("some_package", "some-package==1.2", ["ada"])]
+
+
 def test_who_asks_for_the_checks_lacks_no_package(grades):
     ada, bob, evil, _ = grades["results"]
     said = "No module named 'dlsys_checks.s01'"
@@ -160,7 +172,7 @@ def test_excel_knows_what_it_opens_as_utf8(tmp_path, grades):
     begun = {path.name: path.read_bytes().startswith(b"\xef\xbb\xbf")
              for path in tmp_path.glob("*.csv")}
     assert begun.pop("nbgrader.csv") is False  # for programs
-    assert len(begun) == 4
+    assert len(begun) == 5
     assert all(begun.values())
 
 

@@ -68,7 +68,7 @@ def numbers(text):
 
 
 def values(text):
-    """Every number that stands in a claim or in code, plain and as a share."""
+    """Every number in a claim or in code, also as a percentage."""
     found = {float(n.replace(",", "")) for n in re.findall(
         r"\d[\d,]*\.?\d*(?:e[+-]?\d+)?", text, re.I)}
     return found | {n / 100 for n in found}

@@ -88,7 +88,7 @@ def grade(grader, monkeypatch):
 
 @pytest.fixture
 def grade_in_a_hurry(grade, grader, monkeypatch):
-    """Grades what hangs with a shorter limit: the wait for it is the same, but for its length."""
+    """Grade a hanging answer with a shorter limit; only the length of the wait differs."""
     limits = dataclasses.replace(grader.settings.limits, seconds=HURRY)
     monkeypatch.setattr(grader.judge.zygote, "limits", limits)
     return grade
@@ -297,7 +297,7 @@ TAKES_FROM_ITSELF = {
 
 @pytest.mark.parametrize("name", TAKES_FROM_ITSELF)
 def test_what_a_cell_takes_from_its_own_process_costs_no_points(grade, name):
-    """In a pack with others it would take it from them, too, as it does in Jupyter."""
+    """In a process shared with other exercises it would affect them as well, as in Jupyter."""
     result = grade(worksheet(last=(TAKES_FROM_ITSELF[name],)), "01.4", "01.5")
 
     assert result["cells"] == []
@@ -388,7 +388,7 @@ def cells_of(stage: int) -> list[str]:
 
 
 def acts_of(stage: int) -> list[str]:
-    """The source of what is done with them."""
+    """The source of the code that uses them."""
     return [acting.act_source(exercise.act_fn) for exercise in registry.of_stage(stage).values()
             if exercise.act_fn is not acting.call_function]
 
@@ -1149,7 +1149,7 @@ def test_the_misconception_is_named(grade):
     zeros = "def dead_units(h):\n    if h.isnan().any(): raise ValueError\n"
     result = grade(worksheet(e4=zeros + "    return int((h == 0).sum())"))
 
-    assert entry(result, "01.4")["misconception"] == "zeros counted, not units"
+    assert entry(result, "01.4")["misconception"] == "counting zeros, not units"
 
 
 LIBRARY = """import torch

@@ -104,7 +104,7 @@ def test_every_package_is_on_a_floor():
 
 
 def test_imports_point_downwards():
-    """Imports inside of functions count, too: they hide an arrow, they do not undo it."""
+    """Imports inside functions count as well: they hide an arrow without removing it."""
     upwards = sorted((name, other) for name, others in arrows().items() for other in others
                      if package_of(other) not in BELOW[package_of(name)] | {package_of(name)})
     assert upwards == [UPWARDS]

@@ -12,7 +12,7 @@ from dlsys_helpers import paths
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A course in a folder of its own; who may write it, a test says."""
+    """A course in a separate folder; each test decides who may write to it."""
     (tmp_path / "exercises").mkdir()
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     for name, folder in (("MY_WORK", "my-work"), ("EXERCISES", "exercises"),

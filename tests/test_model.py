@@ -290,7 +290,7 @@ def test_a_cache_gives_what_the_whole_row_gives(own, mine):
 
 
 def test_beyond_its_length_a_cache_keeps_a_window():
-    """Of one layer: what is computed from the last 16 places alone."""
+    """One layer computes the same from the last 16 positions alone."""
     torch.manual_seed(3)
     model = Network(SMALL._replace(layers=1), Parts(), 0.0).eval()
     ids, caches = torch.randint(12, (1, 60)), model.caches()
@@ -354,7 +354,7 @@ def test_other_steps_train_alike_with_own_parts(own, letters, how):
 
 
 def test_the_update_is_that_of_torchs_optimizer(letters):
-    """The stand-in against torch.optim.AdamW, in a loop of its own."""
+    """Compare the stand-in with torch.optim.AdamW in a separate loop."""
     run = Training(small(Parts()), letters, PLAN)
     twin = small(Parts())
     opt = torch.optim.AdamW(standins.decay_groups(twin, 0.1), betas=(0.9, 0.95))

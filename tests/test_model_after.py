@@ -1,4 +1,4 @@
-"""Your model: the rehearsal, adapters, compression, and processes of its own; small shapes."""
+"""Your model: rehearsal, adapters, compression and separate processes, with small shapes."""
 
 import copy
 import resource
@@ -197,7 +197,7 @@ def test_a_student_learns_from_its_teacher(model, text):
 
 
 def test_an_onnx_program_agrees_at_other_sizes(text):
-    """With stand-ins, which are what is exported; the notebook does so beside a learner's parts."""
+    """The stand-ins are exported; the notebook does the same with a learner's parts."""
     pytest.importorskip("onnxruntime")
     parts = Parts()
     model = a_model(parts, text)

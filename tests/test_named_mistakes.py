@@ -1,5 +1,4 @@
-"""A wrong answer gets the name of its own mistake or none: nobody is accused of what they did not
-write.
+"""A wrong answer gets the name of its own mistake or none: nobody is accused of another's mistake.
 
 Each of these fails its exercise in a way that once suggested a mistake which it does not make.
 """

@@ -242,5 +242,5 @@ def test_nbval_accepts_last_digits_and_nothing_else(folder, tmp_path):
 
 
 def test_every_run_here_compares_so(pytestconfig):
-    """The conftest.py beside the Makefile loads the plugin, whatever folder a run names."""
+    """The conftest.py next to the Makefile loads the plugin for every folder that a run names."""
     assert pytestconfig.pluginmanager.has_plugin("tools.nbval_numbers")

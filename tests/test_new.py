@@ -23,7 +23,7 @@ from tools.nightly import mark_nightly
 NUMBERS = [stage.number for stage in STAGES]
 # The template is one for all; the first lesson, and one with another set-up.
 every = pytest.mark.parametrize("number", mark_nightly(NUMBERS, lambda number: number in (1, 8)))
-QUESTIONS, BESIDE = "src/dlsys_checks/questions", "tests/right_answers"
+QUESTIONS, RIGHT_ANSWERS = "src/dlsys_checks/questions", "tests/right_answers"
 
 
 FACTS = {"id": "99.1", "name": "centre", "stage": "99", "number": "1"}
@@ -48,7 +48,7 @@ def with_next_trap(root, number, function="rescale"):
 @pytest.fixture(scope="module")
 def added(tmp_path_factory):
     """Adds a trap to a stage, once, in a copy: the lesson's file, the new id, its text before."""
-    root = copied(tmp_path_factory.mktemp("new"), "lessons", "src/dlsys_checks", BESIDE)
+    root = copied(tmp_path_factory.mktemp("new"), "lessons", "src/dlsys_checks", RIGHT_ANSWERS)
 
     @cache
     def add(number):
@@ -85,7 +85,7 @@ def test_a_new_trap_follows_the_last_one_and_moves_nothing_else(added, number):
 
 @every
 def test_the_example_uses_what_the_lesson_has_and_no_name_of_its_cells(added, number):
-    """What stands behind the traps would else see the example's data for its own."""
+    """Otherwise the cells after the traps would use the example's data."""
     path, id, before = added(number)
     source = lessons.Source(path)
     names = [n for c in source.of(id, kind="code") if c.metadata["role"] != "exercise"
@@ -100,7 +100,7 @@ def test_the_example_uses_what_the_lesson_has_and_no_name_of_its_cells(added, nu
 
 @pytest.mark.nightly
 def test_a_new_trap_can_be_tried_at_once_and_lacks_only_what_is_to_do(tmp_path):
-    """As CONTRIBUTING.md has it, in a copy: the package is the copy's, too."""
+    """Follow CONTRIBUTING.md in a copy of the repository, with the copy's own package."""
     root = copied(tmp_path, "lessons", "src", "tools", "solutions", "exercises", "tests")
     (root / "book").mkdir()
     for name in ("requirements.lock", "pyproject.toml", "conftest.py", "book/finder_said.yml"):
@@ -140,7 +140,7 @@ def files(root):
 def test_refused_in_one_line_and_nothing_is_written(tmp_path, id, function, says):
     function = function.replace("MARKER", used_in_a_cell(ROOT / "lessons/02_backpropagation.py"))
     says = says.replace("MARKER", function)
-    root = copied(tmp_path, "lessons", "src/dlsys_checks/s02", QUESTIONS, BESIDE)
+    root = copied(tmp_path, "lessons", "src/dlsys_checks/s02", QUESTIONS, RIGHT_ANSWERS)
     (root / "src/dlsys_checks/s02/e7_rescale.py").write_text("# mine\n", "utf-8")
     before = files(root)
     with pytest.raises(SystemExit, match=says) as refused:

@@ -106,7 +106,7 @@ def test_the_head_of_a_lesson_holds_a_trap_and_its_claims(path):
 
 @pytest.mark.parametrize("path", LESSONS, ids=NAMES)
 def test_the_core_path_ran_alone_as_it_stands(path):
-    """As `dlsys start --core` hands it out. One with all traps is run by nbval as it is."""
+    """As `dlsys start --core` writes it. nbval runs the notebook with all traps."""
     stage = int(path.stem[:2])
     assert core_path.traps(core_path.core(path)) == {
         trap.id for trap in catalog.traps(stage) if trap.core}

@@ -49,7 +49,7 @@ def test_a_file_that_cannot_be_imported_is_named_with_its_line(text, toy, tmp_pa
     folder = tmp_path / "tests/right_answers"
     (folder / "s01").mkdir(parents=True)
     (folder / "s01/e1_predict.py").write_text(text, "utf-8")
-    monkeypatch.setattr(solutions, "BESIDE", folder)
+    monkeypatch.setattr(solutions, "RIGHT_ANSWERS", folder)
     for _ in range(2):  # it stays refused: nothing takes it for read
         with pytest.raises(SystemExit, match=r"s01/ cannot be imported: e1_predict\.py, line 3: "):
             solutions.with_kept_answers(ID)
@@ -238,7 +238,7 @@ def test_looking_for_functions_that_pass_registers_no_exercise():
 
 
 def test_the_records_name_what_the_registry_holds():
-    """Where a record is fresh, its counts are those of the exercise."""
+    """A fresh record has the same counts as the exercise."""
     for id in registry.load_all():
         facts, exercise = proof.RECORD.entry(id), solutions.with_kept_answers(id)
         if facts and proof.fresh(id):

@@ -1,4 +1,4 @@
-"""Processes that talk over gloo: what comes back, and what is left when a rank fails."""
+"""Processes that talk over gloo: what they return, and what is left when a rank fails."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Reviews: the questions are right and draw anew, and the schedule survives clocks and crashes."""
+"""Reviews: questions are right and draw new numbers; the schedule survives clocks and crashes."""
 
 import json
 import math

@@ -3,6 +3,7 @@
 import csv
 import html
 import json
+import os
 import re
 import sqlite3
 import stat
@@ -69,13 +70,13 @@ def test_every_named_mistake_of_a_stage_is_known_with_a_question(items):
 
 
 def test_a_mistake_is_asked_for_the_promise_that_it_breaks(items):
-    assert items[0].ask("one row only") == "Which line of yours keeps this? “in any row.”"
+    assert items[0].ask("using one row only") == "Which line of yours keeps this? “in any row.”"
 
 
 def test_a_number_in_a_name_may_be_that_of_another_class():
     item = questions.of_stage(stage(4))[4]
-    assert item.ask("an end at more than 4 times the loss before")
-    assert item.ask("an end at more than 7 times the loss before")
+    assert item.ask("ending at more than 4 times the loss before")
+    assert item.ask("ending at more than 7 times the loss before")
     assert item.ask("an end at more than <b> times the loss before") is None
 
 
@@ -230,12 +231,86 @@ def test_forty_learners_with_different_mistakes(items):
                {"kind": "hint", "trap": "08.1", "who": "p3", "number": 2},
                {"kind": "hint", "trap": "08.1", "who": "p4", "number": 1})
     found = results.exercise_view(one, "08.1")
-    assert (found["solved"], found["trying"], found["unnamed"], found["todo"]) == (9, 31, 2, 4)
+    assert (found["solved"], found["trying"], found["unnamed"], found["todo"]) == (9, 27, 2, 4)
     assert [(m["name"], m["count"]) for m in found["mistakes"]] == [
         (names[0], 13), (names[4], 9), (names[7], 3)]
     assert found["hints"] == [2, 1, 0]
     assert found["mistakes"][0]["ask"].startswith(
         "Which line of yours keeps this? “the entry is the largest absolute change")
+
+
+def verdict(who, status, trap="08.1", mistake=""):
+    return {"kind": "verdict", "trap": trap, "who": who, "status": status, "mistake": mistake}
+
+
+def test_an_untouched_stub_is_no_try(items):
+    """`dlsys check 8` tells a verdict of every exercise, also of those that nobody has opened."""
+    one = play(items, *steps("ask", "close", "reveal"), verdict("a", "todo"), verdict("b", "pass"),
+               verdict("a", "todo", "08.2"), verdict("c", "todo", "08.2"),
+               verdict("d", "wrong"), verdict("d", "todo"))
+    assert [(row["trap"], row["solved"], row["tried"]) for row in report.rows(one)] == [
+        ("08.1", 1, 2)]
+    found = results.exercise_view(one, "08.1")
+    assert (found["solved"], found["trying"], found["todo"], found["tries"]) == (1, 1, 1, 2)
+    assert "1 of 2" in report.page(report.rows(one), {"title": "x"})
+
+
+def test_a_trap_is_called_by_its_situation_until_the_room_has_seen_its_answer(items):
+    trap = items[0].trap
+    asked = play(items, *steps("ask", "close", "show"), verdict("a", "wrong"))
+    assert asked.shown_name("08.1") == report.rows(asked)[0]["title"] == trap.title
+    asked.apply({"kind": "reveal"})
+    assert asked.shown_name("08.1") == report.rows(asked)[0]["title"] == trap.name
+
+
+EXERCISE = [*steps("ask", "close", "reveal"), {"kind": "exercise", "trap": "08.1", "until": 7.0}]
+
+
+def test_one_step_leads_back_to_an_exercise_that_was_left(items):
+    for left in ([*steps("ask", trap="08.2")], [*steps("rest")],
+                 [*steps("rest"), *steps("ask", trap="08.2")]):
+        one = play(items, *EXERCISE, *left)
+        assert "back" in one.steps()
+        assert play(items, *EXERCISE, *left, {"kind": "back"}).phase == rounds.EXERCISE
+        one.apply({"kind": "back"})
+        assert (one.now, one.until, list(one.rounds)) == ("08.1", 7.0, ["08.1"])
+        assert "back" not in one.steps()
+
+
+def test_a_question_that_was_asked_by_accident_is_asked_again_with_the_answers_it_got(items):
+    one = play(items, *EXERCISE, *steps("ask", trap="08.2"),
+               *answers("08.2", 1, a=(80.0, True)), {"kind": "back"}, *steps("ask", trap="08.2"))
+    assert one.next() == "08.3"
+    assert one.answers["08.2", 1] == {"a": rounds.Answer(80.0, True)}
+
+
+def test_once_an_answer_is_revealed_nothing_leads_back(items):
+    one = play(items, *EXERCISE, *steps("ask", "close", "reveal", trap="08.2"))
+    assert "back" not in one.steps()
+    assert "not now" in one.refuse({"kind": "back"})
+
+
+def test_two_devices_of_one_participant_count_once(items):
+    one = play(items, *steps("ask"), *answers("08.1", 1, phone=(FIRST[2], True),
+                                              laptop=(FIRST[0], True), other=(FIRST[1], True)),
+               verdict("laptop", "pass"), {"kind": "same", "who": "laptop", "as": "phone"})
+    assert one.answers["08.1", 1] == {"phone": rounds.Answer(FIRST[2], True),
+                                      "other": rounds.Answer(FIRST[1], True)}
+    assert list(one.verdicts["08.1"]) == ["phone"]
+
+
+@pytest.mark.parametrize("number", [s.number for s in STAGES])
+def test_behind_a_choice_that_was_measured_stands_a_number(number):
+    for item in questions.of_stage(stage(number)):
+        assert bool(item.found) == bool(item.asked.choices)
+        assert not item.found or re.search(r"\d|: yes\.", item.found), item.trap.id
+
+
+def test_a_choice_is_shown_with_its_number_once_it_is_revealed(items):
+    one = play(items, *steps("ask", "close", "show"))
+    assert "found" not in results.question_view(one, "08.1", revealed=False)
+    assert results.question_view(one, "08.1", revealed=True)["found"] == (
+        "Loss for the token after a prefix, in nats: 4.96.")
 
 
 @pytest.mark.parametrize(("right", "said"), [(1, "too few"), (5, "let neighbours"),
@@ -309,7 +384,9 @@ def test_joining_guessing_checking_and_leaving_as_a_learner(served, my_work, cap
     assert cli.main(["join", served.url, "AAAAAA"]) == cli.BAD_INPUT
     assert "not the code" in capsys.readouterr().err
     assert cli.main(join) == 0
-    assert "never code, and no name" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "never code, and no name" in out
+    assert re.search(rf"Type {served.code}-[A-Z]{{8}} there", out)
     assert cli.main(join) == 0
     assert "already" in capsys.readouterr().out
     assert room_client.file().stat().st_mode & 0o077 == 0
@@ -330,6 +407,34 @@ def test_joining_guessing_checking_and_leaving_as_a_learner(served, my_work, cap
     assert not room_client.file().exists()
     room_client.tell_guess("08.2", {"guess": 1.0, "sure": True})
     assert room_client._QUEUE.unfinished_tasks == 0
+
+
+def test_a_phone_and_a_notebook_of_one_person_count_once(tmp_path, my_work, capsys):
+    """By the letters that the phone shows, first or after both have answered; and by those that
+    the notebook's command says."""
+    with running(tmp_path) as room:
+        def answered():
+            return shown(room.port, "watch", key=room.secret)["answered"]
+
+        phone = Learner(room)
+        own = send(room.port, "me", {}, phone.cookie, method="GET")[1]["own"]
+        assert room.step("ask", trap="08.2") == 200
+        assert cli.main(["join", room.url, room.code]) == 0  # by the wall: somebody else
+        said = re.search(rf"Type ({room.code}-[A-Z]{{8}}) there", capsys.readouterr().out)[1]
+        room_client.tell_guess("08.2", {"guess": 40.0, "sure": True})
+        wait(lambda: not room_client._QUEUE.unfinished_tasks)
+        assert phone.answer("08.2", 80) == 200
+        assert answered() == 2
+        assert cli.main(["join", room.url, own]) == 0  # now as the same one
+        assert "count once" not in capsys.readouterr().out
+        assert answered() == 1
+        room_client.tell_guess("08.2", {"guess": 50.0, "sure": False})
+        wait(lambda: not room_client._QUEUE.unfinished_tasks)
+        assert answered() == 1
+        other = send(room.port, "join", {"code": said.lower()})[2]
+        assert send(room.port, "me", {}, other, method="GET")[1]["own"] == said
+        assert send(room.port, "join", {"code": f"{room.code}-XYZ"})[0] == 403
+        room_client.leave()
 
 
 def test_an_address_that_is_no_room_is_named(my_work, capsys):
@@ -434,6 +539,21 @@ def test_names_are_kept_only_where_asked_for_and_given(tmp_path):
     assert [(row["name"], row["right"]) for row in rows] == [("'=Ada", "True")]
     assert "Ada" not in next(tmp_path.glob("rooms/*/report.html")).read_text()
     assert "Ada" not in next(tmp_path.glob("rooms/*/report.csv")).read_text()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
+def test_files_with_answers_and_names_are_the_presenters_alone_also_where_they_lay(
+        tmp_path, items):
+    for name in (log.NAME, report.NAMED, report.HTML):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o644)
+    kept = log.Log(tmp_path)
+    kept.append({"kind": "begin"})
+    report.write(tmp_path, rounds.Room(items), {"title": "x", "names": True})
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    kept.close()
+    assert {log.NAME, report.NAMED, report.HTML} <= modes.keys()
+    assert {*modes.values()} == {0o600}
 
 
 def test_behind_a_prefix_every_page_and_link_is_below_it(tmp_path):

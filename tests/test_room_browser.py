@@ -1,9 +1,11 @@
 """A room in a real browser: a presenter by keyboard and three phones, two rounds, an exercise."""
 
+import re
+
 import pytest
 from browser import offline_page, violations
 from playwright.sync_api import expect
-from rooms import Learner, running
+from rooms import Learner, running, send, shown
 
 from dlsys_checks import registry
 
@@ -120,6 +122,9 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
     expect(wall.get_by_text("Closed, with 3 answers.")).to_be_visible()
     wall.locator("body").press("r")
     expect(wall.locator(".measured")).to_have_text("Measured: “more than 4”.")
+    for page in (wall, phones[0]):
+        expect(page.locator(".found")).to_have_text(
+            "Loss for the token after a prefix, in nats: 4.96.")
     expect(wall.locator("figcaption")).to_have_text("1 from B to A, 1 from C to A, 1 of 3 stayed.")
     expect(phones[0].locator(".said")).to_have_text(
         ["Your answer before: C, about 0.36, as in training, sure.",
@@ -160,15 +165,97 @@ def test_forty_learners_in_the_exercise_phase(class_):
     for _ in range(8):
         assert Learner(room).verdict("08.3", "pass") == 200
     expect(wall.locator(".big")).to_have_text("8 passed, 32 trying")
+    assert Learner(room).verdict("08.3", "todo") == 200
     rows = wall.locator(".stuck li")
     expect(rows.nth(0)).to_have_text(f"13{names[4]}")
     expect(rows.nth(1)).to_have_text(f"11{names[0]}")
-    expect(rows.last).to_have_text("5another mistake")
+    expect(rows.last).to_have_text("1not written yet")
+    expect(rows.nth(5)).to_have_text("5another mistake")
+    expect(wall.locator(".big")).to_have_text("8 passed, 32 trying")
     expect(wall.locator(".ask")).to_contain_text("Which line of yours keeps this?")
     phones[1].get_by_role("button", name="Open hint 1 (3 hints left)").click()
     expect(phones[1].locator(".hints li")).to_have_count(1)
     expect(wall.get_by_text("Hints opened here: 1. by 1")).to_be_visible()
     fine(wall, phones[0])
+
+
+TYPED = {"5,5": 5.5, "5.5": 5.5, " 80 ": 80, ",5": 0.5, "0,125": 0.125, "\u22123": -3,
+         "1e-3": 0.001, "1.000,5": None, "1,000.5": None, "about 5": None, "5 %": None,
+         "0x10": None, "1,250": None, "Infinity": None}
+
+
+def test_a_comma_is_a_decimal_sign_whatever_the_phone_speaks(class_):
+    room, wall, phones = class_
+    ask(room, wall, "08.5")
+    phone = phones[1]
+    for typed, answer in TYPED.items():
+        phone.get_by_label("Your guess").fill(typed)
+        phone.get_by_role("radio", name="not sure").check()
+        phone.get_by_role("button", name="This is my answer").click()
+        if answer is None:
+            expect(phone.get_by_role("alert")).to_contain_text(re.compile(
+                "no number here. Write digits alone|may be 1250 or 1.250"))
+        else:
+            expect(phone.locator(".said")).to_contain_text(f"Your answer: {answer:g} ")
+            phone.get_by_role("button", name="Change my answer").click()
+
+
+def test_space_leaves_no_exercise_and_one_key_comes_back(class_):
+    room, wall, phones = class_
+    ask(room, wall, "08.4")
+    for step in ("close", "reveal"):
+        assert room.step(step) == 200
+    expect(wall.locator("footer button").first).to_contain_text("Exercise 08.4 Space")
+    wall.locator("footer button").first.click()  # which keeps the focus, and with it space
+    expect(wall.get_by_role("timer")).to_be_visible()
+    assert "Space" not in wall.locator("footer").inner_text()
+    for _ in range(3):
+        wall.keyboard.press(" ")
+    expect(phones[0].get_by_role("heading", name="Exercise 08.4")).to_be_visible()
+    wall.keyboard.press("n")
+    expect(wall.locator("footer")).to_contain_text("Back to exercise 08.4 X")
+    wall.keyboard.press("x")
+    for page in (wall, phones[0]):
+        expect(page.get_by_role("heading", name="Exercise 08.4")).to_be_visible()
+        expect(page.get_by_role("timer")).to_contain_text(":")
+    wall.keyboard.press("o")
+    expect(wall.get_by_text("Join the room")).to_have_count(1)
+    wall.keyboard.press("x")
+    expect(wall.get_by_role("heading", name="Exercise 08.4")).to_be_visible()
+
+
+def test_five_phones_and_one_of_them_with_a_notebook_are_five(browser, tmp_path):
+    """The notebook joins by what its phone shows; the wall counts people, not devices."""
+    with running(tmp_path) as room:
+        contexts = [browser.new_context(viewport={"width": w, "height": 700}, has_touch=True,
+                                        locale=locale)
+                    for w, locale in ((320, "en-GB"), (360, "de-DE"), (390, "fr-FR"),
+                                      (414, "en-US"), (430, "de-DE"))]
+        phones = [offline_page(context) for context in contexts]
+        for phone in phones:
+            phone.goto(f"{room.url}#{room.code}")
+            expect(phone.get_by_role("heading", name="You are in")).to_be_visible()
+        shows = phones[1].locator("code", has_text="dlsys join").inner_text()
+        own = shows.rpartition(" ")[2]
+        assert re.fullmatch(rf"{room.code}-[A-Z]{{8}}", own)
+        notebook = Learner(room)
+        cookie = send(room.port, "join", {"code": own}, notebook.cookie)[2]
+        assert room.step("ask", trap="08.2") == 200
+        for phone, typed in zip(phones, ("80", "80,5", "37,5", "100", "12.5"), strict=True):
+            phone.get_by_label("Your guess").fill(typed)
+            phone.get_by_role("radio", name="sure", exact=True).check()
+            phone.get_by_role("button", name="This is my answer").click()
+            expect(phone.locator(".said")).to_have_text(
+                f"Your answer: {typed.replace(',', '.')} %, sure.")
+        assert send(room.port, "answer", {"trap": "08.2", "go": 1, "guess": 90, "sure": True},
+                    cookie)[0] == 200
+        wall = shown(room.port, "watch", key=room.secret)
+        assert (wall["answered"], wall["here"]) == (5, 5)
+        for phone in phones:
+            assert not overflows(phone)
+            assert phone.problems == []
+        for context in contexts:
+            context.close()
 
 
 def test_pages_come_back_after_the_server_was_killed(class_):

@@ -83,24 +83,31 @@ def test_no_count_is_told_before_it_is_shown_and_no_answer_before_it_is_revealed
 
 
 def test_codes_are_tried_so_often_and_no_more(tmp_path):
-    with running(tmp_path) as fresh:
+    """A room that has heard more than 35 wrong codes limits each address to 30 a minute."""
+    few = "from dlsys.room import server; server.WRONG_CODES = 35"
+    with running(tmp_path, first=few) as fresh:
         tried = [send(fresh.port, "join", {"code": f"{k:06d}"})[0] for k in range(40)]
-        assert tried == 30 * [403] + 10 * [429]
+        assert tried == 36 * [403] + 4 * [429]
         assert send(fresh.port, "join", {"code": fresh.code})[0] == 429
 
 
+def test_wrong_codes_from_an_address_lock_nobody_out_behind_it(room):
+    assert {send(room.port, "join", {"code": "AAAAAA"})[0] for _ in range(60)} == {403}
+    assert send(room.port, "join", {"code": room.code})[0] == 200
+
+
 def test_one_address_joins_so_often_and_no_more(tmp_path):
-    with running(tmp_path) as fresh:
+    with running(tmp_path, first="from dlsys.room import server; server.STREAMS = 50") as fresh:
         honest = Learner(fresh)
         link = http.client.HTTPConnection("127.0.0.1", fresh.port, timeout=20)
         body, joined = json.dumps({"code": fresh.code}), 0
-        for _ in range(650):
+        for _ in range(70):
             link.request("POST", "/join", body, {"Content-Type": "application/json"})
             answer = link.getresponse()
             answer.read()
             joined += answer.status == 200
         link.close()
-        assert joined == 599
+        assert joined == 49
         assert fresh.step("ask") == 200
         assert honest.answer("08.1", RIGHT) == 200
 
@@ -201,3 +208,27 @@ def test_a_limit_forgets_old_tries_and_has_a_bounded_memory(monkeypatch):
         now[0] += 1
         limit.count(str(k))
     assert len(limit.seen) <= 101
+
+
+def test_a_limit_looks_at_few_keys_a_time_however_many_live(monkeypatch):
+    class Looked(rate_limit.OrderedDict):
+        looks = 0
+
+        def __iter__(self):
+            for key in super().__iter__():
+                self.looks += 1
+                yield key
+
+        def items(self):
+            self.looks += len(self)
+            return super().items()
+
+    monkeypatch.setattr(rate_limit, "KEYS", 1000)
+    limit = rate_limit.Limit(2, 3600)
+    limit.seen = seen = Looked()
+    for k in range(1500):  # all of them live
+        limit.count(str(k))
+    assert limit.seen is seen
+    assert seen.looks < 2 * 1500
+    assert len(seen) == 1000
+    assert "1499" in seen

@@ -23,6 +23,8 @@ SIZES = """() => Reveal.getSlides().map((slide) => {
   const pre = [...slide.querySelectorAll("pre")];
   return { name: slide.textContent.trim().slice(0, 40), height: slide.scrollHeight,
     wide: pre.some((one) => one.scrollWidth > one.clientWidth),
+    small: [...slide.querySelectorAll("img")].some(
+      (img) => img.offsetHeight < Number(img.dataset.least) - 1),
     code: Math.min(24, ...[...slide.querySelectorAll(".jp-InputArea pre")].map(
       (one) => parseFloat(getComputedStyle(one).fontSize))) };
 })"""
@@ -83,14 +85,17 @@ def test_hands_are_counted_taken_back_and_stand_beside_the_measurement(first):
 @pytest.mark.parametrize("number", mark_nightly(NUMBERS, lambda number: number == 8))
 def test_no_slide_is_over_full_and_code_has_24_pixels(browser, tmp_path, number):
     file = tmp_path / "slides.html"
-    file.write_text(deck.html(list(deck.slides(slides.lesson(stage(number)))), "x"), "utf-8")
+    found = [slide for core in (False, True)
+             for slide in deck.slides(slides.lesson(stage(number)), core=core)]
+    file.write_text(deck.html(found, "x"), "utf-8")
     opened = offline_page(browser, viewport={"width": 1280, "height": 720})
     opened.goto(file.as_uri())
     opened.wait_for_function("window.Reveal && Reveal.isReady()")
     measured = opened.evaluate(SIZES)
     opened.close()
     assert len(measured) > 20
-    assert [m for m in measured if m["height"] > 720 or m["wide"] or m["code"] < 24] == []
+    assert [m for m in measured if m["height"] > 720 or m["wide"] or m["code"] < 24
+            or m["small"]] == []
 
 
 def test_choices_carry_letters(first):
@@ -125,9 +130,12 @@ def test_the_speaker_view_has_the_notes_of_a_trap(first):
 
 def test_a_room_stands_in_a_frame_and_is_about_the_trap_of_the_slide(page, tmp_path):
     with running(tmp_path) as room:
-        page.once("dialog", lambda box: box.accept(f"{room.url}present#{room.secret}"))
         go_to(page, "[data-guess='08.2']")
         page.keyboard.press("r")
+        expect(page.get_by_role("status")).to_contain_text("it is not shown")
+        paste(page, f"{room.url}present#{room.secret}\n")
+        expect(page.get_by_role("status")).to_have_count(0)
+        assert room.secret not in page.evaluate("document.body.innerText + location.href")
         frame = page.frame_locator("iframe.room")
         expect(frame.locator("footer button").first).to_contain_text("Ask 08.2")
         frame.locator("body").press(" ")
@@ -139,12 +147,40 @@ def test_a_room_stands_in_a_frame_and_is_about_the_trap_of_the_slide(page, tmp_p
         assert page.evaluate("Reveal.getIndices().h") == before - 1
 
 
+def paste(page, text):
+    page.evaluate("""text => { const data = new DataTransfer(); data.setData("text", text);
+        document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data })); }""", text)
+
+
 @pytest.mark.parametrize("said", ["", "javascript:alert(1)", "http://x/", "file:///etc/passwd"])
-def test_what_is_no_presenters_address_opens_no_frame(page, said):
-    page.evaluate("address = ''")
-    page.once("dialog", lambda box: box.accept(said))
+def test_what_is_no_presenters_address_opens_no_frame_and_is_not_shown(page, said):
+    page.evaluate("address = ''; note?.remove(); note = null")
     page.keyboard.press("r")
+    paste(page, said)
+    expect(page.get_by_role("status")).to_contain_text("That was no presenter’s address")
+    assert not said or said not in page.evaluate("document.body.innerText")
     expect(page.locator("iframe")).to_have_count(0)
+    page.keyboard.press("r")
+    expect(page.get_by_role("status")).to_have_count(0)
+
+
+def test_the_line_that_a_room_prints_gives_slides_its_address_and_no_bar_shows_it(
+        browser, page, tmp_path):
+    (tmp_path / "08_slides.html").write_text(page.content(), "utf-8")
+    with running(tmp_path) as room:
+        line = re.search(r"Slides +(\S+)", room.output)[1]
+        file = tmp_path / "08_slides.html"
+        assert line == f"{file.as_uri()}#room={room.url}present#{room.secret}"
+        opened = offline_page(browser, viewport={"width": 1280, "height": 720})
+        file.write_text(deck.html([deck.Slide("x", [])], "x"), "utf-8")
+        opened.goto(line)
+        opened.wait_for_function("window.Reveal && Reveal.isReady()")
+        assert room.secret not in opened.url
+        opened.reload()
+        opened.keyboard.press("r")
+        expect(opened.frame_locator("iframe.room").locator(".here")).to_contain_text("here")
+        assert room.secret not in opened.url
+        opened.close()
 
 
 def test_the_speaker_view_is_that_of_its_release():
@@ -152,7 +188,7 @@ def test_the_speaker_view_is_that_of_its_release():
 
 
 def test_a_script_in_a_script_is_no_tag():
-    """The speaker view holds a page as a text: its tags would end the script it stands in."""
+    """The speaker view holds a page as text. Its tags would end the script around it."""
     made = deck.html([deck.Slide("x", [])], "x")
     assert made.count("<script>") == made.count("</script>") == 3
     assert json.loads('"' + deck._SCRIPT.sub(r"\\u003c\1", "<!-- <script></script>") + '"') == (

@@ -62,7 +62,7 @@ echo "uv $*" >>calls
 
 
 class Tree:
-    """A clone in a folder with an awkward name, with a stand-in for Python and for df."""
+    """A clone in a folder with an awkward name; stubs replace Python and df."""
 
     def __init__(self, folder: Path):
         self.root, self.bin = folder / "a clone, ünï", folder / "bin"

@@ -1,4 +1,4 @@
-"""`dlsys slides`: what stands on which slide, in one file that needs nothing else."""
+"""`dlsys slides`: what each slide shows, in one file that needs no other."""
 
 import hashlib
 import json
@@ -10,8 +10,9 @@ import pytest
 from bs4 import BeautifulSoup
 
 import dlsys
-from dlsys import cli, deck, slides
-from dlsys_helpers import catalog, paths
+from dlsys import cli, deck, deck_figures, slides
+from dlsys_helpers import catalog, drawing_canvas, paths, plots
+from dlsys_helpers.explorers import _picture
 from dlsys_helpers.stages import SPAN, STAGES, stage
 
 # Of the files in dist/ of reveal.js 6.0.2, as the npm package has them.
@@ -29,6 +30,11 @@ def lesson(number):
 @cache
 def slides_of(number):
     return list(deck.slides(lesson(number)))
+
+
+@cache
+def core_of(number):
+    return list(deck.slides(lesson(number), core=True))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +66,7 @@ def test_every_trap_is_asked_measured_explained_repaired_and_kept(number):
     """One column a trap: the situation, the wrong code, the question, then each step; no claim."""
     for trap in catalog.traps(number):
         found = column(number, trap.id)
-        assert 6 <= len(found) <= 9  # a long break takes three, a long repair two
+        assert 6 <= len(found) <= 10  # a long break takes three, a long repair two
         assert [s.first for s in found] == [True, *[False] * (len(found) - 1)]
         named = list(dict.fromkeys(re.sub(r"^#+ \S+ ", "", s.heading) for s in found))
         assert named == [trap.title, "Your guess", "Measured", f"Why: {trap.fault}", "Repair",
@@ -105,11 +111,105 @@ def test_who_votes_has_the_situation_and_who_voted_reads_the_letter(number):
                 if c.metadata["dlsys"].get("trap") == trap.id
                 and c.metadata["dlsys"]["role"] == "situation"]
         assert told[-1].rpartition("\n\n")[2] in words(asked), trap.id
-        measured, = [s for s in column(number, trap.id) if s.heading.endswith("Measured")]
+        measured = next(s for s in column(number, trap.id) if s.heading.endswith("Measured"))
         listed = [li.get_text() for li in BeautifulSoup(words(asked), "html.parser").select("li")]
         if listed:
-            letter, said = re.search(r"Measured: ([A-D]), “(.*?)”\.", words(measured)).groups()
+            letter, said, behind = re.search(r"Measured: ([A-D]), “(.*?)”\.\*\* (.*)",
+                                             words(measured)).groups()
             assert listed["ABCD".index(letter)] == said.replace("`", ""), trap.id
+            assert re.search(r"\d|: yes\.", behind), "a choice is shown with its number"
+
+
+@pytest.mark.parametrize("number", [s.number for s in STAGES])
+def test_a_core_deck_is_short_and_has_the_ideas_in_front_of_the_core_traps(number):
+    found, core = core_of(number), [t for t in catalog.traps(number) if t.core]
+    assert len(found) <= 30
+    begun = [re.sub(r"^## ", "", s.heading) for s in found if s.first]
+    asked = [f"{t.id} {t.title}" for t in core]
+    assert [heading for heading in begun if heading in asked] == asked
+    assert begun[-1] == "What you take with you"
+    assert begun.index(asked[0]) > 1 or number in (12, 13), "an idea comes first"
+    said = "\n".join(map(words, found))
+    for trap in core:
+        assert f"data-guess=\"{trap.id}\"" in said
+        assert "Measured: " in said
+        assert f"<code>{trap.function}</code>" in said
+    off = [t for t in catalog.traps(number) if not t.core]
+    assert not any(re.match(rf"#+ {t.id} ", s.heading) for t in off for s in found)
+    assert words(found[-1]).count("\n- ") + 1 == len(core) + 1, "a rule for each trap, no others"
+
+
+@pytest.mark.parametrize("number", [s.number for s in STAGES])
+def test_no_slide_names_a_fault_before_its_question_is_answered(number):
+    """In words: the presenter's notes, which may name it, are on another screen."""
+    for found in (slides_of(number), core_of(number)):
+        answered = set()
+        for slide in found:
+            answered |= {t.id for t in catalog.traps(number)
+                         if slide.heading.startswith(f"### {t.id} ")
+                         and "Measured: " in words(slide)}
+            for trap in catalog.traps(number):
+                assert trap.id in answered or trap.fault not in slide.heading
+
+
+@pytest.mark.parametrize("number", [s.number for s in STAGES])
+def test_every_drawing_of_an_idea_is_shown_with_words_in_front(number):
+    drawn = sum("image/png" in out.get("data", {}) for c in lesson(number).cells
+                if c.metadata.get("dlsys", {}).get("role") == "concept"
+                and not c.metadata["dlsys"].get("trap") for out in c.get("outputs", []))
+    ideas = [part for part in deck.parts(lesson(number).cells) if isinstance(part, deck.Idea)]
+    assert sum(len(one.drawings) for one in ideas) == drawn
+    assert all(len(deck.beginning(one.text, 2).split()) > 5 for one in ideas)
+
+
+def test_your_turn_says_the_task():
+    assert "How far do earlier outputs move" in words(column(8, "08.1")[-1])
+    for entry in STAGES:
+        for trap in catalog.traps(entry.number):
+            assert len(deck.beginning(deck.asked_of(trap), 1).split()) > 3, trap.id
+
+
+def test_the_letters_of_a_figure_are_taken_for_as_large_as_they_are():
+    with plots.mpl.rc_context():
+        plots.use_house_style()
+        drawn = plots.mpl.rcParams["font.size"], plots.mpl.rcParams["figure.dpi"]
+    assert drawn == (deck_figures.POINTS, deck_figures.INCH)
+    assert drawing_canvas.SIZE == deck_figures.POINTS
+    assert drawing_canvas.Sheet("x", "y").figure.dpi == deck_figures.INCH
+    assert (_picture.WIDTH_PX, _picture._STYLE["font.size"], _picture._INCH) == (
+        deck_figures.EXPLORER, deck_figures.ITS_POINTS, deck_figures.ITS_INCH)
+
+
+def test_a_figure_asks_for_letters_of_18_pixels_and_a_tall_one_is_torn_where_it_is_empty():
+    picture = deck_figures.Image.new("RGBA", (1144, 1400))
+    for top in (100, 800):
+        picture.paste((0, 0, 0, 255), (0, top, 1144, top + 500))
+    output = deck.nb4.new_output("display_data", {"image/png": deck_figures._png(picture)},
+                                 metadata={"image/png": {"width": 572, "alt": "two"}})
+    whole = deck_figures.figure(output, "")
+    # 10 points are 15.28 pixels where the picture is 572 wide and 700 high.
+    assert deck_figures.least(whole) == round(700 * 18 / (10 * 110 / 72)) == 825
+    assert deck_figures.least(deck_figures.figure(output, "fontsize=5")) == round(
+        1240 * 1400 / 1144)
+    pieces = deck_figures.torn(whole, 626)
+    assert [deck_figures._picture(c.outputs[0].data["image/png"]).height for c in pieces] == [
+        700, 700]
+    assert sum(map(deck_figures.least, pieces)) in (824, 825, 826)
+    assert [c.outputs[0].metadata["image/png"]["alt"] for c in pieces] == ["two", "two"]
+    assert deck_figures.torn(pieces[0], 626) == [pieces[0]]
+
+
+def test_code_that_goes_on_on_another_slide_keeps_its_colours():
+    """A docstring begins on the first slide; the second one's code is not all a string."""
+    code = 'def f():\n    """One.\n\n' + "    Two.\n" * 17 + '    """\n    return 1\n'
+    first, second = deck.code_pages([deck.nb4.new_code_cell(code)])
+    assert '"""' not in second.source.partition("return")[2]
+    made = BeautifulSoup(deck.html([deck.Slide("x", [first]), deck.Slide("y", [second])], "x"),
+                         "html.parser")
+    shown = made.select(".highlight pre")
+    assert [one.get_text().rstrip("\n") for one in shown] == [first.source, second.source.rstrip()]
+    assert [one.get_text() for one in shown[1].select(".k")] == ["return"]
+    assert "Two." in "".join(one.get_text() for one in shown[1].select("[class^=s]"))
 
 
 def test_a_repair_that_is_no_code_says_what_to_decide():
@@ -150,7 +250,7 @@ def test_a_lesson_names_the_cells_that_stand_for_its_look_and_its_repair():
 
 
 def test_a_function_from_the_why_stands_above_the_repair_that_uses_it():
-    repair, = [s for s in column(15, "15.4") if s.heading.endswith("Repair")]
+    repair = next(s for s in column(15, "15.4") if s.heading.endswith("Repair"))
     code = next(c.source for c in repair.cells if c.cell_type == "code")
     assert code.startswith("def plain(top):")
     assert "switch.weigh = plain" in code
@@ -182,7 +282,7 @@ def test_pages_take_as_much_as_fits_and_tear_nothing():
 
 
 def test_the_page_loads_nothing(first):
-    """No element fetches anything: links are there to be followed, by whoever has a network."""
+    """No element loads anything. Links may point to the network."""
     page = BeautifulSoup(first[1], "html.parser")
     assert not page.find_all(["link", "iframe", "object", "embed"])
     assert not page.find_all("script", src=True)
@@ -202,6 +302,13 @@ def test_a_line_that_begins_with_the_number_of_an_issue_is_no_heading():
 def test_formulas_need_no_script(first):
     assert "<math" in first[1]
     assert "mathjax" not in first[1].lower()
+
+
+def test_a_core_deck_has_a_file_of_its_own(my_work, capsys, monkeypatch):
+    monkeypatch.setattr(deck, "html", lambda found, title: f"{title}: {len(found)}")
+    assert cli.main(["slides", "8", "--core"]) == 0
+    assert f"{len(core_of(8))} slides" in capsys.readouterr().out
+    assert (my_work / "08_slides_core.html").is_file()
 
 
 def test_the_command_writes_a_new_file_and_overwrites_none(my_work, capsys, monkeypatch):

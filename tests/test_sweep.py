@@ -222,7 +222,7 @@ def test_a_claim_that_fails_ends_the_sweep_and_is_measured_again(small):
 
 
 def test_many_seeds_are_recorded_a_few_at_a_time(small):
-    """So that a sweep that was stopped goes on where it was."""
+    """A stopped sweep continues from the last recorded seed."""
     asked = []
 
     def run(path, one):

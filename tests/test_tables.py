@@ -36,7 +36,7 @@ class Call:
 
 
 def tensors(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, torch.Tensor]]:
-    """Path and tensor for all that arguments hold: in lists, models and optimizers, too."""
+    """Path and tensor for every tensor in the arguments, also in lists, models and optimizers."""
     if isinstance(value, torch.Tensor):
         yield path, value
     elif isinstance(value, nn.Module):
@@ -51,7 +51,7 @@ def tensors(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, torch.Tensor]
 
 
 def copy_of(value: Any, places: dict[int, tuple]) -> Callable[[dict], Any]:
-    """What gives the same value once more; a tensor of an argument is then that of the new one."""
+    """Copy an argument, so that a second call gets the same value in new tensors."""
     if id(value) in places:
         return lambda held: held[places[id(value)]]
     if isinstance(value, torch.Tensor):
@@ -206,7 +206,7 @@ def positive_weights(net):
 
 
 class Secretive(torch.Tensor):
-    """Shares memory with another tensor, and shows a copy of its own to whoever detaches it."""
+    """A tensor that shares memory with another one, but detaches to a copy."""
 
     def detach(self):
         if not hasattr(self, "shown"):
@@ -215,7 +215,7 @@ class Secretive(torch.Tensor):
 
 
 def calls_the_hooks(opt, losses, epochs, accumulate):
-    """Tells whoever listens of steps that it does not take."""
+    """An optimizer that reports steps to its hooks without taking them."""
     for _ in range(epochs * -(-len(losses) // accumulate)):
         for hook in opt._optimizer_step_pre_hooks.values():
             hook(opt, (), {})

@@ -1,4 +1,4 @@
-"""A lesson may tell its traps in another order than that of their numbers."""
+"""A lesson may present its traps in a different order from their numbers."""
 
 import json
 import re

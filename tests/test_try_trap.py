@@ -165,7 +165,7 @@ def test_a_question_is_looked_for_where_the_questions_of_its_trap_begin(files):
                             f"AssertionError: {draw.__name__}, seed 3: a text\nassert False")
     text = (ROOT / "src/dlsys_checks/questions/q01.py").read_text("utf-8").splitlines()
     before = text[:int(row.place.partition(":")[2])]
-    assert sum(line.startswith(('ask("01.1"', '@asks("01.1")')) for line in before) == 2
+    assert sum(line.startswith(('ask("01.1"', '@question_for("01.1")')) for line in before) == 2
 
 
 def test_only_the_tests_of_one_exercise_run_and_those_that_fail_are_noted():
@@ -219,7 +219,7 @@ def test_rows_come_by_file_and_line_each_once(capsys):
 @pytest.fixture
 def steps(monkeypatch):
     """All steps content, none of them run; the test changes one of them."""
-    for name, value in (("built", []), ("proven", []), ("tested", (14, [])), ("linted", []),
+    for name, value in (("built", ([], [])), ("proven", []), ("tested", (14, [])), ("linted", []),
                         ("refuted", (99, []))):
         monkeypatch.setattr(try_trap, name, lambda *_, value=value: value)
     monkeypatch.setattr(try_trap, "as_draft", lambda stage: None)
@@ -235,7 +235,7 @@ def test_a_trap_that_lacks_nothing_is_sent_to_finish(steps, capsys):
 
 
 def test_what_every_step_finds_is_in_one_table(steps, capsys):
-    steps("built", [Row("lessons/01_activations.py:7", "a note")])
+    steps("built", ([], [Row("lessons/01_activations.py:7", "a note")]))
     steps("tested", (14, [Row("src/dlsys_checks/s01/x.py:3", "a test")]))
     steps("refuted", (99, ["a claim: 3 at seed 3; expected 2"]))
     with pytest.raises(SystemExit, match="1"):
@@ -243,6 +243,17 @@ def test_what_every_step_finds_is_in_one_table(steps, capsys):
     said = capsys.readouterr().out.partition("place to edit")[2]
     assert re.findall(r"a note|a test|a claim", said) == ["a claim", "a note", "a test"]
     assert "Next:" not in said
+
+
+def test_a_cell_that_fails_is_one_row_and_no_claim_that_does_not_hold(steps, capsys):
+    stopped = (0, ["01_activations, seed 3: a cell failed.\nTrace\nTypeError: no ylabel"])
+    steps("refuted", stopped)
+    assert [row.says for row in try_trap.missing("01.1")] == [
+        "01_activations, seed 3: TypeError: no ylabel"]
+    assert "claims   none: a cell failed at seed 3" in capsys.readouterr().out
+
+    steps("built", ([Row("lessons/01_activations.py:9", "TypeError: no ylabel")], []))
+    assert [row.place for row in try_trap.missing("01.1")] == ["lessons/01_activations.py:9"]
 
 
 def test_a_lesson_that_cannot_be_built_is_the_only_row(steps, monkeypatch, capsys):

@@ -41,7 +41,7 @@ time.sleep(60)
 
 
 class Desk:
-    """A folder of sockets of its own, and what tasks wrote there."""
+    """A separate folder for sockets, and what tasks wrote there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.env = folder, {
@@ -85,7 +85,7 @@ def until(found, seconds=20):
 
 
 def gone(number) -> bool:
-    """Whether no such process runs; one that nobody has waited for yet has ended, too."""
+    """Whether no such process runs; a zombie counts as ended."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):

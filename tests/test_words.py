@@ -1,5 +1,6 @@
 """Words are cheap: what only speaks to a reader makes no record stale."""
 
+import ast
 import shutil
 
 import nbformat
@@ -179,3 +180,11 @@ def test_of_a_table_of_promises_keys_and_cases_count(old, new, same):
 def test_a_number_in_a_check_makes_its_proof_stale(in_check):
     in_check("atol=", "atol=2 * ")
     assert proof.stale("03_losses", ["03.2"]).endswith("Run: make finish LESSON=03")
+
+
+def test_what_a_call_says_is_read_without_a_change_of_its_tree():
+    """Each time the same: a tree that a reader changed would lose its table for the next one."""
+    tree = ast.parse(TABLE)
+    before = ast.dump(tree)
+    assert list(fingerprints.check_words(tree.body[0].value)) == [tree.body[0].value.args[0]]
+    assert ast.dump(tree) == before

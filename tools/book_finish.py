@@ -31,6 +31,7 @@ def finish(html: Path, address: str) -> None:
         shutil.rmtree(file) if file.is_dir() else file.unlink()
     slim(html)
     write_robots(html, address)
+    write_indexes(html)
 
 
 # ---- style sheets
@@ -92,3 +93,33 @@ def write_robots(html: Path, address: str) -> None:
             '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns='
             f'"http://www.sitemaps.org/schemas/sitemap/0.9">\n{places}</urlset>\n', "utf-8")
     (html / "robots.txt").write_text(robots, "utf-8")
+
+
+# ---- folders
+
+INDEX = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="robots" content="noindex">
+<meta http-equiv="refresh" content="0; url={page}">
+<title>{name}</title>
+</head>
+<body><main><h1>{name}</h1><p>This folder has a page: <a href="{page}">{page}</a>.</p></main></body>
+</html>
+"""
+
+
+def write_indexes(html: Path) -> None:
+    """Lead from each folder of pages to the page that has its name, else to the first page.
+
+    Without it a server lists the folder's files to a reader who shortens an address.
+    """
+    for folder in {page.parent for page in html.rglob("*.html")} - {html}:
+        parts = folder.relative_to(html).parts
+        if parts[0].startswith("_") or (folder / "index.html").exists():
+            continue
+        up, own = "../" * len(parts), html / f"{'/'.join(parts)}.html"
+        page = f"../{own.name}" if own.exists() else f"{up}index.html"
+        (folder / "index.html").write_text(INDEX.format(name=parts[-1], page=page), "utf-8")

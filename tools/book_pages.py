@@ -71,7 +71,7 @@ def exercise_minutes(number: int) -> int:
 
 
 def plain(text: str) -> str:
-    """Text that Markdown is to show as it is."""
+    """Escape text, so that Markdown shows it unchanged."""
     return re.sub(r"([\\`*_{}\[\]<>$|#~])", r"\\\1", text)
 
 

@@ -228,11 +228,17 @@ def overview(stages: list[Stage], lessons: book_pages.Lessons) -> str:
         f"{book_minutes.formula()}",
         "Slides are one file that opens in any browser, without a network:",
         "```bash\ndlsys slides 1                      # writes my-work/01_slides.html\n"
+        "dlsys slides 1 --core               # the core path alone, in at most 30 slides\n"
         "dlsys slides 1 --out first.html     # or where you say\n```",
-        "A trap is a column of six slides, seven or eight where its code is long: the wrong code, "
-        "the question, what was measured, the cause in a picture, the lines that repair it, what "
-        "to keep with the exercise and its clock. Drawings of the lesson stand between the traps; "
-        "what an explorer draws has its controls in the lesson. {kbd}`Space` goes on, "
+        "An idea of the lesson is a slide with its first sentences and its drawing. A trap is a "
+        "column of six slides, more where its code is long: the wrong code, the question, what "
+        "was measured with its number, the cause in a picture, the lines that repair it, what to "
+        "keep, with the task of the exercise and its clock. In a core deck each trap follows the "
+        "ideas in front of it in the lesson, a question stands below the code where there is "
+        "room, and the last slide has the rules of its traps. The plans count the slides of the "
+        "whole deck. The smallest letters of a figure are 18 pixels high in a window of 720 lines. "
+        "A trap's fault has no slide before its question is answered. "
+        "What an explorer draws has its controls in the lesson. {kbd}`Space` goes on, "
         "{kbd}`→` skips to the next trap, {kbd}`G` and a number lead to a slide, {kbd}`S` opens "
         "the speaker view with a trap's questions on each of its slides, {kbd}`D` switches between "
         "light and dark, {kbd}`?` lists all keys. Print to PDF from the address with `?view=print` "

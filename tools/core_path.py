@@ -41,7 +41,7 @@ def traps(book: NotebookNode) -> set[str]:
 
 
 def is_short(path: Path) -> bool:
-    """Whether the path leaves a trap out; else nbval runs it, as it is the lesson."""
+    """Whether the path leaves a trap out. If not, it is the lesson, which nbval runs."""
     return traps(core(path)) != traps(nbformat.read(path, as_version=4))
 
 

@@ -35,7 +35,7 @@ FLOORS_AT = "tools/finder_record.py"
 
 
 def phrases(name: str) -> list[dict]:
-    """One of the sets, as it is written."""
+    """The phrases of one set, unchanged."""
     return yaml.safe_load(PHRASES[name].read_text("utf-8"))
 
 

@@ -61,7 +61,7 @@ def read(rows: list[dict], without: Container[str] = ()) -> list[tuple[list[str]
 
 
 def weights(rows: list[dict], stored: dict) -> dict:
-    """What words say of causes; the stored weights where phrases and rules are those of then."""
+    """What words say about causes: the stored weights while phrases and rules are unchanged."""
     said = read(rows)
     of = fingerprints.fingerprint(json.dumps([said, STRENGTH, GROUP, LEAST, STEPS]))
     return stored if stored.get("of") == of else {"of": of, **trained(said)}

@@ -14,11 +14,12 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import dlsys_helpers
+from dlsys import needed
+from dlsys_helpers import promise_tables
 from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
@@ -27,7 +28,7 @@ PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
 IGNORED = {f"dlsys_helpers.{name}" for name in (
     "acting", "cards", "catalog", "diagrams", "drawings", "errors", "expect",
     "gradient_graphs", "guesses", "judging", "number_lines", "plots", "progress", "room_client",
-    "drawing_canvas", "json_lines", "verdicts", "wording")} | {
+    "drawing_canvas", "json_lines", "promise_tables", "verdicts", "wording")} | {
     f"dlsys_model.{name}" for name in ("errors", "report", "show")} | {
     "dlsys_checks", "dlsys_checks.checking", "dlsys_checks.registry"}
 LEARNERS = ("dlsys.", "dlsys_files", "dlsys_model.answers")
@@ -62,8 +63,7 @@ def changes(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def pinned() -> dict[str, str]:
     """The versions in requirements.lock of the packages that numbers come from."""
-    lines = (ROOT / "requirements.lock").read_text("utf-8").splitlines()
-    versions = dict(re.match(r"([\w.-]+)==(\S+)", line).groups() for line in lines if "==" in line)
+    versions = needed.pinned(ROOT / "requirements.lock")
     return {name: versions[name] for name in PACKAGES}
 
 
@@ -103,8 +103,8 @@ def lesson_words(call: ast.Call) -> Iterator[ast.expr]:
 
 
 # Where a check speaks to a learner or names something for a reader: no verdict depends on it.
-SPEAKS = {"Broken": (0, 2, 3), "promise": (1,), "wrong": (0,), "probe": (0,), "right": (0,),
-          "equivalent": (1,)}
+SPEAKS = {"Broken": (0, 2, 3), "promise": (1,), "promise_table": (0,), "wrong": (0,), "probe": (0,),
+          "right": (0,), "equivalent": (1,)}
 SAID = {"look", "says", "what", "shown"}  # the same by name
 
 
@@ -114,19 +114,10 @@ def check_words(call: ast.Call) -> Iterator[ast.expr]:
     places = (0,) if name.startswith("expect_") and name != "expect_parts" else SPEAKS.get(name, ())
     yield from (call.args[place] for place in places if place < len(call.args))
     yield from (keyword.value for keyword in call.keywords if keyword.arg in SAID)
-    if name == "promise_table" and isinstance(call.args[0], ast.Constant):
-        call.args[0].value = _keys_and_cases(call.args[0].value)  # the tree is nobody else's
-
-
-def _keys_and_cases(table: str) -> str:
-    """What counts of a table of promises: a row's key and the names of cases that decide it."""
-    rows = re.sub(r"\n +", " ", table.strip("\n")).splitlines()
-    return "\n".join(" | ".join(cell for place, cell in enumerate(row.split(" | "))
-                               if place == 0 or cell.startswith("case ")) for row in rows)
 
 
 def _name(call: ast.Call) -> str:
-    """The last part of what is called: "set_title" of `ax.set_title(...)`; "" for others."""
+    """The last name of a call: "set_title" of `ax.set_title(...)`; "" if it has none."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
@@ -138,12 +129,22 @@ def essence(code: str, words: Words = no_words) -> str:
     f-string that speaks, the calls inside count: they may draw random numbers.
     """
     tree = ast.parse(code)
-    silent = {id(text) for call in ast.walk(tree) if isinstance(call, ast.Call)
-              for argument in words(call) for text in _texts(argument)}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    silent = {id(text): _part_that_counts(call, text)
+              for call in calls for argument in words(call) for text in _texts(argument)}
     return "".join(_written(tree, silent))
 
 
-def _written(value: object, silent: Collection[int]) -> Iterator[str]:
+def _part_that_counts(call: ast.Call, text: ast.expr) -> str:
+    """Of a table of promises its keys and the cases that decide them; nothing of other words."""
+    if _name(call) != "promise_table":
+        return ""
+    return "\n".join(" | ".join((row.key, *row.cases))
+                     for row in promise_tables.read(ast.literal_eval(text)))
+
+
+def _written(value: object, silent: Mapping[int, str]) -> Iterator[str]:
+    """A node as text. silent: what counts of each word, by the id of its node."""
     if isinstance(value, list):
         yield "["
         for item in value:
@@ -152,7 +153,7 @@ def _written(value: object, silent: Collection[int]) -> Iterator[str]:
     elif not isinstance(value, ast.AST):
         yield f"{value!r},"
     elif id(value) in silent:
-        yield "'',"
+        yield f"{silent[id(value)]!r},"
         yield from _written([call for call in ast.walk(value) if isinstance(call, ast.Call)],
                             silent)
     else:

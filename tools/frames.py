@@ -63,7 +63,7 @@ def visit_rests_on(name: str) -> dict[str, str]:
 
 @cache
 def visited(name: str) -> bool:
-    """Whether an explorer's page was visited in full as it is today."""
+    """Whether today's page of an explorer has had a full visit."""
     return stale(name) == ""
 
 
@@ -83,7 +83,7 @@ def some(explorer: Explorer, settings: Mapping[str, dict]) -> bytes:
 
 
 def flaws(frames: bytes, keys: Collection[str]) -> Iterator[str]:
-    """What is wrong with compressed frames that should be those of `keys`."""
+    """Find what is wrong with compressed frames that should belong to `keys`."""
     packed = gzip.decompress(frames)
     start = 4 + int.from_bytes(packed[:4], "little")
     header = json.loads(packed[4:start])
@@ -112,7 +112,7 @@ class Visits:
 
 
 def visit(explorers: Collection[str]) -> set[str]:
-    """Visit these explorers' pages in full; returns those on which nothing was amiss."""
+    """Visit these explorers' pages in full; returns those without a fault."""
     visits = Visits()
     if explorers:
         # What is imported here already asserts nothing.

@@ -29,7 +29,7 @@ SEEDS, OTHERS = 60, 12  # of the worked answer, and of right answers by other ro
 
 
 def seeds_of(day: date, id: str, count: int) -> list[int]:
-    """Seeds as large as those of `check`; more of them begin with the same ones."""
+    """Seeds as large as those of `check`; a longer list begins with the shorter one."""
     drawn = random.Random(f"{day.isoformat()} {id}")
     return [drawn.randrange(2**31) for _ in range(count)]
 

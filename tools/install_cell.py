@@ -1,4 +1,4 @@
-"""The first cell of lessons and worksheets: it installs what is missing, elsewhere than at home.
+"""The first cell of lessons and worksheets: outside this repository it installs what is missing.
 
 Its name, its version and its address come from pyproject.toml and book/_config.yml. A learner names
 another wheel by the variable DLSYS_WHEEL, or puts one next to the notebook. The cell belongs to no

@@ -521,8 +521,9 @@ def rule_questions(source: Source) -> None:
         if len(found) < MIN_QUESTIONS:
             source.lacks(None, f"trap {trap} has {len(found)} questions for review, expected "
                          f"{MIN_QUESTIONS} or more.",
-                         f'Write rows, ask("{trap}", ...), or functions under @asks("{trap}"), '
-                         f"in {folder}q{trap[:2]}.py.", place=f"{folder}q{trap[:2]}.py")
+                         f'Write rows, ask("{trap}", ...), or functions under '
+                         f'@question_for("{trap}"), in {folder}q{trap[:2]}.py.',
+                         place=f"{folder}q{trap[:2]}.py")
 
 
 def imported(source: Source, folder: str, load: Callable[[], Any]) -> Any:
@@ -622,7 +623,7 @@ def rule_words(source: Source) -> None:
 
 
 def rule_pictures(source: Source) -> None:
-    """A picture for each idea: a stage has six and more, those of explorers not counted."""
+    """A picture for each idea: a stage has at least six, not counting explorers."""
     found = sum(draws(c.source) for c in source.of(kind="code"))
     if found < MIN_PICTURES:
         source.lacks(None, f"{found} cells end in a figure, expected {MIN_PICTURES} or more.",

@@ -55,7 +55,7 @@ def extras() -> set[str]:
 
 
 def environment(platform: str, python: str) -> dict[str, str]:
-    """The marker variables of one platform and Python; the rest are those of this machine."""
+    """The marker variables of one platform and Python; all others come from this machine."""
     return {**default_environment(), **PLATFORMS[platform],
             "python_version": python, "python_full_version": f"{python}.0"}
 

@@ -76,7 +76,7 @@ def _statements(function: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _expressions(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The expressions of one statement, without those of statements inside of it."""
+    """The expressions of one statement, except those of nested statements."""
     todo = [statement]
     while todo:
         for child in ast.iter_child_nodes(todo.pop(0)):

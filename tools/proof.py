@@ -40,7 +40,7 @@ from tools.records import Record
 
 RECORD = Record("checks/{stage}.json", done="proven", renew="make finish LESSON={key:.2}")
 ENGINE = ("dlsys_helpers.acting", "dlsys_helpers.expect", "dlsys_helpers.judging",
-          "dlsys_helpers.planting")
+          "dlsys_helpers.planting", "dlsys_helpers.promise_tables")
 WORDS = ("dlsys_helpers.wording",)
 ACTS = ("dlsys_helpers.lockstep",)  # what an act may import: its source travels to the sandbox
 WRONG_SEEDS, RIGHT_SEEDS = 3, 20  # what a stale exercise is tried on

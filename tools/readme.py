@@ -108,5 +108,5 @@ def current(text: str) -> str:
 
 
 def update(path: Path) -> None:
-    """Rewrite what is between the markers of this README."""
+    """Rewrite the text between the markers of this README."""
     path.write_text(current(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -44,7 +44,7 @@ class Record:
         return FOLDER / self.name.format(key=key, stage=key[:2])
 
     def entries(self, key: str = "") -> dict[str, Facts]:
-        """All entries of a file, which is that of `key`; none where there is no file."""
+        """All entries of the file for `key`; none if there is no file."""
         path = self.path(key)
         return json.loads(path.read_text("utf-8")) if path.exists() else {}
 

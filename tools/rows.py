@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 def screen() -> Console:
-    """Standard output as it is now; wide enough where it is no terminal."""
+    """Standard output at its current width; wide enough if it is no terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=NARROWEST)
 

@@ -1,7 +1,7 @@
 """Preview pictures for links to the course: 1200 x 630, one for the course, one for each stage.
 
 Drawn from titles and promises of the stages and from their small drawings, which are lines and
-boxes, so that matplotlib can draw them, too.
+boxes, so that matplotlib can draw them as well.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from dlsys_helpers.paths import ROOT, SOLUTIONS
 from tools import mutants
 
 DRAFTED = ROOT / "drafts" / "solutions"
-BESIDE = ROOT / "tests" / "right_answers"
+RIGHT_ANSWERS = ROOT / "tests" / "right_answers"
 DRAFT = os.environ.get("DRAFT", "")  # `make test DRAFT=05`: this stage as its draft has it
 
 
@@ -95,7 +95,7 @@ def line_of(error: Exception, folder: str) -> str:
 def kept_answers_file(exercise: Exercise) -> Path:
     """The file for an exercise's other right answers, which need not exist."""
     stage, module = exercise.law_fn.__module__.split(".")[-2:]
-    return BESIDE / stage / f"{module}.py"
+    return RIGHT_ANSWERS / stage / f"{module}.py"
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ def files_of(id: str) -> Files:
     if f'trap="{id}"' not in lesson.read_text("utf-8") or not checks:
         raise SystemExit(f"try: got {id}, expected a trap of {lesson.name} with a check. "
                          f"Run: make new TRAP={id} NAME=<the exercise's function>")
-    return Files(lesson, checks[0], solutions.BESIDE / folder / checks[0].name,
+    return Files(lesson, checks[0], solutions.RIGHT_ANSWERS / folder / checks[0].name,
                  ROOT / f"src/dlsys_checks/questions/q{stage}.py")
 
 
@@ -230,7 +230,7 @@ def place_of_question(path: Path, id: str, says: str) -> str:
     found = re.search(rf"{re.escape(id)}, question (\d+)", says)
     text = path.read_text("utf-8")
     begins = [text[:one.start()].count("\n") + 1
-              for one in re.finditer(rf'^@?asks?\("{re.escape(id)}"', text, re.M)]
+              for one in re.finditer(rf'^(?:ask|@question_for)\("{re.escape(id)}"', text, re.M)]
     name = rows.line_of(path)
     return f"{name}:{begins[int(found[1]) - 1 if found else 0]}" if begins else name
 

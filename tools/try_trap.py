@@ -39,12 +39,13 @@ TEST_FILES = ("test_checks.py", "test_tables.py", "test_review.py")
 
 # ---- the draft and its claims
 
-def built(source: lessons.Source) -> list[Row]:
-    """Write and run the draft's notebooks: what the lesson lacks, and the cells that failed."""
+def built(source: lessons.Source) -> tuple[list[Row], list[Row]]:
+    """Write and run the draft's notebooks: rows of the cells that failed, and of what is missing.
+    """
     with contextlib.redirect_stdout(io.StringIO()):
         failed = build.build(source)
-    return [*(Row(trap_rows.place_of_cell(source, text), text) for text in failed),
-            *(Row(note.place, note) for note in source.notes)]
+    return ([Row(trap_rows.place_of_cell(source, text), text) for text in failed],
+            [Row(note.place, note) for note in source.notes])
 
 
 def refuted(source: lessons.Source) -> tuple[int, list[str]]:
@@ -154,6 +155,13 @@ def as_draft(stage: str) -> None:
     os.environ["DRAFT"] = solutions.DRAFT = stage
 
 
+def outcome(count: int, lines: list[str]) -> str:
+    """What became of the claims of one run, in a few words."""
+    if lines and not count:
+        return f"none: a cell failed at {sweep.DRAFT_RUN}"
+    return f"{count} at {sweep.DRAFT_RUN}, {len(lines)} do not hold"
+
+
 def missing(id: str) -> Iterator[Row]:
     """All that a trap lacks, with a line on the screen for each step."""
     console, files = rows.screen(), trap_rows.files_of(id)
@@ -166,9 +174,9 @@ def missing(id: str) -> Iterator[Row]:
     with ThreadPoolExecutor(1) as pool:
         claims = pool.submit(refuted, source)
         with rows.step(console, "draft") as say:
-            found = built(source)
-            say(f"built in drafts/, {rows.count(found, 'thing')} missing")
-        yield from found
+            failed, notes = built(source)
+            say(f"built in drafts/, {rows.count([*failed, *notes], 'thing')} missing")
+        yield from (*failed, *notes)
         with rows.step(console, "check") as say:
             found = proven(id, files)
             say(f"tried with its mutants, {rows.count(found, 'objection')}")
@@ -184,8 +192,9 @@ def missing(id: str) -> Iterator[Row]:
         yield from found
         with rows.step(console, "claims") as say:
             count, lines = claims.result()
-            say(f"{count} at {sweep.DRAFT_RUN}, {len(lines)} do not hold")
-        yield from trap_rows.claim_rows(source, lines)
+            say(outcome(count, lines))
+        # Of a cell that failed in both runs the draft has said the line.
+        yield from trap_rows.claim_rows(source, lines if count or not failed else [])
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Which versions of the course the website holds: the main line in its root, a folder a release.
+"""Which versions the website holds: the main line in its root, each release in a folder.
 
     python3 tools/versions.py         one line for the site's workflow: versions=[{"ref": ..}, ..]
     python3 tools/versions.py next    one line for that of a release: TAG=v1.1.0, if pyproject.toml,
@@ -91,7 +91,7 @@ def tags() -> list[str]:
 
 
 def tagged_releases() -> list[Release]:
-    """The releases of this clone; those of RELEASED alone, where a workflow says it."""
+    """The releases of this clone, or only those in RELEASED if a workflow sets it."""
     allowed = os.environ.get("RELEASED")
     return releases(line for line in tags()
                     if allowed is None or line.split()[0] in allowed.split())

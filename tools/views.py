@@ -56,7 +56,7 @@ def notebook(source: Source, view: str, cells: list[NotebookNode]) -> NotebookNo
 
 
 def with_install(cells: list[NotebookNode]) -> list[NotebookNode]:
-    """The cells with one before the first code that installs what is missing, folded."""
+    """Insert a folded cell before the first code cell; it installs what is missing."""
     code = [cell for cell in cells if cell.cell_type == "code"]
     if not code:
         return cells

@@ -4,10 +4,13 @@ nbconvert turns cells into slides of reveal.js. slides_template/vendor/ holds re
 and plugin/notes.js, the speaker view, of release 6.0.2, from dist/ of the npm package; nbconvert
 would load them from a network.
 
-A trap is a column: the wrong code, the question, what was measured, the cause in a picture, the
-repair, what to keep with the exercise. What a lesson says besides stays in the lesson. The down key
-stays in the trap, the right key leaves it for the next one. The speaker view has a trap's notes on
-all its slides.
+An idea of the lesson is a slide with its first sentences and its drawing. A trap is a column: the
+wrong code, the question, what was measured, the cause in a picture, the repair, what to keep with
+the exercise. The down key stays in the trap, the right key leaves it for the next one. The speaker
+view has a trap's notes on all its slides.
+
+A core deck has the core path alone: each trap with the ideas in front of it, and at most CORE
+slides.
 """
 
 from __future__ import annotations
@@ -16,26 +19,36 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+import nbformat
 from nbconvert import SlidesExporter
+from nbconvert.filters import Highlight2HTML
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 from nbformat import v4 as nb4
 
+from dlsys import deck_figures, reading_time
 from dlsys.formulas import mathml
-from dlsys.room.questions import questions_that_come, to_break_live
+from dlsys.room.questions import number_behind, questions_that_come, to_break_live
 from dlsys.room.results import LETTERS
-from dlsys_helpers import catalog
+from dlsys_helpers import catalog, paths
 from dlsys_helpers.cards import inline
+from dlsys_helpers.catalog import Trap
+from dlsys_helpers.stages import stage
 
 TEMPLATE = Path(__file__).with_name("slides_template")
 # Sizes at the usual size of letters, in pixels; deck.js shows the slide in a frame of 720 and gives
 # code at least 24 pixels.
 TEXT, CODE, GAP, HEADING, COLUMNS = 36, 32, 26, 64, 88
+CLOCK = 75  # around an exercise's clock
+BESIDE = 0.8  # letters beside a figure may be so much smaller
 FULL = 690
-FIGURE = 340  # the least height of a figure that can be read
+BODY = FULL - HEADING
+CORE = 30  # slides of a core deck
 CODE_LINES, PRINTED = 19, 12  # lines of code, lines of what it printed
 STEPS = ("Your guess", "Measured", "Why: {fault}", "Repair", "Keep")
 _HEADING = re.compile(r"\A## Trap ([\d.]+)(?: \(core\))?: (.*)\n+")
@@ -57,35 +70,151 @@ class Slide(NamedTuple):
     notes: str = ""  # for the speaker view: Markdown
 
 
-def slides(book: NotebookNode) -> Iterator[Slide]:
-    """The slides of a lesson: its opening, drawings and traps in its order, its summary."""
+class Idea(NamedTuple):
+    """A section of a lesson that explains: its heading, its first sentences, its drawings."""
+
+    heading: str
+    text: str
+    drawings: list[NotebookNode]
+
+
+def slides(book: NotebookNode, core: bool = False) -> Iterator[Slide]:
+    """The slides of a lesson in its order: its opening, ideas, explorers and traps, its summary.
+
+    core: of its core path alone, see `core_slides`.
+    """
+    if core:
+        yield from core_slides(book)
+        return
     yield from texts(book, "hook")
-    section, told = "", set()
-    for cell in book.cells:
-        trap = _trap(cell)
-        if trap and trap not in told:
-            told.add(trap)
-            yield from trap_slides([c for c in book.cells if _trap(c) == trap])
-        elif not trap and cell.cell_type == "markdown":
-            section = next(iter(_SECTION.findall(cell.source)), section)
-        elif not trap and "explorer" in cell.metadata.get("dlsys", {}):
-            yield explorer_slide(cell)
-        elif not trap and _role(cell) == "concept":
-            for drawn in figures(_outputs(cell)):
-                yield Slide(f"## {section}", [drawn], first=True)
+    for part in parts(book.cells):
+        if isinstance(part, Idea):
+            yield from idea_slides(part)
+        elif isinstance(part, list):
+            yield from trap_slides(part)
+        else:
+            yield from explorer_slides(part)
     yield from texts(book, "summary")
 
 
-def explorer_slide(cell: NotebookNode) -> Slide:
-    """A slide with an explorer's picture, under the explorer's name.
+def parts(cells: list[NotebookNode]) -> Iterator[Idea | list[NotebookNode] | NotebookNode]:
+    """What becomes slides, in the order of a lesson: ideas with a drawing, traps, explorers."""
+    told: set[str] = set()
+    cells = list(at_headings(cells))
+    for n, cell in enumerate(cells):
+        trap = _trap(cell)
+        if trap and trap not in told:
+            told.add(trap)
+            yield [c for c in cells if _trap(c) == trap]
+        elif not trap and "explorer" in cell.metadata.get("dlsys", {}):
+            yield cell
+        elif (_role(cell) == "concept" and _SECTION.match(cell.source)
+              and (found := idea(cell, cells[n + 1:])).drawings):
+            yield found
 
-    The section around an explorer is about something else. Its text becomes the alt text.
+
+def at_headings(cells: Iterable[NotebookNode]) -> Iterator[NotebookNode]:
+    """The cells, where a concept's text is divided so that each heading begins one."""
+    for cell in cells:
+        if cell.cell_type == "markdown" and _role(cell) == "concept":
+            for text in filter(str.strip, re.split(r"^(?=#{1,3} )", cell.source, flags=re.M)):
+                yield nb4.new_markdown_cell(text.strip(), metadata=cell.metadata)
+        else:
+            yield cell
+
+
+def idea(cell: NotebookNode, after: Iterable[NotebookNode]) -> Idea:
+    """The section that begins with this cell."""
+    below = [c for c in takewhile(lambda c: not _trap(c) and not (
+        c.cell_type == "markdown" and _SECTION.match(c.source)), after) if _role(c) == "concept"]
+    told = [_SECTION.sub("", cell.source, count=1),
+            *(c.source for c in below if c.cell_type == "markdown")]
+    drawn = figures(part for c in below for part in _outputs(c))
+    return Idea(_SECTION.match(cell.source)[1], "\n\n".join(told), drawn)
+
+
+def idea_slides(found: Idea) -> Iterator[Slide]:
+    told = _text(beginning(found.text, 2))
+    for cells in placed([told, *found.drawings]):
+        # A figure that takes all of a slide has its own title.
+        heading = f"## {found.heading}" if total_height(cells) <= BODY else ""
+        yield Slide(heading, cells, first=True)
+
+
+def core_slides(book: NotebookNode) -> Iterator[Slide]:
+    """The core path: its opening, each trap behind the ideas in front of it, the rules to keep.
+
+    Where CORE slides do not take them all, long traps lose a slide until there is room for an idea
+    in front of each trap that has one. Then the ideas that stand farthest from their trap go.
+    """
+    traps, ideas, waiting = [], [], []
+    for part in parts(reading_time.core(book.cells)):
+        if isinstance(part, Idea):
+            waiting.append(next(idea_slides(part)))
+        elif isinstance(part, list):
+            traps.append(list(trap_slides(part, short=True)))
+            ideas.append(waiting)
+            waiting = []
+    for shorter in (with_rule_below_repair, with_cause_below_result):
+        for n in sorted(range(len(traps)), key=lambda n: -len(traps[n])):
+            if 2 + sum(map(bool, ideas)) + sum(map(len, traps)) > CORE:
+                traps[n] = shorter(traps[n])
+    while 2 + sum(map(len, ideas)) + sum(map(len, traps)) > CORE and any(ideas):
+        max(reversed(ideas), key=len).pop(0)
+    yield next(texts(book, "hook"))
+    for before, trap in zip(ideas, traps, strict=True):
+        yield from (*before, *trap)
+    yield kept(book)
+
+
+def with_rule_below_repair(trap: list[Slide]) -> list[Slide]:
+    """A trap's slides with repair, rule and exercise on one, if that has room for them."""
+    *others, repair, keep = trap
+    rule, _, turn = keep.cells[:3]
+    code = [c for c in repair.cells if c.cell_type == "code" and not c.outputs]
+    for cells in ([*repair.cells, rule, turn], [*code, rule, turn]):
+        if total_height(cells) <= BODY:
+            return [*others, Slide(f"{repair.heading}, and keep", cells, notes=repair.notes)]
+    return trap
+
+
+def with_cause_below_result(trap: list[Slide]) -> list[Slide]:
+    """A trap's slides with result and cause on one, if that has room for them: one figure."""
+    at = next(n for n, slide in enumerate(trap) if slide.heading.endswith(STEPS[1]))
+    result, cause = trap[at:at + 2]
+    cells = [c for c in result.cells if c not in figures(result.cells)] + cause.cells
+    if total_height(cells) > BODY:
+        return trap
+    return [*trap[:at], Slide(cause.heading, cells, notes=cause.notes), *trap[at + 2:]]
+
+
+def kept(book: NotebookNode) -> Slide:
+    """The last slide of a core deck: the rules of its traps."""
+    ids = [t.id for t in catalog.traps(book.metadata.dlsys.stage) if t.core]
+    rules = (keep_parts([c for c in book.cells if (_trap(c), _role(c)) == (id, "keep")])[0]
+             for id in ids)
+    listed = "\n".join(f"- {beginning(rule, 2)}" for rule in rules)
+    return Slide("## What you take with you", [_text(listed)], first=True)
+
+
+def explorer_slides(cell: NotebookNode) -> Iterator[Slide]:
+    """An explorer's picture, which has its name as title. Its text becomes the alt text.
+
+    The section around an explorer is about something else.
     """
     said = cell.outputs[0].data["text/plain"]
     drawn = figures(_outputs(cell))[0]
-    drawn.outputs[0].metadata.setdefault("image/png", {})["alt"] = said
-    return Slide(f"## Explore: {said.partition(':')[0]}", [drawn], first=True,
-                 notes="**Live:** the lesson has its controls. Ask for a guess, then move one.")
+    drawn.outputs[0].metadata["image/png"]["alt"] = said
+    shown = drawn if deck_figures.is_readable(drawn) else _text(said.partition(": ")[2])
+    for cells in placed([shown]):
+        yield Slide(f"## Explore: {said.partition(':')[0]}", cells, first=True,
+                    notes="**Live:** the lesson has its controls. Ask for a guess, then move one.")
+
+
+def placed(cells: Iterable[NotebookNode]) -> list[list[NotebookNode]]:
+    """These cells on as many slides as they need below a heading; a tall figure is torn."""
+    torn = [part for cell in cells for part in deck_figures.torn(cell, BODY)]
+    return list(pages(torn, total_height, BODY))
 
 
 def texts(book: NotebookNode, role: str) -> Iterator[Slide]:
@@ -125,10 +254,11 @@ def pages(parts: Iterable, size, most: int) -> Iterator[list]:
         yield page
 
 
-def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
+def trap_slides(cells: list[NotebookNode], short: bool = False) -> Iterator[Slide]:
     """The slides of one trap: its code, on two where it is long, then STEPS.
 
-    The situation is above the code; where it does not fit, only its first sentence.
+    The situation is above the code; where it does not fit, only its first sentence. short: the
+    question stands below the code where there is room, and no step has a second slide.
     """
     by_role = {role: [c for c in cells if _role(c) == role] for role in map(_role, cells)}
     first, *rest = (c.source for c in by_role["situation"])
@@ -138,16 +268,22 @@ def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
     asked = _question(by_role["guess"][0], number)
     told = [_text(situation)]
     code, *further = code_pages(broken)
-    before = (told if total_height([*told, *broken]) <= FULL - HEADING else
+    before = (told if total_height([*told, *broken]) <= BODY else
               lead_that_fits([_text(beginning(situation, 1))], [code]))
     say = notes(number)
-    yield Slide(f"## {number} {title}", [*before, code], first=True, notes=say)
-    yield from (Slide(f"### {number} {title}", [more], notes=say) for more in further)
-    bodies = ([guess_cells(told, broken, asked)], [result_cells(by_role)], [cause(by_role)],
-              repair_slides(by_role, broken), [keep_cells(by_role, number)])
+    asks = guess_cells(told, broken, asked)
+    opening = [[*before, code], *([more] for more in further)]
+    together = short and total_height([*opening[-1], asked]) <= BODY
+    if together:
+        opening[-1].append(asked)
+    for n, body in enumerate(opening):
+        yield Slide(f"##{'#' if n else ''} {number} {title}", body, first=not n, notes=say)
+    bodies = ([] if together else [asks], placed(result_cells(by_role, number)),
+              placed(cause(by_role)), repair_slides(by_role, broken),
+              [keep_cells(by_role, number)])
     for step, found in zip(STEPS, bodies, strict=True):
         heading = f"### {number} {step.format(fault=catalog.trap(number).fault)}"
-        yield from (Slide(heading, body, notes=say) for body in found)
+        yield from (Slide(heading, body, notes=say) for body in (found[:1] if short else found))
 
 
 def guess_cells(told: list[NotebookNode], broken: list[NotebookNode],
@@ -157,24 +293,26 @@ def guess_cells(told: list[NotebookNode], broken: list[NotebookNode],
     return whole if total_height(whole) <= FULL * 2 // 3 else [*told, asked]
 
 
-def result_cells(by_role: dict) -> list[NotebookNode]:
+def result_cells(by_role: dict, number: str) -> list[NotebookNode]:
     """The answer to the guess, and the first figure of the step Look; else what that step printed.
 
-    A choice is named with its letter, by which the class has voted.
+    A choice is named with its letter, by which the class has voted, and with the number behind it.
     """
     choices = _choices(by_role["guess"][0])
     letters = {f"“{choice}”": f"{letter}, “{choice}”"
                for letter, choice in zip(LETTERS, choices, strict=False)}
-    shown = [c for role in ("look", "why", "repair") for c in by_role.get(role, [])
-             if c.cell_type == "code" and "measured" in c.metadata.get("tags", [])]
+    own = [c for role in ("look", "why", "repair") for c in by_role.get(role, [])]
+    shown = [c for c in own if c.cell_type == "code" and "measured" in c.metadata.get("tags", [])]
     answer = [part for c in shown for part in _outputs(c)]
     for part in answer:
         for choice, lettered in letters.items():
             part.source = part.source.replace(choice, lettered)
+        if choices:
+            part.source = part.source.replace("\n\n", f" {number_behind(own, number)}\n\n", 1)
     looked = cells_for_step("look", by_role["look"]) or by_role["look"]
     seen = [part for c in looked if c.cell_type == "code" and c not in shown
             for part in _outputs(c)]
-    return [*(figures(seen)[:1] or seen[:1]), *answer]
+    return [*answer, *(figures(seen)[:1] or seen[:1])]
 
 
 def cause(by_role: dict) -> list[NotebookNode]:
@@ -206,19 +344,18 @@ def repair_slides(by_role: dict, broken: list[NotebookNode]) -> list[list[Notebo
     code = code_pages(new)[:1] if any(c.source for c in new) else []
     drawn = figures(seen)[:1]
     if not code:
-        return [[_text(beginning(text, 3)), *drawn]]
-    room = FULL - HEADING - total_height(code)
-    shown = [part for part in seen if total_height([part]) <= room][:1]
+        return placed([_text(beginning(text, 3)), *drawn])
+    room = BODY - total_height(code)
+    shown = drawn or [part for part in seen if total_height([part]) <= room][:1]
     lead = [_text(beginning(text, 1))] if text else []
-    if drawn and room < FIGURE:
-        return [[*lead_that_fits(lead, code), *code], drawn]
-    return [[*lead_that_fits(lead, [*code, *(drawn or shown)]), *code, *(drawn or shown)]]
+    if drawn and total_height(drawn) > room:
+        return [[*lead_that_fits(lead, code), *code], *placed(drawn)]
+    return [[*lead_that_fits(lead, [*code, *shown]), *code, *shown]]
 
 
 def lead_that_fits(lead: list[NotebookNode], cells: list[NotebookNode]) -> list[NotebookNode]:
     """The words that lead to these cells, or none where a slide has no room for both."""
-    most = FULL - HEADING - (FIGURE if figures(cells) else 0)
-    return lead if total_height([*lead, *cells]) <= most else []
+    return lead if total_height([*lead, *cells]) <= BODY else []
 
 
 def keep_cells(by_role: dict, number: str) -> list[NotebookNode]:
@@ -227,17 +364,35 @@ def keep_cells(by_role: dict, number: str) -> list[NotebookNode]:
     Where there is room, the picture of the cause is below them: this slide stays up longest,
     while the exercise is solved.
     """
-    text = "\n\n".join(c.source for c in by_role["keep"])
-    _, *found = _LABEL.split(text)
-    parts = {" ".join(k.split()): v.strip() for k, v in zip(found[::2], found[1::2], strict=True)}
-    rule, test = catalog.sentence_case(parts["Keep"]), parts.get("In your own code", "")
+    rule, test = keep_parts(by_role["keep"])
     trap = catalog.trap(number)
-    turn = (f'<div class="turn">Your turn: <code>{trap.function}</code> '
+    task = inline(f"`{trap.function}`: {beginning(asked_of(trap), 1)}")
+    turn = (f'<div class="turn"><span>Your turn, {task}</span> '
             f'<span class="clock" data-minutes="{trap.minutes}">{trap.minutes}:00</span></div>')
     cells = [_text(f"**{rule}**" if "**" not in rule and "`" not in rule else rule),
              _text(f"In your own code: {beginning(test, 2)}"), _text(turn)]
     drawn = why_figures(by_role)[:1]
-    return [*cells, *drawn] if total_height(cells) <= FULL - HEADING - FIGURE else cells
+    return [*cells, *drawn] if total_height([*cells, *drawn]) <= BODY else cells
+
+
+def keep_parts(cells: Iterable[NotebookNode]) -> tuple[str, str]:
+    """The rule of a trap, and how one finds its fault in one's own code."""
+    _, *found = _LABEL.split("\n\n".join(c.source for c in cells))
+    named = {" ".join(k.split()): v.strip() for k, v in zip(found[::2], found[1::2], strict=True)}
+    return catalog.sentence_case(named["Keep"]), named.get("In your own code", "")
+
+
+def asked_of(trap: Trap) -> str:
+    """What an exercise asks for: the docstring of its function in the worksheet."""
+    tops = (node for source in _worksheet(int(trap.id[:2])) for node in ast.parse(source).body)
+    asked = next(node for node in tops if getattr(node, "name", "") == trap.function)
+    return ast.get_docstring(asked)
+
+
+@cache
+def _worksheet(number: int) -> list[str]:
+    book = nbformat.read(paths.EXERCISES / f"{stage(number).stem}.ipynb", as_version=4)
+    return [c.source for c in book.cells if c.cell_type == "code" and "def " in c.source]
 
 
 def changed_lines(code: str, before: Iterable[str]) -> str:
@@ -277,10 +432,29 @@ def beginning(text: str, sentences: int) -> str:
 
 
 def code_pages(cells: Iterable[NotebookNode]) -> list[NotebookNode]:
-    """Code cells one below the other, torn at empty lines where one slide cannot take them."""
+    """Code cells one below the other, torn at empty lines where one slide cannot take them.
+
+    A piece knows the whole, by which it is coloured: it may begin in the middle of a docstring.
+    """
     blocks = re.split(r"\n{2,}", "\n\n".join(c.source for c in cells))
-    return [nb4.new_code_cell("\n\n".join(page)) for page in pages(
-        blocks, lambda found: len("\n\n".join(found).splitlines()), CODE_LINES)]
+    whole, made, line = "\n\n".join(blocks), [], 0
+    for page in pages(blocks, lambda found: len("\n\n".join(found).splitlines()), CODE_LINES):
+        made.append(nb4.new_code_cell("\n\n".join(page)))
+        made[-1].metadata.dlsys = {"whole": whole, "line": line}
+        line += len(made[-1].source.splitlines()) + 1
+    return made
+
+
+def highlighted(source: str, language: str | None = None,
+                metadata: NotebookNode | None = None) -> str:
+    """Code in colours, for nbconvert; a piece of a longer text as it is there."""
+    whole = (metadata or {}).get("dlsys", {}).get("whole", source)
+    line = (metadata or {}).get("dlsys", {}).get("line", 0)
+    made = Highlight2HTML(pygments_lexer="ipython3")(whole, language)
+    head, body = made.partition("<pre>")[::2]
+    body, tail = body.removeprefix("<span></span>").rsplit("</pre>", 1)
+    lines = body.splitlines()[line:line + len(source.splitlines())]
+    return f"{head}<pre><span></span>{chr(10).join(lines)}\n</pre>{tail}"
 
 
 def figures(parts: Iterable[NotebookNode]) -> list[NotebookNode]:
@@ -306,8 +480,7 @@ def _outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
             hands = f'<div class="hands" data-guess="{_trap(cell)}"></div>'  # drawn by deck.js
             yield _text(f"**{data.get('text/plain', '').strip()}**\n\n{hands}")
         elif "image/png" in data:
-            data = {"image/png": data["image/png"]}
-            yield _output(nb4.new_output("display_data", data, metadata=deepcopy(output.metadata)))
+            yield deck_figures.figure(output, cell.source)
         elif output.output_type == "stream" and output.name == "stdout":
             yield _output(_printed(output.text))
         elif not _folded(cell) and "text/plain" in data:
@@ -344,20 +517,27 @@ def _choices(cell: NotebookNode) -> list[str]:
     return [] if found and found[0].startswith("a number") else found
 
 
-def total_height(cells: Iterable[NotebookNode]) -> int:
-    return sum(map(height, cells))
+def total_height(cells: Iterable[NotebookNode]) -> float:
+    """Words beside a figure may be smaller, where no code is beside it, too."""
+    cells = list(cells)
+    drawn = figures(cells)
+    has_code = any(c.cell_type == "code" and c not in drawn for c in cells)
+    shrunk = 1 if has_code or not drawn else BESIDE
+    return sum(map(height, drawn)) + shrunk * shrunk * sum(
+        height(c) for c in cells if c not in drawn)
 
 
 def height(cell: NotebookNode) -> int:
-    """The height of a cell at the usual font size, in pixels; an estimate."""
+    """The height of a cell at the usual font size, in pixels; an estimate. A figure's least one."""
     if cell.cell_type == "markdown":
         blocks = re.split(r"\n{2,}|\n(?=\s*(?:[-|\d]|<li))", cell.source)
         blocks = filter(None, (_TAG.sub("", block) for block in blocks))
-        return sum(-(-len(block) // COLUMNS) * TEXT + GAP // 2 for block in blocks)
+        words = sum(-(-len(block) // COLUMNS) * TEXT + GAP // 2 for block in blocks)
+        return words + CLOCK * ('class="turn"' in cell.source)
     if not cell.outputs:
         return len(cell.source.splitlines()) * CODE + GAP
     text = cell.outputs[0].get("text")
-    return len(text.splitlines()) * CODE + GAP if text else 0  # a figure takes what is left
+    return len(text.splitlines()) * CODE + GAP if text else deck_figures.least(cell)
 
 
 def _role(cell: NotebookNode) -> str:
@@ -419,6 +599,7 @@ def html(slides: list[Slide], title: str) -> str:
     """All slides as one page that holds everything it shows."""
     exporter = SlidesExporter(
         template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)],
+        filters={"highlight_code": highlighted},
         exclude_input_prompt=True, exclude_output_prompt=True)
     exporter.register_filter("markdown2html", markdown)
     files = (*((TEMPLATE / "vendor").glob("*.[jc]s*")), *TEMPLATE.glob("deck.*"))

@@ -169,7 +169,7 @@ class Exam:
             return
         with _probes_here("debrief"):
             from dlsys_checks.exam import debrief
-            print(debrief.told(self.number))
+            print(debrief.text(self.number))
 
 
 def sit(number: int) -> Exam:
@@ -280,7 +280,7 @@ def _debrief(form: str, draw: int | None) -> int:
     if draw is None:
         raise ExamError(f"exam: no sheet of form {form} in {paths.MY_WORK.name}. Make one with: "
                         f"dlsys exam {form.lower()}")
-    print(debrief.told(sheet.number_of(form, draw)))
+    print(debrief.text(sheet.number_of(form, draw)))
     return 0
 
 

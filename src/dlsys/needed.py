@@ -3,6 +3,7 @@
 import importlib.metadata as metadata
 import re
 import tomllib
+from pathlib import Path
 from typing import NamedTuple
 
 from dlsys_files import locations
@@ -66,12 +67,15 @@ def named(names: list[str], asked: dict) -> list[Needed]:
 
 
 def locked() -> dict[str, str]:
-    """Name to version in the course's lock: what is tested every day."""
+    """Name to version in the course's lock: what is tested every day. {} where there is no lock."""
     folder = paths.ROOT if locations.is_checkout() else locations.SHIPPED
-    try:
-        lines = (folder / "requirements.lock").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return {}
+    path = folder / "requirements.lock"
+    return pinned(path) if path.exists() else {}
+
+
+def pinned(lock: Path) -> dict[str, str]:
+    """Name to version in a list of pins. Raises OSError."""
+    lines = lock.read_text(encoding="utf-8").splitlines()
     pins = (re.match(r"([\w.-]+)==([^\s;\\]+)", line) for line in lines)
     return {normal(pin[1]): pin[2] for pin in pins if pin}
 

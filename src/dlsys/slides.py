@@ -25,6 +25,8 @@ def add_parser(commands) -> None:
     """Add `slides` to the commands of `dlsys`."""
     parser = commands.add_parser("slides", help="the traps of a stage as slides, for a class")
     parser.add_argument("stage", help=f"number of the stage, {SPAN}")
+    parser.add_argument("--core", action="store_true",
+                        help="the core path alone, in at most 30 slides")
     parser.add_argument("--out", type=Path, metavar="FILE.html",
                         help="where to write them (default my-work/NN_slides.html)")
     parser.set_defaults(run=run)
@@ -32,7 +34,8 @@ def add_parser(commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     stage = find(args.stage)
-    out = args.out or paths.MY_WORK / f"{stage.number:02d}_slides.html"
+    name = f"{stage.number:02d}_slides{'_core' if args.core else ''}.html"
+    out = args.out or paths.MY_WORK / name
     refuse(out)  # before the seconds that nbconvert takes
     try:
         from dlsys import deck
@@ -41,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
                "pip install nbconvert latex2mathml")
         raise SlidesError(f"{error.name} is not installed, and slides are made with it. "
                           f"Run: {how}") from None
-    slides = list(deck.slides(lesson(stage)))
+    slides = list(deck.slides(lesson(stage), core=args.core))
     write(out, deck.html(slides, f"{stage.number}. {stage.title}"))
     print(f"{len(slides)} slides: {out}. Open the file in a browser: space goes on, right skips to "
           "the next trap, 1 to 4 count hands for A to D, T starts an exercise's clock, S opens the "

@@ -7,9 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import assignments, reading_time, review, windows, work_folder
+from dlsys import assignments, reading_time, review, trap_names, windows, work_folder
 from dlsys_checks.questions import AnswerError
-from dlsys_helpers import cards, catalog, paths, progress
+from dlsys_helpers import cards, catalog, paths, progress, without_widgets
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES, Stage
@@ -37,12 +37,7 @@ class TrapState(NamedTuple):
     @property
     def shown(self) -> str:
         """What to call it, by whether it was guessed or solved."""
-        return shown_name(self.trap, bool(self.guess) or self.state == SOLVED)
-
-
-def shown_name(trap: Trap, known: bool) -> str:
-    """The fault of a trap, which answers its guess, where that is known; else its situation."""
-    return trap.name if known else trap.title
+        return trap_names.shown_name(self.trap, bool(self.guess) or self.state == SOLVED)
 
 
 class StageState(NamedTuple):
@@ -379,7 +374,7 @@ def progress_map():
     import ipywidgets as widgets
 
     boxes = [_card_box(row) for row in summary()] + [
-        widgets.HTML(_map([card])) for card in _exam_cards()]
+        _output(_map([card])) for card in _exam_cards()]
     columns = "repeat(auto-fill, minmax(15.5rem, 1fr))"
     grid = widgets.GridBox(boxes, layout={"grid_template_columns": columns, "grid_gap": ".75rem"})
     text = map_html()
@@ -390,7 +385,7 @@ def _card_box(row: StageState):
     """A card with its button, in whose place the links are once it was pressed."""
     import ipywidgets as widgets
 
-    number, card = row.stage.number, widgets.HTML(_map([_card(row, typed=False)]))
+    number, card = row.stage.number, _output(_map([_card(row, typed=False)]))
     mine = (paths.lesson_copy(number), _learners_file(row.stage))
     if not row.traps or all(path.exists() for path in mine):
         return card
@@ -398,10 +393,20 @@ def _card_box(row: StageState):
     box = widgets.VBox([card, button])
 
     def begin(_):
-        box.children = (card, widgets.HTML(started_html(number)))
+        box.children = (card, _output(started_html(number)))
 
     button.on_click(begin)
     return box
+
+
+def _output(text: str):
+    """HTML as an output: only there does JupyterLab open a link to a notebook in a tab."""
+    import ipywidgets as widgets
+    from IPython.display import HTML
+
+    shown = widgets.Output()
+    shown.append_display_data(HTML(text))
+    return shown
 
 
 def start_menu():
@@ -411,8 +416,11 @@ def start_menu():
 
     It shows links that open the copies. Nothing that exists is overwritten.
     """
-    import ipywidgets as widgets
     from IPython.display import HTML, display
+
+    if without_widgets.missing():
+        return _command("dlsys start 1")
+    import ipywidgets as widgets
 
     ready = [(f"{s.number}. {s.title}", s.number) for s in catalog.written()]
     wide = {"width": "max-content"}
@@ -432,8 +440,11 @@ def start_menu():
 
 def model_menu():
     """A button that copies *Your model* to ``my-work/``, and a link to the copy."""
-    import ipywidgets as widgets
     from IPython.display import HTML, display
+
+    if without_widgets.missing():
+        return HTML(model_html())
+    import ipywidgets as widgets
 
     button = widgets.Button(description="Start your model", layout={"width": "max-content"})
     answer = widgets.Output()
@@ -455,6 +466,14 @@ def model_html() -> str:
         return f"<p>{_text(str(error))}</p>"
     word = "Copied." if created else "You started it before; nothing was overwritten."
     return f"<p>{word} Open {cards.link(path, f'{path.parent.name}/{path.name}')}</p>"
+
+
+def _command(words: str):
+    """What to run in a terminal instead of a menu, where a widget library is missing."""
+    from IPython.display import HTML
+
+    return HTML(f"<p>{without_widgets.sentence(without_widgets.missing())} In a terminal, "
+                f"<code>{words}</code> does the same.</p>")
 
 
 def _row(*parts):
@@ -490,6 +509,8 @@ def started_html(number: int, core: bool = False) -> str:
 
 def review_menu():
     """A menu of what is due and of the stages to practise, and the questions one by one."""
+    if without_widgets.missing():
+        return _command("dlsys review")
     import ipywidgets as widgets
 
     wide = {"width": "max-content"}

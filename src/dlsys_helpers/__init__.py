@@ -3,6 +3,10 @@
 import importlib
 from typing import Any
 
+from dlsys_helpers import without_widgets
+
+without_widgets.stand_in()
+
 # Each public name and its home. Resolved on first use, so that `dlsys start` needs no torch.
 _HOMES = {
     "accuracy": "train",

@@ -168,7 +168,8 @@ def _kept_settings() -> Callable[[], None]:
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
         if torch.get_default_device() != device:
-            torch.set_default_device(device)
+            # None, as where nobody set one: "cpu" would leave a mode behind every later call
+            torch.set_default_device(None if device.type == "cpu" else device)
         torch.set_autocast_enabled("cpu", autocast)
         torch.autograd.set_detect_anomaly(anomaly)
         _set_deterministic(*deterministic)

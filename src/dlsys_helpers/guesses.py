@@ -102,7 +102,7 @@ def measured(id: str, value: Any, *, right: tuple[float, float] | None = None) -
     _answer(asked, result, said)
 
 
-class Told(NamedTuple):
+class MeasuredQuestion(NamedTuple):
     """A question that this session asked and measured; `guess` is what was said, in words."""
 
     question: str
@@ -110,9 +110,10 @@ class Told(NamedTuple):
     measured: str
 
 
-def told(prefix: str) -> list[Told]:
+def measured_questions(prefix: str) -> list[MeasuredQuestion]:
     """What this session has measured of its questions, those whose id begins with `prefix`."""
-    return [Told(asked.text, asked.named(said["guess"]) if said else "", _MEASURED[id].shown)
+    return [MeasuredQuestion(asked.text, asked.named(said["guess"]) if said else "",
+                             _MEASURED[id].shown)
             for id, asked in _ASKED.items() if id.startswith(prefix) and id in _MEASURED
             for said in [_said(asked)]]
 

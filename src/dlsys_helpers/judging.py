@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from dlsys_helpers import acting, verdicts, wording
+from dlsys_helpers import acting, promise_tables, verdicts, wording
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.expect import Broken
 from dlsys_helpers.planting import planted
@@ -121,20 +121,14 @@ class Exercise:
         self.promises.append(Promise(key, text, cases, says))
 
     def promise_table(self, table: str) -> None:
-        """State several promises, a row each, as `promise` does.
+        """State several promises, a row each; promise_tables.py describes the form of a row.
 
-            result | The sum of x. | the sum
-            sizes  | x: (N,) float32, N >= 1, | case one number; many numbers
-            order  | in memory in any order. | case a column of a table | the sum
-
-        Two or three bars with a blank on each side part a row into its key, its text, and what
-        decides it: phrases, or the word `case` and names of cases, or a cell of each. A semicolon
-        parts phrases or names. A line that begins with a blank continues the row above. Raises
-        ValueError, which shows the row, for any other form.
+        Raises ValueError, which shows the row, for any other form.
         """
-        for row in re.sub(r"\n +", " ", table.strip("\n")).splitlines():
-            key, text, cases, says = _promise_cells(f"{self.id}, promise table, row {row!r}", row)
-            self.promise(key, text, cases=cases, says=says)
+        try:
+            self.promises += [Promise(*row) for row in promise_tables.read(table)]
+        except ValueError as error:
+            raise ValueError(f"{self.id}, {error}") from error
 
     def wrong(self, name: str, fn: Callable | None = None, *, says: str | None = None,
               trap: str | None = None, breaks: str | tuple[str, ...] = (),
@@ -201,7 +195,7 @@ class Exercise:
 
     def arrange(self, seed: int) -> list[Case]:
         """The cases of one seed; the same seed always draws the same cases."""
-        with acting.standard_session(), _opened(True):
+        with acting.standard_session(), _guard_lifted(True):
             generator = torch.Generator().manual_seed(seed)
             return [Case(name, inputs) for name, inputs in self.make_cases(generator)]
 
@@ -217,7 +211,7 @@ class Exercise:
 
     def _acted(self, fn: Callable, case: Case, seconds: float | None = None) -> Outcome:
         registered = any(fn is wrong.fn for wrong in (*self.wrong_answers, *self.probes))
-        with _opened(registered):
+        with _guard_lifted(registered):
             return acting.run_act(self.act_fn, fn, case, seconds)
 
     def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
@@ -256,7 +250,7 @@ class Exercise:
         if outcome.kind == "unusable":
             return wording.unusable(self.id, case.name, outcome, ("unusable", *_error(outcome)))
         try:
-            with acting.standard_session(), _opened(True):
+            with acting.standard_session(), _guard_lifted(True):
                 self._laws(case, outcome)
         except Broken as broken:
             return Verdict("wrong", self.id, str(broken), law=broken.what, case=case.name,
@@ -315,17 +309,18 @@ class Exercise:
 
 # ---- what is right in a check is no answer
 
-_open = False  # whether the check itself or a registered wrong answer is at work
+_lifted = False  # whether the check itself or a registered wrong answer is at work
 
 
 @contextlib.contextmanager
-def _opened(registered: bool) -> Iterator[None]:
-    global _open
-    before, _open = _open, _open or registered
+def _guard_lifted(lifted: bool) -> Iterator[None]:
+    """Let what `not_an_answer` guards be called inside, or leave that as it is."""
+    global _lifted
+    before, _lifted = _lifted, _lifted or lifted
     try:
         yield
     finally:
-        _open = before
+        _lifted = before
 
 
 def not_an_answer(fn: Callable) -> Callable:
@@ -336,7 +331,7 @@ def not_an_answer(fn: Callable) -> Callable:
     """
     @functools.wraps(fn)
     def guarded(*inputs: Any, **options: Any) -> Any:
-        if not _open:
+        if not _lifted:
             raise RuntimeError(f"{fn.__name__} belongs to the checks and is no answer. "
                                "Write your own.")
         return fn(*inputs, **options)
@@ -375,20 +370,6 @@ def edited(fn: Callable, texts: Sequence[str], mistake: str) -> Callable:
         raise ValueError(f"{mistake}: the edited source is no Python, line {error.lineno}: "
                          f"{error.msg}. Correct the new text.") from error
     return unguarded(space[plain.__name__])
-
-
-def _promise_cells(place: str, row: str) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
-    """Key, text, cases and phrases of a row of a promise table; `place` begins an error."""
-    cells = [cell.strip() for cell in row.split(" | ")]
-    names = [cell.removeprefix("case ") for cell in cells[2:] if cell.startswith("case ")]
-    phrases = [cell for cell in cells[2:] if not cell.startswith("case ")]
-    cases, says = (tuple(part.strip() for cell in kind for part in cell.split(";"))
-                   for kind in (names, phrases))
-    if (len(cells) not in (3, 4) or len(names) > 1 or len(phrases) > 1
-            or not all((*cells, *cases, *says))):
-        raise ValueError(f"{place}: expected key | text | phrases, or case and names of cases in "
-                         "the last cell, or a cell of each; none may be empty.")
-    return cells[0], cells[1], cases, says
 
 
 # ---- comparing

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from typing import NamedTuple
 
-from dlsys_helpers import plots
+from dlsys_helpers import plots, without_widgets
 from dlsys_model import gallery
 from dlsys_model.faults import BY_KEY
 
@@ -86,6 +86,10 @@ def answer(asked: Asked, said: str) -> str:
 def ask(number: int) -> None:
     """Show question `number`, from 1, in a notebook. Raises ValueError for one that is none."""
     from IPython.display import Image, display
+
+    if missing := without_widgets.missing():
+        print(without_widgets.sentence(missing))
+        return
     from ipywidgets import HTML
 
     from dlsys_helpers.explorers._guess import GuessWidget

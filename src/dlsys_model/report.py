@@ -84,7 +84,8 @@ def _guesses() -> str:
     """A row for each question of the notebook that was measured in this session."""
     return "".join(f"<tr><td>{html.escape(one.question.replace('`', ''))}</td>"
                    f"<td>{html.escape(one.guess or 'no guess')}</td>"
-                   f"<td>{html.escape(one.measured)}</td></tr>" for one in guesses.told("model."))
+                   f"<td>{html.escape(one.measured)}</td></tr>"
+                   for one in guesses.measured_questions("model."))
 
 
 _PAGE = """<!doctype html>

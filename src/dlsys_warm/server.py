@@ -85,7 +85,7 @@ class Server:
     def __init__(self, listener: socket.socket, refusal: str, idle: float) -> None:
         self.listener, self.refusal, self.idle = listener, refusal, idle
         self.kernels: dict[int, socket.socket] = {}
-        self.told: set[int] = set()  # ended, and the exit code was sent
+        self.reported: set[int] = set()  # ended, and the exit code was sent
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ, self.accept)
         self.alarm, write = socket.socketpair()
@@ -134,7 +134,7 @@ class Server:
     def drop(self, pid: int) -> None:
         """The client closed its connection: kill the kernel's process group and reap it."""
         connection = self.kernels.pop(pid)
-        self.told.discard(pid)
+        self.reported.discard(pid)
         self.selector.unregister(connection)
         connection.close()
         with contextlib.suppress(ProcessLookupError):  # it was killed before it had a group
@@ -145,11 +145,11 @@ class Server:
         """Send exit codes. WNOWAIT keeps a zombie until `drop`, so its pid is not reused."""
         self.alarm.recv(4096)
         for pid, connection in self.kernels.items():
-            ended = pid not in self.told and os.waitid(
+            ended = pid not in self.reported and os.waitid(
                 os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended:
                 by_itself = ended.si_code == os.CLD_EXITED
-                self.told.add(pid)
+                self.reported.add(pid)
                 say(connection, code=ended.si_status if by_itself else -ended.si_status)
 
     def close(self) -> None:

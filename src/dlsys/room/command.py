@@ -82,22 +82,25 @@ def _refuse_bad(args: argparse.Namespace) -> None:
 def add_join(commands) -> None:
     parser = commands.add_parser("join", help="tell a class's room your guesses and verdicts")
     parser.add_argument("address", help="what stands on the wall: http://192.168.1.20:8228/")
-    parser.add_argument("code", help="its six letters")
+    parser.add_argument("code", help="its six letters; with the eight behind the dash that your "
+                        "phone shows, you count once with it")
     parser.add_argument("--name", default="", help="your name, where the presenter asks for one "
                         "and you agree")
     parser.set_defaults(run=run_join)
 
 
 def run_join(args: argparse.Namespace) -> int:
-    address, code = whole_address(args.address), args.code.strip().upper()
+    address, asked = whole_address(args.address), args.code.strip().upper()
+    code, _, person = asked.partition("-")
     old = room_client.joined()
-    if old and (old["address"], old["code"]) == (address, code) and _answers(old):
+    here = (old.get("address"), old.get("code")) == (address, code) and _answers(old)
+    if here and not person:
         print(f"You are in the room {code} already. To end that: dlsys leave")
         return 0
     if old and old["address"] != address and _answers(old):
         raise UserError(f"join: you are in the room {old['code']} at {old['address']} already. "
                         "Leave it first: dlsys leave")
-    told, cookie = _post_join(address, code, args.name)
+    told, cookie = _post_join(address, asked, args.name, old["cookie"] if here else "")
     try:
         room_client.join({"address": address, "code": code, "cookie": cookie})
     except OSError as fault:
@@ -107,6 +110,9 @@ def run_join(args: argparse.Namespace) -> int:
           "of your checks are told to it: never code"
           f"{', and no name' if not (args.name and told.get('names')) else ''}. "
           "To end that: dlsys leave")
+    if not person and told.get("own"):
+        print(f"Do you answer on a phone, too? Type {clean(told['own'])} there, in place of the "
+              "six letters, and you count once.")
     if args.name and not told.get("names"):
         print("Your name was not sent: the presenter asks for none.")
     return 0
@@ -122,10 +128,13 @@ def whole_address(text: str) -> str:
     return found.rstrip("/") + "/"
 
 
-def _post_join(address: str, code: str, name: str) -> tuple[dict, str]:
-    """What the room says of itself, and its cookie. Raises UserError."""
+def _post_join(address: str, code: str, name: str, cookie: str) -> tuple[dict, str]:
+    """What the room says of itself, and its cookie. Raises UserError.
+
+    cookie: who this is in that room already; "" for nobody.
+    """
     asked = request.Request(f"{address}join", json.dumps({"code": code, "name": name}).encode(),
-                            {"Content-Type": "application/json"})
+                            {"Content-Type": "application/json", "Cookie": cookie})
     try:
         with request.urlopen(asked, timeout=PATIENCE) as answer:
             cookie = (answer.headers.get("Set-Cookie") or "").partition(";")[0]

@@ -150,10 +150,19 @@ def _print_welcome(args: argparse.Namespace, host: str, port: int, address: str,
     print(f"The room is open. {settings['title']}")
     print(f"  Presenter  {own}present#{settings['secret']}   keep this one to yourself")
     print(f"  Class      {address}   code {settings['code']}")
+    for slides in _slides(settings["stages"]):
+        print(f"  Slides     {slides.resolve().as_uri()}#room={own}present#{settings['secret']}   "
+              "R shows the room; to yourself as well")
     if host == EVERYWHERE:
         print(f"Note: everybody on your network can open the class page on port {port} of this "
               "machine, nothing else of it. For this machine alone: --host 127.0.0.1")
     print("Ctrl-C ends the room and writes its report.", flush=True)
+
+
+def _slides(stages: list[int]) -> list[Path]:
+    """The slides of these stages that lie where `dlsys slides` writes them."""
+    return [path for stage in stages for path in sorted(
+        paths.MY_WORK.glob(f"{stage:02d}_slides*.html"))]
 
 
 async def _until_stopped() -> None:

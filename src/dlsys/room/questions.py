@@ -6,13 +6,14 @@ import ast
 import html
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from dlsys import work_folder
-from dlsys_helpers import catalog, paths
+from dlsys_helpers import catalog, paths, promise_tables
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.guesses import Measurement, Question
@@ -22,6 +23,7 @@ CHECKS = Path(paths.__file__).parents[1] / "dlsys_checks"
 NUMBER = r"(?:-?[0-9]{1,4}(?:\.[0-9]{1,4})?|one|two|three|four|five|six|seven|eight|nine|ten)"
 _LABEL = re.compile(r"\s+(\*\*[^*]+:\*\*)")  # begins a paragraph, as on a slide
 _HEADINGS = re.compile(r"^##+ .*$", re.M)
+_CLAIM = re.compile(r"holds: (.*): ([^,]+?)(?:, [^:]*)?", re.S)  # without its bound
 _STORED = re.compile(r'data-measured="([^"]*)"')
 
 
@@ -34,7 +36,7 @@ class Item(NamedTuple):
 
     mistakes: a pattern for the name of each wrong answer, and what to ask about it. Markdown:
     situation, what one has to know to guess; code, which looks right and is wrong; keep, what to
-    take home.
+    take home. found: the number behind an answer that is a choice.
     """
 
     trap: Trap
@@ -44,6 +46,7 @@ class Item(NamedTuple):
     situation: str
     code: str
     keep: str
+    found: str = ""
 
     def ask(self, mistake: str) -> str | None:
         """What to ask about a named mistake; None for a name that the exercise does not know."""
@@ -103,13 +106,15 @@ def items(lesson: dict, shipped: dict | None) -> list[Item]:
     there holds where both ask the same and count the same as right.
     """
     asked, right, stored = _questions(lesson), _right(lesson), _measured(lesson)
+    numbers = shipped or lesson
     if shipped:
         same = _questions(shipped)
         stored |= {id: m for id, m in _measured(shipped).items()
                    if same.get(id) == asked.get(id) and m.right == right.get(id)}
     return [Item(trap := catalog.trap(id), question,
                  stored.get(id) or Measurement(id, _in_words(question, right[id]), right[id]),
-                 mistakes(trap), _situation(lesson, id), _code(lesson, id), _keep(lesson, id))
+                 mistakes(trap), _situation(lesson, id), _code(lesson, id), _keep(lesson, id),
+                 number_behind(numbers["cells"], id) if question.choices and id in stored else "")
             for id, question in asked.items() if id in right]
 
 
@@ -149,6 +154,29 @@ def _measured(lesson: dict) -> dict[str, Measurement]:
                 found[one["id"]] = Measurement(one["id"], one["shown"], right if isinstance(
                     right, str) else tuple(map(float, right)))
     return found
+
+
+def number_behind(cells: Iterable[dict], id: str) -> str:
+    """The number behind a trap's answer, with what it is, as a sentence; "" where none is stored.
+
+    A choice such as "more than 4" says little without it. It is the first claim below what was
+    measured and above the repair, else what the lesson printed last above it.
+    """
+    own = [cell for cell in cells if cell["metadata"].get("dlsys", {}).get("trap") == id]
+    at = next((n for n, cell in enumerate(own)
+               if "measured" in cell["metadata"].get("tags", [])), len(own))
+    below = takewhile(lambda cell: cell["metadata"]["dlsys"].get("role") not in ("repair", "keep"),
+                      own[at:])
+    said = ("".join(out.get("data", {}).get("text/plain", "")) for out in _outputs(below))
+    if claim := next(filter(None, map(_CLAIM.fullmatch, said)), None):
+        return catalog.sentence_case(f"{claim[1]}: {claim[2]}.")
+    printed = ["".join(out["text"]) for out in _outputs(own[:at]) if "text" in out]
+    return " ".join(printed[-1].strip().replace("\n", "; ").split()) if printed else ""
+
+
+def _outputs(cells: Iterable[dict]) -> Iterator[dict]:
+    for cell in cells:
+        yield from cell.get("outputs", [])
 
 
 def _calls(lesson: dict, name: str) -> Iterator[ast.Call]:
@@ -197,20 +225,14 @@ def mistakes(trap: Trap) -> dict[str, str]:
             if called == "promise":
                 promises[_pattern(node.args[0])] = _pattern(node.args[1])
             elif called == "promise_table":
-                promises |= _promises_of_table(node.args[0].value)
+                promises |= {re.escape(row.key): re.escape(row.text)
+                             for row in promise_tables.read(node.args[0].value)}
             elif called.startswith("wrong"):  # ex.wrong, or what ex.edits returned
                 broken = [w.value for w in node.keywords if w.arg == "breaks"] or node.args[1:2]
                 wrong[_pattern(node.args[0])] = [_pattern(key) for keys in broken
                                                  for key in _each(keys)]
     return {name: _ask(trap, [promises[key] for key in broken if key in promises])
             for name, broken in wrong.items()}
-
-
-def _promises_of_table(table: str) -> dict[str, str]:
-    """Key and text of each row, as patterns; a line that begins with a blank continues a row."""
-    rows = re.sub(r"\n +", " ", table.strip("\n")).splitlines()
-    cells = [[re.escape(cell.strip()) for cell in row.split(" | ")] for row in rows]
-    return {key: text for key, text, *_ in cells}
 
 
 def _calls_at_the_top(module: ast.Module) -> Iterator[ast.Call]:

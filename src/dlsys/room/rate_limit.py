@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import OrderedDict, deque
 
 KEYS = 10_000  # remembered at most: a hostile client has many
 
@@ -11,7 +11,7 @@ KEYS = 10_000  # remembered at most: a hostile client has many
 class Limit:
     def __init__(self, times: int, seconds: float) -> None:
         self.times, self.seconds = times, seconds
-        self.seen: dict[str, deque[float]] = defaultdict(deque)
+        self.seen: OrderedDict[str, deque[float]] = OrderedDict()  # the key counted last is last
 
     def spent(self, key: str) -> bool:
         """Whether this key has used up its times."""
@@ -21,8 +21,12 @@ class Limit:
         return len(recent) >= self.times
 
     def count(self, key: str) -> None:
-        """Count one try of this key."""
-        if len(self.seen) > KEYS:
-            self.seen = defaultdict(deque, {k: v for k, v in self.seen.items()
-                                            if v and v[-1] > time.monotonic() - self.seconds})
-        self.seen[key].append(time.monotonic())
+        """Count one try of this key. Forgets keys one by one, those first that are over."""
+        self.seen.setdefault(key, deque(maxlen=self.times)).append(time.monotonic())
+        self.seen.move_to_end(key)
+        while len(self.seen) > KEYS or self._is_over(next(iter(self.seen))):
+            self.seen.popitem(last=False)
+
+    def _is_over(self, key: str) -> bool:
+        tries = self.seen[key]
+        return not tries or tries[-1] < time.monotonic() - self.seconds

@@ -18,7 +18,7 @@ from tornado.template import Loader
 from dlsys.grading.text import cell
 from dlsys.room import results
 from dlsys.room.questions import Item
-from dlsys.room.rounds import Answer, Room
+from dlsys.room.rounds import Answer, Room, Tried
 from dlsys_files.private_file import write_private
 
 HTML, CSV, NAMED = "report.html", "report.csv", "names.csv"
@@ -30,7 +30,12 @@ COLUMNS = ("trap", "title", "question", "measured", "answers_before", "right_bef
 def rows(room: Room) -> list[dict[str, Any]]:
     """A row for each trap that was asked or tried, by column; None for what nobody answered."""
     return [_row(room, item) for item in room.items
-            if item.trap.id in room.rounds or item.trap.id in room.verdicts]
+            if item.trap.id in room.rounds or _tried(room, item.trap.id)]
+
+
+def _tried(room: Room, id: str) -> list[Tried]:
+    """Verdicts on what somebody wrote: an untouched stub is no try."""
+    return [one for one in room.verdicts.get(id, {}).values() if one.tries]
 
 
 def _row(room: Room, item: Item) -> dict[str, Any]:
@@ -38,9 +43,9 @@ def _row(room: Room, item: Item) -> dict[str, Any]:
     last = room.rounds[id].go if id in room.rounds else 1
     first = room.answers.get((id, 1), {})
     after = room.answers.get((id, last), {}) if last > 1 else {}
-    tried = room.verdicts.get(id, {}).values()
+    tried = _tried(room, id)
     mistakes = results.stuck(item, [one for one in tried if one.mistake])
-    row = {"trap": id, "title": item.trap.name, "question": item.asked.text,
+    row = {"trap": id, "title": room.shown_name(id), "question": item.asked.text,
            "measured": item.measured.shown, **_counts(item, first, "before"),
            **_counts(item, after, "after"), "answers_both": len(first.keys() & after.keys()),
            "gain": gain(item, first, after), "tried": len(tried),

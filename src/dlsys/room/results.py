@@ -29,7 +29,7 @@ def question_view(room: Room, trap: str, revealed: bool) -> dict[str, Any]:
         shown["flow"] = flow(item, room.answers.get((trap, 1), {}),
                              room.answers.get((trap, last), {}))
     if revealed:
-        shown |= {"measured": item.measured.shown,
+        shown |= {"measured": item.measured.shown, "found": item.found,
                   "right": [right(item, answers) for answers in counted]}
     return shown
 
@@ -125,12 +125,12 @@ class Stuck(NamedTuple):
 
 def exercise_view(room: Room, trap: str) -> dict[str, Any]:
     """Who has passed, who is trying, on which mistakes, with how many hints opened."""
-    item, tried = room.by_id[trap], room.verdicts.get(trap, {}).values()
+    item, told = room.by_id[trap], room.verdicts.get(trap, {}).values()
+    tried = [one for one in told if one.tries]
     trying = [one for one in tried if not one.passed]
     hints = Counter(room.hints.get(trap, {}).values())
     return {"solved": sum(one.passed for one in tried), "trying": len(trying),
-            "unnamed": sum(one.status in ("wrong", "error") and not one.mistake for one in trying),
-            "todo": sum(one.status == "todo" for one in trying),
+            "unnamed": sum(not one.mistake for one in trying), "todo": len(told) - len(tried),
             "tries": sum(one.tries for one in tried),
             "mistakes": [one._asdict() for one in stuck(item, trying)],
             "hints": [sum(hints[n] for n in range(k, len(item.trap.hints) + 1))

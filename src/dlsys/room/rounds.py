@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dlsys.room.questions import Item
+from dlsys.trap_names import shown_name
 
 REST, OPEN, CLOSED, SHOWN, REVEALED, EXERCISE = (
     "rest", "open", "closed", "shown", "revealed", "exercise")
@@ -18,6 +19,7 @@ REST, OPEN, CLOSED, SHOWN, REVEALED, EXERCISE = (
 STEPS = {REST: ("ask",), OPEN: ("close",), CLOSED: ("show", "again", "reveal", "reopen", "rest"),
          SHOWN: ("again", "reveal", "rest"), REVEALED: ("exercise", "ask", "rest"),
          EXERCISE: ("ask", "rest")}
+BACK = (REST, OPEN, CLOSED, SHOWN)  # from where one comes back to an exercise that one has left
 LEADS_TO = {"close": CLOSED, "reopen": OPEN, "show": SHOWN, "again": OPEN, "reveal": REVEALED,
             "rest": REST}
 STATUSES = ("pass", "todo", "wrong", "error")
@@ -30,7 +32,7 @@ class Answer(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A participant's last verdict on an exercise; passed: at any time."""
+    """A participant's last verdict on an exercise; passed: at any time. Without a try, a stub."""
 
     status: str
     mistake: str
@@ -49,7 +51,10 @@ class Round:
 
 @dataclass
 class Room:
-    """All that was asked and answered. `now` is a trap's id, or None; `until` ends an exercise."""
+    """All that was asked and answered. `now` is a trap's id, or None; `until` ends an exercise.
+
+    left: an exercise and its end, while the presenter may come back to it.
+    """
 
     items: Sequence[Item]
     rounds: dict[str, Round] = field(default_factory=dict)
@@ -59,6 +64,7 @@ class Room:
     names: dict[str, str] = field(default_factory=dict)
     now: str | None = None
     until: float | None = None
+    left: tuple[str, float] | None = None
 
     def __post_init__(self) -> None:
         self.by_id = {item.trap.id: item for item in self.items}
@@ -77,8 +83,13 @@ class Room:
         """What the presenter may do, the usual next step first."""
         steps = STEPS[self.phase]
         if self.phase == SHOWN and self.rounds[self.now].go > 1:
-            return ("reveal", "again", "rest")
-        return steps
+            steps = ("reveal", "again", "rest")
+        return (*steps, "back") if self.left and self.phase in BACK else steps
+
+    def shown_name(self, trap: str) -> str:
+        """What a trap is called: its situation, until the room has seen its answer."""
+        asked = self.rounds.get(trap)
+        return shown_name(self.by_id[trap].trap, asked is not None and asked.phase == REVEALED)
 
     def next(self) -> str:
         """The trap that is asked next: the first after this one that has not been asked."""
@@ -103,11 +114,19 @@ class Room:
 
     def _go_on(self, step: str) -> None:
         if step == "rest":
+            self._leave()
             self.now = self.until = None
             return
         current = self.rounds[self.now]
         current.phase = LEADS_TO[step]
         current.go += step == "again"
+        if step == "reveal":
+            self.left = None
+
+    def _leave(self) -> None:
+        """Remember the exercise that is left, if it is one."""
+        if self.until:
+            self.left = (self.now, self.until)
 
     def _refuse_step(self, event: dict) -> str:
         if event["kind"] not in self.steps():
@@ -118,11 +137,22 @@ class Room:
 
     def _apply_ask(self, event: dict) -> None:
         """Ask a trap; one that was asked before goes on in the phase in which it was left."""
+        self._leave()
         self.now, self.until = event["trap"], None
         self.rounds.setdefault(self.now, Round(self.now))
 
     def _apply_exercise(self, event: dict) -> None:
-        self.now, self.until = event["trap"], event["until"]
+        self.now, self.until, self.left = event["trap"], event["until"], None
+
+    def _apply_back(self, _: dict) -> None:
+        """Go on with the exercise that was left. A question that is still open was not asked:
+
+        answers that it got by then count for its first round, as those given ahead do.
+        """
+        asked = self.rounds.get(self.now) if self.now else None
+        if asked and (asked.phase, asked.go) == (OPEN, 1):
+            del self.rounds[self.now]
+        (self.now, self.until), self.left = self.left, None
 
     def _refuse_answer(self, event: dict) -> str:
         item = self.by_id.get(event["trap"])
@@ -155,12 +185,15 @@ class Room:
         return "" if known else "verdict: got no exercise of this room, or no status."
 
     def _apply_verdict(self, event: dict) -> None:
-        """A name that the exercise does not know counts as none."""
+        """A name that the exercise does not know counts as none; a stub is no try."""
         mine = self.verdicts.setdefault(event["trap"], {})
         before = mine.get(event["who"], Tried("", "", 0, False))
+        if event["status"] == "todo" and before.tries:
+            return
         known = self.by_id[event["trap"]].ask(event["mistake"]) is not None
         mistake = event["mistake"] if known else ""
-        mine[event["who"]] = Tried(event["status"], mistake, before.tries + 1,
+        mine[event["who"]] = Tried(event["status"], mistake,
+                                   before.tries + (event["status"] != "todo"),
                                    before.passed or event["status"] == "pass")
 
     def _refuse_hint(self, event: dict) -> str:
@@ -175,6 +208,17 @@ class Room:
 
     def _apply_name(self, event: dict) -> None:
         self.names[event["who"]] = event["name"]
+
+    def _refuse_same(self, _: dict) -> str:
+        return ""
+
+    def _apply_same(self, event: dict) -> None:
+        """Two devices are one participant: what the second had said counts where the first had
+        said nothing."""
+        for said in (*self.answers.values(), *self.verdicts.values(), *self.hints.values(),
+                     self.names):
+            if event["who"] in said:
+                said.setdefault(event["as"], said.pop(event["who"]))
 
 
 def _fits(item: Item, guess: object) -> bool:

@@ -1,9 +1,9 @@
 """The room's web server: a page for the class, a page for the presenter, and what they send.
 
-Participants carry a signed cookie that says nothing but a random number; joining keeps no state,
-so ten thousand joins cost nothing. The presenter's secret travels in a header, never in an address
-that a projector shows. Pages hear of changes by server-sent events, each of which holds all that is
-shown: a page that was away for a while needs only the next one.
+Participants carry a signed cookie that says nothing but eight random letters; joining keeps no
+state, so ten thousand joins cost nothing. The presenter's secret travels in a header, never in an
+address that a projector shows. Pages hear of changes by server-sent events, each of which holds all
+that is shown: a page that was away for a while needs only the next one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 import secrets
 import socket
 import time
@@ -26,21 +27,26 @@ from tornado import httpserver, iostream, locks, web
 
 from dlsys.grading.text import clean
 from dlsys.room import results
+from dlsys.room.connections import Connections
 from dlsys.room.log import Log
-from dlsys.room.questions import Item, questions_that_come, to_break_live
+from dlsys.room.questions import questions_that_come, to_break_live
 from dlsys.room.rate_limit import Limit
 from dlsys.room.rounds import EXERCISE, OPEN, REST, REVEALED, SHOWN, Room
 
 PAGES = Path(__file__).with_name("pages")
-LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # in a room's code: without vowels it spells no word
+LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # in a code: without vowels it spells no word
+PERSON = re.compile(rf"[{LETTERS}]{{8}}")  # who a participant is, behind the room's code and a dash
 BODY = 16_384  # most bytes in a request
 SLOW = 10.0  # timeout in seconds for a request's header, and for its body
 BEAT = 15.0  # seconds between keep-alive messages on an idle stream
 PACE = 0.25  # seconds at least between two updates of the presenter's page
 STREAMS = 3_000  # pages at a time
 FILES = STREAMS + 500  # open connections: streams and short requests
+OWN_FILES = 64  # of these, for the log, the pages and the system
 STREAMS_EACH = 8  # pages of one participant
-STREAMS_FROM = 1_500  # pages of one address: a class behind one router, but not all there are
+# Wrong codes that a room hears before it limits the tries of an address. Until then nobody behind a
+# router is locked out by somebody who guesses there; so many guesses find one room of 640.
+WRONG_CODES = 100_000
 HERE = 600  # seconds for which an answer from JupyterLab counts as presence
 NAME = 40  # most characters in a participant's name
 COOKIE = "dlsys-room"
@@ -55,8 +61,12 @@ HEADERS = {
 def new_settings(stages: list[int], title: str, names: bool) -> dict[str, Any]:
     """The first event of a room's log: what it is about, its code and its secrets."""
     return {"kind": "begin", "stages": stages, "title": title, "names": names,
-            "code": "".join(secrets.choice(LETTERS) for _ in range(6)),
+            "code": letters(6),
             "secret": secrets.token_urlsafe(16), "sign": secrets.token_hex(32)}
+
+
+def letters(number: int) -> str:
+    return "".join(secrets.choice(LETTERS) for _ in range(number))
 
 
 class LiveRoom:
@@ -66,9 +76,12 @@ class LiveRoom:
         self.room, self.log, self.settings, self.welcome = room, log, settings, welcome
         self.stepped, self.changed = locks.Condition(), locks.Condition()
         self.pages: Counter[str] = Counter()  # by participant
-        self.pages_from: Counter[str] = Counter()  # by address
+        self.streams = Connections(lambda: STREAMS)  # those that a page hears by
+        self.others = Connections(lambda: FILES - OWN_FILES - self.streams.total)
         self.seen: dict[str, float] = {}
-        self.wrong_codes, self.joins, self.posts = Limit(30, 60), Limit(600, 600), Limit(120, 60)
+        self.wrong_codes, self.joins, self.posts = Limit(30, 60), Limit(STREAMS, 600), Limit(
+            120, 60)
+        self.wrong = 0  # codes so far
         self.over = False
         self._view: str | None = None
 
@@ -84,7 +97,7 @@ class LiveRoom:
             return why
         self.log.append(event)
         self.room.apply(event)
-        if event["kind"] not in ("answer", "verdict", "hint", "name"):
+        if event["kind"] not in ("answer", "verdict", "hint", "name", "same"):
             self._view = None
             self.stepped.notify_all()
         self.changed.notify_all()
@@ -95,6 +108,10 @@ class LiveRoom:
         name = clean(text, NAME)
         if self.settings["names"] and name:
             self.take({"kind": "name", "who": who, "name": name})
+
+    def own_code(self, who: str) -> str:
+        """With it another device joins as the same participant, and counts once with this one."""
+        return f"{self.settings['code']}-{who}"
 
     def count_present(self) -> int:
         """How many have a page open, or answered from JupyterLab a short while ago."""
@@ -127,7 +144,7 @@ class LiveRoom:
                  "names": self.settings["names"]}
         if item is None or self.over:
             return shown
-        shown |= {"trap": item.trap.id, "name": self._name(item)}
+        shown |= {"trap": item.trap.id, "name": room.shown_name(item.trap.id)}
         if room.phase == EXERCISE:
             return shown | {"until": room.until, "hints": item.trap.hints}
         shown |= {"go": room.rounds[room.now].go, "question": item.asked._asdict(),
@@ -141,6 +158,7 @@ class LiveRoom:
         room = self.room
         shown = self._public() | self.welcome | {
             "steps": () if self.over else room.steps(), "next": room.next(),
+            "left": room.left and room.left[0],
             "here": self.count_present(), "code": self.settings["code"], "traps": self._traps()}
         if shown["phase"] == EXERCISE:
             shown["exercise"] = results.exercise_view(room, room.now)
@@ -151,15 +169,9 @@ class LiveRoom:
         return json.dumps(shown)
 
     def _traps(self) -> list[dict]:
-        return [{"id": id, "title": self._name(item), "minutes": item.trap.minutes,
+        return [{"id": id, "title": self.room.shown_name(id), "minutes": item.trap.minutes,
                  "phase": self.room.rounds[id].phase if id in self.room.rounds else ""}
                 for id, item in self.room.by_id.items()]
-
-    def _name(self, item: Item) -> str:
-        """The fault once its answer was shown; until then the situation, which reveals nothing."""
-        asked = self.room.rounds.get(item.trap.id)
-        known = asked and asked.phase == REVEALED
-        return item.trap.name if known else item.trap.title
 
     def _notes(self) -> dict[str, Any]:
         """For the presenter alone: the counts before the class sees them, advice, what to say."""
@@ -183,6 +195,12 @@ class Handler(web.RequestHandler):
 
     def initialize(self, live: LiveRoom) -> None:
         self.live = live
+        live.others.used(*self.connection())
+
+    def connection(self) -> tuple[str, iostream.IOStream]:
+        """The address that is connected, which may be a proxy's, and the connection."""
+        made = self.request.connection
+        return made.context.address[0], made.stream
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
@@ -231,6 +249,7 @@ class Handler(web.RequestHandler):
     async def stream(self, show: Callable[[], str], condition: locks.Condition,
                      pace: float = 0) -> None:
         """Send what `show` returns, and again at each change, until the page is gone."""
+        self.live.others.remove(*self.connection())
         self.set_header("Content-Type", "text/event-stream")
         self.set_header("X-Accel-Buffering", "no")  # a proxy must not collect it
         last = None
@@ -272,27 +291,40 @@ class JoinHandler(Handler):
     def post(self) -> None:
         live, ip = self.live, self.ip()
         data = self.sent()
-        if live.wrong_codes.spent(ip) or live.joins.spent(ip):
+        guessed = live.wrong > WRONG_CODES and live.wrong_codes.spent(ip)
+        if guessed or live.joins.spent(ip):
             return self.refuse(429, "Too many tries from this network. Wait a minute.")
-        code = self.text(data, "code").strip().upper()
+        code, _, person = self.text(data, "code").strip().upper().partition("-")
         if not hmac.compare_digest(code.encode(errors="replace"), live.settings["code"].encode()):
+            live.wrong += 1
             live.wrong_codes.count(ip)
             return self.refuse(403, "This is not the code of this room. It stands on the wall: "
                                "six letters.")
+        if person and not PERSON.fullmatch(person):
+            return self.refuse(403, "Behind the dash stand the eight letters that your other "
+                               "device shows. Without the dash you join as somebody else.")
         live.joins.count(ip)
-        who = self.who() or secrets.token_hex(8)
+        who = self._as(person)
         live.name(who, self.text(data, "name"))
         self.set_signed_cookie(COOKIE, who, expires_days=2, httponly=True, samesite="Lax",
                                path=self.settings["prefix"])
-        return self.finish({"title": live.settings["title"], "names": live.settings["names"]})
+        return self.finish({"title": live.settings["title"], "names": live.settings["names"],
+                            "own": live.own_code(who)})
+
+    def _as(self, person: str) -> str:
+        """Who joins: the one that another device already is, whose answers become one."""
+        before = self.who()
+        if person and before and before != person:
+            self.live.take({"kind": "same", "who": before, "as": person})
+        return person or before or letters(8)
 
 
 class MeHandler(Handler):
-    """Whether this page has joined."""
+    """Whether this page has joined, and the code by which another device joins as the same."""
 
     def get(self) -> None:
-        if self.who():
-            self.finish({})
+        if who := self.who():
+            self.finish({"own": self.live.own_code(who)})
         else:
             self.refuse(401, "Join the room first.")
 
@@ -343,16 +375,17 @@ class SayHandler(ParticipantHandler):
 class EventsHandler(ParticipantHandler):
     """What the class sees, for one page, and the participant's own answers."""
 
-    counted = ""  # the address for which this page counts
+    counted: tuple[str, iostream.IOStream] | None = None  # as what this page counts
 
     async def get(self) -> None:
         live, me, ip = self.live, self.me, self.ip()
-        if (live.pages[me] >= STREAMS_EACH or live.pages_from[ip] >= STREAMS_FROM
-                or live.pages.total() >= STREAMS):
+        if live.pages[me] >= STREAMS_EACH or (
+                live.streams.is_full and live.streams.greediest() == ip):
             return self.refuse(503, "The room is full.")
+        live.streams.make_room()
+        self.counted = (ip, self.connection()[1])
+        live.streams.add(*self.counted)
         live.pages[me] += 1
-        live.pages_from[ip] += 1
-        self.counted = ip
         live.changed.notify_all()
         await self.stream(lambda: f'{{"room": {live.view()}, "mine": {live.own_answers(me)}}}',
                           live.stepped)
@@ -360,11 +393,10 @@ class EventsHandler(ParticipantHandler):
 
     def on_connection_close(self) -> None:
         if self.counted:
+            self.live.streams.remove(*self.counted)
+            self.counted = None
             self.live.pages[self.me] -= 1
-            self.live.pages_from[self.counted] -= 1
-            self.counted = ""
-            for pages in (self.live.pages, self.live.pages_from):
-                pages += Counter()  # forgets those at zero
+            self.live.pages += Counter()  # forgets those at zero
             self.live.changed.notify_all()
 
 
@@ -446,39 +478,34 @@ def application(live: LiveRoom, prefix: str = "/") -> web.Application:
 
 
 class Server(httpserver.HTTPServer):
-    """A server that hangs up on an address with `most` open connections.
+    """A server that never takes more connections than it has files for; see `Connections`."""
 
-    Without it one silent client takes all files that this system lets a program open.
-    """
-
-    def initialize(self, *args: Any, most: float, **options: Any) -> None:
+    def initialize(self, *args: Any, opened: Connections, **options: Any) -> None:
         super().initialize(*args, **options)
-        self.most, self.open_from = most, Counter()
+        self.opened = opened
 
     def handle_stream(self, stream: iostream.IOStream, address: tuple) -> None:
-        if self.open_from[address[0]] >= self.most:
-            stream.close()
-            return
-        self.open_from[address[0]] += 1
+        self.opened.make_room()
+        self.opened.add(address[0], stream)
         super().handle_stream(stream, address)
 
     def on_close(self, server_conn: Any) -> None:
         super().on_close(server_conn)
-        self.open_from[server_conn.context.address[0]] -= 1
-        self.open_from += Counter()  # forgets those at zero
+        self.opened.remove(server_conn.context.address[0], server_conn.stream)
 
 
 def listen(live: LiveRoom, host: str, port: int, prefix: str = "/",
            files: int = FILES) -> tuple[Server, int]:
     """Begin to answer: the server and its port. Raises OSError where the port is taken.
 
-    files: how many may be open. One address gets half of them; a proxy, which is one for all, all.
+    files: how many may be open.
     """
+    live.others.most = lambda: files - OWN_FILES - live.streams.total
     taken = socket.create_server((host, port), backlog=1024, family=(
         socket.AF_INET6 if ":" in host else socket.AF_INET))
     taken.setblocking(False)
     web_server = Server(
-        application(live, prefix), most=files // 2 if prefix == "/" else files, max_body_size=BODY,
+        application(live, prefix), opened=live.others, max_body_size=BODY,
         max_header_size=BODY, max_buffer_size=4 * BODY, body_timeout=SLOW,
         idle_connection_timeout=3 * SLOW)
     web_server.add_socket(taken)

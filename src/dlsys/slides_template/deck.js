@@ -5,8 +5,9 @@
 const HEIGHT = 720; // pixels
 // Percent of the usual size of letters; words alone may be larger than those beside a figure.
 const LARGEST = 150, LARGEST_WITH_FIGURE = 125, LEAST_WITH_CODE = 100, LEAST = 80;
-// Pixels in height below which letters give way to a figure, and below which a figure gives way.
-const FIGURE = 420, LEAST_FIGURE = 300;
+// Pixels in height below which letters give way to a figure. The letters of the figure itself need
+// data-least: it is never shown smaller.
+const FIGURE = 420;
 
 function tooLarge(slide) {
   return slide.scrollHeight > HEIGHT
@@ -20,8 +21,8 @@ function fit(slide) {
   const code = slide.querySelector(".jp-InputArea pre"), printed = slide.querySelector("pre");
   const figures = [...slide.querySelectorAll("img")];
   const largest = figures.length ? LARGEST_WITH_FIGURE : LARGEST;
-  const tries = [[false, LEAST_FIGURE, printed ? LEAST_WITH_CODE : LEAST],
-    [true, LEAST_FIGURE, code ? LEAST_WITH_CODE : LEAST]];
+  const tries = [[false, 0, printed ? LEAST_WITH_CODE : LEAST],
+    [true, 0, code ? LEAST_WITH_CODE : LEAST]];
   if (figures.length) tries.unshift([false, FIGURE, 100]);
   for (const [wrap, height, smallest] of tries) {
     slide.classList.toggle("wrap", wrap);
@@ -29,7 +30,10 @@ function fit(slide) {
       slide.style.fontSize = `${size}%`;
       figures.forEach((img) => { img.style.maxHeight = ""; });
       const over = Math.max(0, slide.scrollHeight - HEIGHT);
-      figures.forEach((img) => { img.style.maxHeight = `${Math.max(height, img.offsetHeight - over)}px`; });
+      figures.forEach((img) => {
+        const least = Math.max(height, Number(img.dataset.least));
+        img.style.maxHeight = `${Math.max(least, img.offsetHeight - over)}px`;
+      });
       if (!tooLarge(slide)) return;
     }
   }
@@ -108,16 +112,35 @@ function countDown() {
   ticking = setInterval(show, 1000);
 }
 
-// ---- a room in a frame: dlsys room prints the address
-let address = "", frame = null;
+// ---- a room in a frame: dlsys room prints an address with the presenter's secret, which a
+// projector must never show. It comes behind #room= or by a paste, and is written nowhere.
+const ROOM = /^https?:\/\/\S+\/present#\S+$/;
+let frame = null, note = null;
+
+function kept() { // a browser may forbid a page to keep anything
+  try {
+    return window.sessionStorage;
+  } catch {
+    return { getItem: () => null, setItem() {} };
+  }
+}
+
+let address = kept().getItem("dlsys-room") ?? "";
+function know(said) {
+  if (!ROOM.test(said)) return false;
+  address = said;
+  kept().setItem("dlsys-room", said);
+  return true;
+}
+
+if (location.hash.startsWith("#room=")) {
+  know(location.hash.slice(6));
+  history.replaceState(null, "", location.pathname + location.search);
+}
 
 function showRoom() {
   if (frame) return hideRoom();
-  address ||= window.prompt("The presenter's address, as dlsys room printed it") ?? "";
-  if (!/^https?:\/\/\S+\/present#\S+$/.test(address)) {
-    address = "";
-    return;
-  }
+  if (!address) return ask();
   const trap = Reveal.getCurrentSlide().querySelector("[data-guess]")?.dataset.guess;
   frame = document.createElement("iframe");
   frame.className = "room";
@@ -126,6 +149,31 @@ function showRoom() {
   frame.addEventListener("load", () => frame.focus()); // its keys are the presenter's
   document.body.append(frame);
 }
+
+const HOW = "No room is known here. Copy the presenter’s address where nobody sees it, come back "
+  + "and press Ctrl+V: it is not shown. Next time open the slides by the line “Slides” that dlsys "
+  + "room prints. R closes this.";
+
+function ask(words = HOW) {
+  const open = note;
+  note?.remove();
+  note = null;
+  if (open && words === HOW) return;
+  note = document.createElement("p");
+  note.className = "note";
+  note.role = "status";
+  note.textContent = words;
+  document.body.append(note);
+}
+
+document.addEventListener("paste", (event) => {
+  if (!note) return;
+  if (know(event.clipboardData.getData("text").trim())) {
+    ask();
+    showRoom();
+  } else ask("That was no presenter’s address, such as http://127.0.0.1:8228/present#… Copy it "
+    + "again, and press Ctrl+V. R closes this.");
+});
 
 function hideRoom() {
   frame?.remove();

@@ -7,7 +7,7 @@ from dlsys_checks.exam.faults import Fault
 from dlsys_helpers import catalog, progress
 
 
-def told(number: int) -> str:
+def text(number: int) -> str:
     """The debrief of a sheet; what was not found is noted, and comes back in review.
 
     Raises CatalogError for a number that no sheet has.

@@ -1,9 +1,9 @@
 """Questions for review: one file a stage, one row or one short function a question.
 
 `ask` registers a row: the values to draw from, and the question as a function of what was drawn.
-Where that is too little, `asks` registers a function that draws from a `random.Random` itself.
-The order of a trap's questions counts: a review asks them in turn. Nothing here imports torch;
-some files of the stages do.
+Where that is too little, `question_for` registers a function that draws from a `random.Random`
+itself. The order of a trap's questions counts: a review asks them in turn. Nothing here imports
+torch; some files of the stages do.
 """
 
 import importlib
@@ -83,7 +83,7 @@ def shown(value: float) -> str:
 
 # ---- for the files of the stages
 
-def asks(trap: str):
+def question_for(trap: str):
     """Register a function that draws from its `rng` and returns a question about this trap."""
     def keep(made: Callable[[random.Random], Question]):
         def draw(rng: random.Random) -> Question:
@@ -103,7 +103,7 @@ def ask(trap: str, drawn: Mapping[str, Sequence | Callable], made: Callable[...,
     drawn: by name, the values of which one is taken, or a function that returns them and gets by
     name what was drawn before. "a, b" is a name for pairs, drawn together.
     """
-    @asks(trap)
+    @question_for(trap)
     def draw(rng: random.Random) -> Question:
         facts: dict = {}
         for names, values in drawn.items():

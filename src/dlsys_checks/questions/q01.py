@@ -5,7 +5,7 @@ from statistics import NormalDist
 
 import torch
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 TENTHS = [k / 10 for k in range(-40, 41)]
 SIGNED = [sign * k / 10 for sign in (-1, 1) for k in range(2, 31)]
@@ -50,7 +50,7 @@ ask("01.2", {"a": TENTHS, "b": TENTHS, "c": TENTHS}, lambda a, b, c: number(
     "Each row has one entry, and a row of a softmax adds up to 1: use a sigmoid.", 1 / 3, 0.5))
 
 
-@asks("01.2")
+@question_for("01.2")
 def alarms_missed(rng):
     z = [rng.randint(1, 49) / 100 for _ in range(rng.randint(2, 5))]
     z += [rng.randint(60, 300) / 100 for _ in range(2)]
@@ -121,7 +121,7 @@ ask("01.3", {"rate": (0.1, 0.2, 0.5), "slope": (-4, -2, 2, 4), "w": (1, 3, 5)},
 
 # ---- 01.4 Units that are off for every input
 
-@asks("01.4")
+@question_for("01.4")
 def dead_columns(rng):
     rows, units = 5, 6
     h = (torch.tensor([[rng.randint(-3, 4) for _ in range(units)] for _ in range(rows)])).relu()
@@ -172,7 +172,7 @@ ask("01.5", {"n": (1000, 10_000, 100_000), "fixed": (2, 4, 5), "per": (0.5, 1, 2
         "The fixed cost is paid for each element instead of once.", 1, n, within=0.05))
 
 
-@asks("01.5")
+@question_for("01.5")
 def gradient_of_soft_threshold(rng):
     cut = rng.choice([0.5, 1, 1.5])
     x = [rng.choice([-1, 1]) * (cut + rng.choice([-0.4, -0.2, 0.3, 0.7])) for _ in range(6)]

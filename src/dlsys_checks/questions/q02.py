@@ -6,7 +6,7 @@ from itertools import permutations
 import torch
 from torch import nn
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 02.1 Gradients that pile up
 
@@ -38,7 +38,7 @@ def _moved(steps, g, lr, clear_every):
     return w.item()
 
 
-@asks("02.1")
+@question_for("02.1")
 def pendulum(rng):
     a, lr, w0 = rng.choice([1, 2, 3]), rng.choice([0.1, 0.2, 0.25]), rng.randint(2, 9)
     ends = {}
@@ -97,7 +97,7 @@ ask("02.3", {"c": range(2, 31), "x": range(2, 10)}, lambda c, x: number(
     0))
 
 
-@asks("02.3")
+@question_for("02.3")
 def real_copies(rng):
     ways = {"y.detach()": lambda y: y.detach(), "y.data": lambda y: y.data,
             "y.detach().clone()": lambda y: y.detach().clone(),

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 03.1 Softmax before the loss
 
@@ -26,7 +26,7 @@ ask("03.1", {"classes": (4, 5, 8, 10), "rows": (2, 4, 8)}, lambda classes, rows:
     "Probability minus one, over the number of rows.", 1 / classes - 1, 1 / classes))
 
 
-@asks("03.1")
+@question_for("03.1")
 def shifted_logits(rng):
     z, shift = rng.sample(range(4), 3), rng.choice([100, 200, 500])
     row = torch.tensor([z], dtype=torch.float64)
@@ -45,7 +45,7 @@ ask("03.2", {"n": range(6, 91)}, lambda n: whole(
     "have?", n * n, "Broadcasting pairs every output with every label.", n, 2 * n))
 
 
-@asks("03.2")
+@question_for("03.2")
 def answer_of_a_column(rng):
     labels = [0, 0, rng.randint(1, 2), rng.randint(6, 9), rng.randint(7, 9)]
     rng.shuffle(labels)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 
 def _after(rule, w0, grads, **options):
@@ -151,7 +151,7 @@ ask("04.5", {"low": (1e-4, 1e-5, 1e-6), "steps": (50, 100, 101), "k": (20, 25, 3
         low + (10 - low) * k / (steps - 1), within=0.03))
 
 
-@asks("04.5")
+@question_for("04.5")
 def rate_to_choose(rng):
     rates = [round(rng.choice([1, 2, 3]) * 10.0**k, 5) for k in range(-4, 2)]
     lowest = rng.randint(2, 4)
@@ -164,7 +164,7 @@ def rate_to_choose(rng):
         best, max(rates))
 
 
-@asks("04.5")
+@question_for("04.5")
 def step_to_stop_at(rng):
     low = rng.randint(10, 20) / 10
     losses = [round(low + 0.2 * k, 1) for k in (4, 2, 0)]

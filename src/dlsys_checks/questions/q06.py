@@ -3,7 +3,7 @@
 import math
 from itertools import permutations
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 06.1 One pipeline for both sets
 
@@ -64,7 +64,7 @@ def stop(losses, patience, min_delta=0.0):
     return len(losses) - 1
 
 
-@asks("06.3")
+@question_for("06.3")
 def epoch_of_the_stop(rng):
     best, patience = rng.randint(2, 6), rng.randint(2, 5)
     losses = [round(2 - 0.1 * k, 1) for k in range(best + 1)]
@@ -83,7 +83,7 @@ ask("06.3", {"gain": (0.001, 0.002, 0.003), "patience": range(4, 7)}, lambda gai
     "min_delta.", 49, 0))
 
 
-@asks("06.3")
+@question_for("06.3")
 def restored_epoch(rng):
     low = rng.randint(1, 3)
     losses = [round(3 - 0.4 * k, 1) for k in range(low + 1)]

@@ -2,7 +2,7 @@
 
 import math
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 07.1 A small net that fills the memory
 
@@ -200,7 +200,7 @@ ask("07.9", {"n": range(2, 6), "h": range(5, 10), "w": range(10, 21), "c": (3, 4
         "Nothing moved: a pixel's channels still lie between.", 1, w))
 
 
-@asks("07.9")
+@question_for("07.9")
 def right_permutation(rng):
     shapes = {"HWC": "(0, 3, 1, 2)", "CWH": "(0, 1, 3, 2)", "WHC": "(0, 3, 2, 1)"}
     order = rng.choice(list(shapes))

@@ -6,7 +6,7 @@ from itertools import combinations
 import torch
 from torch.nn import functional as F
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 09.1 A scaler out of habit
 
@@ -47,7 +47,7 @@ ask("09.2", {"n": range(3, 10), "left": lambda n: range(1, n)}, lambda n, left: 
     left / n, f"The mean over {left} pieces wants a division by {left}.", 1, n / left))
 
 
-@asks("09.2")
+@question_for("09.2")
 def weighted_divisor(rng):
     weight = torch.tensor([rng.randint(1, 9) / 2 for _ in range(3)])
     y = torch.tensor([0, 1, 2, rng.randint(0, 2), -100])

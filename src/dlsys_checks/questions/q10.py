@@ -2,7 +2,7 @@
 
 from itertools import permutations
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
@@ -129,7 +129,7 @@ ask("10.6", {"rows": range(4, 65)}, lambda rows: whole(
     "-100. How many labels are EOS?", 0, "The ends of the texts have that id, too.", rows))
 
 
-@asks("10.6")
+@question_for("10.6")
 def labels_by_length(rng):
     rows, longest = rng.randint(3, 6), rng.randint(12, 20)
     lengths = [rng.randint(3, longest - 1) for _ in range(rows)]

@@ -2,11 +2,11 @@
 
 import math
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 13.1 blocks
 
-@asks("13.1")
+@question_for("13.1")
 def blocks_in_use(rng):
     size, shared, mates = rng.choice([8, 16, 32]), rng.randint(2, 5), rng.randint(3, 6)
     own = [rng.randint(1, 4) for _ in range(mates)]
@@ -125,7 +125,7 @@ def two(rng):
     return p, q
 
 
-@asks("13.5")
+@question_for("13.5")
 def acceptance(rng):
     p, q = two(rng)
     kept = sum(b * min(1, a / b) for a, b in zip(p, q, strict=True))
@@ -135,7 +135,7 @@ def acceptance(rng):
         "The sum of the smaller ones.", both, 1 - both + (abs(1 - both - kept) < 0.02), within=0.01)
 
 
-@asks("13.5")
+@question_for("13.5")
 def after_refusal(rng):
     p, q = two(rng)
     missing = [max(0.0, a - b) for a, b in zip(p, q, strict=True)]
@@ -177,7 +177,7 @@ ask("13.6", {"chance": (0.5, 0.8, 0.9), "k": (2, 3, 4)}, lambda chance, k: numbe
     1 + chance * k, within=0.02))
 
 
-@asks("13.6")
+@question_for("13.6")
 def guess_behind_wrong(rng):
     k = rng.randint(4, 6)
     bad = rng.randint(0, k - 3)

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from dlsys_checks.questions import ask, asks, choice, number, whole
+from dlsys_checks.questions import ask, choice, number, question_for, whole
 
 # ---- 15.1 a layer in pieces
 
@@ -21,7 +21,7 @@ ask("15.1", {"rows": (512, 1024, 2048), "width": (256, 512), "size": (2, 4)},
         rows * width * size, rows * 4 * width * size))
 
 
-@asks("15.1")
+@question_for("15.1")
 def part_that_is_left(rng):
     parts = [rng.randint(1, 9) for _ in range(rng.choice([2, 3, 4]))]
     past = rng.randint(1, 9)
@@ -216,7 +216,7 @@ ask("15.7", {"sending": range(2, 5), "long": range(60, 91), "short": range(20, 4
         100 * (long - short + 2 * sending) / (2 * (long + sending))))
 
 
-@asks("15.7")
+@question_for("15.7")
 def who_was_late(rng):
     bars = rng.sample(range(3, 60), 4)
     names = ["rank 0", "rank 1", "rank 2", "rank 3"]

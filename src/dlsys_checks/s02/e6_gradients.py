@@ -13,6 +13,7 @@ from dlsys_helpers.expect import (
     expect_parts,
     expect_type,
 )
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("02.6", "gradients", seen=("graph", "calls"), says="carried forwards")
 
@@ -200,149 +201,70 @@ def counted(out):
     return uses
 
 
+@not_an_answer
+def collected(out, inputs):
+    parents, uses, todo = {}, {out: 0}, [out]
+    while todo:
+        node = todo.pop()
+        parents[node] = node.parents
+        for parent, _ in parents[node]:
+            if parent not in uses:
+                uses[parent] = 0
+                todo.append(parent)
+            uses[parent] += 1
+    grad, ready = {out: 1.0}, [out]
+    while ready:
+        node = ready.pop()
+        for parent, slope in parents[node]:
+            grad[parent] = grad.get(parent, 0.0) + slope * grad[node]
+            uses[parent] -= 1
+            if not uses[parent]:
+                ready.append(parent)
+    return [grad.get(node, 0.0) for node in inputs]
+
+
 # ---- wrong, by name
 
-def as_reached(out, take):
-    """Gradients when each node reports as soon as it is taken from the list of those reached."""
-    grad, todo = {out: 1.0}, [out]
-    while todo:
-        node = todo.pop(take)
-        for parent, slope in node.parents:
-            if parent not in grad:
-                grad[parent] = 0.0
-                todo.append(parent)
-            grad[parent] += slope * grad[node]
-    return grad
+wrong = ex.edits(collected)
+AT_ONCE = "uses = dict.fromkeys(uses, 1)\n    grad, ready ="  # a node is ready at its first share
+wrong("using a queue: each node reports as soon as it is reached", "each",
+      "grad, ready =", AT_ONCE, "ready.pop()", "ready.pop(0)", says="carried forwards")
+wrong("using a stack: each node reports as soon as it is reached", "each",
+      "grad, ready =", AT_ONCE, says="carried forwards")
+wrong("keeping the last contribution instead of the sum", "each",
+      "grad.get(parent, 0.0) + ", "", says="carried forwards")
+wrong("adding up the sizes of the contributions", "each",
+      "+ slope * grad[node]", "+ abs(slope * grad[node])", says="carried forwards")
+wrong("returning the gradients in the order in which they were found", "each",
+      "in inputs", "in sorted(inputs, key=[*grad, *inputs].index)", says="of input")
+wrong("forgetting inner nodes once they have reported", "each",
+      "grad.get(node, 0.0)", "0.0 if node.parents else grad.get(node, 0.0)", says="of input")
+wrong("leaving a sum on the node for the next call", "each",
+      "return [", 'for n in grad: n.grad = getattr(n, "grad", 0.0) + grad[n]\n    return [',
+      "grad.get(node, 0.0)", 'getattr(node, "grad", 0.0)', says="of input")
+wrong("counting a parent that occurs twice once", "twice",
+      "= node.parents", "= dict(node.parents).items()")
+wrong("using a set of parents, in which equal pairs become one", "twice",
+      "= node.parents", "= set(node.parents)", says="of input")
+wrong("allowing two parents at most", "parents",
+      "= node.parents", "= node.parents[:2] if len(dict(node.parents)) > 2 else node.parents")
+wrong("not counting a contribution of zero as arrived", "parents",
+      "-= 1", "-= slope * grad[node] != 0", says="of input")
+wrong("ignoring tiny contributions", "parents",
+      "slope * grad[node]", "(share if abs(share := slope * grad[node]) > 1e-12 else 0.0)")
+wrong("assuming that out depends on every input", "independent",
+      "grad.get(node, 0.0)", "grad[node]", says="raised KeyError")
+wrong("leaving out inputs that do not matter", "independent",
+      "in inputs", "in inputs if node in grad", says="number of gradients")
+wrong("returning None for inputs that do not matter", "independent",
+      "grad.get(node, 0.0)", "grad.get(node)", says="type of the gradient")
 
 
 def picked(grad, inputs):
     return [grad.get(node, 0.0) for node in inputs]
 
 
-ex.wrong("a queue: each node reports as soon as it is reached",
-         lambda out, inputs: picked(as_reached(out, 0), inputs), says="carried forwards",
-         breaks="each")
-ex.wrong("a stack: each node reports as soon as it is reached",
-         lambda out, inputs: picked(as_reached(out, -1), inputs), says="carried forwards",
-         breaks="each")
-
-
-def in_order(out, edges=lambda node: node.parents):
-    """Nodes such that each stands before its parents, without recursion."""
-    parents, uses, todo = {}, {out: 0}, [out]
-    while todo:
-        node = todo.pop()
-        parents[node] = edges(node)
-        for parent, _ in parents[node]:
-            if parent not in uses:
-                uses[parent] = 0
-                todo.append(parent)
-            uses[parent] += 1
-    order, ready = [], [out]
-    while ready:
-        order.append(ready.pop())
-        for parent, _ in parents[order[-1]]:
-            uses[parent] -= 1
-            if not uses[parent]:
-                ready.append(parent)
-    return order, parents
-
-
-def sweep(out, edges=lambda node: node.parents, merge=lambda old, share: old + share):
-    """Gradients of all nodes in the right order; merge(what a node has, one more share)."""
-    order, parents = in_order(out, edges)
-    grad = {out: 1.0}
-    for node in order:
-        for parent, slope in parents[node]:
-            grad[parent] = merge(grad.get(parent, 0.0), slope * grad[node])
-    return grad
-
-
-ex.wrong("the last share in place of the sum",
-         lambda out, inputs: picked(sweep(out, merge=lambda old, new: new), inputs),
-         says="carried forwards", breaks="each")
-ex.wrong("the sizes of the shares added up",
-         lambda out, inputs: picked(sweep(out, merge=lambda old, new: old + abs(new)), inputs),
-         says="carried forwards", breaks="each")
-
-
-@ex.wrong("the gradients in the order in which they were found", says="of input", breaks="each")
-def as_found(out, inputs):
-    grad = sweep(out)
-    found = {node: grad[node] for node in grad if node in inputs}
-    return picked(grad, [*found, *(node for node in inputs if node not in found)])
-
-
-@ex.wrong("inner nodes forgotten once they have reported", says="of input", breaks="each")
-def only_leaves(out, inputs):
-    return [0.0 if node.parents else share for node, share in
-            zip(inputs, picked(sweep(out), inputs), strict=True)]
-
-
-@ex.wrong("a sum that stays on the node for the next call", says="of input", breaks="each")
-def left_on_node(out, inputs):
-    for node, share in sweep(out).items():
-        node.grad = getattr(node, "grad", 0.0) + share
-    return [getattr(node, "grad", 0.0) for node in inputs]
-
-
-@ex.wrong("a parent that stands twice counted once", breaks="twice")
-def once_per_parent(out, inputs):
-    return picked(sweep(out, lambda node: list(dict(node.parents).items())), inputs)
-
-
-ex.wrong("a set of parents, in which equal pairs are one",
-         lambda out, inputs: picked(sweep(out, lambda node: list(set(node.parents))), inputs),
-         says="of input", breaks="twice")
-
-
-@ex.wrong("two parents at most", breaks="parents")
-def two_parents(out, inputs):
-    return picked(sweep(out, lambda node: node.parents[:2] if len(
-        {parent for parent, _ in node.parents}) > 2 else node.parents), inputs)
-
-
-@ex.wrong("a share of zero not counted as one that arrived", says="of input", breaks="parents")
-def waits_for_zero(out, inputs):
-    uses = counted(out)
-    grad, ready = dict.fromkeys(uses, 0.0) | {out: 1.0}, [out]
-    while ready:
-        node = ready.pop()
-        for parent, slope in node.parents:
-            share = slope * grad[node]
-            if share:
-                grad[parent] += share
-                uses[parent] -= 1
-                if not uses[parent]:
-                    ready.append(parent)
-    return picked(grad, inputs)
-
-
-@ex.wrong("tiny shares taken for nothing", breaks="parents")
-def no_tiny_share(out, inputs):
-    return picked(sweep(out, merge=lambda old, new: old + new * (abs(new) > 1e-12)), inputs)
-
-
-@ex.wrong("each input taken for one that out depends on", says="raised KeyError",
-          breaks="independent")
-def taken_for_reached(out, inputs):
-    grad = sweep(out)
-    return [grad[node] for node in inputs]
-
-
-@ex.wrong("inputs that do not matter left out", says="number of gradients", breaks="independent")
-def only_reached(out, inputs):
-    grad = sweep(out)
-    return [grad[node] for node in inputs if node in grad]
-
-
-@ex.wrong("None for inputs that do not matter", says="type of the gradient", breaks="independent")
-def none_for_others(out, inputs):
-    grad = sweep(out)
-    return [grad.get(node) for node in inputs]
-
-
-@ex.wrong("one walk for every path", breaks="paths")
+@ex.wrong("walking every path by itself", breaks="paths")
 def every_path(out, inputs):
     grad, todo = {}, [(out, 1.0)]
     while todo:
@@ -352,7 +274,7 @@ def every_path(out, inputs):
     return picked(grad, inputs)
 
 
-@ex.wrong("a report for each share that arrives", breaks="paths")
+@ex.wrong("reporting once for each contribution that arrives", breaks="paths")
 def each_share(out, inputs):
     grad, todo = {out: 1.0}, [(out, 1.0)]
     while todo:
@@ -366,7 +288,7 @@ def each_share(out, inputs):
     return picked(grad, inputs)
 
 
-@ex.wrong("rounds over all nodes until nothing changes", breaks="paths")
+@ex.wrong("going over all nodes until nothing changes", breaks="paths")
 def rounds(out, inputs):
     edges = {node: node.parents for node in counted(out)}
     grad, before = {out: 1.0}, None
@@ -377,7 +299,7 @@ def rounds(out, inputs):
                 grad[parent] = grad.get(parent, 0.0) + slope * before.get(node, 0.0)
         if grad == before:
             break
-    return picked(grad if len(edges) <= 100 else sweep(out), inputs)
+    return picked(grad, inputs) if len(edges) <= 100 else collected(out, inputs)
 
 
 def visited(out):
@@ -402,24 +324,18 @@ def along(order, out, inputs):
     return picked(grad, inputs)
 
 
-ex.wrong("from the inputs to out, the order not reversed",
-         lambda out, inputs: along(in_order(out)[0], out, inputs), says="of input", breaks="each")
-
-
-@ex.wrong("inner nodes that keep the gradients of an earlier call", says="of input", breaks="each")
-def never_cleared(out, inputs):
-    out.grad = 1.0
-    for node in in_order(out)[0]:
-        for parent, slope in node.parents:
-            parent.grad = getattr(parent, "grad", 0.0) + slope * node.grad
-    return [getattr(node, "grad", 0.0) for node in inputs]
-
-
-ex.wrong("a function that calls itself for every parent",
+ex.wrong("walking from the inputs to out, in the wrong order",
+         lambda out, inputs: along(counted(out), out, inputs), says="of input", breaks="each")
+wrong("keeping an earlier call's gradients in inner nodes", "each",
+      "grad, ready = {out: 1.0}, [out]", "out.grad, ready = 1.0, [out]",
+      "grad[parent] = grad.get(parent, 0.0) + slope * grad[node]",
+      'parent.grad = getattr(parent, "grad", 0.0) + slope * node.grad',
+      "grad.get(node, 0.0)", 'getattr(node, "grad", 0.0)', says="of input")
+ex.wrong("recursing into every parent",
          lambda out, inputs: along(visited(out), out, inputs), breaks="long")
 
 
-@ex.wrong("a higher recursion limit", breaks="long")
+@ex.wrong("raising the recursion limit", breaks="long")
 def raised_limit(out, inputs):
     import sys
     limit = sys.getrecursionlimit()

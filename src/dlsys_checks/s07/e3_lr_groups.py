@@ -182,7 +182,7 @@ def act(fn, kind, width, body_lr, head_lr):
     name_of = {id(p): n for n, p in model.named_parameters()}
     name_of |= {id(b): f"buffer {n}" for n, b in model.named_buffers()}
 
-    def told(value):
+    def shown(value):
         if isinstance(value, torch.Tensor):
             return name_of.get(id(value), "a copy or another tensor")
         return value if isinstance(value, (str, float, int)) else f"a {type(value).__name__}"
@@ -191,7 +191,7 @@ def act(fn, kind, width, body_lr, head_lr):
         if type(value) is not dict:
             return value
         tensors = value.get("params")
-        return value | {"params": [told(p) for p in tensors]} if type(tensors) is list else value
+        return value | {"params": [shown(p) for p in tensors]} if type(tensors) is list else value
     groups = fn(model, head, body_lr, head_lr)
     after, words = facts(), ("requires_grad", "numbers", "gradients")
     changed = [word for word, was, now in zip(words, before, after) if was != now]
@@ -231,192 +231,97 @@ def outside(model, head):
     return kept
 
 
+@not_an_answer
+def sorted_out(model, head, body_lr, head_lr):
+    kept, live = outside(model, head), trainable(model)
+    body = [p for p in live if id(p) in kept]
+    tops = [p for p in live if id(p) not in kept]
+    return two(body, tops, body_lr, head_lr)
+
+
 # ---- wrong, by name
 
-@not_an_answer
-def sorted_out(model, head, body_lr, head_lr, live=None):
-    """The right groups of the tensors in `live`."""
-    body = outside(model, head)
-    live = trainable(model) if live is None else live
-    inside = [p for p in live if id(p) in body]
-    tops = [p for p in live if id(p) not in body]
-    return two(inside, tops, body_lr, head_lr)
-
-
 wrong = ex.edits(sorted_out)
-END = "return two(inside, tops, body_lr, head_lr)"
-wrong("the head first", "two groups",
-      END, "out = two(inside, tops, body_lr, head_lr); return out[::-1]", says="body group: got")
-
-
-@ex.wrong("one group for all, at the body's rate", breaks="two groups")
-def one_group(model, head, body_lr, head_lr):
-    return [{"params": trainable(model), "lr": body_lr}]
-
-
-wrong("tensors looked up with the operator in, which compares their values", "two groups",
+END = "return two(body, tops, body_lr, head_lr)"
+wrong("returning the head first", "two groups", END, f"{END}[::-1]", says="body group: got")
+wrong("using one group for all, at the body's rate", "two groups",
+      END, 'return [{"params": live, "lr": body_lr}]')
+wrong("looking tensors up with the operator in, which compares their values", "two groups",
+      "id(p) in kept", "p not in list(head.parameters())", says="raised RuntimeError")
+wrong("swapping the two rates", "form",
+      END, "return two(body, tops, head_lr, body_lr)", says="lr of the body group")
+wrong("returning copies of the tensors", "form",
+      END, "return two([p.clone() for p in body], [p.clone() for p in tops], body_lr, head_lr)")
+wrong("returning generators instead of lists", "form",
+      END, 'return [{"params": iter(body), "lr": body_lr}, {"params": iter(tops), "lr": head_lr}]',
+      says="type of the params")
+wrong("treating the last two tensors as the head", "two groups",
+      END, "return two(live[:-2], live[-2:], body_lr, head_lr)")
+wrong("taking the head's own tensors, not those of its parts", ("head", "shared"),
+      "outside(model, head)",
+      "outside(model, head) | {id(p) for m in head.children() for p in m.parameters()}")
+wrong("taking only the model's direct children", "head",
+      "outside(model, head)",
+      "outside(model, head if any(m is head for m in model.children()) else None)")
+wrong("taking only the children, not the model's own parameters", "body",
       "body =",
-      "tops = list(head.parameters()); return two([p for p in model.parameters() if p not in "
-      "tops], tops, body_lr, head_lr); body =", says="raised RuntimeError")
-wrong("the two rates the wrong way round", "form",
-      END, "out = two(inside, tops, head_lr, body_lr); return out", says="lr of the body group")
-wrong("copies of the tensors", "form",
-      END,
-      'out = two(inside, tops, body_lr, head_lr); return [{**group, "params": [p.clone() for p '
-      'in group["params"]]} for group in out]')
-wrong("generators in place of lists", "form",
-      END,
-      'out = two(inside, tops, body_lr, head_lr); return [{**group, "params": '
-      'iter(group["params"])} for group in out]', says="type of the params")
-
-
-@ex.wrong("the last two tensors taken for the head", breaks="two groups")
-def last_two(model, head, body_lr, head_lr):
-    return two(trainable(model)[:-2], trainable(model)[-2:], body_lr, head_lr)
-
-
-wrong("the head's own tensors, not those of its parts", ("head", "shared"),
-      "inside, tops", '[*out[0]["params"], *inner], [p for p in out[1]["params"] if id(p) in own]',
-      "return two",
-      "out = two(inside, tops, body_lr, head_lr); own = {id(p) for p in "
-      'head.parameters(recurse=False)}; inner = [p for p in out[1]["params"] if id(p) not in '
-      "own]; return two")
-wrong("only the model's direct children, the head among them or not", "head",
+      "own = {id(p) for p in model.parameters(recurse=False)}\n    "
+      "live = [p for p in live if id(p) not in own]\n    body =", says="token missing")
+wrong("taking the stages layer1, layer2 and the head, without the stem", "body",
       "body =",
-      "if not any(child is head for child in model.children()): return two(trainable(model), [], "
-      "body_lr, head_lr)\n    body =", END, "out = two(inside, tops, body_lr, head_lr); return out")
-
-
-@ex.wrong("the children only, parameters of the model itself forgotten", says="token missing",
-          breaks="body")
-def children_only(model, head, body_lr, head_lr):
-    own = {id(p) for p in model.parameters(recurse=False)}
-    live = [p for p in trainable(model) if id(p) not in own]
-    return sorted_out(model, head, body_lr, head_lr, live)
-
-
-@ex.wrong("the stages layer1, layer2 and the head, without the stem", says="missing", breaks="body")
-def stages_only(model, head, body_lr, head_lr):
-    stages = [m for n, m in model.named_children() if n.startswith("layer")]
-    if not stages:
-        return sorted_out(model, head, body_lr, head_lr)
-    live = [p for m in (*stages, head) for p in m.parameters() if p.requires_grad]
-    return sorted_out(model, head, body_lr, head_lr, live)
-
-
-wrong("frozen tensors handed to the optimizer", "frozen",
-      "trainable(model) if live is None else live", "list(model.parameters())",
-      END, "out = two(inside, tops, body_lr, head_lr); return out", says="It is frozen")
-
-
-@ex.wrong("frozen tensors kept out of the body, but not of the head", says="It is frozen",
-          breaks="frozen")
-def frozen_head(model, head, body_lr, head_lr):
-    mine = {id(p) for p in head.parameters()}
-    live = [p for p in model.parameters() if p.requires_grad or id(p) in mine]
-    return sorted_out(model, head, body_lr, head_lr, live)
-
-
-wrong("the higher rate for the head, whatever was asked", "form",
-      END, "out = two(inside, tops, min(body_lr, head_lr), max(body_lr, head_lr)); return out",
+      'stages = [m for n, m in model.named_children() if n.startswith("layer")]\n    '
+      "if stages: live = [p for m in (*stages, head) for p in m.parameters() if p.requires_grad]"
+      "\n    body =", says="missing")
+wrong("handing frozen tensors to the optimizer", "frozen",
+      "trainable(model)", "list(model.parameters())", says="It is frozen")
+wrong("keeping frozen tensors out of the body, but not of the head", "frozen",
+      "trainable(model)",
+      "[p for p in model.parameters() if p.requires_grad or p in {*head.parameters()}]",
+      says="It is frozen")
+wrong("giving the head the higher rate, whatever was asked", "form",
+      END, "return two(body, tops, min(body_lr, head_lr), max(body_lr, head_lr))",
       says="lr of the body group")
-wrong("a rate of 0 taken for none", "form",
-      END, "out = two(inside, tops, body_lr or 1e-3, head_lr); return out",
-      says="lr of the body group")
-
-
-@ex.wrong("the head known by the first of its names", breaks="head")
-def first_path(model, head, body_lr, head_lr):
-    prefix = next(n for n, m in model.named_modules() if m is head) + "."
-    names = [n for n, m in model.named_modules(remove_duplicate=False) if m is head]
-    every = model.named_parameters(remove_duplicate=False)
-    body = {id(p) for n, p in every if not n.startswith(prefix)}
-    live = trainable(model)
-    return sorted_out(model, head, body_lr, head_lr) if len(names) < 2 else two(
-        [p for p in live if id(p) in body], [p for p in live if id(p) not in body],
-        body_lr, head_lr)
-
-
-@ex.wrong("names that begin as the head's, without the dot", breaks="head")
-def no_dot(model, head, body_lr, head_lr):
-    if not hasattr(model, "fc2"):
-        return sorted_out(model, head, body_lr, head_lr)
-    live = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    return two([p for n, p in live if not n.startswith("fc")],
-               [p for n, p in live if n.startswith("fc")], body_lr, head_lr)
-
-
-@ex.wrong("a weight with two names given to the body", breaks="head")
-def two_names_to_body(model, head, body_lr, head_lr):
-    names = {}
-    for _, p in model.named_parameters(remove_duplicate=False):
-        names[p] = names.get(p, 0) + 1
-    groups = sorted_out(model, head, body_lr, head_lr)
-    if [n for n, m in model.named_modules(remove_duplicate=False) if m is head][1:]:
-        return groups
-    body, tops = groups[0]["params"], groups[1]["params"]
-    return two(body + [p for p in tops if names[p] > 1], [p for p in tops if names[p] == 1],
-               body_lr, head_lr)
-
-
-wrong("one group where the two rates agree", "two groups",
-      "body =", 'own_out = [{"params": trainable(model), "lr": body_lr}]; body =', END,
-      "out = two(inside, tops, body_lr, head_lr); return own_out if body_lr == head_lr else out")
-
-
-@ex.wrong("a module that head and body share given to the head", breaks="shared")
-def shared_module_to_head(model, head, body_lr, head_lr):
-    inside = {id(m) for m in head.modules()}
-    kept = {id(p) for m in model.modules() if id(m) not in inside
-            for p in m.parameters(recurse=False)}
-    live = trainable(model)
-    return two([p for p in live if id(p) in kept], [p for p in live if id(p) not in kept],
-               body_lr, head_lr)
-
-
-wrong("the whole model put into eval mode", "left alone",
-      END, "out = two(inside, tops, body_lr, head_lr); model.eval(); return out")
-wrong("every frozen tensor thawed", ("frozen", "left alone"),
-      "body =", "model.requires_grad_(True); body =",
-      END, "out = two(inside, tops, body_lr, head_lr); return out", says="no frozen tensor")
-
-
-@ex.wrong("a shared tensor once for each module that holds it", says="stands in it twice",
-          breaks="once")
-def shared_twice(model, head, body_lr, head_lr):
-    live = [p for m in model.modules() for p in m.parameters(recurse=False) if p.requires_grad]
-    right = sorted_out(model, head, body_lr, head_lr, live)
-    inside = {id(p) for p in head.parameters()}
-    if any(id(p) in inside for p in right[0]["params"]):
-        return sorted_out(model, head, body_lr, head_lr)
-    return right
-
-
-wrong("tensors told apart by their numbers", "once",
-      "inside, tops", "body, head_only", "return two",
-      'out = two(inside, tops, body_lr, head_lr); body = out[0]["params"]; head_only = [p for p '
-      'in out[1]["params"] if not any(p.shape == q.shape and torch.equal(p, q) for q in body)]; '
-      "return two")
-wrong("a shared tensor given to the head", "shared",
+wrong("treating a rate of 0 as none", "form",
+      END, "return two(body, tops, body_lr or 1e-3, head_lr)", says="lr of the body group")
+PREFIX = 'prefix = next(n for n, m in model.named_modules() if m is head) + "."\n    kept, live ='
+wrong("recognising the head by the first of its names", "head",
+      "kept, live =", PREFIX, "outside(model, head)",
+      "{id(p) for n, p in model.named_parameters(remove_duplicate=False) "
+      "if not n.startswith(prefix)}")
+wrong("matching names that begin like the head's, without the dot", "head",
+      "outside(model, head)",
+      '{id(p) for n, p in model.named_parameters() if not n.startswith("fc")} '
+      'if hasattr(model, "fc2") else outside(model, head)')
+wrong("giving a weight with two names to the body", "head",
       "body =",
-      "mine = {id(p) for p in head.parameters()}; live = trainable(model); return two([p for p "
-      "in live if id(p) not in mine], [p for p in live if id(p) in mine], body_lr, head_lr); "
-      "body =")
-
-
-@ex.wrong("a shared tensor sorted by the first of its names", breaks="shared")
-def first_name(model, head, body_lr, head_lr):
-    prefix = next(n for n, m in model.named_modules() if m is head) + "."
-    live = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    return two([p for n, p in live if not n.startswith(prefix)],
-               [p for n, p in live if n.startswith(prefix)], body_lr, head_lr)
-
-
-@ex.wrong("two nn.Linear alone taken for a body without a head", breaks="example")
-def lone_pair(model, head, body_lr, head_lr):
-    pair = [type(m) for m in model.children()] == [nn.Linear, nn.Linear]
-    same = pair and torch.equal(model[0].bias, model[1].bias) if pair and isinstance(
-        model, nn.Sequential) and model[0].bias.shape == model[1].bias.shape else False
-    if pair and isinstance(model, nn.Sequential) and not same:
-        return two(trainable(model), [], body_lr, head_lr)
-    return sorted_out(model, head, body_lr, head_lr)
+      "heads = [m for _, m in model.named_modules(remove_duplicate=False) if m is head]\n    "
+      "every = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]\n    "
+      "if len(heads) == 1: kept |= {p for p in every if every.count(p) > 1}\n    body =")
+wrong("returning one group where the two rates agree", "two groups",
+      END, f'{END} if body_lr != head_lr else [{{"params": live, "lr": body_lr}}]')
+wrong("giving a module that head and body share to the head", "shared",
+      "outside(model, head)",
+      "{id(p) for m in model.modules() if m not in {*head.modules()} "
+      "for p in m.parameters(recurse=False)}")
+wrong("putting the whole model into eval mode", "left alone", END, f"model.eval(); {END}")
+wrong("unfreezing every frozen tensor", ("frozen", "left alone"),
+      "kept, live =", "model.requires_grad_(True)\n    kept, live =", says="no frozen tensor")
+wrong("listing a shared tensor once for each module that holds it", "once",
+      "body =",
+      "every = [p for m in model.modules() for p in m.parameters(recurse=False) if "
+      "p.requires_grad]\n    "
+      "if not any(id(p) in kept for p in head.parameters()): live = every\n    body =",
+      says="stands in it twice")
+wrong("telling tensors apart by their numbers", "once",
+      "not in kept", "not in kept and not any(torch.equal(p, q) for q in body)")
+wrong("giving a shared tensor to the head", "shared",
+      "outside(model, head)",
+      "{id(p) for p in model.parameters() if p not in {*head.parameters()}}")
+wrong("sorting a shared tensor by the first of its names", "shared",
+      "kept, live =", PREFIX, "outside(model, head)",
+      "{id(p) for n, p in model.named_parameters() if not n.startswith(prefix)}")
+wrong("treating two nn.Linear alone as a body without a head", "example",
+      "body =",
+      "pair = isinstance(model, nn.Sequential) and [type(m) for m in model] == [nn.Linear] * 2\n"
+      "    if pair and not torch.equal(model[0].bias, model[1].bias): "
+      "return two(live, [], body_lr, head_lr)\n    body =")

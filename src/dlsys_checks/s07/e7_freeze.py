@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import types
-
 import torch
 from torch import nn
 
@@ -191,101 +188,78 @@ def measured(x, state):
     return h, state["gain"].double() * (state["var"].double() + 1e-5) ** -0.5
 
 
-# ---- wrong, by name
-
-LAST: list = []
-
-
-@ex.wrong("a frozen copy", breaks="freeze")
-def frozen_copy(body):
-    twin = copy.deepcopy(body)
-    held(twin)
-    held(body)
-    return twin
-
-
-@ex.wrong("requires_grad alone", breaks="eval")
-def requires_grad_only(body):
-    body.requires_grad_(False)
-
-
 @not_an_answer
-def held(body, *, keep=True):
+def held(body):
     body.requires_grad_(False)
     body.eval()
-    if keep:
-        body.train = lambda mode=True: body
+    body.train = lambda mode=True: body
 
+
+# ---- wrong, by name
 
 wrong = ex.edits(held)
-wrong("eval mode alone, kept for good", "tensors", "False", "True")
-ex.wrong("a copy frozen, the body left as it was", lambda body: held(copy.deepcopy(body)),
-         breaks="tensors")
-wrong("requires_grad set on the module, which is not heard by its parameters",
-      ("tensors", "eval", "train"), "body.requires_grad_(False)", "body.requires_grad = False",
-      "if keep:\n        body.train = lambda mode=True: body", "pass")
-wrong("the direct tensors only, not those of its parts", "tensors",
-      "False", "True", "True: body",
-      "True: body\n    for p in body.parameters(recurse=False): p.requires_grad_(False)")
-ex.wrong("eval mode that the next train() takes back", held, breaks="train", keep=False)
+TRAIN = "body.train = lambda mode=True: body"
+NORMS = "for m in body.modules():\n        if isinstance(m, nn.BatchNorm1d): "
+LAST: list = []
+wrong("returning a frozen copy", "freeze",
+      "body.requires_grad_",
+      "import copy; twin = copy.deepcopy(body).requires_grad_(False).eval()\n    "
+      "body.requires_grad_",
+      TRAIN, f"{TRAIN}; return twin")
+wrong("setting only requires_grad", "eval", "body.eval()", "pass", TRAIN, "pass")
+wrong("setting only eval mode, kept for good", "tensors", "False", "True")
+wrong("freezing a copy and leaving the body as it was", "tensors",
+      "body.requires_grad_", "import copy; body = copy.deepcopy(body)\n    body.requires_grad_")
+wrong("setting requires_grad on the module, which its parameters ignore",
+      ("tensors", "eval", "train"),
+      "body.requires_grad_(False)", "body.requires_grad = False", TRAIN, "pass")
+wrong("freezing the direct tensors only, not those of its parts", "tensors",
+      "body.requires_grad_(False)",
+      "for p in body.parameters(): p.requires_grad_(True)\n    "
+      "for p in body.parameters(recurse=False): p.requires_grad_(False)")
+wrong("setting an eval mode that the next train() undoes", "train", TRAIN, "pass")
 
 
-@ex.wrong("eval mode that outlives one train(), but not the next", breaks="train")
-def held_once(body):
-    def once(mode=True):
-        if mode:
-            del body.train
-        return body
-    held(body)
-    body.train = once
-
-
-wrong("train() without effect, eval() never called", "eval", "body.eval()", "pass")
-
-
-@ex.wrong("eval mode that outlives five times of train()", breaks="train")
-def held_five_times(body):
+def held_for(body, times):
     def few(mode=True):
         left[0] -= 1
         return body if left[0] >= 0 else nn.Module.train(body, mode)
-    left = [5]
+    left = [times]
     held(body)
     body.train = few
 
 
-@ex.wrong("parts without parts of their own held in eval mode, by class", breaks="train")
-def known_classes(body):
-    held(body, keep=False)
-    for module in body.modules():
-        if isinstance(module, (nn.BatchNorm1d, nn.Dropout)):
-            module.train = types.MethodType(lambda self, mode=True: self, module)
-
-
-wrong("weight and bias frozen, and no other name", "tensors",
-      "body.requires_grad_",
-      'asked = [p for n, p in body.named_parameters() if n.split(".")[-1] not in ("weight", '
-      '"bias")]; body.requires_grad_',
-      "True: body", "True: body\n    for p in asked: p.requires_grad_(True)")
-wrong("the running variance set back to 1", "values",
-      "True: body",
-      "True: body\n    for module in body.modules():\n        if isinstance(module, "
-      "nn.BatchNorm1d): module.running_var.fill_(1.0)")
-wrong("copies in place of the parameters", "freeze",
-      "True: body",
-      "True: body\n    for module in body.modules():\n        for name, p in "
-      "list(module.named_parameters(recurse=False)): setattr(module, name, "
-      "nn.Parameter(p.detach().clone(), requires_grad=False))")
-wrong("train replaced in the class, for all of its kind", "others",
-      "if keep:\n        body.train = lambda mode=True: body",
-      "type(body).train = lambda self, mode=True: self", says="classes that were changed")
-wrong("one body at a time: the one frozen before trains again", "eval",
-      "body.requires_grad_", "LAST[:] = [body]; body.requires_grad_",
-      "if keep:\n        body.train = lambda mode=True: body",
+ex.wrong("setting an eval mode that outlives one train(), but not the next",
+         held_for, breaks="train", times=1)
+wrong("making train() do nothing without ever calling eval()", "eval", "body.eval()", "pass")
+ex.wrong("setting an eval mode that outlives five calls of train()",
+         held_for, breaks="train", times=5)
+wrong("holding parts without parts of their own in eval mode, by class", "train",
+      TRAIN,
+      "for m in body.modules():\n        if isinstance(m, (nn.BatchNorm1d, nn.Dropout)): "
+      "m.train = lambda mode=True, m=m: m")
+wrong("freezing weight and bias, and no other name", "tensors",
+      TRAIN,
+      f'{TRAIN}\n    for n, p in body.named_parameters(): '
+      'p.requires_grad_(n.split(".")[-1] not in ("weight", "bias"))')
+wrong("resetting the running variance to 1", "values",
+      TRAIN, f"{TRAIN}\n    {NORMS}m.running_var.fill_(1.0)")
+wrong("putting copies in place of the parameters", "freeze",
+      TRAIN,
+      f"{TRAIN}\n    for m in body.modules():\n        "
+      "for name, p in list(m.named_parameters(recurse=False)): "
+      "setattr(m, name, nn.Parameter(p.detach().clone(), requires_grad=False))")
+wrong("replacing train in the class, for all of its kind", "others",
+      TRAIN, "type(body).train = lambda self, mode=True: self", says="classes that were changed")
+wrong("freezing one body at a time: the one frozen before trains again", "eval",
+      TRAIN,
+      "LAST[:] = [body]\n    "
       "body.train = lambda mode=True: nn.Module.train(body, mode and body is not LAST[0])",
       says="frozen before")
 
 
-@ex.wrong("a hook that switches to eval mode at the first call only", breaks=("eval", "train"))
+@ex.wrong("using a hook that switches to eval mode at the first call only",
+          breaks=("eval", "train"))
 def first_call_only(body):
     body.requires_grad_(False)
 
@@ -295,32 +269,20 @@ def first_call_only(body):
     handle = body.register_forward_pre_hook(switch)
 
 
-wrong("a train() that returns nothing", "given back",
-      "True: body", "True: body\n    body.train = lambda mode=True: None")
-wrong("its hooks taken away", "called", "True: body", "True: body\n    body._forward_hooks.clear()")
-wrong("a forward of its own that takes one argument", "called",
-      "True: body",
-      "True: body\n    inner = body.forward; body.forward = lambda x, **ignored: inner(x)")
+wrong("writing a train() that returns nothing",
+      "given back", TRAIN, "body.train = lambda mode=True: None")
+wrong("removing its hooks", "called", TRAIN, f"{TRAIN}; body._forward_hooks.clear()")
+wrong("writing a forward that takes one argument", "called",
+      TRAIN, f"inner = body.forward; body.forward = lambda x, **ignored: inner(x)\n    {TRAIN}")
+wrong("holding the norms in eval mode, but not dropout", "eval",
+      "body.eval()", "pass",
+      TRAIN, f"{NORMS}m.eval().train = lambda mode=True, m=m: m")
+wrong("setting the norms' momentum to 0 and leaving their mode", "eval",
+      "body.eval()", "pass", TRAIN, f"{NORMS}m.momentum = 0.0")
 
 
-@ex.wrong("the norms held in eval mode, dropout not", breaks="eval")
-def norms_only(body):
-    body.requires_grad_(False)
-    for module in body.modules():
-        if isinstance(module, nn.BatchNorm1d):
-            module.eval()
-            module.train = types.MethodType(lambda self, mode=True: self, module)
-
-
-@ex.wrong("the norms' momentum set to 0, their mode left", breaks="eval")
-def no_momentum(body):
-    body.requires_grad_(False)
-    for module in body.modules():
-        if isinstance(module, nn.BatchNorm1d):
-            module.momentum = 0.0
-
-
-@ex.wrong("a counter that goes on counting batches", says="buffers of the body", breaks="values")
+@ex.wrong("leaving a counter that goes on counting batches",
+          says="buffers of the body", breaks="values")
 def counting_on(body):
     def count(module, args):
         for name, buffer in module.named_buffers():
@@ -330,13 +292,7 @@ def counting_on(body):
     body.register_forward_pre_hook(count)
 
 
-@ex.wrong("no_grad or detach at the body, which cuts the gradient off", breaks="called")
-def cut_off(body):
-    held(body)
-    inner = body.forward
-
-    def forward(x, **more):
-        with torch.no_grad():
-            out = inner(x, **more)
-        return out + 0 * x.sum()
-    body.forward = forward
+wrong("using no_grad or detach at the body, which cuts the gradient off", "called",
+      TRAIN,
+      f"inner = body.forward\n    {TRAIN}\n    "
+      "body.forward = lambda x, **more: inner(x, **more).detach() + 0 * x.sum()")

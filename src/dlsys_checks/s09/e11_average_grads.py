@@ -123,127 +123,71 @@ def by_hand(start, xs, ys, branch):
     return loss, [g.to(t.dtype) for g, t in zip(grads, start, strict=True)]
 
 
-def total_of(losses_of, batch, params):
-    """Sum of the losses, and its gradients with zeros for None."""
+@not_an_answer
+def averaged(losses_of, params, batch, all_sum):
     total = losses_of(batch).sum()
-    return total, torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
+    grads = torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
+    rows = all_sum(torch.tensor(float(len(batch[0]))))
+    for p, g in zip(params, grads, strict=True):
+        p.grad = (all_sum(g) / rows).to(p.dtype)
+    mean = all_sum(total.detach()) / rows
+    return mean.item()
 
 
 # ---- wrong, by name
 
-@ex.wrong("each rank's own gradients: nothing is shared", says="gradient of parameter",
-          breaks=("grads", "ragged", "loss"))
-def own_only(losses_of, params, batch, all_sum):
-    total, grads = total_of(losses_of, batch, params)
-    for p, g in zip(params, grads, strict=True):
-        p.grad = g / max(1, len(batch[0]))
-    return total.item() / max(1, len(batch[0]))
-
-
-@ex.wrong("the loss shared, the gradients not", says="gradient of parameter", breaks="grads")
-def loss_only(losses_of, params, batch, all_sum):
-    total, grads = total_of(losses_of, batch, params)
-    n = max(1, len(batch[0]))
-    for p, g in zip(params, grads, strict=True):
-        p.grad = g / n
-    told = all_sum(torch.stack([total.detach(), total.new_tensor(float(len(batch[0])))]))
-    return (told[0] / told[1]).item()
-
-
-@ex.wrong("all_sum thought to write into its tensor, as all_reduce does",
-          says="gradient of parameter", breaks=("grads", "ragged"))
-def sum_in_place(losses_of, params, batch, all_sum):
-    rows = all_sum(torch.tensor(float(len(batch[0]))))
-    total, grads = total_of(losses_of, batch, params)
-    for p, g in zip(params, grads, strict=True):
-        p.grad = (g / rows).to(p.dtype)
-        all_sum(p.grad)
-    return (all_sum(total.detach()) / rows).item()
-
-
-@not_an_answer
-def averaged(losses_of, params, batch, all_sum):
-    total, grads = total_of(losses_of, batch, params)
-    n = all_sum(torch.tensor([float(len(batch[0])), 1.0]))
-    rows = n[0]
-    for p, g in zip(params, grads, strict=True):
-        p.grad = (all_sum(g) / rows).to(p.dtype)
-    mean = all_sum(total.detach()) / n[0]
-    out = mean.item()
-    return out
-
-
 wrong = ex.edits(averaged)
-wrong("summed and never divided", "grads",
-      "rows = n[0]", "rows = torch.ones(())", says="gradient of parameter")
-wrong("divided by the number of ranks, not by that of the examples", "grads",
-      "rows = n[0]", "rows = n[1]", says="gradient of parameter")
-
-
-@ex.wrong("the mean of the ranks' means, as if all had as many examples",
-          says="gradient of parameter", breaks="ragged")
-def mean_of_means(losses_of, params, batch, all_sum):
-    total, grads = total_of(losses_of, batch, params)
-    n, world = max(1, len(batch[0])), all_sum(torch.ones(()))
-    for p, g in zip(params, grads, strict=True):
-        p.grad = (all_sum(g / n) / world).to(p.dtype)
-    return (all_sum(total.detach() / n) / world).item()
-
-
-@ex.wrong("the mean of a rank without examples, which is NaN", says="mean loss on rank",
-          breaks="ragged")
-def empty_mean(losses_of, params, batch, all_sum):
-    n = len(batch[0])
-    total = losses_of(batch).mean() * n
-    grads = torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
-    rows = all_sum(torch.tensor(float(n)))
-    for p, g in zip(params, grads, strict=True):
-        p.grad = (all_sum(g) / rows).to(p.dtype)
-    return (all_sum(total.detach()) / rows).item()
-
-
-@ex.wrong("no sum asked for where a rank has no gradient of its own", breaks="calls")
-def skips_unused(losses_of, params, batch, all_sum):
-    total = losses_of(batch).sum()
-    grads = torch.autograd.grad(total, params, allow_unused=True)
-    rows = all_sum(torch.tensor(float(len(batch[0]))))
-    for p, g in zip(params, grads, strict=True):
-        p.grad = torch.zeros_like(p) if g is None else (all_sum(g) / rows).to(p.dtype)
-    return (all_sum(total.detach()) / rows).item()
-
-
-@ex.wrong("parameters with a gradient first, then the others", says="gradient of parameter",
-          breaks="calls")
-def used_first(losses_of, params, batch, all_sum):
-    total = losses_of(batch).sum()
-    pairs = list(zip(params, torch.autograd.grad(total, params, allow_unused=True), strict=True))
-    rows = all_sum(torch.tensor(float(len(batch[0]))))
-    for p, g in sorted(pairs, key=lambda pair: pair[1] is None):
-        p.grad = (all_sum(torch.zeros_like(p) if g is None else g) / rows).to(p.dtype)
-    return (all_sum(total.detach()) / rows).item()
-
-
-wrong("a rank without examples that goes home early", ("calls", "ragged"),
-      "total, grads =",
+OWN, RANKS = "max(1, len(batch[0]))", "all_sum(torch.ones(()))"
+wrong("keeping each rank's own gradients: nothing is shared", ("grads", "ragged", "loss"),
+      "all_sum(g) / rows", f"g / {OWN}",
+      "all_sum(total.detach()) / rows", f"total.detach() / {OWN}",
+      says="gradient of parameter")
+wrong("sharing the loss, but not the gradients", "grads",
+      "all_sum(g) / rows", f"g / {OWN}", says="gradient of parameter")
+wrong("expecting all_sum to write into its tensor, as all_reduce does", ("grads", "ragged"),
+      "(all_sum(g) / rows).to(p.dtype)", "(g / rows).to(p.dtype); all_sum(p.grad)",
+      says="gradient of parameter")
+wrong("summing and never dividing", "grads",
+      "all_sum(g) / rows", "all_sum(g)", says="gradient of parameter")
+wrong("dividing by the number of ranks, not of examples", "grads",
+      "all_sum(g) / rows", f"all_sum(g) / {RANKS}", says="gradient of parameter")
+wrong("averaging the ranks' means, as if all had as many examples", "ragged",
+      "all_sum(g) / rows", f"all_sum(g / {OWN}) / {RANKS}",
+      "all_sum(total.detach()) / rows", f"all_sum(total.detach() / {OWN}) / {RANKS}",
+      says="gradient of parameter")
+wrong("using the mean of a rank without examples, which is NaN", "ragged",
+      "losses_of(batch).sum()", "losses_of(batch).mean() * len(batch[0])",
+      says="mean loss on rank")
+wrong("asking for no sum where a rank has no gradient of its own", "calls",
+      ", materialize_grads=True", "",
+      "(all_sum(g)", "torch.zeros_like(p) if g is None else (all_sum(g)")
+wrong("summing parameters with a gradient first, then the others", "calls",
+      ", materialize_grads=True", "",
+      "all_sum(g)", "all_sum(torch.zeros_like(p) if g is None else g)",
+      "zip(params, grads, strict=True)",
+      "sorted(zip(params, grads, strict=True), key=lambda pair: pair[1] is None)",
+      says="gradient of parameter")
+wrong("returning early on a rank without examples", ("calls", "ragged"),
+      "total =",
       "if not len(batch[0]):\n        for p in params: p.grad = torch.zeros_like(p)\n        "
-      "return 0.0\n    total, grads =")
-wrong("one sum more on the rank that has most examples", ("calls", "ragged"),
-      "return out", "if len(batch[0]) > 6: all_sum(torch.ones(()))\n    return out")
-wrong("None left where no rank has a gradient", "idle",
-      "return out", "for p in params:\n        if not p.grad.any(): p.grad = None\n    return out",
+      "return 0.0\n    total =")
+wrong("asking for one sum more on the rank that has most examples", ("calls", "ragged"),
+      "return mean", "if len(batch[0]) > 6: all_sum(torch.ones(()))\n    return mean")
+wrong("leaving None where no rank has a gradient", "idle",
+      "return mean",
+      "for p in params:\n        if not p.grad.any(): p.grad = None\n    return mean",
       says="gradient of parameter idle")
-wrong("added to the gradients of the step before", "old",
-      "total, grads =", "before = [p.grad for p in params]; total, grads =", "return out",
-      "for p, g in zip(params, before, strict=True): p.grad = p.grad if g is None else p.grad + "
-      "g\n    return out", says="gradient of parameter")
-wrong("old gradients kept where the rank has none of its own", "old",
-      "total, grads =", "before = [p.grad for p in params]; total, grads =", "return out",
-      "for p, g in zip(params, before, strict=True):\n        if g is not None and not "
-      "p.grad.any(): p.grad = g\n    return out", says="gradient of parameter idle")
-wrong("the rank's own mean loss returned", "loss",
-      "mean.item()", "total.detach().item() / max(1, len(batch[0]))", says="mean loss on rank")
-wrong("the mean loss as a tensor", "loss",
-      "return out", "return mean", says="type of the mean loss")
-wrong("a step made with the gradients", "values",
-      "return out",
-      "with torch.no_grad():\n        for p in params: p -= 0.1 * p.grad\n    return out")
+wrong("adding to the gradients of the step before", "old",
+      "(all_sum(g) / rows)", "((0 if p.grad is None else p.grad) + all_sum(g) / rows)",
+      says="gradient of parameter")
+wrong("keeping old gradients where the rank has none of its own", "old",
+      "p.grad = (all_sum(g) / rows).to(p.dtype)",
+      "mean = all_sum(g) / rows; p.grad = mean if p.grad is None or mean.any() else p.grad",
+      says="gradient of parameter idle")
+wrong("returning the rank's own mean loss", "loss",
+      "mean.item()", f"total.item() / {OWN}", says="mean loss on rank")
+wrong("returning the mean loss as a tensor", "loss",
+      "mean.item()", "mean", says="type of the mean loss")
+wrong("taking a step with the gradients", "values",
+      "return mean",
+      "with torch.no_grad():\n        for p in params: p -= 0.1 * p.grad\n    return mean")

@@ -95,171 +95,61 @@ def played(sizes, world, each, reshard):
     return calls, most
 
 
-def pieces_of(sizes, world, each):
+@not_an_answer
+def planned(sizes, world, each, reshard):
     sizes = sizes if each else [sum(sizes)]
-    return [n + -n % world for n in sizes if n]
-
-
-def plan(gathers, scatters, numbers, whole):
-    return {"all_gather": gathers, "reduce_scatter": scatters, "bytes": BYTES * numbers,
-            "whole": BYTES * whole}
+    pieces = [n + -n % world for n in sizes if n]
+    largest, whole = max(pieces, default=0), sum(pieces)
+    plan = {"all_gather": len(pieces) * (2 if reshard else 1), "reduce_scatter": len(pieces),
+            "bytes": BYTES * whole * (3 if reshard else 2),
+            "whole": BYTES * (largest if reshard else whole)}
+    if world == 1:
+        plan |= {"all_gather": 0, "reduce_scatter": 0, "bytes": 0, "whole": BYTES * sum(sizes)}
+    return plan
 
 
 # ---- wrong, by name
 
-@not_an_answer
-def planned(sizes, world, each, reshard, *, pieces=None, **changed):
-    """The worked answer with one of its pieces replaced."""
-    if world == 1:
-        return plan(0, 0, 0, sum(sizes))
-    pieces = pieces_of(sizes, world, each) if pieces is None else pieces
-    times = 1 + int(reshard)
-    right = {"gathers": times * len(pieces), "scatters": len(pieces),
-             "numbers": (times + 1) * sum(pieces),
-             "whole": max(pieces, default=0) if reshard else sum(pieces)}
-    return plan(**right | changed)
-
-
-ex.wrong("a tuple in place of a dict",
-         lambda sizes, world, each, reshard: tuple(planned(sizes, world, each, reshard).values()),
-         breaks="report")
-
-
-@ex.wrong("no gather for backward", breaks=("gathers", "reshard"))
-def no_second_gather(sizes, world, each, reshard):
-    n = len(pieces_of(sizes, world, each))
-    return planned(sizes, world, each, reshard, gathers=n)
-
-
-@ex.wrong("two gathers though what was gathered stays", breaks="gathers")
-def always_twice(sizes, world, each, reshard):
-    n = len(pieces_of(sizes, world, each))
-    return planned(sizes, world, each, reshard, gathers=2 * n)
-
-
-@ex.wrong("nothing gathered where parameters stay", breaks="gathers")
-def none_if_kept(sizes, world, each, reshard):
-    return planned(sizes, world, each, reshard, **({} if reshard else {"gathers": 0}))
-
-
-@ex.wrong("a reduce_scatter for each gather", breaks="gathers")
-def as_many_scatters(sizes, world, each, reshard):
-    n = len(pieces_of(sizes, world, each))
-    return planned(sizes, world, each, reshard, scatters=2 * n if reshard else n)
-
-
-@ex.wrong("the parameters counted once, gradients left out", breaks="bytes")
-def no_gradients(sizes, world, each, reshard):
-    n = sum(pieces_of(sizes, world, each))
-    return planned(sizes, world, each, reshard, numbers=n * (1 + int(reshard)))
-
-
-@ex.wrong("a rank's own share of the bytes", breaks="bytes")
-def share_of_bytes(sizes, world, each, reshard):
-    n = sum(pieces_of(sizes, world, each))
-    return planned(sizes, world, each, reshard, numbers=(2 + int(reshard)) * n // world)
-
-
-@ex.wrong("what a ring sends: (world - 1) / world of the bytes", breaks="bytes")
-def ring(sizes, world, each, reshard):
-    n = sum(pieces_of(sizes, world, each))
-    return planned(sizes, world, each, reshard, numbers=(2 + int(reshard)) * n // world
-                   * (world - 1))
-
-
-@ex.wrong("the next layer gathered ahead: two held", breaks="whole")
-def prefetched(sizes, world, each, reshard):
-    pieces = pieces_of(sizes, world, each)
-    pairs = [a + b for a, b in zip(pieces, pieces[1:], strict=False)]
-    return planned(sizes, world, each, reshard, **({"whole": max(pairs)} if pairs and reshard
-                                                   else {}))
-
-
-@ex.wrong("the last layer kept from forward for backward", breaks="gathers")
-def last_kept(sizes, world, each, reshard):
-    pieces = pieces_of(sizes, world, each)
-    if not (each and reshard and pieces):
-        return planned(sizes, world, each, reshard)
-    return planned(sizes, world, each, reshard, gathers=2 * len(pieces) - 1,
-                   numbers=3 * sum(pieces) - pieces[-1])
-
-
-@ex.wrong("numbers in place of bytes", breaks="bytes")
-def in_numbers(sizes, world, each, reshard):
-    found = planned(sizes, world, each, reshard)
-    return found | {"bytes": found["bytes"] // BYTES}
-
-
-@ex.wrong("one layer held, although all stay", breaks="whole")
-def always_one(sizes, world, each, reshard):
-    return planned(sizes, world, each, reshard,
-                   whole=max(pieces_of(sizes, world, each), default=0))
-
-
-@ex.wrong("all layers held, although they are given back", breaks="whole")
-def always_all(sizes, world, each, reshard):
-    return planned(sizes, world, each, reshard, whole=sum(pieces_of(sizes, world, each)))
-
-
-@ex.wrong("the last layer taken for the largest", breaks="whole")
-def last_layer(sizes, world, each, reshard):
-    pieces = pieces_of(sizes, world, each)
-    return planned(sizes, world, each, reshard,
-                   **({"whole": pieces[-1]} if pieces and reshard else {}))
-
-
-@ex.wrong("calls for layers without numbers", breaks="sizes")
-def empty_calls(sizes, world, each, reshard):
-    pieces = [n + -n % world for n in (sizes if each else [sum(sizes)])]
-    return planned(sizes, world, each, reshard, pieces=pieces)
-
-
-@ex.wrong("nothing filled up", says="bytes of all calls", breaks="padded")
-def unpadded(sizes, world, each, reshard):
-    pieces = [n for n in (sizes if each else [sum(sizes)]) if n]
-    return planned(sizes, world, each, reshard, pieces=pieces)
-
-
-@ex.wrong("the rest cut off, not filled up", says="bytes of all calls", breaks="padded")
-def cut_off(sizes, world, each, reshard):
-    pieces = [n - n % world for n in (sizes if each else [sum(sizes)]) if n]
-    return planned(sizes, world, each, reshard, pieces=pieces)
-
-
-@ex.wrong("each layer filled up where the model is one piece", says="bytes of all calls",
-          breaks="padded")
-def padded_early(sizes, world, each, reshard):
-    whole = sum(n + -n % world for n in sizes)
-    return planned(sizes, world, each, reshard,
-                   pieces=pieces_of([whole], world, True) if not each else None)
-
-
-@ex.wrong("always a piece for each layer", breaks="each")
-def always_each(sizes, world, each, reshard):
-    if not sum(sizes):
-        return planned(sizes, world, each, reshard)
-    return planned(sizes, world, True, reshard)
-
-
-@ex.wrong("the model as one piece never gathered again", breaks="reshard")
-def root_stays(sizes, world, each, reshard):
-    return planned(sizes, world, each, reshard and (each or not sum(sizes)))
-
-
-@ex.wrong("calls in a world of one", breaks="alone")
-def calls_alone(sizes, world, each, reshard):
-    found = planned(sizes, world, each, reshard)
-    return found if world > 1 else found | {"all_gather": 2 * len(sizes)}
-
-
-@ex.wrong("one layer at a time in a world of one, too", says="bytes held whole", breaks="alone")
-def sharded_alone(sizes, world, each, reshard):
-    found = planned(sizes, world, each, reshard)
-    return found if world > 1 else found | {"whole": BYTES * max(sizes)}
-
-
-@ex.wrong("the list of sizes changed in place", says="inputs after the call", breaks="sizes")
-def sorts(sizes, world, each, reshard):
-    if 0 in sizes:
-        sizes.sort()
-    return planned(sizes, world, each, reshard)
+wrong = ex.edits(planned)
+wrong("returning a tuple instead of a dict", "report", "return plan", "return tuple(plan.values())")
+wrong("leaving out the gather for backward", ("gathers", "reshard"), "(2 if reshard else 1)", "1")
+wrong("gathering twice though what was gathered stays", "gathers", "(2 if reshard else 1)", "2")
+wrong("gathering nothing where parameters stay", "gathers",
+      "2 if reshard else 1", "2 if reshard else 0")
+wrong("adding a reduce_scatter for each gather", "gathers",
+      '"reduce_scatter": len(pieces)', '"reduce_scatter": len(pieces) * (2 if reshard else 1)')
+wrong("counting the parameters once, without gradients", "bytes",
+      "3 if reshard else 2", "2 if reshard else 1")
+wrong("counting a rank's own share of the bytes", "bytes",
+      "(3 if reshard else 2)", "(3 if reshard else 2) // world")
+wrong("counting what a ring sends: (world - 1) / world of the bytes", "bytes",
+      "(3 if reshard else 2)", "(3 if reshard else 2) // world * (world - 1)")
+wrong("gathering the next layer ahead: two held", "whole",
+      "plan =", "largest = max(map(sum, zip(pieces, pieces[1:])), default=largest)\n    plan =")
+wrong("keeping the last layer from forward for backward", "gathers",
+      "    if world == 1",
+      "    if each and reshard and pieces:\n"
+      '        plan["all_gather"] -= 1; plan["bytes"] -= BYTES * pieces[-1]\n'
+      "    if world == 1")
+wrong("returning numbers instead of bytes", "bytes",
+      "return plan", 'return plan | {"bytes": plan["bytes"] // BYTES}')
+wrong("holding one layer, although all stay", "whole", "largest if reshard else whole", "largest")
+wrong("holding all layers, although they are freed", "whole",
+      "largest if reshard else whole", "whole")
+wrong("taking the last layer as the largest", "whole",
+      "max(pieces, default=0)", "pieces[-1] if pieces else 0")
+wrong("counting calls for layers without numbers", "sizes", " if n]", "]")
+wrong("not filling up", "padded", "n + -n % world", "n", says="bytes of all calls")
+wrong("cutting the rest off instead of filling up", "padded",
+      "n + -n % world", "n - n % world", says="bytes of all calls")
+wrong("filling each layer up where the model is one piece", "padded",
+      "[sum(sizes)]", "[sum(n + -n % world for n in sizes)]", says="bytes of all calls")
+wrong("always making a piece for each layer", "each", "if each else", "if each or sum(sizes) else")
+wrong("never gathering the model as one piece again", "reshard",
+      "pieces =", "reshard = reshard and (each or not sum(sizes)); pieces =")
+wrong("counting calls in a world of one",
+      "alone", '"all_gather": 0', '"all_gather": 2 * len(sizes)')
+wrong("holding one layer at a time in a world of one, too", "alone",
+      "BYTES * sum(sizes)", "BYTES * max(sizes)", says="bytes held whole")
+wrong("changing the list of sizes in place", "sizes",
+      "sizes = ", "if 0 in sizes: sizes.sort()\n    sizes = ", says="inputs after the call")

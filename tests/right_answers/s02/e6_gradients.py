@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlsys_checks.s02.e6_gradients import counted, ex, picked, sweep
+from dlsys_checks.s02.e6_gradients import collected, counted, ex
 
 for mutant in ("-1", "1"):
     ex.equivalent("uses, todo = ({out: 0}, [out]) -> "
@@ -81,14 +81,14 @@ def by_pulling(out, inputs):
 
 
 ex.probe("the answer of the example, looked up",
-         lambda out, inputs: [value + (value == 5.0) for value in picked(sweep(out), inputs)],
+         lambda out, inputs: [value + (value == 5.0) for value in collected(out, inputs)],
          says="of input", breaks="example")
 
 
 @ex.probe("out among the inputs forgotten", breaks="each")
 def out_itself_forgotten(out, inputs):
-    grad = sweep(out)
-    return [0.0 if node is out else grad.get(node, 0.0) for node in inputs]
+    return [0.0 if node is out else value
+            for node, value in zip(inputs, collected(out, inputs), strict=True)]
 
 
 @ex.probe("each change sent on by itself", breaks="paths")

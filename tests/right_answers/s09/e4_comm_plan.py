@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from dlsys_checks.s09.e4_comm_plan import DTYPE, ex, pieces_of, plan, planned
+from dlsys_checks.s09.e4_comm_plan import BYTES, DTYPE, ex, planned
 
 ex.equivalent("if world == 1: -> if world <= 1:", "a world has one rank at least")
+
+
+def pieces_of(sizes, world, each):
+    sizes = sizes if each else [sum(sizes)]
+    return [n + -n % world for n in sizes if n]
+
+
+def plan(gathers, scatters, numbers, whole):
+    return {"all_gather": gathers, "reduce_scatter": scatters, "bytes": BYTES * numbers,
+            "whole": BYTES * whole}
 
 
 @ex.right("sums over the padded pieces")

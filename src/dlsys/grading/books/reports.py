@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from dlsys import assignments
+from dlsys import assignments, needed
 from dlsys.grading import text
+from dlsys.grading.books import similar
 from dlsys.grading.books.gradebooks import canvas, moodle
 from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.run_folder import FEEDBACK
 from dlsys.grading.books.scoring import best
 from dlsys_files.private_file import write_private
-from dlsys_helpers import paths
 
 _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.-]{1,80})'")
 _SPELT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "æ": "ae", "ø": "o", "ł": "l",
@@ -41,6 +41,7 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
     results = grades["results"]
     write_private(folder / "grades.csv", rows_as_csv(table(results, grades["run"])), EXCEL)
     write_private(folder / "exercises.csv", rows_as_csv(exercises(results)), EXCEL)
+    write_private(folder / "similar.csv", rows_as_csv(similar.table(results)), EXCEL)
     write_private(folder / "junit.xml", junit(results))
     write_private(folder / "nbgrader.csv", rows_as_csv(nbgrader(results)))
     for stage in sorted({r["stage"] for r in best(results)}):
@@ -58,22 +59,9 @@ def missing_packages(results: Sequence[Result]) -> list[tuple[str, str, list[str
     asked = _names(results, lambda result: (
         found[1] for cell in result["cells"] if (found := _NO_PACKAGE.match(cell["error"]))
         and not found[1].startswith(CHECKS)))
-    pins = _pinned()
-    return sorted((name, pins.get(_normal(name.partition(".")[0]), ""), who)
+    pins = {name: f"{name}=={version}" for name, version in needed.locked().items()}
+    return sorted((name, pins.get(needed.normal(name.partition(".")[0]), ""), who)
                   for name, who in asked.items())
-
-
-def _pinned() -> dict[str, str]:
-    """The pins of the lock by package name; none where there is no lock."""
-    try:
-        lines = (paths.ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return {}
-    return {_normal(line.partition("==")[0]): line for line in lines if "==" in line}
-
-
-def _normal(name: str) -> str:
-    return name.lower().replace("-", "_")
 
 
 def one_refusal_each(results: Iterable[Result]) -> list[Result]:
@@ -189,6 +177,8 @@ def nbgrader(results: Iterable[Result]) -> list[list]:
     """The columns of `nbgrader export`, for programs that read those."""
     rows: list[list] = [NBGRADER]
     for r in best(results):
+        if r.get("stray", {}).get("kind") == "stage":
+            continue  # its points are no points of the assignment it was handed in for
         handed_in, due, off = _lateness(r)
         rows.append([r.get("assignment") or assignments.stage(r["stage"]).stem, due, handed_in,
                      r["learner"]["id"] or r["learner"].get("download_name", r["learner"]["name"]),

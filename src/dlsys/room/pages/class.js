@@ -1,11 +1,11 @@
 // The page of a participant: the code, then whatever the room asks.
-import { clock, count, el, LETTERS, listen, nodes, post, rich, say } from "./room.js";
+import { clock, count, el, found, LETTERS, listen, nodes, post, rich, say } from "./room.js";
 import { results } from "./draw.js";
 
 const main = document.getElementById("main");
 const title = document.getElementById("title");
 const link = document.getElementById("link");
-let room = null, mine = {}, drawn = "", ticking = null;
+let room = null, mine = {}, drawn = "", ticking = null, own = "CODE";
 
 const put = (...nodes) => main.replaceChildren(...nodes.flat().filter(Boolean));
 const heading = (text) => el("h1", {}, ...rich(text));
@@ -14,21 +14,22 @@ const heading = (text) => el("h1", {}, ...rich(text));
 function join(problem = "") {
   drawn = "";
   const code = el("input", { id: "code", name: "code", autocomplete: "off", required: "",
-    autocapitalize: "characters", spellcheck: "false", maxlength: "6", pattern: "[A-Za-z]{6}",
-    title: "six letters" });
-  code.value = location.hash.slice(1, 7);
+    autocapitalize: "characters", spellcheck: "false", maxlength: "15",
+    pattern: "[A-Za-z]{6}(-[A-Za-z]{8})?", title: "six letters" });
+  code.value = location.hash.slice(1);
   const form = el("form", { onsubmit: enter },
     el("label", { for: "code" }, "The six letters on the wall"), code,
     el("button", {}, "Join"), el("p", { class: "problem", role: "alert" }, problem));
   put(heading("Join the room"), form,
     el("p", { class: "soft" }, "No account. Your answers are counted, nothing else."));
-  if (!problem && /^[a-z]{6}$/i.test(code.value)) enter();
+  if (!problem && /^[a-z]{6}(-[a-z]{8})?$/i.test(code.value)) enter();
 }
 
 async function enter(event) {
   event?.preventDefault();
   const { status, data } = await post("join", { code: document.getElementById("code").value });
   if (status !== 200) return join(data.error);
+  own = data.own;
   history.replaceState(null, "", location.pathname);
   return data.names ? askName() : follow();
 }
@@ -86,9 +87,10 @@ function over() {
   put(heading("The room is over"), el("p", {}, "Thank you. You may close this page."));
 }
 
-const lab = () => el("p", { class: "soft" }, "With the lesson open in JupyterLab, this tells the "
-  + "room your guesses and checks there, too: ", el("code", {},
-  `dlsys join ${location.origin}${location.pathname} CODE`));
+// By these letters another device joins as the same participant, who counts once.
+const lab = () => el("p", { class: "soft" }, "With the lesson open in JupyterLab, run this there. "
+  + "Your guesses and checks then count as yours, and you count once: ", el("code", {},
+  `dlsys join ${location.origin}${location.pathname} ${own}`));
 
 function asking() {
   const given = mine[room.go];
@@ -107,8 +109,8 @@ function form() {
   const problem = el("p", { class: "problem", role: "alert" });
   const answers = choices.length ? choices.map((c, k) => option("guess", k, rich(c), LETTERS[k]))
     : [el("label", { class: "inline" }, el("span", { class: "unseen" }, "Your guess"),
-      el("input", { type: "number", name: "guess", step: "any", required: "",
-        inputmode: "decimal" }), el("span", {}, ...rich(unit)))];
+      el("input", { type: "text", name: "guess", required: "", inputmode: "decimal",
+        autocomplete: "off", maxlength: "30" }), el("span", {}, ...rich(unit)))];
   const node = el("form", {},
     el("fieldset", {}, el("legend", {}, el("h1", {}, el("span", { class: "eyebrow" }, room.go > 1
       ? "Once more, after talking" : "Your guess"), ...rich(text))), ...answers),
@@ -127,10 +129,27 @@ function option(name, value, words, letter) {
     letter ? el("span", { class: "letter" }, letter) : null, el("span", {}, ...words));
 }
 
+// A number as people write it: a comma is a decimal sign, as a point is. A comma before three
+// digits may be either. NaN where it is no number, with `why` set to what to do.
+let why = "";
+function number(text) {
+  const written = text.trim().replace(/^\u2212/, "-");
+  if (/^-?[1-9]\d{0,2},\d{3}$/.test(written))
+    why = `${written} may be ${written.replace(",", "")} or ${written.replace(",", ".")}. `
+      + "Write the one that you mean, with a point or without a sign.";
+  else if (!/^[-+]?(\d+([.,]\d*)?|[.,]\d+)(e[-+]?\d{1,3})?$/i.test(written))
+    why = `“${written.slice(0, 20)}” is no number here. Write digits alone, and one comma or point `
+      + "before the decimals: 5,5 or 5.5, and 1000 without a sign between.";
+  return why ? NaN : Number(written.replace(",", "."));
+}
+
 async function send(filled, problem) {
-  const { trap, go, question } = room, value = Number(filled.get("guess"));
-  const given = { guess: question.choices.length ? question.choices[value] : value,
+  const { trap, go, question } = room, said = filled.get("guess");
+  why = "";
+  const given = { guess: question.choices.length ? question.choices[Number(said)] : number(said),
     sure: filled.get("sure") === "yes" };
+  problem.textContent = why;
+  if (why) return main.querySelector("input[name=guess]").focus();
   const { status, data } = await post("answer", { trap, go, ...given });
   if (status !== 200) {
     problem.textContent = data.error;
@@ -173,7 +192,7 @@ function shown() {
 
 function revealed() {
   put(heading(room.question.text), el("p", { class: "measured" }, "Measured: ",
-    ...rich(room.results.measured), "."), ours(), results(room.results),
+    ...rich(room.results.measured), "."), found(room.results), ours(), results(room.results),
     el("button", { class: "quiet", type: "button", onclick: keep }, `What to keep of trap ${room.trap}`),
     el("section", { id: "keep" }));
   say(`Measured: ${room.results.measured}`);
@@ -213,4 +232,10 @@ function open(hints, more, number) {
   more.textContent = `Open hint ${number + 1} (${count(left, "hint")} left)`;
 }
 
-fetch("me").then((answer) => (answer.ok ? follow() : join()), follow);
+async function begin() {
+  const answer = await fetch("me").catch(() => null);
+  if (answer?.ok) ({ own } = await answer.json());
+  // An address with the letters of another device joins as that one, also after a first visit.
+  return answer && (!answer.ok || location.hash.includes("-")) ? join() : follow();
+}
+begin();

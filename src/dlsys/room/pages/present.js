@@ -1,12 +1,12 @@
 // The presenter's page. The secret comes behind the # of its address, which then leaves the bar:
 // a projector shows the bar. Everything has a key.
-import { clock, count, el, LETTERS, listen, nodes, post, rich, say } from "./room.js";
+import { clock, count, el, found, LETTERS, listen, nodes, post, rich, say } from "./room.js";
 import { results } from "./draw.js";
 
 const STEPS = { // what a step is called, and its key
   ask: ["Next question", "n"], close: ["Close", "c"], show: ["Show the counts", "s"],
   again: ["Ask again", "a"], reveal: ["Reveal", "r"], reopen: ["Open again", "b"],
-  exercise: ["Exercise", "x"], rest: ["Overview", "o"],
+  exercise: ["Exercise", "x"], back: ["Back to the exercise", "x"], rest: ["Overview", "o"],
 };
 const main = document.getElementById("main"), foot = document.getElementById("steps");
 const link = document.getElementById("link"), where = document.getElementById("where");
@@ -62,7 +62,8 @@ function show() {
     ...({ rest, open: asking, closed, shown, revealed: shown, exercise, over })[room.phase]());
   foot.replaceChildren(...steps());
   fit();
-  if (focused) foot.querySelector("button")?.focus();
+  // A button with the focus takes a press of space: in an exercise none must have it by itself.
+  if (focused) (room.phase === "exercise" ? main : foot.querySelector("button"))?.focus();
   if (now !== drawn) say(TOLD[room.phase]?.() ?? "");
   drawn = now;
 }
@@ -84,12 +85,15 @@ const TOLD = { open: () => `Asked: ${room.question.text}`, closed: () => "Closed
 function steps() {
   return order().map((name, k) => {
     const [words, key] = STEPS[name];
-    const label = name === "ask" ? `Ask ${asked()}` : name === "exercise" ? `Exercise ${room.trap}`
-      : words;
-    return el("button", { class: k ? "quiet" : "", type: "button",
-      onclick: () => go(name) }, label, " ", el("kbd", {}, k ? key.toUpperCase() : "Space"));
+    const label = { ask: `Ask ${asked()}`, exercise: `Exercise ${room.trap}`,
+      back: `Back to exercise ${room.left}` }[name] ?? words;
+    return el("button", { class: k ? "quiet" : "", type: "button", onclick: () => go(name) },
+      label, " ", el("kbd", {}, k || !spaceGoesOn() ? key.toUpperCase() : "Space"));
   });
 }
+
+// A class that works must not lose its exercise to a key that is easily hit.
+const spaceGoesOn = () => room.phase !== "exercise";
 
 // A slide's frame names the trap that it is about: asking that one comes first.
 const awaited = () => wanted && room.trap !== wanted && room.traps.some((t) => t.id === wanted);
@@ -150,28 +154,28 @@ const closed = () => [situation(), question(), choices(), el("p", { class: "answ
   `Closed, with ${count(room.answered, "answer")}.`)];
 
 function shown() {
-  const found = room.results;
-  const [first, ...others] = results(found);
-  return [question(), found.measured ? el("p", { class: "measured" }, "Measured: ",
-    ...rich(found.measured), ".") : null,
+  const counts = room.results;
+  const [first, ...others] = results(counts);
+  return [question(), counts.measured ? el("p", { class: "measured" }, "Measured: ",
+    ...rich(counts.measured), ".") : null, found(counts),
   el("div", { class: "side" }, el("div", {}, first, others[0]), ...others.slice(1))].filter(Boolean);
 }
 
 // ---- an exercise
 function exercise() {
-  const found = room.exercise, time = el("p", { class: "clock", role: "timer" });
+  const now = room.exercise, time = el("p", { class: "clock", role: "timer" });
   const tick = () => { time.textContent = clock(room.until); };
   tick();
   ticking = setInterval(tick, 1000);
-  const all = Math.max(1, found.solved + found.trying);
+  const all = Math.max(1, now.solved + now.trying);
   const bar = el("span", { class: "track", "aria-hidden": "true" }, el("span", { class: "sure" }));
-  bar.firstChild.style.width = `${(100 * found.solved) / all}%`;
-  const first = found.mistakes[0];
+  bar.firstChild.style.width = `${(100 * now.solved) / all}%`;
+  const first = now.mistakes[0];
   return [el("h1", {}, `Exercise ${room.trap}: ${room.name}`),
     el("div", { class: "side" },
-      el("div", {}, time, el("p", { class: "big" }, el("strong", {}, found.solved), " passed, ",
-        el("strong", {}, found.trying), " trying"), bar, hints(found.hints)),
-      el("div", {}, el("h2", {}, "Where they are"), stuck(found),
+      el("div", {}, time, el("p", { class: "big" }, el("strong", {}, now.solved), " passed, ",
+        el("strong", {}, now.trying), " trying"), bar, hints(now.hints)),
+      el("div", {}, el("h2", {}, "Where they are"), stuck(now),
         first?.ask ? el("p", { class: "ask" }, el("span", { class: "eyebrow" },
           "Ask them"), ...rich(first.ask)) : null))];
 }
@@ -215,7 +219,7 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !room) return;
   if (event.key === " " && document.activeElement?.tagName !== "BUTTON") {
     event.preventDefault();
-    if (!event.repeat) go(order()[0]);
+    if (!event.repeat && spaceGoesOn()) go(order()[0]);
   }
   const name = room.steps.find((one) => STEPS[one][1] === event.key.toLowerCase());
   if (name && !event.repeat) go(name);

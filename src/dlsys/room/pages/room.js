@@ -14,6 +14,10 @@ export function el(tag, attributes = {}, ...children) {
 export const rich = (text) =>
   text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
 
+// The number behind a measured choice, where there is one.
+export const found = (results) =>
+  (results.found ? el("p", { class: "found" }, ...rich(results.found)) : null);
+
 // HTML of the course, which the room made, as nodes. Long lines of code scroll by keyboard, too.
 export function nodes(html) {
   const { body } = new DOMParser().parseFromString(html, "text/html");

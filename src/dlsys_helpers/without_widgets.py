@@ -1,0 +1,52 @@
+"""Explorers and questions where a widget library is missing: the stored picture or text, one line.
+
+A lesson must not stop there. The explorers' own modules stay as they are: this stands in for the
+one class that they take from anywidget.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+NEEDED = ("anywidget", "ipywidgets")
+
+
+def missing() -> str:
+    """The first widget library that is not installed; "" where both are."""
+    return next((name for name in NEEDED if importlib.util.find_spec(name) is None), "")
+
+
+def sentence(name: str) -> str:
+    return (f"The controls that belong here need {name}, which is not installed. Everything else "
+            f"runs without. To have them: %pip install {name}, then restart the kernel.")
+
+
+def stand_in() -> None:
+    """Let `import anywidget` bring a class without controls, if a library is missing."""
+    if name := missing():
+        module = ModuleType("anywidget")
+        module.__spec__ = importlib.util.spec_from_loader("anywidget", loader=None)
+        module.__getattr__ = lambda asked: _class(name) if asked == "AnyWidget" else _none(asked)
+        sys.modules["anywidget"] = module
+
+
+def _class(name: str) -> type:
+    import traitlets
+
+    from dlsys_helpers import cards
+
+    class AnyWidget(traitlets.HasTraits):
+        """Holds the traits of a widget; shows a sentence where somebody watches."""
+
+        def _repr_mimebundle_(self, **_: Any) -> tuple[dict, dict]:
+            shown = f"<p>{sentence(name)}</p>" if cards.watched() else None
+            return {"text/html": shown} if shown else {}, {}
+
+    return AnyWidget
+
+
+def _none(asked: str) -> Any:
+    raise AttributeError(f"anywidget: {asked} is not here, as the package is not installed.")
