@@ -33,7 +33,7 @@ random.seed(0)
 net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1))
 opt = torch.optim.Adam(net.parameters(), 1e-2)
 for epoch in range(3):
-    for image, mask in DataLoader(Blobs(), 16, shuffle=True):
+    for image, mask in DataLoader(Blobs(), 16, shuffle=True):  # fault
         loss = nn.functional.binary_cross_entropy_with_logits(net(image), mask)
         opt.zero_grad()
         loss.backward()
