@@ -151,8 +151,12 @@ def _zeros(first: Any, *_: Any) -> Any:
     return torch.zeros_like(first)
 
 
+def _scalar(*_: Any) -> Any:
+    return torch.tensor(0.0)
+
+
 # They change nothing and work nothing out: an argument as it came, zeros, or a constant.
-IDLE = (*map(_given_back, range(3)), _zeros,
+IDLE = (*map(_given_back, range(3)), _zeros, _scalar,
         *map(_always, (None, 0, 0.0, 1, 1.0, False, True, "", [], {}, ())))
 
 
