@@ -111,7 +111,7 @@ def test_a_known_mistake_keeps_every_promise_but_those_that_it_breaks():
     """Modes that are not restored fail in every case of 08.1, and break one promise of 15."""
     exercise = registry.find("08.1")
     cases = exercise.arrange(5)
-    wrong = next(one for one in exercise.wrong_answers if one.name == "eval left behind")
+    wrong = next(one for one in exercise.wrong_answers if one.name == "leaving eval mode on")
     outcomes = [exercise.run(wrong.fn, case)[0] for case in cases]
     found = tally.count(exercise, cases, outcomes, exercise.judge(cases, outcomes))
 
@@ -244,9 +244,9 @@ def test_a_page_speaks_of_no_machinery():
 
 
 @pytest.mark.parametrize(("mistake", "hint"), [
-    ("NaN taken for life", "`NaN == 0` is False"),
-    ("rows counted instead of units", "Compare with zero first"),
-    ("infinity refused like NaN", ""), ("", "")])
+    ("counting NaN as alive", "`NaN == 0` is False"),
+    ("counting rows instead of units", "Compare with zero first"),
+    ("refusing infinity like NaN", ""), ("", "")])
 def test_a_hint_belongs_to_the_registered_mistake_or_none_is_shown(mistake, hint):
     text = page(bob(misconception=mistake, message="answer for NaN outputs: got 2."))
 

@@ -70,13 +70,13 @@ def test_every_named_mistake_of_a_stage_is_known_with_a_question(items):
 
 
 def test_a_mistake_is_asked_for_the_promise_that_it_breaks(items):
-    assert items[0].ask("one row only") == "Which line of yours keeps this? “in any row.”"
+    assert items[0].ask("using one row only") == "Which line of yours keeps this? “in any row.”"
 
 
 def test_a_number_in_a_name_may_be_that_of_another_class():
     item = questions.of_stage(stage(4))[4]
-    assert item.ask("an end at more than 4 times the loss before")
-    assert item.ask("an end at more than 7 times the loss before")
+    assert item.ask("ending at more than 4 times the loss before")
+    assert item.ask("ending at more than 7 times the loss before")
     assert item.ask("an end at more than <b> times the loss before") is None
 
 

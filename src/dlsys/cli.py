@@ -222,7 +222,8 @@ def _show_check(worksheet: worksheets.Worksheet, report, everything: bool) -> No
         say(bold(f"{exercise.id:<6}{names[exercise.id]:<{width}}"),
             styled(f" {look.mark} {verdict.status:<8}", look.style),
             f"{_earned([exercise], report)}/{exercise.points}")
-        if found := clean(f"{verdict.message} {verdict.see()}", LONGEST).strip():
+        where = f'The case: "{verdict.case}".' if verdict.case else ""
+        if found := clean(f"{verdict.message} {where} {verdict.see()}", LONGEST).strip():
             say(_paragraph(found))
     if folded:
         counts = Counter(STATUSES[report.verdicts[exercise.id].status].word for exercise in folded)
