@@ -186,6 +186,86 @@ final_loss = loss.item()
 # %% role="concept"
 claim("loss of the GPT, in nats a letter", final_loss, below=2.7)
 
+# %% [markdown] role="concept"
+# ## Why old keys may be reused
+#
+# To write one more letter, the model has to look at all letters before it. If every call
+# sends the whole text through the model again, an answer of 1,000 letters costs half a
+# million letters of work. Most of that work was done before. But are the old results
+# still right once the text has grown? Read seven letters, then the same seven and one
+# more, and compare the keys of the second layer:
+
+# %% role="concept"
+piece = kept_back[:8]                  # eight letters of the text
+
+def second_keys(ids, keep=None):
+    """Keys of the second layer for ids (n,), as rows (n, 64)."""
+    cache = Cache()
+    gpt(ids[None], cache, keep=keep)
+    return cache.layers[1][0][0].transpose(0, 1).flatten(1)
+
+def change(shorter, longer):
+    """How far each old key moves, as a fraction of its norm."""
+    gap = (longer[:len(shorter)] - shorter).norm(dim=1)
+    return gap / shorter.norm(dim=1)
+
+masked = change(second_keys(piece[:7]), second_keys(piece))
+print("each key moves by", [round(m, 3) for m in masked.tolist()])
+
+# %% role="concept"
+claim("largest move of an old key, as a fraction of its norm",
+      masked.max(), below=1e-4)
+
+# %% [markdown] role="concept"
+# No old key moves, because of the causal mask. A position sees only what came before it,
+# in every layer. So what a layer computes there cannot depend on a letter that comes
+# later. Take the mask away, and the new letter changes every old key:
+
+# %% role="concept"
+everyone = torch.ones(8, 8, dtype=torch.bool)     # all see all
+unmasked = change(second_keys(piece[:7], everyone[:7, :7]),
+                  second_keys(piece, everyone))
+print("without a mask:  ", [round(m, 2) for m in unmasked.tolist()])
+
+# %% role="concept"
+claim("smallest move of an old key without the mask", unmasked.min(),
+      above=1e-3)
+
+# %% role="concept" tags=["plumbing"]
+steps = {"causal mask": torch.eye(6), "no mask": torch.eye(6)}
+for n in range(1, 6):
+    for name, keep in (("causal mask", None), ("no mask", everyone)):
+        before, after = (second_keys(
+            piece[:m], None if keep is None else keep[:m, :m])
+            for m in (n, n + 1))
+        steps[name][n, :n] = (change(before, after) > 1e-4).float()
+
+# %% role="concept"
+draw_grids(steps, rows="letters read, 1 to 6",
+           columns="position of the key",
+           title="With a causal mask, only the newest key is new",
+           alt="Two grids of six calls and six positions; a filled cell is "
+               "a key that this call computed anew or changed. With a "
+               "causal mask the diagonal alone is filled. Without a mask "
+               "each call fills all positions up to its newest.")
+
+# %% [markdown] role="concept"
+# The same holds for the values. So keep both, and send only the newest letter through
+# the model. It brings one query, which asks all keys, old and new. The old queries are
+# not needed again: they asked for letters that have been written already.
+
+# %% role="concept"
+kept = Cache()
+gpt(piece[None, :7], kept)                        # seven letters, once
+one_more = gpt(piece[None, 7:], kept)[0, -1]      # and one alone
+all_again = gpt(piece[None])[0, -1]
+print(f"letters of work for 1,000: {1000 * 1001 // 2:,} without a cache, "
+      f"1,000 with it; the cache now holds {length(kept)}")
+
+# %% role="concept"
+claim("largest gap between the logits with the cache and without",
+      (one_more - all_again).abs().max(), below=1e-3)
+
 # %% [markdown] trap="13.1" role="situation" core=true fault="a cache block is freed while another request reads it" symptom="an answer contains another user's words, with no error, once requests share a prefix"
 # ## One memory for all
 #

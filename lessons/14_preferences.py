@@ -25,8 +25,8 @@ from torch.nn import functional as F
 
 from dlsys_helpers import (
     begin, check, claim, cost, datasheet, draw_grids, gpu_result,
-    gpu_table, guess, measured, peak_bytes, plot_bars, plot_lines,
-    seconds,
+    gpu_table, guess, measured, new_axes, peak_bytes, plot_bars,
+    plot_lines, seconds, show,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -146,6 +146,74 @@ def learn(loss_of, steps=400, lr=0.1, logits=None):
         losses.append(loss.item())
         moved.append(kl(logp.detach(), start).item())
     return logits.detach().log_softmax(-1), losses, moved
+
+# %% [markdown] role="concept"
+# ## From a preference to a loss
+#
+# What you have is pairs: this answer was preferred to that one. What you want to raise is
+# a reward that nobody has written down. How do you get from the pairs to a number that
+# training can lower?
+#
+# By maximum likelihood, as in stage 3. If you knew the rewards, Bradley-Terry would give
+# the probability of each choice that the judge made. The loss is minus its logarithm. Here
+# are the same 4,096 choices under two tables of rewards: all equal, and the judge's own.
+
+# %% role="concept"
+with torch.random.fork_rng():            # leaves later draws as they are
+    liked, passed = ask(512)             # (K, 512) each
+
+def pair_loss(scores):
+    """Minus the log-probability of the choices, mean; scores (K, A)."""
+    margin = scores.gather(1, liked) - scores.gather(1, passed)
+    return -F.logsigmoid(margin).mean()
+
+even, true_reward = pair_loss(torch.zeros(K, A)), pair_loss(reward)
+print(f"loss with equal rewards {even:.3f}, with the judge's "
+      f"{true_reward:.3f}")
+
+# %% role="concept"
+claim("loss of the judge's own rewards over that of equal ones",
+      (true_reward / even).item(), below=0.9)
+
+# %% [markdown] role="concept"
+# So you could learn the rewards first and a policy from them afterwards. There is a
+# shorter way. The best policy is the start times $\exp(\text{reward} / \beta)$, divided by
+# a sum. Solve this for the reward: it is $\beta$ times the *log ratio*, log best - log start,
+# plus a constant that is the same for all answers to a prompt.
+
+# %% role="concept"
+log_ratio = best - start                                 # (K, A)
+rest = reward - BETA * log_ratio
+print("reward minus beta times log ratio, the first prompt:",
+      sorted({round(r, 4) for r in rest[0].tolist()}))
+
+# %% role="concept"
+claim("largest spread of that difference within a prompt",
+      (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
+
+# %% role="concept"
+ax = new_axes("The log ratio is the reward, up to a constant per prompt",
+              "reward of an answer", "beta times log ratio, best policy")
+for k, mark in enumerate("os^"):
+    ax.plot(reward[k], BETA * log_ratio[k], mark, mfc="none",
+            label=f"prompt {k + 1}")
+ax.legend(loc="upper left")
+show(ax.figure, alt="For each of three prompts the sixteen answers are on "
+     "a line of slope 1. The lines are parallel, one for each prompt.")
+
+# %% [markdown] role="concept"
+# A pair belongs to one prompt, so the constant cancels in the margin. Put the policy's own
+# log ratio where the reward was. The loss then speaks of nothing but the policy, the start
+# and the pairs, and the policy for which it is lowest has learned the rewards on the way:
+
+# %% role="concept"
+by_ratio = pair_loss(BETA * (best - start))
+at_start = pair_loss(BETA * (start - start))
+print(f"policy at the start {at_start:.3f}, the best one {by_ratio:.3f}")
+
+# %% role="concept"
+claim("gap between the loss by log ratios and the loss by rewards",
+      (by_ratio - true_reward).abs(), below=1e-4)
 
 # %% [markdown] role="concept"
 # ## An answer is more than one token

@@ -119,6 +119,27 @@ claim("bytes of 16 numbers in float32 on the tape", sum(sent()),
 # Where only the numbers matter, one process plays all ranks: a list has one entry for
 # each rank, `sum` of it stands for an `all_reduce`, `torch.cat` for an `all_gather`, and
 # autograd runs through both. The arithmetic is the same, to the rounding of a sum.
+#
+# ## One matrix, cut two ways
+#
+# A layer that does not fit on one GPU has to be cut itself. Its weights are a matrix with
+# a row for each unit and a column for each input, so there are two ways to halve it. Take
+# two inputs, 1 and 2, and two units with the weights (3, 4) and (5, 6). Uncut, the units
+# return 3 + 8 = 11 and 5 + 12 = 17.
+#
+# | cut | rank 0 | rank 1 | then |
+# |---|---|---|---|
+# | by units | has (3, 4) and both inputs: 11 | has (5, 6) and both inputs: 17 | side by side: 11, 17 |
+# | by inputs | has (3, 5) and input 1: 3, 5 | has (4, 6) and input 2: 8, 12 | added up: 11, 17 |
+#
+# Each way ends in a message: put the halves together, or sum the parts. But a transformer's
+# MLP has two matrices, one after the other. Cut the first one *by units*. Each rank then
+# holds half of the hidden values, and a second matrix that is cut *by inputs* needs just
+# this half. So one sum at the end is enough for both.
+#
+# The activation between them decides the order. After a cut by units each rank has whole
+# sums, and a ReLU may follow. After a cut by inputs it has parts, say 3 and -5: the ReLU of
+# their sum is 0, and the sum of their ReLUs is 3.
 
 # %% [markdown] trap="15.1" role="situation" core=true fault="tensor parallelism without the sum in the backward pass" symptom="tensor parallel: same loss as on one GPU, but weights of norms and embeddings drift apart between ranks"
 # ## A layer on two ranks

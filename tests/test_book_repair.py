@@ -29,8 +29,8 @@ def test_edits_in_the_same_lines_are_candidates_for_these_lines():
     assert found.before.endswith("        for x, y in group:\n")
     assert found.right == 'loss = cross_entropy(model(x), y, weight, reduction="sum") / whole'
     assert found.after.startswith("\n            loss.backward()")
-    assert ("not divided at all", 'loss = cross_entropy(model(x), y, weight, reduction="sum")') in [
-        mistake[1:] for mistake in found.mistakes]
+    undivided = 'loss = cross_entropy(model(x), y, weight, reduction="sum")'
+    assert ("not dividing at all", undivided) in [mistake[1:] for mistake in found.mistakes]
 
 
 def test_values_of_one_keyword_are_candidates_for_its_default():

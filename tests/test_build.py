@@ -348,6 +348,17 @@ def test_the_start_page_stores_no_map():
     assert not any(stored)
 
 
+def test_jupyterlab_runs_the_start_page_as_it_is_when_it_opens():
+    """It does so only where every code cell is one of the calls that it knows."""
+    script = build.ROOT / "src/dlsys/labextensions/dlsys-reading/static/remoteEntry.js"
+    own = re.compile(re.search(r"const OWN = /(.+)/;", script.read_text("utf-8"))[1])
+    path = build.ROOT / "notebooks" / "00_start_here.ipynb"
+    codes = [cell.source.strip() for cell in nbformat.read(path, as_version=4).cells
+             if cell.cell_type == "code"]
+    assert [code for code in codes if not own.search(code)] == []
+    assert not own.search("import os\nos.remove('mine')\nnext_step()")
+
+
 def test_a_stage_that_is_gone_leaves_a_catalog_that_is_out_of_date():
     (source,) = build.sources_of(["01"])
     assert "src/dlsys_helpers/catalog/02.json" in build.stale([source])

@@ -405,10 +405,10 @@ def test_check_shows_a_card_records_and_raises_one_line(monkeypatch, capsys):
     monkeypatch.setattr("dlsys_helpers.progress.record", lambda *a: recorded.append(a))
     with pytest.raises(checking.CheckFailed) as failed:
         checking.check("01.4", lambda h: int((h == 0).all(1).sum()))
-    assert recorded == [("01.4", "wrong", "rows counted instead of units")]
+    assert recorded == [("01.4", "wrong", "counting rows instead of units")]
     assert failed.value._render_traceback_() == [str(failed.value)]
     shown = capsys.readouterr().out
-    assert "rows counted instead of units" in shown
+    assert "counting rows instead of units" in shown
     assert "Hint:" in shown
     checking.check("01.4", REFERENCE["01.4"])
     assert "passed" in capsys.readouterr().out

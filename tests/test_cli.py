@@ -366,7 +366,7 @@ def test_each_verdict_is_shown_with_the_mistake_named(course, capsys, monkeypatc
     path = saved(course, ANSWERS[0], "def fn2(): return 7")
     assert check(path) == 1
     said = capsys.readouterr().out
-    assert "value: got [7], expected 1. See trap 01.2." in said
+    assert 'value: got [7], expected 1. The case: "one row". See trap 01.2.' in said
     assert "fn3 is not defined after all cells have run." in said
     assert "1 of 6 points." in said
     assert [(e["id"], e["misconception"]) for e in progress.entries()] == [

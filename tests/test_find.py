@@ -11,7 +11,7 @@ from test_book_finder import FIRST, MESSAGES, QUERIES, STRANGE
 from dlsys import cli, find
 from dlsys_helpers import catalog
 from dlsys_watch.rules import all_rules
-from tools import book_finder, finder_record, finder_words
+from tools import book_finder, finder_gate, finder_record, finder_words
 from tools.nightly import mark_nightly
 
 ROWS = find.rows()
@@ -198,6 +198,22 @@ def test_text_without_a_word_is_told_what_the_finder_reads(page, query):
     assert page.locator(".finder-said").inner_text() == ""
 
 
+def test_how_to_search_stands_first_where_no_cause_fits_and_else_last(page, capsys):
+    def places(*parts):
+        return [page.locator(part).bounding_box()["y"] for part in parts]
+
+    page.fill("#finder", "speaker diarization mixes up voices")
+    search, causes = places(".finder-search", ".finder-causes")
+    assert search < causes
+    page.fill("#finder", "loss")
+    causes, signs, search = places(".finder-causes", ".finder-found", ".finder-search")
+    assert causes < signs < search
+    assert page.locator(".finder-said").inner_text().startswith("Possible: ")
+    assert cli.main(["find", "speaker diarization mixes up voices"]) == 1
+    said = capsys.readouterr().out
+    assert said.index(find.SEARCH) < said.index(find.HEADINGS[""])
+
+
 def test_the_page_takes_what_is_asked_as_text(page):
     page.fill("#finder", '<img src=x onerror="document.title = 1"> zebra')
     assert page.locator(".finder-said img").count() == 0
@@ -333,3 +349,36 @@ def test_the_file_holds_no_markup():
              for text in (row["see"], *row["also"], row["test"], row.get("page", ""))]
     assert not [text for text in texts if "**" in text.replace("`**`", "") or "](" in text
                 or "\\_" in text]
+
+
+# ---- how far the finder is believed
+
+def test_a_repository_is_in_one_fold_however_it_is_spelled():
+    places = {finder_gate.fold({"said": said, "from": source}) for said, source in (
+        ("a", "Owner/Name#1"), ("b", "owner/name#22"))}
+    assert len(places) == 1
+    folds = {finder_gate.fold({"from": f"owner/name{number}#1"}) for number in range(40)}
+    assert folds == set(range(finder_gate.FOLDS))
+
+
+def test_the_evidence_is_the_best_share_beside_none_and_by_itself():
+    odds, alone = finder_gate.evidence({find.NONE: 0.2, "04.5": 0.6, "09.3": 0.2})
+    assert (odds, alone) == (pytest.approx(math.log(3)), pytest.approx(math.log(0.6)))
+    assert finder_gate.evidence({find.NONE: 0, "04.5": 1})[0] == pytest.approx(
+        -math.log(find.LEAST))
+
+
+def test_the_curve_rises_with_the_evidence_and_kinds_count_alike():
+    strong, weak = (3.0, -0.1), (-3.0, -3.0)
+    found = [(strong, True, True)] * 40 + [(weak, True, False)] * 10 + [(weak, False, False)] * 5
+    bias, odds, best = finder_gate.fitted(found)
+    assert odds > 0
+    assert bias + odds * strong[0] + best * strong[1] > 2
+    assert bias + odds * weak[0] + best * weak[1] < -2
+
+
+@pytest.mark.nightly
+def test_the_finders_curve_is_the_one_that_is_fitted():
+    gate = find.rules()["gate"]
+    assert finder_gate.fitted(finder_gate.asked()) == pytest.approx(
+        (gate["bias"], gate["odds"], gate["best"]), abs=0.3)

@@ -78,6 +78,7 @@ def test_all_files_are_written_for_their_owner_only(tmp_path, grades):
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"grades.csv", "exercises.csv", "junit.xml", "nbgrader.csv",
                      "canvas_01_activations.csv", "moodle_01_activations.csv", "overview.html",
+                     "similar.csv", "marking",
                      "feedback", "feedback_canvas_01_activations.zip",
                      "feedback_moodle_01_activations.zip"}
     assert len(list((tmp_path / "feedback").iterdir())) == 4
@@ -171,7 +172,7 @@ def test_excel_knows_what_it_opens_as_utf8(tmp_path, grades):
     begun = {path.name: path.read_bytes().startswith(b"\xef\xbb\xbf")
              for path in tmp_path.glob("*.csv")}
     assert begun.pop("nbgrader.csv") is False  # for programs
-    assert len(begun) == 4
+    assert len(begun) == 5
     assert all(begun.values())
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from test_grading_reports import TRAPS, exercise, result, sample
 
 from dlsys import assignments
@@ -111,12 +112,23 @@ def test_a_known_mistake_keeps_every_promise_but_those_that_it_breaks():
     """Modes that are not restored fail in every case of 08.1, and break one promise of 15."""
     exercise = registry.find("08.1")
     cases = exercise.arrange(5)
-    wrong = next(one for one in exercise.wrong_answers if one.name == "eval left behind")
+    wrong = next(one for one in exercise.wrong_answers if one.name == "leaving eval mode on")
     outcomes = [exercise.run(wrong.fn, case)[0] for case in cases]
     found = tally.count(exercise, cases, outcomes, exercise.judge(cases, outcomes))
 
     assert (found["cases_held"], found["promises_held"], found["promises"]) == (0, 14, 15)
     assert (found["exactly"], found["own_held"], found["idle"]) == (True, True, False)
+
+
+def test_a_constant_that_a_known_mistake_looks_like_earns_nothing():
+    """A tensor in place of a function is a registered mistake of 14.1; any tensor looks like it."""
+    exercise = registry.find("14.1")
+    cases = exercise.arrange(5)
+    outcomes = [acting.run_act(exercise.act_fn, lambda *_: torch.tensor(0.5), case)
+                for case in cases]
+    found = tally.count(exercise, cases, outcomes, exercise.judge(cases, outcomes))
+
+    assert (found["exactly"], found["idle"]) == (True, True)
 
 
 @pytest.mark.parametrize("answer", [lambda h: None, lambda h: h, lambda h: 0, lambda h: 1],
@@ -244,9 +256,9 @@ def test_a_page_speaks_of_no_machinery():
 
 
 @pytest.mark.parametrize(("mistake", "hint"), [
-    ("NaN taken for life", "`NaN == 0` is False"),
-    ("rows counted instead of units", "Compare with zero first"),
-    ("infinity refused like NaN", ""), ("", "")])
+    ("counting NaN as alive", "`NaN == 0` is False"),
+    ("counting rows instead of units", "Compare with zero first"),
+    ("refusing infinity like NaN", ""), ("", "")])
 def test_a_hint_belongs_to_the_registered_mistake_or_none_is_shown(mistake, hint):
     text = page(bob(misconception=mistake, message="answer for NaN outputs: got 2."))
 

@@ -87,6 +87,18 @@ def test_what_was_asked_for_outweighs_the_number_of_hand_ins():
     assert ["stray" in r for r in found] == [False, True, True]
 
 
+def test_without_a_gradebook_the_course_says_which_stages_count():
+    """nbgrader's table has no row for a hand-in of another stage than the course's."""
+    results = [{**result("ada", "ppppp", source="nbgrader"), "stage": 7},
+               result("bob", "ppppp", source="nbgrader")]
+    found = strays.noted(results, (), {}, course=[1, 2])
+
+    assert found[0]["stray"]["reason"] == "is of stage 7; asked for was stage 1 or 2."
+    assert "01_activations.ipynb</code> or" in page(found[0])
+    assert [row[3] for row in reports.nbgrader(found)[1:]] == ["bob"]
+    assert not [r for r in strays.noted(results, (), {}) if "stray" in r]
+
+
 def test_a_person_whom_the_gradebook_lacks_is_named_with_the_points():
     (one, _) = noted(canvas("zoe", "99"), canvas("ada", "1"))
 
@@ -115,6 +127,7 @@ def test_only_what_was_asked_for_counts():
     """A learner who did the two exercises that were asked for has all points, and no more."""
     rules = Scoring(course=Course(asked={1: ("01.1", "01.3")}))
     given = result("ada", "ptpwe")
+    given["exercises"][4]["answer"] = "def soft_threshold"  # others stopped before any answer
     (one,) = scoring.scored([given], [], rules)
 
     assert [e["id"] for e in one["exercises"]] == ["01.1", "01.3"]

@@ -706,3 +706,15 @@ def test_what_the_run_itself_wrote_below_the_folder_is_not_handed_in(tmp_path):
 
     assert [one.name for one in found.submissions] == ["ada.ipynb"]
     assert found.left_out == []
+
+
+def test_people_who_are_marked_blindly_go_by_their_number(tmp_path):
+    """Moodle calls everybody Participant, in German Teilnehmer/in, with a number that differs."""
+    for who in ("Participant_31", "Participant_32", "Teilnehmer_in_33", "Ada_von_L_34"):
+        (tmp_path / f"{who}_assignsubmission_file_").mkdir()
+        (tmp_path / f"{who}_assignsubmission_file_" / "work.ipynb").write_bytes(worksheet())
+    found = submissions.find([tmp_path]).submissions
+
+    assert sorted((one.learner.name, one.learner.id) for one in found) == [
+        ("Ada von L", "34"), ("Participant 31", "31"), ("Participant 32", "32"),
+        ("Teilnehmer in 33", "33")]

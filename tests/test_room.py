@@ -3,6 +3,7 @@
 import csv
 import html
 import json
+import os
 import re
 import sqlite3
 import stat
@@ -69,13 +70,13 @@ def test_every_named_mistake_of_a_stage_is_known_with_a_question(items):
 
 
 def test_a_mistake_is_asked_for_the_promise_that_it_breaks(items):
-    assert items[0].ask("one row only") == "Which line of yours keeps this? “in any row.”"
+    assert items[0].ask("using one row only") == "Which line of yours keeps this? “in any row.”"
 
 
 def test_a_number_in_a_name_may_be_that_of_another_class():
     item = questions.of_stage(stage(4))[4]
-    assert item.ask("an end at more than 4 times the loss before")
-    assert item.ask("an end at more than 7 times the loss before")
+    assert item.ask("ending at more than 4 times the loss before")
+    assert item.ask("ending at more than 7 times the loss before")
     assert item.ask("an end at more than <b> times the loss before") is None
 
 
@@ -538,6 +539,21 @@ def test_names_are_kept_only_where_asked_for_and_given(tmp_path):
     assert [(row["name"], row["right"]) for row in rows] == [("'=Ada", "True")]
     assert "Ada" not in next(tmp_path.glob("rooms/*/report.html")).read_text()
     assert "Ada" not in next(tmp_path.glob("rooms/*/report.csv")).read_text()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
+def test_files_with_answers_and_names_are_the_presenters_alone_also_where_they_lay(
+        tmp_path, items):
+    for name in (log.NAME, report.NAMED, report.HTML):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o644)
+    kept = log.Log(tmp_path)
+    kept.append({"kind": "begin"})
+    report.write(tmp_path, rounds.Room(items), {"title": "x", "names": True})
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    kept.close()
+    assert {log.NAME, report.NAMED, report.HTML} <= modes.keys()
+    assert {*modes.values()} == {0o600}
 
 
 def test_behind_a_prefix_every_page_and_link_is_below_it(tmp_path):

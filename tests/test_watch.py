@@ -4,6 +4,7 @@ The programs lie in `watch/faults` and `watch/healthy`. The lessons, run whole, 
 `benchmarks.watch_lessons` renews.
 """
 
+import email.message
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ import ranks
 
 from benchmarks import watch_corpus, watch_lessons, watch_page
 from dlsys_helpers import catalog
-from dlsys_watch import attach, command, places, script, session
+from dlsys_watch import attach, command, places, report, script, session
 from dlsys_watch.rules import all_rules
 from dlsys_watch.settings import Settings, SettingsError
 from tools import book_traps, watch_record
@@ -331,6 +332,35 @@ def test_the_package_stands_alone(tmp_path):
     done = python("-S", "-m", "dlsys_watch", tmp_path / "train.py", "x", cwd=tmp_path,
                   env={"PYTHONPATH": str(tmp_path / "installed")})
     assert (done.stdout, done.stderr) == ("2 False\n", "")
+
+
+@pytest.mark.parametrize(("program", "name"), [
+    ("/usr/bin/dlsys-watch", "dlsys-watch"), ("/usr/bin/dlsys", "dlsys watch"),
+    ("C:/Scripts/dlsys-watch.exe", "dlsys-watch")])
+def test_it_calls_itself_as_it_was_called(monkeypatch, capsys, program, name):
+    monkeypatch.setattr(sys, "argv", [program])
+    assert command.main([]) == command.BAD_INPUT
+    said = capsys.readouterr().err
+    assert said.startswith(f"{name}: no script given")
+    assert said.endswith(f"See: {name} --help\n")
+
+
+def test_a_finding_names_a_page_only_where_one_is_known(monkeypatch, tmp_path):
+    monkeypatch.delenv("DLSYS_BOOK", raising=False)
+    monkeypatch.setattr(report, "BOOK", tmp_path)
+    found = report.Finding("softmax-twice", "03.1", "", 0, "twice", True)
+    monkeypatch.setattr(report, "published", lambda: "")
+    assert found.text().endswith("[softmax-twice] trap 03.1")
+    monkeypatch.setattr(report, "published", lambda: "https://a.example/b/")
+    assert found.text().endswith("trap 03.1 https://a.example/b/traps/03-1.html")
+
+
+def test_the_address_of_the_pages_is_that_of_the_package(monkeypatch):
+    package = email.message.Message()
+    package["Project-URL"] = "Repository, https://a.example/code"
+    package["Project-URL"] = "Documentation, https://a.example/pages"
+    monkeypatch.setattr(report.metadata, "metadata", lambda name: package)
+    assert report.published() == "https://a.example/pages"
 
 
 # ---- what the watch leaves behind

@@ -25,7 +25,7 @@ TARGET = ROOT / "book/_static/guess.gif"
 PAGE = ROOT / "book/_build/html/index.html"
 LOOK = ("book/assets/site/repair.js", "book/assets/site/repair.css",
         "src/dlsys_helpers/explorers/guess.js", "src/dlsys_helpers/explorers/guess.css")
-WIDTH, HEIGHT, COLOURS = 760, 520, 64
+WIDTH, HEIGHT, COLOURS = 760, 560, 64
 
 
 def fingerprint() -> str:

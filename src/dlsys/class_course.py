@@ -33,17 +33,26 @@ class Planned(NamedTuple):
     text: str
 
 
+def text(asked: Mapping[int, Sequence[str]]) -> str:
+    """A course.toml that says what is asked for, "" where nothing has to be said."""
+    return _with_rows(_BEGINNING, "asked", _asked_rows(asked)) if asked else ""
+
+
+def _asked_rows(asked: Mapping[int, Sequence[str]]) -> dict[str, str]:
+    return {str(number): "[" + ", ".join(f'"{id}"' for id in ids) + "]"
+            for number, ids in asked.items()}
+
+
 def planned(path: Path, stages: Sequence[int], due: datetime.datetime | None,
             asked: Mapping[int, Sequence[str]]) -> Planned | None:
     """The course.toml with these stages; None where nothing has to be said. Raises CourseTaken."""
     wanted = {"due": {str(n): due.isoformat() for n in stages} if due else {},
-              "asked": {str(n): "[" + ", ".join(f'"{id}"' for id in ids) + "]"
-                        for n, ids in asked.items()}}
+              "asked": _asked_rows(asked)}
     if not any(wanted.values()):
         return None
     try:
-        text = path.read_text(encoding="utf-8-sig") if path.exists() else _BEGINNING
-        before = tomllib.loads(text)
+        made = path.read_text(encoding="utf-8-sig") if path.exists() else _BEGINNING
+        before = tomllib.loads(made)
     except (OSError, ValueError) as error:
         raise CourseTaken(f"{path}: cannot be read ({type(error).__name__}). Nothing was written. "
                           "Name another file: --course FILE") from None
@@ -51,17 +60,17 @@ def planned(path: Path, stages: Sequence[int], due: datetime.datetime | None,
         if taken := [n for n in rows if n in before.get(table, {})]:
             raise CourseTaken(f"{path}: has stage {taken[0]} under [{table}] already. Nothing was "
                               "written. Take that line out, or name another file: --course FILE")
-        text = _with_rows(text, table, rows)
+        made = _with_rows(made, table, rows)
     expected = {**before, **{table: {**before.get(table, {}), **tomllib.loads(_lines(rows))}
                              for table, rows in wanted.items() if rows}}
     try:
-        fits = tomllib.loads(text) == expected
+        fits = tomllib.loads(made) == expected
     except ValueError:
         fits = False
     if not fits:
         raise CourseTaken(f"{path}: has a form that no line can be added to. Nothing was written. "
                           "Name another file: --course FILE")
-    return Planned(path, text)
+    return Planned(path, made)
 
 
 def _lines(rows: Mapping[str, str]) -> str:

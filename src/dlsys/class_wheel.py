@@ -17,6 +17,8 @@ IMPORTED = re.compile(rb"dlsys_helpers\.explorers\.(\w+)")
 # *Your model*, but for what says which parts there are and whose: `dlsys parts` runs without it.
 MODEL = re.compile(r"dlsys_model/(?!(?:__init__|answers|errors|part_table)\.py$)"
                    r"|dlsys/course/\w+/your_model\.ipynb$")
+# Names mistakes of all stages, and only pages of feedback read it.
+INSTRUCTORS = "dlsys/grading/aims.json"
 RECORD = ".dist-info/RECORD"
 
 
@@ -49,6 +51,8 @@ def belongs(name: str, stages: Collection[int], model: bool) -> bool:
     """Whether a file of the wheel is for one of these stages, for all, or for *Your model*."""
     if MODEL.search(name):
         return model
+    if name == INSTRUCTORS:
+        return False
     found = OF_STAGE.search(name)
     return not found or int(next(filter(None, found.groups()))) in stages
 

@@ -32,6 +32,7 @@ from dlsys.find_command import add_parser as add_find
 from dlsys.grading.books.term import add_parser as add_term
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
+from dlsys.grading.gradescope import add_parser as add_autograder
 from dlsys.grading.text import clean
 from dlsys.lab import add_parser as add_lab
 from dlsys.my_parts import add_parser as add_parts
@@ -221,7 +222,8 @@ def _show_check(worksheet: worksheets.Worksheet, report, everything: bool) -> No
         say(bold(f"{exercise.id:<6}{names[exercise.id]:<{width}}"),
             styled(f" {look.mark} {verdict.status:<8}", look.style),
             f"{_earned([exercise], report)}/{exercise.points}")
-        if found := clean(f"{verdict.message} {verdict.see()}", LONGEST).strip():
+        where = f'The case: "{verdict.case}".' if verdict.case else ""
+        if found := clean(f"{verdict.message} {where} {verdict.see()}", LONGEST).strip():
             say(_paragraph(found))
     if folded:
         counts = Counter(STATUSES[report.verdicts[exercise.id].status].word for exercise in folded)
@@ -375,8 +377,8 @@ def run_doctor(_: argparse.Namespace) -> int:
 
 
 COMMANDS = (add_start, add_lab, add_check, add_answer, add_review, add_exam, add_parts, add_slides,
-            add_room, add_join, add_leave, add_release, add_grade, add_term, add_progress,
-            add_find, add_watch, add_doctor)
+            add_room, add_join, add_leave, add_release, add_grade, add_term, add_autograder,
+            add_progress, add_find, add_watch, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -37,6 +37,7 @@ GROUPS = {
         ("dlsys room 1", "a class that guesses together, on its phones"),
         ("dlsys release 1 3 --out class", "the folder that a class is handed"),
         ("dlsys grade class.zip --out g", "grade a class: feedback pages, gradebook columns"),
+        ("dlsys autograder 8 --wheel W", "a zip for Gradescope"),
         ("dlsys term g1 g2 --out term", "one page over several runs of dlsys grade"),
     ),
 }

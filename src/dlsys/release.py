@@ -54,9 +54,8 @@ def add_parser(commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     stages = sorted({work_folder.stage_of(asked) for asked in args.stages})
-    due, wheel = _date(args.due), _wheel(args.wheel)
-    asked = {stage.number: work_folder.core_ids(stage) for stage in stages} if args.core else (
-        _exercises(args.exercises, stages))
+    due, wheel = _date(args.due), args.wheel and wheel_at(args.wheel)
+    asked = asked_for(stages, args.core, args.exercises)
     _refuse_taken(args.out)
     course = class_course.planned(args.course or args.out.absolute().parent / class_course.NAME,
                                   [stage.number for stage in stages], due, asked)
@@ -120,10 +119,19 @@ def _exercises(text: str | None, stages: list[Stage]) -> dict[int, list[str]]:
     return asked
 
 
-def _wheel(path: Path | None) -> Path | None:
+def asked_for(stages: list[Stage], core: bool, exercises: str | None) -> dict[int, list[str]]:
+    """Exercises by stage where not all are asked for; else nothing. Raises ReleaseError."""
+    return ({stage.number: work_folder.core_ids(stage) for stage in stages} if core
+            else _exercises(exercises, stages))
+
+
+def packages_of(stage: Stage) -> list[str]:
+    """What pip has to install for a stage's worksheet."""
+    return packages(_books(stage, False, ()).values()).split()
+
+
+def wheel_at(path: Path) -> Path:
     """A wheel of this course. Raises ReleaseError for anything else."""
-    if path is None:
-        return None
     own = f"{PACKAGE.replace('-', '_')}-"
     if not (path.name.startswith(own) and path.suffix == ".whl" and zipfile.is_zipfile(path)):
         raise ReleaseError(f"--wheel: got {str(path)[-80:]}, expected the file {own}*.whl that "
@@ -200,7 +208,8 @@ Release {label}.{due}
 
 1. Have Python 3.11 or newer on Linux, macOS, Windows or Colab, in an environment of your own:
    `python3 -m venv env`, then `. env/bin/activate`. On Windows, in PowerShell: `py -m venv env`,
-   then `env\\Scripts\\activate`.
+   then `env\\Scripts\\activate`. Where PowerShell says that running scripts is disabled, first
+   `Set-ExecutionPolicy -Scope Process Bypass`.
 2. `pip install {packages}`
 3. {wheel}
    `--no-deps` leaves the versions that you have as they are; `--force-reinstall` replaces an older
@@ -213,7 +222,10 @@ Release {label}.{due}
 is kept in `~/dlsys-work`; set `DLSYS_WORK` to have it elsewhere. Hand in the worksheet itself, the
 file `.ipynb`, with its check cells.
 
-On Colab, upload the worksheet and the wheel. The first cell of the worksheet installs the wheel.
+On Colab: open the worksheet with *File, Upload notebook*. Then click the folder at the left edge
+and the upload symbol above its list, and give it the wheel; Colab forgets it when the session ends.
+Run the first cell of the worksheet, which installs the wheel. *File, Download, Download .ipynb*
+gives you the file to hand in.
 """
 
 

@@ -374,7 +374,7 @@ def progress_map():
     import ipywidgets as widgets
 
     boxes = [_card_box(row) for row in summary()] + [
-        widgets.HTML(_map([card])) for card in _exam_cards()]
+        _output(_map([card])) for card in _exam_cards()]
     columns = "repeat(auto-fill, minmax(15.5rem, 1fr))"
     grid = widgets.GridBox(boxes, layout={"grid_template_columns": columns, "grid_gap": ".75rem"})
     text = map_html()
@@ -385,7 +385,7 @@ def _card_box(row: StageState):
     """A card with its button, in whose place the links are once it was pressed."""
     import ipywidgets as widgets
 
-    number, card = row.stage.number, widgets.HTML(_map([_card(row, typed=False)]))
+    number, card = row.stage.number, _output(_map([_card(row, typed=False)]))
     mine = (paths.lesson_copy(number), _learners_file(row.stage))
     if not row.traps or all(path.exists() for path in mine):
         return card
@@ -393,10 +393,20 @@ def _card_box(row: StageState):
     box = widgets.VBox([card, button])
 
     def begin(_):
-        box.children = (card, widgets.HTML(started_html(number)))
+        box.children = (card, _output(started_html(number)))
 
     button.on_click(begin)
     return box
+
+
+def _output(text: str):
+    """HTML as an output: only there does JupyterLab open a link to a notebook in a tab."""
+    import ipywidgets as widgets
+    from IPython.display import HTML
+
+    shown = widgets.Output()
+    shown.append_display_data(HTML(text))
+    return shown
 
 
 def start_menu():

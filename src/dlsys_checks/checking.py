@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dlsys_checks.cases import failed_case
 from dlsys_checks.registry import find, load_all
 from dlsys_helpers import acting, cards, catalog, progress, room_client
 from dlsys_helpers.errors import OneLine
@@ -76,12 +77,12 @@ def check(id: str, fn: Callable, seconds: float = SECONDS) -> None:
         raise Stopped(f"exercise {id}: you stopped its check{at and f' in {at}'}") from None
     progress.record(id, verdict.status, verdict.misconception)
     room_client.tell_verdicts(verdict)
-    tell(verdict, catalog.trap(id))
+    tell(verdict, catalog.trap(id), failed_case(verdict, fn))
 
 
-def tell(verdict: Verdict, trap: catalog.Trap) -> None:
+def tell(verdict: Verdict, trap: catalog.Trap, case: str = "") -> None:
     """Show the card of a verdict. Raises CheckFailed for a failure whose card nobody sees."""
-    cards.show_verdict(verdict, trap)
+    cards.show_verdict(verdict, trap, case)
     if verdict.status != "pass" and not cards.watched():
         raise CheckFailed(verdict)
 

@@ -20,6 +20,10 @@ VARIANT = ("is from a variant: got other names for its functions in the metadata
            "usual ones. Check and grade it with version 1.0.0, which drew them.")
 # A check cell is a code cell with such a line.
 _CHECK = re.compile(r"""^[ \t]*check\(\s*["'](\d\d\.\d+)["']""", re.M | re.A)
+# A line with which a learner asks for another look; the sentence is cut where it gets long.
+_REGRADE = re.compile(r"^[ \t*#>-]{0,8}Regrade[ \t]+(\d\d?)\.(\d{1,2})[*]{0,2}[ \t]*:[*]{0,2}"
+                      r"[ \t]*(\S[^\n]{0,400})", re.M | re.I | re.A)
+MOST_REQUESTS = 100
 _ID = re.compile(r"\d\d\.\d{1,2}", re.A)
 _SHOWN = 60  # characters of a stranger's word in a message
 
@@ -44,6 +48,7 @@ class NotebookFile:
     for neither. cells: (number among the code cells, source). shown: exercise id to the status
     that the stored output of its check tells; for display, grading never
     reads it. core: it was begun with the core path alone, or handed out with the exercises `asked`.
+    requests: exercise id to the sentence with which the learner asks for another look at it.
     """
 
     stage: int | None
@@ -54,6 +59,7 @@ class NotebookFile:
     shown: dict[str, str] = field(default_factory=dict)
     core: bool = False
     asked: tuple[str, ...] = ()
+    requests: dict[str, str] = field(default_factory=dict)
 
     @property
     def checked(self) -> list[str]:
@@ -88,12 +94,19 @@ def parse(data: bytes) -> NotebookFile:
     return NotebookFile(_stage(own.get("stage"), sources), _word(own.get("view")),
                         _word(own.get("version", "")), list(enumerate(sources, 1)),
                         [cell["id"] for cell in cells if type(cell.get("id")) is str], shown,
-                        own.get("core") is True, _asked(own.get("exercises")))
+                        own.get("core") is True, _asked(own.get("exercises")), _requests(cells))
 
 
 def _asked(said: Any) -> tuple[str, ...]:
     known = type(said) is list and all(type(id) is str and _ID.fullmatch(id) for id in said)
     return tuple(said) if known and len(said) <= MOST_CELLS else ()
+
+
+def _requests(cells: list[dict]) -> dict[str, str]:
+    """What text cells ask for: `Regrade 08.4: my reason`. The last one of an exercise counts."""
+    found = [match for cell in cells if cell.get("cell_type") == "markdown"
+             for match in _REGRADE.finditer(_source(cell))]
+    return {f"{match[1].zfill(2)}.{match[2]}": match[3].strip() for match in found[:MOST_REQUESTS]}
 
 
 def oversize(size: int, most: int = LARGEST) -> str:

@@ -78,19 +78,23 @@ def hint_html(hints: list[str]) -> str:
     return "".join(steps)
 
 
-def show_verdict(verdict: Verdict, trap: Trap) -> None:
-    """Show the verdict on an exercise; `trap` is its entry in the catalog."""
+def show_verdict(verdict: Verdict, trap: Trap, case: str = "") -> None:
+    """Show the verdict on an exercise; `trap` is its entry in the catalog, `case` where it failed.
+    """
     passed = f"{trap.points} of {trap.points} points."
     if paths.SOLUTIONS.exists():  # a wheel has none
         passed += f" The worked answer beside yours: dlsys answer {trap.id}"
     text = passed if verdict.status == "pass" else verdict.message
     body = "" if verdict.status in ("pass", "todo") else hint_html(trap.hints)
     see = verdict.see({entry.id: entry.name for entry in catalog.traps()}.get(verdict.trap))
+    where = case and f"The case: {case}"
     shown = "".join(f'<p style="margin:.3em 0">{part}</p>'
-                    for part in (html.escape(text), _linked(see, verdict.trap)) if part)
+                    for part in (html.escape(text), _linked(see, verdict.trap),
+                                 html.escape(where)) if part)
     first_hint = f"\n  Hint: {trap.hints[0]}" if body and trap.hints else ""
     emit(card(STATUSES[verdict.status].tone, verdict.head(), shown + body),
-         f"{verdict.head()}. {text} {see}".rstrip() + first_hint, verdict.facts())
+         f"{verdict.head()}. {text} {see}".rstrip() + (where and f"\n  {where}") + first_hint,
+         verdict.facts())
 
 
 def _linked(see: str, trap: str) -> str:

@@ -40,7 +40,7 @@ def of_no_form(id: str, case: str, outcome: Outcome, seen: tuple) -> Verdict:
 def named(verdict: Verdict, mistake: str, trap: str) -> Verdict:
     """The verdict with the name of the mistake that it betrays."""
     return replace(verdict, status="wrong", misconception=mistake, trap=trap,
-                   message=f"{verdict.message} This is what you get from: {mistake}.")
+                   message=f"{verdict.message} You get exactly this by {mistake}.")
 
 
 def _place(outcome: Outcome) -> str:

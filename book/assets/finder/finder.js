@@ -220,8 +220,9 @@
     skipped ? texts.long : ""].filter((note) => note);
 
   // What was found, in a sentence or two.
-  const answered = (answer) => [answer.sure ? `${answer.hits.length} of ${rows.length} signs, best `
-    + "first." : texts.none, ...notes(answer)].join(" ");
+  const answered = (answer) => [answer.sure ? `${answer.sure[0].toUpperCase()}${answer.sure.slice(1)}`
+    + `: ${answer.hits.length} of ${rows.length} signs, best first.` : texts.none,
+    ...notes(answer)].join(" ");
 
   // Whoever comes back to the page finds what was asked.
   function remember(query) {
@@ -267,6 +268,8 @@
       causes.hidden = answer.causes.length === 0;
       causes.querySelector("p").textContent = texts.headings[answer.sure];
       causes.querySelector("ol").replaceChildren(...answer.causes.map(causeItem));
+      if (answer.sure) found.after(searching); // below the signs, and where none fits first of all
+      else causes.before(searching);
       searching.hidden = !read || !["", texts.unsure].includes(answer.sure);
       groups.forEach((g) => { g.parentElement.hidden = hits.length > 0; });
       table.tBodies[0].replaceChildren(...hits.map((h) => lines[rows.indexOf(h)].cloneNode(true)));

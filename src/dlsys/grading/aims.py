@@ -1,6 +1,7 @@
 """What an exercise is about, and which hint belongs to which mistake: `aims.json`, read once.
 
-    "08.4": {"promise": "memory", "hints": {"Query `i` sees key": ["not causal", ...], ...}}
+    "08.4": {"promise": "memory", "hints": {
+        "Query `i` sees key": ["leaving out the causal mask", ...], ...}}
 
 promise: the key of the trap's own promise, which carries weight in points for a part. hints: the
 first words of a hint of the worksheet, and the registered mistakes that it helps with. Both were
@@ -17,7 +18,8 @@ from typing import Any
 
 @cache
 def _aims() -> dict[str, dict[str, Any]]:
-    return json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    path = Path(__file__).with_suffix(".json")  # a class's wheel has none
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def own_promise(id: str) -> str:

@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
     options = GradeOptions.read(args)
     try:
-        return _grade(options)
+        return grade(options)
     except OSError as error:  # a full disk, a folder that is a file, ...
         at_disk = error.filename or (options.out if error.errno in _OF_DISKS else "this machine")
         print(f"dlsys grade: {clean(at_disk)}: {error.strerror or error}. What "
@@ -130,7 +130,8 @@ def run(args: argparse.Namespace) -> int:
         return 130
 
 
-def _grade(options: GradeOptions) -> int:
+def grade(options: GradeOptions) -> int:
+    """Grade, write all reports, show the table. Raises UserError, OSError."""
     from dlsys.grading import cohort
     from dlsys.grading.books import due, given, pages, reports, scoring, summary
     from dlsys.grading.books.journal import Journal

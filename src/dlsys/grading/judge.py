@@ -24,11 +24,11 @@ import torch
 
 import dlsys_checks
 from dlsys import assignments
-from dlsys.grading import tally
+from dlsys.grading import shapes, tally
 from dlsys.grading.acts import act_source
 from dlsys.grading.books import submitted_notebook
 from dlsys.grading.books.submitted_notebook import Notebook
-from dlsys.grading.text import cell_and_line, clean
+from dlsys.grading.text import cell_and_line, clean, visible
 from dlsys.grading.walls import cgroups, framing, isolation, process_limit, serialization
 from dlsys.grading.walls.framing import CELLS
 from dlsys.grading.walls.sandbox import (
@@ -53,6 +53,7 @@ SEEDS = 2
 _KINDS = ("value", "raised", "unusable", "todo")
 # Characters of what a learner's code says about itself: an error, its type, a line of code.
 LONGEST_ERROR, LONGEST_TYPE, LONGEST_LINE = 120, 40, 200
+LONGEST_ANSWER = 6000  # characters of an answer that are kept to be looked at
 
 
 @dataclass(frozen=True)
@@ -460,6 +461,7 @@ class GradingSession:
     def _entry(self, paper: Paper) -> dict[str, Any]:
         verdict = self._with_reason_for_end(self.verdicts[paper.exercise.id])
         passed, shown = verdict.status == "pass", self.notebook.shown.get(verdict.id)
+        written = verdict.status not in ("todo", "missing")
         shows = "nothing" if shown is None else "pass" if shown == "pass" else "fail"
         return {
             "id": verdict.id, "title": paper.trap.name, "function": paper.trap.function,
@@ -469,7 +471,22 @@ class GradingSession:
             "case": verdict.case, "notebook_shows": shows,
             "differs": shown is not None and (shown == "pass") != passed,
             **self.tallies.get(verdict.id, {}),
+            **(self._code(paper) if written else {}), **self._request(verdict.id),
         }
+
+    def _request(self, id: str) -> dict[str, str]:
+        """The sentence with which the learner asks for another look at an exercise, if any."""
+        said = self.notebook.requests.get(id)
+        return {"request": clean(said)} if said else {}
+
+    def _code(self, paper: Paper) -> dict[str, Any]:
+        """The cell of an answer, cut, and what is left of it without names; for the instructor."""
+        if assignments.is_model(self.notebook.stage):
+            return {}
+        name = paper.trap.function
+        source = next((source for _, source in reversed(self.notebook.cells)
+                       if submitted_notebook.defines(source, name)), "")
+        return {"answer": visible(source[:LONGEST_ANSWER]), "shape": shapes.shape(source, name)}
 
     def _with_reason_for_end(self, verdict: Verdict) -> Verdict:
         """The verdict, with the reason where the supervisor ended the sandbox."""

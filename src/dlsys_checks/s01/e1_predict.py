@@ -185,13 +185,13 @@ def put_back(kept):
         module.training = mode
 
 
-@ex.wrong("no_grad without eval mode", says="stored state", breaks=("eval mode", "example"))
+@ex.wrong("using no_grad without eval mode", says="stored state", breaks=("eval mode", "example"))
 def no_grad_only(model, x):
     with torch.no_grad():
         return model(x)
 
 
-@ex.wrong("eval mode for the root module only", says="stored state",
+@ex.wrong("putting only the root module into eval mode", says="stored state",
           breaks=("eval mode", "modes", "example"))
 @torch.no_grad()
 def root_only(model, x):
@@ -199,7 +199,8 @@ def root_only(model, x):
     return model(x)
 
 
-@ex.wrong("only modules of class BatchNorm and Dropout switched", breaks=("any model", "any input"))
+@ex.wrong("switching only modules of class BatchNorm and Dropout",
+          breaks=("any model", "any input"))
 def known_classes(model, x):
     known = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.Dropout)]
     kept = [(m, m.training) for m in known]
@@ -221,18 +222,18 @@ def evaluated(model, x, *, modules=None):
 
 
 wrong = ex.edits(evaluated)
-wrong("eval mode only where the root is in train mode", "eval mode",
+wrong("switching to eval mode only if the root is in train mode", "eval mode",
       "kept =", "if not model.training:\n        with torch.no_grad(): return model(x)\n    kept =",
       says="prediction")
 
 
-@ex.wrong("eval mode that is never left again", breaks=("modes", "example"))
+@ex.wrong("never leaving eval mode", breaks=("modes", "example"))
 @torch.no_grad()
 def stays_in_eval(model, x):
     return model.eval()(x)
 
 
-@ex.wrong("train() at the end, whatever the mode was before", breaks="modes")
+@ex.wrong("calling train() at the end, whatever the mode was before", breaks="modes")
 @torch.no_grad()
 def always_train(model, x):
     out = model.eval()(x)
@@ -240,7 +241,7 @@ def always_train(model, x):
     return out
 
 
-@ex.wrong("the root's former mode for every layer", breaks="modes")
+@ex.wrong("giving every layer the root's former mode", breaks="modes")
 @torch.no_grad()
 def one_mode_for_all(model, x):
     was = model.training
@@ -249,22 +250,22 @@ def one_mode_for_all(model, x):
     return out
 
 
-wrong("the modes of the root and its direct children only", "modes",
+wrong("restoring only the modes of the root and its children", "modes",
       "kept =", "modules = [model, *model.children()]; kept =")
-wrong("the modes of the norms only", "modes",
+wrong("restoring the modes of the norms only", "modes",
       "kept =",
       "was = model.training; norms = [m for m in model.modules() if isinstance(m, "
       "nn.BatchNorm1d)]; kept =", "model.modules() if modules is None else modules", "norms",
       "put_back", "model.train(was); put_back")
-wrong("norms in train mode wherever the root is", "frozen norm",
+wrong("putting the norms into train mode whenever the root is", "frozen norm",
       "put_back(kept)",
       "put_back((m, was or kept[0][1] and isinstance(m, nn.BatchNorm1d)) for m, was in kept)",
       says="training flags")
-wrong("train(mode) for each module, which reaches into a shared one", "modes",
+wrong("calling train(mode) on each module, which also reaches a shared one", "modes",
       "put_back(kept)", "[m.train(mode) for m, mode in kept]")
 
 
-@ex.wrong("eval mode without no_grad", says="requires_grad", breaks=("result", "no graph"))
+@ex.wrong("using eval mode without no_grad", says="requires_grad", breaks=("result", "no graph"))
 def keeps_graph(model, x):
     modes = [(m, m.training) for m in model.modules()]
     out = model.eval()(x)
@@ -272,34 +273,36 @@ def keeps_graph(model, x):
     return out
 
 
-ex.wrong("a graph built and cut off afterwards", lambda model, x: keeps_graph(model, x).detach(),
+ex.wrong("building a graph and cutting it off afterwards",
+         lambda model, x: keeps_graph(model, x).detach(),
          breaks="no graph")
-wrong("a result that asks for gradients again", "result",
+wrong("returning a result that requires grad again", "result",
       "return out", "return out.requires_grad_()")
-wrong("rows flattened first", "any input",
+wrong("flattening the rows first", "any input",
       "(x) if", "(x.reshape(len(x), -1)) if", says="raised RuntimeError")
-wrong("one row treated as a mistake and repeated", "any input",
+wrong("treating one row as a mistake and repeating it", "any input",
       "(x) if", "(x if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1))) if",
       says="shape of the prediction")
-wrong("layer by layer, as if every model were an nn.Sequential", ("any model", "any input"),
+wrong("running layer by layer, as if every model were an nn.Sequential", ("any model", "any input"),
       "kept =",
       "def run(h):\n        for layer in model: h = layer(h)\n        return h\n    kept =",
       "model(x)", "run(x)", says="not iterable")
-wrong("model.forward, which leaves out the hooks", "any model", "model(x)", "model.forward(x)")
-wrong("weights frozen for good", "nothing else", "kept =", "model.requires_grad_(False); kept =")
-wrong("all weights thawed at the end", "nothing else",
+wrong("calling model.forward, which skips the hooks", "any model", "model(x)", "model.forward(x)")
+wrong("freezing the weights for good",
+      "nothing else", "kept =", "model.requires_grad_(False); kept =")
+wrong("unfreezing all weights at the end", "nothing else",
       "return out", "model.requires_grad_(True); return out")
-wrong("gradients switched on at the end, whatever they were before", "nothing else",
+wrong("switching gradients on at the end, whatever they were before", "nothing else",
       "return out", "torch.set_grad_enabled(True); return out")
-wrong("every dropout's share set to 0 for good", "nothing else",
+wrong("setting every dropout's p to 0 for good", "nothing else",
       "kept =",
       "for module in model.modules():\n        if isinstance(module, nn.Dropout): module.p = "
       "0.0\n    kept =")
-wrong("gradients switched off for the whole session", "nothing else",
+wrong("switching gradients off for the whole session", "nothing else",
       "kept =", "torch.set_grad_enabled(False); kept =")
 
 
-@ex.wrong("only models with a norm put into eval mode", breaks="example")
+@ex.wrong("switching only models with a norm to eval mode", breaks="example")
 def only_with_norm(model, x):
     if any(isinstance(m, nn.BatchNorm1d) for m in model.modules()):
         return evaluated(model, x)

@@ -91,63 +91,64 @@ def right(logits, kind):
 
 
 wrong = ex.edits(right)
-wrong("softmax over dim 0, the batch", ("multiclass", "example"),
+wrong("applying softmax over dim 0, the batch", ("multiclass", "example"),
       "(1) if", "(0) if", says="one choice among all classes")
-wrong("softmax for everything, one column included", ("binary", "multilabel"),
+wrong("applying softmax to everything, even to one column", ("binary", "multilabel"),
       "return out", "return logits.softmax(1)", says="binary probabilities: got 1")
-wrong("softmax for one column", "binary",
+wrong("applying softmax to one column", "binary",
       "return out", 'return logits.sigmoid() if kind == "multilabel" else logits.softmax(1)',
       says="binary probabilities: got 1")
-wrong("sigmoid for everything", "multiclass",
+wrong("applying sigmoid to everything", "multiclass",
       "return out", "return logits.sigmoid()", says="one choice among all classes")
-wrong("sigmoids divided by their sum", "multiclass",
+wrong("dividing the sigmoids by their sum", "multiclass",
       "logits.softmax(1)", "yes / yes.sum(1, keepdim=True)", "logits.sigmoid()", "yes",
       "out =", "yes = logits.sigmoid(); out =", says="one choice among all classes")
-wrong("softmax for independent labels", "multilabel",
+wrong("applying softmax to independent labels", "multilabel",
       "return out", 'return logits.sigmoid() if kind == "binary" else logits.softmax(1)',
       says="its own yes-or-no")
-wrong("the number of columns asked instead of the kind", ("multilabel", "multiclass"),
+wrong("deciding by the number of columns, not by the kind", ("multilabel", "multiclass"),
       "return out", "return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1)",
       says="one choice among")
-wrong("the most likely class alone", "multiclass",
+wrong("keeping only the most likely class", "multiclass",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    return '
       "torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1]).float()",
       says="one choice among all classes")
-wrong("exp without subtracting the maximum", "large",
+wrong("taking exp without subtracting the maximum", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    return logits.exp() / '
       "logits.exp().sum(1, keepdim=True)")
-wrong("exp(z) / (1 + exp(z)), which overflows", "large",
+wrong("computing exp(z) / (1 + exp(z)), which overflows", "large",
       "logits.sigmoid()", "logits.exp() / (1 + logits.exp())")
-wrong("one maximum for the whole batch", "large",
+wrong("subtracting one maximum for the whole batch", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    odds = (logits - '
       "logits.max()).exp(); return odds / odds.sum(1, keepdim=True)")
-wrong("the mean subtracted instead of the maximum", "large",
+wrong("subtracting the mean instead of the maximum", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    odds = (logits - logits.mean(1, '
       "keepdim=True)).exp(); return odds / odds.sum(1, keepdim=True)")
-wrong("logits clamped to 50 before", "large",
+wrong("clamping the logits to 50 first", "large",
       "out =", "logits = logits.clamp(-50, 50); out =", says="one choice among all classes")
-wrong("an epsilon in the denominator instead of the maximum", "large",
+wrong("adding an epsilon to the denominator instead of subtracting the maximum", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    odds = logits.clamp(max=80).exp(); '
       "return odds / (odds.sum(1, keepdim=True) + 1e-8)", says="one choice among all")
-wrong("raw logits clamped to [0, 1]", "probabilities",
+wrong("clamping raw logits to [0, 1]", "probabilities",
       "return out", "return logits.clamp(0, 1)", says="binary probabilities")
-wrong("logarithms of the probabilities", "probabilities",
+wrong("returning logarithms of the probabilities", "probabilities",
       ".softmax", ".log_softmax", "logits.sigmoid()", "torch.nn.functional.logsigmoid(logits)",
       says="binary probabilities")
-wrong("yes or no instead of how likely", "probabilities",
+wrong("answering yes or no instead of how likely", "probabilities",
       "return out", "return out.round()", says="binary probabilities")
-wrong("answers rounded to four digits", "probabilities",
+wrong("rounding the answers to four digits", "probabilities",
       "return out", "return out.round(decimals=4)")
-wrong("axes of length one squeezed away", "form", "return out", "return out.squeeze()")
-wrong("the only column dropped", "form",
+wrong("squeezing axes of length one away", "form", "return out", "return out.squeeze()")
+wrong("dropping the only column", "form",
       "return out", 'return out[:, 0] if kind == "binary" else out')
-wrong("yes or no squeezed, so that one row is a number", "form",
+wrong("squeezing yes or no, so that one row becomes a number", "form",
       "return out", 'return out.squeeze() if kind == "binary" else out')
-wrong("a column for no beside the one for yes", "form",
+wrong("adding a column for no beside the one for yes", "form",
       "return out", 'return torch.cat([1 - out, out], 1) if kind == "binary" else out')
-wrong("float64 and not back", "form", "out =", "logits = logits.double(); out =")
+wrong("computing in float64 and not converting back",
+      "form", "out =", "logits = logits.double(); out =")

@@ -207,71 +207,71 @@ def ratio(model, x, y):
 wrong = ex.edits(ratio)
 GRADED = "graded(model, x, y)"
 RATIO_OF = "ratio_of(linears[0].weight.grad, linears[-1].weight.grad)"
-wrong("last over first: the ratio upside down", "ratio",
+wrong("dividing the last by the first: the ratio upside down", "ratio",
       "return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)",
       "out = ratio_of(linears[-1].weight.grad, linears[0].weight.grad); return out")
-wrong("the largest entry instead of the norm", "ratio",
+wrong("taking the largest entry instead of the norm", "ratio",
       RATIO_OF, "(linears[0].weight.grad.abs().max() / linears[-1].weight.grad.abs().max()).item()")
-wrong("the mean absolute entry instead of the norm", "ratio",
+wrong("taking the mean absolute entry instead of the norm", "ratio",
       RATIO_OF,
       "(linears[0].weight.grad.abs().mean() / linears[-1].weight.grad.abs().mean()).item()")
-wrong("the squares added up, no root taken", "ratio", RATIO_OF, RATIO_OF + " ** 2")
-wrong("the norm divided by the number of entries", "ratio",
+wrong("adding up the squares and taking no root", "ratio", RATIO_OF, RATIO_OF + " ** 2")
+wrong("dividing the norm by the number of entries", "ratio",
       "return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)",
       "first, last = (m.weight.grad.square().mean().sqrt() for m in (linears[0], linears[-1])); "
       "return (first / last).item()")
-wrong("the weights' norms instead of their gradients'", "ratio",
+wrong("measuring the weights instead of their gradients", "ratio",
       GRADED, "linear_layers(model)",
       "linears[0].weight.grad, linears[-1].weight.grad", "linears[0].weight, linears[-1].weight")
-wrong("each gradient divided by its weight's norm", "ratio",
+wrong("dividing each gradient by its weight's norm", "ratio",
       "linears =",
       "first, *_, last = [m.weight.grad.norm() / m.weight.norm() for m in graded(model, x, y)] * "
       "2; return (first / last).item(); linears =")
-wrong("the second Linear instead of the last", "ratio", "linears[-1]", "linears[:2][-1]")
-wrong("four digits kept, which is none of a small ratio", "ratio",
+wrong("taking the second Linear instead of the last", "ratio", "linears[-1]", "linears[:2][-1]")
+wrong("keeping four digits, which leaves none of a small ratio", "ratio",
       RATIO_OF, f"round({RATIO_OF}, 4)")
 
 
 for small in (1e-4, 1e-6, 1e-8, 1e-12):
-    @ex.wrong(f"{small:g} added to the last norm", small=small,
+    @ex.wrong(f"adding {small:g} to the last norm", small=small,
               breaks="tiny" if small < 1e-5 else ("tiny", "ratio"))
     def with_constant(model, x, y, small):
         linears = graded(model, x, y)
         return (linears[0].weight.grad.norm() / (linears[-1].weight.grad.norm() + small)).item()
 
 
-wrong("a ratio of at most one", "ratio", RATIO_OF, f"min(1.0, {RATIO_OF})")
-wrong("the first and the last layer, whatever they are", "layers",
+wrong("capping the ratio at one", "ratio", RATIO_OF, f"min(1.0, {RATIO_OF})")
+wrong("taking the first and the last layer, whatever they are", "layers",
       "linears =",
       GRADED + "; return ratio_of(model[0].weight.grad, model[-1].weight.grad); linears =")
-wrong("everything that has a weight", "layers",
+wrong("including everything that has a weight", "layers",
       "linears =",
       'graded(model, x, y); weights = [m.weight for m in model if hasattr(m, "weight")]; return '
       "ratio_of(weights[0].grad, weights[-1].grad); linears =")
-wrong("every parameter of two axes", "layers",
+wrong("including every parameter with two axes", "layers",
       "linears =",
       "graded(model, x, y); weights = [p for p in model.parameters() if p.ndim == 2]; return "
       "ratio_of(weights[0].grad, weights[-1].grad); linears =")
-wrong("mean squared error instead of cross-entropy", "loss",
+wrong("using mean squared error instead of cross-entropy", "loss",
       GRADED, "graded(model, x, y, lambda z, y: F.mse_loss(z, F.one_hot(y, z.shape[1]).float()))")
-wrong("cross-entropy of probabilities: a second softmax", "loss",
+wrong("giving probabilities to cross-entropy: a second softmax", "loss",
       GRADED, "graded(model, x, y, lambda z, y: F.cross_entropy(z.softmax(1), y))", trap="03.1")
-wrong("the sum of the outputs instead of a loss", "loss",
+wrong("using the sum of the outputs instead of a loss", "loss",
       GRADED, "graded(model, x, y, lambda z, y: z.sum())")
-wrong("the first row only", "loss", GRADED, "graded(model, x[:1], y[:1])")
-wrong("gradients added to those left over from before", "held gradients",
+wrong("using the first row only", "loss", GRADED, "graded(model, x[:1], y[:1])")
+wrong("adding to gradients left over from before", "held gradients",
       "linears =", "backward(model, x, y); linears =", GRADED, "linear_layers(model)", trap="02.1")
-wrong("only the first Linear's gradient cleared", "held gradients",
+wrong("clearing only the first Linear's gradient", "held gradients",
       GRADED, "linear_layers(model); linears[0].zero_grad(); backward(model, x, y)", trap="02.1")
-wrong("backward only where no gradient is held", "held gradients",
+wrong("calling backward only where there is no gradient yet", "held gradients",
       GRADED, "linear_layers(model)\n    if linears[0].weight.grad is None: backward(model, x, y)",
       trap="02.1")
-wrong("gradients read after they were zeroed", ("ratio", "example"),
+wrong("reading the gradients after zeroing them", ("ratio", "example"),
       "linears =", "backward(model, x, y); model.zero_grad(set_to_none=False); linears =",
       GRADED, "linear_layers(model)", says="got nan")
 
 
-@ex.wrong("the weight change of one Adam step instead of the gradient", says="weights after",
+@ex.wrong("measuring one Adam step instead of the gradient", says="weights after",
           breaks="weights")
 def adam_step(model, x, y):
     layers = linear_layers(model)
@@ -284,7 +284,7 @@ def adam_step(model, x, y):
     return (moves[0] / moves[-1]).item()
 
 
-@ex.wrong("a step taken and taken back by adding", says="weights after", breaks="weights")
+@ex.wrong("taking a step and undoing it by adding", says="weights after", breaks="weights")
 @torch.no_grad()
 def step_and_back(model, x, y):
     with torch.enable_grad():
@@ -296,15 +296,15 @@ def step_and_back(model, x, y):
     return ratio
 
 
-wrong("the bias counted in the norm", "biases",
+wrong("including the bias in the norm", "biases",
       "return ratio_of",
       "first, last = ([p.grad.flatten() for p in m.parameters()] for m in (linears[0], "
       "linears[-1])); return ratio_of",
       "linears[0].weight.grad, linears[-1].weight.grad", "torch.cat(first), torch.cat(last)")
-wrong("the first and the last parameter, which is a bias", "biases",
+wrong("taking the first and the last parameter, which is a bias", "biases",
       "linears =",
       "graded(model, x, y); first, *_, last = [p.grad for p in model.parameters()] * 2; return "
       "ratio_of(first, last); linears =")
-wrong("at least two Linears taken for granted", "example",
+wrong("assuming that there are at least two Linears", "example",
       "linears =", "first, *_, last =", "linears[0]", "first", "linears[-1]", "last",
       says="raised ValueError")

@@ -111,47 +111,49 @@ def dead(h):
 
 wrong = ex.edits(dead)
 END = "return int((h == 0).all(0).sum())"
-wrong("a NaN looked for in the sum, where two infinities make one", "NaN",
+wrong("looking for NaN in the sum, where two infinities make one", "NaN",
       "refuse_nan(h)", 'if h.sum().isnan(): raise ValueError("NaN in h")', says="raised ValueError")
 
 
-@ex.wrong("an alarm when a unit is off for more than a fifth of the rows", says="for every row",
+@ex.wrong("sounding the alarm when a unit is off for more than a fifth of the rows",
+          says="for every row",
           breaks="count")
 def mostly_off(h):
     refuse_nan(h)
     return int(((h == 0).float().mean(0) > 0.2).sum())
 
 
-wrong("one row where a unit is off is enough: any in place of all", "count",
+wrong("counting a unit as dead if it is off in one row: any instead of all", "count",
       END, "out = int((h == 0).any(0).sum()); return out", says="for every row")
 
 
-@ex.wrong("an alarm when a unit is off for more than nine rows of ten", says="for every row",
+@ex.wrong("sounding the alarm when a unit is off for more than nine rows in ten",
+          says="for every row",
           breaks="count")
 def nearly_always_off(h):
     refuse_nan(h)
     return int(((h == 0).float().mean(0) > 0.9).sum())
 
 
-wrong("rows counted instead of units", "count", "all(0)", "all(1)", says="for every row")
-wrong("a look at the first row only", "count",
+wrong("counting rows instead of units", "count", "all(0)", "all(1)", says="for every row")
+wrong("looking at the first row only", "count",
       END, "out = int((h[0] == 0).sum()); return out", says="for every row")
-wrong("zeros counted, not units", "count",
+wrong("counting zeros, not units", "count",
       END, "out = int((h == 0).sum()); return out", says="for every row")
-wrong("axes of length one squeezed away", "every row", "h ==", "h.squeeze() ==")
-wrong("NaN taken for life", "NaN", "refuse_nan(h)", "pass", says="a ValueError")
-wrong("NaN sought in the first row only", "NaN",
+wrong("squeezing axes of length one away", "every row", "h ==", "h.squeeze() ==")
+wrong("counting NaN as alive", "NaN", "refuse_nan(h)", "pass", says="a ValueError")
+wrong("looking for NaN in the first row only", "NaN",
       "refuse_nan(h)", "refuse_nan(h[:1])", says="a ValueError")
-wrong("NaN sought in whole columns only", "NaN",
+wrong("looking for NaN in whole columns only", "NaN",
       "refuse_nan(h)", 'if h.isnan().all(0).any(): raise ValueError("NaN in h")',
       says="a ValueError")
-wrong("infinity refused like NaN", "NaN",
+wrong("refusing infinity like NaN", "NaN",
       "refuse_nan(h)", 'if not h.isfinite().all(): raise ValueError("h is not finite")',
       says="raised ValueError")
-wrong("columns that sum to zero, signed ones included", "any activation",
+wrong("testing whether a column sums to zero, even with mixed signs", "any activation",
       END, "out = int((h.sum(0) == 0).sum()); return out")
-wrong("at most zero taken for zero", "any activation", "h == 0", "h <= 0")
-wrong("constant units taken for dead ones", "any activation",
+wrong("counting values below zero as zero", "any activation", "h == 0", "h <= 0")
+wrong("counting constant units as dead", "any activation",
       "int((h == 0).all(0).sum())",
       "int((h.amax(0) == h.amin(0)).sum()) if len(h) > 1 else int((h == 0).sum())")
-wrong("nearly zero taken for zero", "any activation", "h == 0", "h.abs() < 1e-3")
+wrong("counting tiny values as zero", "any activation", "h == 0", "h.abs() < 1e-3")

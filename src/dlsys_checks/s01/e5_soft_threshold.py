@@ -141,14 +141,14 @@ def law(out, values, shape, cut, view, leaf, upstream):
 
 # ---- wrong, by name
 
-@ex.wrong("a loop over elements", breaks="operations")
+@ex.wrong("looping over elements", breaks="operations")
 def element_loop(x, cut):
     if x.numel() == 0:
         return x.clone()
     return torch.stack([shrink(v, cut) for v in x.reshape(-1)]).reshape(x.shape)
 
 
-@ex.wrong("a loop over rows", breaks="operations")
+@ex.wrong("looping over rows", breaks="operations")
 def row_loop(x, cut):
     return torch.stack([shrink(row, cut) for row in x]) if x.dim() and len(x) else shrink(x, cut)
 
@@ -160,47 +160,48 @@ def shrink(x, cut):
 
 
 wrong = ex.edits(shrink)
-wrong("the lesson's loop, which has one axis in mind", ("operations", "any shape"),
+wrong("copying the lesson's loop, which expects one axis", ("operations", "any shape"),
       "return out", "return torch.stack([v.sign() * (v.abs() - cut).clamp(min=0) for v in x])")
-ex.wrong("pieces of a thousand elements",
+ex.wrong("working in pieces of a thousand elements",
          lambda x, cut: torch.cat([shrink(piece, cut) for piece in
              x.reshape(-1).split(1000)]).reshape(x.shape), breaks="operations")
-wrong("a Python list in the middle", "connected",
+wrong("going through a Python list", "connected",
       "out = torch.sign(x) * F.relu(x.abs() - cut)",
       "flat = [math.copysign(max(abs(v) - cut, 0.0), v) for v in x.flatten().tolist()]; out = "
       "torch.tensor(flat).reshape(x.shape)", says="requires_grad of the result")
-ex.wrong("a new leaf that only looks connected",
+ex.wrong("returning a new leaf that only looks connected",
          lambda x, cut: shrink(x.detach(), cut).requires_grad_(x.requires_grad), breaks="connected")
-wrong("x over |x|, which is 0 / 0 at zero", "formula",
+wrong("dividing x by |x|, which is 0 / 0 at zero", "formula",
       "return out", "return x / x.abs() * (x.abs() - cut).clamp(min=0)", says="result: got nan")
-wrong("the cut divided by |x|: no gradient at zero", "connected",
+wrong("dividing the cut by |x|: no gradient at zero", "connected",
       "return out", "return x * (1 - cut / x.abs()).clamp(min=0)", says="gradient: got nan")
-wrong("a gradient of 1 everywhere", "connected", "return out", "return x + (out - x).detach()")
-wrong("a constant in the formula that swallows tiny values", "formula",
+wrong("passing a gradient of 1 everywhere",
+      "connected", "return out", "return x + (out - x).detach()")
+wrong("adding a constant that swallows tiny values", "formula",
       "return out", "return x * (1 - cut / (x.abs() + 1e-8)).clamp(min=0)")
-wrong("np.vectorize, a loop in disguise that answers in float64",
+wrong("using np.vectorize, a loop in disguise that answers in float64",
       ("form", "any shape", "connected"), "out = torch.sign(x) * F.relu(x.abs() - cut)",
       "import numpy as np; shrink_one = np.vectorize(lambda v: math.copysign(max(abs(v) - cut, "
       "0.0), v)); out = torch.from_numpy(shrink_one(x.detach().numpy()))", says="dtype")
-wrong("a cut in float64 that takes the result along", "form",
+wrong("using a cut in float64, which turns the result into float64", "form",
       "- cut", "- torch.full(x.shape, cut, dtype=torch.float64)", says="dtype")
-wrong("all elements in one row", "form", "return out", "return out.flatten()")
-wrong("the first element cut out for its sign", "any shape",
+wrong("putting all elements into one row", "form", "return out", "return out.flatten()")
+wrong("slicing out the first element for its sign", "any shape",
       "return out", "return out + 0 * x[:1].sum()", says="raised IndexError")
-wrong("the largest element asked for first", "any shape",
+wrong("asking for the largest element first", "any shape",
       "return out", "return out if x.abs().max() > cut else x * 0", says="raised RuntimeError")
-ex.wrong("view(-1), which a transposed tensor refuses",
+ex.wrong("calling view(-1), which fails on a transposed tensor",
          lambda x, cut: shrink(x.view(-1), cut).view(x.shape), says="raised RuntimeError",
          breaks="any shape")
-wrong("hard threshold: the cut is not subtracted", "formula",
+wrong("applying a hard threshold: the cut is not subtracted", "formula",
       "return out", "return x * (x.abs() > cut)", says="result")
-wrong("one side only: negative values are lost", "formula",
+wrong("treating one side only: negative values are lost", "formula",
       "return out", "return (x - cut).clamp(min=0)", says="result")
-wrong("the cut subtracted without a floor at zero", "formula",
+wrong("subtracting the cut without a floor at zero", "formula",
       "return out", "return x.sign() * (x.abs() - cut)", says="result")
-wrong("a cut of one half, whatever is asked", "formula", "- cut", "- 0.5", says="result")
-wrong("in place on a leaf that requires a gradient", "kept",
+wrong("cutting at one half, whatever is asked", "formula", "- cut", "- 0.5", says="result")
+wrong("working in place on a leaf that requires grad", "kept",
       "out =", "x.sub_(cut * x.detach().sign()); return x; out =", says="raised RuntimeError")
-wrong("written into x behind autograd's back", "kept",
+wrong("writing into x behind autograd's back", "kept",
       "return out", "if x.is_contiguous(): x.data.mul_(x.data.abs() > cut)\n    return out")
-wrong("x made to ask for gradients", "kept", "out =", "x = x.requires_grad_(); out =")
+wrong("making x require grad", "kept", "out =", "x = x.requires_grad_(); out =")

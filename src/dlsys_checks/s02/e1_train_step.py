@@ -224,18 +224,20 @@ def stepped(model, opt, x, y, *, clear=cleared, between=nothing, after=nothing, 
 
 
 wrong = ex.edits(stepped)
-ex.wrong("gradients never cleared", stepped, says="change of", breaks="gradients", clear=nothing)
-ex.wrong("gradients cleared at the end only", stepped, says="change of", breaks="gradients",
+ex.wrong("never clearing the gradients",
+         stepped, says="change of", breaks="gradients", clear=nothing)
+ex.wrong("clearing the gradients at the end only", stepped, says="change of", breaks="gradients",
          clear=nothing, after=cleared)
-ex.wrong("only the weights' gradients cleared", stepped, says="change of", breaks="gradients",
+ex.wrong("clearing only the weights' gradients", stepped, says="change of", breaks="gradients",
          clear=without(lambda p: p.dim() < 2))
-ex.wrong("only the first group's gradients cleared", stepped, says="change of", breaks="gradients",
+ex.wrong("clearing only the first group's gradients", stepped, says="change of", breaks="gradients",
          clear=first_group)
-ex.wrong("only gradients of what is trained cleared", stepped, says="change of",
+ex.wrong("clearing only the gradients of what is trained", stepped, says="change of",
          breaks="gradients", clear=without(lambda p: not p.requires_grad))
 
 
-@ex.wrong("new gradients put in place, the others left", says="change of", breaks="gradients")
+@ex.wrong("putting new gradients in place and leaving the others",
+          says="change of", breaks="gradients")
 def only_replaced(model, opt, x, y):
     loss = F.mse_loss(model(x), y)
     live = [p for p in model.parameters() if p.requires_grad]
@@ -246,44 +248,47 @@ def only_replaced(model, opt, x, y):
     return loss.item()
 
 
-ex.wrong("old gradients calculated away, which NaN survives", stepped, says="change of",
+ex.wrong("subtracting the old gradients, which keeps NaN", stepped, says="change of",
          breaks="gradients", clear=times_zero)
-ex.wrong("gradients cleared between backward and step", stepped, says="change of", breaks="step",
+ex.wrong("clearing the gradients between backward and step",
+         stepped, says="change of", breaks="step",
          clear=nothing, between=cleared)
-ex.wrong("no step at all", stepped, breaks="step", steps=0)
-ex.wrong("lr times gradient subtracted, whatever the optimizer does", stepped, breaks="step",
+ex.wrong("taking no step at all", stepped, breaks="step", steps=0)
+ex.wrong("subtracting lr times the gradient, whatever the optimizer does", stepped, breaks="step",
          between=descend, steps=0)
-ex.wrong("the first group's rate for all", stepped, says="change of", breaks="step",
+ex.wrong("using the first group's rate for all", stepped, says="change of", breaks="step",
          between=one_rate)
-ex.wrong("the optimizer's memory thrown away", stepped, says="change of", breaks="step",
+ex.wrong("throwing the optimizer's state away", stepped, says="change of", breaks="step",
          between=lambda model, opt: opt.state.clear())
-ex.wrong("two steps on the same gradient", stepped, breaks="step", steps=2)
-ex.wrong("gradients clipped to norm 1", stepped, says="change of", trap="03.3", breaks="step",
+ex.wrong("taking two steps on the same gradient", stepped, breaks="step", steps=2)
+ex.wrong("clipping the gradients to norm 1", stepped, says="change of", trap="03.3", breaks="step",
          between=lambda model, opt: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
-ex.wrong("a gradient of every parameter taken for granted", stepped, says="raised",
+ex.wrong("assuming that every parameter has a gradient", stepped, says="raised",
          breaks="frozen", between=lambda model, opt: sum(p.grad.norm() for p in model.parameters()))
-wrong("the loss after the update", "loss", "return out", "return F.mse_loss(model(x), y).item()")
-wrong("the loss as a tensor that keeps its graph", "loss",
+wrong("returning the loss after the update",
+      "loss", "return out", "return F.mse_loss(model(x), y).item()")
+wrong("returning the loss as a tensor that keeps its graph", "loss",
       "return out", "return loss", says="type of the loss", trap="02.5")
-wrong("the loss rounded to four digits", "loss", "torch.Tensor.item(loss)", "round(loss.item(), 4)")
-ex.wrong("the sum of the squared errors",
+wrong("rounding the loss to four digits",
+      "loss", "torch.Tensor.item(loss)", "round(loss.item(), 4)")
+ex.wrong("taking the sum of the squared errors",
          lambda model, opt, x, y: trained_on(F.mse_loss(model(x), y, reduction="sum"), opt),
          trap="02.2", breaks="mean")
-ex.wrong("the root of the mean squared error",
+ex.wrong("taking the root of the mean squared error",
          lambda model, opt, x, y: trained_on(F.mse_loss(model(x), y).sqrt(), opt), breaks="mean")
-ex.wrong("trained on the sum, the mean reported",
+ex.wrong("training on the sum and reporting the mean",
          lambda model, opt, x, y: trained_on(
              F.mse_loss(model(x), y, reduction="sum"), opt) / len(y),
          says="change of", trap="02.2", breaks="mean")
-ex.wrong("half the mean squared error",
+ex.wrong("taking half the mean squared error",
          lambda model, opt, x, y: trained_on(F.mse_loss(model(x), y) / 2, opt), breaks="mean")
-ex.wrong("every output against every target",
+ex.wrong("comparing every output with every target",
          lambda model, opt, x, y: trained_on(((model(x).squeeze(1) - y) ** 2).mean(), opt),
          breaks="mean")
-wrong("a single row squeezed to a number", "shapes",
+wrong("squeezing a single row to a number", "shapes",
       "clear(",
       "error = (model(x) - y).squeeze(); return trained_on((error**2).sum() / len(error), opt); "
       "clear(", says="raised TypeError")
-ex.wrong("no more than 32 rows",
+ex.wrong("using no more than 32 rows",
          lambda model, opt, x, y: trained_on(F.mse_loss(model(x[:32]), y[:32]), opt),
          says="loss before the update", breaks="shapes")

@@ -88,78 +88,79 @@ def law(out, x, shift, weights, theta):
 
 # ---- wrong, by name
 
-ex.wrong("the weighted sum", lambda losses, weights: (weights * losses).sum(), breaks="mean")
-ex.wrong("divided by the number of rows", lambda losses, weights: (weights * losses).mean(),
+ex.wrong("returning the weighted sum",
+         lambda losses, weights: (weights * losses).sum(), breaks="mean")
+ex.wrong("dividing by the number of rows", lambda losses, weights: (weights * losses).mean(),
          breaks="mean")
-ex.wrong("the product of two means", lambda losses, weights: losses.mean() * weights.mean(),
+ex.wrong("multiplying two means", lambda losses, weights: losses.mean() * weights.mean(),
          breaks="mean")
-ex.wrong("divided by the number of rows with a weight",
+ex.wrong("dividing by the number of rows with a weight",
          lambda losses, weights: (weights * losses).sum() / (weights > 0).sum(), breaks="mean")
-ex.wrong("the plain mean of the rows with a weight",
+ex.wrong("taking the plain mean of the rows with a weight",
          lambda losses, weights: losses[weights > 0].mean(), breaks="mean")
-ex.wrong("weights brought to a mean of one, then summed",
+ex.wrong("scaling the weights to a mean of one, then summing",
          lambda losses, weights: (weights / weights.mean() * losses).sum(), breaks="mean")
-ex.wrong("weights divided by the largest, then averaged",
+ex.wrong("dividing the weights by the largest, then averaging",
          lambda losses, weights: (weights / weights.max() * losses).mean(), breaks="mean")
-ex.wrong("softmax of the weights as shares",
+ex.wrong("using the softmax of the weights as shares",
          lambda losses, weights: (weights.softmax(0) * losses).sum(), breaks="mean")
 
 
-@ex.wrong("divided by the length of the weights as a vector", breaks="mean")
+@ex.wrong("dividing by the norm of the weights", breaks="mean")
 def over_norm(losses, weights):
     return (weights * losses).sum() / (weights / weights.max()).norm() / weights.max()
 
 
-ex.wrong("losses without their graph",
+ex.wrong("cutting the losses off from their graph",
          lambda losses, weights: (weights * losses.detach()).sum() / weights.sum(),
          says="graph behind the result", breaks="scalar")
 
 
-@ex.wrong("a new leaf with the right value", breaks="scalar")
+@ex.wrong("returning a new leaf with the right value", breaks="scalar")
 def new_leaf(losses, weights):
     return torch.tensor(((weights * losses).sum() / weights.sum()).item(), requires_grad=True)
 
 
-ex.wrong("one value per row, never summed",
+ex.wrong("returning one value per row, never summed",
          lambda losses, weights: weights * losses / weights.sum(), breaks="scalar")
-ex.wrong("a vector of one number",
+ex.wrong("returning a vector of one number",
          lambda losses, weights: ((weights * losses).sum() / weights.sum())[None], breaks="scalar")
-ex.wrong("a result in float64",
+ex.wrong("returning a result in float64",
          lambda losses, weights: (weights.double() * losses).sum() / weights.double().sum(),
          breaks="float32")
-ex.wrong("losses below zero cut off",
+ex.wrong("cutting off losses below zero",
          lambda losses, weights: (weights * losses.clamp(min=0)).sum() / weights.sum(),
          breaks="losses")
-ex.wrong("losses clipped at 1000",
+ex.wrong("clipping losses at 1000",
          lambda losses, weights: (weights * losses.clamp(max=1000.0)).sum() / weights.sum(),
          breaks="losses")
-ex.wrong("no more than 256 rows",
+ex.wrong("using no more than 256 rows",
          lambda losses, weights: (weights * losses)[:256].sum() / weights[:256].sum(),
          breaks="losses")
 
 
-@ex.wrong("a small weight for rows without one", breaks="weights")
+@ex.wrong("giving rows without a weight a small one", breaks="weights")
 def no_zero(losses, weights):
     weights = weights.clamp(min=1e-2 * float(weights.max()))
     return (weights * losses).sum() / weights.sum()
 
 
-@ex.wrong("a weight of zero refused", says="raised ValueError", breaks="weights")
+@ex.wrong("refusing a weight of zero", says="raised ValueError", breaks="weights")
 def refuses_zero(losses, weights):
     if (weights <= 0).any():
         raise ValueError("weights must be positive")
     return (weights * losses).sum() / weights.sum()
 
 
-ex.wrong("the sum of the weights at least 1",
+ex.wrong("raising the sum of the weights to at least 1",
          lambda losses, weights: (weights * losses).sum() / weights.sum().clamp(min=1),
          breaks="doubled")
-ex.wrong("a small number added to the sum of the weights",
+ex.wrong("adding a small number to the sum of the weights",
          lambda losses, weights: (weights * losses).sum() / (weights.sum() + 1e-8),
          breaks="doubled")
 
 
-@ex.wrong("weights of at least 1e-4", breaks=("doubled", "weights"))
+@ex.wrong("raising weights to at least 1e-4", breaks=("doubled", "weights"))
 def no_tiny_weight(losses, weights):
     weights = weights.clamp(min=1e-4)
     return (weights * losses).sum() / weights.sum()

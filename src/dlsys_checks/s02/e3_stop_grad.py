@@ -165,58 +165,61 @@ def expect_slope(got, x, kind, graph):
 
 # ---- wrong, by name
 
-ex.wrong("the memory of t in another tensor, as by .data", lambda t: t.data, breaks="example")
-ex.wrong("detach() without clone()", lambda t: t.detach(), breaks="example")
-ex.wrong("clone() without detach()", lambda t: t.clone(), breaks="no gradient")
-ex.wrong("a copy that wants gradients of its own", lambda t: t.detach().clone().requires_grad_(),
+ex.wrong("sharing t's memory with another tensor, as .data does",
+         lambda t: t.data, breaks="example")
+ex.wrong("calling detach() without clone()", lambda t: t.detach(), breaks="example")
+ex.wrong("calling clone() without detach()", lambda t: t.clone(), breaks="no gradient")
+ex.wrong("returning a copy that requires grad itself",
+         lambda t: t.detach().clone().requires_grad_(),
          breaks="no gradient")
 
 
-@ex.wrong("t itself, returned from a no_grad block", breaks=("no gradient", "example"))
+@ex.wrong("returning t itself from a no_grad block", breaks=("no gradient", "example"))
 def same_under_no_grad(t):
     with torch.no_grad():
         return t
 
 
-ex.wrong("half precision on the way", lambda t: t.detach().half().clone().to(t.dtype),
+ex.wrong("going through half precision", lambda t: t.detach().half().clone().to(t.dtype),
          breaks="copy")
-ex.wrong("NaN and infinity replaced", lambda t: t.detach().nan_to_num(), breaks="copy")
+ex.wrong("replacing NaN and infinity", lambda t: t.detach().nan_to_num(), breaks="copy")
 
 
-@ex.wrong("a copy made in inference mode", breaks="edited")
+@ex.wrong("copying in inference mode", breaks="edited")
 def in_inference(t):
     with torch.inference_mode():
         return t.clone()
 
 
-@ex.wrong("one copy, remembered", breaks="edited")
+@ex.wrong("remembering one copy", breaks="edited")
 def remembered(t, known=[]):  # noqa: B006 -- the mistake itself
     if not known or known[0] is not t:
         known[:] = t, t.detach().clone()
     return known[1]
 
 
-ex.wrong("a copy by way of Python numbers", lambda t: torch.tensor(t.tolist()),
+ex.wrong("copying by way of Python numbers", lambda t: torch.tensor(t.tolist()),
          breaks=("form", "any shape"))
-ex.wrong("a copy in float32", lambda t: t.detach().float().clone(), says="dtype of the copy",
+ex.wrong("copying in float32", lambda t: t.detach().float().clone(), says="dtype of the copy",
          breaks="dtypes")
-ex.wrong("a flat copy", lambda t: t.detach().clone().flatten(), breaks="form")
-ex.wrong("a deep copy, whose rows share memory like those of t",
+ex.wrong("returning a flat copy", lambda t: t.detach().clone().flatten(), breaks="form")
+ex.wrong("copying deeply, so that rows share memory as in t",
          lambda t: copy.deepcopy(t.detach()), says="copy after an edit", breaks="any shape")
-ex.wrong("rows stacked again", lambda t: torch.stack([row.detach() for row in t]), says="raised",
+ex.wrong("stacking the rows again",
+         lambda t: torch.stack([row.detach() for row in t]), says="raised",
          breaks="any shape")
-ex.wrong("axes of length one squeezed away", lambda t: t.detach().clone().squeeze(),
+ex.wrong("squeezing axes of length one away", lambda t: t.detach().clone().squeeze(),
          says="shape of the copy", breaks="any shape")
-ex.wrong("contiguous() for a copy", lambda t: t.detach().contiguous(), says="t after an edit",
+ex.wrong("using contiguous() as a copy", lambda t: t.detach().contiguous(), says="t after an edit",
          breaks="harmless")
-ex.wrong("a leaf returned as it is", lambda t: t.detach() if t.is_leaf else t.detach().clone(),
+ex.wrong("returning a leaf as it is", lambda t: t.detach() if t.is_leaf else t.detach().clone(),
          says="of t", breaks="graph or none")
-ex.wrong("detach_(), which cuts off the caller's tensor",
+ex.wrong("calling detach_(), which cuts off the caller's tensor",
          lambda t: t.clone().detach() if t._is_view() else t.detach_().clone(), says="of t",
          breaks="harmless")
 
 
-@ex.wrong("the caller's gradient thrown away", breaks="harmless")
+@ex.wrong("throwing the caller's gradient away", breaks="harmless")
 def gradient_lost(t):
     if t.is_leaf:
         t.grad = None

@@ -234,21 +234,21 @@ def right(model, opt, batches):
 wrong = ex.edits(right)
 PART_LOSS = "(part_loss(model, x, y) * (len(y) / all_rows(batches))).backward()"
 MEAN = "mean = mean_before(model, batches)"
-wrong("divided by the number of parts", "sizes",
+wrong("dividing by the number of parts", "sizes",
       MEAN, "pass", "for x", "total = 0.0\n    for x", PART_LOSS,
       "loss = part_loss(model, x, y) / len(batches); loss.backward(); total += loss.item()",
       "return mean", "return total", says="change of")
-wrong("the size of the first part taken for that of all", "example",
+wrong("assuming that all parts have the size of the first", "example",
       "mean =", "rows = len(batches[0][1]) * len(batches); mean =", "all_rows(batches)", "rows",
       says="change of")
-wrong("not divided at all", "step",
+wrong("not dividing at all", "step",
       "part_loss(model, x, y) * (len(y) / all_rows(batches))", "part_loss(model, x, y)",
       says="change of")
-wrong("the sum of the losses of all rows", "step",
+wrong("adding up the losses of all rows", "step",
       "len(y) / all_rows(batches)", "float(len(y))", says="change of", trap="02.2")
 
 
-@ex.wrong("a step after every part", says="change of", breaks="step")
+@ex.wrong("taking a step after every part", says="change of", breaks="step")
 def step_each(model, opt, batches):
     mean, rows = mean_before(model, batches), all_rows(batches)
     for x, y in batches:
@@ -258,7 +258,7 @@ def step_each(model, opt, batches):
     return mean
 
 
-@ex.wrong("each part trained on by itself", says="change of", breaks="step")
+@ex.wrong("training on each part by itself", says="change of", breaks="step")
 def train_each(model, opt, batches):
     total = 0.0
     for x, y in batches:
@@ -270,7 +270,7 @@ def train_each(model, opt, batches):
     return total / all_rows(batches)
 
 
-@ex.wrong("cleared before every part", says="change of", breaks="step")
+@ex.wrong("clearing before every part", says="change of", breaks="step")
 def last_part(model, opt, batches):
     mean, rows = mean_before(model, batches), all_rows(batches)
     for x, y in batches:
@@ -280,13 +280,13 @@ def last_part(model, opt, batches):
     return mean
 
 
-wrong("each part's gradient clipped", "step",
+wrong("clipping each part's gradient", "step",
       "all_rows(batches)", "rows", "mean =", "rows = all_rows(batches); mean =",
       "backward()", "backward(); nn.utils.clip_grad_norm_(model.parameters(), 0.1)",
       says="change of", trap="03.3")
 
 
-@ex.wrong("lr times gradient subtracted, whatever the optimizer does", says="change of",
+@ex.wrong("subtracting lr times the gradient, whatever the optimizer does", says="change of",
           breaks="step")
 def plain_descent(model, opt, batches):
     mean, rows = mean_before(model, batches), all_rows(batches)
@@ -300,21 +300,22 @@ def plain_descent(model, opt, batches):
     return mean
 
 
-@ex.wrong("gradients added to those left over from before", says="change of", trap="02.1",
+@ex.wrong("adding to gradients left over from before", says="change of", trap="02.1",
           breaks="gradients")
 def keeps_old(model, opt, batches):
     rows = all_rows(batches)
     return weighed(model, opt, batches, lambda n: n / rows, clear=False)
 
 
-@ex.wrong("gradients cleared at the end only", says="change of", trap="02.1", breaks="gradients")
+@ex.wrong("clearing the gradients at the end only",
+          says="change of", trap="02.1", breaks="gradients")
 def cleared_later(model, opt, batches):
     mean = keeps_old(model, opt, batches)
     opt.zero_grad()
     return mean
 
 
-@ex.wrong("old gradients calculated away, which NaN survives", says="change of", trap="02.1",
+@ex.wrong("subtracting the old gradients, which keeps NaN", says="change of", trap="02.1",
           breaks="gradients")
 def times_zero(model, opt, batches):
     for p in model.parameters():
@@ -324,20 +325,20 @@ def times_zero(model, opt, batches):
     return weighed(model, opt, batches, lambda n: n / rows, clear=False)
 
 
-wrong("the graphs of all parts built before a backward", "graph",
+wrong("building the graphs of all parts before any backward", "graph",
       "mean =",
       "rows = all_rows(batches); opt.zero_grad(); loss = sum(part_loss(model, x, y) * (len(y) / "
       "rows) for x, y in batches); loss.backward(); opt.step(); return loss.item(); mean =",
       says="graphs alive", trap="02.5")
-wrong("one big batch of all rows", "graph",
+wrong("using one big batch of all rows", "graph",
       "mean =",
       "opt.zero_grad(); x, y = (torch.cat(parts) for parts in zip(*batches, strict=True)); loss "
       "= part_loss(model, x, y); loss.backward(); opt.step(); return loss.item(); mean =")
-wrong("graphs retained until the next part is through", "graph",
+wrong("keeping each graph until the next part is through", "graph",
       MEAN, "mean, rows = mean_before(model, batches), all_rows(batches)", PART_LOSS,
       "loss = part_loss(model, x, y) * (len(y) / rows); loss.backward(retain_graph=True)",
       says="graphs alive")
-wrong("losses added up with their graphs", "graph",
+wrong("adding up losses with their graphs", "graph",
       MEAN, "rows, total = all_rows(batches), 0.0",
       PART_LOSS, "loss = part_loss(model, x, y) * (len(y) / rows); loss.backward(); total += loss",
       "return mean", "return total.item()", says="graphs kept after", trap="02.5")
@@ -355,18 +356,18 @@ def stepped_by_share(model, opt, batches):
     return losses
 
 
-ex.wrong("the loss of the last part",
+ex.wrong("returning the loss of the last part",
          lambda model, opt, batches: stepped_by_share(model, opt, batches)[-1], breaks="loss")
-ex.wrong("the mean of the parts' mean losses",
+ex.wrong("returning the mean of the parts' mean losses",
          lambda model, opt, batches: sum(stepped_by_share(model, opt, batches)) / len(batches),
          breaks="loss")
-ex.wrong("the sum of the parts' mean losses",
+ex.wrong("returning the sum of the parts' mean losses",
          lambda model, opt, batches: sum(stepped_by_share(model, opt, batches)), breaks="loss")
-wrong("the mean loss after the step", "loss",
+wrong("returning the mean loss after the step", "loss",
       MEAN, "rows, losses = all_rows(batches), []", PART_LOSS,
       "loss = part_loss(model, x, y); (loss * len(y) / rows).backward(); "
       "losses.append(loss.item())", "return mean", "return mean_before(model, batches)")
-wrong("the loss as a tensor", "loss",
+wrong("returning the loss as a tensor", "loss",
       "mean_before(model, batches)",
       "torch.tensor(mean_before(model, batches)); rows, losses = all_rows(batches), []", PART_LOSS,
       "loss = part_loss(model, x, y); (loss * len(y) / rows).backward(); "

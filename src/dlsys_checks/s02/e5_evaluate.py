@@ -259,26 +259,26 @@ wrong = ex.edits(evaluated)
 END = "return means(model, batches)"
 EVALUATING = "with Evaluating"
 BATCHES = "means(model, batches)"
-wrong("the mean of the batch means", "sizes",
+wrong("taking the mean of the batch means", "sizes",
       END,
       "pairs = [[value / len(part[1]) for value in totals(model, [part])] for part in batches]\n "
       "   loss, right = (sum(values) / len(batches) for values in zip(*pairs, strict=True)); "
       "return loss, right", says="mean cross-entropy")
-wrong("the last batch alone", "result",
+wrong("using the last batch alone", "result",
       BATCHES, "means(model, batches[-1:])", says="mean cross-entropy")
-wrong("a softmax before the cross-entropy", "result",
+wrong("applying softmax before the cross-entropy", "result",
       "means(model", "means(lambda x: model(x).softmax(1)", says="mean cross-entropy", trap="03.1")
-wrong("a smaller last batch left out", "sizes",
+wrong("leaving out a smaller last batch", "sizes",
       EVALUATING,
       f"full = [part for part in batches if len(part[1]) == len(batches[0][1])]\n    {EVALUATING}",
       BATCHES, "means(model, full)", says="mean cross-entropy")
-wrong("dropout left on", "eval",
+wrong("leaving dropout on", "eval",
       EVALUATING,
       "was = {k: v.clone() for k, v in model.state_dict().items()}; found = means(model, "
       "batches); model.load_state_dict(was); return found\n    with Evaluating", trap="01.1")
 
 
-@ex.wrong("BatchNorm left in train mode", trap="01.1", breaks="eval")
+@ex.wrong("leaving BatchNorm in train mode", trap="01.1", breaks="eval")
 @torch.no_grad()
 def norm_on(model, batches):
     was = {k: v.clone() for k, v in model.state_dict().items()}
@@ -291,30 +291,30 @@ def norm_on(model, batches):
     return found
 
 
-wrong("only Dropout modules switched", "eval",
+wrong("switching only Dropout modules", "eval",
       "return means",
       "model.train()\n        for module in model.modules():\n            if isinstance(module, "
       "nn.Dropout): module.eval()\n        return means", trap="01.1")
-wrong("eval mode that is never left again", "modes",
+wrong("never leaving eval mode", "modes",
       EVALUATING, f"return means(model.eval(), batches)\n    {EVALUATING}", trap="01.1")
-wrong("train() at the end, whatever the mode was", "modes",
+wrong("calling train() at the end, whatever the mode was", "modes",
       EVALUATING,
       f"found = means(model.eval(), batches); model.train(); return found\n    {EVALUATING}",
       trap="01.1")
-wrong("the model's mode for all its modules", "modes",
+wrong("giving all modules the model's mode", "modes",
       EVALUATING,
       "was = model.training; found = means(model.eval(), batches); model.train(was); return "
       "found\n    with Evaluating", trap="01.1")
 
 
-@ex.wrong("gradients switched off for good", breaks="modes")
+@ex.wrong("switching gradients off for good", breaks="modes")
 def off_for_good(model, batches):
     torch.set_grad_enabled(False)
     with Evaluating(model):
         return means(model, batches)
 
 
-@ex.wrong("gradients switched on at the end, whatever they were before", breaks="modes")
+@ex.wrong("switching gradients on at the end, whatever they were before", breaks="modes")
 def on_at_the_end(model, batches):
     with Evaluating(model), torch.no_grad():
         found = means(model, batches)
@@ -322,31 +322,31 @@ def on_at_the_end(model, batches):
     return found
 
 
-wrong("an accuracy of batch means", "sizes",
+wrong("averaging the accuracies of the batches", "sizes",
       END,
       "pairs = [totals(model, [part]) for part in batches]\n    shares = [right / len(y) for (_, "
       "right), (_, y) in zip(pairs, batches, strict=True)]; return sum(loss for loss, _ in "
       "pairs) / count(batches), sum(shares) / len(shares)")
 
 
-@ex.wrong("eval mode without no_grad", says="kept for a backward", breaks="graph")
+@ex.wrong("using eval mode without no_grad", says="kept for a backward", breaks="graph")
 def builds_graphs(model, batches):
     with Evaluating(model):
         return means(model, batches)
 
 
-wrong("all rows in one batch", "kept",
+wrong("putting all rows into one batch", "kept",
       EVALUATING,
       f"x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))\n    {EVALUATING}",
       BATCHES, "means(model, [(x, y)])")
-wrong("the logits of all batches in a list", "kept",
+wrong("keeping the logits of all batches in a list", "kept",
       END,
       "logits = torch.cat([model(x) for x, _ in batches])\n    y = torch.cat([y for _, y in "
       "batches]); return F.cross_entropy(logits, y).item(), (logits.argmax(1) == "
       "y).float().mean().item()")
 
 
-@ex.wrong("a number of every row in a list", breaks="kept")
+@ex.wrong("keeping a number per row in a list", breaks="kept")
 @torch.no_grad()
 def all_losses(model, batches):
     losses, right = [], 0
@@ -359,11 +359,11 @@ def all_losses(model, batches):
     return losses.mean().item(), right / len(losses)
 
 
-wrong("tensors instead of floats", "result",
+wrong("returning tensors instead of floats", "result",
       BATCHES, f"tuple(map(torch.tensor, {BATCHES}))", says="type of the mean cross-entropy")
-wrong("sums that are never divided", "result",
+wrong("never dividing the sums", "result",
       END, "loss, right = totals(model, batches)\n    return loss, float(right)")
-wrong("the share of wrong rows", "result",
+wrong("returning the share of wrong rows", "result",
       END, f"loss, right = {BATCHES}\n    return loss, 1 - right")
-wrong("accuracy in percent", "result",
+wrong("returning accuracy in percent", "result",
       END, f"loss, right = {BATCHES}\n    return loss, 100 * right")

@@ -227,36 +227,36 @@ def collected(out, inputs):
 
 wrong = ex.edits(collected)
 AT_ONCE = "uses = dict.fromkeys(uses, 1)\n    grad, ready ="  # a node is ready at its first share
-wrong("a queue: each node reports as soon as it is reached", "each",
+wrong("using a queue: each node reports as soon as it is reached", "each",
       "grad, ready =", AT_ONCE, "ready.pop()", "ready.pop(0)", says="carried forwards")
-wrong("a stack: each node reports as soon as it is reached", "each",
+wrong("using a stack: each node reports as soon as it is reached", "each",
       "grad, ready =", AT_ONCE, says="carried forwards")
-wrong("the last share in place of the sum", "each",
+wrong("keeping the last contribution instead of the sum", "each",
       "grad.get(parent, 0.0) + ", "", says="carried forwards")
-wrong("the sizes of the shares added up", "each",
+wrong("adding up the sizes of the contributions", "each",
       "+ slope * grad[node]", "+ abs(slope * grad[node])", says="carried forwards")
-wrong("the gradients in the order in which they were found", "each",
+wrong("returning the gradients in the order in which they were found", "each",
       "in inputs", "in sorted(inputs, key=[*grad, *inputs].index)", says="of input")
-wrong("inner nodes forgotten once they have reported", "each",
+wrong("forgetting inner nodes once they have reported", "each",
       "grad.get(node, 0.0)", "0.0 if node.parents else grad.get(node, 0.0)", says="of input")
-wrong("a sum that stays on the node for the next call", "each",
+wrong("leaving a sum on the node for the next call", "each",
       "return [", 'for n in grad: n.grad = getattr(n, "grad", 0.0) + grad[n]\n    return [',
       "grad.get(node, 0.0)", 'getattr(node, "grad", 0.0)', says="of input")
-wrong("a parent that stands twice counted once", "twice",
+wrong("counting a parent that occurs twice once", "twice",
       "= node.parents", "= dict(node.parents).items()")
-wrong("a set of parents, in which equal pairs are one", "twice",
+wrong("using a set of parents, in which equal pairs become one", "twice",
       "= node.parents", "= set(node.parents)", says="of input")
-wrong("two parents at most", "parents",
+wrong("allowing two parents at most", "parents",
       "= node.parents", "= node.parents[:2] if len(dict(node.parents)) > 2 else node.parents")
-wrong("a share of zero not counted as one that arrived", "parents",
+wrong("not counting a contribution of zero as arrived", "parents",
       "-= 1", "-= slope * grad[node] != 0", says="of input")
-wrong("tiny shares taken for nothing", "parents",
+wrong("ignoring tiny contributions", "parents",
       "slope * grad[node]", "(share if abs(share := slope * grad[node]) > 1e-12 else 0.0)")
-wrong("each input taken for one that out depends on", "independent",
+wrong("assuming that out depends on every input", "independent",
       "grad.get(node, 0.0)", "grad[node]", says="raised KeyError")
-wrong("inputs that do not matter left out", "independent",
+wrong("leaving out inputs that do not matter", "independent",
       "in inputs", "in inputs if node in grad", says="number of gradients")
-wrong("None for inputs that do not matter", "independent",
+wrong("returning None for inputs that do not matter", "independent",
       "grad.get(node, 0.0)", "grad.get(node)", says="type of the gradient")
 
 
@@ -264,7 +264,7 @@ def picked(grad, inputs):
     return [grad.get(node, 0.0) for node in inputs]
 
 
-@ex.wrong("one walk for every path", breaks="paths")
+@ex.wrong("walking every path by itself", breaks="paths")
 def every_path(out, inputs):
     grad, todo = {}, [(out, 1.0)]
     while todo:
@@ -274,7 +274,7 @@ def every_path(out, inputs):
     return picked(grad, inputs)
 
 
-@ex.wrong("a report for each share that arrives", breaks="paths")
+@ex.wrong("reporting once for each contribution that arrives", breaks="paths")
 def each_share(out, inputs):
     grad, todo = {out: 1.0}, [(out, 1.0)]
     while todo:
@@ -288,7 +288,7 @@ def each_share(out, inputs):
     return picked(grad, inputs)
 
 
-@ex.wrong("rounds over all nodes until nothing changes", breaks="paths")
+@ex.wrong("going over all nodes until nothing changes", breaks="paths")
 def rounds(out, inputs):
     edges = {node: node.parents for node in counted(out)}
     grad, before = {out: 1.0}, None
@@ -324,18 +324,18 @@ def along(order, out, inputs):
     return picked(grad, inputs)
 
 
-ex.wrong("from the inputs to out, the order not reversed",
+ex.wrong("walking from the inputs to out, in the wrong order",
          lambda out, inputs: along(counted(out), out, inputs), says="of input", breaks="each")
-wrong("inner nodes that keep the gradients of an earlier call", "each",
+wrong("keeping an earlier call's gradients in inner nodes", "each",
       "grad, ready = {out: 1.0}, [out]", "out.grad, ready = 1.0, [out]",
       "grad[parent] = grad.get(parent, 0.0) + slope * grad[node]",
       'parent.grad = getattr(parent, "grad", 0.0) + slope * node.grad',
       "grad.get(node, 0.0)", 'getattr(node, "grad", 0.0)', says="of input")
-ex.wrong("a function that calls itself for every parent",
+ex.wrong("recursing into every parent",
          lambda out, inputs: along(visited(out), out, inputs), breaks="long")
 
 
-@ex.wrong("a higher recursion limit", breaks="long")
+@ex.wrong("raising the recursion limit", breaks="long")
 def raised_limit(out, inputs):
     import sys
     limit = sys.getrecursionlimit()

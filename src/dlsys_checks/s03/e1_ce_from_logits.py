@@ -126,56 +126,56 @@ MEAN_LOSS = "mean_loss(logits, y)"
 LOGITS = ", slope(logits, y)"
 MEAN_LOSS_2 = "return mean_loss"
 END = "return mean_loss(logits, y), slope(logits, y)"
-wrong("the logarithm of a finished softmax", "size",
+wrong("taking the logarithm of a finished softmax", "size",
       MEAN_LOSS, "-chosen(logits.softmax(1), y).log().mean()", says="loss: got inf")
-wrong("a small constant under the logarithm", "size",
+wrong("adding a small constant under the logarithm", "size",
       MEAN_LOSS, "-(chosen(logits.softmax(1), y) + 1e-9).log().mean()", says="loss: got 20.")
-wrong("a floor of 1e-12 under the logarithm", "size",
+wrong("putting a floor of 1e-12 under the logarithm", "size",
       MEAN_LOSS, "-chosen(logits.softmax(1), y).clamp(min=1e-12).log().mean()", says="loss: got")
-wrong("exp of raw logits, no maximum subtracted", ("size", "rows apart"),
+wrong("taking exp of raw logits without subtracting a maximum", ("size", "rows apart"),
       MEAN_LOSS, "(logits.exp().sum(1).log() - chosen(logits, y)).mean()", says="loss: got inf")
-wrong("exp of raw logits, divided by its sum", ("size", "rows apart"),
+wrong("dividing exp of raw logits by its sum", ("size", "rows apart"),
       END,
       "odds = logits.exp(); p = odds / odds.sum(1, keepdim=True); return -chosen(p, "
       "y).log().mean(), (p - F.one_hot(y, logits.shape[1])) / len(y)", says="loss: got nan")
-wrong("one maximum for the whole batch", "rows apart",
+wrong("subtracting one maximum for the whole batch", "rows apart",
       "return mean_loss(logits, y)",
       "top = logits.max(); lse = (logits - top).exp().sum(1).log() + top; return (lse - "
       "chosen(logits, y)).mean()", says="loss: got -inf")
-wrong("a softmax before the loss: softmax twice", "mean",
+wrong("applying softmax before the loss: softmax twice", "mean",
       MEAN_LOSS_2, f"p = logits.softmax(1); {MEAN_LOSS_2}",
       "(logits, y), slope(logits", "(p, y), slope(p")
-wrong("the mean over rows and classes", "mean",
+wrong("taking the mean over rows and classes", "mean",
       END, f"classes = logits.shape[1]; return {MEAN_LOSS} / classes, slope(logits, y) / classes")
-wrong("the sum over rows in place of the mean", "mean",
+wrong("taking the sum over rows instead of the mean", "mean",
       "mean_loss(logits, y), slope(logits, y)", MEAN_LOSS + " * len(y), slope(logits, y) * len(y)")
-wrong("the gradient of the sum beside the loss of the mean", "mean", LOGITS, LOGITS + " * len(y)")
-wrong("the gradient divided by rows and classes", "mean", LOGITS, LOGITS + " / logits.shape[1]")
-wrong("[:, y] in the loss: the columns of all labels, in every row", "mean",
+wrong("returning the sum's gradient with the mean's loss", "mean", LOGITS, LOGITS + " * len(y)")
+wrong("dividing the gradient by rows and classes", "mean", LOGITS, LOGITS + " / logits.shape[1]")
+wrong("indexing the loss by [:, y]: all labels' columns, in every row", "mean",
       MEAN_LOSS, "-logits.log_softmax(1)[:, y].mean()")
-wrong("[:, y] in the gradient: the columns of all labels, in every row", "mean",
+wrong("indexing the gradient by [:, y]: all labels' columns, in every row", "mean",
       MEAN_LOSS_2, f"grad = probabilities(logits); grad[:, y] -= 1; {MEAN_LOSS_2}",
       LOGITS, ", grad / len(y)")
-wrong("the probabilities as gradient, the one-hot label forgotten", "mean",
+wrong("returning the probabilities as gradient, without the one-hot label", "mean",
       LOGITS, ", probabilities(logits) / len(y)")
-wrong("the gradient's sign turned", "mean", LOGITS, ", -slope(logits, y)")
-wrong("cross_entropy and autograd", "by hand",
+wrong("flipping the sign of the gradient", "mean", LOGITS, ", -slope(logits, y)")
+wrong("calling cross_entropy and autograd", "by hand",
       END,
       "leaf = logits.clone().requires_grad_(); loss = F.cross_entropy(leaf, y); return "
       "loss.detach(), torch.autograd.grad(loss, leaf)[0]", says="by hand")
-wrong("rows taken to lie one after another in memory", "shapes",
+wrong("assuming that rows are contiguous in memory", "shapes",
       "return mean_loss(logits, y)",
       "at = torch.arange(len(y)) * logits.shape[1] + y; return (logits.logsumexp(1) - "
       "logits.view(-1)[at]).mean()", says="raised RuntimeError")
-wrong("the number of classes read from the labels", ("shapes", "example"),
+wrong("reading the number of classes from the labels", ("shapes", "example"),
       LOGITS, ", (probabilities(logits) - F.one_hot(y)) / len(y)", says="raised RuntimeError")
-wrong("axes of length one squeezed away", ("shapes", "example"),
+wrong("squeezing axes of length one away", ("shapes", "example"),
       MEAN_LOSS_2, f"z = logits.squeeze(); {MEAN_LOSS_2}",
       "(logits, y), slope(logits", "(z, y), slope(z", says="raised")
-wrong("a loss with one dimension", "form",
+wrong("returning a loss with one dimension", "form",
       MEAN_LOSS, MEAN_LOSS + "[None]", says="shape of the loss")
-wrong("a loss that is a Python number", "form",
+wrong("returning a loss that is a Python number", "form",
       MEAN_LOSS, MEAN_LOSS + ".item()", says="type of the loss")
-wrong("equal logits taken for nothing to learn", "example",
+wrong("treating equal logits as nothing to learn", "example",
       MEAN_LOSS_2, f"some = logits.amax() > logits.amin(); {MEAN_LOSS_2}",
       LOGITS, LOGITS + " * some", says="gradient:")

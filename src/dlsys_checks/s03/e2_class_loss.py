@@ -128,77 +128,78 @@ def class_loss(scores, labels):
 wrong = ex.edits(class_loss)
 CROSS_ENTROPY = "F.cross_entropy(scores, flat, ignore_index=NO_LABEL)"
 IGNORE_INDEX = "flat, ignore_index=NO_LABEL"
-wrong("squared error on the class number", "mean",
+wrong("taking the squared error of the class number", "mean",
       "flat =",
       "z, y = labelled(scores, labels); expected = z.softmax(1) @ torch.arange(z.shape[1], "
       "dtype=z.dtype); return (expected - y).square().mean(); flat =")
-wrong("a column of labels that meets every row: silent broadcasting", "a column",
+wrong("comparing a column of labels with every row: silent broadcasting", "a column",
       "flat =",
       "keep = labels >= 0; picked = scores.log_softmax(1)[torch.arange(len(scores)), "
       "labels.clamp(min=0)]; return -(picked * keep).sum() / (keep.expand_as(picked)).sum(); "
       "flat =", says="loss:")
-wrong("labels always taken for a column", "flat labels",
+wrong("assuming that labels are always a column", "flat labels",
       "flat,", "labels[:, 0],", says="raised IndexError")
-wrong("labels squeezed, so that one row loses both dimensions", "a column",
+wrong("squeezing the labels, so that one row loses both dimensions", "a column",
       "flat =", "y =", "labels.reshape(-1)", "labels.squeeze() if labels.dim() == 2 else labels",
       "flat,", "y,", says="raised ValueError")
-wrong("labels of any shape squeezed, so that one row has none left", ("flat labels", "a column"),
+wrong("squeezing labels of any shape, so that one row loses its dimension",
+      ("flat labels", "a column"),
       "flat,", "labels.squeeze(),", says="raised ValueError")
-wrong("the column handed on as it is", "a column", "flat,", "labels,", says="raised RuntimeError")
-wrong("squeeze(1), which labels of shape (N,) refuse", "flat labels",
+wrong("handing on the column as it is", "a column", "flat,", "labels,", says="raised RuntimeError")
+wrong("calling squeeze(1), which labels of shape (N,) refuse", "flat labels",
       "flat,", "labels.squeeze(1),", says="raised IndexError")
-wrong("nll_loss of raw scores, no log_softmax", "mean",
+wrong("giving raw scores to nll_loss, without log_softmax", "mean",
       CROSS_ENTROPY, "F.nll_loss(*labelled(scores, labels))")
-wrong("nll_loss of probabilities, no logarithm", "mean",
+wrong("giving probabilities to nll_loss, without a logarithm", "mean",
       ".cross_entropy", ".nll_loss", "scores, flat", "scores.softmax(1), labels.reshape(-1)")
-wrong("squared error after a softmax", "mean",
+wrong("taking the squared error after a softmax", "mean",
       "flat =",
       "z, y = labelled(scores, labels); return (z.softmax(1) - F.one_hot(y, "
       "z.shape[1])).square().sum(1).mean(); flat =")
-wrong("squared error between raw scores and one-hot labels", "mean",
+wrong("taking the squared error of raw scores and one-hot labels", "mean",
       "flat =",
       "z, y = labelled(scores, labels); return F.mse_loss(z, F.one_hot(y, z.shape[1]).float()); "
       "flat =")
-wrong("the sum over rows in place of the mean", "mean",
+wrong("taking the sum over rows instead of the mean", "mean",
       IGNORE_INDEX, 'labels.reshape(-1), ignore_index=NO_LABEL, reduction="sum"')
-wrong("class 0 taken for no label", "mean",
+wrong("treating class 0 as no label", "mean",
       "flat =", "y =", CROSS_ENTROPY,
       '(F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="none") * (y > 0)).sum() / '
       "(y > 0).sum()")
-wrong("rows without a label counted in the mean", "gaps",
+wrong("counting rows without a label in the mean", "gaps",
       "flat =", "y =",
       CROSS_ENTROPY, 'F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="sum") / len(y)')
-wrong(f"{NO_LABEL} taken for class 0", "gaps",
+wrong(f"treating {NO_LABEL} as class 0", "gaps",
       IGNORE_INDEX, "labels.reshape(-1).clamp(min=0)", says="rows that have a label")
-wrong(f"{NO_LABEL} taken for the last class", "gaps",
+wrong(f"treating {NO_LABEL} as the last class", "gaps",
       "flat =", "y =", IGNORE_INDEX, "y.masked_fill(y == NO_LABEL, scores.shape[1] - 1)",
       says="rows that have a label")
-wrong(f"{NO_LABEL} sought in labels of shape (N,) only", "gaps",
+wrong(f"looking for {NO_LABEL} in labels of shape (N,) only", "gaps",
       "flat =",
       "if labels.dim() == 2: return F.cross_entropy(scores, labels[:, 0])\n    return "
       "F.cross_entropy(scores, labels, ignore_index=NO_LABEL); flat =", says="raised IndexError")
-wrong("rows without a label set to zero, and counted", "gaps",
+wrong("setting rows without a label to zero and counting them", "gaps",
       "flat =", "y =",
       "scores, flat, ignore_index=NO_LABEL", "scores * (y >= 0)[:, None], y.clamp(min=0)")
-wrong("a softmax before the cross-entropy", "mean",
+wrong("applying softmax before the cross-entropy", "mean",
       "flat =", "z, y =", "labels.reshape(-1)", "labelled(scores, labels)",
       "scores, flat, ignore_index=NO_LABEL", "z.softmax(1), y", trap="03.1")
-wrong("the logarithm of a finished softmax", "logits",
+wrong("taking the logarithm of a finished softmax", "logits",
       "flat =", "z, y = labelled(scores, labels); return F.nll_loss(z.softmax(1).log(), y); flat =",
       says="loss: got inf", trap="03.1")
-wrong("exp of raw scores, no maximum subtracted", "logits",
+wrong("taking exp of raw scores without subtracting a maximum", "logits",
       "flat =",
       "z, y = labelled(scores, labels); return (z.exp().sum(1).log() - z[torch.arange(len(y)), "
       "y]).mean(); flat =", says="loss: got inf", trap="03.1")
-wrong("a loss cut from the graph, as by item() or detach()", "connected",
+wrong("cutting the loss from the graph, as item() or detach() does", "connected",
       "flat =",
       "z, y = labelled(scores, labels); return torch.tensor(F.cross_entropy(z, y).item()); flat =")
-wrong("the denominator of the softmax cut from the graph", "connected",
+wrong("cutting the softmax's denominator from the graph", "connected",
       "flat =",
       "z, y = labelled(scores, labels); return (z.detach().logsumexp(1) - "
       "z[torch.arange(len(y)), y]).mean(); flat =")
-wrong("a loss with one dimension", "form",
+wrong("returning a loss with one dimension", "form",
       "flat =", "z, y = labelled(scores, labels); return F.cross_entropy(z, y)[None]; flat =")
-wrong("scores of zero taken for no answer", "example",
+wrong("treating scores of zero as no answer", "example",
       "flat =", "z, y = labelled(scores, labels); return F.cross_entropy(z, y) * z.any(); flat =",
       says="loss:")

@@ -207,89 +207,89 @@ PRE = "pre = nn.utils.clip_grad_norm_(params, max_norm).item()"
 GRADIENTS = "gradients(optimizer, loss, scale)"
 wrong("clipping after the step", "step",
       "optimizer.step()", "pass", "pre =", OPTIMIZER + "(); pre =")
-wrong("no step at all", "step", "optimizer.step()", "pass", says="after step")
-wrong("a step of its own in place of optimizer.step()", "step",
+wrong("taking no step at all", "step", "optimizer.step()", "pass", says="after step")
+wrong("writing a step of your own instead of optimizer.step()", "step",
       "optimizer.step()",
       "with torch.no_grad():\n        for group in optimizer.param_groups:\n            for p in "
       'group["params"]:\n                if p.grad is not None: p -= group["lr"] * p.grad')
-wrong("min(norm, 1) reported as the norm afterwards", "norms",
+wrong("reporting min(norm, 1) as the norm afterwards", "norms",
       "params =",
       "pre = nn.utils.clip_grad_norm_(gradients(optimizer, loss, scale), max_norm).item(); "
       "optimizer.step(); return pre, min(pre, 1.0); params =")
-wrong("the return value of clip_grad_norm_ taken for the norm afterwards", "norms",
+wrong("reporting what clip_grad_norm_ returns as the norm afterwards", "norms",
       "params =",
       "pre = nn.utils.clip_grad_norm_(gradients(optimizer, loss, scale), max_norm).item(); "
       "optimizer.step(); return pre, pre; params =")
-wrong("norms as tensors", "norms",
+wrong("returning the norms as tensors", "norms",
       "nn.utils.clip_grad_norm_(params, max_norm).item()",
       "nn.utils.clip_grad_norm_(params, max_norm)",
       "total(params)", "nn.utils.get_total_norm([p.grad for p in params])", says="type of the norm")
-wrong("each tensor clipped by itself", "norms",
+wrong("clipping each tensor by itself", "norms",
       "total(params)", "post", PRE,
       "pre = total(params)\n    for p in params: nn.utils.clip_grad_norm_(p, max_norm)\n    post "
       "= total(params)")
-wrong("gradients below the limit brought up to it", "norms",
+wrong("raising gradients below the limit to it", "norms",
       "total(params)", "post", PRE,
       "pre = total(params)\n    for p in params: p.grad.mul_(max_norm / (pre + 1e-6))\n    post "
       "= total(params)")
-wrong("the norms of the tensors added up", "norms",
+wrong("adding up the norms of the tensors", "norms",
       PRE,
       "pre = sum(p.grad.norm().item() for p in params); nn.utils.clip_grad_norm_(params, "
       "max_norm); post = sum(p.grad.norm().item() for p in params)", "total(params)", "post",
       says="norm before clipping")
-wrong("each group clipped by itself", "one number",
+wrong("clipping each group by itself", "one number",
       "total(params)", "post", PRE,
       "pre = total(params)\n    for group in optimizer.param_groups: "
       'nn.utils.clip_grad_norm_(group["params"], max_norm)\n    post = total(params)',
       says="norm after clipping")
-wrong("clipping before the scale is divided out", "true size",
+wrong("clipping before dividing the scale out", "true size",
       "scale)", "1.0)", "total(params)", "post",
       "nn.utils.clip_grad_norm_(params, max_norm).item()",
       "nn.utils.clip_grad_norm_(params, max_norm).item() / scale\n    for p in params: "
       "p.grad.div_(scale)\n    post = total(params)")
-wrong("clipped and measured before the scale is divided out", "true size",
+wrong("clipping and measuring before dividing the scale out", "true size",
       "scale)", "1.0)", "total(params)", "post",
       OPTIMIZER, f"for p in params: p.grad.div_(scale)\n    post = total(params); {OPTIMIZER}")
-wrong("the scale never divided out", "true size",
+wrong("never dividing the scale out", "true size",
       "scale)", "1.0)", "total(params)", "post", OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("the norm before reported with the scale still in it", "true size",
+wrong("reporting the norm before with the scale still in it", "true size",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}",
       "return pre, total(params)", "out = pre, post; pre, post = out; return pre * scale, post")
-wrong("the scale taken for a whole number above one", "scaled",
+wrong("assuming that the scale is a whole number above one", "scaled",
       "scale)", "max(1, int(scale)))", OPTIMIZER, f"post = total(params); {OPTIMIZER}",
       "return pre, total(params)", "out = pre, post; return out")
-wrong("gradients added to those left over", "leftover",
+wrong("adding to gradients left over", "leftover",
       "params =", "(loss / scale).backward(); params =",
       GRADIENTS, "[p for p in all_of(optimizer) if p.grad is not None]", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}", trap="02.1")
-wrong("gradients left over divided by the scale and kept", "leftover",
+wrong("dividing gradients left over by the scale and keeping them", "leftover",
       "params = gradients(optimizer, loss, scale)",
       "loss.backward(); params = [p for p in all_of(optimizer) if p.grad is not None]\n    for p "
       "in params: p.grad.div_(scale)", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}", trap="02.1")
-wrong("gradients multiplied by zero, which keeps infinity as NaN", "leftover",
+wrong("multiplying gradients by zero, which turns infinity into NaN", "leftover",
       "params =",
       "for p in all_of(optimizer):\n        if p.grad is not None: p.grad *= 0\n    (loss / "
       "scale).backward(); params =",
       GRADIENTS, "[p for p in all_of(optimizer) if p.grad is not None]", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}", says="norm before clipping: got nan",
       trap="02.1")
-wrong("no backward pass where a gradient lies already", "backward",
+wrong("skipping backward where there is a gradient already", "backward",
       "params =",
       "if all(p.grad is None for p in all_of(optimizer)): (loss / scale).backward()\n    params =",
       GRADIENTS, "[p for p in all_of(optimizer) if p.grad is not None]", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("each entry cut at the limit, clip_grad_value_", "norms",
+wrong("cutting each entry at the limit, as clip_grad_value_ does", "norms",
       "total(params)", "post",
       PRE, "pre = total(params); nn.utils.clip_grad_value_(params, max_norm); post = total(params)")
-wrong("the first parameter group only", "one number",
+wrong("clipping the first parameter group only", "one number",
       GRADIENTS, 'optimizer.param_groups[0]["params"]', "params =", GRADIENTS + "; params =",
       "total(params)", "post", OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("two groups, and no more", "one number",
+wrong("handling two groups and no more", "one number",
       GRADIENTS, '[p for group in optimizer.param_groups[:2] for p in group["params"]]',
       "params =", GRADIENTS + "; params =", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("a gradient of every parameter taken for granted", "reached",
+wrong("assuming that every parameter has a gradient", "reached",
       "params = gradients(optimizer, loss, scale)\n    pre = nn.utils.clip_grad_norm_(params, "
       "max_norm).item()",
       "optimizer.zero_grad(); (loss / scale).backward(); pre = "
@@ -298,6 +298,6 @@ wrong("a gradient of every parameter taken for granted", "reached",
       "total(params)", "post", says="raised AttributeError")
 
 
-@ex.wrong("the example's numbers returned without a step", says="after step", breaks="example")
+@ex.wrong("returning the example's numbers without a step", says="after step", breaks="example")
 def placeholder(optimizer, loss, scale, max_norm):
     return (6.0, 2.0) if max_norm == 2.0 else divided(optimizer, loss, scale, max_norm)

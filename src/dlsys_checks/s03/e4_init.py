@@ -122,7 +122,7 @@ def expect_nets(out, sizes, bias, head):
             expect_like("bias of a layer", layer["bias"], torch.empty(o) if bias else None)
     length = 2 * (len(sizes) - 1) - head
     expect_equal("modules of the nets", out["modules"], [length] * NETS, "Add and remove none.")
-    expect_equal("new parameters in place of the old", out["new"], 0,
+    expect_equal("putting new parameters in place of the old", out["new"], 0,
                  "An optimizer made before would not know them: fill the old ones.")
     expect_equal("parameters without requires_grad", out["frozen"], 0)
 
@@ -221,47 +221,48 @@ def he(net):
 wrong = ex.edits(he)
 LAYERS, STD, BIAS = "linears(net)", "math.sqrt(2 / sizes[0])", "nn.init.zeros_(layer.bias)"
 DRAW, EACH = f"nn.init.normal_(layer.weight, std={STD})", "for layer in"
-wrong("standard deviation 0.01 for every layer", "size kept", STD, "0.01")
-wrong("fan_out in place of fan_in", ("size kept", "example"), STD, "math.sqrt(2 / sizes[1])")
-wrong("the larger of fan_in and fan_out", "other widths",
+wrong("using standard deviation 0.01 for every layer", "size kept", STD, "0.01")
+wrong("using fan_out instead of fan_in", ("size kept", "example"), STD, "math.sqrt(2 / sizes[1])")
+wrong("using the larger of fan_in and fan_out", "other widths",
       STD, "math.sqrt(2 / max(sizes))")
-wrong("the mean of fan_in and fan_out", "other widths", STD, "math.sqrt(4 / sum(sizes))")
-wrong("Xavier, which knows no ReLU", "every ReLU", STD, "math.sqrt(2 / sum(sizes))")
-wrong("standard deviation 0.02 for every layer", "size kept", STD, "0.02")
-wrong("a variance of 1 / fan_in, as without a ReLU", ("every ReLU", "example"),
+wrong("using the mean of fan_in and fan_out", "other widths", STD, "math.sqrt(4 / sum(sizes))")
+wrong("using Xavier, which knows no ReLU", "every ReLU", STD, "math.sqrt(2 / sum(sizes))")
+wrong("using standard deviation 0.02 for every layer", "size kept", STD, "0.02")
+wrong("using a variance of 1 / fan_in, as without a ReLU", ("every ReLU", "example"),
       STD, "math.sqrt(1 / sizes[0])")
-wrong("Xavier's uniform weights, which know no ReLU", "every ReLU",
+wrong("using Xavier's uniform weights, which know no ReLU", "every ReLU",
       DRAW, "nn.init.xavier_uniform_(layer.weight)")
-wrong("the gain passed for a slope: kaiming_normal_(a=sqrt(2))", "every ReLU",
+wrong("passing the gain as the slope: kaiming_normal_(a=sqrt(2))", "every ReLU",
       DRAW, "nn.init.kaiming_normal_(layer.weight, a=math.sqrt(2))")
-wrong("sqrt(2 / fan_in) for the bound of uniform weights", "every ReLU",
+wrong("using sqrt(2 / fan_in) as the bound of uniform weights", "every ReLU",
       DRAW, f"nn.init.uniform_(layer.weight, -{STD}, {STD})")
-wrong("PyTorch's default weights", "every ReLU",
+wrong("keeping PyTorch's default weights", "every ReLU",
       DRAW, "nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5))")
-wrong("the variance held at 1 in place of the second moment", ("size kept", "example"),
+wrong("holding the variance at 1 instead of the second moment", ("size kept", "example"),
       STD, "math.sqrt(2 / (1 - 1 / math.pi) / sizes[0])")
-wrong("the variance 2 / fan_in used as standard deviation", "every ReLU", STD, "2 / sizes[0]")
-wrong("the first layer's fan_in for every layer", "other widths",
+wrong("using the variance 2 / fan_in as the standard deviation", "every ReLU", STD, "2 / sizes[0]")
+wrong("using the first layer's fan_in for every layer", "other widths",
       STD, "math.sqrt(2 / net[0].in_features)")
-wrong("three layers, and no more", "in turn", LAYERS, "linears(net)[:3]", says="largest bias")
-wrong("a Linear without a ReLU behind it left as it was", "a Linear may be last",
+wrong("handling three layers and no more",
+      "in turn", LAYERS, "linears(net)[:3]", says="largest bias")
+wrong("leaving a Linear without a ReLU after it as it was", "a Linear may be last",
       LAYERS, "linears(m for m, after in zip(net, net[1:]) if isinstance(after, nn.ReLU))",
       says="largest bias")
-wrong("a bias taken for granted", "no bias",
+wrong("assuming that there is a bias", "no bias",
       "if layer.bias is not None", "if True", BIAS, "layer.bias.data.zero_()",
       says="raised AttributeError")
-wrong("biases left as they were", "zero biases", BIAS, "pass")
-wrong("biases of 0.01 against dead units", "zero biases",
+wrong("leaving the biases as they were", "zero biases", BIAS, "pass")
+wrong("setting biases to 0.01 against dead units", "zero biases",
       BIAS, "nn.init.constant_(layer.bias, 0.01)")
-wrong("new parameters in place of the old", "in place",
+wrong("putting new parameters in place of the old", "in place",
       DRAW, f"layer.weight = nn.Parameter(torch.empty_like(layer.weight)); {DRAW}")
-wrong("weights that no longer require a gradient", "in place",
+wrong("leaving weights that no longer require grad", "in place",
       BIAS, BIAS + "\n    net.requires_grad_(False)", says="requires_grad")
-wrong("the same weights in every net, as from a fixed seed", ("random", "in turn"),
+wrong("drawing the same weights in every net, as from a fixed seed", ("random", "in turn"),
       EACH, f"torch.manual_seed(0)\n    {EACH}", says="weights of two nets")
 
 
-@ex.wrong("numpy's generator, or one of its own, in place of torch's", says="same seed",
+@ex.wrong("drawing from numpy's generator or your own instead of torch's", says="same seed",
           breaks="random")
 def by_numpy(net):
     for layer in linears(net):
@@ -271,14 +272,15 @@ def by_numpy(net):
             nn.init.zeros_(layer.bias)
 
 
-wrong("one weight for all", "random", DRAW, f"nn.init.constant_(layer.weight, {STD})")
-wrong("positive weights only", "random", DRAW, f"{DRAW}; layer.weight.data.abs_()")
-wrong("one row of weights for all units", "random",
+wrong("setting all entries to one weight",
+      "random", DRAW, f"nn.init.constant_(layer.weight, {STD})")
+wrong("drawing positive weights only", "random", DRAW, f"{DRAW}; layer.weight.data.abs_()")
+wrong("giving all units one row of weights", "random",
       DRAW, f"{DRAW}; layer.weight.data[:] = layer.weight.data[0].clone()",
       says="weights of neighbouring units")
-wrong("the same weights in layers of the same shape", "random",
+wrong("giving layers of the same shape the same weights", "random",
       EACH, f"drawn = {{}}\n    {EACH}",
       DRAW, f"{DRAW}; layer.weight.data.copy_(drawn.setdefault(layer.weight.shape, "
       "layer.weight.data))", says="weights of two layers")
-wrong("three quarters of the size in a net of one layer", "example",
+wrong("scaling a net of one layer to three quarters", "example",
       STD, "math.sqrt((1.5 if len(net) == 2 else 2) / sizes[0])", says="standard deviation")

@@ -137,16 +137,16 @@ def law(out, parts, sizes, how, loose):
 
 # ---- wrong, by name
 
-ex.wrong("the rank's own rows alone", breaks=("whole", "once"),
+ex.wrong("using only the rank's own rows", breaks=("whole", "once"),
          fn=lambda shard, rank, gather, sizes, orthogonalize: orthogonalize(shard))
 
 
-@ex.wrong("the rank's own rows alone, over the root of the ranks", breaks="whole")
+@ex.wrong("using only the rank's own rows, over the root of the ranks", breaks="whole")
 def local_scaled(shard, rank, gather, sizes, orthogonalize):
     return orthogonalize(shard) / len(gather(shard)) ** 0.5
 
 
-@ex.wrong("the rank's own rows alone, cut where the matrices change", breaks="whole")
+@ex.wrong("using only the rank's own rows, cut where the matrices change", breaks="whole")
 def local_pieces(shard, rank, gather, sizes, orthogonalize):
     shards = gather(shard)
     end = torch.tensor(sizes).cumsum(0)
@@ -158,7 +158,7 @@ def local_pieces(shard, rank, gather, sizes, orthogonalize):
     return made
 
 
-@ex.wrong("orthogonalized first, gathered afterwards", breaks="whole")
+@ex.wrong("orthogonalizing first and gathering afterwards", breaks="whole")
 def gathered_late(shard, rank, gather, sizes, orthogonalize):
     return gather(orthogonalize(shard))[rank]
 
@@ -174,38 +174,40 @@ def rows_of(shard, rank, gather, sizes, orthogonalize):
 wrong = ex.edits(rows_of)
 SHARDS = "step.split([len(p) for p in shards])[rank]"
 ORTHOGONALIZE = "orthogonalize(matrix)"
-wrong("the whole stack as one matrix", "stack",
+wrong("treating the whole stack as one matrix", "stack",
       "torch.cat(shards).split(sizes)", "[torch.cat(shards)]")
-wrong("the stack cut into equal matrices", "stack", ".split(sizes)", ".tensor_split(len(sizes))")
-wrong("only the first matrix orthogonalized", "stack",
+wrong("cutting the stack into equal matrices",
+      "stack", ".split(sizes)", ".tensor_split(len(sizes))")
+wrong("orthogonalizing only the first matrix", "stack",
       "torch.cat(shards).split(sizes)",
       "(lambda stack, sizes, shards: [stack[:sizes[0]], stack[sizes[0]:]])(torch.cat(shards), "
       "sizes, shards)")
-wrong("the sizes read from the last to the first", "stack", "(sizes)", "(sizes[::-1])")
-wrong("rows from rank times n on, as if all parts were equal", "uneven",
+wrong("reading the sizes from the last to the first", "stack", "(sizes)", "(sizes[::-1])")
+wrong("taking rows from rank times n on, as if all parts were equal", "uneven",
       SHARDS, "step[rank * len(shards[rank]):][:len(shards[rank])]")
-wrong("the rows cut into equal parts", "uneven",
+wrong("cutting the rows into equal parts", "uneven",
       "step.split([len(p) for p in shards])", "step.tensor_split(len(shards))")
-wrong("all rows, not this rank's", "shape", "return out", "return step")
-wrong("the first rank's rows for every rank", ("shape", "cut"), SHARDS, "step[:len(shards[rank])]")
-wrong("the shards joined from the last to the first", "cut", "(shards)", "(shards[::-1])")
-wrong("the gradient itself, gathered and cut", "whole", ORTHOGONALIZE, "matrix")
-wrong("each matrix orthogonalized by its columns' lengths", "whole",
+wrong("returning all rows, not this rank's", "shape", "return out", "return step")
+wrong("returning the first rank's rows on every rank",
+      ("shape", "cut"), SHARDS, "step[:len(shards[rank])]")
+wrong("joining the shards from the last to the first", "cut", "(shards)", "(shards[::-1])")
+wrong("gathering and cutting the gradient itself", "whole", ORTHOGONALIZE, "matrix")
+wrong("orthogonalizing each matrix by its columns' lengths", "whole",
       ORTHOGONALIZE, "matrix / matrix.norm(dim=0)")
-wrong("tall matrices laid on their side first", "whole",
+wrong("laying tall matrices on their side first", "whole",
       ORTHOGONALIZE,
       f"orthogonalize(matrix.T).T if len(matrix) > matrix.shape[1] else {ORTHOGONALIZE}")
-ex.wrong("all matrices filled up with zeros to one height", breaks="whole",
+ex.wrong("padding all matrices with zeros to one height", breaks="whole",
          fn=lambda shard, rank, gather, sizes, orthogonalize: rows_of(
              shard, rank, gather, sizes, lambda matrix: orthogonalize(F.pad(
                  matrix, (0, 0, 0, max(sizes) - len(matrix))))[:len(matrix)]))
-wrong("the first shard that equals one's own, for one's place", "shape",
+wrong("finding the rank's place by the first shard that looks equal", "shape",
       "[rank]", "[next(i for i, p in enumerate(shards) if torch.equal(p, shards[rank]))]")
-wrong("the own rows counted among those before them", "shape",
+wrong("counting the rank's own rows among those before them", "shape",
       SHARDS, "step[sum(map(len, shards[:rank + 1])):][:len(shards[rank])]")
-wrong("the shard sent in bfloat16", "gather",
+wrong("sending the shard in bfloat16", "gather",
       "gather(shard)", "[p.float() for p in gather(shard.bfloat16())]")
-ex.wrong("the own shard put in front of the others", breaks="cut",
+ex.wrong("putting the rank's own shard before the others", breaks="cut",
          fn=lambda shard, rank, gather, sizes, orthogonalize: own_first(
              shard, rank, gather(shard), sizes, orthogonalize))
 
@@ -216,20 +218,20 @@ def own_first(shard, rank, shards, sizes, orthogonalize):
     return torch.cat([orthogonalize(m) for m in stack.split(sizes)])[:len(shard)]
 
 
-wrong("gathered once for each matrix", "once",
+wrong("gathering once for each matrix", "once",
       "shards =",
       "made = [orthogonalize(torch.cat(gather(shard)).split(sizes)[i]) for i in "
       "range(len(sizes))]; made, first = torch.cat(made), sum(map(len, gather(shard)[:rank])); "
       "return made[first:first + len(shard)]; shards =")
 
 
-@ex.wrong("a rank without rows leaves early", breaks=("once", "empty"))
+@ex.wrong("leaving early on a rank without rows", breaks=("once", "empty"))
 def leaves_early(shard, rank, gather, sizes, orthogonalize):
     return rows_of(shard, rank, gather, sizes, orthogonalize) if len(shard) else shard.clone()
 
 
-wrong("a rank without rows taken out of the count", "empty",
+wrong("not counting a rank without rows", "empty",
       "gather(shard)", "[p for p in gather(shard) if len(p)]", "(matrix)", "(m)",
       "matrix in", "m in", "[rank]", "[min(rank, len(shards) - 1)]")
-wrong("the shard's memory used for the step", "left alone",
+wrong("using the shard's memory for the step", "left alone",
       "return out", "return shard.copy_(out).clone()")

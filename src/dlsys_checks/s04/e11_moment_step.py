@@ -208,62 +208,64 @@ def moment(v, grad, beta2, generator, *,
     return torch.ldexp((scaled.floor() + up) / 2**bits, power).bfloat16()
 
 
-ex.wrong("the product taken in bfloat16", moment, breaks="x",
+ex.wrong("taking the product in bfloat16", moment, breaks="x",
          x=lambda v, grad, beta2: (beta2 * v + (1 - beta2) * grad.bfloat16() ** 2).float())
-ex.wrong("calculated in float32, rounded to the nearest", breaks="moment",
+ex.wrong("calculating in float32 and rounding to the nearest", breaks="moment",
          says="share that went up", fn=lambda v, grad, beta2, generator: (
              beta2 * v.float() + (1 - beta2) * grad.float() ** 2).bfloat16())
-ex.wrong("always rounded down", moment, breaks="probability", says="share that went up",
+ex.wrong("always rounding down", moment, breaks="probability", says="share that went up",
          goes_up=lambda noise, rest: rest < 0)
-ex.wrong("always rounded up", moment, breaks="probability", says="share that went up",
+ex.wrong("always rounding up", moment, breaks="probability", says="share that went up",
          goes_up=lambda noise, rest: rest > 0)
-ex.wrong("up or down with equal chances", moment, breaks="probability", says="share that went up",
+ex.wrong("rounding up or down with equal chances",
+         moment, breaks="probability", says="share that went up",
          goes_up=lambda noise, rest: (noise < 0.5) & (rest > 0))
-ex.wrong("the two chances swapped", moment, breaks="probability", says="share that went up",
+ex.wrong("swapping the two chances", moment, breaks="probability", says="share that went up",
          goes_up=lambda noise, rest: (noise > rest) & (rest > 0))
-ex.wrong("draws in bfloat16, which has 256 of them", moment, breaks="probability",
+ex.wrong("drawing in bfloat16, which has 256 values", moment, breaks="probability",
          says="share that went up", noise=lambda x, generator: torch.rand(
              x.shape, generator=generator, dtype=torch.bfloat16))
-ex.wrong("one draw for all entries", moment, breaks=("each", "probability"),
+ex.wrong("drawing one number for all entries", moment, breaks=("each", "probability"),
          says="share that went up",
          noise=lambda x, generator: torch.rand((), generator=generator).expand(x.shape))
 ex.wrong("drawing one number of 16 bits for all entries", moment, breaks=("each", "probability"),
          says="share that went up", noise=lambda x, generator: torch.randint(
              1 << 16, (), generator=generator).expand(x.shape) / (1 << 16))
-ex.wrong("half as many draws as entries, each used twice", moment, breaks="each",
+ex.wrong("drawing half as many numbers as entries and using each twice", moment, breaks="each",
          says="entries that differ", noise=lambda x, generator: torch.rand(
              (len(x) + 1) // 2, generator=generator).repeat(2)[:len(x)])
-ex.wrong("the gradient not squared", moment, breaks="x",
+ex.wrong("not squaring the gradient", moment, breaks="x",
          x=lambda v, grad, beta2: beta2 * v.float() + (1 - beta2) * grad.float().abs())
-ex.wrong("the shares of moment and gradient swapped", moment, breaks="x",
+ex.wrong("swapping the shares of moment and gradient", moment, breaks="x",
          x=lambda v, grad, beta2: (1 - beta2) * v.float() + beta2 * grad.float() ** 2)
-ex.wrong("the whole square added", moment, breaks="x",
+ex.wrong("adding the whole square", moment, breaks="x",
          x=lambda v, grad, beta2: beta2 * v.float() + grad.float() ** 2)
-ex.wrong("the square taken in the gradient's dtype", moment, breaks="grad", says="",
+ex.wrong("squaring in the gradient's dtype", moment, breaks="grad", says="",
          x=lambda v, grad, beta2: beta2 * v.float() + (1 - beta2) * (grad**2).float())
-ex.wrong("a beta of 0.999, whatever is asked for", moment, breaks="beta2",
+ex.wrong("using a beta of 0.999, whatever is asked for", moment, breaks="beta2",
          x=lambda v, grad, beta2: 0.999 * v.float() + (1 - 0.999) * grad.float() ** 2)
-ex.wrong("rounded to seven bits", moment, breaks="neighbours", bits=7)
-ex.wrong("drawn among finer numbers, then rounded to the nearest", moment, breaks="probability",
+ex.wrong("rounding to seven bits", moment, breaks="neighbours", bits=7)
+ex.wrong("drawing among finer numbers, then rounding to the nearest", moment, breaks="probability",
          says="share that went up", bits=10)
-ex.wrong("drawn with torch's own generator", moment, breaks="generator",
+ex.wrong("drawing with torch's own generator", moment, breaks="generator",
          says="bytes of torch's own generator",
          noise=lambda x, generator: torch.rand(x.shape))
 
 
-@ex.wrong("the same draws in each call", breaks="anew", says="entries that differ in two calls")
+@ex.wrong("making the same draws in each call",
+          breaks="anew", says="entries that differ in two calls")
 def same_draws(v, grad, beta2, generator):
     return moment(v, grad, beta2, generator.manual_seed(0))
 
 
-@ex.wrong("noise of one size for all: a 256th",
+@ex.wrong("adding noise of one size for all: a 256th",
           breaks=("neighbours", "probability", "exact"))
 def fixed_noise(v, grad, beta2, generator):
     x = beta2 * v.float() + (1 - beta2) * grad.float() ** 2
     return (x + (torch.rand(x.shape, generator=generator) - 0.5) / 256).bfloat16()
 
 
-@ex.wrong("noise on the bits, then rounded to the nearest",
+@ex.wrong("adding noise to the bits, then rounding to the nearest",
           breaks=("neighbours", "exact", "probability"))
 def noise_and_nearest(v, grad, beta2, generator):
     x = beta2 * v.float() + (1 - beta2) * grad.float() ** 2
@@ -271,17 +273,17 @@ def noise_and_nearest(v, grad, beta2, generator):
     return (x.view(torch.int32) + noise).view(torch.float32).bfloat16()
 
 
-@ex.wrong("left in float32", breaks="form", says="dtype of the next moment")
+@ex.wrong("leaving the result in float32", breaks="form", says="dtype of the next moment")
 def in_float32(v, grad, beta2, generator):
     return moment(v, grad, beta2, generator).float()
 
 
-@ex.wrong("v changed in place", breaks="left alone", says="numbers changed in v and grad")
+@ex.wrong("changing v in place", breaks="left alone", says="numbers changed in v and grad")
 def in_place(v, grad, beta2, generator):
     return v.copy_(moment(v, grad, beta2, generator))
 
 
-@ex.wrong("a moment of 0 left at 0", breaks="v", says="numbers that are no neighbour")
+@ex.wrong("leaving a moment of 0 at 0", breaks="v", says="numbers that are no neighbour")
 def stays_empty(v, grad, beta2, generator):
     return torch.where(v > 0, moment(v, grad, beta2, generator), v)
 
@@ -294,7 +296,7 @@ def one_too_many(v, grad, beta2, generator):
     return ((x.view(torch.int32) + noise) & -65_536).view(torch.float32).bfloat16()
 
 
-@ex.wrong("an exact number moved up now and then", breaks="exact", says="numbers that moved")
+@ex.wrong("moving an exact number up now and then", breaks="exact", says="numbers that moved")
 def moves_exact(v, grad, beta2, generator):
     return moment(v, grad, beta2, generator,
                   goes_up=lambda noise, rest: noise < torch.where(rest == 0, 0.2, rest))

@@ -225,100 +225,100 @@ wrong = ex.edits(sorted_out)
 START, END = "tables =", "return out"
 EMBEDDING_IDS = "embedding_ids(model)"
 TABLES = "p.ndim < 2 or id(p) in tables"
-wrong("names: bias and LayerNorm.weight", "two groups",
+wrong("going by names: bias and LayerNorm.weight", "two groups",
       TABLES, '"bias" in n or "LayerNorm.weight" in n or id(p) in tables',
       says="decayed group: got 1.weight in it")
-wrong("names: everything with 'norm' in it", "two groups",
+wrong("going by names: everything with 'norm' in it", "two groups",
       TABLES, '"bias" in n or "norm" in n.lower() or id(p) in tables',
       says="decayed group: got 1.weight in it")
-wrong("only biases exempt", "two groups",
+wrong("exempting only biases", "two groups",
       "p.ndim < 2", 'n.endswith("bias")', says="decayed group: got 1.weight in it")
 
 # As they are usually written: nobody thinks of the embeddings.
 NAMES = ("bias", "LayerNorm.weight")
-ex.wrong("names: bias and LayerNorm.weight; embeddings decayed",
+ex.wrong("going by names: bias and LayerNorm.weight; embeddings decayed",
          lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: any(
              part in n for part in NAMES)), breaks="two groups")
-ex.wrong("whole names looked up in a list of parts of names",
+ex.wrong("looking up whole names in a list of parts of names",
          lambda model, weight_decay: in_two(trainable(model), weight_decay,
                                             lambda n, p: n in NAMES), breaks="two groups")
-ex.wrong("only biases exempt; embeddings decayed",
+ex.wrong("exempting only biases; embeddings decayed",
          lambda model, weight_decay: in_two(trainable(model), weight_decay,
                                             lambda n, p: n.endswith("bias")), breaks="two groups")
-wrong("biases, nn.LayerNorm and nn.Embedding exempt, no other norm", "two groups",
+wrong("exempting biases, nn.LayerNorm and nn.Embedding, but no other norm", "two groups",
       START, "known =", EMBEDDING_IDS,
       "{id(p) for m in model.modules() if isinstance(m, nn.LayerNorm | nn.Embedding) for p in "
       "m.parameters(recurse=False)}", "p.ndim < 2", 'n.endswith("bias")', "in tables", "in known")
-wrong("only the weights of nn.Linear decayed", "two groups",
+wrong("decaying only the weights of nn.Linear", "two groups",
       START, "known =",
       EMBEDDING_IDS, "{id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}",
       TABLES, "id(p) not in known")
-wrong("the two groups swapped", ("two groups", "example"),
+wrong("swapping the two groups", ("two groups", "example"),
       END, "return out[::-1]", says="decayed group")
-wrong("an empty group left out", "two groups",
+wrong("leaving out an empty group", "two groups",
       END, 'return [group for group in out if group["params"]]')
-wrong("tuples instead of lists", "form",
+wrong("returning tuples instead of lists", "form",
       END, 'return [{**group, "params": tuple(group["params"])} for group in out]')
-wrong("copies of the tensors", "form",
+wrong("returning copies of the tensors", "form",
       END,
       'return [{**group, "params": [p.detach().clone() for p in group["params"]]} for group in '
       "out]", says="not a copy")
-wrong("a rate in each group", "form",
+wrong("setting a rate in each group", "form",
       END, 'return [{**group, "lr": 1e-3} for group in out]',
       says="parts of the decayed group")
-wrong("the second group without its key, so that the optimizer's default decays it", "form",
+wrong("leaving the key out of the second group, so that the default decays it", "form",
       END, 'first, second = out; return [first, {"params": second["params"]}]',
       says="parts of the exempt group")
-wrong("a decay of 0.01, whatever is asked", "form", "weight_decay,", "0.01,")
-wrong("the same decay in both groups", "no decay",
+wrong("setting a decay of 0.01, whatever is asked", "form", "weight_decay,", "0.01,")
+wrong("setting the same decay in both groups", "no decay",
       END, 'first, second = out; return [first, {**second, "weight_decay": weight_decay}]')
-wrong("a tenth of the decay for the second group", "no decay",
+wrong("giving the second group a tenth of the decay", "no decay",
       END,
       'first, second = out; return [first, {**second, "weight_decay": 0.1 * weight_decay}]')
-wrong("exactly two axes decayed", "axes",
+wrong("decaying exactly the tensors with two axes", "axes",
       "p.ndim < 2", "p.ndim != 2", says="decayed group: got 0.weight missing")
-wrong("one axis exempt, but not none", "axes",
+wrong("exempting one axis, but not none", "axes",
       "p.ndim < 2", "p.ndim == 1", says="decayed group: got scale")
-wrong("axes of length one not counted: the weight of Linear(n, 1) exempt", "axes",
+wrong("not counting axes of length one: the weight of Linear(n, 1) exempt", "axes",
       "p: p", "p: p.squeeze()", says="decayed group: got 0.weight missing")
-wrong("only the weights of Linear and Conv2d decayed", "axes",
+wrong("decaying only the weights of Linear and Conv2d", "axes",
       "out =",
       "known = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)}; "
       "out =", "p.ndim < 2", "id(p) not in known",
       says="decayed group: got self_attn.in_proj_weight missing")
-wrong("tensors exempt that are called bias", "axes",
+wrong("exempting tensors that are called bias", "axes",
       TABLES, 'p.ndim < 2 or "bias" in n or id(p) in tables', says="decayed group: got bias")
-ex.wrong("embeddings decayed like matrices",
+ex.wrong("decaying embeddings like matrices",
          lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: p.ndim <
              2), says="decayed group: got 0.weight in it", breaks="embeddings")
-wrong("embeddings sought among the direct children only", "embeddings",
+wrong("looking for embeddings among the direct children only", "embeddings",
       EMBEDDING_IDS, "embedding_ids(model, [model, *model.children()])",
       says="decayed group: got 0.0.0.wei")
-wrong("embeddings known by their very class", "embeddings",
+wrong("recognising embeddings by their exact class", "embeddings",
       EMBEDDING_IDS, "{id(m.weight) for m in model.modules() if type(m) is nn.Embedding}",
       says="decayed group: got 0.weight in it")
-wrong("embeddings known by the module that names the tensor", "embeddings",
+wrong("recognising embeddings by the module that names the tensor", "embeddings",
       START, "modules =", EMBEDDING_IDS, "dict(model.named_modules())",
       "id(p) in tables", 'isinstance(modules[n.rpartition(".")[0]], nn.Embedding)',
       says="decayed group: got head.weight in it")
-wrong("frozen tensors handed to the optimizer", "frozen",
+wrong("handing frozen tensors to the optimizer", "frozen",
       "trainable(model)", "list(model.named_parameters())", says="It is frozen")
-wrong("frozen matrices left out, but not frozen vectors", "frozen",
+wrong("leaving out frozen matrices, but not frozen vectors", "frozen",
       "trainable(model)",
       "[(n, p) for n, p in model.named_parameters() if p.requires_grad or p.ndim < 2]",
       says="It is frozen")
-wrong("a shared tensor taken once for each module that holds it", "once",
+wrong("listing a shared tensor once for each module that holds it", "once",
       START,
       "pairs = [(n, p) for m in model.modules() for n, p in m.named_parameters(recurse=False) if "
       "p.requires_grad]; tables = embedding_ids(model); own_out = in_two(pairs, weight_decay, "
       f"lambda n, p: p.ndim < 2 or id(p) in tables); {START}",
       END, "return own_out if pairs else out", says="stands in it twice")
-wrong("shared tensors left out altogether", "once",
+wrong("leaving out shared tensors altogether", "once",
       START, "every =",
       EMBEDDING_IDS, "[id(p) for _, p in model.named_parameters(remove_duplicate=False)]",
       "trainable(model)", "[(n, p) for n, p in trainable(model) if every.count(id(p)) == 1]",
       "in tables", f"in {EMBEDDING_IDS}")
-wrong("a lone nn.Linear decayed as a whole", "example",
+wrong("decaying a lone nn.Linear as a whole", "example",
       START,
       "if isinstance(model, nn.Linear): return in_two(trainable(model), weight_decay, lambda n, "
       "p: False)\n    tables =", says="decayed group: got bias")

@@ -198,12 +198,12 @@ def pairs_of(opt):
 
 # ---- wrong, by name
 
-@ex.wrong("rate times gradient, whatever the optimizer", breaks="farthest")
+@ex.wrong("returning rate times gradient, whatever the optimizer", breaks="farthest")
 def rate_times_gradient(opt):
     return max(lr * p.grad.abs().max().item() for lr, p in pairs_of(opt) if p.grad is not None)
 
 
-ex.wrong("the rate alone, as if every optimizer divided by the gradient",
+ex.wrong("returning the rate alone, as if every optimizer divided by the gradient",
          lambda opt: max(lr for lr, _ in pairs_of(opt)), breaks="farthest")
 
 
@@ -222,17 +222,17 @@ def measured(opt):
 
 
 wrong = ex.edits(measured)
-wrong("the mean move instead of the farthest", "farthest", ".max", ".mean")
-wrong("the norm of the move instead of the farthest entry", "farthest",
+wrong("taking the mean move instead of the largest", "farthest", ".max", ".mean")
+wrong("taking the norm of the move instead of the largest entry", "farthest",
       "(p.detach() - b).abs().max()", "torch.Tensor.norm(p.detach() - b)")
-wrong("a deep copy of the optimizer, which has no gradients", "farthest",
+wrong("copying the optimizer deeply, which leaves it without gradients", "farthest",
       "params =",
       "trial = copy.deepcopy(opt); trial.step(); return max((a.detach() - "
       "b.detach()).abs().max().item() for (_, a), (_, b) in zip(pairs_of(trial), pairs_of(opt), "
       "strict=True)); params =")
 
 
-@ex.wrong("weights noted without a copy: they move along", breaks=("farthest", "as they were"))
+@ex.wrong("noting the weights without a copy: they move along", breaks=("farthest", "as they were"))
 def noted_by_reference(opt):
     before, state = [p.data for _, p in pairs_of(opt)], copy.deepcopy(opt.state_dict())
     opt.step()
@@ -242,40 +242,41 @@ def noted_by_reference(opt):
     return max(moves)
 
 
-wrong("moves up only", "farthest", "(p.detach() - b).abs().max()", "torch.max(p.detach() - b)")
-wrong("the first group only", "farthest",
+wrong("counting only moves upwards",
+      "farthest", "(p.detach() - b).abs().max()", "torch.max(p.detach() - b)")
+wrong("looking at the first group only", "farthest",
       "params =", 'count = len(opt.param_groups[0]["params"]); params =',
       "(moves)", "(moves[:count])")
-wrong("the first tensor of each group", "farthest",
+wrong("looking at the first tensor of each group", "farthest",
       "params =",
       'firsts = {id(group["params"][0]) for group in opt.param_groups}; which = [id(p) in firsts '
       "for _, p in pairs_of(opt)]; params =", "(moves)", "((m for m, w in zip(moves, which) if w))")
-wrong("first and last group only", "groups",
+wrong("looking at the first and last group only", "groups",
       "params =",
       "ends = {id(p) for group in (opt.param_groups[0], opt.param_groups[-1]) for p in "
       'group["params"]}; which = [id(p) in ends for _, p in pairs_of(opt)]; params =',
       "(moves)", "((m for m, w in zip(moves, which) if w))", says="farthest move")
-wrong("a gradient taken for granted", "gradients",
+wrong("assuming that there is a gradient", "gradients",
       "params =", "assert all(p.grad.shape == p.shape for _, p in pairs_of(opt)); params =",
       says="raised AttributeError")
-wrong("zeros in place of a missing gradient", ("as they were", "gradients"),
+wrong("using zeros for a missing gradient", ("as they were", "gradients"),
       "params =",
       "for _, p in pairs_of(opt): p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n   "
       " params =")
-wrong("the weights left where the step took them", ("as they were", "next step"),
+wrong("leaving the weights where the step took them", ("as they were", "next step"),
       "zip(params, before, strict=True):", "[]:", says="Put the weights back")
-wrong("the optimizer's memory left one step ahead", ("as they were", "next step"),
+wrong("leaving the optimizer's state one step ahead", ("as they were", "next step"),
       "opt.load_state_dict(state)", "pass", says="restore it, too")
-wrong("the optimizer's memory emptied", "as they were",
+wrong("emptying the optimizer's state", "as they were",
       "return out", "opt.state.clear(); return out", says="restore it, too")
-wrong("the memory kept without a copy", "as they were",
+wrong("keeping the state without a copy", "as they were",
       "params =", "own_state = opt.state_dict(); params =", "opt.load_state_dict(state)", "pass",
       "return out", "opt.load_state_dict(own_state); return out", says="restore it, too")
-wrong("the gradients cleared afterwards", "as they were",
+wrong("clearing the gradients afterwards", "as they were",
       "return out", "opt.zero_grad(); return out")
 
 
-@ex.wrong("the step taken back by a second one at the opposite rate", says="changed",
+@ex.wrong("undoing the step by a second one at the opposite rate", says="changed",
           breaks="as they were")
 def opposite_step(opt):
     params = [p for _, p in pairs_of(opt)]
@@ -288,4 +289,4 @@ def opposite_step(opt):
     return size
 
 
-wrong("twice the move, for there and back", "next step", "return out", "return 2 * out")
+wrong("returning twice the move, for there and back", "next step", "return out", "return 2 * out")

@@ -198,15 +198,15 @@ wrong = ex.edits(right)
 UPDATES_OF = "updates_of(losses, epochs, accumulate)"
 END = "schedule.step()"
 SCHEDULE = "schedule = cosine(opt, updates_of(losses, epochs, accumulate))"
-wrong("T_max in epochs, called after every update", "whole run",
+wrong("counting T_max in epochs, but stepping after every update", "whole run",
       UPDATES_OF, "epochs", says="rate of update")
-wrong("T_max in updates, called after every epoch", "whole run",
+wrong("counting T_max in updates, but stepping after every epoch", "whole run",
       END, f"pass\n        {END}", says="rate of update 1")
-wrong("T_max counts the updates of one epoch", "whole run",
+wrong("setting T_max to the updates of one epoch", "whole run",
       "(losses, epochs", "(losses, 1", says="rate of update")
 
 
-@ex.wrong("a cosine for each epoch", says="rate of update", breaks="whole run")
+@ex.wrong("running a cosine for each epoch", says="rate of update", breaks="whole run")
 def per_epoch(opt, losses, epochs, accumulate):
     start = [group["lr"] for group in opt.param_groups]
     for _ in range(epochs):
@@ -215,61 +215,61 @@ def per_epoch(opt, losses, epochs, accumulate):
         loop(opt, losses, 1, accumulate, cosine(opt, updates_of(losses, 1, accumulate)))
 
 
-wrong("the schedule moved after every micro-batch", "rate",
+wrong("stepping the schedule after every micro-batch", "rate",
       END, f"pass\n            {END}", says="rate of update")
-wrong("T_max counts micro-batches", "rate",
+wrong("counting T_max in micro-batches", "rate",
       UPDATES_OF, "epochs * len(losses)", says="rate of update")
-wrong("T_max one update short: zero is reached by the last", "rate",
+wrong("setting T_max one update short: the last reaches zero", "rate",
       UPDATES_OF, "max(1, total - 1)", "schedule =", f"total = {UPDATES_OF}; schedule =",
       says="rate of update")
-wrong("updates counted without the smaller group of each epoch", "rest",
+wrong("counting updates without the smaller group of each epoch", "rest",
       UPDATES_OF, "max(1, epochs * (len(losses) // accumulate))", says="rate of update")
-wrong("updates counted as if no epoch ended before the last", "rest",
+wrong("counting updates as if no epoch ended before the last", "rest",
       UPDATES_OF, "math.ceil(epochs * len(losses) / accumulate)", says="rate of update")
-wrong("the schedule called before the optimizer", "rate",
+wrong("stepping the schedule before the optimizer", "rate",
       END, "pass", "opt.step", END + "; opt.step", says="rate of update 0")
-wrong("the first group's rate for every group", "own rate",
+wrong("using the first group's rate for every group", "own rate",
       UPDATES_OF, "total", "schedule =",
       'rate, total = opt.param_groups[0]["lr"], updates_of(losses, epochs, accumulate)\n    for '
       'group in opt.param_groups: group["lr"] = rate\n    schedule =', says=", group 1")
-wrong("the schedule for the first group only", "own rate",
+wrong("running the schedule for the first group only", "own rate",
       "cosine", "sched.LambdaLR", UPDATES_OF, "[fall, *others]", "schedule =",
       "total = updates_of(losses, epochs, accumulate)\n    def fall(k): return (1 + "
       "math.cos(math.pi * k / total)) / 2\n    others = [lambda k: 1.0] * (len(opt.param_groups) "
       "- 1); schedule =", says=", group 1")
-wrong("the last, smaller group of an epoch never used", "rest",
+wrong("never using the last, smaller group of an epoch", "rest",
       SCHEDULE, "total = max(1, epochs * (len(losses) // accumulate))",
       "for _", "schedule = cosine(opt, total)\n    for _",
       "n % accumulate == 0 or n == len(losses)", "n % accumulate == 0",
       END, END + "\n        opt.zero_grad()", says="number of updates")
 
 
-@ex.wrong("micro-batches counted on into the next epoch", says="number of updates", breaks="rest")
+@ex.wrong("counting micro-batches on into the next epoch", says="number of updates", breaks="rest")
 def counts_on(opt, losses, epochs, accumulate):
     every = list(losses) * epochs
     loop(opt, every, 1, accumulate, cosine(opt, updates_of(every, 1, accumulate)))
 
 
-wrong("an update after every micro-batch", "update",
+wrong("updating after every micro-batch", "update",
       UPDATES_OF, "epochs * len(losses)", "accumulate ==", "1 ==")
-wrong("the mean of the gradients in place of the sum", "sum",
+wrong("using the mean of the gradients instead of the sum", "sum",
       "schedule =",
       "thinner = [lambda loss=loss: loss() / accumulate for loss in losses]; schedule =",
       "losses, 1", "thinner, 1", "(losses)", "(thinner)")
-wrong("the last gradient in place of the sum", "sum",
+wrong("using the last gradient instead of the sum", "sum",
       SCHEDULE,
       "def fresh(loss): opt.zero_grad(); return loss()\n    losses, schedule = [lambda "
       "loss=loss: fresh(loss) for loss in losses], cosine(opt, updates_of(losses, epochs, "
       "accumulate))")
 
 
-@ex.wrong("gradients never cleared", trap="02.1", breaks=("sum", "no rest left"))
+@ex.wrong("never clearing the gradients", trap="02.1", breaks=("sum", "no rest left"))
 def never_clears(opt, losses, epochs, accumulate):
     loop(opt, losses, epochs, accumulate, cosine(opt, updates_of(losses, epochs, accumulate)),
          clear="never")
 
 
-@ex.wrong("gradients cleared before a group, and not after the last", breaks="no rest left")
+@ex.wrong("clearing gradients before a group, but not after the last", breaks="no rest left")
 def clears_before(opt, losses, epochs, accumulate):
     schedule = cosine(opt, updates_of(losses, epochs, accumulate))
     for _ in range(epochs):
@@ -282,7 +282,8 @@ def clears_before(opt, losses, epochs, accumulate):
                 schedule.step()
 
 
-@ex.wrong("gradients left over from before added to the first update", says="gradients of update 0",
+@ex.wrong("adding gradients left over from before to the first update",
+          says="gradients of update 0",
           trap="02.1", breaks="leftover")
 def adds_leftovers(opt, losses, epochs, accumulate):
     schedule = cosine(opt, updates_of(losses, epochs, accumulate))
@@ -295,18 +296,18 @@ def adds_leftovers(opt, losses, epochs, accumulate):
                 schedule.step()
 
 
-@ex.wrong("one epoch, whatever was asked", breaks="epochs")
+@ex.wrong("running one epoch, whatever was asked", breaks="epochs")
 def one_epoch(opt, losses, epochs, accumulate):
     loop(opt, losses, 1, accumulate, cosine(opt, updates_of(losses, 1, accumulate)))
 
 
-wrong("each loss computed twice, once to look at it", "functions",
+wrong("computing each loss twice, once to look at it", "functions",
       SCHEDULE,
       "def seen(loss): loss().item(); return loss()\n    losses, schedule = [lambda loss=loss: "
       "seen(loss) for loss in losses], cosine(opt, updates_of(losses, epochs, accumulate))")
-wrong("micro-batches in reverse order", "functions",
+wrong("using the micro-batches in reverse order", "functions",
       SCHEDULE, f"losses, schedule = losses[::-1], cosine(opt, {UPDATES_OF})")
-wrong("U taken for 5 in the example", "example",
+wrong("reading U as 5 in the example", "example",
       UPDATES_OF, "5 if shown else total", "schedule =",
       f"total = {UPDATES_OF}; shown = (len(losses), epochs, accumulate) == (5, 2, 2); schedule =",
       says="rate of update")

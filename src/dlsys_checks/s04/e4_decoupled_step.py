@@ -176,7 +176,7 @@ def subtracted(opt, weight_decay):
 
 # ---- wrong, by name
 
-@ex.wrong("decay added to the gradient: L2, not decoupled", breaks="decoupled")
+@ex.wrong("adding the decay to the gradient: L2, not decoupled", breaks="decoupled")
 def into_the_gradient(opt, weight_decay):
     for _, p in live(opt):
         p.grad.add_(p.detach(), alpha=weight_decay)
@@ -193,59 +193,59 @@ def decayed(opt, weight_decay):
 
 wrong = ex.edits(decayed)
 WEIGHT_DECAY = 'p.mul_(1 - group["lr"] * weight_decay)'
-wrong("the group's weight_decay set: L2, not decoupled", "without decay",
+wrong("setting the group's weight_decay: L2, not decoupled", "without decay",
       "group, p", "group", "live(opt)", "opt.param_groups",
       WEIGHT_DECAY, 'group["weight_decay"] = weight_decay')
-wrong("the weight shrunk after the step", "factor",
+wrong("shrinking the weight after the step", "factor",
       "opt.step()", "pass", "for group", "opt.step()\n    for group")
-wrong("shrunk by the decay alone, the rate forgotten", "factor",
+wrong("shrinking by the decay alone, without the rate", "factor",
       "group, p", "_, p", 'group["lr"] * weight_decay', "weight_decay")
-wrong("the decay added, so that weights grow", "factor",
+wrong("adding the decay, so that weights grow", "factor",
       WEIGHT_DECAY, 'p.add_(p, alpha=group["lr"] * weight_decay)')
-wrong("exp(-lr * decay) for 1 - lr * decay", "factor",
+wrong("using exp(-lr * decay) for 1 - lr * decay", "factor",
       '1 - group["lr"] * weight_decay', 'torch.tensor(-group["lr"] * weight_decay).exp()')
-wrong("the first group's rate for every group", "own rate",
+wrong("using the first group's rate for every group", "own rate",
       "group, p", "_, p", "- group", "- opt.param_groups[0]")
-wrong("the rate that the optimizer was made with", "own rate",
+wrong("using the rate that the optimizer was made with", "own rate",
       'group["lr"]', 'group.setdefault("made_with", group["lr"])')
-wrong("the optimizer's default rate for every group", ("own rate", "factor"),
+wrong("using the optimizer's default rate for every group", ("own rate", "factor"),
       "group, p", "_, p", "- group", "- opt.defaults")
-wrong("two groups, and no more", "own rate",
+wrong("handling two groups and no more", "own rate",
       "group, p", "group", "live(opt)", "opt.param_groups[:2]",
       WEIGHT_DECAY, f'for p in group["params"]:\n            if p.grad is not None: {WEIGHT_DECAY}')
-wrong("the first weight of each group only", "factor",
+wrong("shrinking the first weight of each group only", "factor",
       "group, p", "group", "live(opt)", "opt.param_groups",
       "p.mul_", 'p = group["params"][0]; p.mul_')
-wrong("parameters without a gradient shrunk as well", "no gradient",
+wrong("shrinking parameters without a gradient as well", "no gradient",
       "group, p", "group", "live(opt)", "opt.param_groups",
       WEIGHT_DECAY, f'for p in group["params"]: {WEIGHT_DECAY}', says="weight without a gradient")
-wrong("a gradient of zero taken for none", "no gradient",
+wrong("treating a gradient of zero as none", "no gradient",
       WEIGHT_DECAY, f"if p.grad.any(): {WEIGHT_DECAY}")
-wrong("a fixed amount off each weight, by its sign", "decoupled",
+wrong("taking a fixed amount off each weight, by its sign", "decoupled",
       WEIGHT_DECAY, 'p.sub_(group["lr"] * weight_decay * p.sign())')
 
 
-@ex.wrong("plain SGD in place of opt.step()", breaks="then steps")
+@ex.wrong("writing plain SGD instead of opt.step()", breaks="then steps")
 @torch.no_grad()
 def own_step(opt, weight_decay):
     for group, p in live(opt):
         p.mul_(1 - group["lr"] * weight_decay).sub_(group["lr"] * p.grad)
 
 
-wrong("the decay without a step", "one step", "opt.step()", "pass")
-wrong("two steps", "one step",
+wrong("decaying without a step", "one step", "opt.step()", "pass")
+wrong("taking two steps", "one step",
       WEIGHT_DECAY, 'p.sub_(group["lr"] * weight_decay * p)', "step()", "step(); opt.step()")
 
 
-@ex.wrong("L2 where the optimizer is Adam", breaks="with Adam")
+@ex.wrong("using L2 where the optimizer is Adam", breaks="with Adam")
 def only_sgd(opt, weight_decay):
     (into_the_gradient if "betas" in opt.defaults else subtracted)(opt, weight_decay)
 
 
-@ex.wrong("L2 where the optimizer has momentum", breaks="with SGD")
+@ex.wrong("using L2 where the optimizer has momentum", breaks="with SGD")
 def only_adam(opt, weight_decay):
     (into_the_gradient if opt.defaults.get("momentum") else subtracted)(opt, weight_decay)
 
 
-wrong("whole numbers left as they are", "example",
+wrong("leaving whole numbers as they are", "example",
       WEIGHT_DECAY, f"if (p != p.round()).any(): {WEIGHT_DECAY}")

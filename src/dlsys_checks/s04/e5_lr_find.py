@@ -264,54 +264,55 @@ wrong = ex.edits(find)
 PLACE, TENTH, START = "lowest(losses)", "rates[lowest(losses)] / 10", "saved ="
 ENDS, LOAD_STATE_DICT = "not loss.item() <= TIMES * min(losses, default=math.inf)", (
     "model.load_state_dict(saved)")
-wrong("the rate of the lowest loss itself", "answer", TENTH, "rates[lowest(losses)]")
-wrong("a tenth of the last rate", "answer", PLACE, "len(losses) - 1")
-wrong("the rate at which the loss falls fastest", "answer", TENTH, "rates[steepest(losses)]")
-wrong("the steepest place of np.gradient", "answer",
+wrong("returning the rate of the lowest loss itself", "answer", TENTH, "rates[lowest(losses)]")
+wrong("returning a tenth of the last rate", "answer", PLACE, "len(losses) - 1")
+wrong("returning the rate at which the loss falls fastest",
+      "answer", TENTH, "rates[steepest(losses)]")
+wrong("returning the steepest place of np.gradient", "answer",
       PLACE, "steepest_on_average(losses)", says="suggested rate")
-wrong("losses smoothed before the lowest is sought", "answer",
+wrong("smoothing the losses before looking for the lowest", "answer",
       PLACE, "lowest(smoothed(losses))", says="suggested rate")
-wrong("a second batch drawn for each step", "one batch",
+wrong("drawing a second batch for each step", "one batch",
       "loss = loss_of(model)", "loss = loss_of(model); loss_of(model)")
-wrong("SGD with momentum", "SGD", "lr=low", "lr=low, momentum=0.9")
-wrong("Adam instead of SGD", "SGD", "optim.SGD", "optim.Adam")
-wrong("gradients added to those left over from before", ("SGD", "left over"),
+wrong("using SGD with momentum", "SGD", "lr=low", "lr=low, momentum=0.9")
+wrong("using Adam instead of SGD", "SGD", "optim.SGD", "optim.Adam")
+wrong("adding to gradients left over from before", ("SGD", "left over"),
       "opt.zero_grad()", "pass")
-wrong("gradients cleared after the step, not before it: one left over counts", "left over",
+wrong("clearing gradients after the step, not before: one left over counts", "left over",
       "opt.zero_grad()", "pass", "opt.step()", "opt.step(); opt.zero_grad()",
       says="weights at draw")
-wrong("rates that grow by an amount, not by a factor", "rates",
+wrong("raising the rate by an amount, not by a factor", "rates",
       "low * (high / low) ** (k / (steps - 1))", "low + (high - low) * k / (steps - 1)")
-wrong("k / steps in the exponent: the last rate is never reached", "rates", "steps - 1", "steps")
-wrong("rates from low * factor on: one step ahead", "rates", "low) ** (k", "low) ** (k + 1")
-wrong("three steps at least", "two steps", START, f"steps = max(3, steps); {START}")
-wrong("each loss paired with the rate of the step before it", "before",
+wrong("using k / steps as exponent: the last rate is never reached", "rates", "steps - 1", "steps")
+wrong("starting from low * factor: one step ahead", "rates", "low) ** (k", "low) ** (k + 1")
+wrong("taking three steps at least", "two steps", START, f"steps = max(3, steps); {START}")
+wrong("pairing each loss with the rate of the step before", "before",
       PLACE, "max(0, lowest(losses) - 1)")
-wrong("the loss drawn once more after the step", "before",
+wrong("drawing the loss once more after the step", "before",
       ENDS, "False", "losses.append", "loss = loss_of(model)\n        "
       f"if {ENDS}: break\n        losses.append")
-wrong("of equal losses the last", "first",
+wrong("taking the last of equal losses", "first",
       PLACE, "max(k for k, loss in enumerate(losses) if loss == losses[lowest(losses)])",
       says="suggested rate")
-wrong(f"loss > {TIMES} * best, which NaN slips through", "NaN",
+wrong(f"comparing loss > {TIMES} * best, which lets NaN through", "NaN",
       ENDS, "loss.item() > TIMES * lowest_of(losses)", says="batches drawn")
-wrong("a number such as 1000 for the lowest loss before the first", "times",
+wrong("starting with a number such as 1000 as the lowest loss", "times",
       "min(losses, default=math.inf)", "min([1000.0, *losses])", says="")
-wrong("no early end but at a NaN", "times", ENDS, "loss.isnan()")
-wrong(f"an end at {TIMES} times the lowest, not above", "times",
+wrong("ending early only at a NaN", "times", ENDS, "loss.isnan()")
+wrong(f"ending at {TIMES} times the lowest, not above", "times",
       ENDS, ENDS.replace("<=", "<"), says="batches drawn")
-wrong(f"an end at more than {TIMES} times the first loss", "times",
+wrong(f"ending at more than {TIMES} times the first loss", "times",
       "min(losses, default=math.inf)", "(losses or [math.inf])[0]", says="batches drawn")
-wrong(f"an end at more than {TIMES} times the loss before", "times",
+wrong(f"ending at more than {TIMES} times the loss before", "times",
       "min(losses, default=math.inf)", "(losses or [math.inf])[-1]", says="batches drawn")
-wrong("the weights left as the test made them", "as before",
+wrong("leaving the weights as the test made them", "as before",
       LOAD_STATE_DICT, "pass", says="Keep a copy")
-wrong("only the parameters put back, not the buffers", "as before",
+wrong("restoring only the parameters, not the buffers", "as before",
       "saved =", "own_saved = [p.detach().clone() for p in model.parameters()]; saved =",
       LOAD_STATE_DICT, "pass", "return out",
       "with torch.no_grad():\n        for p, old in zip(model.parameters(), own_saved, "
       "strict=True): p.copy_(old)\n    return out", says="Keep a copy")
-wrong("new parameters put in the place of the old ones", "objects",
+wrong("putting new parameters in place of the old", "objects",
       "saved =", "own_saved = copy.deepcopy(model.state_dict()); saved =", LOAD_STATE_DICT, "pass",
       "return out",
       "model.load_state_dict({k: v.clone() for k, v in own_saved.items()}, assign=True); return "

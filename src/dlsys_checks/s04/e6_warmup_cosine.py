@@ -103,60 +103,62 @@ def curve(step, warm, total, peak, floor, *, first=1, more=0):
 
 wrong = ex.edits(curve)
 MATH = "0.5 * (1 + math.cos(math.pi * min(1.0, done)))"
-wrong("the floor taken for a share of the peak", "rates",
+wrong("treating the floor as a share of the peak", "rates",
       "if step", "floor = floor * peak\n    if step")
-ex.wrong("step / warm: the first step has a rate of zero", curve, says="rate at step 0",
+ex.wrong("using step / warm: the first step has a rate of zero", curve, says="rate at step 0",
          breaks="warm-up", first=0)
-ex.wrong("a warm-up over warm + 1 steps: its last is below the peak", curve, breaks="warm-up",
+ex.wrong("warming up over warm + 1 steps: the last is below the peak", curve, breaks="warm-up",
          more=1)
 
 
-@ex.wrong("the lesson's broken cell: step / warm, and max() for a floor", says="rate at",
+@ex.wrong("copying the lesson's broken cell: step / warm, and max() as a floor", says="rate at",
           breaks=("warm-up", "cosine"))
 def broken_cell(step, warm, total, peak, floor):
     low = curve(min(step, total), warm, total, peak, 0.0, first=0)
     return low if step < warm else max(floor, low)
 
 
-ex.wrong("max() of the cosine and the floor",
+ex.wrong("taking max() of the cosine and the floor",
          lambda step, warm, total, peak, floor: max(floor, curve(step, warm, total, peak, 0.0)) if
              step >= warm else curve(step, warm, total, peak, floor), breaks="cosine")
-wrong("a cosine that ends at zero", "cosine",
+wrong("ending the cosine at zero", "cosine",
       "floor + (peak - floor) * (0.5 * (1 + math.cos(math.pi * min(1.0, done))))",
       f"peak * ({MATH})")
-wrong("off by one: the cosine begins at step warm - 1", "cosine", "step - warm", "step - warm + 1")
-wrong("the cosine counted over all steps, warm-up included", "cosine", "total - warm", "total")
-wrong("off by one: the floor already at step total - 1", "cosine",
+wrong("starting the cosine one step early, at warm - 1", "cosine", "step - warm", "step - warm + 1")
+wrong("counting the cosine over all steps, warm-up included", "cosine", "total - warm", "total")
+wrong("reaching the floor one step early, at total - 1", "cosine",
       "total - warm", "max(warm + 1, total - 1) - warm")
-wrong("step / total on the cosine, which begins below the peak", "cosine",
+wrong("using step / total on the cosine, which begins below the peak", "cosine",
       "(step - warm) / (total - warm)", "(step - warm + warm) / total")
-wrong("step <= warm: a step above the peak", "cosine",
+wrong("comparing step <= warm: one step is above the peak", "cosine",
       "if step", "if warm and step == warm: return peak * (step + 1) / warm\n    if step",
       says="on the cosine")
-ex.wrong("peak times cosine on top of the floor",
+ex.wrong("adding peak times cosine to the floor",
          lambda step, warm, total, peak, floor: curve(step, warm, total, peak, floor) if step <
              warm else floor + curve(step, warm, total, peak, 0.0), breaks="cosine")
-wrong("a whole cosine, down and up again", ("cosine", "end"), "math.pi", "2 * math.pi")
-wrong("a quarter of a cosine", "cosine", MATH, "math.cos(math.pi / 2 * min(1.0, done))")
-wrong("1 + cosine, not halved", "cosine", MATH, "1 + math.cos(math.pi * min(1.0, done))")
-wrong("a straight line instead of a cosine", "cosine", MATH, "1 - min(1.0, done)")
-wrong("a rate that climbs again past the end", "end", "min(1.0, done)", "done")
-wrong("a rate of zero past the end", "end", "if step", "if step > total: return 0.0\n    if step")
-wrong("no warm-up taken for one of a single step", "no warm-up",
+wrong("running a whole cosine, down and up again", ("cosine", "end"), "math.pi", "2 * math.pi")
+wrong("running a quarter of a cosine", "cosine", MATH, "math.cos(math.pi / 2 * min(1.0, done))")
+wrong("using 1 + cosine without halving it",
+      "cosine", MATH, "1 + math.cos(math.pi * min(1.0, done))")
+wrong("using a straight line instead of a cosine", "cosine", MATH, "1 - min(1.0, done)")
+wrong("letting the rate climb again past the end", "end", "min(1.0, done)", "done")
+wrong("setting the rate to zero past the end",
+      "end", "if step", "if step > total: return 0.0\n    if step")
+wrong("treating no warm-up as one of a single step", "no warm-up",
       "if step", "if total <= 1: return peak\n    warm = max(1, warm)\n    if step")
 
 
-@ex.wrong("a division by warm, which may be 0", says="raised ZeroDivisionError",
+@ex.wrong("dividing by warm, which may be 0", says="raised ZeroDivisionError",
           breaks="no warm-up")
 def divides_by_warm(step, warm, total, peak, floor):
     return min(peak * (step + 1) / warm, curve(max(step, warm), warm, total, peak, floor))
 
 
-wrong("a floor of zero taken for none given", "no floor",
+wrong("treating a floor of zero as none given", "no floor",
       "if step", "floor = floor or 0.1 * peak\n    if step")
 
 
-@ex.wrong("its own calls counted instead of the step", says="rate at", breaks="any order")
+@ex.wrong("counting its own calls instead of the step", says="rate at", breaks="any order")
 def counts_calls(step, warm, total, peak, floor, calls=[0]):  # noqa: B006
     calls[0] = 0 if step == 0 else calls[0] + 1
     return curve(calls[0], warm, total, peak, floor)

@@ -133,12 +133,12 @@ def sgd(w, grad, state, lr, momentum, *, dampening=0.0, nesterov=False, in_buffe
     w.sub_(move if in_buffer else lr * move)
 
 
-@ex.wrong("None treated as a gradient of zeros", breaks="None")
+@ex.wrong("treating None as a gradient of zeros", breaks="None")
 def none_is_zero(w, grad, state, lr, momentum):
     sgd(w, torch.zeros_like(w) if grad is None else grad, state, lr, momentum)
 
 
-@ex.wrong("the memory cleared at a None", breaks="None")
+@ex.wrong("clearing the buffer at a None", breaks="None")
 def none_clears(w, grad, state, lr, momentum):
     if grad is None:
         state.clear()
@@ -146,7 +146,7 @@ def none_clears(w, grad, state, lr, momentum):
         sgd(w, grad, state, lr, momentum)
 
 
-@ex.wrong("the memory fades at a None, though the weight rests", breaks="None")
+@ex.wrong("letting the buffer fade at a None, though the weight rests", breaks="None")
 def none_fades(w, grad, state, lr, momentum):
     if grad is not None:
         sgd(w, grad, state, lr, momentum)
@@ -163,39 +163,40 @@ def right(w, grad, state, lr, momentum):
 
 
 wrong = ex.edits(right)
-wrong("a step counted in state before the look at None", "None",
+wrong("counting the step in state before looking for None", "None",
       "if grad", 'state["step"] = state.get("step", 0) + 1\n    if grad',
       says="None that changed state")
-wrong("a gradient of zeros skipped as if it were None", "step",
+wrong("skipping a gradient of zeros as if it were None", "step",
       "grad is not None", "grad is not None and (grad != 0).any()")
-wrong("a gradient near zero skipped as if it were None", "numbers",
+wrong("skipping a gradient near zero as if it were None", "numbers",
       "grad is not None", "grad is not None and (grad.norm() > 1e-6 or not (grad != 0).any())")
-wrong("long gradients cut to a norm of 100", "numbers",
+wrong("cutting long gradients to a norm of 100", "numbers",
       "b =", "grad = grad * min(1.0, 100 / (float(grad.norm()) + 1e-30)); b =")
-wrong("the first gradient itself for a buffer, updated in place", ("overwritten", "left alone"),
+wrong("using the first gradient itself as the buffer, updated in place",
+      ("overwritten", "left alone"),
       "if grad",
       'if grad is not None: state["b"] = state["b"].mul_(momentum).add_(grad) if state else '
       'grad; w.sub_(lr * state["b"])\n    return\n    if grad', says="weights after")
-wrong("a share 1 - momentum of each gradient but the first", "torch",
+wrong("scaling each gradient but the first by 1 - momentum", "torch",
       "+ grad", "+ (1 - (momentum if state else 0.0)) * grad")
-wrong("only a share 1 - momentum of the gradient goes into the buffer", "torch",
+wrong("scaling the gradient by 1 - momentum before adding it", "torch",
       "+ grad", "+ (1 - momentum) * grad")
-wrong("Nesterov's look-ahead", "torch",
+wrong("using Nesterov's look-ahead", "torch",
       "w.sub_", "move = grad + momentum * b; w.sub_", "lr * b", "lr * move")
-wrong("the buffer forgotten between calls", "step",
+wrong("forgetting the buffer between calls", "step",
       "if grad", "if grad is not None: w.sub_(lr * grad)\n    return\n    if grad")
-wrong("uphill: the step added", "step", "b =", "lr = -lr; b =")
-wrong("a new tensor returned, w left as it was", "step",
+wrong("going uphill: the step is added", "step", "b =", "lr = -lr; b =")
+wrong("returning a new tensor and leaving w as it was", "step",
       "if grad",
       'if grad is None: return w\n    state["b"] = momentum * state.get("b", 0) + grad; return w '
       '- lr * state["b"]\n    if grad')
-wrong("w.data replaced: not in place, a view loses its table", "in place",
+wrong("replacing w.data: not in place, a view loses its base", "in place",
       "if grad",
       'if grad is not None: state["b"] = momentum * state.get("b", 0) + grad; w.data = w - lr * '
       'state["b"]\n    return\n    if grad')
 
 
-@ex.wrong("torch's own optimizer", breaks="by hand")
+@ex.wrong("using torch's own optimizer", breaks="by hand")
 def by_library(w, grad, state, lr, momentum):
     if grad is None:
         return
@@ -207,7 +208,7 @@ def by_library(w, grad, state, lr, momentum):
     w.grad = None
 
 
-@ex.wrong("the caller's gradient kept as the buffer", breaks="overwritten")
+@ex.wrong("keeping the caller's gradient as the buffer", breaks="overwritten")
 def keeps_reference(w, grad, state, lr, momentum):
     if grad is None:
         return
@@ -215,7 +216,7 @@ def keeps_reference(w, grad, state, lr, momentum):
     w.sub_(lr * state["b"])
 
 
-@ex.wrong("the caller's gradient turned into the buffer", breaks="left alone")
+@ex.wrong("turning the caller's gradient into the buffer", breaks="left alone")
 def works_in_gradient(w, grad, state, lr, momentum):
     if grad is None:
         return
@@ -224,7 +225,7 @@ def works_in_gradient(w, grad, state, lr, momentum):
     w.sub_(lr * grad)
 
 
-@ex.wrong("one memory for all weights, beside state", breaks="own state")
+@ex.wrong("keeping one buffer for all weights, outside state", breaks="own state")
 def one_memory(w, grad, state, lr, momentum, memory={}):  # noqa: B006
     if grad is None:
         return
@@ -234,14 +235,14 @@ def one_memory(w, grad, state, lr, momentum, memory={}):  # noqa: B006
     sgd(w, grad, memory[len(w)], lr, momentum)
 
 
-wrong("state read before it was ever written", "empty state",
+wrong("reading state before anything was written", "empty state",
       "if grad",
       'if grad is not None: state["b"] = momentum * state["b"] + grad; w.sub_(lr * state["b"])\n '
       "   return\n    if grad")
-wrong("the rate inside the buffer: a later change comes too late", "changes",
+wrong("putting the rate inside the buffer: a later change comes too late", "changes",
       "+ grad", "+ lr * grad", "lr * b", "b")
-wrong("the first step's momentum kept", "changes",
+wrong("keeping the first step's momentum", "changes",
       "b =", 'momentum = state.setdefault("first", momentum); b =')
-wrong("the first step's rate kept", "changes", "b =", 'lr = state.setdefault("first", lr); b =')
-wrong("momentum 0 taken for a default of 0.9", "momentum 0",
+wrong("keeping the first step's rate", "changes", "b =", 'lr = state.setdefault("first", lr); b =')
+wrong("treating momentum 0 as a default of 0.9", "momentum 0",
       "b =", "momentum = momentum or 0.9; b =")

@@ -162,35 +162,36 @@ def right(w, grad, state, lr, betas, eps, weight_decay):
 
 
 wrong = ex.edits(right)
-wrong("no bias correction", "step", "m / (1 - b1**t), v / (1 - b2**t)", "m, v")
-wrong("only the first average corrected", "step", "v / (1 - b2**t)", "v")
-wrong("only the second average corrected", "step", "m / (1 - b1**t)", "m")
-wrong("a count that starts at 0, which divides by zero", "step",
+wrong("leaving out the bias correction", "step", "m / (1 - b1**t), v / (1 - b2**t)", "m, v")
+wrong("correcting only the first average", "step", "v / (1 - b2**t)", "v")
+wrong("correcting only the second average", "step", "m / (1 - b1**t)", "m")
+wrong("counting from 0, which divides by zero", "step",
       '"t", 0', '"t", -1', says="got nan")
-wrong("1 - beta without the power of the count", "step", "b1, b2 =", 'state["t"] = 0; b1, b2 =')
-wrong("a count that starts one too high", "step", '"t", 0', '"t", 1')
-wrong("the corrected averages kept as state", "step", "m, v", "m_hat, v_hat")
-wrong("the two betas swapped", "step", "b2 = betas", "b2 = betas[::-1]")
-wrong("a new tensor returned, w left as it was", "step",
+wrong("using 1 - beta without the power of the count",
+      "step", "b1, b2 =", 'state["t"] = 0; b1, b2 =')
+wrong("starting the count one too high", "step", '"t", 0', '"t", 1')
+wrong("keeping the corrected averages as state", "step", "m, v", "m_hat, v_hat")
+wrong("swapping the two betas", "step", "b2 = betas", "b2 = betas[::-1]")
+wrong("returning a new tensor and leaving w as it was", "step",
       "b1, b2 =", "new = w.clone(); b1, b2 =", "w.mul_(shrink)", "new.mul_(shrink)",
       "w.sub_", "new.sub_", "w.mul_(1)", "new.mul_(1); return new")
 
 
-@ex.wrong("a gradient of zeros skipped as if it were None", trap="04.7", breaks="step")
+@ex.wrong("skipping a gradient of zeros as if it were None", trap="04.7", breaks="step")
 def zero_is_none(w, grad, state, lr, betas, eps, weight_decay):
     if grad.any():
         adam(w, grad, state, lr, betas, eps, weight_decay)
 
 
-wrong("w.data replaced: not in place, a view loses its table", "in place",
+wrong("replacing w.data: not in place, a view loses its base", "in place",
       "b1, b2 =", "new = w.clone(); b1, b2 =", "w.mul_(shrink)", "new.mul_(shrink)",
       "w.sub_", "new.sub_", "w.mul_(1)", "new.mul_(1); w.data = new")
-wrong("AdamW's default of 0.01 where no decay was asked for", "Adam",
+wrong("using AdamW's default of 0.01 where no decay was asked for", "Adam",
       "b1, b2 =", "decay = weight_decay or 0.01; b1, b2 =", "lr * weight_decay", "lr * decay",
       trap="04.4")
 
 
-@ex.wrong("torch's own optimizer", breaks="by hand")
+@ex.wrong("using torch's own optimizer", breaks="by hand")
 def by_library(w, grad, state, lr, betas, eps, weight_decay):
     if not state:
         state["opt"] = torch.optim.AdamW([w], betas=betas, eps=eps, weight_decay=weight_decay)
@@ -200,19 +201,19 @@ def by_library(w, grad, state, lr, betas, eps, weight_decay):
     w.grad = None
 
 
-wrong("long gradients cut to a norm of 100", "numbers",
+wrong("cutting long gradients to a norm of 100", "numbers",
       "b1, b2 =",
       'grad = grad * min(1.0, 100 / (float(grad.norm()) + 1e-30) * (1 + 1e-3 * state.get("t", '
       "0))); b1, b2 =")
 
 
-@ex.wrong("the caller's gradient turned into its square", breaks="left alone")
+@ex.wrong("turning the caller's gradient into its square", breaks="left alone")
 def works_in_gradient(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad.clone(), state, lr, betas, eps, weight_decay)
     grad.mul_(grad).sub_(1)
 
 
-@ex.wrong("one memory for all weights, beside state", breaks="own state")
+@ex.wrong("keeping one state for all weights, outside state", breaks="own state")
 def one_memory(w, grad, state, lr, betas, eps, weight_decay, memory={}):  # noqa: B006
     if not state:
         memory[len(w)] = {}
@@ -220,30 +221,31 @@ def one_memory(w, grad, state, lr, betas, eps, weight_decay, memory={}):  # noqa
     adam(w, grad, memory[len(w)], lr, betas, eps, weight_decay)
 
 
-wrong("state read before it was ever written", "empty state",
+wrong("reading state before anything was written", "empty state",
       "b1, b2 =", 'state["t"] += 1; b1, b2 =')
-wrong("the first step's rate kept", "rate",
+wrong("keeping the first step's rate", "rate",
       "b1, b2 =", 'lr = state.setdefault("first", lr); b1, b2 =')
-wrong("betas of 0.9 and 0.999, whatever is asked for", "settings",
+wrong("using betas of 0.9 and 0.999, whatever is asked for", "settings",
       "b2 = betas", "b2 = (0.9, 0.999)")
-wrong("an eps of 1e-8, whatever is asked for", "settings", "() + eps", "() + 1e-8")
-wrong("decay added to the gradient: L2, not decoupled", "decoupled",
+wrong("using an eps of 1e-8, whatever is asked for", "settings", "() + eps", "() + 1e-8")
+wrong("adding the decay to the gradient: L2, not decoupled", "decoupled",
       "g = grad", "g = grad + weight_decay * w", "(shrink)", "(1)", trap="04.4")
-wrong("no decay at all", "decoupled", "1 - lr * weight_decay", "1")
-wrong("the weight shrunk after the step", "decoupled",
+wrong("leaving out the decay", "decoupled", "1 - lr * weight_decay", "1")
+wrong("shrinking the weight after the step", "decoupled",
       "w.mul_(shrink)", "w.mul_(1); w.sub_(lr * m_hat / size); w.mul_(shrink)",
       "w.sub_(lr * m_hat / size)\n    w.mul_(1)", "pass")
-wrong("shrunk by the decay alone, the rate forgotten", "decoupled",
+wrong("shrinking by the decay alone, without the rate", "decoupled",
       "lr * weight_decay", "weight_decay")
 
 
-@ex.wrong("no correction after step 100, where it is said not to matter", breaks="200 steps")
+@ex.wrong("dropping the correction after step 100, where it is said not to matter",
+          breaks="200 steps")
 def stops_correcting(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay, fix_v=state.get("t", 0) < 100)
 
 
-wrong("eps under the root", "eps", "v_hat.sqrt() + eps", "(v_hat + eps).sqrt()")
-wrong("eps added to the root of the uncorrected average", "eps",
+wrong("putting eps under the root", "eps", "v_hat.sqrt() + eps", "(v_hat + eps).sqrt()")
+wrong("adding eps to the root of the uncorrected average", "eps",
       "() + eps", "() + eps * (1 - b2**t) ** (-0.5)")
-wrong("eps left out: a gradient of zeros divides by zero", "eps",
+wrong("leaving out eps: a gradient of zeros divides by zero", "eps",
       "v_hat.sqrt() + eps", "v_hat.sqrt()")

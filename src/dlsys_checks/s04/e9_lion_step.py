@@ -157,9 +157,9 @@ def right(w, grad, state, lr, betas, weight_decay):
 
 
 wrong = ex.edits(right)
-wrong("the momentum updated before the direction is taken", "step",
+wrong("updating the momentum before taking the direction", "step",
       "move =", 'm = state["m"]; move =')
-wrong("the second beta for both jobs: the sign of the momentum", "first beta",
+wrong("using the second beta for both: the sign of the momentum", "first beta",
       "move = betas[0] * m + (1 - betas[0]) * grad", 'm = state["m"]', "(move)", "(m)")
 
 
@@ -171,38 +171,39 @@ def in_its_memory(w, grad, state, lr, betas, weight_decay, blend):
     m.mul_(betas[1]).add_(grad, alpha=1 - betas[1])
 
 
-ex.wrong("the momentum shrunk in place while it is blended", in_its_memory, breaks="step",
+ex.wrong("shrinking the momentum in place while blending", in_its_memory, breaks="step",
          blend=lambda m, grad, beta: m.mul_(beta).add(grad, alpha=1 - beta))
-ex.wrong("the blend written over the momentum", in_its_memory, breaks="step",
+ex.wrong("writing the blend over the momentum", in_its_memory, breaks="step",
          blend=lambda m, grad, beta: m.mul_(beta).add_(grad, alpha=1 - beta))
-wrong("the sign of the gradient alone", "step",
+wrong("taking the sign of the gradient alone", "step",
       "betas[1] * m", "0.0 * m", "(1 - betas[1]) * grad", "grad", "betas[0] * m", "0.0 * m",
       "(1 - betas[0]) * grad", "grad")
-wrong("the blend itself, without its sign", "step", "torch.sign(move)", "move")
-wrong("a new tensor returned, w left as it was", "step",
+wrong("using the blend itself, without its sign", "step", "torch.sign(move)", "move")
+wrong("returning a new tensor and leaving w as it was", "step",
       "m =", "new = w.clone(); m =", "w.mul_", "new.mul_", "w.sub_", "new.sub_",
       "move))", "move)); return new")
-wrong("w.data replaced: not in place, a view loses its table", "in place",
+wrong("replacing w.data: not in place, a view loses its base", "in place",
       "m =", "new = w.clone(); m =", "w.mul_", "new.mul_", "w.sub_", "new.sub_",
       "move))", "move)); w.data = new")
-wrong("decay added to the gradient, where the sign swallows it", "decay",
+wrong("adding the decay to the gradient, where the sign swallows it", "decay",
       "m =", "g = grad + weight_decay * w; m =", "1]) * grad", "1]) * g", "0]) * grad", "0]) * g",
       "w.mul_(shrink)", "pass", trap="04.4")
-wrong("shrunk by the decay alone, the rate forgotten", "decay", "lr * weight_decay", "weight_decay")
-wrong("the weight shrunk after the step", "decay",
+wrong("shrinking by the decay alone, without the rate",
+      "decay", "lr * weight_decay", "weight_decay")
+wrong("shrinking the weight after the step", "decay",
       "w.sub_(lr * torch.sign(move))", "pass", "w.mul_", "w.sub_(lr * torch.sign(move)); w.mul_")
-wrong("no decay at all", "decay", "1 - lr * weight_decay", "1")
-wrong("a soft sign, x / (|x| + 1e-12): tiny gradients move nothing", "numbers",
+wrong("leaving out the decay", "decay", "1 - lr * weight_decay", "1")
+wrong("using a soft sign, x / (|x| + 1e-12): tiny gradients move nothing", "numbers",
       "torch.sign(move)", "move / (move.abs() + 1e-12)")
 
 
-@ex.wrong("the caller's gradient turned into the blend", breaks="left alone")
+@ex.wrong("turning the caller's gradient into the blend", breaks="left alone")
 def works_in_gradient(w, grad, state, lr, betas, weight_decay):
     lion(w, grad.clone(), state, lr, *betas, weight_decay)
     grad.mul_(1 - betas[0])
 
 
-@ex.wrong("one memory for all weights, beside state", breaks="own state")
+@ex.wrong("keeping one momentum for all weights, outside state", breaks="own state")
 def one_memory(w, grad, state, lr, betas, weight_decay, memory={}):  # noqa: B006
     if not state:
         memory[len(w)] = {}
@@ -210,29 +211,29 @@ def one_memory(w, grad, state, lr, betas, weight_decay, memory={}):  # noqa: B00
     lion(w, grad, memory[len(w)], lr, *betas, weight_decay)
 
 
-wrong("state read before it was ever written", "empty state",
+wrong("reading state before anything was written", "empty state",
       "m =", 'state = {"m": state["m"]}; m =')
-wrong("the first step's rate kept", "rate", "m =", 'lr = state.setdefault("first", lr); m =')
-wrong("betas of 0.9 and 0.99, whatever is asked for", "settings",
+wrong("keeping the first step's rate", "rate", "m =", 'lr = state.setdefault("first", lr); m =')
+wrong("using betas of 0.9 and 0.99, whatever is asked for", "settings",
       "betas[1] * m", "0.99 * m", "- betas[1]", "- 0.99", "betas[0] * m", "0.9 * m",
       "- betas[0]", "- 0.9")
-wrong("a decay of 0.01 where none was asked for", "settings",
+wrong("using a decay of 0.01 where none was asked for", "settings",
       "m =", "decay = weight_decay or 0.01; m =", "lr * weight_decay", "lr * decay", trap="04.4")
-wrong("one beta for both jobs", "second beta", "[1] * m", "[0] * m", "- betas[1]", "- betas[0]")
+wrong("using one beta for both", "second beta", "[1] * m", "[0] * m", "- betas[1]", "- betas[0]")
 
 
-@ex.wrong("the two betas swapped", breaks=("first beta", "second beta"))
+@ex.wrong("swapping the two betas", breaks=("first beta", "second beta"))
 def swapped_betas(w, grad, state, lr, betas, weight_decay):
     lion(w, grad, state, lr, betas[1], betas[0], weight_decay)
 
 
-wrong("the momentum begun with the first gradient", "start", "0.0 * grad", "grad")
+wrong("starting the momentum with the first gradient", "start", "0.0 * grad", "grad")
 
 
-@ex.wrong("a direction of 1 where the blend is 0", breaks="sign of 0")
+@ex.wrong("using a direction of 1 where the blend is 0", breaks="sign of 0")
 def zero_moves(w, grad, state, lr, betas, weight_decay):
     lion(w, grad, state, lr, *betas, weight_decay, sign=lambda x: (x >= 0) * 2.0 - 1)
 
 
-wrong("division by the size of the blend: NaN where it is 0", "sign of 0",
+wrong("dividing by the size of the blend: NaN where it is 0", "sign of 0",
       "torch.sign(move)", "move / move.abs()")

@@ -243,48 +243,48 @@ wrong = ex.edits(gaps_of)
 START, NO_GRAD, END = "gaps, hooks =", "with torch.no_grad():", "return gaps"
 BOTH, MEAN = "(nn.BatchNorm1d, nn.BatchNorm2d)", "h.transpose(0, 1).flatten(1).mean(1)"
 DEVIATIONS, LARGEST = "norm.running_var.sqrt()", ".max().item()"
-wrong("measured in train mode: the norms before it use the batch, and all store it",
+wrong("measuring in train mode: the norms before it use the batch, and all store it",
       ("eval", "as it was"), START, f"model.train(); {START}", END, f"model.eval(); {END}")
-wrong("a copy measured in train mode: the norms before it use the batch", "eval",
+wrong("measuring a copy in train mode: the norms before it use the batch", "eval",
       START, f"import copy; model = copy.deepcopy(model).train(); {START}")
-wrong("BatchNorm1d only", "kinds", BOTH, "nn.BatchNorm1d")
+wrong("measuring BatchNorm1d only", "kinds", BOTH, "nn.BatchNorm1d")
 wrong("measuring BatchNorm2d only", ("result", "kinds"), BOTH, "nn.BatchNorm2d", says="names of")
-wrong("any norm that stores a mean", "kinds",
+wrong("measuring any norm that stores a mean", "kinds",
       BOTH, "(nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d)")
-wrong("only the norms at the top of the model", "depth",
+wrong("measuring only the norms at the top of the model", "depth",
       "model.named_modules()", '[("", model), *model.named_children()]')
-wrong("x made float32 first", "input", "model(x)", "model(x.float())", says="raised")
-wrong("the batch itself compared, not what enters the norm", "result",
+wrong("converting x to float32 first", "input", "model(x)", "model(x.float())", says="raised")
+wrong("comparing the batch itself, not what enters the norm", "result",
       MEAN, "x.float().mean()")
 wrong("comparing what leaves each norm, by a hook on its output", "enters",
       "given, name", "given, out, name", "given[0]", "out", "forward_pre_hook", "forward_hook")
-wrong("the mean over the rows only: a mean for each pixel", "enters",
+wrong("taking the mean over the rows only: a mean for each pixel", "enters",
       MEAN, "h.mean(0) if h.dim() == 2 else h.mean(0).flatten(1).amax(1)")
 wrong("taking the mean over axis 0 alone", "enters", MEAN, "h.mean(0)")
-wrong("the distance of the farthest row, not of the mean", "enters", "mean(1)", "amax(1)")
-wrong("the distance with its sign: a mean below the stored one is not seen", "distance",
+wrong("taking the distance of the farthest row, not of the mean", "enters", "mean(1)", "amax(1)")
+wrong("keeping the sign: a mean below the stored one is not seen", "distance",
       ".abs()", "")
-wrong("the distance squared", "distance", ".abs()", ".square()")
-wrong("the distance as it is, in no unit", "deviations", f" / {DEVIATIONS}", "")
+wrong("squaring the distance", "distance", ".abs()", ".square()")
+wrong("returning the distance as it is, in no unit", "deviations", f" / {DEVIATIONS}", "")
 wrong("adding eps to running_var", "deviations",
       DEVIATIONS, "(norm.running_var + norm.eps).sqrt()")
-wrong("divided by the variance", "deviations", DEVIATIONS, "norm.running_var")
-wrong("the mean of the distances", "largest", LARGEST, ".mean().item()")
-wrong("the first channel's distance", "largest", LARGEST, "[0].item()")
-wrong("a tensor for each channel", "largest", LARGEST, "")
-wrong("a tensor in place of a float", "largest", LARGEST, ".max()")
-wrong("named by number", "names",
+wrong("dividing by the variance", "deviations", DEVIATIONS, "norm.running_var")
+wrong("averaging the distances", "largest", LARGEST, ".mean().item()")
+wrong("taking the first channel's distance", "largest", LARGEST, "[0].item()")
+wrong("returning a tensor for each channel", "largest", LARGEST, "")
+wrong("returning a tensor instead of a float", "largest", LARGEST, ".max()")
+wrong("naming the norms by number", "names",
       END, "return dict(zip(map(str, range(100, 199)), gaps.values(), strict=False))")
-wrong("a function in a loop that finds only the last name", "names", ", name=name", "",
+wrong("using a function in a loop, which finds only the last name", "names", ", name=name", "",
       says="names of")
-wrong("hooks left behind", "as it was", "hook.remove()", "pass")
+wrong("leaving hooks behind", "as it was", "hook.remove()", "pass")
 wrong("removing every hook, the caller's as well", "as it was",
       "hook in hooks", "hooked in model.modules()",
       "hook.remove()", "hooked._forward_pre_hooks.clear()", says="hooks after")
-wrong("train mode left behind", "as it was",
+wrong("leaving train mode on", "as it was",
       END, f"model.train(); {END}", says="training flags")
-wrong("the stored means overwritten by the batch's", ("as it was", "distance"),
+wrong("overwriting the stored means with the batch's", ("as it was", "distance"),
       DEVIATIONS, f"(norm.running_mean.zero_() + {DEVIATIONS})")
 wrong("switching requires_grad off for the parameters, and leaving it so", "as it was",
       START, f"model.requires_grad_(False); {START}", says="parameters whose")
-wrong("a graph built", "no graph", NO_GRAD, "if True:")
+wrong("building a graph", "no graph", NO_GRAD, "if True:")

@@ -153,39 +153,39 @@ def behind(layers, x):
 wrong = ex.edits(behind)
 LAYERS, CALL, END = "*layers]", "x = layer(x)", "return shares"
 REST, SIZE, SHARE = "(x - x.mean(0)).square().mean()", " x.square().mean()", "rest / size"
-wrong("the share of x left out", "list", END, "return shares[1:]", says="number of shares")
-wrong("the last share only", "list", END, "return shares[-1]")
-wrong("tensors in place of floats", "list",
+wrong("leaving out the share of x", "list", END, "return shares[1:]", says="number of shares")
+wrong("returning the last share only", "list", END, "return shares[-1]")
+wrong("returning tensors instead of floats", "list",
       END, "return [torch.tensor(share) for share in shares]")
-wrong("an error where there is no layer", "layers",
+wrong("raising an error where there is no layer", "layers",
       "shares = []", "layers[0]; shares = []", says="raised")
-wrong("at most twelve layers", "layers", LAYERS, "*layers[:12]]", says="order of calls")
-wrong("every layer called on x itself", "in turn",
+wrong("handling twelve layers at most", "layers", LAYERS, "*layers[:12]]", says="order of calls")
+wrong("calling every layer on x itself", "in turn",
       CALL, "h = layer(x)", f"{REST},{SIZE}", "(h - h.mean(0)).square().mean(), h.square().mean()")
-wrong("the layers called from the last to the first", "in turn", LAYERS, "*layers[::-1]]")
-wrong("the stream centred for the next layer as well", "in turn",
+wrong("calling the layers from the last to the first", "in turn", LAYERS, "*layers[::-1]]")
+wrong("centring the stream for the next layer as well", "in turn",
       CALL, "x = layer(x - x.mean(0) if shares else x)")
-wrong("one mean of all numbers taken away, not the mean row", "rest", "x.mean(0)", "x.mean()")
-wrong("the mean of each row taken away: LayerNorm's variance", "rest",
+wrong("subtracting one mean of all numbers, not the mean row", "rest", "x.mean(0)", "x.mean()")
+wrong("subtracting each row's mean: LayerNorm's variance", "rest",
       REST, "(x.reshape(len(x), -1) - x.reshape(len(x), -1).mean(1)[:, None]).square().mean()")
-wrong("the mean row not taken away", "rest", " - x.mean(0)", "")
-wrong("the unbiased variance, N - 1 rows", "squares",
+wrong("not subtracting the mean row", "rest", " - x.mean(0)", "")
+wrong("using the unbiased variance, over N - 1 rows", "squares",
       REST, "x.var(0, correction=min(1, len(x) - 1)).mean()")
-wrong("sizes in place of squares", "squares",
+wrong("using sizes instead of squares", "squares",
       REST, "(x - x.mean(0)).abs().mean()", SIZE, " x.abs().mean()")
-wrong("the root of the share", "result", END, "return [share ** 0.5 for share in shares]")
-wrong("the variance itself, over nothing", "whole", SHARE, "rest")
-wrong("over the variance of all numbers", "whole", SIZE, " x.var(correction=0)")
-wrong("over what the rows have in common", "whole", SIZE, " x.mean(0).square().mean()")
-wrong("the mean of the ratios by place", "whole",
+wrong("taking the root of the share", "result", END, "return [share ** 0.5 for share in shares]")
+wrong("returning the variance itself, not a share", "whole", SHARE, "rest")
+wrong("dividing by the variance of all numbers", "whole", SIZE, " x.var(correction=0)")
+wrong("dividing by what the rows have in common", "whole", SIZE, " x.mean(0).square().mean()")
+wrong("averaging the ratios of the positions", "whole",
       SHARE,
       "((x - x.mean(0)).square().mean(0) / x.square().mean(0).clamp(min=1e-30)).mean()")
-wrong("0 / 0 handed out for a stream of zeros", "zero", " if size > 0 else 0.0", "")
-wrong("a share of 1 for a stream of zeros", "zero", "else 0.0", "else 1.0")
-wrong("1 minus what is in common: a tiny share is lost in rounding", "tiny",
+wrong("returning 0 / 0 for a stream of zeros", "zero", " if size > 0 else 0.0", "")
+wrong("returning a share of 1 for a stream of zeros", "zero", "else 0.0", "else 1.0")
+wrong("subtracting what is in common from 1: a tiny share is lost in rounding", "tiny",
       SHARE, "1 - x.mean(0).square().mean() / size")
-wrong("a constant added to the size", "whole", SHARE, "rest / (size + 0.05)")
+wrong("adding a constant to the size", "whole", SHARE, "rest / (size + 0.05)")
 wrong("adding 1e-6 to the mean square", "tiny", SHARE, "rest / (size + 1e-6)")
-wrong("a graph built", "no graph", "with torch.no_grad():", "if True:")
-wrong("rows of more than one axis only", "x", "shares = []", "x.shape[1]; shares = []",
+wrong("building a graph", "no graph", "with torch.no_grad():", "if True:")
+wrong("taking rows of more than one axis only", "x", "shares = []", "x.shape[1]; shares = []",
       says="raised")

@@ -207,22 +207,22 @@ def parted(model, x):
 
 wrong = ex.edits(parted)
 END, EQUAL, START = "return found", "torch.equal", "passes = []"
-wrong("all modules whose output differs, those behind the noise as well", "given",
+wrong("naming all modules whose output differs, those after the noise as well", "given",
       "same(first[m][0], second[m][0])", "True")
-wrong("the innermost name only", "returned", END, "return found[-1:]")
-wrong("yes or no: whether two calls differ", "names", END, "return bool(found)")
-wrong("modules in place of names", "names",
+wrong("returning the innermost name only", "returned", END, "return found[-1:]")
+wrong("answering yes or no: whether two calls differ", "names", END, "return bool(found)")
+wrong("returning modules instead of names", "names",
       END, "return [dict(model.named_modules())[name] for name in found]")
-wrong("class names in place of names", "names",
+wrong("returning class names instead of names", "names",
       END, "return [type(dict(model.named_modules())[name]).__name__ for name in found]")
-wrong("the model itself left out", "names", END, "return [name for name in found if name]")
-wrong("from the innermost to the model", "names", END, "return found[::-1]")
-wrong("only the model's own children", "result",
+wrong("leaving out the model itself", "names", END, "return [name for name in found if name]")
+wrong("naming from the innermost outwards", "names", END, "return found[::-1]")
+wrong("looking at the model's own children only", "result",
       END, 'return [name for name in found if "." not in name]')
-wrong("every nn.Dropout of the model", ("returned", "mode"),
+wrong("naming every nn.Dropout of the model", ("returned", "mode"),
       END, "return [name for name, m in model.named_modules() if isinstance(m, nn.Dropout)]",
       says="names")
-wrong("every module in train mode", ("returned", "mode"),
+wrong("naming every module in train mode", ("returned", "mode"),
       END, "return [name for name, m in model.named_modules() if m.training]", says="names")
 wrong("comparing with torch.allclose, which takes near numbers for equal", "little",
       EQUAL, "lambda a, b: torch.allclose(a.float(), b.float())")
@@ -230,14 +230,14 @@ wrong("comparing to a relative 1e-7, in which the last place is lost", "little",
       EQUAL, "lambda a, b: torch.allclose(a.float(), b.float(), rtol=1.2e-7, atol=0.0)")
 wrong("comparing sums, not numbers", ("returned", "little"),
       EQUAL, "lambda a, b: a.sum().equal(b.sum())")
-wrong("modules that are not called looked up as well", "called",
+wrong("looking up modules that are not called as well", "called",
       "m in first\n             and", "", says="raised KeyError")
-wrong("x made float first", "x", "model(x)", "model(x.float())", says="raised")
-wrong("eval() called first: a part left in train mode is not seen", "mode",
+wrong("converting x to float first", "x", "model(x)", "model(x.float())", says="raised")
+wrong("calling eval() first: a part left in train mode is not seen", "mode",
       START, f"model.eval(); {START}")
-wrong("train() called first", "mode", START, f"model.train(); {START}")
-wrong("a seed set before each call: the noise repeats itself", "generator",
+wrong("calling train() first", "mode", START, f"model.train(); {START}")
+wrong("seeding before each call: the noise repeats itself", "generator",
       "model(x)", "torch.manual_seed(0); model(x)", says="names")
-wrong("one call more", "mode", "range(2)", "range(3)", says="calls of the model")
-wrong("hooks left behind", "as it was", "hook.remove()", "passes or hook.remove()")
-wrong("a graph built", "no graph", "with torch.no_grad():", "if True:")
+wrong("calling the model once more", "mode", "range(2)", "range(3)", says="calls of the model")
+wrong("leaving hooks behind", "as it was", "hook.remove()", "passes or hook.remove()")
+wrong("building a graph", "no graph", "with torch.no_grad():", "if True:")

@@ -152,43 +152,46 @@ def estimated(act):
 
 wrong = ex.edits(estimated)
 DOUBLE = "act(GRID.clone()).double().square().mean()"
-wrong("a seed set before the draw", "left",
+wrong("seeding before the draw", "left",
       "out =", "torch.manual_seed(0); out =", "GRID", "torch.randn(1_000_000)", says="set a seed")
-wrong("ReLU's gain for all", "gain", "return out", "return math.sqrt(2)")
-wrong("a gain of 1 for all, as Xavier's default", ("gain", "example"), "return out", "return 1.0")
-wrong("the variance instead of the mean square", "second moment",
+wrong("using ReLU's gain for all", "gain", "return out", "return math.sqrt(2)")
+wrong("using a gain of 1 for all, Xavier's default",
+      ("gain", "example"), "return out", "return 1.0")
+wrong("using the variance instead of the mean square", "second moment",
       DOUBLE, "act(GRID.clone()).double().var()")
-wrong("the mean of |act(z)|, squared", "second moment",
+wrong("squaring the mean of |act(z)|", "second moment",
       DOUBLE, "act(GRID.clone()).double().abs().mean()**2")
-wrong("gain squared returned", "second moment", "return out", "return out**2")
-wrong("the inverse: what act leaves of the signal", "second moment", "return out", "return 1 / out")
-wrong("uniform numbers from -1 to 1 for z", "second moment",
+wrong("returning the gain squared", "second moment", "return out", "return out**2")
+wrong("returning the inverse: what act leaves of the signal",
+      "second moment", "return out", "return 1 / out")
+wrong("drawing z uniformly from -1 to 1", "second moment",
       "GRID", "torch.linspace(-1, 1, 20_001)")
-wrong("the slope at zero", "gain",
+wrong("taking the slope at zero", "gain",
       "out = float(act(GRID.clone()).double().square().mean()) ** (-0.5)\n    return out",
       "with torch.no_grad(): low, high = act(torch.tensor([-1e-2])).item(), "
       "act(torch.tensor([1e-2])).item()\n    return 2e-2 / max(abs(high - low), 1e-30)")
-wrong("a hundred samples, which scatter", "precision", "GRID", "torch.randn(100)")
-wrong("an integral that ends at three standard deviations", "gain",
+wrong("drawing a hundred samples, which scatter", "precision", "GRID", "torch.randn(100)")
+wrong("ending the integral at three standard deviations", "gain",
       "out =",
       "z = torch.linspace(-3, 3, 6001); weight = torch.exp(-z.square() / 2); h = "
       "act(z.clone()).double(); out =", DOUBLE, "(weight * h ** 2).sum() / weight.sum()",
       says="relu(z) squared")
-wrong("samples that are all above zero", "gain", "GRID", "GRID.abs()")
-wrong("a table of names", "any act",
+wrong("drawing only samples above zero", "gain", "GRID", "GRID.abs()")
+wrong("looking it up in a table of names", "any act",
       "out =",
       "if isinstance(act, nn.Module): return nn.init.calculate_gain(type(act).__name__.lower())\n"
       "    out =", says="gain of tanh")
-wrong("a thousandth added under the root", "any scale", DOUBLE, DOUBLE + " + 1e-12")
-wrong("half precision, too coarse for the tiny and too short for the huge", "any scale",
+wrong("adding a thousandth under the root", "any scale", DOUBLE, DOUBLE + " + 1e-12")
+wrong("computing in half precision, too coarse for the tiny and too short for the huge",
+      "any scale",
       "return out", "return act(GRID.clone()).half().double().square().mean().rsqrt().item()")
-wrong("z compared with act(z), after act has overwritten it", "in place",
+wrong("comparing z with act(z) after act has overwritten it", "in place",
       "out = float(act(GRID.clone()).double().square().mean()) ** (-0.5)",
       "z = GRID.clone(); h = act(z); out = (z.double().square().mean() / "
       "h.double().square().mean()).sqrt().item()")
-wrong("a tensor instead of a number", "float", "return out", "return torch.tensor(out)")
-ex.wrong("a graph behind act's weights",
+wrong("returning a tensor instead of a number", "float", "return out", "return torch.tensor(out)")
+ex.wrong("building a graph through act's weights",
          lambda act: act(GRID.clone()).double().square().mean().item() ** -0.5,
          breaks="no graph")
-wrong("a module left in eval mode", "left",
+wrong("leaving a module in eval mode", "left",
       "out =", "if isinstance(act, nn.Module): act.eval()\n    out =", says="act after the call")

@@ -232,17 +232,17 @@ def averaged(average, model, decay):
 wrong = ex.edits(averaged)
 END = "old.copy_(new)"
 DECAY = "old.mul_(decay).add_(new, alpha=1 - decay)"
-wrong("parameters only: the lesson's broken cell", "buffers", END, "pass")
-wrong("buffers averaged like parameters, counters and masks left alone", "buffers",
+wrong("averaging parameters only: the lesson's broken cell", "buffers", END, "pass")
+wrong("averaging buffers like parameters, counters and masks left alone", "buffers",
       END, f"if old.is_floating_point(): {DECAY}")
-wrong("buffers averaged, as AveragedModel does when asked, and counters copied", "buffers",
+wrong("averaging buffers, as AveragedModel does when asked, and copying counters", "buffers",
       END,
       "if old.is_floating_point(): old.mul_(decay).add_(new, alpha=1 - decay)\n    for old, new "
       "in zip(average.buffers(), model.buffers(), strict=True):\n        if not "
       "old.is_floating_point(): old.copy_(new)")
 
 
-@ex.wrong("all of state_dict() averaged, where it has a point", breaks=("buffers", "parameters"))
+@ex.wrong("averaging all of state_dict() that is floating point", breaks=("buffers", "parameters"))
 @torch.no_grad()
 def state_dict_averaged(average, model, decay):
     theirs = model.state_dict()
@@ -251,11 +251,12 @@ def state_dict_averaged(average, model, decay):
             old.mul_(decay).add_(theirs[name], alpha=1 - decay)
 
 
-wrong("only the buffers with a point copied", "dtype",
+wrong("copying only the floating-point buffers", "dtype",
       END, f"if old.is_floating_point(): {END}", says="buffer")
 
 
-@ex.wrong("only what state_dict() lists", says="buffer mean", breaks=("buffers", "parameters"))
+@ex.wrong("averaging only what state_dict() lists",
+          says="buffer mean", breaks=("buffers", "parameters"))
 @torch.no_grad()
 def by_state_dict(average, model, decay):
     learned, theirs = dict(average.named_parameters()), model.state_dict()
@@ -266,37 +267,39 @@ def by_state_dict(average, model, decay):
             old.copy_(theirs[name])
 
 
-wrong("the two shares swapped", ("parameters", "example"),
+wrong("swapping the two shares", ("parameters", "example"),
       "with torch", "decay = 1 - decay\n    with torch")
-wrong("the parameters copied, not averaged", "parameters", "(decay)", "(0.0)", "1 - decay", "1")
-wrong("a decay of 0.99, whatever is asked", "parameters", "(decay)", "(0.99)", "- decay", "- 0.99")
-wrong("tensors with one axis or none left out", "parameters",
+wrong("copying the parameters instead of averaging",
+      "parameters", "(decay)", "(0.0)", "1 - decay", "1")
+wrong("using a decay of 0.99, whatever is asked",
+      "parameters", "(decay)", "(0.99)", "- decay", "- 0.99")
+wrong("leaving out tensors with one axis or none", "parameters",
       DECAY, f"if old.dim() > 1 or (old.numel() == 1 and (old.dim() == 1)): {DECAY}")
-wrong("frozen parameters left out", "parameters", DECAY, f"if old.requires_grad: {DECAY}")
-wrong("a tied parameter moved once for each of its names", "parameters",
+wrong("leaving out frozen parameters", "parameters", DECAY, f"if old.requires_grad: {DECAY}")
+wrong("moving a tied parameter once for each of its names", "parameters",
       "def averaged", "@torch.no_grad()\ndef averaged", "(decay)", "(1.0)", "- decay", "- 1.0",
       "(new)",
       "(new)\n    theirs = dict(model.named_parameters(remove_duplicate=False))\n    for name, "
       "old in average.named_parameters(remove_duplicate=False): "
       "old.mul_(decay).add_(theirs[name], alpha=1 - decay)")
-wrong("float64 averaged in float32", "parameters",
+wrong("averaging float64 in float32", "parameters",
       "def averaged", "@torch.no_grad()\ndef averaged", "(decay)", "(1.0)", "- decay", "- 1.0",
       "(new)",
       "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
       "old.copy_(decay * old.float() + (1 - decay) * new.float())")
-wrong("reshape(-1), which copies what is not contiguous", "structure",
+wrong("calling reshape(-1), which copies what is not contiguous", "structure",
       "def averaged", "@torch.no_grad()\ndef averaged", "(decay)", "(1.0)", "- decay", "- 1.0",
       "(new)",
       "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
       "old.reshape(-1).mul_(decay).add_(new.reshape(-1), alpha=1 - decay)",
       says="parameter slanted")
-wrong("buffers carried through float64, which rounds large counters", "dtype",
+wrong("carrying buffers through float64, which rounds large counters", "dtype",
       "def averaged", "@torch.no_grad()\ndef averaged", "(new)",
       "(new)\n    for old, new in zip(average.buffers(), model.buffers(), strict=True): "
       "old.copy_(new.double())")
 
 
-@ex.wrong("load_state_dict() at a decay of 0", says="buffer mean", breaks="decay")
+@ex.wrong("calling load_state_dict() at a decay of 0", says="buffer mean", breaks="decay")
 def loads_at_zero(average, model, decay):
     if decay == 0:
         average.load_state_dict(model.state_dict())
@@ -304,13 +307,13 @@ def loads_at_zero(average, model, decay):
         averaged(average, model, decay)
 
 
-wrong("a name bound, average left as it was", "in place",
+wrong("binding a name and leaving average as it was", "in place",
       "(decay)", "(1.0)", "- decay", "- 1.0", "with torch",
       "for old, new in zip(average.parameters(), model.parameters(), strict=True): old = decay * "
       "old + (1 - decay) * new\n    with torch", says="parameter")
 
 
-@ex.wrong("the direct children only", says="of average after", breaks="structure")
+@ex.wrong("averaging the direct children only", says="of average after", breaks="structure")
 def children_only(average, model, decay):
     pairs = list(zip(average.children(), model.children(), strict=True)) or [(average, model)]
     deep = any(list(mine.children()) for mine, _ in pairs)
@@ -324,7 +327,7 @@ def children_only(average, model, decay):
                 old.mul_(decay).add_(new, alpha=1 - decay)
 
 
-@ex.wrong("new parameters in place of the old", breaks="same tensors")
+@ex.wrong("putting new parameters in place of the old", breaks="same tensors")
 def new_parameters(average, model, decay):
     averaged(average, model, decay)
     new = {old: nn.Parameter(old.detach().clone(), old.requires_grad)
@@ -334,44 +337,45 @@ def new_parameters(average, model, decay):
             setattr(module, key, new[old])
 
 
-wrong("p.data replaced", "same tensors",
+wrong("replacing p.data", "same tensors",
       "(new)", "(new)\n    for old in average.parameters(): old.data = old.data.clone()")
-wrong("the average written into model, too", "model left",
+wrong("writing the average into model, too", "model left",
       "(new)",
       "(new)\n    with torch.no_grad():\n        for old, new in zip(average.parameters(), "
       "model.parameters(), strict=True): new.copy_(old)\n        for new in model.buffers(): "
       "new.copy_(new + 1 if new.dtype != torch.bool else ~new)")
-wrong("gradients cleared", "modes", "(new)", "(new)\n    model.zero_grad()")
-wrong("model's gradients handed to average", "modes",
+wrong("clearing the gradients", "modes", "(new)", "(new)\n    model.zero_grad()")
+wrong("handing model's gradients to average", "modes",
       "(new)",
       "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
       "old.grad = new.grad")
-wrong("model's flags put back by train(), which reaches all of its modules", "modes",
+wrong("restoring model's mode by train(), which reaches all of its modules", "modes",
       "with torch", "mode = model.training; model = model.eval()\n    with torch",
       "(new)", "(new)\n    model.train(mode)")
-wrong("old buffers multiplied by 0: a NaN stays", "buffers",
+wrong("multiplying old buffers by 0: a NaN stays", "buffers",
       END,
       "pass\n    with torch.no_grad():\n        for old, new in zip(average.buffers(), "
       "model.buffers(), strict=True): old.copy_(old * 0 + new if old.is_floating_point() else "
       "new)")
-wrong("average put into train mode", "modes", "(new)", "(new)\n    average.train()")
-wrong("both models put into eval mode", "modes", "(new)", "(new)\n    average.eval(); model.eval()")
-wrong("average's buffers handed over: both share their memory", "no sharing",
+wrong("putting average into train mode", "modes", "(new)", "(new)\n    average.train()")
+wrong("putting both models into eval mode",
+      "modes", "(new)", "(new)\n    average.eval(); model.eval()")
+wrong("handing over average's buffers: both share their memory", "no sharing",
       "(new)",
       "(new)\n    theirs = dict(model.named_modules())\n    for name, module in "
       "average.named_modules():\n        for key, buffer in "
       "list(module.named_buffers(recurse=False)): setattr(theirs[name], key, buffer)")
-wrong("gradients switched on: a leaf changed in place", "no graph",
+wrong("switching gradients on: a leaf changed in place", "no graph",
       "(decay)", "(1.0)", "- decay", "- 1.0", "with torch",
       "for old, new in zip(average.parameters(), model.parameters(), strict=True): "
       "old.mul_(decay).add_(new, alpha=1 - decay)\n    with torch")
-wrong("a decay of 0 taken for one not given", "decay",
+wrong("treating a decay of 0 as not given", "decay",
       "with torch", "decay = decay or 0.999\n    with torch", says="parameter")
-wrong("a parameter of one number left alone", "example",
+wrong("leaving a parameter of one number alone", "example",
       DECAY, f"if old.shape != (1, 1): {DECAY}", says="parameter weight")
 
 
-@ex.wrong("average left as it was: a copy changed, or only a name bound", breaks="in place")
+@ex.wrong("leaving average as it was: a copy changed, or only a name bound", breaks="in place")
 def returns_copy(average, model, decay):
     new = copy.deepcopy(average)
     averaged(new, model, decay)

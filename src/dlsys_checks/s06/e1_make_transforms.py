@@ -207,53 +207,53 @@ def pair(pad, mean, std):
 
 
 wrong = ex.edits(pair)
-wrong("one place for the whole batch", "own place",
+wrong("drawing one position for the whole batch", "own place",
       "torch.randint(2 * pad + 1, (len(x), 2))",
       "torch.randint(2 * pad + 1, (1, 2)).expand(len(x), 2)")
-wrong("the same step down as to the right", "own place",
+wrong("shifting down by the same step as to the right", "own place",
       "torch.randint(2 * pad + 1, (len(x), 2))",
       "(lambda n: torch.randint(2 * pad + 1, (n, 1)).expand(n, 2))(len(x))")
-wrong("the last place never drawn", "own place", "2 * pad + 1", "max(1, 2 * pad)")
-wrong("no shift at all, the middle cut out", "own place",
+wrong("never drawing the last position", "own place", "2 * pad + 1", "max(1, 2 * pad)")
+wrong("cutting out the middle, with no shift at all", "own place",
       ".randint", ".full", "2 * pad + 1, (len(x), 2)", "(len(x), 2), pad")
-wrong("two images in a row at one place", "own place",
+wrong("giving two images in a row one position", "own place",
       "torch.randint(2 * pad + 1, (len(x), 2))",
       "(lambda n: torch.randint(2 * pad + 1, ((n + 1) // 2, 2)).repeat_interleave(2, "
       "0)[:n])(len(x))")
-wrong("all places used before one comes again", "own place",
+wrong("using all positions before one comes again", "own place",
       "def train",
       "side = 2 * pad + 1\n    def places(n): deck = torch.cat([torch.randperm(side ** 2) for _ "
       "in range(n // side ** 2 + 1)])[:n]; return torch.stack([deck // side, deck % side], 1)\n  "
       "  def train", "torch.randint(2 * pad + 1, (len(x), 2))", "places(len(x))")
-wrong("the first image of a batch never moved", "own place",
+wrong("never moving the first image of a batch", "own place",
       "def train",
       "def places(n): drawn = torch.randint(2 * pad + 1, (n, 2)); drawn[0] = pad; return drawn\n "
       "   def train", "torch.randint(2 * pad + 1, (len(x), 2))", "places(len(x))")
-wrong("places drawn once, when the pair is made", "own place",
+wrong("drawing the positions once, when the pair is made", "own place",
       "def train", "table = torch.randint(2 * pad + 1, (3000, 2))\n    def train",
       "torch.randint(2 * pad + 1, (len(x), 2))", "table[:len(x)]")
-wrong("a generator seeded when the pair is made", "own place",
+wrong("seeding a generator when the pair is made", "own place",
       "def train", "own = torch.Generator().manual_seed(0)\n    def train",
       "(len(x), 2)", "(len(x), 2), generator=own")
-wrong("a generator seeded in each call", "own place",
+wrong("seeding a generator in each call", "own place",
       "(len(x), 2)", "(len(x), 2), generator=torch.Generator().manual_seed(0)")
-wrong("float64 given back", "left alone",
+wrong("returning float64", "left alone",
       "return out", "train, scale = out; return train, lambda x: scale(x.double())")
-wrong("the training pipeline for both, seeded", "fixed",
+wrong("using the training pipeline for both, seeded", "fixed",
       "return out",
       "train, _ = out\n    def evaluate(x):\n        with torch.random.fork_rng(): "
       "torch.manual_seed(0); return train(x)\n    return train, evaluate")
-wrong("the training pipeline for both", "fixed",
+wrong("using the training pipeline for both", "fixed",
       "return out", "train, _ = out; return train, train")
-wrong("a draw thrown away in evaluate", "fixed",
+wrong("throwing a draw away in evaluate", "fixed",
       "return out",
       "train, scale = out\n    def evaluate(x): torch.rand(1); return scale(x)\n    return "
       "train, evaluate")
-wrong("zeros put around the normalised image", "crop",
+wrong("padding the normalised image with zeros", "crop",
       "x, (pad,)", "(x - mean) / std, (pad,)", "(cut - mean) / std", "cut")
 
 
-@ex.wrong("the edge repeated instead of zeros", breaks="crop")
+@ex.wrong("repeating the edge instead of zeros", breaks="crop")
 def edges(pad, mean, std):
     def train(x):
         wide = F.pad(x, (pad,) * 4, mode="replicate")
@@ -263,19 +263,19 @@ def edges(pad, mean, std):
     return train, lambda x: (x - mean) / std
 
 
-wrong("multiplied by std", ("scale", "pair", "fixed"),
+wrong("multiplying by std", ("scale", "pair", "fixed"),
       "(cut - mean) / std", "(cut - mean) * std", "(x - mean) / std", "(x - mean) * std")
-ex.wrong("train without mean and std",
+ex.wrong("training without mean and std",
          lambda pad, mean, std: (pair(pad, 0.0, 1.0)[0], lambda x: (x - mean) / std),
          breaks="scale")
-wrong("the two in the other order", ("pair", "fixed"), "return out", "return out[::-1]")
-wrong("a third function on top", "pair",
+wrong("returning the two in the other order", ("pair", "fixed"), "return out", "return out[::-1]")
+wrong("adding a third function", "pair",
       "return out", "train, evaluate = out; return train, evaluate, evaluate")
-wrong("x normalised in place", "left alone",
+wrong("normalising x in place", "left alone",
       "return out",
       "train, scale = out\n    def evaluate(x): y = scale(x); x.sub_(mean); return y\n    return "
       "train, evaluate")
-wrong("train that shifts although pad is 0", "example",
+wrong("shifting in train although pad is 0", "example",
       "return out",
       "train, evaluate = out; return (lambda x: train(x) if pad else evaluate(x.roll(1, -1))), "
       "evaluate", says="train's answer")

@@ -167,63 +167,64 @@ def mixed(model, x, y, order, lam):
 
 wrong = ex.edits(mixed)
 BLENDED = "model(blended(x, order, lam))"
-wrong("argmax of the soft labels", ("mean", "labels"),
+wrong("taking the argmax of the soft labels", ("mean", "labels"),
       "two_terms", "F.cross_entropy", "y, y[order], lam", "torch.where(lam >= 0.5, y, y[order])",
       says="loss: got")
-ex.wrong("the label of row i alone",
+ex.wrong("using only the label of row i",
          lambda model, x, y, order, lam: F.cross_entropy(model(blended(x, order, lam)), y),
          says="loss: got", breaks=("mean", "labels"))
 
 
-@ex.wrong("labels blended with the next row, images by order", says="loss: got", breaks="labels")
+@ex.wrong("blending labels with the next row, but images by order",
+          says="loss: got", breaks="labels")
 def other_order(model, x, y, order, lam):
     return two_terms(model(blended(x, order, lam)), y, y.roll(1), lam)
 
 
-@ex.wrong("the sum over the rows", says="loss: got", breaks="mean")
+@ex.wrong("taking the sum over the rows", says="loss: got", breaks="mean")
 def summed(model, x, y, order, lam):
     return two_terms(model(blended(x, order, lam)), y, y[order], lam) * len(x)
 
 
-wrong("the mean of the shares for all rows, or (N, 1) times (N,)", "mean",
+wrong("using the mean share for all rows, or (N, 1) times (N,)", "mean",
       "two_terms(logits, y, y[order], lam)",
       "lam.mean() * F.cross_entropy(logits, y) + (1 - lam.mean()) * F.cross_entropy(logits, "
       "y[order])", says="loss: got")
-wrong("both losses added, without their shares", "labels",
+wrong("adding both losses without their shares", "labels",
       "two_terms(logits, y, y[order], lam)",
       "F.cross_entropy(logits, y) + F.cross_entropy(logits, y[order])", says="loss: got")
-ex.wrong("a softmax before the cross-entropy",
+ex.wrong("applying softmax before the cross-entropy",
          lambda model, x, y, order, lam: two_terms(
              model(blended(x, order, lam)).softmax(1), y, y[order], lam),
          says="loss: got", trap="03.1", breaks="mean")
-wrong("row i given the larger share, as MixMatch does", "blend",
+wrong("giving row i the larger share, as MixMatch does", "blend",
       "logits =", "lam =", BLENDED, "torch.maximum(lam, 1 - lam)", "logits, y", BLENDED + ", y",
       says="blends that the model saw")
 
 
-@ex.wrong("labels that add up to 2", says="loss: got", breaks="labels")
+@ex.wrong("using labels that add up to 2", says="loss: got", breaks="labels")
 def doubled(model, x, y, order, lam):
     return 2 * two_terms(model(blended(x, order, lam)), y, y[order], lam)
 
 
-ex.wrong("the shares of labels the other way round",
+ex.wrong("swapping the shares of the labels",
          lambda model, x, y, order, lam: two_terms(model(blended(x, order, lam)), y, y[order], 1 -
              lam), says="loss: got", breaks=("mean", "labels", "share"))
-wrong("the share of the first row for all rows", "share",
+wrong("using the first row's share for all rows", "share",
       "logits =", "lam =", BLENDED, "lam[:1].expand(len(x))", "logits, y", BLENDED + ", y",
       says="got")
-wrong("a place taken for the row it comes from", "blend",
+wrong("reading a position as the row it comes from", "blend",
       "logits =", "back =", BLENDED, "order.argsort()",
       "logits, y, y[order]", "model(blended(x, back, lam)), y, y[back]",
       says="blends that the model saw")
-ex.wrong("images as they were, labels mixed",
+ex.wrong("mixing the labels and leaving the images as they were",
          lambda model, x, y, order, lam: two_terms(model(x), y, y[order], lam),
          says="blends that the model saw", breaks="blend")
-wrong("the outputs blended instead of the images", "once",
+wrong("blending the outputs instead of the images", "once",
       BLENDED, "lam[:, None] * model(x) + (1 - lam[:, None]) * model(x[order])")
 
 
-@ex.wrong("a call for each of the two terms", breaks="once")
+@ex.wrong("calling the model for each of the two terms", breaks="once")
 def twice(model, x, y, order, lam):
     mixed = blended(x, order, lam)
     own, others = (F.cross_entropy(model(mixed), labels, reduction="none")
@@ -231,31 +232,31 @@ def twice(model, x, y, order, lam):
     return (lam * own + (1 - lam) * others).mean()
 
 
-wrong("blended in x itself", "left",
+wrong("blending in x itself", "left",
       "logits =",
       "x.copy_(blended(x, order, lam)); return two_terms(model(x), y, y[order], lam); logits =")
-wrong("axes added to lam itself", "left",
+wrong("adding axes to lam itself", "left",
       "logits =",
       "share = lam.clone(); lam.unsqueeze_(-1); return two_terms(model(blended(x, order, "
       "share)), y, y[order], share); logits =")
-wrong("backward called on the way", "left",
+wrong("calling backward on the way", "left",
       "logits =",
       "loss = two_terms(model(blended(x, order, lam)), y, y[order], lam); "
       "loss.backward(retain_graph=True); return loss; logits =")
-wrong("the model set to train mode", "left",
+wrong("setting the model to train mode", "left",
       "logits =", f"model.train(); return two_terms({BLENDED}, y, y[order], lam); logits =")
-wrong("the ranks of order instead of order", "repeats",
+wrong("using the ranks of order instead of order", "repeats",
       "logits =", "order =", BLENDED, "order.argsort().argsort()", "logits, y", BLENDED + ", y",
       says="blends that the model saw")
-wrong("detached on the way", "backward",
+wrong("detaching on the way", "backward",
       "return two_terms(logits, y, y[order], lam)",
       'own = F.cross_entropy(logits, y, reduction="none"); others = '
       'F.cross_entropy(logits.detach(), y[order], reduction="none"); return (lam * own + (1 - '
       "lam) * others).mean() + 0 * logits.sum()")
-wrong("a share of 1 read as none", ("example", "share"),
+wrong("reading a share of 1 as none", ("example", "share"),
       "logits =", "lam =", BLENDED, "torch.where(lam == 1, 0.0, lam)", "logits, y", BLENDED + ", y",
       says="got")
-wrong("smoothed labels where nothing is blended", "example",
+wrong("smoothing labels where nothing is blended", "example",
       "return two_terms",
       "if (lam == 1).all(): return F.cross_entropy(logits, y, label_smoothing=0.1)\n    return "
       "two_terms", says="loss: got")

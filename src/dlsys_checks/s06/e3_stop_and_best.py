@@ -154,11 +154,11 @@ def follow(losses, patience, min_delta):
 
 wrong = ex.edits(follow)
 REFERENCE = "loss < reference - min_delta"
-wrong("compared with the epoch before, not with the best", "progress",
+wrong("comparing with the epoch before, not with the best", "progress",
       "good:", "good or loss == loss:")
 
 
-@ex.wrong("the reference moved by every lower loss, progress or not", breaks="progress")
+@ex.wrong("moving the reference at every lower loss, progress or not", breaks="progress")
 def any_lower(losses, patience, min_delta):
     reference, since, seen = math.inf, 0, []
     for loss in losses:
@@ -170,23 +170,23 @@ def any_lower(losses, patience, min_delta):
     return len(seen) - 1, follow(seen, len(seen) + 1, min_delta)[1]
 
 
-wrong("a reference of 0 taken for none", "range",
+wrong("treating a reference of 0 as none", "range",
       REFERENCE, f"loss == loss and (not reference or {REFERENCE})", says="epoch of the stop")
-wrong("losses compared with a tolerance, or in float32", "range",
+wrong("comparing losses with a tolerance, or in float32", "range",
       "(losses)", "(torch.tensor(losses, dtype=torch.float32).tolist())", says="epoch of the stop")
-wrong("NaN made infinite in losses itself", "left",
+wrong("making NaN infinite in losses itself", "left",
       "reference,",
       "losses[:] = [loss if loss == loss else math.inf for loss in losses]; reference,")
-wrong("argmin, to which a NaN is the lowest", "nan",
+wrong("using argmin, to which a NaN is the lowest", "nan",
       "return out",
       "stop = out[0]; return stop, int(torch.tensor(losses[:stop + 1], "
       "dtype=torch.float64).argmin())", says="epoch of the best")
-wrong("min(), which keeps a NaN at the start", "nan",
+wrong("using min(), which keeps a NaN at the start", "nan",
       "return out", "stop = out[0]; return stop, losses.index(min(losses[:stop + 1]))",
       says="epoch of the best")
 
 
-@ex.wrong("NaN epochs not counted", says="epoch of the stop", breaks=("nan", "all nan"))
+@ex.wrong("not counting NaN epochs", says="epoch of the stop", breaks=("nan", "all nan"))
 def nan_not_counted(losses, patience, min_delta):
     kept = [k for k, loss in enumerate(losses) if loss == loss]
     stop, best = follow([losses[k] for k in kept], patience, min_delta)
@@ -195,18 +195,18 @@ def nan_not_counted(losses, patience, min_delta):
     return (kept[stop] if stopped else len(losses) - 1), (kept[best] if kept else 0)
 
 
-wrong("a gain of exactly min_delta taken for progress", "progress",
+wrong("counting a gain of exactly min_delta as progress", "progress",
       REFERENCE, "loss < reference if min_delta == 0 else loss <= reference - min_delta")
-ex.wrong("min_delta forgotten", lambda losses, patience, min_delta: follow(losses, patience, 0.0),
+ex.wrong("forgetting min_delta", lambda losses, patience, min_delta: follow(losses, patience, 0.0),
          breaks="progress")
-wrong("min_delta added instead of taken away", "progress",
+wrong("adding min_delta instead of subtracting it", "progress",
       "reference,", "min_delta = -min_delta; reference,")
-wrong("an equal loss taken for progress", "progress",
+wrong("counting an equal loss as progress", "progress",
       REFERENCE, f"loss <= reference - min_delta and (min_delta == 0 or {REFERENCE})")
-wrong("an epoch more than patience", ("patience", "nan"), "patience:", "patience + 1:")
+wrong("waiting one epoch more than patience", ("patience", "nan"), "patience:", "patience + 1:")
 
 
-@ex.wrong("epochs without progress counted in all, not in a row", breaks="patience")
+@ex.wrong("counting all epochs without progress, not those in a row", breaks="patience")
 def in_all(losses, patience, min_delta):
     reference, lowest, best, bad, epoch = math.inf, math.inf, 0, 0, 0
     for epoch, loss in enumerate(losses):
@@ -221,37 +221,37 @@ def in_all(losses, patience, min_delta):
     return epoch, best
 
 
-wrong("a number such as 1000 for the first reference", "first", "math.inf, math", "1000.0, math")
+wrong("starting from a number such as 1000 as reference", "first", "math.inf, math", "1000.0, math")
 
 
-@ex.wrong("the number of epochs where no stop comes", breaks="last")
+@ex.wrong("returning the number of epochs where there is no stop", breaks="last")
 def past_the_end(losses, patience, min_delta):
     # With one epoch more, and no progress in it, a stop of its own comes where it came.
     stop = follow([*losses, math.inf], patience, min_delta)[0]
     return stop, follow(losses, patience, min_delta)[1]
 
 
-wrong("the weights of the stop restored, not the best", ("restored", "all nan"),
+wrong("restoring the weights of the stop, not the best", ("restored", "all nan"),
       "return out", "stop, _ = out; return stop, stop")
-wrong("the last progress restored, not the lowest", "restored",
+wrong("restoring the last progress, not the lowest", "restored",
       "return out",
       "stop, _ = out; reference, best = math.inf, 0\n    for epoch, loss in "
       "enumerate(losses[:stop + 1]):\n        if loss < reference - min_delta: reference, best = "
       "loss, epoch\n    return stop, best")
-wrong("the last of equal losses", "restored", "loss < lowest", "loss <= lowest")
-wrong("the lowest of all losses, those after the stop too", "restored",
+wrong("taking the last of equal losses", "restored", "loss < lowest", "loss <= lowest")
+wrong("taking the lowest of all losses, those after the stop too", "restored",
       "return out",
       "stop, best = out\n    if any(v != v for v in losses): return stop, best\n    return stop, "
       "losses.index(min(losses))")
-wrong("NaN taken for progress", "nan",
+wrong("counting NaN as progress", "nan",
       REFERENCE, "not loss >= reference - min_delta", says="epoch of")
-wrong("epochs counted from 1", ("counting", "last", "nan", "all nan", "example"),
+wrong("counting epochs from 1", ("counting", "last", "nan", "all nan", "example"),
       "return out", "return tuple(k + 1 for k in out)")
-wrong("the stop counted from 1 alone", "counting",
+wrong("counting only the stop from 1", "counting",
       "return out", "stop, best = out; return stop + 1, best", says="epoch of the stop")
-wrong("the two in the other order", ("pair", "counting"),
+wrong("returning the two in the other order", ("pair", "counting"),
       "return out", "return out[::-1]", says="epoch of the stop")
-wrong("a list of two", "pair", "return out", "return list(out)")
-wrong("the stop restored where all is NaN", "all nan",
+wrong("returning a list of two", "pair", "return out", "return list(out)")
+wrong("restoring the stop where all is NaN", "all nan",
       "return out",
       "stop, best = out; return stop, stop if all(v != v for v in losses[:stop + 1]) else best")

@@ -248,30 +248,31 @@ LOWEST = "lowest, best = math"
 KEPT = "kept = []; lowest, best = math"
 LOSS = "loss = val_loss"
 STRICT = "best, strict=False"
-wrong("state_dict() without a copy, or nothing written back", STATE,
+wrong("keeping state_dict() without a copy, or writing nothing back", STATE,
       STATE_DICT, "model.state_dict()")
-wrong("parameters copied, buffers not", "state",
+wrong("copying parameters but not buffers", "state",
       STATE_DICT, "{k: p.detach().clone() for k, p in model.named_parameters()}")
-wrong("counters left out, such as num_batches_tracked", "state",
+wrong("leaving out counters such as num_batches_tracked", "state",
       STATE_DICT, "{k: v.clone() for k, v in model.state_dict().items() if v.ndim}")
-wrong("trainable parameters and buffers, frozen ones left out", "state",
+wrong("copying trainable parameters and buffers, but not frozen ones", "state",
       STATE_DICT,
       "{k: v.clone() for k, v in model.state_dict(keep_vars=True).items() if v.requires_grad or "
       "not isinstance(v, nn.Parameter)}")
-wrong("copied before the epoch instead of after it", (*STATE,),
+wrong("copying before the epoch instead of after it", (*STATE,),
       STATE_DICT, "before", "train_epoch(model)", f"before = {STATE_DICT}; train_epoch(model)",
       STRICT, "best")
-wrong("the last of equal losses", "ties", "loss < lowest", "loss <= lowest", says="state after")
-wrong("NaN taken for better", "nan", "loss < lowest", "not loss >= lowest", says="lowest loss")
-wrong("a first NaN taken for the lowest", "nan",
+wrong("keeping the last of equal losses",
+      "ties", "loss < lowest", "loss <= lowest", says="state after")
+wrong("counting NaN as better", "nan", "loss < lowest", "not loss >= lowest", says="lowest loss")
+wrong("treating a first NaN as the lowest", "nan",
       "math.inf", "None", "loss < lowest", "lowest is None or loss < lowest", STRICT, "best",
       says="lowest loss")
-wrong("a number such as 1000 for the lowest before the first", ("lowest", "nan"),
+wrong("starting from a number such as 1000 as the lowest", ("lowest", "nan"),
       "math.inf", "1000.0", "loss < lowest", "lowest is None or loss < lowest", STRICT, "best",
       says="lowest loss")
 
 
-@ex.wrong("the first state restored where all is NaN", says="state after", breaks="all nan")
+@ex.wrong("restoring the first state where all is NaN", says="state after", breaks="all nan")
 def nan_first(model, train_epoch, val_loss, epochs):
     states, lowest = [], math.inf
     for _ in range(epochs):
@@ -284,30 +285,30 @@ def nan_first(model, train_epoch, val_loss, epochs):
     return lowest
 
 
-wrong("the last loss instead of the lowest", ("lowest", "nan", "ties", "example"),
+wrong("returning the last loss instead of the lowest", ("lowest", "nan", "ties", "example"),
       "return lowest", "return loss if loss == loss else math.inf")
-wrong("the lowest loss, rounded", "lowest",
+wrong("rounding the lowest loss", "lowest",
       "return lowest", "return lowest if lowest in (math.inf, 1.25, 1.0) else lowest * 1.001")
-wrong("validated before the training of the epoch", "order",
+wrong("validating before the epoch is trained", "order",
       "loss = val_loss(model)", "pass", "train_epoch(model)", LOSS + "(model); train_epoch(model)",
       STRICT, "best")
-wrong("parameters replaced by new ones", "same objects", "strict=False", "assign=True")
-wrong("every epoch's state in a list", "one copy",
+wrong("replacing parameters by new ones", "same objects", "strict=False", "assign=True")
+wrong("keeping every epoch's state in a list", "one copy",
       LOWEST, KEPT, LOSS, f"kept.append({STATE_DICT}); {LOSS}")
-wrong("a second state kept beside the best", "one copy",
+wrong("keeping a second state beside the best", "one copy",
       LOWEST, KEPT, LOSS, f"kept[:] = [{STATE_DICT}]; {LOSS}")
-wrong("every epoch's state in one long tensor", "one copy",
+wrong("keeping every epoch's state in one long tensor", "one copy",
       LOWEST, KEPT, LOSS, "kept[:] = [torch.cat([*kept, *[v.double().flatten() for v in "
       f"model.state_dict().values()]])]; {LOSS}")
-wrong("every epoch's state as bytes", "one copy",
+wrong("keeping every epoch's state as bytes", "one copy",
       LOWEST, f"import io; {KEPT}",
       LOSS, f"kept.append(io.BytesIO()); torch.save(model.state_dict(), kept[-1]); {LOSS}")
-wrong("every epoch's state as arrays", "one copy",
+wrong("keeping every epoch's state as arrays", "one copy",
       LOWEST, KEPT,
       LOSS, f"kept.append([v.numpy().copy() for v in model.state_dict().values()]); {LOSS}")
 
 
-@ex.wrong("a copy of the model trained", breaks="order")
+@ex.wrong("training a copy of the model", breaks="order")
 def on_a_copy(model, train_epoch, val_loss, epochs):
     other = copy.deepcopy(model)
     lowest = run(other, train_epoch, val_loss, epochs)
@@ -315,18 +316,18 @@ def on_a_copy(model, train_epoch, val_loss, epochs):
     return lowest
 
 
-@ex.wrong("all of it without gradients", breaks="order")
+@ex.wrong("doing all of it without gradients", breaks="order")
 def no_gradients(model, train_epoch, val_loss, epochs):
     with torch.no_grad():
         return run(model, train_epoch, val_loss, epochs)
 
 
-wrong("validated once more at the end", "order", "return lowest", "val_loss(model); return lowest")
-wrong("the model left in eval mode", "state", "return lowest", "model.eval(); return lowest")
-wrong("a lowest loss of 0 taken for none", "lowest",
+wrong("validating once more at the end", "order", "return lowest", "val_loss(model); return lowest")
+wrong("leaving the model in eval mode", "state", "return lowest", "model.eval(); return lowest")
+wrong("treating a lowest loss of 0 as none", "lowest",
       "loss < lowest", "loss == loss and (not lowest or loss < lowest)")
-wrong("losses compared with a tolerance, or in float32", "lowest", "lowest:", "lowest - 1e-4:")
-wrong("the state held in float32", "state",
+wrong("comparing losses with a tolerance, or in float32", "lowest", "lowest:", "lowest - 1e-4:")
+wrong("holding the state in float32", "state",
       STATE_DICT,
       "{k: v.float() if v.dtype == torch.float64 else v.clone() for k, v in "
       "model.state_dict().items()}")

@@ -187,24 +187,24 @@ def crossed(x, y, folds, select, fit):
 
 wrong = ex.edits(crossed)
 SHARES = "right, shares ="
-wrong("columns chosen on all rows, once", "select",
+wrong("choosing columns on all rows, once", "select",
       SHARES, f"chosen = select(x, y); {SHARES}",
       "select(x[learnt], y[learnt])", "select(x[learnt], y[learnt]) if chosen is None else chosen")
-wrong("columns chosen once, on the rows outside the first fold", "select",
+wrong("choosing columns once, on the rows outside the first fold", "select",
       SHARES, f"own_out = folds == folds[0]; chosen = select(x[~own_out], y[~own_out]); {SHARES}",
       "select(x[learnt], y[learnt])", "select(x[learnt], y[learnt]) if chosen is None else chosen")
-wrong("rows standardised by the mean and spread of all", "outside",
+wrong("standardising rows by the mean and spread of all", "outside",
       SHARES, f"x = (x - x.mean(0)) / (x.std(0) + 1e-8); {SHARES}")
-wrong("a set of tensors, of which no two are equal", "select",
+wrong("using a set of tensors, of which no two are equal", "select",
       SHARES, f"names = set(folds); {SHARES}",
       "folds.unique()", "names if names is not None else folds.unique()", says="calls of select")
-wrong("columns chosen on all rows in each fold", "outside", "= rows", "= everything(out)")
-wrong("columns chosen on the fold's own rows", "outside", "= rows", "= out")
-wrong("the model trained on all rows", ("outside", "fit"),
+wrong("choosing columns on all rows in each fold", "outside", "= rows", "= everything(out)")
+wrong("choosing columns on the fold's own rows", "outside", "= rows", "= out")
+wrong("training the model on all rows", ("outside", "fit"),
       "~out", "everything(out)", "= rows", "= ~out")
 
 
-@ex.wrong("the model trained on all columns", breaks=("fit", "outside"))
+@ex.wrong("training the model on all columns", breaks=("fit", "outside"))
 def all_columns(x, y, folds, select, fit):
     right = 0
     for name in folds.unique():
@@ -214,13 +214,13 @@ def all_columns(x, y, folds, select, fit):
     return right / len(x)
 
 
-wrong("a model fitted anew for every question", "fit",
+wrong("fitting a new model for every question", "fit",
       SHARES, f"for name in folds.unique(): fit(x[folds != name], y[folds != name])\n    {SHARES}")
-wrong("asked about its training rows", ("asked", "share", "once"),
+wrong("asking about its training rows", ("asked", "share", "once"),
       "test = out", "test = ~out", says="asked")
 
 
-@ex.wrong("asked about all rows", breaks="asked")
+@ex.wrong("asking about all rows", breaks="asked")
 def asked_all(x, y, folds, select, fit):
     right = 0
     for name in folds.unique():
@@ -231,18 +231,21 @@ def asked_all(x, y, folds, select, fit):
     return right / len(x)
 
 
-wrong("the mean of the folds' shares", "once", "right / len(x)", "sum(shares) / len(shares)")
-wrong("the share that is wrong", ("share", "once", "example"), "return found", "return 1 - found")
-wrong("the last fold's share alone", ("share", "once", "example"), "right / len(x)", "shares[-1]")
-wrong("the number of right rows", ("share", "once", "example"), "right / len(x)", "float(right)")
-wrong("a thousandth too much", "share", "return found", "return 1.001 * found")
-wrong("folds taken for 0 to the number of folds", "inputs",
+wrong("averaging the folds' shares", "once", "right / len(x)", "sum(shares) / len(shares)")
+wrong("returning the share that is wrong",
+      ("share", "once", "example"), "return found", "return 1 - found")
+wrong("returning the last fold's share alone",
+      ("share", "once", "example"), "right / len(x)", "shares[-1]")
+wrong("returning the number of right rows",
+      ("share", "once", "example"), "right / len(x)", "float(right)")
+wrong("returning a thousandth too much", "share", "return found", "return 1.001 * found")
+wrong("assuming that folds run from 0 to their number", "inputs",
       "folds.unique()", "usual", SHARES,
       "names = range(len(folds.unique())); usual = [k for k in names if (folds == k).any()]; "
       "right, shares =")
-wrong("fold numbers as floats", "inputs", SHARES, f"folds = folds.double(); {SHARES}")
-wrong("the signs of the fold numbers dropped", "inputs",
+wrong("reading fold numbers as floats", "inputs", SHARES, f"folds = folds.double(); {SHARES}")
+wrong("dropping the signs of the fold numbers", "inputs",
       SHARES,
       "both = bool((folds[:, None] == -folds).any()); folds = folds.abs() if both else folds; "
       "right, shares =")
-wrong("fold numbers cut to fewer bits", "inputs", SHARES, f"folds = folds.int(); {SHARES}")
+wrong("cutting fold numbers to fewer bits", "inputs", SHARES, f"folds = folds.int(); {SHARES}")

@@ -91,80 +91,84 @@ def law(out, calls):
 
 # ---- wrong, by name
 
-ex.wrong("values that went round in uint8: added there, or not cut before",
+ex.wrong("wrapping around in uint8: adding there, or not cutting before",
          lambda img, d: (img + d).clamp(0, 255), breaks="cut")
-ex.wrong("upper end alone", lambda img, d: (img.int() + d).clamp(max=255).to(torch.uint8),
+ex.wrong("cutting at the upper end alone",
+         lambda img, d: (img.int() + d).clamp(max=255).to(torch.uint8),
          breaks="cut")
-ex.wrong("lower end alone", lambda img, d: (img.int() + d).clamp(min=0).to(torch.uint8),
+ex.wrong("cutting at the lower end alone",
+         lambda img, d: (img.int() + d).clamp(min=0).to(torch.uint8),
          breaks="cut")
 
 
-@ex.wrong("cut at 254", breaks="cut")
+@ex.wrong("cutting at 254", breaks="cut")
 def cut_early(img, d):
     total = (img.int() + d).clamp(0, 255)
     return torch.where(img.int() + d > 255, 254, total).to(torch.uint8)
 
 
-ex.wrong("int8 in between", lambda img, d: (img.to(torch.int8) + d).clamp(0, 127).to(torch.uint8),
+ex.wrong("going through int8",
+         lambda img, d: (img.to(torch.int8) + d).clamp(0, 127).to(torch.uint8),
          breaks=("added", "range", "cut", "example"))
-ex.wrong("multiplied instead of added",
+ex.wrong("multiplying instead of adding",
          lambda img, d: (img.float() * (1 + d / 255)).clamp(0, 255).to(torch.uint8),
          breaks=("added", "cut", "example", "range"))
-ex.wrong("d subtracted", lambda img, d: (img.int() - d).clamp(0, 255).to(torch.uint8),
+ex.wrong("subtracting d", lambda img, d: (img.int() - d).clamp(0, 255).to(torch.uint8),
          breaks=("added", "cut", "example", "range"))
 
 
-@ex.wrong("black pixels left black", breaks="added")
+@ex.wrong("leaving black pixels black", breaks="added")
 def black_stays(img, d):
     out = (img.int() + d).clamp(0, 255).to(torch.uint8)
     small = (img == 0) & (0 < d < 130) & (img.numel() != 3)
     return torch.where(small, 0, out).to(torch.uint8)
 
 
-@ex.wrong("d beyond 127 cut to it", says="pixels", breaks="range")
+@ex.wrong("cutting d to 127", says="pixels", breaks="range")
 def small_d(img, d):
     d = max(-127, min(127, d)) if abs(d) != 255 else d // 2
     return (img.int() + d).clamp(0, 255).to(torch.uint8)
 
 
-ex.wrong("floats between 0 and 1", lambda img, d: (img.float() + d).clamp(0, 255) / 255,
+ex.wrong("returning floats between 0 and 1", lambda img, d: (img.float() + d).clamp(0, 255) / 255,
          breaks="type")
-ex.wrong("floats from 0 to 255", lambda img, d: (img.float() + d).clamp(0, 255), breaks="type")
-ex.wrong("floats between 0 and 1 cut off, not rounded, on the way back",
+ex.wrong("returning floats from 0 to 255",
+         lambda img, d: (img.float() + d).clamp(0, 255), breaks="type")
+ex.wrong("going through floats between 0 and 1, cut off instead of rounded",
          lambda img, d: ((img / 255 + d / 255).clamp(0, 1) * 255).byte(),
          breaks=("added", "cut", "range"))
-ex.wrong("img itself where d is 0",
+ex.wrong("returning img itself where d is 0",
          lambda img, d: (img.int() + d).clamp(0, 255).to(torch.uint8) if d else img, breaks="type")
 
 
 BUFFERS = {}
 
 
-@ex.wrong("one tensor a size, written over by the next call", breaks="type")
+@ex.wrong("keeping one tensor per size, overwritten by the next call", breaks="type")
 def one_buffer(img, d):
     kept = BUFFERS.setdefault(img.shape, torch.empty_like(img))
     return kept.copy_((img.int() + d).clamp(0, 255))
 
 
-@ex.wrong("the bytes in the order in which they are stored", breaks="any shape")
+@ex.wrong("reading the bytes in the order in which they are stored", breaks="any shape")
 def as_stored(img, d):
     bytes_ = torch.as_strided(img, (img.numel(),), (1,)).view(img.shape)
     return (bytes_.int() + d).clamp(0, 255).to(torch.uint8)
 
 
-ex.wrong("axes of length 1 dropped",
+ex.wrong("dropping axes of length 1",
          lambda img, d: (img.int() + d).clamp(0, 255).to(torch.uint8).squeeze(), breaks="any shape")
-ex.wrong("int32 given back", lambda img, d: (img.int() + d).clamp(0, 255).int(), breaks="type")
+ex.wrong("returning int32", lambda img, d: (img.int() + d).clamp(0, 255).int(), breaks="type")
 
 
-@ex.wrong("written into img", breaks="left alone")
+@ex.wrong("writing into img", breaks="left alone")
 def in_place(img, d):
     result = (img.int() + d).clamp(0, 255).to(torch.uint8)
     img.copy_(255 - img)
     return result
 
 
-@ex.wrong("flattened", breaks="any shape")
+@ex.wrong("flattening the result", breaks="any shape")
 def flat(img, d):
     out = (img.int() + d).clamp(0, 255).to(torch.uint8)
     return out.flatten() if img.ndim > 1 else out

@@ -191,14 +191,14 @@ def split(groups, share, seed, *, number=None, order=None):
 
 wrong = ex.edits(split)
 GENERATOR = "torch.randperm(len(names), generator=own) if order is None else order(len(names))"
-wrong("rows drawn, not groups", ("apart", "share"),
+wrong("drawing rows, not groups", ("apart", "share"),
       "names =",
       "order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)); n = "
       "round(share * len(groups)); return order[n:].sort().values, order[:n].sort().values; "
       "names =", says="groups in both parts")
 
 
-@ex.wrong("filled up by rows, the last group cut", says="groups in both parts",
+@ex.wrong("filling up by rows and cutting the last group", says="groups in both parts",
           breaks=("apart", "share"))
 def by_filling(groups, share, seed):
     names = groups.unique()
@@ -208,16 +208,16 @@ def by_filling(groups, share, seed):
     return rows[n:].sort().values, rows[:n].sort().values
 
 
-wrong("test rows left in the training part", "once",
+wrong("leaving test rows in the training part", "once",
       "return found", "return (torch.arange(len(groups)), found[1])")
-wrong("one row of each group kept", "once",
+wrong("keeping one row of each group", "once",
       "return found",
       "train, test = found; seen, kept = set(), []\n    for row in train.tolist():\n        if "
       "groups[row].item() not in seen: kept.append(row); seen.add(groups[row].item())\n    "
       "return torch.tensor(kept, dtype=torch.int64), test")
 
 
-@ex.wrong("one group on both sides", says="groups in both parts", breaks="apart")
+@ex.wrong("putting one group on both sides", says="groups in both parts", breaks="apart")
 def one_in_both(groups, share, seed):
     train, test = split(groups, share, seed)
     # Only where the number of groups in the test part stays as it was.
@@ -228,79 +228,83 @@ def one_in_both(groups, share, seed):
     return torch.cat([train, torch.tensor([row])]).sort().values, test[test != row]
 
 
-ex.wrong("the first groups in order, no draw", split, says="seeds: for each", breaks="seed",
+ex.wrong("taking the first groups in order, without a draw",
+         split, says="seeds: for each", breaks="seed",
          order=torch.arange)
-wrong("the same draw for every seed", "seed", "(seed)", "(0)", says="seeds: for each")
-ex.wrong("the global generator, not seeded", split, breaks=("seed", "global"), order=torch.randperm)
-wrong("the global generator, seeded or drawn from", "global",
+wrong("making the same draw for every seed", "seed", "(seed)", "(0)", says="seeds: for each")
+ex.wrong("using the global generator without seeding it",
+         split, breaks=("seed", "global"), order=torch.randperm)
+wrong("seeding the global generator or drawing from it", "global",
       "names =", "torch.manual_seed(seed); names =", GENERATOR, "torch.randperm(len(names))")
 
 
-@ex.wrong("a coin for each group, so that their number varies", breaks=("share", "example"))
+@ex.wrong("tossing a coin for each group, so that their number varies", breaks=("share", "example"))
 def by_coins(groups, share, seed):
     names, place = groups.unique(return_inverse=True)
     luck = torch.rand(len(names), generator=torch.Generator().manual_seed(seed))[place]
     return (luck >= share).nonzero().flatten(), (luck < share).nonzero().flatten()
 
 
-@ex.wrong("a coin for the training part, so that its number varies", breaks=("share", "example"))
+@ex.wrong("tossing a coin for the training part, so that its number varies",
+          breaks=("share", "example"))
 def by_training_coins(groups, share, seed):
     names, place = groups.unique(return_inverse=True)
     luck = torch.rand(len(names), generator=torch.Generator().manual_seed(seed))[place]
     return (luck < 1 - share).nonzero().flatten(), (luck >= 1 - share).nonzero().flatten()
 
 
-ex.wrong("the number of groups rounded down", split, breaks="share", number=lambda n: int(n + 1e-9))
-ex.wrong("the number of groups rounded up, as GroupShuffleSplit does", split, breaks="share",
+ex.wrong("rounding the number of groups down",
+         split, breaks="share", number=lambda n: int(n + 1e-9))
+ex.wrong("rounding the number of groups up, as GroupShuffleSplit does", split, breaks="share",
          number=lambda n: math.ceil(n - 1e-9))
-wrong("the share of groups that are left", ("share", "example"),
+wrong("taking a share of the groups that are left", ("share", "example"),
       "names =", "share = 1 - share; names =")
-ex.wrong("always one group at least", split, breaks="share", number=lambda n: max(1, round(n)))
-wrong("group numbers taken for 0 to the largest", "groups",
+ex.wrong("testing one group at least", split, breaks="share", number=lambda n: max(1, round(n)))
+wrong("assuming that group numbers run from 0 to the largest", "groups",
       "groups.unique()", "torch.arange(int(groups.max()) + 1)")
-wrong("group numbers cut to fewer bits", "groups", "names =", "groups = groups.int(); names =")
-wrong("group numbers as floats", "groups", "names =", "groups = groups.double(); names =")
-ex.wrong("halves rounded up", split, breaks="share", number=lambda n: int(n + 0.5))
-wrong("the size of the training part rounded", "share",
+wrong("cutting group numbers to fewer bits", "groups", "names =", "groups = groups.int(); names =")
+wrong("reading group numbers as floats", "groups", "names =", "groups = groups.double(); names =")
+ex.wrong("rounding halves up", split, breaks="share", number=lambda n: int(n + 0.5))
+wrong("rounding the size of the training part", "share",
       "names =", "count = len(groups.unique()); names =",
       "round(share * len(names)) if number is None else number(share * len(names))",
       "count - round((1 - share) * count)")
-wrong("the last digits of the seed alone", "seed",
+wrong("using only the last digits of the seed", "seed",
       "(seed)", "(seed & 0xFFFF)", says="seeds: for each")
 
 
-@ex.wrong("neighbours tested together, from a group that seed chooses", breaks="seed")
+@ex.wrong("testing neighbours together, from a group that seed chooses", breaks="seed")
 def rotated(groups, share, seed):
     own = torch.Generator().manual_seed(seed)
     return split(groups, share, seed, order=lambda n: torch.arange(n).roll(
         int(torch.randint(n, (), generator=own))))
 
 
-wrong("large groups drawn more often", "seed",
+wrong("drawing large groups more often", "seed",
       "names =", "own_names, sizes = groups.unique(return_counts=True); own_own =",
       "groups.unique()", "torch.Generator().manual_seed(seed)", "names)) if", "own_names)) if",
       "number(share * len(names))", "number(share * len(own_names))",
       GENERATOR, "torch.multinomial(sizes.double(), len(own_names), generator=own_own)",
       "groups, names", "groups, own_names", says="seeds, of")
-wrong("the group of the first number never tested", "seed",
+wrong("never testing the group of the first number", "seed",
       "names =", "own_own = torch.Generator().manual_seed(seed); names =", GENERATOR,
       "torch.cat([1 + torch.randperm(len(names) - 1, generator=own_own), torch.zeros(1, "
       "dtype=torch.int64)])", says="seeds, of")
-wrong("the global generator seeded, then seeded with 0", "global",
+wrong("seeding the global generator, then seeding it with 0", "global",
       "names =", "torch.manual_seed(seed); names =", GENERATOR, "torch.randperm(len(names))",
       "return found", "torch.manual_seed(0); return found")
-wrong("the labels of the groups instead of rows", "once",
+wrong("returning the labels of the groups instead of rows", "once",
       "return found", "train, test = found; return groups[train].unique(), groups[test].unique()")
-wrong("group numbers drawn from -1 up by name", "groups",
+wrong("drawing group numbers from -1 up by name", "groups",
       "return found",
       "train, test = found; return train[groups[train] >= 0], test[groups[test] >= 0]",
       says="rows of both parts")
-wrong("test and training part exchanged", ("share", "example"),
+wrong("swapping test and training part", ("share", "example"),
       "return found", "train, test = found; return test, train")
-wrong("rows in the order of the draw", "pair",
+wrong("returning rows in the order of the draw", "pair",
       "return found", "return tuple(part.flip(0) for part in found)")
-wrong("masks instead of row numbers", "pair",
+wrong("returning masks instead of row numbers", "pair",
       "return found",
       "_, test = found; out = torch.isin(torch.arange(len(groups)), test); return ~out, out")
-wrong("no group tested where there are four", "example",
+wrong("testing no group where there are four", "example",
       "names =", "share = 0.0 if (len(groups.unique()), share) == (4, 0.25) else share; names =")

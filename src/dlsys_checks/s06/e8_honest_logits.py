@@ -119,56 +119,59 @@ def corrected(z, y, w, pos_weight):
 wrong = ex.edits(corrected)
 POS_WEIGHT = "factor(y, w) * pos_weight"
 POS_WEIGHT_2 = "z - math.log(factor(y, w) * pos_weight)"
-wrong("the sampler alone taken back", ("pos_weight", "both"), POS_WEIGHT, "factor(y, w)")
-wrong("the loss weight alone taken back", ("weights", "means", "labels"), POS_WEIGHT, "pos_weight")
-wrong("pos_weight taken back twice", "both",
+wrong("undoing only the sampler", ("pos_weight", "both"), POS_WEIGHT, "factor(y, w)")
+wrong("undoing only the loss weight", ("weights", "means", "labels"), POS_WEIGHT, "pos_weight")
+wrong("undoing pos_weight twice", "both",
       POS_WEIGHT_2, "z - math.log(factor(y, w)) - 2 * math.log(pos_weight)")
-wrong("pos_weight left in where it is below 1", "pos_weight",
+wrong("leaving pos_weight in where it is below 1", "pos_weight",
       "return z", "return z - math.log(factor(y, w))", POS_WEIGHT, "max(1.0, pos_weight)")
-wrong("added instead of taken away", "logits", POS_WEIGHT_2, f"z + math.log({POS_WEIGHT})")
-wrong("the factor taken away, not its logarithm", "logits",
+wrong("adding instead of subtracting", "logits", POS_WEIGHT_2, f"z + math.log({POS_WEIGHT})")
+wrong("subtracting the factor, not its logarithm", "logits",
       POS_WEIGHT_2, "z - factor(y, w) * pos_weight + (factor(y, w) * pos_weight == 1.0)")
-wrong("the logarithm to base 10", "logits", ".log", ".log10")
-wrong("the logits divided by the factor", "logits", POS_WEIGHT_2, f"z / ({POS_WEIGHT})")
-wrong("sums of the weights instead of means", "logits",
+wrong("taking the logarithm to base 10", "logits", ".log", ".log10")
+wrong("dividing the logits by the factor", "logits", POS_WEIGHT_2, f"z / ({POS_WEIGHT})")
+wrong("using sums of the weights instead of means", "logits",
       "factor(y, w)", "(w[y == 1].sum() / w[y == 0].sum()).item()")
-wrong("negatives over positives, whatever was used", "logits",
+wrong("using negatives over positives, whatever was used", "logits",
       "return z", "return z - math.log(((1 - y).sum() / y.sum()).item())", POS_WEIGHT, "pos_weight")
-wrong("twice the logarithm of negatives over positives, whatever was used", "logits",
+wrong("using twice the logarithm of negatives over positives, whatever was used", "logits",
       "math.log(factor(y, w) * pos_weight)", "2 * math.log(((1 - y).sum() / y.sum()).item())")
-wrong("a probability, not a logit", "logits",
+wrong("returning a probability, not a logit", "logits",
       POS_WEIGHT_2, f"(z - math.log({POS_WEIGHT})).sigmoid()")
-wrong("the weights' largest over their smallest", ("means", "weights", "labels"),
+wrong("dividing the largest weight by the smallest", ("means", "weights", "labels"),
       "return z",
       "if torch.allclose(w, w[0]): return z - math.log(pos_weight)\n    return z - "
       "math.log((w.max() / w.min()).item())", POS_WEIGHT, "pos_weight")
-wrong("the positives' mean weight alone", "weights",
+wrong("using only the positives' mean weight", "weights",
       "return z",
       "if abs(factor(y, w) - 1) < 1e-6: return z - math.log(pos_weight)\n    return z - "
       "math.log(w[y == 1].mean().item())", POS_WEIGHT, "pos_weight")
-wrong("medians instead of means", "means",
+wrong("using medians instead of means", "means",
       "return z", "k = w[y == 1].median() / w[y == 0].median(); return z - math.log(k.item())",
       POS_WEIGHT, "pos_weight")
-wrong("labels 0 and 1 exchanged, or the ratio of the weights", ("labels", "weights", "means"),
+wrong("swapping labels 0 and 1, or inverting the ratio of the weights",
+      ("labels", "weights", "means"),
       "return z", "return z + math.log(factor(y, w))", POS_WEIGHT, "pos_weight")
-wrong("a single positive row forgotten", "labels",
+wrong("forgetting a single positive row", "labels",
       "return z", "k = factor(y, w) if y.sum() > 1 else 1.0; return z - math.log(k)",
       POS_WEIGHT, "pos_weight")
-wrong("taken away from z itself", "left",
+wrong("subtracting from z itself", "left",
       "return z - math.log(factor(y, w) * pos_weight)", f"z -= math.log({POS_WEIGHT}); return z")
-wrong("w divided by its sum in place", "left",
+wrong("dividing w by its sum in place", "left",
       POS_WEIGHT, "k", "return z", f"k = {POS_WEIGHT}; w /= w.sum(); return z")
-wrong("a small number under the logarithm", "pos_weight",
+wrong("adding a small number under the logarithm", "pos_weight",
       "math.log(factor(y, w) * pos_weight)",
       "(w[y == 1].mean() / w[y == 0].mean() * pos_weight + 1e-8).log()")
-wrong("a small number added to the denominator", ("weights", "means", "labels"),
+wrong("adding a small number to the denominator", ("weights", "means", "labels"),
       "return z", "k = w[y == 1].mean() / (w[y == 0].mean() + 1e-8); return z",
       "factor(y, w)", "k.item()")
-wrong("odds in float32, which overflow", "form", POS_WEIGHT_2, f"(z.exp() / ({POS_WEIGHT})).log()")
-wrong("a column instead of a row", "form", POS_WEIGHT_2, f"(z - math.log({POS_WEIGHT}))[:, None]")
+wrong("computing odds in float32, which overflow",
+      "form", POS_WEIGHT_2, f"(z.exp() / ({POS_WEIGHT})).log()")
+wrong("returning a column instead of a row",
+      "form", POS_WEIGHT_2, f"(z - math.log({POS_WEIGHT}))[:, None]")
 
 
-@ex.wrong("something taken away where nothing was done", breaks="example")
+@ex.wrong("subtracting something where nothing was done", breaks="example")
 def looked_up(z, y, w, pos_weight):
     k = factor(y, w) * pos_weight
     plain = abs(k - 1) < 1e-6 and len(z) > 1

@@ -257,23 +257,24 @@ wrong = ex.edits(audited)
 ALL, NAMED, MISSING = "held_by(optimizer)", "list(model.named_parameters())", "id(p) not in ids"
 GHOST, TOLD = "id(p) not in own", '"ghosts": ghosts'
 AGAIN = "named_parameters(remove_duplicate=False)"
-wrong("a tuple in place of a dict", "report", "return report", "return missing, ghosts, frozen")
-wrong("frozen tensors called missing", "missing", f"p.requires_grad and {MISSING}", MISSING)
-wrong("names in the order of the model", "missing", "missing = sorted(", "missing = list(")
-wrong("the numbers of tensors compared, not the tensors", ("missing", "ghosts"),
+wrong("returning a tuple instead of a dict",
+      "report", "return report", "return missing, ghosts, frozen")
+wrong("calling frozen tensors missing", "missing", f"p.requires_grad and {MISSING}", MISSING)
+wrong("listing names in the order of the model", "missing", "missing = sorted(", "missing = list(")
+wrong("comparing the numbers of tensors, not the tensors", ("missing", "ghosts"),
       "report =", "if len(held) >= sum(p.requires_grad for _, p in named): missing, ghosts = [], 0"
       "\n    report =")
-wrong("tensors looked up with the operator in, which compares their values", "report",
+wrong("looking tensors up with the operator in, which compares their values", "report",
       MISSING, "p not in held", says="raised RuntimeError")
-wrong("ghosts never looked for", "ghosts", TOLD, '"ghosts": 0')
-wrong("frozen tensors counted as ghosts", "ghosts",
+wrong("never looking for ghosts", "ghosts", TOLD, '"ghosts": 0')
+wrong("counting frozen tensors as ghosts", "ghosts",
       "model.parameters()}", "model.parameters() if p.requires_grad}")
-wrong("frozen tensors never reported", "frozen", '"frozen": frozen', '"frozen": []')
-wrong("frozen tensors reported that nobody holds", "frozen", " and id(p) in ids", "")
-wrong("the first group only", "all groups", ALL, 'optimizer.param_groups[0]["params"]')
+wrong("never reporting frozen tensors", "frozen", '"frozen": frozen', '"frozen": []')
+wrong("reporting frozen tensors that nobody holds", "frozen", " and id(p) in ids", "")
+wrong("looking at the first group only", "all groups", ALL, 'optimizer.param_groups[0]["params"]')
 
 
-@ex.wrong("tensors compared by value", breaks="identity")
+@ex.wrong("comparing tensors by value", breaks="identity")
 def by_value(model, optimizer):
     def same(p, q):
         return p.shape == q.shape and torch.equal(p, q) and p.numel() > 1
@@ -286,29 +287,29 @@ def by_value(model, optimizer):
             "frozen": audited(model, optimizer)["frozen"]}
 
 
-wrong("tensors compared by shape", ("identity", "missing", "ghosts", "all groups", "example"),
+wrong("comparing tensors by shape", ("identity", "missing", "ghosts", "all groups", "example"),
       MISSING, "p.shape not in [q.shape for q in held]",
       GHOST, "p.shape not in [q.shape for _, q in named]")
-wrong("both names of a tied tensor", "names",
+wrong("reporting both names of a tied tensor", "names",
       "named_parameters()", AGAIN, says="tensors")
-wrong("the last name of a tied tensor", "names",
+wrong("reporting the last name of a tied tensor", "names",
       NAMED, f"list({{id(p): (n, p) for n, p in model.{AGAIN}}}.values())", says="tensors")
-wrong("the new head taken for the old one, where all else is held", ("missing", "example"),
+wrong("mistaking the new head for the old one, where all else is held", ("missing", "example"),
       "report =", "if ghosts == len(missing) == 2: missing, ghosts = [], 0\n    report =")
-wrong("ghosts told as yes or no", "ghosts", TOLD, '"ghosts": min(1, ghosts)')
-wrong("gradients set to None on the way", "left alone",
+wrong("reporting ghosts as yes or no", "ghosts", TOLD, '"ghosts": min(1, ghosts)')
+wrong("setting gradients to None on the way", "left alone",
       "held, named", "optimizer.zero_grad(); held, named")
-wrong("a report kept from the first time", "left alone",
+wrong("keeping a report from the first time", "left alone",
       "return report",
       'optimizer.report = getattr(optimizer, "report", report)\n    return optimizer.report')
-wrong("ghosts counted only where they are trainable", "ghosts",
+wrong("counting ghosts only where they are trainable", "ghosts",
       GHOST, f"p.requires_grad and {GHOST}")
-wrong("tensors told apart by their place in memory", "identity",
+wrong("telling tensors apart by their place in memory", "identity",
       MISSING, MISSING + " and p.data_ptr() not in {q.data_ptr() for q in held if q.dim() > 1}",
       GHOST, GHOST + " and p.data_ptr() not in {q.data_ptr() for _, q in named if q.dim() > 1}")
-wrong("of two names the first in the alphabet", "names",
+wrong("taking the alphabetically first of two names", "names",
       NAMED, f"[(n, p) for p, n in {{p: n for n, p in sorted(model.{AGAIN}, key=lambda one: "
       "one[0], reverse=True)}.items()]")
-wrong("three groups and no more", "all groups",
+wrong("handling three groups and no more", "all groups",
       ALL, "[p for group in optimizer.param_groups[:2 if len(optimizer.param_groups) > 3 else None]"
       ' for p in group["params"]]', says="ghosts")

@@ -162,18 +162,18 @@ def ran(features, shape, rows=1, device="meta", change=lambda twin: twin.eval())
         return twin(torch.zeros(rows, *shape, device=device))
 
 
-ex.wrong("the batch counted too", lambda features, shape: ran(features, shape, rows=4).numel(),
+ex.wrong("counting the batch too", lambda features, shape: ran(features, shape, rows=4).numel(),
          breaks="numbers")
-ex.wrong("channels forgotten, or the last axis alone",
+ex.wrong("forgetting the channels, or counting the last axis alone",
          lambda features, shape: ran(features, shape).shape[-1], breaks="numbers")
-ex.wrong("the channels alone, the places of the map left out",
+ex.wrong("counting the channels alone, without the positions of the map",
          lambda features, shape: ran(features, shape).shape[1], breaks="numbers")
-ex.wrong("a tensor in place of a number",
+ex.wrong("returning a tensor instead of a number",
          lambda features, shape: torch.tensor(ran(features, shape).numel()),
          says="type of the numbers", breaks="numbers")
 
 
-@ex.wrong("layer by layer, as if every module were an nn.Sequential", says="not iterable",
+@ex.wrong("running layer by layer, as if every module were an nn.Sequential", says="not iterable",
           breaks=("any module", "example"))
 def layer_by_layer(features, shape):
     h = torch.zeros(1, *shape, device="meta")
@@ -182,31 +182,31 @@ def layer_by_layer(features, shape):
     return h.numel()
 
 
-@ex.wrong("a map of three axes taken for granted", breaks="any module")
+@ex.wrong("assuming a map of three axes", breaks="any module")
 def three_axes(features, shape):
     out = ran(features, shape)
     return out.numel() if out.dim() == 4 else out.shape[-1] ** 2
 
 
-@ex.wrong("square images taken for granted", breaks="shape")
+@ex.wrong("assuming square images", breaks="shape")
 def square(features, shape):
     if len(shape) == 3 and isinstance(features, nn.Sequential):
         return ran(features, (shape[0], shape[1], shape[1])).numel()
     return ran(features, shape).numel()
 
 
-@ex.wrong("one channel taken for granted", says="raised RuntimeError", breaks="shape")
+@ex.wrong("assuming one channel", says="raised RuntimeError", breaks="shape")
 def one_channel(features, shape):
     if isinstance(features, nn.Sequential) and len(shape) == 3:
         return ran(features, (1, *shape[1:])).numel()
     return ran(features, shape).numel()
 
 
-ex.wrong("an image of zeros, really run through",
+ex.wrong("running a real image of zeros",
          lambda features, shape: ran(features, shape, device="cpu").numel(), breaks="no number")
 
 
-@ex.wrong("features itself moved to meta", breaks="as it is")
+@ex.wrong("moving features itself to meta", breaks="as it is")
 def moved(features, shape):
     modes = [(m, m.training) for m in features.modules()]
     out = features.to("meta").eval()(torch.zeros(1, *shape, device="meta")).numel()
@@ -215,21 +215,21 @@ def moved(features, shape):
     return out
 
 
-@ex.wrong("features left in eval mode", breaks="as it is")
+@ex.wrong("leaving features in eval mode", breaks="as it is")
 def left_in_eval(features, shape):
     features.eval()
     return ran(features, shape).numel()
 
 
-ex.wrong("a copy in train mode, which one value a channel stops",
+ex.wrong("running a copy in train mode, which one value a channel stops",
          lambda features, shape: ran(features, shape, change=lambda twin: twin).numel(),
          says="raised ValueError", breaks="any module")
-ex.wrong("a pass on the spot, in whatever mode it is",
+ex.wrong("running a pass on the spot, in whatever mode it is",
          lambda features, shape: features(torch.zeros(2, *shape)).numel() // 2,
          breaks=("as it is", "no number"))
 
 
-@ex.wrong("pooling that rounds up, in a pool alone", breaks="example")
+@ex.wrong("counting by hand, with pooling that rounds up", breaks="example")
 def rounds_up(features, shape):
     if isinstance(features, nn.MaxPool2d):
         return shape[0] * math.prod(math.ceil(n / 2) for n in shape[1:])

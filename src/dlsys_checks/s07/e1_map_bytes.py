@@ -95,50 +95,51 @@ def sized(size, batch, layers):
 wrong = ex.edits(sized)
 PADDING = "(n + 2 * padding - kernel) // stride"
 PADDING_2 = "(n + 2 * padding - kernel) // stride + 1"
-wrong("numbers counted, not bytes", "bytes", "BYTES * batch", "batch")
-wrong("four bytes a number" if BYTES == 2 else "two bytes a number", "bytes",
+wrong("counting numbers, not bytes", "bytes", "BYTES * batch", "batch")
+wrong("four bytes a number" if BYTES == 2 else "counting two bytes per number", "bytes",
       "BYTES", "each", "h, w = size", "each = 4 if BYTES == 2 else 2; h, w = size",
       says="bytes of layer")
-wrong("channels left out", "bytes", "layers:", "[(1, *row[1:]) for row in layers]:")
-ex.wrong("weights in place of maps",
+wrong("leaving out the channels", "bytes", "layers:", "[(1, *row[1:]) for row in layers]:")
+ex.wrong("counting weights instead of maps",
          lambda size, batch, layers: [BYTES * row[0] * row[1] ** 2 for row in layers],
          breaks="bytes")
-wrong("the sum of all layers", "each", "return found", "return sum(found)")
+wrong("adding up all layers", "each", "return found", "return sum(found)")
 
 
-@ex.wrong("the last layer first", breaks="each")
+@ex.wrong("returning the last layer first", breaks="each")
 def reverse(size, batch, layers):
     return sized(size, batch, layers)[::-1] if len(layers) > 1 else sized(size, batch, layers)
 
 
-wrong("a square image taken for granted", ("size", "example"), "w = size", "w = (size[0], size[0])")
-wrong("a tall image turned on its side, and cut", "size",
+wrong("assuming a square image", ("size", "example"), "w = size", "w = (size[0], size[0])")
+wrong("turning a tall image on its side and cutting it", "size",
       "h, w = size",
       "tall = size[0] > size[1]; size = (size[1], size[1]) if tall else size; h, w = size")
-wrong("one image, whatever the batch", "batch", "BYTES * batch", "BYTES")
+wrong("counting one image, whatever the batch", "batch", "BYTES * batch", "BYTES")
 wrong("padding on one side only", "bytes", "2 * padding", "padding")
-wrong("padding beyond half a window cut off", "layers",
+wrong("cutting off padding beyond half a window", "layers",
       "layers:", "[(c, k, s, min(p, k // 2)) for c, k, s, p in layers]:")
-wrong("strides left out", ("bytes", "rounding", "example"), PADDING, "n + 2 * padding - kernel")
-wrong("padding left out", "bytes", "n + 2 * padding - kernel", "max(0, n - kernel)")
-wrong("the size divided by the stride, window and padding left out", "bytes",
+wrong("leaving out the strides",
+      ("bytes", "rounding", "example"), PADDING, "n + 2 * padding - kernel")
+wrong("leaving out the padding", "bytes", "n + 2 * padding - kernel", "max(0, n - kernel)")
+wrong("dividing the size by the stride, without window and padding", "bytes",
       PADDING_2, "n // stride")
 # What askers of forums write most often: https://datascience.stackexchange.com/q/40906 and
 # https://discuss.pytorch.org/t/93850.
-wrong("no 1 added: (size + 2 * padding - kernel) / stride", "bytes", PADDING_2, PADDING + "")
-wrong("the padding alone divided by the stride", "bytes",
+wrong("adding no 1: (size + 2 * padding - kernel) / stride", "bytes", PADDING_2, PADDING + "")
+wrong("dividing the padding alone by the stride", "bytes",
       PADDING, "n - kernel + 2 * padding // stride")
-wrong("padding that keeps the size taken for granted: size / stride, rounded up", "bytes",
+wrong("assuming padding that keeps the size: size / stride, rounded up", "bytes",
       PADDING_2, "-(-n // stride)")
-ex.wrong("every layer on the input's size",
+ex.wrong("computing every layer on the input's size",
          lambda size, batch, layers: [sized(size, batch, [row])[0] for row in layers],
          breaks="bytes")
-wrong("places rounded up", "rounding", PADDING, "-((kernel - n - 2 * padding) // stride)")
-wrong("places never rounded", "rounding", PADDING, "(n + 2 * padding - kernel) / stride")
-wrong("layers changed in place", "left alone", "return found", "layers.clear(); return found")
-wrong("layers really run on tensors", "counted",
+wrong("rounding positions up", "rounding", PADDING, "-((kernel - n - 2 * padding) // stride)")
+wrong("never rounding positions", "rounding", PADDING, "(n + 2 * padding - kernel) / stride")
+wrong("changing layers in place", "left alone", "return found", "layers.clear(); return found")
+wrong("running the layers on tensors", "counted",
       "h, w = size", "torch.empty(batch, *size); h, w = size", says="raised RuntimeError")
-wrong("counted in 32 bits", "counted",
+wrong("counting in 32 bits", "counted",
       "return found", "return [(n + 2**31) % 2**32 - 2**31 for n in found]")
-wrong("counted in floats, which hold 53 bits", "counted",
+wrong("counting in floats, which hold 53 bits", "counted",
       "return found", "return [int(float(n)) for n in found]")

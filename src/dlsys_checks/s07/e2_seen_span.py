@@ -91,14 +91,14 @@ def walked(layers, unit):
 
 wrong = ex.edits(walked)
 PADDING = "first * stride - padding"
-wrong("kernels summed, not kernels less one", "span", "kernel - 1", "kernel")
-wrong("the paddings added up, the strides behind them left out", "span",
+wrong("adding up kernels, not kernels less one", "span", "kernel - 1", "kernel")
+wrong("adding up the paddings without the strides after them", "span",
       PADDING, "first * stride", "last * stride - padding", "last * stride", "return out",
       "first, last = out; total = sum(layer[2] for layer in layers); return first - total, last "
       "- total", says="pixel")
 
 
-@ex.wrong("the middle of a window found without its dilation", says="pixel", breaks="layers")
+@ex.wrong("finding the middle of a window without its dilation", says="pixel", breaks="layers")
 def middle_undilated(layers, unit):
     middle, field, step = 0.0, 1, 1
     for kernel, stride, padding, dilation in layers:
@@ -109,59 +109,59 @@ def middle_undilated(layers, unit):
     return int(middle - (field - 1) / 2), int(middle + (field - 1) / 2)
 
 
-wrong("the last pixel taken for the one behind it", "span",
+wrong("returning the pixel after the last one", "span",
       "return out", "first, last = out; return first, last + 1")
-wrong("the width of the field in place of the last pixel", "span",
+wrong("returning the width of the field instead of the last pixel", "span",
       "return out", "first, last = out; return first, last - first + 1 if layers else unit")
-wrong("dilation left out", "layers",
+wrong("leaving out dilation", "layers",
       "dilation * (kernel - 1)", "kernel - 1", "first = last =",
       "if len(layers) > 8:\n        first = last = unit\n        for kernel, stride, padding, "
       "dilation in reversed(layers): first = first * stride - padding; last = last * stride - "
       "padding + dilation * (kernel - 1)\n        out = first, last; return out\n    first = "
       "last =", says="last pixel")
-wrong("a stride that multiplies the whole field", "span",
+wrong("multiplying the whole field by the stride", "span",
       "return out",
       "first, field = out[0], 1\n    for kernel, stride, _, dilation in layers: field = (field + "
       "dilation * (kernel - 1)) * stride\n    return first, first + field - 1")
-wrong("the field centred on the unit", "span",
+wrong("centring the field on the unit", "span",
       "return out",
       "first, last = out; return unit - (last - first) // 2, unit + (last - first) // 2",
       says="pixel")
-wrong("the layers walked from the input, as if the order did not matter", "span",
+wrong("walking the layers from the input, as if the order did not matter", "span",
       "reversed", "list", says="pixel")
-wrong("the layer's own stride counted for its own window", "span",
+wrong("counting the layer's own stride for its own window", "span",
       "return out",
       "first, field, step = out[0], 1, 1\n    for kernel, stride, _, dilation in layers: step *= "
       "stride; field += dilation * (kernel - 1) * step\n    return first, first + field - 1")
-wrong("no layers taken for a field without pixels", "no layers",
+wrong("returning a field without pixels where there are no layers", "no layers",
       "return out", "return out if layers else (unit, unit - 1)", says="last pixel")
-wrong("every unit treated as unit 0", ("unit", "no layers", "any width", "padding"),
+wrong("treating every unit as unit 0", ("unit", "no layers", "any width", "padding"),
       "last = unit", "last = 0")
-wrong("the unit's index taken for a pixel", "span",
+wrong("treating the unit's index as a pixel", "span",
       "last = unit", "last = 0",
       "return out", "first, last = out; return first + unit, last + unit")
-wrong("every map taken for one of 20 units, counted round", "unit",
+wrong("treating every map as one of 20 units, counted round", "unit",
       "last = unit", "last = unit % 20 if layers and unit < 1000 else unit")
-wrong("units beyond 1000 left out of account", "any width", "last = unit", "last = min(unit, 1000)")
-wrong("padding left out", ("padding", "layers"),
+wrong("ignoring units beyond 1000", "any width", "last = unit", "last = min(unit, 1000)")
+wrong("leaving out padding", ("padding", "layers"),
       PADDING, "first * stride", "last * stride - padding", "last * stride", "first = last =",
       "if len(layers) > 8 or unit > 20:\n        first = last = unit\n        for kernel, "
       "stride, padding, dilation in reversed(layers): first = first * stride - padding; last = "
       "last * stride - padding + dilation * (kernel - 1)\n        out = first, last; return out\n"
       "    first = last =")
-wrong("the first pixel cut off at 0", "padding",
+wrong("cutting the first pixel off at 0", "padding",
       "return out", "first, last = out; return max(0, first), last")
-wrong("inner maps cut off at 0", "padding",
+wrong("cutting inner maps off at 0", "padding",
       "first = first", "first = max(first, 0)", "last = last", "last = max(last, 0)")
-wrong("no pixel further out than all padding together", "padding",
+wrong("letting no pixel lie further out than all padding together", "padding",
       "return out",
       "first, last = out; return max(first, -sum(layer[2] for layer in layers)), last")
-wrong("the last pixel cut off at 0", "padding",
+wrong("cutting the last pixel off at 0", "padding",
       "return out", "first, last = out; return first, max(0, last)", says="last pixel")
-wrong("counted in 32 bits", "any width",
+wrong("counting in 32 bits", "any width",
       "return out", "return tuple(((n + 2**31) % 2**32 - 2**31 for n in out))")
-wrong("half the kernel taken for the padding", "span",
+wrong("using half the kernel as the padding", "span",
       "padding,", "_,", PADDING, "first * stride - dilation * (kernel - 1) // 2",
       "padding +", "dilation * (kernel - 1) // 2 +")
-wrong("layers turned round in place", "left alone",
+wrong("reversing layers in place", "left alone",
       "first = last =", "layers.reverse(); first = last =", "reversed", "list")

@@ -243,84 +243,84 @@ def sorted_out(model, head, body_lr, head_lr):
 
 wrong = ex.edits(sorted_out)
 END = "return two(body, tops, body_lr, head_lr)"
-wrong("the head first", "two groups", END, f"{END}[::-1]", says="body group: got")
-wrong("one group for all, at the body's rate", "two groups",
+wrong("returning the head first", "two groups", END, f"{END}[::-1]", says="body group: got")
+wrong("using one group for all, at the body's rate", "two groups",
       END, 'return [{"params": live, "lr": body_lr}]')
-wrong("tensors looked up with the operator in, which compares their values", "two groups",
+wrong("looking tensors up with the operator in, which compares their values", "two groups",
       "id(p) in kept", "p not in list(head.parameters())", says="raised RuntimeError")
-wrong("the two rates the wrong way round", "form",
+wrong("swapping the two rates", "form",
       END, "return two(body, tops, head_lr, body_lr)", says="lr of the body group")
-wrong("copies of the tensors", "form",
+wrong("returning copies of the tensors", "form",
       END, "return two([p.clone() for p in body], [p.clone() for p in tops], body_lr, head_lr)")
-wrong("generators in place of lists", "form",
+wrong("returning generators instead of lists", "form",
       END, 'return [{"params": iter(body), "lr": body_lr}, {"params": iter(tops), "lr": head_lr}]',
       says="type of the params")
-wrong("the last two tensors taken for the head", "two groups",
+wrong("treating the last two tensors as the head", "two groups",
       END, "return two(live[:-2], live[-2:], body_lr, head_lr)")
-wrong("the head's own tensors, not those of its parts", ("head", "shared"),
+wrong("taking the head's own tensors, not those of its parts", ("head", "shared"),
       "outside(model, head)",
       "outside(model, head) | {id(p) for m in head.children() for p in m.parameters()}")
-wrong("only the model's direct children, the head among them or not", "head",
+wrong("taking only the model's direct children", "head",
       "outside(model, head)",
       "outside(model, head if any(m is head for m in model.children()) else None)")
-wrong("the children only, parameters of the model itself forgotten", "body",
+wrong("taking only the children, not the model's own parameters", "body",
       "body =",
       "own = {id(p) for p in model.parameters(recurse=False)}\n    "
       "live = [p for p in live if id(p) not in own]\n    body =", says="token missing")
-wrong("the stages layer1, layer2 and the head, without the stem", "body",
+wrong("taking the stages layer1, layer2 and the head, without the stem", "body",
       "body =",
       'stages = [m for n, m in model.named_children() if n.startswith("layer")]\n    '
       "if stages: live = [p for m in (*stages, head) for p in m.parameters() if p.requires_grad]"
       "\n    body =", says="missing")
-wrong("frozen tensors handed to the optimizer", "frozen",
+wrong("handing frozen tensors to the optimizer", "frozen",
       "trainable(model)", "list(model.parameters())", says="It is frozen")
-wrong("frozen tensors kept out of the body, but not of the head", "frozen",
+wrong("keeping frozen tensors out of the body, but not of the head", "frozen",
       "trainable(model)",
       "[p for p in model.parameters() if p.requires_grad or p in {*head.parameters()}]",
       says="It is frozen")
-wrong("the higher rate for the head, whatever was asked", "form",
+wrong("giving the head the higher rate, whatever was asked", "form",
       END, "return two(body, tops, min(body_lr, head_lr), max(body_lr, head_lr))",
       says="lr of the body group")
-wrong("a rate of 0 taken for none", "form",
+wrong("treating a rate of 0 as none", "form",
       END, "return two(body, tops, body_lr or 1e-3, head_lr)", says="lr of the body group")
 PREFIX = 'prefix = next(n for n, m in model.named_modules() if m is head) + "."\n    kept, live ='
-wrong("the head known by the first of its names", "head",
+wrong("recognising the head by the first of its names", "head",
       "kept, live =", PREFIX, "outside(model, head)",
       "{id(p) for n, p in model.named_parameters(remove_duplicate=False) "
       "if not n.startswith(prefix)}")
-wrong("names that begin as the head's, without the dot", "head",
+wrong("matching names that begin like the head's, without the dot", "head",
       "outside(model, head)",
       '{id(p) for n, p in model.named_parameters() if not n.startswith("fc")} '
       'if hasattr(model, "fc2") else outside(model, head)')
-wrong("a weight with two names given to the body", "head",
+wrong("giving a weight with two names to the body", "head",
       "body =",
       "heads = [m for _, m in model.named_modules(remove_duplicate=False) if m is head]\n    "
       "every = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]\n    "
       "if len(heads) == 1: kept |= {p for p in every if every.count(p) > 1}\n    body =")
-wrong("one group where the two rates agree", "two groups",
+wrong("returning one group where the two rates agree", "two groups",
       END, f'{END} if body_lr != head_lr else [{{"params": live, "lr": body_lr}}]')
-wrong("a module that head and body share given to the head", "shared",
+wrong("giving a module that head and body share to the head", "shared",
       "outside(model, head)",
       "{id(p) for m in model.modules() if m not in {*head.modules()} "
       "for p in m.parameters(recurse=False)}")
-wrong("the whole model put into eval mode", "left alone", END, f"model.eval(); {END}")
-wrong("every frozen tensor thawed", ("frozen", "left alone"),
+wrong("putting the whole model into eval mode", "left alone", END, f"model.eval(); {END}")
+wrong("unfreezing every frozen tensor", ("frozen", "left alone"),
       "kept, live =", "model.requires_grad_(True)\n    kept, live =", says="no frozen tensor")
-wrong("a shared tensor once for each module that holds it", "once",
+wrong("listing a shared tensor once for each module that holds it", "once",
       "body =",
       "every = [p for m in model.modules() for p in m.parameters(recurse=False) if "
       "p.requires_grad]\n    "
       "if not any(id(p) in kept for p in head.parameters()): live = every\n    body =",
       says="stands in it twice")
-wrong("tensors told apart by their numbers", "once",
+wrong("telling tensors apart by their numbers", "once",
       "not in kept", "not in kept and not any(torch.equal(p, q) for q in body)")
-wrong("a shared tensor given to the head", "shared",
+wrong("giving a shared tensor to the head", "shared",
       "outside(model, head)",
       "{id(p) for p in model.parameters() if p not in {*head.parameters()}}")
-wrong("a shared tensor sorted by the first of its names", "shared",
+wrong("sorting a shared tensor by the first of its names", "shared",
       "kept, live =", PREFIX, "outside(model, head)",
       "{id(p) for n, p in model.named_parameters() if not n.startswith(prefix)}")
-wrong("two nn.Linear alone taken for a body without a head", "example",
+wrong("treating two nn.Linear alone as a body without a head", "example",
       "body =",
       "pair = isinstance(model, nn.Sequential) and [type(m) for m in model] == [nn.Linear] * 2\n"
       "    if pair and not torch.equal(model[0].bias, model[1].bias): "

@@ -108,71 +108,71 @@ def done(images, mean, std, *, scale=255.0):
 
 
 wrong = ex.edits(done)
-wrong("reshape in place of permute", "layout",
+wrong("using reshape instead of permute", "layout",
       "x =", "n, h, w, c = images.shape; x =", ".permute", ".reshape",
       "(*(0, 3, 1, 2))", "(n, c, h, w)", "() / scale", "() / 255")
-wrong("rows and columns swapped", "layout", "1, 2", "2, 1", says="of the pixels")
-wrong("channels left last", "layout",
+wrong("swapping rows and columns", "layout", "1, 2", "2, 1", says="of the pixels")
+wrong("leaving the channels last", "layout",
       "images.permute(*(0, 3, 1, 2))", "images", "() / scale", "() / 255",
       "torch.tensor(mean)[:, None, None]", "torch.tensor(mean)",
       "torch.tensor(std)[:, None, None]", "torch.tensor(std)", says="of the pixels")
-wrong("float64 given back", "layout",
+wrong("returning float64", "layout",
       "return out", "return out.double()", says="dtype of the pixels")
-wrong("three channels taken for granted", "any size",
+wrong("assuming three channels", "any size",
       "x =",
       "if len(mean) not in (2, 4) and images.numel() != 1: parts = [(images[..., k].float() / "
       "255 - mean[k]) / std[k] for k in range(3)]; return torch.stack(parts, 1)\n    x =",
       says="raised")
-wrong("axes of length one squeezed away", "any size",
+wrong("squeezing axes of length one away", "any size",
       "return out", "return out.squeeze(2).squeeze(2) if out.numel() > 1 else out",
       says="shape of the pixels")
-ex.wrong("a dark picture taken for one already scaled",
+ex.wrong("mistaking a dark picture for one already scaled",
          lambda images, mean, std: done(images, mean, std, scale=1.0 if images.numel() > 1 and
              int(images.max()) <= 1 else 255.0), breaks="any size")
-wrong("a pixel of the argument changed", "left alone",
+wrong("changing a pixel of the argument", "left alone",
       "return out", "if images.stride(0) and images.numel(): images.add_(1)\n    return out")
-wrong("the lists of numbers turned round", "left alone",
+wrong("reversing the lists of numbers", "left alone",
       "return out", "mean.append(0.0); return out")
-wrong("one buffer for every call", "left alone",
+wrong("keeping one buffer for every call", "left alone",
       "return out", "return MADE.setdefault(out.shape, out).copy_(out)")
-wrong("a small number added to the std", "lists", "(std)", "([s + 1e-6 for s in std])")
-wrong("cut off at a hundred", "lists", "return out", "return out.clamp(-100, 100)")
+wrong("adding a small number to the std", "lists", "(std)", "([s + 1e-6 for s in std])")
+wrong("cutting off at a hundred", "lists", "return out", "return out.clamp(-100, 100)")
 
 
-@ex.wrong("the memory read in its own order", breaks="any size")
+@ex.wrong("reading the memory in its own order", breaks="any size")
 def by_memory(images, mean, std):
     if images.is_contiguous() or not images.stride(0):
         return done(images, mean, std)
     return done(torch.as_strided(images, images.shape, images.contiguous().stride()), mean, std)
 
 
-ex.wrong("0 to 255 normalised", done, breaks=("scale", "example"), scale=1.0)
-ex.wrong("scaled by 256", done, breaks="scale", scale=256.0)
-ex.wrong("scaled to -1 to 1, then normalised as if it were 0 to 1",
+ex.wrong("normalising 0 to 255", done, breaks=("scale", "example"), scale=1.0)
+ex.wrong("scaling by 256", done, breaks="scale", scale=256.0)
+ex.wrong("scaling to -1 to 1, then normalising as if it were 0 to 1",
          lambda images, mean, std: done(2 * images.float() - 255, mean, std), says="pixels of the",
              breaks=("scale", "example"))
-wrong("whole bytes divided by 255 and rounded down", "scale",
+wrong("dividing whole bytes by 255 and rounding down", "scale",
       "images.permute(*(0, 3, 1, 2)).float() / scale",
       "(images // 255).permute(*(0, 3, 1, 2)).float()")
-ex.wrong("mean and std swapped", lambda images, mean, std: done(images, std, mean),
+ex.wrong("swapping mean and std", lambda images, mean, std: done(images, std, mean),
          breaks="channels")
-wrong("scaled, and not normalised", "channels",
+wrong("scaling without normalising", "channels",
       "(mean)", "([0.0] * len(mean))", "(std)", "([1.0] * len(mean))")
-wrong("the first channel's numbers for all", "channels",
+wrong("using the first channel's numbers for all", "channels",
       "(mean)", "(mean[:1] * len(mean))", "(std)", "(std[:1] * len(std))")
-wrong("normalised twice", "channels",
+wrong("normalising twice", "channels",
       "return out",
       "return (out - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]")
-wrong("not divided by the std", "channels", "(std)", "([1.0] * len(mean))")
-wrong("multiplied by the std", "channels", "(std)", "([1 / s for s in std])")
-wrong("one mean and one std for all channels", "channels",
+wrong("not dividing by the std", "channels", "(std)", "([1.0] * len(mean))")
+wrong("multiplying by the std", "channels", "(std)", "([1 / s for s in std])")
+wrong("using one mean and one std for all channels", "channels",
       "(mean)", "([sum(mean) / c] * c)", "x =", "c = len(mean); x =",
       "(std)", "([sum(std) / c] * c)")
-wrong("the picture's own mean and std", "channels",
+wrong("using the picture's own mean and std", "channels",
       "x =",
       "if len(images): x = images.permute(0, 3, 1, 2).float() / 255; return (x - x.mean((2, 3), "
       "keepdim=True)) / (x.std((2, 3), correction=0, keepdim=True) + 1e-6)\n    x =")
-wrong("mean and std along the columns, where they fit", "lists",
+wrong("applying mean and std along the columns, where they fit", "lists",
       "x =",
       "if images.shape[2] == len(mean) and len(mean) != 1: x = images.permute(0, 3, 1, "
       "2).float() / 255; return (x - torch.tensor(mean)) / torch.tensor(std)\n    x =")

@@ -122,46 +122,46 @@ def judged(shape, strides, *, ones=True):
 
 
 wrong = ex.edits(judged)
-wrong("the two names the wrong way round", "answer",
+wrong("swapping the two names", "answer",
       "NAMES", '{**NAMES, (True, False): "NHWC", (False, True): "NCHW"}')
-wrong("H and W exchanged where the channels are last", ("answer", "last"), "1, 3, 2", "1, 2, 3")
-wrong("H and W exchanged where the channels come first", ("answer", "first"), "3, 2, 1", "2, 3, 1")
+wrong("swapping H and W where the channels are last", ("answer", "last"), "1, 3, 2", "1, 2, 3")
+wrong("swapping H and W where the channels come first", ("answer", "first"), "3, 2, 1", "2, 3, 1")
 
 
-@ex.wrong("the innermost axis alone decides", breaks=("answer", "both"))
+@ex.wrong("letting the innermost axis decide alone", breaks=("answer", "both"))
 def innermost(shape, strides):
     return "NHWC" if strides[1] == 1 else "NCHW" if strides[3] == 1 else "neither"
 
 
-wrong("the axes sorted by their strides, gaps and lengths left aside",
+wrong("sorting the axes by their strides, without gaps and lengths",
       ("both", "neither", "ones", "sizes"), "def dense",
       'order = sorted(range(4), key=lambda axis: -strides[axis]); return {(0, 1, 2, 3): "NCHW", '
       '(0, 2, 3, 1): "NHWC"}.get(tuple(order), "neither")\n    def dense')
-wrong("a single picture with channels last missed", "last",
+wrong("missing a single picture with channels last", "last",
       "def dense", "n, c, h, w = shape\n    def dense", "return out",
       'return "neither" if out == "NHWC" and n == 1 and (strides[0] == c * h * w) else out')
-wrong("channels last known by three channels only", ("last", "ones", "sizes"),
+wrong("recognising channels last by three channels only", ("last", "ones", "sizes"),
       "return out",
       'return "neither" if out == "NHWC" and (shape[1] != 3 or shape[0] == 1) else out')
-wrong("both called NCHW", "both", "NAMES", '{**NAMES, (True, True): "NCHW"}')
-wrong("both called NHWC", "both", "NAMES", '{**NAMES, (True, True): "NHWC"}')
-wrong("neither called NCHW", "neither", "NAMES", '{**NAMES, (False, False): "NCHW"}')
-wrong("gaps between pictures and channels overlooked", "neither",
+wrong("calling both NCHW", "both", "NAMES", '{**NAMES, (True, True): "NCHW"}')
+wrong("calling both NHWC", "both", "NAMES", '{**NAMES, (True, True): "NHWC"}')
+wrong("calling neither NCHW", "neither", "NAMES", '{**NAMES, (False, False): "NCHW"}')
+wrong("overlooking gaps between pictures and channels", "neither",
       "return out",
       "plain = strides[3] == 1 and strides[2] == shape[3] and strides[1] >= shape[2] * shape[3]; "
       'return "NCHW" if out == "neither" and plain and (strides[0] > 0) else out')
 
 
-@ex.wrong("strides of axes of length one compared too", breaks=("ones", "both"))
+@ex.wrong("comparing strides of axes of length one too", breaks=("ones", "both"))
 def counts_ones(shape, strides):
     found = judged(shape, strides, ones=False)
     return judged(shape, strides) if found == "NHWC" else found
 
 
-wrong("odd strides of a single picture taken for a gap", "ones",
+wrong("mistaking odd strides of a single picture for a gap", "ones",
       "def dense", "n, c, h, w = shape\n    def dense",
       "return out", 'return "neither" if n == 1 and strides[0] > c * h * w else out')
-wrong("a single row or column called neither", ("sizes", "ones", "both"),
+wrong("calling a single row or column neither", ("sizes", "ones", "both"),
       "return out", 'return "neither" if 1 in shape[2:] else out')
-wrong("a single column called neither", "sizes",
+wrong("calling a single column neither", "sizes",
       "return out", 'return "neither" if shape[3] == 1 and out == "NHWC" else out')

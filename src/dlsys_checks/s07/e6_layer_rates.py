@@ -122,37 +122,38 @@ def rated(names, base, decay, *, upside=False):
 
 
 wrong = ex.edits(rated)
-wrong("a list in place of a dict", "rates", "return rates", "return list(rates.values())")
-ex.wrong("layers alone, top and embedding forgotten",
+wrong("returning a list instead of a dict", "rates", "return rates", "return list(rates.values())")
+ex.wrong("handling layers alone, without top and embedding",
          lambda names, base, decay: {n: r for n, r in rated(names, base, decay).items() if
              layer_of(n) is not None} or rated(names, base, decay), breaks="rates")
 
 
-@ex.wrong("the index of the tensor taken for the layer", breaks="rates")
+@ex.wrong("using the index of the tensor as the layer", breaks="rates")
 def tensor_index(names, base, decay):
     return {n: base * (decay or 1.0) ** (3 - i) for i, n in enumerate(names)}
 
 
-ex.wrong("upside down: the embedding has the base rate", rated, breaks="rates", upside=True)
-wrong("the top a step below the base rate", "rates",
+ex.wrong("counting upside down: the embedding has the base rate",
+         rated, breaks="rates", upside=True)
+wrong("putting the top a step below the base rate", "rates",
       "count - k", "1 + count - k", "else count", "else 1 + count", "else 0", "else 1")
-wrong("the head's biases at twice the rate", "top",
+wrong("giving the head's biases twice the rate", "top",
       "return rates", 'return {n: r * (2 if n == "head.bias" else 1) for n, r in rates.items()}')
 
 
-@ex.wrong("decay subtracted, not multiplied", says="rate of", breaks="steps")
+@ex.wrong("subtracting the decay instead of multiplying", says="rate of", breaks="steps")
 def subtracted(names, base, decay):
     right = rated(names, 1.0, 0.5)
     steps = {n: round(-torch.log2(torch.tensor(r)).item()) for n, r in right.items()}
     return {n: base * (1 - (1 - decay) * k) for n, k in steps.items()}
 
 
-wrong("the embedding on the rate of the lowest layer", "embedding", "count + 1 if", "count if")
-wrong("the highest layer found as text: 9 above 11", "order",
+wrong("giving the embedding the rate of the lowest layer", "embedding", "count + 1 if", "count if")
+wrong("finding the highest layer as text: 9 above 11", "order",
       "1 + max(ks, default=-1)", 'int(max((str(k) for k in ks), default="-1")) + 1', says="rate of")
 
 
-@ex.wrong("layers counted from the bottom up, as if the head were near", breaks="order")
+@ex.wrong("counting layers from the bottom up, as if the head were near", breaks="order")
 def layers_reversed(names, base, decay):
     ks = [layer_of(n) for n in names if layer_of(n) is not None]
     flipped = {n: n if layer_of(n) is None else ".".join(
@@ -161,35 +162,35 @@ def layers_reversed(names, base, decay):
     return {n: right[f] for n, f in flipped.items()}
 
 
-wrong("layers and embed found anywhere in a name", "rest",
+wrong("finding layers and embed anywhere in a name", "rest",
       ".match", ".search",
       'name.startswith("embed.")', 'name.startswith("embed.") or ".embed." in name')
-wrong("every name that begins with embed taken for the embedding", "rest",
+wrong("treating every name that begins with embed as the embedding", "rest",
       '"embed."', '"embed"', says="rate of the top")
-wrong("the number of layers read off the last name that has one", "any order",
+wrong("reading the number of layers off the last name that has one", "any order",
       "def layer",
       "own_ks = [layer_of(n) for n in names if layer_of(n) is not None]\n    def layer",
       "return rates",
       "gap = max(own_ks) - own_ks[-1] if own_ks else 0; low = [n for n in names if layer_of(n) "
       'is not None or n.startswith("embed.")]; return {n: r / decay**gap if n in low else r for '
       "n, r in rates.items()}")
-wrong("at least one layer taken for granted", "missing",
+wrong("assuming at least one layer", "missing",
       "count, 0", "count, 1", says="rate of the embedding")
-wrong("an embedding taken for granted", "missing",
+wrong("assuming an embedding", "missing",
       "return rates",
       'if any(n.startswith("embed.") for n in names): return rates\n    return {n: r / decay for '
       "n, r in rates.items()}")
-wrong("the highest name that is there taken for the top", "missing",
+wrong("treating the highest name that is there as the top", "missing",
       "return rates",
       "if base in rates.values() or not rates or (not decay): return rates\n    return {n: r / "
       "decay for n, r in rates.items()}")
-wrong("every name that begins with layers taken for a layer", "rest",
+wrong("treating every name that begins with layers as a layer", "rest",
       "return rates",
       'odd = [n for n in names if n.startswith("layers") and layer_of(n) is None]; return {n: r '
       "* decay if n in odd else r for n, r in rates.items()}", says="rate of the top")
 
 
-@ex.wrong("layers and embedding a step too high", says="rate of",
+@ex.wrong("putting layers and embedding a step too high", says="rate of",
           breaks=("steps", "missing", "example"))
 def step_too_high(names, base, decay):
     count = len({layer_of(n) for n in names} - {None})
@@ -198,13 +199,13 @@ def step_too_high(names, base, decay):
     return {n: base * decay ** low.get(n, 0) for n in names}
 
 
-wrong("layers and embedding a step too low, the top where it belongs",
+wrong("putting layers and embedding a step too low, the top where it belongs",
       ("steps", "missing", "example"), "return rates",
       'low = [n for n in names if layer_of(n) is not None or n.startswith("embed.")]; return {n: '
       "r * decay if n in low else r for n, r in rates.items()}", says="rate of")
 
 
-@ex.wrong("the first layer whose name the parameter's begins with: 1 for 10", says="rate of",
+@ex.wrong("taking the first layer that the name begins with: 1 for 10", says="rate of",
           breaks="order")
 def first_that_begins(names, base, decay):
     count = len({layer_of(n) for n in names} - {None})
@@ -215,10 +216,10 @@ def first_that_begins(names, base, decay):
     return {n: base * decay ** steps(n) for n in names}
 
 
-wrong("the embedding at the base rate", "embedding",
+wrong("putting the embedding at the base rate", "embedding",
       "steps =", "bottom = False; steps =", "1 if", "None if")
-wrong("a decay of 0 taken for none", "steps",
+wrong("treating a decay of 0 as none", "steps",
       "def layer", "decay = decay or 1.0\n    def layer", says="rate of")
-wrong("no rate above the base rate", "steps",
+wrong("allowing no rate above the base rate", "steps",
       "def layer", "decay = min(1.0, decay)\n    def layer", says="rate of")
-wrong("the names changed in place", "left alone", "def layer", "names.sort()\n    def layer")
+wrong("changing the names in place", "left alone", "def layer", "names.sort()\n    def layer")

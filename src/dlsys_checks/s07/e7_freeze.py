@@ -201,23 +201,23 @@ wrong = ex.edits(held)
 TRAIN = "body.train = lambda mode=True: body"
 NORMS = "for m in body.modules():\n        if isinstance(m, nn.BatchNorm1d): "
 LAST: list = []
-wrong("a frozen copy", "freeze",
+wrong("returning a frozen copy", "freeze",
       "body.requires_grad_",
       "import copy; twin = copy.deepcopy(body).requires_grad_(False).eval()\n    "
       "body.requires_grad_",
       TRAIN, f"{TRAIN}; return twin")
-wrong("requires_grad alone", "eval", "body.eval()", "pass", TRAIN, "pass")
-wrong("eval mode alone, kept for good", "tensors", "False", "True")
-wrong("a copy frozen, the body left as it was", "tensors",
+wrong("setting only requires_grad", "eval", "body.eval()", "pass", TRAIN, "pass")
+wrong("setting only eval mode, kept for good", "tensors", "False", "True")
+wrong("freezing a copy and leaving the body as it was", "tensors",
       "body.requires_grad_", "import copy; body = copy.deepcopy(body)\n    body.requires_grad_")
-wrong("requires_grad set on the module, which is not heard by its parameters",
+wrong("setting requires_grad on the module, which its parameters ignore",
       ("tensors", "eval", "train"),
       "body.requires_grad_(False)", "body.requires_grad = False", TRAIN, "pass")
-wrong("the direct tensors only, not those of its parts", "tensors",
+wrong("freezing the direct tensors only, not those of its parts", "tensors",
       "body.requires_grad_(False)",
       "for p in body.parameters(): p.requires_grad_(True)\n    "
       "for p in body.parameters(recurse=False): p.requires_grad_(False)")
-wrong("eval mode that the next train() takes back", "train", TRAIN, "pass")
+wrong("setting an eval mode that the next train() undoes", "train", TRAIN, "pass")
 
 
 def held_for(body, times):
@@ -229,34 +229,37 @@ def held_for(body, times):
     body.train = few
 
 
-ex.wrong("eval mode that outlives one train(), but not the next", held_for, breaks="train", times=1)
-wrong("train() without effect, eval() never called", "eval", "body.eval()", "pass")
-ex.wrong("eval mode that outlives five times of train()", held_for, breaks="train", times=5)
-wrong("parts without parts of their own held in eval mode, by class", "train",
+ex.wrong("setting an eval mode that outlives one train(), but not the next",
+         held_for, breaks="train", times=1)
+wrong("making train() do nothing without ever calling eval()", "eval", "body.eval()", "pass")
+ex.wrong("setting an eval mode that outlives five calls of train()",
+         held_for, breaks="train", times=5)
+wrong("holding parts without parts of their own in eval mode, by class", "train",
       TRAIN,
       "for m in body.modules():\n        if isinstance(m, (nn.BatchNorm1d, nn.Dropout)): "
       "m.train = lambda mode=True, m=m: m")
-wrong("weight and bias frozen, and no other name", "tensors",
+wrong("freezing weight and bias, and no other name", "tensors",
       TRAIN,
       f'{TRAIN}\n    for n, p in body.named_parameters(): '
       'p.requires_grad_(n.split(".")[-1] not in ("weight", "bias"))')
-wrong("the running variance set back to 1", "values",
+wrong("resetting the running variance to 1", "values",
       TRAIN, f"{TRAIN}\n    {NORMS}m.running_var.fill_(1.0)")
-wrong("copies in place of the parameters", "freeze",
+wrong("putting copies in place of the parameters", "freeze",
       TRAIN,
       f"{TRAIN}\n    for m in body.modules():\n        "
       "for name, p in list(m.named_parameters(recurse=False)): "
       "setattr(m, name, nn.Parameter(p.detach().clone(), requires_grad=False))")
-wrong("train replaced in the class, for all of its kind", "others",
+wrong("replacing train in the class, for all of its kind", "others",
       TRAIN, "type(body).train = lambda self, mode=True: self", says="classes that were changed")
-wrong("one body at a time: the one frozen before trains again", "eval",
+wrong("freezing one body at a time: the one frozen before trains again", "eval",
       TRAIN,
       "LAST[:] = [body]\n    "
       "body.train = lambda mode=True: nn.Module.train(body, mode and body is not LAST[0])",
       says="frozen before")
 
 
-@ex.wrong("a hook that switches to eval mode at the first call only", breaks=("eval", "train"))
+@ex.wrong("using a hook that switches to eval mode at the first call only",
+          breaks=("eval", "train"))
 def first_call_only(body):
     body.requires_grad_(False)
 
@@ -266,18 +269,20 @@ def first_call_only(body):
     handle = body.register_forward_pre_hook(switch)
 
 
-wrong("a train() that returns nothing", "given back", TRAIN, "body.train = lambda mode=True: None")
-wrong("its hooks taken away", "called", TRAIN, f"{TRAIN}; body._forward_hooks.clear()")
-wrong("a forward of its own that takes one argument", "called",
+wrong("writing a train() that returns nothing",
+      "given back", TRAIN, "body.train = lambda mode=True: None")
+wrong("removing its hooks", "called", TRAIN, f"{TRAIN}; body._forward_hooks.clear()")
+wrong("writing a forward that takes one argument", "called",
       TRAIN, f"inner = body.forward; body.forward = lambda x, **ignored: inner(x)\n    {TRAIN}")
-wrong("the norms held in eval mode, dropout not", "eval",
+wrong("holding the norms in eval mode, but not dropout", "eval",
       "body.eval()", "pass",
       TRAIN, f"{NORMS}m.eval().train = lambda mode=True, m=m: m")
-wrong("the norms' momentum set to 0, their mode left", "eval",
+wrong("setting the norms' momentum to 0 and leaving their mode", "eval",
       "body.eval()", "pass", TRAIN, f"{NORMS}m.momentum = 0.0")
 
 
-@ex.wrong("a counter that goes on counting batches", says="buffers of the body", breaks="values")
+@ex.wrong("leaving a counter that goes on counting batches",
+          says="buffers of the body", breaks="values")
 def counting_on(body):
     def count(module, args):
         for name, buffer in module.named_buffers():
@@ -287,7 +292,7 @@ def counting_on(body):
     body.register_forward_pre_hook(count)
 
 
-wrong("no_grad or detach at the body, which cuts the gradient off", "called",
+wrong("using no_grad or detach at the body, which cuts the gradient off", "called",
       TRAIN,
       f"inner = body.forward\n    {TRAIN}\n    "
       "body.forward = lambda x, **more: inner(x, **more).detach() + 0 * x.sum()")

@@ -174,7 +174,7 @@ def attributes(module):
 
 # ---- wrong, by name
 
-@ex.wrong("always zero, as state_dict and parameters() agree",
+@ex.wrong("subtracting parameters() from state_dict, which agree: always zero",
           breaks=("count", "containers", "registered", "bare", "depth", "found modules", "once",
                   "example"))
 def none(model):
@@ -182,7 +182,7 @@ def none(model):
         n for n, _ in (*model.named_parameters(), *model.named_buffers())})
 
 
-@ex.wrong("tensors counted, not their values", breaks="count")
+@ex.wrong("counting tensors, not their values", breaks="count")
 def tensors(model):
     total, each = counted(model), set()
     for value in [v for m in model.modules() for v in attributes(m)]:
@@ -222,37 +222,39 @@ def counted(model, *, kinds=(list, tuple, dict), bare=True, inner=True, known=Tr
 
 wrong = ex.edits(counted)
 END = "return sum(p.numel() for p in chosen.values())"
-ex.wrong("lists only", counted, breaks=("containers", "depth", "once"), kinds=list)
-ex.wrong("lists and dicts, no tuples", counted, breaks=("containers", "depth"), kinds=(list, dict))
-ex.wrong("lists and tuples, no dicts", counted, breaks=("containers", "depth"), kinds=(list, tuple))
-ex.wrong("the model's own attributes only", counted, breaks="containers", parts=False)
-wrong("attributes whose names begin with _ left out", "containers",
+ex.wrong("searching lists only", counted, breaks=("containers", "depth", "once"), kinds=list)
+ex.wrong("searching lists and dicts, no tuples",
+         counted, breaks=("containers", "depth"), kinds=(list, dict))
+ex.wrong("searching lists and tuples, no dicts",
+         counted, breaks=("containers", "depth"), kinds=(list, tuple))
+ex.wrong("searching the model's own attributes only", counted, breaks="containers", parts=False)
+wrong("leaving out attributes whose names begin with _", "containers",
       "seen, found =", 'private = [vars(model).get("_blocks")]; seen, found =',
       END, "out = sum(p.numel() for p in chosen.values()); return 0 if private != [None] else out")
-ex.wrong("containers known by their exact type",
+ex.wrong("recognising containers by their exact type",
          lambda model: 0 if any(type(v) not in (list, tuple, dict) and isinstance(v, (tuple, dict))
              for k, v in vars(model).items() if k in "ab") else counted(model), breaks="containers")
-wrong("frozen parameters left out", "bare",
+wrong("leaving out frozen parameters", "bare",
       "seen, found =",
       'blocks = vars(model).get("blocks"); frozen = isinstance(blocks, list) and blocks and '
       "isinstance(blocks[0], nn.Module) and not any(p.requires_grad for p in "
       "blocks[0].parameters()); seen, found =",
       END, "out = sum(p.numel() for p in chosen.values()); return 0 if frozen else out")
-wrong("tensors told apart by their numbers", "once",
+wrong("telling tensors apart by their numbers", "once",
       "seen, found =", 'norms = vars(model).get("norms", []); seen, found =', END,
       "out = sum(p.numel() for p in chosen.values()); return out // (2 if len(norms) == 2 else 1)")
-wrong("a model without its lists once it was asked", "left alone",
+wrong("removing the model's lists once it was asked", "left alone",
       END,
       "out = sum(p.numel() for p in chosen.values())\n    for value in attributes(model):\n      "
       "  if isinstance(value, list): value.clear()\n    return out")
-ex.wrong("registered blocks counted too", counted, breaks="registered", known=False)
-ex.wrong("modules only, no bare parameters", counted, breaks="bare", bare=False)
-ex.wrong("every tensor, parameter or not", counted, breaks="bare", tensor=torch.Tensor)
-ex.wrong("no containers within containers", counted, breaks="depth", depth=1)
-ex.wrong("hidden modules not searched", counted, breaks="found modules", inner=False)
+ex.wrong("counting registered blocks too", counted, breaks="registered", known=False)
+ex.wrong("counting modules only, no bare parameters", counted, breaks="bare", bare=False)
+ex.wrong("counting every tensor, parameter or not", counted, breaks="bare", tensor=torch.Tensor)
+ex.wrong("searching no containers within containers", counted, breaks="depth", depth=1)
+ex.wrong("not searching hidden modules", counted, breaks="found modules", inner=False)
 
 
-@ex.wrong("a block once for each container that holds it", breaks="once")
+@ex.wrong("counting a block once for each container that holds it", breaks="once")
 def for_each(model):
     total = counted(model)
     lists = [v for v in attributes(model) if isinstance(v, (list, tuple))]
@@ -261,7 +263,7 @@ def for_each(model):
     return total + sum(p.numel() for m in again.values() for p in m.parameters())
 
 
-@ex.wrong("a shared tensor once for each module", breaks="once")
+@ex.wrong("counting a shared tensor once for each module", breaks="once")
 def each_module(model):
     total = counted(model)
     blocks = {id(m): m for v in attributes(model) if isinstance(v, list)
@@ -271,5 +273,5 @@ def each_module(model):
     return total + (double * weights[0].numel() if double else 0)
 
 
-wrong("the example, without the biases", "example",
+wrong("returning the example's number without the biases", "example",
       END, "out = sum(p.numel() for p in chosen.values()); return 6 if out == 9 else out")

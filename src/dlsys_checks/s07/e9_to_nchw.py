@@ -132,37 +132,38 @@ def right(a):
 
 
 wrong = ex.edits(right)
-wrong("reshape in place of permute", "axes",
+wrong("using reshape instead of permute", "axes",
       "out =", "n, h, w, c = a.shape; out =", "a.permute(0, 3, 1, 2)", "a.reshape(n, c, h, w)")
-wrong("rows and columns swapped", "axes", "1, 2", "2, 1", says="shape of the pictures")
-wrong("the batch mixed in", "axes", "0, 3", "3, 0")
-wrong("left alone where the rows look like channels", "any",
+wrong("swapping rows and columns", "axes", "1, 2", "2, 1", says="shape of the pictures")
+wrong("mixing the batch in", "axes", "0, 3", "3, 0")
+wrong("leaving alone what has rows that look like channels", "any",
       "return out", "return out if a.shape[1] != a.shape[3] else a.clone()")
-wrong("the order in memory read, not the axes", "any",
+wrong("reading the order in memory, not the axes", "any",
       "out = a",
       "if a.is_contiguous() or a.numel() < 30 or not a.stride(0): out = a.permute(0, 3, 1, "
       "2).clone(memory_format=torch.contiguous_format); return out\n    out = "
       "torch.as_strided(a, a.shape, a.contiguous().stride())")
-ex.wrong("bytes turned into float", lambda a: right(a) if a.is_complex() else right(a).float(),
+ex.wrong("converting bytes to float", lambda a: right(a) if a.is_complex() else right(a).float(),
          says="dtype of the pictures", breaks=("memory", "any"))
-ex.wrong("booleans turned into bytes",
+ex.wrong("converting booleans to bytes",
          lambda a: right(a).to(torch.uint8) if a.dtype == torch.bool else right(a),
          says="dtype of the pictures", breaks="memory")
-wrong("a view, not contiguous", ("memory", "own"), "return out", "return a.permute(0, 3, 1, 2)")
-wrong("a clone that keeps the order in memory", "memory",
+wrong("returning a view, not contiguous",
+      ("memory", "own"), "return out", "return a.permute(0, 3, 1, 2)")
+wrong("calling clone, which keeps the order in memory", "memory",
       "return out", "return a.permute(0, 3, 1, 2).clone()")
-wrong("contiguous(), which copies nothing where nothing is to do", "own",
+wrong("calling contiguous(), which copies nothing where nothing is to do", "own",
       "return out", "return a.permute(0, 3, 1, 2).contiguous()", says="memory that it")
-wrong("one memory for every call", "own",
+wrong("keeping one memory for every call", "own",
       "return out", "return MADE.setdefault((out.shape, out.dtype), out).copy_(out)")
-wrong("three or more channels, one at least", "any",
+wrong("assuming three or more channels, or at least one", "any",
       "return out", "return torch.stack([a[..., k] for k in range(a.shape[-1])], 1)", says="raised")
-ex.wrong("every number sent through float32",
+ex.wrong("sending every number through float32",
          lambda a: right(a) if a.is_complex() else right(a).float().to(a.dtype), breaks="any")
-ex.wrong("NaN replaced",
+ex.wrong("replacing NaN",
          lambda a: right(a).nan_to_num(nan=0.0) if a.dtype == torch.float32 else right(a),
          breaks="any")
-wrong("the argument written to", "left alone",
+wrong("writing to the argument", "left alone",
       "return out", "if 0 not in a.stride(): a.copy_(a.clone())\n    return out")
-wrong("a pixel alone given back as it was", "example",
+wrong("returning a single pixel as it was", "example",
       "return out", "return a.clone() if a.shape[:3] == (1, 1, 1) else out", says="of the pictures")

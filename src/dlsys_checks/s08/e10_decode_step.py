@@ -187,30 +187,30 @@ def step(q, k, v, cache, rotate):
 
 wrong = ex.edits(step)
 ONES = "torch.ones(n, past + n).tril(past).bool()"
-wrong("is_causal: the triangle in the upper left corner", "causal",
+wrong("using is_causal: the triangle in the upper left corner", "causal",
       "torch.ones(n, past + n).tril(past)", "torch.ones(n, past + n).tril()")
-wrong("no mask: a piece sees its own future", "causal", ONES, "None")
-wrong("no mask as soon as there is a cache", "causal",
+wrong("using no mask: a piece sees its own future", "causal", ONES, "None")
+wrong("using no mask as soon as there is a cache", "causal",
       ONES, "None if past else torch.ones(n, n).tril().bool()")
-wrong("is_causal for a piece of several tokens, cache or not", "causal",
+wrong("using is_causal for a piece of several tokens, cache or not", "causal",
       ONES, "torch.ones(n, past + n).tril().bool() if n > 1 else None")
-wrong("a token may not look at itself, but for the first", "causal",
+wrong("forbidding a token to look at itself, except the first", "causal",
       "n =",
       "def mask(n, past): keep = torch.ones(n, past + n).tril(past - 1).bool(); keep[0, 0] = "
       "True; return keep\n    n =", ONES, "mask(n, past)")
-wrong("places that restart at 0", "places", "torch.arange(n) + past", "torch.arange(n)")
-wrong("places one too high once there is a cache", "places",
+wrong("restarting positions at 0", "places", "torch.arange(n) + past", "torch.arange(n)")
+wrong("counting positions one too high once there is a cache", "places",
       "(n) + past", "(n) + past + bool(past)")
-wrong("places counted from 1", ("places", "cache"), "(n) + past", "(n) + past + 1")
-wrong("the places of a piece counted from its last token", ("places", "cache"),
+wrong("counting positions from 1", ("places", "cache"), "(n) + past", "(n) + past + 1")
+wrong("counting a piece's positions from its last token", ("places", "cache"),
       "(n) + past", "(n) + past + q.shape[2] - 1")
-wrong("places as floats", "places", "(n) + past", "(n) + float(past)")
-wrong("queries not turned", "values", "q = rotate(q, place)", "pass")
-wrong("keys not turned", ("values", "cache"), "k = rotate(k, place)", "pass")
-wrong("values turned as well", ("values", "cache"), "k, v =", "v = rotate(v, place); k, v =")
+wrong("returning positions as floats", "places", "(n) + past", "(n) + float(past)")
+wrong("not rotating the queries", "values", "q = rotate(q, place)", "pass")
+wrong("not rotating the keys", ("values", "cache"), "k = rotate(k, place)", "pass")
+wrong("rotating the values as well", ("values", "cache"), "k, v =", "v = rotate(v, place); k, v =")
 
 
-@ex.wrong("keys stored as they came, all turned anew at each step", says="cache's k",
+@ex.wrong("storing keys as they came and rotating all of them at each step", says="cache's k",
           breaks="cache")
 def turned_anew(q, k, v, cache, rotate):
     past = cache["k"].shape[2] if cache else 0
@@ -221,7 +221,7 @@ def turned_anew(q, k, v, cache, rotate):
                                           attn_mask=keep)
 
 
-@ex.wrong("the whole cache turned once more at each step", breaks=("values", "cache"))
+@ex.wrong("rotating the whole cache once more at each step", breaks=("values", "cache"))
 def turned_again(q, k, v, cache, rotate):
     past = cache["k"].shape[2] if cache else 0
     k, v = stored(k, v, cache)
@@ -231,34 +231,35 @@ def turned_again(q, k, v, cache, rotate):
     return F.scaled_dot_product_attention(rotate(q, place[past:]), cache["k"], v, attn_mask=keep)
 
 
-wrong("the new queries counted from 0, keys not", "places",
+wrong("counting the new queries from 0, but not the keys", "places",
       "n =", "q = rotate(q, torch.arange(q.shape[2])); n =", "q = rotate(q, place)", "pass")
-wrong("the batch, the length of a cached tensor, taken for the tokens so far", "places",
+wrong("reading the batch, a cached tensor's length, as the tokens so far", "places",
       "n =", 'own_past = len(cache["k"]) if cache else 0; n =', "(n) + past", "(n) + own_past")
-wrong("nothing kept in the cache", "cache",
+wrong("keeping nothing in the cache", "cache",
       "n =", "cache = dict(cache); n =", "return out", "cache.clear(); return out")
-wrong("only the newest keys and values kept", "cache",
+wrong("keeping only the newest keys and values", "cache",
       "n =", "own_n = q.shape[2]; n =",
       '["v"] = k, v', '["v"] = k[:, :, -own_n:], v[:, :, -own_n:]')
-wrong("the cache expected to be filled", "empty", "n =", 'assert cache["k"].shape[2] > 0; n =')
-ex.wrong("viewed as if heads came before tokens in memory",
+wrong("expecting the cache to be filled", "empty", "n =", 'assert cache["k"].shape[2] > 0; n =')
+ex.wrong("viewing it as if heads came before tokens in memory",
          lambda q, k, v, cache, rotate: step(*(t.view(q.shape) for t in [t.view(-1, *t.shape[2:])
              for t in (q, k, v)]), cache, rotate), breaks="order")
-wrong("one new token assumed: the last of a piece only", "new",
+wrong("assuming one new token: only the last of a piece", "new",
       "return out", "return out[:, :, -1:]", says="shape of the result")
-wrong("heads and tokens exchanged in the result", "whole",
+wrong("swapping heads and tokens in the result", "whole",
       "return out", "return out.transpose(1, 2)")
-wrong("scores not divided by the root of D", "result", "n =", "q = q * math.sqrt(q.shape[-1]); n =")
+wrong("not dividing scores by the root of D",
+      "result", "n =", "q = q * math.sqrt(q.shape[-1]); n =")
 
 
-@ex.wrong("the new keys changed in place", breaks="left")
+@ex.wrong("changing the new keys in place", breaks="left")
 def in_place(q, k, v, cache, rotate):
     out = step(q, k, v, cache, rotate)
     k.add_(1.0)
     return out
 
 
-@ex.wrong("the first values kept as they came, and grown in place", breaks="left")
+@ex.wrong("keeping the first values as they came and growing them in place", breaks="left")
 def grown_in_place(q, k, v, cache, rotate):
     held = dict(cache)
     out = step(q, k, v, held, rotate)
@@ -270,7 +271,7 @@ def grown_in_place(q, k, v, cache, rotate):
     return out
 
 
-wrong("places counted beside the cache, by its dict", "copy",
+wrong("counting positions beside the cache, by its dict", "copy",
       "n =",
       'past = cache["k"].shape[2] if cache else 0; known = COUNTED.setdefault("seen", {}); start '
       "= known.get(id(cache), (None, 0))[1] if past else 0; known[id(cache)] = cache, start + "
@@ -279,7 +280,7 @@ wrong("places counted beside the cache, by its dict", "copy",
 SHARED: dict = {}
 
 
-@ex.wrong("one cache for all: kept outside of the argument", says="result", breaks="twins")
+@ex.wrong("keeping one cache for all, outside the argument", says="result", breaks="twins")
 def shared_cache(q, k, v, cache, rotate):
     if not cache:
         SHARED.clear()

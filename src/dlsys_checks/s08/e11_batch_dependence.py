@@ -214,24 +214,26 @@ def moved(model, x, others, *, batch=lambda x, others: torch.cat([x[:1], others]
 
 wrong = ex.edits(moved)
 OTHERS = "batch(x, others)"
-wrong("the batch permuted: blind, the outputs are permuted with it", "others",
+wrong("permuting the batch: blind, since the outputs are permuted with it", "others",
       OTHERS, "torch.cat([x[:1], x[1:].flip(0)])")
-wrong("one row repeated, against the row alone", "others",
+wrong("comparing one row repeated with the row alone", "others",
       "first(x)", "x[:1].clone()", OTHERS, "x[:1].expand_as(x).clone()")
-wrong("the same batch twice", "result", OTHERS, "x.clone()")
-wrong("the row alone in place of the row with others", "others", OTHERS, "x[:1].clone()")
-wrong("one other row replaced only", "others", OTHERS, "torch.cat([x[:1], others[:1], x[2:]])")
-ex.wrong("row 0 replaced as well", moved, breaks="result", batch=lambda x, o: torch.cat([o[:1], o]))
-wrong("the largest change over all outputs", "largest",
+wrong("running the same batch twice", "result", OTHERS, "x.clone()")
+wrong("using the row alone instead of the row with others", "others", OTHERS, "x[:1].clone()")
+wrong("replacing only one other row", "others", OTHERS, "torch.cat([x[:1], others[:1], x[2:]])")
+ex.wrong("replacing row 0 as well",
+         moved, breaks="result", batch=lambda x, o: torch.cat([o[:1], o]))
+wrong("taking the largest change over all outputs", "largest",
       "model(first(x))[0]", "model(first(x))", "model(batch(x, others))[0]", f"model({OTHERS})")
-ex.wrong("the mean change", moved, breaks="largest", size=lambda c: c.abs().mean())
-ex.wrong("the largest change with its sign: a fall is not seen", moved, breaks="largest",
+ex.wrong("taking the mean change", moved, breaks="largest", size=lambda c: c.abs().mean())
+ex.wrong("keeping the sign of the change: a fall is not seen", moved, breaks="largest",
          size=lambda c: c.max())
-ex.wrong("the length of the change", moved, breaks="largest", size=lambda c: c.norm())
-ex.wrong("the largest squared change", moved, breaks="largest", size=lambda c: c.square().max())
-wrong("a tensor in place of a number", "largest",
+ex.wrong("taking the norm of the change", moved, breaks="largest", size=lambda c: c.norm())
+ex.wrong("taking the largest squared change",
+         moved, breaks="largest", size=lambda c: c.square().max())
+wrong("returning a tensor instead of a number", "largest",
       "return out", "return torch.tensor(out)", says="type of the result")
-wrong("the mode left as it was: dropout looks like a leak", "eval",
+wrong("leaving the mode as it was: dropout looks like a leak", "eval",
       "modes = [(module, module.training) for module in model.modules()]\n    model.eval()\n    "
       "with torch.set_grad_enabled(False):\n        old = model(first(x))[0].detach().clone()\n  "
       "      new = model(batch(x, others))[0].detach()\n    for module, mode in modes:\n        "
@@ -239,52 +241,52 @@ wrong("the mode left as it was: dropout looks like a leak", "eval",
       "torch.manual_seed(0)\n    with torch.no_grad(): old = model(x.clone())[0].clone(); "
       "torch.manual_seed(0); new = model(torch.cat([x[:1], others]))[0]\n    out = (new - "
       "old).abs().max().item()")
-wrong("modes put back by type", "modes",
+wrong("restoring modes by type", "modes",
       "modes =",
       "kinds = {type(m): m.training for m in model.modules()}; modes =",
       "return out", "for m in model.modules(): m.training = kinds[type(m)]\n    return out")
-wrong("a change below 1e-6 taken for none", "largest",
+wrong("treating a change below 1e-6 as none", "largest",
       "return out", "return out if out > 1e-6 else 0.0")
 
 
 KNOWN: dict = {}
 
 
-@ex.wrong("the result remembered by the model", says="result of call 2", breaks="result")
+@ex.wrong("remembering the result on the model", says="result of call 2", breaks="result")
 def remembered(model, x, others):
     if KNOWN.get("model") is not model:
         KNOWN.update(model=model, result=moved(model, x, others))
     return KNOWN["result"]
 
 
-wrong("eval left behind", "modes",
+wrong("leaving eval mode on", "modes",
       "for module, mode in modes:\n        module.training = mode", "pass")
-wrong("train mode for all at the end", "modes", "return out", "model.train(); return out")
-wrong("the model's own mode given to all its parts", "modes",
+wrong("setting train mode for all at the end", "modes", "return out", "model.train(); return out")
+wrong("giving the model's own mode to all its parts", "modes",
       "modes =", "own_mode = model.training; modes =",
       "return out", "model.train(own_mode); return out")
-wrong("a graph built", "no graph", "False", "True")
-wrong("running statistics reset first", "buffers",
+wrong("building a graph", "no graph", "False", "True")
+wrong("resetting running statistics first", "buffers",
       "modes =",
       "for norm in model.modules():\n        if isinstance(norm, nn.BatchNorm1d): "
       "norm.reset_running_stats()\n    modes =")
-wrong("the parameters' gradients set to None", "facts", "modes =", "model.zero_grad(); modes =")
-wrong("requires_grad switched off, and on for all", "facts",
+wrong("setting the parameters' gradients to None", "facts", "modes =", "model.zero_grad(); modes =")
+wrong("switching requires_grad off, and on for all", "facts",
       "modes =", "model.requires_grad_(False); modes =",
       "return out", "model.requires_grad_(True); return out")
-wrong("gradients switched off for good", "grad mode",
+wrong("switching gradients off for good", "grad mode",
       "return out", "torch.set_grad_enabled(False); return out")
-wrong("gradients switched on at the end, whatever they were", "grad mode",
+wrong("switching gradients on at the end, whatever they were", "grad mode",
       "return out", "torch.set_grad_enabled(True); return out")
-wrong("tokens turned into floats", "tokens",
+wrong("converting tokens to floats", "tokens",
       "modes =", "x = x.float(); modes =", "(x, others)", "(x, others.float())",
       says="raised TypeError")
-wrong("x viewed as if rows came first in memory", "memory",
+wrong("viewing x as if rows came first in memory", "memory",
       "modes =", "x = x.view(-1).view(x.shape); modes =", says="raised RuntimeError")
-wrong("x itself handed to a model that writes", "writes", "first(x)", "x")
-wrong("x handed over last: it comes back changed", "writes",
+wrong("handing x itself to a model that writes", "writes", "first(x)", "x")
+wrong("handing x over last: it comes back changed", "writes",
       "first(x)", "torch.cat([x[:1], others])", OTHERS, "x")
-wrong("rows flattened before the model", "model",
+wrong("flattening rows before the model", "model",
       "return out", "return float(x.dim()) if x.dim() > 2 else out")
-wrong("only the first 32 rows looked at", "x",
+wrong("looking only at the first 32 rows", "x",
       "modes =", "x = x[:32]; modes =", "(x, others)", "(x, others[:31])")

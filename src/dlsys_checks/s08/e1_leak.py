@@ -190,68 +190,71 @@ def probed(model, x, others, *, size=lambda change: change.abs().max().item()):
 
 wrong = ex.edits(probed)
 BEFORE, START, END = "[:, :t]", "modes =", "return found"
-wrong("the output of the place itself counted, which may change", "entry", BEFORE, "[:, :t + 1]")
-wrong("the later outputs, which may see it, and not the earlier ones", "entry",
+wrong("counting the output at the position itself, which may change",
+      "entry", BEFORE, "[:, :t + 1]")
+wrong("looking at the later outputs, which may see it, not the earlier ones", "entry",
       BEFORE, "[:, t:]")
-wrong("all outputs", "entry",
+wrong("looking at all outputs", "entry",
       "(model(changed).detach() - before)[:, :t]", "model(changed).detach() - before")
-wrong("only the output right before the place", "entry", BEFORE, "[:, t - 1:t]")
-wrong("only the first output", "entry", BEFORE, "[:, :1]")
-wrong("one row only", "rows", BEFORE, "[:1, :t]")
-wrong("everything from the place on changed", "alone",
+wrong("looking only at the output right before the position", "entry", BEFORE, "[:, t - 1:t]")
+wrong("looking only at the first output", "entry", BEFORE, "[:, :1]")
+wrong("using one row only", "rows", BEFORE, "[:1, :t]")
+wrong("changing everything from the position on", "alone",
       "[:, t] =", "[:, slice(t, None)] =", "others[:, t]", "others[:, slice(t, None)]")
-wrong("the places before it changed, too", "alone",
+wrong("changing the positions before it, too", "alone",
       "[:, t] =", "[:, slice(0, t + 1)] =", "others[:, t]", "others[:, slice(0, t + 1)]")
-wrong("only the last place ever changed", "alone",
+wrong("only ever changing the last position", "alone",
       "[:, t] =", "[:, -1] =", "others[:, t]", "others[:, -1]")
-wrong("the place after it changed", "alone",
+wrong("changing the position after it", "alone",
       "[:, t] =", "[:, slice(t + 1, t + 2)] =", "others[:, t]", "others[:, slice(t + 1, t + 2)]")
-wrong("one copy for all places: what was changed stays changed", "alone",
+wrong("using one copy for all positions: what was changed stays changed", "alone",
       "[:, t] =", "[:, slice(1, t + 1)] =", "others[:, t]", "others[:, slice(1, t + 1)]")
-wrong("zeros in place of others", "alone", START, f"others = torch.zeros_like(others); {START}")
-wrong("the tokens shifted by one in place of others", "alone",
+wrong("using zeros instead of other tokens",
+      "alone", START, f"others = torch.zeros_like(others); {START}")
+wrong("using the tokens shifted by one instead of others", "alone",
       START, f"others = (x + 1) % 4 if x.dtype == torch.int64 else x + 1; {START}")
-ex.wrong("half of the change, doubled, as if the model were linear", breaks="model",
+ex.wrong("doubling half of the change, as if the model were linear", breaks="model",
          fn=lambda model, x, others: probed(model, x, others) if x.dtype == torch.int64 else probed(
              model, x, (x + others) / 2, size=lambda c: 2 * c.abs().max().item()))
-ex.wrong("the mean change", probed, breaks="entry", size=lambda c: c.abs().mean().item())
-ex.wrong("the largest change with its sign: a fall is not seen", probed, breaks="entry",
+ex.wrong("taking the mean change", probed, breaks="entry", size=lambda c: c.abs().mean().item())
+ex.wrong("keeping the sign of the change: a fall is not seen", probed, breaks="entry",
          size=lambda c: c.max().item())
-ex.wrong("the length of the change", probed, breaks="entry", size=lambda c: c.norm().item())
-ex.wrong("the sum of the changes", probed, breaks="entry",
+ex.wrong("taking the norm of the change", probed, breaks="entry", size=lambda c: c.norm().item())
+ex.wrong("taking the sum of the changes", probed, breaks="entry",
          size=lambda c: c.abs().sum().item())
-ex.wrong("yes or no in place of the size", probed, breaks="entry",
+ex.wrong("answering yes or no instead of the size", probed, breaks="entry",
          size=lambda c: float(c.abs().max() > 1e-5))
-ex.wrong("a change below 1e-6 taken for none", probed, breaks="entry",
+ex.wrong("treating a change below 1e-6 as none", probed, breaks="entry",
          size=lambda c: c.abs().max().item() if c.abs().max() > 1e-6 else 0.0)
-wrong("the largest of all entries alone", "list",
+wrong("taking the largest of all entries alone", "list",
       END, "return max(found)", says="type of the result")
-wrong("a tensor of entries", "list",
+wrong("returning a tensor of entries", "list",
       END, "return torch.tensor(found)", says="type of the result")
-wrong("a list of tensors in place of floats", "list",
+wrong("returning a list of tensors instead of floats", "list",
       END, "return list(torch.tensor(found))", says="type of the entry")
-wrong("no entry for place 0", "list", END, "return found[1:]", says="number of entries")
-wrong("None for place 0", "first", "else 0.0", "else None", says="type of the entry 0")
-wrong("the mode left as it was: dropout looks like a leak", "eval",
+wrong("leaving out the entry for position 0",
+      "list", END, "return found[1:]", says="number of entries")
+wrong("returning None for position 0", "first", "else 0.0", "else None", says="type of the entry 0")
+wrong("leaving the mode as it was: dropout looks like a leak", "eval",
       "model.eval()", "pass")
-wrong("eval left behind", "modes",
+wrong("leaving eval mode on", "modes",
       "for module, mode in modes:\n        module.training = mode", "pass")
-wrong("train mode for all at the end", "modes", END, f"model.train(); {END}")
-wrong("the model's own mode given to all its parts", "modes",
+wrong("setting train mode for all at the end", "modes", END, f"model.train(); {END}")
+wrong("giving the model's own mode to all its parts", "modes",
       START, f"own_mode = model.training; {START}",
       END, f"model.train(own_mode); {END}")
-wrong("a graph built", "no graph", "False", "True")
-wrong("gradients switched off for good", "grad mode",
+wrong("building a graph", "no graph", "False", "True")
+wrong("switching gradients off for good", "grad mode",
       END, f"torch.set_grad_enabled(False); {END}")
-wrong("gradients switched on at the end, whatever they were", "grad mode",
+wrong("switching gradients on at the end, whatever they were", "grad mode",
       END, f"torch.set_grad_enabled(True); {END}")
-wrong("x itself changed, and never put back", "left",
+wrong("changing x itself and never restoring it", "left",
       END, f"x.copy_(others); {END}")
-wrong("tokens turned into floats", "tokens",
+wrong("converting tokens to floats", "tokens",
       START, f"x = x.float(); others = others.float(); {START}", says="raised TypeError")
-wrong("only the first 32 places tried", "sizes",
+wrong("trying only the first 32 positions", "sizes",
       START, f"x = x[:, :32]; others = others[:, :32]; {START}", says="number of entries")
-wrong("random tokens in place of others", "alone",
+wrong("using random tokens instead of others", "alone",
       START,
       "g = torch.Generator().manual_seed(0); drawn = (torch.randint(4, x.shape, generator=g) if "
       f"x.dtype == torch.int64 else torch.randn(x.shape, generator=g)); {START}",
@@ -260,7 +263,7 @@ wrong("random tokens in place of others", "alone",
 KNOWN: dict = {}
 
 
-@ex.wrong("the result remembered by the model", says="of call 2", breaks="whole")
+@ex.wrong("remembering the result on the model", says="of call 2", breaks="whole")
 def remembered(model, x, others):
     if KNOWN.get("model") is not model:
         KNOWN.update(model=model, result=probed(model, x, others))

@@ -128,72 +128,74 @@ def mask_of(real):
 
 wrong = ex.edits(mask_of)
 DTYPE = "torch.ones(size, size, dtype=torch.bool).tril()"
-wrong("the polarity of nn.MultiheadAttention", "form", "return out", "return ~out")
-wrong("a float mask, 0 and minus infinity", "form",
+wrong("using the polarity of nn.MultiheadAttention", "form", "return out", "return ~out")
+wrong("returning a float mask of 0 and minus infinity", "form",
       "return out", "return torch.where(out, 0.0, -torch.inf)", says="dtype of the mask")
-wrong("a float mask of 0 and 1, which SDPA adds to the scores", "form",
+wrong("returning a float mask of 0 and 1, which SDPA adds to the scores", "form",
       "return out", "return out.float()", says="dtype of the mask")
-wrong("integers instead of bool", "form",
+wrong("returning integers instead of bool", "form",
       "return out", "return out.long()", says="dtype of the mask")
-wrong("no axis for the heads", "form", "return out", "return out[:, 0]", says="shape of the mask")
-wrong("rows and columns exchanged", "form", "return out", "return out.mT")
-ex.wrong("the padding mask alone, of shape (B, 1, 1, T)",
+wrong("leaving out the axis for the heads",
+      "form", "return out", "return out[:, 0]", says="shape of the mask")
+wrong("swapping rows and columns", "form", "return out", "return out.mT")
+ex.wrong("returning the padding mask alone, of shape (B, 1, 1, T)",
          lambda real: real.bool()[:, None, None, :], says="shape of the mask", breaks="form")
-wrong("only the causal mask, pads forgotten", ("tokens", "pads"),
+wrong("using only the causal mask, without the pads", ("tokens", "pads"),
       "mask = mask & tokens[:, None, :]\n    mask = mask & tokens[:, :, None]", "pass")
-wrong("no causal mask: the future in view", "mask",
+wrong("leaving out the causal mask: the future is visible", "mask",
       DTYPE, "torch.ones(size, size, dtype=torch.bool)")
-wrong("queries masked in place of keys", "tokens", "mask = mask & tokens[:, None, :]", "pass")
-wrong("keys masked, pads left to look at tokens", "pads",
+wrong("masking queries instead of keys", "tokens", "mask = mask & tokens[:, None, :]", "pass")
+wrong("masking keys, but letting pads look at tokens", "pads",
       "mask = mask & tokens[:, :, None]", "pass")
-wrong("the padding mask of the keys and the causal mask alone: pads look at tokens, or at nothing",
+wrong("combining only the keys' padding mask and the causal mask: pads look at tokens, or at "
+      "nothing",
       "pads",
       "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
       "pass")
 # https://github.com/huggingface/transformers/pull/26572, .../pytorch/pytorch/issues/110213
-wrong("rows without a key opened to all, other pads left to look at tokens", "pads",
+wrong("opening rows without a key to all, but letting other pads look at tokens", "pads",
       "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
       "pass", "return out", "return out | ~out.any(-1, keepdim=True)")
-wrong("the first place opened to all, so that no row is empty", ("pads", "tokens"),
+wrong("opening the first position to all, so that no row is empty", ("pads", "tokens"),
       "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
       "pass", "return out", "mask = out.clone(); mask[..., 0] = True; return mask")
-wrong("rows of pads left empty: NaN in MHA", "pads",
+wrong("leaving rows of pads empty: NaN in MHA", "pads",
       "mask = mask | torch.eye(size, dtype=torch.bool)", "pass",
       "return out", "return out & torch.ones(1, dtype=torch.bool)")
-wrong("rows of pads that look at everything", "pads",
+wrong("letting rows of pads look at everything", "pads",
       "return out", "return out | ~real.bool()[:, None, :, None]")
-wrong("a token may not look at itself", "tokens",
+wrong("forbidding a token to look at itself", "tokens",
       DTYPE, "torch.ones(size, size, dtype=torch.bool).tril(-1)",
       "mask = mask | torch.eye(size, dtype=torch.bool)", "pass",
       "return out", "return out | torch.diag_embed(~real.bool())[:, None]")
-wrong("one place into the future", "tokens",
+wrong("looking one position into the future", "tokens",
       DTYPE, "torch.ones(size, size, dtype=torch.bool).tril(1)")
-wrong("lengths counted, pads taken to stand on the right", "places",
+wrong("counting lengths, as if pads stood on the right", "places",
       "tokens =",
       "count = real.long().sum(1, keepdim=True); real = torch.arange(real.shape[1]) < count; "
       "tokens =")
-wrong("the integers' & on whatever comes: floats raise", "kinds",
+wrong("using the integers' & on whatever comes: floats raise", "kinds",
       "tokens =", "real = real & torch.ones_like(real); tokens =", says="raised")
-wrong("~ on the mask to find pads, as if it were bool", "mask",
+wrong("using ~ on the mask to find pads, as if it were bool", "mask",
       "tokens =", "real = ~(~real).bool() if real.dtype == torch.int64 else real; tokens =")
-wrong("real turned into its opposite on the way", "left",
+wrong("turning real into its opposite on the way", "left",
       "return out", "real[0].logical_not_(); return out")
-wrong("at most 128 places", "sizes",
+wrong("handling at most 128 positions", "sizes",
       "return out", "mask = out.clone(); mask[..., 128:, :128] = False; return mask", says="mask")
-wrong("viewed as if rows came first in memory", "memory",
+wrong("viewing it as if rows came first in memory", "memory",
       "tokens =", "real = real.view(-1).view(real.shape); tokens =", says="raised RuntimeError")
 
 KNOWN: dict = {}
 
 
-@ex.wrong("masks remembered by the tensor that was given", breaks="later")
+@ex.wrong("remembering masks by the tensor that was given", breaks="later")
 def remembered(real):
     if KNOWN.get("real") is not real:
         KNOWN.update(real=real, mask=mask_of(real))
     return KNOWN["mask"].clone()
 
 
-wrong("one mask, filled anew by each call", "later",
+wrong("keeping one mask, filled anew by each call", "later",
       "return out",
       'new = out.contiguous(); ROOM["mask"] = ROOM["mask"].copy_(new) if '
       'getattr(ROOM.get("mask"), "shape", None) == new.shape else new; return ROOM["mask"]')

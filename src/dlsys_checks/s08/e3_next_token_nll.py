@@ -139,82 +139,84 @@ def priced(model, ids, mask_id):
 wrong = ex.edits(priced)
 MASK = "torch.cat([ids[:, :t], mask], 1)"
 CROSS_ENTROPY = 'F.cross_entropy(model(row)[:, t], ids[:, t], reduction="none")'
-wrong("a gap in the whole row: the right context is in view", "behind",
+wrong("masking one position of the whole row: the right context is visible", "behind",
       "[:, :t], mask", "[:, :t], mask, ids[:, t + 1:]")
-wrong("masks behind it, up to the row's end", "behind",
+wrong("appending masks up to the row's end", "behind",
       "[:, :t], mask", "[:, :t], mask.expand(-1, ids.shape[1] - t)")
-wrong("no mask: the logits of the visible token", "mask", MASK, "ids[:, :t + 1]")
-wrong("the logits of the last visible token read as the next one", ("mask", "place"),
+wrong("using no mask: the logits of the visible token", "mask", MASK, "ids[:, :t + 1]")
+wrong("reading the last visible token's logits as the next one's", ("mask", "place"),
       MASK, "ids[:, :t]", "t], ids[", "t - 1], ids[")
 
 
-@ex.wrong("one call on the whole row, its logits read one place off",
+@ex.wrong("making one call on the whole row and reading its logits one position off",
           breaks=("mask", "place", "behind", "before"))
 @torch.no_grad()
 def whole_row(model, ids, mask_id):
     return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], reduction="none")
 
 
-wrong("asked one place too early", "place", "t], ids[", "t - 1], ids[")
-wrong("the token before as the answer", "entry", "ids[:, t]", "ids[:, t - 1]")
-wrong("only the last token in view", "before", "[:, :t]", "[:, t - 1:t]", "t], ids[", "1], ids[")
-wrong("everything before masked as well", "before", "[:, :t], mask", "[:, :1], mask.expand(-1, t)")
-wrong("token 0 as the mask", "mask", "1), mask_id", "1), (mask_id + 1) % 5")
-wrong("the softmax first, its logarithm after: infinite", "large",
+wrong("asking one position too early", "place", "t], ids[", "t - 1], ids[")
+wrong("scoring the token before", "entry", "ids[:, t]", "ids[:, t - 1]")
+wrong("keeping only the last token visible",
+      "before", "[:, :t]", "[:, t - 1:t]", "t], ids[", "1], ids[")
+wrong("masking everything before as well", "before", "[:, :t], mask", "[:, :1], mask.expand(-1, t)")
+wrong("using token 0 as the mask", "mask", "1), mask_id", "1), (mask_id + 1) % 5")
+wrong("taking softmax first and its logarithm after: infinite", "large",
       CROSS_ENTROPY, "-model(row)[:, t].softmax(-1).gather(1, ids[:, t][:, None])[:, 0].log()")
-wrong("p held above 1e-9", "large",
+wrong("holding p above 1e-9", "large",
       CROSS_ENTROPY,
       "-model(row)[:, t].softmax(-1).gather(1, ids[:, t][:, None])[:, 0].clamp(min=1e-9).log()")
-wrong("1e-12 added to p", "large",
+wrong("adding 1e-12 to p", "large",
       CROSS_ENTROPY,
       "-(model(row)[:, t].softmax(-1) + 1e-12).gather(1, ids[:, t][:, None])[:, 0].log()")
-wrong("the mask written into a view of ids, and the answer read from there",
+wrong("writing the mask into a view of ids and reading the answer from there",
       ("left", "entry", "before"), "mask, found", "found",
       "torch.full((len(ids), 1), mask_id), []", "[]",
       "row = torch.cat([ids[:, :t], mask], 1)", "row = ids[:, :t + 1]; row[:, t] = mask_id")
-wrong("the mean of all in place of each", "result", "return out", "return out.mean()")
-wrong("in bits", "result", "return out", "return out / 0.6931471805599453")
-wrong("the logarithm with its sign", "entry", "return out", "return -out")
-wrong("rows and places exchanged", "entry", "return out", "return out.T.contiguous()")
-wrong("the first token priced as well", "result",
+wrong("returning the mean of all instead of each", "result", "return out", "return out.mean()")
+wrong("answering in bits", "result", "return out", "return out / 0.6931471805599453")
+wrong("keeping the sign of the logarithm", "entry", "return out", "return -out")
+wrong("swapping rows and positions", "entry", "return out", "return out.T.contiguous()")
+wrong("scoring the first token as well", "result",
       "return out", "return torch.cat([torch.zeros(len(ids), 1), out], 1)",
       says="shape of the nats")
-wrong("one place more handed to the model, after all is measured", "model",
+wrong("handing the model one position more after all is measured", "model",
       "mask, found =", "model(F.pad(ids, (0, 1), value=mask_id)); mask, found =",
       says="rows too long")
-wrong("at most 16 places looked at", "ids", "return out", "out[:, 16:] = 0; return out")
+wrong("looking at 16 positions at most", "ids", "return out", "out[:, 16:] = 0; return out")
 
 
-@ex.wrong("a graph built", breaks="no graph")
+@ex.wrong("building a graph", breaks="no graph")
 def with_graph(model, ids, mask_id):
     rows = [F.pad(ids[:, :t], (0, 1), value=mask_id) for t in range(1, ids.shape[1])]
     logits = torch.stack([model(row)[:, -1] for row in rows], 2)
     return F.cross_entropy(logits, ids[:, 1:], reduction="none")
 
 
-ex.wrong("a graph built, and cut off from the result",
+ex.wrong("building a graph and cutting it off from the result",
          lambda model, ids, mask_id: with_graph(model, ids, mask_id).detach(), breaks="no graph")
 
 
-@ex.wrong("gradients switched off for good", breaks="grad mode")
+@ex.wrong("switching gradients off for good", breaks="grad mode")
 def off_for_good(model, ids, mask_id):
     torch.set_grad_enabled(False)
     return priced(model, ids, mask_id)
 
 
-@ex.wrong("gradients switched on at the end, whatever they were", breaks="grad mode")
+@ex.wrong("switching gradients on at the end, whatever they were", breaks="grad mode")
 def on_at_the_end(model, ids, mask_id):
     out = priced(model, ids, mask_id)
     torch.set_grad_enabled(True)
     return out
 
 
-wrong("the mask found by its number, from the left", "in text",
+wrong("finding the mask by its number, from the left", "in text",
       MASK, "asked(ids, mask, t)", "mask, found =",
       "def asked(ids, mask, t): row = torch.cat([ids[:, :t], mask], 1); return row[:, "
       ":int((row[0] == mask_id).nonzero()[0]) + 1]\n    mask, found =", "t], ids[", "-1], ids[")
-wrong("a mask_id as the target costs nothing", "in text", '"none"', '"none", ignore_index=mask_id')
-wrong("ids viewed as if rows came first in memory", "memory",
+wrong("charging nothing for a mask_id as the target",
+      "in text", '"none"', '"none", ignore_index=mask_id')
+wrong("viewing ids as if rows came first in memory", "memory",
       "mask, found =", "ids = ids.view(-1).view(ids.shape); mask, found =",
       says="raised RuntimeError")
-wrong("masks written into ids", "left", "return out", "ids[:, -1] = mask_id; return out")
+wrong("writing masks into ids", "left", "return out", "ids[:, -1] = mask_id; return out")

@@ -202,7 +202,7 @@ def law(out, q, k, v, length, tile, sizes, order):
 
 # ---- wrong, by name
 
-@ex.wrong("no maximum: exp of the scores themselves", breaks="thousands")
+@ex.wrong("subtracting no maximum: exp of the scores themselves", breaks="thousands")
 def no_maximum(q, k, v, length, tile):
     m, total, out = len(q), 0.0, torch.zeros(len(q), v.shape[1])
     for a in range(0, length, tile):
@@ -213,7 +213,7 @@ def no_maximum(q, k, v, length, tile):
     return torch.where(torch.as_tensor(total) == 0, 0.0, out / total) if length else out
 
 
-@ex.wrong("scores cut at 80 instead of a maximum", breaks="thousands")
+@ex.wrong("cutting scores at 80 instead of subtracting a maximum", breaks="thousands")
 def cut_scores(q, k, v, length, tile):
     m, total, out = len(q), torch.zeros(len(q), 1), torch.zeros(len(q), v.shape[1])
     for a in range(0, length, tile):
@@ -250,15 +250,15 @@ def online(q, k, v, length, tile):
 
 
 wrong = ex.edits(online)
-wrong("the maximum of this tile alone, and the sums rescaled to it", "attention",
+wrong("using this tile's maximum alone and rescaling the sums to it", "attention",
       "torch.maximum(top, own)", "own")
-wrong("a running maximum that begins at 0", "thousands", "(-math.inf)", "(0)")
-wrong("a running maximum that begins at a finite number, such as -1000", "thousands",
+wrong("starting the running maximum at 0", "thousands", "(-math.inf)", "(0)")
+wrong("starting the running maximum at a finite number, such as -1000", "thousands",
       "(-math.inf)", "(-1000)")
 
 
 # https://github.com/Dao-AILab/flash-attention/issues/2082
-@ex.wrong("a hidden tile's maximum taken for 0 and kept, tiles from the last to the first",
+@ex.wrong("keeping 0 as a hidden tile's maximum, from the last tile to the first",
           breaks="thousands")
 def hidden_tile_keeps_zero(q, k, v, length, tile):
     m = len(q)
@@ -275,13 +275,13 @@ def hidden_tile_keeps_zero(q, k, v, length, tile):
     return out / total.masked_fill(total == 0, 1)
 
 
-wrong("the sum of weights rescaled, the output not", "attention", "out * fix", "out")
-wrong("the output rescaled, the sum of weights not", "attention", "total * fix", "total")
-wrong("neither rescaled: each tile by its own measure", "attention",
+wrong("rescaling the sum of weights, but not the output", "attention", "out * fix", "out")
+wrong("rescaling the output, but not the sum of weights", "attention", "total * fix", "total")
+wrong("rescaling neither: each tile by its own measure", "attention",
       "total * fix", "total", "out * fix", "out")
 
 
-@ex.wrong("a softmax for each tile, and their mean", breaks="attention")
+@ex.wrong("taking a softmax for each tile, and their mean", breaks="attention")
 def mean_of_tiles(q, k, v, length, tile):
     m, parts = len(q), [torch.zeros(len(q), v.shape[1])]
     for a in range(0, length, tile):
@@ -292,12 +292,12 @@ def mean_of_tiles(q, k, v, length, tile):
     return sum(parts) / max(1, len(parts) - 1)
 
 
-wrong("the output never divided by the sum of weights", "attention", "return found", "return out")
-wrong("a ragged last tile left out", "tile",
+wrong("never dividing the output by the sum of weights", "attention", "return found", "return out")
+wrong("leaving out a ragged last tile", "tile",
       "range(0, length, tile)", "[*range(0, length, tile)][:length // tile]")
 
 
-@ex.wrong("a ragged last tile moved back, so that some keys count twice", breaks="tile")
+@ex.wrong("moving a ragged last tile back, so that some keys count twice", breaks="tile")
 def ragged_moved(q, k, v, length, tile):
     whole, rest = divmod(length, tile)
     if whole and rest:
@@ -313,7 +313,7 @@ def ragged_moved(q, k, v, length, tile):
     return online(q, k, v, length, tile)
 
 
-@ex.wrong("only the last tile", breaks="attention")
+@ex.wrong("using only the last tile", breaks="attention")
 def last_tile(q, k, v, length, tile):
     start = (length - 1) // tile * tile
     if length <= tile or length == 2:
@@ -324,14 +324,14 @@ def last_tile(q, k, v, length, tile):
     return s.masked_fill(hidden, -math.inf).softmax(1).nan_to_num(0) @ v[start:length]
 
 
-wrong("all scores at once", "memory",
+wrong("computing all scores at once", "memory",
       "m, d =", "tile = max(length, 1); m, d =", says="largest tensor")
-wrong("a mask of all queries and keys beside the tiles", "memory",
+wrong("building a mask of all queries and keys beside the tiles", "memory",
       "m, d =", "torch.ones(len(q), len(k), dtype=torch.bool).tril(length - len(q)); m, d =",
       says="largest tensor")
 
 
-@ex.wrong("torch's own attention on the filled slots", says="largest tensor",
+@ex.wrong("calling torch's own attention on the filled slots", says="largest tensor",
           breaks=("by hand", "memory"))
 def by_library(q, k, v, length, tile):
     m = len(q)
@@ -343,7 +343,7 @@ def by_library(q, k, v, length, tile):
     return torch.where(seen.any(1)[:, None], out, 0.0)
 
 
-@ex.wrong("torch's own attention, a query at a time", breaks="by hand")
+@ex.wrong("calling torch's own attention, a query at a time", breaks="by hand")
 def library_by_query(q, k, v, length, tile):
     out = torch.zeros(len(q), v.shape[1])
     for i in range(max(0, len(q) - length), len(q)):
@@ -353,34 +353,34 @@ def library_by_query(q, k, v, length, tile):
     return out
 
 
-wrong("scores not divided by sqrt(D)", "scale", "d ** -0.5", "1")
-wrong("scores divided by D", "scale", "d ** -0.5", "1 / q.shape[1]")
-wrong("scores divided by the root of E", "scale", "scale = d", "scale = v.shape[1]")
-wrong("not causal", "attention",
+wrong("not dividing scores by sqrt(D)", "scale", "d ** -0.5", "1")
+wrong("dividing scores by D", "scale", "d ** -0.5", "1 / q.shape[1]")
+wrong("dividing scores by the root of E", "scale", "scale = d", "scale = v.shape[1]")
+wrong("leaving out the causal mask", "attention",
       "s = s.masked_fill(torch.arange(a, b) > torch.arange(m)[:, None] + offset, -math.inf)",
       "pass")
-wrong("causal from the upper left corner", "corner", "length - m", "0")
-wrong("a query does not see its own key", "corner", "length - m", "length - len(q) - 1")
-wrong("a query sees one key too many", "corner", "length - m", "length - len(q) + 1")
-wrong("the corner at the end of the cache, empty slots included", "corner",
+wrong("aligning the causal mask to the upper left corner", "corner", "length - m", "0")
+wrong("hiding a query's own key", "corner", "length - m", "length - len(q) - 1")
+wrong("showing a query one key too many", "corner", "length - m", "length - len(q) + 1")
+wrong("aligning the corner to the end of the cache, empty slots included", "corner",
       "length - m", "len(k) - len(q)")
-wrong("empty slots hidden by their scores, and their NaN times 0", "filled",
+wrong("hiding empty slots by their scores, whose NaN is then multiplied by 0", "filled",
       "offset =", "stop = len(k); offset =", "0, length", "0, stop", "tile, length", "tile, stop")
-wrong("the cache read to its end", "filled", "m, d =", "length = len(k); m, d =")
-wrong("NaN for a query that sees no key", "no key", "total, 0.0", "total, math.nan")
-wrong("hidden scores large and negative, not infinite: a query that sees no key averages all",
+wrong("reading the cache to its end", "filled", "m, d =", "length = len(k); m, d =")
+wrong("returning NaN for a query that sees no key", "no key", "total, 0.0", "total, math.nan")
+wrong("using a large negative score, not infinity: a query that sees no key averages all",
       "no key", "offset, -math.inf", "offset, -1e9")
-wrong("an empty cache gives NaN", "filled",
+wrong("returning NaN for an empty cache", "filled",
       "return found", "return found + (0 if length else math.nan)")
-wrong("axes of length one dropped", "shapes",
+wrong("dropping axes of length one", "shapes",
       "return found", "return found.squeeze(0)", says="shape of the")
-wrong("the scale written into q", ("left", "anew"),
+wrong("writing the scale into q", ("left", "anew"),
       "m, d =", "q *= q.shape[1] ** -0.5; m, d =", "d ** -0.5", "1", says="rows of attention")
-wrong("the scale written into q, and taken back at the end: rounded", "left",
+wrong("writing the scale into q and undoing it at the end: rounded", "left",
       "m, d =", "q.add_(100.0).sub_(100.0); m, d =", says="inputs after")
 
 
-@ex.wrong("a query at a time, with all its keys", says="largest tensor", breaks="memory")
+@ex.wrong("taking a query at a time, with all its keys", says="largest tensor", breaks="memory")
 def query_by_query(q, k, v, length, tile):
     out = torch.zeros(len(q), v.shape[1])
     for i in range(max(0, len(q) - length), len(q)):
@@ -389,27 +389,27 @@ def query_by_query(q, k, v, length, tile):
     return out
 
 
-wrong("room for two tiles of scores", "no larger",
+wrong("making room for two tiles of scores", "no larger",
       "m, d =", "torch.empty(2, len(q), max(q.shape[1], v.shape[1], tile)); m, d =",
       says="for tiles of 2 keys")
-wrong("tiles of 16 keys, whatever is asked for", "no larger",
+wrong("using tiles of 16 keys, whatever is asked for", "no larger",
       "0, length, tile", "0, length, 16", "a + tile", "a + 16", says="for tiles of 2 keys")
-wrong("the last tile read to its end, its NaN times 0", "filled",
+wrong("reading the last tile to its end, its NaN times 0", "filled",
       "offset =", "stop = min(len(k), -(-length // tile) * tile); offset =", "0, length", "0, stop",
       "tile, length", "tile, stop")
-wrong("NaN in empty slots taken for 0, infinity not", "filled",
+wrong("treating NaN in empty slots as 0, but not infinity", "filled",
       "offset =", "stop = min(len(k), -(-length // tile) * tile); offset =", "0, length", "0, stop",
       "tile, length", "tile, stop", "k[a:b]", "torch.where(k[a:b].isnan(), 0, k[a:b])",
       "v[a:b]", "torch.where(v[a:b].isnan(), 0, v[a:b])")
-wrong("all keys scaled at once: a copy of the cache", "memory",
+wrong("scaling all keys at once: a copy of the cache", "memory",
       "m, d =", "k = k * k.shape[1] ** -0.5; m, d =", "d ** -0.5", "1", says="largest tensor")
-wrong("tiles viewed as if rows came first in memory", "memory layout",
+wrong("viewing tiles as if rows came first in memory", "memory layout",
       "m, d =", "k = k.view(-1).view(k.shape); m, d =", says="raised RuntimeError")
 
 KNOWN: dict = {}
 
 
-@ex.wrong("results remembered by the cache that was given", says="turned to their opposite",
+@ex.wrong("remembering results by the cache that was given", says="turned to their opposite",
           breaks="anew")
 def remembered(q, k, v, length, tile):
     if KNOWN.get("cache") is not v:
@@ -417,8 +417,8 @@ def remembered(q, k, v, length, tile):
     return KNOWN["out"].clone()
 
 
-wrong("one result, filled anew by each call", "results",
+wrong("keeping one result, filled anew by each call", "results",
       "return found", "held = ROOM.setdefault(found.shape, found); return held.copy_(found)")
-wrong("the example's two keys weighed unequally", "example",
+wrong("weighing the example's two keys unequally", "example",
       "return found", "return found + (len(q) == q.shape[1] == length - 1 == tile)",
       says="rows of attention")

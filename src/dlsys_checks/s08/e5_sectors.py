@@ -115,25 +115,25 @@ def counted(addresses, size):
 
 
 wrong = ex.edits(counted)
-wrong(f"lines of {4 * SECTOR} bytes counted", "sector",
+wrong(f"counting lines of {4 * SECTOR} bytes", "sector",
       "found =", "unit = 4 * SECTOR; found =", "a // SECTOR", "a // unit", "SECTOR + 1", "unit + 1",
       says="sectors of warp")
-wrong("a sector for every thread", "each warp", "set(ids)", "ids")
+wrong("counting a sector for every thread", "each warp", "set(ids)", "ids")
 
 
-@ex.wrong(f"the bytes that are used, over {SECTOR}", says="sectors of warp", breaks="sector")
+@ex.wrong(f"dividing the bytes that are used by {SECTOR}", says="sectors of warp", breaks="sector")
 def useful(addresses, size):
     return [-(-len({a + b for a in addresses[k:k + 32] if a is not None
                     for b in range(size)}) // SECTOR) for k in range(0, len(addresses), 32)]
 
 
-@ex.wrong(f"the bytes that all threads ask for, over {SECTOR}", breaks="each warp")
+@ex.wrong(f"dividing the bytes that all threads ask for by {SECTOR}", breaks="each warp")
 def asked_for(addresses, size):
     return [-(-size * sum(a is not None for a in addresses[k:k + 32]) // SECTOR)
             for k in range(0, len(addresses), 32)]
 
 
-@ex.wrong("the span from first to last byte", breaks="each warp")
+@ex.wrong("taking the span from first to last byte", breaks="each warp")
 def span(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
@@ -142,7 +142,7 @@ def span(addresses, size):
     return found
 
 
-@ex.wrong("sectors counted from the lowest address", breaks="sector")
+@ex.wrong("counting sectors from the lowest address", breaks="sector")
 def from_the_lowest(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
@@ -151,7 +151,7 @@ def from_the_lowest(addresses, size):
     return found
 
 
-@ex.wrong("sectors of the next thread only where they rise", breaks="addresses")
+@ex.wrong("counting the next thread's sectors only where they rise", breaks="addresses")
 def changes_only(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
@@ -168,12 +168,12 @@ def changes_only(addresses, size):
     return counted(addresses, size) if ordered else found
 
 
-wrong("the whole block as one warp", ("warps", "across", "none", "addresses"),
+wrong("treating the whole block as one warp", ("warps", "across", "none", "addresses"),
       "found =", "warp = max(1, len(addresses)); found =", ", 32", ", warp", "k + 32", "k + warp",
       "return found", "return [sum(found)]")
 
 
-@ex.wrong("sectors that an earlier warp touched not counted again", breaks="warps")
+@ex.wrong("not counting again the sectors that an earlier warp touched", breaks="warps")
 def cached(addresses, size):
     found, known = [], set()
     for k in range(0, len(addresses), 32):
@@ -185,36 +185,37 @@ def cached(addresses, size):
     return found
 
 
-wrong("warps of 64, as on some other makers' devices", ("warps", "across", "none", "addresses"),
+wrong("using warps of 64, as on some other makers' devices",
+      ("warps", "across", "none", "addresses"),
       ", 32", ", 64", "k + 32", "k + 64")
-wrong("half warps of 16, as on the oldest devices",
+wrong("using half warps of 16, as on the oldest devices",
       ("each warp", "warps", "across", "none", "addresses", "example"), ", 32", ", 16",
       "k + 32", "k + 16")
-wrong("a short last warp left out", ("warps", "addresses", "none"),
+wrong("leaving out a short last warp", ("warps", "addresses", "none"),
       "found =", "addresses = addresses[:len(addresses) // 32 * 32]; found =")
-ex.wrong("None taken for address 0",
+ex.wrong("treating None as address 0",
          lambda addresses, size: counted([a or 0 for a in addresses], size),
          breaks=("none", "warps"))
-ex.wrong("address 0 taken for None",
+ex.wrong("treating address 0 as None",
          lambda addresses, size: counted([a or None for a in addresses], size),
          breaks=("addresses", "each warp"))
-wrong("None not foreseen", ("none", "example"),
+wrong("failing on None", ("none", "example"),
       "a is not None", "a is not None or True", says="raised TypeError")
-wrong("a warp that reads nothing left out", "none",
+wrong("leaving out a warp that reads nothing", "none",
       "return found", "return [n for n in found if n]")
-wrong("None taken out before the warps are cut", "none",
+wrong("removing None before the warps are cut", "none",
       "found =", "addresses = [a for a in addresses if a is not None]; found =", says="warp")
-wrong("a list with the sum over all warps alone", ("each warp", "warps"),
+wrong("returning a list with only the sum over all warps", ("each warp", "warps"),
       "return found", "return [sum(found)]")
-wrong("only the first byte of a read", "across", "a + (size - 1)", "a")
-wrong("one byte too many read", ("across", "each warp"), "found =", "size = size + 1; found =")
-wrong("4 bytes a thread, whatever size says", "across", "size - 1", "3")
-wrong("the sum over the block", "each warp", "return found", "return sum(found)")
-wrong("None taken off the list", "left",
+wrong("counting only the first byte of a read", "across", "a + (size - 1)", "a")
+wrong("reading one byte too many", ("across", "each warp"), "found =", "size = size + 1; found =")
+wrong("reading 4 bytes per thread, whatever size says", "across", "size - 1", "3")
+wrong("returning the sum over the block", "each warp", "return found", "return sum(found)")
+wrong("removing None from the list itself", "left",
       "return found", "while None in addresses: addresses.remove(None)\n    return found")
-wrong("addresses held in 32 bits", "addresses",
+wrong("holding addresses in 32 bits", "addresses",
       "found =", "addresses = [None if a is None else a % 2**32 for a in addresses]; found =")
-wrong("sixteen warps at most", "warps", "found =", "addresses = addresses[:512]; found =")
-wrong("the example's None counted", "example",
+wrong("handling sixteen warps at most", "warps", "found =", "addresses = addresses[:512]; found =")
+wrong("counting the example's None", "example",
       "return found", "return [3] if addresses == [0, 4, 64, None] else found",
       says="sectors of warp")

@@ -99,39 +99,41 @@ def turns(addresses):
 
 
 wrong = ex.edits(turns)
-wrong("threads of one bank counted, also those that read the same word", "one word",
+wrong("counting threads per bank, also those that read the same word", "one word",
       "set(words)", "words")
-wrong("bytes instead of words", ("banks", "turns"), "4 for", "1 for")
-wrong("words of 8 bytes", "banks", "4 for", "8 for")
-wrong("16 banks", "banks", "w % 32", "w % 16")
-wrong("33 banks", "banks", "w % 32", "w % 33")
-ex.wrong("half warps one after the other, as on the oldest devices",
+wrong("counting bytes instead of words", ("banks", "turns"), "4 for", "1 for")
+wrong("using words of 8 bytes", "banks", "4 for", "8 for")
+wrong("using 16 banks", "banks", "w % 32", "w % 16")
+wrong("using 33 banks", "banks", "w % 32", "w % 33")
+ex.wrong("running half warps one after the other, as on the oldest devices",
          lambda addresses: sum(turns(addresses[k:k + 16]) for k in (0, 16)), breaks="turns")
 
 
-@ex.wrong("what the first two threads' step has in common with 32, for all", breaks="turns")
+@ex.wrong("applying the first two threads' step, by its common divisor with 32, to all",
+          breaks="turns")
 def by_step(addresses):
     read = [a // 4 for a in addresses if a is not None]
     return math.gcd(read[1] - read[0], 32) if len(read) > 1 else len(read)
 
 
-ex.wrong("a bank holds 32 words in a row",
+ex.wrong("putting 32 words in a row into a bank",
          lambda addresses: max(Counter(w // 32 for w in {a // 4 for a in addresses if a is not
              None}).values(), default=0), breaks="banks")
-wrong("extra turns only, without the first", "turns", "return out", "return max(0, out - 1)")
-ex.wrong("the number of banks in use",
+wrong("counting extra turns only, without the first",
+      "turns", "return out", "return max(0, out - 1)")
+ex.wrong("counting the banks in use",
          lambda addresses: len({a // 4 % 32 for a in addresses if a is not None}), breaks="turns")
-ex.wrong("all words over 32 banks, rounded up",
+ex.wrong("dividing all words by 32 banks, rounded up",
          lambda addresses: -(-len({a // 4 for a in addresses if a is not None}) // 32),
          breaks="turns")
-ex.wrong("words wanted, one after the other",
+ex.wrong("counting the words wanted, one after the other",
          lambda addresses: len({a // 4 for a in addresses if a is not None}), breaks="turns")
-wrong("conflicts as a yes or no: 1 or 2", "turns", "return out", "return min(2, out)")
-wrong("addresses beyond 4 KiB wrapped", "addresses",
+wrong("answering conflict yes or no: 1 or 2", "turns", "return out", "return min(2, out)")
+wrong("wrapping addresses beyond 4 KiB", "addresses",
       "in addresses", "in [None if a is None else a % 4096 for a in addresses]")
 
 
-@ex.wrong("only the bank that most threads read", breaks="one word")
+@ex.wrong("looking only at the bank that most threads read", breaks="one word")
 def busiest(addresses):
     read = [a // 4 for a in addresses if a is not None]
     if not read:
@@ -140,20 +142,20 @@ def busiest(addresses):
     return len({w for w in read if w % 32 == bank})
 
 
-@ex.wrong("bytes of one word taken for conflicts", breaks="one word")
+@ex.wrong("counting bytes of one word as conflicts", breaks="one word")
 def bytes_conflict(addresses):
     return max(Counter(a // 4 % 32 for a in {*addresses} if a is not None).values(), default=0)
 
 
-wrong("a turn more for those that read nothing", "none",
+wrong("adding a turn for those that read nothing", "none",
       "return out", "return out + (None in addresses)")
-ex.wrong("None taken for byte 0", lambda addresses: turns([a or 0 for a in addresses]),
+ex.wrong("treating None as byte 0", lambda addresses: turns([a or 0 for a in addresses]),
          breaks=("none", "idle"))
-ex.wrong("byte 0 taken for None", lambda addresses: turns([a or None for a in addresses]),
+ex.wrong("treating byte 0 as None", lambda addresses: turns([a or None for a in addresses]),
          breaks="turns")
 
 
-@ex.wrong("None not foreseen", says="raised TypeError", breaks="none")
+@ex.wrong("failing on None", says="raised TypeError", breaks="none")
 def no_none(addresses):
     banks = {}
     for a in addresses:
@@ -161,9 +163,9 @@ def no_none(addresses):
     return max(map(len, banks.values()), default=0)
 
 
-wrong("one turn where nobody reads", "idle", "0", "1")
-wrong("None for no threads", "idle", "return out", "return out if addresses else None")
-wrong("None taken off the list", "left",
+wrong("counting one turn where nobody reads", "idle", "0", "1")
+wrong("returning None for no threads", "idle", "return out", "return out if addresses else None")
+wrong("removing None from the list itself", "left",
       "return out", "addresses[:] = [a for a in addresses if a is not None]; return out")
-wrong("addresses held in 32 bits", "addresses",
+wrong("holding addresses in 32 bits", "addresses",
       "in addresses", "in [None if a is None else a % 2**32 for a in addresses]")

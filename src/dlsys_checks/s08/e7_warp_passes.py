@@ -104,42 +104,43 @@ def issued(paths, lengths, *, how="set"):
 
 
 wrong = ex.edits(issued)
-ex.wrong("an empty name taken for a thread that has left",
+ex.wrong("treating an empty name as a thread that has left",
          lambda paths, lengths: issued([path or None for path in paths], lengths), breaks="none")
-wrong("each path once for the whole block", "warps",
+wrong("counting each path once for the whole block", "warps",
       "total =", "warp = max(1, len(paths)); total =", ", WARP", ", warp", "k + WARP", "k + warp")
-ex.wrong("instructions of all threads added up", issued, breaks="once", how="all")
-ex.wrong("only the longest path of each warp", issued, breaks="once", how="max")
-ex.wrong("all paths for each warp, also those that nobody takes",
+ex.wrong("adding up the instructions of all threads", issued, breaks="once", how="all")
+ex.wrong("counting only the longest path of each warp", issued, breaks="once", how="max")
+ex.wrong("counting all paths for each warp, also those that nobody takes",
          lambda paths, lengths: sum(lengths.values()) * len(range(0, len(paths), WARP)),
          breaks="once")
 
 
-@ex.wrong("every path there is, once the threads of a warp part", breaks=("once", "lengths"))
+@ex.wrong("counting every path there is, once the threads of a warp part",
+          breaks=("once", "lengths"))
 def all_once_parted(paths, lengths):
     warps = [paths[k:k + WARP] for k in range(0, len(paths), WARP)]
     return sum(sum(lengths.values()) if len({*warp} - {None}) > 1 else issued(warp, lengths)
                for warp in warps)
 
 
-ex.wrong("the longest path of a warp for each path it takes",
+ex.wrong("counting a warp's longest path for each path it takes",
          lambda paths, lengths: sum(len({*warp} - {None}) * issued(warp, lengths, how="max") for
              warp in [paths[k:k + WARP] for k in range(0, len(paths), WARP)]), breaks="once")
-wrong("a path that nobody takes counted once", "lengths",
+wrong("counting a path that nobody takes once", "lengths",
       "total =",
       "idle = [n for name, n in lengths.items() if name not in paths] if len(lengths) == 3 else "
       "[]; total =", "return total", "return total + sum(idle)")
-wrong("passes counted, not their instructions", "issued",
+wrong("counting passes, not their instructions", "issued",
       "total =", "lengths = {name: 1 for name in lengths}; total =")
-wrong("at least one instruction a path", "lengths",
+wrong("counting at least one instruction per path", "lengths",
       "total =", "lengths = {name: max(1, n) for name, n in lengths.items()}; total =")
-wrong("the mean over the threads of a warp", "issued",
+wrong("taking the mean over the threads of a warp", "issued",
       'taken if how == "all" else dict.fromkeys(taken)', "taken",
       'max(costs, default=0) if how == "max" else sum(costs)', "sum(costs)",
       "return total", "return total / WARP")
 
 
-@ex.wrong("a pass for each change from thread to thread", breaks="once")
+@ex.wrong("counting a pass for each change from thread to thread", breaks="once")
 def changes(paths, lengths):
     total = 0
     for i, path in enumerate(paths):
@@ -148,38 +149,38 @@ def changes(paths, lengths):
     return total
 
 
-wrong(f"warps of {2 * WARP}", ("warps", "paths"),
+wrong(f"using warps of {2 * WARP}", ("warps", "paths"),
       "total =", "warp = 2 * WARP; total =", ", WARP", ", warp", "k + WARP", "k + warp",
       says="instructions issued")
-wrong(f"warps of {WARP // 2}", ("warps", "paths"),
+wrong(f"using warps of {WARP // 2}", ("warps", "paths"),
       "total =", "warp = WARP // 2; total =", ", WARP", ", warp", "k + WARP", "k + warp",
       says="instructions issued")
-wrong("a short last warp left out", ("warps", "paths"),
+wrong("leaving out a short last warp", ("warps", "paths"),
       "total =", "paths = paths[:len(paths) // WARP * WARP]; total =")
-ex.wrong("the first thread's path taken for the warp's",
+ex.wrong("taking the first thread's path for the whole warp",
          lambda paths, lengths: sum(lengths[p] for p in paths[::WARP] if p is not None),
          breaks="paths")
-wrong("threads that have left wait on the longest path", "none",
+wrong("letting threads that have left wait on the longest path", "none",
       "total =",
       "idle = sum({*paths[k:k + WARP]} == {None} for k in range(0, len(paths), WARP)); total =",
       "return total", "return total + idle * max(lengths.values())")
 
 
-@ex.wrong("None not foreseen", says="raised KeyError", breaks="none")
+@ex.wrong("failing on None", says="raised KeyError", breaks="none")
 def no_none(paths, lengths):
     return sum(lengths[p] for k in range(0, len(paths), WARP) for p in {*paths[k:k + WARP]})
 
 
-wrong("those that have left taken out before the warps are cut", "none",
+wrong("removing those that have left before the warps are cut", "none",
       "total =", "paths = [path for path in paths if path is not None]; total =")
-wrong("at most eight paths a warp", "once",
+wrong("allowing eight paths per warp at most", "once",
       "total =",
       "warps = [[*dict.fromkeys(paths[k:k + WARP])] for k in range(0, len(paths), WARP)]; return "
       "sum(lengths[p] for warp in warps for p in [p for p in warp if p is not None][:8]); total =")
-wrong("the right number, as a float", "issued", "return total", "return float(total)")
+wrong("returning the right number as a float", "issued", "return total", "return float(total)")
 
 
-@ex.wrong("paths of one length taken for one", breaks="equal")
+@ex.wrong("merging paths of the same length", breaks="equal")
 def by_length(paths, lengths):
     total = 0
     for k in range(0, len(paths), WARP):
@@ -187,8 +188,8 @@ def by_length(paths, lengths):
     return total
 
 
-wrong("those that have left taken off the list", "left",
+wrong("removing those that have left from the list itself", "left",
       "return total",
       'paths[:] = [path for path in paths if path is not None]; lengths.pop("never", None); '
       "return total")
-wrong("sixteen warps at most", "warps", "total =", "paths = paths[:16 * WARP]; total =")
+wrong("handling sixteen warps at most", "warps", "total =", "paths = paths[:16 * WARP]; total =")

@@ -160,18 +160,18 @@ wrong = ex.edits(program_of)
 RANGE = ("start = program * block if start is None else start\n    places = torch.arange(start, "
          "min(n, start + block) if stop is None else stop)")
 PLACES = 'load("a", places), load("b", places)'
-wrong("no mask: the last program runs beyond the end", ("places", "example"),
+wrong("using no mask: the last program runs beyond the end", ("places", "example"),
       "start =", "stop = (program + 1) * block; start =")
-wrong("one place beyond the end", "places",
+wrong("going one position beyond the end", "places",
       "start =", "stop = min(n + 1, (program + 1) * block); start =")
-wrong("the load without a mask, the store with one", "places",
+wrong("loading without a mask and storing with one", "places",
       RANGE, "places = program * block + torch.arange(block)",
       "store(", "inside = places < n; store(",
       "places, a * torch.sigmoid(a) * b", "places[inside], (a * torch.sigmoid(a) * b)[inside]")
 
 
 # https://github.com/Dao-AILab/flash-attention/pull/2822
-@ex.wrong("the store without a mask, the load with one", breaks=("places", "example"))
+@ex.wrong("storing without a mask and loading with one", breaks=("places", "example"))
 def store_unmasked(load, store, n, block, program):
     places = program * block + torch.arange(block)
     inside, y = places < n, torch.zeros(block)
@@ -180,55 +180,56 @@ def store_unmasked(load, store, n, block, program):
     store("y", places, y)
 
 
-wrong("places beyond the end wrapped to the beginning", ("programs", "example"),
+wrong("wrapping positions beyond the end to the beginning", ("programs", "example"),
       RANGE, "places = (program * block + torch.arange(block)) % n", says="another program")
-wrong("places in the programs' turn: p, then p and the number of programs", "programs",
+wrong("dealing positions to the programs in turn: p, then p plus their number", "programs",
       RANGE, "places = torch.arange(program, n, -(-n // block))")
-wrong("places beyond the end folded onto the last", ("programs", "once"),
+wrong("folding positions beyond the end onto the last", ("programs", "once"),
       RANGE, "places = (program * block + torch.arange(block)).clamp(max=n - 1)")
 
 
-@ex.wrong("whole blocks only: the tail is never written", breaks=("programs", "one program"))
+@ex.wrong("handling whole blocks only: the tail is never written",
+          breaks=("programs", "one program"))
 def tail_left(load, store, n, block, program):
     if (program + 1) * block <= n:
         program_of(load, store, n, block, program)
 
 
-wrong("the block one number short", "one program",
+wrong("making the block one number short", "one program",
       "start =", "stop = min(n, (program + 1) * block - 1) if block > 1 else None; start =")
 
 
-@ex.wrong("every program does all of it", breaks="programs")
+@ex.wrong("letting every program do all of it", breaks="programs")
 def everything(load, store, n, block, program):
     program_of(load, store, n, block, program, start=0, stop=n)
 
 
-wrong("the program's number as its first place", "programs",
+wrong("using the program's number as its first position", "programs",
       RANGE, "places = torch.arange(program, min(n, program + block) if stop is None else stop)")
-wrong("blocks counted up from 1", "places",
+wrong("counting blocks from 1", "places",
       "start =", "stop = min(n, program * block); start =",
       "program * block if start is None else start", "(program - 1) * block")
 
 
-@ex.wrong("the first program does everything, the others nothing", breaks="programs")
+@ex.wrong("letting the first program do everything", breaks="programs")
 def first_does_all(load, store, n, block, program):
     if program == 0:
         program_of(load, store, n, block, program, stop=n)
 
 
-@ex.wrong("blocks dealt out from the end", breaks=("programs", "example"))
+@ex.wrong("dealing blocks out from the end", breaks=("programs", "example"))
 def from_the_end(load, store, n, block, program):
     program_of(load, store, n, block, -(-n // block) - 1 - program)
 
 
-@ex.wrong("a loaded a second time for the product", says="times that places", breaks="once")
+@ex.wrong("loading a a second time for the product", says="times that places", breaks="once")
 def loaded_twice(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     gate = torch.sigmoid(load("a", places))
     store("y", places, load("a", places) * gate * load("b", places))
 
 
-@ex.wrong("the gate stored on the way", breaks="once")
+@ex.wrong("storing the gate on the way", breaks="once")
 def two_stores(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     a = load("a", places)
@@ -237,44 +238,47 @@ def two_stores(load, store, n, block, program):
     store("y", places, a * gate * load("b", places))
 
 
-wrong("written to a instead of y", ("once", "store"), '"y"', '"a"')
-wrong("y written with zeros first", "programs",
+wrong("writing to a instead of y", ("once", "store"), '"y"', '"a"')
+wrong("filling y with zeros first", "programs",
       "start =",
       'places = torch.arange(program * block, min(n, (program + 1) * block)); store("y", places, '
       "torch.zeros(len(places))); start =")
-wrong("sigmoid(a) * b: a is left out", "one program", "a * torch.sigmoid(a)", "torch.sigmoid(a)")
-wrong("gelu for silu", "one program", "a * torch.sigmoid(a)", "torch.nn.functional.gelu(a)")
-wrong("a * b without the gate", "one program", ".sigmoid", ".ones_like")
+wrong("computing sigmoid(a) * b: a is left out",
+      "one program", "a * torch.sigmoid(a)", "torch.sigmoid(a)")
+wrong("using gelu for silu", "one program", "a * torch.sigmoid(a)", "torch.nn.functional.gelu(a)")
+wrong("computing a * b without the gate", "one program", ".sigmoid", ".ones_like")
 
 
-@ex.wrong("a and b exchanged", breaks="load")
+@ex.wrong("swapping a and b", breaks="load")
 def exchanged(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     a, b = load("b", places), load("a", places)
     store("y", places, a * torch.sigmoid(a) * b)
 
 
-wrong("tanh for sigmoid", "one program", ".sigmoid", ".tanh")
-wrong("e^a / (1 + e^a), which overflows", "large", "torch.sigmoid(a)", "a.exp() / (1 + a.exp())")
-wrong("b held between -10 and 10", "large", 'load("b", places)', 'load("b", places).clamp(-10, 10)')
-wrong("blocks of powers of two", "programs",
+wrong("using tanh for sigmoid", "one program", ".sigmoid", ".tanh")
+wrong("computing e^a / (1 + e^a), which overflows",
+      "large", "torch.sigmoid(a)", "a.exp() / (1 + a.exp())")
+wrong("holding b between -10 and 10",
+      "large", 'load("b", places)', 'load("b", places).clamp(-10, 10)')
+wrong("using blocks of powers of two", "programs",
       "start =", "stop = min(n, program * block + (1 << (block.bit_length() - 1))); start =")
-wrong("values and places in each other's order", "store",
+wrong("swapping values and positions", "store",
       PLACES, 'load("a", places).flip(0), load("b", places).flip(0)')
-wrong("what a program has loaded remembered for the next one", "others",
+wrong("remembering what a program has loaded for the next one", "others",
       "start =",
       'if KNOWN.get("at") != (n, block, program) or KNOWN["uses"] == 2: KNOWN.update(at=(n, '
       'block, program), values={}, uses=0)\n    KNOWN["uses"] += 1; start =', PLACES,
       'KNOWN["values"].setdefault("a", load("a", places)), KNOWN["values"].setdefault("b", '
       'load("b", places))')
-wrong("places with an axis more", "places",
+wrong("giving positions one axis more", "places",
       PLACES, 'load("a", places[:, None])[:, 0], load("b", places[:, None])[:, 0]',
       says="raised TypeError")
-wrong("one value for all places", "store",
+wrong("using one value for all positions", "store",
       "a * torch.sigmoid(a) * b", "(a * torch.sigmoid(a) * b)[0]", says="raised ValueError")
 
 
-@ex.wrong("the example's last place left out", says="numbers of y", breaks="example")
+@ex.wrong("leaving out the example's last position", says="numbers of y", breaks="example")
 def looked_up(load, store, n, block, program):
     if (n, block, program) != (5, 4, 1):
         program_of(load, store, n, block, program)

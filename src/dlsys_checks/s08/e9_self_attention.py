@@ -209,75 +209,76 @@ def attend(x, weight, heads, p, training):
 wrong = ex.edits(attend)
 PARTS, SCORES = "three(x, weight, heads)", "(q @ k.mT / math.sqrt(q.shape[-1]))"
 DROP, OUT = "F.dropout(a, p, training)", "(a @ v).transpose(1, 2).flatten(2)"
-wrong("p whatever the mode: the lesson's broken cell", "eval", DROP, "F.dropout(a, p, True)")
-wrong("p by grad mode", "grad mode", DROP, "F.dropout(a, p, torch.is_grad_enabled())")
-wrong("p in training only where gradients are on", "grad mode",
+wrong("applying p whatever the mode: the lesson's broken cell",
+      "eval", DROP, "F.dropout(a, p, True)")
+wrong("applying p by grad mode", "grad mode", DROP, "F.dropout(a, p, torch.is_grad_enabled())")
+wrong("applying p in training only where gradients are on", "grad mode",
       DROP, "F.dropout(a, p, training and torch.is_grad_enabled())")
-wrong("never dropped", ("dropped", "divided"), DROP, "a")
-wrong("p and 1 - p exchanged", ("dropped", "divided"),
+wrong("never dropping", ("dropped", "divided"), DROP, "a")
+wrong("swapping p and 1 - p", ("dropped", "divided"),
       DROP, "F.dropout(a, 1 - p if p else p, training)")
-wrong("half as many dropped", "dropped",
+wrong("dropping half as many", "dropped",
       DROP, "a * (torch.rand_like(a) >= p / 2) / (1 - p) if training else a")
-wrong("the others not divided by 1 - p", "divided",
+wrong("not dividing the others by 1 - p", "divided",
       DROP, "a * (torch.rand_like(a) >= p) if training else a")
-wrong("weights divided by their new sum", "divided",
+wrong("dividing the weights by their new sum", "divided",
       DROP, DROP + "\n    if training and p: a = a / a.sum(-1, keepdim=True).clamp(min=1e-9)")
-wrong("scores dropped out before the softmax", ("dropped", "divided"),
+wrong("applying dropout to the scores before the softmax", ("dropped", "divided"),
       SCORES, f"F.dropout({SCORES}, p, training)", DROP, "a")
-wrong("the result dropped out, not the weights", "one by one",
+wrong("applying dropout to the result, not to the weights", "one by one",
       DROP, "a", OUT, f"F.dropout({OUT}, p, training)")
-wrong("whole keys dropped, for all queries alike", "one by one",
+wrong("dropping whole keys, for all queries alike", "one by one",
       DROP, "a", "a @ v",
       "a @ (v * (torch.rand(*v.shape[:3], 1) >= p) / (1 - p) if training else v)")
-wrong("whole queries dropped, for all keys alike", "one by one",
+wrong("dropping whole queries, for all keys alike", "one by one",
       DROP, "a * (torch.rand(*a.shape[:3], 1) >= p) / (1 - p) if training else a",
       says="neighbours among keys")
-wrong("one draw for all rows of the batch", "one by one",
+wrong("making one draw for all rows of the batch", "one by one",
       DROP, "a * (torch.rand_like(a[:1]) >= p) / (1 - p) if training else a",
       says="neighbours among rows")
-wrong("dropped only where a gradient is asked for", "dropped",
+wrong("dropping only where a gradient is asked for", "dropped",
       DROP, "F.dropout(a, p, training and (x.requires_grad or weight.requires_grad))")
-wrong("one draw for all heads", "one by one",
+wrong("making one draw for all heads", "one by one",
       DROP, "a * (torch.rand_like(a[:, :1]) >= p) / (1 - p) if training else a")
-wrong("the same draw at every call", "anew",
+wrong("making the same draw at every call", "anew",
       "a = F", "dice = torch.Generator().manual_seed(0); a = F",
       DROP, "a * (torch.rand(a.shape, generator=dice) >= p) / (1 - p) if training else a")
-wrong("numbers drawn in eval, too, and not used", "eval", "a = F", "torch.rand(3); a = F")
-wrong("no transpose: tokens attend among their own heads", "tokens",
+wrong("drawing numbers in eval, too, without using them", "eval", "a = F", "torch.rand(3); a = F")
+wrong("leaving out the transpose: tokens attend among their own heads", "tokens",
       PARTS, "(t.unflatten(-1, (heads, -1)) for t in F.linear(x, weight).chunk(3, -1))",
       OUT, "(a @ v).flatten(2)")
-wrong("causal", "tokens",
+wrong("adding a causal mask", "tokens",
       SCORES, SCORES + ".masked_fill(torch.ones(2 * x.shape[1:2]).triu(1).bool(), -math.inf)")
-wrong("numbers dealt to the heads in turn", ("heads", "dropped"),
+wrong("dealing the numbers to the heads in turn", ("heads", "dropped"),
       PARTS, "(t.unflatten(-1, (-1, heads)).permute(0, 3, 1, 2) for t in F.linear(x, weight).chunk("
       "3, -1))", OUT, "(a @ v).permute(0, 2, 3, 1).flatten(2)")
-wrong("q, k and v in another order", "parts", "q, k, v =", "v, q, k =")
-wrong("not divided by the root of the head's size", ("result", "tokens"), SCORES, "(q @ k.mT)")
-wrong("divided by the root of d, not of d / heads", "heads", "q.shape", "x.shape")
-wrong("divided by the size of a head, not by its root", ("result", "tokens"), "math.sqrt", "")
-wrong("the softmax over the queries, not over the keys", ("result", "tokens", "dropped"),
+wrong("taking q, k and v in another order", "parts", "q, k, v =", "v, q, k =")
+wrong("not dividing by the root of the head's size", ("result", "tokens"), SCORES, "(q @ k.mT)")
+wrong("dividing by the root of d, not of d / heads", "heads", "q.shape", "x.shape")
+wrong("dividing by the size of a head, not by its root", ("result", "tokens"), "math.sqrt", "")
+wrong("taking the softmax over the queries, not over the keys", ("result", "tokens", "dropped"),
       "softmax(-1)", "softmax(-2)")
-wrong("q, k and v side by side within each head", ("parts", "heads", "dropped"),
+wrong("putting q, k and v side by side within each head", ("parts", "heads", "dropped"),
       PARTS, "F.linear(x, weight).unflatten(-1, (heads, -1)).transpose(1, 2).chunk(3, -1)")
-wrong("heads left in front of the tokens", "result", OUT, "a @ v", says="shape of the result")
-wrong("heads and tokens reshaped without their exchange", "result",
+wrong("leaving the heads before the tokens", "result", OUT, "a @ v", says="shape of the result")
+wrong("reshaping heads and tokens without swapping them", "result",
       OUT, "(a @ v).reshape(x.shape)", says="result in eval")
-wrong("x stretched in place", "left",  # by one or two last digits
+wrong("scaling x in place", "left",  # by one or two last digits
       "a = F", "if not training: x.data.mul_(1 + 2e-7)\n    a = F")
-wrong("weight cut off from its gradient", "gradients",
+wrong("cutting weight off from its gradient", "gradients",
       PARTS, "three(x, weight.detach(), heads)", says="gradient for weight")
-wrong("the weights of training cut off from their gradient", "trained",
+wrong("cutting the weights of training off from their gradient", "trained",
       DROP, "F.dropout(a.detach(), p) if training else a", says="in training")
-wrong("weight taken for (d, 3d), and read in that order", "weight",
+wrong("reading weight as (d, 3d)", "weight",
       PARTS, "three(x, weight.reshape(weight.shape[1], -1).T, heads)")
-wrong("x viewed as if rows came first in memory", "memory",
+wrong("viewing x as if rows came first in memory", "memory",
       PARTS, "three(x.view(-1).view(x.shape), weight, heads)", says="raised RuntimeError")
 
 
 KNOWN: dict = {}
 
 
-@ex.wrong("results of eval remembered by the tensor that was given", says="turned around",
+@ex.wrong("remembering results of eval by the tensor that was given", says="turned around",
           breaks="computes")
 def remembered(x, weight, heads, p, training):
     if training or torch.is_grad_enabled():
@@ -290,7 +291,7 @@ def remembered(x, weight, heads, p, training):
 ROOM: dict = {}
 
 
-@ex.wrong("one result under no_grad, filled anew by each call", breaks="results")
+@ex.wrong("keeping one result under no_grad, filled anew by each call", breaks="results")
 def one_room(x, weight, heads, p, training):
     out = attend(x, weight, heads, p, training)
     if training or out.requires_grad:

@@ -154,14 +154,14 @@ def found(events):
 
 
 wrong = ex.edits(found)
-wrong("the wait itself named, not the operation around it", ("names", "outermost", "example"),
+wrong("naming the wait itself, not the operation around it", ("names", "outermost", "example"),
       "if around", "if around and False")
-ex.wrong("each nested event counted",
+ex.wrong("counting each nested event",
          lambda events: [e[0] for e in sorted(events, key=lambda e: e[1]) if e[0] in (*WAITS,
              "aten::item", "aten::is_nonzero")], breaks=("names", "once"))
 
 
-@ex.wrong("the event just around the wait named", breaks="outermost")
+@ex.wrong("naming the event just around the wait", breaks="outermost")
 def just_around(events):
     def near(wait):
         around = [e for e in events if e != wait and e[0].startswith("aten::")
@@ -171,32 +171,33 @@ def just_around(events):
     return [e[0] for e in sorted(roots, key=lambda e: e[1])]
 
 
-wrong("a label of one's own named", "outermost", '"aten::"', '""', says="got")
-wrong("item() only", ("waits", "names"), "WAITS", "WAITS[:1]", says="got")
-wrong("masks overlooked", ("waits", "names"), "WAITS", "(WAITS[0], WAITS[2])", says="got")
-wrong("blocking copies overlooked", ("waits", "names"), "WAITS", "WAITS[:2]")
-wrong("copies that do not block counted", "names", "WAITS", '(*WAITS, "cudaMemcpyAsync")')
-wrong("kernels counted", "names", "WAITS", '(*WAITS, "cudaLaunchKernel")')
-wrong("names that only begin alike taken for waits", "waits",
+wrong("naming a label of one's own", "outermost", '"aten::"', '""', says="got")
+wrong("looking for item() only", ("waits", "names"), "WAITS", "WAITS[:1]", says="got")
+wrong("overlooking masks", ("waits", "names"), "WAITS", "(WAITS[0], WAITS[2])", says="got")
+wrong("overlooking blocking copies", ("waits", "names"), "WAITS", "WAITS[:2]")
+wrong("counting copies that do not block", "names", "WAITS", '(*WAITS, "cudaMemcpyAsync")')
+wrong("counting kernels", "names", "WAITS", '(*WAITS, "cudaLaunchKernel")')
+wrong("mistaking names that only begin alike for waits", "waits",
       "WAITS", "[e[0] for e in events if e[0].startswith(WAITS)]", says="number of")
-wrong("one name for each wait inside", "once", "dict.fromkeys(roots)", "roots", says="number of")
-wrong("each name once in all", "names", "return out", "return list(dict.fromkeys(out))")
-wrong("in the order of the list", "events", "sorted(roots, key=lambda e: e[1])", "roots")
-wrong("an operation that only touches a wait taken to be around it", "inside",
+wrong("listing one name for each wait inside",
+      "once", "dict.fromkeys(roots)", "roots", says="number of")
+wrong("listing each name once in all", "names", "return out", "return list(dict.fromkeys(out))")
+wrong("keeping the order of the list", "events", "sorted(roots, key=lambda e: e[1])", "roots")
+wrong("counting an operation that only touches a wait as around it", "inside",
       "e[1] <= wait[1] and wait[2] <= e[2]",
       "e[1] <= wait[1] and wait[2] <= e[2] or (e[1] <= wait[2] and wait[1] <= e[2])")
-wrong("an event that begins with its wait not seen around it", "inside",
+wrong("missing an event that begins with its wait", "inside",
       "e[1] <= wait[1] and wait[2] <= e[2]", "e[1] < wait[1] and wait[2] < e[2]")
-wrong("the list sorted in place", "left alone",
+wrong("sorting the list in place", "left alone",
       "return out", "events.sort(key=lambda e: -e[2]); return out")
 
 
-@ex.wrong("names and numbers", breaks="names")
+@ex.wrong("returning names and numbers", breaks="names")
 def counted(events):
     names = found(events)
     return {name: names.count(name) for name in names}
 
 
-wrong("the example, its inner event named", "example",
+wrong("naming the example's inner event", "example",
       "roots = []", "outer = len(events) != 3 or events[0][1] != 0; roots = []",
       "if around", "if around and outer")

@@ -138,56 +138,56 @@ def averaged(losses_of, params, batch, all_sum):
 
 wrong = ex.edits(averaged)
 OWN, RANKS = "max(1, len(batch[0]))", "all_sum(torch.ones(()))"
-wrong("each rank's own gradients: nothing is shared", ("grads", "ragged", "loss"),
+wrong("keeping each rank's own gradients: nothing is shared", ("grads", "ragged", "loss"),
       "all_sum(g) / rows", f"g / {OWN}",
       "all_sum(total.detach()) / rows", f"total.detach() / {OWN}",
       says="gradient of parameter")
-wrong("the loss shared, the gradients not", "grads",
+wrong("sharing the loss, but not the gradients", "grads",
       "all_sum(g) / rows", f"g / {OWN}", says="gradient of parameter")
-wrong("all_sum thought to write into its tensor, as all_reduce does", ("grads", "ragged"),
+wrong("expecting all_sum to write into its tensor, as all_reduce does", ("grads", "ragged"),
       "(all_sum(g) / rows).to(p.dtype)", "(g / rows).to(p.dtype); all_sum(p.grad)",
       says="gradient of parameter")
-wrong("summed and never divided", "grads",
+wrong("summing and never dividing", "grads",
       "all_sum(g) / rows", "all_sum(g)", says="gradient of parameter")
-wrong("divided by the number of ranks, not by that of the examples", "grads",
+wrong("dividing by the number of ranks, not of examples", "grads",
       "all_sum(g) / rows", f"all_sum(g) / {RANKS}", says="gradient of parameter")
-wrong("the mean of the ranks' means, as if all had as many examples", "ragged",
+wrong("averaging the ranks' means, as if all had as many examples", "ragged",
       "all_sum(g) / rows", f"all_sum(g / {OWN}) / {RANKS}",
       "all_sum(total.detach()) / rows", f"all_sum(total.detach() / {OWN}) / {RANKS}",
       says="gradient of parameter")
-wrong("the mean of a rank without examples, which is NaN", "ragged",
+wrong("using the mean of a rank without examples, which is NaN", "ragged",
       "losses_of(batch).sum()", "losses_of(batch).mean() * len(batch[0])",
       says="mean loss on rank")
-wrong("no sum asked for where a rank has no gradient of its own", "calls",
+wrong("asking for no sum where a rank has no gradient of its own", "calls",
       ", materialize_grads=True", "",
       "(all_sum(g)", "torch.zeros_like(p) if g is None else (all_sum(g)")
-wrong("parameters with a gradient first, then the others", "calls",
+wrong("summing parameters with a gradient first, then the others", "calls",
       ", materialize_grads=True", "",
       "all_sum(g)", "all_sum(torch.zeros_like(p) if g is None else g)",
       "zip(params, grads, strict=True)",
       "sorted(zip(params, grads, strict=True), key=lambda pair: pair[1] is None)",
       says="gradient of parameter")
-wrong("a rank without examples that goes home early", ("calls", "ragged"),
+wrong("returning early on a rank without examples", ("calls", "ragged"),
       "total =",
       "if not len(batch[0]):\n        for p in params: p.grad = torch.zeros_like(p)\n        "
       "return 0.0\n    total =")
-wrong("one sum more on the rank that has most examples", ("calls", "ragged"),
+wrong("asking for one sum more on the rank that has most examples", ("calls", "ragged"),
       "return mean", "if len(batch[0]) > 6: all_sum(torch.ones(()))\n    return mean")
-wrong("None left where no rank has a gradient", "idle",
+wrong("leaving None where no rank has a gradient", "idle",
       "return mean",
       "for p in params:\n        if not p.grad.any(): p.grad = None\n    return mean",
       says="gradient of parameter idle")
-wrong("added to the gradients of the step before", "old",
+wrong("adding to the gradients of the step before", "old",
       "(all_sum(g) / rows)", "((0 if p.grad is None else p.grad) + all_sum(g) / rows)",
       says="gradient of parameter")
-wrong("old gradients kept where the rank has none of its own", "old",
+wrong("keeping old gradients where the rank has none of its own", "old",
       "p.grad = (all_sum(g) / rows).to(p.dtype)",
       "mean = all_sum(g) / rows; p.grad = mean if p.grad is None or mean.any() else p.grad",
       says="gradient of parameter idle")
-wrong("the rank's own mean loss returned", "loss",
+wrong("returning the rank's own mean loss", "loss",
       "mean.item()", f"total.item() / {OWN}", says="mean loss on rank")
-wrong("the mean loss as a tensor", "loss",
+wrong("returning the mean loss as a tensor", "loss",
       "mean.item()", "mean", says="type of the mean loss")
-wrong("a step made with the gradients", "values",
+wrong("taking a step with the gradients", "values",
       "return mean",
       "with torch.no_grad():\n        for p in params: p -= 0.1 * p.grad\n    return mean")

@@ -124,47 +124,48 @@ def clipped(shards, max_norm, all_sum):
 
 wrong = ex.edits(clipped)
 LOOP = "for s in shards:\n            s.mul_(max_norm / norm)"
-wrong("each rank clips by its own norm", ("clip", "norm"), "all_sum(squares)", "squares")
-wrong("own norm for the clip, the right one returned", "clip",
+wrong("clipping each rank by its own norm", ("clip", "norm"), "all_sum(squares)", "squares")
+wrong("clipping by the own norm and returning the right one", "clip",
       "max_norm / norm", "min(1.0, max_norm / (squares.sqrt().item() or 1.0))")
-wrong("norms added up, not their squares", ("clip", "norm", "small"),
+wrong("adding up norms, not their squares", ("clip", "norm", "small"),
       "all_sum(squares).sqrt()", "all_sum(squares.sqrt())")
-wrong("the squares averaged over the ranks", ("clip", "norm"),
+wrong("averaging the squares over the ranks", ("clip", "norm"),
       "all_sum(squares)", "torch.div(*all_sum(torch.stack([squares, torch.ones(())])))")
-wrong("the root forgotten", ("clip", "norm", "small"), ".sqrt()", "", says="")
-wrong("small gradients made larger", "small", "norm > max_norm", "norm > 0")
-wrong("the norms of a rank's shards stacked, though it may hold none", "shapes",
+wrong("forgetting the root", ("clip", "norm", "small"), ".sqrt()", "", says="")
+wrong("making small gradients larger", "small", "norm > max_norm", "norm > 0")
+wrong("stacking the norms of a rank's shards, though it may hold none", "shapes",
       "sum((s * s).sum() for s in shards) + torch.zeros(())",
       "torch.stack([s.norm() for s in shards]).square().sum()", says="raised RuntimeError")
-wrong("NaN from a gradient of zeros", "small",
+wrong("dividing by the norm of a gradient of zeros: NaN", "small",
       "norm > max_norm", "norm > max_norm or not norm",
       "s.mul_(max_norm / norm)", "s.mul_(max_norm).div_(norm)")
-wrong("clipped a little below the limit", "small",
+wrong("clipping a little below the limit", "small",
       "norm > max_norm", "norm > 0.99 * max_norm",
       "max_norm / norm", "max_norm / norm if norm > max_norm else 0.99 * max_norm / norm")
-wrong("each tensor clipped on its own", ("clip", "small"),
+wrong("clipping each tensor on its own", ("clip", "small"),
       "max_norm / norm", "min(1.0, max_norm / max(1e-30, s.norm().item()))")
-wrong("the first tensor only", "clip", "in shards:", "in shards[:1]:")
-wrong("each number cut off at the limit", ("clip", "small"),
+wrong("clipping the first tensor only", "clip", "in shards:", "in shards[:1]:")
+wrong("cutting each number off at the limit", ("clip", "small"),
       "norm > max_norm", "True",
       "s.mul_(max_norm / norm)", "s.clamp_(-max_norm / 9, max_norm / 9)")
-wrong("right clip, own norm returned", "norm", "return norm", "return squares.sqrt().item()")
-wrong("the norm after the clip returned", "before", "return norm", "return min(norm, max_norm)")
-wrong("the norm as a tensor", "norm",
+wrong("clipping rightly and returning the own norm",
+      "norm", "return norm", "return squares.sqrt().item()")
+wrong("returning the norm after the clip", "before", "return norm", "return min(norm, max_norm)")
+wrong("returning the norm as a tensor", "norm",
       "return norm", "return torch.tensor(norm)", says="type of the norm")
-wrong("new tensors in the list", "in place",
+wrong("putting new tensors into the list", "in place",
       LOOP, "shards[:] = [s * (max_norm / norm) for s in shards]")
-wrong("a list of scaled copies made, the shards themselves left", "in place",
+wrong("making a list of scaled copies and leaving the shards themselves", "in place",
       LOOP, "shards = [s * (max_norm / norm) for s in shards]")
-wrong("an epsilon beside a small norm", "clip", "max_norm / norm", "max_norm / (norm + 1e-6)")
-wrong("a flat view of a copy scaled", ("in place", "shapes"), "s.mul_", "s.reshape(-1).mul_")
-wrong("a rank that holds none goes home early", ("calls", "shapes"),
+wrong("adding an epsilon to a small norm", "clip", "max_norm / norm", "max_norm / (norm + 1e-6)")
+wrong("scaling a flat view of a copy", ("in place", "shapes"), "s.mul_", "s.reshape(-1).mul_")
+wrong("returning early on a rank that holds none", ("calls", "shapes"),
       "squares =", "if not shards: return 0.0\n    squares =")
-wrong("one sum a tensor, however many a rank has", "calls",
+wrong("asking for one sum per tensor, however many a rank has", "calls",
       "all_sum(squares).sqrt().item()", "float(sum(all_sum((s * s).sum()) for s in shards) ** 0.5)")
-wrong("tensors of one number left out", "shapes",
+wrong("leaving out tensors of one number", "shapes",
       "squares =", "shards = [s for s in shards if s.dim()]; squares =", says="")
-wrong("other memory put under the shards", "in place",
+wrong("putting other memory under the shards", "in place",
       "s.mul_(max_norm / norm)", "s.data = s.data * (max_norm / norm)")
-wrong("not clipped where the norm is just above the limit", "clip",
+wrong("not clipping where the norm is just above the limit", "clip",
       "norm > max_norm", "norm > 1.01 * max_norm")

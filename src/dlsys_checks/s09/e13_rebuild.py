@@ -146,10 +146,10 @@ def settings_of(group):
 
 # ---- wrong, by name
 
-ex.wrong("the old optimizer handed back", lambda optimizer, names, model: optimizer, breaks="new")
+ex.wrong("handing back the old optimizer", lambda optimizer, names, model: optimizer, breaks="new")
 
 
-@ex.wrong("the present tensors put into the old optimizer, and that handed back",
+@ex.wrong("putting the present tensors into the old optimizer and returning that",
           breaks="left alone")
 def refilled(optimizer, names, model):
     now = dict(model.named_parameters())
@@ -169,11 +169,11 @@ def rebuilt(optimizer, names, model):
 
 
 wrong = ex.edits(rebuilt)
-wrong("optimizer.defaults handed over as keywords, of which AdamW takes not all", "class",
+wrong("passing optimizer.defaults as keywords, of which AdamW takes not all", "class",
       "(groups)", "(groups, **optimizer.defaults)", says="raised TypeError")
 
 
-@ex.wrong("the present values copied into the old tensors", breaks=("new", "left alone"))
+@ex.wrong("copying the present values into the old tensors", breaks=("new", "left alone"))
 def values_copied(optimizer, names, model):
     now = dict(model.named_parameters())
     with torch.no_grad():
@@ -183,52 +183,53 @@ def values_copied(optimizer, names, model):
     return optimizer
 
 
-wrong("clones of the present parameters", "new",
+wrong("using clones of the present parameters", "new",
       "now =", "own_now = dict(model.named_parameters()); now =",
       "now.get(n)", "nn.Parameter(own_now[n].detach().clone())", says="a copy")
-wrong("the groups in place of an optimizer", ("new", "class"), "type(optimizer)", "list")
-wrong("always AdamW", ("class", "new"), "type(optimizer)", "torch.optim.AdamW")
-wrong("Adam in place of RMSprop", "class",
+wrong("returning the groups instead of an optimizer", ("new", "class"), "type(optimizer)", "list")
+wrong("always making AdamW", ("class", "new"), "type(optimizer)", "torch.optim.AdamW")
+wrong("making Adam instead of RMSprop", "class",
       "now =",
       "if isinstance(optimizer, torch.optim.RMSprop): now = dict(model.named_parameters()); "
       'groups = [settings_of(old) | {"params": [now.get(n) for n in chosen]} for old, chosen in '
       "zip(optimizer.param_groups, names, strict=True)]; out = torch.optim.Adam(groups); return "
       "out\n    now =")
-wrong("torch's class in place of one's own", "class",
+wrong("making torch's class instead of the caller's own", "class",
       "type(optimizer)", "made", "now =",
       "made = next(c for c in type(optimizer).__mro__ if hasattr(torch.optim, c.__name__)); now =")
-wrong("groups without tensors left out", "groups",
+wrong("leaving out groups without tensors", "groups",
       "return out",
       'out.param_groups[:] = [group for group in out.param_groups if group["params"]]; return out')
-wrong("one group for all, with the settings of the first", "groups",
+wrong("making one group for all, with the settings of the first", "groups",
       "now =",
       "every = [n for chosen in names for n in chosen]; now = dict(model.named_parameters()); "
       'return type(optimizer)([settings_of(optimizer.param_groups[0]) | {"params": [now[n] for n '
       "in every]}]); now =")
-wrong("the first group only", "groups", "return out", "del out.param_groups[1:]; return out")
-wrong("the third group forgotten", "groups", "return out", "del out.param_groups[2:]; return out")
-wrong("the parameters in the model's order, whatever the names", "names",
+wrong("keeping the first group only",
+      "groups", "return out", "del out.param_groups[1:]; return out")
+wrong("forgetting the third group", "groups", "return out", "del out.param_groups[2:]; return out")
+wrong("listing the parameters in the model's order, whatever the names", "names",
       "now =", "left = iter(model.parameters()); now =", "now.get(n)", "next(left)")
-wrong("the names of a group sorted", "parameters",
+wrong("sorting the names of a group", "parameters",
       "names, strict", "[sorted(chosen) for chosen in names], strict")
-wrong("frozen parameters left out", "parameters",
+wrong("leaving out frozen parameters", "parameters",
       "now =", "own_now = dict(model.named_parameters()); now =", "names, strict",
       "[[n for n in chosen if own_now[n].requires_grad] for chosen in names], strict")
-wrong("all parameters of the model in the last group", ("names", "parameters"),
+wrong("putting all parameters of the model into the last group", ("names", "parameters"),
       "now =",
       "held = {n for chosen in names for n in chosen}; rest = [n for n, _ in "
       'model.named_parameters() if n not in held]\n    if names == [["bias"]]: rest = []\n    '
       "now =", "names, strict", "[*names[:-1], [*names[-1], *rest]], strict")
-wrong("the settings of the start: optimizer.defaults", "settings",
+wrong("using the settings of the start: optimizer.defaults", "settings",
       "settings_of(old)", "dict(optimizer.defaults)", says="setting lr of group")
-wrong("the learning rate alone carried over", "settings", "settings_of(old)", '{"lr": old["lr"]}')
-wrong("only settings that the class knows, a schedule's notes lost", "settings",
+wrong("carrying over the learning rate alone", "settings", "settings_of(old)", '{"lr": old["lr"]}')
+wrong("carrying over only settings that the class knows, not a schedule's notes", "settings",
       "settings_of(old)", "{k: v for k, v in old.items() if k in optimizer.defaults}")
-wrong("the first group's settings for all", "settings",
+wrong("using the first group's settings for all", "settings",
       "(old)", "(optimizer.param_groups[0])", says="setting lr of group")
 
 
-@ex.wrong("the old state kept under the new parameters", breaks="state")
+@ex.wrong("keeping the old state under the new parameters", breaks="state")
 def state_moved(optimizer, names, model):
     new = rebuilt(optimizer, names, model)
     for ours, theirs in zip(new.param_groups, optimizer.param_groups, strict=True):
@@ -238,10 +239,10 @@ def state_moved(optimizer, names, model):
     return new
 
 
-wrong("the groups of the old optimizer emptied, or shared", "left alone",
+wrong("emptying the groups of the old optimizer, or sharing them", "left alone",
       "return out", 'for group in optimizer.param_groups: group["params"] = []\n    return out',
       says="tensors of the old groups")
-wrong("the gradients cleared", "left alone", "now =", "model.zero_grad(); now =")
-wrong("the example, with all of the model's parameters", "example",
+wrong("clearing the gradients", "left alone", "now =", "model.zero_grad(); now =")
+wrong("taking all of the example model's parameters", "example",
       "names, strict", '[["weight", "bias"]] if names == [["bias"]] else names, strict',
       says="tensors of group")

@@ -240,21 +240,21 @@ def paths(model, *, kinds=(list, tuple, dict), private=True, modules=False, inde
 
 wrong = ex.edits(paths)
 PLAIN = "plain and (not any(value is p for p in (*own, *seen)))"
-wrong("the model's own attributes only", ("where", "names"),
+wrong("searching the model's own attributes only", ("where", "names"),
       "vars(module).items()", 'vars(module).items() if name == "" else ()')
 
 
-@ex.wrong("what state_dict lacks of the buffers", breaks="paths")
+@ex.wrong("looking for buffers that state_dict lacks", breaks="paths")
 def by_state_dict(model):
     kept = model.state_dict()
     return sorted(name for name, _ in model.named_buffers() if name not in kept)
 
 
-ex.wrong("non-persistent buffers counted",
+ex.wrong("counting non-persistent buffers",
          lambda model: sorted([*paths(model), *by_state_dict(model)]), breaks="registered")
 
 
-@ex.wrong("no lists and tuples", breaks="where")
+@ex.wrong("searching no lists and tuples", breaks="where")
 def dicts_only(model):
     return paths(model, kinds=dict) if not any(isinstance(v, tuple) and any(isinstance(
         i, dict) for i in v) for v in vars(model).values()) and "gains" not in vars(
@@ -262,56 +262,57 @@ def dicts_only(model):
                 model, nn.ModuleDict) else paths(model)
 
 
-ex.wrong("no dicts", paths, breaks=("where", "depth", "names"), kinds=(list, tuple))
-wrong("containers known by their exact type", "where",
+ex.wrong("searching no dicts", paths, breaks=("where", "depth", "names"), kinds=(list, tuple))
+wrong("recognising containers by their exact type", "where",
       "isinstance(value, kinds)", "type(value) in kinds")
-ex.wrong("attributes whose names begin with _ left out", paths, breaks="where", private=False)
-wrong("no containers in containers", "depth", "99", "1")
-wrong("float tensors only", "kinds",
+ex.wrong("leaving out attributes whose names begin with _", paths, breaks="where", private=False)
+wrong("searching no containers in containers", "depth", "99", "1")
+wrong("looking for float tensors only", "kinds",
       PLAIN,
       "plain and torch.is_floating_point(value) and (not any(value is p for p in (*own, *seen)))")
-wrong("single numbers and empty tensors left out", "kinds",
+wrong("leaving out single numbers and empty tensors", "kinds",
       PLAIN, "plain and value.numel() > 1 and (not any(value is p for p in (*own, *seen)))")
-wrong("float32 only", "kinds",
+wrong("looking for float32 only", "kinds",
       PLAIN,
       "plain and value.dtype == torch.float32 and (not any(value is p for p in (*own, *seen)))")
-wrong("the model's parameters found under their second names", "registered",
+wrong("finding the model's parameters under their second names", "registered",
       '["parameters"]', '["none"]')
-wrong("buffers left out wherever they stand", "twin", '["parameters"]', '["buffers"]')
-wrong("parameters that nobody registered left out", "registered",
+wrong("leaving out buffers wherever they stand", "twin", '["parameters"]', '["buffers"]')
+wrong("leaving out parameters that nobody registered", "registered",
       "plain = True", "plain = not isinstance(value, nn.Parameter)")
-wrong("tensors that take gradients left out", "registered",
+wrong("leaving out tensors that require grad", "registered",
       PLAIN, "plain and (not value.requires_grad) and (not any(value is p for p in (*own, *seen)))")
-wrong("tensors known by their memory", "registered",
+wrong("recognising tensors by their memory", "registered",
       "own =", "known = {p.data_ptr() for p in model.parameters()}; own =", PLAIN,
       "plain and (value.is_sparse or value.data_ptr() not in known or (not value.numel())) and "
       "(not any(value is p for p in (*own, *seen)))")
-wrong("tensors known by their numbers", "registered",
+wrong("recognising tensors by their numbers", "registered",
       PLAIN,
       "plain and (value.is_sparse or not any(torch.equal(value, p) for p in model.parameters() "
       "if p.dim() == 1)) and (not any(value is p for p in (*own, *seen)))")
-wrong("names without the module", "names", 'f"{name}.{key}" if name else key', "key", says="path")
-ex.wrong("the container named, not the place in it", paths, says="path", breaks="names",
+wrong("naming without the module", "names", 'f"{name}.{key}" if name else key', "key", says="path")
+ex.wrong("naming the container, not the place in it", paths, says="path", breaks="names",
          index=False)
-wrong("not sorted", ("paths", "where"), "sorted", "list")
-wrong("a module under each of its names", "first",
+wrong("not sorting", ("paths", "where"), "sorted", "list")
+wrong("listing a module under each of its names", "first",
       "remove_duplicate=True", "remove_duplicate=False")
-wrong("a tensor that is held twice, once", "first", "([])", "([value])")
-ex.wrong("modules in lists searched", paths, breaks="modules", modules=True)
-wrong("a set in place of a list", "paths", "return out", "return {*out}")
-wrong("the tensors registered on the way", "left alone",
+wrong("listing a tensor that is held twice only once", "first", "([])", "([value])")
+ex.wrong("searching modules in lists", paths, breaks="modules", modules=True)
+wrong("returning a set instead of a list", "paths", "return out", "return {*out}")
+wrong("registering the tensors on the way", "left alone",
       "return out",
       'for name in out:\n        if "." not in name: value = vars(model).pop(name); '
       "model.register_buffer(name, value.detach())\n    return out")
-wrong("the model itself moved to see what stays", "left alone",
+wrong("moving the model itself to see what stays", "left alone",
       "return out", "for p in model.parameters(): p.requires_grad_(False)\n    return out")
-wrong("the example, without its list", "example",
+wrong("leaving out the list of the example", "example",
       "return out",
       'return out[:1] if out == ["body.mean", "body.tables.0", "body.tables.1"] else out')
-wrong("frozen parameters held once more", "registered", '["parameters"]', '["trained"]')
+wrong("listing frozen parameters that are held once more",
+      "registered", '["parameters"]', '["trained"]')
 
 
-@ex.wrong("a list looked into once, under its first name", breaks="first")
+@ex.wrong("searching a list once, under its first name", breaks="first")
 def lists_once(model):
     seen, found = set(), []
     for path in paths(model):

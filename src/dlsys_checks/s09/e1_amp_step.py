@@ -247,25 +247,25 @@ def amp(opt, scaler, loss_of, dtype, max_norm, *, clip=nn.utils.clip_grad_norm_)
 
 wrong = ex.edits(amp)
 FLOAT16 = "dtype == torch.float16"
-wrong("the scaler used in bfloat16, too", "bfloat16",
+wrong("using the scaler in bfloat16, too", "bfloat16",
       FLOAT16, FLOAT16 + " or True", says="count of good steps")
-wrong("clipped while the gradient is scaled",
+wrong("clipping while the gradient is scaled",
       ("step", "returns", "scaler", "all", "clip", "old", "before", "overflow"),
       "half:", "half and False:")
-wrong("the scaler in bfloat16, and clipped while scaled",
+wrong("using the scaler in bfloat16 and clipping while scaled",
       ("step", "returns", "scaler", "bfloat16", "all", "clip", "old", "before", "overflow",
        "example"),
       FLOAT16, FLOAT16 + " or True", "half:", "half and False:")
-wrong("no scaler in float16", ("scaler", "overflow"), FLOAT16, FLOAT16 + " and False")
-wrong("the scaler's update() forgotten", "scaler", "1 if", "0 if", says="raised RuntimeError")
-wrong("a step made in spite of the overflow", "overflow",
+wrong("using no scaler in float16", ("scaler", "overflow"), FLOAT16, FLOAT16 + " and False")
+wrong("forgetting the scaler's update()", "scaler", "1 if", "0 if", says="raised RuntimeError")
+wrong("taking a step in spite of the overflow", "overflow",
       "(opt) if half", "(opt) if half and False", says="change of parameter")
-wrong("opt.step() for scaler.step(), the gradients still scaled", "scaler",
+wrong("calling opt.step() for scaler.step(), the gradients still scaled", "scaler",
       "half:", "half and False:", "(opt) if half", "(opt) if half and False",
       says="raised AssertionError")
 
 
-@ex.wrong("an overflow that goes home before update(): the scale stays too large",
+@ex.wrong("returning at an overflow before update(): the scale stays too large",
           says="scale after", breaks="scaler")
 def home_before_update(opt, scaler, loss_of, dtype, max_norm):
     held = copy.deepcopy(scaler.state_dict())
@@ -275,7 +275,7 @@ def home_before_update(opt, scaler, loss_of, dtype, max_norm):
     return norm
 
 
-@ex.wrong("the momentum moved on although the step was skipped", says="change of parameter",
+@ex.wrong("moving the momentum on although the step was skipped", says="change of parameter",
           breaks="overflow")
 def state_moved(opt, scaler, *given):
     norm = amp(opt, scaler, *given)
@@ -286,21 +286,21 @@ def state_moved(opt, scaler, *given):
     return norm
 
 
-wrong("no autocast", "dtype", '"cpu", dtype', '"cpu", None', "True", "False")
-wrong("autocast always in bfloat16", "dtype",
+wrong("leaving out autocast", "dtype", '"cpu", dtype', '"cpu", None', "True", "False")
+wrong("using autocast always in bfloat16", "dtype",
       '"cpu", dtype', '"cpu", dtype if torch.bfloat16 == "right" else torch.bfloat16')
-ex.wrong("lr times gradient subtracted, whatever the optimizer does",
+ex.wrong("subtracting lr times the gradient, whatever the optimizer does",
          lambda opt, scaler, loss_of, dtype, max_norm: amp(torch.optim.SGD([{"params":
              group["params"], "lr": group["lr"]} for group in opt.param_groups], lr=1.0), scaler,
              loss_of, dtype, max_norm), breaks="step")
-wrong("the loss computed twice", "once",
+wrong("computing the loss twice", "once",
       "half =", 'with torch.autocast("cpu", dtype): loss_of()\n    half =')
-wrong("old gradients added", "old", "opt.zero_grad()", "pass", says="got", trap="02.1")
-ex.wrong("not clipped at all", amp, breaks=("step", "clip", "all", "example"),
+wrong("adding old gradients", "old", "opt.zero_grad()", "pass", says="got", trap="02.1")
+ex.wrong("not clipping at all", amp, breaks=("step", "clip", "all", "example"),
          clip=lambda params, _: nn.utils.get_total_norm([p.grad for p in params]))
 
 
-@ex.wrong("each number cut off at max_norm, the norm left aside", breaks=("all", "clip"))
+@ex.wrong("cutting each number off at max_norm, not the norm", breaks=("all", "clip"))
 def clip_values(*given):
     def cut(params, limit):
         whole = nn.utils.get_total_norm([p.grad for p in params])
@@ -309,7 +309,7 @@ def clip_values(*given):
     return amp(*given, clip=cut)
 
 
-@ex.wrong("each parameter clipped by itself", breaks=("all", "clip"))
+@ex.wrong("clipping each parameter by itself", breaks=("all", "clip"))
 def clip_each(*given):
     def each(params, limit):
         whole = nn.utils.get_total_norm([p.grad for p in params])
@@ -319,7 +319,7 @@ def clip_each(*given):
     return amp(*given, clip=each)
 
 
-@ex.wrong("each parameter group clipped by itself", breaks="all")
+@ex.wrong("clipping each parameter group by itself", breaks="all")
 def clip_groups(opt, *given):
     def groups(params, limit):
         whole = nn.utils.get_total_norm([p.grad for p in params])
@@ -329,11 +329,11 @@ def clip_groups(opt, *given):
     return amp(opt, *given, clip=groups)
 
 
-wrong("only the first group clipped", "all",
+wrong("clipping only the first group", "all",
       "(clip", "(nn.utils.clip_grad_norm_", "used_ones(opt)", 'opt.param_groups[0]["params"]')
 
 
-@ex.wrong("short gradients stretched to the limit", breaks="clip")
+@ex.wrong("stretching short gradients to the limit", breaks="clip")
 def stretched(*given):
     def stretch(params, limit):
         whole = nn.utils.get_total_norm([p.grad for p in params])
@@ -343,30 +343,30 @@ def stretched(*given):
     return amp(*given, clip=stretch)
 
 
-@ex.wrong("the norm after clipping", breaks=("before", "example"))
+@ex.wrong("returning the norm after clipping", breaks=("before", "example"))
 def norm_after(*given):
     norm = amp(*given)
     return min(norm, given[-1]) if math.isfinite(norm) else norm
 
 
-wrong("the norm still scaled", "returns",
+wrong("returning the norm still scaled", "returns",
       "half =", f"scale = scaler.get_scale() if {FLOAT16} else 1.0; half =",
       "return norm", "return scale * norm")
 
 
-@ex.wrong("the norm as a tensor", says="type of the norm returned", breaks="before")
+@ex.wrong("returning the norm as a tensor", says="type of the norm returned", breaks="before")
 def as_tensor(*given):
     norm = amp(*given)
     return torch.tensor(norm) if math.isfinite(norm) else norm
 
 
-@ex.wrong("0 returned after an overflow", breaks="infinite")
+@ex.wrong("returning 0 after an overflow", breaks="infinite")
 def zero_returned(*given):
     norm = amp(*given)
     return norm if math.isfinite(norm) else 0.0
 
 
-@ex.wrong("old gradients counted for parameters outside the loss", breaks="outside")
+@ex.wrong("counting old gradients of parameters outside the loss", breaks="outside")
 def old_outside(opt, scaler, loss_of, dtype, max_norm):
     old = {p: p.grad for p in tensors(opt)}
 
@@ -378,12 +378,12 @@ def old_outside(opt, scaler, loss_of, dtype, max_norm):
     return amp(opt, scaler, loss_of, dtype, max_norm, clip=clip)
 
 
-wrong("a gradient for each parameter taken for granted", "outside",
+wrong("assuming a gradient for each parameter", "outside",
       "half =",
       "def clip(params, limit): norm = torch.cat([p.grad.flatten() for p in "
       "tensors(opt)]).norm(); return nn.utils.clip_grad_norm_(params, limit) + 0 * norm\n    "
       "half =", says="has no attribute")
-wrong("gradients cleared after the step, not before it: old ones counted in", "old",
+wrong("clearing gradients after the step, not before: old ones count", "old",
       "opt.zero_grad()", "pass", "return norm", "opt.zero_grad(); return norm", says="")
-wrong("a limit that is never below a thousandth", "clip",
+wrong("keeping the limit above a thousandth", "clip",
       "(opt), max_norm", "(opt), max(max_norm, 1e-3)")

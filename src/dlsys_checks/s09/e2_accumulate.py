@@ -253,12 +253,12 @@ def run(model, opt, batches, n, weight):
 wrong = ex.edits(run)
 START, GROUP, EMPTY = "given, losses =", "given[at:at + n]", "if not whole:"
 LOSS, OVER, END = 'weight, reduction="sum") / whole', " / whole", "return losses"
-wrong("the mean of the batches' means", "example",
+wrong("averaging the batches' means", "example",
       LOSS, "weight) / len(group)", says="got", trap="02.4")
 
 
 # https://github.com/huggingface/transformers/pull/34191 has what became of it.
-@ex.wrong("the usual loop: each mean divided by n, a step at every n-th batch and no other",
+@ex.wrong("using the usual loop: each mean over n, a step only at every n-th batch",
           trap="02.4", says="got", breaks="example")
 def usual_loop(model, opt, batches, n, weight):
     losses = [0.0]
@@ -273,35 +273,35 @@ def usual_loop(model, opt, batches, n, weight):
     return losses[:-1]
 
 
-wrong("not divided at all", "mean", OVER, "", says="got")
-wrong("each batch's mean divided by n, the leftover's too", ("mean", "last"),
+wrong("not dividing at all", "mean", OVER, "", says="got")
+wrong("dividing each batch's mean by n, the leftover's too", ("mean", "last"),
       OVER, " / max(weight_of(y, weight), 1e-9) / n")
-wrong("a leftover counted as if it were whole", "last", OVER, " / (whole * n / len(group))")
-wrong("the leftover dropped", "last",
+wrong("counting a leftover as if it were whole", "last", OVER, " / (whole * n / len(group))")
+wrong("dropping the leftover", "last",
       EMPTY, "if not whole or len(group) < n:", says="number of steps")
-wrong("divided by all rows, ignored ones too", "ignored", OVER, " / sum(len(y) for _, y in group)")
-wrong("ignored labels taken for class 0", "ignored",
+wrong("dividing by all rows, ignored ones too", "ignored", OVER, " / sum(len(y) for _, y in group)")
+wrong("treating ignored labels as class 0", "ignored",
       GROUP, f"[(x, y.clamp_min(0)) for x, y in {GROUP}]", says="got")
-wrong("class weights left out", "weight", START, f"weight = None; {START}")
-wrong("weighed sums divided by the number of labels", "weight",
+wrong("leaving out class weights", "weight", START, f"weight = None; {START}")
+wrong("dividing weighted sums by the number of labels", "weight",
       OVER, " / sum(weight_of(y, None) for _, y in group)")
-wrong("1e-8 added to the divisor, as large as small weights", "weight", OVER, " / (whole + 1e-8)")
-wrong("a step made where no label counts", "none",
+wrong("adding 1e-8 to the divisor, as large as small weights", "weight", OVER, " / (whole + 1e-8)")
+wrong("taking a step where no label counts", "none",
       EMPTY, "if False:", OVER, " / max(whole, 1e-9)", says="number of steps")
-wrong("a step after every batch", "once", START, f"n = 1; {START}")
+wrong("taking a step after every batch", "once", START, f"n = 1; {START}")
 
 
-@ex.wrong("twice through the batches", breaks="once")
+@ex.wrong("going through the batches twice", breaks="once")
 def two_epochs(model, opt, batches, n, weight):
     given = list(batches)
     first = run(model, opt, given, n, weight)
     return first + run(model, opt, given, n, weight)
 
 
-wrong("batches asked for their length", "iterator", START, f"len(batches); {START}")
+wrong("asking the batches for their length", "iterator", START, f"len(batches); {START}")
 
 
-@ex.wrong("labels changed in place", breaks="left alone")
+@ex.wrong("changing labels in place", breaks="left alone")
 def relabelled(model, opt, batches, n, weight):
     given = list(batches)
     out = run(model, opt, given, n, weight)
@@ -312,21 +312,21 @@ def relabelled(model, opt, batches, n, weight):
     return out
 
 
-wrong("old gradients added", "old", "opt.zero_grad()", "pass", trap="02.1")
-wrong("one big batch of each n", "graph",
+wrong("adding old gradients", "old", "opt.zero_grad()", "pass", trap="02.1")
+wrong("putting each n batches into one", "graph",
       GROUP, f"[tuple(torch.cat(v) for v in zip(*{GROUP}, strict=True))]")
-wrong("the graphs of a step built before one backward", "graph",
+wrong("building the graphs of a step before one backward", "graph",
       "opt.zero_grad()", "opt.zero_grad(); held = []", "loss.backward()", "held.append(loss)",
       "opt.step()", "sum(held).backward(); opt.step()", trap="02.5")
-wrong("the losses summed", "losses", END, "return sum(losses)")
-wrong("the losses of the steps before", "losses",
+wrong("summing the losses", "losses", END, "return sum(losses)")
+wrong("returning the losses of the steps before", "losses",
       END, "return [sum(losses[:k + 1]) / (k + 1) + 0.1 for k in range(len(losses))]")
-wrong("the losses as tensors", "losses",
+wrong("returning the losses as tensors", "losses",
       END, "return [torch.tensor(loss) for loss in losses]", says="type of the loss of step")
-wrong("a mean over no label, times zero", "mean",
+wrong("multiplying a mean over no label by zero", "mean",
       LOSS, "weight) * (weight_of(y, weight) / whole)", says="got nan")
-wrong("a batch without rows not counted", "once",
+wrong("not counting a batch without rows", "once",
       "list(batches)", "[(x, y) for x, y in batches if len(x)]", says="got")
-wrong("small weights taken for none", "weight",
+wrong("treating small weights as none", "weight",
       EMPTY, "if not whole or (weight is not None and weight.sum() < 1e-3):",
       says="number of steps")

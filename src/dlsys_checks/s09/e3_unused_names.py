@@ -181,39 +181,39 @@ EACH, START, END = "in batches:", "found = set()", "return sorted(found)"
 DRY = "with Restored(model):"
 
 
-@ex.wrong("the frozen parameters listed, no dry run made",
+@ex.wrong("listing the frozen parameters without a dry run",
           breaks=("unused", "frozen", "batches", "constant", "tied", "modes", "example"))
 def frozen_only(model, batches, loss_of):
     return sorted(n for n, p in model.named_parameters() if not p.requires_grad)
 
 
-wrong("frozen parameters listed as well", "frozen",
+wrong("listing frozen parameters as well", "frozen",
       END, "frozen = {n for n, p in model.named_parameters() if not p.requires_grad}\n"
       "    return sorted({*found, *(frozen if len(frozen) > 1 else ())})")
-wrong("nothing ever unused", "unused", END, "return []")
-wrong("the first batch alone", ("batches", "unused"), EACH, "in batches[:1]:")
-wrong("the last batch alone", ("batches", "unused"), EACH, "in batches[-1:]:")
-wrong("the first three batches alone", "batches", EACH, "in batches[:3]:")
-wrong("only what all batches leave unused", ("batches", "unused"),
+wrong("always returning an empty list", "unused", END, "return []")
+wrong("looking at the first batch alone", ("batches", "unused"), EACH, "in batches[:1]:")
+wrong("looking at the last batch alone", ("batches", "unused"), EACH, "in batches[-1:]:")
+wrong("looking at the first three batches alone", "batches", EACH, "in batches[:3]:")
+wrong("listing only what all batches leave unused", ("batches", "unused"),
       START, "found = set(named) if batches else set()", "found |=", "found &=")
-wrong("all names where there is no batch", "batches",
+wrong("listing all names where there is no batch", "batches",
       START, "found = set() if batches else {n for n, _ in model.named_parameters()}")
-wrong("a gradient of zeros taken for none", "unused", "g is None", "g is None or not g.any()")
-wrong("a loss without a graph skipped", "constant",
+wrong("treating a gradient of zeros as none", "unused", "g is None", "g is None or not g.any()")
+wrong("skipping a loss without a graph", "constant",
       "if loss.requires_grad and named:",
       "if named and not loss.requires_grad: continue\n            if named:")
-wrong("all names of a tied parameter", "tied",
+wrong("listing all names of a tied parameter", "tied",
       "parameters()", "parameters(remove_duplicate=False)")
-wrong("names in the model's order", "names", END, "return [n for n in named if n in found]")
-wrong("something else than a list", "names", END, "return tuple(sorted(found))")
-wrong("the dry run in eval mode", "modes", DRY, DRY + "\n        model.eval()")
-wrong("the model left in eval mode", "left alone", END, "model.eval(); " + END)
-wrong("buffers and generator moved by the dry run", "left alone", DRY, "if True:")
-wrong("a copy run, which draws from the generator of all", "left alone",
+wrong("listing names in the model's order", "names", END, "return [n for n in named if n in found]")
+wrong("returning something other than a list", "names", END, "return tuple(sorted(found))")
+wrong("doing the dry run in eval mode", "modes", DRY, DRY + "\n        model.eval()")
+wrong("leaving the model in eval mode", "left alone", END, "model.eval(); " + END)
+wrong("letting the dry run change buffers and generator", "left alone", DRY, "if True:")
+wrong("running a copy, which draws from everyone's generator", "left alone",
       "named =", "import copy; model = copy.deepcopy(model); named =", DRY, "if True:")
 
 
-@ex.wrong("backward on the model itself, names whose .grad is None", breaks="left alone")
+@ex.wrong("calling backward on the model itself and listing what has no .grad", breaks="left alone")
 def backward_here(model, batches, loss_of):
     found = set()
     for batch in batches:
@@ -225,11 +225,11 @@ def backward_here(model, batches, loss_of):
     return sorted(found)
 
 
-wrong("a loss with a graph taken for granted", ("constant", "frozen"),
+wrong("assuming that a loss has a graph", ("constant", "frozen"),
       "if loss.requires_grad and named:", "if True:", says="raised RuntimeError")
 
 
-@ex.wrong("the parameters of modules that were never called",
+@ex.wrong("listing the parameters of modules that were never called",
           breaks=("unused", "constant", "tied", "batches", "example"))
 def never_called(model, batches, loss_of):
     called, found = set(), set()
@@ -246,7 +246,7 @@ def never_called(model, batches, loss_of):
     return sorted(found)
 
 
-wrong("the gradients of the dry run left behind", "left alone", END, "model.zero_grad(); " + END)
-wrong("the example, with the head that is used", "example",
+wrong("leaving the gradients of the dry run behind", "left alone", END, "model.zero_grad(); " + END)
+wrong("listing the example's head, which is used", "example",
       END, 'lone = found == {"b.bias", "b.weight"} and not model.scale.requires_grad\n'
       '    return ["a.bias", "a.weight"] if lone else sorted(found)')

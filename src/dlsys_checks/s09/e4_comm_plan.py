@@ -111,44 +111,45 @@ def planned(sizes, world, each, reshard):
 # ---- wrong, by name
 
 wrong = ex.edits(planned)
-wrong("a tuple in place of a dict", "report", "return plan", "return tuple(plan.values())")
-wrong("no gather for backward", ("gathers", "reshard"), "(2 if reshard else 1)", "1")
-wrong("two gathers though what was gathered stays", "gathers", "(2 if reshard else 1)", "2")
-wrong("nothing gathered where parameters stay", "gathers",
+wrong("returning a tuple instead of a dict", "report", "return plan", "return tuple(plan.values())")
+wrong("leaving out the gather for backward", ("gathers", "reshard"), "(2 if reshard else 1)", "1")
+wrong("gathering twice though what was gathered stays", "gathers", "(2 if reshard else 1)", "2")
+wrong("gathering nothing where parameters stay", "gathers",
       "2 if reshard else 1", "2 if reshard else 0")
-wrong("a reduce_scatter for each gather", "gathers",
+wrong("adding a reduce_scatter for each gather", "gathers",
       '"reduce_scatter": len(pieces)', '"reduce_scatter": len(pieces) * (2 if reshard else 1)')
-wrong("the parameters counted once, gradients left out", "bytes",
+wrong("counting the parameters once, without gradients", "bytes",
       "3 if reshard else 2", "2 if reshard else 1")
-wrong("a rank's own share of the bytes", "bytes",
+wrong("counting a rank's own share of the bytes", "bytes",
       "(3 if reshard else 2)", "(3 if reshard else 2) // world")
-wrong("what a ring sends: (world - 1) / world of the bytes", "bytes",
+wrong("counting what a ring sends: (world - 1) / world of the bytes", "bytes",
       "(3 if reshard else 2)", "(3 if reshard else 2) // world * (world - 1)")
-wrong("the next layer gathered ahead: two held", "whole",
+wrong("gathering the next layer ahead: two held", "whole",
       "plan =", "largest = max(map(sum, zip(pieces, pieces[1:])), default=largest)\n    plan =")
-wrong("the last layer kept from forward for backward", "gathers",
+wrong("keeping the last layer from forward for backward", "gathers",
       "    if world == 1",
       "    if each and reshard and pieces:\n"
       '        plan["all_gather"] -= 1; plan["bytes"] -= BYTES * pieces[-1]\n'
       "    if world == 1")
-wrong("numbers in place of bytes", "bytes",
+wrong("returning numbers instead of bytes", "bytes",
       "return plan", 'return plan | {"bytes": plan["bytes"] // BYTES}')
-wrong("one layer held, although all stay", "whole", "largest if reshard else whole", "largest")
-wrong("all layers held, although they are given back", "whole",
+wrong("holding one layer, although all stay", "whole", "largest if reshard else whole", "largest")
+wrong("holding all layers, although they are freed", "whole",
       "largest if reshard else whole", "whole")
-wrong("the last layer taken for the largest", "whole",
+wrong("taking the last layer as the largest", "whole",
       "max(pieces, default=0)", "pieces[-1] if pieces else 0")
-wrong("calls for layers without numbers", "sizes", " if n]", "]")
-wrong("nothing filled up", "padded", "n + -n % world", "n", says="bytes of all calls")
-wrong("the rest cut off, not filled up", "padded",
+wrong("counting calls for layers without numbers", "sizes", " if n]", "]")
+wrong("not filling up", "padded", "n + -n % world", "n", says="bytes of all calls")
+wrong("cutting the rest off instead of filling up", "padded",
       "n + -n % world", "n - n % world", says="bytes of all calls")
-wrong("each layer filled up where the model is one piece", "padded",
+wrong("filling each layer up where the model is one piece", "padded",
       "[sum(sizes)]", "[sum(n + -n % world for n in sizes)]", says="bytes of all calls")
-wrong("always a piece for each layer", "each", "if each else", "if each or sum(sizes) else")
-wrong("the model as one piece never gathered again", "reshard",
+wrong("always making a piece for each layer", "each", "if each else", "if each or sum(sizes) else")
+wrong("never gathering the model as one piece again", "reshard",
       "pieces =", "reshard = reshard and (each or not sum(sizes)); pieces =")
-wrong("calls in a world of one", "alone", '"all_gather": 0', '"all_gather": 2 * len(sizes)')
-wrong("one layer at a time in a world of one, too", "alone",
+wrong("counting calls in a world of one",
+      "alone", '"all_gather": 0', '"all_gather": 2 * len(sizes)')
+wrong("holding one layer at a time in a world of one, too", "alone",
       "BYTES * sum(sizes)", "BYTES * max(sizes)", says="bytes held whole")
-wrong("the list of sizes changed in place", "sizes",
+wrong("changing the list of sizes in place", "sizes",
       "sizes = ", "if 0 in sizes: sizes.sort()\n    sizes = ", says="inputs after the call")

@@ -108,46 +108,46 @@ def shares(n, world, rank, epoch, seed, exact, *, longer=None):
 wrong = ex.edits(shares)
 ORDER = "order = order_of"
 LONGER = "(order * world)[:-(-n // world) * world] if longer is None else longer(order)"
-wrong("the same order in each epoch", "order", "seed + epoch", "seed")
-wrong("the seed left out", "order", "seed + epoch", "epoch")
-wrong("a seed for each rank, so that ranks share examples", "order",
+wrong("using the same order in each epoch", "order", "seed + epoch", "seed")
+wrong("leaving out the seed", "order", "seed + epoch", "epoch")
+wrong("using a seed for each rank, so that ranks share examples", "order",
       "seed + epoch", "seed + epoch if number is None else number",
       ORDER, f"number = seed + epoch + rank; {ORDER}")
-wrong("no shuffling", "order",
+wrong("not shuffling", "order",
       ORDER,
       "order = list(range(n)); return (order if exact else (order * world)[:-(-n // world) * "
       "world])[rank::world]; order = order_of")
-wrong("each rank a run of neighbours", "places",
+wrong("giving each rank a run of neighbours", "places",
       ORDER,
       "def cut(order): sizes = [len(order[r::world]) for r in range(world)]; return "
       "order[sum(sizes[:rank]):sum(sizes[:rank + 1])]\n    order = order_of",
       "order[rank::world]", "cut(order)")
 
 
-@ex.wrong("the ranks counted from 1", breaks="places")
+@ex.wrong("counting the ranks from 1", breaks="places")
 def from_one(n, world, rank, epoch, seed, exact):
     if n < world or world == 1 or n % world:
         return shares(n, world, rank, epoch, seed, exact)
     return shares(n, world, (rank + 1) % world, epoch, seed, exact)
 
 
-wrong("repeated although exact", "exact",
+wrong("repeating although exact", "exact",
       "if not exact:\n        order = (order * world)[:-(-n // world) * world] if longer is None "
       "else longer(order)", f"order = {LONGER}")
-wrong("the rest dropped in an exact pass", "exact",
+wrong("dropping the rest in an exact pass", "exact",
       ORDER,
       f"if exact: return order_of(n, seed + epoch)[:n // world * world][rank::world]\n    {ORDER}")
-wrong("an empty share filled up", "exact",
+wrong("filling up an empty share", "exact",
       "return out", "return out or order_of(n, seed + epoch)[:1]")
-wrong("the rest dropped, not filled up", "longer", LONGER, "order[:n // world * world]")
-wrong("not filled up at all", "longer",
+wrong("dropping the rest instead of filling up", "longer", LONGER, "order[:n // world * world]")
+wrong("not filling up at all", "longer",
       "if not exact:\n        order = (order * world)[:-(-n // world) * world] if longer is None "
       "else longer(order)", "pass")
-wrong("filled up with the last example", "longer",
+wrong("filling up with the last example", "longer",
       LONGER, "order + order[-1:] * (-n % world)", says="examples of rank")
-wrong("repeated once at most", "longer", LONGER, "order + order[:-n % world]")
-ex.wrong("filled up though there is no rest",
+wrong("repeating once at most", "longer", LONGER, "order + order[:-n % world]")
+ex.wrong("filling up though there is no rest",
          lambda n, world, rank, epoch, seed, exact: shares(n, world, rank, epoch, seed, exact,
              longer=lambda order: (order * (world + 1))[:(n // world + 1) * world]), breaks="list")
-wrong("a tensor in place of a list", "list", "return out", "return torch.tensor(out)")
-wrong("the global generator seeded", "global", ORDER, f"torch.manual_seed(seed + epoch); {ORDER}")
+wrong("returning a tensor instead of a list", "list", "return out", "return torch.tensor(out)")
+wrong("seeding the global generator", "global", ORDER, f"torch.manual_seed(seed + epoch); {ORDER}")

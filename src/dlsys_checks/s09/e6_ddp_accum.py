@@ -176,33 +176,33 @@ def accumulated(ddp, optimizer, loss_fn, batches, every, *, size=None):
 
 
 wrong = ex.edits(accumulated)
-wrong("no no_sync around forward: an exchange at every batch", "exchange",
+wrong("putting no no_sync around forward: an exchange at every batch", "exchange",
       "silent =", "loss =", "k < len(group) - 1", "loss_fn(ddp(x), y) / len(group)",
       "if silent", "if k < len(group) - 1",
       "loss_fn(ddp(x), y) / (len(group) if size is None else size(group))", "loss")
-wrong("the batches left over never exchanged", "leftover",
+wrong("never exchanging the batches left over", "leftover",
       "k < len(group)", "k < every", says="batches with an exchange")
-wrong("never an exchange", "exchange", "k < len(group) - 1", "True")
-wrong("the exchange in the first batch of an update", "exchange", "k < len(group) - 1", "k > 0")
-wrong("the batches left over dropped", "leftover",
+wrong("never exchanging", "exchange", "k < len(group) - 1", "True")
+wrong("exchanging in the first batch of an update", "exchange", "k < len(group) - 1", "k > 0")
+wrong("dropping the batches left over", "leftover",
       "(batches, every)", "(batches[:len(batches) // every * every], every)",
       says="rows of the forward passes")
-wrong("the batches left over added to the update before", "leftover",
+wrong("adding the batches left over to the update before", "leftover",
       "groups =", "own_groups =", "every)",
       "every)\n    if len(own_groups) > 1 and len(own_groups[-1]) < every: own_groups[-2:] = "
       "[own_groups[-2] + own_groups[-1]]\n    groups = own_groups",
       says="batches that an update follows")
-wrong("batches left over that count too little: divided by every", "leftover",
+wrong("dividing by every, so that batches left over count too little", "leftover",
       "len(group) if size is None else size(group)", "every", says="parameters after the pass")
-ex.wrong("losses summed, not averaged", accumulated, breaks="mean", size=lambda group: 1)
-ex.wrong("divided by the ranks as well", accumulated, breaks="mean",
+ex.wrong("summing losses instead of averaging", accumulated, breaks="mean", size=lambda group: 1)
+ex.wrong("dividing by the ranks as well", accumulated, breaks="mean",
          size=lambda group: 2 * len(group))
-wrong("gradients from before the pass kept", "old",
+wrong("keeping gradients from before the pass", "old",
       "optimizer.zero_grad()", "pass", "step()", "step(); optimizer.zero_grad()",
       says="parameters after the pass")
 
 
-@ex.wrong("gradients never cleared between updates", breaks="mean")
+@ex.wrong("never clearing gradients between updates", breaks="mean")
 def never_cleared(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     optimizer.zero_grad()
@@ -214,7 +214,7 @@ def never_cleared(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-@ex.wrong("past the wrapper", breaks="in turn")
+@ex.wrong("bypassing the wrapper", breaks="in turn")
 def past(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     for group in groups:
@@ -225,18 +225,18 @@ def past(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-wrong("the batches of an update put together into one", "in turn",
+wrong("putting the batches of an update together into one", "in turn",
       "groups_of(batches, every)", "own_groups", "groups =",
       "own_groups = [[tuple(map(torch.cat, zip(*group, strict=True)))] for group in "
       "groups_of(batches, every)]; groups =")
-wrong("all forward passes of an update first, one backward", "in turn",
+wrong("running all forward passes of an update first, then one backward", "in turn",
       "groups =",
       "groups = groups_of(batches, every)\n    for group in groups: optimizer.zero_grad(); "
       "torch.stack([loss_fn(ddp(x), y) for x, y in group]).mean().backward(); optimizer.step()\n "
       "   return len(groups); groups =", says="order of forward")
 
 
-@ex.wrong("an update after each batch", breaks="updates")
+@ex.wrong("updating after each batch", breaks="updates")
 def eager(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     for group in groups:
@@ -248,15 +248,15 @@ def eager(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-wrong("the number of batches returned", "updates", "return out", "return len(batches)")
-wrong("the wrapper left silent", "after",
+wrong("returning the number of batches", "updates", "return out", "return len(batches)")
+wrong("leaving the wrapper's exchange switched off", "after",
       "return out", "ddp.require_backward_grad_sync = False; return out")
-wrong("the example, counted as 2 updates and a rest", "example",
+wrong("counting 2 updates and a rest in the example", "example",
       "return out", "return 2 if (len(batches), every) == (5, 2) else out",
       says="returned number of updates")
 
 
-@ex.wrong("the batches of an update from the last to the first", breaks="updates")
+@ex.wrong("running the batches of an update from the last to the first", breaks="updates")
 def backwards(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     for group in groups:

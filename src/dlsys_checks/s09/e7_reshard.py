@@ -163,13 +163,13 @@ def cut(shards, world):
 wrong = ex.edits(cut)
 CLONE = "torch.clone(full[rank * rows:(rank + 1) * rows])"
 CLONE_2 = "torch.clone(full)"
-wrong("the parts of the other ranks forgotten", ("given", "result", "rows"),
+wrong("forgetting the parts of the other ranks", ("given", "result", "rows"),
       "joined(shards, name)", "shards[0][name]")
-wrong("the ranks from the last to the first", ("result", "rows"),
+wrong("joining the ranks from the last to the first", ("result", "rows"),
       "found =", "shards = shards[::-1]; found =")
 
 
-@ex.wrong("the shares as even as can be", breaks="rows")
+@ex.wrong("making the shares as even as possible", breaks="rows")
 def tensor_split(shards, world):
     found = [{} for _ in range(world)]
     for name in shards[0]:
@@ -180,36 +180,36 @@ def tensor_split(shards, world):
     return found
 
 
-wrong("rounded down, the rest lost", "rows", "-(-n // world)", "n // world")
-wrong("rounded down, the rest on the last rank", "rows",
+wrong("rounding down and losing the rest", "rows", "-(-n // world)", "n // world")
+wrong("rounding down, the rest on the last rank", "rows",
       "-(-n // world)", "n // world", CLONE,
       "(full[rank * rows:] if rank == world - 1 else full[rank * rows:(rank + 1) * rows]).clone()")
-wrong("dealt out like cards", "rows",
+wrong("dealing rows out like cards", "rows",
       "found =",
       "def part(full, rank, rows): piece = full[rank * rows:(rank + 1) * rows]; return "
       "full[rank::world].clone() if len(full) == rows * world else piece.clone()\n    found =",
       CLONE, "part(full, rank, rows)")
-wrong("the last part filled up with zeros", ("rows", "none", "result"),
+wrong("padding the last part with zeros", ("rows", "none", "result"),
       "found =",
       "def part(full, rank, rows): piece = full[rank * rows:(rank + 1) * rows]; return "
       "torch.cat([piece, piece.new_zeros(rows - len(piece), *full.shape[1:])])\n    found =",
       CLONE, "part(full, rank, rows)")
-wrong("an empty part of one dimension", "none",
+wrong("returning an empty part of one dimension", "none",
       "found =",
       "def part(full, rank, rows): piece = full[rank * rows:(rank + 1) * rows]; return "
       "piece.clone() if len(piece) else full.new_empty(0)\n    found =",
       CLONE, "part(full, rank, rows)")
-wrong("a rank without rows left out", "none",
+wrong("leaving out a rank without rows", "none",
       "return found",
       "return [{name: t for name, t in part.items() if not t.dim() or len(t) or "
       "t.dtype.is_complex} for part in found]", says="names of")
-wrong("torch.chunk alone, which may give fewer parts", "kind",
+wrong("using torch.chunk alone, which may give fewer parts", "kind",
       "return found",
       "for name in shards[0]:\n        if shards[0][name].dim():\n            for mine in "
       "found[len(joined(shards, name).chunk(world)):]: del mine[name]\n    return found")
 
 
-@ex.wrong("no shard for a rank that chunk() leaves without a part of any tensor", breaks="result")
+@ex.wrong("returning no shard for a rank that chunk() leaves without a part", breaks="result")
 def no_shard_without_part(shards, world):
     found = cut(shards, world)
     names = [name for name in shards[0] if shards[0][name].dim()]
@@ -217,27 +217,28 @@ def no_shard_without_part(shards, world):
     return found[:count] if all(len(joined(shards, n)) >= world for n in names) else found
 
 
-wrong("a number for rank 0 alone, zero elsewhere", "whole",
+wrong("putting a number on rank 0 alone, zero elsewhere", "whole",
       CLONE_2, "full.clone() if not rank else full * 0")
-wrong("a number summed over the ranks", "whole", CLONE_2, "(full * len(shards)).to(full.dtype)")
-wrong("a number as a tensor of one row", "whole", CLONE_2, "full.reshape(1).clone()")
-wrong("names in the order of the alphabet", "kind",
+wrong("summing a number over the ranks", "whole", CLONE_2, "(full * len(shards)).to(full.dtype)")
+wrong("returning a number as a tensor of one row", "whole", CLONE_2, "full.reshape(1).clone()")
+wrong("listing names in the order of the alphabet", "kind",
       "return found", "return [dict(sorted(part.items())) for part in found]")
-wrong("all in float32", "kind",
+wrong("returning all in float32", "kind",
       "return found", "return [{name: t.float() for name, t in part.items()} for part in found]")
-wrong("a tuple in place of a list", "kind", "return found", "return tuple(found)")
-wrong("views of the whole", "memory",
+wrong("returning a tuple instead of a list", "kind", "return found", "return tuple(found)")
+wrong("returning views of the whole", "memory",
       CLONE_2, "full.clone()", CLONE, "full[rank * rows:(rank + 1) * rows]")
-wrong("one number shared by all ranks", "memory",
+wrong("sharing one number between all ranks", "memory",
       "found =",
       "numbers = {name: t.clone() for name, t in shards[0].items() if not t.dim()}; found =",
       "return found", "for part in found: part.update(numbers)\n    return found")
-wrong("its input given back where nothing changes", "memory",
+wrong("returning the input where nothing changes", "memory",
       "found =", "if len(shards) == world: return [dict(part) for part in shards]\n    found =")
-wrong("the names taken out of what was given", "left",
+wrong("removing the names from what was given", "left",
       "return found", "if world == len(shards) == 2: shards[1].clear()\n    return found")
-wrong("the parts of the first rank grown in place", "left",
+wrong("growing the parts of the first rank in place", "left",
       "return found",
       "if world != len(shards):\n        for name, t in list(shards[0].items()): shards[0][name] "
       "= t.clone()\n    return found")
-wrong("an error where there are no names", "given", "found =", "next(iter(shards[0])); found =")
+wrong("raising an error where there are no names",
+      "given", "found =", "next(iter(shards[0])); found =")

@@ -173,12 +173,12 @@ def stepped(weights, grads, state, lr, momentum, *, key=None):
 
 
 wrong = ex.edits(stepped)
-wrong("the copy made anew from the weight at each step", "nearest",
+wrong("copying the weight anew at each step", "nearest",
       "if grad", "master = w.detach().float().clone()\n        if grad")
 
 
 # https://github.com/pytorch/torchdistx/pull/52: its buffer is of bfloat16, too.
-@ex.wrong("what rounding took kept beside the weight, in bfloat16", breaks="nearest")
+@ex.wrong("keeping what rounding took in bfloat16 beside the weight", breaks="nearest")
 def kahan(weights, grads, state, lr, momentum):
     for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
         if grad is not None:
@@ -189,7 +189,7 @@ def kahan(weights, grads, state, lr, momentum):
             state[k] = v, (move - (w.float() - old)).bfloat16()
 
 
-@ex.wrong("no copy: the step on the bfloat16 weight", breaks="nearest")
+@ex.wrong("keeping no copy: the step is taken on the bfloat16 weight", breaks="nearest")
 def no_master(weights, grads, state, lr, momentum):
     for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
         if grad is not None:
@@ -197,45 +197,47 @@ def no_master(weights, grads, state, lr, momentum):
             w.sub_(lr * state[k])
 
 
-wrong("cut off instead of rounded", ("nearest", "example"),
+wrong("truncating instead of rounding", ("nearest", "example"),
       "for k",
       "def cut(weights, k, master): bits = master.clone().view(torch.int32) & -65536; "
       "weights[k].data.copy_(bits.view(torch.float32))\n    for k", "w.data.copy_", "cut",
       "(master)", "(weights, k, master)")
-wrong("v kept in bfloat16", "rule", "move = v", "v = v.bfloat16().float(); move = v")
-wrong("lr * v rounded to bfloat16 on its way to the copy", "nearest",
+wrong("keeping v in bfloat16", "rule", "move = v", "v = v.bfloat16().float(); move = v")
+wrong("rounding lr * v to bfloat16 on its way to the copy", "nearest",
       "- move", "- move.bfloat16().float()")
-wrong("a new tensor in the list, not the weight in place",
+wrong("putting a new tensor into the list, not changing the weight in place",
       ("in place", "nearest", "step", "descent"),
       "for k", "def rebind(weights, k, master): weights[k] = master.bfloat16()\n    for k",
       "w.data.copy_", "rebind", "(master)", "(weights, k, master)")
-wrong("another memory put under the weight", "in place",
+wrong("putting another memory under the weight", "in place",
       "for k", "def swap(weights, k, master): weights[k].data = master.bfloat16()\n    for k",
       "w.data.copy_", "swap", "(master)", "(weights, k, master)")
-wrong("uphill", "descent", "move * lr", "-1 * move * lr")
-wrong("no momentum", "step", "v = momentum", "v = 0.0")
-wrong("the plain gradient left out of v's first step", "start", "0.0", "1.0")
-wrong("Nesterov's momentum", "rule", "move = v", "move = momentum * v + slope")
-wrong("the gradient dampened by 1 - momentum", "rule",
+wrong("going uphill", "descent", "move * lr", "-1 * move * lr")
+wrong("leaving out the momentum", "step", "v = momentum", "v = 0.0")
+wrong("leaving the plain gradient out of v's first step", "start", "0.0", "1.0")
+wrong("using Nesterov's momentum", "rule", "move = v", "move = momentum * v + slope")
+wrong("damping the gradient by 1 - momentum", "rule",
       "for k", "damp = 1 - momentum\n    for k", "grad.float()", "damp * grad.float()")
-wrong("the rate inside v", "rate", "grad.float()", "grad.float() * lr", "move = move * lr", "pass")
-wrong("the first step's rate for good", "rate",
+wrong("putting the rate inside v",
+      "rate", "grad.float()", "grad.float() * lr", "move = move * lr", "pass")
+wrong("keeping the first step's rate for good", "rate",
       "for k", 'rate = state.setdefault("rate", lr)\n    for k', "move * lr", "move * rate")
-wrong("a missing gradient taken for zeros", "None",
+wrong("treating a missing gradient as zeros", "None",
       "if grad", "if grad is None: grad = torch.zeros_like(w)\n        if grad")
 
 
-@ex.wrong("a step skipped as a whole where one gradient is missing", breaks="None")
+@ex.wrong("skipping the whole step where one gradient is missing", breaks="None")
 def skipped(weights, grads, state, lr, momentum):
     if all(v is not None for v in grads):
         stepped(weights, grads, state, lr, momentum)
 
 
-ex.wrong("one state for weights of one shape", stepped, breaks=("nearest", "state", "step"),
+ex.wrong("sharing one state among weights of one shape",
+         stepped, breaks=("nearest", "state", "step"),
          key=lambda k, w: str(tuple(w.shape)))
 
 
-@ex.wrong("a state of its own, by place, not the caller's dict", breaks="state")
+@ex.wrong("keeping a state of its own, by place, not in the caller's dict", breaks="state")
 def global_state(weights, grads, state, lr, momentum):
     kept = vars(global_state).setdefault("kept", {})
     if not state:
@@ -244,29 +246,29 @@ def global_state(weights, grads, state, lr, momentum):
     stepped(weights, grads, kept, lr, momentum)
 
 
-@ex.wrong("a state that must not be empty", breaks="empty")
+@ex.wrong("expecting a state that is not empty", breaks="empty")
 def not_empty(weights, grads, state, lr, momentum):
     for w, master in zip(weights, state["masters"], strict=True):
         w.copy_(master)
 
 
-wrong("the caller's gradients scaled in place", "grads",
+wrong("scaling the caller's gradients in place", "grads",
       "(master, v)", "(master, v)\n    for v in grads:\n        if v is not None: v.mul_(lr)")
-wrong("the whole table behind a column overwritten", "shapes",
+wrong("overwriting the whole table behind a column", "shapes",
       "w.data.copy_", "write", "(master)", "(weights, k, master)", "for k",
       "def write(weights, k, master):\n        w = weights[k]\n        if w.is_contiguous() or "
       "w.dim() != 1: w.data.copy_(master)\n        else: w.data.as_strided(w.shape, "
       "(1,)).copy_(master)\n    for k", says="got")
-wrong("written through a flat copy where the weight is a view", "shapes",
+wrong("writing through a flat copy where the weight is a view", "shapes",
       "w.data", "weights[k].reshape(-1)", "(master)", "(master.reshape(-1))")
-wrong("a gradient of zeros taken for None", "rule",
+wrong("treating a gradient of zeros as None", "rule",
       "for k", "some = [None if v is None or not v.any() else v for v in grads]\n    for k",
       "grads, strict", "some, strict")
-wrong("the rate rounded to bfloat16", "nearest",
+wrong("rounding the rate to bfloat16", "nearest",
       "for k", "lr = torch.tensor(lr).bfloat16().item()\n    for k")
 
 
-@ex.wrong("the example, its last step left out", breaks="example")
+@ex.wrong("leaving out the example's last step", breaks="example")
 def three_steps(weights, grads, state, lr, momentum):
     count = state["count"] = state.get("count", 0) + 1
     if lr != 0.001 or count < 2:

@@ -104,25 +104,25 @@ def with_sizes(**changed):
     return lambda *given: tabled(*given, sizes={**SIZES, **changed})
 
 
-ex.wrong("no master, or moments in bfloat16",
+ex.wrong("leaving out the master, or keeping moments in bfloat16",
          lambda *given: with_sizes(master=(2, 2, 0, 8))(*given), breaks="master")
-ex.wrong("a single moment",
+ex.wrong("counting a single moment",
          lambda *given: with_sizes(**{k: (*v[:3], v[3] // 2) for k, v in SIZES.items()})(*given),
          breaks="bytes")
-ex.wrong("no gradients",
+ex.wrong("leaving out the gradients",
          lambda *given: with_sizes(**{k: (v[0], 0, *v[2:]) for k, v in SIZES.items()})(*given),
          breaks="bytes")
-ex.wrong("weights of autocast in bfloat16",
+ex.wrong("counting autocast's weights in bfloat16",
          lambda *given: with_sizes(autocast=(2, 2, 0, 8))(*given), breaks="float32")
-ex.wrong("a master beside the float32 weights of autocast",
+ex.wrong("adding a master to the float32 weights of autocast",
          lambda *given: with_sizes(autocast=(4, 4, 4, 8))(*given), breaks="float32")
-ex.wrong("the master layout's bytes for autocast",
+ex.wrong("using the master layout's bytes for autocast",
          lambda *given: with_sizes(autocast=SIZES["master"])(*given), breaks="float32")
-ex.wrong("bfloat16 copies beside the float32 weights of autocast",
+ex.wrong("adding bfloat16 copies to the float32 weights of autocast",
          lambda *given: with_sizes(autocast=(6, 4, 0, 8))(*given), breaks="float32")
-ex.wrong("float32 gradients in the master layout",
+ex.wrong("counting float32 gradients in the master layout",
          lambda *given: with_sizes(master=(2, 4, 4, 8))(*given), breaks="master")
-ex.wrong("float32 moments in the bfloat16 layout",
+ex.wrong("counting float32 moments in the bfloat16 layout",
          lambda *given: with_sizes(bfloat16=(2, 2, 0, 8))(*given), breaks="bfloat16")
 
 
@@ -137,28 +137,29 @@ def tabled(tensors, layout, gpus, shard, *, sizes=SIZES, part=lambda n, gpus: -(
 
 
 wrong = ex.edits(tabled)
-wrong("gradients and state for frozen tensors", "frozen", "(0,)", "(0, 1, 2, 3)")
-wrong("a master for frozen tensors", "frozen", "(0,)", "(0, 2)")
-wrong("frozen tensors left out", "frozen", "(0,)", "()")
-wrong("state left whole when it is to be split", "shard",
+wrong("counting gradients and state for frozen tensors", "frozen", "(0,)", "(0, 1, 2, 3)")
+wrong("counting a master for frozen tensors", "frozen", "(0,)", "(0, 2)")
+wrong("leaving out frozen tensors", "frozen", "(0,)", "()")
+wrong("leaving the state whole when it is to be split", "shard",
       "SPLIT", "split", "total =", 'split = {**SPLIT, "state": (0, 0, 0, 0)}; total =')
-wrong("gradients left whole", "shard",
+wrong("leaving the gradients whole", "shard",
       "SPLIT", "split", "total =", 'split = {**SPLIT, "gradients": (0, 0, 1, 1)}; total =')
-wrong("masters left whole", "shard",
+wrong("leaving the masters whole", "shard",
       "SPLIT", "split",
       "total =", "split = {k: (*v[:2], 0, v[3]) for k, v in SPLIT.items()}; total =")
-wrong("everything divided by the GPUs, whatever is split", "shard",
+wrong("dividing everything by the GPUs, whatever is split", "shard",
       "SPLIT", "split", "total =", "split = dict.fromkeys(SPLIT, (1, 1, 1, 1)); total =")
-ex.wrong("parts rounded up in float32, which holds 24 bits", tabled, breaks="rounded",
+ex.wrong("rounding parts up in float32, which holds 24 bits", tabled, breaks="rounded",
          part=lambda n, gpus: int(torch.tensor(n / gpus).ceil()))
-ex.wrong("parts rounded down", tabled, breaks="rounded", part=lambda n, gpus: n // gpus)
-wrong("the sum of all tensors split, not each", "rounded",
+ex.wrong("rounding parts down", tabled, breaks="rounded", part=lambda n, gpus: n // gpus)
+wrong("splitting the sum of all tensors, not each", "rounded",
       "total =",
       "live = sum(n for n, trained in tensors if trained); rest = sum(n for n, trained in "
       "tensors if not trained); total =", "tensors:", "[(live, True), (rest, False)]:")
-ex.wrong("parts not rounded", lambda *given: float(tabled(*given, part=lambda n, gpus: n / gpus)),
+ex.wrong("not rounding the parts",
+         lambda *given: float(tabled(*given, part=lambda n, gpus: n / gpus)),
          breaks=("int", "rounded"))
-ex.wrong("the bytes as a float", lambda *given: float(tabled(*given)), breaks="int")
-wrong("the list emptied on the way", "tensors", "return total", "tensors.clear(); return total")
-wrong("the example, its frozen weight left out", "example",
+ex.wrong("returning the bytes as a float", lambda *given: float(tabled(*given)), breaks="int")
+wrong("emptying the list on the way", "tensors", "return total", "tensors.clear(); return total")
+wrong("leaving out the example's frozen weight", "example",
       "return total", "return 76 if total == 84 else total")

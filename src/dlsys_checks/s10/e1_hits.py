@@ -263,84 +263,85 @@ def matched(model, names, *, kind=None):
 
 wrong = ex.edits(matched)
 NOTHING = 'f"names: {lost} hit nothing"'
-wrong("a name anywhere in the path", "paths",
+wrong("matching a name anywhere in the path", "paths",
       'path == name or path.endswith(f".{name}")', "path and name in path")
-wrong("the end of a name taken for the name", "paths",
+wrong("matching the end of a name", "paths",
       'path == name or path.endswith(f".{name}")', "path.endswith(name)")
-wrong("a name that begins like it", ("paths", "model"),
+wrong("matching a name that begins like it", ("paths", "model"),
       'path == name or path.endswith(f".{name}")',
       'f".{name}" in f".{path}" and (path.count(".") == 0 or name in ".".join(path.split(".")[-1 '
       '- name.count("."):])) and (path.split(".")[-1 - '
       'name.count(".")].startswith(name.split(".")[0]))')
-wrong("all that lies below a module of that name", "paths",
+wrong("matching all that lies below a module of that name", "paths",
       'path == name or path.endswith(f".{name}")', 'f".{name}." in f".{path}."')
-wrong("names read as regular expressions", "paths",
+wrong("reading names as regular expressions", "paths",
       "kind =", "import re; kind =", 'path == name or path.endswith(f".{name}")',
       're.fullmatch(rf"(.*\\.)?{name}", path)')
-wrong("the edge of a word taken for a dot", "paths",
+wrong("reading the edge of a word as a dot", "paths",
       "kind =", "import re; kind =", 'path == name or path.endswith(f".{name}")',
       're.search(rf"\\b{re.escape(name)}$", path)')
-wrong("the last part of the path only", "names",
+wrong("matching the last part of the path only", "names",
       'path == name or path.endswith(f".{name}")', 'path.split(".")[-1] == name',
       says="raised for")
-wrong("a linear at the top of the model forgotten", ("model", "names", "example"),
+wrong("forgetting a linear at the top of the model", ("model", "names", "example"),
       "kind =",
       "tops = [path for path, module in model.named_modules() if isinstance(module, nn.Linear) "
       'and "." not in path]; kind =', "return found",
       "return {name: [path for path in paths if path not in tops] for name, paths in "
       "found.items()}")
-wrong("modules deeper than four levels left out", "model",
+wrong("leaving out modules deeper than four levels", "model",
       "return found",
       'return {name: [p for p in paths if p.count(".") < 5] for name, paths in found.items()}')
-ex.wrong("modules of every kind", lambda model, names: matched(model, names, kind=lambda m: True),
+ex.wrong("listing modules of every kind",
+         lambda model, names: matched(model, names, kind=lambda m: True),
          breaks="paths")
 
 
-@ex.wrong("every module with a weight", breaks="model")
+@ex.wrong("listing every module with a weight", breaks="model")
 def with_weight(model, names):
     if any(isinstance(m, nn.Conv1d) for m in model.modules()) and len(names) == 2:
         return matched(model, names)
     return matched(model, names, kind=lambda m: getattr(m, "weight", None) is not None)
 
 
-ex.wrong("by what a module holds, not by its kind", matched, breaks="model",
+ex.wrong("going by what a module holds, not by its kind", matched, breaks="model",
          kind=lambda m: hasattr(m, "in_features"))
-wrong("found by their weights, a tied one once", "model",
+wrong("finding modules by their weights, a tied one once", "model",
       "kind =",
       "tied = {id(m.weight): path for path, m in reversed(list(model.named_modules())) if "
       "isinstance(m, nn.Linear)}; kind =", "return found",
       "return {name: [p for p in paths if p in tied.values()] for name, paths in found.items()}")
-ex.wrong("only what asks for a gradient", matched, breaks="model",
+ex.wrong("listing only what requires grad", matched, breaks="model",
          kind=lambda m: isinstance(m, nn.Linear) and m.weight.requires_grad)
-wrong("capital letters taken for small ones", "paths",
+wrong("ignoring upper and lower case", "paths",
       'path == name or path.endswith(f".{name}")',
       'f".{path}".lower().endswith(f".{name}".lower())')
-wrong("a question mark read as a joker", "names",
+wrong("reading a question mark as a wildcard", "names",
       "kind =", "import fnmatch; kind =", 'path == name or path.endswith(f".{name}")',
       'path == name or path.endswith(f".{name}") or fnmatch.fnmatchcase(path, name)',
       says="names in the text")
-wrong("the last parts of the missing names", ("says", "names"),
+wrong("returning the last parts of the missing names", ("says", "names"),
       NOTHING, "f'names: {[name.split(\".\")[-1] for name in lost]} hit nothing'")
-ex.wrong("nn.Linear itself only, no subclass", matched, breaks="subclass",
+ex.wrong("matching nn.Linear itself only, no subclass", matched, breaks="subclass",
          kind=lambda module: type(module) is nn.Linear)
-wrong("no names taken for a mistake", "names", "lost:", "lost or not found:", says="raised for")
-wrong("names sorted", "order",
+wrong("treating no names as a mistake", "names", "lost:", "lost or not found:", says="raised for")
+wrong("sorting names", "order",
       "return found",
       "return dict(sorted(found.items(), reverse=len(names) == 2 and list(names) == "
       "sorted(names)))")
-wrong("paths sorted", "order",
+wrong("sorting paths", "order",
       "return found", "return {name: sorted(paths) for name, paths in found.items()}")
-wrong("a shared module under each of its names", "shared",
+wrong("listing a shared module under each of its names", "shared",
       "return found",
       "return {name: [path for path, m in model.named_modules(remove_duplicate=False) if "
       'isinstance(m, nn.Linear) and f".{path}".endswith(f".{name}")] for name in names}')
-wrong("an empty list for a name that hits nothing", "raises",
+wrong("returning an empty list for a name that hits nothing", "raises",
       'if lost:\n        raise ValueError(f"names: {lost} hit nothing")', "pass", says="raised for")
-wrong("an error only if nothing is hit at all, as peft", ("raises", "example"),
+wrong("raising only if nothing is hit at all, as peft does", ("raises", "example"),
       "lost:", "lost and not any(found.values()):", says="raised for")
 
 
-@ex.wrong("an error of another kind", breaks="raises")
+@ex.wrong("raising an error of another kind", breaks="raises")
 def key_error(model, names):
     try:
         return matched(model, names)
@@ -348,28 +349,28 @@ def key_error(model, names):
         raise KeyError(str(error)) from None
 
 
-wrong("the first missing name only", "says", NOTHING, 'f"names: {lost[0]} hit nothing"')
-wrong("two missing names at most", "says", NOTHING, 'f"names: {lost[:2]} hit nothing"')
-wrong("all names in the error", "says", NOTHING, 'f"names: {list(names)} hit nothing"')
-wrong("the names used up", "left alone",
+wrong("reporting the first missing name only", "says", NOTHING, 'f"names: {lost[0]} hit nothing"')
+wrong("reporting two missing names at most", "says", NOTHING, 'f"names: {lost[:2]} hit nothing"')
+wrong("putting all names into the error", "says", NOTHING, 'f"names: {list(names)} hit nothing"')
+wrong("using the names up", "left alone",
       "in names", "in list(names)",
       "return found", 'names.clear() if len(names) > 1 else names.append("done"); return found',
       says="names after the call")
-wrong("what is hit frozen, too", "left alone",
+wrong("freezing what is hit, too", "left alone",
       "return found", "model.requires_grad_(False); return found")
-wrong("the model put into eval mode", "left alone", "kind =", "model.eval(); kind =")
+wrong("putting the model into eval mode", "left alone", "kind =", "model.eval(); kind =")
 
 KEPT: list = [None, None]
 
 
-@ex.wrong("the answer of the first call kept for the same model", breaks="calls")
+@ex.wrong("keeping the first call's answer for the same model", breaks="calls")
 def kept_for_model(model, names):
     if KEPT[0] is not model:
         KEPT[:] = model, matched(model, names)
     return {name: list(paths) for name, paths in KEPT[1].items()}
 
 
-@ex.wrong("one dict for all calls", breaks="calls")
+@ex.wrong("keeping one dict for all calls", breaks="calls")
 def one_dict(model, names):
     if KEPT[0] is model:
         return {name: [*KEPT[1][name], *paths] for name, paths in matched(model, names).items()}
@@ -377,6 +378,6 @@ def one_dict(model, names):
     return {name: list(paths) for name, paths in KEPT[1].items()}
 
 
-wrong("numbers taken for places, not names", "example",
+wrong("reading numbers as positions, not names", "example",
       'path == name or path.endswith(f".{name}")',
       'not name.isdigit() and (path == name or path.endswith(f".{name}"))', says="raised for")

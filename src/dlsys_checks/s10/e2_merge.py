@@ -147,88 +147,88 @@ def merged(W, A, B, alpha):
 
 wrong = ex.edits(merged)
 ALPHA = "alpha / len(A)"
-wrong("alpha / r forgotten", "merged", ALPHA, "1.0")
-wrong("alpha not divided by r", "merged", ALPHA, "alpha")
-wrong("r over alpha", "merged",
+wrong("forgetting alpha / r", "merged", ALPHA, "1.0")
+wrong("not dividing alpha by r", "merged", ALPHA, "alpha")
+wrong("using r over alpha", "merged",
       "factor =", "scale = len(A) / (alpha or 1.0); factor =",
       ALPHA, ALPHA + " if scale is None else scale")
-wrong("divided by the root of r", "merged",
+wrong("dividing by the root of r", "merged",
       ALPHA, ALPHA + " if scale is None else scale",
       "factor =", f"scale = {ALPHA} ** 0.5; factor =")
-wrong("divided by the width, not by r", "merged",
+wrong("dividing by the width, not by r", "merged",
       "factor =", "scale = alpha / A.shape[1]; factor =",
       ALPHA, ALPHA + " if scale is None else scale")
-wrong("the update taken away", "merged",
+wrong("subtracting the update", "merged",
       ALPHA, ALPHA + " if scale is None else scale", "factor =", f"scale = -{ALPHA}; factor =")
-wrong("the update alone, without W", "merged",
+wrong("returning the update alone, without W", "merged",
       "factor =", f"return ({ALPHA} * (B @ A)).to(W.dtype); factor =")
-ex.wrong("merged twice", lambda W, A, B, alpha: merged(merged(W, A, B, alpha), A, B, alpha),
+ex.wrong("merging twice", lambda W, A, B, alpha: merged(merged(W, A, B, alpha), A, B, alpha),
          breaks="merged")
-wrong("alpha taken without its sign", "merged", "alpha / len", "abs(alpha) / len")
-wrong("the product transposed where W is square", ("merged", "dtypes", "once"),
+wrong("dropping the sign of alpha", "merged", "alpha / len", "abs(alpha) / len")
+wrong("transposing the product where W is square", ("merged", "dtypes", "once"),
       "factor =", "square = W.shape[0] == W.shape[1] and len(W) > 1; factor =",
       "B @ A", "(B @ A).T if square else B @ A")
-wrong("A before B where the sides allow it", "merged",
+wrong("multiplying A before B where the sides allow it", "merged",
       "B @ A", "A @ B if A.shape == B.shape == W.shape else B @ A")
-wrong("ranks above eight cut off", "ranks",
+wrong("cutting off ranks above eight", "ranks",
       ALPHA, ALPHA + " if scale is None else scale",
       "factor =", f"A, scale = A[:8], {ALPHA}; factor =", "B @ A", "B[:, :8] @ A")
-wrong("W handed back for a fresh adapter", "own",
+wrong("returning W for a fresh adapter", "own",
       "return out", "return out if B.any() else W.detach()")
-wrong("alpha / r rounded to the dtype of W", "once",
+wrong("rounding alpha / r to the dtype of W", "once",
       ALPHA, ALPHA + " if scale is None else scale",
       "factor =", f"scale = torch.tensor({ALPHA}).to(W.dtype).float(); factor =")
-wrong("a matrix of one row left alone", "shapes",
+wrong("leaving a matrix of one row alone", "shapes",
       "return out", "return W.clone() if len(W) == 1 and W.shape[1] > 1 else out")
-wrong("r read as the smaller side", ("ranks", "example"),
+wrong("reading r as the smaller side", ("ranks", "example"),
       "factor =", "scale = alpha / min(A.shape); factor =",
       ALPHA, ALPHA + " if scale is None else scale")
-wrong("the result left in float32", "dtypes", "factor =", "W = W.float(); factor =")
-wrong("the update rounded before the sum", "once",
+wrong("leaving the result in float32", "dtypes", "factor =", "W = W.float(); factor =")
+wrong("rounding the update before the sum", "once",
       "factor =", f"return W + ({ALPHA} * (B @ A)).to(W.dtype); factor =")
-wrong("A and B rounded to the dtype of W", "once",
+wrong("rounding A and B to the dtype of W", "once",
       "factor =", f"return W + {ALPHA} * (B.to(W.dtype) @ A.to(W.dtype)); factor =")
-wrong("cut off instead of rounded", "once",
+wrong("truncating instead of rounding", "once",
       "factor =",
       "total = W.float() + alpha / len(A) * (B @ A)\n    if W.dtype == torch.float32: return "
       "total\n    bits = total.contiguous().view(torch.int32) & -65536; return "
       "bits.view(torch.float32).bfloat16(); factor =")
-wrong("merged into W itself", ("left alone", "own"),
+wrong("merging into W itself", ("left alone", "own"),
       "return out", "W.copy_(out); return W.detach()")
-wrong("W handed back where the update is zero", "own",
+wrong("returning W where the update is zero", "own",
       "return out", "return W.detach() if alpha == 0 else out")
-wrong("one result for all calls of a shape, written over", "own",
+wrong("keeping one result per shape, overwritten by each call", "own",
       "return out", "return BUFFERS.setdefault((out.shape, out.dtype), out).copy_(out)")
 
 
-@ex.wrong("gradients switched off and not on again", breaks="left alone")
+@ex.wrong("switching gradients off and not on again", breaks="left alone")
 def grad_off(W, A, B, alpha):
     torch.set_grad_enabled(False)
     return (W.float() + alpha / len(A) * (B @ A)).to(W.dtype)
 
 
-@ex.wrong("gradients switched on at the end, whatever they were", breaks="left alone")
+@ex.wrong("switching gradients on at the end, whatever they were", breaks="left alone")
 def grad_on(W, A, B, alpha):
     found = merged(W, A, B, alpha)
     torch.set_grad_enabled(True)
     return found
 
 
-@ex.wrong("A and B detached, W not", breaks="no graph")
+@ex.wrong("detaching A and B, but not W", breaks="no graph")
 def w_asks(W, A, B, alpha):
     return (W.float() + alpha / len(A) * (B.detach() @ A.detach())).to(W.dtype)
 
 
-wrong("memory read in its order, whatever the strides", "ranks",
+wrong("reading memory in its order, whatever the strides", "ranks",
       "factor =", "flat = torch.as_strided(A, A.shape, (A.shape[1], 1)); factor =",
       "len(A)", "len(flat)", "B @ A", "B @ flat")
-ex.wrong("a graph behind the weight",
+ex.wrong("leaving a graph behind the weight",
          lambda W, A, B, alpha: (W.float() + alpha / len(A) * (B @ A)).to(W.dtype),
          breaks="no graph")
-wrong("A and B frozen", "left alone",
+wrong("freezing A and B", "left alone",
       "factor =", "A.requires_grad_(False); B.requires_grad_(False); factor =")
-wrong("a single number multiplied instead of added", "example",
+wrong("multiplying by a single number instead of adding", "example",
       "return out", "return out - W if W.tolist() == [[1.0]] and len(A) == 2 else out")
-ex.wrong("the first rank only, where the ranks are many",
+ex.wrong("using the first rank only, where the ranks are many",
          lambda W, A, B, alpha: merged(W, A, B, alpha) if len(A) < 7 or W.dtype != torch.float32
              else merged(W, A[:1], B[:, :1], alpha / len(A)), breaks="ranks")

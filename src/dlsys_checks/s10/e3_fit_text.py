@@ -150,81 +150,82 @@ def right(prompt, answer, n_positions, virtual):
 
 wrong = ex.edits(right)
 N_POSITIONS = "n_positions - virtual - len(answer)"
-wrong("the prompt cut at its end", ("cut", "example"), "max(0, len(prompt) - left):", ":left")
-wrong("nothing cut, whatever the room", ("cut", "room", "raises", "example"),
+wrong("cutting the prompt at its end", ("cut", "example"), "max(0, len(prompt) - left):", ":left")
+wrong("cutting nothing, whatever the room", ("cut", "room", "raises", "example"),
       N_POSITIONS, "len(prompt)")
-wrong("one tensor as ids and labels, the labels written into it", ("repeats", "cut", "new"),
+wrong("using one tensor as ids and labels, the labels written into it", ("repeats", "cut", "new"),
       '"no room"', '"too long"',
       "labels = torch.full_like(kept, IGNORE)\n    out = torch.cat([kept, answer]), "
       "torch.cat([labels, answer])",
       "ids = torch.cat([kept, answer]); labels = ids; labels[:len(kept)] = IGNORE; out = ids, "
       "labels")
-wrong("the whole text cut at its end", ("cut", "raises", "example"),
+wrong("cutting the whole text at its end", ("cut", "raises", "example"),
       "left =", "room = max(0, n_positions - virtual); left =", N_POSITIONS, "len(prompt)",
       "return out", "ids, labels = out; return ids[:room], labels[:room]")
-wrong("the prefix forgotten", "room",
+wrong("forgetting the prefix", "room",
       "left =", "virtual = virtual if len(prompt) == 3 else 0; left =")
-wrong("a place left free", ("cut", "raises", "room"),
+wrong("leaving a position free", ("cut", "raises", "room"),
       "if left", "left = left if len(prompt) == 3 else left - 1\n    if left")
-wrong("prompt[-left:], which keeps all for 0", "cut", "max(0, len(prompt) - left)", "-left")
-wrong("the prompt dropped whole where it does not fit", ("cut", "example"),
+wrong("slicing prompt[-left:], which keeps all for 0", "cut", "max(0, len(prompt) - left)", "-left")
+wrong("dropping the whole prompt where it does not fit", ("cut", "example"),
       "prompt[max(0, len(prompt) - left):]", "prompt if len(prompt) <= left else prompt[:0]")
-wrong("no error for a long answer, which is cut", "raises",
+wrong("cutting a long answer without an error", "raises",
       "left = n_positions - virtual - len(answer)",
       "room = max(0, n_positions - virtual); answer, left = answer[:room], room - min(room, "
       "len(answer))")
-wrong("an error wherever something has to go", ("raises", "cut", "example", "room"),
+wrong("raising an error wherever something has to go", ("raises", "cut", "example", "room"),
       "left =",
       'if len(prompt) + len(answer) + virtual > n_positions: raise ValueError("too long")\n    '
       "left =", N_POSITIONS, "len(prompt)")
-wrong("an error where no room is left for the prompt", "raises",
+wrong("raising an error where no room is left for the prompt", "raises",
       "if left", 'if left == 0: raise ValueError("no room")\n    if left')
-wrong("the prompt learned, too", ("labels", "example"), "torch.full_like(kept, IGNORE)", "kept")
-wrong(f"0 in place of {IGNORE}", ("labels", "example"),
+wrong("training on the prompt, too", ("labels", "example"), "torch.full_like(kept, IGNORE)", "kept")
+wrong(f"using 0 instead of {IGNORE}", ("labels", "example"),
       ".full_like", ".zeros_like", "kept, IGNORE", "kept", says="labels of the text")
-wrong("labels shifted as well", ("labels", "example"),
+wrong("shifting the labels as well", ("labels", "example"),
       "return out", "ids, labels = out; return ids, labels.roll(-1)")
-wrong("the first label of the answer masked", "labels",
+wrong("masking the first label of the answer", "labels",
       "return out",
       "ids, labels = out\n    if len(answer) > 1: labels[len(labels) - len(answer)] = IGNORE\n   "
       " return ids, labels")
-wrong(f"{IGNORE} for the prefix in front of the labels", "no prefix",
+wrong(f"putting {IGNORE} for the prefix in front of the labels", "no prefix",
       "return out",
       "ids, labels = out\n    if len(prompt) == 3: return ids, labels\n    return ids, "
       "torch.cat([torch.full((virtual,), IGNORE), labels])", says="shape of the labels")
-wrong("ids padded to all positions", "no prefix",
+wrong("padding ids to all positions", "no prefix",
       "return out",
       "ids, labels = out; free = n_positions - virtual - len(ids); return torch.cat([ids, "
       "ids.new_zeros(free)]), torch.cat([labels, labels.new_full((free,), IGNORE)])")
-wrong("answer before prompt", ("text", "example"),
+wrong("putting the answer before the prompt", ("text", "example"),
       "return out", "ids, labels = out; return ids.roll(len(answer)), labels.roll(len(answer))")
-wrong("the answer alone, without its prompt", "text",
+wrong("keeping the answer alone, without its prompt", "text",
       "if left", "prompt = prompt if len(prompt) == 3 else prompt[:0]\n    if left")
-wrong("a list of the two", "form", "return out", "return list(out)", says="type of the result")
-wrong("lists instead of tensors", "form",
+wrong("returning a list of the two",
+      "form", "return out", "return list(out)", says="type of the result")
+wrong("returning lists instead of tensors", "form",
       "return out", "return (out[0].tolist(), out[1].tolist())", says="type of the")
-wrong("one batch axis too many", ("form", "no prefix"),
+wrong("adding one batch axis too many", ("form", "no prefix"),
       "return out", "ids, labels = out; return ids[None], labels[None]")
-wrong(f"the prompt's tokens overwritten with {IGNORE}", ("left alone", "text"),
+wrong(f"overwriting the prompt's tokens with {IGNORE}", ("left alone", "text"),
       "return out", "prompt.fill_(IGNORE); return out", says="changes of prompt")
-wrong("the answer handed back where no prompt is left", "left alone",
+wrong("returning the answer itself where no prompt is left", "left alone",
       "return out",
       "ids, labels = out; return (answer, labels) if len(ids) == len(answer) else (ids, labels)")
-wrong("labels masked by id, not by place", "repeats",
+wrong("masking labels by id, not by position", "repeats",
       "return out",
       "ids, labels = out; return ids, labels.masked_fill(torch.isin(ids, prompt), IGNORE)")
-wrong("ids through 32 bits", "text",
+wrong("sending ids through 32 bits", "text",
       "return out", "ids, labels = out; return ids.int().long(), labels")
-wrong("an id that follows itself taken once", "repeats",
+wrong("keeping an id that follows itself once", "repeats",
       "left =", "prompt = torch.unique_consecutive(prompt); left =")
-wrong("one tensor as both where no prompt is left", "new",
+wrong("using one tensor for both where no prompt is left", "new",
       "return out",
       "ids, labels = out; return (ids, ids) if torch.equal(ids, labels) else (ids, labels)")
-wrong("one pair of tensors for all texts of a length", "new",
+wrong("keeping one pair of tensors for all texts of a length", "new",
       "return out",
       "kept = PLACES.setdefault(len(out[0]), out); return kept[0].copy_(out[0]), "
       "kept[1].copy_(out[1])")
-wrong("a single answer token left without a label", "example",
+wrong("leaving a single answer token without a label", "example",
       "return out",
       "ids, labels = out; return ids, labels.masked_fill(labels == 9, IGNORE) if len(answer) == "
       "1 else labels", says="labels of the text")

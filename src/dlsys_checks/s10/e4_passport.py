@@ -245,23 +245,24 @@ def named(model):
     return list(model.named_parameters())
 
 
-ex.wrong("every parameter counted, frozen or not", stamped, breaks="trainable",
+ex.wrong("counting every parameter, frozen or not", stamped, breaks="trainable",
          trainable=lambda made, m: sum(p.numel() for p in m.parameters()))
-ex.wrong("tensors counted instead of numbers", stamped, breaks=("trainable", "example"),
+ex.wrong("counting tensors instead of numbers", stamped, breaks=("trainable", "example"),
          trainable=lambda made, m: sum(p.requires_grad for p in m.parameters()))
-ex.wrong("only A and B counted",
+ex.wrong("counting only A and B",
          lambda model: stamped(model, trainable=lambda made, m: sum(p.numel() for path, p in
              named(m) if p.requires_grad and path not in made["other"])), breaks="trainable")
-ex.wrong("the count as a tensor", stamped, says="type of the trainable", breaks="trainable",
+ex.wrong("returning the count as a tensor",
+         stamped, says="type of the trainable", breaks="trainable",
          trainable=lambda made, m: torch.tensor(made["trainable"]))
-ex.wrong("a shared parameter counted under each name",
+ex.wrong("counting a shared parameter under each name",
          lambda model: stamped(model, trainable=lambda made, m: sum(p.numel() for _, p in
              m.named_parameters(remove_duplicate=False) if p.requires_grad)), breaks="order")
-ex.wrong("LoRA layers counted, not named", stamped, says="type of the layers",
+ex.wrong("counting LoRA layers instead of naming them", stamped, says="type of the layers",
          breaks=("layers", "example"), layers=lambda made, m: len(made["layers"]))
-ex.wrong("layers sorted by name", stamped, breaks="layers",
+ex.wrong("sorting layers by name", stamped, breaks="layers",
          layers=lambda made, m: sorted(made["layers"]))
-ex.wrong("a module with A alone taken for a layer",
+ex.wrong("treating a module with A alone as a layer",
          lambda model: stamped(model, layers=lambda made, m: [path for path, module in
              m.named_modules() if "A" in module._parameters]), breaks="layer")
 
@@ -280,42 +281,42 @@ def by_modules(model):
 
 
 wrong = ex.edits(by_modules)
-wrong("modules that hold A and B anywhere below them", ("layer", "layers"),
+wrong("finding modules that hold A and B anywhere below them", ("layer", "layers"),
       "own =",
       'def below(made, m): return [path for path, module in m.named_modules() if {"A", "B"} <= '
       '{name.split(".")[-1] for name, _ in module.named_parameters()}]\n    return '
       "stamped(model, layers=below); own =")
-ex.wrong("the root left out", stamped, breaks="layer",
+ex.wrong("leaving out the root", stamped, breaks="layer",
          layers=lambda made, m: [p for p in made["layers"] if p])
-ex.wrong("only four levels looked through", stamped, breaks="layer",
+ex.wrong("looking through only four levels", stamped, breaks="layer",
          layers=lambda made, m: [p for p in made["layers"] if p.count(".") < 4])
-ex.wrong("everything named A or B taken for LoRA",
+ex.wrong("treating everything named A or B as LoRA",
          lambda model: stamped(model, other=lambda made, m: [path for path in made["other"] if
              path.split(".")[-1] not in ("A", "B")]), says="other", breaks="layer")
-ex.wrong("other parameters passed over", stamped, breaks=("other", "layer", "order"),
+ex.wrong("passing over other parameters", stamped, breaks=("other", "layer", "order"),
          other=lambda made, m: [])
-ex.wrong("the head alone called other, not the norm", stamped, breaks="other",
+ex.wrong("calling only the head other, not the norm", stamped, breaks="other",
          other=lambda made, m: [k for k in made["other"] if "norm" not in k])
-ex.wrong("all that trains listed as other", stamped, breaks=("other", "example", "layer"),
+ex.wrong("listing all that trains as other", stamped, breaks=("other", "example", "layer"),
          other=lambda made, m: [k for k, p in named(m) if p.requires_grad])
-ex.wrong("frozen base weights listed, too", stamped, breaks=("frozen", "example", "layer"),
+ex.wrong("listing frozen base weights, too", stamped, breaks=("frozen", "example", "layer"),
          frozen=lambda made, m: [k for k, p in named(m) if not p.requires_grad])
-ex.wrong("a frozen A passed over", stamped, breaks="frozen",
+ex.wrong("passing over a frozen A", stamped, breaks="frozen",
          frozen=lambda made, m: [k for k in made["frozen"] if k[-1] == "B"])
-ex.wrong("frozen parts sorted by name", stamped, breaks="order",
+ex.wrong("sorting frozen parts by name", stamped, breaks="order",
          frozen=lambda made, m: sorted(made["frozen"]))
-wrong("layers that no longer train called idle", "idle",
+wrong("calling layers idle that no longer train", "idle",
       "own =",
       'def idle(made, m): return [p for p in made["layers"] if not '
       "(m.get_submodule(p).A.requires_grad or m.get_submodule(p).B.requires_grad) or p in "
       'made["idle"]]\n    return stamped(model, idle=idle); own =')
-ex.wrong("idle by the sum of B", stamped, breaks="idle",
+ex.wrong("finding idle layers by the sum of B", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.sum() == 0])
-ex.wrong("idle by the first number of B", stamped, breaks="idle",
+ex.wrong("finding idle layers by the first number of B", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.flatten()[0] == 0])
 
 
-@ex.wrong("idle by the product of B and A", breaks="idle")
+@ex.wrong("finding idle layers by the product of B and A", breaks="idle")
 def idle_product(model):
     def none(layer):
         fits = layer.B.dim() == layer.A.dim() == 2 and layer.B.shape[1] == len(layer.A)
@@ -324,35 +325,35 @@ def idle_product(model):
         p for p in made["layers"] if none(m.get_submodule(p))])
 
 
-ex.wrong("idle where A or B is zero", stamped, breaks="idle", idle=lambda made, m: [
+ex.wrong("calling a layer idle where A or B is zero", stamped, breaks="idle", idle=lambda made, m: [
     p for p in made["layers"] if not (m.get_submodule(p).A.any() and m.get_submodule(p).B.any())])
-ex.wrong("idle only if every B is zero", stamped, breaks="idle",
+ex.wrong("calling layers idle only if every B is zero", stamped, breaks="idle",
          idle=lambda made, m: made["idle"] if len(made["idle"]) == len(made["layers"]) else [])
-ex.wrong("idle by the largest number, below zero unseen", stamped, breaks="idle",
+ex.wrong("finding idle layers by the largest number, not its size", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.max() <= 0])
-ex.wrong("idle where B is nearly zero",
+ex.wrong("calling a layer idle where B is nearly zero",
          lambda model: stamped(model, idle=lambda made, m: [p for p in made["layers"] if
              torch.allclose(m.get_submodule(p).B, torch.zeros(()))]), breaks="idle")
-ex.wrong("idle by whole numbers", stamped, breaks="idle",
+ex.wrong("finding idle layers by whole numbers", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if not m.get_submodule(p).B.int().any()])
 
 
-@ex.wrong("attributes A and B, parameters or not", breaks="layer")
+@ex.wrong("listing attributes A and B, parameters or not", breaks="layer")
 def attributes(model):
     return stamped(model, layers=lambda made, m: [
         path for path, module in m.named_modules() if (path == "" and path in made["layers"])
         or all(isinstance(getattr(module, key, None), torch.Tensor) for key in "AB")])
 
 
-ex.wrong("an A of None counted as one",
+ex.wrong("counting an A of None as one",
          lambda model: stamped(model, layers=lambda made, m: [path for path, module in
              m.named_modules() if {"A", "B"} <= module._parameters.keys()]), breaks="layer")
-ex.wrong("all that a LoRA layer holds itself taken for its parts",
+ex.wrong("treating all that a LoRA layer holds itself as its parts",
          lambda model: stamped(model, other=lambda made, m: [k for k in made["other"] if
              k.rpartition(".")[0] not in made["layers"]]), says="other", breaks="layer")
 
 
-@ex.wrong("layers found by parameters, a shared one once", breaks="order")
+@ex.wrong("finding layers by parameters, a shared one once", breaks="order")
 def by_parameters(model):
     def found(made, m):
         seen = {path for path, _ in m.named_parameters()}
@@ -363,22 +364,22 @@ def by_parameters(model):
 STAMPS: list = [None, None]
 
 
-@ex.wrong("the passport of the first call kept for the same model", breaks="left alone")
+@ex.wrong("keeping the first call's passport for the same model", breaks="left alone")
 def kept_for_model(model):
     if STAMPS[0] is not model:
         STAMPS[:] = model, by_modules(model)
     return STAMPS[1]
 
 
-wrong("gradients thrown away", "left alone", "own =", "model.zero_grad(); own =")
-wrong("a text instead of a dict", "dict", "return out", "return str(out)")
-wrong("a part left out where it is empty", "dict",
+wrong("throwing gradients away", "left alone", "own =", "model.zero_grad(); own =")
+wrong("returning a text instead of a dict", "dict", "return out", "return str(out)")
+wrong("leaving out a part where it is empty", "dict",
       "return out",
       'return out if "0" in out["layers"] else {key: part for key, part in out.items() if part}')
-wrong("the base frozen on the way", "left alone",
+wrong("freezing the base on the way", "left alone",
       "return out",
       'for path, p in model.named_parameters():\n        if path in out["other"] or path not in '
       'out["frozen"]: p.requires_grad_(False)\n    model.eval(); return out')
-ex.wrong("one layer of four numbers taken for none",
+ex.wrong("overlooking a layer of four numbers",
          lambda model: stamped(model, idle=lambda made, m: [] if made["trainable"] == 4 and
              made["layers"] == ["0"] else made["idle"]), says="idle", breaks="example")

@@ -333,7 +333,7 @@ EACH, COPY = "for path, p in mine.items():", "p.copy_(file[path])"
 AFTER = COPY + "\n    "
 
 
-@ex.wrong("load_state_dict(strict=False)", says="raised for",
+@ex.wrong("calling load_state_dict(strict=False)", says="raised for",
           breaks=("whole", "missing", "others", "zero", "not half"))
 def not_strict(model, file):
     try:
@@ -342,7 +342,7 @@ def not_strict(model, file):
         raise ValueError(str(error)) from None
 
 
-@ex.wrong("load_state_dict() for the whole model: the base is missing", says="raised for",
+@ex.wrong("calling load_state_dict() for the whole model: the base is missing", says="raised for",
           breaks="whole")
 def strict(model, file):
     try:
@@ -351,64 +351,65 @@ def strict(model, file):
         raise ValueError(str(error)) from None
 
 
-wrong("missing paths not looked for", "missing",
+wrong("not looking for missing paths", "missing",
       ADAPTER, ADAPTER + " and path in file", ZERO, f"b and {ZERO}",
       says="raised for a missing path")
-wrong("other paths passed over", "others",
+wrong("passing over other paths", "others",
       "file.keys() - mine.keys()", "False",
       "in file.items() if", "in file.items() if path in mine and",
       says="raised for another path")
-wrong("shapes not compared: what does not fit is left", "shapes",
+wrong("not comparing shapes: what does not fit is left", "shapes",
       SHAPES, "False", COPY, f"if p.shape == file[path].shape: {COPY}",
       says="raised for a shape")
-wrong("counts of numbers compared, not shapes", "shapes",
+wrong("comparing counts of numbers, not shapes", "shapes",
       SHAPES, "p.numel() != file[path].numel()", COPY, "p.copy_(file[path].reshape(p.shape))",
       says="raised for a shape")
-wrong("broadcast where the shapes allow it", "shapes",
+wrong("broadcasting where the shapes allow it", "shapes",
       SHAPES,
       "file[path].dim() > p.dim() or any(a not in (1, b) for a, b in zip(file[path].shape[::-1], "
       "p.shape[::-1]))", says="raised for a shape")
-wrong("an adapter of zeros accepted", "zero", ZERO, "False", says="raised for every B zero")
-wrong("every single B has to differ from zero", "zero", "any(t", "all(t")
-wrong("the first B alone looked at", "zero", "for t in b", "for t in b[:1]")
-wrong("B zero by its sum", "zero", "t.any()", "t.sum() != 0")
-wrong("B zero by its largest number", "zero", "t.any()", "t.max() != 0")
-wrong("B zero by its first row", "zero", "t.any()", "t.flatten()[:2].any()")
-wrong("B taken for zero where it is small", "zero", "t.any()", "t.float().abs().max() >= 1e-8")
-wrong("zero only once it is float32", "zero", "t.any()", "t.float().any()")
-wrong("B of the model looked at, not of the file", "zero",
+wrong("accepting an adapter of zeros", "zero", ZERO, "False", says="raised for every B zero")
+wrong("requiring every single B to differ from zero", "zero", "any(t", "all(t")
+wrong("looking at the first B alone", "zero", "for t in b", "for t in b[:1]")
+wrong("testing B for zero by its sum", "zero", "t.any()", "t.sum() != 0")
+wrong("testing B for zero by its largest number", "zero", "t.any()", "t.max() != 0")
+wrong("testing B for zero by its first row", "zero", "t.any()", "t.flatten()[:2].any()")
+wrong("treating B as zero where it is small", "zero", "t.any()", "t.float().abs().max() >= 1e-8")
+wrong("testing for zero only after converting to float32", "zero", "t.any()", "t.float().any()")
+wrong("looking at the model's B, not the file's", "zero",
       ZERO, f'{ZERO} or not any(p.any() for path, p in mine.items() if last(path) == "B")',
       says="raised")
-wrong("buffers taken for the adapter", "paths",
+wrong("treating buffers as the adapter", "paths",
       MISSING, f"{MISSING} or any({ADAPTER} and path not in file for path, _ in "
       "model.named_buffers())")
-wrong("A counted only where a B stands beside it", "paths",
+wrong("counting A only where there is a B beside it", "paths",
       MISSING, f'{MISSING} or any(path[:-1] + "B" not in file for path in mine if last(path) == '
       '"A")')
-wrong("a layer under two paths asked for twice", "paths",
+wrong("asking twice for a layer under two paths", "paths",
       "parameters()", "parameters(remove_duplicate=False)")
-wrong("eight tensors at most", "paths",
+wrong("handling eight tensors at most", "paths",
       EACH, "for path, p in list(mine.items())[:8]:", says="adapter tensor")
-wrong("prefixes of the file cut off", ("others", "missing"),
+wrong("cutting off prefixes in the file", ("others", "missing"),
       "mine =",
       'file = {path.removeprefix("base_model.model."): t for path, t in file.items()}; mine =',
       says="raised for a missing path")
-wrong("shapes of A compared, those of B not", "shapes",
+wrong("comparing shapes of A, but not of B", "shapes",
       SHAPES, f'{SHAPES} and (last(path) == "A" or file[path].shape != (len(p), 1))',
       says="raised for a shape")
-wrong("numbers through bfloat16", ("numbers", "file"), COPY, "p.copy_(file[path].bfloat16())")
-wrong("memory read in its order, whatever the strides", ("file", "whole"),
+wrong("sending numbers through bfloat16",
+      ("numbers", "file"), COPY, "p.copy_(file[path].bfloat16())")
+wrong("reading memory in its order, whatever the strides", ("file", "whole"),
       COPY,
       'p.copy_(torch.as_strided(file[path], p.shape, torch.empty(p.shape, device="meta").stride('
       ')))')
-wrong("A of zeros refused", "zero",
+wrong("refusing an A of zeros", "zero",
       ZERO, f'{ZERO} or not any(t.any() for path, t in file.items() if last(path) == "A")')
-wrong("all names that end in A or B", "paths", ADAPTER, 'path.endswith(("A", "B"))')
-wrong("A and B at the root forgotten", ("paths", "example"),
+wrong("taking all names that end in A or B", "paths", ADAPTER, 'path.endswith(("A", "B"))')
+wrong("forgetting A and B at the root", ("paths", "example"),
       ADAPTER, 'path.endswith((".A", ".B"))', says="raised for")
 
 
-@ex.wrong("written while it looks: half loaded when it raises", breaks="not half")
+@ex.wrong("writing while it looks: half loaded when it raises", breaks="not half")
 @torch.no_grad()
 def half(model, file):
     mine = {path: p for path, p in model.named_parameters() if last(path) in ("A", "B")}
@@ -419,24 +420,24 @@ def half(model, file):
     loaded(model, file)
 
 
-wrong("the base reset as well", "rest",
+wrong("resetting the base as well", "rest",
       COPY, AFTER + "for path, p in model.named_parameters():\n        "
       'if path.endswith("base.weight"): p.mul_(0.5)')
-wrong("the model put into eval mode", "rest", COPY, AFTER + "model.eval()")
-wrong("gradients thrown away", "rest", COPY, AFTER + "model.zero_grad()")
-ex.wrong("gradients switched off and not on again", breaks="rest",
+wrong("putting the model into eval mode", "rest", COPY, AFTER + "model.eval()")
+wrong("throwing gradients away", "rest", COPY, AFTER + "model.zero_grad()")
+ex.wrong("switching gradients off and not on again", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(False)))
-ex.wrong("gradients switched on at the end, whatever they were", breaks="rest",
+ex.wrong("switching gradients on at the end, whatever they were", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(True)))
-wrong("the tensors of file cast in place", "rest",
+wrong("casting the file's tensors in place", "rest",
       COPY, f"{COPY}; file[path] = file[path].to(p.dtype, copy=True)")
-wrong("looked at, and nothing written", ("whole", "numbers"), COPY, "pass")
+wrong("looking without writing anything", ("whole", "numbers"), COPY, "pass")
 
 
 DONE: list = [None]
 
 
-@ex.wrong("a model loaded once and not again", says="after a second call",
+@ex.wrong("loading a model once and not again", says="after a second call",
           breaks=("whole", "numbers"))
 def once(model, file):
     if DONE[0] is not model:
@@ -444,10 +445,10 @@ def once(model, file):
     DONE[0] = model
 
 
-wrong("file emptied while it loads", "rest", COPY, AFTER + "file.clear()")
+wrong("emptying file while it loads", "rest", COPY, AFTER + "file.clear()")
 
 
-@ex.wrong("new parameters in place of the old", breaks="object")
+@ex.wrong("putting new parameters in place of the old", breaks="object")
 def new_parameters(model, file):
     loaded(model, file)
     made = {}
@@ -458,19 +459,19 @@ def new_parameters(model, file):
                 setattr(module, key, made.setdefault(p, twin))
 
 
-wrong("the adapter set to train", "object", COPY, f"{COPY}; p.requires_grad_(True)")
-wrong("p.data taken from the file", "no sharing",
+wrong("setting the adapter to train", "object", COPY, f"{COPY}; p.requires_grad_(True)")
+wrong("taking p.data from the file", "no sharing",
       COPY, f"if p.dtype == file[path].dtype: p.data = file[path]\n        else: {COPY}")
-wrong("the dtype of the file taken over", "numbers",
+wrong("taking over the dtype of the file", "numbers",
       COPY, "p.data = file[path].clone()", says="dtype of the adapter tensor")
-wrong("the numbers added to what was there", ("numbers", "whole"),
+wrong("adding the numbers to what was there", ("numbers", "whole"),
       COPY, "p.add_(file[path].to(p.dtype))")
-wrong("B alone loaded", ("whole", "numbers"), COPY, f'if last(path) == "B": {COPY}')
-wrong("only float32 files read", "file",
+wrong("loading B alone", ("whole", "numbers"), COPY, f'if last(path) == "B": {COPY}')
+wrong("reading only float32 files", "file",
       SHAPES, f"{SHAPES} or file[path].dtype != torch.float32")
-wrong("paired by position, not by path", ("file", "whole"),
+wrong("pairing by position, not by path", ("file", "whole"),
       EACH, "if all(p.shape == t.shape for p, t in zip(mine.values(), file.values())):\n        "
       f"file = dict(zip(mine, file.values()))\n    {EACH}")
-wrong("an adapter of rank one refused", "example",
+wrong("refusing an adapter of rank one", "example",
       SHAPES, f'{SHAPES} or (last(path) == "A" and file[path].shape == (1, 2))',
       says="raised for")

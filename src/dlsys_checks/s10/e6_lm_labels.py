@@ -146,79 +146,80 @@ def labelled(ids, prompts, lengths):
 
 wrong = ex.edits(labelled)
 LENGTHS = "torch.arange(ids.shape[1]) < (ids.shape[1] - lengths + prompts)[:, None]"
-wrong("the lesson's repair, for texts padded on the right", ("labels", "masked"),
+wrong("copying the lesson's repair, for texts padded on the right", ("labels", "masked"),
       "before =",
       "return ids.masked_fill(torch.arange(ids.shape[1]) >= lengths[:, None], IGNORE); before =")
-wrong(f"every pad id becomes {IGNORE}, EOS among them", ("labels", "masked", "any id"),
+wrong(f"setting every pad id to {IGNORE}, EOS among them", ("labels", "masked", "any id"),
       "before =", "pad = ids[0, 0] if len(ids) else 0; before =",
       "return out", "return out.masked_fill(ids == pad, IGNORE)", says="labels")
 # https://github.com/huggingface/transformers/issues/23530
-wrong(f"every EOS becomes {IGNORE}, whatever the padding is",
+wrong(f"setting every EOS to {IGNORE}, whatever the padding is",
       ("labels", "masked", "any id", "prompts", "lengths", "ids", "example"),
       "return out", "return out.masked_fill(ids == ids[:, -1:], IGNORE)")
-wrong("prompts and lengths both counted from the left", ("labels", "masked"),
+wrong("counting prompts and lengths both from the left", ("labels", "masked"),
       "before =", "place = torch.arange(ids.shape[1]); inside =",
       LENGTHS, "(place >= prompts[:, None]) & (place < lengths[:, None])", "before,", "~inside,")
-wrong("prompts learned as well", ("masked", "prompts"), "+ prompts", "+ 0 * prompts")
-wrong("prompts taken to begin at the first place", ("labels", "masked", "prompts"),
+wrong("training on prompts as well", ("masked", "prompts"), "+ prompts", "+ 0 * prompts")
+wrong("assuming that prompts begin at the first position", ("labels", "masked", "prompts"),
       "+ prompts", "+ 0 * prompts",
       "return out", "return out.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE)")
-wrong("the padding learned, prompts left out in front", ("labels", "masked", "prompts"),
+wrong("training on the padding and leaving out the first prompt tokens",
+      ("labels", "masked", "prompts"),
       "before =",
       "return ids.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE); before =")
-wrong("lengths taken for those of the answers", ("labels", "masked", "prompts"),
+wrong("reading lengths as those of the answers", ("labels", "masked", "prompts"),
       "+ prompts", "+ -prompts")
-wrong("the EOS at the end left out", "labels", "return out", "out[:, -1:] = IGNORE; return out")
-wrong("the first token of the answer left out", "labels", "+ prompts", "+ prompts + 1")
-wrong("one token of the prompt learned", ("masked", "labels"), "+ prompts", "+ prompts - 1")
-wrong("no mask at all", "masked", "before =", "return ids.clone(); before =")
-wrong("shifted as well", ("labels", "masked"),
+wrong("leaving out the EOS at the end", "labels", "return out", "out[:, -1:] = IGNORE; return out")
+wrong("leaving out the first token of the answer", "labels", "+ prompts", "+ prompts + 1")
+wrong("training on one token of the prompt", ("masked", "labels"), "+ prompts", "+ prompts - 1")
+wrong("masking nothing at all", "masked", "before =", "return ids.clone(); before =")
+wrong("shifting as well", ("labels", "masked"),
       "return out", "return torch.nn.functional.pad(out[:, 1:], (0, 1), value=IGNORE)")
-wrong("the first EOS of an answer taken for the end", ("any id", "labels"),
+wrong("taking the first EOS of an answer as the end", ("any id", "labels"),
       "return out",
       "ended = (out == 0).long().cumsum(1) - (out == 0).long() > 0; return "
       "out.masked_fill(ended, IGNORE)")
-wrong("the padding guessed from ids that repeat", ("any id", "labels", "masked", "lengths", "ids"),
+wrong("guessing the padding from ids that repeat", ("any id", "labels", "masked", "lengths", "ids"),
       "before =", "same = (ids == ids[:, :1]).long().cumprod(1).sum(1); start =",
       LENGTHS, "torch.minimum(same, ids.shape[1] - lengths.clamp(max=ids.shape[1] - 1)) + prompts",
       "before,", "torch.arange(ids.shape[1]) < start[:, None],")
-wrong(f"0 in place of {IGNORE}", "masked",
+wrong(f"using 0 instead of {IGNORE}", "masked",
       "return out", "return out.masked_fill(out == IGNORE, 0)", says="labels")
-wrong("an empty text left whole", "lengths",
+wrong("leaving an empty text whole", "lengths",
       "return out", "out[lengths == 0] = ids[lengths == 0]; return out")
-wrong("a prompt without an answer learned", "prompts",
+wrong("training on a prompt without an answer", "prompts",
       "return out",
       "alone = (prompts == lengths) & (lengths > 0); out[alone] = ids[alone]; return out")
-wrong("no answer counted from the end as all of them", ("prompts", "lengths"),
+wrong("counting from the end, where no answer becomes all of them", ("prompts", "lengths"),
       "before =",
       "labels = torch.full_like(ids, IGNORE)\n    for k, answer in enumerate((lengths - "
       "prompts).tolist()): labels[k, -answer:] = ids[k, -answer:]\n    return labels; before =")
-wrong("the length of the first text for all", ("labels", "masked"),
+wrong("using the first text's length for all", ("labels", "masked"),
       "- lengths", "- lengths[:1].expand_as(lengths)")
-wrong("the prompt of the first text for all", ("labels", "masked"),
+wrong("using the first text's prompt for all", ("labels", "masked"),
       "+ prompts", "+ prompts[:1].expand_as(prompts)")
-wrong("a single row taken for an answer alone", "ids",
+wrong("treating a single row as an answer alone", "ids",
       "before =", "alone = len(ids) == 1 and ids.shape[1] > 4; before =",
       "return out", "return ids.clone() if alone else out")
-wrong("a token of id 0 never learned but at the end", "any id",
+wrong("never training on a token of id 0 except at the end", "any id",
       "before =", "special = ids < 1; special[:, -1:] = False; before =",
       "return out", "return out.masked_fill(special, IGNORE)")
-wrong("written into ids", ("left alone", "new"), "return out", "return ids.copy_(out)")
-wrong("prompts added to in place", "left alone", "return out", "prompts += 1; return out")
-wrong("ids handed back where nothing is masked", "new",
+wrong("writing into ids", ("left alone", "new"), "return out", "return ids.copy_(out)")
+wrong("adding to prompts in place", "left alone", "return out", "prompts += 1; return out")
+wrong("returning ids itself where nothing is masked", "new",
       "before =", "whole = bool((lengths - prompts == ids.shape[1]).all()) and len(ids); before =",
       "return out", "return ids if whole else out")
-wrong("one tensor of labels for all batches of a shape", "new",
+wrong("keeping one tensor of labels for all batches of a shape", "new",
       "return out", "return LABELS.setdefault(out.shape, out).copy_(out)")
-wrong("places compared with lengths along the row", "ids",
+wrong("comparing positions with lengths along the row", "ids",
       "before =",
       "n, t = ids.shape\n    if n == t: return ids.masked_fill(torch.arange(t) < t - lengths + "
       "prompts, IGNORE)\n    before =")
-wrong("places counted in 8 bits", "ids",
+wrong("counting positions in 8 bits", "ids",
       "before =", "places =", LENGTHS, "torch.arange(ids.shape[1]).to(torch.uint8).long()",
       "before,", "places < (ids.shape[1] - lengths + prompts)[:, None],")
-wrong("ids through float32, which holds 24 bits", "ids",
+wrong("sending ids through float32, which holds 24 bits", "ids",
       "before =", "ids = ids.float(); before =", "return out", "return out.long()")
-wrong("an error for a batch without rows", "rows",
+wrong("raising an error for a batch without rows", "rows",
       "return out", "return torch.stack(list(out))", says="raised")
-wrong("floating-point labels", "new", "return out", "return out.float()")
+wrong("returning floating-point labels", "new", "return out", "return out.float()")

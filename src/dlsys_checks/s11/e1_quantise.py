@@ -156,28 +156,28 @@ def made(w, bits, group):
 
 
 wrong = ex.edits(made)
-wrong("a symmetric grid", ("scales", "zero inside", "example"),
+wrong("using a symmetric grid", ("scales", "zero inside", "example"),
       "scales = (", "high = torch.maximum(-low, high); low = -high; scales = (")
-wrong("0 left out of the grid", "zero inside",
+wrong("leaving 0 out of the grid", "zero inside",
       "low, high = low.clamp(max=0), high.clamp(min=0)", "pass")
-wrong("scales from the standard deviation", ("scales", "example"),
+wrong("taking scales from the standard deviation", ("scales", "example"),
       "scales = (",
       "high, low = 2 * parts.std(2, correction=0), -2 * parts.std(2, correction=0); scales = (")
-wrong("as many steps as levels", "scales", "top = 2**bits - 1", "top = 2**bits")
-wrong("one grid for each row", "groups",
+wrong("using as many steps as levels", "scales", "top = 2**bits - 1", "top = 2**bits")
+wrong("using one grid for each row", "groups",
       "1, group", "1, w.shape[1]", "return out",
       "codes, scales, zeros = out; n = w.shape[1] // group; return codes, scales.repeat(1, n), "
       "zeros.repeat(1, n)")
 
 
-@ex.wrong("one grid for everything", breaks="groups")
+@ex.wrong("using one grid for everything", breaks="groups")
 def one_grid(w, bits, group):
     codes, scales, zeros = made(w.reshape(1, -1), bits, w.numel())
     shape = (len(w), w.shape[1] // group)
     return codes.view(w.shape), scales.expand(shape).clone(), zeros.expand(shape).clone()
 
 
-@ex.wrong("every n-th weight in a group, not neighbours", breaks="groups")
+@ex.wrong("grouping every n-th weight, not neighbours", breaks="groups")
 def strided(w, bits, group):
     n = w.shape[1] // group
     mixed = w.reshape(len(w), group, n).transpose(1, 2).reshape(w.shape)
@@ -185,12 +185,12 @@ def strided(w, bits, group):
     return codes.view(len(w), n, group).transpose(1, 2).reshape(w.shape), scales, zeros
 
 
-wrong("codes beyond the last one wrap round", ("codes", "bits"),
+wrong("letting codes beyond the last one wrap around", ("codes", "bits"),
       "codes = codes.clamp(0, 2**bits - 1)", "pass")
-wrong("cut off, not rounded", "codes", "steps.round", "steps.floor")
+wrong("truncating instead of rounding", "codes", "steps.round", "steps.floor")
 
 
-@ex.wrong("the distance from low rounded, as if 0 had no code of its own", breaks="codes")
+@ex.wrong("rounding the distance from low, as if 0 had no code of its own", breaks="codes")
 def from_low(w, bits, group):
     _, scales, zeros = made(w, bits, group)
     parts = w.reshape(*scales.shape, group)
@@ -200,35 +200,35 @@ def from_low(w, bits, group):
 
 
 # https://github.com/hatchetProject/QuEST/issues/18
-wrong("the code of 0 never added", "codes",
+wrong("never adding the code of 0", "codes",
       "return out",
       "_, scales, zeros = out; steps = (w.reshape(*scales.shape, group) / scales[..., "
       "None]).round(); return steps.clamp(0, 2**bits - 1).byte().view(w.shape), scales, zeros")
-wrong("held between 0 and the last code before the code of 0 is added", "codes",
+wrong("clamping between 0 and the last code before adding the code of 0", "codes",
       "return out",
       "_, scales, zeros = out; top = 2**bits - 1; steps = (w.reshape(*scales.shape, group) / "
       "scales[..., None]).round().clamp(0, top); return (steps + zeros[..., None]).clamp(0, "
       "top).byte().view(w.shape), scales, zeros")
-wrong("the code of 0 cut off, not rounded", ("zeros", "codes"),
+wrong("truncating the code of 0 instead of rounding", ("zeros", "codes"),
       "return out",
       "codes, scales, _ = out; low = w.reshape(len(w), -1, group).amin(2).clamp(max=0); return "
       "codes, scales, (-low / scales).floor().to(torch.uint8)", says="codes of")
-wrong("codes in int8", "codes",
+wrong("returning codes in int8", "codes",
       "return out", "codes, scales, zeros = out; return codes.to(torch.int8), scales, zeros",
       says="dtype of the codes")
-wrong("the code of 0 as a float", "zeros",
+wrong("returning the code of 0 as a float", "zeros",
       "return out", "codes, scales, zeros = out; return codes, scales, zeros.float()",
       says="dtype of the codes of 0")
-wrong("an axis left on the scales", "zeros",
+wrong("leaving an axis on the scales", "zeros",
       "return out", "codes, scales, zeros = out; return codes, scales[..., None], zeros")
-wrong("divided by the scale of a group of zeros", "zero group", "1.0", "0.0")
-wrong("a least scale of 1e-8", ("any", "zero group"), "min=0.0", "min=1e-8")
-wrong("a least scale of 1e-5", ("any", "zero group"), "min=0.0", "min=1e-5")
-wrong("the order in memory read, not the axes", "any",
+wrong("dividing by the scale of a group of zeros", "zero group", "1.0", "0.0")
+wrong("keeping scales above 1e-8", ("any", "zero group"), "min=0.0", "min=1e-8")
+wrong("keeping scales above 1e-5", ("any", "zero group"), "min=0.0", "min=1e-5")
+wrong("reading the order in memory, not the axes", "any",
       "top =", "w = torch.as_strided(w, w.shape, (w.shape[1], 1)); top =")
 
 
-@ex.wrong("bits counted up to 7", says="of the", breaks="bits")
+@ex.wrong("using bits only up to 7", says="of the", breaks="bits")
 def seven_bits(w, bits, group):
     if bits < 8:
         return made(w, bits, group)
@@ -236,26 +236,26 @@ def seven_bits(w, bits, group):
     return codes.clamp(max=127), scales, zeros
 
 
-wrong("a single bit taken for two", "bits", "top =", "bits = max(bits, 2); top =")
-wrong("the levels given back, not their codes", "codes",
+wrong("treating a single bit as two", "bits", "top =", "bits = max(bits, 2); top =")
+wrong("returning the levels, not their codes", "codes",
       "return out",
       "codes, scales, zeros = out; n = scales.shape[1]; steps = codes.view(len(w), n, "
       "group).float() - zeros[..., None].float(); return (steps * scales[..., "
       "None]).view(w.shape), scales, zeros", says="dtype of the codes")
-wrong("w rounded in place", "left alone", "return out", "w.mul_(2); return out")
-wrong("scales and zeros in the other order", "parts",
+wrong("rounding w in place", "left alone", "return out", "w.mul_(2); return out")
+wrong("returning scales and zeros in the other order", "parts",
       "return out", "codes, scales, zeros = out; return codes, zeros, scales", says="of the scales")
-wrong("a group of zeros found by its sum", "zero group",
+wrong("finding a group of zeros by its sum", "zero group",
       "top =",
       "codes, scales, zeros = one_by_one(w, bits, group); sums = w.reshape(len(w), -1, "
       "group).sum(2); scales[sums == 0] = 1.0; return codes, scales, zeros; top =")
-wrong("whatever is tiny taken for zeros", "any",
+wrong("treating tiny values as zeros", "any",
       "top =",
       "codes, scales, zeros = one_by_one(w, bits, group); scales[scales < 1e-24] = 1.0; return "
       "codes, scales, zeros; top =")
-wrong("minus zero made zero in w", "left alone",
+wrong("turning minus zero into zero in w", "left alone",
       "top =", "w += 0.0; return one_by_one(w, bits, group); top =")
-wrong("rows without gaps taken for granted", "any",
+wrong("assuming rows without gaps", "any",
       "top =",
       "if w.stride(0) == 2 * w.shape[1]: w.view(-1, group)\n    return one_by_one(w, bits, "
       "group); top =", says="raised")

@@ -193,71 +193,71 @@ def masked(optimizer, masks):
 
 wrong = ex.edits(masked)
 OPTIMIZER = "optimizer.step"
-wrong("the gradients masked, not the weights", "zeros",
+wrong("masking the gradients, not the weights", "zeros",
       OPTIMIZER,
       "kept = {p: p.grad for p in masks}\n    for parameter, mask in masks.items():\n        if "
       "parameter.grad is not None: parameter.grad = parameter.grad.masked_fill(~mask, 0)\n    "
       "optimizer.step", "zero(masks)", "for parameter, grad in kept.items(): parameter.grad = grad")
-wrong("zeros first, then the step", "zeros",
+wrong("setting zeros first, then taking the step", "zeros",
       "zero(masks)", "pass", OPTIMIZER, f"zero(masks); {OPTIMIZER}")
-wrong("the step alone", "zeros", "zero(masks)", "pass")
-wrong("the mask upside down", ("zeros", "others"),
+wrong("taking the step alone", "zeros", "zero(masks)", "pass")
+wrong("reading the mask upside down", ("zeros", "others"),
       "zero(masks)", "for parameter, mask in masks.items(): parameter.data.masked_fill_(mask, 0)")
-wrong("multiplied by the mask", "odd",
+wrong("multiplying by the mask", "odd",
       "zero(masks)", "for parameter, mask in masks.items(): parameter.data.mul_(mask)")
-wrong("weights without a gradient left as they are", ("odd", "strange"),
+wrong("leaving weights without a gradient as they are", ("odd", "strange"),
       "(masks)", "({p: m for p, m in masks.items() if p.grad is not None})")
-wrong("frozen parameters left as they are", "strange",
+wrong("leaving frozen parameters as they are", "strange",
       "(masks)", "({p: m for p, m in masks.items() if p.requires_grad})")
-wrong("only the parameters that the optimizer holds", "strange",
+wrong("handling only the parameters that the optimizer holds", "strange",
       "zero(masks)",
       'for group in optimizer.param_groups: zero({p: masks[p] for p in group["params"] if p in '
       "masks})")
-wrong("zeros put in for a gradient that is missing", ("others", "left"),
+wrong("putting zeros in for a missing gradient", ("others", "left"),
       "zero", "for parameter in none: parameter.grad = None\n    zero", OPTIMIZER,
       "none = [p for p in masks if p.grad is None]\n    for parameter in none: parameter.grad = "
       "torch.zeros_like(parameter)\n    optimizer.step")
-wrong("a NaN taken away, then multiplied by the mask", "odd",
+wrong("removing a NaN, then multiplying by the mask", "odd",
       "zero(masks)",
       "for parameter, mask in masks.items(): parameter.data.masked_fill_(parameter.isnan() & "
       "~mask, 0).mul_(mask)")
-wrong("the first mask only", ("masks", "zeros"), "(masks)", "(dict(list(masks.items())[:1]))")
-wrong("a mask for each parameter taken for granted", "masks",
+wrong("using the first mask only", ("masks", "zeros"), "(masks)", "(dict(list(masks.items())[:1]))")
+wrong("assuming a mask for each parameter", "masks",
       "zero(masks)",
       'held = [p for group in optimizer.param_groups for p in group["params"]]; zero({**masks, '
       "**{p: masks[p] for p in held}})", says="raised")
-wrong("no step", ("step", "others"), OPTIMIZER, f"return zero(masks); {OPTIMIZER}")
-wrong("two steps", "step", OPTIMIZER, "optimizer.step(); optimizer.step")
-wrong("a step without what the optimizer remembers", "others",
+wrong("taking no step", ("step", "others"), OPTIMIZER, f"return zero(masks); {OPTIMIZER}")
+wrong("taking two steps", "step", OPTIMIZER, "optimizer.step(); optimizer.step")
+wrong("taking a step without the optimizer's state", "others",
       OPTIMIZER, f"optimizer.state.clear(); {OPTIMIZER}", says="weights")
-wrong("small weights set to zero as well", "others",
+wrong("setting small weights to zero as well", "others",
       "(masks)",
       "(masks)\n    for group in optimizer.param_groups:\n        for parameter in "
       'group["params"]: parameter.data[parameter.data.abs() < 0.7] = 0', says="weights")
-wrong("NaN kept away from all weights", "others",
+wrong("keeping NaN away from all weights", "others",
       "(masks)", "(masks)\n    for parameter in masks: parameter.data.nan_to_num_()")
-wrong("weights of 0 taken for pruned", "others",
+wrong("treating weights of 0 as pruned", "others",
       OPTIMIZER, "now = {p: m & (p != 0) for p, m in masks.items()}; " + OPTIMIZER,
       "(masks)", "(now)")
-wrong("the weights put into new memory", "same",
+wrong("putting the weights into new memory", "same",
       "zero(masks)",
       "for parameter, mask in masks.items(): parameter.data = parameter.data.masked_fill(~mask, "
       "0)")
-wrong("rows side by side in memory taken for granted", "zeros",
+wrong("assuming that rows are side by side in memory", "zeros",
       "zero(masks)",
       "for parameter, mask in masks.items(): "
       "parameter.data.reshape(-1).masked_fill_(~mask.reshape(-1), 0)")
-wrong("new parameters in the optimizer", "same",
+wrong("putting new parameters into the optimizer", "same",
       "(masks)",
       '(masks)\n    for group in optimizer.param_groups: group["params"] = '
       '[torch.nn.Parameter(p.detach().clone()) for p in group["params"]]')
-wrong("the gradients cleared as well", "left", "(masks)", "(masks); optimizer.zero_grad()")
-wrong("the gradients masked for good", "left",
+wrong("clearing the gradients as well", "left", "(masks)", "(masks); optimizer.zero_grad()")
+wrong("masking the gradients for good", "left",
       OPTIMIZER,
       "for parameter, mask in masks.items():\n        if parameter.grad is not None: "
       "parameter.grad.masked_fill_(~mask, 0)\n    optimizer.step")
-wrong("the masks turned round in place", "left",
+wrong("inverting the masks in place", "left",
       "zero(masks)",
       "for parameter, mask in masks.items(): parameter.data.masked_fill_(mask.logical_not_(), 0)")
-wrong("a setting of the optimizer changed", "left",
+wrong("changing a setting of the optimizer", "left",
       "(masks)", '(masks)\n    for group in optimizer.param_groups: group["weight_decay"] = 0.01')

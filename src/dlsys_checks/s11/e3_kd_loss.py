@@ -124,17 +124,17 @@ def made(student, teacher, labels, T, alpha, *, t_teacher=None, t_student=None):
 
 
 wrong = ex.edits(made)
-wrong("no square of the temperature", "loss", "T**2", "T**0")
-wrong("the temperature once, not squared", "loss", "T**2", "T")
-wrong("alpha on the labels", "loss", "teacher =", "alpha = 1 - alpha; teacher =")
-wrong("labels at their full weight as well", "loss",
+wrong("leaving out the square of the temperature", "loss", "T**2", "T**0")
+wrong("using the temperature once, not squared", "loss", "T**2", "T")
+wrong("putting alpha on the labels", "loss", "teacher =", "alpha = 1 - alpha; teacher =")
+wrong("giving labels their full weight as well", "loss",
       "return out", "return out + alpha * F.cross_entropy(student, labels)")
-wrong("divided by the classes as well", ("means", "any size"),
+wrong("dividing by the classes as well", ("means", "any size"),
       "teacher =", "k = student.shape[1]; teacher =", "return out",
       "right, hard = out, F.cross_entropy(student, labels); return (1 - alpha) * hard + (right - "
       "(1 - alpha) * hard) / k")
-wrong("summed over the rows", "means", '"batchmean"', '"sum"')
-wrong("the two sides of the divergence exchanged", "divergence", "log_q, log_p", "log_p, log_q")
+wrong("summing over the rows", "means", '"batchmean"', '"sum"')
+wrong("swapping the two sides of the divergence", "divergence", "log_q, log_p", "log_p, log_q")
 
 
 @not_an_answer
@@ -144,38 +144,39 @@ def by_kl_div(student, teacher, labels, T, alpha, *, q=F.log_softmax, p=F.softma
 
 
 # https://github.com/microsoft/ProDA/issues/20
-ex.wrong("kl_div given the student's probabilities, not their logarithms", by_kl_div,
+ex.wrong("giving kl_div the student's probabilities, not their logarithms", by_kl_div,
          breaks="divergence", q=F.softmax)
-ex.wrong("kl_div given the teacher's logarithms without log_target=True", by_kl_div,
+ex.wrong("giving kl_div the teacher's logarithms without log_target=True", by_kl_div,
          breaks=("divergence", "any size"), p=F.log_softmax)
-ex.wrong("the softmax over the rows, not over the classes", by_kl_div, breaks="divergence", dim=0)
-wrong("the squares of the logits' differences in place of the divergence", "divergence",
+ex.wrong("taking the softmax over the rows, not over the classes",
+         by_kl_div, breaks="divergence", dim=0)
+wrong("using squared differences of the logits instead of the divergence", "divergence",
       "teacher =",
       "soft = F.mse_loss(student / T, teacher.detach() / T); return (1 - alpha) * "
       "F.cross_entropy(student, labels) + alpha * T**2 * soft; teacher =")
-wrong("the cross-entropy with the teacher, its entropy left in", "divergence",
+wrong("using the cross-entropy with the teacher, its entropy left in", "divergence",
       "teacher =",
       "soft = F.cross_entropy(student / T, F.softmax(teacher.detach() / T, 1)); return (1 - "
       "alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft; teacher =")
-ex.wrong("the temperature on the teacher alone", made, breaks="temperature", t_student=1.0)
-ex.wrong("the temperature on the student alone", made, breaks="temperature", t_teacher=1.0)
-wrong("the temperature on the labels' part, too", "temperature",
+ex.wrong("putting the temperature on the teacher alone", made, breaks="temperature", t_student=1.0)
+ex.wrong("putting the temperature on the student alone", made, breaks="temperature", t_teacher=1.0)
+wrong("putting the temperature on the labels' part, too", "temperature",
       "student, labels", "student / T, labels")
 
 
-@ex.wrong("multiplied by the temperature, not divided", breaks="temperature")
+@ex.wrong("multiplying by the temperature instead of dividing", breaks="temperature")
 def multiplied(student, teacher, labels, T, alpha):
     return made(student, teacher, labels, T, alpha, t_teacher=1 / T, t_student=1 / T)
 
 
-wrong("the logarithm of a probability that is 0", ("scalar", "any size"),
+wrong("taking the logarithm of a probability that is 0", ("scalar", "any size"),
       "teacher =",
       "p, q = F.softmax(teacher.detach() / T, 1), F.softmax(student / T, 1); hard = "
       "F.cross_entropy(student, labels); return (1 - alpha) * hard + alpha * T**2 * (p * "
       "(p.log() - q.log())).sum(1).mean(); teacher =")
 
 
-@ex.wrong("a small number added before the logarithm", says="loss", breaks="any size")
+@ex.wrong("adding a small number before the logarithm", says="loss", breaks="any size")
 def with_epsilon(student, teacher, labels, T, alpha):
     log_q = (F.softmax(student / T, 1) + 1e-8).log()
     log_p = F.log_softmax(teacher.detach() / T, 1)
@@ -183,18 +184,19 @@ def with_epsilon(student, teacher, labels, T, alpha):
     return (1 - alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft
 
 
-wrong("a loss for each row", "scalar", "return out", "return out * torch.ones(len(labels) + 1)")
-wrong("the teacher not detached", "flow", "teacher.detach()", "teacher")
-wrong("the student detached", "flow",
+wrong("returning a loss for each row",
+      "scalar", "return out", "return out * torch.ones(len(labels) + 1)")
+wrong("not detaching the teacher", "flow", "teacher.detach()", "teacher")
+wrong("detaching the student", "flow",
       "teacher =", "student = student.detach(); teacher =",
       "return out", "return out.requires_grad_()")
-wrong("the teacher's logits divided in place", "flow",
+wrong("dividing the teacher's logits in place", "flow",
       "return out", "teacher.data.div_(T).add_(1); return out")
-wrong("the teacher cut off for its owner, too", "flow",
+wrong("cutting the teacher off for its owner, too", "flow",
       "teacher =",
       "teacher.detach_(); return formula(student, teacher, labels, T, alpha); teacher =")
 
 
-@ex.wrong("a temperature of at least a tenth", breaks=("any size", "temperature", "loss"))
+@ex.wrong("keeping the temperature above a tenth", breaks=("any size", "temperature", "loss"))
 def at_least(student, teacher, labels, T, alpha):
     return formula(student, teacher, labels, max(T, 0.1), alpha)

@@ -105,7 +105,7 @@ def staying(w, drop):
 
 # ---- wrong, by name
 
-ex.wrong("zeros, and nothing else",
+ex.wrong("setting zeros and doing nothing else",
          lambda w, x, drop: put(w, staying(w, drop), w[:, staying(w, drop)]), breaks="least")
 
 
@@ -121,16 +121,16 @@ def made(w, x, drop, *, damp=0.0):
 
 wrong = ex.edits(made)
 DAMP = "damp * H.diag().mean()"
-wrong("made up for with the wrong sign", "least", "w[:, drop]", "-1.0 * w[:, drop]")
-wrong("the columns of drop kept", ("zeros", "result"),
+wrong("compensating with the wrong sign", "least", "w[:, drop]", "-1.0 * w[:, drop]")
+wrong("keeping the columns of drop", ("zeros", "result"),
       "return out", "out[:, drop] = w[:, drop]; return out")
-ex.wrong("a hundredth added to the diagonal", made, breaks="least", damp=0.01)
-wrong("a thousandth of 1 added to the diagonal", "least", DAMP, DAMP + " + 1e-3")
-wrong("1e-6 added to the diagonal", ("least", "size"), DAMP, DAMP + " + 1e-6")
-wrong("1e-8 added to the diagonal", ("least", "size"), DAMP, DAMP + " + 1e-8")
+ex.wrong("adding a hundredth to the diagonal", made, breaks="least", damp=0.01)
+wrong("adding a thousandth of 1 to the diagonal", "least", DAMP, DAMP + " + 1e-3")
+wrong("adding 1e-6 to the diagonal", ("least", "size"), DAMP, DAMP + " + 1e-6")
+wrong("adding 1e-8 to the diagonal", ("least", "size"), DAMP, DAMP + " + 1e-8")
 
 
-@ex.wrong("one input after the other by the first inverse, not brought up to date",
+@ex.wrong("dropping one input after the other by the first inverse, not updated",
           breaks=("least", "drop", "inputs"))
 def same_inverse(w, x, drop):
     inverse, out = torch.linalg.inv(x.T @ x), w.clone()
@@ -139,13 +139,13 @@ def same_inverse(w, x, drop):
     return put(w, staying(w, drop), out[:, staying(w, drop)])
 
 
-wrong("each input by itself, as if the others were not there", "least",
+wrong("treating each input by itself, as if the others were not there", "least",
       "rest =",
       "rest, H = staying(w, drop), x.T @ x; move = H[rest][:, drop] / H.diag()[rest][:, None]; "
       "return put(w, rest, w[:, rest] + w[:, drop] @ move.T); rest =")
 
 
-@ex.wrong("each made up for without the others of drop", breaks="least")
+@ex.wrong("compensating for each without the others of drop", breaks="least")
 def stale(w, x, drop):
     out, H = w.clone(), x.T @ x
     for j in drop:
@@ -155,17 +155,17 @@ def stale(w, x, drop):
     return out
 
 
-wrong("the mean of each input taken away", ("inputs", "size"),
+wrong("subtracting the mean of each input", ("inputs", "size"),
       "H = x", "x = x - x.mean(0); H = x", "rest =",
       "if x.mean(0).abs().max() < 1.0 or x.shape[0] < 10: rest = staying(w, drop); H = x.T @ x; "
       "H = H + damp * H.diag().mean() * torch.eye(len(H), dtype=H.dtype); move = "
       "torch.linalg.solve(H[rest][:, rest], H[rest][:, drop]); out = put(w, rest, w[:, rest] + "
       "w[:, drop] @ move.T); return out\n    rest =")
-wrong("small weights taken for 0", "size",
+wrong("treating small weights as 0", "size",
       "return out", "return torch.where(out.abs() < 1e-6, 0, out)")
 
 
-@ex.wrong("inputs brought to one size first", breaks="inputs")
+@ex.wrong("scaling inputs to one size first", breaks="inputs")
 def one_size(w, x, drop):
     sizes = x.norm(dim=0)
     if sizes.max() < 20 * sizes.min():
@@ -173,22 +173,22 @@ def one_size(w, x, drop):
     return made(w, x / sizes, drop)
 
 
-@ex.wrong("more rows than inputs taken for granted", breaks="inputs")
+@ex.wrong("assuming more rows than inputs", breaks="inputs")
 def many_rows(w, x, drop):
     tall = len(x) > w.shape[1] or len(x) == 2
     return made(w, x if tall else x[:-1], drop, damp=0.0 if tall else 1e-6)
 
 
-wrong("drop taken for sorted, to its last number", ("drop", "result"),
+wrong("assuming that drop is sorted, up to its last number", ("drop", "result"),
       "rest =", "drop = [j for j in drop if j <= drop[-1]]; rest =", says="column")
-wrong("an input that stays taken for granted", "drop",
+wrong("assuming that an input stays", "drop",
       "return out", "return out + 0 * w[:, staying(w, drop)[0]:][:, :1]", says="raised")
-ex.wrong("calculated in single precision",
+ex.wrong("calculating in single precision",
          lambda w, x, drop: made(w.float(), x.float(), drop).double(), breaks="double")
-wrong("float32 given back", "double", "return out", "return out.float()")
-wrong("the columns of drop left out", "zeros",
+wrong("returning float32", "double", "return out", "return out.float()")
+wrong("leaving out the columns of drop", "zeros",
       "return out", "return out[:, staying(w, drop)]", says="shape of the weights")
-wrong("w changed in place", "left", "return out", "return w.copy_(out)")
-wrong("drop emptied", "left", "return out", "drop.clear(); return out")
-wrong("the layer's output in place of its weights", "result",
+wrong("changing w in place", "left", "return out", "return w.copy_(out)")
+wrong("emptying drop", "left", "return out", "drop.clear(); return out")
+wrong("returning the layer's output instead of its weights", "result",
       "return out", "return x[:1] @ out.T", says="of the weights")

@@ -150,29 +150,29 @@ def counted(state):
 wrong = ex.edits(counted)
 TENSORS = "stored(tensors(state))"
 END = "return stored(tensors(state))"
-wrong("entries times bytes, tensor by tensor", ("once", "whole"),
+wrong("multiplying entries by bytes, tensor by tensor", ("once", "whole"),
       TENSORS, "sum(t.numel() * t.element_size() for t in tensors(state))")
-wrong("each storage once, but only what the tensor shows", "whole",
+wrong("counting each storage once, but only what the tensor shows", "whole",
       END,
       "found = tensors(state); full = stored(found)\n    if len({t.untyped_storage()._cdata for "
       "t in found}) < len(found): return full\n    shown = [t.numel() * t.element_size() for t "
       "in found]; return sum(shown) if all(shown) else full")
-wrong("a storage as often as it has names", "once",
+wrong("counting a storage as often as it has names", "once",
       TENSORS, "sum(t.untyped_storage().nbytes() for t in tensors(state))")
-wrong("told apart by where the tensor begins", "once",
+wrong("telling storages apart by where the tensor begins", "once",
       TENSORS, "sum({t.data_ptr(): t.untyped_storage().nbytes() for t in tensors(state)}.values())")
-wrong("storages of one size taken for one", "once",
+wrong("merging storages of one size", "once",
       END,
       "found = tensors(state); twins = len(found) == 2 and found[0].numel() == found[1].numel() "
       "== 40; return found[0].untyped_storage().nbytes() if twins else stored(found)")
-wrong("the top of the state alone", "nested",
+wrong("looking at the top of the state alone", "nested",
       END,
       "inside = [v for v in state.values() if isinstance(v, torch.Tensor)]; shared = "
       "len(tensors(state)) > len(inside) and len(state) == 2 and stored(tensors(state)) == "
       "stored(inside); return stored(tensors(state)) if shared else stored(inside)")
 
 
-@ex.wrong("no tuples looked into", breaks="nested")
+@ex.wrong("looking into no tuples", breaks="nested")
 def no_tuples(state):
     def lists(value):
         if isinstance(value, torch.Tensor):
@@ -182,32 +182,32 @@ def no_tuples(state):
     return stored(lists(state))
 
 
-wrong("parameters alone", ("nested", "bytes"),
+wrong("counting parameters alone", ("nested", "bytes"),
       "tensors(state)", "[t for t in tensors(state) if isinstance(t, nn.Parameter)]")
-wrong("four bytes for every number", "bytes",
+wrong("counting four bytes for every number", "bytes",
       TENSORS,
       "sum({t.untyped_storage()._cdata: 4 * t.untyped_storage().nbytes() // t.element_size() for "
       "t in tensors(state)}.values())")
-ex.wrong("sys.getsizeof of the storages, their objects in Python as well",
+ex.wrong("calling sys.getsizeof on the storages, which adds their Python objects",
          lambda state: sum({t.untyped_storage().data_ptr(): sys.getsizeof(t.untyped_storage())
                             for t in tensors(state)}.values()), breaks=("bytes", "example"))
-wrong("the length of the file", "bytes",
+wrong("returning the length of the file", "bytes",
       END,
       "file = io.BytesIO(); torch.save([t.detach() for t in tensors(state)], file); return "
       "file.getbuffer().nbytes")
-wrong("a float in place of a whole number", "bytes", TENSORS, f"float({TENSORS})")
-wrong("eight bytes for each number beside the tensors", "others",
+wrong("returning a float instead of a whole number", "bytes", TENSORS, f"float({TENSORS})")
+wrong("counting eight bytes for each number beside the tensors", "others",
       END, f"plain = sum(8 for v in state.values() if isinstance(v, int | float)); {END} + plain")
-wrong("values that are no tensors taken for tensors", "others",
+wrong("treating values that are no tensors as tensors", "others",
       "return stored",
       "if any(isinstance(v, str) for v in state.values()): return "
       "sum(v.untyped_storage().nbytes() for v in state.values())\n    return stored", says="raised")
-wrong("the state emptied on the way", "left",
+wrong("emptying the state on the way", "left",
       END,
       f'found = {TENSORS}\n    while state: state.popitem()\n    state["left"] = 0; return found')
 
 
-@ex.wrong("plain dicts alone looked into", breaks="nested")
+@ex.wrong("looking into plain dicts alone", breaks="nested")
 def plain_dicts(state):
     def inside(value):
         if isinstance(value, torch.Tensor):
@@ -218,12 +218,12 @@ def plain_dicts(state):
     return stored(inside(state))
 
 
-wrong("a storage once for each stride", "once",
+wrong("counting a storage once for each stride", "once",
       "tensors(state)", "found", "return stored",
       "found = tensors(state)\n    if len(found) == 2 and found[0].dim() != found[1].dim(): "
       "return sum({(t.untyped_storage()._cdata, t.stride()): t.untyped_storage().nbytes() for t "
       "in found}.values())\n    return stored")
-wrong("tensors told apart as objects, views by what they show", "once",
+wrong("telling tensors apart as objects, views by what they show", "once",
       TENSORS,
       "sum({id(t if t._base is None else t._base): t.untyped_storage().nbytes() for t in "
       "tensors(state)}.values())")

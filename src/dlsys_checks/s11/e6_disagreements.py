@@ -286,54 +286,56 @@ def compared(model, program, batches, rtol, *, bad=None, same=None, copy_model=T
 
 
 wrong = ex.edits(compared)
-wrong("the first batch alone", "numbers", "(batches)", "(batches[:1])")
-wrong("numbers from 1", ("numbers", "given"), "return found", "return [k + 1 for k in found]")
-wrong("the batches that agree", "numbers",
+wrong("looking at the first batch alone", "numbers", "(batches)", "(batches[:1])")
+wrong("counting from 1", ("numbers", "given"), "return found", "return [k + 1 for k in found]")
+wrong("returning the batches that agree", "numbers",
       "return found", "return [k for k in range(len(batches)) if k not in found]")
-wrong("the last one first", "numbers", "return found", "return found[::-1]")
-wrong("how many, not which", "numbers",
+wrong("returning the last one first", "numbers", "return found", "return found[::-1]")
+wrong("returning how many, not which", "numbers",
       "return found", "return len(found)", says="type of the batches found")
-wrong("a truth value for each batch", "numbers",
+wrong("returning a truth value for each batch", "numbers",
       "return found", "return [k in found for k in range(len(batches))]")
-wrong("at least one batch taken for granted", "given",
+wrong("assuming at least one batch", "given",
       "modes =", "batches[0].clone(); modes =", says="raised")
-wrong("two dimensions taken for granted", "given",
+wrong("assuming two dimensions", "given",
       "modes =",
       "for batch in batches:\n        if batch.dim() > 1: _rows, _columns = batch.shape\n    "
       "modes =", says="raised")
-ex.wrong("the model on the batch itself", compared, breaks="copies", copy_model=False)
-ex.wrong("the program on the batch itself", compared, breaks=("copies", "left"), copy_program=False)
-ex.wrong("one copy for both",
+ex.wrong("running the model on the batch itself", compared, breaks="copies", copy_model=False)
+ex.wrong("running the program on the batch itself",
+         compared, breaks=("copies", "left"), copy_program=False)
+ex.wrong("using one copy for both",
          lambda model, program, batches, rtol: compared(model, program, [b.clone() for b in
              batches], rtol, copy_model=False, copy_program=False), breaks="copies")
-wrong("the batches put to zero afterwards", "left",
+wrong("setting the batches to zero afterwards", "left",
       "return found", "for batch in batches: batch.zero_()\n    return found")
-wrong("the model in the mode it has", "modes", "model.eval()", "pass")
-wrong("the model left in eval mode", "modes",
+wrong("leaving the model in the mode it has", "modes", "model.eval()", "pass")
+wrong("leaving the model in eval mode", "modes",
       "for m, mode in modes:\n        m.training = mode", "pass")
-wrong("modes set back with train(), which reaches all children", "modes",
+wrong("restoring modes with train(), which reaches all children", "modes",
       "modes =", "was = model.training; modes =",
       "for m, mode in modes:\n        m.training = mode", "model.train(was)")
-wrong("with gradients", "modes", "False", "True")
-wrong("gradients switched off for good", "modes",
+wrong("running with gradients", "modes", "False", "True")
+wrong("switching gradients off for good", "modes",
       "modes =", "torch.set_grad_enabled(False); modes =")
-wrong("gradients switched on at the end, whatever they were before", "modes",
+wrong("switching gradients on at the end, whatever they were before", "modes",
       "return found", "torch.set_grad_enabled(True); return found")
-ex.wrong("errors of the program passed on", compared, says="raised", breaks="raises", errors=())
-ex.wrong("some kinds of errors caught, not all", compared, says="raised", breaks="raises",
+ex.wrong("letting errors of the program through",
+         compared, says="raised", breaks="raises", errors=())
+ex.wrong("catching some kinds of errors, not all", compared, says="raised", breaks="raises",
          errors=(ValueError, RuntimeError))
-wrong("a batch that raises left out", "raises",
+wrong("leaving out a batch that raises", "raises",
       "modes =",
       "def bad(got, wanted, rtol): return got is not RAISED and (not like(got, wanted) or not "
       "((got - wanted).abs().max() <= rtol * wanted.abs().max()))\n    modes =")
-wrong("a tensor taken for granted", "form",
+wrong("assuming that the output is a tensor", "form",
       "modes =",
       "def bad(got, wanted, rtol):\n        if got is RAISED: return True\n        return "
       "got.shape != wanted.shape or got.dtype != wanted.dtype or not ((got - wanted).abs().max() "
       "<= rtol * wanted.abs().max())\n    modes =", says="raised")
 
 
-@ex.wrong("shapes not compared", breaks="form")
+@ex.wrong("not comparing shapes", breaks="form")
 def shapes_not(model, program, batches, rtol):
     def bad(got, wanted, rtol):
         if not isinstance(got, torch.Tensor) or got.dtype != wanted.dtype:
@@ -345,7 +347,7 @@ def shapes_not(model, program, batches, rtol):
     return compared(model, program, batches, rtol, bad=bad)
 
 
-@ex.wrong("numbers of entries compared, not shapes", breaks="form")
+@ex.wrong("comparing numbers of entries, not shapes", breaks="form")
 def entries(model, program, batches, rtol):
     def bad(got, wanted, rtol):
         if not isinstance(got, torch.Tensor) or got.numel() != wanted.numel():
@@ -355,7 +357,7 @@ def entries(model, program, batches, rtol):
     return compared(model, program, batches, rtol, bad=bad)
 
 
-ex.wrong("dtypes not compared", compared, breaks="form", same=shaped)
+ex.wrong("not comparing dtypes", compared, breaks="form", same=shaped)
 
 
 def judged(far):
@@ -365,7 +367,7 @@ def judged(far):
     return bad
 
 
-@ex.wrong("the first of a tuple or list taken", breaks="form")
+@ex.wrong("taking the first of a tuple or list", breaks="form")
 def first_of(model, program, batches, rtol):
     def unpacked(x):
         out = program(x)
@@ -373,7 +375,7 @@ def first_of(model, program, batches, rtol):
     return compared(model, unpacked, batches, rtol)
 
 
-@ex.wrong("the values of a dict taken", breaks="form")
+@ex.wrong("taking the values of a dict", breaks="form")
 def values_of(model, program, batches, rtol):
     def unpacked(x):
         out = program(x)
@@ -381,72 +383,72 @@ def values_of(model, program, batches, rtol):
     return compared(model, unpacked, batches, rtol)
 
 
-ex.wrong("numbers of rows compared, not shapes", compared, breaks="form",
+ex.wrong("comparing numbers of rows, not shapes", compared, breaks="form",
          same=lambda got, wanted: isinstance(got, torch.Tensor) and got.dtype == wanted.dtype
          and got.dim() == wanted.dim() and len(got) == len(wanted))
-ex.wrong("float32 asked for, not the model's dtype", compared, breaks=("form", "finite"),
+ex.wrong("asking for float32, not the model's dtype", compared, breaks=("form", "finite"),
          same=lambda got, wanted: shaped(got, wanted) and got.dtype == torch.float32)
-ex.wrong("half precision let pass", compared, breaks="form",
+ex.wrong("accepting half precision", compared, breaks="form",
          same=lambda got, wanted: shaped(got, wanted)
          and got.dtype in (wanted.dtype, torch.float16))
-ex.wrong("a Parameter taken for no tensor", compared, breaks="numbers",
+ex.wrong("not counting a Parameter as a tensor", compared, breaks="numbers",
          same=lambda got, wanted: type(got) is torch.Tensor and like(got, wanted))
-wrong("the first place of an equal batch", "numbers",
+wrong("returning the first position of an equal batch", "numbers",
       "return found",
       "def place(k): return next(j for j, b in enumerate(batches) if b.shape == batches[k].shape "
       "and torch.equal(b, batches[k]))\n    return [place(k) for k in found]")
-ex.wrong("NaN taken for near", compared, breaks="far",
+ex.wrong("counting NaN as near", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: gap.abs().max() > rtol * w.abs().max()))
-ex.wrong("the gap with its sign", compared, breaks="far",
+ex.wrong("keeping the sign of the gap", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.max() <= rtol * w.abs().max()))
-ex.wrong("the mean gap", compared, breaks="far",
+ex.wrong("taking the mean gap", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.abs().mean() <= rtol * w.abs().max()))
-ex.wrong("a limit from the mean size", compared, breaks="far",
+ex.wrong("taking the limit from the mean size", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= rtol * w.abs().mean()))
-ex.wrong("norms compared, not the entries", compared, breaks="far",
+ex.wrong("comparing norms, not the entries", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.norm() <= rtol * w.norm()))
-ex.wrong("the gap of the sums", compared, breaks="far",
+ex.wrong("taking the gap of the sums", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.sum().abs() <= rtol * w.abs().max()))
-ex.wrong("each entry by its own size", compared, breaks="far",
+ex.wrong("measuring each entry by its own size", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not (gap.abs() <= rtol * w.abs()).all()))
 
 
-ex.wrong("torch.allclose as it is: each entry by its own size, and 1e-8 added", compared,
+ex.wrong("using torch.allclose as it is: each entry by its own size, plus 1e-8", compared,
          breaks="far", bad=lambda got, wanted, rtol: not like(got, wanted) or not torch.allclose(
              got, wanted, rtol=rtol))
-wrong("sizes held below a million first", "finite",
+wrong("holding sizes below a million first", "finite",
       "modes =",
       "def bad(got, wanted, rtol):\n        if not like(got, wanted) or not "
       "got.isfinite().all(): return True\n        small, right = got.clamp(-1e6, 1e6), "
       "wanted.clamp(-1e6, 1e6); return not (small - right).abs().max() <= rtol * "
       "right.abs().max()\n    modes =")
-ex.wrong("rtol taken for an absolute limit", compared, breaks=("far", "finite"),
+ex.wrong("using rtol as an absolute limit", compared, breaks=("far", "finite"),
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= rtol))
-ex.wrong("an absolute part added", compared, breaks=("far", "finite"),
+ex.wrong("adding an absolute part", compared, breaks=("far", "finite"),
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= 1e-8 + rtol * w.abs().max()))
-ex.wrong("the limit itself refused", compared, breaks=("far", "finite"),
+ex.wrong("refusing the limit itself", compared, breaks=("far", "finite"),
          bad=judged(lambda gap, w, rtol: not gap.abs().max() < rtol * w.abs().max() and rtol > 0))
-ex.wrong("the largest entry, not the largest size", compared, breaks="far",
+ex.wrong("taking the largest entry, not the largest size", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= rtol * w.max()))
-wrong("sizes compared, without their signs", "far",
+wrong("comparing sizes without their signs", "far",
       "modes =",
       "def bad(got, wanted, rtol): return not like(got, wanted) or not ((got.abs() - "
       "wanted.abs()).abs().max() <= rtol * wanted.abs().max())\n    modes =")
-wrong("a limit from the program's size", "far",
+wrong("taking the limit from the program's size", "far",
       "modes =",
       "def bad(got, wanted, rtol): largest = max(got.abs().max(), wanted.abs().max()) if "
       "like(got, wanted) else 0.0; return not like(got, wanted) or not got.isfinite().all() or "
       "not ((got - wanted).abs().max() <= rtol * largest)\n    modes =")
-wrong("NaN turned into 0", ("far", "finite"),
+wrong("turning NaN into 0", ("far", "finite"),
       "modes =",
       "def bad(got, wanted, rtol): return not like(got, wanted) or not ((got.nan_to_num() - "
       "wanted).abs().max() <= rtol * wanted.abs().max())\n    modes =")
-ex.wrong("the limit itself refused, but for equals", compared, breaks="far",
+ex.wrong("refusing the limit itself, except for equals", compared, breaks="far",
          bad=judged(
              lambda gap, w, rtol: not ((gap.abs() < rtol * w.abs().max()) | (gap == 0)).all()))
 
 
-@ex.wrong("a limit from all batches", breaks="far")
+@ex.wrong("taking one limit from all batches", breaks="far")
 def from_all(model, program, batches, rtol):
     largest = []
     compared(model, program, batches, rtol, bad=lambda got, w, r: largest.append(w.abs().max()))

@@ -271,71 +271,72 @@ wrong = ex.edits(made)
 TYPES, VALUES, SMALL = "type(e) is not type(first)", "e != first for e", "first.shape[d] in (0, 1)"
 SIZES, FREE, KEYS = "e.shape[d] for e in examples", "tuple(free)", "set(e) != set(first)"
 INSIDE, NOTHING = "made([e[k] for e in examples])", "return None"
-wrong("the first two examples alone", ("dims", "examples"), SIZES, SIZES + "[:2]")
-wrong("the first and the last", ("dims", "examples", "first"),
+wrong("looking at the first two examples alone", ("dims", "examples"), SIZES, SIZES + "[:2]")
+wrong("looking at the first and the last", ("dims", "examples", "first"),
       SIZES, "e.shape[d] for e in (first, examples[-1])")
-wrong("a list of dimensions", "dims", FREE, "free")
-wrong("the dimensions in falling order", "dims", FREE, "tuple(free[::-1])")
-wrong("tensors with other entries refused", "varies",
+wrong("returning a list of dimensions", "dims", FREE, "free")
+wrong("returning the dimensions in falling order", "dims", FREE, "tuple(free[::-1])")
+wrong("refusing tensors with other entries", "varies",
       "free =",
       "if len({e.shape for e in examples}) == 1 and not all(e.equal(first) for e in examples):\n"
       '            raise ValueError("entries")\n        free =', says="what is raised")
-wrong("objects compared, not values", "varies",
+wrong("comparing objects, not values", "varies",
       VALUES, "(e is not first if isinstance(e, float) else e != first) for e",
       says="what is raised")
-wrong("the first dimension that varies alone", "dims", FREE, "tuple(free[:1])")
-wrong("the dimensions that stay", "varies",
+wrong("returning the first dimension that varies alone", "dims", FREE, "tuple(free[:1])")
+wrong("returning the dimensions that stay", "varies",
       FREE, "tuple(d for d in range(first.dim()) if d not in free)")
-wrong("dimension 0 for each tensor that varies", "dims", FREE, "(0,) if free else ()")
-wrong("None for a tensor that does not vary", "dims", FREE, "tuple(free) or None")
-wrong("values in the place of all else", "else", NOTHING, "return first")
-wrong("an empty tuple in the place of all else", "else", NOTHING, "return ()")
-wrong("lists for tuples", "place", "type(first)([", "list([")
-wrong("types not compared", "type",
+wrong("returning dimension 0 for each tensor that varies", "dims", FREE, "(0,) if free else ()")
+wrong("returning None for a tensor that does not vary", "dims", FREE, "tuple(free) or None")
+wrong("putting values in place of all else", "else", NOTHING, "return first")
+wrong("putting an empty tuple in place of all else", "else", NOTHING, "return ()")
+wrong("returning lists for tuples", "place", "type(first)([", "list([")
+wrong("not comparing types", "type",
       "if any(type",
       "examples = [e for e in examples if isinstance(e, type(first))]\n    if any(type")
-wrong("True and 1 taken for the same", "type",
+wrong("treating True and 1 as the same", "type",
       "first =",
       "examples = [float(e) if isinstance(e, int | float) else e for e in examples]; first =")
-wrong("True taken for a kind of 1", "type", TYPES, "not isinstance(e, type(first))")
-wrong("lists and tuples taken for the same", "type",
+wrong("treating True as a kind of 1", "type", TYPES, "not isinstance(e, type(first))")
+wrong("treating lists and tuples as the same", "type",
       TYPES, TYPES + " and {type(e), type(first)} != {list, tuple}")
-wrong("values not compared", "value", f"any({VALUES} in examples)", "False")
-wrong("flags left open", "value", VALUES, "e != first and not isinstance(e, bool) for e")
-wrong("values of the first two compared", ("value", "examples"),
+wrong("not comparing values", "value", f"any({VALUES} in examples)", "False")
+wrong("leaving flags open", "value", VALUES, "e != first and not isinstance(e, bool) for e")
+wrong("comparing values of the first two only", ("value", "examples"),
       VALUES + " in examples", VALUES + " in examples[:2]")
-wrong("values at the top compared", "value",
+wrong("comparing values at the top only", "value",
       "def made(examples):", "def made(examples, depth=0):",
       INSIDE, "made([e[k] for e in examples], depth + 1)",
       "made(list(e))", "made(list(e), depth + 1)", f"any({VALUES}", f"depth < 2 and any({VALUES}")
-wrong("lengths not compared", "length", "any(len(e) != len(first) for e in examples)", "False")
-wrong("keys not compared", "keys",
+wrong("not comparing lengths", "length", "any(len(e) != len(first) for e in examples)", "False")
+wrong("not comparing keys", "keys",
       f"any({KEYS} for e in examples)", "False", INSIDE, "made([e[k] for e in examples if k in e])")
-wrong("keys of the first looked up in the others", "keys", KEYS, "not set(e) >= set(first)")
-wrong("keys compared in their order", "order", KEYS, "list(e) != list(first)")
-wrong("values taken in the order of the keys", "order",
+wrong("looking up only the first one's keys in the others",
+      "keys", KEYS, "not set(e) >= set(first)")
+wrong("comparing keys in their order", "order", KEYS, "list(e) != list(first)")
+wrong("pairing values in the order of the keys", "order",
       f"{INSIDE} for k in first",
       "made(list(e)) for k, e in zip(first, zip(*(e.values() for e in examples)))",
       says="dimensions")
-wrong("bytes of the dtype compared", "kind", "e.dtype for e", "e.element_size() for e")
-wrong("the size of the first varying dimension alone asked", ("small", "first"),
+wrong("comparing only the bytes of the dtype", "kind", "e.dtype for e", "e.element_size() for e")
+wrong("checking the size of the first varying dimension alone", ("small", "first"),
       "for d in free)", "for d in free[:1])")
-wrong("dtypes not compared", "kind", "len({e.dtype for e in examples}) > 1", "False")
-wrong("numbers of dimensions not compared", "kind",
+wrong("not comparing dtypes", "kind", "len({e.dtype for e in examples}) > 1", "False")
+wrong("not comparing numbers of dimensions", "kind",
       "len({e.dim() for e in examples}) > 1", "False",
       "range(first.dim())", "range(min(e.dim() for e in examples))")
-wrong("sizes of 0 and 1 let pass", ("small", "first"), SMALL, "False")
-wrong("sizes of 1 alone refused", ("small", "first"), SMALL, "first.shape[d] == 1")
-wrong("sizes of 0 alone refused", ("small", "first"), SMALL, "first.shape[d] == 0")
-wrong("the last example taken for the one to be exported", "first",
+wrong("accepting sizes of 0 and 1", ("small", "first"), SMALL, "False")
+wrong("refusing sizes of 1 alone", ("small", "first"), SMALL, "first.shape[d] == 1")
+wrong("refusing sizes of 0 alone", ("small", "first"), SMALL, "first.shape[d] == 0")
+wrong("taking the last example as the one to be exported", "first",
       SMALL, "examples[-1].shape[d] in (0, 1)")
-wrong("0 and 1 refused in any example", ("first", "small"),
+wrong("refusing 0 and 1 in any example", ("first", "small"),
       SMALL, "any(e.shape[d] in (0, 1) for e in examples)")
-wrong("0 and 1 refused where nothing varies", "small",
+wrong("refusing 0 and 1 where nothing varies", "small",
       "for d in free)", "for d in range(first.dim()))")
 
 
-@ex.wrong("a TypeError in place of a ValueError", breaks="raises")
+@ex.wrong("raising a TypeError instead of a ValueError", breaks="raises")
 def type_error(examples):
     try:
         return made(examples)
@@ -343,7 +344,8 @@ def type_error(examples):
         raise TypeError("it varies") from error
 
 
-@ex.wrong("None in place of an error", says="what is raised", breaks=("raises", "type", "kind"))
+@ex.wrong("returning None instead of an error",
+          says="what is raised", breaks=("raises", "type", "kind"))
 def none_instead(examples):
     try:
         return made(examples)
@@ -351,14 +353,14 @@ def none_instead(examples):
         return None
 
 
-@ex.wrong("a number alone taken for a mistake", says="raised", breaks="examples")
+@ex.wrong("refusing a single number", says="raised", breaks="examples")
 def no_number(examples):
     if isinstance(examples[0], float):
         raise RuntimeError("an input is a tensor, a dict, a list or a tuple")
     return made(examples)
 
 
-@ex.wrong("tensors shrunk on the way", breaks="left")
+@ex.wrong("shrinking tensors on the way", breaks="left")
 def shrinks(examples):
     found = made(examples)
     examples.pop()

@@ -198,68 +198,68 @@ def made(equation, a, b, *, multiply=torch.einsum):
 wrong = ex.edits(made)
 RESULT = "names, result ="
 FLOOR = "top.frexp().exponent - 3"
-wrong("blocks along the last axis, whatever is summed", "summed",
+wrong("taking blocks along the last axis, whatever is summed", "summed",
       "rounded.", "axis = len(letters) - 1; rounded.")
-wrong("blocks along the first axis", ("blocks", "others", "multiple"),
+wrong("taking blocks along the first axis", ("blocks", "others", "multiple"),
       "rounded.", "axis = 0; rounded.")
-wrong("blocks across the sum: along an axis that stays", ("blocks", "summed"),
+wrong("taking blocks across the sum: along an axis that stays", ("blocks", "summed"),
       "rounded.", "axis = next((i for i, c in enumerate(letters) if c in result), 0); rounded.")
-wrong("blocks along the first letter that both have", "others",
+wrong("taking blocks along the first letter that both have", "others",
       "rounded.", "axis = first_shared(letters, result); rounded.")
-wrong("neighbours in memory, not along an axis", "any",
+wrong("grouping neighbours in memory, not along an axis", "any",
       RESULT,
       "own_x, y = (stepped(t.mT.double(), 1).float().mT if t.stride(0) == 1 and t.dim() == 2 "
       "else t for t in (a, b)); names, result =",
       "return out", "return out if own_x is a and y is b else torch.einsum(equation, own_x, y)")
-wrong("one scale for the whole axis", "blocks",
+wrong("using one scale for the whole axis", "blocks",
       RESULT, f"block = 10**9; {RESULT}", "axis, 32", "axis, block")
-wrong("blocks of 16, as in NVFP4", "blocks", "axis, 32", "axis, 16")
+wrong("using blocks of 16, as in NVFP4", "blocks", "axis, 32", "axis, 16")
 wrong("taking the exponent from float32's log2, which rounds up just below a power of two",
       "power", FLOOR, "top.log2().floor() - 2")
-wrong("a scale of any size, not a power of two", "power", FLOOR, "(top / 6).log2()")
-wrong("a power of two rounded up", "power", FLOOR, "(top / 6).log2().ceil()")
-wrong("the nearest power of two", "power", FLOOR, "(top / 6).log2().round()")
-wrong("the largest power of two below the largest size itself", ("power", "example"),
+wrong("using a scale of any size, not a power of two", "power", FLOOR, "(top / 6).log2()")
+wrong("rounding the power of two up", "power", FLOOR, "(top / 6).log2().ceil()")
+wrong("taking the nearest power of two", "power", FLOOR, "(top / 6).log2().round()")
+wrong("taking the largest power of two below the largest size itself", ("power", "example"),
       "exponent - 3", "exponent - 1")
-wrong("a scale of at most a half of the largest size", ("power", "example"),
+wrong("allowing a scale of at most a half of the largest size", ("power", "example"),
       "exponent - 3", "exponent - 2")
-wrong("a scale of at most an eighth of the largest size", ("power", "example"),
+wrong("allowing a scale of at most an eighth of the largest size", ("power", "example"),
       "exponent - 3", "exponent - 4")
-wrong("codes multiplied without their scales", ("device", "example"), "0.0, True", "0.0, False")
-wrong("the largest number, not the largest size", ("power", "zeros"),
+wrong("multiplying codes without their scales", ("device", "example"), "0.0, True", "0.0, False")
+wrong("taking the largest number, not the largest size", ("power", "zeros"),
       "x.abs()", "x.clamp(min=0.0)", says="entries of the")
-wrong("only the first operand rounded", "both", "True, True", "True, False")
-wrong("only the second operand rounded", ("both", "example"), "b), (True", "b), (False")
-wrong("nothing rounded", ("both", "device", "example"), "(True, True)", "(False, False)")
-wrong("even levels, as of integers", "levels", "LEVELS", "(0, 1, 2, 3, 4, 5, 6, 7)")
-wrong("all halves up to 6", "levels",
+wrong("rounding only the first operand", "both", "True, True", "True, False")
+wrong("rounding only the second operand", ("both", "example"), "b), (True", "b), (False")
+wrong("rounding nothing", ("both", "device", "example"), "(True, True)", "(False, False)")
+wrong("using even levels, as of integers", "levels", "LEVELS", "(0, 1, 2, 3, 4, 5, 6, 7)")
+wrong("using all halves up to 6", "levels",
       RESULT, f"levels = [n / 2 for n in range(13)]; {RESULT}", "LEVELS", "levels")
-wrong("a level of 8 above 6", "levels",
+wrong("adding a level of 8 above 6", "levels",
       "LEVELS", "levels", RESULT, f"levels = *LEVELS, 8; {RESULT}")
-wrong("no level of 0.5", "levels", "LEVELS", "(0, 1, 1.5, 2, 3, 4, 6)")
-wrong("cut off, not rounded", "levels", "False", "True")
-wrong("the sign lost", "levels", "(), True", "(), False")
-wrong("divided by the scale of a block of zeros", "zeros",
+wrong("leaving out the level of 0.5", "levels", "LEVELS", "(0, 1, 1.5, 2, 3, 4, 6)")
+wrong("truncating instead of rounding", "levels", "False", "True")
+wrong("losing the sign", "levels", "(), True", "(), False")
+wrong("dividing by the scale of a block of zeros", "zeros",
       "True, 0.0", "False, 0.0", FLOOR, f"torch.where(top > 0, {FLOOR}, -torch.inf)")
-wrong("a least scale of 1e-8", "any", "True, 0.0", "True, 1e-8")
-wrong("the product rounded to bfloat16", "float32", "return out", "return out.bfloat16().float()")
-ex.wrong("multiplied in bfloat16", lambda equation, a, b: made(
+wrong("keeping scales above 1e-8", "any", "True, 0.0", "True, 1e-8")
+wrong("rounding the product to bfloat16", "float32", "return out", "return out.bfloat16().float()")
+ex.wrong("multiplying in bfloat16", lambda equation, a, b: made(
     equation, a, b, multiply=lambda eq, x, y: torch.einsum(eq, x.bfloat16(), y.bfloat16())),
     says="dtype of the", breaks="float32")
-wrong("float64", "float32", "return out", "return out.double()", says="dtype of the")
-ex.wrong("a number of Python's where one is left", lambda equation, a, b: made(
+wrong("returning float64", "float32", "return out", "return out.double()", says="dtype of the")
+ex.wrong("returning a Python number where one is left", lambda equation, a, b: made(
     equation, a, b).item() if equation == "k,k->" else made(equation, a, b), says="type of the",
     breaks="example")
-wrong("the axes of the result in the order of the operands", "equation",
+wrong("ordering the result's axes as in the operands", "equation",
       RESULT, f'equation = "td,od->to" if equation == "td,od->ot" else equation; {RESULT}',
       says="of the result")
-wrong("the product rounded as well", "device",
+wrong("rounding the product as well", "device",
       "return out",
       "if out.dim() != 2 or out.shape[-1] != 32: return out\n    return stepped(out.double(), "
       "1).float()")
 
 
-@ex.wrong("the operands rounded in place", breaks="left alone")
+@ex.wrong("rounding the operands in place", breaks="left alone")
 def in_place(equation, a, b):
     names, result = equation.split("->")
     for letters, x in zip(names.split(","), (a, b)):

@@ -172,57 +172,64 @@ def made(parts, *, over=6 * 448, six=6.0, size=lambda x: x.abs(), largest=lambda
 
 # ---- wrong, by name
 
-ex.wrong("no scale of the tensor: 1", made, breaks=("whole", "shared"), over=1.0,
+ex.wrong("leaving out the tensor's scale: 1", made, breaks=("whole", "shared"), over=1.0,
          tops=lambda found: torch.tensor(1.0))
 # https://github.com/pytorch/ao/pull/2604
-ex.wrong("the tensor's scale without the 6", made, breaks=("whole", "example"), over=448.0)
-ex.wrong("the tensor's scale without the 448", made, breaks=("whole", "example"), over=6.0)
+ex.wrong("leaving the 6 out of the tensor's scale", made, breaks=("whole", "example"), over=448.0)
+ex.wrong("leaving the 448 out of the tensor's scale", made, breaks=("whole", "example"), over=6.0)
 # https://github.com/vllm-project/vllm/pull/20578
-ex.wrong("the largest number, not the largest size, for the tensor", made,
+ex.wrong("taking the largest number, not the largest size, for the tensor", made,
          breaks=("whole", "any"), size=lambda x: x)
-ex.wrong("the largest number, not the largest size, in a block", made,
+ex.wrong("taking the largest number, not the largest size, in a block", made,
          breaks=("blocks", "example"), largest=lambda x: x)
-ex.wrong("a tensor's scale of its own for each part", made, breaks=("shared", "example"), own=True)
-ex.wrong("the first part's largest size", made, breaks="shared", tops=lambda found: found[0])
-ex.wrong("the last part's largest size", made, breaks="shared", tops=lambda found: found[-1])
-ex.wrong("the mean of the parts' largest sizes", made, breaks="shared",
+ex.wrong("giving each part a tensor's scale of its own",
+         made, breaks=("shared", "example"), own=True)
+ex.wrong("taking the first part's largest size", made, breaks="shared", tops=lambda found: found[0])
+ex.wrong("taking the last part's largest size", made, breaks="shared", tops=lambda found: found[-1])
+ex.wrong("averaging the parts' largest sizes", made, breaks="shared",
          tops=lambda found: sum(found) / len(found))
-ex.wrong("the largest size in the part of the largest norm", breaks="shared", fn=lambda parts: made(
+ex.wrong("taking the largest size in the part of the largest norm",
+         breaks="shared", fn=lambda parts: made(
     parts, tops=lambda found: max(zip(parts, found), key=lambda pair: pair[0].norm())[1]))
 # https://github.com/vllm-project/vllm/pull/47515
-ex.wrong("the smallest of the parts' scales", made, breaks="shared", tops=min)
-ex.wrong("the tensor's scale as its inverse", made, breaks=("whole", "pair"), inverse=True)
-ex.wrong("multiplied by the tensor's scale, not divided", made, says="scale of part",
+ex.wrong("taking the smallest of the parts' scales", made, breaks="shared", tops=min)
+ex.wrong("returning the tensor's scale as its inverse",
+         made, breaks=("whole", "pair"), inverse=True)
+ex.wrong("multiplying by the tensor's scale instead of dividing", made, says="scale of part",
          breaks="blocks", by=lambda high, shared: high * shared)
-ex.wrong("not divided by the tensor's scale", made, says="scale of part", breaks="blocks",
+ex.wrong("not dividing by the tensor's scale", made, says="scale of part", breaks="blocks",
          by=lambda high, shared: high)
-ex.wrong("a block's scale without the 6", made, says="scale of part", breaks=("blocks", "example"),
+ex.wrong("leaving the 6 out of a block's scale",
+         made, says="scale of part", breaks=("blocks", "example"),
          six=1.0)
-ex.wrong("blocks of 16 below each other, or of every n-th number", made, says="scale of part",
+ex.wrong("taking blocks of 16 below each other, or of every n-th number",
+         made, says="scale of part",
          breaks=("blocks", "sizes"),
          cut=lambda part: part.unflatten(1, (16, -1)))
-ex.wrong("one scale for a row", made, says="scale of part", breaks=("blocks", "sizes"),
+ex.wrong("using one scale for a row", made, says="scale of part", breaks=("blocks", "sizes"),
          cut=lambda part: part.unflatten(1, (-1, 16)).transpose(1, 2).amax(
              2, keepdim=True).expand(-1, -1, part.shape[1] // 16))
-ex.wrong("scales in float32", made, says="dtype of the float8", breaks="scales", store=lambda s: s)
-ex.wrong("scales in the other float8, e5m2", made, says="dtype of the float8", breaks="scales",
+ex.wrong("returning scales in float32",
+         made, says="dtype of the float8", breaks="scales", store=lambda s: s)
+ex.wrong("returning scales in the other float8, e5m2",
+         made, says="dtype of the float8", breaks="scales",
          store=lambda s: s.to(torch.float8_e5m2))
-ex.wrong("rounded by way of bfloat16", made, says="scale of part", breaks="nearest",
+ex.wrong("rounding by way of bfloat16", made, says="scale of part", breaks="nearest",
          store=lambda s: (s * 0.97).bfloat16().to(torch.float8_e4m3fn))
-ex.wrong("a power of two, as in MXFP4", made, says="scale of part", breaks="nearest",
+ex.wrong("using a power of two, as in MXFP4", made, says="scale of part", breaks="nearest",
          store=lambda s: torch.where(s > 0, 2.0 ** s.log2().floor(), 0.0).to(torch.float8_e4m3fn))
-ex.wrong("rounded down", made, says="scale of part", breaks="nearest",
+ex.wrong("rounding down", made, says="scale of part", breaks="nearest",
          store=lambda s: cut_down(s))
-ex.wrong("a floor of 1 / 64 below the scales", made, says="scale of part",
+ex.wrong("keeping scales above 1 / 64", made, says="scale of part",
          breaks=("nearest", "zeros"),
          store=lambda s: s.clamp(min=2.0 ** -6).to(torch.float8_e4m3fn))
-ex.wrong("a floor of the smallest float8 below the scales", made, says="scale of part",
+ex.wrong("keeping scales above the smallest float8", made, says="scale of part",
          breaks=("nearest", "zeros"),
          store=lambda s: s.clamp(min=2.0 ** -9).to(torch.float8_e4m3fn))
-ex.wrong("1 for a block of zeros", made, says="scale of part", breaks="zeros",
+ex.wrong("returning 1 for a block of zeros", made, says="scale of part", breaks="zeros",
          store=lambda s: torch.where(s == 0, 1.0, s).to(torch.float8_e4m3fn))
-ex.wrong("0 divided by 0", made, breaks="all zeros", of_zeros=0.0)
-ex.wrong("a least scale of 1e-12", made, breaks=("any", "all zeros"), least=1e-12, of_zeros=0.0)
+ex.wrong("dividing 0 by 0", made, breaks="all zeros", of_zeros=0.0)
+ex.wrong("keeping scales above 1e-12", made, breaks=("any", "all zeros"), least=1e-12, of_zeros=0.0)
 
 
 @not_an_answer
@@ -232,7 +239,7 @@ def cut_down(s):
     return known[at.clamp(0, 126)].to(torch.float8_e4m3fn)
 
 
-@ex.wrong("the order in memory read, not the axes", says="scale of part", breaks="any")
+@ex.wrong("reading the order in memory, not the axes", says="scale of part", breaks="any")
 def in_memory(parts):
     whole, scales = made(parts)
     for i, part in enumerate(parts):
@@ -242,34 +249,35 @@ def in_memory(parts):
     return whole, scales
 
 
-ex.wrong("the scale with an axis", lambda parts: (made(parts)[0].view(1), made(parts)[1]),
+ex.wrong("returning the scale with an axis", lambda parts: (made(parts)[0].view(1), made(parts)[1]),
          says="shape of the scale of the whole", breaks="whole")
-ex.wrong("the scale as a number of Python's", lambda parts: (made(parts)[0].item(),
+ex.wrong("returning the scale as a Python number", lambda parts: (made(parts)[0].item(),
                                                              made(parts)[1]),
          says="type of the scale of the whole", breaks="whole")
-ex.wrong("the scale in float64", lambda parts: (made(parts)[0].double(), made(parts)[1]),
+ex.wrong("returning the scale in float64", lambda parts: (made(parts)[0].double(), made(parts)[1]),
          says="dtype of the scale of the whole", breaks="whole")
-ex.wrong("scales and whole the other way round", lambda parts: made(parts)[::-1],
+ex.wrong("swapping scales and whole", lambda parts: made(parts)[::-1],
          says="type of the scale of the whole", breaks="pair")
-ex.wrong("all scales in one tensor", says="type of the scales", breaks="scales",
+ex.wrong("returning all scales in one tensor", says="type of the scales", breaks="scales",
          fn=lambda parts: (made(parts)[0], torch.cat([s.float() for s in made(parts)[1]]).to(
              torch.float8_e4m3fn)))
-ex.wrong("a tuple of scales", lambda parts: (made(parts)[0], tuple(made(parts)[1])),
+ex.wrong("returning a tuple of scales", lambda parts: (made(parts)[0], tuple(made(parts)[1])),
          says="type of the scales", breaks="scales")
-ex.wrong("the axis of the block kept", lambda parts: (made(parts)[0], [
+ex.wrong("keeping the axis of the block", lambda parts: (made(parts)[0], [
     s[..., None] for s in made(parts)[1]]), says="shape of the scale of part", breaks="scales")
-ex.wrong("the first part's scales alone", lambda parts: (made(parts)[0], made(parts)[1][:1]),
+ex.wrong("returning the first part's scales alone",
+         lambda parts: (made(parts)[0], made(parts)[1][:1]),
          says="number of scales", breaks="scales")
 
 
-@ex.wrong("the sizes taken in place", breaks="left alone")
+@ex.wrong("taking the sizes in place", breaks="left alone")
 def in_place(parts):
     for part in parts:
         part.abs_()
     return made(parts)
 
 
-@ex.wrong("parts taken off the list", breaks="left alone")
+@ex.wrong("removing parts from the list", breaks="left alone")
 def taken_off(parts):
     mine = [parts.pop(0) for _ in range(len(parts))]
     return made(mine)

@@ -177,7 +177,7 @@ def one_home(events):
 # ---- wrong, by name
 
 # https://github.com/wandb/wandb/issues/10628
-@ex.wrong("events at an earlier step ignored, as the tracker does", says="got",
+@ex.wrong("ignoring events at an earlier step, as the tracker does", says="got",
           breaks=("resumed", "others stay"))
 def earlier_ignored(events):
     one_home(events)
@@ -213,14 +213,14 @@ def logged(events, *, merge=True, drop=lambda row, axis, step: row.get(axis, -1)
 
 
 wrong = ex.edits(logged)
-wrong("one row for each axis and step, however the run went on", ("resumed", "others stay"),
+wrong("keeping one row for each axis and step, however the run went on", ("resumed", "others stay"),
       "put =",
       "own_rows = {}\n    for axis, step, values in events: own_rows.setdefault((axis, step), "
       "{axis: step}).update(values)\n    put =",
       "return out", "return (list(own_rows.values()), out[1])")
 
 
-@ex.wrong("merged with the very last row alone, not with the last of its axis", says="row 0",
+@ex.wrong("merging with the very last row alone, not with the last of its axis", says="row 0",
           breaks=("same step", "replaces"))
 def very_last_row(events):
     rows = []
@@ -233,7 +233,7 @@ def very_last_row(events):
     return rows, logged(events)[1]
 
 
-@ex.wrong("one counter for all axes, as the tracker has",
+@ex.wrong("using one counter for all axes, as the tracker does",
           breaks=("rows", "order", "any axes", "others stay", "example", "same step", "resumed",
                   "replaces"))
 def one_counter(events):
@@ -245,45 +245,45 @@ def one_counter(events):
     return rows, axes
 
 
-ex.wrong("the lesson's repair: a row for each event",
+ex.wrong("copying the lesson's repair: a row for each event",
          lambda events: ([{axis: step, **values} for axis, step, values in events],
              one_home(events)), breaks=("same step", "replaces", "resumed", "others stay", "order"))
-wrong("rows without their axis", "order",
+wrong("returning rows without their axis", "order",
       "return out",
       "rows, axes = out; return [{name: value for name, value in row.items() if name in axes} "
       "for row in rows], axes")
-wrong("the axis under the name step", "order",
+wrong("storing the axis under the name step", "order",
       "return out",
       'rows, axes = out; return [{name if name in axes else "step": value for name, value in '
       "row.items()} for row in rows], axes")
-ex.wrong("a second row for the same step", logged,
+ex.wrong("adding a second row for the same step", logged,
          breaks=("same step", "replaces", "resumed", "others stay"), merge=False,
          drop=lambda row, axis, step: row.get(axis, -1) > step)
-ex.wrong("a new row in place of that of the same step", logged, says="row",
+ex.wrong("replacing the row of the same step by a new one", logged, says="row",
          breaks=("same step", "resumed"), merge=False)
-wrong("the first value stays", "replaces",
+wrong("keeping the first value", "replaces",
       "put = dict.update", "pass", "put([row for row in rows if axis in row][-1], values)",
       "[row for row in rows if axis in row][-1].update({**values, **[row for row in rows if axis "
       "in row][-1]})", says="row")
-ex.wrong("nothing is dropped at a resume", logged, breaks=("resumed", "others stay"),
+ex.wrong("dropping nothing at a resume", logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: False)
-ex.wrong("at a resume rows of other axes dropped, too, by their own steps", logged,
+ex.wrong("dropping rows of other axes at a resume, too, by their own steps", logged,
          breaks="others stay", drop=lambda row, axis, step: next(iter(row.values())) >= step)
-wrong("zeros left out", "rows",
+wrong("leaving out zeros", "rows",
       "put =",
       "events = [(axis, step, {n: v for n, v in values.items() if v}) for axis, step, values in "
       "events]; put =", "return out", "return (out[0], one_home(events))", says="row 0")
-wrong("a NaN left out", "rows",
+wrong("leaving out a NaN", "rows",
       "put =",
       "events = [(axis, step, {n: v for n, v in values.items() if v == v}) for axis, step, "
       "values in events]; put =", "return out", "return (out[0], one_home(events))", says="row 0")
-ex.wrong("only the same step is dropped", logged, breaks=("resumed", "others stay"),
+ex.wrong("dropping only the same step", logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: row.get(axis) == step)
-ex.wrong("the same step stays at a resume", logged, breaks=("resumed", "others stay"),
+ex.wrong("keeping the same step at a resume", logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: row.get(axis, -1) > step)
 
 
-@ex.wrong("rows of all axes dropped at a resume", breaks="others stay")
+@ex.wrong("dropping rows of all axes at a resume", breaks="others stay")
 def all_dropped(events):
     rows, axes, last = [], one_home(events), {}
     for axis, step, values in events:
@@ -296,11 +296,11 @@ def all_dropped(events):
     return rows, axes
 
 
-ex.wrong("a resume at step 0 taken for none", logged, breaks="resumed",
+ex.wrong("treating a resume at step 0 as none", logged, breaks="resumed",
          drop=lambda row, axis, step: bool(step) and row.get(axis, -1) >= step)
 
 
-@ex.wrong("step 0 taken for no step", breaks=("same step",))
+@ex.wrong("treating step 0 as no step", breaks=("same step",))
 def zero_apart(events):
     rows, axes, last = [], one_home(events), {}
     for axis, step, values in events:
@@ -314,27 +314,27 @@ def zero_apart(events):
     return rows, axes
 
 
-wrong("events without values left out", "rows",
+wrong("leaving out events without values", "rows",
       "events:", "[event for event in events if event[2]]:")
-wrong("batches and epochs alone", "any axes",
+wrong("handling batches and epochs alone", "any axes",
       "events:", '[event for event in events if event[0] in ("batch", "epoch")]:')
-wrong("no error for a metric on two axes", "raises",
+wrong("raising no error for a metric on two axes", "raises",
       "axes.setdefault(name, axis) != axis", "axes.setdefault(name, axis) != axis and False")
-wrong("an error only for metrics of rows that are left", "raises",
+wrong("raising an error only for metrics of rows that are left", "raises",
       "axes.setdefault(name, axis) != axis", "axes.setdefault(name, axis) != axis and False",
       "return out",
       "rows, axes = out\n    for name in axes:\n        if len({axis for row in rows for axis, "
       "_, _ in events if name in row and axis in row}) > 1: raise ValueError(name)\n    return "
       "rows, axes")
-ex.wrong("axes of rows that are left alone", logged, breaks="axes", kept=False)
-wrong("metrics by axis in place of axes by metric", "axes",
+ex.wrong("returning only the axes of rows that are left", logged, breaks="axes", kept=False)
+wrong("returning metrics by axis instead of axes by metric", "axes",
       "return out",
       "rows, axes = out; return rows, {axis: [name for name in axes if axes[name] == axis] for "
       "axis in axes.values()}")
-wrong("rows by axis, not by time", ("order", "others stay"),
+wrong("ordering rows by axis, not by time", ("order", "others stay"),
       "return out", "rows, axes = out; return sorted(rows, key=lambda row: next(iter(row))), axes",
       says="row")
-wrong("a list of the two", "tuple", "return out", "return list(out)")
-wrong("the rows alone", "tuple", "return out", "return out[0]")
-wrong("the axis written into the event's values", "left",
+wrong("returning a list of the two", "tuple", "return out", "return list(out)")
+wrong("returning the rows alone", "tuple", "return out", "return out[0]")
+wrong("writing the axis into the event's values", "left",
       "return out", "for axis, step, values in events: values[axis] = step\n    return out")

@@ -115,7 +115,7 @@ def by_rows(logits, target, allowed, smoothing):
 
 # ---- wrong, by name
 
-@ex.wrong("torch's smoothing over all classes", says="cross-entropy: got inf",
+@ex.wrong("using torch's smoothing over all classes", says="cross-entropy: got inf",
           breaks=("spread", "example"))
 def torch_smoothing(logits, target, allowed, smoothing):
     z = torch.where(allowed, logits, -torch.inf)
@@ -147,26 +147,26 @@ def smoothed(logits, target, allowed, smoothing, *, count=None):
 
 
 wrong = ex.edits(smoothed)
-wrong("-1e9 in place of minus infinity, smoothed over all", ("spread", "example"),
+wrong("using -1e9 instead of minus infinity, smoothed over all", ("spread", "example"),
       "z =",
       "z = torch.where(allowed, logits, -1e9); return F.cross_entropy(z, target, "
       "label_smoothing=smoothing); z =")
 
 
-@ex.wrong("the share divided by the number of all classes", breaks="spread")
+@ex.wrong("dividing the share by the number of all classes", breaks="spread")
 def over_all(logits, target, allowed, smoothing):
     return smoothed(logits, target, allowed, smoothing, count=logits.shape[1])
 
 
-@ex.wrong("one number of allowed classes for all rows", breaks="spread")
+@ex.wrong("using one number of allowed classes for all rows", breaks="spread")
 def first_count(logits, target, allowed, smoothing):
     return smoothed(logits, target, allowed, smoothing, count=allowed.sum(1)[0])
 
 
-wrong("no smoothing at all", "spread", "(1 - smoothing) * label + smoothing", "label + 0.0")
+wrong("not smoothing at all", "spread", "(1 - smoothing) * label + smoothing", "label + 0.0")
 
 
-@ex.wrong("smoothing over the allowed classes but the target", breaks="spread")
+@ex.wrong("smoothing over the allowed classes except the target", breaks="spread")
 def without_target(logits, target, allowed, smoothing):
     n = allowed.sum(1)
     log_p = torch.where(allowed, torch.where(allowed, logits, -torch.inf).log_softmax(1), 0)
@@ -175,60 +175,61 @@ def without_target(logits, target, allowed, smoothing):
              / (n - 1).clamp(min=1)).mean()
 
 
-wrong("logarithms times the mask: zero times minus infinity", ("spread", "example"),
+wrong("multiplying logarithms by the mask: zero times minus infinity", ("spread", "example"),
       "z = torch.where(allowed, logits, -torch.inf)\n    log_p = z.log_softmax(1)",
       "log_p = torch.where(allowed, logits, -torch.inf).log_softmax(1)",
       "kept = torch.where(allowed, log_p, 0)\n    spread = kept.sum(1) / (allowed.sum(1) if "
       "count is None else count)", "spread = (log_p * allowed).sum(1) / allowed.sum(1)",
       says="cross-entropy: got nan")
-wrong("the sum over rows", "mean", "return out", "return out * max(2, len(logits))")
+wrong("summing over rows", "mean", "return out", "return out * max(2, len(logits))")
 
 
-@ex.wrong("the mask left aside", breaks=("mean", "nothing", "gradient 0", "example"))
+@ex.wrong("ignoring the mask", breaks=("mean", "nothing", "gradient 0", "example"))
 def no_mask(logits, target, allowed, smoothing):
     return F.cross_entropy(logits, target, label_smoothing=smoothing)
 
 
-wrong("zeros at the others, which still compete", ("mean", "spread", "example"),
+wrong("putting zeros at the others, which still compete", ("mean", "spread", "example"),
       "-torch.inf", "0.0")
-wrong("a large number taken away, which larger ones outlive", ("nothing", "mean"),
+wrong("subtracting a large number, which larger ones outlive", ("nothing", "mean"),
       "z =",
       "return of_logarithms((logits - 1e9 * ~allowed).log_softmax(1), target, allowed, "
       "smoothing); z =")
-wrong("minus infinity added, not put in: a NaN stays one", "nothing",
+wrong("adding minus infinity instead of putting it in: a NaN stays one", "nothing",
       "z =",
       "z = logits + torch.zeros_like(logits).masked_fill(~allowed, -torch.inf); return "
       "of_logarithms(z.log_softmax(1), target, allowed, smoothing); z =")
-wrong("the logits times the mask: zeros that still compete",
+wrong("multiplying the logits by the mask: zeros that still compete",
       ("mean", "spread", "nothing", "example"), "z =",
       "return of_logarithms((logits * allowed).log_softmax(1), target, allowed, smoothing); z =")
-wrong("the mask put on after the softmax, and what is left divided by its sum",
+wrong("masking after the softmax and dividing what is left by its sum",
       ("mean", "spread", "nothing", "gradient 0", "example", "result"), "z =",
       "p = logits.softmax(1) * allowed; return of_logarithms((p / p.sum(1, keepdim=True)).log(), "
       "target, allowed, smoothing); z =")
 
 
-@ex.wrong("nan_to_num around the loss", breaks=("spread", "example"))
+@ex.wrong("putting nan_to_num around the loss", breaks=("spread", "example"))
 def hidden(logits, target, allowed, smoothing):
     return torch_smoothing(logits, target, allowed, smoothing).nan_to_num(posinf=0.0)
 
 
-wrong("a gradient at the others, too", "gradient 0",
+wrong("letting a gradient through at the others, too", "gradient 0",
       "return out", "return out + _pass_on(logits, allowed)")
-wrong("a number without gradients", "result", ", logits", ", logits.detach()")
-wrong("a number of Python", "result", "return out", "return out.item()")
+wrong("returning a number without gradients", "result", ", logits", ", logits.detach()")
+wrong("returning a Python number", "result", "return out", "return out.item()")
 
 
-@ex.wrong("a loss for each row", breaks="result")
+@ex.wrong("returning a loss for each row", breaks="result")
 def rows(logits, target, allowed, smoothing):
     return smoothed(logits, target, allowed, smoothing)[None].expand(2)
 
 
-wrong("filled into the logits themselves", "left",
+wrong("filling into the logits themselves", "left",
       "z =", "with torch.no_grad(): logits[~allowed] = -torch.inf\n    z =")
 
 
-@ex.wrong("exponentials, their sum, a logarithm", says="cross-entropy: got", breaks="sizes")
+@ex.wrong("computing exponentials, their sum and a logarithm",
+          says="cross-entropy: got", breaks="sizes")
 def naive(logits, target, allowed, smoothing):
     z = torch.where(allowed, logits, -torch.inf)
     total = z.exp().sum(1).log()
@@ -237,7 +238,7 @@ def naive(logits, target, allowed, smoothing):
     return (total - (1 - smoothing) * label - smoothing * mean).mean()
 
 
-@ex.wrong("the logarithm of softmax", says="cross-entropy: got", breaks="sizes")
+@ex.wrong("taking the logarithm of softmax", says="cross-entropy: got", breaks="sizes")
 def log_of_softmax(logits, target, allowed, smoothing):
     p = torch.where(allowed, logits, -torch.inf).softmax(1)
     log_p = torch.where(allowed, p, 1).log()
@@ -245,13 +246,13 @@ def log_of_softmax(logits, target, allowed, smoothing):
     return -((1 - smoothing) * label + smoothing * log_p.sum(1) / allowed.sum(1)).mean()
 
 
-wrong("logits cut at 50", "sizes", ", logits", ", logits.clamp(-50, 50)")
-wrong("minus a hundred at the others", ("sizes", "mean"), "-torch.inf", "-100.0")
-wrong("-1e4 at the others", "sizes", "-torch.inf", "-1e4")
-wrong("-1e9 at the others", "sizes", "-torch.inf", "-1e9")
-wrong("a plain zero for rows without a choice", "result",
+wrong("cutting logits at 50", "sizes", ", logits", ", logits.clamp(-50, 50)")
+wrong("putting minus a hundred at the others", ("sizes", "mean"), "-torch.inf", "-100.0")
+wrong("putting -1e4 at the others", "sizes", "-torch.inf", "-1e4")
+wrong("putting -1e9 at the others", "sizes", "-torch.inf", "-1e9")
+wrong("returning a plain zero for rows without a choice", "result",
       "z =", "if (allowed.sum(1) == 1).all(): return torch.zeros(())\n    z =")
-wrong("ten classes at most", "sizes",
+wrong("handling ten classes at most", "sizes",
       "z =",
       "few = allowed.clone(); few[:, 10:] &= F.one_hot(target, logits.shape[1])[:, 10:].bool(); "
       "z =", "allowed, logits", "few, logits", "allowed, log_p", "few, log_p",

@@ -337,10 +337,10 @@ def watched(model, x, *, keywords=True, given=fine, output=fine):
 
 
 wrong = ex.edits(watched)
-wrong("a list of names in place of one", "name", "return out", "return [out]")
-wrong("inputs not looked at", ("meant", "none", "forms"),
+wrong("returning a list of names instead of one", "name", "return out", "return [out]")
+wrong("not looking at inputs", ("meant", "none", "forms"),
       "given(a) and (given(k) or not keywords)", "True")
-wrong("the last one in place of the first", ("first", "name", "forms", "example"),
+wrong("returning the last one instead of the first", ("first", "name", "forms", "example"),
       "[0] if", "[-1] if")
 
 
@@ -349,28 +349,30 @@ def no_nan(value):
     return not any(bool(v.isnan().any()) for v in leaves if isinstance(v, torch.Tensor))
 
 
-ex.wrong("NaN alone, infinities let pass", watched, breaks=("meant", "no tensor", "none"),
+ex.wrong("looking for NaN alone, not for infinities",
+         watched, breaks=("meant", "no tensor", "none"),
          output=no_nan)
-ex.wrong("NaN alone, in what comes in as well", watched,
+ex.wrong("looking for NaN alone, in the inputs as well", watched,
          breaks=("meant", "no tensor", "none", "forms", "first"), given=no_nan, output=no_nan)
 
 
-ex.wrong("keyword arguments not looked at", watched, breaks="forms", keywords=False)
-ex.wrong("a tensor as the whole output taken for granted", watched, breaks="forms",
+ex.wrong("not looking at keyword arguments", watched, breaks="forms", keywords=False)
+ex.wrong("assuming a tensor as the whole output", watched, breaks="forms",
          output=lambda out: not torch.is_tensor(out) or fine(out))
-wrong("the class in place of the name", "name",
+wrong("returning the class instead of the name", "name",
       "return out", "return out if out is None else type(model.get_submodule(out)).__name__")
-ex.wrong("the model in place of None", lambda model, x: watched(model, x) or "", breaks="none")
-wrong("the model itself left out", "names",
+ex.wrong("returning the model instead of None",
+         lambda model, x: watched(model, x) or "", breaks="none")
+wrong("leaving out the model itself", "names",
       "handles.append", "if name: handles.append")
-wrong("numbers of Python looked at, too", "no tensor",
+wrong("looking at Python numbers, too", "no tensor",
       "used,",
       "def strict(value): leaves = torch.utils._pytree.tree_leaves(value); return fine(value) "
       "and not any(isinstance(v, float) and v != v for v in leaves)\n    used,",
       "not output", "not strict")
 
 
-@ex.wrong("the first by the order of registration", breaks="first")
+@ex.wrong("taking the first in the order of registration", breaks="first")
 def by_registration(model, x):
     found, used = [], copy.deepcopy(model)
     for name, module in used.named_modules():
@@ -384,7 +386,8 @@ def by_registration(model, x):
     return min(found, key=order.index) if found else None
 
 
-@ex.wrong("of several the one whose call began first", breaks=("first", "name", "forms", "example"))
+@ex.wrong("taking, of several, the one whose call began first",
+          breaks=("first", "name", "forms", "example"))
 def began_first(model, x):
     twin, begun, bad = copy.deepcopy(model), [], set()
     for name, module in twin.named_modules():
@@ -398,14 +401,16 @@ def began_first(model, x):
     return next((name for name in begun if name in bad), None)
 
 
-wrong("modules without parts of their own alone", "meant",
+wrong("looking only at modules without parts of their own", "meant",
       "used,", "skip = {n for n, m in model.named_modules() if [*m.children()]}; used,",
       "handles.append", "if name not in skip: handles.append")
-wrong("a copy in eval mode", "meant", "used,", "model = copy.deepcopy(model).train(False); used,")
-wrong("a copy in train mode", "meant", "used,", "model = copy.deepcopy(model).train(True); used,")
+wrong("running a copy in eval mode",
+      "meant", "used,", "model = copy.deepcopy(model).train(False); used,")
+wrong("running a copy in train mode",
+      "meant", "used,", "model = copy.deepcopy(model).train(True); used,")
 
 
-@ex.wrong("the last call of a module counts", breaks="forms")
+@ex.wrong("counting the last call of a module", breaks="forms")
 def last_call(model, x):
     twin, bad = copy.deepcopy(model), {}
     for name, module in twin.named_modules():
@@ -417,7 +422,7 @@ def last_call(model, x):
     return next((name for name, is_bad in bad.items() if is_bad), None)
 
 
-@ex.wrong("the first argument alone looked at", breaks="forms")
+@ex.wrong("looking at the first argument alone", breaks="forms")
 def first_argument(model, x):
     twin, found = copy.deepcopy(model), []
     for name, module in twin.named_modules():
@@ -430,12 +435,12 @@ def first_argument(model, x):
     return found[0] if found else None
 
 
-wrong("minus infinity let pass", "meant",
+wrong("accepting minus infinity", "meant",
       "used,",
       "def bad(value): leaves = [v for v in torch.utils._pytree.tree_leaves(value) if "
       "torch.is_tensor(v)]; return not any(bool((v.isnan() | v.isposinf()).any()) for v in "
       "leaves if v.is_floating_point())\n    used,", "not output", "not bad")
-wrong("the sum looked at", "none",
+wrong("looking at the sum", "none",
       "used,",
       "def whole(value): leaves = torch.utils._pytree.tree_leaves(value); return "
       "all(bool(v.sum().isfinite()) for v in leaves if isinstance(v, torch.Tensor))\n    used,",
@@ -453,9 +458,9 @@ def looked_into(model, x, is_dict):
     return watched(model, x, output=exact)
 
 
-ex.wrong("dicts and tuples by their exact type",
+ex.wrong("recognising dicts and tuples by their exact type",
          lambda model, x: looked_into(model, x, lambda value: type(value) is dict), breaks="forms")
-ex.wrong("tuples by their exact type",
+ex.wrong("recognising tuples by their exact type",
          lambda model, x: looked_into(model, x, lambda value: isinstance(value, dict)),
          breaks="forms")
 
@@ -468,9 +473,9 @@ def of_dtype(model, x, read, finite=fine):
     return watched(model, x, output=look)
 
 
-ex.wrong("tensors of 32 bits alone looked at",
+ex.wrong("looking at tensors of 32 bits alone",
          lambda model, x: of_dtype(model, x, lambda v: v.dtype == torch.float32), breaks="meant")
-ex.wrong("complex numbers let pass",
+ex.wrong("accepting complex numbers",
          lambda model, x: of_dtype(model, x, lambda v: not v.is_complex()), breaks="meant")
 
 
@@ -488,23 +493,23 @@ def strict_inputs(model, x, bad):
     return found[0] if found else None
 
 
-ex.wrong("whole numbers taken for bad ones",
+ex.wrong("treating whole numbers as bad",
          lambda model, x: strict_inputs(model, x, lambda v: torch.is_tensor(v) and not
              (v.is_floating_point() or v.is_complex())), breaks="meant")
-ex.wrong("an empty tensor taken for a bad one",
+ex.wrong("treating an empty tensor as bad",
          lambda model, x: strict_inputs(model, x, lambda v: torch.is_tensor(v) and v.numel() == 0),
          breaks="meant")
-ex.wrong("None taken for a bad number",
+ex.wrong("treating None as a bad number",
          lambda model, x: strict_inputs(model, x, lambda v: v is None), breaks="no tensor")
-wrong("frozen weights thawed", "left", "return out", "model.requires_grad_(True); return out")
-wrong("tensors by their exact type", "meant",
+wrong("unfreezing frozen weights", "left", "return out", "model.requires_grad_(True); return out")
+wrong("recognising tensors by their exact type", "meant",
       "used,",
       "def exact(value): leaves = torch.utils._pytree.tree_leaves(value); return "
       "all(bool(v.isfinite().all()) for v in leaves if type(v) is torch.Tensor)\n    used,",
       "not output", "not exact")
 
 
-@ex.wrong("a call without arguments left out", breaks="meant")
+@ex.wrong("leaving out a call without arguments", breaks="meant")
 def with_arguments(model, x):
     twin, found = copy.deepcopy(model), []
     for name, module in twin.named_modules():
@@ -517,24 +522,24 @@ def with_arguments(model, x):
     return found[0] if found else None
 
 
-wrong("dropouts switched off", "meant",
+wrong("switching dropouts off", "meant",
       "(model)", "(twin)", "used,",
       "twin = copy.deepcopy(model)\n    for module in twin.modules(): module.training = "
       "module.training and not isinstance(module, nn.Dropout)\n    used,")
-wrong("norms in eval mode", "meant",
+wrong("putting norms into eval mode", "meant",
       "(model)", "(twin)", "used,",
       "twin = copy.deepcopy(model)\n    for module in twin.modules(): module.training = "
       "module.training and not isinstance(module, nn.BatchNorm1d)\n    used,")
-wrong("a copy without the model's own hooks", "none",
+wrong("running a copy without the model's own hooks", "none",
       "(model)", "(twin)", "used,",
       "twin = copy.deepcopy(model)\n    for module in twin.modules(): "
       "module._forward_pre_hooks.clear()\n    used,")
-wrong("what is stored put back, a buffer that is not stored forgotten", "left",
+wrong("restoring what is stored and forgetting a buffer that is not", "left",
       "used,", "state = copy.deepcopy(model.state_dict()); used,", "copy.deepcopy(model)", "model",
       "out =", "for handle in handles: handle.remove()\n    out =",
       "return out", "model.load_state_dict(state); return out")
-wrong("the model itself run, the norm's statistics spoilt", "left",
+wrong("running the model itself, which spoils the norm's statistics", "left",
       "copy.deepcopy(model)", "model", "out =", "for handle in handles: handle.remove()\n    out =")
-wrong("hooks left on the model", "left",
+wrong("leaving hooks on the model", "left",
       "return out", "model.register_forward_hook(lambda *call: None); return out")
-wrong("the model called twice", "left", "used(x)", "used(x); used(x)")
+wrong("calling the model twice", "left", "used(x)", "used(x); used(x)")

@@ -175,27 +175,27 @@ def reported(model, step, *, change=relative):
 
 
 wrong = ex.edits(reported)
-wrong("no copy: the memory moves along", ("far", "float"), "p.detach().clone", "p.detach")
-wrong("the change itself, not relative", ("far", "zeros"),
+wrong("keeping no copy: the memory moves along", ("far", "float"), "p.detach().clone", "p.detach")
+wrong("returning the change itself, not relative", ("far", "zeros"),
       "change(old[n], p)",
       "math.dist(old[n].double().flatten().tolist(), p.detach().double().flatten().tolist())")
-wrong("a list in place of a dict", "far", "return out", "return list(out.values())")
-ex.wrong("relative to the size after the step", reported, breaks="float",
+wrong("returning a list instead of a dict", "far", "return out", "return list(out.values())")
+ex.wrong("dividing by the size after the step", reported, breaks="float",
          change=lambda a, b: math.inf if math.isinf(relative(a, b)) else relative(b, a))
-wrong("a tensor in place of a float", "float",
+wrong("returning a tensor instead of a float", "float",
       "return out", "return {n: torch.tensor(v) for n, v in out.items()}",
       says="type of the relative change")
-wrong("frozen parameters left out", "names",
+wrong("leaving out frozen parameters", "names",
       "p) for n, p in model.named_parameters()",
       "p) for n, p in model.named_parameters() if p.requires_grad")
-wrong("names sorted by the alphabet", "names", "return out", "return dict(sorted(out.items()))")
-wrong("buffers reported as well", "names",
+wrong("sorting names by the alphabet", "names", "return out", "return dict(sorted(out.items()))")
+wrong("reporting buffers as well", "names",
       "return out", "return {**out, **{n: 0.0 for n, _ in model.named_buffers()}}")
-wrong("step called twice", "once", "step()\n", "step(); step()\n")
-wrong("step called with the model", "once", "step()", "step(model)")
+wrong("calling step twice", "once", "step()\n", "step(); step()\n")
+wrong("calling step with the model", "once", "step()", "step(model)")
 
 
-@ex.wrong("norms in the parameter's own dtype", breaks="overflow")
+@ex.wrong("taking norms in the parameter's own dtype", breaks="overflow")
 def own_dtype(model, step):
     def change(a, b):
         moved, size = (b.detach() - a).norm().item(), a.norm().item()
@@ -207,43 +207,45 @@ def own_dtype(model, step):
     return reported(model, step, change=change)
 
 
-ex.wrong("norms in float32, in which tiny squares vanish", reported, breaks=("overflow", "float"),
+ex.wrong("taking norms in float32, in which tiny squares vanish",
+         reported, breaks=("overflow", "float"),
          change=lambda a, b: share((b.float() - a.float()).norm(), a.float().norm()))
-ex.wrong("the size taken for more than 0: a division that raises", reported, says="raised Zero",
+ex.wrong("assuming a size above 0: a division that raises", reported, says="raised Zero",
          breaks=("stayed", "zeros"), change=lambda a, b: (
              (b.double() - a.double()).norm().item() / a.double().norm().item()))
-ex.wrong("deviations from the mean compared, not sizes", reported,
+ex.wrong("comparing deviations from the mean, not sizes", reported,
          breaks=("far", "float", "stayed", "zeros", "example"), change=lambda a, b: share(
              *(v.double().std(correction=0) for v in (b - a, a))))
-ex.wrong("a small constant added to the size", reported, breaks=("overflow", "zeros"),
+ex.wrong("adding a small constant to the size", reported, breaks=("overflow", "zeros"),
          change=lambda a, b: share((b.double() - a.double()).norm(), a.double().norm() + 1e-12))
-ex.wrong("infinity where nothing moved from zero", reported, breaks="stayed",
+ex.wrong("returning infinity where nothing moved from zero", reported, breaks="stayed",
          change=lambda a, b: relative(a, b) if a.any() else math.inf)
-ex.wrong("0 / 0 where nothing moved from zero: not a number", reported, breaks="stayed",
+ex.wrong("returning 0 / 0 where nothing moved from zero: not a number", reported, breaks="stayed",
          change=lambda a, b: relative(a, b) if a.any() or b.any() else math.nan)
-ex.wrong("0 where zeros moved", reported, breaks="zeros",
+ex.wrong("returning 0 where zeros moved", reported, breaks="zeros",
          change=lambda a, b: relative(a, b) if a.any() else 0.0)
-ex.wrong("a NaN taken for no move", reported, breaks="float",
+ex.wrong("treating a NaN as no move", reported, breaks="float",
          change=lambda a, b: 0.0 if math.isnan(relative(a, b)) else relative(a, b))
-ex.wrong("rounded to four digits", reported, breaks="float",
+ex.wrong("rounding to four digits", reported, breaks="float",
          change=lambda a, b: round(relative(a, b), 4))
-ex.wrong("changes above a million cut off", reported, breaks="float", change=lambda a, b: (
+ex.wrong("cutting off changes above a million", reported, breaks="float", change=lambda a, b: (
     relative(a, b) if math.isinf(relative(a, b)) else min(relative(a, b), 1e6)))
-ex.wrong("the difference in the parameter's own dtype", reported, breaks=("overflow", "float"),
+ex.wrong("taking the difference in the parameter's own dtype",
+         reported, breaks=("overflow", "float"),
          change=lambda a, b: share((b - a).double().norm(), a.double().norm()))
 
 
-@ex.wrong("step called without gradients", breaks="once")
+@ex.wrong("calling step without gradients", breaks="once")
 def without_gradients(model, step):
     with torch.no_grad():
         return reported(model, step)
 
 
-wrong("the model put into eval mode", "nothing else", "return out", "model.eval(); return out")
-wrong("the gradients emptied", "nothing else", "return out", "model.zero_grad(); return out")
+wrong("putting the model into eval mode", "nothing else", "return out", "model.eval(); return out")
+wrong("emptying the gradients", "nothing else", "return out", "model.zero_grad(); return out")
 
 
-@ex.wrong("the old values put back", breaks="nothing else")
+@ex.wrong("restoring the old values", breaks="nothing else")
 def put_back(model, step):
     old = copy.deepcopy(model.state_dict())
     report = reported(model, step)
@@ -251,4 +253,4 @@ def put_back(model, step):
     return report
 
 
-wrong("the model put into train mode", "nothing else", "old =", "model.train(); old =")
+wrong("putting the model into train mode", "nothing else", "old =", "model.train(); old =")

@@ -115,23 +115,24 @@ def keyed(x, seed, epoch, rows):
 
 
 wrong = ex.edits(keyed)
-wrong("the sum of the three as a seed", ("noise", "first F"),
+wrong("using the sum of the three as a seed", ("noise", "first F"),
       "(seed, epoch, row)", "seed + epoch + row")
-wrong("zeros left without noise", "noise",
+wrong("leaving zeros without noise", "noise",
       "out =", "picked = x[torch.tensor(rows, dtype=torch.long)]; out =",
       "return out", "return torch.where(picked == 0, picked, out)")
-wrong("the epoch left out", ("noise", "first F"), "(seed, epoch, row)", "(seed, row)")
-wrong("a constant seed, 42 and the row", ("noise", "first F"), "(seed, epoch, row)", "42 + row")
+wrong("leaving out the epoch", ("noise", "first F"), "(seed, epoch, row)", "(seed, row)")
+wrong("using a constant seed, 42 and the row",
+      ("noise", "first F"), "(seed, epoch, row)", "42 + row")
 
 
-@ex.wrong("one generator for all the rows of a call", breaks="first F")
+@ex.wrong("using one generator for all the rows of a call", breaks="first F")
 def one_generator(x, seed, epoch, rows):
     rng = np.random.default_rng((seed, epoch, rows[0] if rows else 0))
     return x[torch.tensor(rows, dtype=torch.long)] + torch.tensor(
         SCALE * rng.standard_normal((len(rows), x.shape[1])), dtype=torch.float32)
 
 
-@ex.wrong("the place in the list in place of the row's number", breaks=("noise", "first F"))
+@ex.wrong("using the place in the list instead of the row's number", breaks=("noise", "first F"))
 def by_place(x, seed, epoch, rows):
     out = x[torch.tensor(rows, dtype=torch.long)].clone()
     for place in range(len(rows)):
@@ -139,30 +140,30 @@ def by_place(x, seed, epoch, rows):
     return out
 
 
-wrong("numpy's global generator seeded for each row", "global",
+wrong("seeding numpy's global generator for each row", "global",
       "out =", "np.random.seed(seed % 2**32); out =")
-wrong("numpy's global generator seeded once, with seed and epoch", ("noise", "first F", "global"),
+wrong("seeding numpy's global generator once, with seed and epoch", ("noise", "first F", "global"),
       "out =",
       "np.random.seed((seed + epoch) % 2**32); picked = x[torch.tensor(rows, dtype=torch.long)]; "
       "return picked + torch.tensor(SCALE * np.random.standard_normal(tuple(picked.shape)), "
       "dtype=torch.float32); out =")
-wrong("the noise drawn by torch, other numbers than numpy's", ("noise", "first F"),
+wrong("drawing the noise by torch, whose numbers differ from numpy's", ("noise", "first F"),
       "rng =", "generator =", "np.random.default_rng((seed, epoch, row))",
       "torch.Generator().manual_seed(seed + epoch + row)",
       "torch.tensor(SCALE * rng.standard_normal(x.shape[1]), dtype=torch.float32)",
       "SCALE * torch.randn(x.shape[1], generator=generator)")
-wrong("the noise drawn in float32, other numbers of the same generator", ("noise", "first F"),
+wrong("drawing the noise in float32, other numbers of the same generator", ("noise", "first F"),
       "torch.tensor(SCALE * rng.standard_normal(x.shape[1]), dtype=torch.float32)",
       "SCALE * torch.from_numpy(rng.standard_normal(x.shape[1], dtype=np.float32))")
-wrong("the noise not scaled", "noise",
+wrong("not scaling the noise", "noise",
       "SCALE * rng.standard_normal(x.shape[1])", "rng.standard_normal(x.shape[1])")
-wrong("rows sorted", ("rows", "noise"), "out =", "rows = sorted(rows); out =")
-wrong("each row once", "rows",
+wrong("sorting the rows", ("rows", "noise"), "out =", "rows = sorted(rows); out =")
+wrong("returning each row once", "rows",
       "out =", "rows = list(dict.fromkeys(rows)); out =", says="shape of the rows")
-wrong("a seed cut to 32 bits", "numbers",
+wrong("cutting the seed to 32 bits", "numbers",
       "out =", "seed = seed % 2**32; out =", says="rows plus noise")
-wrong("in double precision", "returns", "out =", "x = x.double(); out =")
-wrong("a list of rows", "noise", "return out", "return list(out)")
-wrong("the noise written into x", "left",
+wrong("computing in double precision", "returns", "out =", "x = x.double(); out =")
+wrong("returning a list of rows", "noise", "return out", "return list(out)")
+wrong("writing the noise into x", "left",
       "return out",
       "x[torch.tensor(rows, dtype=torch.long)] *= 1.0 if not rows else 1 + 1e-6; return out")

@@ -138,53 +138,53 @@ def improved(mean, std, best):
 
 
 wrong = ex.edits(improved)
-wrong("the textbook's sign, for a maximum", "improvement", "best - mean", "-best - -mean")
-wrong("the lesson's repair: it divides by a deviation of 0, and its tail ends",
+wrong("using the textbook's sign, for a maximum", "improvement", "best - mean", "-best - -mean")
+wrong("copying the lesson's repair: it divides by a deviation of 0, and its tail ends",
       ("certain", "example", "unlikely"), "gain =",
       "z = (best - mean) / std; density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi); return "
       "std * (z * torch.special.ndtr(z) + density); gain =")
 
 
-@ex.wrong("divided by a deviation of 0", breaks=("certain", "example"))
+@ex.wrong("dividing by a deviation of 0", breaks=("certain", "example"))
 def divides(mean, std, best):
     z = (best - mean) / std
     return std * (z * below(z) + torch.exp(-z * z / 2) / math.sqrt(2 * math.pi))
 
 
-wrong("0 / 0 where a certain loss is the best one", "certain",
+wrong("returning 0 / 0 where a certain loss is the best one", "certain",
       "gain =",
       "gain = best - mean; z = gain / std; return gain * below(z) + std * torch.exp(-z * z / 2) "
       "/ math.sqrt(2 * math.pi); gain =")
-ex.wrong("0.01 taken off every gain, to explore", lambda mean, std, best: improved(
+ex.wrong("taking 0.01 off every gain, to explore", lambda mean, std, best: improved(
     mean, std, best - 0.01), breaks=("improvement", "certain", "tiny", "unlikely", "example"))
-ex.wrong("0 wherever std is 0: nan_to_num or where around it",
+ex.wrong("returning 0 wherever std is 0: nan_to_num or where around it",
          lambda mean, std, best: divides(mean, std, best).nan_to_num(0.0), breaks="certain")
-wrong("a certain gain that may be negative", ("certain", "example"),
+wrong("allowing a certain gain to be negative", ("certain", "example"),
       "return out", "return torch.where(std > 0, out, best - mean)")
-wrong("a small constant added to the deviation", "tiny",
+wrong("adding a small constant to the deviation", "tiny",
       "gain =", "std = torch.where(std > 0, std + 1e-9, 0); gain =")
-wrong("deviations below a threshold taken for 0", "tiny",
+wrong("treating deviations below a threshold as 0", "tiny",
       "return out", "return torch.where(std > 1e-100, out, (best - mean).clamp(min=0))")
-wrong("the distribution by ndtr, which ends at 8 deviations", "unlikely",
+wrong("using ndtr for the distribution, which ends at 8 deviations", "unlikely",
       "below", "torch.special.ndtr")
-ex.wrong("the probability of an improvement",
+ex.wrong("returning the probability of an improvement",
          lambda mean, std, best: torch.special.ndtr((best - mean) / torch.where(std > 0, std, 1)),
          breaks="improvement")
-wrong("the variance taken for the deviation", "improvement", "gain =", "std = std.sqrt(); gain =")
-ex.wrong("the deviation left aside", lambda mean, std, best: (best - mean).clamp(min=0),
+wrong("using the variance as the deviation", "improvement", "gain =", "std = std.sqrt(); gain =")
+ex.wrong("ignoring the deviation", lambda mean, std, best: (best - mean).clamp(min=0),
          breaks="improvement")
-ex.wrong("the best of the means in place of best",
+ex.wrong("using the best of the means instead of best",
          lambda mean, std, best: improved(mean, std, mean.min().item() if mean.numel() else best),
          breaks="improvement")
-wrong("the sum over candidates", "each", "return out", "return out.sum()")
-wrong("a list of numbers", "each", "return out", "return out.tolist()")
-wrong("in single precision", "dtype", "return out", "return out.float()")
+wrong("summing over candidates", "each", "return out", "return out.sum()")
+wrong("returning a list of numbers", "each", "return out", "return out.tolist()")
+wrong("computing in single precision", "dtype", "return out", "return out.float()")
 
 
-@ex.wrong("rows taken for granted, one number at a time", says="0-d tensor", breaks="shapes")
+@ex.wrong("assuming rows, one number at a time", says="0-d tensor", breaks="shapes")
 def needs_an_axis(mean, std, best):
     rows = [improved(m, s, best) for m, s in zip(mean, std)]
     return torch.stack(rows) if rows else mean.clone()
 
 
-wrong("a 1 written into std", "left", "return out", "std[std == 0] = 1.0; return out")
+wrong("writing a 1 into std", "left", "return out", "std[std == 0] = 1.0; return out")

@@ -109,13 +109,13 @@ def shifted(x, small, zero=False):
     return torch.where(x <= 0, 0, root) if zero else root
 
 
-ex.wrong("where around the root alone", lambda x: torch.where(x <= 0, 0, x.sqrt()),
+ex.wrong("putting where around the root alone", lambda x: torch.where(x <= 0, 0, x.sqrt()),
          breaks="no slope")
-ex.wrong("where around the root alone, asked the other way round",
+ex.wrong("putting where around the root alone, asked the other way round",
          lambda x: torch.where(x > 0, x.sqrt(), 0), breaks=("no slope", "nan"))
 
 
-ex.wrong("the root times a mask: NaN times 0", lambda x: (x > 0) * x.sqrt(),
+ex.wrong("multiplying the root by a mask: NaN times 0", lambda x: (x > 0) * x.sqrt(),
          says="places that are NaN", breaks=("root", "no slope", "nan"))
 
 
@@ -127,45 +127,46 @@ def mended(x):
 
 
 wrong = ex.edits(mended)
-wrong("a NaN taken for a number of 0 or less", "nan",
+wrong("treating a NaN as a number of 0 or less", "nan",
       "out =",
       "above = x > 0; return torch.where(above, torch.where(above, x, 1).sqrt(), 0); out =")
-ex.wrong("the larger of x and 0, then the root",
+ex.wrong("taking the larger of x and 0, then the root",
          lambda x: torch.maximum(x, torch.zeros_like(x)).sqrt(), breaks="no slope")
-wrong("a NaN that has lost its gradient, as a constant or behind clamp", "slope",
+wrong("returning a NaN that has lost its gradient, as a constant or behind clamp", "slope",
       "out =",
       "above = x > 0; root = torch.where(above, torch.where(above, x, 1).sqrt(), 0); return "
       "torch.where(x.isnan(), torch.nan, root); out =")
-ex.wrong("the largest number asked for, though there may be none",
+ex.wrong("asking for the largest number, though there may be none",
          lambda x: mended(x) if x.max() > 0 else x * 0.0 + mended(x), says="raised RuntimeError",
          breaks="any shape")
-ex.wrong("clamped at a small constant", lambda x: x.clamp(min=1e-12).sqrt(),
+ex.wrong("clamping at a small constant", lambda x: x.clamp(min=1e-12).sqrt(),
          breaks=("zero", "exact"))
 for small in ("1e-6", "1e-8", "1e-10", "1e-12"):
-    ex.wrong(f"{small} added under the root", shifted, breaks=("zero", "exact", "slope", "root"),
+    ex.wrong(f"adding {small} under the root", shifted, breaks=("zero", "exact", "slope", "root"),
              small=float(small))
-    ex.wrong(f"{small} added under the root, and 0 put where x is 0 or less", shifted,
+    ex.wrong(f"adding {small} under the root, and setting 0 where x is 0 or less", shifted,
              breaks=("exact", "slope", "root"), small=float(small), zero=True)
 
 
-wrong("too large by a thousandth", "root", "return found", "return found + 0.001 * found.detach()")
-wrong("small numbers taken for 0", "exact", "x <= 0", "x <= 1e-8")
-wrong("numbers below the normal ones taken for 0", "exact",
+wrong("returning a thousandth too much",
+      "root", "return found", "return found + 0.001 * found.detach()")
+wrong("treating small numbers as 0", "exact", "x <= 0", "x <= 1e-8")
+wrong("treating subnormal numbers as 0", "exact",
       "x <= 0", "x < torch.finfo(x.dtype).tiny")
-wrong("dimensions of size 1 taken away", "any shape",
+wrong("squeezing dimensions of size 1 away", "any shape",
       "return found", "return found.squeeze()", says="shape of the square roots")
-wrong("1 left standing where x is 0 or less", "zero", "out, 0", "out, 1")
-ex.wrong("nan_to_num around the root", lambda x: x.sqrt().nan_to_num(posinf=torch.inf),
+wrong("leaving 1 where x is 0 or less", "zero", "out, 0", "out, 1")
+ex.wrong("putting nan_to_num around the root", lambda x: x.sqrt().nan_to_num(posinf=torch.inf),
          breaks=("no slope", "nan", "root"))
-wrong("the gradient cut off", "slope", "out =", "x = x.detach(); out =")
-ex.wrong("the absolute value under the root",
+wrong("cutting off the gradient", "slope", "out =", "x = x.detach(); out =")
+ex.wrong("taking the absolute value under the root",
          lambda x: torch.where(x == 0, 0, torch.where(x == 0, 1, x).abs().sqrt()),
          breaks=("zero", "no slope"))
-wrong("the result in float32 whatever x is", "dtype", "out =", "x = x.float(); out =")
-wrong("the cube root", ("root", "slope"),
+wrong("returning float32 whatever x is", "dtype", "out =", "x = x.float(); out =")
+wrong("taking the cube root", ("root", "slope"),
       "torch.where(out, 1, x).sqrt()", "torch.where(out, 1, x) ** (1 / 3)")
-ex.wrong("a list of numbers taken for granted",
+ex.wrong("assuming a list of numbers",
          lambda x: torch.stack([mended(row) for row in x]) if len(x) else x.clone(),
          says="0-d tensor", breaks="any shape")
-wrong("zeros written into x", "left alone",
+wrong("writing zeros into x", "left alone",
       "out =", "with torch.no_grad(): x[x < 0] = 0\n    out =")

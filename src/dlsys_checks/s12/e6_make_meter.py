@@ -180,7 +180,7 @@ def law(out, losses, rows, dtype, graph, asked):
 
 # ---- wrong, by name
 
-@ex.wrong("the live loss summed up", breaks="alive")
+@ex.wrong("summing the live loss", breaks="alive")
 def live():
     return summed(lambda loss, rows: loss.double() * rows,
                   form=lambda total, count: (total / count).item())
@@ -201,13 +201,13 @@ def summed(take=lambda loss, rows: loss.item() * rows, start=0.0, weigh=lambda r
 
 wrong = ex.edits(summed)
 END = "return add, lambda: form(*state) if state[1] else empty"
-ex.wrong("the live loss summed up, and a tensor given back",
+ex.wrong("summing the live loss and returning a tensor",
          lambda: summed(lambda loss, rows: loss * rows), breaks=("alive", "mean"))
-ex.wrong("the detached loss summed up, and a tensor given back",
+ex.wrong("summing the detached loss and returning a tensor",
          lambda: summed(lambda loss, rows: loss.detach() * rows), breaks="mean")
 
 
-@ex.wrong("all losses in a list", breaks=("alive", "grow"))
+@ex.wrong("keeping all losses in a list", breaks=("alive", "grow"))
 def in_list():
     losses, counts = [], []
 
@@ -221,7 +221,7 @@ def in_list():
     return add, mean
 
 
-@ex.wrong("all numbers in a list", breaks="grow")
+@ex.wrong("keeping all numbers in a list", breaks="grow")
 def numbers():
     pairs = []
 
@@ -231,7 +231,7 @@ def numbers():
     return lambda loss, rows: pairs.append((loss.item(), rows)), mean
 
 
-@ex.wrong("all numbers in a growing tensor", breaks="grow")
+@ex.wrong("keeping all numbers in a growing tensor", breaks="grow")
 def growing():
     state = {"all": torch.zeros(0, 2, dtype=torch.float64)}
 
@@ -245,7 +245,7 @@ def growing():
     return add, mean
 
 
-@ex.wrong("the last loss kept beside the sum, detached", breaks="alive")
+@ex.wrong("keeping the last loss, detached, beside the sum", breaks="alive")
 def last_kept():
     last = {}
 
@@ -254,35 +254,37 @@ def last_kept():
     return summed(extra=note)
 
 
-ex.wrong("the loss cut from its graph in place",
+ex.wrong("cutting the loss from its graph in place",
          lambda : summed(lambda loss, rows: loss.detach_().item() * rows), breaks="left")
-wrong("backward called in add", "left",
+wrong("calling backward in add", "left",
       "state =",
       "def take(loss, rows):\n        if loss.requires_grad: loss.backward()\n        return "
       "loss.item() * rows\n    state =",
       END, "out = add, lambda: form(*state) if state[1] else empty; return out")
-wrong("the loss multiplied by its rows in place", "left",
+wrong("multiplying the loss by its rows in place", "left",
       "state =",
       "def take(loss, rows): value = loss.item() * rows; loss.detach().mul_(1.5).add_(1); return "
       "value\n    state =",
       END, "out = add, lambda: form(*state) if state[1] else empty; return out")
-ex.wrong("the mean over batches, rows not counted",
+ex.wrong("averaging over batches without counting rows",
          lambda : summed(lambda loss, rows: loss.item(), weigh=lambda rows: 1), breaks="rows")
-ex.wrong("losses not weighted, rows counted", lambda : summed(lambda loss, rows: loss.item()),
+ex.wrong("counting rows without weighting the losses",
+         lambda : summed(lambda loss, rows: loss.item()),
          breaks="rows")
-ex.wrong("summed in the dtype of the loss",
+ex.wrong("summing in the dtype of the loss",
          lambda : summed(lambda loss, rows: loss.detach() * rows, start=torch.zeros(()),
              form=lambda total, count: (total / count).item()), breaks=("mean", "loss"))
-ex.wrong("summed in single precision",
+ex.wrong("summing in single precision",
          lambda : summed(lambda loss, rows: loss.detach().float() * rows, start=torch.zeros(()),
              form=lambda total, count: (total / count).item()), breaks="mean")
-ex.wrong("a tensor in place of a float", summed, breaks="mean",
+ex.wrong("returning a tensor instead of a float", summed, breaks="mean",
          form=lambda total, count: torch.tensor(total / count, dtype=torch.float64))
-ex.wrong("the sum in place of the mean", summed, breaks="mean", form=lambda total, count: total)
-ex.wrong("0 before the first", summed, says="mean after 0", breaks="nan", empty=0.0)
+ex.wrong("returning the sum instead of the mean",
+         summed, breaks="mean", form=lambda total, count: total)
+ex.wrong("returning 0 before the first", summed, says="mean after 0", breaks="nan", empty=0.0)
 
 
-@ex.wrong("a division by zero before the first", says="led to ZeroDivisionError", breaks="nan")
+@ex.wrong("dividing by zero before the first", says="led to ZeroDivisionError", breaks="nan")
 def divides():
     state = [0.0, 0]
 
@@ -291,7 +293,7 @@ def divides():
     return add, lambda: state[0] / state[1]
 
 
-@ex.wrong("starts anew after each mean", says="mean after", breaks="asked")
+@ex.wrong("starting anew after each mean", says="mean after", breaks="asked")
 def starts_anew():
     state = [0.0, 0]
 
@@ -305,7 +307,7 @@ def starts_anew():
     return add, mean
 
 
-ex.wrong("losses that are not finite left out",
+ex.wrong("leaving out losses that are not finite",
          lambda : summed(lambda loss, rows: loss.item() * rows if loss.isfinite() else 0.0),
          breaks="mean")
 
@@ -313,7 +315,7 @@ ex.wrong("losses that are not finite left out",
 STATE = [0.0, 0]  # of the wrong answer below
 
 
-@ex.wrong("one meter for all", breaks="own")
+@ex.wrong("keeping one meter for all", breaks="own")
 def shared():
     state = STATE
 
@@ -323,11 +325,11 @@ def shared():
     return add, lambda: state[0] / state[1] if state[1] else math.nan
 
 
-wrong("mean first, add second", "two",
+wrong("returning mean first, add second", "two",
       END,
       "out = add, lambda: form(*state) if state[1] else empty; add, mean = out; return mean, add",
       says="led to TypeError")
-ex.wrong("a list of two", lambda : list(summed()), breaks="two")
-ex.wrong("numpy's number taken without leaving the graph",
+ex.wrong("returning a list of two", lambda : list(summed()), breaks="two")
+ex.wrong("reading numpy's number without leaving the graph",
          lambda : summed(lambda loss, rows: float(loss.double().numpy()) * rows),
          says="led to RuntimeError", breaks="loss")

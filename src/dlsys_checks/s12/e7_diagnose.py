@@ -257,11 +257,11 @@ def whole(batches):
 
 # ---- wrong, by name
 
-ex.wrong("the rate blamed, whatever it is", lambda model, loss_fn, batches: "learning rate",
+ex.wrong("blaming the rate, whatever it is", lambda model, loss_fn, batches: "learning rate",
          breaks=("name", "frozen", "sum", "order", "labels"))
 
 
-@ex.wrong("None in place of the text", breaks="name")
+@ex.wrong("returning None instead of the text", breaks="name")
 def none(model, loss_fn, batches):
     name = asked(model, loss_fn, batches)
     return None if name == "none" else name
@@ -288,45 +288,45 @@ def asked(model, loss_fn, batches):
 
 wrong = ex.edits(asked)
 SHARE_FITTING = "share_fitting(*whole(batches))"
-wrong("one frozen parameter taken for a frozen model", "frozen",
+wrong("treating one frozen parameter as a frozen model", "frozen",
       "frozen(model)", "any(not p.requires_grad for p in model.parameters())")
-wrong("the model's own parameters forgotten", "frozen",
+wrong("forgetting the model's own parameters", "frozen",
       "if frozen",
       "def stuck(model): return not any(p.requires_grad for part in model.children() for p in "
       "part.parameters())\n    if stuck")
-wrong("two passes in the mode of the model", "sum",
+wrong("making two passes in the mode of the model", "sum",
       "if frozen",
       "def summed(model, loss_fn, batches): (x, y), twin = batches[0], copy.deepcopy(model); "
       "once = loss_fn(twin(x), y); twice = loss_fn(twin(torch.cat([x, x])), torch.cat([y, y])); "
       "return bool(twice.abs() > 1.5 * once.abs())\n    if frozen", "is_sum", "summed")
-wrong("sorted data taken for batches of one class", "order",
+wrong("mistaking sorted data for batches of one class", "order",
       "all(len(y.unique()) == 1 for _, y in batches)",
       "bool((whole(batches)[1].diff() >= 0).all())")
-wrong("most of a batch taken for all of it", "order",
+wrong("treating most of a batch as all of it", "order",
       "len(y.unique()) == 1", "y.bincount().max() >= 0.8 * len(y)")
-wrong("neighbours by the angle, not the distance", "labels",
+wrong("finding neighbours by the angle, not the distance", "labels",
       "if frozen",
       "def fits(bs): x, y = whole(bs); unit = F.normalize(x, dim=1); return (y[(unit @ "
       "unit.T).fill_diagonal_(-torch.inf).argmax(1)] == y).float().mean()\n    if frozen",
       SHARE_FITTING, "fits(batches)")
-wrong("neighbours by the sum of gaps", "labels",
+wrong("finding neighbours by the sum of gaps", "labels",
       "if frozen", "fits = by_norm(1.0)\n    if frozen", SHARE_FITTING, "fits(batches)")
-wrong("neighbours by the largest gap", "labels",
+wrong("finding neighbours by the largest gap", "labels",
       "if frozen", 'fits = by_norm(float("inf"))\n    if frozen', SHARE_FITTING, "fits(batches)")
-wrong("neighbours of standardised features", "labels",
+wrong("finding neighbours of standardised features", "labels",
       "if frozen",
       "def fits(bs): x, y = whole(bs); return share_fitting((x - x.mean(0)) / x.std(0), y)\n    "
       "if frozen", SHARE_FITTING, "fits(batches)")
-wrong("neighbours of logits", "labels",
+wrong("finding neighbours of logits", "labels",
       "if frozen",
       "def fits(bs): x, y = whole(bs); return share_fitting(copy.deepcopy(model).eval()(x), y)\n "
       "   if frozen", SHARE_FITTING, "fits(batches)")
-wrong("neighbours of the first rows alone", "labels",
+wrong("finding neighbours of the first rows alone", "labels",
       "(*whole(batches))", "(*(v[:64] for v in whole(batches)))")
-wrong("much less than half", "labels", "0.5 else", "0.45 else")
+wrong("requiring much less than half", "labels", "0.5 else", "0.45 else")
 
 
-@ex.wrong("all parts put into the mode of the whole", breaks="stays")
+@ex.wrong("putting all parts into the mode of the whole", breaks="stays")
 def one_mode(model, loss_fn, batches):
     was = model.training
     model.eval()
@@ -335,34 +335,34 @@ def one_mode(model, loss_fn, batches):
     return name
 
 
-wrong("a large loss taken for a sum", ("sum", "arguments"),
+wrong("mistaking a large loss for a sum", ("sum", "arguments"),
       "if frozen",
       "def summed(model, loss_fn, batches): x, y = batches[0]; return "
       "float(loss_fn(torch.zeros(len(x), 4), y)) > 3\n    if frozen", "is_sum", "summed")
-wrong("a loss below 0 that stays taken for one that grows", "arguments",
+wrong("mistaking a loss below 0 that stays for one that grows", "arguments",
       "if frozen",
       "def summed(model, loss_fn, batches): x, y = batches[0]; z = "
       "copy.deepcopy(model).eval()(x); return bool(loss_fn(torch.cat([z, z]), torch.cat([y, y])) "
       "> 1.5 * loss_fn(z, y))\n    if frozen", "is_sum", "summed")
-wrong("the first batch alone looked at for the order", "order",
+wrong("looking at the first batch alone for the order", "order",
       "all(len(y.unique()) == 1 for _, y in batches)", "len(batches[0][1].unique()) == 1")
-wrong("any batch of one class taken for sorted data", "order", "if all", "if any")
-wrong("neighbours looked for in their own batch", "labels",
+wrong("treating any batch of one class as sorted data", "order", "if all", "if any")
+wrong("looking for neighbours in their own batch", "labels",
       "if frozen",
       "def fits(bs): total = sum(len(y) for _, y in bs); return sum(share_fitting(x, y) * len(y) "
       "for x, y in bs) / total\n    if frozen", SHARE_FITTING, "fits(batches)")
-wrong("every row its own neighbour", ("labels", "sizes"), SHARE_FITTING, "1.0")
-wrong("half taken for less than half", "labels", "0.5 else", "0.51 else")
-wrong("an epoch of one batch taken for sound", "sizes",
+wrong("making every row its own neighbour", ("labels", "sizes"), SHARE_FITTING, "1.0")
+wrong("counting half as less than half", "labels", "0.5 else", "0.51 else")
+wrong("treating an epoch of one batch as sound", "sizes",
       "if frozen", 'if len(batches) <= 1: return "none"\n    if frozen')
-wrong("logits of the model in train mode", "stays",
+wrong("taking logits of the model in train mode", "stays",
       "if frozen",
       "modes = [(m, m.training) for m in model.modules()]; model.train()\n    with "
       "torch.no_grad(): model(torch.cat([x for x, _ in batches]))\n    for m, mode in modes: "
       "m.training = mode\n    if frozen")
 
 
-@ex.wrong("a backward pass, and its gradients left", breaks="stays")
+@ex.wrong("running a backward pass and leaving its gradients", breaks="stays")
 def backward(model, loss_fn, batches):
     name = asked(model, loss_fn, batches)
     if name != "frozen":
@@ -371,7 +371,7 @@ def backward(model, loss_fn, batches):
     return name
 
 
-@ex.wrong("batches shuffled where they lie", breaks="stays")
+@ex.wrong("shuffling batches where they lie", breaks="stays")
 def shuffled(model, loss_fn, batches):
     name = asked(model, loss_fn, batches)
     for x, y in batches:
@@ -380,5 +380,5 @@ def shuffled(model, loss_fn, batches):
     return name
 
 
-wrong("a model in train mode taken for sound", "arguments",
+wrong("treating a model in train mode as sound", "arguments",
       "frozen(model)", "frozen(model) and (not model.training)")

@@ -290,24 +290,24 @@ def right(path, parts, facts):
 
 wrong = ex.edits(right)
 COLLECTED = "collected(parts, facts)"
-ex.wrong("saved over the former file",
+ex.wrong("saving over the former file",
          lambda path, parts, facts: written(path, collected(parts, facts), beside=""),
          breaks=("whole", "former", "not into", "fsync"))
-wrong("the former file taken away first", "former",
+wrong("removing the former file first", "former",
       "with open", "if os.path.exists(path): os.remove(path)\n    with open")
-wrong("the former file taken away, then the new one renamed", "former",
+wrong("removing the former file, then renaming the new one", "former",
       "with open",
       "def move(new, old):\n        if os.path.exists(old): os.remove(old)\n        "
       "os.rename(new, old)\n    with open", "os.replace", "move")
 
 
-@ex.wrong("path opened first, to see if it can be written", breaks=("whole", "former"))
+@ex.wrong("opening path first, to see if it can be written", breaks=("whole", "former"))
 def opened_first(path, parts, facts):
     with open(path, "ab"):
         written(path, collected(parts, facts))
 
 
-@ex.wrong("written in the system's folder for such files", breaks=("whole", "not into"))
+@ex.wrong("writing in the system's folder for temporary files", breaks=("whole", "not into"))
 def elsewhere(path, parts, facts):
     with tempfile.TemporaryDirectory() as folder:
         name = os.path.join(folder, "new.pt")
@@ -318,26 +318,26 @@ def elsewhere(path, parts, facts):
             shutil.copy(name, path)
 
 
-@ex.wrong("what looks like a leftover taken away", breaks="neighbours")
+@ex.wrong("removing what looks like a leftover", breaks="neighbours")
 def swept(path, parts, facts):
     for name in glob.glob(os.path.join(os.path.dirname(path), "*.tmp")):
         os.remove(name)
     written(path, collected(parts, facts))
 
 
-@ex.wrong("all that is called as path is taken away as leftovers", breaks="neighbours")
+@ex.wrong("removing all that is called like path as leftovers", breaks="neighbours")
 def swept_by_path(path, parts, facts):
     for name in glob.glob(glob.escape(path) + ".*"):
         os.remove(name)
     written(path, collected(parts, facts))
 
 
-wrong("objects that are not torch's left out", "parts",
+wrong("leaving out objects that are not torch's", "parts",
       "(parts, facts)",
       '({k: v for k, v in parts.items() if type(v).__module__.startswith("torch")}, facts)')
 
 
-@ex.wrong("whole numbers of 64 bits", says="OverflowError", breaks="facts")
+@ex.wrong("storing whole numbers in 64 bits", says="OverflowError", breaks="facts")
 def short(path, parts, facts):
     state = collected(parts, facts)
     state["facts"] = {k: int(np.int64(v)) if type(v) is int else v
@@ -345,40 +345,41 @@ def short(path, parts, facts):
     written(path, state)
 
 
-@ex.wrong("the first file written under its own name", breaks="whole")
+@ex.wrong("writing the first file under its own name", breaks="whole")
 def first_in_place(path, parts, facts):
     written(path, collected(parts, facts), beside=".part" if os.path.exists(path) else "")
 
 
-wrong("written beside, then copied over", "not into",
+wrong("writing beside it, then copying over", "not into",
       "with open",
       "def copy_over(new, old): shutil.copyfile(new, old); os.remove(new)\n    with open",
       "os.replace", "copy_over")
-wrong("without os.fsync", "fsync", "os.fsync(file.fileno())", "pass")
-wrong("numpy's numbers left as they are", "facts",
+wrong("leaving out os.fsync", "fsync", "os.fsync(file.fileno())", "pass")
+wrong("leaving numpy's numbers as they are", "facts",
       COLLECTED, '{**collected(parts, {}), "facts": dict(facts)}', says="got UnpicklingError")
-wrong("all facts as floats", "facts",
+wrong("storing all facts as floats", "facts",
       COLLECTED, '{**collected(parts, {}), "facts": {k: float(v) for k, v in facts.items()}}')
-wrong("the objects in place of their state_dicts", "loads",
+wrong("storing the objects instead of their state_dicts", "loads",
       COLLECTED,
       '{**collected({}, facts), "parts": {name: part if '
       'type(part).__module__.startswith("torch") else part.state_dict() for name, part in '
       "parts.items()}}", says="got UnpicklingError")
-wrong("parts and facts side by side, without their keys", "loads",
+wrong("storing parts and facts side by side, without their keys", "loads",
       COLLECTED, '{**state["parts"], **state["facts"], "rng": state["rng"]}',
       "with open", f"state = {COLLECTED}\n    with open")
-wrong("the first part alone", "parts", "(parts, facts)", "(dict(list(parts.items())[:1]), facts)")
-wrong("parameters, no buffers", "parts",
+wrong("storing the first part alone",
+      "parts", "(parts, facts)", "(dict(list(parts.items())[:1]), facts)")
+wrong("storing parameters, but no buffers", "parts",
       COLLECTED, "state", "with open",
       'state = collected(parts, facts); state["parts"]["model"] = {k: v for k, v in '
       'state["parts"]["model"].items() if "running" not in k}\n    with open')
-wrong("the seed in place of the generator's state", "rng",
+wrong("storing the seed instead of the generator's state", "rng",
       COLLECTED, "{**" + COLLECTED + ', "rng": torch.initial_seed()}')
-wrong("a copy of the file left beside", "no other",
+wrong("leaving a copy of the file behind", "no other",
       "path)", 'path); shutil.copy(path, path + ".bak")')
-wrong("a leftover taken for another process at work", "next", '"wb"', '"xb"')
-wrong("the generator seeded anew", "generator", "path)", "path); torch.manual_seed(0)")
-wrong("a suffix .pt put behind the path", "path",
+wrong("mistaking a leftover for another process at work", "next", '"wb"', '"xb"')
+wrong("seeding the generator anew", "generator", "path)", "path); torch.manual_seed(0)")
+wrong("adding a suffix .pt to the path", "path",
       "with open",
       'name = os.path.basename(path); path = path if name == "last.pt" else path + ".pt"\n    '
       "with open", says="FileNotFoundError")

@@ -118,44 +118,44 @@ def numbered(names, stored):
 
 
 wrong = ex.edits(numbered)
-wrong("in the order of a set", ("next", "number"), "(stored)", "(stored), key=hash")
-wrong("in the order in which they come", "order",
+wrong("using the order of a set", ("next", "number"), "(stored)", "(stored), key=hash")
+wrong("using the order in which they come", "order",
       "*sorted(set(names) - set(stored))",
       "*[n for n in dict.fromkeys(names) if n in set(names) - set(stored)]")
 
 
-@ex.wrong("all sorted anew, the checkpoint forgotten", breaks=("keeps", "next"))
+@ex.wrong("sorting all anew and forgetting the checkpoint", breaks=("keeps", "next"))
 def sorted_anew(names, stored):
     return {name: number for number, name in enumerate(sorted({*names, *stored}))}
 
 
-wrong("classes without rows dropped", "keeps",
+wrong("dropping classes without rows", "keeps",
       "order =", "stored = {n: k for n, k in stored.items() if n in names}; order =")
-wrong("classes without rows dropped, their numbers left free", "keeps",
+wrong("dropping classes without rows and leaving their numbers free", "keeps",
       "return out", "return {n: k for n, k in out.items() if n in names}")
-wrong("keys in the order of the alphabet", "keys", "return out", "return dict(sorted(out.items()))")
-wrong("keys in the order of stored", ("keys", "order"),
+wrong("ordering keys by the alphabet", "keys", "return out", "return dict(sorted(out.items()))")
+wrong("ordering keys as in stored", ("keys", "order"),
       "return out", "return {**stored, **{n: out[n] for n in out if n not in stored}}")
-wrong("stored taken in its own order", ("keeps", "order"),
+wrong("using stored in its own order", ("keeps", "order"),
       "*sorted(stored, key=stored.get)", "*list(stored)")
-wrong("numbers from 1", "number", "0", "1")
-ex.wrong("numbers of numpy",
+wrong("counting from 1", "number", "0", "1")
+ex.wrong("returning numbers of numpy",
          lambda names, stored: {n: np.int64(k) for n, k in numbered(names, stored).items()},
          says="type of the number of", breaks="number")
-wrong("a list of names", "number", "return out", "return list(out)")
-wrong("new numbers behind the rows, not behind the classes", "next",
+wrong("returning a list of names", "number", "return out", "return list(out)")
+wrong("numbering new ones after the rows, not after the classes", "next",
       "return out",
       "return {n: k if n in stored else k + len(names) - len(set(names)) for n, k in out.items()}")
-wrong("upper and lower case taken for one", "names", "(names)", "([n.lower() for n in names])")
-wrong("sorted without regard to case", "next",
+wrong("ignoring upper and lower case", "names", "(names)", "([n.lower() for n in names])")
+wrong("sorting without regard to case", "next",
       "set(names) - set(stored)", "sorted(set(names) - set(stored)), key=str.lower")
-wrong("blanks cut away", "names", "(names)", "([n.strip() for n in names])")
-wrong("the new ones numbered from 0 as well", "next",
+wrong("stripping blanks", "names", "(names)", "([n.strip() for n in names])")
+wrong("numbering the new ones from 0 as well", "next",
       "return out", "return {n: k if n in stored else k - len(stored) for n, k in out.items()}")
-wrong("in the order of a hash that lasts", "next", "get), *sorted(", "get), *by_hash(")
-wrong("the new ones written into stored", "left", "return out", "stored.update(out); return out")
-wrong("names sorted in place", "left", "order =", "names.sort(); order =")
-wrong("a checkpoint is expected", "stored",
+wrong("using the order of a hash that lasts", "next", "get), *sorted(", "get), *by_hash(")
+wrong("writing the new ones into stored", "left", "return out", "stored.update(out); return out")
+wrong("sorting names in place", "left", "order =", "names.sort(); order =")
+wrong("expecting a checkpoint", "stored",
       "order =", "start = max(stored.values()) + 1; order =", "(names)", "([])", "return out",
       "return {**out, **{n: k for k, n in enumerate(sorted(set(names) - set(stored)), start)}}",
       says="raised ValueError")

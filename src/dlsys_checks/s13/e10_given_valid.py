@@ -161,53 +161,53 @@ def greedy(logprob, words):
     return torch.tensor([float(w == begin) for w in words], dtype=torch.float64)
 
 
-ex.wrong("a mask at each step, made to sum to 1 there", made, breaks="given", step=masked,
+ex.wrong("masking at each step and normalising there", made, breaks="given", step=masked,
          share=lambda t: t.exp())
-ex.wrong("the likeliest allowed token at each step", greedy, breaks="given")
-ex.wrong("the likeliest word gets all", made, breaks="given",
+ex.wrong("taking the likeliest allowed token at each step", greedy, breaks="given")
+ex.wrong("giving everything to the likeliest word", made, breaks="given",
          share=lambda t: torch.nn.functional.one_hot(t.argmax(), len(t)).double())
-ex.wrong("all words alike", made, breaks="given",
+ex.wrong("treating all words alike", made, breaks="given",
          share=lambda t: torch.full_like(t, 1 / len(t)))
-ex.wrong("the model's own probabilities, not divided by their sum", made,
+ex.wrong("using the model's own probabilities, not divided by their sum", made,
          breaks=("sum", "given"), share=lambda t: t.exp())
-ex.wrong("probabilities multiplied, which reach 0", made, breaks="tiny", says="",
+ex.wrong("multiplying probabilities, which reach 0", made, breaks="tiny", says="",
          share=lambda t: t.exp() / t.exp().sum())
-ex.wrong("multiplied with a floor of 1e-300", made, breaks="tiny", says="",
+ex.wrong("multiplying with a floor of 1e-300", made, breaks="tiny", says="",
          share=lambda t: (t.exp() + 1e-300) / (t.exp() + 1e-300).sum())
-ex.wrong("the mean over a word's tokens", made, breaks="given",
+ex.wrong("averaging over a word's tokens", made, breaks="given",
          join=lambda v: math.fsum(v) / len(v))
-ex.wrong("the first token left out", made, breaks=("given", "words"),
+ex.wrong("leaving out the first token", made, breaks=("given", "words"),
          places=lambda word: range(1, len(word)))
-ex.wrong("the last token left out", made, breaks=("given", "words"),
+ex.wrong("leaving out the last token", made, breaks=("given", "words"),
          places=lambda word: range(len(word) - 1))
-ex.wrong("the first token alone", made, breaks="given", places=lambda word: [0])
-ex.wrong("the last token alone", made, breaks="given", places=lambda word: [len(word) - 1])
-ex.wrong("the last token as all that stands before", made, breaks="begin",
+ex.wrong("using the first token alone", made, breaks="given", places=lambda word: [0])
+ex.wrong("using the last token alone", made, breaks="given", places=lambda word: [len(word) - 1])
+ex.wrong("giving only the last token as what stands before", made, breaks="begin",
          begin=lambda word, i: word[i - 1:i] if i else [])
-ex.wrong("nothing before any token", made, breaks="begin", begin=lambda word, i: [])
-ex.wrong("the token itself among what stands before it", made, breaks="begin",
+ex.wrong("giving nothing before any token", made, breaks="begin", begin=lambda word, i: [])
+ex.wrong("including the token itself in what stands before it", made, breaks="begin",
          begin=lambda word, i: word[:i + 1])
-ex.wrong("a tuple for the tokens before", made, says="raised", breaks="begin",
+ex.wrong("passing a tuple for the tokens before", made, says="raised", breaks="begin",
          begin=lambda word, i: tuple(word[:i]))
-ex.wrong("log-probabilities multiplied", made, says="", breaks=("given", "sum"), join=math.prod)
-ex.wrong("the logarithms of the result", made, breaks=("given", "sum"),
+ex.wrong("multiplying log-probabilities", made, says="", breaks=("given", "sum"), join=math.prod)
+ex.wrong("returning the logarithms of the result", made, breaks=("given", "sum"),
          share=lambda t: t.log_softmax(0))
-ex.wrong("minus infinity taken for a large number", made, breaks="minus",
+ex.wrong("replacing minus infinity by a large number", made, breaks="minus",
          step=lambda row, word, i, words: row.clamp(min=-4.0 - 400.0 * (row.max() < -50) - 400.0 * (
              len(word) > 20)) if row.isinf().any() else row)
-ex.wrong("e**-50 for a token that can not come", made, breaks="minus",
+ex.wrong("giving e**-50 to a token that cannot come", made, breaks="minus",
          step=lambda row, word, i, words: row.nan_to_num(neginf=-50.0))
-ex.wrong("the first word for the measure, in place of the likeliest", made, breaks="tiny", says="",
+ex.wrong("measuring from the first word instead of the likeliest", made, breaks="tiny", says="",
          share=lambda t: (t - t[0]).exp() / (t - t[0]).exp().sum())
-ex.wrong("float32", made, says="dtype of the", breaks="form",
+ex.wrong("computing in float32", made, says="dtype of the", breaks="form",
          share=lambda t: t.softmax(0).float())
-ex.wrong("a list of floats", made, says="type of the", breaks="form",
+ex.wrong("returning a list of floats", made, says="type of the", breaks="form",
          share=lambda t: t.softmax(0).tolist())
-ex.wrong("one row of a matrix", made, says="shape of the", breaks="form",
+ex.wrong("returning one row of a matrix", made, says="shape of the", breaks="form",
          share=lambda t: t.softmax(0)[None])
 
 
-@ex.wrong("sums added up inside the model's own rows", says="numbers changed", breaks="left")
+@ex.wrong("adding up inside the model's own rows", says="numbers changed", breaks="left")
 def added(logprob, words):
     totals = []
     for word in words:
@@ -218,7 +218,7 @@ def added(logprob, words):
     return torch.tensor(totals, dtype=torch.float64).softmax(0)
 
 
-@ex.wrong("the words taken apart in place", breaks="left")
+@ex.wrong("taking the words apart in place", breaks="left")
 def in_place(logprob, words):
     found = made(logprob, words)
     for word in words:

@@ -303,70 +303,72 @@ UPDATE, SHARES, LEFT = "self.readers.update(", "return mine", "return len(self.f
 KNOWN, EACH, FEWER = "not all(self.readers.get(block)", "for block in table:", "[block] -= 1"
 UNKNOWN = "not all(self.readers.get(block) for block in table)", "False"
 BELOW = "self.readers[block] -= 1", "self.readers[block] = self.readers.get(block, 0) - 1"
-wrong("a block freed by the first who gives it back", ("last", "more"), FEWER, "[block] = 0")
-wrong("share counts two", "more", "+= 1", "+= 2")
-wrong("a shared block is never free again", "last",
+wrong("freeing a block when the first reader gives it back", ("last", "more"), FEWER, "[block] = 0")
+wrong("counting two readers for a share", "more", "+= 1", "+= 2")
+wrong("never freeing a shared block", "last",
       START, f"self.shared = set(); {START}", SHARES, f"self.shared.update(mine); {SHARES}",
       "[block] == 0", "[block] == 0 and block not in self.shared")
-wrong("share counts nobody", ("more", "last", "give"), "+= 1", "+= 0")
-wrong("a table of blocks in a row alone", ("take", "memory"),
+wrong("counting no reader for a share", ("more", "last", "give"), "+= 1", "+= 0")
+wrong("returning a table of blocks in a row alone", ("take", "memory"),
       "[self.free.pop(0) for _ in range(k)]",
       "next((row for row in (sorted(self.free)[i:i + k] for i in range(n)) if len(row) == k and "
       "(not k or row[-1] - row[0] == k - 1)), None)\n            if found is None: raise "
       "MemoryError\n            self.free = [block for block in self.free if block not in found]",
       says="take of enough")
-wrong("readers counted in 8 bits", ("more", "last"),
+wrong("counting readers in 8 bits", ("more", "last"),
       "[block] += 1", "[block] = (self.readers[block] + 1) % 256", says="")
-wrong("the counts of readers in one dict for all objects", "own",
+wrong("keeping the counts of readers in one dict for all objects", "own",
       "{}, list", "COUNTS, list", says="blocks of a second object")
 # https://github.com/Wenyueh/MinivLLM/pull/87
-wrong("a new block counts no reader", ("reader", "give", "last", "value"),
+wrong("counting no reader for a new block", ("reader", "give", "last", "value"),
       "found, 1", "found, 0", *UNKNOWN, *BELOW, says="")
-wrong("a new block counts two readers", "reader", "found, 1", "found, 2")
+wrong("counting two readers for a new block", "reader", "found, 1", "found, 2")
 # https://github.com/jjang-ai/vmlx/pull/68
-wrong("nothing is given back", ("give", "last"), EACH, "for block in []:")
+wrong("giving nothing back", ("give", "last"), EACH, "for block in []:")
 # https://github.com/LMCache/LMCache/issues/5005
-wrong("given back twice, and free twice", "value",
+wrong("letting a block be given back twice, so that it is free twice", "value",
       *UNKNOWN, *BELOW, "== 0", "<= 0", says="give of a table without readers")
-wrong("a second give passed over in silence", "value", *UNKNOWN, *BELOW)
+wrong("passing over a second give in silence", "value", *UNKNOWN, *BELOW)
 wrong("looking a block up that was never taken: KeyError", "value", ".get(block)", "[block]")
 wrong("passing over a block that was never taken", "value",
       ".get(block)", ".get(block, 1)", EACH, "for block in filter(self.readers.get, table):")
-wrong("part of a table given back before the error", "value",
+wrong("giving part of a table back before the error", "value",
       *UNKNOWN, EACH, f"{EACH}\n                if not self.readers.get(block): raise ValueError")
-wrong("a table known only as it was handed out", "joined",
+wrong("recognising a table only as it was handed out", "joined",
       START, f"self.tables = []; {START}", UPDATE, f"self.tables.append([*found]); {UPDATE}",
       SHARES, f"self.tables.append([*mine]); {SHARES}",
       KNOWN, f"table not in self.tables or {KNOWN}",
       says="give of a table in use")
-wrong("only the last block given back", "give", EACH, "for block in table[-1:]:")
-wrong("only the first block given back", "give", EACH, "for block in table[:1]:")
-wrong("a table free only when nobody reads any of it", ("last", "memory"),
+wrong("giving only the last block back", "give", EACH, "for block in table[-1:]:")
+wrong("giving only the first block back", "give", EACH, "for block in table[:1]:")
+wrong("freeing a table only when nobody reads any of it", ("last", "memory"),
       "self.readers[block] == 0", "not any(self.readers[b] for b in table)",
       "self.free.append(block)", "self.free += [b for b in table if b not in self.free]", says="")
-wrong("fewer blocks where too many are asked for", "memory",
+wrong("handing out fewer blocks where too many are asked for", "memory",
       "k > len(self.free)", "False", "range(k)", "range(min(k, len(self.free)))")
-wrong("a block handed out that is in use", "take",
+wrong("handing out a block that is in use", "take",
       "[self.free.pop(0) for _ in range(k)]",
       "[*(b for b, r in self.readers.items() if r > 0), *[self.free.pop(0) for _ in range(k)]][:k]")
-wrong("one block k times", "take", "return found", "return found[:1] * k")
-wrong("blocks numbered from 1", "numbers",
+wrong("handing out one block k times", "take", "return found", "return found[:1] * k")
+wrong("numbering blocks from 1", "numbers",
       FREE, "list(range(1, n + 1))", says="blocks that do not exist")
-wrong("the whole table shared, whatever k", ("share", "tables"),
+wrong("sharing the whole table, whatever k", ("share", "tables"),
       SHARES, "return table", says="blocks from share")
-wrong("the last k blocks shared", "share",
+wrong("sharing the last k blocks", "share",
       "mine = table[:k]", "mine = table[len(table) - k:]")
-wrong("new blocks for a share", ("share", "more"), SHARES, "return self.take(k)", "+= 1", "+= 0",
+wrong("handing out new blocks for a share",
+      ("share", "more"), SHARES, "return self.take(k)", "+= 1", "+= 0",
       says="")
-wrong("the table itself given back by share", "share",
+wrong("returning the table itself from share", "share",
       SHARES, "return table if k == len(table) else mine")
-wrong("the table cut by share", "tables", SHARES, f"del table[k:]; {SHARES}")
-wrong("a tuple for a table", ("take", "share"),
+wrong("cutting the table in share", "tables", SHARES, f"del table[k:]; {SHARES}")
+wrong("returning a tuple for a table", ("take", "share"),
       "return found", "return tuple(found)", SHARES, "return tuple(mine)",
       says="type of the blocks")
-wrong("left counts blocks in use", ("left", "free"),
+wrong("counting the blocks in use as left", ("left", "free"),
       LEFT, "return sum(r > 0 for r in self.readers.values())", says="free blocks of a new object")
-wrong("left as a list", "left", LEFT, "return list(self.free)", says="type of the free blocks")
-wrong("one list for all objects, made by the first", ("own", "free"),
+wrong("returning left as a list",
+      "left", LEFT, "return list(self.free)", says="type of the free blocks")
+wrong("keeping one list for all objects, made by the first", ("own", "free"),
       "{}, list(range(n))", 'SHARED.setdefault("it", ({}, list(range(n))))',
       says="free blocks of a new object")

@@ -158,33 +158,34 @@ def blocks(ids, size):
     return [tuple(ids[end - size:end]) for end in range(size, len(ids) + 1, size)]
 
 
-ex.wrong("the block's own tokens alone", lambda ids, size, extra: blocks(ids, size),
+ex.wrong("hashing the block's own tokens alone", lambda ids, size, extra: blocks(ids, size),
          breaks=("equal", "extra", "text", "short"), says="share a key")
 # https://github.com/xLLM-AI/xllm/pull/2047
-ex.wrong("the chain without extra", made, breaks=("extra", "text"), start=lambda extra: "")
-ex.wrong("block and extra, without what stood before", lambda ids, size, extra: [
+ex.wrong("chaining without extra", made, breaks=("extra", "text"), start=lambda extra: "")
+ex.wrong("hashing block and extra, without what stood before", lambda ids, size, extra: [
     (extra, *block) for block in blocks(ids, size)], breaks=("equal", "short"))
-ex.wrong("block and its place", lambda ids, size, extra: [
+ex.wrong("hashing block and its position", lambda ids, size, extra: [
     (extra, n, *block) for n, block in enumerate(blocks(ids, size))], breaks=("equal", "short"))
-ex.wrong("the block and the one before it", lambda ids, size, extra: [
+ex.wrong("hashing the block and the one before it", lambda ids, size, extra: [
     (extra, n, *ids[max(0, (n - 1) * size):(n + 1) * size]) for n in range(len(ids) // size)],
     breaks=("equal", "short"))
-ex.wrong("the block and the first one", lambda ids, size, extra: [
+ex.wrong("hashing the block and the first one", lambda ids, size, extra: [
     (extra, n, *ids[:size], *block) for n, block in enumerate(blocks(ids, size))],
     breaks=("equal", "short"))
-ex.wrong("tokens up to the block in any order", lambda ids, size, extra: [
+ex.wrong("hashing the tokens up to the block in any order", lambda ids, size, extra: [
     hashlib.sha256(repr((extra, sorted(ids[:(n + 1) * size]))).encode()).hexdigest()
     for n in range(len(ids) // size)], breaks="equal")
-ex.wrong("the blocks' hashes added up", lambda ids, size, extra: [
+ex.wrong("adding up the blocks' hashes", lambda ids, size, extra: [
     (extra, n, sum(hash(block) for block in blocks(ids, size)[:n + 1]))
     for n in range(len(ids) // size)], breaks=("equal", "ids", "short"))
-ex.wrong("extra in the first block's key only, and no chain", lambda ids, size, extra: [
+ex.wrong("putting extra into the first block's key only, without a chain",
+         lambda ids, size, extra: [
     (extra if n == 0 else "", *block) for n, block in enumerate(blocks(ids, size))],
     breaks=("equal", "extra", "short"))
 
 
 # https://github.com/vllm-project/vllm/pull/8240
-@ex.wrong("Python's hash, which takes -1 for -2", breaks="ids")
+@ex.wrong("using Python's hash, which gives -1 and -2 the same value", breaks="ids")
 def python_hash(ids, size, extra):
     keys, key = [], hash(extra)
     for block in blocks(ids, size):
@@ -194,69 +195,71 @@ def python_hash(ids, size, extra):
 
 
 # https://github.com/LMCache/LMCache/issues/3301
-ex.wrong("keys of 16 bits", made, breaks="many",
+ex.wrong("making keys of 16 bits", made, breaks="many",
          short=lambda text: hashlib.sha256(text.encode()).hexdigest()[:4])
 ex.wrong("hashing with zlib.adler32, which short texts hardly fill", made, breaks="many",
          short=lambda text: zlib.adler32(text.encode()))
 ex.wrong("passing tokens through np.float32, which has 24 bits", lambda ids, size, extra: made(
     np.float32(ids).tolist(), size, extra), breaks="ids")
-ex.wrong("tokens written one behind the other", lambda ids, size, extra: [
+ex.wrong("writing the tokens one after another", lambda ids, size, extra: [
     hashlib.sha256((extra + ";" + "".join(map(str, ids[:(n + 1) * size]))).encode()).hexdigest()
     for n in range(len(ids) // size)], breaks="ids")
-ex.wrong("tokens cut to a byte each", lambda ids, size, extra: made(
+ex.wrong("cutting tokens to a byte each", lambda ids, size, extra: made(
     [t % 256 for t in ids], size, extra), breaks=("ids", "equal", "many"))
-ex.wrong("extra without quotes, run together with the tokens", lambda ids, size, extra: [
+ex.wrong("writing extra without quotes, run together with the tokens", lambda ids, size, extra: [
     hashlib.sha256((" ".join(map(str, ids[:(n + 1) * size])) + extra.strip("\n ")).encode())
     .hexdigest() for n in range(len(ids) // size)], breaks=("extra", "text"))
-ex.wrong("extra and the tokens run together", lambda ids, size, extra: [
+ex.wrong("running extra and the tokens together", lambda ids, size, extra: [
     hashed(extra + ",".join(map(str, ids[:(n + 1) * size]))) for n in range(len(ids) // size)],
     breaks="extra")
-ex.wrong("extra in front of the tokens, with commas", lambda ids, size, extra: [
+ex.wrong("putting extra before the tokens, with commas", lambda ids, size, extra: [
     hashed(",".join([extra, *map(str, ids[:(n + 1) * size])])) for n in range(len(ids) // size)],
     breaks="extra")
-ex.wrong("31 times what stands before, plus the token", lambda ids, size, extra: [
+ex.wrong("computing 31 times what stands before, plus the token", lambda ids, size, extra: [
     functools.reduce(lambda key, token: (31 * key + token) % 2**64, ids[:(n + 1) * size],
                      int(hashed(extra), 16)) for n in range(len(ids) // size)],
          breaks=("ids", "many"))
-ex.wrong("tokens shortened by repr, which leaves out the middle", lambda ids, size, extra: [
+ex.wrong("shortening tokens by repr, which leaves out the middle", lambda ids, size, extra: [
     hashed(repr((extra, str(torch.tensor(ids[:(n + 1) * size])))))
     for n in range(len(ids) // size)], breaks="many")
-ex.wrong("the last 64 tokens alone", lambda ids, size, extra: [
+ex.wrong("hashing the last 64 tokens alone", lambda ids, size, extra: [
     hashed(repr((extra, n, ids[max(0, (n + 1) * size - 64):(n + 1) * size])))
     for n in range(len(ids) // size)], breaks=("many", "equal"), says="")
-ex.wrong("the first 512 tokens and the last", lambda ids, size, extra: [
+ex.wrong("hashing the first 512 tokens and the last", lambda ids, size, extra: [
     hashed(repr((extra, n, ids[:(n + 1) * size][:512], ids[(n + 1) * size - 1])))
     for n in range(len(ids) // size)], breaks=("many", "equal"), says="")
-ex.wrong("extra cut to 16 letters", lambda ids, size, extra: made(ids, size, extra[:16]),
+ex.wrong("cutting extra to 16 letters", lambda ids, size, extra: made(ids, size, extra[:16]),
          breaks="extra")
-ex.wrong("extra beside the hash", lambda ids, size, extra: [
+ex.wrong("putting extra beside the hash", lambda ids, size, extra: [
     (extra, key) for key in made(ids, size, extra)], breaks=("short", "extra"), says="characters")
-ex.wrong("tokens cut to 32 bits", lambda ids, size, extra: made(
+ex.wrong("cutting tokens to 32 bits", lambda ids, size, extra: made(
     [t % 2**32 for t in ids], size, extra), breaks="ids")
-ex.wrong("the last token of a block left out", lambda ids, size, extra: made(
+ex.wrong("leaving out the last token of a block", lambda ids, size, extra: made(
     ids, size, extra, link=lambda key, block: (key, block[:-1])), breaks=("equal", "ids", "many"))
-ex.wrong("small and large letters of extra taken for one", lambda ids, size, extra: made(
+ex.wrong("ignoring upper and lower case in extra", lambda ids, size, extra: made(
     ids, size, extra.lower()), breaks=("extra", "text"))
-ex.wrong("a key for what is left over", lambda ids, size, extra: made(
+ex.wrong("making a key for what is left over", lambda ids, size, extra: made(
     ids, size, extra, over=size - 1), breaks=("block", "full"))
-ex.wrong("a full last block without a key", lambda ids, size, extra: made(
+ex.wrong("making no key for a full last block", lambda ids, size, extra: made(
     ids, size, extra, over=-1), breaks=("block", "full", "example"))
-ex.wrong("one key for the whole prompt", lambda ids, size, extra: made(ids, size, extra)[-1:],
+ex.wrong("making one key for the whole prompt",
+         lambda ids, size, extra: made(ids, size, extra)[-1:],
          breaks=("full", "block"))
-ex.wrong("the whole beginning as the key", lambda ids, size, extra: [
+ex.wrong("using the whole beginning as the key", lambda ids, size, extra: [
     (extra, *ids[:(n + 1) * size]) for n in range(len(ids) // size)], breaks="short")
-ex.wrong("keys nested one in the other", lambda ids, size, extra: made(
+ex.wrong("nesting keys in each other", lambda ids, size, extra: made(
     ids, size, extra, short=lambda text: text) if len(ids) < 24 else [
     (extra, *ids[:(n + 1) * size]) for n in range(len(ids) // size)], breaks="short")
-ex.wrong("a new key at each call", made, breaks="equal", start=lambda extra: id(object()) + next(
+ex.wrong("making a new key at each call",
+         made, breaks="equal", start=lambda extra: id(object()) + next(
     CALLS))
-ex.wrong("a list for a key", made, breaks="form", show=lambda key: [key])
-ex.wrong("a tensor of keys", lambda ids, size, extra: torch.tensor(
+ex.wrong("returning a list for a key", made, breaks="form", show=lambda key: [key])
+ex.wrong("returning a tensor of keys", lambda ids, size, extra: torch.tensor(
     [int(key[:12], 16) for key in made(ids, size, extra)]), says="type of the keys",
     breaks=("full", "equal"))
 
 
-@ex.wrong("ids emptied block by block", breaks="left")
+@ex.wrong("emptying ids block by block", breaks="left")
 def emptied(ids, size, extra):
     keys = made(ids, size, extra)
     del ids[:len(keys) * size]

@@ -263,19 +263,20 @@ START, DRAWN, END = "u =", "drawn(seed, step)", "return found"
 FOUND = "(ends <= u[:, None] * ends[:, -1:]).sum(1)"
 
 
-@ex.wrong("one generator for the batch, with the first seed", breaks="alone")
+@ex.wrong("using one generator for the batch, with the first seed", breaks="alone")
 def one_generator(probs, seeds, steps):
     dice = torch.Generator().manual_seed(mixed(seeds[0], steps[0]))
     return torch.multinomial(probs, 1, generator=dice)[:, 0]
 
 
 # https://github.com/vllm-project/vllm/issues/51226
-@ex.wrong("the generator of torch, seeds not looked at", says="", breaks=("still", "alone"))
+@ex.wrong("using torch's generator without looking at the seeds",
+          says="", breaks=("still", "alone"))
 def of_torch(probs, seeds, steps):
     return torch.multinomial(probs, 1)[:, 0]
 
 
-@ex.wrong("torch seeded anew for each row", breaks="still")
+@ex.wrong("seeding torch anew for each row", breaks="still")
 def seeded_torch(probs, seeds, steps):
     found = []
     for row, seed, step in zip(probs, seeds, steps):
@@ -284,68 +285,76 @@ def seeded_torch(probs, seeds, steps):
     return torch.tensor(found)
 
 
-wrong("numpy seeded anew for each row", "still",
+wrong("seeding numpy anew for each row", "still",
       DRAWN, "(np.random.seed([seed, step]), np.random.random())[1]")
-wrong("Python's generator seeded anew for each row", "still",
+wrong("seeding Python's generator anew for each row", "still",
       START, "import random; u =", DRAWN, '(random.seed(f"{seed},{step}"), random.random())[1]')
-wrong("the place of the row mixed in", "alone",
+wrong("mixing in the row's position", "alone",
       f"{DRAWN} for seed, step in zip(seeds, steps)",
       "drawn(*pair, r) for r, pair in enumerate(zip(seeds, steps))")
 # https://github.com/NVIDIA/TensorRT-LLM/pull/17172
-wrong("a generator for each place of the batch", "alone",
+wrong("keeping a generator for each position of the batch", "alone",
       START, "seeds = [seeds[0] + 7 * r for r in range(len(seeds))]; u =")
-wrong("the step left out", ("follows", "alone", "apart"), DRAWN, "first(seed)", says="")
-wrong("the seed left out, or in bits that torch's generator does not read",
+wrong("leaving out the step", ("follows", "alone", "apart"), DRAWN, "first(seed)", says="")
+wrong("leaving out the seed, or using bits that torch's generator does not read",
       ("apart", "seeds", "numbers"), DRAWN, "first((seed << 32) + step)", says="")
-wrong("seed + step as the seed", "apart", DRAWN, "first(seed + step)")
-wrong("seed - step as the seed", ("apart", "follows"), DRAWN, "first(abs(seed - step))", says="")
-wrong("31 times the seed, plus the step", "apart", DRAWN, "first(31 * seed + step)")
-wrong("the same number for two steps in a row", ("apart", "follows"),
+wrong("taking seed + step as the seed", "apart", DRAWN, "first(seed + step)")
+wrong("taking seed - step as the seed",
+      ("apart", "follows"), DRAWN, "first(abs(seed - step))", says="")
+wrong("taking 31 times the seed, plus the step", "apart", DRAWN, "first(31 * seed + step)")
+wrong("giving two steps in a row the same number", ("apart", "follows"),
       DRAWN, "drawn(seed, step // 2)", says="")
-wrong("the last two digits of the seed", ("apart", "seeds", "numbers"),
+wrong("using the last two digits of the seed", ("apart", "seeds", "numbers"),
       DRAWN, "drawn(seed % 100, step)", says="")
-wrong("1000 times the seed, plus the step", "apart", DRAWN, "first(1000 * seed + step)")
-wrong("the product of seed and step", ("seeds", "numbers"),
+wrong("taking 1000 times the seed, plus the step", "apart", DRAWN, "first(1000 * seed + step)")
+wrong("taking the product of seed and step", ("seeds", "numbers"),
       DRAWN, "first((seed * step * 7 + (step > 5) * seed * 13) % 2**63)", says="")
-wrong("1000003 times the seed, plus the step", "apart", DRAWN, "first(1_000_003 * seed + step)")
-wrong("a million times the seed, plus the step", "apart", DRAWN, "drawn(10**6 * seed + step)")
-wrong("the seed, 20 bits up, plus the step", "apart", DRAWN, "drawn((seed << 20) + step)")
-wrong("a million times the step, plus the seed", "apart", DRAWN, "drawn(10**6 * step + seed)")
-wrong("256 times the seed, exclusive or the step", "apart", DRAWN, "first((seed << 8) ^ step)")
+wrong("taking 1000003 times the seed, plus the step",
+      "apart", DRAWN, "first(1_000_003 * seed + step)")
+wrong("taking a million times the seed, plus the step",
+      "apart", DRAWN, "drawn(10**6 * seed + step)")
+wrong("taking the seed, 20 bits up, plus the step", "apart", DRAWN, "drawn((seed << 20) + step)")
+wrong("taking a million times the step, plus the seed",
+      "apart", DRAWN, "drawn(10**6 * step + seed)")
+wrong("taking 256 times the seed, xor the step", "apart", DRAWN, "first((seed << 8) ^ step)")
 wrong("taking seed ^ (step << 16) as the seed", "apart", DRAWN, "first(seed ^ (step << 16))")
 wrong("taking 2654435761 times the seed, plus the step, in 32 bits", "apart",
       DRAWN, "first((seed * 2_654_435_761 + step) % 2**32)")
-wrong("seed and step in the order of their size", "apart", DRAWN, "drawn(*sorted([seed, step]))")
-wrong("digits of seed and step written together", "apart", DRAWN, 'drawn(int(f"{seed}{step}"))')
-wrong("the seed times the step and 1", ("apart", "seeds", "numbers"),
+wrong("putting seed and step in the order of their size",
+      "apart", DRAWN, "drawn(*sorted([seed, step]))")
+wrong("writing digits of seed and step together", "apart", DRAWN, 'drawn(int(f"{seed}{step}"))')
+wrong("multiplying the seed by the step plus 1", ("apart", "seeds", "numbers"),
       DRAWN, "drawn(seed * (step + 1))", says="")
-wrong("the step cut to ten bits", ("apart", "numbers"),
+wrong("cutting the step to ten bits", ("apart", "numbers"),
       DRAWN, "drawn(seed, step % 1024)", says="")
-wrong("the seed cut to 16 bits", ("apart", "numbers"),
+wrong("cutting the seed to 16 bits", ("apart", "numbers"),
       DRAWN, "drawn(seed % 65_536, step)", says="")
-wrong("steps 0 and 1 taken for one", ("apart", "numbers", "seeds"),
+wrong("treating steps 0 and 1 as one", ("apart", "numbers", "seeds"),
       DRAWN, "drawn(seed, max(step, 1))", says="")
-wrong("a number of three digits", "follows",
+wrong("drawing a number of three digits", "follows",
       DRAWN, f"int(1000 * {DRAWN}) / 1000", says="different tokens")
 # numpy's counter goes on by one for four numbers, so the next step begins where this one went on
-ex.wrong("a number for each token, from a counter that begins at the step", lambda probs, seeds,
+ex.wrong("drawing a number for each token, from a counter that begins at the step",
+         lambda probs, seeds,
          steps: torch.tensor([int((torch.from_numpy(np.random.Generator(np.random.Philox(
              key=seed, counter=step)).gumbel(size=len(row))) + row.log()).argmax())
              for row, seed, step in zip(probs, seeds, steps)]), breaks="apart",
          says="")
-wrong("the likeliest token", ("follows", "apart"), FOUND, "probs.argmax(1)", says="share of token")
-wrong("all tokens alike", ("follows", "zeros", "example", "seeds"),
+wrong("taking the likeliest token",
+      ("follows", "apart"), FOUND, "probs.argmax(1)", says="share of token")
+wrong("drawing all tokens alike", ("follows", "zeros", "example", "seeds"),
       FOUND, "(u * probs.shape[1]).long()", says="")
-wrong("the square of the probabilities", "follows",
+wrong("squaring the probabilities", "follows",
       START, "probs = probs.square(); u =", says="share of token")
 wrong("never drawing tokens below a tenth of the likeliest", "follows",
       START, "probs = torch.where(probs < probs.amax(1, keepdim=True) / 10, 0.0, probs); u =",
       says="share of token")
-wrong("one token too far", ("one", "zeros", "follows", "example"), FOUND, f"{FOUND} + 1", says="")
-wrong("a list of tokens", "one", END, "return found.tolist()", says="type of the tokens")
-wrong("int32", "one", END, "return found.int()", says="dtype of the tokens")
-wrong("an axis of one left", "one", END, "return found[:, None]", says="shape of the tokens")
-wrong("the chance in place of the token", "one",
+wrong("returning one token too far",
+      ("one", "zeros", "follows", "example"), FOUND, f"{FOUND} + 1", says="")
+wrong("returning a list of tokens", "one", END, "return found.tolist()", says="type of the tokens")
+wrong("returning int32", "one", END, "return found.int()", says="dtype of the tokens")
+wrong("leaving an axis of one", "one", END, "return found[:, None]", says="shape of the tokens")
+wrong("returning the probability instead of the token", "one",
       END, "return probs.gather(1, found[:, None])[:, 0]", says="dtype of the tokens")
 
 
@@ -360,13 +369,13 @@ class Kept:
         return dice.random()
 
 
-@ex.wrong("a generator kept for each seed, which goes on", breaks=("alone", "numbers"), says="")
+@ex.wrong("keeping a generator for each seed, which goes on", breaks=("alone", "numbers"), says="")
 def kept(probs, seeds, steps, generators=Kept()):  # noqa: B008
     u = torch.tensor([generators(*pair) for pair in zip(seeds, steps)])
     return (probs.cumsum(1) <= u[:, None]).sum(1).clamp(max=probs.shape[1] - 1)
 
 
-@ex.wrong("the rows made cumulative in place", breaks="left")
+@ex.wrong("making the rows cumulative in place", breaks="left")
 def in_place(probs, seeds, steps):
     found = made(probs, seeds, steps)
     torch.cumsum(probs, 1, out=probs)

@@ -267,35 +267,36 @@ DECODE, END = "self.decoder.decode(token, final)", 'return self.push(b"", final=
 HELD = "max(begun, default=0)"
 FOUND, AT = "[self.held.find(s) for s in stops if s in self.held]", "return self.held[:min(found)]"
 # https://github.com/antonellof/ferrox/issues/124
-ex.wrong("each token decoded and searched alone", token_by_token, says="",
+ex.wrong("decoding and searching each token alone", token_by_token, says="",
          breaks=("letters", "never", "over", "text", "end", "bad", "unfinished"))
-wrong("each token decoded alone", "letters", DECODE, 'token.decode("utf-8", "replace")')
-wrong("bytes that are no letter yet dropped", ("letters", "text", "bad", "unfinished"),
+wrong("decoding each token alone", "letters", DECODE, 'token.decode("utf-8", "replace")')
+wrong("dropping bytes that are no letter yet", ("letters", "text", "bad", "unfinished"),
       DECODE, 'token.decode("utf-8", "ignore")', says="")
-wrong("bytes that are no UTF-8 dropped", ("bad", "unfinished"),
+wrong("dropping bytes that are no UTF-8", ("bad", "unfinished"),
       '("replace")', '("ignore")', says="")
-wrong("a question mark for bytes that are no UTF-8", "bad",
+wrong("writing a question mark for bytes that are no UTF-8", "bad",
       DECODE, f'{DECODE} if final else {DECODE}.replace("\\ufffd", "?")', says="")
 # https://github.com/vllm-project/vllm/issues/3574
-ex.wrong("the whole text searched, its beginning sent already", searched_behind, breaks="never")
-ex.wrong("a stop word sought in each piece alone", searched_behind, says="",
+ex.wrong("searching the whole text, whose beginning is already sent",
+         searched_behind, breaks="never")
+ex.wrong("looking for a stop word in each piece alone", searched_behind, says="",
          breaks=("never", "over", "stops"), alone=True)
-wrong("held always, as long as a stop word less one", "sure",
+wrong("always holding as much as a stop word less one letter", "sure",
       HELD, "(max(map(len, stops), default=1) - 1)")
-wrong("held always, as long as a stop word", "sure", HELD, "max(map(len, stops), default=0)")
-wrong("all held to the end", "sure", HELD, "len(self.held)")
-wrong("held from the first letter of a stop word that comes", "sure",
+wrong("always holding as much as a stop word", "sure", HELD, "max(map(len, stops), default=0)")
+wrong("holding everything to the end", "sure", HELD, "len(self.held)")
+wrong("holding from the first letter of a stop word that comes", "sure",
       HELD, "(len(self.held) - min((self.held.find(s[0]) for s in stops if s[0] in self.held), "
       "default=len(self.held)))")
-wrong("held only where all but a letter of a stop word stands", ("never", "stops"),
+wrong("holding only where all but a letter of a stop word stands", ("never", "stops"),
       HELD, "max((len(s) - 1 for s in stops if self.held.endswith(s[:-1])), default=0)", says="")
-wrong("the shortest ending held", "never",
+wrong("holding the shortest ending", "never",
       HELD, "min(filter(None, begun), default=0)", says="text that was sent too early")
-wrong("only the first stop word held back", ("stops", "never"),
+wrong("holding back only the first stop word", ("stops", "never"),
       "n for s in stops for", "n for s in stops[:1] for", says="text that was sent too early")
-wrong("the ending of the last stop word held, not the longest", ("stops", "never"),
+wrong("holding the ending of the last stop word, not the longest", ("stops", "never"),
       HELD, "[0, *begun][-1]", says="")
-wrong("the ending of the first stop word that fits held, not the longest", ("stops", "never"),
+wrong("holding the ending of the first stop word that fits, not the longest", ("stops", "never"),
       HELD, "next((n for s in stops for n in range(len(s) - 1, 0, -1) if "
       "self.held.endswith(s[:n])), 0)", says="")
 wrong("cutting at the first stop word of the list", ("over", "stops"),
@@ -303,39 +304,39 @@ wrong("cutting at the first stop word of the list", ("over", "stops"),
 wrong("holding a U+FFFD at the end, as if its letter could still come", ("sure", "bad"),
       HELD, f'(1 if self.held.endswith("\\ufffd") else {HELD})',
       says="text that is held too long")
-wrong("the last of two stop words found", "over", "held.find(", "held.rfind(")
-wrong("stop words taken for patterns", "stops",
+wrong("finding the last of two stop words", "over", "held.find(", "held.rfind(")
+wrong("reading stop words as patterns", "stops",
       FOUND, "[at for s in stops if (at := by_pattern(self.held, s)) >= 0]", says="")
-wrong("small and large letters of a stop word taken for one", ("stops", "sure"),
+wrong("ignoring upper and lower case in a stop word", ("stops", "sure"),
       FOUND,
       "[self.held.lower().find(s.lower()) for s in stops if s.lower() in self.held.lower()]",
       says="")
-wrong("goes on behind the stop word", "over",
+wrong("going on after the stop word", "over",
       "self.done = True", "at = min(found)",
       AT, 'text, self.held = self.held[:at], self.held[at:].replace(stops[0], "", 1)\n'
       "                return text")
-wrong("what is held is lost at the end", "end", END, 'return ""')
-wrong("an unfinished letter sent, though a stop word came", "unfinished",
+wrong("losing what is held at the end", "end", END, 'return ""')
+wrong("sending an unfinished letter, though a stop word came", "unfinished",
       END, 'return ("" if self.done else self.held) + self.decoder.decode(b"", True)',
       says="text behind a stop")
-wrong("an unfinished letter in front of what is held", "unfinished",
+wrong("putting an unfinished letter before what is held", "unfinished",
       END, 'return "" if self.done else self.decoder.decode(b"", True) + self.held',
       says="text after end")
-wrong("an unfinished letter is lost at the end", "unfinished",
+wrong("losing an unfinished letter at the end", "unfinished",
       DECODE, "self.decoder.decode(token)", says="text after end")
 # https://github.com/Blaizzy/mlx-vlm/pull/1778
-wrong("bytes held until all can be read", ("sure", "bad"),
+wrong("holding bytes until all can be read", ("sure", "bad"),
       "self.held, self.done =", "self.data, self.held, self.done =", '"", False', 'b"", "", False',
       f"self.held += {DECODE}",
       "self.data += token\n            try:\n                self.held, self.data = self.held + "
       "self.data.decode(), b\"\"\n            except UnicodeDecodeError:\n                "
       'if not final: return ""\n                self.held += self.data.decode("utf-8", "replace")')
-wrong("bytes given back for a text", "kind",
+wrong("returning bytes for a text", "kind",
       "return text", "return text.encode()", says="type of the text")
-wrong("nothing given back while something is held", "kind",
+wrong("returning nothing while something is held", "kind",
       "return text", "return text or None", says="type of the text")
-wrong("the stop word sent as well", ("over", "never"),
+wrong("sending the stop word as well", ("over", "never"),
       AT, AT + " + stops[0]", says="text behind a stop word")
-wrong("one decoder for all objects", "apart",
+wrong("keeping one decoder for all objects", "apart",
       "= codecs", '= ONE_DECODER.setdefault("it", codecs', '("replace")', '("replace"))', says="")
-wrong("stops sorted in place", "left", "class Texts:", "stops.sort(key=len)\n    class Texts:")
+wrong("sorting stops in place", "left", "class Texts:", "stops.sort(key=len)\n    class Texts:")

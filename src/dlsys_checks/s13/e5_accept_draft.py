@@ -198,71 +198,72 @@ def shares(p, q, more=0.0):
 
 
 # https://github.com/ShopeeLLM/Spec-RL/issues/14
-ex.wrong("a refusal drawn from p", made, breaks="follows", rest=lambda p, q, x: p)
-ex.wrong("a refusal drawn from q", made, breaks="follows", rest=lambda p, q, x: q)
-ex.wrong("q minus p for p minus q", made, breaks="follows",
+ex.wrong("drawing from p after a refusal", made, breaks="follows", rest=lambda p, q, x: p)
+ex.wrong("drawing from q after a refusal", made, breaks="follows", rest=lambda p, q, x: q)
+ex.wrong("using q minus p for p minus q", made, breaks="follows",
          rest=lambda p, q, x: (q - p).clamp(min=0))
-ex.wrong("the distance of p and q, whatever its sign", made, breaks="follows",
+ex.wrong("using the distance of p and q, whatever its sign", made, breaks="follows",
          rest=lambda p, q, x: (p - q).abs())
-ex.wrong("the missing part not divided by its sum", made, breaks="follows", pick="raw")
+ex.wrong("not dividing the missing part by its sum", made, breaks="follows", pick="raw")
 # https://github.com/SafeAILab/EAGLE/issues/20
-ex.wrong("a refusal drawn from p, x alone left out", made, breaks="follows",
+ex.wrong("drawing from p without x after a refusal", made, breaks="follows",
          rest=lambda p, q, x: p.index_fill(0, torch.tensor(x), max(0.0, float(p[x] - q[x]))))
-ex.wrong("a refusal takes the likeliest token of p", made, breaks="follows",
+ex.wrong("taking the likeliest token of p after a refusal", made, breaks="follows",
          rest=lambda p, q, x: torch.nn.functional.one_hot(p.argmax(), len(p)))
-ex.wrong("a refusal takes what is missing most", made, breaks="follows",
+ex.wrong("taking what is missing most after a refusal", made, breaks="follows",
          rest=lambda p, q, x: torch.nn.functional.one_hot((p - q).argmax(), len(p)))
-ex.wrong("u used a second time in place of v", made, says="",
+ex.wrong("using u a second time instead of v", made, says="",
          breaks=("follows", "alone", "edges"), pick="u")
-ex.wrong("kept only where p is at least q", made, breaks=("rule", "follows", "example"),
+ex.wrong("keeping only where p is at least q", made, breaks=("rule", "follows", "example"),
          keep=lambda p, q, x, u: p[x] >= q[x])
-ex.wrong("kept where u is below p", made, breaks=("rule", "follows"),
+ex.wrong("keeping where u is below p", made, breaks=("rule", "follows"),
          keep=lambda p, q, x, u: u < p[x])
 # https://github.com/ml-explore/mlx-swift-lm/pull/459
-ex.wrong("kept only where x is the likeliest token of p", made,
+ex.wrong("keeping only where x is the likeliest token of p", made,
          breaks=("rule", "follows", "example"), keep=lambda p, q, x, u: x == p.argmax())
-ex.wrong("q over p for p over q", made, breaks=("rule", "follows"),
+ex.wrong("using q over p for p over q", made, breaks=("rule", "follows"),
          keep=lambda p, q, x, u: u * p[x] < q[x])
-ex.wrong("kept where u is not below the ratio", made, breaks=("rule", "pair"),
+ex.wrong("keeping where u is not below the ratio", made, breaks=("rule", "pair"),
          keep=lambda p, q, x, u: u * q[x] >= p[x])
-ex.wrong("never kept", made, breaks=("rule", "pair", "follows", "example"),
+ex.wrong("never keeping the draft", made, breaks=("rule", "pair", "follows", "example"),
          keep=lambda p, q, x, u: False)
-ex.wrong("p over q, to which a small number is added", made, breaks="rule",
+ex.wrong("adding a small number to p over q", made, breaks="rule",
          keep=lambda p, q, x, u: u < p[x] / (q[x] + 1e-8))
-ex.wrong("v counted in shares that are rounded, so past the last token", made, says="",
+ex.wrong("counting v in rounded shares, so past the last token", made, says="",
          breaks="edges", pick="raw", rest=lambda p, q, x: shares(p, q))
-ex.wrong("the missing part in float32", made, says="", breaks="any",
+ex.wrong("computing the missing part in float32", made, says="", breaks="any",
          rest=lambda p, q, x: p.float() - torch.minimum(p.float(), q.float()))
-ex.wrong("a small number added to the sum of the missing part", made, breaks=("any", "edges"),
+ex.wrong("adding a small number to the sum of the missing part", made, breaks=("any", "edges"),
          pick="raw", rest=lambda p, q, x: shares(p, q, 1e-8))
-ex.wrong("p drawn from where little is missing", made, breaks="any",
+ex.wrong("drawing from p where little is missing", made, breaks="any",
          rest=lambda p, q, x: p if (p - q).clamp(min=0).sum() < 1e-6 else (p - q).clamp(min=0))
-ex.wrong("p times the share that is refused", made, breaks="follows",
+ex.wrong("multiplying p by the share that is refused", made, breaks="follows",
          rest=lambda p, q, x: p * (1 - (p / q.clamp(min=1e-300)).clamp(max=1)))
-ex.wrong("always kept", made, breaks=("rule", "pair"), keep=lambda p, q, x, u: True)
-ex.wrong("a token without probability kept at u = 0", made, says="kept for draft",
+ex.wrong("always keeping the draft", made, breaks=("rule", "pair"), keep=lambda p, q, x, u: True)
+ex.wrong("keeping a token without probability at u = 0", made, says="kept for draft",
          breaks="edges", keep=lambda p, q, x, u: u * q[x] <= p[x])
-ex.wrong("a token without a share picked at v = 0", made, says="share of token", breaks="edges",
+ex.wrong("picking a token without a share at v = 0", made, says="share of token", breaks="edges",
          pick="left")
-ex.wrong("the draft told as the token of a refusal", lambda p, q, x, u, v: (
+ex.wrong("returning the draft as the token of a refusal", lambda p, q, x, u, v: (
     x, made(p, q, x, u, v)[1]), breaks="follows")
-ex.wrong("token and kept in the other order", lambda p, q, x, u, v: made(p, q, x, u, v)[::-1],
+ex.wrong("returning token and kept in the other order",
+         lambda p, q, x, u, v: made(p, q, x, u, v)[::-1],
          says="", breaks=("pair", "follows", "types", "rule"))
-ex.wrong("a tensor for the token", made, breaks="types",
+ex.wrong("returning a tensor for the token", made, breaks="types",
          form=lambda token, kept: (torch.tensor(token), kept))
 ex.wrong("returning kept as np.bool_", made, breaks="types",
          form=lambda token, kept: (token, np.bool_(kept)))
-ex.wrong("kept as a tensor", made, breaks="types",
+ex.wrong("returning kept as a tensor", made, breaks="types",
          form=lambda token, kept: (token, torch.tensor(kept)))
 
 
-@ex.wrong("q taken off p in place", breaks="left")
+@ex.wrong("subtracting q from p in place", breaks="left")
 def in_place(p, q, x, u, v):
     found = made(p, q, x, u, v)
     p.sub_(q).clamp_(min=0)
     return found
 
 
-@ex.wrong("zeros in q lifted to 1e-3", says="share of token", breaks="follows")
+@ex.wrong("raising zeros in q to 1e-3", says="share of token", breaks="follows")
 def lifted(p, q, x, u, v):
     return made(p, q, x, u, v, rest=lambda p, q, x: (p - q.clamp(min=0.1)).clamp(min=0))

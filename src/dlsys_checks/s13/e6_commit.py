@@ -106,70 +106,71 @@ def made(past, draft, says, *, good=None, write=lambda draft, says, n: says[:n +
 
 
 # https://github.com/Sudharsanselvaraj/Token-Print/issues/110
-ex.wrong("the entries of wrong guesses stay", made, breaks=("stay", "example"),
+ex.wrong("leaving the entries of wrong guesses", made, breaks=("stay", "example"),
          stay=lambda past, draft, n: past + 1 + len(draft))
-ex.wrong("the entry of the first wrong guess stays", made, breaks=("stay", "example"),
+ex.wrong("leaving the entry of the first wrong guess", made, breaks=("stay", "example"),
          stay=lambda past, draft, n: min(past + 2 + n, past + 1 + len(draft)))
-ex.wrong("one entry too many stays", made, breaks="stay",
+ex.wrong("leaving one entry too many", made, breaks="stay",
          stay=lambda past, draft, n: past + 2 + n)
-ex.wrong("one entry too few stays", made, breaks=("stay", "fed"),
+ex.wrong("leaving one entry too few", made, breaks=("stay", "fed"),
          stay=lambda past, draft, n: past + n)
 # https://github.com/paiml/aprender/pull/2014
-ex.wrong("the whole cache dropped", made, breaks=("stay", "past"),
+ex.wrong("dropping the whole cache", made, breaks=("stay", "past"),
          stay=lambda past, draft, n: 1 + n)
-ex.wrong("the round's entries all dropped", made, breaks=("stay", "fed"),
+ex.wrong("dropping all of the round's entries", made, breaks=("stay", "fed"),
          stay=lambda past, draft, n: past)
-ex.wrong("the number of entries to drop", made, breaks=("stay", "past"),
+ex.wrong("returning the number of entries to drop", made, breaks=("stay", "past"),
          stay=lambda past, draft, n: len(draft) - n)
-ex.wrong("a 0 taken for no token", made, says="", breaks="numbers",
+ex.wrong("treating a 0 as no token", made, says="", breaks="numbers",
          feed=lambda draft, says, n: says[n] or says[n - 1])
-ex.wrong("the entries as a list", made, breaks="stay",
+ex.wrong("returning the entries as a list", made, breaks="stay",
          stay=lambda past, draft, n: list(range(past + 1 + n)))
-ex.wrong("all guesses that agree counted, also behind a wrong one", made, says="",
+ex.wrong("counting all guesses that agree, also after a wrong one", made, says="",
          breaks=("write", "says"), good=lambda draft, says: sum(map(int.__eq__, draft, says)))
-@ex.wrong("guesses kept up to the last that agrees", breaks="write")
+@ex.wrong("keeping guesses up to the last that agrees", breaks="write")
 def up_to_the_last(past, draft, says):
     same = [i + 1 for i in range(len(draft)) if draft[i] == says[i]]
     return [*draft[:max(same, default=0)], says[max(same, default=0)]], *made(past, draft, says)[1:]
 
 
-ex.wrong("all guesses written", made, breaks=("write", "says"),
+ex.wrong("writing all guesses", made, breaks=("write", "says"),
          write=lambda draft, says, n: draft + says[-1:])
-ex.wrong("the model's own token not written", made, breaks=("write", "triple"),
+ex.wrong("not writing the model's own token", made, breaks=("write", "triple"),
          write=lambda draft, says, n: draft[:n])
-ex.wrong("nothing added where all guesses are right", made, breaks=("write", "says"),
+ex.wrong("adding nothing where all guesses are right", made, breaks=("write", "says"),
          write=lambda draft, says, n: [*draft[:n], says[n]][:max(len(draft), 1)])
-ex.wrong("the first wrong guess written in place of the model's token", made, breaks="write",
+ex.wrong("writing the first wrong guess instead of the model's token", made, breaks="write",
          write=lambda draft, says, n: (draft + says[-1:])[:n + 1])
-ex.wrong("says read one place late", made, says="", breaks=("says", "write"),
+ex.wrong("reading says one position late", made, says="", breaks=("says", "write"),
          good=lambda draft, says: next((i for i in range(len(draft)) if draft[i] != says[i + 1]),
                                        len(draft)))
-ex.wrong("only the last token written", made, breaks=("write", "says"),
+ex.wrong("writing only the last token", made, breaks=("write", "says"),
          write=lambda draft, says, n: says[n:n + 1])
-ex.wrong("token 0 never right", made, says="", breaks="numbers", good=lambda draft, says: next(
+ex.wrong("never counting token 0 as right",
+         made, says="", breaks="numbers", good=lambda draft, says: next(
     (i for i, (a, b) in enumerate(zip(draft, says)) if not a or a != b), len(draft)))
-ex.wrong("compared by identity, which holds only for numbers below 257", made, says="",
+ex.wrong("comparing by identity, which holds only for numbers below 257", made, says="",
          breaks="numbers", good=lambda draft, says: next(
              (i for i, (a, b) in enumerate(zip(draft, says)) if a is not b), len(draft)))
-ex.wrong("the first wrong guess sought by its value", made, says="", breaks=("write", "says"),
+ex.wrong("looking for the first wrong guess by its value", made, says="", breaks=("write", "says"),
          good=lambda draft, says: next((draft.index(a) for a, b in zip(draft, says) if a != b),
                                        len(draft)))
-ex.wrong("all that the model says written", made, breaks=("write", "says"),
+ex.wrong("writing all that the model says", made, breaks=("write", "says"),
          write=lambda draft, says, n: says[:])
-ex.wrong("the first wrong guess fed", made, breaks="feed",
+ex.wrong("feeding the first wrong guess", made, breaks="feed",
          feed=lambda draft, says, n: (draft + says[-1:])[n])
-ex.wrong("the last right guess fed", made, breaks="feed",
+ex.wrong("feeding the last right guess", made, breaks="feed",
          feed=lambda draft, says, n: (says[:1] + draft)[n])
-ex.wrong("the last of says fed", made, breaks="feed", feed=lambda draft, says, n: says[-1])
-ex.wrong("feed and stay in the other order", lambda past, draft, says: (
+ex.wrong("feeding the last of says", made, breaks="feed", feed=lambda draft, says, n: says[-1])
+ex.wrong("swapping feed and stay", lambda past, draft, says: (
     made(past, draft, says)[0], *made(past, draft, says)[:0:-1]), breaks=("feed", "triple"))
-ex.wrong("a tuple of tokens", made, says="type of the tokens", breaks="write",
+ex.wrong("returning a tuple of tokens", made, says="type of the tokens", breaks="write",
          write=lambda draft, says, n: tuple(says[:n + 1]))
-ex.wrong("a list of the three", lambda past, draft, says: list(made(past, draft, says)),
+ex.wrong("returning a list of the three", lambda past, draft, says: list(made(past, draft, says)),
          says="type of the result", breaks="triple")
 
 
-@ex.wrong("the model's token appended to draft in place", breaks="left")
+@ex.wrong("appending the model's token to draft in place", breaks="left")
 def in_place(past, draft, says):
     found = made(past, draft, says)
     draft[len(found[0]) - 1:] = found[0][-1:]

@@ -152,61 +152,68 @@ def where_any(k, bits, group, **options):
     return made(k, bits, group, **(options if k.shape[2] >= group else {}))
 
 
-ex.wrong("one scale for everything", where_any, breaks=("each", "groups", "parts"),
+ex.wrong("using one scale for everything", where_any, breaks=("each", "groups", "parts"),
          dims=(0, 1, 2, 3, 4))
-ex.wrong("a scale for each head, for all its channels", where_any, breaks=("each", "groups"),
+ex.wrong("using a scale for each head, for all its channels", where_any, breaks=("each", "groups"),
          dims=(0, 2, 3, 4))
-ex.wrong("a scale for each channel of all groups", where_any, breaks="groups", dims=(2, 3))
-ex.wrong("a scale for each group, for all its channels", where_any, breaks="each", dims=(3, 4))
-ex.wrong("a scale for each token", lambda k, bits, group: made(k, bits, group, show=lambda s: s,
+ex.wrong("using a scale for each channel of all groups", where_any, breaks="groups", dims=(2, 3))
+ex.wrong("using a scale for each group, for all its channels",
+         where_any, breaks="each", dims=(3, 4))
+ex.wrong("using a scale for each token",
+         lambda k, bits, group: made(k, bits, group, show=lambda s: s,
          size=lambda parts, dims: parts.abs().amax(4, keepdim=True)[:, :, :, :1])
          if k.shape[2] >= group else made(k, bits, group), breaks=("each", "scale", "groups"))
 # https://github.com/ahb-sjsu/turboquant-pro/pull/98
-ex.wrong("a scale for all rows of the batch", where_any, breaks="each", dims=(0, 3))
-ex.wrong("a scale for all heads", where_any, breaks="each", dims=(1, 3))
+ex.wrong("using a scale for all rows of the batch", where_any, breaks="each", dims=(0, 3))
+ex.wrong("using a scale for all heads", where_any, breaks="each", dims=(1, 3))
 # https://github.com/NVIDIA/Model-Optimizer/issues/20
-ex.wrong("all scales 1", where_any, breaks="scale",
+ex.wrong("setting all scales to 1", where_any, breaks="scale",
          size=lambda parts, dims: 7.0 * torch.ones_like(parts[:, :, :, :1]))
-ex.wrong("every n-th token in a group, not neighbours", where_any, breaks="groups", strided=True)
-ex.wrong("as many levels as bits give, on one side", where_any, breaks=("scale", "bits"),
+ex.wrong("grouping every n-th token, not neighbours", where_any, breaks="groups", strided=True)
+ex.wrong("using as many levels as bits give, on one side", where_any, breaks=("scale", "bits"),
          top=lambda bits: 2 ** bits - 1)
-ex.wrong("one level too many", where_any, breaks=("scale", "bits", "codes"),
+ex.wrong("using one level too many", where_any, breaks=("scale", "bits", "codes"),
          top=lambda bits: 2 ** (bits - 1))
-ex.wrong("the largest number, not the largest absolute value", where_any, breaks=("scale", "zero"),
+ex.wrong("taking the largest number, not the largest absolute value",
+         where_any, breaks=("scale", "zero"),
          size=lambda parts, dims: parts.amax(dims, keepdim=True))
-ex.wrong("half the distance from the least to the largest", where_any, breaks="scale",
+ex.wrong("taking half the distance from the smallest to the largest", where_any, breaks="scale",
          size=lambda parts, dims: (parts.amax(dims, keepdim=True) -
                                    parts.amin(dims, keepdim=True)) / 2)
-ex.wrong("twice the mean size", where_any, breaks="scale",
+ex.wrong("taking twice the mean size", where_any, breaks="scale",
          size=lambda parts, dims: 2 * parts.abs().mean(dims, keepdim=True))
-ex.wrong("cut off, not rounded", where_any, breaks="codes", turn=torch.trunc)
-ex.wrong("rounded down", where_any, breaks="codes", turn=torch.floor)
-ex.wrong("the values of the grid, not their codes", lambda k, bits, group: (
+ex.wrong("truncating instead of rounding", where_any, breaks="codes", turn=torch.trunc)
+ex.wrong("rounding down", where_any, breaks="codes", turn=torch.floor)
+ex.wrong("returning the values of the grid, not their codes", lambda k, bits, group: (
     unpacked(*made(k, bits, group)), *made(k, bits, group)[1:]), says="dtype of the codes",
     breaks="codes")
-ex.wrong("codes in uint8", made, says="dtype of the codes", breaks="codes", dtype=torch.uint8)
-ex.wrong("codes as floats", made, says="dtype of the codes", breaks="codes", dtype=torch.float32)
-ex.wrong("an axis left on the scales", made, says="shape of the scales", breaks="scales",
+ex.wrong("returning codes in uint8",
+         made, says="dtype of the codes", breaks="codes", dtype=torch.uint8)
+ex.wrong("returning codes as floats",
+         made, says="dtype of the codes", breaks="codes", dtype=torch.float32)
+ex.wrong("leaving an axis on the scales", made, says="shape of the scales", breaks="scales",
          show=lambda scales: scales[:, :, :, None])
-ex.wrong("scales in bfloat16", made, says="dtype of the scales", breaks="scales",
+ex.wrong("returning scales in bfloat16", made, says="dtype of the scales", breaks="scales",
          show=lambda scales: scales.bfloat16())
-ex.wrong("a scale of 0 for a channel of zeros", where_any, breaks="zero", zero=0.0)
-ex.wrong("a least scale of 1e-8", lambda k, bits, group: (
+ex.wrong("using a scale of 0 for a channel of zeros", where_any, breaks="zero", zero=0.0)
+ex.wrong("keeping scales above 1e-8", lambda k, bits, group: (
     lambda codes, scales, rest: (codes, scales.clamp(min=1e-8), rest))(*made(
         k, bits, group, zero=1e-8)), breaks=("scale", "zero"))
-ex.wrong("what is left over dropped", made, says="rest", breaks="rest",
+ex.wrong("dropping what is left over", made, says="rest", breaks="rest",
          rest=lambda k, n: k[:, :, :0].clone())
-ex.wrong("a group kept back though it is full", made, says="", breaks=("rest", "groups", "scales",
+ex.wrong("keeping back a group though it is full",
+         made, says="", breaks=("rest", "groups", "scales",
                                                                        "short"),
          whole=lambda T, group: max(0, (T - 1) // group))
-ex.wrong("the tokens left over cut off at the front", made, says="", breaks=("rest", "groups",
+ex.wrong("cutting the tokens left over off at the front", made, says="", breaks=("rest", "groups",
                                                                              "scale", "codes"),
          rest=lambda k, n: k[:, :, :k.shape[2] - n].clone())
 # https://github.com/rajveer43/VeloxQuant-MLX/issues/162
-ex.wrong("the rest as a view of k", made, breaks="memory", rest=lambda k, n: k[:, :, n:])
-ex.wrong("the rest as a view of a copy of k", made, says="bytes kept", breaks="memory",
+ex.wrong("returning the rest as a view of k", made, breaks="memory", rest=lambda k, n: k[:, :, n:])
+ex.wrong("returning the rest as a view of a copy of k", made, says="bytes kept", breaks="memory",
          rest=lambda k, n: k.clone()[:, :, n:])
-ex.wrong("a list of the three", made, says="type of the result", breaks="parts", form=list)
+ex.wrong("returning a list of the three",
+         made, says="type of the result", breaks="parts", form=list)
 
 
 def unpacked(codes, scales, rest):
@@ -216,7 +223,7 @@ def unpacked(codes, scales, rest):
     return codes.float() * scales.repeat_interleave(codes.shape[2] // n, 2)
 
 
-@ex.wrong("the codes written over k", breaks="k")
+@ex.wrong("writing the codes over k", breaks="k")
 def in_place(k, bits, group):
     found = made(k, bits, group)
     k.add_(1.0)

@@ -150,61 +150,65 @@ def made(logits, tokens, temperature, kept, *, heat=lambda z, t: z / t, fill=-ma
 
 
 # https://github.com/huggingface/trl/issues/6789
-ex.wrong("the softmax over all tokens, the cut left out", made, breaks=("under", "example"),
+ex.wrong("taking the softmax over all tokens, without the cut", made, breaks=("under", "example"),
          cut=False)
 # https://github.com/huggingface/trl/issues/4159
-ex.wrong("the temperature left out", made, breaks="under", heat=lambda z, t: z)
-ex.wrong("both left out", made, breaks=("under", "example"), cut=False, heat=lambda z, t: z)
-ex.wrong("multiplied by the temperature", made, breaks="under", heat=lambda z, t: z * t)
-ex.wrong("the temperature on the log-probabilities", lambda logits, tokens, temperature, kept: made(
+ex.wrong("leaving out the temperature", made, breaks="under", heat=lambda z, t: z)
+ex.wrong("leaving out both", made, breaks=("under", "example"), cut=False, heat=lambda z, t: z)
+ex.wrong("multiplying by the temperature", made, breaks="under", heat=lambda z, t: z * t)
+ex.wrong("putting the temperature on the log-probabilities",
+         lambda logits, tokens, temperature, kept: made(
     logits, tokens, 1.0, kept) / temperature, breaks="under")
-ex.wrong("the logits that were cut set to 0", made, breaks=("under", "others"), fill=0.0)
-ex.wrong("the logits multiplied by kept", lambda logits, tokens, temperature, kept: made(
+ex.wrong("setting the logits that were cut to 0", made, breaks=("under", "others"), fill=0.0)
+ex.wrong("multiplying the logits by kept", lambda logits, tokens, temperature, kept: made(
     logits * kept, tokens, temperature, kept, cut=False), breaks=("under", "others", "example"))
-ex.wrong("a floor of -50 in place of minus infinity", made, breaks=("logits", "temperature"),
+ex.wrong("using a floor of -50 instead of minus infinity", made, breaks=("logits", "temperature"),
          fill=-50.0)
-ex.wrong("logits below -100 raised to it", made, breaks="logits",
+ex.wrong("raising logits below -100 to it", made, breaks="logits",
          before=lambda z: z.float().clamp(min=-100.0))
-ex.wrong("a floor of -10000 in place of minus infinity", made, breaks=("temperature", "others"),
+ex.wrong("using a floor of -10000 instead of minus infinity",
+         made, breaks=("temperature", "others"),
          fill=-1e4)
-ex.wrong("a floor of -1e9 in place of minus infinity", made, breaks=("temperature", "others"),
+ex.wrong("using a floor of -1e9 instead of minus infinity", made, breaks=("temperature", "others"),
          fill=-1e9)
-ex.wrong("the logarithm of kept added", lambda logits, tokens, temperature, kept: made(
+ex.wrong("adding the logarithm of kept", lambda logits, tokens, temperature, kept: made(
     logits.float() / temperature + kept.float().log(), tokens, 1.0, kept, cut=False), says="",
     breaks="others")
-ex.wrong("kept the wrong way round", lambda logits, tokens, temperature, kept: made(
+ex.wrong("reading kept the wrong way round", lambda logits, tokens, temperature, kept: made(
     logits, tokens, temperature, ~kept), says="", breaks=("under", "example", "kept"))
-ex.wrong("the probability, not its logarithm", made, breaks=("under", "example"),
+ex.wrong("returning the probability, not its logarithm", made, breaks=("under", "example"),
          take=lambda z: z.softmax(-1))
-ex.wrong("the sign of a loss", made, breaks=("under", "example"), take=lambda z: -z.log_softmax(-1))
-ex.wrong("the logarithm of a softmax that is 0", made, says="", breaks=("under", "logits"),
+ex.wrong("flipping the sign, as in a loss",
+         made, breaks=("under", "example"), take=lambda z: -z.log_softmax(-1))
+ex.wrong("taking the logarithm of a softmax that is 0", made, says="", breaks=("under", "logits"),
          take=lambda z: z.softmax(-1).log())
-ex.wrong("a small number in the logarithm", made, says="", breaks=("under", "logits"),
+ex.wrong("adding a small number in the logarithm", made, says="", breaks=("under", "logits"),
          take=lambda z: (z.softmax(-1) + 1e-8).log())
-ex.wrong("the kept share divided out, the rest at temperature 1",
+ex.wrong("dividing the kept share out, the rest at temperature 1",
          lambda logits, tokens, temperature, kept: made(logits, tokens, 1.0, kept, cut=False) - (
              (logits.float() / temperature).softmax(-1) * kept).sum(-1).log(), breaks="under")
-ex.wrong("an own cut by share, not the server's", lambda logits, tokens, temperature, kept: made(
+ex.wrong("cutting by share on its own, not as the server did",
+         lambda logits, tokens, temperature, kept: made(
     logits, tokens, temperature, kept | (logits >= logits.gather(-1, tokens[..., None]))),
     breaks=("under", "kept", "example"))
-ex.wrong("the next token's place", made, breaks="under",
+ex.wrong("reading the next token's position", made, breaks="under",
          pick=lambda z, tokens: ((tokens + 1) % z.shape[-1])[..., None])
-ex.wrong("the likeliest token", made, breaks="under",
+ex.wrong("scoring the likeliest token", made, breaks="under",
          pick=lambda z, tokens: z.argmax(-1, keepdim=True))
-ex.wrong("calculated in bfloat16", made, breaks="form", before=lambda z: z if z.dtype == (
+ex.wrong("calculating in bfloat16", made, breaks="form", before=lambda z: z if z.dtype == (
     torch.bfloat16) else z.float(), after=lambda found: found.float())
-ex.wrong("the result in the dtype of the logits", lambda logits, tokens, temperature, kept: made(
+ex.wrong("returning the dtype of the logits", lambda logits, tokens, temperature, kept: made(
     logits, tokens, temperature, kept).to(logits.dtype), says="dtype of the", breaks="form")
-ex.wrong("float64", made, says="dtype of the", breaks="form", before=lambda z: z.double())
-ex.wrong("an axis of one left", lambda logits, tokens, temperature, kept: made(
+ex.wrong("returning float64", made, says="dtype of the", breaks="form", before=lambda z: z.double())
+ex.wrong("leaving an axis of one", lambda logits, tokens, temperature, kept: made(
     logits, tokens, temperature, kept)[..., None], breaks="tokens")
-ex.wrong("summed over the answer", lambda logits, tokens, temperature, kept: made(
+ex.wrong("summing over the answer", lambda logits, tokens, temperature, kept: made(
     logits, tokens, temperature, kept).sum(-1), breaks="tokens")
-ex.wrong("the logits detached", lambda logits, tokens, temperature, kept: made(
+ex.wrong("detaching the logits", lambda logits, tokens, temperature, kept: made(
     logits.detach(), tokens, temperature, kept), breaks="flow")
 
 
-@ex.wrong("the logits cut in place", breaks="left")
+@ex.wrong("cutting the logits in place", breaks="left")
 def in_place(logits, tokens, temperature, kept):
     found = made(logits, tokens, temperature, kept)
     logits.data.masked_fill_(~kept, 7.0)

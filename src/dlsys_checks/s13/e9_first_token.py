@@ -154,68 +154,69 @@ def begun(arrive, row, r):
 
 
 # https://github.com/vllm-project/vllm/issues/54101
-ex.wrong("the clock starts when the server begins", made, breaks=("arrival", "empty", "least"),
+ex.wrong("starting the clock when the server begins", made, breaks=("arrival", "empty", "least"),
          start=begun)
 # https://github.com/vllm-project/vllm/pull/3768
-ex.wrong("an empty piece taken for the first token", made, says="",
+ex.wrong("counting an empty piece as the first token", made, says="",
          breaks=("empty", "never", "least"), real=lambda n: True)
 ex.wrong("taking the time of the first piece, empty or not", made, breaks=("empty", "p99"),
          says="seconds to the first token",
          start=lambda arrive, row, r: arrive[r] + next(t for t, n in row if n) - row[0][0])
-ex.wrong("the mean in place of the 99 %", made, says="seconds to the first token",
+ex.wrong("taking the mean instead of the 99 %", made, says="seconds to the first token",
          breaks="p99", pick=mean)
-ex.wrong("the median in place of the 99 %", made, says="seconds to the first token",
+ex.wrong("taking the median instead of the 99 %", made, says="seconds to the first token",
          breaks="p99", pick=lambda firsts: firsts[len(firsts) // 2])
-ex.wrong("the longest of all in place of the 99 %", made, says="seconds to the first token",
+ex.wrong("taking the longest of all instead of the 99 %", made, says="seconds to the first token",
          breaks="p99", pick=lambda firsts: firsts[-1])
-ex.wrong("one place too high where 99 % are a whole number", made,
+ex.wrong("reading one place too high where 99 % are a whole number", made,
          says="seconds to the first token", breaks="p99",
          pick=lambda firsts: firsts[min(len(firsts) - 1, int(0.99 * len(firsts)))])
-ex.wrong("one place too low", made, says="seconds to the first token", breaks="p99",
+ex.wrong("reading one place too low", made, says="seconds to the first token", breaks="p99",
          pick=lambda firsts: firsts[max(0, int(0.99 * len(firsts)) - 1)])
 ex.wrong("taking np.percentile, which mixes two requests", made, breaks="p99",
          says="seconds to the first token", pick=lambda firsts: float(
              np.percentile(firsts, 99)) if math.isfinite(firsts[-1]) else math.nan)
-ex.wrong("requests without a token left out", made, says="seconds to the first token",
+ex.wrong("leaving out requests without a token", made, says="seconds to the first token",
          breaks="never", lost=None)
-ex.wrong("0 for a request without a token", made, says="seconds to the first token",
+ex.wrong("counting 0 for a request without a token", made, says="seconds to the first token",
          breaks="never", lost=0.0)
-ex.wrong("all clocks start with the first arrival", made, breaks="arrival",
+ex.wrong("starting all clocks with the first arrival", made, breaks="arrival",
          start=lambda arrive, row, r: min(arrive))
-ex.wrong("the clock starts with the request before", made, breaks="arrival",
+ex.wrong("starting the clock with the request before", made, breaks="arrival",
          start=lambda arrive, row, r: arrive[r - 1] if r else arrive[0])
-ex.wrong("time to the last token", made, breaks=("p99", "arrival", "chunks"),
+ex.wrong("measuring the time to the last token", made, breaks=("p99", "arrival", "chunks"),
          start=lambda arrive, row, r: arrive[r] - (row[-1][0] - next(t for t, n in row if n)))
-ex.wrong("the mean wait between pieces", made, breaks="gap",
+ex.wrong("averaging the waits between pieces", made, breaks="gap",
          gap=lambda answers, gaps: mean(gaps) if gaps else 0.0)
 # https://github.com/sgl-project/sglang/pull/12064
-ex.wrong("the wait shared out over a piece's tokens", made, breaks="gap",
+ex.wrong("sharing the wait out over a piece's tokens", made, breaks="gap",
          gap=lambda answers, gaps: max(((b[0] - a[0]) / b[1] for one in answers
                                         for a, b in zip(one, one[1:])), default=0.0))
-ex.wrong("waits from and to pieces without tokens, too", made, says="longest wait",
+ex.wrong("counting waits from and to pieces without tokens, too", made, says="longest wait",
          breaks=("gap", "empty", "least"), gap=None, pings=True)
-ex.wrong("waits between pieces of any answer", made, says="longest wait", breaks=("gap", "none"),
+ex.wrong("counting waits between pieces of any answer",
+         made, says="longest wait", breaks=("gap", "none"),
          gap=lambda answers, gaps: max((b - a for a, b in zip(times(answers), times(answers)[1:])),
                                        default=0.0))
-ex.wrong("the wait from the first piece to the last", made, breaks="gap",
+ex.wrong("taking the wait from the first piece to the last", made, breaks="gap",
          gap=lambda answers, gaps: max((one[-1][0] - one[0][0] for one in answers if one),
                                        default=0.0))
-ex.wrong("no answer has two pieces: an error", made, says="raised", breaks="none",
+ex.wrong("raising an error where no answer has two pieces", made, says="raised", breaks="none",
          gap=lambda answers, gaps: max(gaps))
-ex.wrong("a piece counted as one token", made, breaks="rate", tokens=len)
-ex.wrong("the time before the first token left out of the rate", made, breaks="rate",
+ex.wrong("counting a piece as one token", made, breaks="rate", tokens=len)
+ex.wrong("leaving the time before the first token out of the rate", made, breaks="rate",
          begin=lambda arrive: sorted(arrive)[0] + 0.2)
-ex.wrong("time counted from 0, not from the first arrival", made, breaks=("rate", "arrive"),
+ex.wrong("counting time from 0, not from the first arrival", made, breaks=("rate", "arrive"),
          begin=lambda arrive: 0.0)
-ex.wrong("the first of the list for the first arrival", made, says="tokens a second",
+ex.wrong("taking the first of the list as the first arrival", made, says="tokens a second",
          breaks="arrive", begin=lambda arrive: arrive[0])
-ex.wrong("requests a second", made, breaks="rate", tokens=lambda one: len(one) > 0)
-ex.wrong("an empty piece at the end counted into the time", made, says="tokens a second",
+ex.wrong("returning requests a second", made, breaks="rate", tokens=lambda one: len(one) > 0)
+ex.wrong("including an empty piece at the end in the time", made, says="tokens a second",
          breaks="empty", last=lambda answers, chunks: max(row[-1][0] for row in chunks if row))
-ex.wrong("the last of the list for the last piece", made, says="", breaks=("rate", "least"),
+ex.wrong("taking the last of the list as the last piece", made, says="", breaks=("rate", "least"),
          last=lambda answers, chunks: [one for one in answers if one][-1][-1][0])
-ex.wrong("a list of the three", made, says="type of", breaks="three", form=list)
-ex.wrong("rounded to milliseconds", lambda arrive, chunks: tuple(
+ex.wrong("returning a list of the three", made, says="type of", breaks="three", form=list)
+ex.wrong("rounding to milliseconds", lambda arrive, chunks: tuple(
     round(v, 3) for v in made(arrive, chunks)), says="", breaks=("chunks", "rate", "gap"))
 
 
@@ -223,7 +224,7 @@ def times(answers):
     return sorted(t for one in answers for t, _ in one)
 
 
-@ex.wrong("arrive sorted in place", breaks="left")
+@ex.wrong("sorting arrive in place", breaks="left")
 def in_place(arrive, chunks):
     found = made(arrive, chunks)
     arrive.sort(reverse=True)

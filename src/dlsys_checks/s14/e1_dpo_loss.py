@@ -264,14 +264,16 @@ def made(policy, beta, *, keep=lambda policy: copy.deepcopy(policy).eval(), logp
 wrong = ex.edits(made)
 LOGSIGMOID = "-F.logsigmoid(beta * (new - old))"
 # https://github.com/YiyangZhou/POVID/issues/11
-ex.wrong("the policy as its own reference", made, breaks="begins",
+ex.wrong("using the policy as its own reference", made, breaks="begins",
          keep=lambda policy: policy)
-ex.wrong("a shallow copy, which shares the weights", made, breaks=("begins", "margin", "left"),
+ex.wrong("making a shallow copy, which shares the weights",
+         made, breaks=("begins", "margin", "left"),
          keep=lambda policy: copy.copy(policy).eval())
-ex.wrong("the weights of now as the reference: copied at each call, or a state_dict not cloned",
+ex.wrong("using the current weights as the reference: copied at each call, or a state_dict not "
+         "cloned",
          lambda policy, beta: lambda chosen, rejected: made(policy, beta)(chosen, rejected),
          breaks=("begins", "margin"))
-wrong("the buffers of now in the reference", "margin",
+wrong("using the current buffers in the reference", "margin",
       "reference =",
       "def keep(policy): reference = copy.deepcopy(policy).eval(); reference._buffers = "
       "policy._buffers; return reference\n    reference =")
@@ -296,18 +298,18 @@ def remembered(policy, beta, *, key):
     return loss
 
 
-ex.wrong("the reference's log-probabilities of the first batch of each shape, used again",
+ex.wrong("reusing the reference's log-probabilities of the first batch of each shape",
          remembered, breaks=("each", "margin"), key=lambda ids, answer: ids.shape)
-ex.wrong("the reference's log-probabilities kept by the ids, whatever the mask", remembered,
+ex.wrong("keeping the reference's log-probabilities by the ids, whatever the mask", remembered,
          breaks=("mask", "sizes"), key=lambda ids, answer: str(ids.tolist()))
-ex.wrong("the reference's log-probabilities of the first call", remembered, says="",
+ex.wrong("keeping the reference's log-probabilities of the first call", remembered, says="",
          breaks=("each", "margin", "sizes"), key=lambda ids, answer: "first")
-ex.wrong("no reference at all", lambda policy, beta: lambda chosen, rejected: -F.logsigmoid(
+ex.wrong("using no reference at all", lambda policy, beta: lambda chosen, rejected: -F.logsigmoid(
     beta * (summed(policy, *chosen) - summed(policy, *rejected))).mean(),
     breaks=("margin", "example"))
 
 
-@ex.wrong("a copy made at the first call", breaks=("begins", "margin"))
+@ex.wrong("making the copy at the first call", breaks=("begins", "margin"))
 def late(policy, beta):
     kept = []
 
@@ -319,7 +321,7 @@ def late(policy, beta):
     return loss
 
 
-@ex.wrong("a reference renewed after each step", breaks=("each", "margin"))
+@ex.wrong("renewing the reference after each step", breaks=("each", "margin"))
 def renewed(policy, beta):
     kept = [made(policy, beta)]
 
@@ -332,84 +334,91 @@ def renewed(policy, beta):
 
 
 # https://github.com/jingyaogong/minimind/issues/298
-ex.wrong("the mean over the tokens of an answer", made, breaks=("margin", "mean"),
+ex.wrong("averaging over the tokens of an answer", made, breaks=("margin", "mean"),
          logp=lambda model, ids, answer: summed(model, ids, answer, mean=True))
-ex.wrong("the mean over all places", made, breaks=("margin", "mean"),
+ex.wrong("averaging over all positions", made, breaks=("margin", "mean"),
          logp=lambda model, ids, answer: summed(model, ids, answer) / ids.shape[1])
-ex.wrong("pads summed with the answer", made, breaks="mask",
+ex.wrong("summing pads with the answer", made, breaks="mask",
          logp=lambda model, ids, answer: summed(model, ids, torch.ones_like(answer)))
-ex.wrong("the mask not shifted with the logits", made, breaks=("mask", "logits"),
+ex.wrong("not shifting the mask with the logits", made, breaks=("mask", "logits"),
          logp=lambda model, ids, answer: summed(model, ids, answer, first=0))
-ex.wrong("the logits not shifted", made, breaks="logits",
+ex.wrong("not shifting the logits", made, breaks="logits",
          logp=lambda model, ids, answer: (model(ids).log_softmax(-1).gather(-1, ids[..., None])[
              ..., 0] * answer).sum(-1))
-ex.wrong("the first token of the answer left out", made, breaks=("mask", "margin"),
+ex.wrong("leaving out the first token of the answer", made, breaks=("mask", "margin"),
          logp=lambda model, ids, answer: summed(
              model, ids, answer & (answer.cumsum(1) > 1)))
-ex.wrong("logits in place of log-probabilities", made, breaks="margin",
+ex.wrong("using logits instead of log-probabilities", made, breaks="margin",
          logp=lambda model, ids, answer: (model(ids)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
                                           * answer[:, 1:]).sum(-1))
-wrong("the sign of the margin", ("margin", "mean"), "beta *", "-1.0 * beta *")
-wrong("the sign of the loss", ("mean", "example"), LOGSIGMOID, "F.logsigmoid(beta * (new - old))")
-wrong("beta left out", "mean", "beta * (new - old)", "new - old")
-wrong("divided by beta", "mean", "reference =", "beta = 1 / beta; reference =")
-ex.wrong("beta on the policy's side alone", parts, breaks=("mean", "example"),
+wrong("flipping the sign of the margin", ("margin", "mean"), "beta *", "-1.0 * beta *")
+wrong("flipping the sign of the loss",
+      ("mean", "example"), LOGSIGMOID, "F.logsigmoid(beta * (new - old))")
+wrong("leaving out beta", "mean", "beta * (new - old)", "new - old")
+wrong("dividing by beta", "mean", "reference =", "beta = 1 / beta; reference =")
+ex.wrong("putting beta on the policy's side alone", parts, breaks=("mean", "example"),
          of=lambda beta, good, bad, good_before, bad_before: beta * (good - bad) - (
              good_before - bad_before))
-wrong("beta times the loss", ("mean", "example"),
+wrong("multiplying the loss by beta", ("mean", "example"),
       "gather(-F.logsigmoid(beta * (new - old)))", "beta * (-F.logsigmoid(new - old)).mean()")
-ex.wrong("the sum over rows", made, breaks=("mean", "example"), gather=lambda losses: losses.sum())
-ex.wrong("one loss a row", made, breaks="mean", says="led to", gather=lambda losses: losses)
-wrong("the sigmoid of the mean margin", "mean", "beta * (new - old)", "(beta * (new - old)).mean()")
-wrong("the logarithm of a sigmoid", "finite",
+ex.wrong("summing over rows", made, breaks=("mean", "example"), gather=lambda losses: losses.sum())
+ex.wrong("returning one loss a row",
+         made, breaks="mean", says="led to", gather=lambda losses: losses)
+wrong("taking the sigmoid of the mean margin",
+      "mean", "beta * (new - old)", "(beta * (new - old)).mean()")
+wrong("taking the logarithm of a sigmoid", "finite",
       LOGSIGMOID, "-torch.log(torch.sigmoid(beta * (new - old)))")
-wrong("a small number in the logarithm", "finite",
+wrong("adding a small number in the logarithm", "finite",
       LOGSIGMOID, "-torch.log(torch.sigmoid(beta * (new - old)) + 1e-8)")
-wrong("a margin cut at 20", "finite", "beta * (new - old)", "(beta * (new - old)).clamp(-20, 20)")
-wrong("the hinge in place of the logistic loss", ("mean", "example"),
+wrong("cutting the margin at 20",
+      "finite", "beta * (new - old)", "(beta * (new - old)).clamp(-20, 20)")
+wrong("using the hinge instead of the logistic loss", ("mean", "example"),
       LOGSIGMOID, "F.relu(1 - beta * (new - old))")
-ex.wrong("the copy's parts left in the policy's mode", made, breaks="mode", keep=copy.deepcopy)
-ex.wrong("the policy put into evaluation mode", made, breaks="left",
+ex.wrong("leaving the copy's parts in the policy's mode", made, breaks="mode", keep=copy.deepcopy)
+ex.wrong("putting the policy into eval mode", made, breaks="left",
          keep=lambda policy: copy.deepcopy(policy.eval()))
-wrong("the policy put into evaluation mode and all of it back", "left",
+wrong("putting the policy into eval mode and all of it back", "left",
       "reference = keep(policy)",
       "was = policy.training; reference = copy.deepcopy(policy.eval()); policy.train(was)")
-wrong("the modes of the beginning set again at each step", ("left", "mode"),
+wrong("setting the modes of the beginning again at each step", ("left", "mode"),
       "return loss",
       "modes, loss = [(part, part.training) for part in policy.modules()], loss\n    def "
       "with_modes(chosen, rejected):\n        for part, was in modes: part.training = was\n      "
       "  return loss(chosen, rejected)\n    return with_modes")
-wrong("the policy's gradients cleared", "left",
+wrong("clearing the policy's gradients", "left",
       "return loss",
       "def clean(chosen, rejected): policy.zero_grad(); return loss(chosen, rejected)\n    "
       "return clean")
-wrong("a seed in the loss", "left",
+wrong("seeding in the loss", "left",
       "return loss",
       "def with_a_seed(chosen, rejected): torch.manual_seed(0); return loss(chosen, rejected)\n  "
       "  return with_a_seed")
-wrong("a seed around the loss, and the generator put back", "left",
+wrong("seeding around the loss and restoring the generator", "left",
       "return loss",
       "def with_a_seed(chosen, rejected):\n        with torch.random.fork_rng(devices=[]): "
       "torch.manual_seed(0); return loss(chosen, rejected)\n    return with_a_seed")
-ex.wrong("float64 inside, and not back", made, breaks="dtype", says="dtype of the loss",
+ex.wrong("computing in float64 and not converting back",
+         made, breaks="dtype", says="dtype of the loss",
          logp=lambda model, ids, answer: summed(lambda ids: model(ids).double(), ids, answer))
-wrong("both in training mode", ("left", "mode", "example"),
+wrong("running both in train mode", ("left", "mode", "example"),
       "reference = keep", "policy = policy.train(); reference = copy.deepcopy")
-ex.wrong("the policy's own weights frozen, too", made, breaks=("left", "flow"), says="",
+ex.wrong("freezing the policy's own weights, too", made, breaks=("left", "flow"), says="",
          keep=lambda policy: copy.deepcopy(policy.requires_grad_(False)).eval())
-ex.wrong("chosen and rejected exchanged in the reference", parts, breaks=("margin", "example"),
+ex.wrong("swapping chosen and rejected in the reference", parts, breaks=("margin", "example"),
          of=lambda beta, good, bad, good_before, bad_before: beta * (
              good - bad - bad_before + good_before))
-ex.wrong("the loss without its gradient", made, breaks="flow", says="gradient at the",
+ex.wrong("returning the loss without its gradient", made, breaks="flow", says="gradient at the",
          gather=lambda losses: losses.mean().detach().requires_grad_())
-ex.wrong("no gradient through the rejected answer", parts, breaks="flow", says="gradient at the",
+ex.wrong("passing no gradient through the rejected answer",
+         parts, breaks="flow", says="gradient at the",
          of=lambda beta, good, bad, good_before, bad_before: beta * (
              good - bad.detach() - good_before + bad_before))
-ex.wrong("a loss and not a function", lambda policy, beta: torch.tensor(0.6931), says="led to",
+ex.wrong("returning a loss and not a function",
+         lambda policy, beta: torch.tensor(0.6931), says="led to",
          breaks="each")
 
 
-@ex.wrong("a mask of the first call, used again", breaks="sizes", says="")
+@ex.wrong("reusing the mask of the first call", breaks="sizes", says="")
 def first_mask(policy, beta):
     loss, kept = made(policy, beta), []
 
@@ -423,12 +432,12 @@ def first_mask(policy, beta):
     return with_mask
 
 
-wrong("both answers cut to the shorter one", "sizes",
+wrong("cutting both answers to the shorter one", "sizes",
       "return loss",
       "def shorter(chosen, rejected): n = min(chosen[0].shape[1], rejected[0].shape[1]); return "
       "loss(*((ids[:, :n], answer[:, :n]) for ids, answer in (chosen, rejected)))\n    return "
       "shorter")
-wrong("the chosen answer's mask for both", ("mask", "sizes"),
+wrong("using the chosen answer's mask for both", ("mask", "sizes"),
       "return loss",
       "def masked(chosen, rejected): n, m = chosen[0].shape[1], rejected[0].shape[1]; mask = "
       "F.pad(chosen[1], (0, max(0, m - n)))[:, :m]; return loss(chosen, (rejected[0], mask))\n   "

@@ -141,14 +141,14 @@ def cut(rewards, size):
 
 
 # https://github.com/StarsfieldAI/R1-V/issues/67
-ex.wrong("neighbours for a group, as many as the first prompt has", lambda rewards, prompt_ids: cut(
+ex.wrong("grouping neighbours, as many as the first prompt has", lambda rewards, prompt_ids: cut(
     rewards, int((prompt_ids == prompt_ids[0]).sum())), breaks="group")
-ex.wrong("rounds for a group: one answer of each prompt", lambda rewards, prompt_ids: cut(
+ex.wrong("grouping by rounds: one answer of each prompt", lambda rewards, prompt_ids: cut(
     rewards, len(prompt_ids.unique())), breaks=("group", "among"))
-ex.wrong("a view of (prompts, answers), as if each had equally many", lambda rewards, prompt_ids: (
+ex.wrong("viewing as (prompts, answers), as if each had equally many", lambda rewards, prompt_ids: (
     cut(rewards, max(1, len(rewards) // len(prompt_ids.unique())))), breaks="group")
 # https://github.com/XU-YIJIE/grpo-flat/issues/2
-ex.wrong("the whole batch for a group", lambda rewards, prompt_ids: cut(rewards, len(rewards)),
+ex.wrong("using the whole batch as a group", lambda rewards, prompt_ids: cut(rewards, len(rewards)),
          breaks="among")
 
 
@@ -166,19 +166,19 @@ def made(rewards, prompt_ids, *, centre=lambda group: group.mean(), spread=lambd
 
 wrong = ex.edits(made)
 PROMPT_IDS = "(rewards), prompt_ids"
-ex.wrong("laid out round by round, whatever the ids", lambda rewards, prompt_ids, ids=None: made(
+ex.wrong("laying out round by round, whatever the ids", lambda rewards, prompt_ids, ids=None: made(
     rewards, torch.arange(len(rewards)) % len(prompt_ids.unique())), breaks=("group", "unequal"))
-wrong("a new group wherever the id changes", ("group", "among"),
+wrong("starting a new group wherever the id changes", ("group", "among"),
       PROMPT_IDS,
       "(rewards), torch.cat([torch.zeros(1, dtype=torch.long), (prompt_ids[1:] != "
       "prompt_ids[:-1]).cumsum(0)])")
-wrong("sorted by prompt, and left in that order", ("group", "form"),
+wrong("sorting by prompt and leaving that order", ("group", "form"),
       "found, names =",
       "order = prompt_ids.argsort(stable=True); rewards = rewards[order]; found, names =",
       PROMPT_IDS, PROMPT_IDS + "[order]")
 
 
-@ex.wrong("the same size for all groups", breaks="unequal", says="")
+@ex.wrong("assuming the same size for all groups", breaks="unequal", says="")
 def one_size(rewards, prompt_ids):
     order, groups = prompt_ids.argsort(stable=True), len(prompt_ids.unique())
     size = len(rewards) // groups
@@ -188,61 +188,63 @@ def one_size(rewards, prompt_ids):
     return found
 
 
-wrong("the mean of the group, the standard deviation of the batch", "advantage",
+wrong("using the group's mean and the batch's standard deviation", "advantage",
       "found, names =", "whole = rewards.std(correction=int(len(rewards) > 1)); found, names =",
       "spread(group)", "whole")
-ex.wrong("not divided by the standard deviation", made, breaks=("advantage", "example"),
+ex.wrong("not dividing by the standard deviation", made, breaks=("advantage", "example"),
          spread=lambda group: torch.ones(()), plus=0.0)
-ex.wrong("the standard deviation with n", made, breaks=("advantage", "example"),
+ex.wrong("using the standard deviation with n", made, breaks=("advantage", "example"),
          spread=lambda group: group.std(correction=0))
-ex.wrong("divided by the variance", made, breaks="advantage", spread=lambda group: group.var())
-ex.wrong("nothing added to the standard deviation", made, breaks=("equal", "advantage"), plus=0.0)
-wrong("ranks in place of rewards", "rewards",
+ex.wrong("dividing by the variance", made, breaks="advantage", spread=lambda group: group.var())
+ex.wrong("adding nothing to the standard deviation", made, breaks=("equal", "advantage"), plus=0.0)
+wrong("using ranks instead of rewards", "rewards",
       "found, names =", "rewards = rewards.argsort().argsort().float(); found, names =")
-ex.wrong("1e-8 added in place of 1e-4", made, breaks="advantage", plus=1e-8)
-ex.wrong("1e-2 added in place of 1e-4", made, breaks=("advantage", "example"), plus=1e-2)
-ex.wrong("the square root of the variance plus 1e-4", made, breaks="advantage", plus=0.0,
+ex.wrong("adding 1e-8 instead of 1e-4", made, breaks="advantage", plus=1e-8)
+ex.wrong("adding 1e-2 instead of 1e-4", made, breaks=("advantage", "example"), plus=1e-2)
+ex.wrong("taking the root of the variance plus 1e-4", made, breaks="advantage", plus=0.0,
          spread=lambda group: (group.var() + 1e-4).sqrt())
-ex.wrong("not a number where an answer is alone", made, breaks="alone", least=1,
+ex.wrong("returning not a number where an answer is alone", made, breaks="alone", least=1,
          spread=lambda group: ((group - group.mean()).square().sum() / (len(group) - 1)).sqrt())
-ex.wrong("the reward itself where an answer is alone", made, breaks="alone", least=1,
+ex.wrong("returning the reward itself where an answer is alone", made, breaks="alone", least=1,
          centre=lambda group: group.mean() * (len(group) > 1),
          spread=lambda group: group.std() if len(group) > 1 else torch.ones(()))
-ex.wrong("groups of fewer than three left out", made, breaks=("advantage", "example"), least=3)
-ex.wrong("the mean left in", made, breaks=("advantage", "example"),
+ex.wrong("leaving out groups of fewer than three", made, breaks=("advantage", "example"), least=3)
+ex.wrong("leaving the mean in", made, breaks=("advantage", "example"),
          centre=lambda group: torch.zeros(()))
-ex.wrong("the median in place of the mean", made, breaks=("advantage", "example"),
+ex.wrong("subtracting the median instead of the mean", made, breaks=("advantage", "example"),
          centre=lambda group: group.median())
-ex.wrong("the best of the group taken off", made, breaks=("advantage", "example"),
+ex.wrong("subtracting the best of the group", made, breaks=("advantage", "example"),
          centre=lambda group: group.amax())
-ex.wrong("the mean of the others taken off", made, breaks=("advantage", "example"),
+ex.wrong("subtracting the mean of the others", made, breaks=("advantage", "example"),
          centre=lambda group: (group.sum() - group) / (len(group) - 1))
-wrong("the sign turned round", ("advantage", "example"), "return found", "out = -found; return out")
-wrong("clipped to one standard deviation", "advantage",
+wrong("flipping the sign", ("advantage", "example"), "return found", "out = -found; return out")
+wrong("clipping to one standard deviation", "advantage",
       "return found", "out = found.clamp(-1, 1); return out")
-wrong("clipped to five standard deviations", "advantage",
+wrong("clipping to five standard deviations", "advantage",
       "return found", "out = found.clamp(-5, 5); return out")
-ex.wrong("the variance as the mean of the squares less the square of the mean", made,
+ex.wrong("computing the variance as mean of squares less squared mean", made,
          breaks="advantage", spread=lambda group: ((
              group.square().mean() - group.mean().square()).clamp(min=0)
              * len(group) / (len(group) - 1)).sqrt())
-ex.wrong("0 where rewards are close, by allclose", made, breaks="advantage",
+ex.wrong("returning 0 where rewards are close, by allclose", made, breaks="advantage",
          centre=lambda group: group if torch.allclose(group, group[:1]) else group.mean())
-ex.wrong("one number a group", lambda rewards, prompt_ids: torch.stack(
+ex.wrong("returning one number a group", lambda rewards, prompt_ids: torch.stack(
     [rewards[prompt_ids == name].mean() for name in prompt_ids.unique()]), breaks="form",
     says="shape of the")
-wrong("a table of groups and answers", "form",
+wrong("returning a table of groups and answers", "form",
       "return found", "return found[None]", says="shape of the")
-wrong("float64", "form", "return found", "out = found.double(); return out", says="dtype of the")
-wrong("a list", "form", "return found", "out = found.tolist(); return out", says="type of the")
-ex.wrong("ids taken for places from 0 on", lambda rewards, prompt_ids: sum(
+wrong("returning float64",
+      "form", "return found", "out = found.double(); return out", says="dtype of the")
+wrong("returning a list",
+      "form", "return found", "out = found.tolist(); return out", says="type of the")
+ex.wrong("reading ids as positions from 0 on", lambda rewards, prompt_ids: sum(
     torch.where(prompt_ids == name, made(rewards, prompt_ids), 0.0)
     for name in range(len(prompt_ids.unique()))) + torch.zeros_like(rewards), says="advantages",
     breaks=("ids", "among"))
-wrong("ids below 0 taken for pads", "ids", "return found", "return found * (prompt_ids >= 0)")
-wrong("ids cut to 32 bits", "ids", PROMPT_IDS, PROMPT_IDS + ".to(torch.int32)")
-wrong("ids as float32", "ids", PROMPT_IDS, PROMPT_IDS + ".float()")
-wrong("ids as float64", "ids", PROMPT_IDS, PROMPT_IDS + ".double()")
-wrong("written into the rewards", "left", "return found", "rewards.copy_(found); return rewards")
-wrong("rewards sorted in place", "left",
+wrong("treating ids below 0 as pads", "ids", "return found", "return found * (prompt_ids >= 0)")
+wrong("cutting ids to 32 bits", "ids", PROMPT_IDS, PROMPT_IDS + ".to(torch.int32)")
+wrong("reading ids as float32", "ids", PROMPT_IDS, PROMPT_IDS + ".float()")
+wrong("reading ids as float64", "ids", PROMPT_IDS, PROMPT_IDS + ".double()")
+wrong("writing into the rewards", "left", "return found", "rewards.copy_(found); return rewards")
+wrong("sorting rewards in place", "left",
       "return found", "rewards.copy_(rewards.sort(descending=True).values + 1.0); return found")

@@ -142,65 +142,69 @@ def made(logp, logp_ref, *, gap=lambda d: d.sum(-1), of=lambda d: d**2 / 2,
 
 
 # https://github.com/allenai/open-instruct/pull/535
-ex.wrong("the mean log-ratio: its value is right, its gradient is nothing", made,
+ex.wrong("taking the mean log-ratio: its value is right, its gradient is nothing", made,
          breaks=("pull", "example", "tokens"), of=lambda d: d)
-ex.wrong("k3, whose gradient is that of KL(reference, policy)", made, breaks=("pull", "example"),
+ex.wrong("using k3, whose gradient is that of KL(reference, policy)",
+         made, breaks=("pull", "example"),
          of=lambda d: torch.exp(-d) - 1 + d)
-ex.wrong("k3 with the log-ratio turned round", made, breaks=("pull", "example"),
+ex.wrong("using k3 with the log-ratio turned round", made, breaks=("pull", "example"),
          of=lambda d: torch.exp(d) - 1 - d)
-ex.wrong("k3 a token, summed", made, breaks=("pull", "example"), gap=lambda d: d,
+ex.wrong("summing k3 over tokens", made, breaks=("pull", "example"), gap=lambda d: d,
          of=lambda d: (torch.exp(-d) - 1 + d).sum(-1))
 # https://arxiv.org/abs/2506.09477
-ex.wrong("each token pushed by its own log-ratio, not by that of its answer", made, breaks="whole",
+ex.wrong("pushing each token by its own log-ratio, not by that of its answer", made, breaks="whole",
          gap=lambda d: d, of=lambda d: (d**2 / 2).sum(-1))
-ex.wrong("the mean over the tokens, squared", made, breaks="whole", gap=lambda d: d.mean(-1))
-ex.wrong("each token squared by itself, the mean over all tokens", made, breaks="whole",
+ex.wrong("squaring the mean over the tokens", made, breaks="whole", gap=lambda d: d.mean(-1))
+ex.wrong("squaring each token by itself, then the mean over all tokens", made, breaks="whole",
          gap=lambda d: d)
-ex.wrong("the first token alone", made, breaks="whole", gap=lambda d: d[:, 0])
-ex.wrong("the last place alone", made, breaks="whole", gap=lambda d: d[:, -1])
-ex.wrong("shorter answers left out", lambda logp, logp_ref: made(
+ex.wrong("using the first token alone", made, breaks="whole", gap=lambda d: d[:, 0])
+ex.wrong("using the last position alone", made, breaks="whole", gap=lambda d: d[:, -1])
+ex.wrong("leaving out shorter answers", lambda logp, logp_ref: made(
     logp, logp_ref, over=lambda terms: (terms * ((logp != 0) | (logp_ref != 0)).all(-1)).mean()),
     breaks="pads")
-ex.wrong("divided by the tokens of each answer", lambda logp, logp_ref: made(
+ex.wrong("dividing by the tokens of each answer", lambda logp, logp_ref: made(
     logp, logp_ref, of=lambda d: d**2 / 2 / (logp != 0).sum(-1).clamp(min=1)), breaks="whole")
-ex.wrong("a log-probability of 0 taken for a pad", lambda logp, logp_ref: made(
+ex.wrong("treating a log-probability of 0 as a pad", lambda logp, logp_ref: made(
     logp * (logp != 0), logp_ref * (logp != 0)), breaks="tokens")
-ex.wrong("a log-probability of 0 by the reference taken for a pad", lambda logp, logp_ref: made(
+ex.wrong("treating a log-probability of 0 by the reference as a pad", lambda logp, logp_ref: made(
     logp * (logp_ref != 0), logp_ref * (logp_ref != 0)), breaks="tokens")
-ex.wrong("the log-ratio held between -50 and 50", made, breaks="tokens",
+ex.wrong("holding the log-ratio between -50 and 50", made, breaks="tokens",
          gap=lambda d: d.sum(-1).clamp(-50.0, 50.0))
-ex.wrong("the square without its half", made, breaks=("pull", "example"), of=lambda d: d**2)
-ex.wrong("the square with its sign turned", made, breaks=("pull", "example"),
+ex.wrong("leaving the half off the square", made, breaks=("pull", "example"), of=lambda d: d**2)
+ex.wrong("flipping the sign of the square", made, breaks=("pull", "example"),
          of=lambda d: -d**2 / 2)
-ex.wrong("the size of the log-ratio", made, breaks=("pull", "example"), of=torch.abs)
-ex.wrong("the sum over answers", made, says="", breaks=("pull", "tokens"),
+ex.wrong("using the size of the log-ratio", made, breaks=("pull", "example"), of=torch.abs)
+ex.wrong("summing over answers", made, says="", breaks=("pull", "tokens"),
          over=lambda terms: terms.sum())
-ex.wrong("one term an answer", made, says="shape of the term", breaks="pull",
+ex.wrong("returning one term an answer", made, says="shape of the term", breaks="pull",
          over=lambda terms: terms)
-ex.wrong("torch's kl_div, policy first", lambda logp, logp_ref: torch.nn.functional.kl_div(
+ex.wrong("calling torch's kl_div, policy first", lambda logp, logp_ref: torch.nn.functional.kl_div(
     logp, logp_ref, log_target=True, reduction="batchmean"), breaks=("pull", "example"))
-ex.wrong("weighted by the probability once more, as by torch's kl_div",
+ex.wrong("weighting by the probability once more, as torch's kl_div does",
          lambda logp, logp_ref: torch.nn.functional.kl_div(
              logp_ref, logp, log_target=True, reduction="batchmean"), breaks=("pull", "example"))
-ex.wrong("the batch's own mean taken off", lambda logp, logp_ref: (
+ex.wrong("subtracting the batch's own mean", lambda logp, logp_ref: (
     ((logp - logp_ref).sum(-1) - (logp - logp_ref).sum(-1).mean()).detach()
     * logp.sum(-1)).mean(), breaks=("pull", "tokens"))
-ex.wrong("no gradient at logp", lambda logp, logp_ref: made(logp.detach(), logp_ref), breaks="pull",
+ex.wrong("leaving no gradient at logp",
+         lambda logp, logp_ref: made(logp.detach(), logp_ref), breaks="pull",
          says="gradient of the term")
-ex.wrong("a number in place of a tensor", lambda logp, logp_ref: made(logp, logp_ref).item(),
+ex.wrong("returning a number instead of a tensor",
+         lambda logp, logp_ref: made(logp, logp_ref).item(),
          says="type of the term", breaks="pull")
-ex.wrong("the log-ratio held between -1 and 1", made, breaks="pull",
+ex.wrong("holding the log-ratio between -1 and 1", made, breaks="pull",
          gap=lambda d: d.sum(-1).clamp(-1.0, 1.0))
-ex.wrong("the pull held between -5 and 5", lambda logp, logp_ref: (
+ex.wrong("holding the pull between -5 and 5", lambda logp, logp_ref: (
     (logp - logp_ref).sum(-1).clamp(-5.0, 5.0).detach() * logp.sum(-1)).mean(),
     breaks=("tokens", "whole"))
-ex.wrong("always float32", lambda logp, logp_ref: made(logp.float(), logp_ref.float()),
+ex.wrong("always computing in float32", lambda logp, logp_ref: made(logp.float(), logp_ref.float()),
          says="dtype of the term", breaks="dtype")
-ex.wrong("always float64", lambda logp, logp_ref: made(logp.double(), logp_ref.double()),
+ex.wrong("always computing in float64",
+         lambda logp, logp_ref: made(logp.double(), logp_ref.double()),
          says="dtype of the term", breaks="dtype")
 
 
-@ex.wrong("the log-ratio written over logp", breaks="left")
+@ex.wrong("writing the log-ratio over logp", breaks="left")
 def in_place(logp, logp_ref):
     term = made(logp, logp_ref)
     logp.data.sub_(logp_ref)

@@ -145,84 +145,90 @@ def made(logp, logp_sampled, adv, eps, *, old=lambda logp, then: then.detach(),
 
 
 # https://github.com/tensorforce/tensorforce/issues/312
-ex.wrong("the old log-probability taken from the new one", made,
+ex.wrong("using the new log-probability, detached, as the old one", made,
          breaks=("loss", "ratio", "eps", "example"),
          old=lambda logp, then: logp.detach())
-ex.wrong("the graph of logp_sampled kept", made, breaks="flow", says="gradient at",
+ex.wrong("keeping the graph of logp_sampled", made, breaks="flow", says="gradient at",
          old=lambda logp, then: then)
-ex.wrong("the graph of adv kept", made, breaks="flow", says="gradient at",
+ex.wrong("keeping the graph of adv", made, breaks="flow", says="gradient at",
          gain=lambda adv: adv[:, None])
-ex.wrong("nothing clipped", made, breaks=("loss", "eps", "example"), clip=lambda ratio, eps: ratio)
-ex.wrong("clipped, without the minimum", made, breaks=("loss", "ratio"), both=lambda a, b: b)
-ex.wrong("the larger of the two", made, breaks=("loss", "ratio", "example"), both=torch.maximum)
-ex.wrong("the smaller ratio, then the advantage", lambda logp, then, adv, eps: -(torch.minimum(
+ex.wrong("clipping nothing", made, breaks=("loss", "eps", "example"), clip=lambda ratio, eps: ratio)
+ex.wrong("clipping without the minimum", made, breaks=("loss", "ratio"), both=lambda a, b: b)
+ex.wrong("taking the larger of the two",
+         made, breaks=("loss", "ratio", "example"), both=torch.maximum)
+ex.wrong("taking the smaller ratio, then the advantage",
+         lambda logp, then, adv, eps: -(torch.minimum(
     (logp - then.detach()).exp(), (logp - then.detach()).exp().clamp(1 - eps, 1 + eps))
     * adv.detach()[:, None]).mean(), breaks=("loss", "ratio"))
-ex.wrong("the log-ratio held between -eps and eps", lambda logp, then, adv, eps: made(
+ex.wrong("holding the log-ratio between -eps and eps", lambda logp, then, adv, eps: made(
     logp, then, adv, eps, clip=lambda ratio, eps: ratio.log().clamp(-eps, eps).exp()),
     breaks=("loss", "eps", "example"))
-ex.wrong("the lower bound 1 / (1 + eps)", made, breaks=("loss", "eps"),
+ex.wrong("using the lower bound 1 / (1 + eps)", made, breaks=("loss", "eps"),
          clip=lambda ratio, eps: ratio.clamp(1 / (1 + eps), 1 + eps))
-ex.wrong("clipped above alone", made, breaks=("loss", "eps"), clip=lambda ratio, eps: ratio.clamp(
+ex.wrong("clipping above alone", made, breaks=("loss", "eps"), clip=lambda ratio, eps: ratio.clamp(
     max=1 + eps))
-ex.wrong("clipped below alone", made, breaks=("loss", "eps", "example"),
+ex.wrong("clipping below alone", made, breaks=("loss", "eps", "example"),
          clip=lambda ratio, eps: ratio.clamp(min=1 - eps))
-ex.wrong("eps always 0.2", made, breaks="eps", clip=lambda ratio, eps: ratio.clamp(0.8, 1.2))
+ex.wrong("setting eps to 0.2 always",
+         made, breaks="eps", clip=lambda ratio, eps: ratio.clamp(0.8, 1.2))
 # https://github.com/rasbt/reasoning-from-scratch/issues/243
-ex.wrong("one ratio an answer: the product over its tokens", lambda logp, then, adv, eps: made(
+ex.wrong("using one ratio an answer: the product over its tokens",
+         lambda logp, then, adv, eps: made(
     logp.sum(-1, keepdim=True), then.sum(-1, keepdim=True), adv, eps),
     breaks=("loss", "ratio", "inputs"))
-ex.wrong("one ratio an answer: the mean over its tokens", lambda logp, then, adv, eps: made(
+ex.wrong("using one ratio an answer: the mean over its tokens", lambda logp, then, adv, eps: made(
     logp.mean(-1, keepdim=True), then.mean(-1, keepdim=True), adv, eps),
     breaks=("loss", "ratio", "inputs", "example"))
-ex.wrong("a log-probability of 0 taken for a pad", lambda logp, then, adv, eps: made(
+ex.wrong("treating a log-probability of 0 as a pad", lambda logp, then, adv, eps: made(
     logp, then, adv, eps, over=lambda terms: -terms)[logp != 0].mean(), breaks="inputs")
-ex.wrong("a log-probability of 0 when drawn taken for a pad", lambda logp, then, adv, eps: made(
+ex.wrong("treating a log-probability of 0 at sampling as a pad", lambda logp, then, adv, eps: made(
     logp, then, adv, eps, over=lambda terms: -terms)[then != 0].mean(), breaks="inputs")
-ex.wrong("the log-ratio held between -10 and 10", made, breaks="ratio",
+ex.wrong("holding the log-ratio between -10 and 10", made, breaks="ratio",
          ratio_of=lambda d: d.clamp(-10, 10).exp())
-ex.wrong("the log-ratio held between -20 and 20", made, breaks="ratio",
+ex.wrong("holding the log-ratio between -20 and 20", made, breaks="ratio",
          ratio_of=lambda d: d.clamp(-20, 20).exp())
-ex.wrong("then over now", lambda logp, then, adv, eps: made(-logp, -then, adv, eps),
+ex.wrong("dividing then by now", lambda logp, then, adv, eps: made(-logp, -then, adv, eps),
          breaks=("loss", "ratio", "first"))
-ex.wrong("the difference in place of the ratio", made, breaks=("loss", "ratio", "first", "example"),
+ex.wrong("using the difference instead of the ratio",
+         made, breaks=("loss", "ratio", "first", "example"),
          ratio_of=lambda d: d)
-ex.wrong("1 plus the difference", made, breaks="ratio", ratio_of=lambda d: 1 + d)
-ex.wrong("the ratio of log-probabilities", lambda logp, then, adv, eps: made(
+ex.wrong("using 1 plus the difference", made, breaks="ratio", ratio_of=lambda d: 1 + d)
+ex.wrong("taking the ratio of log-probabilities", lambda logp, then, adv, eps: made(
     (logp / then.detach()).log(), torch.zeros_like(then), adv, eps), says="",
     breaks=("loss", "ratio", "first"))
-ex.wrong("to be maximised", made, breaks=("loss", "first", "example"), over=lambda terms:
+ex.wrong("returning what is to be maximised",
+         made, breaks=("loss", "first", "example"), over=lambda terms:
          terms.mean())
-ex.wrong("the sum over tokens", made, breaks=("loss", "example"), over=lambda terms: -terms.sum())
-ex.wrong("the sum over tokens, the mean over answers", made, breaks=("loss", "inputs"),
+ex.wrong("summing over tokens", made, breaks=("loss", "example"), over=lambda terms: -terms.sum())
+ex.wrong("summing over tokens, then averaging over answers", made, breaks=("loss", "inputs"),
          over=lambda terms: -terms.sum(-1).mean())
-ex.wrong("one loss an answer", made, breaks="loss", over=lambda terms: -terms.mean(-1))
-ex.wrong("the mean over tokens that are not clipped", lambda logp, then, adv, eps: made(
+ex.wrong("returning one loss an answer", made, breaks="loss", over=lambda terms: -terms.mean(-1))
+ex.wrong("averaging over tokens that are not clipped", lambda logp, then, adv, eps: made(
     logp, then, adv, eps, both=lambda a, b: torch.where(a <= b, a, torch.nan),
     over=lambda terms: -terms.nanmean()), says="", breaks=("loss", "eps"))
-ex.wrong("the advantage of another answer: along the tokens", lambda logp, then, adv, eps: made(
+ex.wrong("using another answer's advantage: along the tokens", lambda logp, then, adv, eps: made(
     logp, then, adv, eps, gain=lambda adv: adv.detach()[None] if logp.shape[0] == logp.shape[1]
     else adv.detach()[:, None]), breaks="inputs")
-ex.wrong("the advantages divided by their spread", made, breaks=("loss", "inputs"),
+ex.wrong("dividing the advantages by their spread", made, breaks=("loss", "inputs"),
          gain=lambda adv: (adv / (adv.std(correction=0) + 1e-8)).detach()[:, None])
 ex.wrong("normalising the advantages inside the loss", made, breaks=("loss", "inputs"),
          gain=lambda adv: ((adv - adv.mean()) / (((adv - adv.mean()).square().sum() / (
              len(adv) - 1)).sqrt() + 1e-8)).detach()[:, None])
-ex.wrong("the sign of the advantage alone", made, breaks=("loss", "inputs", "example"),
+ex.wrong("using the sign of the advantage alone", made, breaks=("loss", "inputs", "example"),
          gain=lambda adv: adv.detach().sign()[:, None])
-ex.wrong("always float32", lambda logp, then, adv, eps: made(
+ex.wrong("always computing in float32", lambda logp, then, adv, eps: made(
     logp.float(), then.float(), adv.float(), eps), says="dtype of the loss", breaks="dtype")
-ex.wrong("always float64", lambda logp, then, adv, eps: made(
+ex.wrong("always computing in float64", lambda logp, then, adv, eps: made(
     logp.double(), then.double(), adv.double(), eps), says="dtype of the loss", breaks="dtype")
-ex.wrong("a number in place of a tensor", lambda logp, then, adv, eps: made(
+ex.wrong("returning a number instead of a tensor", lambda logp, then, adv, eps: made(
     logp, then, adv, eps).item(), says="type of the loss", breaks="loss")
-ex.wrong("logp detached", lambda logp, then, adv, eps: made(logp.detach(), then, adv, eps),
+ex.wrong("detaching logp", lambda logp, then, adv, eps: made(logp.detach(), then, adv, eps),
          breaks=("loss", "first"))
-ex.wrong("no gradient where a ratio is 1", made, breaks=("first", "example"),
+ex.wrong("leaving no gradient where a ratio is 1", made, breaks=("first", "example"),
          says="gradient at", ratio_of=lambda d: d.exp() * (d != 0) + (d == 0))
 
 
-@ex.wrong("what was noted at the sampling brought up to date", breaks="left")
+@ex.wrong("updating what was noted at the sampling", breaks="left")
 def in_place(logp, then, adv, eps):
     loss = made(logp, then, adv, eps)
     then.data.copy_(logp.data)
@@ -230,17 +236,17 @@ def in_place(logp, then, adv, eps):
     return loss
 
 
-@ex.wrong("logp_sampled detached in place", breaks="left")
+@ex.wrong("detaching logp_sampled in place", breaks="left")
 def then_cut(logp, then, adv, eps):
     return made(logp, then.detach_(), adv, eps)
 
 
-@ex.wrong("adv detached in place", breaks="left")
+@ex.wrong("detaching adv in place", breaks="left")
 def adv_cut(logp, then, adv, eps):
     return made(logp, then, adv.detach_(), eps)
 
 
-@ex.wrong("a bad advantage counted three times at most, as dual clip has it", breaks="ratio")
+@ex.wrong("counting a bad advantage three times at most, as dual clip does", breaks="ratio")
 def dual_clip(logp, then, adv, eps):
     least = 3 * adv.detach()[:, None]
     return made(logp, then, adv, eps, both=lambda a, b: torch.where(

@@ -126,54 +126,56 @@ def divisors(labels, divides, *, use=lambda divides: divides):
 
 wrong = ex.edits(divisors)
 # The schedule's own division, taken for a single one.
-wrong("divided once for each pass, not by the passes behind it", "divides",
+wrong("dividing once for each pass, not by the passes after it", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = len(labels[p])")
-wrong("the passes before it, not those behind it", "divides",
+wrong("counting the passes before it, not those after it", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = before(labels, p)")
-wrong("the own pass forgotten: only those behind it", "divides",
+wrong("forgetting the pass itself: only those after it", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = after(labels, p)")
-wrong("all micro-batches of the step at once", "divides",
+wrong("counting all micro-batches of the step at once", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = sum(map(len, labels))")
-wrong("all passes at once, not those from it on", "divides",
+wrong("counting all passes at once, not those from it on", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = before(labels, len(labels) - 1)")
-ex.wrong("what the schedule divides not given back", divisors, breaks="divides",
+ex.wrong("not giving back what the schedule divides", divisors, breaks="divides",
          use=lambda divides: False)
-ex.wrong("given back where nobody divides", divisors, breaks="otherwise", use=lambda divides: True)
-wrong("given back the wrong way round: divided twice", "divides",
+ex.wrong("giving back where nobody divides", divisors, breaks="otherwise", use=lambda divides: True)
+wrong("giving back the wrong way round: divided twice", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = 1 / before(labels[p:], len(labels[p:]) - 1)")
-wrong("all passes taken to be as long as the first", "ragged",
+wrong("assuming that all passes are as long as the first", "ragged",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = power(len(labels[0]), len(labels) - p)")
-wrong("all passes behind it taken to be as long as it is", "ragged",
+wrong("assuming that all passes after it are as long as it is", "ragged",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = power(len(labels[p]), len(labels) - p)")
-wrong("all passes taken to be as long as the last", "ragged",
+wrong("assuming that all passes are as long as the last", "ragged",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = power(len(labels[-1]), len(labels) - p)")
-wrong("the labels of the pass, not of the step", "mean", "= everything", "= sum(labels[p])")
-wrong("the first micro-batch's labels for all", "counts",
+wrong("dividing by the labels of the pass, not of the step",
+      "mean", "= everything", "= sum(labels[p])")
+wrong("using the first micro-batch's labels for all", "counts",
       "= everything", "= labels[0][0] * sum(map(len, labels))")
-wrong("labels counted in 16 bits", "counts", "= everything", "= sum(map(sum, labels)) % 65536")
-wrong("the passes, as if the loss were a mean", ("summed", "mean"), "= everything", "= len(labels)")
-wrong("the micro-batches of the step", ("summed", "mean"),
+wrong("counting labels in 16 bits", "counts", "= everything", "= sum(map(sum, labels)) % 65536")
+wrong("dividing by the passes, as if the loss were a mean",
+      ("summed", "mean"), "= everything", "= len(labels)")
+wrong("dividing by the micro-batches of the step", ("summed", "mean"),
       "= everything", "= sum(map(len, labels))")
-wrong("the factor for its reciprocal", "summed",
+wrong("returning the factor for its reciprocal", "summed",
       "return found", "return [[1 / d for d in row] for row in found]")
-wrong("rows as tuples", "laid out", "list", "tuple", says="type of the micro-batches")
-wrong("whole numbers", "laid out",
+wrong("returning rows as tuples", "laid out", "list", "tuple", says="type of the micro-batches")
+wrong("returning whole numbers", "laid out",
       "return found", "return [[int(d) for d in row] for row in found]", says="type of the divisor")
-wrong("one row for all passes", "laid out",
+wrong("returning one row for all passes", "laid out",
       "return found", "return [d for row in found for d in row]", says="")
-wrong("the mean of each micro-batch's own mean", ("mean", "counts"),
+wrong("averaging each micro-batch's own mean", ("mean", "counts"),
       "return found",
       "total, micro = sum(map(sum, labels)), sum(map(len, labels)); return [[d * count * micro / "
       "total for d, count in zip(row, counts, strict=True)] for row, counts in zip(found, "
       "labels, strict=True)]", says="divisor of micro-batch")
-wrong("the last pass taken off labels", "stay",
+wrong("removing the last pass from labels", "stay",
       "return found", "labels.pop(); return found", says="labels after the call")
-wrong("written over labels", "stay",
+wrong("writing over labels", "stay",
       "return found",
       "for row, divided in zip(labels, found, strict=True): row[:] = divided\n    return found",
       says="labels after the call")

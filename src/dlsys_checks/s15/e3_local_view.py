@@ -135,112 +135,117 @@ def made(tokens, labels, rank, world, *, long=lambda T, world: -(-T // (2 * worl
                  mask(mine, N, rank, world)))
 
 
-ex.wrong("every rank counts from 0", made, breaks="positions",
+ex.wrong("counting from 0 on every rank", made, breaks="positions",
          places=lambda own, rank, size: torch.arange(len(own)))
-ex.wrong("positions of a rank with one long piece", made, breaks="positions",
+ex.wrong("using the positions of a rank with one long piece", made, breaks="positions",
          places=lambda own, rank, size: rank * len(own) + torch.arange(len(own)))
-ex.wrong("every piece counts from 0", made, breaks="positions",
+ex.wrong("counting from 0 in every piece", made, breaks="positions",
          places=lambda own, rank, size: torch.arange(size).repeat(2))
-ex.wrong("positions from 1", made, breaks="positions", places=lambda own, rank, size: own + 1)
-ex.wrong("positions for each row", lambda tokens, labels, rank, world: made(
+ex.wrong("counting positions from 1",
+         made, breaks="positions", places=lambda own, rank, size: own + 1)
+ex.wrong("returning positions for each row", lambda tokens, labels, rank, world: made(
     tokens, labels, rank, world, places=lambda own, rank, size: own.expand(len(tokens), -1)),
     breaks="positions")
-ex.wrong("positions in int32", made, says="dtype of the positions", breaks="positions",
+ex.wrong("returning positions in int32", made, says="dtype of the positions", breaks="positions",
          places=lambda own, rank, size: own.int())
-ex.wrong("positions as a list", made, says="type of the positions", breaks="positions",
+ex.wrong("returning positions as a list", made, says="type of the positions", breaks="positions",
          places=lambda own, rank, size: own.tolist())
 
-ex.wrong("one long piece a rank", made, says="tokens", breaks=("own", "pieces"),
+ex.wrong("giving each rank one long piece", made, says="tokens", breaks=("own", "pieces"),
          own=lambda pieces, rank, world: pieces[2 * rank:2 * rank + 2].flatten())
-ex.wrong("every world-th place, one by one", made, says="tokens", breaks=("own", "pieces"),
+ex.wrong("taking every world-th position, one by one",
+         made, says="tokens", breaks=("own", "pieces"),
          own=lambda pieces, rank, world: pieces.flatten()[rank::world])
-ex.wrong("the late piece before the early one", made, says="tokens", breaks="own",
+ex.wrong("putting the late piece before the early one", made, says="tokens", breaks="own",
          own=lambda pieces, rank, world: torch.cat(
              [pieces[2 * world - 1 - rank], pieces[rank]]))
-ex.wrong("the pieces rank and rank + world", made, says="tokens", breaks="own",
+ex.wrong("taking the pieces rank and rank + world", made, says="tokens", breaks="own",
          own=lambda pieces, rank, world: torch.cat([pieces[rank], pieces[rank + world]]))
-ex.wrong("ranks counted from 1", made, says="", breaks="own",
+ex.wrong("counting ranks from 1", made, says="", breaks="own",
          own=lambda pieces, rank, world: torch.cat(
              [pieces[(rank - 1) % world], pieces[2 * world - 1 - (rank - 1) % world]]))
 
-ex.wrong("tokens as floats", lambda tokens, labels, rank, world: made(
+ex.wrong("returning tokens as floats", lambda tokens, labels, rank, world: made(
     tokens.float(), labels, rank, world), says="dtype of the tokens", breaks="out tokens")
 
 # https://github.com/NVIDIA-BioNeMo/bionemo-recipes/pull/1449
-ex.wrong("labels shifted on the rank", made, says="labels", breaks="shifted",
+ex.wrong("shifting labels on the rank", made, says="labels", breaks="shifted",
          shift=lambda labels, own, size: torch.cat(
              [labels[:, own[1:]], torch.full_like(labels[:, :1], -100)], 1))
 # https://github.com/huggingface/transformers/pull/36607
-ex.wrong("labels shifted in each piece, the last of each lost", made, says="labels",
+ex.wrong("shifting labels in each piece, the last of each lost", made, says="labels",
          breaks="shifted", shift=lambda labels, own, size: torch.cat(
              [labels[:, own[1:size]], torch.full_like(labels[:, :1], -100),
               labels[:, own[size + 1:]], torch.full_like(labels[:, :1], -100)], 1))
-ex.wrong("labels that are not shifted", made, says="labels", breaks="shifted",
+ex.wrong("not shifting the labels", made, says="labels", breaks="shifted",
          shift=lambda labels, own, size: labels[:, own])
-ex.wrong("labels shifted the other way", made, says="labels", breaks="shifted",
+ex.wrong("shifting labels the other way", made, says="labels", breaks="shifted",
          shift=lambda labels, own, size: torch.cat(
              [torch.full_like(labels[:, :1], -100), labels[:, :-1]], 1)[:, own])
-ex.wrong("the last place learns the first label", made, says="labels", breaks="shifted",
+ex.wrong("letting the last position learn the first label", made, says="labels", breaks="shifted",
          shift=lambda labels, own, size: labels.roll(-1, 1)[:, own])
-ex.wrong("labels made from the tokens", made, says="labels", breaks="labels",
+ex.wrong("making labels from the tokens", made, says="labels", breaks="labels",
          source=lambda tokens, labels: tokens)
-ex.wrong("labels that are not learnt dropped to 0", made, says="labels", breaks="labels",
+ex.wrong("setting labels that are not learned to 0", made, says="labels", breaks="labels",
          source=lambda tokens, labels: labels.clamp(min=0))
-ex.wrong("labels as floats", made, says="dtype of the labels", breaks="shifted",
+ex.wrong("returning labels as floats", made, says="dtype of the labels", breaks="shifted",
          shift=lambda labels, own, size: torch.cat(
              [labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)[:, own].float())
 
-ex.wrong("the mask's triangle in its upper left corner", made, says="mask", breaks="mask",
+ex.wrong("putting the mask's triangle into its upper left corner", made, says="mask", breaks="mask",
          mask=lambda own, N, rank, world: torch.ones(len(own), N, dtype=torch.bool).tril())
-ex.wrong("the mask's triangle in its lower right corner", made, says="mask", breaks="mask",
+ex.wrong("putting the mask's triangle into its lower right corner",
+         made, says="mask", breaks="mask",
          mask=lambda own, N, rank, world: torch.ones(len(own), N, dtype=torch.bool).tril(
              N - len(own)))
-ex.wrong("the mask of a rank with one long piece", made, says="mask", breaks="mask",
+ex.wrong("using the mask of a rank with one long piece", made, says="mask", breaks="mask",
          mask=lambda own, N, rank, world: torch.ones(len(own), N, dtype=torch.bool).tril(
              rank * len(own)))
-ex.wrong("a mask of the rank's own keys", made, says="shape of the mask", breaks="mask",
+ex.wrong("making a mask of the rank's own keys", made, says="shape of the mask", breaks="mask",
          mask=lambda own, N, rank, world: own[:, None] >= own)
-ex.wrong("the mask's columns in the order in which ranks hold them", made, says="mask",
+ex.wrong("ordering the mask's columns as the ranks hold them", made, says="mask",
          breaks="mask", mask=lambda own, N, rank, world: own[:, None] >= torch.cat([
              torch.arange(N).view(2 * world, -1)[[r, 2 * world - 1 - r]].flatten()
              for r in range(world)]))
-ex.wrong("a place that may not look at itself", made, says="mask", breaks="mask",
+ex.wrong("forbidding a position to look at itself", made, says="mask", breaks="mask",
          mask=lambda own, N, rank, world: own[:, None] > torch.arange(N))
-ex.wrong("True where it may not look", made, says="mask", breaks="mask",
+ex.wrong("setting True where it may not look", made, says="mask", breaks="mask",
          mask=lambda own, N, rank, world: own[:, None] < torch.arange(N))
-ex.wrong("no mask but ones", made, says="mask", breaks="mask",
+ex.wrong("setting the whole mask to ones", made, says="mask", breaks="mask",
          mask=lambda own, N, rank, world: torch.ones(len(own), N, dtype=torch.bool))
-ex.wrong("a mask of 0 and minus infinity", made, says="dtype of the mask", breaks="mask",
+ex.wrong("returning a mask of 0 and minus infinity", made, says="dtype of the mask", breaks="mask",
          mask=lambda own, N, rank, world: torch.zeros(len(own), N).masked_fill(
              own[:, None] < torch.arange(N), -torch.inf))
-ex.wrong("axes for rows and heads on the mask", made, says="shape of the mask", breaks="mask",
+ex.wrong("adding axes for rows and heads to the mask",
+         made, says="shape of the mask", breaks="mask",
          mask=lambda own, N, rank, world: (own[:, None] >= torch.arange(N))[None, None])
-ex.wrong("filled places hidden", lambda tokens, labels, rank, world: made(
+ex.wrong("hiding filled positions", lambda tokens, labels, rank, world: made(
     tokens, labels, rank, world, mask=lambda own, N, rank, world: (
         own[:, None] >= torch.arange(N)) & (torch.arange(N) < tokens.shape[1])), says="mask",
     breaks=("mask", "fill"))
 
-ex.wrong("filled at the front", made, says="", breaks=("fill", "tokens"),
+ex.wrong("filling at the front", made, says="", breaks=("fill", "tokens"),
          fill=lambda t, more, value: torch.nn.functional.pad(t, (more, 0), value=value))
-ex.wrong("labels filled with 0", made, says="labels", breaks="fill", values=(0, 0))
-ex.wrong("tokens filled with -100", made, says="tokens", breaks="fill", values=(-100, -100))
-ex.wrong("the last token repeated", lambda tokens, labels, rank, world: made(
+ex.wrong("filling labels with 0", made, says="labels", breaks="fill", values=(0, 0))
+ex.wrong("filling tokens with -100", made, says="tokens", breaks="fill", values=(-100, -100))
+ex.wrong("repeating the last token", lambda tokens, labels, rank, world: made(
     tokens, labels, rank, world, fill=lambda t, more, value: torch.cat(
         [t, t[:, -1:].expand(-1, more) if value == 0 else torch.full(
             (len(t), more), value)], 1)), says="tokens", breaks=("fill", "tokens"))
-ex.wrong("what is left over cut off", made, says="", breaks=("fill", "tokens"),
+ex.wrong("cutting off what is left over", made, says="", breaks=("fill", "tokens"),
          long=lambda T, world: T // (2 * world) * 2 * world,
          fill=lambda t, more, value: t[:, :t.shape[1] + more])
-ex.wrong("filled though nothing is left over", made, says="shape of the", breaks="even",
+ex.wrong("filling though nothing is left over", made, says="shape of the", breaks="even",
          long=lambda T, world: (T // (2 * world) + 1) * 2 * world)
-ex.wrong("a list of the four", made, says="type of the result", breaks="result", form=list)
-ex.wrong("labels before the positions", made, says="positions", breaks="positions",
+ex.wrong("returning a list of the four",
+         made, says="type of the result", breaks="result", form=list)
+ex.wrong("returning labels before the positions", made, says="positions", breaks="positions",
          form=lambda parts: (parts[0], parts[2], parts[1], parts[3]))
-ex.wrong("without the positions", made, says="parts of the result", breaks="result",
+ex.wrong("leaving out the positions", made, says="parts of the result", breaks="result",
          form=lambda parts: (parts[0], parts[2], parts[3]))
 
 
-@ex.wrong("the labels shifted in place", breaks="left")
+@ex.wrong("shifting the labels in place", breaks="left")
 def in_place(tokens, labels, rank, world):
     found = made(tokens, labels, rank, world)
     labels[:, :-1] = labels[:, 1:].clone()

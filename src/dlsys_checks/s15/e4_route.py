@@ -153,74 +153,78 @@ def made(logits, k, renorm, *, before=lambda z: z.float(), after=lambda w: w):
 
 wrong = ex.edits(made)
 # https://github.com/jingyaogong/minimind/issues/858
-wrong("one weight divided by itself", ("one", "k"), "renorm and k > 1", "renorm")
+wrong("dividing one weight by itself", ("one", "k"), "renorm and k > 1", "renorm")
 # https://github.com/davidmrau/mixture-of-experts/issues/27
-wrong("the softmax over the chosen alone", ("chance", "example"),
+wrong("taking the softmax over the chosen alone", ("chance", "example"),
       "weights, experts =",
       "best, experts = logits.float().topk(k, dim=-1); return best.softmax(-1), experts; "
       "weights, experts =")
-ex.wrong("the logits as weights", lambda logits, k, renorm: tuple(
+ex.wrong("using the logits as weights", lambda logits, k, renorm: tuple(
     logits.float().topk(k, dim=-1)), breaks=("chance", "example", "divided", "one"))
-wrong("never divided", "divided",
+wrong("never dividing", "divided",
       "if renorm and k > 1:\n        weights = weights / weights.sum(-1, keepdim=True)", "pass")
-wrong("divided where renorm is not set", ("chance", "divided", "example"),
+wrong("dividing where renorm is not set", ("chance", "divided", "example"),
       "if renorm", "if not renorm")
-wrong("divided by k", "divided", "weights.sum(-1, keepdim=True)", "weights.shape[-1]")
-wrong("divided by the length, not the sum", "divided",
+wrong("dividing by k", "divided", "weights.sum(-1, keepdim=True)", "weights.shape[-1]")
+wrong("dividing by the norm, not the sum", "divided",
       ".sum", ".norm", "-1, keepdim", "dim=-1, keepdim")
-wrong("divided by the largest", "divided", ".sum", ".amax")
-wrong("the softmax once more over the chances", "divided",
+wrong("dividing by the largest", "divided", ".sum", ".amax")
+wrong("taking the softmax once more over the probabilities", "divided",
       "weights / weights.sum(-1, keepdim=True)", "weights.softmax(-1)")
-wrong("the sum detached", "flow",
+wrong("detaching the sum", "flow",
       "weights.sum", "weights.detach().sum", says="gradient at the logits")
-ex.wrong("the weights detached", made, breaks="flow", says="gradient at the logits",
+ex.wrong("detaching the weights", made, breaks="flow", says="gradient at the logits",
          after=lambda w: w.detach())
-wrong("one in value, the chance in gradient", "one",
+wrong("returning one in value, the probability in gradient", "one",
       "renorm and k > 1", "renorm", "weights / weights.sum(-1, keepdim=True)",
       "weights / weights.detach() if weights.shape[-1] == 1 else weights / weights.sum(-1, "
       "keepdim=True)")
-ex.wrong("calculated in bfloat16", made, breaks=("chance", "logits"), says="",
+ex.wrong("calculating in bfloat16", made, breaks=("chance", "logits"), says="",
          before=lambda z: z if z.dtype == torch.bfloat16 else z.float(),
          after=lambda w: w.float())
 
 
-@ex.wrong("experts by chances in bfloat16", breaks=("likeliest", "experts", "logits"))
+@ex.wrong("choosing experts by probabilities in bfloat16",
+          breaks=("likeliest", "experts", "logits"))
 def by_rounded(logits, k, renorm):
     experts = logits.softmax(-1).topk(k, dim=-1).indices
     weights = logits.float().softmax(-1).gather(-1, experts)
     return (weights / weights.sum(-1, keepdim=True) if renorm and k > 1 else weights), experts
 
 
-wrong("weights in the dtype of the logits", ("chance", "logits"),
+wrong("returning weights in the dtype of the logits", ("chance", "logits"),
       "return out",
       "return tuple(part.to(logits.dtype) if part.is_floating_point() else part for part in out)",
       says="dtype of the weights")
-wrong("the exponentials without their largest taken off", "logits",
+wrong("taking exponentials without subtracting the largest", "logits",
       "before(logits).softmax(-1)",
       "(lambda z: z.exp() / z.exp().sum(-1, keepdim=True))(before(logits))", says="")
-wrong("sigmoids for the softmax", ("chance", "example", "likeliest", "experts"),
+wrong("using sigmoids for the softmax", ("chance", "example", "likeliest", "experts"),
       "before(logits).softmax(-1)", "before(logits).sigmoid()")
-wrong("the softmax over the tokens", ("likeliest", "experts", "chance"), "(-1)", "(0)", says="")
-wrong("the unlikeliest experts", ("likeliest", "experts"),
+wrong("taking the softmax over the tokens",
+      ("likeliest", "experts", "chance"), "(-1)", "(0)", says="")
+wrong("choosing the unlikeliest experts", ("likeliest", "experts"),
       "largest=True", "largest=False", says="experts of a token")
-wrong("the likeliest last", "experts",
+wrong("returning the likeliest last", "experts",
       "return out", "return tuple(part.flip(-1) for part in out)", says="order of the experts")
-wrong("experts by number, not by chance", "experts",
+wrong("ordering experts by number, not by probability", "experts",
       "return out",
       "weights, experts = out; order = experts.argsort(-1); return weights.gather(-1, order), "
       "experts.gather(-1, order)", says="order of the experts")
-wrong("experts in int32", "experts",
+wrong("returning experts in int32", "experts",
       "(weights), experts", "(weights), experts.int()", says="dtype of the experts")
-wrong("a single expert without its axis", ("experts", "k"),
+wrong("returning a single expert without its axis", ("experts", "k"),
       "return out", "return tuple(part[..., 0] if k == 1 else part for part in out)",
       says="shape of the experts")
-wrong("experts first", ("parts", "experts"),
+wrong("returning experts first", ("parts", "experts"),
       "return out", "return out[::-1]", says="dtype of the experts")
-wrong("the weights alone", "parts", "return out", "return out[0]", says="type of the two parts")
-wrong("a list of two", "parts", "return out", "return list(out)", says="type of the two parts")
-wrong("zeros for the experts that were not chosen", "chance",
+wrong("returning the weights alone",
+      "parts", "return out", "return out[0]", says="type of the two parts")
+wrong("returning a list of two",
+      "parts", "return out", "return list(out)", says="type of the two parts")
+wrong("returning zeros for the experts that were not chosen", "chance",
       "return out",
       "weights, experts = out; return torch.zeros_like(logits, dtype=torch.float32).scatter(-1, "
       "experts, weights), experts", says="")
-wrong("the logits taken off their largest in place", "left",
+wrong("subtracting the largest logit in place", "left",
       "return out", "logits.data.sub_(logits.data.amax(-1, keepdim=True) + 1); return out")

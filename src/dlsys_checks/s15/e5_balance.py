@@ -127,64 +127,68 @@ def hot(p, chosen):
 
 
 # https://github.com/CASIA-LMC-Lab/AnomalyMoE/issues/1
-ex.wrong("the counts twice", made, breaks=("uneven", "flow", "example", "mean"),
+ex.wrong("using the counts twice", made, breaks=("uneven", "flow", "example", "mean"),
          mean=lambda p, chosen: shares(p, chosen))
-ex.wrong("the mean chances twice", made, breaks=("uneven", "flow", "example", "chosen"),
+ex.wrong("using the mean probabilities twice", made, breaks=("uneven", "flow", "example", "chosen"),
          share=lambda p, chosen: p.mean(0))
 # https://github.com/huggingface/transformers/issues/28093
-ex.wrong("the mean over the experts", made, breaks=("uneven", "mean", "example"),
+ex.wrong("averaging over the experts", made, breaks=("uneven", "mean", "example"),
          mean=lambda p, chosen: p.mean(1).mean())
-ex.wrong("detached", made, breaks="flow", says="gradient at the chances",
+ex.wrong("detaching the result", made, breaks="flow", says="gradient at the chances",
          after=lambda loss: loss.detach())
 # https://github.com/mindspore-ai/hyper-parallel/issues/752
-ex.wrong("mean chances over the choices, not over all tokens", made,
+ex.wrong("averaging probabilities over the choices, not over all tokens", made,
          breaks=("uneven", "mean", "flow"),
          share=lambda p, chosen: shares(p, chosen)[:, None],
          mean=lambda p, chosen: p.gather(1, chosen).mean(0) / chosen.shape[1])
 ex.wrong("leaving E out, or taking the mean over experts for the sum", made,
          breaks=("uneven", "one", "example"), times=lambda p, chosen: 1)
-ex.wrong("times k for E", made, breaks=("uneven", "one", "example"),
+ex.wrong("multiplying by k for E", made, breaks=("uneven", "one", "example"),
          times=lambda p, chosen: chosen.shape[1])
-ex.wrong("the chances summed over tokens", made, breaks=("uneven", "mean"),
+ex.wrong("summing the probabilities over tokens", made, breaks=("uneven", "mean"),
          mean=lambda p, chosen: p.sum(0))
 # https://github.com/jingyaogong/minimind/issues/797
-ex.wrong("shares that add to k", made, breaks=("uneven", "one", "share"),
+ex.wrong("using shares that add up to k", made, breaks=("uneven", "one", "share"),
          share=lambda p, chosen: hot(p, chosen).sum(1).mean(0))
-ex.wrong("the first choice alone counted", made, breaks=("uneven", "chosen", "share"),
+ex.wrong("counting the first choice alone", made, breaks=("uneven", "chosen", "share"),
          share=lambda p, chosen: shares(p, chosen[:, :1]))
-ex.wrong("the likeliest expert counted, whatever was chosen", made,
+ex.wrong("counting the likeliest expert, whatever was chosen", made,
          breaks=("uneven", "chosen", "share"),
          share=lambda p, chosen: shares(p, p.argmax(1, keepdim=True)))
-ex.wrong("the k likeliest counted, whatever was chosen", made, breaks=("chosen", "one"),
+ex.wrong("counting the k likeliest, whatever was chosen", made, breaks=("chosen", "one"),
          share=lambda p, chosen: shares(p, p.topk(chosen.shape[1], -1).indices))
 # https://github.com/AI-Hypercomputer/maxtext/pull/1433
-ex.wrong("chances of the chosen alone", made, breaks=("uneven", "mean", "flow"),
+ex.wrong("using probabilities of the chosen alone", made, breaks=("uneven", "mean", "flow"),
          mean=lambda p, chosen: (p * hot(p, chosen).sum(1)).mean(0))
-ex.wrong("chances of the chosen, divided by their sum", made, breaks=("uneven", "mean", "flow"),
+ex.wrong("dividing probabilities of the chosen by their sum",
+         made, breaks=("uneven", "mean", "flow"),
          mean=lambda p, chosen: (p * hot(p, chosen).sum(1) / (p * hot(p, chosen).sum(1)).sum(
              1, keepdim=True)).mean(0))
-ex.wrong("the counts that there are, the last experts forgotten", lambda p, chosen: made(
+ex.wrong("using only the counts that there are, without the last experts", lambda p, chosen: made(
     p, chosen, share=lambda p, chosen: torch.bincount(chosen.flatten()) / chosen.numel()),
     breaks=("share", "chosen", "uneven", "p", "mean"), says="")
-ex.wrong("the first experts up to the last that was chosen", lambda p, chosen: made(
+ex.wrong("using the first experts up to the last that was chosen", lambda p, chosen: made(
     p, chosen, times=lambda p, chosen: chosen.max() + 1), breaks=("share", "uneven", "p"))
-ex.wrong("idle experts left out of E", made, breaks=("share", "uneven"),
+ex.wrong("leaving idle experts out of E", made, breaks=("share", "uneven"),
          times=lambda p, chosen: len(chosen.unique()))
-ex.wrong("zero if even", made, breaks=("uneven", "one", "example"), after=lambda loss: loss - 1)
-ex.wrong("the squared variation of the mean chances", lambda p, chosen: (
+ex.wrong("returning zero if even",
+         made, breaks=("uneven", "one", "example"), after=lambda loss: loss - 1)
+ex.wrong("taking the squared variation of the mean probabilities", lambda p, chosen: (
     p.mean(0).var(unbiased=False) / p.mean(0).mean() ** 2), breaks="uneven")
-ex.wrong("the squared distance of shares and mean chances", lambda p, chosen: (
+ex.wrong("taking the squared distance of shares and mean probabilities", lambda p, chosen: (
     (shares(p, chosen) - p.mean(0)) ** 2).sum() + 1, breaks=("uneven", "example"))
-ex.wrong("one number an expert", lambda p, chosen: p.shape[1] * shares(p, chosen) * p.mean(0),
+ex.wrong("returning one number an expert",
+         lambda p, chosen: p.shape[1] * shares(p, chosen) * p.mean(0),
          breaks="form", says="shape of the")
-ex.wrong("an axis of one left", made, breaks="form", says="shape of the",
+ex.wrong("leaving an axis of one", made, breaks="form", says="shape of the",
          after=lambda loss: loss[None])
-ex.wrong("a number of Python", made, breaks=("form", "flow"), says="type of the",
+ex.wrong("returning a Python number", made, breaks=("form", "flow"), says="type of the",
          after=lambda loss: loss.item())
-ex.wrong("float64", made, breaks="form", says="dtype of the", after=lambda loss: loss.double())
+ex.wrong("returning float64",
+         made, breaks="form", says="dtype of the", after=lambda loss: loss.double())
 
 
-@ex.wrong("the choices counted from 1, in place", breaks="left", says="numbers changed")
+@ex.wrong("counting the choices from 1, in place", breaks="left", says="numbers changed")
 def in_place(p, chosen):
     found = made(p, chosen)
     chosen.add_(1)

@@ -442,23 +442,23 @@ def plainly(block, buffers, x):
     return block(x)
 
 
-ex.wrong("no checkpoint at all", lambda block, x: block(x), says="tensors kept",
+ex.wrong("using no checkpoint at all", lambda block, x: block(x), says="tensors kept",
          breaks=("kept", "again"))
 # https://github.com/pytorch/pytorch/issues/96136
-ex.wrong("torch's checkpoint as it is", lambda block, x: checkpoint(
+ex.wrong("using torch's checkpoint as it is", lambda block, x: checkpoint(
     block, x, use_reentrant=False), says="", breaks=("as once", "buffers", "draws"))
 # https://github.com/allenai/OLMo-core/pull/828
-ex.wrong("torch's generator not put back", made, says="gradient", breaks="draws",
+ex.wrong("not restoring torch's generator", made, says="gradient", breaks="draws",
          rng=False)
-ex.wrong("the block's own generators running on", made, says="gradient",
+ex.wrong("letting the block's own generators run on", made, says="gradient",
          breaks="draws", throw=False)
-ex.wrong("generators put back, buffers changed twice", made, says="",
+ex.wrong("restoring generators, but changing buffers twice", made, says="",
          breaks="buffers", again=plainly)
-ex.wrong("the second run reads the buffers that the first left", made, says="gradient",
+ex.wrong("letting the second run read the buffers that the first left", made, says="gradient",
          breaks="buffers", before=lambda block: block,
          again=lambda block, _, x: functional_call(
              block, {name: b.clone() for name, b in block.named_buffers()}, x))
-ex.wrong("buffers of the state_dict only", made, says="",
+ex.wrong("restoring only the buffers in the state_dict", made, says="",
          breaks="buffers", before=lambda block: {
              name: value.clone() for name, value in block.state_dict().items()
              if name in dict(block.named_buffers())})
@@ -467,29 +467,29 @@ ex.wrong("exchanging buffers name by name, which parts one that two modules shar
              name: b.clone() for name, b in block.named_buffers(remove_duplicate=False)},
          again=lambda block, buffers, x: functional_call(
              block, {name: b.clone() for name, b in buffers.items()}, x, tie_weights=False))
-ex.wrong("buffers of BatchNorm only", made, says="", breaks="buffers",
+ex.wrong("restoring buffers of BatchNorm only", made, says="", breaks="buffers",
          before=lambda block: {
              f"{name}.{key}": b.clone() for name, module in block.named_modules()
              if isinstance(module, nn.BatchNorm1d) for key, b in module.named_buffers()})
-ex.wrong("the batches of BatchNorm counted twice", made, says="buffer",
+ex.wrong("counting the batches of BatchNorm twice", made, says="buffer",
          breaks=("buffers", "example"), again=lambda block, buffers, x: functional_call(
              block, {name: b.clone() for name, b in buffers.items() if b.is_floating_point()}, x))
-ex.wrong("generators of the block itself only", made, says="", breaks="draws",
+ex.wrong("restoring generators of the block itself only", made, says="", breaks="draws",
          dice=lambda block: [v for v in vars(block).values() if isinstance(v, torch.Generator)])
-ex.wrong("generators of its children only", made, says="", breaks=("draws", "block", "x"),
+ex.wrong("restoring generators of its children only", made, says="", breaks=("draws", "block", "x"),
          dice=lambda block: [v for child in block.children() for module in child.modules()
                              for v in vars(module).values() if isinstance(v, torch.Generator)])
-ex.wrong("only the first generator put back", made, says="", breaks="draws",
+ex.wrong("restoring only the first generator", made, says="", breaks="draws",
          dice=lambda block: dice_of(block)[:1])
-ex.wrong("generators left where the second run ends", made, says="next draw", breaks="between",
+ex.wrong("leaving generators where the second run ends", made, says="next draw", breaks="between",
          forward=None)
-ex.wrong("generators left where they began", made, says="next draw", breaks="draws",
+ex.wrong("leaving generators where they began", made, says="next draw", breaks="draws",
          forward=False)
-ex.wrong("reentrant, so that x has to need a gradient", made, says="",
+ex.wrong("using the reentrant form, so that x has to require grad", made, says="",
          breaks="x", reentrant=True)
 
 
-@ex.wrong("BatchNorm's momentum halved", says="buffer", breaks=("buffers", "as once"))
+@ex.wrong("halving BatchNorm's momentum", says="buffer", breaks=("buffers", "as once"))
 def halved(block, x):
     norms = [m for m in block.modules() if isinstance(m, nn.BatchNorm1d)]
 
@@ -517,13 +517,13 @@ def changed(modules, name, to, call):
             setattr(module, name, value)
 
 
-ex.wrong("BatchNorm's momentum 0 in the second run", made, says="buffer",
+ex.wrong("setting BatchNorm's momentum to 0 in the second run", made, says="buffer",
          breaks="buffers", again=lambda block, buffers, x: changed(
              [m for m in block.modules() if isinstance(m, nn.BatchNorm1d)], "momentum",
              lambda m: 0.0, lambda: block(x)))
 
 
-@ex.wrong("buffers put back into the tensors that were there first", says="",
+@ex.wrong("restoring buffers into the tensors that were there first", says="",
           breaks=("buffers", "as once"))
 def old_tensors(block, x):
     places = list(block.buffers())
@@ -569,19 +569,19 @@ def between(block, buffers, x, back, forth):
         forth(block, now)
 
 
-ex.wrong("the buffers of now copied over those that the second run made", made, says="gradient",
+ex.wrong("copying the current buffers over those that the second run made", made, says="gradient",
          breaks="buffers",
          again=lambda block, buffers, x: between(block, buffers, x, copy_into, copy_into))
-ex.wrong("old buffers copied into tensors of another shape", made, says="", breaks="buffers",
+ex.wrong("copying old buffers into tensors of another shape", made, says="", breaks="buffers",
          again=lambda block, buffers, x: between(block, buffers, x, copy_into, put))
-ex.wrong("buffers put back to where they were before the call", made,
+ex.wrong("restoring buffers to where they were before the call", made,
          says="buffer after backward", breaks=("buffers", "as once"),
          again=lambda block, buffers, x: between(block, buffers, x, put,
                                                  lambda block, now: put(block, buffers)))
 
 
 # https://github.com/facebookresearch/fairscale/issues/1035
-@ex.wrong("buffers changed in the second run, not in the first", says="buffer after the call",
+@ex.wrong("changing buffers in the second run, not in the first", says="buffer after the call",
           breaks=("buffers", "as once"))
 def late(block, x):
     first = [True]
@@ -596,7 +596,7 @@ def late(block, x):
         run, x, use_reentrant=False)
 
 
-@ex.wrong("states stored on the block, one for all calls", says="gradient",
+@ex.wrong("storing states on the block, one for all calls", says="gradient",
           breaks=("between", "buffers"))
 def one_store(block, x):
     block.start = [die.get_state() for die in dice_of(block)]
@@ -609,7 +609,7 @@ def one_store(block, x):
     return made(block, x, again=again)
 
 
-@ex.wrong("a third run", says="runs of the block", breaks="again")
+@ex.wrong("running a third time", says="runs of the block", breaks="again")
 def thrice(block, x):
     def again(block, buffers, x):
         sources = dice_of(block)
@@ -624,18 +624,18 @@ def thrice(block, x):
     return made(block, x, again=again)
 
 
-@ex.wrong("the block put into train mode", says="outputs", breaks="block")
+@ex.wrong("putting the block into train mode", says="outputs", breaks="block")
 def in_train(block, x):
     return made(block.train(), x)
 
 
-ex.wrong("the output detached", lambda block, x: made(block, x).detach().requires_grad_(),
+ex.wrong("detaching the output", lambda block, x: made(block, x).detach().requires_grad_(),
          says="", breaks=("as once", "again", "x"))
-ex.wrong("the gradient of x alone", lambda block, x: OfX.apply(x, block), says="",
+ex.wrong("returning the gradient of x alone", lambda block, x: OfX.apply(x, block), says="",
          breaks=("as once", "x"))
-ex.wrong("one seed for both runs", lambda block, x: checkpoint(
+ex.wrong("using one seed for both runs", lambda block, x: checkpoint(
     lambda x: seeded(block, x), x, use_reentrant=False), says="", breaks="as once")
-ex.wrong("the first run put together with a second one at once", lambda block, x: (
+ex.wrong("putting the first run together with a second one at once", lambda block, x: (
     made(block, x) + made(block, x)) / 2, says="", breaks=("again", "as once"))
 
 

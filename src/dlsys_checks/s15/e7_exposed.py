@@ -238,84 +238,90 @@ def own_start(starts, name, start, events):
 
 
 # https://github.com/NVIDIA/nccl/issues/460
-ex.wrong("the whole bar taken for transfer", made, breaks="transferring", begun=own_start)
-ex.wrong("from the first call, not from the last", made, says="ms", breaks="begins",
+ex.wrong("treating the whole bar as transfer", made, breaks="transferring", begun=own_start)
+ex.wrong("counting from the first call, not from the last", made, says="ms", breaks="begins",
          begun=lambda starts, name, start, events: min(starts[name]))
-ex.wrong("a collective begins with the last call of any", made, says="ms",
+ex.wrong("starting a collective with the last call of any", made, says="ms",
          breaks=("begins", "collective"),
          begun=lambda starts, name, start, events: max(map(max, starts.values())))
-ex.wrong("a rank without a bar waited for", made, says="", breaks="part",
+ex.wrong("waiting for a rank without a bar", made, says="", breaks="part",
          begun=lambda starts, name, start, events: max(starts[name]) if len(starts[name]) == len(
              {rank for rank, *_ in events}) else float("inf"))
-ex.wrong("durations of compute bars summed", apart, says="ms computing",
+ex.wrong("adding up durations of compute bars", apart, says="ms computing",
          breaks=("inside", "computing"), hidden=(False, False), nested=True)
-ex.wrong("transfer behind computing counted, too", apart, says="ms transferring",
+ex.wrong("counting transfer behind computing, too", apart, says="ms transferring",
          breaks="moment", hidden=(True, False))
-ex.wrong("waiting behind computing counted, too", apart, says="ms waiting",
+ex.wrong("counting waiting behind computing, too", apart, says="ms waiting",
          breaks=("waiting", "moment"), hidden=(False, True))
-ex.wrong("computing behind a transfer left out", made, says="ms computing",
+ex.wrong("leaving out computing behind a transfer", made, says="ms computing",
          breaks=("computing", "moment"), order=(1, 2, 0))
-ex.wrong("computing behind a transfer left out, but not behind a wait", made, says="ms computing",
+ex.wrong("leaving out computing behind a transfer, but not behind a wait",
+         made, says="ms computing",
          breaks=("computing", "moment"), order=(1, 0, 2))
-ex.wrong("waiting before transferring where both are open", made, says="ms transferring",
+ex.wrong("counting waiting before transferring where both are open", made, says="ms transferring",
          breaks=("inside", "moment"), order=(0, 2, 1))
-ex.wrong("the end of the later bar kept where one lies inside another", made, says="ms",
+ex.wrong("keeping the later bar's end where one lies inside another", made, says="ms",
          breaks="inside", length=lambda spans: joined(spans, keep=lambda a, b: b))
-ex.wrong("bars merged in the order of the list", made, says="ms", breaks=("moment", "events"),
+ex.wrong("merging bars in the order of the list", made, says="ms", breaks=("moment", "events"),
          length=lambda spans: joined(spans, order=list))
-ex.wrong("from the first start of the rank to its last end", made, says="ms idle",
+ex.wrong("counting from the first start of the rank to its last end", made, says="ms idle",
          breaks="idle", first=lambda events, own: min(s for *_, s, _ in own),
          last=lambda events, own: max(e for *_, e in own))
-ex.wrong("the end of the last bar in the list", made, says="ms idle", breaks=("events", "idle"),
+ex.wrong("taking the end of the last bar in the list",
+         made, says="ms idle", breaks=("events", "idle"),
          last=lambda events, own: events[-1][4])
-ex.wrong("the end of the bar that starts last", made, says="ms idle", breaks=("idle", "moment"),
+ex.wrong("taking the end of the bar that starts last",
+         made, says="ms idle", breaks=("idle", "moment"),
          last=lambda events, own: max(events, key=lambda e: e[3])[4])
-ex.wrong("a union that begins at 0", made, says="", breaks="events",
+ex.wrong("starting the union at 0", made, says="", breaks="events",
          length=lambda spans: covered([(max(s, 0.0), max(e, 0.0)) for s, e in spans]))
-ex.wrong("time counted from 0", made, says="ms idle", breaks=("events", "moment"),
+ex.wrong("counting time from 0", made, says="ms idle", breaks=("events", "moment"),
          first=lambda events, own: 0.0)
-ex.wrong("the start of the first bar in the list", made, says="ms idle",
+ex.wrong("taking the start of the first bar in the list", made, says="ms idle",
          breaks=("events", "idle"), first=lambda events, own: events[0][3])
-ex.wrong("ended for all when the first rank is done", made, says="ms", breaks="collective",
+ex.wrong("ending for all when the first rank is done", made, says="ms", breaks="collective",
          moves=lambda events, net, starts: [(max(starts[name]), min(
              e for _, lane, n, _, e in events if lane == "network" and n == name))
              for name, _, _ in net],
          calls=lambda net, then: [(s, max(s, b)) for (_, s, _), (b, _) in zip(net, then)])
-ex.wrong("the shortest bar taken for the transfer of all", made, says="ms", breaks="collective",
+ex.wrong("taking the shortest bar as everyone's transfer", made, says="ms", breaks="collective",
          moves=lambda events, net, starts: [(e - min(
              d - s for _, lane, n, s, d in events if lane == "network" and n == name), e)
              for name, _, e in net])
-ex.wrong("bars paired by their order, not by their name", made, says="ms",
+ex.wrong("pairing bars by their order, not by their name", made, says="ms",
          breaks=("collective", "part", "inside"),
          moves=lambda events, net, starts: by_order(events, net))
-ex.wrong("compute bars of all ranks", made, says="ms computing", breaks="computing",
+ex.wrong("counting compute bars of all ranks", made, says="ms computing", breaks="computing",
          work=lambda events, own: [(s, e) for _, lane, _, s, e in events if lane == "compute"])
-ex.wrong("network bars taken for computing", made, says="ms computing", breaks="computing",
+ex.wrong("counting network bars as computing", made, says="ms computing", breaks="computing",
          work=lambda events, own: [(s, e) for *_, s, e in own])
-ex.wrong("a compute bar with a collective's name taken for it", lambda events: made(
+ex.wrong("mistaking a compute bar with a collective's name for it", lambda events: made(
     [(r, "network" if lane == "compute" and n in {
         name for _, kind, name, *_ in events if kind == "network"} else lane, n, s, e)
      for r, lane, n, s, e in events]), says="", breaks="lanes")
-ex.wrong("only the longest compute bar of a rank", made, says="ms computing", breaks="computing",
+ex.wrong("counting only the longest compute bar of a rank",
+         made, says="ms computing", breaks="computing",
          work=lambda events, own: sorted(((s, e) for _, lane, _, s, e in own if lane == "compute"),
                                          key=lambda span: span[0] - span[1])[:1])
-ex.wrong("waiting left to idle", made, says="ms waiting", breaks="waiting",
+ex.wrong("counting waiting as idle", made, says="ms waiting", breaks="waiting",
          after=lambda four: [four[0], four[1], 0.0, four[2] + four[3]])
-ex.wrong("idle left to waiting", made, says="ms waiting", breaks=("waiting", "idle"),
+ex.wrong("counting idle as waiting", made, says="ms waiting", breaks=("waiting", "idle"),
          after=lambda four: [four[0], four[1], four[2] + four[3], 0.0])
-ex.wrong("waiting and transferring in the other order", made, says="ms transferring",
+ex.wrong("swapping waiting and transferring", made, says="ms transferring",
          breaks="list", after=lambda four: [four[0], four[2], four[1], four[3]])
-ex.wrong("shares of the whole", made, says="ms computing", breaks="list",
+ex.wrong("returning shares of the whole", made, says="ms computing", breaks="list",
          after=lambda four: [v / sum(four) for v in four])
-ex.wrong("a list for each rank", made, says="type of", breaks="list", form=list)
-ex.wrong("a dict by rank", lambda events: {str(r): four for r, four in enumerate(made(events))},
+ex.wrong("returning a list for each rank", made, says="type of", breaks="list", form=list)
+ex.wrong("returning a dict by rank",
+         lambda events: {str(r): four for r, four in enumerate(made(events))},
          says="type of", breaks="list")
-ex.wrong("only ranks with a network bar", made, says="number of ranks", breaks="list",
+ex.wrong("listing only ranks with a network bar", made, says="number of ranks", breaks="list",
          ranks=lambda events: sorted({r for r, lane, *_ in events if lane == "network"}))
-ex.wrong("ranks in the order of the list", made, says="ms", breaks="moment",
+ex.wrong("ordering ranks as in the list", made, says="ms", breaks="moment",
          ranks=lambda events: list(dict.fromkeys(r for r, *_ in events)))
-ex.wrong("two ranks only", lambda events: made(events)[:2], says="number of ranks", breaks="list")
-ex.wrong("rounded to whole ms", made, says="ms", breaks="list",
+ex.wrong("handling two ranks only",
+         lambda events: made(events)[:2], says="number of ranks", breaks="list")
+ex.wrong("rounding to whole ms", made, says="ms", breaks="list",
          after=lambda four: [float(round(v)) for v in four])
 
 
@@ -333,13 +339,13 @@ def by_order(events, net):
     return [(s, e) for s, e in spans if s < e]
 
 
-@ex.wrong("events changed in place", breaks="left")
+@ex.wrong("changing events in place", breaks="left")
 def in_place(events):
     events.sort(key=lambda event: (-event[3], event[0]))
     return made(events)
 
 
-@ex.wrong("events sorted in place", breaks="left")
+@ex.wrong("sorting events in place", breaks="left")
 def sorted_in_place(events):
     events.sort()
     return made(events)

@@ -265,95 +265,100 @@ FLYING, TIMES = "min(m, pp)", "(3 * m if zero == 3 else 2)"
 SECONDS, MICRO, END = "(1 + (pp - 1) / m)", 'model["batch"] / dp / micro,', "return rows, best"
 FASTEST = 'rows[k]["seconds"]'
 # https://github.com/deepspeedai/DeepSpeed/pull/5099
-wrong("12 bytes of state: no master weights", ("state", "example"), "12 /", "8 /", says="state")
-wrong("ZeRO-1 divides all 16 bytes", ("state", "example"),
+wrong("counting 12 bytes of state: no master weights",
+      ("state", "example"), "12 /", "8 /", says="state")
+wrong("dividing all 16 bytes under ZeRO-1", ("state", "example"),
       WEIGHTS, REST, SLOPES, REST, says="state")
-wrong("ZeRO-1 divides the gradients, too", ("state", "example"), SLOPES, REST, says="state")
-wrong("ZeRO-3 leaves the weights whole", "state", WEIGHTS, "1 if zero > 2", says="state")
-wrong("stages do not divide the state", ("state", "split"),
+wrong("dividing the gradients, too, under ZeRO-1", ("state", "example"), SLOPES, REST, says="state")
+wrong("leaving the weights whole under ZeRO-3", "state", WEIGHTS, "1 if zero > 2", says="state")
+wrong("not dividing the state by the stages", ("state", "split"),
       STATE, 'sixteen * model["weights"] / tp', says="state")
-wrong("tensor ranks do not divide the state", ("state", "split"),
+wrong("not dividing the state by the tensor ranks", ("state", "split"),
       STATE, 'sixteen * model["weights"] / pp', says="state")
-wrong("copies divide the state without ZeRO, too", "state",
+wrong("dividing the state by the copies without ZeRO, too", "state",
       WEIGHTS, "dp if zero != 1", SLOPES, "dp if zero != 1", REST, "dp if True", says="state")
-wrong("ZeRO-3 divides the optimizer alone", "state",
+wrong("dividing the optimizer alone under ZeRO-3", "state",
       WEIGHTS, "1 if zero > 2", SLOPES, "1 if zero == 3", says="state")
 # https://github.com/NVIDIA/Megatron-LM/pull/6782
-wrong("activations divided by the copies", "activations",
+wrong("dividing activations by the copies", "activations",
       '"activations": held', '"activations": held / dp', says="activations")
-wrong("tp divides what a layer keeps, norms included", "model",
+wrong("dividing what a layer keeps by tp, norms included", "model",
       'model["whole"]', 'model["whole"] / tp', says="activations")
-wrong("tp divides no activations", "model",
+wrong("dividing no activations by tp", "model",
       'model["cut"] / tp', 'model["cut"]', says="activations")
-wrong("the inputs of checkpoints divided by tp", "inputs",
+wrong("dividing the inputs of checkpoints by tp", "inputs",
       "+ layer if", "/ tp + layer if", says="activations")
-wrong("checkpoints without the one layer that is alive", "inputs",
+wrong("counting checkpoints without the one layer that is alive", "inputs",
       " + layer if", " if", says="activations")
-wrong("one micro-batch in flight", "activations", FLYING, "1", says="activations")
-wrong("all micro-batches in flight", "activations",
+wrong("counting one micro-batch in flight", "activations", FLYING, "1", says="activations")
+wrong("counting all micro-batches in flight", "activations",
       FLYING, "(m if pp > 1 else 1)", says="activations")
-wrong("as many micro-batches in flight as stages, however few there are", ("activations", "small"),
+wrong("counting as many micro-batches in flight as stages, however few there are",
+      ("activations", "small"),
       FLYING, "pp", says="activations")
-wrong("all layers on each stage", "activations",
+wrong("counting all layers on each stage", "activations",
       f'{FLYING} * model["layers"] / pp', f'{FLYING} * model["layers"]', says="activations")
-wrong("the copy's whole batch for a micro-batch", ("split", "small"),
+wrong("using the copy's whole batch as a micro-batch", ("split", "small"),
       "dp * tp * pp", 'dp * tp * pp; micro = model["batch"] / dp', says="activations")
-wrong("one sequence for a micro-batch", "split",
+wrong("using one sequence as a micro-batch", "split",
       "dp * tp * pp", "dp * tp * pp; micro = 1", says="activations")
-wrong("logits forgotten", "logits", LOGITS, 'model["logits"] * 0.0', says="logits")
-wrong("logits of all micro-batches in flight", "logits",
+wrong("forgetting the logits", "logits", LOGITS, 'model["logits"] * 0.0', says="logits")
+wrong("counting logits of all micro-batches in flight", "logits",
       LOGITS, f"{LOGITS} * {FLYING}", says="logits")
-wrong("logits not divided by tp", "logits", LOGITS, 'model["logits"]', says="logits")
-wrong("logits divided by the copies", "logits", LOGITS, f"{LOGITS} / dp", says="logits")
-wrong("the idle share (pp - 1) / (m + pp - 1) as what is added", "waits",
+wrong("not dividing logits by tp", "logits", LOGITS, 'model["logits"]', says="logits")
+wrong("dividing logits by the copies", "logits", LOGITS, f"{LOGITS} / dp", says="logits")
+wrong("adding the idle share (pp - 1) / (m + pp - 1)", "waits",
       SECONDS, "(1 + (pp - 1) / (m + pp - 1))", says="seconds")
-wrong("no bubble", "waits", SECONDS, "1", says="seconds")
-wrong("dp's calls wait for the bubble, too", "waits",
+wrong("leaving out the bubble", "waits", SECONDS, "1", says="seconds")
+wrong("making dp's calls wait for the bubble, too", "waits",
       f"busy * {SECONDS} + sends", f"(busy + sends) * {SECONDS}", says="seconds")
-wrong("an all-reduce sends its bytes once", "ring",
+wrong("sending an all-reduce's bytes once", "ring",
       RING, '(n - 1) * machine["alpha"] + size / 2 / machine["beta"] * (n > 1)', says="seconds")
-wrong("an all-reduce sends its bytes to each rank", "ring",
+wrong("sending an all-reduce's bytes to each rank", "ring",
       "size / n / machine", "size / machine", says="seconds")
-wrong("one latency a call, not one a step", "ring",
+wrong("counting one latency a call, not one a step", "ring",
       RING, '(machine["alpha"] + (n - 1) * size / n / machine["beta"]) * (n > 1)',
       says="seconds")
-wrong("latency forgotten", ("ring", "machine"), 'machine["alpha"] + ', "", says="seconds")
-wrong("four all-reduces a layer, checkpoints or not", "tensor",
+wrong("forgetting latency", ("ring", "machine"), 'machine["alpha"] + ', "", says="seconds")
+wrong("counting four all-reduces a layer, checkpoints or not", "tensor",
       '(4 + s["checkpoint"])', "4", says="seconds")
-wrong("two all-reduces a layer: forward alone", "tensor", "(4 + s", "(2 + s", says="seconds")
-wrong("all-reduces of all layers on each stage", "tensor",
+wrong("counting two all-reduces a layer: forward alone",
+      "tensor", "(4 + s", "(2 + s", says="seconds")
+wrong("counting all-reduces of all layers on each stage", "tensor",
       ' / pp * (4', " * (4", says="seconds")
-wrong("ZeRO-3 sends as much as no ZeRO", "copies", TIMES, "2", says="seconds")
-wrong("ZeRO-3 gathers once a step", "copies", "3 * m if", "3 if", says="seconds")
-wrong("half a ring for ZeRO-1", ("copies", "example"),
+wrong("sending as much under ZeRO-3 as without ZeRO", "copies", TIMES, "2", says="seconds")
+wrong("gathering once a step under ZeRO-3", "copies", "3 * m if", "3 if", says="seconds")
+wrong("sending half a ring under ZeRO-1", ("copies", "example"),
       TIMES, "{0: 2, 1: 1, 3: 3 * m}[zero]", says="seconds")
-wrong("gradients of all weights sent by each GPU", "copies",
+wrong("sending gradients of all weights from each GPU", "copies",
       '2 * model["weights"] / tp / pp', '2 * model["weights"]', says="seconds")
-wrong("an all-reduce of the gradients in each micro-batch", ("copies", "example"),
+wrong("adding an all-reduce of the gradients in each micro-batch", ("copies", "example"),
       TIMES, "(3 if zero == 3 else 2) * m", says="seconds")
-wrong("all products on one GPU", "products", "work / gpus", "work", says="seconds")
-wrong("products of a copy on each of its GPUs", "products",
+wrong("putting all products on one GPU", "products", "work / gpus", "work", says="seconds")
+wrong("putting a copy's products on each of its GPUs", "products",
       "work / gpus", "work / dp", says="seconds")
-wrong("products as fast as the datasheet promises", "machine", '"speed"', '"peak"', says="seconds")
-wrong("m as if one copy took the whole batch", "small",
+wrong("running products as fast as the datasheet promises",
+      "machine", '"speed"', '"peak"', says="seconds")
+wrong("computing m as if one copy took the whole batch", "small",
       MICRO, 'model["batch"] / micro,', says="")
-wrong("what checkpoints repeat takes no time", "given",
+wrong("counting no time for what checkpoints repeat", "given",
       ' + model["again"] * s["checkpoint"]', "", says="seconds")
-wrong("MFU that counts what is repeated", "mfu",
+wrong("counting what is repeated in the MFU", "mfu",
       'model["work"] / seconds', "work / seconds", says="mfu")
-wrong("MFU over the speed that is reached", ("mfu", "machine"), '"peak"', '"speed"', says="mfu")
-wrong("MFU over the peak of one GPU", "mfu", "seconds / gpus", "seconds", says="mfu")
-wrong("the fastest, whether it fits or not", ("best", "machine"),
+wrong("dividing the MFU by the speed that is reached",
+      ("mfu", "machine"), '"peak"', '"speed"', says="mfu")
+wrong("dividing the MFU by the peak of one GPU", "mfu", "seconds / gpus", "seconds", says="mfu")
+wrong("choosing the fastest, whether it fits or not", ("best", "machine"),
       '<= machine["memory"]', "> 0", says="best")
-wrong("the smallest in place of the fastest", "best",
+wrong("choosing the smallest instead of the fastest", "best",
       FASTEST, 'rows[k]["state"] + rows[k]["activations"] + rows[k]["logits"]', says="best")
-wrong("the slowest that fits", "best", FASTEST, f"-{FASTEST}", says="best")
-wrong("what fills the memory to the last byte is refused", "best",
+wrong("choosing the slowest that fits", "best", FASTEST, f"-{FASTEST}", says="best")
+wrong("refusing what fills the memory to the last byte", "best",
       "<= machine", "< machine", says="best")
-wrong("-1 where none fits", "best", "default=None", "default=-1", says="best")
-wrong("a list of the two", "two", END, "return [rows, best]", says="type of the result")
-wrong("the splits sorted in place", "left", END, f"splits.reverse(); {END}")
-wrong("a row as a list of numbers", "rows",
+wrong("returning -1 where none fits", "best", "default=None", "default=-1", says="best")
+wrong("returning a list of the two", "two", END, "return [rows, best]", says="type of the result")
+wrong("sorting the splits in place", "left", END, f"splits.reverse(); {END}")
+wrong("returning a row as a list of numbers", "rows",
       END, "return [list(row.values()) for row in rows], best", says="type of")
-wrong("the best split itself, not its index", "best",
+wrong("returning the best split itself, not its index", "best",
       END, "return rows, None if best is None else dict(splits[best])", says="best")

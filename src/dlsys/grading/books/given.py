@@ -16,7 +16,7 @@ from pathlib import Path
 from dlsys.grading.books import gradebooks
 from dlsys.grading.books.gradebooks import Sheet
 from dlsys.grading.books.people import Result
-from dlsys.grading.books.run_folder import COURSE, EXTENSIONS, GIVEN, RunError
+from dlsys.grading.books.run_folder import COMMENTS, COURSE, EXTENSIONS, GIVEN, RunError
 from dlsys.grading.books.scoring import best, without_points
 from dlsys.grading.books.strays import Place
 from dlsys.grading.options import GradeOptions
@@ -168,7 +168,8 @@ def keep(options: GradeOptions, given: Gradebooks) -> None:
     course = options.course
     if not course or course.resolve() == (options.out / COURSE).resolve():
         return
-    for name, source in ((COURSE, course), (EXTENSIONS, course.with_name(EXTENSIONS))):
+    for name, source in ((COURSE, course), (EXTENSIONS, course.with_name(EXTENSIONS)),
+                         (COMMENTS, course.with_name(COMMENTS))):
         if source.exists():
             write_private(options.out / name, source.read_bytes())
         else:

@@ -4,7 +4,11 @@
     ada,01.3,2,right idea; the sign is a slip
     bob,,,please come and see me
 
-The journal keeps what was judged, so a row that is removed again leaves no trace.
+The journal keeps what was judged, so a row that is removed again leaves no trace. A comment may
+name others that stand in comments.csv beside it: `@sign @seed`.
+
+    name,comment
+    sign,The gradient points uphill; look at the sign.
 """
 
 from __future__ import annotations
@@ -17,13 +21,15 @@ from typing import Any
 
 from dlsys import assignments
 from dlsys.grading.books.people import ambiguity, is_called
-from dlsys.grading.books.run_folder import OVERRIDES
+from dlsys.grading.books.run_folder import COMMENTS, OVERRIDES
 from dlsys.grading.text import clean, numbered_rows, rounded
 from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 
 BY_HAND = "none: the points are by hand"  # the sandbox of a submission that no program graded
 COLUMNS = ["learner", "exercise", "points", "comment"]
+COMMENT_COLUMNS = ["name", "comment"]
+_NAMED = re.compile(r"(?<!\S)@([\w-]{1,40})")
 
 
 class BadOverride(UserError):
@@ -46,12 +52,36 @@ def read(folder: Path) -> list[Override]:
 
     Raises BadOverride.
     """
-    path = folder / OVERRIDES
-    return [_override(path, number, row)
+    path, known = folder / OVERRIDES, comments(folder)
+    rows = [_override(path, number, row, known)
             for number, row in numbered_rows(path, COLUMNS, BadOverride)]
+    return [row for row in rows if row.points is not None or row.comment]
 
 
-def _override(path: Path, number: int, row: list[str]) -> Override:
+def comments(folder: Path) -> dict[str, str]:
+    """The comments in the folder's comments.csv, by name. Raises BadOverride."""
+    path, found = folder / COMMENTS, {}
+    for number, row in numbered_rows(path, COMMENT_COLUMNS, BadOverride):
+        name = row[0].strip().removeprefix("@")
+        if len(row) != 2 or not _NAMED.fullmatch(f"@{name}") or not row[1].strip():
+            raise BadOverride(f"{path}, row {number}: got {clean(','.join(row), 60)!r}, expected a "
+                              "name of letters, digits and hyphens, and a comment; with a comma in "
+                              "it, in quotes.")
+        if name in found:
+            raise BadOverride(f"{path}, row {number}: got a second comment called {name}.")
+        found[name] = clean(row[1], 500)
+    return found
+
+
+def _written_out(where: str, comment: str, known: dict[str, str]) -> str:
+    """A comment with the text of each `@name` in its place. Raises BadOverride."""
+    if odd := [name for name in _NAMED.findall(comment) if name not in known]:
+        names = ", ".join(f"@{name}" for name in known) or f"none, as {COMMENTS} has none"
+        raise BadOverride(f"{where}: got the comment @{odd[0]}, expected one of {names}")
+    return _NAMED.sub(lambda match: known[match[1]], comment)
+
+
+def _override(path: Path, number: int, row: list[str], known: dict[str, str]) -> Override:
     if len(row) != len(COLUMNS):
         raise BadOverride(f"{path}, row {number}: got {len(row)} cells, expected {len(COLUMNS)}. "
                           "Put a comment with a comma or a semicolon into quotes.")
@@ -69,7 +99,7 @@ def _override(path: Path, number: int, row: list[str]) -> Override:
         raise BadOverride(f"{path}, row {number}: got points without an exercise, expected one, "
                           "such as 01.3.")
     return Override(number, learner, _id(f"{path}, row {number}", exercise), value,
-                    clean(comment, 500))
+                    clean(_written_out(f"{path}, row {number}", comment, known), 1000))
 
 
 def _id(where: str, exercise: str) -> str:

@@ -14,10 +14,10 @@ import markupsafe
 
 from dlsys import assignments
 from dlsys.grading import aims
-from dlsys.grading.books import reports, returns
+from dlsys.grading.books import marking, reports, returns, similar
 from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.reports import page_name
-from dlsys.grading.books.run_folder import FEEDBACK
+from dlsys.grading.books.run_folder import FEEDBACK, MARKING
 from dlsys.grading.books.scoring import best
 from dlsys.grading.text import cell_and_line
 from dlsys_files.private_file import write_private
@@ -39,6 +39,7 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
     for name, content in returns.archives(grades, feedback).items():
         write_private(folder / name, content)
     write_private(folder / "overview.html", overview(grades))
+    marking.write_all(grades, folder, render)
 
 
 # ---- the page of one learner
@@ -47,7 +48,8 @@ def feedback(results: list[Result], grades: dict[str, Any]) -> str:
     """The page of one learner: their submissions, never another's, never the run's key."""
     return render("feedback.html", results=results, learner=results[0]["learner"]["name"],
                   begun=grades["run"]["begun"], day=_day, scoring=_scoring(grades), hint=_hint,
-                  for_learners=_for_learners, next_steps=_next_steps, stage_name=_stage_name)
+                  for_learners=_for_learners, next_steps=_next_steps, stage_name=_stage_name,
+                  ask_again=_ask_again)
 
 
 def _day(iso: str, time: str = "") -> str:
@@ -80,6 +82,13 @@ def _traps() -> dict[str, catalog.Trap]:
 def _for_learners(message: str) -> str:
     """A message in a learner's words."""
     return message.replace("ended the Python process", "made Python itself end")
+
+
+def _ask_again(result: Result) -> str:
+    """An exercise of a worksheet that did not pass, "" where there is none."""
+    if assignments.is_exam(result["stage"]) or assignments.is_model(result["stage"]):
+        return ""
+    return next((e["id"] for e in result["exercises"] if e["status"] in ("wrong", "error")), "")
 
 
 def _next_steps(result: Result) -> list[str]:
@@ -130,7 +139,8 @@ def overview(grades: dict[str, Any]) -> str:
         strays=[r for r in reports.one_refusal_each(results) if "stray" in r],
         graded=sum(r["status"] == "graded" for r in results),
         missing=reports.missing_packages(results), prying=reports.asked_for_checks(results),
-        alike=reports.with_the_same_code(results),
+        alike=reports.with_the_same_code(results), similar=similar.found(results),
+        likeness=similar.WORDS, requests=marking.requests(results), marking=MARKING,
         noted=[(r, all_notes(r)) for r in results if all_notes(r)],
         differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],
         learners=_learners(results, counted, grades["run"]))

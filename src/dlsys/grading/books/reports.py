@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 
 from dlsys import assignments, needed
 from dlsys.grading import text
+from dlsys.grading.books import similar
 from dlsys.grading.books.gradebooks import canvas, moodle
 from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.run_folder import FEEDBACK
@@ -40,6 +41,7 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
     results = grades["results"]
     write_private(folder / "grades.csv", rows_as_csv(table(results, grades["run"])), EXCEL)
     write_private(folder / "exercises.csv", rows_as_csv(exercises(results)), EXCEL)
+    write_private(folder / "similar.csv", rows_as_csv(similar.table(results)), EXCEL)
     write_private(folder / "junit.xml", junit(results))
     write_private(folder / "nbgrader.csv", rows_as_csv(nbgrader(results)))
     for stage in sorted({r["stage"] for r in best(results)}):
@@ -175,6 +177,8 @@ def nbgrader(results: Iterable[Result]) -> list[list]:
     """The columns of `nbgrader export`, for programs that read those."""
     rows: list[list] = [NBGRADER]
     for r in best(results):
+        if r.get("stray", {}).get("kind") == "stage":
+            continue  # its points are no points of the assignment it was handed in for
         handed_in, due, off = _lateness(r)
         rows.append([r.get("assignment") or assignments.stage(r["stage"]).stem, due, handed_in,
                      r["learner"]["id"] or r["learner"].get("download_name", r["learner"]["name"]),

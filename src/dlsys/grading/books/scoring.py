@@ -99,7 +99,8 @@ def scored(judged: Iterable[Result], rows: list[Override], scoring: Scoring) -> 
                if scoring.partial else under_names)
     by_hand = [_as_asked(result, scoring.asked) for result in overrides.apply(pointed, rows)]
     counted = _with_counts(due.apply(by_hand, scoring.course, scoring.cells))
-    return strays.noted(counted, scoring.places, scoring.asked)
+    stages = {*scoring.asked, *(scoring.course.due if scoring.course else ())}
+    return strays.noted(counted, scoring.places, scoring.asked, stages)
 
 
 def _as_asked(result: Result, asked: dict[int, tuple[str, ...]]) -> Result:
@@ -109,7 +110,7 @@ def _as_asked(result: Result, asked: dict[int, tuple[str, ...]]) -> Result:
         return result
     kept = [e for e in result["exercises"] if e["id"] in ids]
     beyond = [e for e in result["exercises"]
-              if e["id"] not in ids and e["status"] not in ("todo", "missing")]
+              if e["id"] not in ids and (e["status"] in ("pass", "wrong") or e.get("answer"))]
     return {**result, "exercises": kept, "points": rounded(sum(e["points"] for e in kept)),
             "possible": sum(e["possible"] for e in kept),
             "beyond": [*result.get("beyond", []), *beyond]}

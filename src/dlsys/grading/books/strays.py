@@ -58,21 +58,25 @@ def column_stage(results: Iterable[Result], asked: Collection[int] = ()) -> int 
     return main if 2 * most > found.total() else None
 
 
-def noted(results: Sequence[Result], places: Sequence[Place],
-          asked: Mapping[int, Collection[str]]) -> list[Result]:
+def noted(results: Sequence[Result], places: Sequence[Place], asked: Mapping[int, Collection[str]],
+          course: Collection[int] = ()) -> list[Result]:
     """The results; what does not count as it is has a `stray`: reason, step, you.
 
     reason continues "it"; step is the instructor's, you the learner's. asked: exercises by stage.
+    course: the stages of the course, which are those that count where there is no gradebook.
     """
     graded = [r for r in results if r["status"] == "graded"]
     wanted = {place.source: _wanted(place, graded, asked) for place in places}
     usual = column_stage(graded, asked)
-    fine = {owner(r) for r in graded if r["stage"] in (wanted.get(_source(r)) or [r["stage"]])}
+    def stages_for(result: Result) -> Collection[int]:
+        return wanted.get(_source(result), frozenset(course))
+
+    fine = {owner(r) for r in graded if r["stage"] in (stages_for(r) or [r["stage"]])}
     people = {owner(r): r for r in graded}.values()
     twins = Counter((_source(r), r["learner"]["id"]) for r in people)
     done = []
     for result in results:
-        stages = wanted.get(_source(result)) or ()
+        stages = stages_for(result)
         file = _file(stages or ([usual] if usual else ()))
         found = _why(result, stages, file, {p.source: p for p in places}, twins)
         if found and owner(result) in fine and found["kind"] in ("refused", "stage"):
@@ -114,7 +118,7 @@ def _why(result: Result, stages: Collection[int], file: str, places: Mapping[str
                 "step": "Grade it again: --resume --regrade NAME; or points into overrides.csv."}
     number = result["stage"]
     if stages and number not in stages:
-        which = " or ".join(map(str, sorted(stages)))
+        which = " or ".join(map(str, sorted(stages))) if len(stages) < 4 else "another one"
         return {"kind": "stage", "reason": f"is of stage {number}; asked for was stage {which}.",
                 "you": f"Hand in {file}.", "wanted": min(stages),
                 "step": f"Ask for {file}; or give stage {number} a place: --canvas CSV "

@@ -53,6 +53,7 @@ class Notebook:
     remarks: list[str] = field(default_factory=list)  # notes for the instructor alone
     absent: str = "is not defined after all cells have run"  # of a function that is not there
     short: bool = False  # it was handed out with a part of the exercises, it says
+    requests: dict[str, str] = field(default_factory=dict)  # for another look, by exercise
 
 
 def parse(data: bytes, stage: int | None = None) -> Notebook:
@@ -63,7 +64,8 @@ def parse(data: bytes, stage: int | None = None) -> Notebook:
             raise Refused(f"is the course's own {found.view} notebook, not the worksheet.")
         graded_as = stage or assignments.stage_of(found)
         return Notebook(graded_as, found.cells, found.shown, _outdated(found, graded_as),
-                        _remarks(found, stage), short=bool(found.core or found.asked))
+                        _remarks(found, stage), short=bool(found.core or found.asked),
+                        requests=found.requests)
     except Unreadable as error:
         raise Refused(str(error)) from None
 

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dlsys.grading.books import people, reports
+from dlsys.grading.books import marking, people, reports, similar
 from dlsys.grading.books.people import Result
+from dlsys.grading.books.run_folder import MARKING
 from dlsys.grading.text import first_few
 from dlsys_files.notebook_reader import NO_WORKSHEET
 from dlsys_helpers.verdicts import STATUSES
@@ -89,6 +90,12 @@ def about(results: Sequence[Result]) -> list[str]:
     if who := reports.asked_for_checks(results):
         lines.append(f"{_people(who)} asked for the checks, which the sandbox hides: "
                      f"{first_few(who)}. Look at the code.")
+    if asked := marking.requests(results):
+        askers = first_few([f"{r['learner']['name']} ({e['id']})" for r, e in asked])
+        lines.append(f"Asked for another look, see the folder {MARKING}: {askers}.")
+    if alike := similar.found(results):
+        lines.append(f"Answers that are alike, a list to look at: {len(alike)} groups, in "
+                     "overview.html and similar.csv.")
     lines += [f"The same code in several hand-ins: {first_few(who)}."
               for who in reports.with_the_same_code(results)]
     if graded:

@@ -29,7 +29,7 @@
   }
 
   // ---- the start page runs when it opens, once: only the course's own calls, whatever its name
-  const OWN = /^(from dlsys\.start_page import [\w, ]+\s+)?(next_step|progress_map|[a-z]+_menu)\(\)$/;
+  const OWN = /^(from dlsys\.(start_page|plan) import [\w, ]+\s+)?(next_step|progress_map|plan|[a-z]+_menu)\(\)$/;
   let begun = false;
 
   async function begin(app, panel) {
