@@ -32,9 +32,9 @@ def done(monkeypatch):
 
 def test_what_is_left_is_said_and_done_in_order(source, done, capsys):
     assert finish.finish(source) == []
-    assert done == ["built", "ran_alone", "proved", "scored", "swept"]
+    assert done == ["built", "ran_alone", "proved", "swept", "scored"]
     said = capsys.readouterr().out
-    assert "left     core path, proofs, the finder's score, sweep over five seeds" in said
+    assert "left     core path, proofs, sweep over five seeds, the finder's score" in said
 
 
 def test_what_is_fresh_is_skipped(source, done, monkeypatch):

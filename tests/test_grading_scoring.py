@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from test_grading_reports import TRAPS, exercise, result, sample
 
 from dlsys import assignments
@@ -117,6 +118,17 @@ def test_a_known_mistake_keeps_every_promise_but_those_that_it_breaks():
 
     assert (found["cases_held"], found["promises_held"], found["promises"]) == (0, 14, 15)
     assert (found["exactly"], found["own_held"], found["idle"]) == (True, True, False)
+
+
+def test_a_constant_that_a_known_mistake_looks_like_earns_nothing():
+    """A tensor in place of a function is a registered mistake of 14.1; any tensor looks like it."""
+    exercise = registry.find("14.1")
+    cases = exercise.arrange(5)
+    outcomes = [acting.run_act(exercise.act_fn, lambda *_: torch.tensor(0.5), case)
+                for case in cases]
+    found = tally.count(exercise, cases, outcomes, exercise.judge(cases, outcomes))
+
+    assert (found["exactly"], found["idle"]) == (True, True)
 
 
 @pytest.mark.parametrize("answer", [lambda h: None, lambda h: h, lambda h: 0, lambda h: 1],

@@ -103,7 +103,8 @@ def test_a_new_trap_can_be_tried_at_once_and_lacks_only_what_is_to_do(tmp_path):
     """Follow CONTRIBUTING.md in a copy of the repository, with the copy's own package."""
     root = copied(tmp_path, "lessons", "src", "tools", "solutions", "exercises", "tests")
     (root / "book").mkdir()
-    for name in ("requirements.lock", "pyproject.toml", "conftest.py", "book/finder_said.yml"):
+    for name in ("requirements.lock", "pyproject.toml", "conftest.py", "book/finder_said.yml",
+                 "book/_config.yml"):
         shutil.copy(ROOT / name, root / name)
     _, id = with_next_trap(root, 2)
     env = {**os.environ, "PYTHONPATH": str(root / "src"), "DLSYS_PROGRESS": "off"}

@@ -3,7 +3,7 @@
     python -m tools.finish 05
 
 Builds the lesson, runs its core path alone, proves the checks that are not proven as they stand,
-measures the symptom finder, whose rows name every trap, and sweeps the claims over five seeds. A
+sweeps the claims over five seeds, and measures the symptom finder, whose rows name every trap. A
 step is skipped where its record is fresh, and the sweep keeps its record after each seed. Fifty
 seeds are the nightly run's.
 """
@@ -39,7 +39,7 @@ class Step(NamedTuple):
 
 
 def steps(source: lessons.Source) -> Iterator[Step]:
-    """The records of a built lesson in the order of their cost."""
+    """The records of a built lesson. The finder comes last: its score may take several tries."""
     notebook = notebook_of(source)
     if source.path.stem.startswith("00"):  # the start page claims nothing
         return
@@ -48,10 +48,10 @@ def steps(source: lessons.Source) -> Iterator[Step]:
                    lambda console: ran_alone(console, source))
         yield Step("proofs", lambda: bool(unproven(source)),
                    lambda console: proved(console, source))
-    yield Step("the finder's score",
-               lambda: bool(finder_record.stale() or finder_record.fallen()), scored)
     yield Step("sweep over five seeds", lambda: lacks_sweep(notebook),
                lambda console: swept(console, source))
+    yield Step("the finder's score",
+               lambda: bool(finder_record.stale() or finder_record.fallen()), scored)
 
 
 def notebook_of(source: lessons.Source) -> Path:

@@ -50,8 +50,9 @@ class _Plain(ast.NodeTransformer):
     def generic_visit(self, node: ast.AST) -> ast.AST:
         body = getattr(node, "body", None)
         if isinstance(body, list) and len(body) > 1:
-            node.body = [one for k, one in enumerate(body)
-                         if not isinstance(one, ast.Pass) and not (k == 0 and _is_text(one))]
+            setattr(node, "body", [  # noqa: B010, which kinds have a body is not in the types
+                one for k, one in enumerate(body)
+                if not isinstance(one, ast.Pass) and not (k == 0 and _is_text(one))])
         for name in ("annotation", "returns"):
             if isinstance(node, ast.arg | ast.FunctionDef) and getattr(node, name, None):
                 setattr(node, name, None)
@@ -86,7 +87,8 @@ class _Nameless(ast.NodeTransformer):
     """Numbers the names that the code itself gives, in the order in which they come."""
 
     def __init__(self, own: set[str]) -> None:
-        self.own, self.numbers = own, {}
+        self.own = own
+        self.numbers: dict[str, int] = {}
 
     def _name(self, name: str) -> str:
         return f"_{self.numbers.setdefault(name, len(self.numbers))}" if name in self.own else name

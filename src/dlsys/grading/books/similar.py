@@ -56,9 +56,10 @@ def _of_exercise(id: str, answers: list[tuple[str, dict[str, Any]]]) -> list[Ali
     Of those that are only near a published answer, two with the same form are listed as well: they
     may share a mistake.
     """
-    likes = {who: _best_like(id, shape) for who, shape in answers}
-    apart = [(who, shape) for who, shape in answers if not likes[who]]
-    near = [(who, shape) for who, shape in answers if likes[who] and likes[who][0] == "near"]
+    likes = [_best_like(id, shape) for _, shape in answers]
+    pairs = list(zip(answers, likes, strict=True))
+    apart = [answer for answer, like in pairs if like is None]
+    near = [answer for answer, like in pairs if like and like[0] == "near"]
     return [*_with_published(id, answers), *_in_class(id, apart),
             *_in_class(id, near, joining=False)]
 
@@ -98,12 +99,12 @@ def _in_class(id: str, answers: Iterable[tuple[str, dict[str, Any]]],
     done: list[Alike] = []
     whole = {form: shape for form, (shape, _, _) in by_form.items()}
     for forms in _joined(whole) if joining else [[form] for form in whole]:
-        who = set().union(*(by_form[form][1] for form in forms))
+        people: set[str] = set().union(*(by_form[form][1] for form in forms))
         exact = {one for form in forms for one in by_form[form][2]}
         shape = by_form[forms[0]][0]
         kind = "near" if len(forms) > 1 else "form" if len(exact) > 1 else "exact"
-        if len(who) > 1 and shape["size"] >= (LEAST_EXACT if kind == "exact" else LEAST):
-            done.append(Alike(id, kind, tuple(sorted(who)), shape["size"]))
+        if len(people) > 1 and shape["size"] >= (LEAST_EXACT if kind == "exact" else LEAST):
+            done.append(Alike(id, kind, tuple(sorted(people)), shape["size"]))
     return done
 
 

@@ -91,8 +91,8 @@ def about(results: Sequence[Result]) -> list[str]:
         lines.append(f"{_people(who)} asked for the checks, which the sandbox hides: "
                      f"{first_few(who)}. Look at the code.")
     if asked := marking.requests(results):
-        who = first_few([f"{r['learner']['name']} ({e['id']})" for r, e in asked])
-        lines.append(f"Asked for another look, see the folder {MARKING}: {who}.")
+        askers = first_few([f"{r['learner']['name']} ({e['id']})" for r, e in asked])
+        lines.append(f"Asked for another look, see the folder {MARKING}: {askers}.")
     if alike := similar.found(results):
         lines.append(f"Answers that are alike, a list to look at: {len(alike)} groups, in "
                      "overview.html and similar.csv.")
