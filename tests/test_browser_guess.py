@@ -165,6 +165,21 @@ def test_a_question_that_stands_alone_is_asked_and_compared(page):
     expect(page.get_by_role("button", name="Show it without a guess")).to_have_count(1)
 
 
+@pytest.mark.parametrize(("typed", "answer"), [
+    ("7,5", "7.5"), ("7.5", "7.5"), (",5", "0.5"), ("1.000,5", None), ("1,250", None),
+    ("seven", None)])
+def test_a_comma_is_a_decimal_sign_and_what_may_be_two_numbers_is_none(page, typed, answer):
+    guess_number(page, typed)
+    expect_open(page, NUMBER, answer is not None)
+    box = trap(page, NUMBER)
+    if answer:
+        expect(box.get_by_role("status")).to_have_text(
+            f"Your guess: {answer}\N{NO-BREAK SPACE}%, not sure.")
+    else:
+        why = box.get_by_label("Your guess").evaluate("input => input.validationMessage")
+        assert "with a point or without a sign" in why or "5,5 or 5.5" in why
+
+
 def test_half_a_guess_opens_nothing(page):
     box = trap(page, NUMBER)
     box.get_by_label("Your guess").fill("7")

@@ -24,8 +24,25 @@ function radio(name, value, text) {
 const fieldset = (legend, kind, ...children) =>
   el("fieldset", { class: kind }, el("legend", {}, ...rich(legend)), ...children);
 
+// A number as people write it: a comma is a decimal sign, as a point is, on every phone. A comma
+// before three digits may be either. `why` says what to do where it is none; as in the room's
+// class.js.
+function read(text) {
+  const written = text.trim().replace(/^\u2212/, "-");
+  if (/^-?[1-9]\d{0,2},\d{3}$/.test(written))
+    return { why: `${written} may be ${written.replace(",", "")} or ${written.replace(",", ".")}. `
+      + "Write the one that you mean, with a point or without a sign." };
+  if (!/^[-+]?(\d+([.,]\d*)?|[.,]\d+)(e[-+]?\d{1,3})?$/i.test(written))
+    return { why: "Write digits alone, and one comma or point before the decimals: 5,5 or 5.5, "
+      + "and 1000 without a sign between." };
+  return { why: "", value: Number(written.replace(",", ".")) };
+}
+
 function number(unit) {
-  const input = el("input", { ...KEYS, type: "number", name: "guess", step: "any", required: "" });
+  const input = el("input", { ...KEYS, type: "text", name: "guess", inputmode: "decimal",
+    autocomplete: "off", maxlength: "30", required: "" });
+  input.addEventListener("input",
+    () => input.setCustomValidity(input.value ? read(input.value).why : ""));
   return el("label", { class: "gs-number" }, el("span", {}, "Your guess"), input,
     el("span", {}, ...rich(unit)));
 }
@@ -41,8 +58,9 @@ function form(question, onGuess) {
   node.addEventListener("submit", (event) => {
     event.preventDefault();
     const filled = new FormData(node);
-    const value = Number(filled.get("guess"));
-    onGuess({ guess: choices.length ? choices[value] : value, sure: filled.get("sure") === "yes" });
+    const said = filled.get("guess");
+    onGuess({ guess: choices.length ? choices[Number(said)] : read(said).value,
+      sure: filled.get("sure") === "yes" });
   });
   return node;
 }
