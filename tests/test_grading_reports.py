@@ -299,7 +299,7 @@ def test_the_overview_has_one_row_for_each_learner_and_a_column_for_each_stage(g
 def test_a_hint_shows_its_code_as_code(grades):
     assert "`" in catalog.trap("01.5").hints[0]
     given = result("bob", "ppppw")
-    given["exercises"][4]["misconception"] = "a loop over elements"
+    given["exercises"][4]["misconception"] = "looping over elements"
     text = pages.feedback([given], grades)
     assert "<code>abs</code>" in text
     assert pages.code_html("`<b>` & `x`") == "<code>&lt;b&gt;</code> &amp; <code>x</code>"

@@ -55,4 +55,4 @@ def test_no_other_file_holds_a_copy_of_words_or_colours():
     files = [path for suffix in ("py", "html") for path in (ROOT / "src").rglob(f"*.{suffix}")]
     found = {path.name: pattern.findall(path.read_text("utf-8")) for path in files
              if path != home and pattern.search(path.read_text("utf-8"))}
-    assert found == {}
+    assert found == {"gradescope.py": ['"passed"']}  # a word of Gradescope's own

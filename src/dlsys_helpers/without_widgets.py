@@ -16,7 +16,14 @@ NEEDED = ("anywidget", "ipywidgets")
 
 def missing() -> str:
     """The first widget library that is not installed; "" where both are."""
-    return next((name for name in NEEDED if importlib.util.find_spec(name) is None), "")
+    return next((name for name in NEEDED if not _is_there(name)), "")
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:  # a finder may refuse
+        return False
 
 
 def sentence(name: str) -> str:

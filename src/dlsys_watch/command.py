@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-@hidden
+@hidden  # type: ignore[arg-type]
 def main(argv: list[str] | None = None) -> int:
     """Run a script under the watch. Returns 0, or 3 with --strict; 2 for bad input.
 
@@ -134,7 +134,7 @@ def explain(names: list[str]) -> int:
     return 0
 
 
-@hidden
+@hidden  # type: ignore[arg-type]
 def watched(asked, settings: Settings) -> int:
     from dlsys_watch import children
     from dlsys_watch.session import Session

@@ -13,7 +13,7 @@ from dlsys_watch import places
 from dlsys_watch.frames import PASSED_OVER, hidden
 
 
-@hidden
+@hidden  # type: ignore[arg-type]
 def run(path: str, arguments: list[str]) -> None:
     """Run a script's file as `__main__`. What it raises comes out, without frames of ours."""
     full = os.path.abspath(path)
@@ -25,17 +25,17 @@ def run(path: str, arguments: list[str]) -> None:
     main.__file__, main.__loader__ = full, SourceFileLoader("__main__", full)
     main.__dict__.update(__builtins__=__builtins__, __annotations__={})
     sys.modules["__main__"] = main
-    execute(hidden(lambda: exec(compiled(full), main.__dict__)))
+    execute(hidden(lambda: exec(compiled(full), main.__dict__)))  # type: ignore[arg-type]
 
 
-@hidden
+@hidden  # type: ignore[arg-type]
 def run_module(name: str, arguments: list[str]) -> None:
     """Run a module as `python -m` does."""
     sys.argv[:] = [name, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()
     # What `python -m` itself calls; it has no public name.
-    execute(hidden(lambda: runpy._run_module_as_main(name)))  # type: ignore[attr-defined]
+    execute(hidden(lambda: runpy._run_module_as_main(name)))  # type: ignore[attr-defined, arg-type]
 
 
 def compiled(full: str):
@@ -43,7 +43,7 @@ def compiled(full: str):
         return compile(file.read(), full, "exec", dont_inherit=True)
 
 
-@hidden
+@hidden  # type: ignore[arg-type]
 def execute(program) -> None:
     """Run it; an error is printed as Python prints it, and then passed on silently."""
     try:

@@ -94,7 +94,7 @@ class ThenAttach:
     def create_module(self, spec):
         return self.loader.create_module(spec)
 
-    @hidden
+    @hidden  # type: ignore[arg-type]
     def exec_module(self, module) -> None:
         module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)

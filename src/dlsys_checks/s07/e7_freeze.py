@@ -192,13 +192,13 @@ def measured(x, state):
 def held(body):
     body.requires_grad_(False)
     body.eval()
-    body.train = lambda mode=True: body
+    body.train = lambda on=True: body
 
 
 # ---- wrong, by name
 
 wrong = ex.edits(held)
-TRAIN = "body.train = lambda mode=True: body"
+TRAIN = "body.train = lambda on=True: body"
 NORMS = "for m in body.modules():\n        if isinstance(m, nn.BatchNorm1d): "
 LAST: list = []
 wrong("returning a frozen copy", "freeze",

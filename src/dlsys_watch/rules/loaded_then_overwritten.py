@@ -42,7 +42,7 @@ class LoadedThenOverwritten(Rule):
     def judge(self, module, line, alive):
         begun = [self.begun.get(p.data_ptr()) for p, mark in alive if fingerprint(p) != mark]
         if len(begun) == len(alive) >= FEWEST and all(begun):
-            file, number = begun[0]
+            file, number = begun[0]  # type: ignore[misc]
             where = f"line {number}" if line and file == line[0] else f"{file}:{number}"
             self.say(f"what is loaded into {type(module).__name__} is gone before the model runs: "
                      f"it is initialised again at {where}", line)
