@@ -212,8 +212,8 @@ def test_a_learner_who_uses_up_all_time_again_and_again_keeps_nobody_waiting(tmp
     assert begun == ["ada", "ada", "ada", "bob", "bob"]
     assert [r["status"] for r in first] == ["graded"] * 3 + ["refused"] * 3 + ["graded"] * 2
     assert first[3]["reason"].startswith(
-        "not begun: this learner's other hand-ins took 30 min, of 30. To grade it all the same: "
-        "dlsys grade FILE --out OTHER_FOLDER --key ")
+        "was not begun: this learner's other hand-ins took 30 min, of 30. To grade it all the "
+        "same: dlsys grade FILE --out OTHER_FOLDER --key ")
     assert first[3]["reason"].endswith("out/grades.json")
     assert again == first, "resumed, they are not waited for again"
 
