@@ -100,7 +100,9 @@ def _install(packages: list[Needed]) -> list[str]:
             if (name := found.metadata["Name"])})), "utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "pip", "install", "-q", "--retries=1", "--timeout=15",
-             "--disable-pip-version-check", "-c", str(as_they_are), *(one.line for one in missing)],
+             "--disable-pip-version-check",
+             "--no-compile",  # half of pip's time; Python compiles what a notebook imports
+             "-c", str(as_they_are), *(one.line for one in missing)],
             capture_output=True, encoding="utf-8", errors="replace", check=False)
     names = [one.name for one in missing]
     if done.returncode:
