@@ -100,7 +100,9 @@ def _install(packages: list[Needed]) -> list[str]:
             if (name := found.metadata["Name"])})), "utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "pip", "install", "-q", "--retries=1", "--timeout=15",
-             "--disable-pip-version-check", "-c", str(as_they_are), *(one.line for one in missing)],
+             "--disable-pip-version-check",
+             "--no-compile",  # half of pip's time; Python compiles what a notebook imports
+             "-c", str(as_they_are), *(one.line for one in missing)],
             capture_output=True, encoding="utf-8", errors="replace", check=False)
     names = [one.name for one in missing]
     if done.returncode:
@@ -122,6 +124,9 @@ def explain(said: str, what: str) -> str:
     if "No module named pip" in said:
         return (f"{what}: cannot be installed, this kernel's Python has no pip. Run in a terminal: "
                 f"{shlex.quote(sys.executable)} -m ensurepip; then run this cell again.")
+    if "externally-managed" in said:
+        return (f"{what}: cannot be installed, {sys.executable} belongs to the system. Choose a "
+                "kernel of your own: python3 -m venv env.")
     if READ_ONLY.search(said):
         return (f"{what}: cannot be installed, {sys.prefix} cannot be written. Use an environment "
                 "of your own: python3 -m venv env.")
