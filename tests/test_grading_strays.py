@@ -33,7 +33,8 @@ def page(one: dict) -> str:
     ("is not a notebook, and the only thing handed in; expected a file that ends in .ipynb.",
      "the file that ends in .ipynb: no PDF"),
     ("is a link, expected a file.", "not a link to it"),
-    ("has 9.0 MiB, expected at most 8.0 MiB. Clear its outputs and save it.", "Clear its outputs"),
+    ("is a PDF, not a notebook, whatever its name says.", "the file that ends in .ipynb: no PDF"),
+    ("has 33.0 MiB, expected at most 32.0 MiB. Clear its outputs and save it.", "Clear its outputs"),
     ("stops in the middle (line 3): it was cut off while being saved.", "look whether it opens"),
     ("is something that nobody foresaw.", "once more, or ask your instructor")])
 def test_a_refused_hand_in_says_what_to_hand_in(reason, step):

@@ -76,7 +76,7 @@ def test_a_notebook_of_120_mb_is_refused_unread(tmp_path):
 
     (found,) = submissions.find([tmp_path]).submissions
 
-    assert reason(found) == ("has 120.0 MiB, expected at most 8.0 MiB. Clear its outputs and "
+    assert reason(found) == ("has 120.0 MiB, expected at most 32.0 MiB. Clear its outputs and "
                              "save it.")
 
 
@@ -469,7 +469,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
     (found,) = submissions.find([bomb]).submissions
 
     assert bomb.stat().st_size < 2**20
-    assert reason(found) == "has 200.0 MiB, expected at most 8.0 MiB."
+    assert reason(found) == "has 200.0 MiB, expected at most 32.0 MiB."
 
 
 def test_outputs_that_repeat_themselves_are_no_bomb(tmp_path):
