@@ -295,7 +295,7 @@ def test_gradescope_gets_points_and_a_line_for_each_exercise_asked_for(autograde
 
 
 @pytest.mark.parametrize(("data", "said"), [
-    (b"%PDF-1.7", "is not a notebook"),
+    (b"%PDF-1.7", "is a PDF, not a notebook"),
     (json.dumps({"nbformat": 4, "cells": [{"cell_type": "code", "source": "1"}], "metadata": {
         "dlsys": {"stage": 1, "view": "lesson"}}}).encode(), "Hand in 01_activations.ipynb, the")])
 def test_gradescope_says_what_to_hand_in(autograder, data, said):

@@ -203,6 +203,21 @@ def test_who_handed_in_no_notebook_is_named(tmp_path, name, packed):
     assert found.left_out == ["readme.txt"]
 
 
+def test_nbgraders_folder_may_be_named_itself(tmp_path, monkeypatch):
+    """Its times were left out without a word, and nobody was late."""
+    place = tmp_path / "submitted/ada/ps1"
+    place.mkdir(parents=True)
+    (place / "w.ipynb").write_bytes(worksheet())
+    (place / "timestamp.txt").write_text("2027-01-15 23:59:00 UTC")
+    monkeypatch.chdir(tmp_path / "submitted")
+    for path in (tmp_path / "submitted", Path()):
+        found = submissions.find([path])
+        (one,) = found.submissions
+        assert (one.learner.name, one.learner.source) == ("ada", "nbgrader")
+        assert (one.assignment, one.handed_in) == ("ps1", "2027-01-15T23:59:00+00:00")
+        assert found.left_out == []
+
+
 # Whose each file is, by (name, id), in the order of the names.
 OWNERS = {
     "a file is no Canvas upload because its name looks so": (

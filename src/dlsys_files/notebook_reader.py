@@ -24,9 +24,10 @@ VARIANT = ("is from a variant: got other names for its functions in the metadata
 _CHECK = re.compile(r"""^[ \t]*check\(\s*["'](\d\d\.\d+)["']""", re.M | re.A)
 # A line with which a learner asks for another look, at one exercise or at all that do not pass;
 # the sentence may begin on the next line, and is cut where it gets long.
-_REGRADE = re.compile(r"^[ \t*_#>-]{0,8}Regrade(?:(?:[ \t]+(?:of|exercise))?[ \t]+(\d\d?)\.(\d{1,2})"
-                      r"[*_]{0,2}[ \t]*[:.,;\u2013\u2014-]{0,2}|[*_]{0,2}[ \t]*:)[*_]{0,2}"
-                      r"[ \t]*\n?[ \t]*(\S[^\n]{0,400})", re.M | re.I | re.A)
+_REGRADE = re.compile(
+    r"^[ \t*_#>-]{0,8}Regrade(?:(?:[ \t]+(?:of|exercise))?[ \t]+(\d\d?)\.(\d{1,2})[*_]{0,2}[ \t]*"
+    r"[:.,;\u2013\u2014-]{0,2}|[*_]{0,2}[ \t]*:)[*_]{0,2}[ \t]*\n?[ \t]*(\S[^\n]{0,400})",
+    re.M | re.I | re.A)
 # A text of JSON, and the colon that makes it a name. It never fails, so time goes with the length.
 _STRING = re.compile(rb'"([^"\\]*+(?:\\.?[^"\\]*+)*+)"?(\s*:)?', re.S)
 # What is handed in under a notebook's name, by its first bytes.
