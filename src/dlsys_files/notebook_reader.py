@@ -138,21 +138,18 @@ def _without_long_texts(data: bytes) -> bytes:
 
     So the outputs of a session cost their reader no memory: they never count.
     """
-    name = b""
-
-    def shortened(match: re.Match[bytes]) -> bytes:
-        nonlocal name
+    left, name, done = bytearray(), b"", 0
+    for match in _STRING.finditer(data):
         if match[2]:
             name = match[1] if len(match[1]) < LONG else b""
         elif len(match[1]) > LONG and name != b"source":
-            return b'""'
-        return match[0]
-
-    left = _STRING.sub(shortened, data)
+            left += data[done:match.start()] + b'""'
+            done = match.end()
+    left += data[done:]
     if len(left) > MOST_READ:
         raise Unreadable(f"has {len(left) / 2**20:.1f} MiB without its pictures, expected at most "
                          f"{MOST_READ / 2**20:.1f} MiB.", "large")
-    return left
+    return bytes(left)
 
 
 def _text(data: bytes) -> str:
