@@ -228,6 +228,29 @@ def test_without_a_network_the_rest_of_the_notebook_runs(pip, capsys):
         arrival.arrive("2.0.0", "")
 
 
+WIDGETS = """
+import importlib.machinery, sys
+found = importlib.machinery.PathFinder.find_spec
+hidden = {"anywidget"}
+importlib.machinery.PathFinder.find_spec = lambda name, *more: (
+    None if name in hidden else found(name, *more))
+from dlsys import arrival
+if %s:
+    hidden.clear()
+arrival.find_new_packages()
+import anywidget
+print(getattr(anywidget, "__file__", None) is not None)
+"""
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_explorers_work_after_the_cell_without_a_restart(arrives):
+    """The course, once imported without anywidget, has put a stand-in where anywidget goes."""
+    done = subprocess.run([sys.executable, "-c", WIDGETS % arrives], capture_output=True,
+                          text=True, check=True)
+    assert done.stdout.strip() == str(arrives)
+
+
 @pytest.mark.parametrize(("said", "told"), [
     ("/usr/bin/python3: No module named pip", "has no pip. Run in a terminal"),
     ("OSError: [Errno 13] Permission denied: '/usr/lib'", "cannot be written"),

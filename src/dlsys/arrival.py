@@ -19,6 +19,7 @@ from pathlib import Path
 from dlsys import needed
 from dlsys.needed import PACKAGE, Needed
 from dlsys_files import locations
+from dlsys_helpers import without_widgets
 from dlsys_helpers.errors import UserError
 
 BY_HAND = ("torch", "torchvision")
@@ -117,6 +118,18 @@ def find_new_packages() -> None:
     if site.ENABLE_USER_SITE and os.path.isdir(user) and user not in sys.path:
         sys.path.append(user)
     importlib.invalidate_caches()
+    _take_new_widgets()
+
+
+def _take_new_widgets() -> None:
+    """Put the widget library that was just installed in the place of its stand-in.
+
+    Importing the course has made the stand-in, as the library was missing then.
+    """
+    there = sys.modules.get("anywidget")
+    if there is not None and there.__spec__.loader is None:
+        del sys.modules["anywidget"]
+    without_widgets.stand_in()
 
 
 def explain(said: str, what: str) -> str:
