@@ -2132,11 +2132,11 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 # ### A table of leaks
 #
 # Here are six leaks, one at a time, on the same patients. The scaler saw the test rows.
-# The choice of columns saw the test rows. The same patients are on both sides of the
-# split. Settings were tuned on the test set. The target is hidden in a column. Time was
-# shuffled. Of 100 columns, 8 carry a signal. Each model is scored on its test rows and
-# on new patients. Guess first: which leak adds most to the reported score, and which
-# leaks shrink with more patients?
+# The columns were chosen with the test rows in view. The same patients are on both
+# sides of the split. Settings were tuned on the test set. The target is hidden in a
+# column. Time was shuffled. Of 100 columns, 8 carry a signal. Each model is scored on
+# its test rows and on new patients. Guess first: which leak adds most to the reported
+# score, and which leaks shrink with more patients?
 
 # %% role="concept"
 from dlsys_helpers.leaks import scores
@@ -2406,7 +2406,7 @@ answers
 # The step uses 7,500 images per second, or 0.13 ms each, and the CPU takes 1.4 ms to
 # augment one. That is a rough number. The quartiles are 0.9 and 2.7 ms, and the cell
 # runs in the main process with all of torch's threads, where a loader's worker has only
-# one. It does not decode a file, either.
+# one. Decoding a file is not included, either.
 #
 # **Keep:** copy bytes, from pinned memory, and convert on the device. Count the images
 # per second that a step uses before you count workers. If the workers are too slow,
