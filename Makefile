@@ -13,7 +13,7 @@ export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
 endif
 
 .PHONY: help lab hub test nightly new try finish build book book-serve booklet site versions bench
-.PHONY: picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
+.PHONY: diffs picture record sweep colab newest lock setup setup-lab wheel wheelhouse gallery
 .DEFAULT_GOAL := help
 
 help:
@@ -123,6 +123,9 @@ versions:
 
 bench: setup
 	@$(RUN) -m benchmarks
+
+diffs: setup
+	@OMP_NUM_THREADS=1 $(RUN) -m tools.diffs
 
 gallery: setup
 	@OMP_NUM_THREADS=1 $(RUN) -m tools.gallery
